@@ -46,40 +46,20 @@ var (
 	keyShape      = listShape(bodyShape, 0, policy.MaxKeyParts)
 )
 
+// The rows of an object are read in the table's order, not in the file's. In this one proxies, policy
+// and request stand before tests, because steps are checked against the first two and begin with the third.
 var fileObject = &object[File]{"tests", []field[File]{
-	{"version", required(integerShape(Version, Version)), "Version of this format.", func(
-		r *reader, n *policy.Node, _ *File,
-	) {
-		r.integer(n, Version, Version)
-	}},
+	{"version", required(integerShape(Version, Version)), "Version of this format.", readVersion},
 	{"policy", required(textShape), "File of the policy, from the folder of this file.", readPolicy},
 	{"start", timeShape, "When each test starts, by the proxies' clock; default 2026-01-01T00:00:00Z.", readStart},
 	{"proxies", integerShape(1, maxProxies), "How many proxies there are; default 1. Rules of scope cluster ask one " +
-		"quota service.", func(r *reader, n *policy.Node, f *File) { f.proxies = int(r.integer(n, 1, maxProxies)) }},
-	{"request", objectShape("test_request"), "What each request has, unless a test or a step says otherwise.", func(
-		r *reader, n *policy.Node, f *File,
-	) {
-		readRequest(r, n, &f.request)
-	}},
+		"quota service.", readProxies},
+	{"request", objectShape("test_request"), "What each request has, unless a test or a step says otherwise.",
+		readFileRequest},
 	{"tests", required(testsShape), "The tests. Each starts with empty counters.", readTests},
 }}
 
-var testObject = &object[Test]{"test", []field[Test]{
-	{"name", required(nameShape), "Unique in the file. It says what must hold.", func(r *reader, n *policy.Node, t *Test) {
-		t.Name, _ = r.text(n)
-		if len(t.Name) > policy.MaxNameBytes {
-			r.failAs(n, policy.TooLong, nameShape, strconv.Itoa(policy.MaxNameBytes))
-		}
-	}},
-	{"request", objectShape("test_request"), "What each request of the test has, unless a step says otherwise.", func(
-		r *reader, n *policy.Node, t *Test,
-	) {
-		readRequest(r, n, &t.request)
-	}},
-	{"steps", required(stepsShape), "What happens, in order.", func(r *reader, n *policy.Node, t *Test) {
-		r.each(n, stepsShape, func(item *policy.Node) { readStep(r, item, t) })
-	}},
-}}
+func readVersion(r *reader, n *policy.Node, _ *File) { r.integer(n, Version, Version) }
 
 func readStart(r *reader, n *policy.Node, f *File) {
 	at, err := time.Parse(time.RFC3339Nano, n.Text)
@@ -90,10 +70,15 @@ func readStart(r *reader, n *policy.Node, f *File) {
 	f.start = at.UTC()
 }
 
+func readProxies(r *reader, n *policy.Node, f *File) { f.proxies = int(r.integer(n, 1, maxProxies)) }
+
+func readFileRequest(r *reader, n *policy.Node, f *File) { readRequest(r, n, &f.request) }
+
 func readTests(r *reader, n *policy.Node, f *File) {
 	lines := map[string]int{}
 	r.each(n, testsShape, func(item *policy.Node) {
-		t := Test{Line: item.Line, request: clone(&f.request), running: map[string]bool{}}
+		r.running = map[string]bool{}
+		t := Test{Line: item.Line, request: f.request}
 		if !readObject(r, item, testObject, &t) {
 			return
 		}
@@ -106,60 +91,51 @@ func readTests(r *reader, n *policy.Node, f *File) {
 	})
 }
 
+// A test's request stands before its steps, whose requests begin with it.
+var testObject = &object[Test]{"test", []field[Test]{
+	{"name", required(nameShape), "Unique in the file. It says what must hold.", readName},
+	{"request", objectShape("test_request"), "What each request of the test has, unless a step says otherwise.",
+		readTestRequest},
+	{"steps", required(stepsShape), "What happens, in order.", readSteps},
+}}
+
+func readName(r *reader, n *policy.Node, t *Test) {
+	t.Name, _ = r.text(n)
+	if len(t.Name) > policy.MaxNameBytes {
+		r.failAs(n, policy.TooLong, nameShape, strconv.Itoa(policy.MaxNameBytes))
+	}
+}
+
+func readTestRequest(r *reader, n *policy.Node, t *Test) { readRequest(r, n, &t.request) }
+
+func readSteps(r *reader, n *policy.Node, t *Test) {
+	r.each(n, stepsShape, func(item *policy.Node) { readStep(r, item, t) })
+}
+
 var stepObject = &object[step]{"step", []field[step]{
-	{"after", durationShape, "Time that passes before the step.", func(r *reader, n *policy.Node, s *step) {
-		s.afterNs = r.duration(n)
-	}},
+	{"after", durationShape, "Time that passes before the step.", readAfter},
 	{"request", objectShape("test_request"), "A request, as far as it differs from the test's. A step that has none of " +
-		"request, answer with to, counter, set and reset sends the test's request.", func(
-		r *reader, n *policy.Node, s *step,
-	) {
-		readRequest(r, n, s.request)
-	}},
-	{"times", integerShape(1, maxTimes), "How often the request is sent; default 1.", func(
-		r *reader, n *policy.Node, s *step,
-	) {
-		s.times = int(r.integer(n, 1, maxTimes))
-	}},
+		"request, answer with to, counter, set and reset sends the test's request.", readStepRequest},
+	{"times", integerShape(1, maxTimes), "How often the request is sent; default 1.", readTimes},
 	{"proxy", integerShape(0, maxProxies-1), "Which proxy gets the request, or has the counter, from 0. By default " +
 		"requests go to the proxies in turn.", readProxy},
 	{"fail", wordShape("quota", "get", "set"), "What fails meanwhile. quota: the quota service cannot be reached. get, " +
-		"set: the filter cannot read or write counters.", func(r *reader, n *policy.Node, s *step) {
-		s.fault = policytest.Fault(r.word(n, "quota", "get", "set"))
-	}},
+		"set: the filter cannot read or write counters.", readFail},
 	{"answer", objectShape("test_answer"), "How the upstream answers the request; by default at once with 200 and no " +
-		"body. With to: how it answers requests that run.", func(r *reader, n *policy.Node, s *step) {
-		s.answer = &policytest.Answer{}
-		readAnswer(r, n, &answerOf{Answer: s.answer, to: &s.to})
-	}},
-	{"running", nameShape, "Lets the request run until a step with answer: {to: this name}.", func(
-		r *reader, n *policy.Node, s *step,
-	) {
-		s.running, _ = r.text(n)
-	}},
-	{"counter", objectShape("counter"), "Reads a counter, for expect.", func(r *reader, n *policy.Node, s *step) {
-		s.count = &policytest.Counter{}
-		readCounter(r, n, s.count)
-	}},
-	{"set", objectShape("set_counter"), "Sets what is used of a counter.", func(r *reader, n *policy.Node, s *step) {
-		s.set = &policytest.Counter{}
-		readSet(r, n, s)
-	}},
-	{"reset", objectShape("counter"), "Empties a counter.", func(r *reader, n *policy.Node, s *step) {
-		s.reset = &policytest.Counter{}
-		readCounter(r, n, s.reset)
-	}},
-	{"expect", objectShape("expect"), "What must hold of each request, of the answer or of the counter.", func(
-		r *reader, n *policy.Node, s *step,
-	) {
-		readObject(r, n, expectObject, &s.expect)
-	}},
-	{"last", objectShape("expect"), "What must hold of the last request of times, beside expect.", func(
-		r *reader, n *policy.Node, s *step,
-	) {
-		readObject(r, n, expectObject, &s.last)
-	}},
+		"body. With to: how it answers requests that run.", readStepAnswer},
+	{"running", nameShape, "Lets the request run until a step with answer: {to: this name}.", readRunning},
+	{"counter", objectShape("counter"), "Reads a counter, for expect.", readStepCounter},
+	{"set", objectShape("set_counter"), "Sets what is used of a counter.", readSet},
+	{"reset", objectShape("counter"), "Empties a counter.", readReset},
+	{"expect", objectShape("expect"), "What must hold of each request, of the answer or of the counter.", readExpect},
+	{"last", objectShape("expect"), "What must hold of the last request of times, beside expect.", readLast},
 }}
+
+func readAfter(r *reader, n *policy.Node, s *step) { s.afterNs = r.duration(n) }
+
+func readStepRequest(r *reader, n *policy.Node, s *step) { readRequest(r, n, s.request) }
+
+func readTimes(r *reader, n *policy.Node, s *step) { s.times = int(r.integer(n, 1, maxTimes)) }
 
 func readProxy(r *reader, n *policy.Node, s *step) {
 	proxy := int(r.integer(n, 0, maxProxies-1))
@@ -170,50 +146,93 @@ func readProxy(r *reader, n *policy.Node, s *step) {
 	s.proxy = &proxy
 }
 
+func readFail(r *reader, n *policy.Node, s *step) {
+	s.fault = policytest.Fault(r.word(n, "quota", "get", "set"))
+}
+
+func readStepAnswer(r *reader, n *policy.Node, s *step) {
+	s.answer = &policytest.Answer{}
+	readAnswer(r, n, &answerOf{Answer: s.answer, to: &s.to})
+	if s.to != "" {
+		s.does(answerStep)
+	}
+}
+
+func readRunning(r *reader, n *policy.Node, s *step) { s.running, _ = r.text(n) }
+
+func readStepCounter(r *reader, n *policy.Node, s *step) {
+	s.does(countStep)
+	s.count = &policytest.Counter{}
+	readCounter(r, n, s.count)
+}
+
+func readSet(r *reader, n *policy.Node, s *step) {
+	s.does(setStep)
+	s.set = &policytest.Counter{}
+	before := len(r.problems)
+	if readObject(r, n, setObject, s) && len(r.problems) == before {
+		r.checkCounter(n, s.set)
+	}
+}
+
+func readReset(r *reader, n *policy.Node, s *step) {
+	s.does(resetStep)
+	s.reset = &policytest.Counter{}
+	readCounter(r, n, s.reset)
+}
+
+func readExpect(r *reader, n *policy.Node, s *step) { readObject(r, n, expectObject, &s.expect) }
+
+func readLast(r *reader, n *policy.Node, s *step) { readObject(r, n, expectObject, &s.last) }
+
 // readStep reads a step and checks that its fields go together.
 func readStep(r *reader, n *policy.Node, t *Test) {
-	request := clone(&t.request)
+	request := t.request
 	s := step{line: n.Line, times: 1, request: &request}
 	if !readObject(r, n, stepObject, &s) {
 		return
 	}
-	s.check(r, n, t)
+	s.checkKind(r, n)
+	s.checkRunning(r, n)
+	s.checkExpected(r, n)
 	s.request.Proxy, s.request.Fault = s.proxy, s.fault
-	if s.to == "" {
+	if s.kind == sendStep {
 		s.request.Answer = s.answer
 	}
 	t.steps = append(t.steps, s)
 }
 
-// kind is what the step does, as the field that says it.
-func (s *step) kind() string {
-	switch {
-	case s.count != nil:
-		return "counter"
-	case s.set != nil:
-		return "set"
-	case s.reset != nil:
-		return "reset"
-	case s.to != "":
-		return "answer with to"
+// checkKind rejects fields that do not go with the kind of the step.
+func (s *step) checkKind(r *reader, n *policy.Node) {
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		goes := f.Name == "after" || slices.Contains(stepFields[s.kind], f.Name)
+		if stepObject.has(f.Name) && !goes {
+			r.failField(n, f, "does not go with "+s.kind.String()+": make it a step of its own, or remove it")
+		}
 	}
-	return "request"
 }
 
-// goTogether are the fields that each kind of step takes, beside after.
-var goTogether = map[string][]string{
-	"request":        {"request", "times", "proxy", "fail", "answer", "running", "expect", "last"},
-	"answer with to": {"answer", "expect"},
-	"counter":        {"counter", "proxy", "expect"},
-	"set":            {"set", "proxy"},
-	"reset":          {"reset", "proxy"},
+// checkRunning keeps the names of the requests that run, and rejects an answer to one that does not.
+func (s *step) checkRunning(r *reader, n *policy.Node) {
+	answer := n.Member("answer")
+	switch {
+	case s.running != "" && s.answer != nil && s.to == "":
+		r.fail(answer, "does not go with running: a later step answers the request, with answer: {to: "+s.running+"}")
+	case s.running != "" && r.running[s.running]:
+		r.fail(n.Member("running"), "a request of this name runs already: give this one another name")
+	case s.running != "":
+		r.running[s.running] = true
+	case s.to != "" && !r.running[s.to]:
+		r.fail(answer.Member("to"), "no step before has running: "+s.to+", or its request is answered already")
+	case s.to != "":
+		delete(r.running, s.to)
+	}
 }
 
-// check rejects fields that do not go together, and names that are not known at this step.
-func (s *step) check(r *reader, n *policy.Node, t *Test) {
-	s.checkKind(r, n)
-	s.checkRunning(r, n, t)
-	if s.count != nil && n.Member("expect") == nil {
+// checkExpected rejects what is expected of a request and is a counter's, or the other way round.
+func (s *step) checkExpected(r *reader, n *policy.Node) {
+	if s.kind == countStep && n.Member("expect") == nil {
 		r.fail(n.Member("counter"), "is read for nothing: write expect beside it, with what must hold of it")
 	}
 	for _, name := range []string{"expect", "last"} {
@@ -221,7 +240,7 @@ func (s *step) check(r *reader, n *policy.Node, t *Test) {
 		switch {
 		case node == nil || node.Kind != policy.Object:
 		case r.isEmpty(node):
-		case s.count != nil:
+		case s.kind == countStep:
 			r.rejectVerdict(node)
 			r.checkWindows(node.Member("windows"), s.count.Rule)
 			r.checkOnlyOf(node, s.count.Rule)
@@ -231,43 +250,33 @@ func (s *step) check(r *reader, n *policy.Node, t *Test) {
 	}
 }
 
-func (s *step) checkKind(r *reader, n *policy.Node) {
-	kind := s.kind()
-	for i := range n.Fields {
-		f := &n.Fields[i]
-		goes := f.Name == "after" || slices.Contains(goTogether[kind], f.Name)
-		if stepObject.has(f.Name) && !goes {
-			r.failField(n, f, "does not go with "+kind+": make it a step of its own, or remove it")
-		}
-	}
-}
-
-func (s *step) checkRunning(r *reader, n *policy.Node, t *Test) {
-	answer := n.Member("answer")
-	switch {
-	case s.running != "" && s.answer != nil && s.to == "":
-		r.fail(answer, "does not go with running: a later step answers the request, with answer: {to: "+s.running+"}")
-	case s.running != "" && t.running[s.running]:
-		r.fail(n.Member("running"), "a request of this name runs already: give this one another name")
-	case s.running != "":
-		t.running[s.running] = true
-	case s.to != "" && !t.running[s.to]:
-		r.fail(answer.Member("to"), "no step before has running: "+s.to+", or its request is answered already")
-	case s.to != "":
-		delete(t.running, s.to)
-	}
-}
-
 var counterObject = &object[policytest.Counter]{"counter", []field[policytest.Counter]{
-	{"rule", required(nameShape), "Name of the rule.", func(r *reader, n *policy.Node, c *policytest.Counter) {
-		c.Rule, _ = r.text(n)
-	}},
-	{"key", keyShape, "The parts of the key, in the rule's order; none for a rule without a key.", func(
-		r *reader, n *policy.Node, c *policytest.Counter,
-	) {
-		r.each(n, keyShape, func(item *policy.Node) { c.Key = append(c.Key, r.anyText(item)) })
-	}},
+	{"rule", required(nameShape), "Name of the rule.", readCounterRule},
+	{"key", keyShape, "The parts of the key, in the rule's order; none for a rule without a key.", readCounterKey},
 }}
+
+func readCounterRule(r *reader, n *policy.Node, c *policytest.Counter) { c.Rule, _ = r.text(n) }
+
+func readCounterKey(r *reader, n *policy.Node, c *policytest.Counter) {
+	r.each(n, keyShape, func(item *policy.Node) { c.Key = append(c.Key, r.anyText(item)) })
+}
+
+var setObject = &object[step]{"set_counter", []field[step]{
+	{"rule", required(nameShape), "Name of the rule.", readSetRule},
+	{"key", keyShape, "The parts of the key, in the rule's order; none for a rule without a key.", readSetKey},
+	{"units", required(unitsShape), "What is used from then on.", readSetUnits},
+	{"window", nameShape, "Name or index of one window; by default all.", readSetWindow},
+}}
+
+func readSetRule(r *reader, n *policy.Node, s *step) { readCounterRule(r, n, s.set) }
+
+func readSetKey(r *reader, n *policy.Node, s *step) { readCounterKey(r, n, s.set) }
+
+func readSetUnits(r *reader, n *policy.Node, s *step) {
+	s.units = uint32(r.integer(n, 0, math.MaxUint32))
+}
+
+func readSetWindow(r *reader, n *policy.Node, s *step) { s.set.Window, _ = r.text(n) }
 
 func readCounter(r *reader, n *policy.Node, c *policytest.Counter) {
 	before := len(r.problems)
@@ -298,29 +307,4 @@ func (r *reader) checkCounter(n *policy.Node, c *policytest.Counter) {
 		r.fail(n.Member("window"), "the rule "+strconv.Quote(c.Rule)+" has no window "+strconv.Quote(c.Window)+
 			": write the name of one, or its index from 0")
 	}
-}
-
-var setObject = &object[step]{"set_counter", []field[step]{
-	{"rule", required(nameShape), "Name of the rule.", func(r *reader, n *policy.Node, s *step) {
-		s.set.Rule, _ = r.text(n)
-	}},
-	{"key", keyShape, "The parts of the key, in the rule's order; none for a rule without a key.", func(
-		r *reader, n *policy.Node, s *step,
-	) {
-		r.each(n, keyShape, func(item *policy.Node) { s.set.Key = append(s.set.Key, r.anyText(item)) })
-	}},
-	{"units", required(unitsShape), "What is used from then on.", func(r *reader, n *policy.Node, s *step) {
-		s.units = uint32(r.integer(n, 0, math.MaxUint32))
-	}},
-	{"window", nameShape, "Name or index of one window; by default all.", func(r *reader, n *policy.Node, s *step) {
-		s.set.Window, _ = r.text(n)
-	}},
-}}
-
-func readSet(r *reader, n *policy.Node, s *step) {
-	before := len(r.problems)
-	if !readObject(r, n, setObject, s) || len(r.problems) > before {
-		return
-	}
-	r.checkCounter(n, s.set)
 }

@@ -57,6 +57,8 @@ type reader struct {
 	open   func(name string) ([]byte, error)
 	format []policy.ObjectSchema // is Schema: Go allows no table that leads back to itself
 
+	running map[string]bool // requests of the test that is read, which no step has answered yet
+
 	problems []problem
 	other    policyfile.Errors // of the policy
 }

@@ -17,47 +17,19 @@ var headersShape = choiceShape("test_headers")
 var requestObject = &object[policytest.Request]{"test_request", []field[policytest.Request]{
 	textOf("method", "Default GET.", func(q *policytest.Request) *string { return &q.Method }),
 	textOf("host", "Default localhost.", func(q *policytest.Request) *string { return &q.Host }),
-	textOf("path", "As the proxy normalizes it, with its query; default /.", func(q *policytest.Request) *string {
-		return &q.Path
-	}),
+	textOf("path", "As the proxy normalizes it, with its query; default /.",
+		func(q *policytest.Request) *string { return &q.Path }),
 	{"headers", headersShape, "A header's value, or a list of values; an empty list removes a header that the test's " +
-		"request has.", func(r *reader, n *policy.Node, q *policytest.Request) {
-		q.Header = r.headers(n, q.Header)
-	}},
-	textOf("client_ip", "The client's address, as the proxy trusts it; default 127.0.0.1.", func(
-		q *policytest.Request,
-	) *string {
-		return &q.ClientIP
-	}),
+		"request has.", readRequestHeaders},
+	textOf("client_ip", "The client's address, as the proxy trusts it; default 127.0.0.1.",
+		func(q *policytest.Request) *string { return &q.ClientIP }),
 	textOf("route", "Name of Envoy's route.", func(q *policytest.Request) *string { return &q.Route }),
-	{"jwt", choiceShape("claims"), "Claims that jwt_authn has verified, by provider.", func(
-		r *reader, n *policy.Node, q *policytest.Request,
-	) {
-		q.JWT = r.objects(n, "claims", q.JWT)
-	}},
-	{"metadata", choiceShape("metadata"), "What other filters of Envoy have set, by namespace.", func(
-		r *reader, n *policy.Node, q *policytest.Request,
-	) {
-		q.Metadata = r.objects(n, "metadata", q.Metadata)
-	}},
-	{"properties", choiceShape("properties"), "Other properties of Envoy, by path: points join its segments.", func(
-		r *reader, n *policy.Node, q *policytest.Request,
-	) {
-		set := maps.Clone(q.Properties)
-		if set == nil {
-			set = map[string]string{}
-		}
-		r.members(n, choiceShape("properties"), func(name string, f *policy.Field) { set[name] = r.anyText(f.Value) })
-		q.Properties = set
-	}},
-	{"body", bodyShape, "The body; it sets content-length.", func(r *reader, n *policy.Node, q *policytest.Request) {
-		q.Body, q.BodyBytes = r.anyText(n), 0
-	}},
-	{"body_bytes", integerShape(0, maxBody), "How long the body is, in place of body.", func(
-		r *reader, n *policy.Node, q *policytest.Request,
-	) {
-		q.Body, q.BodyBytes = "", int(r.integer(n, 0, maxBody))
-	}},
+	{"jwt", choiceShape("claims"), "Claims that jwt_authn has verified, by provider.", readJWT},
+	{"metadata", choiceShape("metadata"), "What other filters of Envoy have set, by namespace.", readMetadata},
+	{"properties", choiceShape("properties"), "Other properties of Envoy, by path: points join its segments.",
+		readProperties},
+	{"body", bodyShape, "The body; it sets content-length.", readRequestBody},
+	{"body_bytes", integerShape(0, maxBody), "How long the body is, in place of body.", readBodyBytes},
 }}
 
 // textOf is the row of a field that is text.
@@ -67,7 +39,35 @@ func textOf(name, text string, to func(*policytest.Request) *string) field[polic
 	}}
 }
 
-// readRequest reads what is said of a request into what is known of it.
+func readRequestHeaders(r *reader, n *policy.Node, q *policytest.Request) {
+	q.Header = r.headers(n, q.Header)
+}
+
+func readJWT(r *reader, n *policy.Node, q *policytest.Request) { q.JWT = r.objects(n, "claims", q.JWT) }
+
+func readMetadata(r *reader, n *policy.Node, q *policytest.Request) {
+	q.Metadata = r.objects(n, "metadata", q.Metadata)
+}
+
+func readProperties(r *reader, n *policy.Node, q *policytest.Request) {
+	set := maps.Clone(q.Properties)
+	if set == nil {
+		set = map[string]string{}
+	}
+	r.members(n, choiceShape("properties"), func(name string, f *policy.Field) { set[name] = r.anyText(f.Value) })
+	q.Properties = set
+}
+
+func readRequestBody(r *reader, n *policy.Node, q *policytest.Request) {
+	q.Body, q.BodyBytes = r.anyText(n), 0
+}
+
+func readBodyBytes(r *reader, n *policy.Node, q *policytest.Request) {
+	q.Body, q.BodyBytes = "", int(r.integer(n, 0, maxBody))
+}
+
+// readRequest reads what is said of a request into what is known of it, such as a copy of the test's
+// request. No reader changes a map of it, which the copy shares: it sets another one.
 func readRequest(r *reader, n *policy.Node, q *policytest.Request) {
 	before := len(r.problems)
 	if !readObject(r, n, requestObject, q) || len(r.problems) > before {
@@ -91,9 +91,6 @@ func (r *reader) failMember(n *policy.Node, err error) {
 	}
 	r.fail(at, why)
 }
-
-// clone is a copy of which fields may be set. Its maps are not changed, but replaced.
-func clone(q *policytest.Request) policytest.Request { return *q }
 
 // headers are those known before, and those of n.
 func (r *reader) headers(n *policy.Node, before http.Header) http.Header {
@@ -149,36 +146,36 @@ type answerOf struct {
 }
 
 var answerObject = &object[answerOf]{"test_answer", []field[answerOf]{
-	{"to", nameShape, "Name of the running requests that are answered.", func(r *reader, n *policy.Node, a *answerOf) {
-		*a.to, _ = r.text(n)
-	}},
-	{"status", integerShape(100, 599), "Default 200.", func(r *reader, n *policy.Node, a *answerOf) {
-		a.Status = int(r.integer(n, 100, 599))
-	}},
-	{"headers", headersShape, "A header's value, or a list of values.", func(r *reader, n *policy.Node, a *answerOf) {
-		a.Header = r.headers(n, nil)
-	}},
-	{"json", choiceShape("json"), "The body as an object; it sets content-type: application/json.", func(
-		_ *reader, n *policy.Node, a *answerOf,
-	) {
-		a.JSON = json.RawMessage(policy.AppendJSON(nil, n))
-	}},
-	{"body", bodyShape, "The body as text, in place of json.", func(r *reader, n *policy.Node, a *answerOf) {
-		a.Body = r.anyText(n)
-	}},
-	{"trailers", headersShape, "What follows the body.", func(r *reader, n *policy.Node, a *answerOf) {
-		a.Trailer = r.headers(n, nil)
-	}},
-	{"took", durationShape, "Time until the answer.", func(r *reader, n *policy.Node, a *answerOf) {
-		a.Took = time.Duration(r.duration(n))
-	}},
+	{"to", nameShape, "Name of the running requests that are answered.", readTo},
+	{"status", integerShape(100, 599), "Default 200.", readStatus},
+	{"headers", headersShape, "A header's value, or a list of values.", readAnswerHeaders},
+	{"json", choiceShape("json"), "The body as an object; it sets content-type: application/json.", readJSON},
+	{"body", bodyShape, "The body as text, in place of json.", readAnswerBody},
+	{"trailers", headersShape, "What follows the body.", readTrailers},
+	{"took", durationShape, "Time until the answer.", readTook},
 	{"no_answer", wordShape("client", "upstream", "timeout"), "Who ends the request before its answer does: the client, " +
-		"the upstream, or the proxy's time-out. With a status or a body the answer breaks off behind them.", func(
-		r *reader, n *policy.Node, a *answerOf,
-	) {
-		a.Broken = policytest.Broken(r.word(n, "client", "upstream", "timeout"))
-	}},
+		"the upstream, or the proxy's time-out. With a status or a body the answer breaks off behind them.", readNoAnswer},
 }}
+
+func readTo(r *reader, n *policy.Node, a *answerOf) { *a.to, _ = r.text(n) }
+
+func readStatus(r *reader, n *policy.Node, a *answerOf) { a.Status = int(r.integer(n, 100, 599)) }
+
+func readAnswerHeaders(r *reader, n *policy.Node, a *answerOf) { a.Header = r.headers(n, nil) }
+
+func readJSON(_ *reader, n *policy.Node, a *answerOf) {
+	a.JSON = json.RawMessage(policy.AppendJSON(nil, n))
+}
+
+func readAnswerBody(r *reader, n *policy.Node, a *answerOf) { a.Body = r.anyText(n) }
+
+func readTrailers(r *reader, n *policy.Node, a *answerOf) { a.Trailer = r.headers(n, nil) }
+
+func readTook(r *reader, n *policy.Node, a *answerOf) { a.Took = time.Duration(r.duration(n)) }
+
+func readNoAnswer(r *reader, n *policy.Node, a *answerOf) {
+	a.Broken = policytest.Broken(r.word(n, "client", "upstream", "timeout"))
+}
 
 // readAnswer reads an answer.
 func readAnswer(r *reader, n *policy.Node, a *answerOf) {

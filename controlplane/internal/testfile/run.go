@@ -28,12 +28,17 @@ type Result struct {
 	Log      []string // what the filter warned of
 }
 
+// Place is where a test is, or failed.
+type Place struct {
+	Line    int
+	Step    int // from 1
+	Request int // of several, from 1; 0: the step has one
+	Times   int // of Request
+}
+
 // Failure is what failed: an expectation, or a step that could not be done.
 type Failure struct {
-	Line     int
-	Step     int    // from 1
-	Request  int    // of several, from 1; 0: the step has one
-	Times    int    // of Request
+	Place
 	Field    string // of expect; empty: the step could not be done
 	Expected string
 	Seen     string // or why the step could not be done
@@ -97,7 +102,7 @@ func (f *File) run(ctx context.Context, o Options, t *Test) *Result {
 	go func() {
 		defer close(done)
 		defer u.cleanUp()
-		u.at = Failure{Line: t.Line}
+		u.at = Place{Line: t.Line}
 		u.proxies = policytest.New(u, policytest.Options{
 			Wasm: o.Wasm, CacheDir: o.CacheDir, Policy: f.policyName, YAML: f.policyText, Start: f.start, Proxies: f.proxies,
 		})
@@ -116,7 +121,7 @@ type underWay struct {
 	result   *Result
 	proxies  *policytest.Proxies
 	running  map[string][]*policytest.Running
-	at       Failure // where the test is
+	at       Place
 	cleanups []func()
 }
 
@@ -138,9 +143,7 @@ func (u *underWay) Logf(format string, args ...any) {
 
 // Fatalf implements policytest.TB.
 func (u *underWay) Fatalf(format string, args ...any) {
-	failure := u.at
-	failure.Seen = fmt.Sprintf(format, args...)
-	u.result.Failures = append(u.result.Failures, failure)
+	u.result.Failures = append(u.result.Failures, Failure{Place: u.at, Seen: fmt.Sprintf(format, args...)})
 	runtime.Goexit()
 }
 
@@ -152,22 +155,22 @@ func (u *underWay) cleanUp() {
 
 // do does a step.
 func (u *underWay) do(number int, s *step) {
-	u.at = Failure{Line: s.line, Step: number}
+	u.at = Place{Line: s.line, Step: number}
 	u.proxies.Advance(time.Duration(s.afterNs))
-	switch {
-	case s.count != nil:
+	switch s.kind {
+	case countStep:
 		s.count.Proxy = s.proxy
 		count := u.proxies.Count(*s.count)
 		compare(u, s.expect.count, &count)
-	case s.set != nil:
+	case setStep:
 		s.set.Proxy = s.proxy
 		u.proxies.Set(*s.set, s.units)
-	case s.reset != nil:
+	case resetStep:
 		s.reset.Proxy = s.proxy
 		u.proxies.Reset(*s.reset)
-	case s.to != "":
+	case answerStep:
 		u.answer(s)
-	default:
+	case sendStep:
 		u.send(s)
 	}
 }
@@ -224,9 +227,8 @@ func compare[T any](u *underWay, checks []check[T], with *T) (isSame bool) {
 			continue
 		}
 		isSame = false
-		failure := u.at
-		failure.Line, failure.Field = c.line, c.field
-		failure.Expected, failure.Seen = c.expected, seen
+		failure := Failure{Place: u.at, Field: c.field, Expected: c.expected, Seen: seen}
+		failure.Line = c.line
 		u.result.Failures = append(u.result.Failures, failure)
 	}
 	return isSame

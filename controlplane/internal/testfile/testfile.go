@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
@@ -59,11 +60,40 @@ type Test struct {
 	steps []step
 
 	request policytest.Request
-	running map[string]bool // names of requests that no step has answered yet
 }
 
-// step is one step of a test. It has the fields of one kind.
+// stepKind is what a step does.
+type stepKind int
+
+// The kinds. A step with fields of two is of the later one here, and the other's fields are rejected.
+const (
+	sendStep   stepKind = iota // sends requests
+	answerStep                 // answers requests that run
+	resetStep
+	setStep
+	countStep
+)
+
+// stepFields are the fields that each kind of step takes, beside after. The first one stands for the kind.
+var stepFields = [...][]string{
+	sendStep:   {"request", "times", "proxy", "fail", "answer", "running", "expect", "last"},
+	answerStep: {"answer", "expect"},
+	resetStep:  {"reset", "proxy"},
+	setStep:    {"set", "proxy"},
+	countStep:  {"counter", "proxy", "expect"},
+}
+
+// String is the kind as a message names it.
+func (k stepKind) String() string {
+	if k == answerStep {
+		return "answer with to"
+	}
+	return stepFields[k][0]
+}
+
+// step is one step of a test. It has the fields of its kind.
 type step struct {
+	kind    stepKind
 	line    int
 	afterNs int64
 	times   int
@@ -74,14 +104,17 @@ type step struct {
 	to     string // name of the running requests that the answer is for
 	answer *policytest.Answer
 
-	count, set, reset *policytest.Counter
-	units             uint32 // of set
+	count, set, reset *policytest.Counter // one of them, by the kind
+	units             uint32              // of set
 
 	proxy  *int
 	fault  policytest.Fault
 	expect expectation // of each time
 	last   expectation // of the last time
 }
+
+// does is told of a field that says what the step does.
+func (s *step) does(kind stepKind) { s.kind = max(s.kind, kind) }
 
 // Reads are the names of the files that were read: this one and its policy.
 func (f *File) Reads() []string { return []string{f.Name, f.policyName} }
@@ -170,12 +203,10 @@ func Find(ctx context.Context, folder string) (names []string, err error) {
 			return ctx.Err()
 		case entry.IsDir() && path != folder && entry.Name()[0] == '.':
 			return filepath.SkipDir
-		case !entry.IsDir() && len(entry.Name()) > len(Suffix) && hasSuffix(entry.Name()):
+		case !entry.IsDir() && len(entry.Name()) > len(Suffix) && strings.HasSuffix(entry.Name(), Suffix):
 			names = append(names, path)
 		}
 		return nil
 	})
 	return names, err
 }
-
-func hasSuffix(name string) bool { return name[len(name)-len(Suffix):] == Suffix }

@@ -184,8 +184,8 @@ func TestJUnitXML(t *testing.T) {
 	outcomes := []*Outcome{{Name: "a<b>.test.yaml", Results: []*Result{
 		{Name: "passes", Line: 3},
 		{Name: "says \"]]>\" and \x1b", Line: 5, Log: []string{"filter: &"}, Failures: []Failure{
-			{Line: 7, Step: 1, Field: "status", Expected: "429", Seen: "200"},
-			{Line: 8, Step: 2, Request: 3, Times: 4, Seen: "not\xffUTF-8"},
+			{Place: Place{Line: 7, Step: 1}, Field: "status", Expected: "429", Seen: "200"},
+			{Place: Place{Line: 8, Step: 2, Request: 3, Times: 4}, Seen: "not\xffUTF-8"},
 		}},
 	}}}
 	var b bytes.Buffer
@@ -208,7 +208,7 @@ func TestJUnitXML(t *testing.T) {
 func TestJSONIsOneLineATest(t *testing.T) {
 	var b bytes.Buffer
 	j := JSON{&b}
-	r := &Result{Name: "a", Failures: []Failure{{Line: 2, Step: 1, Seen: "x\ny"}}}
+	r := &Result{Name: "a", Failures: []Failure{{Place: Place{Line: 2, Step: 1}, Seen: "x\ny"}}}
 	require.NoError(t, j.Test("a.test.yaml", r))
 	require.NoError(t, j.File(&Outcome{Name: "a.test.yaml", Results: []*Result{r}}))
 	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
