@@ -170,8 +170,13 @@ func readSet(r *reader, n *policy.Node, s *step) {
 	s.does(setStep)
 	s.set = &policytest.Counter{}
 	before := len(r.problems)
-	if readObject(r, n, setObject, s) && len(r.problems) == before {
-		r.checkCounter(n, s.set)
+	if !readObject(r, n, setObject, s) || len(r.problems) > before {
+		return
+	}
+	rule := r.checkCounter(n, s.set)
+	if rule != nil && rule.Concurrency() {
+		r.fail(n.Member("rule"), "the rule "+strconv.Quote(rule.Name)+" counts running requests, which set cannot change: "+
+			"send requests with running")
 	}
 }
 
@@ -286,11 +291,11 @@ func readCounter(r *reader, n *policy.Node, c *policytest.Counter) {
 	r.checkCounter(n, c)
 }
 
-// checkCounter checks a counter against the policy.
-func (r *reader) checkCounter(n *policy.Node, c *policytest.Counter) {
+// checkCounter checks a counter against the policy, and returns its rule if there is one.
+func (r *reader) checkCounter(n *policy.Node, c *policytest.Counter) *policy.Rule {
 	rule := r.ruleNamed(n.Member("rule"), c.Rule)
 	if rule == nil {
-		return
+		return nil
 	}
 	var key policy.Key
 	if err := rule.ParseKey(&key, c.Key); err != nil {
@@ -307,4 +312,5 @@ func (r *reader) checkCounter(n *policy.Node, c *policytest.Counter) {
 		r.fail(n.Member("window"), "the rule "+strconv.Quote(c.Rule)+" has no window "+strconv.Quote(c.Window)+
 			": write the name of one, or its index from 0")
 	}
+	return rule
 }

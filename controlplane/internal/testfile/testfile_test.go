@@ -26,7 +26,11 @@ func folder(tb testing.TB) func(name string) ([]byte, error) {
 	tb.Helper()
 	policy, err := os.ReadFile("testdata/policy.yaml")
 	require.NoError(tb, err)
-	files := fstest.MapFS{"policy.yaml": {Data: policy}, "bad.yaml": {Data: []byte("version: 1\nrulez: []\n")}}
+	files := fstest.MapFS{
+		"policy.yaml": {Data: policy},
+		"bad.yaml":    {Data: []byte("version: 1\nrulez: []\n")},
+		"slots.yaml":  {Data: []byte("{version: 1, rules: [{name: slots, algorithm: concurrency, limits: [2]}]}")},
+	}
 	return func(name string) ([]byte, error) { return fs.ReadFile(files, name) }
 }
 
