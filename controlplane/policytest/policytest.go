@@ -9,6 +9,9 @@
 // part a request from its answer, and Count, Set and Reset are about counters. Serve is another
 // way: a server for real HTTP requests, by the real clock.
 //
+// request.go has what a test says, run.go brings it to a proxy as simrequest.go makes it, and
+// verdict.go has what came of it.
+//
 // Tests in YAML, for the command sluice test, run on this package too.
 package policytest
 
@@ -170,9 +173,10 @@ func (p *Proxies) Reset(c Counter) {
 func (p *Proxies) operate(c Counter, o counters.Operation) *fleet.Outcome {
 	p.tb.Helper()
 	o.Rule, o.Key = c.Rule, c.Key
-	at := fleet.At{Proxy: c.Proxy, Worker: new(int)}
+	first := 0 // the first of a proxy's workers, which is its only one here, and the first proxy
+	at := fleet.At{Proxy: c.Proxy, Worker: &first}
 	if at.Proxy == nil && !counters.IsOfCluster(p.fleet.Policy(), o) {
-		at.Proxy = new(int)
+		at.Proxy = &first // named, so that it takes no request's turn
 	}
 	p.checkProxy(c.Proxy)
 	outcome, err := p.fleet.Operate(at, o, nil)
