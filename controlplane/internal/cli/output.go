@@ -65,9 +65,14 @@ func printJSON(w io.Writer, value any) error {
 // characters, apart from line ends.
 func unprintable(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
-// replaceFile writes a file whole or not at all: it writes another file and renames it.
+// replaceFile writes a file whole or not at all: it writes another file and renames it. An error
+// that the other file cannot be made names the file that the user knows.
 func replaceFile(name string, mode os.FileMode, write func(io.Writer) error) error {
 	f, err := os.CreateTemp(filepath.Dir(name), ".sluice-*"+filepath.Ext(name))
+	var of *os.PathError
+	if errors.As(err, &of) {
+		of.Path = name
+	}
 	if err != nil {
 		return err
 	}
