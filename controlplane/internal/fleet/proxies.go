@@ -27,12 +27,12 @@ import (
 // Options say what Proxies are made of.
 type Options struct {
 	Wasm     []byte
-	Proxies  int    // 0 = 1
-	Workers  int    // of each proxy, 0 = 1
-	Seed     uint64 // of the table's hash
-	CacheDir string // keeps the compiled filter; empty = compile anew
-	Log      func(string)
-	Quiet    bool // verdicts are not reported
+	Proxies  int          // 0 = 1
+	Workers  int          // of each proxy, 0 = 1
+	Seed     uint64       // of the table's hash
+	CacheDir string       // keeps the compiled filter; empty = compile anew
+	Log      func(string) // gets warnings; nil: nobody does
+	Quiet    bool         // verdicts are not reported
 }
 
 // CacheDir is where commands keep compiled filters between runs; empty if there is no such place.
@@ -112,6 +112,9 @@ func New(ctx context.Context, o Options, first *Policy, ns int64) (*Proxies, err
 
 func start(ctx context.Context, o Options, trace string, first *Policy, ns int64) (*Proxies, error) {
 	o.Proxies, o.Workers = max(o.Proxies, 1), max(o.Workers, 1)
+	if o.Log == nil {
+		o.Log = func(string) {}
+	}
 	p := &Proxies{
 		now: ns, interrupted: ctx.Err, turns: make([]int, o.Proxies), running: map[*sim.Exchange]bool{},
 	}
