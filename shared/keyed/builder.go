@@ -190,7 +190,8 @@ func (b *Builder) Block(d time.Duration) *Builder {
 	return b
 }
 
-// Prolong makes each denied hit of a blocked key begin its [Builder.Block] anew.
+// Prolong makes each denied hit of a blocked key begin its [Builder.Block] anew. A key that
+// is blocked because another one made room prolongs nothing.
 func (b *Builder) Prolong() *Builder {
 	b.prolongs = true
 	return b

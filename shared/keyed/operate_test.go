@@ -126,6 +126,24 @@ func TestDeniedHitsOfAKeyWithoutRoom(t *testing.T) {
 	require.EqualValues(t, 1, l.Stats().Full)
 }
 
+// A key that was denied makes room for others, which its block denies. If each of them prolonged it,
+// it would never end.
+func TestKeysWithoutARecordProlongNoBlock(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l, err := New().Window(time.Minute, 1).Block(time.Hour).Prolong().Capacity(1).
+		Clock(func() time.Time { return now }).Build()
+	require.NoError(t, err)
+	for _, allowed := range []bool{true, false} {
+		require.Equal(t, allowed, l.Hit("denied").Allowed)
+	}
+	require.True(t, l.Hit("makes it leave").Allowed)
+	for i := range 6 {
+		require.False(t, l.Hit(string(rune('a'+i))).Allowed)
+		now = now.Add(10 * time.Minute)
+	}
+	require.True(t, l.Hit("z").Allowed)
+}
+
 func TestDamageIsNotHidden(t *testing.T) {
 	l, _ := build(t, New().Window(time.Hour, 2).Capacity(1))
 	l.Hit("a")

@@ -134,7 +134,8 @@ func (s *Subject) storeUntaken(now int64) {
 }
 
 // keepsDenied reports whether a hit that the rule has denied is counted, or begins a block or
-// prolongs it.
+// prolongs it. A key without a record is blocked by the page's floor, which blocks others too: if it
+// prolonged that, keys that were never denied would keep a page blocked for good.
 func (s *Subject) keepsDenied() bool {
 	r := s.Rule
 	block := r.Policy.Block
@@ -144,7 +145,7 @@ func (s *Subject) keepsDenied() bool {
 	case s.Outcome == Denied:
 		return r.CountsDenied || block != nil
 	default:
-		return s.Outcome == Blocked && (r.CountsDenied || block.Prolong)
+		return s.Outcome == Blocked && (r.CountsDenied || block.Prolong && s.Record.HasRecord())
 	}
 }
 

@@ -132,6 +132,15 @@ var decisions = []scenario{
 		+1h -> a=allowed 1`, "a blocks_begun 1, a window_resets 2",
 	},
 	{
+		"a key without a record prolongs no block of others",
+		`{"name":"a",` + keyed + `,"capacity":1,"limits":["1/1m"],"block":{"for":"1h","prolong":true}}`, `
+		u=x -> a=allowed 1
+		u=x -> a=denied:limit 1 1h0m0s
+		+1m u=y -> a=allowed 1
+		u=z -> a=denied:blocked 0 59m0s unwritten
+		+59m u=z -> a=allowed 1`, "a blocks_begun 1, a evicted 1, a floor_denied 1",
+	},
+	{
 		"a block is shorter than the window", `{"name":"a","limits":["1/1h"],"block":"1m"}`, `
 		-> a=allowed 1
 		-> a=denied:limit 1 1h0m0s
