@@ -146,10 +146,13 @@ func (l *localImport) requestsWithout(hasOwn func(*route) bool) (s selection) {
 				s.cannotMatch("they are those of routes without a configuration of their own")
 				continue
 			}
-			s.exempt = append(s.exempt, r.selection.match)
 			if len(r.selection.whyOff) > 0 {
 				s.note("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 			}
+			if slices.ContainsFunc(r.selection.exempt, func(m match) bool { return !slices.ContainsFunc(s.exempt, m.equal) }) {
+				s.note("It leaves out more requests than there, because another route takes some of the exempt ones.")
+			}
+			s.exempt = append(s.exempt, r.selection.match)
 		}
 	}
 	return s
