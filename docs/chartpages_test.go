@@ -62,10 +62,12 @@ func TestOperatingPageOnTheChart(t *testing.T) {
 	p.run(t, d)
 }
 
-// withToken has the commands of a page that ask serve show a token.
+// withToken has the commands of a page that ask serve show a token. The function's serve takes the
+// place of the job's shell, which is what ends with the page.
 const withToken = "```sh\n" + `sluice() {
     case $1 in
-    serve | render) command sluice "$@" ;;
+    serve) exec sluice "$@" ;;
+    render) command sluice "$@" ;;
     *) command sluice "$@" --ca /etc/sluice/ca-people.pem --token-file /etc/sluice/management.token ;;
     esac
 }
