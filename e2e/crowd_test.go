@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	endian "encoding/binary"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -18,49 +17,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/xdstest"
 )
 
-// crowdBack is how long proxies may take until each has the right revision, on a machine that is not
-// busy with something else.
+// crowdBack is how long proxies may take until each has the right revision.
 const crowdBack = 5 * time.Second
-
-// pace measures how busy the machine is: it starts a program again and again. An idle machine forgives
-// nothing: there a beat is shorter than counted.
-type pace struct {
-	mu    sync.Mutex
-	beats []time.Time
-}
-
-// A beat is a rest, and the start of a program, which takes 20 ms on an idle machine.
-const (
-	rest = 100 * time.Millisecond
-	beat = rest + 50*time.Millisecond
-)
-
-func startPace(t *testing.T) *pace {
-	p := &pace{}
-	go func() {
-		for ; t.Context().Err() == nil; time.Sleep(rest) {
-			_ = exec.CommandContext(t.Context(), built.sluice, "--version").Run()
-			p.mu.Lock()
-			p.beats = append(p.beats, time.Now())
-			p.mu.Unlock()
-		}
-	}()
-	return p
-}
-
-// unhurried is how long something took, without the time for which the machine was busy with
-// something else.
-func (p *pace) unhurried(from, to time.Time) time.Duration {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	beats := 1 // it may have begun and ended between two of them
-	for _, at := range p.beats {
-		if at.After(from) && !at.After(to) {
-			beats++
-		}
-	}
-	return min(to.Sub(from), time.Duration(beats)*beat)
-}
 
 // crowd is simulated proxies that know all serves, and go to the next when theirs ends: a third
 // each for the policies edge, core and default. Envoys may join them.
