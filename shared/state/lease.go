@@ -112,9 +112,10 @@ func (l *Lease) endsFirst(nowNs int64) (first *GrantLeft) {
 	return first
 }
 
-// Put adds units of a grant. ok says that there was room; lost is how many units of
-// an ended stream were dropped to make room.
-func (l *Lease) Put(nowNs int64, added GrantLeft) (lost uint32, ok bool) {
+// Put adds units of a grant to what is left of it, or else takes a free place for them. If there is
+// none, it takes the place of a stranded grant: its end is long over, so its stream must have ended
+// too, or its worker would have returned the rest. stranded is how many units that had.
+func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 	var room *GrantLeft
 	for i := range l.Grants {
 		g := &l.Grants[i]
@@ -131,9 +132,22 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (lost uint32, ok bool) {
 	if room == nil {
 		return 0, false
 	}
-	lost = room.Units
+	stranded = room.Units
 	*room = added
-	return lost, true
+	return stranded, true
+}
+
+// Denies reports whether the last denial still holds for so many units.
+func (l *Lease) Denies(units uint32, nowNs int64) bool {
+	return l.DeniedNs > nowNs && units >= l.DeniedCost
+}
+
+// WaitNs is how long a denied hit must wait, or limit.Never.
+func (l *Lease) WaitNs(nowNs int64) int64 {
+	if l.PassNs == limit.Never {
+		return limit.Never
+	}
+	return l.PassNs - nowNs
 }
 
 // LeaseStanding is how one window stands over all proxies, as the service last said.
@@ -172,15 +186,6 @@ func (r *Rate) Spend(nowNs, periodNs int64, units uint32) {
 		*r = Rate{FromNs: nowNs}
 	}
 	r.Now = limit.AddSaturating(r.Now, units)
-}
-
-// Refill says when a key's next units are asked for: when the units left last less than
-// LeadNs at the rate that the key has over RateNs.
-type Refill struct{ RateNs, LeadNs int64 }
-
-// IsDue reports whether the time has come.
-func (r *Refill) IsDue(left, rate uint32) bool {
-	return uint64(left)*uint64(r.RateNs) < uint64(rate)*uint64(r.LeadNs)
 }
 
 // isMissed reports whether the lease has units that may be spent or returned, has units that

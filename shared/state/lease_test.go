@@ -70,13 +70,13 @@ func TestAFullPageDropsTheSmallestLease(t *testing.T) {
 	e := readLease(t, l, "new", leaseNow)
 	e.Grants[0] = GrantLeft{1, 2, 1, leaseNow + second}
 	require.Equal(t, OK, l.Write(e))
-	require.EqualValues(t, 3, e.Lost)
+	require.EqualValues(t, 3, e.Replaced)
 	require.Zero(t, readLease(t, l, "1", leaseNow).Left(leaseNow))
 
 	e = readLease(t, l, "later", leaseNow+second)
 	e.Grants[0] = GrantLeft{1, 3, 2, leaseNow + 2*second}
 	require.Equal(t, OK, l.Write(e))
-	require.Zero(t, e.Lost, "leases that have ended hold nothing")
+	require.Zero(t, e.Replaced, "leases that have ended hold nothing")
 }
 
 func TestAFullPageDropsTheOldestOfEqualLeases(t *testing.T) {
@@ -124,7 +124,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.Zero(t, other.WrittenNs)
 	other.Grants[0] = GrantLeft{1, 2, 3, leaseNow + second}
 	require.Equal(t, OK, l.Write(other))
-	require.EqualValues(t, 5, other.Lost, "both have one record")
+	require.EqualValues(t, 5, other.Replaced, "both have one record")
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
 	require.Equal(t, OK, l.ReadKey(other, sameHash, 100*second, leaseNow))
 	require.EqualValues(t, 3, other.Left(leaseNow))

@@ -18,7 +18,7 @@ import (
 //	                         (none: an empty Lease; Ahead: of an earlier start of the clock, as if none)
 //	the caller               changes LeaseEntry.Lease: Take, Put, ...
 //	Write                    the lease is encoded into its slot, a free one, or that of the record
-//	                         with fewest units (Lost), and the page is written in one compare-and-swap
+//	                         with fewest units (Replaced), and the page is written in one compare-and-swap
 
 // leaseWindow is the column of a lease table for keys with that many windows.
 func leaseWindow(windows int) limit.Window {
@@ -40,7 +40,9 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 // Lease and call Write.
 type LeaseEntry struct {
 	Lease
-	Lost uint32 // units of another key's record that Write replaces
+	// Replaced is how many units another key's record has whose slot Write takes. Reread finds such a
+	// record if it has the same hash, and Write if the page is full.
+	Replaced uint32
 
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
@@ -103,17 +105,17 @@ func (l *Leases) ReadKey(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Statu
 	return l.Reread(e, wallNs, nowNs)
 }
 
-// Reread is Read of the same key as before.
+// Reread is Read of the same key as before. If it fails, the lease is empty.
 func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	t := l.table
-	if status := t.load(&e.entry, wallNs); status != OK {
-		return status
-	}
 	e.NowNs = nowNs
-	e.Lost = 0
+	e.Replaced = 0
 	e.WrittenNs = 0
 	e.Ahead = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
+	if status := t.load(&e.entry, wallNs); status != OK {
+		return status
+	}
 	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
 	if e.entry.slot < 0 {
 		return OK
@@ -125,7 +127,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	}
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
 	if le.Uint64(b) != e.key.identity { // another key of that hash, or other windows: Write takes the slot
-		e.Lost = leftOf(b, nowNs)
+		e.Replaced = leftOf(b, nowNs)
 		return OK
 	}
 	e.WrittenNs = written
@@ -160,9 +162,9 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 func (l *Leases) findSlot(e *LeaseEntry) {
 	t := l.table
 	slot := t.freeSlot(&e.entry)
-	e.Lost = 0
+	e.Replaced = 0
 	if slot < 0 {
-		slot, e.Lost = l.smallest(e)
+		slot, e.Replaced = l.smallest(e)
 	}
 	e.entry.page.place(&t.layout, slot, e.entry.fingerprint)
 	e.entry.slot = slot

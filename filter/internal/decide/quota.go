@@ -13,12 +13,18 @@ import "github.com/sluice-ratelimit/sluice/shared/state"
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
 //	Source.Take     takes the units from where From says; Taken, for Refund
 type Quota struct {
+	// lease.Client.
 	Wait  Wait
-	Grant Grant             // what the service has granted
-	From  From              // where Check has found the units: Take, Refund and Usage follow it
-	NowNs int64             // when Check looked, by the monotonic clock
-	Lease *state.LeaseEntry // what this proxy has leased of the key, as Check read it
-	Taken state.GrantLeft   // of these units: the grant that Take took them from, for Refund
+	Grant Grant // what the service has granted
+
+	// Source.Check.
+	From      From                  // where it has found the units: Take, Refund and Usage follow it
+	NowNs     int64                 // when it looked, by the monotonic clock
+	Lease     *state.LeaseEntry     // what this proxy has leased of the key; it was read unless the grant decided
+	Standings []state.LeaseStanding // how the windows stand over all proxies, by the grant or else the lease
+
+	// Source.Take, for Refund.
+	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
 }
 
 // Wait is what a request that asks the quota service may still wait for.

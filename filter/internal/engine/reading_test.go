@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -369,7 +370,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			":authority", pick("a", "Shop.example:443", "b."), ":path", pick("/a/b?q=a", "/b;x?q=%62", "/c"))
 		e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 		v := e.Decide()
-		wants := e.Leases.AppendParts(nil, v)
+		wants := lease.AppendNeeds(nil, v)
 		for _, a := range v.Subjects {
 			var named policy.Subject
 			var texts []string

@@ -10,6 +10,21 @@ import (
 // How holds over all proxies are reported: read the head of shared/quota/hold.go first. It says
 // what an Account is, and how the store counts by its reports. This file decides when which
 // account is reported, and in which ask.
+//
+// The life of an account's report:
+//
+//	     markDue        writeReports                   endReport
+//	------------> due ------------> under way -------------------------> answered
+//	              ^                   |
+//	              +---- reportAgain --+   without an answer: the stream has ended, the ask is late,
+//	                                      or the message was not sent
+//
+//	due        The account is listed in accounts.due. queueReports queues an ask for no units that
+//	           reports it, unless a request's ask for units of its key does.
+//	under way  account.asked is the ask that has the report.
+//	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
+//
+// A report that has no answer may have arrived or not. The next one says all that it said.
 
 // accounts are the accounts of a worker: from a request's Take or Settle to a report on the wire.
 type accounts struct {
@@ -33,7 +48,7 @@ type account struct {
 	worker     uint64 // that reports it: an earlier configuration's, if that has ended
 	key        [16]byte
 	definition *quota.Definition
-	asked      *ask  // carries its newest report, and has no result
+	asked      *ask  // in which its newest report is under way, nil if that is answered or given up
 	listed     bool  // among accounts.due
 	reportedNs int64 // when it was reported last
 	usedNs     int64 // when a request last wanted units
@@ -140,8 +155,8 @@ func (c *Client) queueReports(now int64) {
 		acc := accs.due[n]
 		acc.listed = false
 		if acc.asked == nil && acc.silentNs <= now && acc.mustReport(now) {
-			report := quota.Part{Definition: acc.definition.ID, Key: acc.key}
-			c.queueAsk([]Part{{definition: acc.definition, account: acc, Wire: report}}, nil)
+			nothing := quota.Part{Definition: acc.definition.ID, Key: acc.key}
+			c.askAhead(part{definition: acc.definition, account: acc, Wire: nothing})
 			room--
 		}
 	}
@@ -165,8 +180,8 @@ func (c *Client) roomForReports() int {
 	return max(mostAsks/2, mostAsks-others) - reports
 }
 
-// isReported reports whether a report of one of the ask's accounts is under way.
-func (a *ask) isReported() bool {
+// awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
+func (a *ask) awaitsReport() bool {
 	for i := range a.parts {
 		if acc := a.parts[i].account; acc != nil && acc.asked != nil {
 			return true
@@ -175,9 +190,9 @@ func (a *ask) isReported() bool {
 	return false
 }
 
-// report writes reports of the ask's accounts, as they are now, into its parts. An account may be in
+// writeReports writes reports of the ask's accounts, as they are now, into its parts. An account may be in
 // several parts. Each reports what the parts before it ask for as held, because it may be granted.
-func (a *ask) report(accs *accounts, now int64) {
+func (a *ask) writeReports(accs *accounts, now int64) {
 	for i := range a.parts {
 		p, earlier := &a.parts[i], uint32(0)
 		if p.account == nil {
@@ -193,6 +208,16 @@ func (a *ask) report(accs *accounts, now int64) {
 		p.Wire.Report = p.account.NewReport(p.account.worker, accs.number, earlier)
 		p.account.asked, p.account.reportedNs = a, now
 	}
+}
+
+// isReportedLater reports whether a later part of the ask than part i reports the same account.
+func (a *ask) isReportedLater(i int) bool {
+	for later := i + 1; later < len(a.parts); later++ {
+		if a.parts[later].account == a.parts[i].account {
+			return true
+		}
+	}
+	return false
 }
 
 // giveUpReports says that the accounts wait for the ask's result no longer: if it comes later, it grants
@@ -214,34 +239,28 @@ func (accs *accounts) reportAgain(a *ask) {
 	}
 }
 
-// noteGrant notes what a grant says of the report in a part of the ask, and returns whether the
-// grant may give units. The service has granted them to the worker as it was reported there:
-//
-//	another ask has the newest report, or the report was given up   no
-//	a later part of this ask has the newest report                  yes: it counts them as held
-//	the part has the newest report, but the service noted none      no, and the key is silent
-//	the part has the newest report                                  yes, and the account knows them
-func (accs *accounts) noteGrant(g *grant, a *ask, i int) (gives bool) {
+// endReport notes in the account of part i of the ask what the grant says of its report, and returns
+// whether the grant may give units. The service has granted them to the worker as it was reported
+// there, so only the account's newest report counts.
+func (accs *accounts) endReport(g *grant, a *ask, i int) (gives bool) {
 	acc := a.parts[i].account
 	accs.markDue(acc)
 	if g.Starting {
 		acc.startNs = g.cameNs + min(g.WaitNs, silenceNs)
 	}
-	if acc.asked != a {
+	switch {
+	case acc.asked != a: // another ask has the newest report, or this one was given up
 		return false
-	}
-	for j := i + 1; j < len(a.parts); j++ {
-		if a.parts[j].account == acc {
-			return true
-		}
-	}
-	acc.asked = nil
-	if !g.Noted { // its store failed, or the service knows no reports
-		acc.silentNs = g.cameNs + silenceNs
+	case a.isReportedLater(i): // it has the newest report, which counts these units as held
+		return true
+	case !g.Noted: // the service's store failed, or the service knows no reports
+		acc.asked, acc.silentNs = nil, g.cameNs+silenceNs
 		return false
+	default: // this is the newest report
+		acc.asked = nil
+		acc.NoteGrant(a.parts[i].Wire.Number, g.Units)
+		return true
 	}
-	acc.NoteGrant(a.parts[i].Wire.Number, g.Units)
-	return true
 }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and

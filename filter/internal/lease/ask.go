@@ -11,12 +11,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
+// A request has a need for each key of which its rules lack units. An ask has a part for each of
+// these keys, which is for all requests that have joined the ask:
+//
+//	request   needs                         the ask's parts
+//	first     1 of key k, 2 of key l        k: Cost 1, Waiting 1     l: Cost 2, Waiting 2
+//	second    3 of key k, 1 of key l        k: Cost 1, Waiting 1+3   l: Cost 2, Waiting 2+1
+//
+// Cost is that of the first request: the service grants at least this much, or denies.
+//
 // The life of an ask:
 //
-//	     queueAsk            Flush               receive
-//	--------------> queued --------> flying --------------> over: its requests are ready
-//	                  ^                |  |                   ^
-//	                  +--- requeue ----+  +--> late ----------+
+//	   askFor, askAhead       Flush                endAsk
+//	--------------------> queued --------> flying ---------> over: its requests are ready
+//	                        ^                |  |              ^
+//	                        +--- requeue ----+  +--> late -----+
 //
 //	queued   It is in Client.queue. Other requests for the same units join it.
 //	flying   It is in Client.sent, without a result. An ask for the same units stays queued.
@@ -26,54 +35,58 @@ import (
 // If the stream ends, or the service lacks a definition of the ask, its requests need another
 // one: requeue queues the ask again, and drops one for which no request waits.
 
-// ask is what the service is asked for by requests that want the same units. If nobody
-// waits for it, it is for requests to come, or a report.
+// ask asks the service for the units that some requests need. If no request waits for it, it is
+// for requests to come, or it only reports what is held.
 type ask struct {
 	id      uint32
-	want    string // the units that it asks for: see Client.wantOf
-	parts   []Part
+	want    string // which units it asks for: see Client.wantOf
+	parts   []part
 	waiters []*Waiter
 	sentNs  int64
 	stream  uint32 // on which it was sent
 }
 
-// Part is what a request, or requests to come, need of one key. A request's parts are in
-// Waiter.parts, and its ask has copies of them. Requests that join the ask later only add to
-// the copies' Wire: see join.
-type Part struct {
-	Wire       quota.Part // as it is sent
-	definition *quota.Definition
-	source     source
-	leaseKey   state.LeaseKey // of a lease
-	account    *account       // of what is held instead
+// part is what an ask asks for of one key, or reports of it.
+type part struct {
+	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
+	definition *quota.Definition // which Wire names by its number
 
-	// Only for the parts in Waiter.parts. An ask never reads them.
-	subject *decide.Subject // of the request
-	grant   *grant          // that has given the request units or a denial, nil until one has
+	// Of a rule that leases: what requests leave of the grant goes into the key's lease.
+	source   *Source
+	leaseKey state.LeaseKey
+
+	// Of a rule that holds: the account has what requests get of the grant.
+	account *account
 }
 
-// source is a source of a rule of scope cluster.
-type source interface {
+// Need is what a request that waits needs of one key.
+type Need struct {
+	part    // what an ask for it alone would ask for
+	subject *decide.Subject
+	grant   *grant // that has given units to it or denied them, nil until one has
+}
+
+// countsDenied reports whether an ask for it counts even if it is denied.
+func (p *part) countsDenied() bool { return p.definition.CountDenied }
+
+// partSource is a source of a rule of scope cluster.
+type partSource interface {
 	decide.Source
-	// part is what is asked for the subject's key.
-	part(s *decide.Subject, cost uint32) Part
+	// partOf is what is asked for a cost of the subject's key.
+	partOf(s *decide.Subject, cost uint32) part
 }
 
-// AppendParts appends what the pending verdict waits for: one part for each key. Shadow
-// rules come last.
-func (w *Worker) AppendParts(dst []Part, v *decide.Verdict) []Part {
+// AppendNeeds appends what the request of a pending verdict needs. Shadow rules come last.
+func AppendNeeds(dst []Need, v *decide.Verdict) []Need {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending && s.Shadow == shadow {
-				dst = append(dst, s.Rule.Source.(source).part(s, s.Cost))
+				dst = append(dst, Need{part: s.Rule.Source.(partSource).partOf(s, s.Cost), subject: s})
 			}
 		}
 	}
 	return dst
 }
-
-// countsDenied reports whether an ask for it counts even if it is denied.
-func (p *Part) countsDenied() bool { return p.definition.CountDenied }
 
 // askQueue has the asks to be sent. No two want the same units.
 type askQueue struct {
@@ -120,8 +133,8 @@ func (f *sentAsks) take(id uint32) *ask {
 	return a
 }
 
-// stopFlying lets the units of a flying ask be asked for again. It returns false if it is late:
-// then they could be already.
+// stopFlying lets the units of a flying ask be asked for again. It returns false if the ask does not
+// fly any more, because it is late.
 func (f *sentAsks) stopFlying(a *ask) bool {
 	flies := f.flying[a.want] == a
 	if flies {
@@ -130,29 +143,38 @@ func (f *sentAsks) stopFlying(a *ask) bool {
 	return flies
 }
 
-// queueAsk queues an ask for the parts of a request, of nil for requests to come and reports, or
-// joins the one that is queued.
-func (c *Client) queueAsk(parts []Part, req *Waiter) {
+// askFor has the request wait for an ask for what it needs: for the queued one that wants the same
+// units, or for a new one.
+func (c *Client) askFor(req *Waiter, needs []Need) {
+	parts := c.parts[:0]
+	for i := range needs {
+		parts = append(parts, needs[i].part)
+	}
+	c.parts = parts
 	want := c.wantOf(parts)
 	a := c.queue.byWant[string(want)]
 	if a == nil {
 		a = &ask{want: string(want), parts: slices.Clone(parts)}
-		if req == nil { // the key is in use: first requests of other keys do not delay it
-			c.queue.addFirst(a)
-		} else {
-			c.queue.add(a)
-		}
-	} else if req != nil {
+		c.queue.add(a)
+	} else {
 		a.join(parts)
 	}
-	if req != nil {
-		a.waiters, req.ask = append(a.waiters, req), a
+	a.waiters, req.ask = append(a.waiters, req), a
+}
+
+// askAhead queues an ask for which no request waits, unless one for the same units is queued. It is
+// sent first: its key is in use, and first requests of other keys must not delay it.
+func (c *Client) askAhead(p part) {
+	c.parts = append(c.parts[:0], p)
+	want := c.wantOf(c.parts)
+	if c.queue.byWant[string(want)] == nil {
+		c.queue.addFirst(&ask{want: string(want), parts: slices.Clone(c.parts)})
 	}
 }
 
 // wantOf says which units the parts want. If a rule counts denied requests, it also says the cost:
 // of a denied ask the service counts all units, and a request that costs less might pass.
-func (c *Client) wantOf(parts []Part) []byte {
+func (c *Client) wantOf(parts []part) []byte {
 	c.want = c.want[:0]
 	for i := range parts {
 		p := &parts[i]
@@ -166,13 +188,13 @@ func (c *Client) wantOf(parts []Part) []byte {
 }
 
 // join adds what another request needs to the ask.
-func (a *ask) join(parts []Part) {
+func (a *ask) join(parts []part) {
 	for i := range a.parts {
-		p := &a.parts[i]
-		if len(a.waiters) == 0 { // the cost is that of the first
-			p.Wire.Cost = parts[i].Wire.Cost
+		p, joining := &a.parts[i].Wire, &parts[i].Wire
+		if len(a.waiters) == 0 { // the request is the first one of an ask that was for requests to come
+			p.Cost = joining.Cost
 		}
-		p.Wire.Waiting = limit.AddSaturating(p.Wire.Waiting, parts[i].Wire.Cost)
+		p.Waiting = limit.AddSaturating(p.Waiting, joining.Cost)
 	}
 }
 
@@ -201,9 +223,25 @@ func (c *Client) requeue(a *ask) {
 		req.ask = next
 	}
 	for i := range next.parts {
-		p, own := &next.parts[i].Wire, &a.parts[i].Wire
-		p.Cost = own.Cost
-		p.Waiting = limit.AddSaturating(p.Waiting, own.Waiting)
+		p, earlier := &next.parts[i].Wire, &a.parts[i].Wire
+		p.Cost = earlier.Cost
+		p.Waiting = limit.AddSaturating(p.Waiting, earlier.Waiting)
 	}
 	next.waiters = append(a.waiters, next.waiters...)
+}
+
+// noteLate finds the asks that have no result in time, though others have: their units may be
+// asked for again.
+func (c *Client) noteLate(now int64) {
+	for _, a := range c.sent.list {
+		if now-a.sentNs < c.worker.TimeoutNs {
+			break
+		}
+		if c.sent.stopFlying(a) {
+			c.worker.accounts.reportAgain(a)
+		}
+	}
+	for len(c.sent.list) > 0 && now-c.sent.list[0].sentNs >= lateNs {
+		c.sent.list = c.sent.list[1:]
+	}
 }

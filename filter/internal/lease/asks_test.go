@@ -77,8 +77,8 @@ func TestALateAnswerCounts(t *testing.T) {
 	require.True(t, w.verdicts[w.request("a")], "the unit of the late answer is used")
 }
 
-// A record of another epoch of the clock is written over by the next answer.
-func TestARecordOfAnotherEpochHeals(t *testing.T) {
+// A record of an earlier start of the clock is written over by the next answer.
+func TestARecordOfAnEarlierStartOfTheClockHeals(t *testing.T) {
 	w, s := pair(t, perUser)
 	w.request("a")
 	w.exchange(s)
@@ -132,10 +132,10 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	hosts[1].old = []int64{proxy.Clock - 15*second}
 	require.True(t, workers[1].verdicts[workers[1].request("a")])
 	workers[0].engine.Leases.Silent = false
-	proxy.Headers = map[string][]string{"u": {"a"}}
-	v := workers[0].engine.Decide()
-	require.True(t, v.Pending)
-	require.EqualValues(t, 6, workers[0].engine.Leases.AppendParts(nil, v)[0].Wire.Spent)
+	workers[0].request("a")
+	var m quota.Asks
+	require.NoError(t, m.Decode(workers[0].stream.Asks[0]))
+	require.EqualValues(t, 6, m.Asks[0].Parts[0].Spent)
 }
 
 // Where the store fails for a shadow rule's key alone, the other rules decide as ever.

@@ -4,38 +4,51 @@
 // service: which requests wait for which units, what is asked when, and when the service
 // counts as silent.
 //
-// A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
-// decide.Grant as one of these requests has it, and state.GrantLeft for what is left in the table.
-//
-// There are two clocks. now is always the monotonic one, by which leases end and requests wait.
-// wallNs is the wall clock, by which windows are counted: it is what package decide calls now.
-//
 // Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
 // Every request that waits is decided within the timeout and a tick, whatever the service,
 // the network or the client does. What a request carries from one call to the next is in its
 // decide.Subject. The package calls nobody but the proxy's stream (Transport) and the tables:
 // it must never import packages engine or host.
 //
-// A request: Source.Check finds too few units, Client.Wait queues an ask, Client.Flush sends
-// it, Client.Receive writes the grant to the waiting Subjects and the rest to the table, and
-// Client.Next returns the request to be decided again.
+// A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
+// them. A request whose units are not there, for example of a key of 1000 a minute, of which 300 were
+// taken in the last 3 seconds:
+//
+//	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
+//	Client.Wait      The request needs 1 unit. An ask is queued for 1, and 600 ahead of need: see refill.
+//	Client.Flush     A message leaves with all asks that are queued. From now on, no request joins them.
+//	Client.Receive   The service grants 1, and a quarter of the other 999: 250 units. 1 of them goes to
+//	                 the request's Subject, and 249 into the lease.
+//	Client.Next      It returns the request, which is decided again.
+//	Source.Check     The Subject's grant has 1 unit. The outcome is HasRoom.
+//	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
+//	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.
 //
 // To read it, follow such a request:
 //
-//	source.go    check and take
-//	client.go    requests that wait
-//	ask.go       the life of an ask, and what it is made of
-//	stream.go    what is sent when, and whether the service answers
-//	grant.go     what becomes of a grant
-//	returns.go   idle units go back
-//	worker.go    what all this has in common, and how a proxy decides while the service is silent
+//	source.go       check and take
+//	client.go       requests that wait
+//	ask.go          what requests need, and the life of an ask
+//	message.go      what is sent when
+//	stream.go       whether there is a stream, and whether the service answers
+//	grant.go        what becomes of a grant
+//	returns.go      idle units go back
+//	clusterrule.go  what sources of both kinds do, such as to decide while the service is silent
+//	worker.go       what all rules of a worker have in common
+//	operate.go      what operators see
 //
 // For rules that hold units, holds.go is in the place of source.go, and accounts.go in that of the
 // table: what a worker holds, and reports.
 //
+// A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
+// decide.Grant as one of these requests has it, and state.GrantLeft for what is left in the table.
+//
+// There are two clocks. now is always the monotonic one, by which leases end and requests wait.
+// wallNs is the wall clock, by which windows are counted: it is what package decide calls now.
+//
 // Each type has one name for its variables: c is a Client, w a Worker, src a source of either kind,
-// req a request that waits, a an ask, p a Part of it, g a grant, acc an account, accs the accounts,
-// ret a returnable grant, s a decide.Subject, l a state.Lease and e its entry.
+// req a request that waits, n a need of it, a an ask, p a part of it, g a grant, acc an account, accs
+// the accounts, ret a returnable grant, s a decide.Subject, l a state.Lease and e its entry.
 package lease
 
 import (
@@ -89,30 +102,37 @@ type Client struct {
 	lastID  uint32         // of the ask that was sent last
 	returns []quota.Return // to be sent
 
-	// A request is in waiters until it is decided. In this time it either waits for an ask
-	// (Waiter.ask), or is among the ready ones.
+	// A request is in waiters until it is over: see Waiter.
 	waiters map[uint32]*Waiter // by their contexts
 	order   []*Waiter          // the same, as they came; Tick removes those that are over
 	ready   []*Waiter          // to be decided; Next passes over those that are over
 	next    int                // index in ready: Next has returned those before it
 
 	// Memory:
-	packed  []*ask // asks in the message that is being made
-	asks    quota.Asks
-	grants  quota.Results
+	parts   []part // for one ask
+	want    []byte // for one ask
+	packed  []*ask // of a message
+	out     quota.Asks
+	in      quota.Results
 	message []byte
-	want    []byte
 }
 
-// Waiter is a request that waits.
+// Waiter is a request that waits. Its life:
+//
+//	       Wait               endAsk, expire             Next
+//	new --------> asking -----------------------> ready ------> decided again --- Done ---> over
+//	                ^                                                |
+//	                +-------------- Wait, if it is Pending again ----+
+//
+// If the request has ended meanwhile, Forget makes it over at once.
 type Waiter struct {
 	Context uint32
 	Verdict *decide.Verdict
 
 	deadlineNs int64
-	parts      []Part // what it has asked for
-	ask        *ask   // that it waits for, nil once it is ready
-	over       bool   // it is decided, or has ended
+	needs      []Need
+	ask        *ask // for which it waits, while it is asking
+	over       bool
 }
 
 // NewClient returns a client of a worker with cluster rules.
@@ -145,25 +165,26 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	kept := c.keepGranted(req.parts)
-	req.parts = c.worker.AppendParts(kept, v)
-	c.queueAsk(req.parts[len(kept):], req)
+	granted := c.keepGranted(req.needs)
+	req.needs = AppendNeeds(granted, v)
+	c.askFor(req, req.needs[len(granted):])
 }
 
-// keepGranted returns the parts of a request that waits again, without those that it must not hold.
-func (c *Client) keepGranted(parts []Part) []Part {
-	kept := parts[:0]
-	for i := range parts {
-		switch p := &parts[i]; {
-		case p.subject.Outcome == decide.Pending: // its grant did not suffice: it is asked for anew
-			c.release(p)
-			p.subject.Quota.Grant.Received = false
-		case p.grant != nil: // the request takes its units once the other parts have theirs
-			kept = append(kept, *p)
+// keepGranted returns those needs of a request that waits again which have their units: the request
+// takes these once the others have theirs.
+func (c *Client) keepGranted(needs []Need) []Need {
+	granted := needs[:0]
+	for i := range needs {
+		switch n := &needs[i]; {
+		case n.subject.Outcome == decide.Pending: // its grant did not suffice: it is asked for anew
+			c.giveBackUntaken(n)
+			n.subject.Quota.Grant.Received = false
+		case n.grant != nil:
+			granted = append(granted, *n)
 		default: // it needs no grant any more: the rule has found units elsewhere, or does without
 		}
 	}
-	return kept
+	return granted
 }
 
 // setWait says what the request may still wait for.
@@ -190,8 +211,8 @@ func (c *Client) Next() *Waiter {
 
 // Done ends the wait of a request that is decided. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
-	for i := range req.parts {
-		c.release(&req.parts[i])
+	for i := range req.needs {
+		c.giveBackUntaken(&req.needs[i])
 	}
 	req.over = true
 	delete(c.waiters, req.Context)
@@ -208,30 +229,6 @@ func (c *Client) Forget(context uint32) *decide.Verdict {
 	c.Done(req)
 	c.leave(req)
 	return req.Verdict
-}
-
-// release lets go of what the request has got by one part and not taken.
-func (c *Client) release(p *Part) {
-	if p.grant == nil || p.grant.Denied {
-		return
-	}
-	own := &p.subject.Quota.Grant
-	units := own.Units
-	own.Units = 0
-	if p.account != nil {
-		p.account.Given -= units
-		c.worker.accounts.markDue(p.account)
-		return
-	}
-	c.giveBack(p.grant.release(units), p.grant.stream)
-}
-
-// giveBack gives units back with the next message, on the stream that got them or not at
-// all.
-func (c *Client) giveBack(r quota.Return, stream uint32) {
-	if r.Grant > 0 && r.Units > 0 && stream == c.stream.number {
-		c.returns = append(c.returns, r)
-	}
 }
 
 // leave has a request wait for its ask no longer.
@@ -264,19 +261,40 @@ func (c *Client) expireAll(now int64) {
 	})
 }
 
+// Tick finds requests whose time is over and units that are idle, and finds out whether
+// the service is silent. Period says when to call it next.
+func (c *Client) Tick(now int64) {
+	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
+	if !c.grantMoreTime(now) {
+		c.noteSilence(now)
+	}
+	c.expireAll(now)
+	c.noteLate(now)
+	c.worker.accounts.renew(now, c.worker.TimeoutNs)
+	if c.worker.Silent {
+		c.probe(now)
+	}
+}
+
+// Period is how soon Tick must be called, in milliseconds.
+func (c *Client) Period() uint32 {
+	switch {
+	case c.next < len(c.ready):
+		return 1
+	case len(c.waiters) > 0 || c.stream.owesNs != 0:
+		return 10
+	}
+	if ns := c.worker.idleNs; ns > 0 {
+		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
+	}
+	return 1000
+}
+
 // End makes all requests ready, to be decided without the service: the configuration ends.
 func (c *Client) End() {
 	for _, req := range c.order {
 		if req.ask != nil {
 			c.expire(req)
 		}
-	}
-}
-
-// Close ends the stream.
-func (c *Client) Close() {
-	if c.stream.number != 0 {
-		c.transport.Cancel()
-		c.stream.number = 0
 	}
 }

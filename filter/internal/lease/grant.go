@@ -22,12 +22,17 @@ import (
 // The service takes units of a grant back once. So once some units are in the lease, what requests
 // leave of the same grant is added to them, and all of it goes back together.
 //
+// For example, two requests of cost 1 wait, and grant 7 has 20 units. record puts 18 into the lease.
+// The client of the second request has left, so release puts its unit there too: the lease has 19
+// units of grant 7. Later requests spend 4 of them, and then none comes for IdleNs. So takeIdle takes
+// the other 15 out of the lease, and they go back as quota.Return{Grant: 7, Units: 15}.
+//
 // Units to be held are only given. The worker reports what it has not given as not held.
 
 // grant is the service's answer to one part of an ask.
 type grant struct {
 	quota.Grant // its Units are those that nobody has
-	part        *Part
+	part        *part
 	stream      uint32
 	cameNs      int64 // by the monotonic clock, as endNs
 	endNs       int64
@@ -36,8 +41,8 @@ type grant struct {
 	given       uint32 // units that requests have got
 }
 
-// receive takes the result of an ask, for the requests that waited for it and for those that come.
-func (c *Client) receive(result *quota.AskResult) {
+// endAsk takes the result of an ask, for the requests that waited for it and for those that come.
+func (c *Client) endAsk(result *quota.AskResult) {
 	a := c.sent.take(result.ID)
 	if a == nil {
 		return
@@ -98,24 +103,18 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 	return true
 }
 
-// distribute gives the waiters what the result has for one part, in their order, and records
-// the rest.
+// distribute gives the waiters what the result has for part i of the ask, in their order, and puts
+// the rest into the key's lease. What is held has no lease: the account's next report says what
+// is left.
 func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*Waiter) {
 	g := newGrant(a, i, result, c.worker.clock.Monotonic())
-	holds := g.part.account != nil
-	if holds && !c.worker.accounts.noteGrant(g, a, i) {
-		g.Failed = true
-	}
 	g.date(a.sentNs)
-	for _, req := range waiters {
-		for j := range req.parts { // a request has one part of each definition
-			if p := &req.parts[j]; p.grant == nil && p.Wire.Definition == g.part.Wire.Definition {
-				g.give(p)
-			}
-		}
-	}
-	if !holds { // what is held has no lease: the account's next report says what is left
+	switch {
+	case g.part.account == nil:
+		g.giveAll(waiters)
 		c.record(g)
+	case c.worker.accounts.endReport(g, a, i):
+		g.giveAll(waiters)
 	}
 }
 
@@ -148,34 +147,71 @@ func (g *grant) date(sentNs int64) {
 	}
 }
 
-// give gives the grant to a request that has waited, as far as it suffices.
-func (g *grant) give(p *Part) {
+// giveAll gives the grant to requests that have waited for it, one after the other.
+func (g *grant) giveAll(waiters []*Waiter) {
+	for _, req := range waiters {
+		for i := range req.needs { // a request has one need of each definition
+			if n := &req.needs[i]; n.grant == nil && n.Wire.Definition == g.part.Wire.Definition {
+				g.give(n)
+			}
+		}
+	}
+}
+
+// give gives the units that the request needs, if the grant has them, or the denial, if what was
+// denied costs no more.
+func (g *grant) give(n *Need) {
+	cost := n.Wire.Cost
 	switch {
 	case g.Failed:
 		return
-	case g.Denied && p.Wire.Cost >= g.part.Wire.Cost:
-		g.writeTo(p, 0)
-	case !g.Denied && g.Units >= p.Wire.Cost && g.cameNs < g.endNs:
-		g.writeTo(p, p.Wire.Cost)
+	case g.Denied && cost >= g.part.Wire.Cost:
+		g.writeTo(n, 0)
+	case !g.Denied && g.Units >= cost && g.cameNs < g.endNs:
+		g.writeTo(n, cost)
 		g.takers++
-		g.Units -= p.Wire.Cost
-		g.given = limit.AddSaturating(g.given, p.Wire.Cost)
-		if p.account != nil {
-			p.account.Given += p.Wire.Cost
+		g.Units -= cost
+		g.given = limit.AddSaturating(g.given, cost)
+		if acc := n.account; acc != nil {
+			acc.Given += cost
 		}
 	}
 }
 
 // writeTo writes the grant to the subject that waits for it.
-func (g *grant) writeTo(p *Part, units uint32) {
-	p.grant = g
-	s := p.subject
+func (g *grant) writeTo(n *Need, units uint32) {
+	n.grant = g
+	s := n.subject
 	s.Quota.Grant = decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
 		NowNs: g.cameNs, Standings: g.standings,
 	}
-	if p.account != nil {
-		s.Account = p.account
+	if n.account != nil {
+		s.Account = n.account
+	}
+}
+
+// giveBackUntaken gives back what the request has got for a need and has not taken.
+func (c *Client) giveBackUntaken(n *Need) {
+	if n.grant == nil || n.grant.Denied {
+		return
+	}
+	own := &n.subject.Quota.Grant
+	units := own.Units
+	own.Units = 0
+	if acc := n.account; acc != nil {
+		acc.Given -= units
+		c.worker.accounts.markDue(acc)
+		return
+	}
+	c.giveBack(n.grant.release(units), n.grant.stream)
+}
+
+// giveBack gives units back with the next message, on the stream that got them or not at
+// all.
+func (c *Client) giveBack(r quota.Return, stream uint32) {
+	if r.Grant > 0 && r.Units > 0 && stream == c.stream.number {
+		c.returns = append(c.returns, r)
 	}
 }
 
@@ -188,7 +224,7 @@ func (c *Client) record(g *grant) {
 		rest = 0
 	}
 	g.Units -= rest
-	c.giveBack(g.writeLease(rest, true), g.stream)
+	c.giveBack(g.writeLease(rest, (*grant).noteAndPut), g.stream)
 }
 
 // release takes what a decided request leaves. The last request's call puts the units into the
@@ -199,31 +235,32 @@ func (g *grant) release(units uint32) (back quota.Return) {
 	if g.takers > 0 || g.Units == 0 {
 		return back
 	}
-	return g.writeLease(g.Units, false)
+	return g.writeLease(g.Units, (*grant).put)
 }
 
-// writeLease changes the key's lease and writes it, again if another worker writes first. If the
-// units are not in the lease after all, they go back to the service.
-func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
-	src := g.part.source.(*Source)
+// writeLease has change, which is noteAndPut or put, change the key's lease, and writes it; both
+// again if another worker writes first. If the units are not in the lease after all, they go back to
+// the service.
+func (g *grant) writeLease(units uint32, change leaseChange) (back quota.Return) {
+	src := g.part.source
 	w := src.worker
 	e, wallNs := &w.entry, w.clock.Now()
-	for try := range state.MaxRetries {
-		now := w.clock.Monotonic()
-		if src.table.ReadKey(e, g.part.leaseKey, wallNs, now) != state.OK {
+	for range state.MaxRetries {
+		read := src.table.ReadKey(e, g.part.leaseKey, wallNs, w.clock.Monotonic())
+		if read == state.OK && e.Ahead {
+			read = src.rereadAhead(e, wallNs)
+		}
+		if read != state.OK {
 			break
 		}
-		if e.Ahead && try == 0 { // once: the worker may have stood still since it read its clock
-			continue
-		}
-		lost, put := g.change(&e.Lease, units, isNew, now)
+		stranded, kept := change(g, &e.Lease, units, e.NowNs)
 		written := src.write(e)
 		if written == decide.Raced {
 			continue
 		}
-		if written == decide.Taken && put {
-			src.rule.Metrics.LeaseLost += uint64(lost)
-			w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.lookAt(now, now, g.endNs)})
+		if written == decide.Taken && kept {
+			src.rule.Metrics.LeaseLost += uint64(stranded)
+			w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.lookAt(e.NowNs, e.NowNs, g.endNs)})
 			return back
 		}
 		break
@@ -231,21 +268,38 @@ func (g *grant) writeLease(units uint32, isNew bool) (back quota.Return) {
 	return quota.Return{Grant: g.Number, Units: units}
 }
 
-// change changes a key's lease by the grant. A new grant is noted first, and its units are put
-// there unless its time is over. It returns what put does.
-func (g *grant) change(l *state.Lease, units uint32, isNew bool, now int64) (lost uint32, ok bool) {
-	if isNew {
-		g.note(l, now)
-		if now >= g.endNs {
-			return 0, false
-		}
+// leaseChange changes a key's lease by a grant. kept says that the units are in the lease; stranded
+// is how many units of an ended stream made room for them: these cannot go back.
+type leaseChange func(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, kept bool)
+
+// noteAndPut notes a new grant, and puts its units into the lease unless its time is over.
+func (g *grant) noteAndPut(l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
+	g.note(l, now)
+	if now >= g.endNs {
+		return 0, false
 	}
 	return g.put(l, units, now)
 }
 
+// put puts units into the lease, if they may be spent later. Units that requests leave join those
+// of the same grant, also if its time is over by now: they go back with them.
+func (g *grant) put(l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
+	if units == 0 || !g.Leased || g.Failed || g.Denied {
+		return 0, false
+	}
+	if l.DeniedCost <= units {
+		l.DeniedNs = 0
+	}
+	return l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
+}
+
+// silenceNs is for how long a key is decided without the service after its
+// store has failed for this key. A denial is remembered no longer either.
+const silenceNs = 1_000_000_000
+
 // note writes into the lease what the service said of the key.
 func (g *grant) note(l *state.Lease, now int64) {
-	src := g.part.source.(*Source)
+	src := g.part.source
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
 		l.SilentNs = now + silenceNs
@@ -253,13 +307,14 @@ func (g *grant) note(l *state.Lease, now int64) {
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
-	l.Rate.Spend(now, src.refill.RateNs, g.given)
-	if g.Denied && src.leases {
+	l.Rate.Spend(now, src.refill.rateNs, g.given)
+	if g.Denied && src.keeps {
 		g.noteDenial(l, now)
 	}
 }
 
-// noteDenial keeps a denial in the lease, so that nobody asks again before the wait is over.
+// noteDenial keeps a denial in the lease, so that nobody asks again before the wait is over, or for
+// silenceNs if the wait is longer. If another denial holds, the smaller cost of both is denied.
 func (g *grant) noteDenial(l *state.Lease, now int64) {
 	cost := g.part.Wire.Cost
 	if l.DeniedNs > now {
@@ -272,17 +327,4 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 		wait = min(wait, g.WaitNs)
 	}
 	l.DeniedNs = now + wait
-}
-
-// put puts units into the lease, if they may be spent later. Units that requests leave join those
-// of the same grant, and go back with them. ok says that the units are there; lost is how many units
-// of an ended stream made room for them: these cannot go back.
-func (g *grant) put(l *state.Lease, units uint32, now int64) (lost uint32, ok bool) {
-	if units == 0 || !g.Leased || g.Failed || g.Denied {
-		return 0, false
-	}
-	if l.DeniedCost <= units {
-		l.DeniedNs = 0
-	}
-	return l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
 }

@@ -2,48 +2,45 @@ package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // HoldSource is the source of units of a rule of scope cluster that holds them until answers
 // are known: each request asks for its cost, and nothing is leased. What the worker holds of
 // a key is its account (accounts.go), and the service gets reports of it.
-type HoldSource struct{ common }
+//
+// Check goes down this list to the first line that holds:
+//
+//	the request has waited, and its grant decides     HasRoom from OwnGrant, Denied or HeldBack   byGrant
+//	its cost is 0                                     HasRoom, or Denied by a limit of 0          forNothing
+//	the service is unavailable for the key            what its share says, or Silent or Starting  alone
+//	the wait was in vain                              what its share says, or Silent              alone
+//	too many requests wait                            Contended
+//	else the service may have units                   Pending: the request waits
+type HoldSource struct{ clusterRule }
 
-// part is what is asked for the subject's key.
-func (src *HoldSource) part(s *decide.Subject, cost uint32) Part {
-	d := src.definition(s)
-	acc := src.worker.accounts.open(d, src.keyOf(s), src.worker.clock.Monotonic())
-	return Part{definition: d, subject: s, source: src, account: acc, Wire: quota.Part{
-		Definition: d.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow,
-	}}
-}
-
-func (src *HoldSource) keyOf(s *decide.Subject) [16]byte {
-	return src.rule.Subjects.QuotaKey(&s.Subject)
-}
-
-// Check decides by the grant that the request has waited for.
+// Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	src.begin(s, wallNs)
-	if g := &s.Quota.Grant; g.Decides(s.Cost, s.Quota.NowNs) {
-		return src.checkGrant(s, g, wallNs)
+	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) {
+		return src.byGrant(s, wallNs)
 	}
 	if s.Cost == 0 {
 		return forNothing(s)
 	}
-	next := src.cannotAsk(s)
-	if next == decide.Pending {
-		next = src.worker.tooFew(s)
+	why, unavailable := src.unavailable(s)
+	switch {
+	case unavailable:
+		return src.alone(s, wallNs, why)
+	case s.Quota.Wait == decide.TimedOut:
+		return src.alone(s, wallNs, decide.Silent)
+	case src.worker.mustNotWait(s):
+		return decide.Contended
+	default:
+		return decide.Pending
 	}
-	if next == decide.Silent || next == decide.Starting {
-		return src.alone(s, wallNs, next)
-	}
-	return next
 }
 
 // Recheck is Check.
@@ -51,35 +48,21 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 	return src.Check(s, wallNs)
 }
 
-// checkGrant decides by the service's grant.
-func (src *HoldSource) checkGrant(s *decide.Subject, g *decide.Grant, wallNs int64) decide.Outcome {
-	s.Known = len(g.Standings) >= len(src.rule.Subjects.Windows)
-	if !g.Denied {
-		s.Quota.From = decide.OwnGrant
-		return decide.HasRoom
-	}
-	s.PassNs = passNs(wallNs, g.WaitNs)
-	if g.HeldBack {
-		return decide.HeldBack
-	}
-	return decide.Denied
-}
-
-// cannotAsk says why the service cannot be asked for the subject's key: Silent if it answers
-// nothing, or nothing about this key, Starting if it grants nothing yet. Otherwise it is Pending.
-func (src *HoldSource) cannotAsk(s *decide.Subject) decide.Outcome {
-	accs := &src.worker.accounts
-	switch acc := src.account(s); {
-	case src.worker.Silent, acc == nil && accs.areMany():
-		return decide.Silent
+// unavailable reports whether the service cannot be asked for the subject's key, and why: Silent if it
+// answers nothing, or nothing about this key, Starting if it grants nothing yet.
+func (src *HoldSource) unavailable(s *decide.Subject) (why decide.Outcome, unavailable bool) {
+	acc := src.account(s)
+	switch {
+	case src.worker.Silent, acc == nil && src.worker.accounts.areMany():
+		return decide.Silent, true
 	case acc == nil:
-		return decide.Pending
+		return 0, false
 	case acc.startNs > s.Quota.NowNs:
-		return decide.Starting
+		return decide.Starting, true
 	case acc.silentNs > s.Quota.NowNs:
-		return decide.Silent
+		return decide.Silent, true
 	}
-	return decide.Pending
+	return 0, false
 }
 
 // account is the account of the subject's key, nil if there is none.
@@ -88,6 +71,19 @@ func (src *HoldSource) account(s *decide.Subject) *account {
 		return nil
 	}
 	return src.worker.accounts.find(src.definition(s), src.keyOf(s))
+}
+
+// partOf is what is asked for the subject's key. It opens the key's account if there is none.
+func (src *HoldSource) partOf(s *decide.Subject, cost uint32) part {
+	d := src.definition(s)
+	acc := src.worker.accounts.open(d, src.keyOf(s), src.worker.clock.Monotonic())
+	return part{definition: d, account: acc, Wire: quota.Part{
+		Definition: d.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow,
+	}}
+}
+
+func (src *HoldSource) keyOf(s *decide.Subject) [16]byte {
+	return src.rule.Subjects.QuotaKey(&s.Subject)
 }
 
 // Take holds the cost.
@@ -115,7 +111,7 @@ func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	if taken != decide.Taken || src.account(s) == nil && src.worker.accounts.areMany() {
 		return taken
 	}
-	acc := src.part(s, 0).account
+	acc := src.partOf(s, 0).account
 	acc.Held += s.Cost
 	s.Account = acc
 	src.worker.accounts.markDue(acc)
@@ -180,16 +176,16 @@ func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 	return decide.Lapsed
 }
 
-// Held is what all proxies hold of the key, by the last grant.
+// Held is what all proxies hold of the key, by the grant.
 func (src *HoldSource) Held(s *decide.Subject) uint32 {
 	if s.Quota.From == decide.OwnShare {
 		return src.local.Held(s)
 	}
-	g := &s.Quota.Grant
-	if !g.Received || len(g.Standings) == 0 {
+	standings := s.Quota.Standings
+	if len(standings) == 0 {
 		return 0
 	}
-	return g.Standings[len(g.Standings)-1].Used
+	return standings[len(standings)-1].Used // the last window is the limit.Concurrency
 }
 
 // Usage is how the key stands over all proxies, by the grant.
@@ -197,36 +193,15 @@ func (src *HoldSource) Usage(s *decide.Subject, window int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
 		return src.local.Usage(s, window)
 	}
-	w, g := &s.Limits.Windows[window], &s.Quota.Grant
+	w, standings := &s.Limits.Windows[window], s.Quota.Standings
 	switch {
-	case !g.Received || window >= len(g.Standings):
+	case window >= len(standings):
 		src.usage = limit.Usage{Log: src.usage.Log[:0]}
 	case w.Algorithm == limit.Concurrency:
-		src.usage = limit.Usage{Used: g.Standings[window].Used}
+		src.usage = limit.Usage{Used: standings[window].Used}
 	default:
-		st := &g.Standings[window]
+		st := &standings[window]
 		src.usage = w.Standing(s.Record.Now, st.Used, max(st.ResetNs-s.Quota.NowNs, 0), src.usage.Log)
 	}
 	return &src.usage
-}
-
-// Operate returns 0: nothing is leased. While the service is silent, the subject has what this
-// proxy has counted by itself.
-func (src *HoldSource) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
-	if s.Unlimited {
-		return 0, nil
-	}
-	s.Quota.From, s.Quota.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
-	if src.cannotAsk(s) != decide.Pending && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
-		return 0, local.ErrStore
-	}
-	return 0, nil
-}
-
-func (src *HoldSource) lease(s *decide.Subject) *result.Lease {
-	known := &result.Lease{}
-	if src.cannotAsk(s) != decide.Pending {
-		known.Silent = string(src.rule.Policy.OnUnavailable)
-	}
-	return known
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
 	"github.com/sluice-ratelimit/sluice/shared/result"
@@ -33,6 +34,36 @@ func TestALeaseInATableOfFewerWindows(t *testing.T) {
 	v := w.engine.Decide()
 	require.True(t, v.Allowed)
 	require.False(t, v.Subjects[0].Known)
+}
+
+// A request takes units of a lease, then a rule denies it. Meanwhile the lease's record has gone, so
+// the units cannot go back. What the service has said last of the key is still told.
+func TestALeaseThatHasGoneAtTheRefund(t *testing.T) {
+	const last = `,{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
+	rules := `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["500/1m"],"lease":20}` + last
+	w, s := pair(t, rules)
+	for i := range 10 {
+		w.request(fmt.Sprint("a other", i))
+		w.exchange(s)
+		w.proxy.Clock += 10 * ms
+	}
+	require.Positive(t, w.leased(t, "a"))
+	other := newWorker(t, w.proxy, rules, 2)
+	w.proxy.After = func(page string) { // the request has taken of the lease
+		w.proxy.After = nil
+		delete(w.proxy.Store, page)
+		w.proxy.Headers = map[string][]string{"v": {"v"}}
+		require.True(t, other.engine.Decide().Allowed)
+	}
+	w.onDecided = func(_ uint32, v *decide.Verdict) {
+		s := v.Subjects[0]
+		require.True(t, s.Known)
+		_, usage := s.Window(0)
+		require.Positive(t, usage.Used)
+	}
+	id := w.request("a v")
+	require.Contains(t, w.verdicts, id)
+	require.False(t, w.verdicts[id])
 }
 
 // A tick reads nothing of what cannot be idle yet: ticks come each 10 ms while a

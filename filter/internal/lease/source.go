@@ -4,38 +4,38 @@ import (
 	"encoding/binary"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
-)
-
-const (
-	maxRefillNs = 100_000_000
-	// silenceNs is for how long a key is decided without the service after its
-	// store has failed for this key. A denial is remembered no longer either.
-	silenceNs = 1_000_000_000
 )
 
 // Source is the source of units of a rule of scope cluster: units that this proxy has
 // leased from the quota service, in a table from which all its workers take.
 //
-// Check goes down this list to the first line that holds. Take, Refund and Usage follow
-// Subject.Quota.From, the place that has the units:
+// Check goes down this list to the first line that holds:
 //
-//	the request has waited for a grant, and has one   checkGrant   HasRoom (OwnGrant), or Denied
-//	the cost is 0                                     forNothing   HasRoom, or Denied by a limit of 0
-//	the key's lease has enough units                  checkLease   HasRoom (LeaseTable)
-//	the key's lease has a denial that still holds     checkLease   Denied
-//	the service is silent, or the wait was in vain    alone        as OwnShare has room, or Silent
-//	the service may have more                         tooFew       Pending: it waits; or Contended
+//	the request has waited, and its grant decides     HasRoom from OwnGrant, or Denied   byGrant
+//	its cost is 0                                     HasRoom, or Denied by a limit of 0 forNothing
+//	the key's lease has enough units                  HasRoom from LeaseTable
+//	the key's lease has a denial that still holds     Denied
+//	the service is silent, or the wait was in vain    what its share says, or Silent     alone
+//	too many requests wait                            Contended
+//	else the service may have units                   Pending: the request waits
+//
+// Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:
+//
+//	From        Take                                      Refund
+//	OwnGrant    takes from Subject.Quota.Grant            puts back there
+//	LeaseTable  takes from the key's lease, and may       reads the lease anew, and puts back
+//	            ask for more ahead of need                there
+//	OwnShare    notes in the lease what the service must  puts back into the share; the service
+//	            charge later, and takes from the share    charges it all the same
 type Source struct {
-	common
+	clusterRule
 	table *state.Leases
 
-	leases bool // units may be kept for later requests
-	refill state.Refill
+	keeps  bool // units may be kept for later requests: not with "lease: off"
+	refill refill
 	idleNs int64 // after which units that nobody takes go back
 }
 
@@ -52,32 +52,66 @@ func layoutOf(windows []limit.Window) uint64 {
 	return lo
 }
 
-// refillOf is when the rule asks for units ahead.
-func refillOf(windows []limit.Window) state.Refill {
-	horizonNs := quota.HorizonNs(windows)
-	return state.Refill{RateNs: max(horizonNs/2, 1), LeadNs: min(horizonNs/2, maxRefillNs)}
+// refill says when a key's next units are asked for ahead of need, and how many. It looks as far
+// ahead as quota.HorizonNs says, and measures how fast units are taken over half of that. So the
+// rate follows a change of traffic within the time for which units are asked.
+//
+// For example, a limit of 1000 a minute has a horizon of 6 s. A key of which 300 units were taken in
+// the last 3 s needs 600 within 6 s, so that many are asked for. They are asked for when what is
+// left lasts less than 100 ms: when fewer than 10 units are left.
+type refill struct {
+	rateNs int64 // over which the rate is measured: half of the horizon
+	leadNs int64 // how long what is left must last
 }
 
-// Check decides by the grant that the request has waited for, else by the key's lease.
+// maxLeadNs is long enough for an answer of the service, and short enough to leave units to others.
+const maxLeadNs = 100_000_000
+
+func refillOf(windows []limit.Window) refill {
+	half := quota.HorizonNs(windows) / 2
+	return refill{rateNs: max(half, 1), leadNs: min(half, maxLeadNs)}
+}
+
+// rate is how many units of the key were taken in the last rateNs.
+func (r *refill) rate(e *state.LeaseEntry) uint32 { return e.Rate.Over(e.NowNs, r.rateNs) }
+
+// ahead is how many units the key needs within the horizon, which is twice rateNs.
+func (r *refill) ahead(e *state.LeaseEntry) uint32 {
+	rate := r.rate(e)
+	return limit.AddSaturating(rate, rate)
+}
+
+// isDue reports whether what is left lasts less than leadNs.
+func (r *refill) isDue(e *state.LeaseEntry) bool {
+	return uint64(e.Left(e.NowNs))*uint64(r.rateNs) < uint64(r.rate(e))*uint64(r.leadNs)
+}
+
+// Check finds out what decides about the request: see Source.
 func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
-	if s.Quota.Lease == nil {
-		s.Quota.Lease = new(state.LeaseEntry)
-	}
 	src.begin(s, wallNs)
-	e := s.Quota.Lease
-	e.NowNs = s.Quota.NowNs
-	if g := &s.Quota.Grant; g.Decides(s.Cost, e.NowNs) {
-		return src.checkGrant(s, g, wallNs)
+	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) {
+		return src.byGrant(s, wallNs)
 	}
-	status := src.table.Read(e, src.keyOf(s), wallNs, e.NowNs)
-	if status == state.OK && e.Ahead { // the worker may have stood still since it read its clock
-		status = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
-	}
-	if status != state.OK {
+	if !src.readLease(s, wallNs) {
 		return decide.Failed
 	}
-	s.Known = src.hasStandings(e)
-	return src.checkLease(s, wallNs)
+	e, units := s.Quota.Lease, s.Units()
+	switch {
+	case s.Cost == 0:
+		return forNothing(s)
+	case src.keeps && e.Left(e.NowNs) >= units:
+		s.Quota.From = decide.LeaseTable
+		return decide.HasRoom
+	case src.keeps && e.Denies(units, e.NowNs):
+		s.PassNs = passNs(wallNs, e.WaitNs(e.NowNs))
+		return decide.Denied
+	case src.isSilent(e) || s.Quota.Wait == decide.TimedOut:
+		return src.alone(s, wallNs, decide.Silent)
+	case src.worker.mustNotWait(s):
+		return decide.Contended
+	default:
+		return decide.Pending
+	}
 }
 
 // Recheck is Check.
@@ -85,50 +119,36 @@ func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 	return src.Check(s, wallNs)
 }
 
-// checkGrant decides by the service's grant.
-func (src *Source) checkGrant(s *decide.Subject, g *decide.Grant, wallNs int64) decide.Outcome {
-	e := s.Quota.Lease
-	e.WrittenNs, e.Standings = g.NowNs, append(e.Standings[:0], g.Standings...)
-	s.Known = src.hasStandings(e)
-	if g.Denied {
-		s.PassNs = passNs(wallNs, g.WaitNs)
-		return decide.Denied
+// readLease reads the key's lease into Quota.Lease, and what the service has said last of the key.
+// It returns false if the proxy's store fails.
+func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
+	q := &s.Quota
+	if q.Lease == nil {
+		q.Lease = new(state.LeaseEntry)
 	}
-	s.Quota.From = decide.OwnGrant
-	return decide.HasRoom
+	e := q.Lease
+	read := src.table.Read(e, src.keyOf(s), wallNs, q.NowNs)
+	if read == state.OK && e.Ahead {
+		read = src.rereadAhead(e, wallNs)
+	}
+	if read != state.OK {
+		return false
+	}
+	q.NowNs = e.NowNs
+	src.noteStandings(s, e.Standings)
+	return true
 }
 
-// checkLease decides by the key's lease.
-func (src *Source) checkLease(s *decide.Subject, wallNs int64) decide.Outcome {
-	e, need := s.Quota.Lease, s.Units()
-	switch {
-	case s.Cost == 0:
-		return forNothing(s)
-	case src.leases && e.Left(e.NowNs) >= need:
-		s.Quota.From = decide.LeaseTable
-		return decide.HasRoom
-	case src.leases && e.DeniedNs > e.NowNs && need >= e.DeniedCost:
-		s.PassNs = limit.Never
-		if e.PassNs != limit.Never {
-			s.PassNs = passNs(wallNs, e.PassNs-e.NowNs)
-		}
-		return decide.Denied
-	}
-	next := src.worker.tooFew(s)
-	if src.isSilent(e) || next == decide.Silent {
-		return src.alone(s, wallNs, decide.Silent)
-	}
-	return next
+// rereadAhead reads a lease once more whose record is ahead of the clock that the worker has read: it
+// may have stood still since. A record that is ahead even now is of an earlier start of the clock,
+// and counts as none.
+func (src *Source) rereadAhead(e *state.LeaseEntry, wallNs int64) state.Status {
+	return src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 }
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
 func (src *Source) isSilent(e *state.LeaseEntry) bool {
 	return e.SilentNs > e.NowNs || src.worker.Silent
-}
-
-// hasStandings reports whether the service has said how the key stands.
-func (src *Source) hasStandings(e *state.LeaseEntry) bool {
-	return e.WrittenNs != 0 && len(e.Standings) >= len(src.rule.Subjects.Windows)
 }
 
 // keyOf is what the subject's lease is found by: its key and, if requests give limits, these.
@@ -142,16 +162,15 @@ func (src *Source) keyOf(s *decide.Subject) []byte {
 	return src.key
 }
 
-// part is what is asked for the subject's key.
-func (src *Source) part(s *decide.Subject, cost uint32) Part {
+// partOf is what is asked for the subject's key, whose lease was read.
+func (src *Source) partOf(s *decide.Subject, cost uint32) part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{definition: d, subject: s, source: src, leaseKey: e.Key(), Wire: quota.Part{
+	p := part{definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow,
 	}}
-	if src.leases {
-		rate := e.Rate.Over(e.NowNs, src.refill.RateNs)
-		p.Wire.Ahead = limit.AddSaturating(rate, rate)
+	if src.keeps {
+		p.Wire.Ahead = src.refill.ahead(e)
 	}
 	return p
 }
@@ -171,18 +190,19 @@ func (src *Source) Take(s *decide.Subject) decide.Outcome {
 	}
 }
 
-// takeLease takes units that the proxy has leased, and asks ahead if few are left.
+// takeLease takes units that the proxy has leased. If few are left, it asks ahead, and has the lease
+// say so: until the timeout no other worker of this proxy does.
 func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
-	e.Rate.Spend(e.NowNs, src.refill.RateNs, s.Cost)
-	due := e.AskedNs <= e.NowNs && !w.Silent && src.refill.IsDue(e.Left(e.NowNs), e.Rate.Over(e.NowNs, src.refill.RateNs))
-	if due {
+	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
+	asks := e.AskedNs <= e.NowNs && !w.Silent && src.refill.isDue(e)
+	if asks {
 		e.AskedNs = e.NowNs + w.TimeoutNs
 	}
 	taken := src.write(e)
-	if due && taken == decide.Taken {
-		w.refills = append(w.refills, src.part(s, 0))
+	if asks && taken == decide.Taken {
+		w.refills = append(w.refills, src.partOf(s, 0))
 	}
 	return taken
 }
@@ -198,11 +218,11 @@ func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
 	return src.local.Take(s)
 }
 
-// write stores a lease.
+// write writes a lease, and counts what the record held that it may replace.
 func (src *Source) write(e *state.LeaseEntry) decide.Outcome {
 	switch src.table.Write(e) {
 	case state.OK:
-		src.rule.Metrics.LeaseLost += uint64(e.Lost)
+		src.rule.Metrics.LeaseLost += uint64(e.Replaced)
 		return decide.Taken
 	case state.Mismatch:
 		return decide.Raced
@@ -244,93 +264,15 @@ func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 	return false
 }
 
-// Usage is how the key stands over all proxies, by the last grant.
+// Usage is how the key stands over all proxies, as the service has said last.
 func (src *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
 		return src.local.Usage(s, window)
 	}
-	e := s.Quota.Lease
 	used, resetNs := uint32(0), int64(0)
-	if st := &e.Standings[window]; st.ResetNs > e.NowNs {
-		used, resetNs = st.Used, st.ResetNs-e.NowNs
+	if st := &s.Quota.Standings[window]; st.ResetNs > s.Quota.NowNs {
+		used, resetNs = st.Used, st.ResetNs-s.Quota.NowNs
 	}
 	src.usage = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, src.usage.Log)
 	return &src.usage
-}
-
-// Operate returns how many units of the key this proxy may still spend. While the service is
-// silent, the subject has what this proxy has counted by itself.
-func (src *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
-	if s.Unlimited {
-		return 0, nil
-	}
-	e := new(state.LeaseEntry)
-	s.Quota.Lease, e.NowNs = e, src.worker.clock.Monotonic()
-	if src.table.Read(e, src.keyOf(s), wallNs, e.NowNs) != state.OK {
-		return 0, local.ErrStore
-	}
-	s.Quota.From = decide.Nowhere
-	if src.isSilent(e) && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
-		return 0, local.ErrStore
-	}
-	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), nil
-}
-
-// leftOfOthers is how many units of the subject's key may be spent under other limits, which
-// other requests give, as far as this worker keeps these.
-func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
-	own := string(appendLimits(nil, s))
-	for requested := range src.worker.requested {
-		limits, ofRule := requested.limitsOf(src.first)
-		if !ofRule || limits == own {
-			continue
-		}
-		e := &src.worker.entry
-		key := append(append([]byte(nil), s.Key.Bytes...), limits...)
-		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
-			units += int64(e.Left(e.NowNs))
-		}
-	}
-	return units
-}
-
-// Tables are the table of leases, and what counts in the place of a silent service: keys
-// that are among the leases.
-func (src *Source) Tables() []decide.Table {
-	t := src.table.Table()
-	own := decide.Table{Table: t, Rule: t.Windows(), Entry: &src.worker.visitor}
-	return append([]decide.Table{own}, src.common.Tables()...)
-}
-
-// LeaseOf is what this proxy knew of the subject's key when it was checked; nil for a rule of scope
-// proxy.
-func LeaseOf(s *decide.Subject) *result.Lease {
-	if s.Unlimited {
-		return nil
-	}
-	switch src := s.Rule.Source.(type) {
-	case *HoldSource:
-		return src.lease(s)
-	case *Source:
-		return src.lease(s)
-	default:
-		return nil
-	}
-}
-
-func (src *Source) lease(s *decide.Subject) *result.Lease {
-	known, e := &result.Lease{}, s.Quota.Lease
-	if e == nil { // it was not checked
-		return known
-	}
-	for i := range e.Grants {
-		if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {
-			known.EndsNs = max(known.EndsNs, g.EndNs-e.NowNs)
-		}
-	}
-	known.Units = e.Left(e.NowNs)
-	if src.isSilent(e) {
-		known.Silent = string(src.rule.Policy.OnUnavailable)
-	}
-	return known
 }

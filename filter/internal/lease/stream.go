@@ -34,6 +34,11 @@ import (
 //	          none: the same is asked on the next stream.
 //	silent    It has owed one for the timeout, or a request has waited that long without a stream
 //	          (Worker.Silent). No request waits any more, and probe asks until an answer comes.
+//
+// For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come
+// each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
+// decided that wait. About a second later a tick opens a stream, and sends a probe. The service is
+// silent until it answers that.
 
 // stream is a stream to the service.
 type stream struct {
@@ -47,137 +52,6 @@ type stream struct {
 // IsConnected reports whether a stream is open. A worker without one does not know whether
 // the service is silent, unless it has found so.
 func (c *Client) IsConnected() bool { return c.stream.number != 0 }
-
-// queueRefills queues asks for what requests to come will need.
-func (c *Client) queueRefills() {
-	for i := range c.worker.refills {
-		if len(c.queue.list) < maxRefills {
-			c.queueAsk(c.worker.refills[i:i+1], nil)
-		}
-	}
-	c.worker.refills = c.worker.refills[:0]
-}
-
-// Flush sends what is to be sent, in one message. While no result of the last message has come, it
-// sends nothing: the callback with the result calls it again.
-func (c *Client) Flush(now int64) {
-	c.queueRefills()
-	if c.stream.owesNs != 0 || c.stream.number == 0 && now < c.reopenNs {
-		return
-	}
-	c.queueReports(now)
-	if len(c.queue.list)+len(c.returns) == 0 || !c.ensureOpen(now) {
-		return
-	}
-	left := c.pack(now)
-	m := &c.asks
-	if len(m.Asks)+len(m.Returns) == 0 || !c.send(m, now) {
-		for _, a := range c.packed {
-			c.worker.accounts.reportAgain(a)
-		}
-		return
-	}
-	c.queue.list = append(c.queue.list[:0], left...)
-	for _, a := range c.packed {
-		delete(c.queue.byWant, a.want)
-		c.sent.add(a)
-	}
-}
-
-// pack makes a message of what has room in it: c.asks, and c.packed, which stay in the queue
-// until they are sent. It returns the asks that have to wait.
-func (c *Client) pack(now int64) (left []*ask) {
-	m := &c.asks
-	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
-	c.packed = c.packed[:0]
-	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
-	for _, a := range c.queue.list {
-		n := c.mostBytes(a)
-		if n > room || c.sent.flying[a.want] != nil || a.isReported() {
-			left = append(left, a)
-			continue
-		}
-		room -= n
-		c.packAsk(a, now)
-	}
-	if c.stream.heard { // units go back on the stream that got them, after its first results
-		n := min(len(c.returns), maxReturns)
-		m.Returns = append(m.Returns, c.returns[:n]...)
-		c.returns = c.returns[n:]
-	}
-	return left
-}
-
-// packAsk puts an ask into the message, with the definitions that the stream has not had.
-func (c *Client) packAsk(a *ask, now int64) {
-	c.packed = append(c.packed, a)
-	c.lastID++
-	a.id, a.sentNs = c.lastID, now
-	a.stream = c.stream.number
-	a.report(&c.worker.accounts, now)
-	m := &c.asks
-	at := len(m.Asks)
-	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
-	message := &m.Asks[at]
-	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
-	for i := range a.parts {
-		c.define(a.parts[i].definition)
-		message.Parts = append(message.Parts, a.parts[i].Wire)
-	}
-}
-
-// What a message takes at most: the domain, a return, a part with its share of the ask, and a window
-// or the rest of a definition.
-const (
-	domainBytes = 256
-	returnBytes = 14
-	partBytes   = 128
-	windowBytes = 48
-
-	roomBytes = quota.MaxMessageBytes - domainBytes
-	mostAsks  = roomBytes / partBytes // of one part each
-)
-
-// mostBytes is how much of a message the ask takes at most.
-func (c *Client) mostBytes(a *ask) (n int) {
-	for i := range a.parts {
-		n += partBytes
-		if !c.stream.defined[a.parts[i].Wire.Definition] {
-			n += windowBytes * (1 + len(a.parts[i].definition.Windows))
-		}
-	}
-	return n
-}
-
-// define puts a definition into the message, if the stream has not had it. It forgets which
-// the stream has had before the service does: of the last quota.MaxDefinitions it drops none.
-func (c *Client) define(d *quota.Definition) {
-	if c.stream.defined[d.ID] {
-		return
-	}
-	if len(c.stream.defined) >= quota.MaxDefinitions {
-		clear(c.stream.defined)
-	}
-	c.stream.defined[d.ID] = true
-	c.asks.Definitions = append(c.asks.Definitions, *d)
-}
-
-// send sends a message. A stream's first one says which domain and process asks.
-func (c *Client) send(m *quota.Asks, now int64) bool {
-	if !c.stream.greeted {
-		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()
-	}
-	c.message = m.Append(c.message[:0])
-	if !c.transport.Send(c.message) {
-		c.Closed(now)
-		return false
-	}
-	c.stream.greeted = true
-	if len(m.Asks) > 0 {
-		c.stream.owesNs = now
-	}
-	return true
-}
 
 // ensureOpen opens a stream if there is none and it is time to.
 func (c *Client) ensureOpen(now int64) bool {
@@ -203,8 +77,28 @@ func (c *Client) backOff(now int64) {
 	c.pauseNs = min(2*c.pauseNs, maxPauseNs)
 }
 
-// Closed is called when the stream has ended. What it was asked is asked again on
-// the next.
+// Receive takes a message of the service. Next returns the requests that have waited for it.
+func (c *Client) Receive(message []byte, now int64) error {
+	if c.stream.number == 0 {
+		return nil
+	}
+	if err := c.in.Decode(message); err != nil {
+		c.transport.Cancel()
+		c.Closed(now)
+		return err
+	}
+	c.stream.heard, c.stream.owesNs = true, 0
+	c.stalled = false
+	c.pauseNs, c.worker.Silent = firstPauseNs, false
+	c.worker.SetProxies(c.in.Proxies)
+	for i := range c.in.Results {
+		c.endAsk(&c.in.Results[i])
+	}
+	return nil
+}
+
+// Closed is called when the stream has ended. What it was asked is asked again on the next one, and
+// all that is held is reported again. Units of its grants cannot go back any more.
 func (c *Client) Closed(now int64) {
 	if c.stream.number == 0 {
 		return
@@ -221,53 +115,12 @@ func (c *Client) Closed(now int64) {
 	c.worker.accounts.markAllDue(now)
 }
 
-// Receive takes a message of the service. Next returns the requests that have waited for it.
-func (c *Client) Receive(message []byte, now int64) error {
-	if c.stream.number == 0 {
-		return nil
-	}
-	if err := c.grants.Decode(message); err != nil {
+// Close ends the stream.
+func (c *Client) Close() {
+	if c.stream.number != 0 {
 		c.transport.Cancel()
-		c.Closed(now)
-		return err
+		c.stream.number = 0
 	}
-	c.stream.heard, c.stream.owesNs = true, 0
-	c.stalled = false
-	c.pauseNs, c.worker.Silent = firstPauseNs, false
-	c.worker.SetProxies(c.grants.Proxies)
-	for i := range c.grants.Results {
-		c.receive(&c.grants.Results[i])
-	}
-	return nil
-}
-
-// Tick finds requests whose time is over and units that are idle, and finds out whether
-// the service is silent. Period says when to call it next.
-func (c *Client) Tick(now int64) {
-	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
-	if !c.grantMoreTime(now) {
-		c.noteSilence(now)
-	}
-	c.expireAll(now)
-	c.noteLate(now)
-	c.worker.accounts.renew(now, c.worker.TimeoutNs)
-	if c.worker.Silent {
-		c.probe(now)
-	}
-}
-
-// Period is how soon Tick must be called, in milliseconds.
-func (c *Client) Period() uint32 {
-	switch {
-	case c.next < len(c.ready):
-		return 1
-	case len(c.waiters) > 0 || c.stream.owesNs != 0:
-		return 10
-	}
-	if ns := c.worker.idleNs; ns > 0 {
-		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
-	}
-	return 1000
 }
 
 // standstillNs is how long a worker may stand still and go on with its stream.
@@ -277,7 +130,7 @@ const standstillNs = 1_000_000_000
 // stood still: its message may not have left, or the result may be in the queue behind the tick.
 // The service gets more time once until it answers, and requests do not wait longer for it. If the
 // worker stood still for standstillNs, the service gets no more time: Tick may end the stream.
-func (c *Client) grantMoreTime(now int64) bool {
+func (c *Client) grantMoreTime(now int64) (granted bool) {
 	gap := now - max(c.tickNs, c.stream.owesNs)
 	late := c.stream.owesNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
 	c.tickNs = now
@@ -314,20 +167,4 @@ func (c *Client) probe(now int64) {
 	m := quota.Asks{Definitions: c.worker.Definitions[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
 	c.stream.defined[0] = true
 	c.send(&m, now)
-}
-
-// noteLate finds the asks that have no result in time, though others have: their units may be
-// asked for again.
-func (c *Client) noteLate(now int64) {
-	for _, a := range c.sent.list {
-		if now-a.sentNs < c.worker.TimeoutNs {
-			break
-		}
-		if c.sent.stopFlying(a) {
-			c.worker.accounts.reportAgain(a)
-		}
-	}
-	for len(c.sent.list) > 0 && now-c.sent.list[0].sentNs >= lateNs {
-		c.sent.list = c.sent.list[1:]
-	}
 }

@@ -1,0 +1,175 @@
+package lease
+
+import (
+	"encoding/binary"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// clusterRule is a rule of scope cluster, and what its source of either kind does: how a check begins,
+// how it ends by a grant or without the service, and the definitions of the rule's limits.
+type clusterRule struct {
+	worker *Worker
+	rule   *decide.Rule
+	local  *local.Source // counts while the service is silent, if on_unavailable is local
+	first  uint32        // the definition of the rule's own limits; those of its overrides follow
+
+	key    []byte         // memory for keys with limits
+	shares []limit.Window // memory for this proxy's share of the limits
+	usage  limit.Usage    // memory for Usage
+}
+
+// begin begins a check of the subject.
+func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
+	s.Limits.Windows = s.Windows
+	s.Known, s.PassNs = false, wallNs
+	r, q := &s.Record, &s.Quota
+	r.Now, r.Rebased = wallNs, false
+	r.FromFloor = false
+	q.From, q.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
+	q.Standings = nil
+}
+
+// noteStandings notes how the key stands over all proxies, as the service has said last. A lease
+// may have fewer standings than the rule has windows: a later configuration may have made its table.
+func (src *clusterRule) noteStandings(s *decide.Subject, standings []state.LeaseStanding) {
+	s.Quota.Standings = standings
+	s.Known = len(standings) >= len(src.rule.Subjects.Windows)
+}
+
+// byGrant decides by the grant for which the request has waited.
+func (src *clusterRule) byGrant(s *decide.Subject, wallNs int64) decide.Outcome {
+	g := &s.Quota.Grant
+	src.noteStandings(s, g.Standings)
+	if !g.Denied {
+		s.Quota.From = decide.OwnGrant
+		return decide.HasRoom
+	}
+	s.PassNs = passNs(wallNs, g.WaitNs)
+	if g.HeldBack {
+		return decide.HeldBack
+	}
+	return decide.Denied
+}
+
+// passNs is when a wait that begins now is over; never if the wait is limit.Never.
+func passNs(wallNs, waitNs int64) int64 {
+	if waitNs == limit.Never {
+		return limit.Never
+	}
+	return wallNs + max(waitNs, 1)
+}
+
+// forNothing decides about a cost of 0, which asks for nothing: only a limit of 0 denies it.
+func forNothing(s *decide.Subject) decide.Outcome {
+	if limit.Shut(s.Windows) {
+		s.PassNs = limit.Never
+		return decide.Denied
+	}
+	return decide.HasRoom
+}
+
+// alone decides without the service, for the reason why: by this proxy's share, if
+// on_unavailable is local. If nothing decides, the outcome is why, also while the
+// quota store starts and others hold the share.
+func (src *clusterRule) alone(s *decide.Subject, wallNs int64, why decide.Outcome) decide.Outcome {
+	if src.local == nil {
+		return why
+	}
+	found := src.checkShare(s, wallNs)
+	if found == decide.HeldBack && why == decide.Starting {
+		return why
+	}
+	if s.Quota.From == decide.OwnShare {
+		src.rule.Metrics.Unavailable++
+	}
+	return found
+}
+
+// checkShare decides by what this proxy has counted while the service was silent.
+func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Outcome {
+	s.Limits.Windows = src.share(s)
+	found := src.local.Check(s, wallNs)
+	if found != decide.Failed {
+		s.Quota.From = decide.OwnShare
+	}
+	return found
+}
+
+// share is what one proxy may admit without the service: the limits, divided by the number of
+// proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
+func (src *clusterRule) share(s *decide.Subject) []limit.Window {
+	proxies := max(src.worker.tables.Proxies(), 1)
+	src.shares = append(src.shares[:0], s.Windows...)
+	for i := range src.shares {
+		w := &src.shares[i]
+		if w.Limit > 0 {
+			w.Limit = max(1, w.Limit/proxies)
+		}
+		if w.Burst > 0 {
+			w.Burst = max(1, w.Burst/proxies)
+		}
+	}
+	return src.shares
+}
+
+// Persist does nothing: what is held has no record, and a lease of an earlier start of the clock
+// is dropped when it is read.
+func (*clusterRule) Persist(*decide.Subject) {}
+
+// Tables are where the proxy counts without the service.
+func (src *clusterRule) Tables() []decide.Table {
+	if src.local == nil {
+		return nil
+	}
+	return src.local.Tables()
+}
+
+// maxRequested is how many definitions a worker keeps of limits that requests give. Others
+// are made anew, under new numbers.
+const maxRequested = 256
+
+// definition is what the service is told of the subject's limits.
+func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
+	w := src.worker
+	if !src.rule.Subjects.IsRequested(&s.Subject) {
+		return &w.Definitions[src.first+uint32(s.Override+1)]
+	}
+	w.key = appendRequestedKey(w.key[:0], src.first, s)
+	if d := w.requested[requestedKey(w.key)]; d != nil {
+		return d
+	}
+	if len(w.requested) >= maxRequested {
+		clear(w.requested)
+	}
+	d := src.rule.Subjects.Definition(&s.Subject)
+	d.ID = w.newNumber()
+	w.requested[requestedKey(w.key)] = &d
+	return &d
+}
+
+// requestedKey finds the definition of limits that a request gives. It is the rule, by the
+// definition of its own limits, and then the limits as appendLimits has them.
+type requestedKey string
+
+func appendRequestedKey(b []byte, first uint32, s *decide.Subject) []byte {
+	return appendLimits(binary.LittleEndian.AppendUint32(b, first), s)
+}
+
+// limitsOf returns the limits, if they were given for that rule.
+func (k requestedKey) limitsOf(first uint32) (limits string, ok bool) {
+	return strings.CutPrefix(string(k), string(binary.LittleEndian.AppendUint32(nil, first)))
+}
+
+// appendLimits appends the subject's limits: as many bytes for each key of a rule.
+func appendLimits(b []byte, s *decide.Subject) []byte {
+	for i := range s.Windows {
+		b = binary.LittleEndian.AppendUint32(b, s.Windows[i].Limit)
+	}
+	return b
+}

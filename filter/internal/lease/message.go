@@ -1,0 +1,141 @@
+package lease
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are
+// queued: those for which no request waits, which are refills and reports, before those of requests.
+
+// What a message takes at most: the domain, a return, a part with its share of the ask, and a window
+// or the rest of a definition.
+const (
+	domainBytes = 256
+	returnBytes = 14
+	partBytes   = 128
+	windowBytes = 48
+
+	roomBytes = quota.MaxMessageBytes - domainBytes
+	mostAsks  = roomBytes / partBytes // of one part each
+)
+
+// Flush sends what is to be sent, in one message. While no result of the last message has come, it
+// sends nothing: the callback with the result calls it again.
+func (c *Client) Flush(now int64) {
+	c.queueRefills()
+	if c.stream.owesNs != 0 || c.stream.number == 0 && now < c.reopenNs {
+		return
+	}
+	c.queueReports(now)
+	if len(c.queue.list)+len(c.returns) == 0 || !c.ensureOpen(now) {
+		return
+	}
+	packed, left := c.pack(now)
+	if len(c.out.Asks)+len(c.out.Returns) == 0 || !c.send(&c.out, now) {
+		for _, a := range packed { // they stay in the queue
+			c.worker.accounts.reportAgain(a)
+		}
+		return
+	}
+	c.queue.list = append(c.queue.list[:0], left...)
+	for _, a := range packed {
+		delete(c.queue.byWant, a.want)
+		c.sent.add(a)
+	}
+}
+
+// queueRefills queues asks for what requests to come will need.
+func (c *Client) queueRefills() {
+	for _, p := range c.worker.refills {
+		if len(c.queue.list) < maxRefills {
+			c.askAhead(p)
+		}
+	}
+	c.worker.refills = c.worker.refills[:0]
+}
+
+// pack fills the message Client.out with what has room in it. It returns the asks that are in the
+// message, and those that have to wait.
+func (c *Client) pack(now int64) (packed, left []*ask) {
+	m := &c.out
+	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
+	packed = c.packed[:0]
+	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
+	for _, a := range c.queue.list {
+		n := c.mostBytes(a)
+		if n > room || c.sent.flying[a.want] != nil || a.awaitsReport() {
+			left = append(left, a)
+			continue
+		}
+		room -= n
+		c.packAsk(a, now)
+		packed = append(packed, a)
+	}
+	c.packed = packed
+	if c.stream.heard { // units go back on the stream that got them, after its first results
+		n := min(len(c.returns), maxReturns)
+		m.Returns = append(m.Returns, c.returns[:n]...)
+		c.returns = c.returns[n:]
+	}
+	return packed, left
+}
+
+// packAsk puts an ask into the message, with the definitions that the stream has not had.
+func (c *Client) packAsk(a *ask, now int64) {
+	c.lastID++
+	a.id, a.sentNs = c.lastID, now
+	a.stream = c.stream.number
+	a.writeReports(&c.worker.accounts, now)
+	m := &c.out
+	at := len(m.Asks)
+	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
+	message := &m.Asks[at]
+	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
+	for i := range a.parts {
+		c.define(a.parts[i].definition)
+		message.Parts = append(message.Parts, a.parts[i].Wire)
+	}
+}
+
+// mostBytes is how much of a message the ask takes at most.
+func (c *Client) mostBytes(a *ask) (n int) {
+	for i := range a.parts {
+		n += partBytes
+		if !c.stream.defined[a.parts[i].Wire.Definition] {
+			n += windowBytes * (1 + len(a.parts[i].definition.Windows))
+		}
+	}
+	return n
+}
+
+// define puts a definition into the message, if the stream has not had it. It forgets which
+// the stream has had before the service does: of the last quota.MaxDefinitions it drops none.
+func (c *Client) define(d *quota.Definition) {
+	if c.stream.defined[d.ID] {
+		return
+	}
+	if len(c.stream.defined) >= quota.MaxDefinitions {
+		clear(c.stream.defined)
+	}
+	c.stream.defined[d.ID] = true
+	c.out.Definitions = append(c.out.Definitions, *d)
+}
+
+// send sends a message. A stream's first one says which domain and process asks.
+func (c *Client) send(m *quota.Asks, now int64) bool {
+	if !c.stream.greeted {
+		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()
+	}
+	c.message = m.Append(c.message[:0])
+	if !c.transport.Send(c.message) {
+		c.Closed(now)
+		return false
+	}
+	c.stream.greeted = true
+	if len(m.Asks) > 0 {
+		c.stream.owesNs = now
+	}
+	return true
+}

@@ -1,0 +1,109 @@
+package lease
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/result"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// What operators see of leases: the operation "leased" on counters, and the lease in an explanation.
+
+// Operate returns how many units of the key this proxy may still spend. While the service is
+// silent, the subject has what this proxy has counted by itself.
+func (src *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
+	if s.Unlimited {
+		return 0, nil
+	}
+	e := new(state.LeaseEntry)
+	s.Quota.Lease = e
+	if src.table.Read(e, src.keyOf(s), wallNs, src.worker.clock.Monotonic()) != state.OK {
+		return 0, local.ErrStore
+	}
+	s.Quota.From = decide.Nowhere
+	if src.isSilent(e) && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
+		return 0, local.ErrStore
+	}
+	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), nil
+}
+
+// leftOfOthers is how many units of the subject's key may be spent under other limits, which
+// other requests give, as far as this worker keeps these.
+func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
+	own := string(appendLimits(nil, s))
+	for requested := range src.worker.requested {
+		limits, ofRule := requested.limitsOf(src.first)
+		if !ofRule || limits == own {
+			continue
+		}
+		e := &src.worker.entry
+		key := append(append([]byte(nil), s.Key.Bytes...), limits...)
+		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
+			units += int64(e.Left(e.NowNs))
+		}
+	}
+	return units
+}
+
+// Tables are the table of leases, and what counts in the place of a silent service: keys
+// that are among the leases.
+func (src *Source) Tables() []decide.Table {
+	t := src.table.Table()
+	own := decide.Table{Table: t, Rule: t.Windows(), Entry: &src.worker.visitor}
+	return append([]decide.Table{own}, src.clusterRule.Tables()...)
+}
+
+// Operate returns 0: nothing is leased. While the service is silent, the subject has what this
+// proxy has counted by itself.
+func (src *HoldSource) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
+	if s.Unlimited {
+		return 0, nil
+	}
+	s.Quota.From, s.Quota.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
+	_, unavailable := src.unavailable(s)
+	if unavailable && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
+		return 0, local.ErrStore
+	}
+	return 0, nil
+}
+
+// LeaseOf is what this proxy knew of the subject's key when it was checked; nil for a rule of scope
+// proxy.
+func LeaseOf(s *decide.Subject) *result.Lease {
+	if s.Unlimited {
+		return nil
+	}
+	switch src := s.Rule.Source.(type) {
+	case *HoldSource:
+		return src.lease(s)
+	case *Source:
+		return src.lease(s)
+	default:
+		return nil
+	}
+}
+
+func (src *Source) lease(s *decide.Subject) *result.Lease {
+	known, e := &result.Lease{}, s.Quota.Lease
+	if e == nil { // it was not checked
+		return known
+	}
+	for i := range e.Grants {
+		if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {
+			known.EndsNs = max(known.EndsNs, g.EndNs-e.NowNs)
+		}
+	}
+	known.Units = e.Left(e.NowNs)
+	if src.isSilent(e) {
+		known.Silent = string(src.rule.Policy.OnUnavailable)
+	}
+	return known
+}
+
+func (src *HoldSource) lease(s *decide.Subject) *result.Lease {
+	known := &result.Lease{}
+	if _, unavailable := src.unavailable(s); unavailable {
+		known.Silent = string(src.rule.Policy.OnUnavailable)
+	}
+	return known
+}
