@@ -14,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )

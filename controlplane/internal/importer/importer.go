@@ -1,105 +1,77 @@
-// Package importer makes a sluice policy of the configuration of another rate
-// limiter: envoyproxy/ratelimit, Envoy's local rate limit filter, a
-// BackendTrafficPolicy of Envoy Gateway, limit_req and limit_conn of nginx, or the
-// annotations of ingress-nginx.
+// Package importer makes a sluice policy of the configuration of another rate limiter:
+// envoyproxy/ratelimit, Envoy's local rate limit filter, a BackendTrafficPolicy of Envoy Gateway,
+// limit_req and limit_conn of nginx, or the annotations of ingress-nginx.
 //
-// Its invariant: what a file says about limits ends in the policy or in a note,
-// and what it does not say, such as which requests carry a descriptor, never
-// becomes a rule that denies: such a rule is off. A field that Envoy's types
-// lack is an error. The filter must never import it.
+// Its invariant: what a file says about limits ends in the policy or in a note, and what it does not say,
+// such as which requests carry a descriptor, never becomes a rule that denies: such a rule is off. A field
+// that Envoy's types lack is an error. The filter must never import it.
 //
-// An import has two sides, and Envoy says "descriptor" on both. Here a configuration has levels, and
-// a request has descriptors:
+// This package opens the files, chooses their reader, and has the policy written. The rest is in folders:
 //
-//   - A level has pairs of a key and the values that it may have, and perhaps a limit (leaf.go).
-//   - A descriptor has entries of a key and the part of the request that is its value. Envoy's routes
-//     and their actions send it (site.go, routes.go, action.go; guess.go without routes).
-//   - A selection says for which requests something holds: a virtual host, a route, a descriptor. It is
-//     a match and what is exempt from it, or why a policy cannot say it (selection.go).
-//   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
-//     It has values: each a part of the request and the pattern that it fits (part.go, pattern.go).
-//   - A rule comes of each leaf with a limit (descriptor.go). draft.go writes it.
+//	files                   reader                        draft                   the policy
 //
-// One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
-// without a limit, and below it path = /login with user = anything, which has one:
+//	configurations          envoy ──► descriptor ──┐
+//	of Envoy                                       ├────► Policy, its Rules ────► YAML, and notes
+//	                        nginx ─────────────────┘
+//	configurations of nginx
 //
+//	source   opens a file, finds fields in it, and says where they are     (used by the readers)
+//	request  says which requests a rule is for: match, exempt, key         (used by all of them)
+//
+// Read one import at a time:
+//
+//   - of Envoy: envoy/envoy.go lists its calls. service.go, local.go and gateway.go are the three imports.
+//     Then descriptor/descriptor.go, where levels and descriptors become rules.
+//   - of nginx: nginx/nginx.go lists its calls. ingress.go is the import of ingress-nginx.
+//   - of both: request/selection.go, then draft/policy.go.
+//
+// A small import from end to end. This is a file of envoyproxy/ratelimit:
+//
+//	domain: shop
 //	descriptors:
-//	- key: path
-//	  value: /login
-//	  descriptors:
-//	  - key: user
-//	    rate_limit: {unit: minute, requests_per_unit: 5}
+//	- key: remote_address
+//	  rate_limit: {unit: minute, requests_per_unit: 5}
 //
-// A route's actions send a descriptor of two entries: path, whose part is the path of the request, and
-// user, whose part is the header x-user. The search ends in two leaves: one with the values /login
-// for the path and anything for the header, which has the limit, and one for all other requests,
-// which has none. The first becomes the rule. One text needs no counter of its own, so it goes to the
-// match, and the header goes to the key:
+//	EnvoyRatelimit     importer.go   source.Open parses it
+//	envoy.ReadService  service.go    a level: remote_address may have any value, 5/minute
+//	  guess            guess.go      a descriptor: its one entry has the key remote_address, which
+//	                                 stands for the client's address
+//	  OfService        search.go     a leaf: the client's address may be anything, 5/minute
+//	  Rules            descriptor.go a rule: any value of a part needs that part in the key
+//	draft.Finish       finish.go     the policy is written and validated:
 //
+//	version: 1
+//	domain: shop
 //	rules:
-//	- name: path_/login.user
-//	  match: {paths: [/login]}
-//	  key: [{header: x-user}]
-//	  limits: [5/minute]
-//
-// An import goes from top to bottom here, with a file in brackets where it changes:
-//
-//	EnvoyRatelimit: run, then job.service             (importer.go, service.go)
-//	  serviceConfigs, readDomain, levelsOfService     the levels of the files
-//	  sent                                            what Envoy sends, and how its filter enforces the answers
-//	    guess                                         without --routes (guess.go)
-//	    siteOfRoutes: openEnvoy, findSites, choose    the listener (envoyfile.go, site.go)
-//	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
-//	    sentBySite: virtualHosts, routeDescriptors    its routes (routes.go, selection.go),
-//	      descriptorsOf: readRateLimit                and what their actions send (action.go)
-//	  for each descriptor:
-//	    serviceLeaves                                 where the search through the levels ends (leaf.go)
-//	    descriptor.rules                              a rule of each leaf with a limit (descriptor.go)
-//	  enforcement.apply                               for which share of requests, and the response
-//	  job.finish: nameRules, asYAML                   the policy is written (draft.go) and validated (finish.go)
-//
-//	LocalRatelimit: run, then job.local               (local.go)
-//	  localSite: findSites, choose                    the listener, or a filter that stands alone
-//	  addRules: addConfig                             for the filter, and for each route with its own:
-//	    readEnforcement
-//	    descriptorRules: readLevels, descriptors      as above: guess, routeDescriptors or descriptorsOf
-//	      localLeaves, descriptor.rules               for each descriptor
-//	    defaultBucket, enforcement.apply
-//	  job.finish
-//
-//	A BackendTrafficPolicy: run, then trafficPolicies (gateway.go)
-//	  gatewayDescriptor, gatewayRule                  a rule of Envoy Gateway is a descriptor with one leaf
-//	  job.finish
-//
-//	Nginx: importHTTP                                 (nginx.go)
-//	  readZone, readVariable                          the zones of limits, and what map and geo make
-//	  httpScope: readServers, readLocations           the scopes (nginxscope.go, nginxserver.go,
-//	                                                  nginxlocation.go)
-//	  rulesOf                                         a rule of each scope, limit and form of its key (nginxkey.go)
-//	  job.finish
-//
-//	IngressNginx: run, then job.ingresses             a rule of each Ingress and annotation (ingress.go)
-//	  job.finish
-//
-// documents.go opens files and finds fields in their trees; envoyfile.go makes the configuration of Envoy
-// of parts of one and of EnvoyFilters; reader.go decodes messages, and collects notes and problems.
-//
-// nginx has no descriptors. Its limits hold in scopes, which are selections too: http, servers and
-// locations. The forms of a limit's key are parts of the request.
+//	  - name: remote_address
+//	    key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]
+//	    limits: [5/minute]
 package importer
 
 import (
 	"cmp"
-	"errors"
+	"strconv"
+	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoy"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginx"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
-// File is a configuration to import; the name is for messages.
-type File struct {
-	Name string
-	Text []byte
-}
+// What users of this package need of those in its folders.
+type (
+	// File is a configuration to import; the name is for messages.
+	File = source.File
+	// Imported is a policy as YAML with the notes as comments, and the notes.
+	Imported = draft.Imported
+	// UsageError is about an option, with a hint that says what would be right.
+	UsageError = source.UsageError
+)
+
+// ErrNothing is returned for a configuration without limits.
+var ErrNothing = draft.ErrNothing
 
 // Options say what the files do not.
 type Options struct {
@@ -112,53 +84,89 @@ type Options struct {
 	Include func(file, pattern string) ([]File, error)
 }
 
-// Imported is a policy as YAML with the notes as comments, and the notes.
-type Imported struct {
-	Policy []byte
-	Notes  []policyfile.Problem
+// EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service: the files of one domain.
+func EnvoyRatelimit(files []File, o Options) (Imported, error) {
+	return importYAML("envoyproxy/ratelimit", files, o, envoy.ReadService)
 }
 
-// ErrNothing is returned for a configuration without limits.
-var ErrNothing = errors.New("there is no rate limit in it")
-
-// UsageError is about an option, with a hint that says what would be right.
-type UsageError struct{ Message, Hint string }
-
-func (e *UsageError) Error() string { return e.Message }
-
-// job is one import. Its reader is embedded, because every step has something to say about the files:
-// job.note and job.fail collect it.
-type job struct {
-	*reader
-	options Options
-	files   []*source
-	keys    *keyParts
-	draft   draft // what the files come to
+// LocalRatelimit imports Envoy's local rate limit filter, from a file with the configuration of the filter
+// or of a whole Envoy.
+func LocalRatelimit(one []File, o Options) (Imported, error) {
+	return importYAML("Envoy's local rate limit filter", one, o, envoy.ReadLocal)
 }
 
-// run opens the files, has their rules made, and writes the policy. Rules are made of BackendTrafficPolicies
-// if there are any, or else by makeRules.
-func run(from string, files []File, o Options, makeRules func(j *job) error) (Imported, error) {
-	j := &job{reader: newReader(o.Cluster), options: o, draft: draft{from: from}}
+// IngressNginx imports the annotations of Ingress objects by which ingress-nginx limits requests.
+func IngressNginx(files []File, o Options) (Imported, error) {
+	read := func(to *draft.Policy, files []*source.Document, _ envoy.Options) error {
+		return nginx.ReadIngresses(to, files)
+	}
+	return importYAML("ingress-nginx", files, o, read)
+}
+
+// Nginx imports limit_req and limit_conn of nginx' configurations.
+func Nginx(files []File, o Options) (Imported, error) {
+	d := draft.New("nginx", files[0].Name, o.Cluster)
+	if err := nginx.Read(d, files, o.Include); err != nil {
+		return Imported{}, err
+	}
+	return d.Finish()
+}
+
+// readFunc makes the rules of a draft of files. It returns an error, or leaves problems in the draft.
+type readFunc func(to *draft.Policy, files []*source.Document, o envoy.Options) error
+
+// importYAML opens the files, has their rules made, and writes the policy. If a file has a BackendTrafficPolicy
+// of Envoy Gateway, its rules are made of that, whichever import was asked for.
+func importYAML(from string, files []File, o Options, read readFunc) (Imported, error) {
 	keys, err := o.parts()
 	if err != nil {
 		return Imported{}, err
 	}
-	j.keys = keys
+	var opened []*source.Document
 	for _, f := range files {
-		in, err := j.open(f)
+		in, err := source.Open(f)
 		if err != nil {
 			return Imported{}, err
 		}
-		j.files = append(j.files, in)
+		opened = append(opened, in)
 	}
-	if j.hasTrafficPolicies() {
-		err = j.trafficPolicies()
-	} else {
-		err = makeRules(j)
+	if envoy.HasTrafficPolicy(opened) {
+		from = envoy.TrafficPolicy
+		read = envoy.ReadTrafficPolicies
 	}
-	if err != nil {
-		return Imported{}, cmp.Or(j.err(), err)
+	d := draft.New(from, files[0].Name, o.Cluster)
+	err = read(d, opened, envoy.Options{Routes: o.Routes, Listener: o.Listener, Keys: keys})
+	if err := cmp.Or(d.Err(), err); err != nil {
+		return Imported{}, err
 	}
-	return j.finish()
+	return d.Finish()
+}
+
+// parts reads which parts of a request Keys name.
+func (o Options) parts() (map[string]request.Part, error) {
+	parts := map[string]request.Part{}
+	for key, text := range o.Keys {
+		kind, name, _ := strings.Cut(text, ":")
+		switch {
+		case kind == "header" && request.IsHeaderName(strings.ToLower(name)):
+			parts[key] = request.HeaderPart(name)
+		case kind == "query" && name != "":
+			parts[key] = request.Part{Kind: request.KindQuery, Name: name}
+		case text == "client_ip":
+			parts[key] = request.ClientIP
+		case text == "path":
+			parts[key] = request.FullPath
+		case text == "method":
+			parts[key] = request.Method
+		case text == "host":
+			parts[key] = request.Host
+		default:
+			return nil, &UsageError{
+				Message: "the key " + key + " cannot be " + strconv.Quote(text) + ": it is header:NAME, query:NAME, client_ip, " +
+					"path, method or host",
+				Hint: "write one such as --key user=header:x-user-id",
+			}
+		}
+	}
+	return parts, nil
 }

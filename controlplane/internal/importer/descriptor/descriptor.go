@@ -1,0 +1,147 @@
+// Package descriptor makes rules of the levels of a configuration and of the descriptors that requests send,
+// as envoyproxy/ratelimit and Envoy's local filter have them.
+//
+//   - A level has pairs of a key and the values that it may have, and perhaps a limit (level.go).
+//   - A descriptor has entries of a key and the part of the request that is its value (this file).
+//   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
+//     It has values: each a part of the request and the pattern that it fits (search.go, leaf.go).
+//   - A rule comes of each leaf with a limit (this file and maker.go).
+//
+// One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
+// without a limit, and below it path = /login with user = anything, which has one:
+//
+//	descriptors:
+//	- key: path
+//	  value: /login
+//	  descriptors:
+//	  - key: user
+//	    rate_limit: {unit: minute, requests_per_unit: 5}
+//
+// A route's actions send a descriptor of two entries: path, whose part is the path of the request, and
+// user, whose part is the header x-user. The search ends in two leaves: one with the values /login
+// for the path and anything for the header, which has the limit, and one for all other requests,
+// which has none. The first becomes the rule. One text needs no counter of its own, so it goes to the
+// match, and the header goes to the key:
+//
+//	rules:
+//	- name: path_/login.user
+//	  match: {paths: [/login]}
+//	  key: [{header: x-user}]
+//	  limits: [5/minute]
+package descriptor
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Descriptor is what Envoy sends for a request: keys with values that are fixed or taken from the request.
+type Descriptor struct {
+	Entries           []Entry
+	request.Selection        // the requests for which Envoy sends it
+	Cost              uint64 // 0 = 1
+	At                source.Place
+}
+
+// Entry is one key with its value: a part of the request, or a fixed text.
+type Entry struct {
+	Key   string
+	Part  *request.Part
+	Value string
+}
+
+// keys names the descriptor.
+func (d *Descriptor) keys() string {
+	names := make([]string, len(d.Entries))
+	for i, e := range d.Entries {
+		names[i] = named(e.Key, e.Value)
+	}
+	return strings.Join(names, ".")
+}
+
+// Rules makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
+// search, and a request belongs to the first whose values it has. Each leaf with a limit becomes a
+// rule, or an override of the rule of a later leaf. Each rule leaves out the requests of the leaves
+// before its own.
+//
+// An example: alice may make 5 requests a minute, users that begin with "a" 20 an hour, and any
+// other user 10 a minute. The descriptor has one entry, user, whose part is the header x-user.
+//
+//	alice  5/minute   an override of the rule for any user, which has the same window
+//	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
+//	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
+func (d *Descriptor) Rules(leaves []Leaf, r *draft.Findings) (list []draft.Rule) {
+	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
+		r.Fail(leaves[0].At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: import fewer")
+		return nil
+	}
+	leaves = dropUnreachable(r, leaves)
+	overridden := overriddenBy(leaves)
+	for i := range leaves {
+		if leaves[i].Quota == nil || overridden[i] != nil {
+			continue
+		}
+		m := newLeafMaker(r, d, &leaves[i])
+		m.addValues()
+		m.AddReasons(d.Selection)
+		m.overrideEarlierLeaves(leaves[:i], overridden)
+		m.selectUnmatched()
+		list = append(list, m.Finish())
+	}
+	slices.SortStableFunc(list, func(a, b draft.Rule) int { return cmp.Compare(a.Order, b.Order) })
+	if len(list) == 0 {
+		for _, why := range d.WhyOff {
+			r.Note(d.At, why+" There is no limit for it.")
+		}
+	}
+	return list
+}
+
+// overriddenBy finds the leaves that become overrides. Where leaf i becomes an override of the rule
+// of another leaf, item i is that leaf. Where leaf i gets a rule of its own or has no limit, item i
+// is nil. The last leaf that can have the override gets it, as it is the widest.
+func overriddenBy(leaves []Leaf) []*Leaf {
+	list := make([]*Leaf, len(leaves))
+	for i := len(leaves) - 1; i >= 0; i-- {
+		if leaves[i].Quota == nil || list[i] != nil || leaves[i].isOneText() {
+			continue
+		}
+		for j := range leaves[:i] {
+			if leaves[j].Quota != nil && list[j] == nil && leaves[j].canOverride(&leaves[i]) {
+				list[j] = &leaves[i]
+			}
+		}
+	}
+	return list
+}
+
+// ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
+// it has any left. Where the requests of a rule are unknown, no match can select what is left.
+func (d *Descriptor) ExemptLimited(rules []draft.Rule) (hasAny bool) {
+	var limited []request.Match
+	isKnown := true
+	for i := range rules {
+		m, ok := rules[i].LimitedRequests(d.Exempt)
+		m = m.Without(d.Match) // conditions that all of its requests meet
+		switch {
+		case !ok:
+			isKnown = false
+		case len(m) == 0: // the rule limits all of them
+			return false
+		default:
+			limited = append(limited, m)
+		}
+	}
+	d.Exempt = slices.Concat(d.Exempt, limited)
+	if !isKnown {
+		d.CannotMatch("they are those that no other rule limits")
+	}
+	return true
+}

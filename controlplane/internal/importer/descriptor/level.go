@@ -1,0 +1,89 @@
+package descriptor
+
+import (
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+)
+
+// Level is what a configuration calls a descriptor: pairs of a key and its values, and the limit
+// of the requests that have them.
+type Level struct {
+	Pairs []Pair // first the pairs of the levels around it
+	Quota *draft.Quota
+	At    source.Place
+	Order int // in its file
+
+	LimitName string   // of its limit
+	Replaces  []string // names of the limits that its limit replaces
+}
+
+// Pair is a key with the values that it may have.
+type Pair struct {
+	Key string
+	request.Pattern
+	Shared bool // all the values count together
+}
+
+// named is the name of a key and value in envoyproxy/ratelimit.
+func named(key, value string) string {
+	if value == "" {
+		return key
+	}
+	return key + "_" + value
+}
+
+// Name has the keys and values of the level, such as path_/login.user.
+func (l *Level) Name() string {
+	var names []string
+	for _, e := range l.Pairs {
+		names = append(names, named(e.Key, e.Text))
+	}
+	return strings.Join(names, ".")
+}
+
+// HasLimit reports whether there is a limit, and not that there is none.
+func (l *Level) HasLimit() bool { return l.Quota != nil && !l.Quota.Unlimited }
+
+// Grouped groups levels by what follows behind a depth, in their order.
+func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) (groups [][]*Level) {
+	index := map[string]int{}
+	for _, l := range levels {
+		if len(l.Pairs) <= depth {
+			continue
+		}
+		value, ok := by(l.Pairs[depth])
+		switch i, known := index[value]; {
+		case !ok:
+		case known:
+			groups[i] = append(groups[i], l)
+		default:
+			index[value] = len(groups)
+			groups = append(groups, []*Level{l})
+		}
+	}
+	return groups
+}
+
+// AddLevels adds the levels that the leaves are of.
+func AddLevels(reached map[*Level]bool, leaves []Leaf) {
+	for i := range leaves {
+		reached[leaves[i].level] = true
+	}
+}
+
+// NoteUnreached notes the limits that no descriptor leads to.
+func NoteUnreached(r *draft.Findings, levels []*Level, reached map[*Level]bool) {
+	for _, l := range levels {
+		if l.HasLimit() && !reached[l] {
+			NoteNoRequest(r, l.At, l.Name())
+		}
+	}
+}
+
+// NoteNoRequest notes a limit that has no rule, because no request comes to it.
+func NoteNoRequest(r *draft.Findings, at source.Place, name string) {
+	r.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
+}

@@ -1,0 +1,125 @@
+package descriptor
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+)
+
+// leafMaker makes the rule of one leaf: newLeafMaker begins it, Finish ends it. An example is the second level
+// of this configuration, for a descriptor with the entry user, whose part is the header x-user:
+//
+//	descriptors:
+//	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
+//	- {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
+//
+// Its leaf has the value x-user = anything. The rule, and what adds it:
+//
+//	rules:
+//	- name: user                              newLeafMaker
+//	  key: [{header: x-user}]                 addValues: any user fits, and each counts apart
+//	  limits: [10/minute]                     newLeafMaker
+//	  overrides:
+//	  - {key: [alice], limits: [5/minute]}    overrideEarlierLeaves: alice is the leaf before it
+type leafMaker struct {
+	*draft.Maker
+	leaf *Leaf
+
+	inKey     []int // indexes of the leaf's values whose parts are in the rule's key, in its order
+	unmatched []int // those of inKey that no match can select
+}
+
+// newLeafMaker begins the rule of a leaf: its name, and the requests of the descriptor.
+func newLeafMaker(r *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
+	m := &leafMaker{Maker: draft.NewMaker(r, l.Name, l.Quota, l.At), leaf: l}
+	m.Rule.Order = l.order
+	m.Rule.Match = d.Match
+	m.Rule.Exempt = slices.Clone(d.Exempt)
+	m.Rule.Cost = d.Cost
+	m.Rule.CountDenied = d.Cost > 0 && l.Quota.Algorithm == ""
+	return m
+}
+
+// addValues adds the values of the leaf to the rule's match and key.
+func (m *leafMaker) addValues() {
+	for i, v := range m.leaf.values {
+		m.addValue(i, v)
+	}
+}
+
+// overrideEarlierLeaves takes the requests of the earlier leaves out of the rule. Leaves that are apart
+// from the rule's own have none of its requests.
+func (m *leafMaker) overrideEarlierLeaves(earlier []Leaf, overridden []*Leaf) {
+	for i := range earlier {
+		if !earlier[i].apart(m.leaf) {
+			isOverride := overridden[i] == m.leaf
+			m.overrideEarlierLeaf(&earlier[i], isOverride)
+		}
+	}
+}
+
+// addValue adds a value of the leaf to the match, to the key, or to both. One text, or values that
+// count together, need only the match. Values that count apart need the key.
+func (m *leafMaker) addValue(i int, v leafValue) {
+	var matched bool
+	m.Rule.Match, matched = v.part.Restrict(m.Rule.Match, v.pattern)
+	switch {
+	case matched && (v.shared || v.pattern.Kind == request.Exactly):
+	case v.shared:
+		m.TurnOff(v.sharing() + ", and no match can select them.")
+	default:
+		m.inKey = append(m.inKey, i)
+		m.Rule.Key = append(m.Rule.Key, *v.part)
+		if !matched {
+			m.unmatched = append(m.unmatched, i)
+		}
+	}
+}
+
+// overrideEarlierLeaf adds an override for the requests of an earlier leaf: they are unlimited in this
+// rule, or have the leaf's limit if that is an override of the rule.
+func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isOverride bool) {
+	for i, v := range m.leaf.values {
+		// This part is not in the key, so no override can tell these requests apart.
+		if !slices.Contains(m.inKey, i) && !v.pattern.Within(before.values[i].pattern) {
+			m.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt those " +
+				"requests by hand.")
+			return
+		}
+	}
+	if why := before.unsayable(); why != "" {
+		m.TurnOff("It should leave out the requests of " + before.Name + ". " + why)
+		return
+	}
+	o := draft.Override{Patterns: m.patterns(before, m.inKey)}
+	if isOverride {
+		o.Quota = before.Quota
+	}
+	m.Rule.Overrides = append(m.Rule.Overrides, o)
+}
+
+// patterns are the patterns of an override of the rule, one for each part of its key: the leaf's
+// pattern for the values in the list, and * for the others.
+func (m *leafMaker) patterns(l *Leaf, in []int) (list []string) {
+	for _, i := range m.inKey {
+		text := "*"
+		if slices.Contains(in, i) {
+			text, _ = l.values[i].asOverride()
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// selectUnmatched selects the leaf's values where no match can. Two overrides at the end do: the first gives
+// them the limit, and the second makes all other keys unlimited.
+func (m *leafMaker) selectUnmatched() {
+	if why := m.leaf.unsayable(); why != "" {
+		m.TurnOff(why)
+	} else if len(m.unmatched) > 0 {
+		own := draft.Override{Patterns: m.patterns(m.leaf, m.unmatched), Quota: m.leaf.Quota}
+		others := draft.Override{Patterns: m.patterns(m.leaf, nil)}
+		m.Rule.Overrides = append(m.Rule.Overrides, own, others)
+	}
+}

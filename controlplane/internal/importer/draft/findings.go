@@ -1,0 +1,70 @@
+package draft
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+)
+
+// Findings are what an import has to say of the files: notes, each once, and problems, which make it fail.
+type Findings struct {
+	notes    []note
+	noted    map[policyfile.Problem]bool
+	problems policyfile.Errors
+}
+
+// note is something that the user should know. If it is about a rule, the policy has it as a comment of that
+// rule, and else at its head.
+type note struct {
+	policyfile.Problem
+	ofRule bool
+}
+
+func newFindings() *Findings { return &Findings{noted: map[policyfile.Problem]bool{}} }
+
+// Fail adds a problem.
+func (f *Findings) Fail(at source.Place, text string) {
+	f.problems = append(f.problems, at.Problem(text))
+}
+
+// Err returns the problems.
+func (f *Findings) Err() error {
+	if len(f.problems) > 0 {
+		return f.problems
+	}
+	return nil
+}
+
+// NoteImport adds a note about the whole import.
+func (f *Findings) NoteImport(text string) { f.Note(source.Place{}, text) }
+
+// Note adds a note about a place.
+func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem(text)) }
+
+// NoteProblem adds what another reader says of a file as a note.
+func (f *Findings) NoteProblem(p policyfile.Problem) { f.addNote(note{Problem: p}) }
+
+// NoteOfRule adds a note that a comment of a rule says too.
+func (f *Findings) NoteOfRule(at source.Place, text string) { f.addNote(note{at.Problem(text), true}) }
+
+func (f *Findings) addNote(n note) {
+	if !f.noted[n.Problem] {
+		f.noted[n.Problem] = true
+		f.notes = append(f.notes, n)
+	}
+}
+
+// SortByLine puts the notes in the order of the lines of the files.
+func (f *Findings) SortByLine() {
+	slices.SortStableFunc(f.notes, func(a, b note) int { return cmp.Compare(a.Line, b.Line) })
+}
+
+// plainNotes are the notes for the user.
+func (f *Findings) plainNotes() (list []policyfile.Problem) {
+	for i := range f.notes {
+		list = append(list, f.notes[i].Problem)
+	}
+	return list
+}

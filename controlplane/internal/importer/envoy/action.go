@@ -1,0 +1,298 @@
+package envoy
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/cncf/xds/go/xds/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+)
+
+// maxVariants bounds the descriptors of one list of actions: each entry that
+// may be absent doubles them, and an entry whose value is unknown multiplies them.
+const maxVariants = 1_000
+
+// maxActions bounds the entries of a descriptor. A rule's key has fewer parts.
+const maxActions = 32
+
+// readRateLimit reads one of rate_limits: the descriptors that Envoy makes of
+// its actions. There are several where an entry may be absent.
+func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor.Descriptor {
+	if own := o.GetStage().GetValue(); own != stage {
+		r.Note(o.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", own, stage))
+		return nil
+	}
+	if n := len(o.GetActions()); n > maxActions {
+		r.Fail(o.at.In("actions"), fmt.Sprintf("has %d actions, the most that the import reads is %d", n, maxActions))
+		return nil
+	}
+	d := descriptor.Descriptor{At: o.at}
+	if o.GetLimit() != nil {
+		d.Cannot("Envoy may send another limit from metadata.")
+	}
+	if o.GetApplyOnStreamDone() {
+		d.Cannot("It counts when the response is complete, and denies nothing.")
+	}
+	r.readHits(&d, o.GetHitsAddend(), o.at.In("hits_addend"))
+	list := []descriptor.Descriptor{d}
+	for i, a := range o.GetActions() {
+		list = product(list, r.readAction(a, o.at.Item("actions", i)))
+		if len(list) > maxVariants {
+			list = list[:maxVariants]
+			r.Note(o.at.In("actions"), fmt.Sprintf("there are more than %d combinations of values and of headers that may be "+
+				"absent: the import left the others out", maxVariants))
+		}
+	}
+	return slices.DeleteFunc(list, func(d descriptor.Descriptor) bool { return len(d.Entries) == 0 })
+}
+
+func (r *reader) readHits(d *descriptor.Descriptor, o *routev3.RateLimit_HitsAddend, at source.Place) {
+	if o.GetIsNegativeHits() {
+		d.Cannot("It refunds tokens.")
+	}
+	n := o.GetNumber()
+	switch {
+	case o.GetFormat() != "":
+		d.Comment("Envoy counts " + o.GetFormat() + " for a request, this rule 1. A header or query parameter can be a " +
+			"rule's cost.")
+	case n == nil:
+	case n.GetValue() == 0:
+		d.Cannot("It asks and counts no hits, by hits_addend 0.")
+	case n.GetValue() > math.MaxUint32:
+		r.Fail(at.In("number"), "must be a whole number from 0 to 4294967295")
+	case n.GetValue() > 1:
+		d.Cost = n.GetValue()
+	}
+}
+
+// readAction reads the ways in which an action may add to a descriptor.
+func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []descriptor.Descriptor {
+	switch a := o.GetActionSpecifier().(type) {
+	case *routev3.RateLimit_Action_RequestHeaders_:
+		return r.readRequestHeaders(a.RequestHeaders, at)
+	case *routev3.RateLimit_Action_QueryParameters_:
+		return r.readQueryParameters(a.QueryParameters, at)
+	case *routev3.RateLimit_Action_RemoteAddress_:
+		return always(descriptor.Entry{Key: "remote_address", Part: &request.ClientIP})
+	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
+		return r.readMasked(a.MaskedRemoteAddress, at)
+	case *routev3.RateLimit_Action_GenericKey_:
+		return []descriptor.Descriptor{fixed("generic_key", a.GenericKey)}
+	case *routev3.RateLimit_Action_HeaderValueMatch_:
+		return r.readHeaderValueMatch(a.HeaderValueMatch, at)
+	case *routev3.RateLimit_Action_Metadata:
+		return r.readMetadata(a.Metadata, at)
+	case *routev3.RateLimit_Action_DynamicMetadata:
+		m := a.DynamicMetadata //nolint:staticcheck // deprecated, and still in use
+		return r.readMetadata(&routev3.RateLimit_Action_MetaData{
+			DescriptorKey: m.GetDescriptorKey(), MetadataKey: m.GetMetadataKey(), DefaultValue: m.GetDefaultValue(),
+		}, at)
+	case *routev3.RateLimit_Action_SourceCluster_:
+		return usually("source_cluster")
+	case *routev3.RateLimit_Action_DestinationCluster_:
+		return usually("destination_cluster")
+	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
+		d := fixed("query_match", a.QueryParameterValueMatch)
+		d.CannotMatch("they have a condition on a query parameter")
+		return []descriptor.Descriptor{d}
+	case *routev3.RateLimit_Action_RemoteAddressMatch_:
+		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
+	case *routev3.RateLimit_Action_Extension:
+		name := a.Extension.GetName()
+		return untranslated(name, "The extension "+name+" makes this descriptor, and the import cannot translate it.")
+	}
+	return untranslated("", "The import does not know one of its actions.")
+}
+
+// always is what an action adds if it always adds the same.
+func always(e descriptor.Entry, comments ...string) []descriptor.Descriptor {
+	return []descriptor.Descriptor{{Entries: []descriptor.Entry{e}, Selection: request.Selection{Comments: comments}}}
+}
+
+// usually is what an action adds under a key that always stands for the same part of a request.
+func usually(key string) []descriptor.Descriptor {
+	p := usual[key]
+	return always(descriptor.Entry{Key: key, Part: &p})
+}
+
+// untranslated is what an action adds that a policy cannot say.
+func untranslated(key, why string) []descriptor.Descriptor {
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{{Key: key}}}
+	d.Cannot(why)
+	return []descriptor.Descriptor{d}
+}
+
+// product adds every way an action may go to every descriptor.
+func product(list, ways []descriptor.Descriptor) []descriptor.Descriptor {
+	var all []descriptor.Descriptor
+	for _, way := range ways {
+		for _, d := range list {
+			d.Entries = slices.Concat(d.Entries, way.Entries)
+			d.Selection = d.And(way.Selection)
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+func (r *reader) readRequestHeaders(
+	a *routev3.RateLimit_Action_RequestHeaders, at source.Place,
+) []descriptor.Descriptor {
+	p, ok := r.readHeaderPart(a.GetHeaderName(), at)
+	if !ok {
+		return nil
+	}
+	switch p.Kind {
+	case request.KindPath:
+		r.NoteImport(pathNote)
+	case request.KindHost:
+		r.NoteImport("Hosts are counted in lower case and without port here. Envoy sends them as they come.")
+	default:
+	}
+	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: &p})
+	if a.GetSkipIfAbsent() && p.Kind == request.KindHeader {
+		ways = append(ways, descriptor.Descriptor{Selection: request.Selection{Match: p.Matching(request.Absent)}})
+	}
+	return ways
+}
+
+func (r *reader) readQueryParameters(
+	a *routev3.RateLimit_Action_QueryParameters, at source.Place,
+) []descriptor.Descriptor {
+	p := request.Part{Kind: request.KindQuery, Name: a.GetQueryParameterName()}
+	if p.Name == "" {
+		r.Fail(at, "query_parameters needs a query_parameter_name")
+		return nil
+	}
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Part: &p}
+	if a.GetSkipIfAbsent() {
+		return always(e, "Without the query parameter "+p.Name+" Envoy sends the descriptor without this entry. Here the "+
+			"rule needs the parameter.")
+	}
+	return always(e)
+}
+
+func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at source.Place) []descriptor.Descriptor {
+	p := request.ClientIP
+	if n := a.GetV4PrefixMaskLen(); n != nil {
+		p.V4 = int(n.GetValue())
+	}
+	if n := a.GetV6PrefixMaskLen(); n != nil {
+		p.V6 = int(n.GetValue())
+	}
+	if p.V4 > 32 || p.V6 > 128 {
+		r.Fail(at, "prefixes are at most 32 and 128 bits")
+	}
+	return always(descriptor.Entry{Key: "masked_remote_address", Part: &p})
+}
+
+// fixed is what an action adds that sends the same value for each request,
+// under a key of its own if it has none.
+func fixed(key string, a valueAction) descriptor.Descriptor {
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Value: a.GetDescriptorValue()}
+	if e.Value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
+		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: &request.ClientIP}}}
+	}
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
+	if strings.Contains(e.Value, "%") {
+		d.Cannot("Envoy's formatter makes the value " + e.Value + " of the request, and the import cannot translate that.")
+	}
+	return d
+}
+
+func (r *reader) readHeaderValueMatch(
+	a *routev3.RateLimit_Action_HeaderValueMatch, at source.Place,
+) []descriptor.Descriptor {
+	d := fixed("header_match", a)
+	var s request.Selection
+	for i, h := range a.GetHeaders() {
+		r.readHeaderMatcher(&s, h, at.In("header_value_match").Item("headers", i))
+	}
+	d.WhyOff, d.Comments = append(d.WhyOff, s.WhyOff...), s.Comments
+	switch {
+	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
+		d.Match, d.Exempt = s.Match, s.Exempt
+	case len(s.Exempt) > 0 || len(s.Match) == 0:
+		d.CannotMatch("they must not match headers, of which some are inverted")
+	default:
+		d.Exempt = []request.Match{s.Match}
+	}
+	return []descriptor.Descriptor{d}
+}
+
+// readMetadata reads an action that sends a value of metadata.
+func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Place) []descriptor.Descriptor {
+	path := []string{"metadata", "filter_metadata"}
+	if a.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY {
+		path = []string{"xds", "route_metadata", "filter_metadata"}
+	}
+	path = append(path, a.GetMetadataKey().GetKey())
+	for _, s := range a.GetMetadataKey().GetPath() {
+		path = append(path, s.GetKey())
+	}
+	if slices.Contains(path, "") {
+		r.Fail(at, "metadata_key must have a key, and so must each segment of its path")
+	}
+	var comments []string
+	if a.GetDefaultValue() != "" {
+		comments = append(comments, "Where the metadata is missing, Envoy sends "+a.GetDefaultValue()+", and this rule "+
+			"does not apply. With missing_key: share it counts such requests together.")
+	}
+	if a.GetSkipIfAbsent() {
+		comments = append(comments, "Without the metadata Envoy sends the descriptor without this entry. Here the rule "+
+			"needs the metadata.")
+	}
+	p := request.Part{Kind: request.KindProperty, Path: path}
+	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: &p}, comments...)
+}
+
+// readRemoteAddressMatch reads an action that sends a fixed entry for clients
+// of some networks, or for all others.
+func (r *reader) readRemoteAddressMatch(
+	a *routev3.RateLimit_Action_RemoteAddressMatch, at source.Place,
+) []descriptor.Descriptor {
+	d := fixed("remote_address_match", a)
+	var networks []string
+	for _, o := range a.GetAddressMatcher().GetRanges() {
+		networks = append(networks, r.readCIDRRange(o, at)...)
+	}
+	switch m := request.ClientIP.Matching(request.ExactAll(networks)...); {
+	case networks == nil:
+		d.CannotMatch("its address_matcher has no ranges")
+	case a.GetAddressMatcher().GetInvertMatch():
+		d.Exempt = []request.Match{m}
+	default:
+		d.Match = m
+	}
+	return []descriptor.Descriptor{d}
+}
+
+// readCIDRRange reads a network. Bits behind the prefix do not count.
+func (r *reader) readCIDRRange(o *corev3.CidrRange, at source.Place) (network []string) {
+	address, err := netip.ParseAddr(o.GetAddressPrefix())
+	if err != nil {
+		r.Fail(at, "an address_prefix must be an address such as 10.0.0.0, not "+strconv.Quote(o.GetAddressPrefix()))
+		return nil
+	}
+	prefix, err := address.WithZone("").Prefix(int(o.GetPrefixLen().GetValue()))
+	if err != nil {
+		r.Fail(at, "a prefix_len must be at most the bits of the address, 32 or 128")
+		return nil
+	}
+	return []string{prefix.String()}
+}
+
+// valueAction is an action that sends a fixed value.
+type valueAction interface {
+	GetDescriptorKey() string
+	GetDescriptorValue() string
+}

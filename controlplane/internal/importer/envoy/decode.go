@@ -1,0 +1,147 @@
+package envoy
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// decode reads an object as a message of Envoy, each object once. What the message says that no
+// policy does is noted.
+func decode[M proto.Message](r *reader, n *policy.Node, at source.Place) (m M) {
+	if known, ok := r.decoded[n].(M); ok {
+		return known
+	}
+	m, _ = m.ProtoReflect().New().Interface().(M)
+	r.decoded[n] = m
+	known := withoutType(n)
+	options := protojson.UnmarshalOptions{Resolver: envoyTypes{protoregistry.GlobalTypes}}
+	if err := options.Unmarshal(policy.AppendJSON(nil, known), m); err != nil {
+		r.failToDecode(known, at, err)
+	}
+	m.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if ignored[fd.FullName()] {
+			r.Note(at.In(string(fd.Name())), "ignored: a policy has nothing like it")
+		}
+		return true
+	})
+	return m
+}
+
+// withoutType is an object without its type, and with nothing but the type of messages of any type in
+// it, which are extensions of Envoy.
+func withoutType(n *policy.Node) *policy.Node {
+	made := &policy.Node{Kind: n.Kind, Text: n.Text}
+	for _, f := range n.Fields {
+		if f.Name != "@type" {
+			made.Fields = append(made.Fields, source.NewField(f.Name, withoutExtensions(f.Value)))
+		}
+	}
+	return made
+}
+
+func withoutExtensions(n *policy.Node) *policy.Node {
+	if name := source.FieldOf(n, "@type"); name != nil {
+		return source.NewObject(source.NewField("@type", name))
+	}
+	made := &policy.Node{Kind: n.Kind, Text: n.Text}
+	for _, item := range n.Items {
+		made.Items = append(made.Items, withoutExtensions(item))
+	}
+	for _, f := range n.Fields {
+		made.Fields = append(made.Fields, source.NewField(f.Name, withoutExtensions(f.Value)))
+	}
+	return made
+}
+
+// envoyTypes finds the types of messages of any type. One that this program lacks is kept as a
+// message without fields.
+type envoyTypes struct{ *protoregistry.Types }
+
+func (t envoyTypes) FindMessageByURL(url string) (protoreflect.MessageType, error) {
+	if known, err := t.Types.FindMessageByURL(url); err == nil {
+		return known, nil
+	}
+	return (&routev3.RateLimit_Action_SourceCluster{}).ProtoReflect().Type(), nil
+}
+
+var decodeError = regexp.MustCompile(`^proto:.(?:syntax error )?\(line 1:(\d+)\): (.*)`)
+
+// failToDecode makes a problem of an error of protojson, at the path of the column that it names.
+func (r *reader) failToDecode(n *policy.Node, at source.Place, err error) {
+	parts := decodeError.FindStringSubmatch(err.Error())
+	if parts == nil {
+		r.Fail(at, err.Error())
+		return
+	}
+	column, _ := strconv.Atoi(parts[1])
+	r.Fail(pathAt(n, at, column-1), parts[2])
+}
+
+// pathAt is the place of what stands at an offset in the JSON of a node.
+func pathAt(n *policy.Node, at source.Place, offset int) source.Place {
+	size := func(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) }
+	begin := len("{")
+	for i, item := range n.Items {
+		if offset < begin+size(item) {
+			return pathAt(item, at.Item("", i), offset-begin)
+		}
+		begin += size(item) + len(",")
+	}
+	for _, f := range n.Fields {
+		begin += size(source.NewText(f.Name)) + len(":")
+		switch {
+		case offset < begin:
+			return at.In(f.Name)
+		case offset < begin+size(f.Value):
+			return pathAt(f.Value, at.In(f.Name), offset-begin)
+		}
+		begin += size(f.Value) + len(",")
+	}
+	return at
+}
+
+// ignored are the fields about limits that a policy cannot express. All other fields are
+// translated, or say nothing about limits.
+var ignored = map[protoreflect.FullName]bool{
+	localFilter + "request_headers_to_add_when_not_enforced": true,
+
+	serviceFilter + "failure_mode_deny":                  true,
+	serviceFilter + "failure_mode_deny_percent":          true,
+	serviceFilter + "status_on_error":                    true,
+	serviceFilter + "metadata_namespace":                 true,
+	serviceFilter + "disable_x_envoy_ratelimited_header": true,
+
+	"envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute.override_option": true,
+
+	"envoy.config.route.v3.RateLimit.disable_key":        true,
+	"envoy.config.route.v3.RateLimit.x_ratelimit_option": true,
+}
+
+// The prefixes of the fields of Envoy's filters.
+const (
+	localFilter   = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit."
+	serviceFilter = "envoy.extensions.filters.http.ratelimit.v3.RateLimit."
+)
+
+// refuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
+func (r *reader) refuseTypos(n *policy.Node, at source.Place, known []string) {
+	for _, f := range n.Fields {
+		near := message.Nearest(f.Name, known)
+		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })
+		difference := len(near) - len(f.Name)
+		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
+			r.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package envoy
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"maps"
+	"math"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+)
+
+// enforcement is what a filter of Envoy says about all its limits: for which
+// share of requests it enforces them, and what a denied request gets.
+type enforcement struct {
+	off, shadow bool
+	percent     uint64 // 0 = all
+	response    *draft.Response
+}
+
+// limitFilter is a configuration of either filter.
+type limitFilter interface {
+	GetFilterEnabled() *corev3.RuntimeFractionalPercent
+	GetFilterEnforced() *corev3.RuntimeFractionalPercent
+	GetResponseHeadersToAdd() []*corev3.HeaderValueOption
+	GetRateLimitedAsResourceExhausted() bool
+}
+
+// readEnforcement reads how a filter enforces its limits. A filter that does not
+// say for how many percent of requests it works does so for byDefault percent.
+func (r *reader) readEnforcement(
+	o limitFilter, at source.Place, byDefault float64, status *typev3.HttpStatus,
+) *enforcement {
+	e := &enforcement{}
+	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
+	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
+	both := enabled * enforced / 100
+	switch {
+	case enabled == 0:
+		e.off = true
+		r.Note(at.In("filter_enabled"), "0 percent: the filter does nothing, and its rules are off")
+	case enforced == 0:
+		e.shadow = true
+		r.Note(at.In("filter_enforced"), "0 percent: its rules are shadow")
+	case both < 100:
+		e.percent = uint64(max(1, math.Floor(both)))
+		r.Note(at.In("filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
+			"and chooses anew for each. Rules with a key enforce "+strconv.FormatUint(e.percent, 10)+" percent of their "+
+			"keys, always the same ones, and count all requests. Rules without a key are shadow.")
+	}
+	e.response = r.readResponse(o, at, status)
+	return e
+}
+
+// fraction is a share of requests in percent.
+func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at source.Place, byDefault float64) float64 {
+	if f == nil {
+		return byDefault
+	}
+	if f.GetRuntimeKey() != "" {
+		r.NoteImport("The shares of requests are the configuration's default_value: a policy reads no runtime keys.")
+	}
+	v := f.GetDefaultValue()
+	denominator := int(v.GetDenominator())
+	if typev3.FractionalPercent_DenominatorType_name[int32(denominator)] == "" {
+		r.Fail(at.In("default_value.denominator"), "must be HUNDRED, TEN_THOUSAND or MILLION")
+		return byDefault
+	}
+	return min(100, float64(v.GetNumerator())/math.Pow10(2*denominator)) // HUNDRED is 0, TEN_THOUSAND 1, MILLION 2
+}
+
+// readResponse is the rule's response: a status and headers.
+func (r *reader) readResponse(o limitFilter, at source.Place, status *typev3.HttpStatus) *draft.Response {
+	made := &draft.Response{Headers: map[string]string{}}
+	switch code := status.GetCode(); {
+	case code > 599:
+		r.Fail(at.In("status.code"), "must be at most 599")
+	case code >= 400 && code != 429:
+		made.Status = uint32(code)
+	}
+	for i, h := range o.GetResponseHeadersToAdd() {
+		at := at.Item("response_headers_to_add", i)
+		name := strings.ToLower(h.GetHeader().GetKey())
+		value := cmp.Or(h.GetHeader().GetValue(), string(h.GetHeader().GetRawValue()))
+		if !request.IsHeaderName(name) {
+			r.Fail(at, strconv.Quote(name)+" is not the name of a header")
+			continue
+		}
+		if strings.Contains(strings.ReplaceAll(value, "%%", ""), "%") {
+			r.Note(at, "ignored: Envoy's formatter makes the value "+value+" of the header "+name)
+			continue
+		}
+		value = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
+		with := maps.Clone(made.Headers)
+		with[name] = value
+		if why := noHeaders(with); why != "" {
+			r.Note(at, "ignored: the header "+name+" of a denial: "+why)
+			continue
+		}
+		made.Headers = with
+	}
+	if !o.GetRateLimitedAsResourceExhausted() {
+		r.NoteImport("A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter " +
+			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
+	}
+	if made.Status == 0 && len(made.Headers) == 0 {
+		return nil
+	}
+	return made
+}
+
+// noHeaders says why a response cannot have these headers, if it cannot.
+func noHeaders(headers map[string]string) string {
+	text, err := json.Marshal(map[string]any{"version": 1, "rules": []any{
+		map[string]any{"name": "all", "limits": []any{}, "response": map[string]any{"headers": headers}},
+	}})
+	if err != nil {
+		panic(err) // texts and lists of them
+	}
+	var problems policyfile.Errors
+	if _, _, _, err := policyfile.Read("", text); errors.As(err, &problems) {
+		return problems[0].Message
+	}
+	return ""
+}
+
+// apply gives the rules this enforcement, each in a copy of its quota, which other rules may have
+// too. A rule without a key has no share of keys to enforce, so it becomes shadow.
+func (e *enforcement) apply(rules []draft.Rule, says *draft.Findings) {
+	for i := range rules {
+		r := &rules[i]
+		q := *r.Quota
+		r.Quota = &q
+		r.Response = e.response
+		r.Off = r.Off || e.off
+		q.Shadow = q.Shadow || e.shadow
+		if e.percent > 0 && !q.Shadow {
+			q.Percent = e.percent
+			if len(r.Key) == 0 {
+				q.Percent, q.Shadow = 0, true
+				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
+				r.Comments = append(r.Comments, text)
+				says.NoteOfRule(q.At, r.Name+": "+text)
+			}
+		}
+	}
+}
+
+// headersField is the policy's headers field for enable_x_ratelimit_headers.
+func headersField[E ~int32](version E) string {
+	if version == 1 { // DRAFT_VERSION_03, as both filters number it
+		return "x-ratelimit"
+	}
+	return ""
+}

@@ -1,0 +1,306 @@
+package envoy
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	localv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// ReadLocal makes rules of Envoy's local rate limit filter.
+func ReadLocal(d *draft.Policy, one []*source.Document, o Options) error {
+	r := newReader(d, one, o)
+	return cmp.Or(r.local(), r.keys.unused())
+}
+
+// local makes rules of a filter alone, or of the listener that is chosen.
+func (r *reader) local() error {
+	in := r.files[0]
+	if err := r.asEnvoy(in); err != nil {
+		return err
+	}
+	if r.options.Routes != nil {
+		given, err := r.openEnvoy(*r.options.Routes)
+		if err != nil {
+			return err
+		}
+		r.files = append(r.files, given)
+	}
+	s, err := r.localSite(in)
+	if err != nil {
+		return err
+	}
+	if r.options.Routes != nil && s.file != r.options.Routes.Name {
+		r.NoteImport(r.options.Routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
+	}
+	l := &localImport{
+		reader: r, hosts: r.virtualHosts(s),
+		levels: map[*localv3.LocalRateLimit][]*descriptor.Level{}, reached: map[*descriptor.Level]bool{},
+	}
+	l.addRules(s.filters)
+	if len(r.Rules) == 0 && r.Err() == nil {
+		return r.whyNothing(in)
+	}
+	return nil
+}
+
+// localSite is the listener that is chosen. A filter that stands alone has the routes that are
+// given for it.
+func (r *reader) localSite(in *source.Document) (*site, error) {
+	alone := standsAlone(in)
+	wants := func(s *site) bool { return isLimitedLocally(s) || alone.node != nil && s.hasLimits() }
+	s, err := r.choose(findSites(r.files...), r.options.Listener, wants)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		s = &site{file: in.File}
+	}
+	if alone.node != nil {
+		s.filters = []filterConfig{alone}
+	}
+	return s, nil
+}
+
+// standsAlone finds a configuration that stands alone: the filter, its typed_config or what is in it.
+func standsAlone(in *source.Document) filterConfig {
+	config := source.FieldOf(in.Root, "typed_config")
+	filter := configAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
+	for _, c := range []filterConfig{filter, configAt("", in.Root, in.Top())} {
+		if isLocalFilter(c) {
+			return c
+		}
+	}
+	if hasBucket(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
+		return filterConfig{message: localMessage, node: in.Root, at: in.Top()}
+	}
+	return filterConfig{}
+}
+
+const localMessage = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+
+func isLocalFilter(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c) }
+
+// isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
+func isLimitedLocally(s *site) bool {
+	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocalFilter(c) && hasBucket(c.node) }) ||
+		source.Contains(s.routing, func(n *policy.Node) bool { return isLocalFilter(configAt("", n, source.Place{})) })
+}
+
+// hasBucket reports whether a configuration limits anything. Otherwise it is
+// there for the configurations of its routes.
+func hasBucket(n *policy.Node) bool {
+	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
+}
+
+// localImport makes rules of the configurations of one listener.
+type localImport struct {
+	*reader
+	hosts  []virtualHost
+	levels map[*localv3.LocalRateLimit][]*descriptor.Level // of each configuration, as several routes may have one
+
+	all     []*descriptor.Level        // of all configurations, in the order in which rules were made of them
+	reached map[*descriptor.Level]bool // those to which some descriptor leads
+}
+
+// addRules makes the rules of the configurations that filters have, and that routes have for them.
+func (l *localImport) addRules(filters []filterConfig) {
+	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocalFilter(c) })
+	isOff := func(r *route) bool {
+		return slices.ContainsFunc(filters, func(f filterConfig) bool { return r.isOff(f.name) })
+	}
+	hasOwn := func(r *route) bool { return slices.ContainsFunc(r.own, isLocalFilter) || isOff(r) }
+	for _, c := range filters {
+		l.addConfig(c, use{requests: l.requestsWithout(hasOwn), holdsFor: func(r *route) bool { return !hasOwn(r) }})
+	}
+	for _, h := range l.hosts {
+		for _, r := range h.routes {
+			if own := slices.IndexFunc(r.own, isLocalFilter); own >= 0 && !isOff(r) {
+				l.addConfig(r.own[own], use{requests: r.selection, holdsFor: func(other *route) bool { return r == other }})
+			}
+		}
+	}
+	descriptor.NoteUnreached(l.Findings, l.all, l.reached)
+}
+
+// use says for which requests and routes a configuration holds.
+type use struct {
+	requests request.Selection
+	holdsFor func(*route) bool
+}
+
+// requestsWithout selects the requests that the filter's configuration is for: all but those of routes that
+// have their own, which may be to switch the filter off.
+func (l *localImport) requestsWithout(hasOwn func(*route) bool) (s request.Selection) {
+	for _, h := range l.hosts {
+		for _, r := range h.routes {
+			if !hasOwn(r) {
+				continue
+			}
+			if len(r.selection.Match) == 0 {
+				s.CannotMatch("they are those of routes without a configuration of their own")
+				continue
+			}
+			if len(r.selection.WhyOff) > 0 {
+				s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
+			}
+			isElsewhere := func(m request.Match) bool { return !slices.ContainsFunc(s.Exempt, m.Equal) }
+			if slices.ContainsFunc(r.selection.Exempt, isElsewhere) {
+				s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
+			}
+			s.Exempt = append(s.Exempt, r.selection.Match)
+		}
+	}
+	return s
+}
+
+// addConfig makes the rules of one configuration, for the requests and routes that have it.
+func (l *localImport) addConfig(config filterConfig, where use) {
+	if !hasBucket(config.node) {
+		return // it is there for its routes
+	}
+	at := config.at
+	filter := decode[*localv3.LocalRateLimit](l.reader, config.node, at)
+	enforced := l.readEnforcement(filter, at, 0, filter.GetStatus())
+	if config.disabled {
+		enforced.off = true
+		l.Note(at, "the filter is disabled, and its rules are off")
+	}
+	if filter.GetLocalClusterRateLimit() != nil && !l.Cluster {
+		l.Note(at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
+			"number: --scope cluster makes rules that count over all")
+	}
+	l.Headers = cmp.Or(headersField(filter.GetEnableXRatelimitHeaders()), l.Headers)
+	rules := l.descriptorRules(filter, at, where)
+	rules = append(l.defaultBucket(filter, at, where.requests, rules), rules...)
+	for i := range rules {
+		rules[i].Identity = at.String()
+	}
+	if filter.GetLocalRateLimitPerDownstreamConnection() {
+		l.countEachConnection(at, rules)
+	}
+	enforced.apply(rules, l.Findings)
+	l.Rules = append(l.Rules, rules...)
+}
+
+// descriptorRules makes the rules for the descriptors that requests send, but not for the default bucket.
+func (l *localImport) descriptorRules(filter *localv3.LocalRateLimit, at source.Place, where use) (rules []draft.Rule) {
+	if l.levels[filter] == nil {
+		l.levels[filter] = l.readLevels(filter, at)
+		l.all = append(l.all, l.levels[filter]...)
+	}
+	for _, d := range l.descriptors(filter, at, where) {
+		leaves := descriptor.LocalLeaves(l.levels[filter], d.Entries)
+		descriptor.AddLevels(l.reached, leaves)
+		rules = append(rules, d.Rules(leaves, l.Findings)...)
+	}
+	return rules
+}
+
+// defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
+// limits. There is none without a bucket, or without such a request.
+func (l *localImport) defaultBucket(
+	filter *localv3.LocalRateLimit, at source.Place, requests request.Selection, limited []draft.Rule,
+) []draft.Rule {
+	q := l.readBucket(filter.GetTokenBucket(), at.In("token_bucket"))
+	if q == nil {
+		return nil
+	}
+	name := cmp.Or(filter.GetStatPrefix(), "local")
+	d := descriptor.Descriptor{Selection: requests}
+	takesAll := filter.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
+		descriptor.NoteNoRequest(l.Findings, q.At, name)
+		return nil
+	}
+	return d.Rules([]descriptor.Leaf{{Name: name, Quota: q, At: q.At}}, l.Findings)
+}
+
+// countEachConnection counts each connection for itself.
+func (l *localImport) countEachConnection(at source.Place, rules []draft.Rule) {
+	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
+		"its bucket is full again."
+	l.NoteOfRule(at, text)
+	for i := range rules {
+		r := &rules[i]
+		r.Key = append([]request.Part{request.ConnectionID}, r.Key...)
+		for k := range r.Overrides {
+			r.Overrides[k].Patterns = slices.Insert(r.Overrides[k].Patterns, 0, "*")
+		}
+		r.Comments = append(r.Comments, text)
+	}
+}
+
+// readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
+// entry without one, to bound memory; newcomers are not denied for it.
+func (l *localImport) readLevels(filter *localv3.LocalRateLimit, at source.Place) (list []*descriptor.Level) {
+	for i, d := range filter.GetDescriptors() {
+		at := at.Item("descriptors", i)
+		made := &descriptor.Level{At: at, Order: i, Quota: l.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
+		if made.Quota != nil {
+			made.Quota.Shadow = d.GetShadowMode()
+		}
+		for _, e := range d.GetEntries() {
+			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
+			if p.Text == "" {
+				p.Kind = request.AnyValue
+				kept := cmp.Or(filter.GetMaxDynamicDescriptors().GetValue(), 20)
+				l.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
+					"least recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an " +
+					"evicted key does not come back to a full bucket.")
+			}
+			made.Pairs = append(made.Pairs, p)
+		}
+		list = append(list, made)
+	}
+	return list
+}
+
+// descriptors lists what requests send: by the rate_limits of the filter, or else by those of its routes.
+// Without either it guesses.
+func (l *localImport) descriptors(filter *localv3.LocalRateLimit, at source.Place, where use) []descriptor.Descriptor {
+	switch {
+	case len(filter.GetRateLimits()) > 0:
+		return l.descriptorsOf(limitsAt(filter.GetRateLimits(), at), where.requests, 0)
+	case len(l.hosts) == 0:
+		return l.guess(l.levels[filter])
+	}
+	return l.routeDescriptors(l.hosts, filter.GetStage(), func(r *route) ownLimits {
+		return ownLimits{isOff: !where.holdsFor(r), vhost: vhostLimits(filter.GetVhRateLimits())}
+	})
+}
+
+// readBucket reads a token bucket; nil if there is none.
+func (r *reader) readBucket(o *typev3.TokenBucket, at source.Place) *draft.Quota {
+	if o == nil {
+		return nil
+	}
+	if o.GetMaxTokens() == 0 {
+		return &draft.Quota{At: at, Numbers: draft.Windowed(0, "1s")} // always denies, as there
+	}
+	if o.GetFillInterval() == nil {
+		r.Note(at, "ignored: Envoy takes no token bucket without fill_interval")
+		return nil
+	}
+	ns := int64(o.GetFillInterval().AsDuration())
+	if ns < int64(50*time.Millisecond) || ns > limit.MaxPeriodNs {
+		r.Fail(at.In("fill_interval"), "must be a duration in seconds from 0.05s to "+
+			policy.FormatDuration(limit.MaxPeriodNs)+", such as 60s")
+		return nil
+	}
+	perFill := uint64(1)
+	if n := o.GetTokensPerFill(); n != nil {
+		perFill = uint64(n.GetValue())
+	}
+	return &draft.Quota{At: at, Numbers: draft.TokenBucket(perFill, policy.FormatDuration(ns), uint64(o.GetMaxTokens()))}
+}

@@ -1,0 +1,133 @@
+package envoy
+
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+)
+
+// readRouteMatch adds the conditions of a route.
+func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at source.Place) {
+	ignoreCase := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
+	switch v, known := r.readPattern(o, at, ignoreCase); {
+	case !known:
+		s.CannotMatch("their route has no known condition on the path")
+	case v != request.AnyPath && v != request.Present:
+		s.Restrict(request.FullPath, v, false)
+	}
+	for i, h := range o.GetHeaders() {
+		r.readHeaderMatcher(s, h, at.Item("headers", i))
+	}
+	for i, m := 0, o.ProtoReflect(); i < m.Descriptor().Fields().Len(); i++ {
+		fd := m.Descriptor().Fields().Get(i)
+		isRead := fd.ContainingOneof() != nil || fd.Name() == "headers" || fd.Name() == "case_sensitive"
+		if m.Has(fd) && !isRead {
+			s.CannotMatch("their route has a condition on " + string(fd.Name()))
+		}
+	}
+}
+
+// readHeaderMatcher adds a condition on a header.
+func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatcher, at source.Place) {
+	p, ok := r.readHeaderPart(o.GetName(), at)
+	if !ok {
+		return
+	}
+	name := strings.ToLower(o.GetName())
+	if o.GetTreatMissingHeaderAsEmpty() {
+		s.Comment("In one condition Envoy takes a missing header " + name + " for an empty one. Here it is missing.")
+	}
+	switch asked := o.GetHeaderMatchSpecifier().(type) {
+	case nil:
+		requirePresence(s, p, !o.GetInvertMatch())
+	case *routev3.HeaderMatcher_PresentMatch:
+		requirePresence(s, p, asked.PresentMatch != o.GetInvertMatch())
+	default:
+		v, known := r.readPattern(o, at, false)
+		if !known {
+			s.CannotMatch("they have an unknown condition on the header " + name)
+			return
+		}
+		requireValue(s, p, v, o)
+	}
+}
+
+// readHeaderPart is the part for a header that a file names. It adds a problem if no header has that name.
+func (r *reader) readHeaderPart(name string, at source.Place) (p request.Part, ok bool) {
+	p = request.HeaderPart(name)
+	ok = p.Kind != request.KindHeader || request.IsHeaderName(p.Name)
+	if !ok {
+		r.Fail(at, strconv.Quote(name)+" is not the name of a header")
+	}
+	return p, ok
+}
+
+// requireValue adds the condition that a header fits a pattern, or, inverted, that it has a value that
+// does not.
+func requireValue(s *request.Selection, p request.Part, v request.Pattern, o *routev3.HeaderMatcher) {
+	mayBeMissing := p.Kind == request.KindHeader && !o.GetTreatMissingHeaderAsEmpty()
+	if o.GetInvertMatch() && mayBeMissing {
+		s.Restrict(p, request.Present, false) // a missing header fits neither the pattern nor its inversion
+	}
+	s.Restrict(p, v, o.GetInvertMatch())
+}
+
+// requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
+func requirePresence(s *request.Selection, p request.Part, isThere bool) {
+	if p.Kind != request.KindHeader {
+		return
+	}
+	value := request.Absent
+	if isThere {
+		value = request.Present
+	}
+	both, ok := s.Match.And(p.Matching(value))
+	if !ok {
+		s.CannotMatch("they have two conditions on one part")
+	}
+	s.Match = both
+}
+
+// readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if
+// the matcher says nothing of values, or says it in a way that the import does not read.
+func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) (v request.Pattern, known bool) {
+	m := o.ProtoReflect()
+	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
+	if fd == nil {
+		return request.Pattern{}, false
+	}
+	switch value := m.Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
+	case "exact", "path":
+		return request.Text(value.String(), ignoreCase), true
+	case "prefix":
+		return request.Prefix(value.String(), ignoreCase), true
+	case "suffix":
+		return request.Suffix(value.String(), ignoreCase), true
+	case "contains":
+		return request.Containing(value.String(), ignoreCase), true
+	case "path_separated_prefix":
+		return request.OrBelow(value.String()), true
+	case "safe_regex":
+		return r.regex(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex(), at)
+	case "string":
+		text := value.Message().Interface().(*matcherv3.StringMatcher)
+		return r.readPattern(text, at, text.GetIgnoreCase())
+	}
+	return request.Pattern{}, false
+}
+
+// regex is an expression of a field; a problem where it is none.
+func (r *reader) regex(text string, at source.Place) (v request.Pattern, ok bool) {
+	if _, err := regexp.Compile(text); err != nil || text == "" {
+		r.Fail(at, strconv.Quote(text)+" is not a regular expression of RE2")
+		return request.Pattern{}, false
+	}
+	return request.Expression(text), true
+}

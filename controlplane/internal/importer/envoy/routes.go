@@ -1,0 +1,278 @@
+package envoy
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// virtualHost is a virtual host of Envoy, with the requests that come to it.
+type virtualHost struct {
+	selection request.Selection
+	limits    []rateLimit
+	routes    []*route
+}
+
+// route is a route of a virtual host, with the requests that Envoy finds it for.
+type route struct {
+	selection request.Selection
+	limits    []rateLimit
+	own       []filterConfig // of the route, then of what it is in
+	include   bool           // the virtual host's limits too
+}
+
+// isOff reports whether the route, or else what it is in, switches the filter of that name off.
+func (r *route) isOff(filter string) bool {
+	i := slices.IndexFunc(r.own, func(c filterConfig) bool { return c.name == filter })
+	return i >= 0 && r.own[i].disabled
+}
+
+// rateLimit is one of rate_limits.
+type rateLimit struct {
+	*routev3.RateLimit
+	at source.Place
+}
+
+// virtualHosts reads the virtual hosts of a site.
+func (r *reader) virtualHosts(s *site) (list []virtualHost) {
+	all := source.ItemsOf(s.routing, "virtual_hosts")
+	for i, n := range all {
+		at := s.at.Item("virtual_hosts", i)
+		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
+		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
+		r.addRoutes(&h, n, at, configsOf(s.routing, s.at))
+		list = append(list, h)
+	}
+	return list
+}
+
+func domainsOf(vhost *policy.Node) (list []string) {
+	for _, d := range source.ItemsOf(vhost, "domains") {
+		list = append(list, d.Text)
+	}
+	return list
+}
+
+// rateLimits reads the rate_limits of an object.
+func (r *reader) rateLimits(n *policy.Node, at source.Place) (list []rateLimit) {
+	for i, item := range source.ItemsOf(n, "rate_limits") {
+		at := at.Item("rate_limits", i)
+		list = append(list, rateLimit{decode[*routev3.RateLimit](r, item, at), at})
+	}
+	return list
+}
+
+// limitsAt are rate_limits of a decoded object at a place.
+func limitsAt(decoded []*routev3.RateLimit, at source.Place) (list []rateLimit) {
+	for i, l := range decoded {
+		list = append(list, rateLimit{l, at.Item("rate_limits", i)})
+	}
+	return list
+}
+
+// hostSelection is for the requests to a virtual host's domains.
+func (r *reader) hostSelection(domains []string) (s request.Selection) {
+	if slices.Contains(domains, "*") {
+		return s
+	}
+	var hosts []string
+	for _, d := range domains {
+		name := request.WithoutPort(d)
+		if name != d {
+			r.NoteImport("The host " + d + " is compared without its port here.")
+		}
+		if !request.IsHost(strings.TrimPrefix(name, "*.")) {
+			s.CannotMatch("the host is " + d)
+		} else if !slices.Contains(hosts, name) {
+			hosts = append(hosts, name)
+		}
+	}
+	if hosts != nil {
+		s.Match = request.Host.Matching(request.ExactAll(hosts)...)
+	}
+	return s
+}
+
+// exemptOtherHosts exempts the hosts for which Envoy finds another virtual host, as it takes the longest
+// domain that fits.
+func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.Node) {
+	var names []string
+	for _, other := range others {
+		for _, domain := range domainsOf(other) {
+			name := request.WithoutPort(domain)
+			isWider := func(d string) bool { return isDomainBelow(name, request.WithoutPort(d)) }
+			switch {
+			case !slices.ContainsFunc(domains, isWider):
+			case !request.IsHost(strings.TrimPrefix(name, "*.")):
+				s.CannotMatch("another virtual host takes those to " + domain)
+			case !slices.Contains(names, name):
+				names = append(names, name)
+			}
+		}
+	}
+	if names != nil {
+		s.Exempt = append(s.Exempt, request.Host.Matching(request.ExactAll(names)...))
+	}
+}
+
+// isDomainBelow reports whether every host of a domain is one of another that is shorter.
+func isDomainBelow(domain, wider string) bool {
+	suffix, isWild := strings.CutPrefix(wider, "*")
+	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
+}
+
+// addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
+// those before it.
+func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAll []filterConfig) {
+	ofHost := append(configsOf(n, at), ofAll...)
+	var before []request.Selection
+	for i, o := range source.ItemsOf(n, "routes") {
+		at := at.Item("routes", i)
+		own := r.routeSelection(o, at)
+		all := own
+		for j := range before {
+			if before[j].IsEverything() {
+				r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
+				return
+			}
+			exemptEarlierRoute(&all, &own, &before[j])
+		}
+		before = append(before, own)
+		h.routes = append(h.routes, &route{
+			selection: h.selection.And(all),
+			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
+			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
+			own:       append(configsOf(o, at), ofHost...),
+		})
+	}
+}
+
+// exemptEarlierRoute exempts the requests of an earlier route from those of a later one, if some may be
+// the same. Own is what the later route's match alone selects.
+func exemptEarlierRoute(s, own, earlier *request.Selection) {
+	a, b := own.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
+	if len(a) > 0 && len(b) > 0 && a[0].Apart(b[0]) {
+		return
+	}
+	if len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0 {
+		s.CannotMatch("an earlier route takes some of them")
+		return
+	}
+	if len(earlier.Match) > 0 {
+		s.Exempt = append(s.Exempt, earlier.Match)
+	}
+}
+
+// routeFields are the fields of a route that lead to limits.
+var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
+
+// routeSelection is for the requests that a route's match takes.
+func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Selection) {
+	r.refuseTypos(n, at, routeFields)
+	if action := source.FieldOf(n, "route"); action != nil {
+		r.refuseTypos(action, at.In("route"), routeFields)
+	}
+	o := &routev3.RouteMatch{}
+	if condition := source.FieldOf(n, "match"); condition != nil {
+		o = decode[*routev3.RouteMatch](r, condition, at.In("match"))
+	}
+	r.readRouteMatch(&s, o, at.In("match"))
+	return s
+}
+
+// configsOf lists the configurations of filters that a route or virtual host has.
+func configsOf(n *policy.Node, at source.Place) (list []filterConfig) {
+	configs := source.FieldOf(n, "typed_per_filter_config")
+	if configs == nil {
+		return nil
+	}
+	at = at.In("typed_per_filter_config")
+	for _, f := range configs.Fields {
+		its := at
+		its.Path += "[" + strconv.Quote(f.Name) + "]"
+		list = append(list, configAt(f.Name, f.Value, its))
+	}
+	return list
+}
+
+// ownLimits is what a filter says of the rate_limits of one route.
+type ownLimits struct {
+	isOff  bool        // it limits nothing there, and the rest does not matter
+	limits []rateLimit // in place of the route's; none: the route's count
+	vhost  vhostLimits
+}
+
+// vhostLimits is Envoy's vh_rate_limits: whether the limits of the virtual host count for a route as
+// well. Both filters number it like this.
+type vhostLimits int32
+
+const (
+	vhostIfAlone vhostLimits = iota // Envoy's OVERRIDE: only if the configuration and the route have none
+	vhostAlways                     // INCLUDE
+	vhostNever                      // IGNORE
+)
+
+// routeDescriptors lists the descriptors that a filter has for the routes, with those of their virtual
+// hosts where Envoy adds them. The function own is what the filter says of a route.
+func (r *reader) routeDescriptors(
+	hosts []virtualHost, stage uint32, own func(*route) ownLimits,
+) (list []descriptor.Descriptor) {
+	for i := range hosts {
+		h := &hosts[i]
+		var including []request.Selection // the routes for which the host's limits count
+		for _, each := range h.routes {
+			o := own(each)
+			if o.isOff {
+				continue
+			}
+			limits := o.limits
+			if len(limits) == 0 {
+				limits = each.limits
+			}
+			list = append(list, r.descriptorsOf(limits, each.selection, stage)...)
+			isNeeded := o.vhost != vhostNever && len(limits) == 0
+			if each.include || o.vhost == vhostAlways || isNeeded {
+				including = append(including, each.selection)
+			}
+		}
+		if len(including) == len(h.routes) {
+			including = []request.Selection{h.selection}
+		}
+		for _, s := range including {
+			list = append(list, r.descriptorsOf(h.limits, s, stage)...)
+		}
+	}
+	return list
+}
+
+// maxDescriptors bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
+const maxDescriptors = 10 * policy.MaxRules
+
+// descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.
+func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection, stage uint32) (list []descriptor.Descriptor) {
+	for _, l := range limits {
+		switch {
+		case r.tooMany:
+			return nil
+		case r.descriptors > maxDescriptors:
+			r.tooMany = true
+			r.Fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
+				"each route and combination of headers that may be absent: import fewer routes at once")
+			return nil
+		}
+		made := r.readRateLimit(l, stage)
+		r.descriptors += len(made)
+		for _, d := range made {
+			d.Selection = d.And(s)
+			list = append(list, d)
+		}
+	}
+	return list
+}

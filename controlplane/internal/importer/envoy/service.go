@@ -1,0 +1,320 @@
+package envoy
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/ratelimitconfig"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +
+	"them admit N times these limits. --scope cluster makes rules that count over all."
+
+// ReadService makes rules of the configuration of the envoyproxy/ratelimit service.
+func ReadService(d *draft.Policy, files []*source.Document, o Options) error {
+	r := newReader(d, files, o)
+	return cmp.Or(r.service(), r.keys.unused())
+}
+
+// service makes rules of the descriptors that Envoy sends and of what the service's
+// configuration has for them.
+func (r *reader) service() error {
+	configs, err := r.serviceConfigs()
+	if err != nil {
+		return err
+	}
+	r.Domain, err = r.readDomain(configs)
+	if err != nil {
+		return err
+	}
+	levels := r.levelsOfService(configs)
+	if !r.Cluster {
+		r.NoteImport(eachEnvoy)
+	}
+	sent, enforced, err := r.sent(levels)
+	if err != nil {
+		return err
+	}
+	byKey := byFirstKey(levels)
+	reached := map[*descriptor.Level]bool{}
+	for i := range sent {
+		leaves := descriptor.ServiceLeaves(byKey[sent[i].Entries[0].Key], sent[i].Entries)
+		descriptor.AddLevels(reached, leaves)
+		r.Rules = append(r.Rules, sent[i].Rules(leaves, r.Findings)...)
+	}
+	descriptor.NoteUnreached(r.Findings, levels, reached)
+	enforced.apply(r.Rules, r.Findings)
+	return nil
+}
+
+// byFirstKey groups levels by the key of their first pair: a descriptor meets only those with its own.
+func byFirstKey(levels []*descriptor.Level) map[string][]*descriptor.Level {
+	groups := map[string][]*descriptor.Level{}
+	for _, l := range levels {
+		key := l.Pairs[0].Key
+		groups[key] = append(groups[key], l)
+	}
+	return groups
+}
+
+// serviceConfigs reads the files: at least one configuration.
+func (r *reader) serviceConfigs() (configs []*ratelimitconfig.Config, err error) {
+	for _, in := range r.files {
+		r.refuseForService(in)
+		if err := r.Err(); err != nil {
+			return nil, err
+		}
+		for _, n := range source.Resources(in.Root) {
+			c, err := ratelimitconfig.Read(in.File, n)
+			if err != nil {
+				return nil, err
+			}
+			configs = append(configs, c)
+		}
+	}
+	if len(configs) == 0 {
+		return nil, draft.ErrNothing
+	}
+	return configs, nil
+}
+
+// readDomain returns the domain that the configurations have in common. It is an error if two of them have
+// the same descriptors.
+func (r *reader) readDomain(configs []*ratelimitconfig.Config) (string, error) {
+	byDomain, err := ratelimitconfig.Join(configs, true)
+	if err != nil {
+		return "", err
+	}
+	merged := byDomain[0]
+	if len(byDomain) > 1 {
+		other := byDomain[1]
+		return "", policyfile.Errors{{File: other.File, Path: "domain", Message: "is " + other.Domain + ", and that of " +
+			merged.File + " is " + merged.Domain + ": give the files of one domain"}}
+	}
+	for _, p := range merged.Ignored {
+		r.NoteProblem(p)
+	}
+	domain := merged.Domain
+	if len(domain) > policy.MaxNameBytes || strings.TrimSpace(domain) != domain || !printable.Is(domain) {
+		at := source.Place{File: merged.File, Path: "domain"}
+		r.Fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
+			"characters and spaces at its ends")
+	}
+	return domain, nil
+}
+
+// levelsOfService lists the levels of the configurations, each before those below it.
+func (r *reader) levelsOfService(configs []*ratelimitconfig.Config) (levels []*descriptor.Level) {
+	for _, c := range configs {
+		levels = append(levels, r.levelsBelow(&descriptor.Level{}, c.Descriptors, c.File)...)
+	}
+	for i, l := range levels {
+		l.Order = i
+	}
+	switchReplacedOff(levels)
+	return levels
+}
+
+// levelsBelow makes a level of each descriptor of the configuration below another one. From here on
+// a descriptor is only what a request sends.
+func (r *reader) levelsBelow(
+	parent *descriptor.Level, list []*ratelimitconfig.Descriptor, file string,
+) (levels []*descriptor.Level) {
+	for _, d := range list {
+		p := descriptor.Pair{Key: d.Key, Pattern: request.Exact(d.Value), Shared: d.ShareThreshold && d.HasWildcard()}
+		switch {
+		case d.Value == "":
+			p.Kind = request.AnyValue
+		case d.HasWildcard():
+			p.Kind = request.WithWildcards
+		}
+		at := source.Place{File: file, Path: d.Path}
+		if strings.Contains(d.Key, "*") {
+			r.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
+		}
+		if d.DetailedMetric || d.ValueToMetric {
+			r.Note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
+		}
+		if d.Metadata != nil {
+			r.Note(at.In("metadata"), "ignored: a policy has nothing like it")
+		}
+		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Quota: r.quotaOf(d, at)}
+		if d.Limit != nil {
+			l.LimitName, l.Replaces = d.Limit.Name, d.Limit.Replaces
+		}
+		levels = append(levels, l)
+		levels = append(levels, r.levelsBelow(l, d.Descriptors, file)...)
+	}
+	return levels
+}
+
+// quotaOf is the limit of a descriptor; nil if it has none.
+func (r *reader) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Quota {
+	switch {
+	case d.Limit == nil:
+		if d.ShadowMode || d.QuotaMode {
+			r.Note(at, "ignored: its mode, because it has no rate_limit")
+		}
+		return nil
+	case d.Limit.Unlimited:
+		return &draft.Quota{Unlimited: true, At: at.In("rate_limit")}
+	}
+	q := &draft.Quota{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
+	q.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
+	r.noteCalendar(d.Limit.Unit)
+	if d.Limit.Sluice {
+		first := d.Limit.Windows[0]
+		q.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
+		q.WhyOff = append(q.WhyOff, "the limit has a field sluice: write its algorithm, burst, offset or limits in this "+
+			"rule.")
+	}
+	if d.QuotaMode {
+		q.Comments = append(q.Comments, "quota_mode denies a request only when all its descriptors in that mode are over "+
+			"their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, remove mode.")
+	}
+	return q
+}
+
+// lengths are the units of time with the lengths that token buckets have for them.
+var lengths = map[string]string{
+	"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d",
+}
+
+// noteCalendar says of units that have fixed lengths there how they differ.
+func (r *reader) noteCalendar(unit string) {
+	if unit == "month" || unit == "year" {
+		r.NoteImport("envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of 365. " +
+			"Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
+	}
+}
+
+// switchReplacedOff switches limits off that others replace: a request that counts in both
+// counts there in the other alone.
+func switchReplacedOff(levels []*descriptor.Level) {
+	by := map[string]*descriptor.Level{}
+	for _, l := range levels {
+		for _, name := range l.Replaces {
+			by[name] = l
+		}
+	}
+	for _, l := range levels {
+		other := by[l.LimitName]
+		if other == nil || !l.HasLimit() {
+			continue
+		}
+		why := other.Name() + " replaces this limit: there a request with both counts only in that. Give the rule an " +
+			"exempt for the requests of the other."
+		if l.Quota.Shadow { // it denies nobody
+			l.Quota.Comments = append(l.Quota.Comments, why)
+		} else {
+			l.Quota.WhyOff = append(l.Quota.WhyOff, why)
+		}
+	}
+}
+
+// sent lists the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
+// they are guessed, and enforced as they are.
+func (r *reader) sent(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
+	if r.options.Routes == nil {
+		return r.guess(levels), &enforcement{}, nil
+	}
+	s, err := r.siteOfRoutes(*r.options.Routes)
+	if err != nil {
+		return nil, nil, err
+	}
+	filter, at := r.filterOfDomain(s)
+	enforced := r.enforcementOfDomain(filter, at) // its notes come before those of the routes
+	return r.sentBySite(s, filter, at), enforced, nil
+}
+
+// siteOfRoutes is the listener of the domain in the file that --routes names.
+func (r *reader) siteOfRoutes(f source.File) (*site, error) {
+	in, err := r.openEnvoy(f)
+	if err != nil {
+		return nil, err
+	}
+	s, err := r.siteOfDomain(findSites(in))
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
+			"envoy.filters.http.ratelimit with the domain " + r.Domain)}
+	}
+	return s, nil
+}
+
+// filterOfDomain is the filter that asks for the domain; nil if the site has none.
+func (r *reader) filterOfDomain(s *site) (*ratelimitv3.RateLimit, source.Place) {
+	isOther := func(c filterConfig) bool { return !r.isOfDomain(c) }
+	return configOf[*ratelimitv3.RateLimit](r, slices.DeleteFunc(slices.Clone(s.filters), isOther))
+}
+
+// enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
+// headers of answers. A site without the filter enforces everything.
+func (r *reader) enforcementOfDomain(filter *ratelimitv3.RateLimit, at source.Place) *enforcement {
+	if filter == nil {
+		return &enforcement{}
+	}
+	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
+		r.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+			"x-envoy-internal separates them")
+	}
+	r.Headers = headersField(filter.GetEnableXRatelimitHeaders())
+	return r.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
+}
+
+// sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
+// its routes.
+func (r *reader) sentBySite(s *site, filter *ratelimitv3.RateLimit, at source.Place) []descriptor.Descriptor {
+	if len(filter.GetRateLimits()) > 0 {
+		return r.descriptorsOf(limitsAt(filter.GetRateLimits(), at), request.Selection{}, filter.GetStage())
+	}
+	asks := slices.IndexFunc(s.filters, r.isOfDomain) // -1 if none does: the routes alone are given
+	own := func(each *route) ownLimits {
+		if asks >= 0 && each.isOff(s.filters[asks].name) {
+			return ownLimits{isOff: true}
+		}
+		return r.ofServicePerRoute(each)
+	}
+	return r.routeDescriptors(r.virtualHosts(s), filter.GetStage(), own)
+}
+
+// siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
+// filter, but with rate_limits in its routes; nil if there is neither.
+func (r *reader) siteOfDomain(list []*site) (*site, error) {
+	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, r.isOfDomain) }
+	s, err := r.choose(list, r.options.Listener, asks)
+	if s != nil || err != nil {
+		return s, err
+	}
+	return r.choose(list, r.options.Listener, func(s *site) bool {
+		return !slices.ContainsFunc(s.filters, isA[*ratelimitv3.RateLimit]) && s.hasLimits()
+	})
+}
+
+// isOfDomain reports whether a configuration is that of a filter which asks for the domain.
+func (r *reader) isOfDomain(c filterConfig) bool {
+	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == r.Domain
+}
+
+// ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
+func (r *reader) ofServicePerRoute(each *route) ownLimits {
+	own, at := configOf[*ratelimitv3.RateLimitPerRoute](r, each.own)
+	if own.GetDomain() != "" && own.GetDomain() != r.Domain {
+		r.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
+		return ownLimits{isOff: true}
+	}
+	return ownLimits{limits: limitsAt(own.GetRateLimits(), at), vhost: vhostLimits(own.GetVhRateLimits())}
+}

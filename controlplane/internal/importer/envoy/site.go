@@ -1,0 +1,240 @@
+package envoy
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// site is what one listener of Envoy says about limits: its filters, and the routes with their
+// rate_limits. It is found in the tree of a file, because listeners hold configurations of types
+// that this import does not know.
+type site struct {
+	name       string // of the listener, or of routes that stand apart from one
+	routesName string // the routes that the listener names
+	filters    []filterConfig
+	file       string       // of the routes
+	at         source.Place // of the routes
+	routing    *policy.Node // has virtual_hosts, or is nil
+}
+
+// filterConfig is the configuration of a filter, which is decoded when it is needed.
+type filterConfig struct {
+	name     string // of the filter
+	message  string // the name of its type
+	node     *policy.Node
+	at       source.Place
+	disabled bool
+}
+
+// findSites finds the listeners in configurations of Envoy, each with the routes that it names, and
+// routes that no listener names.
+func findSites(files ...*source.Document) []*site {
+	var found foundSites
+	for _, in := range files {
+		found.addBelow(in, in.Root, "")
+	}
+	used := map[*site]bool{}
+	for _, s := range found.listeners {
+		if s.routing != nil {
+			continue
+		}
+		if routes := found.routesOf(s, files[0].File); routes != nil {
+			s.takeRoutes(routes)
+			used[routes] = true
+		}
+	}
+	isUsed := func(s *site) bool { return used[s] }
+	return append(found.listeners, slices.DeleteFunc(found.routes, isUsed)...)
+}
+
+// foundSites are the sites of some files: listeners, and routes that stand apart from a listener.
+type foundSites struct{ listeners, routes []*site }
+
+// routesOf are the routes that a listener names. If it names none of these, they are the routes of a file
+// that was given beside the first one, if that has only one; nil if there are none for it.
+func (f *foundSites) routesOf(s *site, first string) *site {
+	var given []*site
+	for _, routes := range f.routes {
+		if s.routesName != "" && routes.name == s.routesName {
+			return routes
+		}
+		if routes.file != first {
+			given = append(given, routes)
+		}
+	}
+	if len(given) == 1 {
+		return given[0]
+	}
+	return nil
+}
+
+// takeRoutes gives a listener the routes that are found apart from it.
+func (s *site) takeRoutes(of *site) {
+	s.file = of.file
+	s.at = of.at
+	s.routing = of.routing
+}
+
+// addBelow adds the sites at and below a node of a file. The node is in the listener of that name, if any.
+func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener string) {
+	for _, item := range n.Items {
+		f.addBelow(in, item, listener)
+	}
+	if source.FieldOf(n, "filter_chains") != nil {
+		address := source.FieldOf(n, "address", "socket_address")
+		ipAndPort := source.TextOf(address, "address") + ":" + source.TextOf(address, "port_value")
+		listener = cmp.Or(source.TextOf(n, "name"), ipAndPort)
+	}
+	line := "line " + strconv.Itoa(n.Line)
+	switch {
+	case source.FieldOf(n, "http_filters") != nil:
+		s := readListener(in, n)
+		s.name = cmp.Or(listener, line)
+		f.listeners = append(f.listeners, s)
+	case source.FieldOf(n, "virtual_hosts") != nil:
+		name := cmp.Or(source.TextOf(n, "name"), listener, line)
+		f.routes = append(f.routes, &site{name: name, file: in.File, at: in.Top(), routing: n})
+	default:
+		for _, child := range n.Fields {
+			// No request comes to these.
+			isIdle := source.IsField(child.Name, "warming_state") || source.IsField(child.Name, "draining_state")
+			if !isIdle {
+				f.addBelow(in, child.Value, listener)
+			}
+		}
+	}
+}
+
+// readListener reads what has http_filters, and its routes if they are in it.
+func readListener(in *source.Document, n *policy.Node) *site {
+	s := &site{file: in.File, at: in.Top().In("route_config"), routing: source.FieldOf(n, "route_config")}
+	s.routesName = cmp.Or(source.TextOf(s.routing, "name"), source.TextOf(n, "rds", "route_config_name"))
+	for i, f := range source.ItemsOf(n, "http_filters") {
+		at := in.Top().Item("http_filters", i).In("typed_config")
+		c := configAt(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
+		c.disabled = source.TextOf(f, "disabled") == "true"
+		s.filters = append(s.filters, c)
+	}
+	return s
+}
+
+// configAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
+// FilterConfig of a route.
+func configAt(name string, n *policy.Node, at source.Place) filterConfig {
+	message := typeOf(source.TextOf(n, "@type"))
+	switch {
+	case strings.HasSuffix(message, ".TypedStruct"):
+		message = typeOf(source.TextOf(n, "type_url"))
+		return filterConfig{name: name, message: message, node: source.FieldOf(n, "value"), at: at.In("value")}
+	case strings.HasSuffix(message, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
+		return filterConfig{name: name, disabled: true} // Envoy ignores its config
+	case strings.HasSuffix(message, ".FilterConfig"):
+		return configAt(name, source.FieldOf(n, "config"), at.In("config"))
+	}
+	return filterConfig{name: name, message: message, node: n, at: at}
+}
+
+// typeOf is the name of a message in an address of its type.
+func typeOf(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
+
+// isA reports whether a configuration is of a message type.
+func isA[M proto.Message](c filterConfig) bool {
+	var m M
+	return c.node != nil && c.message == string(m.ProtoReflect().Descriptor().FullName())
+}
+
+// configOf decodes the first of these configurations that is an M; nil if none is.
+func configOf[M proto.Message](r *reader, list []filterConfig) (m M, at source.Place) {
+	i := slices.IndexFunc(list, isA[M])
+	if i < 0 {
+		return m, source.Place{}
+	}
+	return decode[M](r, list[i].node, list[i].at), list[i].at
+}
+
+// hasLimits reports whether any route has rate_limits.
+func (s *site) hasLimits() bool {
+	return source.Contains(s.routing, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
+}
+
+// text is what a site says, to compare it with others.
+func (s *site) text() string {
+	b := []byte(s.name)
+	for _, c := range s.filters {
+		if c.node != nil {
+			b = policy.AppendJSON(append(b, c.message...), c.node)
+		}
+	}
+	if s.routing != nil {
+		b = policy.AppendJSON(b, s.routing)
+	}
+	return string(b)
+}
+
+// choose picks the site that has what is wanted, by name where there are several; nil if there is
+// none.
+func (r *reader) choose(sites []*site, listener string, wants func(s *site) bool) (*site, error) {
+	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *site) bool { return !wants(s) }))
+	if len(fits) == 0 {
+		return nil, nil
+	}
+	names, chosen := namesOfSites(fits), []*site(nil)
+	for i, s := range fits {
+		isOnly := !slices.ContainsFunc(fits, func(other *site) bool { return other != s && other.name == s.name })
+		if listener == "" || listener == names[i] || listener == s.name && isOnly {
+			chosen = append(chosen, s)
+		}
+	}
+	if len(chosen) != 1 {
+		message := fmt.Sprintf("there are rate limits for %d listeners, and a policy is for one", len(names))
+		if listener != "" {
+			message = fmt.Sprintf("there is no listener %q with rate limits", listener)
+		}
+		return nil, &source.UsageError{Message: message, Hint: "choose one with --listener: " + strings.Join(names, ", ")}
+	}
+	s := chosen[0]
+	if s.routing == nil {
+		routes := strings.TrimSpace("The routes " + s.routesName)
+		r.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
+	}
+	return s, nil
+}
+
+// distinct leaves out sites that say the same: Istio has a chain for TLS, and the same for plain
+// text.
+func distinct(sites []*site) []*site {
+	seen := map[string]bool{}
+	return slices.DeleteFunc(sites, func(s *site) bool {
+		id := s.text()
+		isKnown := seen[id]
+		seen[id] = true
+		return isKnown
+	})
+}
+
+// namesOfSites are the names of listeners, each with what tells it from others of its name.
+func namesOfSites(sites []*site) (names []string) {
+	count := map[string]int{}
+	for _, s := range sites {
+		count[s.name]++
+	}
+	for _, s := range sites {
+		name := s.name
+		if count[s.name] > 1 && s.routesName != "" {
+			name += "/" + s.routesName
+		}
+		for n, base := 2, name; slices.Contains(names, name); n++ {
+			name = base + "#" + strconv.Itoa(n)
+		}
+		names = append(names, name)
+	}
+	return names
+}

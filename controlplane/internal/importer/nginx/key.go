@@ -1,0 +1,133 @@
+package nginx
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+)
+
+// keyForm is a form that a key has for some requests: parts of them, and a text that is the same for
+// all. The forms of a key are for different requests. nginx does not count an empty key.
+//
+// An example: clients of the plan gold have no limit, those of staff share one, and all others are limited
+// by address.
+//
+//	map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }
+//	limit_req_zone $counted zone=one:1m rate=5r/s;
+//
+// The key $counted has three forms. The last two become rules:
+//
+//	requests                           parts      text
+//	x-plan is gold                     none       empty
+//	x-plan is staff, and not gold      none       all
+//	x-plan is neither gold nor staff   client_ip  empty
+//
+// They are found by calls that lead back to formsOf, as the values of a map may have variables too:
+//
+//	formsOf        a text: joins the forms of its variables and of what is between them
+//	  variable     $binary_remote_addr is a part of the request
+//	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that:
+//	    lookup       its form is a text: formsOf the one value for that text
+//	    formsByPart  its form is a part: formsOf each value of the map, for the requests that get it
+type keyForm struct {
+	request.Selection
+	parts []request.Part
+	text  string
+}
+
+// maxForms bounds the forms of a key, and maxMaps the maps that look each other up.
+const (
+	maxForms = 100
+	maxMaps  = 10
+)
+
+var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
+
+// formsOf are the forms of a text with variables, or why a policy has none.
+func (n *reader) formsOf(text string, depth int) (forms []keyForm, why string) {
+	forms = []keyForm{{}}
+	end := 0 // of the variable before
+	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
+		begin := found[0]
+		name := strings.Trim(text[begin+1:found[1]], "{}")
+		more, why := n.variable(name, depth)
+		if why != "" {
+			return nil, why
+		}
+		forms = joinForms(forms, []keyForm{{text: text[end:begin]}})
+		forms = joinForms(forms, more)
+		if len(forms) > maxForms {
+			return nil, "The key has more than 100 forms."
+		}
+		end = found[1]
+	}
+	return joinForms(forms, []keyForm{{text: text[end:]}}), ""
+}
+
+// joinForms are the forms of two texts behind each other.
+func joinForms(before, behind []keyForm) (all []keyForm) {
+	for _, a := range before {
+		for _, b := range behind {
+			f := keyForm{Selection: a.And(b.Selection), parts: slices.Clone(a.parts), text: a.text + b.text}
+			for _, p := range b.parts {
+				if !slices.ContainsFunc(f.parts, p.Is) {
+					f.parts = append(f.parts, p)
+				}
+			}
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// partOf are the variables of nginx that are a part of the request.
+var partOf = map[string]request.Part{
+	"binary_remote_addr": request.ClientIP, "remote_addr": request.ClientIP,
+	"host": request.Host, "http_host": request.Host, "server_name": request.Host,
+	"uri": request.FullPath, "document_uri": request.FullPath, "request_uri": request.FullPath,
+	"request_method":         request.Method,
+	"scheme":                 {Kind: request.KindProperty, Path: []string{"request", "scheme"}},
+	"server_port":            {Kind: request.KindProperty, Path: []string{"destination", "port"}},
+	"connection":             request.ConnectionID,
+	"ssl_client_s_dn":        {Kind: request.KindProperty, Path: []string{"connection", "subject_peer_certificate"}},
+	"ssl_client_fingerprint": {Kind: request.KindProperty, Path: []string{"connection", "sha256_peer_certificate_digest"}},
+}
+
+// partsByPrefix are the parts that variables name behind a prefix, such as $http_x_user.
+var partsByPrefix = map[string]request.PartKind{
+	"http_": request.KindHeader, "cookie_": request.KindCookie, "arg_": request.KindQuery,
+}
+
+// variable are the forms of a variable.
+func (n *reader) variable(name string, depth int) (forms []keyForm, why string) {
+	f := keyForm{}
+	if name == "request_uri" {
+		f.Comment("The key has the path without its query: $request_uri has both.")
+	}
+	if name == "server_name" && n.serverNote != "" {
+		f.Comment(n.serverNote)
+	}
+	p, ok := partOf[name]
+	for prefix, kind := range partsByPrefix {
+		if rest, has := strings.CutPrefix(name, prefix); has && !ok && rest != "" {
+			p = request.Part{Kind: kind, Name: rest}
+			ok = true
+		}
+	}
+	v, isKnown := n.variables[name]
+	switch {
+	case isKnown && depth == maxMaps:
+		return nil, "More than 10 maps look each other up."
+	case isKnown:
+		return n.mapped(v, depth+1)
+	case !ok:
+		return nil, "A policy has nothing like nginx' $" + name + "."
+	}
+	if p.Kind == request.KindHeader {
+		p.Name = strings.ReplaceAll(p.Name, "_", "-")
+	}
+	f.parts = []request.Part{p}
+	return []keyForm{f}, ""
+}

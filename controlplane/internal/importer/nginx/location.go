@@ -1,0 +1,175 @@
+package nginx
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
+)
+
+// location is one location of nginx.
+type location struct {
+	*scope
+	block    []*nginxconf.Directive
+	modifier string // =, ^~, ~, ~* or empty
+	text     string
+	path     request.Pattern
+}
+
+func newLocation(d *nginxconf.Directive) *location {
+	l := &location{block: d.Block, modifier: d.Arg(0), text: d.Arg(1)}
+	if len(d.Args) == 1 {
+		l.text = d.Arg(0)
+		l.modifier = ""
+		for _, modifier := range []string{"=", "^~", "~*", "~"} {
+			if text, ok := strings.CutPrefix(l.text, modifier); ok {
+				l.modifier = modifier
+				l.text = text
+				break
+			}
+		}
+	}
+	return l
+}
+
+func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
+
+// readLocations adds the locations of a block. Behind says that a location around the block has
+// expressions beside it.
+func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, behind bool) {
+	var list []*location
+	blocks := nginxconf.Named(block, "location")
+	if n.areTooMany(blocks) {
+		return
+	}
+	for _, d := range blocks {
+		l := newLocation(d)
+		if strings.HasPrefix(l.text, "@") { // no client asks for it
+			continue
+		}
+		l.scope = n.newScope(s, "location "+strings.Join(d.Args, " "), d.Block)
+		l.selectPath()
+		if behind && l.isRegex() {
+			l.CannotMatch("nginx tries it before the expressions of the locations around it")
+		}
+		list = append(list, l)
+	}
+	for i, l := range list {
+		for j, o := range list {
+			if i != j && !o.path.Apart(l.path) && o.winsOver(l, j < i) {
+				l.loseTo(o.scope)
+			}
+		}
+		l.checkPrefixes(list)
+		s.inner = append(s.inner, l.scope)
+	}
+	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
+	for _, l := range list {
+		n.readLocations(l.scope, l.block, behind || hasRegex && l.modifier == "")
+	}
+}
+
+// winsOver reports whether nginx takes the location for the requests that fit both: an exact one, then
+// the longest prefix if it has ^~, then the first expression, then the longest prefix.
+func (l *location) winsOver(other *location, isFirst bool) bool {
+	switch {
+	case l.modifier == "=" || other.modifier == "=":
+		return l.modifier == "="
+	case l.isRegex() && other.isRegex():
+		return isFirst
+	case l.isRegex():
+		return other.modifier != "^~"
+	case other.isRegex():
+		return l.modifier == "^~"
+	}
+	return len(l.text) > len(other.text)
+}
+
+// checkPrefixes finds what no exemption can say: an expression that holds below a prefix with ^~ again,
+// because a longer prefix has no ^~.
+func (l *location) checkPrefixes(list []*location) {
+	if !l.isRegex() {
+		return
+	}
+	for _, wide := range list {
+		for _, narrow := range list {
+			isBelow := narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text)
+			if wide.modifier == "^~" && isBelow && !wide.path.Apart(l.path) {
+				l.CannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
+			}
+		}
+	}
+}
+
+// selectPath selects the requests of a location.
+func (l *location) selectPath() {
+	switch {
+	case l.isRegex():
+		var ok bool
+		l.path, ok = searched(l.text, l.modifier == "~*")
+		if !ok {
+			l.CannotMatch("RE2 has no expression like " + l.text)
+			return
+		}
+	case l.modifier == "=":
+		l.path = request.Exact(l.text)
+	default:
+		l.path = request.Prefix(l.text, false)
+	}
+	if l.path != request.AnyPath {
+		l.Match = request.FullPath.Matching(l.path)
+	}
+}
+
+// searched is the pattern for the texts in which nginx finds a match of an expression.
+func searched(text string, fold bool) (p request.Pattern, ok bool) {
+	if _, err := regexp.Compile(text); err != nil {
+		return request.Pattern{}, false
+	}
+	behind, isBegun := strings.CutPrefix(text, "^")
+	before, isEnded := strings.CutSuffix(behind, "$")
+	isEnded = isEnded && !strings.HasSuffix(before, `\`)
+	switch {
+	case hasBranches(text):
+		text = ".*(?:" + text + ").*"
+	default:
+		text = behind
+		if isEnded {
+			text = before
+		}
+		if !isBegun {
+			text = ".*" + text
+		}
+		if !isEnded {
+			text += ".*"
+		}
+	}
+	if fold {
+		text = "(?i)" + text
+	}
+	return request.Expression(text), true
+}
+
+// hasBranches reports whether an expression has a | outside of groups and classes.
+func hasBranches(text string) bool {
+	depth, inClass := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			i++
+		case inClass:
+			inClass = c != ']'
+		case c == '[':
+			inClass = true
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '|' && depth == 0:
+			return true
+		}
+	}
+	return false
+}

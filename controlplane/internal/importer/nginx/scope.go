@@ -1,0 +1,141 @@
+package nginx
+
+import (
+	"slices"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
+)
+
+// scope is what nginx inherits limits by: http, a server or a location. Its selection is for its
+// requests among those of the scope around it.
+type scope struct {
+	request.Selection
+	limits map[string]limits // by kind
+	inner  []*scope
+	wins   []*scope // scopes beside it that win: nginx gives them the requests that fit both
+	what   string   // for messages
+}
+
+// limits are the limits of a kind that hold in a scope, with their settings.
+type limits struct {
+	list   []*nginxconf.Directive
+	status uint64
+	dryRun bool
+}
+
+func (l limits) same(other limits) bool {
+	settings := l.status == other.status && l.dryRun == other.dryRun
+	return slices.Equal(l.list, other.list) && (settings || len(l.list) == 0)
+}
+
+// isWhole reports whether all requests of the scope around it are in the scope, or in one that wins.
+func (s *scope) isWhole() bool { return len(s.Match)+len(s.WhyOff) == 0 }
+
+// isUniform reports whether the limits of a kind are the same in all scopes within it.
+func (s *scope) isUniform(kind string, limits limits) bool {
+	differs := func(c *scope) bool { return !c.isUniform(kind, limits) }
+	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
+}
+
+// withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that
+// win over one of these.
+func (s *scope) withOwnRules(kind string) []*scope {
+	hasOwn := map[*scope]bool{}
+	var add func(c *scope)
+	add = func(c *scope) {
+		if !hasOwn[c] {
+			hasOwn[c] = true
+			for _, winner := range c.wins {
+				add(winner)
+			}
+		}
+	}
+	for _, c := range s.inner {
+		if !c.isUniform(kind, s.limits[kind]) {
+			add(c)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(s.inner), func(c *scope) bool { return !hasOwn[c] })
+}
+
+// exemptScope exempts the requests of another scope from the selection.
+func exemptScope(s *request.Selection, c *scope) {
+	switch {
+	case len(c.WhyOff) > 0:
+		s.Cannot("It should leave out the requests of the " + c.what + ". " + c.WhyOff[0])
+	case len(c.Match) > 0:
+		s.Exempt = append(s.Exempt, c.Match)
+	}
+}
+
+// loseTo leaves requests that fit another scope too to that one.
+func (s *scope) loseTo(winner *scope) {
+	s.wins = append(s.wins, winner)
+	exemptScope(&s.Selection, winner)
+}
+
+// readHTTPScope reads the scopes of an http block.
+func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
+	unlimited := limits{status: 503} // as nginx answers by default
+	http := &scope{what: "http block"}
+	http.limits = map[string]limits{limitReq: unlimited, limitConn: unlimited}
+	n.readLimits(http, block)
+	n.readServers(http, nginxconf.Named(block, "server"))
+	if len(http.inner) == 0 { // a part of a server
+		n.readLocations(http, block, false)
+	}
+	return http
+}
+
+// readLimits sets the limits of a scope that has those of the scope around it. Limits of a scope
+// replace those around it, and so does each setting.
+func (n *reader) readLimits(s *scope, block []*nginxconf.Directive) {
+	for _, kind := range []string{limitReq, limitConn} {
+		l := s.limits[kind]
+		if own := nginxconf.Named(block, kind); len(own) > 0 {
+			l.list = own
+		}
+		for _, d := range nginxconf.Named(block, kind+"_status") {
+			status, err := strconv.ParseUint(d.Arg(0), 10, 32)
+			if err != nil || status < 400 || status > 599 {
+				n.Fail(placeOf(d), "must be a status from 400 to 599")
+			}
+			l.status = status
+		}
+		for _, d := range nginxconf.Named(block, kind+"_dry_run") {
+			l.dryRun = d.Arg(0) == "on"
+		}
+		if answersItself(block) {
+			l.list = nil
+		}
+		s.limits[kind] = l
+	}
+}
+
+// answersItself reports whether nginx answers all requests of a block before it looks at limits.
+func answersItself(block []*nginxconf.Directive) bool {
+	return len(nginxconf.Named(block, "return"))+len(nginxconf.Named(block, "internal")) > 0
+}
+
+// newScope makes a scope within another one, with the limits of a block.
+func (n *reader) newScope(outer *scope, what string, block []*nginxconf.Directive) *scope {
+	c := &scope{what: what, limits: map[string]limits{}}
+	for kind, l := range outer.limits {
+		c.limits[kind] = l
+	}
+	n.readLimits(c, block)
+	return c
+}
+
+// maxBeside bounds the servers, and the locations of one block: each is compared with each other.
+const maxBeside = 1000
+
+func (n *reader) areTooMany(blocks []*nginxconf.Directive) bool {
+	if len(blocks) <= maxBeside {
+		return false
+	}
+	n.Fail(placeOf(blocks[maxBeside]), "there are more than 1000 of them beside each other: give those with limits")
+	return true
+}

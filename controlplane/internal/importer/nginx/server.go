@@ -1,0 +1,180 @@
+package nginx
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
+)
+
+// server is one server of nginx. It has the names that no server before it has.
+type server struct {
+	*scope
+	names     []string
+	ports     []string
+	isDefault []string // ports for which it is the default server
+	answers   bool     // without a look at limits
+	at        source.Place
+}
+
+func readServer(d *nginxconf.Directive) *server {
+	s := &server{answers: answersItself(d.Block), at: placeOf(d)}
+	for _, names := range nginxconf.Named(d.Block, "server_name") {
+		for _, name := range names.Args {
+			name = strings.ToLower(name)
+			if bare, isBoth := strings.CutPrefix(name, "."); isBoth {
+				s.names = append(s.names, bare, "*."+bare)
+			} else if name != "" && name != "_" {
+				s.names = append(s.names, name)
+			}
+		}
+	}
+	for _, l := range nginxconf.Named(d.Block, "listen") {
+		s.ports = append(s.ports, portOf(l.Arg(0)))
+		if slices.Contains(l.Args, "default_server") || slices.Contains(l.Args, "default") {
+			s.isDefault = append(s.isDefault, portOf(l.Arg(0)))
+		}
+	}
+	if len(s.ports) == 0 {
+		s.ports = []string{"80"}
+	}
+	return s
+}
+
+// portOf is the port of what a server listens on, or the path of a Unix socket.
+func portOf(address string) string {
+	colon := strings.LastIndexByte(address, ':')
+	switch {
+	case strings.HasPrefix(address, "unix:"):
+		return address
+	case colon >= 0 && !strings.HasSuffix(address, "]"):
+		return address[colon+1:]
+	case request.HasOnly(address, "0123456789"):
+		return address
+	}
+	return "80"
+}
+
+// readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A
+// policy knows the host alone: of servers with one name it takes the first that has limits.
+func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
+	if n.areTooMany(blocks) {
+		return
+	}
+	var list []*server
+	for _, d := range blocks {
+		s := readServer(d)
+		s.scope = n.newScope(http, "server "+strings.Join(s.names, " "), d.Block)
+		n.readLocations(s.scope, d.Block, false)
+		list = append(list, s)
+	}
+	first := n.defaultServer(list)
+	n.dropKnownNames(list)
+	for _, s := range list {
+		s.selectHosts(s == first)
+	}
+	for _, s := range list {
+		if s != first && len(s.names) == 0 {
+			continue
+		}
+		for _, o := range list {
+			if o != s && len(o.names) > 0 && (s == first || o.isNarrower(s)) {
+				s.loseTo(o.scope)
+			}
+		}
+		http.inner = append(http.inner, s.scope)
+	}
+	n.noteServerName(list)
+}
+
+// defaultServer is the server for hosts that no server names: the first default that has limits of
+// the ports.
+func (n *reader) defaultServer(list []*server) (first *server) {
+	byPort := map[string]*server{}
+	var ports []string
+	for _, s := range list {
+		for _, port := range s.ports {
+			if byPort[port] == nil {
+				ports = append(ports, port)
+			}
+			if byPort[port] == nil || slices.Contains(s.isDefault, port) {
+				byPort[port] = s
+			}
+		}
+	}
+	for _, port := range ports {
+		if s := byPort[port]; first == nil || first.answers && !s.answers {
+			first = s
+		}
+	}
+	for _, port := range ports {
+		if s := byPort[port]; s != first && !s.answers {
+			n.Note(s.at, "nginx chooses the server by the port too, and a policy does not see it: for hosts that no server "+
+				"names, the rules are those of another server")
+		}
+	}
+	return first
+}
+
+// dropKnownNames takes the names from a server that another one has: first come those with limits.
+func (n *reader) dropKnownNames(list []*server) {
+	owner := map[string]*server{}
+	for _, answers := range []bool{false, true} {
+		for _, s := range list {
+			if s.answers != answers {
+				continue
+			}
+			s.names = slices.DeleteFunc(s.names, func(name string) bool {
+				other := owner[name]
+				if other == nil {
+					owner[name] = s
+				}
+				isKnown := other != nil && other != s
+				if isKnown && !s.answers {
+					n.Note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the rules "+
+						"are those of the server before it")
+				}
+				return isKnown
+			})
+		}
+	}
+}
+
+// selectHosts selects the requests of a server.
+func (s *server) selectHosts(isDefault bool) {
+	if isDefault {
+		return
+	}
+	var hosts []request.Pattern
+	for _, name := range s.names {
+		if !request.IsHost(strings.TrimPrefix(name, "*.")) {
+			s.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
+			continue
+		}
+		hosts = append(hosts, request.Exact(name))
+	}
+	if len(hosts) > 0 {
+		s.Match = request.Host.Matching(hosts...)
+	}
+}
+
+// isNarrower reports whether the server has a name that one of the other's wildcards has too.
+func (s *server) isNarrower(other *server) bool {
+	return slices.ContainsFunc(s.names, func(name string) bool {
+		return slices.ContainsFunc(other.names, func(wide string) bool {
+			end, isWildcard := strings.CutPrefix(wide, "*")
+			return isWildcard && strings.HasSuffix(strings.TrimPrefix(name, "*"), end) && name != wide
+		})
+	})
+}
+
+// noteServerName says when $server_name of nginx is another text than the host.
+func (n *reader) noteServerName(list []*server) {
+	for i, s := range list {
+		if i > 0 || len(s.names) != 1 || strings.HasPrefix(s.names[0], "*") {
+			n.serverNote = "nginx counts the hosts of one server together. Here each host counts by itself."
+		}
+	}
+}

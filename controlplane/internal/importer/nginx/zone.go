@@ -1,0 +1,117 @@
+package nginx
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// zone is what a limit_req_zone or a limit_conn_zone says.
+type zone struct {
+	draft.Numbers // of a limit_req_zone, without burst
+	name          string
+	key           string
+	capacity      uint64 // 0 = the default
+	at            source.Place
+	used          []draft.Numbers // by its limits, each once
+}
+
+// readZone reads limit_req_zone KEY zone=NAME:SIZE rate=RATE, or limit_conn_zone without a rate.
+func (n *reader) readZone(d *nginxconf.Directive) {
+	z := &zone{key: d.Arg(0), at: placeOf(d), Numbers: draft.Numbers{Algorithm: "token_bucket"}}
+	kind := strings.TrimSuffix(d.Name, "_zone")
+	for _, arg := range d.Args[min(1, len(d.Args)):] {
+		switch name, value, _ := strings.Cut(arg, "="); {
+		case name == "zone":
+			var size string
+			z.name, size, _ = strings.Cut(value, ":")
+			z.capacity = capacityOf(size)
+		case name == "rate" && kind == limitReq:
+			n.readRate(z, value)
+		case arg == "sync":
+			n.Note(z.at, "sync: each Envoy counts for itself, and --scope cluster makes rules that count over all")
+		default:
+			n.Fail(z.at, "unknown parameter "+strconv.Quote(arg))
+		}
+	}
+	if kind == limitConn {
+		z.Algorithm = "concurrency"
+	}
+	switch id := kind + " " + z.name; {
+	case z.name == "" || z.key == "":
+		n.Fail(z.at, "needs a key and zone=NAME:SIZE")
+	case n.zones[id] != nil:
+		n.Fail(z.at, "there is a zone "+z.name+" already")
+	case kind == limitReq && z.Requests == 0:
+		n.Fail(z.at, "needs a rate of at least 1r/m")
+	default:
+		n.zones[id] = z
+	}
+}
+
+// readRate reads a rate such as 10r/s or 30r/m.
+func (n *reader) readRate(z *zone, text string) {
+	z.Per = "1s"
+	number, ok := strings.CutSuffix(text, "r/s")
+	if !ok {
+		z.Per = "1m"
+		number, ok = strings.CutSuffix(text, "r/m")
+	}
+	requests, err := strconv.ParseUint(number, 10, 32)
+	if !ok || err != nil {
+		n.Fail(z.at, "rate must be a number of requests such as 10r/s or 30r/m, not "+strconv.Quote(text))
+	}
+	z.Requests = requests
+}
+
+// keysPerMiB is how many keys nginx has room for in a MiB of a zone, each in 128 bytes.
+const keysPerMiB = 8192
+
+// defaultCapacity is the capacity of a rule that says none.
+const defaultCapacity = 65536
+
+// capacityOf is the number of keys of a zone; 0 if the default of a policy has as much room.
+func capacityOf(size string) uint64 {
+	number, isMega := strings.CutSuffix(strings.ToLower(size), "m")
+	mega, err := strconv.ParseUint(number, 10, 32)
+	if keys := mega * keysPerMiB; err == nil && isMega && keys > defaultCapacity {
+		return min(keys, policy.MaxCapacity)
+	}
+	return 0
+}
+
+// zoneOf is the zone that a limit names; nil, and a problem, if there is none of that kind.
+func (n *reader) zoneOf(kind string, d *nginxconf.Directive) *zone {
+	name := d.Arg(0)
+	if kind == limitReq {
+		name = ""
+		for _, arg := range d.Args {
+			if zone, ok := strings.CutPrefix(arg, "zone="); ok {
+				name = zone
+			}
+		}
+	}
+	z := n.zones[kind+" "+name]
+	if z == nil {
+		n.Fail(placeOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
+	}
+	return z
+}
+
+// noteZones notes the zones that no limit uses, or limits with other numbers than each other's.
+func (n *reader) noteZones() {
+	for _, z := range n.zones {
+		switch {
+		case len(z.used) == 0:
+			n.Note(z.at, "no limit uses the zone "+z.name)
+		case len(z.used) > 1:
+			n.Note(z.at, "nginx counts all requests of the zone "+z.name+" together. Here those with another burst or "+
+				"limit count apart.")
+		}
+	}
+}

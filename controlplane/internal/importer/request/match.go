@@ -1,0 +1,126 @@
+package request
+
+import (
+	"maps"
+	"slices"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of
+// its patterns. A match is not changed once it is made.
+type Match map[PartID][]Pattern
+
+// Matching is the match in which the part must fit one of the patterns.
+func (p Part) Matching(patterns ...Pattern) Match { return Match{p.ID(): patterns} }
+
+// Of are the patterns that a part must fit one of; none if there is no condition on it.
+func (m Match) Of(p Part) []Pattern { return m[p.ID()] }
+
+// MarshalYAML writes the match on a line.
+func (m Match) MarshalYAML() (any, error) {
+	headers := map[string]string{}
+	for id, values := range m {
+		if id.kind == KindHeader {
+			headers[id.name] = values[0].notation(HeaderPart(id.name))
+		}
+	}
+	var paths []string
+	for _, p := range m.Of(FullPath) {
+		paths = append(paths, p.notation(FullPath))
+	}
+	return Flow(struct {
+		Hosts     []string          `yaml:"hosts,omitempty"`
+		Methods   []string          `yaml:"methods,omitempty"`
+		Paths     []string          `yaml:"paths,omitempty"`
+		Headers   map[string]string `yaml:"headers,omitempty"`
+		ClientIPs []string          `yaml:"client_ips,omitempty"`
+	}{m.texts(Host), m.texts(Method), paths, headers, m.texts(ClientIP)}), nil
+}
+
+// texts are the texts of a part's patterns.
+func (m Match) texts(p Part) (list []string) {
+	for _, v := range m.Of(p) {
+		list = append(list, v.Text)
+	}
+	return list
+}
+
+// Equal reports whether two matches have the same conditions.
+func (m Match) Equal(other Match) bool { return maps.EqualFunc(m, other, slices.Equal[[]Pattern]) }
+
+// Without is the match without the conditions that another one has too.
+func (m Match) Without(other Match) Match {
+	left := maps.Clone(m)
+	maps.DeleteFunc(left, func(id PartID, values []Pattern) bool { return slices.Equal(values, other[id]) })
+	return left
+}
+
+// And is the match with the conditions of both. Of two paths it takes the narrower one. If both have
+// different conditions on another part, it keeps the condition of m and is not ok.
+func (m Match) And(other Match) (both Match, ok bool) {
+	both = Match{}
+	ok = true
+	maps.Copy(both, m)
+	for id, more := range other {
+		has := m[id]
+		isPath := id.kind == KindPath && len(has) == 1 && len(more) == 1
+		switch {
+		case has == nil, isPath && more[0].Within(has[0]):
+			both[id] = more
+		case slices.Equal(has, more), isPath && has[0].Within(more[0]):
+		default:
+			ok = false
+		}
+	}
+	return both, ok
+}
+
+// Joined has the exemptions by one list, such as paths, in one exemption.
+func Joined(list []Match) (short []Match) {
+	index := map[PartID]int{} // in short, of the exemption by a part
+	for _, m := range list {
+		for id, values := range m {
+			i, isKnown := index[id]
+			isList := len(m) == 1 && id.kind != KindHeader
+			switch {
+			case !isList:
+				short = append(short, m)
+			case isKnown:
+				short[i] = Match{id: AppendNew(short[i][id], values)}
+			default:
+				index[id] = len(short)
+				short = append(short, m)
+			}
+			break
+		}
+	}
+	return short
+}
+
+// AppendNew adds the patterns that the list does not have.
+func AppendNew(list, more []Pattern) []Pattern {
+	list = slices.Clone(list)
+	for _, p := range more {
+		if !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Encoded is a value as YAML.
+func Encoded(v any) *yaml.Node {
+	n := &yaml.Node{}
+	if err := n.Encode(v); err != nil {
+		panic(err) // texts, numbers and lists of them
+	}
+	return n
+}
+
+// Flow is a value as YAML on one line.
+func Flow(v any) *yaml.Node {
+	n := Encoded(v)
+	n.Style |= yaml.FlowStyle
+	return n
+}

@@ -1,0 +1,204 @@
+package request
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Part is a part of a request, for a rule's key or match.
+type Part struct {
+	Kind   PartKind
+	Name   string // of a header or query parameter
+	V4, V6 int    // of client_ip
+	Path   []string
+	query  bool // of a path: Envoy compares it with its query
+	masked bool // of client_ip: its values may be networks of any size
+}
+
+// PartKind is what a part is, as the policy names it.
+type PartKind string
+
+// The kinds of parts.
+const (
+	KindHeader   PartKind = "header"
+	KindQuery    PartKind = "query"
+	KindCookie   PartKind = "cookie"
+	KindClientIP PartKind = "client_ip"
+	KindPath     PartKind = "path"
+	kindMethod   PartKind = "method"
+	KindHost     PartKind = "host"
+	KindProperty PartKind = "property"
+)
+
+// The parts that have no name.
+var (
+	ClientIP = Part{Kind: KindClientIP, V4: 32, V6: 128}
+	MaskedIP = Part{Kind: KindClientIP, V4: 32, V6: 128, masked: true}
+	FullPath = Part{Kind: KindPath}
+	Method   = Part{Kind: kindMethod}
+	Host     = Part{Kind: KindHost}
+
+	ConnectionID = Part{Kind: KindProperty, Path: []string{"connection", "id"}}
+)
+
+// HeaderPart is the part for a header or for one of Envoy's pseudo headers.
+func HeaderPart(name string) Part {
+	name = strings.ToLower(name)
+	switch name {
+	case ":path":
+		return Part{Kind: KindPath, query: true}
+	case ":method":
+		return Method
+	case ":authority", "host":
+		return Host
+	}
+	return Part{Kind: KindHeader, Name: name}
+}
+
+// IsHeaderName reports whether a header may have this name, in lower case.
+func IsHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
+
+// PartID tells parts apart in a match, which has a list of patterns for each. It is the same for client
+// addresses of all prefix lengths, and for a path with and without its query.
+type PartID struct {
+	kind PartKind
+	name string // of a header
+}
+
+// ID is what a match has the patterns of the part by.
+func (p Part) ID() PartID { return PartID{p.Kind, p.Name} }
+
+// Is reports whether two parts are the same part of a request.
+func (p Part) Is(q Part) bool {
+	return p.Kind == q.Kind && p.Name == q.Name && p.V4 == q.V4 && p.V6 == q.V6 && slices.Equal(p.Path, q.Path)
+}
+
+// String names the part in messages.
+func (p Part) String() string { return strings.TrimSpace(string(p.Kind) + " " + p.Name) }
+
+// MarshalYAML writes the part as an item of a rule's key.
+func (p Part) MarshalYAML() (any, error) {
+	switch p.Kind {
+	case KindClientIP:
+		return map[PartKind]any{p.Kind: map[string]int{"v4_prefix": p.V4, "v6_prefix": p.V6}}, nil
+	case KindPath:
+		return map[PartKind]any{p.Kind: "full"}, nil
+	case KindProperty:
+		return map[PartKind]any{p.Kind: p.Path}, nil
+	case KindHeader, KindQuery, KindCookie:
+		return map[PartKind]any{p.Kind: p.Name}, nil
+	case kindMethod, KindHost:
+	}
+	return string(p.Kind), nil
+}
+
+// MayBeMissing reports whether a request may lack the part.
+func (p Part) MayBeMissing() bool {
+	return p.Kind == KindHeader || p.Kind == KindQuery || p.Kind == KindCookie
+}
+
+// NetworkOf is the network of a text, which may be an address.
+func NetworkOf(text string) (network netip.Prefix, ok bool) {
+	if ip, err := netip.ParseAddr(text); err == nil {
+		ip = ip.Unmap().WithZone("")
+		return netip.PrefixFrom(ip, ip.BitLen()), true
+	}
+	network, err := netip.ParsePrefix(text)
+	return network.Masked(), err == nil
+}
+
+// IsNever reports whether no request has a value of the part that fits the pattern.
+func (p Part) IsNever(v Pattern) bool {
+	switch {
+	case p.Kind == KindPath:
+		return (v.Kind == Exactly || v.Kind == WithWildcards) && !v.beginsPath() && v.Text != "*" // the path of OPTIONS
+	case p.Kind == KindClientIP && v.Kind == Exactly:
+		network, ok := NetworkOf(v.Text)
+		bits := p.V6
+		if network.Addr().Is4() {
+			bits = p.V4
+		}
+		return !ok || !p.masked && network.Bits() != bits
+	}
+	return false
+}
+
+// fit returns the pattern that does the same in a policy, where paths come without
+// their query, hosts without a port, and addresses in one spelling. It is not ok
+// if there is none.
+func (p Part) fit(v Pattern) (fit Pattern, ok bool) {
+	ok = true
+	switch {
+	case p.Kind == KindPath:
+		if p.query {
+			v, _, ok = v.ofPath()
+		}
+		return v, ok && (v.Kind == AnyValue || v.Kind == ByExpression || v.beginsPath() && !strings.Contains(v.Text, "?"))
+	case v.Kind != Exactly:
+	case p.Kind == KindHost:
+		v.Text = WithoutPort(v.Text)
+	case p.Kind == KindClientIP:
+		network, isNetwork := NetworkOf(v.Text)
+		ok = isNetwork
+		switch {
+		case network.IsSingleIP():
+			v.Text = network.Addr().String()
+		case ok:
+			v.Text = network.String()
+		}
+	}
+	return v, ok
+}
+
+// AsOverride writes a pattern over the part as overrides have it. It is not ok if
+// no override can say it.
+func (p Part) AsOverride(v Pattern) (text string, ok bool) {
+	v, ok = p.fit(v)
+	return v.notation(p), ok
+}
+
+// Restrict is a match in which the part fits a pattern too. It is not ok if no match can
+// say that.
+func (p Part) Restrict(m Match, v Pattern) (restricted Match, ok bool) {
+	if v.Kind == AnyValue {
+		return m, true
+	}
+	v, ok = p.fit(v)
+	switch p.Kind {
+	case KindHeader:
+		return m.And(p.Matching(v))
+	case KindPath:
+	case kindMethod:
+		ok = v.Kind == Exactly && HasOnly(v.Text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case KindHost:
+		ok = v.Kind == Exactly && IsHost(v.Text)
+	default:
+		ok = ok && p.Kind == KindClientIP && v.Kind == Exactly
+	}
+	if !ok || m.Of(p) != nil {
+		return m, false
+	}
+	return m.And(p.Matching(v))
+}
+
+// IsHost reports whether text is a name that hosts of a match may have.
+func IsHost(text string) bool {
+	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
+}
+
+// HasOnly reports whether text has only these characters, and at least one.
+func HasOnly(text, characters string) bool { return text != "" && strings.Trim(text, characters) == "" }
+
+// WithoutPort cuts ":8080" from a host.
+func WithoutPort(text string) string {
+	if colon := strings.LastIndexByte(text, ':'); colon >= 0 && !strings.HasSuffix(text, "]") {
+		if _, err := strconv.ParseUint(text[colon+1:], 10, 16); err == nil {
+			return text[:colon]
+		}
+	}
+	return text
+}

@@ -1,0 +1,260 @@
+package request
+
+import (
+	"regexp"
+	"regexp/syntax"
+	"strings"
+)
+
+// Pattern says which values of a part of a request fit.
+type Pattern struct {
+	Kind PatternKind
+	Text string // as the configuration has it; of an expression the expression
+}
+
+// PatternKind is how a pattern is written.
+type PatternKind uint8
+
+// The kinds of patterns.
+const (
+	AnyValue      PatternKind = iota // every value, and none: no condition on the part
+	Exactly                          // the text
+	WithWildcards                    // the text, in which each * stands for any text, as in envoyproxy/ratelimit
+	PathOrBelow                      // of a path: the text, and what follows a / behind it
+	ByExpression                     // what RE2 matches as a whole
+	Missing                          // none: the part is missing
+)
+
+// Exact fits the text alone.
+func Exact(text string) Pattern { return Pattern{Exactly, text} }
+
+// wildcard fits what the text is with anything in place of each *.
+func wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
+
+// OrBelow fits a path and what is below it: /a and /a/b, but not /ab.
+func OrBelow(path string) Pattern { return Pattern{PathOrBelow, path} }
+
+// Expression fits what RE2 matches as a whole.
+func Expression(text string) Pattern { return Pattern{ByExpression, text} }
+
+// The patterns that need no text.
+var (
+	Present = wildcard("*")          // whatever value is there
+	Absent  = Pattern{Kind: Missing} // none
+	AnyPath = wildcard("/*")
+)
+
+// ExactAll has a pattern for each text.
+func ExactAll(texts []string) (list []Pattern) {
+	for _, text := range texts {
+		list = append(list, Exact(text))
+	}
+	return list
+}
+
+// Text fits the text alone, and with ignoreCase in upper or lower case.
+func Text(text string, ignoreCase bool) Pattern { return surrounded("", text, "", ignoreCase) }
+
+// Prefix fits what begins with the text.
+func Prefix(text string, ignoreCase bool) Pattern { return surrounded("", text, "*", ignoreCase) }
+
+// Suffix fits what ends with the text.
+func Suffix(text string, ignoreCase bool) Pattern { return surrounded("*", text, "", ignoreCase) }
+
+// Containing fits what has the text in it.
+func Containing(text string, ignoreCase bool) Pattern { return surrounded("*", text, "*", ignoreCase) }
+
+// surrounded fits the text with anything where there is a * before or behind it. A text that has a * itself
+// needs an expression, and so has one of which the case is ignored.
+func surrounded(before, text, behind string, ignoreCase bool) Pattern {
+	hasCase := strings.ToLower(text) != strings.ToUpper(text)
+	ignoreCase = ignoreCase && hasCase
+	switch {
+	case before+behind == "" && !ignoreCase:
+		return Exact(text)
+	case !ignoreCase && !strings.Contains(text, "*"):
+		return wildcard(before + text + behind)
+	}
+	re := strings.Replace(before, "*", ".*", 1) + regexp.QuoteMeta(text) + strings.Replace(behind, "*", ".*", 1)
+	if ignoreCase {
+		re = "(?i)" + re
+	}
+	return Expression(re)
+}
+
+// Regexp is the pattern as an expression of RE2 for the whole text.
+func (p Pattern) Regexp() string {
+	switch p.Kind {
+	case WithWildcards:
+		parts := strings.Split(p.Text, "*")
+		for i := range parts {
+			parts[i] = regexp.QuoteMeta(parts[i])
+		}
+		return strings.Join(parts, ".*")
+	case PathOrBelow:
+		return regexp.QuoteMeta(p.Text) + "(/.*)?"
+	case ByExpression:
+		return p.Text
+	case Exactly, AnyValue, Missing:
+	}
+	return regexp.QuoteMeta(p.Text)
+}
+
+// Matches reports whether a text fits.
+func (p Pattern) Matches(text string) bool {
+	switch p.Kind {
+	case AnyValue:
+		return true
+	case Exactly:
+		return p.Text == text
+	case WithWildcards:
+		return fitsWildcards(strings.Split(p.Text, "*"), text)
+	case PathOrBelow:
+		return text == p.Text || strings.HasPrefix(text, p.Text+"/")
+	case ByExpression, Missing:
+	}
+	re, err := regexp.Compile("^(?s:" + p.Regexp() + ")$")
+	return err == nil && p.Kind == ByExpression && re.MatchString(text)
+}
+
+// fitsWildcards reports whether a text is the parts in their order, with
+// anything between them.
+func fitsWildcards(parts []string, text string) bool {
+	first, last := parts[0], parts[len(parts)-1]
+	if len(text) < len(first)+len(last) || !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
+		return false
+	}
+	text = text[len(first) : len(text)-len(last)]
+	for _, between := range parts[1 : len(parts)-1] {
+		_, after, found := strings.Cut(text, between)
+		if !found {
+			return false
+		}
+		text = after
+	}
+	return true
+}
+
+// Begin is the text that all values begin with. If it is all that the pattern says, two such
+// patterns have no value in common, or one has all of the other's.
+func (p Pattern) Begin() (text string, isAll bool) {
+	switch p.Kind {
+	case Exactly, PathOrBelow:
+		return p.Text, true
+	case WithWildcards:
+		before, after, _ := strings.Cut(p.Text, "*")
+		return before, after == ""
+	case AnyValue, ByExpression, Missing:
+	}
+	return "", false
+}
+
+// Within reports whether every text that fits p fits q. A true answer is sure. A false one may be wrong,
+// and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
+func (p Pattern) Within(q Pattern) bool {
+	if q.Kind == AnyValue || p == q {
+		return true
+	}
+	if p.Kind == Exactly {
+		return q.Matches(p.Text)
+	}
+	begin, _ := p.Begin()
+	wider, isAll := q.Begin()
+	switch {
+	case begin == "" || !isAll:
+		return false
+	case q.Kind == PathOrBelow:
+		return p.Kind == PathOrBelow && begin == wider || strings.HasPrefix(begin, wider+"/")
+	}
+	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
+}
+
+// Apart reports whether no text fits both. A true answer is sure. A false one may be wrong, and costs an
+// exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong limit.
+func (p Pattern) Apart(q Pattern) bool {
+	begin, isAll := p.Begin()
+	other, isAllOther := q.Begin()
+	switch {
+	case p.Kind == Exactly:
+		return !q.Matches(p.Text)
+	case q.Kind == Exactly:
+		return !p.Matches(q.Text)
+	case isAll && isAllOther:
+		return !p.Within(q) && !q.Within(p)
+	}
+	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
+}
+
+// notation writes the pattern as a policy writes patterns over the part: those of
+// paths have no *suffix.
+func (p Pattern) notation(of Part) string {
+	plain := strings.Trim(p.Text, "*")
+	isPlain := !strings.Contains(plain, "*") && (plain == "" || !strings.ContainsRune("!=~", rune(plain[0])))
+	switch {
+	case p.Kind == Missing:
+		return "!"
+	case p.Kind == AnyValue, p == Present:
+		return "*"
+	case p.Kind == Exactly && isPlain && plain == p.Text && plain != "":
+		return plain
+	case p.Kind == Exactly:
+		return "=" + p.Text
+	case p.Kind == WithWildcards && isPlain && (p.Text == plain+"*" || p.Text == "*"+plain && of.Kind != KindPath):
+		return p.Text
+	}
+	return "~" + p.Regexp()
+}
+
+// beginsPath reports whether a path may begin as a text does.
+func (p Pattern) beginsPath() bool {
+	return strings.HasPrefix(p.Text, "/") || p.Kind == WithWildcards && strings.HasPrefix(p.Text, "*")
+}
+
+// ofPath is the pattern of the path for one of :path, which has the query too. Same says that the
+// query makes no difference. It is not ok if the pattern is about the query, or may be.
+func (p Pattern) ofPath() (path Pattern, same, ok bool) {
+	switch p.Kind {
+	case Exactly:
+		return p, false, !strings.ContainsAny(p.Text, "?#")
+	case WithWildcards:
+		begin, isAll := p.Begin()
+		return p, true, isAll && !strings.ContainsAny(begin, "?#")
+	case ByExpression:
+		return ofPathExpression(p.Text)
+	case AnyValue, PathOrBelow, Missing:
+	}
+	return p, true, true
+}
+
+// ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
+// any query; elsewhere it may take a part of one.
+func ofPathExpression(text string) (path Pattern, same, ok bool) {
+	text = strings.TrimPrefix(text, "^")
+	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow { // as Envoy Gateway writes a prefix
+		path = Expression(begin + "(/.*)?")
+		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
+			path = OrBelow(string(re.Rune))
+		}
+		return path, !strings.Contains(begin, "|"), !seesQuery(begin)
+	}
+	text = strings.TrimSuffix(text, "$")
+	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
+		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
+			return Expression(begin), true, !seesQuery(begin)
+		}
+	}
+	begin, takesRest := strings.CutSuffix(text, ".*")
+	return Expression(text), takesRest && !strings.Contains(text, "|"), !seesQuery(begin)
+}
+
+// isPlainText reports whether an expression matches one text alone, in one case.
+func isPlainText(re *syntax.Regexp) bool {
+	return re.Op == syntax.OpLiteral && re.Flags&syntax.FoldCase == 0
+}
+
+// seesQuery reports whether an expression may be about what follows a path.
+func seesQuery(text string) bool {
+	plain := strings.TrimPrefix(text, "(?i)")
+	return strings.Contains(plain, `\?`) || strings.Contains(plain, "[?") || strings.Contains(plain, "#") ||
+		strings.Contains(plain, ".*") || strings.Contains(plain, ".+")
+}

@@ -1,0 +1,151 @@
+// Package request says which requests a rule is for, and which of them count together.
+//
+//	part       of a request: the path, a header, the client's address    part.go
+//	pattern    which values of a part fit: the text /login, what begins  pattern.go
+//	           with /a, an expression
+//	match      for some parts, the patterns of which one must fit         match.go
+//	selection  a match and what is exempt from it, or why a policy         selection.go
+//	           cannot say for which requests something holds
+//
+// Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
+// the reason in WhyOff, and a rule for it is off.
+package request
+
+import (
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Selection says for which requests something holds: those that match and are not
+// exempt. If a policy cannot say that, whyOff has the reasons: a rule for them is off.
+type Selection struct {
+	Match    Match
+	Exempt   []Match
+	WhyOff   []string
+	Comments []string // of its rule
+}
+
+// Cannot adds why a policy cannot say for which requests something holds.
+func (s *Selection) Cannot(why string) { s.WhyOff = append(s.WhyOff, why) }
+
+// CannotMatch adds a condition that no match can say.
+func (s *Selection) CannotMatch(condition string) {
+	s.Cannot("No match can select its requests: " + condition + ".")
+}
+
+// Comment adds a comment for the rule.
+func (s *Selection) Comment(text string) { s.Comments = append(s.Comments, text) }
+
+// And is for the requests of both selections.
+func (s Selection) And(other Selection) Selection {
+	both, ok := s.Match.And(other.Match)
+	all := Selection{
+		Match: both, Exempt: slices.Concat(s.Exempt, other.Exempt),
+		WhyOff: slices.Clone(s.WhyOff), Comments: slices.Concat(s.Comments, other.Comments),
+	}
+	if !ok {
+		all.CannotMatch("they have two conditions on one part")
+	}
+	all.WhyOff = append(all.WhyOff, other.WhyOff...)
+	return all
+}
+
+// Restrict adds a condition on a part of the request.
+func (s *Selection) Restrict(p Part, v Pattern, inverted bool) {
+	m := s.Match
+	if inverted {
+		m = nil
+	}
+	if p.Kind == KindHost && v.Kind == Exactly && WithoutPort(v.Text) != v.Text {
+		s.Comment("The host " + v.Text + " is compared without its port here.")
+	}
+	if p.query {
+		path, same, ok := v.ofPath()
+		switch {
+		case !ok:
+			s.CannotMatch("Envoy compares :path and its query with " + v.Text)
+			return
+		case !same:
+			s.Comment("Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it.")
+		}
+		v = path
+		p = FullPath // the pattern is now one of the path alone
+	}
+	switch m, ok := p.Restrict(m, v); {
+	case !ok:
+		s.CannotMatch("they have a condition on " + p.String())
+	case inverted:
+		s.Exempt = append(s.Exempt, m)
+	default:
+		s.Match = m
+	}
+}
+
+// IsEverything reports whether it is for every request.
+func (s *Selection) IsEverything() bool { return len(s.Match)+len(s.Exempt)+len(s.WhyOff) == 0 }
+
+// AddExempt adds an exemption that is not there yet.
+func (s *Selection) AddExempt(m Match) {
+	if !slices.ContainsFunc(s.Exempt, m.Equal) {
+		s.Exempt = append(s.Exempt, m)
+	}
+}
+
+// Meet is for the requests of both selections. It has none if the selections want values of a part
+// that are apart.
+func (s Selection) Meet(other Selection) (both Selection, hasAny bool) {
+	for id, values := range other.Match {
+		common, ok := commonValues(id.kind, s.Match[id], values)
+		if !ok {
+			continue // and says that no match can select them
+		}
+		if len(common) == 0 {
+			return Selection{}, false
+		}
+		s.Match = maps.Clone(s.Match)
+		if s.Match == nil {
+			s.Match = Match{}
+		}
+		s.Match[id] = common
+		other.Match = other.Match.Without(Match{id: values})
+	}
+	return s.And(other), true
+}
+
+// commonValues are the patterns for the values of a kind of part that fit one of each list; an empty list
+// fits all. It is not ok if no list of patterns says that.
+func commonValues(kind PartKind, a, b []Pattern) (common []Pattern, ok bool) {
+	if len(a) == 0 {
+		return b, true
+	}
+	for _, p := range a {
+		for _, q := range b {
+			switch {
+			case IsValueWithin(kind, p, q):
+				common = AppendNew(common, []Pattern{p})
+			case IsValueWithin(kind, q, p):
+				common = AppendNew(common, []Pattern{q})
+			case kind != KindHost && kind != KindClientIP && !p.Apart(q):
+				return nil, false
+			}
+		}
+	}
+	return common, true
+}
+
+// IsValueWithin reports whether every value of a kind of part that fits p fits q. Hosts and addresses are
+// compared as a match does: the text of a pattern may be *.a.example or a network.
+func IsValueWithin(kind PartKind, p, q Pattern) bool {
+	switch kind {
+	case KindHost:
+		end, isWildcard := strings.CutPrefix(q.Text, "*")
+		return p == q || isWildcard && strings.HasSuffix(strings.TrimPrefix(p.Text, "*"), end)
+	case KindClientIP:
+		narrow, _ := NetworkOf(p.Text)
+		wide, _ := NetworkOf(q.Text)
+		return wide.Bits() <= narrow.Bits() && wide.Overlaps(narrow)
+	default:
+		return p.Within(q)
+	}
+}

@@ -1,0 +1,188 @@
+// Package source opens the files that are imported, finds fields in them, and says where they are.
+//
+// A field has one name here, that of protocol buffers: FieldOf(n, "rate_limits") also finds rateLimits, as
+// the JSON of protocol buffers and Kubernetes write it. A field that is null is absent.
+package source
+
+import (
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// File is a configuration to import; the name is for messages.
+type File struct {
+	Name string
+	Text []byte
+}
+
+// UsageError is about an option, with a hint that says what would be right.
+type UsageError struct{ Message, Hint string }
+
+func (e *UsageError) Error() string { return e.Message }
+
+// Document is one file: its document, or a list of its documents.
+type Document struct {
+	File string
+	Root *policy.Node
+}
+
+// Top is the place of what the file begins with.
+func (in *Document) Top() Place { return Place{File: in.File} }
+
+// Open parses a file.
+func Open(f File) (*Document, error) {
+	root, err := parse(f)
+	if err != nil {
+		return nil, err
+	}
+	in := &Document{File: f.Name, Root: root}
+	if root.Kind != policy.Object && root.Kind != policy.List {
+		return nil, policyfile.Errors{in.Top().Problem("must be an object, not " + message.Describe(root))}
+	}
+	return in, nil
+}
+
+// border separates the documents of a file, and blank is a document without anything.
+var (
+	border = regexp.MustCompile(`(?m)^---[ \t]*(#.*)?\r?$`)
+	blank  = regexp.MustCompile(`^(\s*(#.*)?(\n|$))*$`)
+)
+
+// maxDocuments bounds the work on a file, as each document is parsed with its lines in it.
+const maxDocuments = 100
+
+// parse parses a file: its document, or a list of its documents.
+func parse(f File) (*policy.Node, error) {
+	root := &policy.Node{Kind: policy.List}
+	borders := append(border.FindAllIndex(f.Text, -1), []int{len(f.Text), len(f.Text)})
+	if len(borders) > maxDocuments {
+		return nil, policyfile.Errors{{File: f.Name, Message: "there are more than " + strconv.Itoa(maxDocuments) +
+			" documents in it: give those with limits"}}
+	}
+	begin := 0
+	for _, line := range borders {
+		text := f.Text[begin:line[0]]
+		lines := strings.Count(string(f.Text[:begin]), "\n")
+		begin = line[1]
+		if blank.Match(text) {
+			continue
+		}
+		n, err := policyfile.Parse(f.Name, append([]byte(strings.Repeat("\n", lines)), text...)) // the file's line numbers
+		if err != nil {
+			return nil, err
+		}
+		root.Items = append(root.Items, n)
+	}
+	switch len(root.Items) {
+	case 0:
+		return nil, policyfile.Errors{{File: f.Name, Message: "the file is empty"}}
+	case 1:
+		return root.Items[0], nil
+	}
+	return root, nil
+}
+
+// Resources are the documents of a file, also those in a List of Kubernetes.
+func Resources(root *policy.Node) []*policy.Node {
+	items := FieldOf(root, "items")
+	switch {
+	case root.Kind == policy.List:
+		return root.Items
+	case TextOf(root, "kind") == "List" && items != nil:
+		return items.Items
+	}
+	return []*policy.Node{root}
+}
+
+// OfKind are the resources of a kind.
+func OfKind(root *policy.Node, kind string) (list []*policy.Node) {
+	for _, n := range Resources(root) {
+		if TextOf(n, "kind") == kind {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// FieldOf is the value of an object's field by its name in protocol buffers, also where it is
+// written as in their JSON, or of a field in it, and so on; nil if it is absent or null.
+func FieldOf(n *policy.Node, names ...string) *policy.Node {
+	for _, name := range names {
+		if n == nil {
+			break
+		}
+		isIt := func(f policy.Field) bool { return IsField(f.Name, name) && f.Value.Kind != policy.Null }
+		i := slices.IndexFunc(n.Fields, isIt)
+		if i < 0 {
+			return nil
+		}
+		n = n.Fields[i].Value
+	}
+	return n
+}
+
+// TextOf is the text of such a field.
+func TextOf(n *policy.Node, names ...string) string {
+	if v := FieldOf(n, names...); v != nil {
+		return v.Text
+	}
+	return ""
+}
+
+// ItemsOf are the items of such a field.
+func ItemsOf(n *policy.Node, names ...string) []*policy.Node {
+	if v := FieldOf(n, names...); v != nil {
+		return v.Items
+	}
+	return nil
+}
+
+// IsField reports whether a field is written in one of the two ways.
+func IsField(written, name string) bool {
+	return written == name || strings.EqualFold(written, strings.ReplaceAll(name, "_", ""))
+}
+
+// Walk visits a node and all nodes below it.
+func Walk(n *policy.Node, visit func(n *policy.Node)) {
+	visit(n)
+	for _, item := range n.Items {
+		Walk(item, visit)
+	}
+	for _, f := range n.Fields {
+		Walk(f.Value, visit)
+	}
+}
+
+// Contains reports whether an object in the tree is wanted.
+func Contains(n *policy.Node, wants func(n *policy.Node) bool) bool {
+	return n != nil && (wants(n) ||
+		slices.ContainsFunc(n.Items, func(item *policy.Node) bool { return Contains(item, wants) }) ||
+		slices.ContainsFunc(n.Fields, func(f policy.Field) bool { return Contains(f.Value, wants) }))
+}
+
+// NewObject has these fields.
+func NewObject(with ...policy.Field) *policy.Node {
+	return &policy.Node{Kind: policy.Object, Fields: with}
+}
+
+// Wrap makes an object with one field.
+func Wrap(name string, value *policy.Node) *policy.Node { return NewObject(NewField(name, value)) }
+
+// NewField is a field for NewObject.
+func NewField(name string, value *policy.Node) policy.Field {
+	return policy.Field{Name: name, Value: value}
+}
+
+// NewText is a text.
+func NewText(s string) *policy.Node { return &policy.Node{Kind: policy.String, Text: s} }
+
+// NewList has these items.
+func NewList(items ...*policy.Node) *policy.Node {
+	return &policy.Node{Kind: policy.List, Items: items}
+}
