@@ -203,7 +203,11 @@ func TestWhatCannotBeDone(t *testing.T) {
 		{func(f *failing) {
 			policytest.New(f, policytest.Options{Wasm: []byte("no module"), YAML: []byte(perUser)})
 		}, "start the filter: "},
-		{func(f *failing) { policytest.New(f, o).Do(policytest.Request{Path: "v1"}) }, `path: "v1" is not a path`},
+		{func(f *failing) { policytest.New(f, o).Do(policytest.Request{Path: "v1"}) }, `Path: "v1" is not a path`},
+		{func(f *failing) {
+			policytest.New(f, o).Do(policytest.Request{Body: "x", BodyBytes: 1})
+		}, "BodyBytes: it is the length of a body that is not given"},
+		{func(f *failing) { policytest.New(f, o).Do(policytest.Request{ClientIP: "me"}) }, `ClientIP: "me" is not`},
 		{func(f *failing) { policytest.New(f, o).Do(policytest.Request{Fault: "disk"}) }, `not "disk"`},
 		{func(f *failing) { policytest.New(f, o).Do(policytest.Request{Proxy: new(1)}) }, "there is no proxy 1"},
 		{func(f *failing) { policytest.New(f, o).Advance(-time.Second) }, "time does not step back"},
@@ -222,20 +226,20 @@ func TestWhatCannotBeDone(t *testing.T) {
 		}, "a time-out ends a request before its answer begins"},
 		{func(f *failing) {
 			policytest.New(f, o).Do(policytest.Request{Answer: &policytest.Answer{Status: 99}})
-		}, "status: is not a status of an answer"},
+		}, "Status: is not a status of an answer"},
 		{func(f *failing) {
 			policytest.New(f, o).Do(policytest.Request{Answer: &policytest.Answer{JSON: 1, Body: "x"}})
-		}, "body: does not go with json"},
+		}, "Body: does not go with json"},
 		{func(f *failing) {
 			policytest.New(f, o).Do(policytest.Request{
 				Answer: &policytest.Answer{Broken: policytest.ClientGone, Trailer: http.Header{}},
 			})
-		}, "no_answer: does not go with trailers"},
+		}, "Broken: does not go with trailers"},
 		{func(f *failing) {
 			policytest.New(f, o).Do(policytest.Request{
 				Answer: &policytest.Answer{Broken: policytest.UpstreamReset, Header: http.Header{"X-Cost": {"3"}}},
 			})
-		}, "headers: an answer that does not begin has none"},
+		}, "Header: an answer that does not begin has none"},
 	} {
 		f := &failing{T: t}
 		done := make(chan struct{})

@@ -72,8 +72,23 @@ var causes = map[Broken]sim.Cause{
 	ClientGone: sim.ClientGone, UpstreamReset: sim.UpstreamReset, UpstreamTimeout: sim.UpstreamTimeout,
 }
 
-// Check says what is wrong with a request that no proxy would show to the filter. The error begins
-// as that of an Answer does.
+// FieldError says what is wrong with a field of a Request or of an Answer. Its text names the field
+// as Go does.
+type FieldError struct {
+	Field string // its name in test files, such as body_bytes
+	Why   string
+}
+
+// Error implements error.
+func (e *FieldError) Error() string { return inGo[e.Field] + ": " + e.Why }
+
+// inGo has the names in Go of the fields that may be wrong.
+var inGo = map[string]string{
+	"method": "Method", "path": "Path", "headers": "Header", "client_ip": "ClientIP", "body_bytes": "BodyBytes",
+	"status": "Status", "body": "Body", "no_answer": "Broken",
+}
+
+// Check says what is wrong with a request that no proxy would show to the filter: a *FieldError.
 func (r *Request) Check() error {
 	described := simulate.Request{
 		Method: r.Method, Host: r.Host, Path: r.Path, ClientIP: r.ClientIP, Headers: map[string]simulate.Values{},
@@ -82,33 +97,39 @@ func (r *Request) Check() error {
 		described.Headers[name] = values
 	}
 	if r.BodyBytes < 0 || r.BodyBytes > 0 && r.Body != "" {
-		return errors.New("body_bytes: it is the length of a body that is not given, from 0")
+		return &FieldError{"body_bytes", "it is the length of a body that is not given, from 0"}
 	}
-	return described.Check()
+	err := described.Check()
+	var wrong *simulate.FieldError
+	if errors.As(err, &wrong) {
+		return &FieldError{wrong.Field, wrong.Why}
+	}
+	return err
 }
 
-// Check says what is wrong with an answer that no upstream gives. The error begins with the field,
-// as test files have it.
+// isBegun reports whether something of the answer comes: else the request may end without one, see Broken.
+func (a *Answer) isBegun() bool { return a.Status != 0 || a.Body != "" || a.JSON != nil }
+
+// Check says what is wrong with an answer that no upstream gives: a *FieldError.
 func (a *Answer) Check() error {
 	const upgraded, first, last = http.StatusSwitchingProtocols, http.StatusOK, 599
-	isBegun := a.Status != 0 || a.Body != "" || a.JSON != nil
 	_, isKnown := causes[a.Broken]
 	switch {
 	case a.Status != 0 && a.Status != upgraded && (a.Status < first || a.Status > last):
-		return errors.New("status: is not a status of an answer: it must be from 200 to 599, or 101")
+		return &FieldError{"status", "is not a status of an answer: it must be from 200 to 599, or 101"}
 	case a.JSON != nil && a.Body != "":
-		return errors.New("body: does not go with json: keep one of the two")
+		return &FieldError{"body", "does not go with json: keep one of the two"}
 	case a.Broken == "":
 		return nil
 	case !isKnown:
-		return fmt.Errorf("no_answer: must be client, upstream or timeout, not %q", a.Broken)
+		return &FieldError{"no_answer", fmt.Sprintf("must be client, upstream or timeout, not %q", a.Broken)}
 	case a.Trailer != nil:
-		return errors.New("no_answer: does not go with trailers, which end an answer: keep one of the two")
-	case isBegun && a.Broken == UpstreamTimeout:
-		return errors.New("no_answer: a time-out ends a request before its answer begins: " +
-			"remove status and body, or write upstream")
-	case !isBegun && a.Header != nil:
-		return errors.New("headers: an answer that does not begin has none: write status beside them, or remove them")
+		return &FieldError{"no_answer", "does not go with trailers, which end an answer: keep one of the two"}
+	case a.isBegun() && a.Broken == UpstreamTimeout:
+		return &FieldError{"no_answer", "a time-out ends a request before its answer begins: " +
+			"remove status and body, or write upstream"}
+	case !a.isBegun() && a.Header != nil:
+		return &FieldError{"headers", "an answer that does not begin has none: write status beside them, or remove them"}
 	}
 	return nil
 }

@@ -75,13 +75,20 @@ func (p *Proxies) Answer(r *Running, a Answer) *Verdict {
 	return &r.Verdict
 }
 
-// answer takes an answer through the proxy.
+// answer takes an answer through the proxy:
+//
+//	Broken  begun       what goes through the proxy
+//	no      –           head and body, and Trailer if there is one; the last of them ends the answer
+//	yes     no          nothing: the request is reset
+//	yes     yes         head and body, none of which ends the answer: then the request is reset
+//
+// The status of a head is 200 if the answer has none. Check rejects Trailer in an answer that is Broken.
 func (r *Running) answer(a *Answer) error {
 	body, err := a.body()
 	if err != nil {
 		return err
 	}
-	comes := a.Broken == "" || a.Status != 0 || body != ""
+	comes := a.Broken == "" || a.isBegun()
 	if comes {
 		if err := r.answerParts(a, body); err != nil {
 			return err
@@ -98,7 +105,7 @@ func (r *Running) answer(a *Answer) error {
 	if err := r.finish(); err != nil {
 		return err
 	}
-	if r.Body == "" && comes {
+	if r.Body == "" && comes { // Finish gives only a body that the proxy itself has made
 		r.Body = body
 	}
 	return r.settle()

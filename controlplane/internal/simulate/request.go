@@ -69,22 +69,29 @@ func ReadRequest(text []byte) (*Request, error) {
 	return &r, r.Check()
 }
 
+// FieldError says what is wrong with a field of a line, by its name there.
+type FieldError struct{ Field, Why string }
+
+// Error implements error.
+func (e *FieldError) Error() string { return e.Field + ": " + e.Why }
+
 // Check rejects a request that no proxy would show to the filter. No error repeats a header's
-// value.
+// value. The error is a *FieldError.
 func (r *Request) Check() error {
 	for name, values := range r.Headers {
 		if !utf8.ValidString(strings.Join(values, " ")) {
-			return fmt.Errorf("headers: %s is not UTF-8", name)
+			return &FieldError{"headers", name + " is not UTF-8"}
 		}
 	}
 	_, err := netip.ParseAddr(r.ClientIP)
 	switch {
 	case r.ClientIP != "" && err != nil:
-		return fmt.Errorf("client_ip: %q is not an IP address", r.ClientIP)
+		return &FieldError{"client_ip", fmt.Sprintf("%q is not an IP address", r.ClientIP)}
 	case strings.ContainsFunc(r.Method, isNotInToken):
-		return fmt.Errorf("method: %q is not a method", r.Method)
+		return &FieldError{"method", fmt.Sprintf("%q is not a method", r.Method)}
 	case r.Path != "" && (r.Path[0] != '/' || strings.ContainsFunc(r.Path, unicode.IsControl)):
-		return fmt.Errorf("path: %q is not a path: a path begins with / and holds no control characters", r.Path)
+		why := fmt.Sprintf("%q is not a path: a path begins with / and holds no control characters", r.Path)
+		return &FieldError{"path", why}
 	}
 	return checkNames("headers", r.Headers)
 }
@@ -92,7 +99,7 @@ func (r *Request) Check() error {
 func checkNames(field string, headers map[string]Values) error {
 	for _, name := range slices.Sorted(maps.Keys(headers)) {
 		if name == "" || strings.ContainsFunc(name, isNotInToken) {
-			return fmt.Errorf("%s: %q is not a header name", field, name)
+			return &FieldError{field, fmt.Sprintf("%q is not a header name", name)}
 		}
 	}
 	return nil

@@ -2,7 +2,6 @@ package testfile
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -43,13 +42,8 @@ func expects[T any, V comparable](n *policy.Node, field string, want V, see func
 func (e *expectation) add(c check[policytest.Verdict]) { e.verdict = append(e.verdict, c) }
 
 var (
-	patternsShape = policy.Shape{Form: policy.FormPatterns}
-	retryShape    = choiceShape("retry_after")
-	matchedShape  = listShape(policy.Shape{Form: policy.FormName, Of: "rule_name"}, 0, policy.MaxRules)
-	reasonShape   = wordShape(reasons...)
-	rulesShape    = choiceShape("expected_rules")
-	windowsShape  = choiceShape("expected_windows")
-	byShape       = wordShape("answer", "estimate", "cost", "none")
+	matchedShape = listShape(policy.Shape{Form: policy.FormName, Of: "rule_name"}, 0, policy.MaxRules)
+	byShape      = wordShape("answer", "estimate", "cost", "none")
 )
 
 // reasons are what the filter says of a denial.
@@ -62,9 +56,11 @@ var expectObject = &object[expectation]{"expect", []field[expectation]{
 	{"allowed", boolShape, "Whether the request reaches the upstream.", readAllowed},
 	{"status", integerShape(100, 599), "What the client gets.", readExpectedStatus},
 	{"denied_by", nameShape, "The rule that denies.", readDeniedBy},
-	{"reason", reasonShape, "Why that rule denies.", readReason},
-	{"retry_after", retryShape, "How long the client has to wait, in milliseconds rounded up, or never.", readRetryAfter},
-	{"headers", patternsShape, "Fields of the response, as patterns: * is present, ! is absent.", readHeaderPatterns},
+	{"reason", wordShape(reasons...), "Why that rule denies.", readReason},
+	{"retry_after", choiceShape("retry_after"), "How long the client has to wait, in milliseconds rounded up, or never.",
+		readRetryAfter},
+	{"headers", policy.Shape{Form: policy.FormPatterns}, "Fields of the response, as patterns: * is present, ! is absent.",
+		readHeaderPatterns},
 	{"body", textShape, "What the client gets, as a pattern.", readBodyPattern},
 	{"matched", matchedShape, "Exactly the rules that the request matches, in any order.", readMatched},
 	{"remaining", unitsShape, "What is left in the tightest window, as RateLimit fields say it; of the one rule that " +
@@ -73,22 +69,23 @@ var expectObject = &object[expectation]{"expect", []field[expectation]{
 		"what all running requests hold.", readHeld},
 	{"charged", unitsShape, "Units that the answer cost, of the one rule that matches.", readCharged},
 	{"by", byShape, "What said the cost, of the one rule that matches.", readBy},
-	{"rules", rulesShape, "What is expected of single rules, by their names. They must match.", readRules},
+	{"rules", choiceShape("expected_rules"), "What is expected of single rules, by their names. They must match.",
+		readRules},
 	{"used", unitsShape, "Of a counter: what is used of its only window.", readUsed},
 	{"leased", unitsShape, "Of a counter of scope cluster: what the proxies have leased.", readLeased},
-	{"windows", windowsShape, "Of a counter: its windows, by name or index from 0.", readWindows},
+	{"windows", choiceShape("expected_windows"), "Of a counter: its windows, by name or index from 0.", readWindows},
 }}
 
-func readAllowed(r *reader, n *policy.Node, e *expectation) {
+func readAllowed(r *reader, n *policy.Node, _ policy.Shape, e *expectation) {
 	e.add(expects(n, "allowed", r.boolean(n), func(v *policytest.Verdict) bool { return v.Allowed }))
 }
 
-func readExpectedStatus(r *reader, n *policy.Node, e *expectation) {
-	want := int(r.integer(n, 100, 599))
+func readExpectedStatus(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := int(r.integer(n, shape))
 	e.add(expects(n, "status", want, func(v *policytest.Verdict) int { return v.Status }))
 }
 
-func readDeniedBy(r *reader, n *policy.Node, e *expectation) {
+func readDeniedBy(r *reader, n *policy.Node, _ policy.Shape, e *expectation) {
 	want, ok := r.text(n)
 	if ok {
 		r.ruleNamed(n, want)
@@ -96,8 +93,8 @@ func readDeniedBy(r *reader, n *policy.Node, e *expectation) {
 	e.add(expects(n, "denied_by", want, func(v *policytest.Verdict) string { return orNone(v.DeniedBy) }))
 }
 
-func readReason(r *reader, n *policy.Node, e *expectation) {
-	want := r.word(n, reasons...)
+func readReason(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := r.word(n, shape)
 	e.add(expects(n, "reason", want, func(v *policytest.Verdict) string { return orNone(v.Reason) }))
 }
 
@@ -108,23 +105,23 @@ func orNone(s string) string {
 	return s
 }
 
-func readRetryAfter(r *reader, n *policy.Node, e *expectation) {
+func readRetryAfter(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	want := "never"
 	if n.Kind != policy.String || n.Text != want {
-		want = policy.FormatDuration(r.retryAfter(n))
+		want = policy.FormatDuration(r.retryAfter(n, shape))
 	}
 	e.add(expects(n, "retry_after", want, retryAfter))
 }
 
 // retryAfter reads a duration of whole milliseconds.
-func (r *reader) retryAfter(n *policy.Node) int64 {
+func (r *reader) retryAfter(n *policy.Node, shape policy.Shape) int64 {
 	if n.Kind != policy.String {
-		r.failAs(n, policy.WrongValue, retryShape)
+		r.failAs(n, policy.WrongValue, shape)
 		return 0
 	}
 	ns, err := policy.ParseDuration(n.Text)
 	if err != nil {
-		r.failAs(n, policy.WrongValue, retryShape)
+		r.failAs(n, policy.WrongValue, shape)
 	}
 	return ns
 }
@@ -178,9 +175,9 @@ func matches(
 	}}
 }
 
-func readHeaderPatterns(r *reader, n *policy.Node, e *expectation) {
+func readHeaderPatterns(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	r.isEmpty(n)
-	r.members(n, patternsShape, func(name string, f *policy.Field) {
+	r.members(n, shape, func(name string, f *policy.Field) {
 		if !policy.IsToken(name) {
 			r.failField(n, f, "is not a header's name")
 			return
@@ -193,16 +190,16 @@ func readHeaderPatterns(r *reader, n *policy.Node, e *expectation) {
 	})
 }
 
-func readBodyPattern(r *reader, n *policy.Node, e *expectation) {
+func readBodyPattern(r *reader, n *policy.Node, _ policy.Shape, e *expectation) {
 	pattern, ok := r.pattern(n)
 	if ok {
 		e.add(matches(n, "body", pattern, func(v *policytest.Verdict) []string { return []string{v.Body} }))
 	}
 }
 
-func readMatched(r *reader, n *policy.Node, e *expectation) {
+func readMatched(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	want := []string{}
-	r.each(n, matchedShape, func(item *policy.Node) {
+	r.each(n, shape, func(item *policy.Node) {
 		name, ok := r.text(item)
 		if ok {
 			r.ruleNamed(item, name)
@@ -243,14 +240,12 @@ func ofOnly[V comparable](
 	}}
 }
 
-// readUnits reads units of the one rule that matched.
-func readUnits(
-	r *reader, n *policy.Node, e *expectation, field string, see func(*policytest.Rule) (uint32, bool),
-) {
-	want := strconv.FormatInt(r.integer(n, 0, math.MaxUint32), 10)
-	e.add(ofOnly(n, field, want, func(rule *policytest.Rule) string { return units(see(rule)) }))
+// readUnits reads a number of units, as the text that units gives of what is seen.
+func readUnits(r *reader, n *policy.Node, shape policy.Shape) (want string) {
+	return strconv.FormatInt(r.integer(n, shape), 10)
 }
 
+// units is a number of units as text, or none if it is not known.
 func units(n uint32, known bool) string {
 	if !known {
 		return "none"
@@ -258,35 +253,42 @@ func units(n uint32, known bool) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
-func readRemaining(r *reader, n *policy.Node, e *expectation) {
-	readUnits(r, n, e, "remaining", func(rule *policytest.Rule) (uint32, bool) { return rule.Remaining, !rule.Unlimited })
-	e.count = append(e.count, expects(n, "remaining", n.Text, func(c *policytest.Count) string {
-		return units(c.Remaining, !c.Unlimited)
+func (e *expectation) addOfCounter(n *policy.Node, field, want string, see func(*policytest.Count) string) {
+	e.count = append(e.count, expects(n, field, want, see))
+}
+
+// remaining and held may be expected of a request and of a counter: the step knows of which.
+
+func readRemaining(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := readUnits(r, n, shape)
+	e.add(ofOnly(n, "remaining", want, func(rule *policytest.Rule) string {
+		return units(rule.Remaining, !rule.Unlimited)
 	}))
+	e.addOfCounter(n, "remaining", want, func(c *policytest.Count) string { return units(c.Remaining, !c.Unlimited) })
 }
 
-// readHeld reads what is expected to be held, of a request or of a counter.
-func readHeld(r *reader, n *policy.Node, e *expectation) {
-	readUnits(r, n, e, "held", func(rule *policytest.Rule) (uint32, bool) { return rule.Held, rule.Settled })
-	want := uint32(r.integer(n, 0, math.MaxUint32))
-	e.count = append(e.count, expects(n, "held", want, func(c *policytest.Count) uint32 { return c.Held }))
+func readHeld(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := readUnits(r, n, shape)
+	e.add(ofOnly(n, "held", want, func(rule *policytest.Rule) string { return units(rule.Held, rule.Settled) }))
+	e.addOfCounter(n, "held", want, func(c *policytest.Count) string { return units(c.Held, true) })
 }
 
-func readCharged(r *reader, n *policy.Node, e *expectation) {
-	readUnits(r, n, e, "charged", func(rule *policytest.Rule) (uint32, bool) { return rule.Charged, rule.Settled })
+func readCharged(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := readUnits(r, n, shape)
+	e.add(ofOnly(n, "charged", want, func(rule *policytest.Rule) string { return units(rule.Charged, rule.Settled) }))
 }
 
-func readBy(r *reader, n *policy.Node, e *expectation) {
-	want := r.word(n, byShape.Words...)
+func readBy(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := r.word(n, shape)
 	e.add(ofOnly(n, "by", want, func(rule *policytest.Rule) string { return orNone(rule.By) }))
 }
 
-func readUsed(r *reader, n *policy.Node, e *expectation) {
-	want := uint32(r.integer(n, 0, math.MaxUint32))
-	e.count = append(e.count, expects(n, "used", want, func(c *policytest.Count) uint32 { return c.Used }))
+func readUsed(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := readUnits(r, n, shape)
+	e.addOfCounter(n, "used", want, func(c *policytest.Count) string { return units(c.Used, true) })
 }
 
-func readLeased(r *reader, n *policy.Node, e *expectation) {
-	want := uint32(r.integer(n, 0, math.MaxUint32))
-	e.count = append(e.count, expects(n, "leased", want, func(c *policytest.Count) uint32 { return c.Leased }))
+func readLeased(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := readUnits(r, n, shape)
+	e.addOfCounter(n, "leased", want, func(c *policytest.Count) string { return units(c.Leased, true) })
 }

@@ -1,9 +1,7 @@
 package testfile
 
 import (
-	"cmp"
 	"fmt"
-	"math"
 	"slices"
 	"strconv"
 
@@ -11,79 +9,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// ofCounter are the fields of expect in a step that reads a counter. Those of onlyOfCounter go with nothing else.
-var (
-	ofCounter     = []string{"used", "remaining", "held", "leased", "windows"}
-	onlyOfCounter = []string{"used", "leased", "windows"}
-)
-
-// rejectVerdict rejects what is expected of a counter and is a request's.
-func (r *reader) rejectVerdict(n *policy.Node) {
-	for i := range n.Fields {
-		f := &n.Fields[i]
-		if expectObject.has(f.Name) && !slices.Contains(ofCounter, f.Name) {
-			r.failField(n, f, "a counter has none: expect used, remaining, held, leased or windows of it")
-		}
-	}
-}
-
-// rejectCount rejects what is expected of a request and is a counter's.
-func (r *reader) rejectCount(n *policy.Node) {
-	for i := range n.Fields {
-		f := &n.Fields[i]
-		if slices.Contains(onlyOfCounter, f.Name) {
-			r.failField(n, f, "only a counter has it: read the counter in a step of its own, with counter: {rule: …}")
-		}
-	}
-}
-
-// checkWindows rejects windows that the rule of a counter does not have.
-func (r *reader) checkWindows(n *policy.Node, rule string) {
-	if n == nil || r.file.policy == nil {
-		return
-	}
-	i := slices.IndexFunc(r.file.policy.Rules, func(of policy.Rule) bool { return of.Name == rule })
-	for j := range n.Fields {
-		f := &n.Fields[j]
-		if i >= 0 && r.file.policy.Rules[i].LimitNamed(f.Name) < 0 {
-			r.failField(n, f, "the rule "+strconv.Quote(rule)+" has no such window: write the name of one, or its index from 0")
-		}
-	}
-}
-
-// checkOnlyOf rejects fields that the counters of a rule have no value for.
-func (r *reader) checkOnlyOf(n *policy.Node, name string) {
-	if r.file.policy == nil {
-		return
-	}
-	i := slices.IndexFunc(r.file.policy.Rules, func(of policy.Rule) bool { return of.Name == name })
-	if i < 0 { // which is another problem
-		return
-	}
-	rule := &r.file.policy.Rules[i]
-	used, leased := n.Member("used"), n.Member("leased")
-	if used != nil && len(rule.Limits) > 1 {
-		r.fail(used, fmt.Sprintf("the rule %q has %d windows: write windows: {%q: {used: …}}",
-			name, len(rule.Limits), cmp.Or(rule.Limits[0].Name, "0")))
-	}
-	if leased != nil && rule.Scope != policy.ScopeCluster {
-		r.fail(leased, fmt.Sprintf("the rule %q has not the scope cluster, so nothing of it is leased", name))
-	}
-}
-
-func (o *object[T]) has(name string) bool {
-	return slices.ContainsFunc(o.fields, func(f field[T]) bool { return f.name == name })
-}
-
 // ofRule is what is expected of one rule that matches.
 type ofRule struct {
 	name string
 	e    *expectation
 }
 
-func readRules(r *reader, n *policy.Node, e *expectation) {
+func readRules(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	r.isEmpty(n)
-	r.members(n, rulesShape, func(name string, f *policy.Field) {
+	r.members(n, shape, func(name string, f *policy.Field) {
 		r.ruleNamed(f.Value, name)
 		if len(f.Value.Fields) == 0 {
 			e.add(doesMatch(f.Value, name))
@@ -118,17 +52,18 @@ func (o *ofRule) add(n *policy.Node, field, want string, see func(*policytest.Ru
 
 // ruleUnits is the row of a field that is a number of units.
 func ruleUnits(name, text string, see func(*policytest.Rule) (uint32, bool)) field[ofRule] {
-	return field[ofRule]{name, unitsShape, text, func(r *reader, n *policy.Node, o *ofRule) {
-		want := strconv.FormatInt(r.integer(n, 0, math.MaxUint32), 10)
+	return field[ofRule]{name, unitsShape, text, func(r *reader, n *policy.Node, shape policy.Shape, o *ofRule) {
+		want := readUnits(r, n, shape)
 		o.add(n, name, want, func(rule *policytest.Rule) string { return units(see(rule)) })
 	}}
 }
 
 // ruleWord is the row of a field that is one of some words.
 func ruleWord(name, text string, words []string, see func(*policytest.Rule) string) field[ofRule] {
-	return field[ofRule]{name, wordShape(words...), text, func(r *reader, n *policy.Node, o *ofRule) {
-		o.add(n, name, r.word(n, words...), func(rule *policytest.Rule) string { return orNone(see(rule)) })
-	}}
+	read := func(r *reader, n *policy.Node, shape policy.Shape, o *ofRule) {
+		o.add(n, name, r.word(n, shape), func(rule *policytest.Rule) string { return orNone(see(rule)) })
+	}
+	return field[ofRule]{name, wordShape(words...), text, read}
 }
 
 var ruleObject = &object[ofRule]{"expected_rule", []field[ofRule]{
@@ -146,11 +81,11 @@ var ruleObject = &object[ofRule]{"expected_rule", []field[ofRule]{
 	ruleWord("by", "What said the cost.", byShape.Words, func(rule *policytest.Rule) string { return rule.By }),
 }}
 
-func readRuleAllowed(r *reader, n *policy.Node, o *ofRule) {
+func readRuleAllowed(r *reader, n *policy.Node, _ policy.Shape, o *ofRule) {
 	o.add(n, "allowed", fmt.Sprint(r.boolean(n)), func(rule *policytest.Rule) string { return fmt.Sprint(rule.Allowed) })
 }
 
-func readOverride(r *reader, n *policy.Node, o *ofRule) {
+func readOverride(r *reader, n *policy.Node, _ policy.Shape, o *ofRule) {
 	want, _ := r.text(n)
 	o.add(n, "override", want, func(rule *policytest.Rule) string { return orNone(rule.Override) })
 }
@@ -168,9 +103,9 @@ type ofWindow struct {
 	e    *expectation
 }
 
-func readWindows(r *reader, n *policy.Node, e *expectation) {
+func readWindows(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	r.isEmpty(n)
-	r.members(n, windowsShape, func(name string, f *policy.Field) {
+	r.members(n, shape, func(name string, f *policy.Field) {
 		r.isEmpty(f.Value)
 		readObject(r, f.Value, windowObject, &ofWindow{name, e})
 	})
@@ -178,8 +113,8 @@ func readWindows(r *reader, n *policy.Node, e *expectation) {
 
 // windowUnits is the row of a field that is a number of units.
 func windowUnits(name, text string, see func(*policytest.Window) (uint32, bool)) field[ofWindow] {
-	return field[ofWindow]{name, unitsShape, text, func(r *reader, n *policy.Node, o *ofWindow) {
-		want := strconv.FormatInt(r.integer(n, 0, math.MaxUint32), 10)
+	return field[ofWindow]{name, unitsShape, text, func(r *reader, n *policy.Node, shape policy.Shape, o *ofWindow) {
+		want := readUnits(r, n, shape)
 		window := o.name
 		o.e.count = append(o.e.count, check[policytest.Count]{
 			n.Line, "windows." + window + "." + name, want, func(c *policytest.Count) (string, bool) {

@@ -1,6 +1,8 @@
 package testfile
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -40,9 +42,6 @@ var (
 	boolShape     = policy.Shape{Form: policy.FormBool}
 	durationShape = policy.Shape{Form: policy.FormDuration}
 	unitsShape    = integerShape(0, math.MaxUint32)
-	testsShape    = listShape(objectShape("test"), 1, maxTests)
-	stepsShape    = listShape(objectShape("step"), 1, maxSteps)
-	timeShape     = choiceShape("time")
 	keyShape      = listShape(bodyShape, 0, policy.MaxKeyParts)
 )
 
@@ -51,32 +50,38 @@ var (
 var fileObject = &object[File]{"tests", []field[File]{
 	{"version", required(integerShape(Version, Version)), "Version of this format.", readVersion},
 	{"policy", required(textShape), "File of the policy, from the folder of this file.", readPolicy},
-	{"start", timeShape, "When each test starts, by the proxies' clock; default 2026-01-01T00:00:00Z.", readStart},
+	{"start", choiceShape("time"), "When each test starts, by the proxies' clock; default 2026-01-01T00:00:00Z.",
+		readStart},
 	{"proxies", integerShape(1, maxProxies), "How many proxies there are; default 1. Rules of scope cluster ask one " +
 		"quota service.", readProxies},
 	{"request", objectShape("test_request"), "What each request has, unless a test or a step says otherwise.",
 		readFileRequest},
-	{"tests", required(testsShape), "The tests. Each starts with empty counters.", readTests},
+	{"tests", required(listShape(objectShape("test"), 1, maxTests)), "The tests. Each starts with empty counters.",
+		readTests},
 }}
 
-func readVersion(r *reader, n *policy.Node, _ *File) { r.integer(n, Version, Version) }
+func readVersion(r *reader, n *policy.Node, shape policy.Shape, _ *File) { r.integer(n, shape) }
 
-func readStart(r *reader, n *policy.Node, f *File) {
+func readStart(r *reader, n *policy.Node, shape policy.Shape, f *File) {
 	at, err := time.Parse(time.RFC3339Nano, n.Text)
 	if n.Kind != policy.String || err != nil || !fleet.IsTime(at) {
-		r.failAs(n, policy.WrongValue, timeShape)
+		r.failAs(n, policy.WrongValue, shape)
 		return
 	}
 	f.start = at.UTC()
 }
 
-func readProxies(r *reader, n *policy.Node, f *File) { f.proxies = int(r.integer(n, 1, maxProxies)) }
+func readProxies(r *reader, n *policy.Node, shape policy.Shape, f *File) {
+	f.proxies = int(r.integer(n, shape))
+}
 
-func readFileRequest(r *reader, n *policy.Node, f *File) { readRequest(r, n, &f.request) }
+func readFileRequest(r *reader, n *policy.Node, _ policy.Shape, f *File) {
+	readRequest(r, n, &f.request)
+}
 
-func readTests(r *reader, n *policy.Node, f *File) {
+func readTests(r *reader, n *policy.Node, shape policy.Shape, f *File) {
 	lines := map[string]int{}
-	r.each(n, testsShape, func(item *policy.Node) {
+	r.each(n, shape, func(item *policy.Node) {
 		r.running = map[string]bool{}
 		t := Test{Line: item.Line, request: f.request}
 		if !readObject(r, item, testObject, &t) {
@@ -96,20 +101,22 @@ var testObject = &object[Test]{"test", []field[Test]{
 	{"name", required(nameShape), "Unique in the file. It says what must hold.", readName},
 	{"request", objectShape("test_request"), "What each request of the test has, unless a step says otherwise.",
 		readTestRequest},
-	{"steps", required(stepsShape), "What happens, in order.", readSteps},
+	{"steps", required(listShape(objectShape("step"), 1, maxSteps)), "What happens, in order.", readSteps},
 }}
 
-func readName(r *reader, n *policy.Node, t *Test) {
+func readName(r *reader, n *policy.Node, shape policy.Shape, t *Test) {
 	t.Name, _ = r.text(n)
 	if len(t.Name) > policy.MaxNameBytes {
-		r.failAs(n, policy.TooLong, nameShape, strconv.Itoa(policy.MaxNameBytes))
+		r.failAs(n, policy.TooLong, shape, strconv.Itoa(policy.MaxNameBytes))
 	}
 }
 
-func readTestRequest(r *reader, n *policy.Node, t *Test) { readRequest(r, n, &t.request) }
+func readTestRequest(r *reader, n *policy.Node, _ policy.Shape, t *Test) {
+	readRequest(r, n, &t.request)
+}
 
-func readSteps(r *reader, n *policy.Node, t *Test) {
-	r.each(n, stepsShape, func(item *policy.Node) { readStep(r, item, t) })
+func readSteps(r *reader, n *policy.Node, shape policy.Shape, t *Test) {
+	r.each(n, shape, func(item *policy.Node) { readStep(r, item, t) })
 }
 
 var stepObject = &object[step]{"step", []field[step]{
@@ -131,14 +138,18 @@ var stepObject = &object[step]{"step", []field[step]{
 	{"last", objectShape("expect"), "What must hold of the last request of times, beside expect.", readLast},
 }}
 
-func readAfter(r *reader, n *policy.Node, s *step) { s.afterNs = r.duration(n) }
+func readAfter(r *reader, n *policy.Node, _ policy.Shape, s *step) { s.afterNs = r.duration(n) }
 
-func readStepRequest(r *reader, n *policy.Node, s *step) { readRequest(r, n, s.request) }
+func readStepRequest(r *reader, n *policy.Node, _ policy.Shape, s *step) {
+	readRequest(r, n, s.request)
+}
 
-func readTimes(r *reader, n *policy.Node, s *step) { s.times = int(r.integer(n, 1, maxTimes)) }
+func readTimes(r *reader, n *policy.Node, shape policy.Shape, s *step) {
+	s.times = int(r.integer(n, shape))
+}
 
-func readProxy(r *reader, n *policy.Node, s *step) {
-	proxy := int(r.integer(n, 0, maxProxies-1))
+func readProxy(r *reader, n *policy.Node, shape policy.Shape, s *step) {
+	proxy := int(r.integer(n, shape))
 	if proxy >= r.file.proxies {
 		r.fail(n, "there is no proxy "+strconv.Itoa(proxy)+": the file has proxies: "+strconv.Itoa(r.file.proxies)+
 			", and they count from 0")
@@ -146,11 +157,11 @@ func readProxy(r *reader, n *policy.Node, s *step) {
 	s.proxy = &proxy
 }
 
-func readFail(r *reader, n *policy.Node, s *step) {
-	s.fault = policytest.Fault(r.word(n, "quota", "get", "set"))
+func readFail(r *reader, n *policy.Node, shape policy.Shape, s *step) {
+	s.fault = policytest.Fault(r.word(n, shape))
 }
 
-func readStepAnswer(r *reader, n *policy.Node, s *step) {
+func readStepAnswer(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 	s.answer = &policytest.Answer{}
 	readAnswer(r, n, &answerOf{Answer: s.answer, to: &s.to})
 	if s.to != "" {
@@ -158,15 +169,15 @@ func readStepAnswer(r *reader, n *policy.Node, s *step) {
 	}
 }
 
-func readRunning(r *reader, n *policy.Node, s *step) { s.running, _ = r.text(n) }
+func readRunning(r *reader, n *policy.Node, _ policy.Shape, s *step) { s.running, _ = r.text(n) }
 
-func readStepCounter(r *reader, n *policy.Node, s *step) {
+func readStepCounter(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 	s.does(countStep)
 	s.count = &policytest.Counter{}
 	readCounter(r, n, s.count)
 }
 
-func readSet(r *reader, n *policy.Node, s *step) {
+func readSet(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 	s.does(setStep)
 	s.set = &policytest.Counter{}
 	before := len(r.problems)
@@ -180,15 +191,19 @@ func readSet(r *reader, n *policy.Node, s *step) {
 	}
 }
 
-func readReset(r *reader, n *policy.Node, s *step) {
+func readReset(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 	s.does(resetStep)
 	s.reset = &policytest.Counter{}
 	readCounter(r, n, s.reset)
 }
 
-func readExpect(r *reader, n *policy.Node, s *step) { readObject(r, n, expectObject, &s.expect) }
+func readExpect(r *reader, n *policy.Node, _ policy.Shape, s *step) {
+	readObject(r, n, expectObject, &s.expect)
+}
 
-func readLast(r *reader, n *policy.Node, s *step) { readObject(r, n, expectObject, &s.last) }
+func readLast(r *reader, n *policy.Node, _ policy.Shape, s *step) {
+	readObject(r, n, expectObject, &s.last)
+}
 
 // readStep reads a step and checks that its fields go together.
 func readStep(r *reader, n *policy.Node, t *Test) {
@@ -200,11 +215,22 @@ func readStep(r *reader, n *policy.Node, t *Test) {
 	s.checkKind(r, n)
 	s.checkRunning(r, n)
 	s.checkExpected(r, n)
-	s.request.Proxy, s.request.Fault = s.proxy, s.fault
+	s.request.Fault = s.fault
 	if s.kind == sendStep {
 		s.request.Answer = s.answer
 	}
+	s.setProxy()
 	t.steps = append(t.steps, s)
+}
+
+// setProxy names the proxy of the step where package policytest looks for it.
+func (s *step) setProxy() {
+	s.request.Proxy = s.proxy
+	for _, counter := range []*policytest.Counter{s.count, s.set, s.reset} {
+		if counter != nil {
+			counter.Proxy = s.proxy
+		}
+	}
 }
 
 // checkKind rejects fields that do not go with the kind of the step.
@@ -255,15 +281,73 @@ func (s *step) checkExpected(r *reader, n *policy.Node) {
 	}
 }
 
+// ofCounter are the fields of expect in a step that reads a counter. Those of onlyOfCounter go with nothing else.
+var (
+	ofCounter     = []string{"used", "remaining", "held", "leased", "windows"}
+	onlyOfCounter = []string{"used", "leased", "windows"}
+)
+
+// rejectVerdict rejects what is expected of a counter and is a request's.
+func (r *reader) rejectVerdict(n *policy.Node) {
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		if expectObject.has(f.Name) && !slices.Contains(ofCounter, f.Name) {
+			r.failField(n, f, "a counter has none: expect used, remaining, held, leased or windows of it")
+		}
+	}
+}
+
+// rejectCount rejects what is expected of a request and is a counter's.
+func (r *reader) rejectCount(n *policy.Node) {
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		if slices.Contains(onlyOfCounter, f.Name) {
+			r.failField(n, f, "only a counter has it: read the counter in a step of its own, with counter: {rule: …}")
+		}
+	}
+}
+
+// checkWindows rejects windows that the rule of a counter does not have.
+func (r *reader) checkWindows(n *policy.Node, name string) {
+	rule := r.rule(name)
+	if n == nil || rule == nil { // an unknown rule is another problem
+		return
+	}
+	for i := range n.Fields {
+		f := &n.Fields[i]
+		if rule.LimitNamed(f.Name) < 0 {
+			r.failField(n, f, fmt.Sprintf("the rule %q has no such window: write the name of one, or its index from 0", name))
+		}
+	}
+}
+
+// checkOnlyOf rejects fields that the counters of a rule have no value for.
+func (r *reader) checkOnlyOf(n *policy.Node, name string) {
+	rule := r.rule(name)
+	if rule == nil { // which is another problem
+		return
+	}
+	used, leased := n.Member("used"), n.Member("leased")
+	if used != nil && len(rule.Limits) > 1 {
+		r.fail(used, fmt.Sprintf("the rule %q has %d windows: write windows: {%q: {used: …}}",
+			name, len(rule.Limits), cmp.Or(rule.Limits[0].Name, "0")))
+	}
+	if leased != nil && rule.Scope != policy.ScopeCluster {
+		r.fail(leased, fmt.Sprintf("the rule %q has not the scope cluster, so nothing of it is leased", name))
+	}
+}
+
 var counterObject = &object[policytest.Counter]{"counter", []field[policytest.Counter]{
 	{"rule", required(nameShape), "Name of the rule.", readCounterRule},
 	{"key", keyShape, "The parts of the key, in the rule's order; none for a rule without a key.", readCounterKey},
 }}
 
-func readCounterRule(r *reader, n *policy.Node, c *policytest.Counter) { c.Rule, _ = r.text(n) }
+func readCounterRule(r *reader, n *policy.Node, _ policy.Shape, c *policytest.Counter) {
+	c.Rule, _ = r.text(n)
+}
 
-func readCounterKey(r *reader, n *policy.Node, c *policytest.Counter) {
-	r.each(n, keyShape, func(item *policy.Node) { c.Key = append(c.Key, r.anyText(item)) })
+func readCounterKey(r *reader, n *policy.Node, shape policy.Shape, c *policytest.Counter) {
+	r.each(n, shape, func(item *policy.Node) { c.Key = append(c.Key, r.anyText(item)) })
 }
 
 var setObject = &object[step]{"set_counter", []field[step]{
@@ -273,15 +357,19 @@ var setObject = &object[step]{"set_counter", []field[step]{
 	{"window", nameShape, "Name or index of one window; by default all.", readSetWindow},
 }}
 
-func readSetRule(r *reader, n *policy.Node, s *step) { readCounterRule(r, n, s.set) }
-
-func readSetKey(r *reader, n *policy.Node, s *step) { readCounterKey(r, n, s.set) }
-
-func readSetUnits(r *reader, n *policy.Node, s *step) {
-	s.units = uint32(r.integer(n, 0, math.MaxUint32))
+func readSetRule(r *reader, n *policy.Node, shape policy.Shape, s *step) {
+	readCounterRule(r, n, shape, s.set)
 }
 
-func readSetWindow(r *reader, n *policy.Node, s *step) { s.set.Window, _ = r.text(n) }
+func readSetKey(r *reader, n *policy.Node, shape policy.Shape, s *step) {
+	readCounterKey(r, n, shape, s.set)
+}
+
+func readSetUnits(r *reader, n *policy.Node, shape policy.Shape, s *step) {
+	s.units = uint32(r.integer(n, shape))
+}
+
+func readSetWindow(r *reader, n *policy.Node, _ policy.Shape, s *step) { s.set.Window, _ = r.text(n) }
 
 func readCounter(r *reader, n *policy.Node, c *policytest.Counter) {
 	before := len(r.problems)

@@ -15,14 +15,19 @@ import (
 type field[T any] struct {
 	name  string
 	shape policy.Shape
-	text  string // what the field means
-	read  func(r *reader, n *policy.Node, out *T)
+	text  string                                                      // what the field means
+	read  func(r *reader, n *policy.Node, shape policy.Shape, out *T) // shape is the row's
 }
 
 // object is the table of an object that is read into a T, in the table's order.
 type object[T any] struct {
 	name   string
 	fields []field[T]
+}
+
+// has reports whether the object has a field of this name.
+func (o *object[T]) has(name string) bool {
+	return slices.ContainsFunc(o.fields, func(f field[T]) bool { return f.name == name })
 }
 
 // Schema lists every object of the format, the whole file first, and what each field means, by
@@ -138,7 +143,7 @@ func readObject[T any](r *reader, n *policy.Node, o *object[T], out *T) bool {
 		case first[f.Name] != nil:
 			r.failField(n, f, "appears twice, first in line "+strconv.Itoa(first[f.Name].Line)+": keep one")
 			continue
-		case !slices.ContainsFunc(o.fields, func(known field[T]) bool { return known.name == f.Name }):
+		case !o.has(f.Name):
 			r.failField(n, f, message.UnknownField(f.Name, o.name, r.format, homes))
 		}
 		first[f.Name] = f
@@ -156,7 +161,7 @@ func readObject[T any](r *reader, n *policy.Node, o *object[T], out *T) bool {
 		case f.Value.Kind == policy.Null:
 			r.failAs(f.Value, policy.WrongValue, known.shape)
 		default:
-			known.read(r, f.Value, out)
+			known.read(r, f.Value, known.shape, out)
 		}
 	}
 	return true
@@ -193,20 +198,20 @@ func (r *reader) anyText(n *policy.Node) string {
 	return n.Text
 }
 
-// word reads one of some words.
-func (r *reader) word(n *policy.Node, words ...string) string {
-	if n.Kind != policy.String || !slices.Contains(words, n.Text) {
-		r.failAs(n, policy.WrongValue, policy.Shape{Form: policy.FormWord, Words: words})
+// word reads one of the shape's words.
+func (r *reader) word(n *policy.Node, shape policy.Shape) string {
+	if n.Kind != policy.String || !slices.Contains(shape.Words, n.Text) {
+		r.failAs(n, policy.WrongValue, shape)
 	}
 	return n.Text
 }
 
-// integer reads a number within bounds.
-func (r *reader) integer(n *policy.Node, low, high int64) int64 {
+// integer reads a number within the shape's bounds. If it is not, the result is the lowest one.
+func (r *reader) integer(n *policy.Node, shape policy.Shape) int64 {
 	number, ok := n.Integer()
-	if !ok || number < low || number > high {
-		r.failAs(n, policy.WrongValue, policy.Shape{Form: policy.FormInteger, Min: low, Max: high})
-		return low
+	if !ok || number < shape.Min || number > shape.Max {
+		r.failAs(n, policy.WrongValue, shape)
+		return shape.Min
 	}
 	return number
 }
@@ -276,18 +281,28 @@ func (r *reader) isEmpty(n *policy.Node) bool {
 	return isEmpty
 }
 
-// ruleNamed is a rule of the policy. If there is none, the node is wrong.
-func (r *reader) ruleNamed(n *policy.Node, name string) *policy.Rule {
-	if r.file.policy == nil { // which is another problem
+// rule is a rule of the policy, or nil if the policy is not valid or has no such rule.
+func (r *reader) rule(name string) *policy.Rule {
+	if r.file.policy == nil {
 		return nil
+	}
+	for i := range r.file.policy.Rules {
+		if rule := &r.file.policy.Rules[i]; rule.Name == name {
+			return rule
+		}
+	}
+	return nil
+}
+
+// ruleNamed is rule, and reports a name that no rule of the policy has.
+func (r *reader) ruleNamed(n *policy.Node, name string) *policy.Rule {
+	rule := r.rule(name)
+	if rule != nil || r.file.policy == nil { // without a policy, that is the problem
+		return rule
 	}
 	var names []string
 	for i := range r.file.policy.Rules {
-		rule := &r.file.policy.Rules[i]
-		if rule.Name == name {
-			return rule
-		}
-		names = append(names, rule.Name)
+		names = append(names, r.file.policy.Rules[i].Name)
 	}
 	advice := "the policy has no rules"
 	near := message.Nearest(name, names)

@@ -2,10 +2,10 @@ package testfile
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
@@ -34,36 +34,37 @@ var requestObject = &object[policytest.Request]{"test_request", []field[policyte
 
 // textOf is the row of a field that is text.
 func textOf(name, text string, to func(*policytest.Request) *string) field[policytest.Request] {
-	return field[policytest.Request]{name, textShape, text, func(r *reader, n *policy.Node, q *policytest.Request) {
-		*to(q), _ = r.text(n)
-	}}
+	read := func(r *reader, n *policy.Node, _ policy.Shape, q *policytest.Request) { *to(q), _ = r.text(n) }
+	return field[policytest.Request]{name, textShape, text, read}
 }
 
-func readRequestHeaders(r *reader, n *policy.Node, q *policytest.Request) {
-	q.Header = r.headers(n, q.Header)
+func readRequestHeaders(r *reader, n *policy.Node, shape policy.Shape, q *policytest.Request) {
+	q.Header = r.headers(n, shape, q.Header)
 }
 
-func readJWT(r *reader, n *policy.Node, q *policytest.Request) { q.JWT = r.objects(n, "claims", q.JWT) }
-
-func readMetadata(r *reader, n *policy.Node, q *policytest.Request) {
-	q.Metadata = r.objects(n, "metadata", q.Metadata)
+func readJWT(r *reader, n *policy.Node, shape policy.Shape, q *policytest.Request) {
+	q.JWT = r.objects(n, shape, q.JWT)
 }
 
-func readProperties(r *reader, n *policy.Node, q *policytest.Request) {
+func readMetadata(r *reader, n *policy.Node, shape policy.Shape, q *policytest.Request) {
+	q.Metadata = r.objects(n, shape, q.Metadata)
+}
+
+func readProperties(r *reader, n *policy.Node, shape policy.Shape, q *policytest.Request) {
 	set := maps.Clone(q.Properties)
 	if set == nil {
 		set = map[string]string{}
 	}
-	r.members(n, choiceShape("properties"), func(name string, f *policy.Field) { set[name] = r.anyText(f.Value) })
+	r.members(n, shape, func(name string, f *policy.Field) { set[name] = r.anyText(f.Value) })
 	q.Properties = set
 }
 
-func readRequestBody(r *reader, n *policy.Node, q *policytest.Request) {
+func readRequestBody(r *reader, n *policy.Node, _ policy.Shape, q *policytest.Request) {
 	q.Body, q.BodyBytes = r.anyText(n), 0
 }
 
-func readBodyBytes(r *reader, n *policy.Node, q *policytest.Request) {
-	q.Body, q.BodyBytes = "", int(r.integer(n, 0, maxBody))
+func readBodyBytes(r *reader, n *policy.Node, shape policy.Shape, q *policytest.Request) {
+	q.Body, q.BodyBytes = "", int(r.integer(n, shape))
 }
 
 // readRequest reads what is said of a request into what is known of it, such as a copy of the test's
@@ -79,26 +80,27 @@ func readRequest(r *reader, n *policy.Node, q *policytest.Request) {
 	r.failMember(n, q.Check())
 }
 
-// failMember reports the field by which an error begins, if there is an error.
+// failMember reports an error of policytest, if there is one, at the field that it is about.
 func (r *reader) failMember(n *policy.Node, err error) {
-	if err == nil {
-		return
+	var wrong *policytest.FieldError
+	switch {
+	case err == nil:
+	case errors.As(err, &wrong) && n.Member(wrong.Field) != nil:
+		r.fail(n.Member(wrong.Field), wrong.Why)
+	case wrong != nil: // of a field that n has from the file or the test
+		r.fail(n, wrong.Why)
+	default:
+		r.fail(n, err.Error())
 	}
-	name, why, _ := strings.Cut(err.Error(), ": ")
-	at := n
-	if n.Member(name) != nil {
-		at = n.Member(name)
-	}
-	r.fail(at, why)
 }
 
 // headers are those known before, and those of n.
-func (r *reader) headers(n *policy.Node, before http.Header) http.Header {
+func (r *reader) headers(n *policy.Node, shape policy.Shape, before http.Header) http.Header {
 	h := before.Clone()
 	if h == nil {
 		h = http.Header{}
 	}
-	r.members(n, headersShape, func(name string, f *policy.Field) {
+	r.members(n, shape, func(name string, f *policy.Field) {
 		if !policy.IsToken(name) {
 			r.failField(n, f, "is not a header's name")
 			return
@@ -119,12 +121,14 @@ func (r *reader) headers(n *policy.Node, before http.Header) http.Header {
 }
 
 // objects are those known before, and those of n.
-func (r *reader) objects(n *policy.Node, shape string, before map[string]map[string]any) map[string]map[string]any {
+func (r *reader) objects(
+	n *policy.Node, shape policy.Shape, before map[string]map[string]any,
+) map[string]map[string]any {
 	set := maps.Clone(before)
 	if set == nil {
 		set = map[string]map[string]any{}
 	}
-	r.members(n, choiceShape(shape), func(name string, f *policy.Field) {
+	r.members(n, shape, func(name string, f *policy.Field) {
 		if f.Value.Kind != policy.Object {
 			r.failAs(f.Value, policy.WrongValue, choiceShape("json_object"))
 			return
@@ -157,24 +161,32 @@ var answerObject = &object[answerOf]{"test_answer", []field[answerOf]{
 		"the upstream, or the proxy's time-out. With a status or a body the answer breaks off behind them.", readNoAnswer},
 }}
 
-func readTo(r *reader, n *policy.Node, a *answerOf) { *a.to, _ = r.text(n) }
+func readTo(r *reader, n *policy.Node, _ policy.Shape, a *answerOf) { *a.to, _ = r.text(n) }
 
-func readStatus(r *reader, n *policy.Node, a *answerOf) { a.Status = int(r.integer(n, 100, 599)) }
+func readStatus(r *reader, n *policy.Node, shape policy.Shape, a *answerOf) {
+	a.Status = int(r.integer(n, shape))
+}
 
-func readAnswerHeaders(r *reader, n *policy.Node, a *answerOf) { a.Header = r.headers(n, nil) }
+func readAnswerHeaders(r *reader, n *policy.Node, shape policy.Shape, a *answerOf) {
+	a.Header = r.headers(n, shape, nil)
+}
 
-func readJSON(_ *reader, n *policy.Node, a *answerOf) {
+func readJSON(_ *reader, n *policy.Node, _ policy.Shape, a *answerOf) {
 	a.JSON = json.RawMessage(policy.AppendJSON(nil, n))
 }
 
-func readAnswerBody(r *reader, n *policy.Node, a *answerOf) { a.Body = r.anyText(n) }
+func readAnswerBody(r *reader, n *policy.Node, _ policy.Shape, a *answerOf) { a.Body = r.anyText(n) }
 
-func readTrailers(r *reader, n *policy.Node, a *answerOf) { a.Trailer = r.headers(n, nil) }
+func readTrailers(r *reader, n *policy.Node, shape policy.Shape, a *answerOf) {
+	a.Trailer = r.headers(n, shape, nil)
+}
 
-func readTook(r *reader, n *policy.Node, a *answerOf) { a.Took = time.Duration(r.duration(n)) }
+func readTook(r *reader, n *policy.Node, _ policy.Shape, a *answerOf) {
+	a.Took = time.Duration(r.duration(n))
+}
 
-func readNoAnswer(r *reader, n *policy.Node, a *answerOf) {
-	a.Broken = policytest.Broken(r.word(n, "client", "upstream", "timeout"))
+func readNoAnswer(r *reader, n *policy.Node, shape policy.Shape, a *answerOf) {
+	a.Broken = policytest.Broken(r.word(n, shape))
 }
 
 // readAnswer reads an answer.

@@ -159,14 +159,11 @@ func (u *underWay) do(number int, s *step) {
 	u.proxies.Advance(time.Duration(s.afterNs))
 	switch s.kind {
 	case countStep:
-		s.count.Proxy = s.proxy
 		count := u.proxies.Count(*s.count)
 		compare(u, s.expect.count, &count)
 	case setStep:
-		s.set.Proxy = s.proxy
 		u.proxies.Set(*s.set, s.units)
 	case resetStep:
-		s.reset.Proxy = s.proxy
 		u.proxies.Reset(*s.reset)
 	case answerStep:
 		u.answer(s)

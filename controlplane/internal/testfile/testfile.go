@@ -5,9 +5,10 @@
 // names no rule, window or running request that there is not. Tests know nothing of each other:
 // each has proxies, counters and a clock of its own. The package must never import the command line.
 //
-// The format is in fields.go (the file, tests and steps), requestfields.go (requests and answers)
-// and expectfields.go, as tables by which reader.go reads it; schema and reference come from the
-// same tables. run.go runs it on package policytest, and report.go writes what came of it.
+// The format is tables: fields.go has the file, tests, steps and counters, requestfields.go requests
+// and answers, expectfields.go what a step expects, and expectrules.go what it expects of single
+// rules and windows. reader.go reads a file by them; schema and reference come from the same tables.
+// run.go runs the tests on package policytest, and report.go writes what came of them.
 package testfile
 
 import (
@@ -156,7 +157,7 @@ func parse(name string, text []byte, open func(name string) ([]byte, error)) (*F
 }
 
 // readPolicy reads the policy that a file names.
-func readPolicy(r *reader, n *policy.Node, f *File) {
+func readPolicy(r *reader, n *policy.Node, _ policy.Shape, f *File) {
 	name, ok := r.text(n)
 	if !ok {
 		return

@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
 )
 
 var update = flag.Bool("update", false, "write what the files with mistakes give")
@@ -45,6 +46,23 @@ func TestBadFiles(t *testing.T) {
 			files[i+1].Data = []byte(err.Error() + "\n")
 		}
 	})
+}
+
+// A check compares a number by its value, not by how the file writes it.
+func TestNumbersAreComparedByTheirValue(t *testing.T) {
+	const text = `
+version: 1
+policy: policy.yaml
+tests: [{name: a, steps: [{counter: {rule: all}, expect: {used: 1e3, remaining: 1e3, held: 1e3, leased: 1e3}}]}]
+`
+	file, err := parse("a.test.yaml", []byte(text), folder(t))
+	require.NoError(t, err)
+	checks := file.Tests[0].steps[0].expect.count
+	require.Len(t, checks, 4)
+	for _, c := range checks {
+		seen, ok := c.see(&policytest.Count{Used: 1000, Remaining: 1000, Held: 1000, Leased: 1000})
+		require.True(t, ok, "%s: expected %s, seen %s", c.field, c.expected, seen)
+	}
 }
 
 // Whatever a file holds, it can be run or each problem has a place and a sentence.
