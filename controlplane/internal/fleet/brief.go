@@ -39,9 +39,18 @@ func (p *Proxies) Counted(rule, metric string) (n uint64, err error) {
 		if err := host.Tick(0); err != nil { // publishes
 			return 0, err
 		}
-		n += host.Metrics()["rule=.="+rule+";.;rate_limit_"+metric+"_total"]
+		n += host.Metrics()[counterName(rule, metric)]
 	}
 	return n, nil
+}
+
+// counterName is the filter's name of a rule's counter, such as
+//
+//	rule=.=per-user;.;rate_limit_evicted_total
+//
+// Envoy makes the part before ;.; a label.
+func counterName(rule, metric string) string {
+	return "rule=.=" + rule + ";.;rate_limit_" + metric + "_total"
 }
 
 // Serve takes a request through the next proxy in turn. It happens at ns, or at the time of the request
@@ -72,7 +81,7 @@ func (p *Proxies) Serve(
 
 // keepOrHurry keeps a request open. If too many are open, the first of them to end ends early.
 func (p *Proxies) keepOrHurry(o openRequest) {
-	if len(p.timed) == MaxOpen {
+	if len(p.timed) == MaxOpen { // Serve alone keeps requests open here
 		_ = p.timed[0].end()
 		p.timed = p.timed[1:]
 		p.brief.hurried++

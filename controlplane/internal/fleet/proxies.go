@@ -5,6 +5,9 @@
 // the same calls give the same verdicts. It decides nothing: every verdict is the filter's. It
 // must never import the filter or the engine.
 //
+// There are two ways in. New, Begin and Operate are for callers that read each verdict and end requests
+// themselves. NewBrief and Serve are for logs: a request and its answer in one call, reported in a few bytes.
+//
 // proxies.go starts proxies and brings requests to them. time.go lets time pass and ends open
 // requests, report.go reads what the filter says of a request, and cluster.go has the quota service.
 // operation.go does operations on counters, and brief.go serves the requests of a log.
@@ -64,7 +67,7 @@ type Proxies struct {
 	lingerUntil int64        // what proxies do after the last answer has ended by then
 	interrupted func() error // of the context: the user wants no more
 
-	running map[*sim.Exchange]bool // open requests that the caller ends
+	running map[*sim.Exchange]bool // open requests that the caller ends, see Open
 	timed   []openRequest          // open requests that end at a time, the first to end first
 
 	brief briefCounts

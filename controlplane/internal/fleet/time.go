@@ -20,11 +20,10 @@ func IsTime(t time.Time) bool { return !t.Before(time.Unix(0, 0)) && t.UTC().Yea
 // Now is the time of the proxies, in nanoseconds since the epoch.
 func (p *Proxies) Now() int64 { return p.now }
 
-// How long a proxy may have something to do after its last request, to return what it has
-// leased, and after its last answer.
+// How long a proxy may still have something to do.
 const (
-	longestLeaseNs  = int64(12 * time.Second)
-	longestLingerNs = int64(time.Minute + 2*time.Second)
+	longestLeaseNs  = int64(12 * time.Second)            // after its last request: it returns what it has leased
+	longestLingerNs = int64(time.Minute + 2*time.Second) // after its last answer
 )
 
 // Pass lets time pass until ns. Proxies that may have something to do have ticks meanwhile; while
@@ -32,8 +31,8 @@ const (
 //
 //	now                                              ns
 //	|------------------------------------------------|  ticks while requests are open
-//	|------ 12 s ------|                                ticks if rules lease: no request was after now
-//	|------------ lingerUntil                           ticks until 62 s after the last answer before now
+//	|------ 12 s ------|                                ticks if rules lease: 12 s, because the last request may have been now
+//	|------------ lingerUntil                           ticks until 62 s after the last answer
 //	|                                                   no ticks: the proxies are idle
 func (p *Proxies) Pass(ns int64) {
 	idleFrom := p.lingerUntil
@@ -86,10 +85,17 @@ func (p *Proxies) doDue() {
 	}
 }
 
-// MaxOpen bounds the requests that are open.
+// MaxOpen is how many requests may be open. Serve keeps to it; who calls Run or RunForHold compares
+// Open with it.
 const MaxOpen = 100_000
 
-// Open is how many requests are open.
+// Open is how many requests are open. A request stays open in one of three ways:
+//
+//	by          whose answer               it ends                                    at MaxOpen
+//	Run         the caller has             when the caller ends it, and says Done     simulate gives an error
+//	RunForHold  nobody knows               when no rule holds units of it any more:   simulate gives an error
+//	                                       then its client leaves
+//	Serve       a log has, with its time   at that time                               the first to end ends early
 func (p *Proxies) Open() int { return len(p.running) + len(p.timed) }
 
 // Run has a request stay open until Done.
