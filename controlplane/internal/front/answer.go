@@ -66,13 +66,13 @@ func (c *call) code(totals []quotaservice.Total) rlsv3.RateLimitResponse_Code {
 //
 //	           without the option       with it
 //	limited    if quota_mode says so    yes
-//	unmatched  no                       yes: it never denies, so the call passes
+//	uncounted  no                       yes: it never denies, so the call passes
 //	unlimited  no                       no
 func (c *call) isQuota(p *part) bool {
 	switch p.kind {
 	case limited:
 		return c.service.o.Quota || p.match.Quota
-	case unmatched:
+	case uncounted:
 		return c.service.o.Quota
 	case unlimited:
 	}
@@ -88,7 +88,7 @@ func (p *part) isDenied(totals []quotaservice.Total) bool {
 func (c *call) status(p *part, totals []quotaservice.Total) *rlsv3.RateLimitResponse_DescriptorStatus {
 	s := &rlsv3.RateLimitResponse_DescriptorStatus{Code: rlsv3.RateLimitResponse_OK}
 	switch p.kind {
-	case unmatched:
+	case uncounted:
 		return s
 	case unlimited:
 		s.LimitRemaining = math.MaxUint32

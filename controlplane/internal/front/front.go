@@ -67,11 +67,11 @@ type Options struct {
 // Service answers calls.
 type Service struct {
 	rlsv3.UnimplementedRateLimitServiceServer
-	o       Options
-	metrics *metrics
-	silent  *slog.Logger // of calls that end with an error
-	config  atomic.Pointer[config]
-	health  *healthState
+	o        Options
+	metrics  *metrics
+	errorLog *slog.Logger // of calls that end with an error, see errorEvery
+	config   atomic.Pointer[config]
+	health   *healthState
 }
 
 // config is the configuration in force.
@@ -83,8 +83,8 @@ type config struct {
 // maxDomain is how many bytes of a domain's name an error has.
 const maxDomain = 100
 
-// silentEvery is how often calls that fail are logged.
-const silentEvery = 10 * time.Second
+// errorEvery is how often calls that end with an error are logged.
+const errorEvery = 10 * time.Second
 
 // New returns a service without a configuration.
 func New(o Options) *Service {
@@ -101,7 +101,7 @@ func New(o Options) *Service {
 		o.Now = time.Now
 	}
 	return &Service{
-		o: o, metrics: newMetrics(), silent: lograte.NewEvery(silentEvery).Logger(o.Log), health: newHealthState(),
+		o: o, metrics: newMetrics(), errorLog: lograte.NewEvery(errorEvery).Logger(o.Log), health: newHealthState(),
 	}
 }
 
@@ -154,7 +154,7 @@ func (s *Service) answer(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3
 	answer, err := s.decide(ctx, r)
 	if err != nil {
 		s.metrics.countError(err)
-		s.silent.Warn("a rate limit call ends with an error: failure_mode_deny decides", "error", err)
+		s.errorLog.Warn("a rate limit call ends with an error: failure_mode_deny decides", "error", err)
 	}
 	return answer, err
 }
@@ -181,7 +181,7 @@ type part struct {
 type kind uint8
 
 const (
-	unmatched kind = iota // there is no limit for it, or another of the call replaces that: it passes
+	uncounted kind = iota // there is no limit for it, or another of the call replaces that: it passes
 	unlimited             // its limit lets all pass
 	limited               // it counts
 )
@@ -243,7 +243,7 @@ func (c *call) match() {
 	}
 	for i := range c.parts {
 		if p := &c.parts[i]; p.kind == limited && replaced[p.match.Limit.Name] {
-			p.kind = unmatched
+			p.kind = uncounted
 		}
 	}
 }

@@ -157,7 +157,14 @@ func (m *metrics) add(name string) *limitMetrics {
 }
 
 // count counts the hits of a descriptor: each is over the limit or within it, and it is near the
-// limit if it passed beyond that share of it.
+// limit if it passed beyond that share of it. With a limit of 10 and a nearRatio of 0.8, a call of
+// three hits counts
+//
+//	used before  used after  within  over  near
+//	5            8           3       0     0     up to the 8th, none is near
+//	7            10          3       0     2     the 9th and the 10th
+//	9            12          0       2     1     they were counted, and the 10th would have passed
+//	9            9           0       3     0     they were not counted
 func (l *limitMetrics) count(p *part, total *quotaservice.Total, hits quotaservice.Hits, nearRatio float32) {
 	units := uint64(hits.Units)
 	l.total.Add(float64(units))

@@ -76,7 +76,7 @@ type xdsClient struct {
 	node    *corev3.Node
 	merge   bool
 	first   chan struct{} // closed when the first configuration is in force
-	problem string        // what was logged last, "" while all is well
+	logged  string        // the problem that was logged last, "" while all is well
 }
 
 func newXDSClient(s *Service, o *XDSOptions) (*xdsClient, *grpc.ClientConn, error) {
@@ -124,10 +124,10 @@ func (x *xdsClient) run(ctx context.Context) {
 
 // logOnce logs a problem, unless it is the one that was logged last.
 func (x *xdsClient) logOnce(err error, log func(error)) {
-	if err.Error() != x.problem {
+	if err.Error() != x.logged {
 		log(err)
 	}
-	x.problem = err.Error()
+	x.logged = err.Error()
 }
 
 // stream follows the server until the stream ends. It names no version at first, because a server
@@ -137,11 +137,12 @@ func (x *xdsClient) stream(ctx context.Context) (answered bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	var version, rejected, nonce string
-	var problem *rpcstatus.Status
+	var version, nonce string       // of the configuration in force, and of the last answer
+	var rejectedVersion string      // of the last answer that was rejected
+	var rejection *rpcstatus.Status // of the last answer; nil: it was taken
 	for {
 		_ = stream.Send(&discoveryv3.DiscoveryRequest{ // Recv says why it failed
-			Node: x.node, TypeUrl: configType, VersionInfo: version, ResponseNonce: nonce, ErrorDetail: problem,
+			Node: x.node, TypeUrl: configType, VersionInfo: version, ResponseNonce: nonce, ErrorDetail: rejection,
 		})
 		answer, err := stream.Recv()
 		if err != nil {
@@ -149,15 +150,15 @@ func (x *xdsClient) stream(ctx context.Context) (answered bool, err error) {
 		}
 		answered = true
 		nonce = answer.GetNonce()
-		if problem != nil && answer.GetVersionInfo() == rejected {
+		if rejection != nil && answer.GetVersionInfo() == rejectedVersion {
 			sleep(ctx, rejectAgainAfter)
 			continue
 		}
-		problem = x.take(answer)
-		if problem == nil {
+		rejection = x.take(answer)
+		if rejection == nil {
 			version = answer.GetVersionInfo()
 		} else {
-			rejected = answer.GetVersionInfo()
+			rejectedVersion = answer.GetVersionInfo()
 		}
 	}
 }
@@ -174,7 +175,7 @@ func (x *xdsClient) take(answer *discoveryv3.DiscoveryResponse) *rpcstatus.Statu
 		x.logOnce(err, x.service.logTaken)
 		return &rpcstatus.Status{Code: int32(codes.InvalidArgument), Message: someOf(err).Error()}
 	}
-	x.problem = ""
+	x.logged = ""
 	x.service.logTaken(nil)
 	select {
 	case <-x.first:

@@ -3,6 +3,10 @@
 // Its invariant: each directive of the text is in the result, or the text is refused with file and
 // line. It splits words as ngx_conf_read_token of nginx does (src/core/ngx_conf_file.c), knows no
 // directive but include, and opens no file itself. It must import nothing of this module.
+//
+// There are two exceptions. The ) of an if that stands behind a quotation mark is left out, where nginx
+// makes a word of it. And a block of Lua ends where its braces do, also if some of them are in texts or
+// comments of Lua.
 package nginxconf
 
 import (

@@ -110,7 +110,7 @@ func unescaped(word string) string { return escapes.Replace(word) }
 
 // skipLua skips a block of Lua, up to the } that ends it.
 func (s *scanner) skipLua() error {
-	begin := s.error("this block of Lua has no } at its end")
+	unended := s.error("this block of Lua has no } at its end")
 	for depth := 1; s.text != ""; {
 		switch s.take(1) {
 		case "{":
@@ -122,5 +122,5 @@ func (s *scanner) skipLua() error {
 			return nil
 		}
 	}
-	return begin
+	return unended
 }

@@ -3,15 +3,12 @@ package ratelimitconfig
 import (
 	"bytes"
 	"encoding/binary"
-	"regexp"
 	"slices"
 	"strings"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	rlsv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/protobuf/types/known/structpb"
-
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 // Set is the domains in force. Nothing changes it, so that many calls may use it at once.
@@ -39,8 +36,11 @@ type pattern struct {
 
 // Match is the limit of a descriptor of a call, and what counts there.
 type Match struct {
-	// Limit is from the configuration, or from the descriptor itself. Without Windows, and not
-	// Unlimited, it is of a descriptor that names no known unit.
+	// Limit is in one of three states:
+	//
+	//	Unlimited  it lets all pass
+	//	Windows    of the configuration, or of the descriptor itself
+	//	neither    the descriptor itself has it, with a unit that is not known: the call is an error
 	Limit    *Limit
 	Unit     rlsv3.RateLimitResponse_RateLimit_Unit // UNKNOWN if a limit has several windows, or none
 	Shadow   bool
@@ -142,22 +142,6 @@ func override(domain string, d *ratelimitv3.RateLimitDescriptor) Match {
 	return m
 }
 
-// metricOfOverride is the domain and all keys with their values.
-func metricOfOverride(domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry) string {
-	var b strings.Builder
-	for _, e := range entries {
-		if b.Len() > 0 {
-			b.WriteByte('.')
-		}
-		b.WriteString(e.GetKey())
-		if e.GetValue() != "" {
-			b.WriteByte('_')
-			b.WriteString(e.GetValue())
-		}
-	}
-	return domain + "." + b.String()
-}
-
 // step is an entry of a descriptor on its way down the configuration.
 type step struct {
 	node *node // that it has led to
@@ -255,87 +239,4 @@ func keyOf(domain string, l *Limit, entries []*ratelimitv3.RateLimitDescriptor_E
 
 func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
-}
-
-// metricOf is the node's own metric, unless the values of entries stand in it.
-func metricOf(domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry, steps []step) string {
-	n := steps[len(steps)-1].node
-	shares := slices.ContainsFunc(steps, func(s step) bool { return s.shares() })
-	var memory [256]byte
-	b := append(memory[:0], domain...)
-	for i, e := range entries {
-		value := steps[i].shown(e.GetValue(), n.DetailedMetric)
-		b = append(append(b, '.'), e.GetKey()...)
-		if value != "" || n.DetailedMetric && !shares {
-			b = append(append(b, '_'), value...)
-		}
-	}
-	if string(b) == n.metric {
-		return n.metric
-	}
-	return string(b)
-}
-
-// shown is what a metric has of an entry's value.
-func (s *step) shown(value string, isDetailed bool) string {
-	switch {
-	case s.shares():
-		return s.pattern
-	case isDetailed, s.how == byName, s.node.ValueToMetric:
-		return value
-	case s.how == byPattern:
-		return s.pattern
-	}
-	return ""
-}
-
-var ipv4 = regexp.MustCompile(`\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}`)
-
-// MetricLabels are the labels domain, key1 and key2 of a metric; empty = it has none. As in the
-// service they are its parts between dots, also where a domain or a value has dots.
-func MetricLabels(metric string) (domain, key1, key2 string) {
-	metric = strings.NewReplacer(":", "_", "|", "_").Replace(metric)
-	metric = ipv4.ReplaceAllStringFunc(metric, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })
-	parts := append(strings.SplitN(metric, ".", 4), "", "", "")
-	return parts[0], parts[1], parts[2]
-}
-
-// unitOfTime is a unit of a limit. Its windows begin on the clock: at whole multiples of its length
-// since 1970 in UTC, as in the service. So a month is 30 days, a year 365, and a week begins on a
-// Thursday.
-type unitOfTime struct {
-	name    string
-	number  rlsv3.RateLimitResponse_RateLimit_Unit
-	seconds int64
-}
-
-var units = []unitOfTime{
-	{"second", rlsv3.RateLimitResponse_RateLimit_SECOND, 1},
-	{"minute", rlsv3.RateLimitResponse_RateLimit_MINUTE, 60},
-	{"hour", rlsv3.RateLimitResponse_RateLimit_HOUR, 60 * 60},
-	{"day", rlsv3.RateLimitResponse_RateLimit_DAY, 24 * 60 * 60},
-	{"week", rlsv3.RateLimitResponse_RateLimit_WEEK, 7 * 24 * 60 * 60},
-	{"month", rlsv3.RateLimitResponse_RateLimit_MONTH, 30 * 24 * 60 * 60},
-	{"year", rlsv3.RateLimitResponse_RateLimit_YEAR, 365 * 24 * 60 * 60},
-}
-
-// windows is the window of so many requests in the unit.
-func (u *unitOfTime) windows(requests uint32) []limit.Window {
-	return []limit.Window{{Algorithm: limit.FixedWindow, Limit: requests, PeriodNs: u.seconds * 1_000_000_000}}
-}
-
-func unitNamed(name string) *unitOfTime {
-	i := slices.IndexFunc(units, func(u unitOfTime) bool { return u.name == name })
-	if i < 0 {
-		return nil
-	}
-	return &units[i]
-}
-
-// numberOf is the number of the unit with that name, UNKNOWN if there is none.
-func numberOf(name string) rlsv3.RateLimitResponse_RateLimit_Unit {
-	if u := unitNamed(name); u != nil {
-		return u.number
-	}
-	return rlsv3.RateLimitResponse_RateLimit_UNKNOWN
 }

@@ -1,10 +1,14 @@
 // Package ratelimitconfig reads the configuration of the envoyproxy/ratelimit service, the
-// descriptors of one domain as a tree, and finds the limit of a descriptor of a call in it (match.go).
+// descriptors of one domain as a tree, and finds the limit of a descriptor of a call in it.
 //
 // Its invariant: it accepts what that service accepts, the tree has all of it, and a descriptor meets
 // the limit that it would meet there. Anything else is a problem with file, line and what would be
 // right. It borrows the tree and the messages of policies, and makes no policy. It never imports a
 // store, a server or a clock.
+//
+// ratelimitconfig.go reads a file into the tree, units.go has the units of its limits, and sluice.go
+// our own words in it. xds.go reads the same from an xDS resource. match.go finds the limit of a
+// descriptor of a call, and metric.go names it in metrics.
 package ratelimitconfig
 
 import (
@@ -171,7 +175,7 @@ func (r *reader) object(n *policy.Node, path string, fields map[string]setter) {
 		at, path := &policy.Node{Line: f.Line, Column: f.Column}, strings.TrimPrefix(path+"."+f.Name, ".")
 		set := fields[f.Name]
 		switch {
-		case set == nil && belongsTo[f.Name] != "" && !strings.HasSuffix(path, "sluice."+f.Name):
+		case set == nil && isIgnoredHere(f.Name, path):
 			r.ignore(at, path, belongsTo[f.Name])
 		case set == nil:
 			r.fail(at, path, unknown(f.Name, slices.Sorted(maps.Keys(fields))))
@@ -192,6 +196,12 @@ var belongsTo = map[string]string{
 	"share_threshold": "a descriptor", "metadata": "a descriptor",
 	"unit": "a rate_limit", "requests_per_unit": "a rate_limit", "unlimited": "a rate_limit", "name": "a rate_limit",
 	"replaces": "a rate_limit",
+}
+
+// isIgnoredHere reports whether the service knows the field, whose place here is not right. An object
+// sluice is ours: there is no such field in it, so it is unknown.
+func isIgnoredHere(name, path string) bool {
+	return belongsTo[name] != "" && !strings.HasSuffix(path, "sluice."+name)
 }
 
 func (r *reader) ignore(n *policy.Node, path, where string) {
@@ -258,13 +268,14 @@ func (r *reader) limit(d *Descriptor) setter {
 			"sluice":            r.words(&own),
 		})
 		if len(r.problems) == known {
-			r.checkLimit(n, path, l, own)
+			r.completeLimit(n, path, l, own)
 		}
 	}
 }
 
-// checkLimit checks a limit, and sets its windows. Our own words may be nil.
-func (r *reader) checkLimit(n *policy.Node, path string, l *Limit, own *words) {
+// completeLimit sets the windows of a limit by what is read of it, or reports why it has none. Our own
+// words may be nil.
+func (r *reader) completeLimit(n *policy.Node, path string, l *Limit, own *words) {
 	l.Sluice = own != nil
 	hasLimits := l.Sluice && own.limits != nil
 	unit := unitNamed(strings.ToLower(l.Unit))

@@ -46,7 +46,13 @@ func (r *reader) countDenied(c *Config) setter {
 	}
 }
 
-// windowsOfWords has the reader of policies read the words of a limit n, as those of a rule.
+// windowsOfWords has the reader of policies read the words of a limit n, as those of a rule. So
+//
+//	rate_limit: {unit: minute, requests_per_unit: 10, sluice: {algorithm: token_bucket, burst: 20}}
+//
+// is read as the policy
+//
+//	{version: 1, rules: [{name: limit, algorithm: token_bucket, limits: [{requests: 10, per: 1m, burst: 20}]}]}
 func (r *reader) windowsOfWords(n *policy.Node, path string, l *Limit, w *words) {
 	if w.algorithm != nil && w.algorithm.Text == policy.AlgorithmName(limit.Concurrency) {
 		r.fail(w.algorithm, path+".sluice.algorithm", "concurrency is not possible here: a call does not say when its "+

@@ -59,6 +59,6 @@ func (r *reader) limitOfXDS(x *rlsconfv3.RateLimitPolicy, path string) *Limit {
 	for i, replaced := range x.GetReplaces() {
 		r.addReplaced(nowhere, path+".replaces["+strconv.Itoa(i)+"]", l, replaced.GetName())
 	}
-	r.checkLimit(nowhere, path, l, nil)
+	r.completeLimit(nowhere, path, l, nil)
 	return l
 }
