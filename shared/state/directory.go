@@ -358,6 +358,19 @@ func longestNs(windows []limit.Window) int64 {
 	return ns
 }
 
+// directory reads the directory.
+func (ts *Tables) directory() (d directory, status Status) {
+	value, _, status := ts.store.Get(directoryKey)
+	if status != OK {
+		return d, status
+	}
+	d, ok := readDirectory(value)
+	if !ok {
+		return d, Failed
+	}
+	return d, OK
+}
+
 // update applies change to the directory, and writes the result if it differs.
 func (ts *Tables) update(change func(*directory)) Status {
 	return Update(ts.store, directoryKey, func(old []byte) ([]byte, Status) {

@@ -12,6 +12,20 @@ import (
 
 // Entry is what Table.Read found of one key in its page. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
+//
+// A visit of all pages (operate.go) uses an Entry too, which readPage fills with a page and no key:
+//
+//	                                    after Read                    after readPage
+//	page, epoch, cas, floorHolds        of the key's page             of the page
+//	windows                             with the key's limits         with the rule's
+//	rule                                with the rule's               with the rule's
+//	slot                                the key's, -1 without record  -1
+//	Now                                 not before that record, or    not before the floor
+//	                                    the floor without one
+//	heldNs                              if the table holds            if the table holds
+//	monotonicNs                         not set                       if the table leases
+//	usage, holds, hash, fingerprint     the key's                     not set
+//	what Read and Commit found          set                           not set
 type Entry struct {
 	// clock.go says which clock counts what.
 	Now         int64 // at which the key is counted: never before the last write
@@ -19,7 +33,7 @@ type Entry struct {
 	heldNs      int64 // the holds' clock, if the table holds
 	monotonicNs int64 // the store's monotonic clock, if the table leases and readPage read it
 
-	// What Read and Commit found.
+	// What Read and Commit found. Reread clears it.
 	FromFloor bool // the key has no record and starts from the page's floor
 	Evicted   bool // Commit evicted a live record
 	Rebased   bool // Read moved what was written before the clock was set back to the present
@@ -92,10 +106,14 @@ func (e *Entry) unshare() {
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
 //
-// Read may change e's page in memory: it moves times back if the clock was set back, and it
-// charges holds of the floor that have lapsed, for which records of other keys in the page may
-// be evicted. Shared data has none of it until Commit or another call that writes the page.
-// If none follows, the next Read does the same again.
+// Before, it brings e's page to the present, which may change more than the key's record:
+//
+//	setNowOrRebase     the clock was set back: times that seem to be of the future become e.Now
+//	chargeFloorLapses  holds of the floor have lapsed: it charges them to the floor, and evicts records
+//	                   of the page, also those of other keys
+//
+// Both change the page in memory alone. Shared data has none of it until Commit or another call
+// that writes the page. If none follows, the next Read does the same again.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
 	if status := t.ensureRegistered(now); status != OK {
 		return status

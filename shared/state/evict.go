@@ -11,37 +11,40 @@ import (
 // usage is added to the page's floor, from which every key without a record starts. So an
 // evicted key that comes back has at most what it had left.
 
-// findSlot gives e a slot with an empty record. It returns Full if there is none and evict
-// is not set.
+// findSlot gives e a slot with an empty record: a free one, that of an expired record, or that of the record
+// that uses least, which is evicted. It returns Full if only that is left and evict is not set.
 func (t *Table) findSlot(e *Entry, evict bool) Status {
-	at := max(e.Now, e.page.floorTime())
 	if slot := t.freeSlot(e); slot >= 0 {
-		t.rollFloor(e, at, false)
+		t.rollFloor(e, max(e.Now, e.page.floorTime()), false)
 		t.place(e, slot, t.floorHoldsUnits(e))
 		return OK
 	}
-	slot := t.expiredSlot(e)
-	allLive := slot < 0
-	if allLive {
-		if !evict {
-			return Full
-		}
-		slot = t.leastLoaded(e)
-		e.Evicted = true
+	if slot := t.expiredSlot(e); slot >= 0 {
+		t.remove(e, slot)
+		t.place(e, slot, t.floorHoldsUnits(e))
+		return OK
 	}
-	last := t.recordTime(e, slot)
-	at = max(at, last)
-	t.rollFloor(e, at, true)
-	shares := t.floorHoldsUnits(e) // before the victim's holds are there
-	if allLive {
-		var lapses []lapse
-		if t.layout.holds {
-			lapses = t.moveHoldsToFloor(e, slot, last)
-		}
-		t.addToFloor(e, slot, last, at, lapses)
+	if !evict {
+		return Full
 	}
+	slot := t.leastLoaded(e)
+	shares := t.floorHoldsUnits(e) // of this key: not what the evicted record holds
+	t.evict(e, slot)
 	t.place(e, slot, shares)
+	e.Evicted = true
 	return OK
+}
+
+// evict adds what the slot's record uses and holds to the floor.
+func (t *Table) evict(e *Entry, slot int) {
+	last := t.recordTime(e, slot)
+	at := max(e.Now, e.page.floorTime(), last)
+	t.rollFloor(e, at, true)
+	var lapses []lapse
+	if t.layout.holds {
+		lapses = t.moveHoldsToFloor(e, slot, last)
+	}
+	t.addToFloor(e, slot, last, at, lapses)
 }
 
 // place puts an empty record for e's key into the slot. shares says that the floor may hold
@@ -91,7 +94,7 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 		h := e.page.holds(&t.layout, slot)
 		lapses = t.takeLapsed(e, &e.memory.otherLapses, &h, t.presentEighth(e), last)
 		if newest, ok := h.Newest(); ok {
-			at = max(t.lapsedAt(e, newest), e.Now+1) // what is held counts now, whatever the wall clock says
+			at = max(t.lapsedAt(e, newest), e.Now+1) // what is held counts now, so the record does not expire at e.Now
 		}
 	}
 	for i := range t.layout.counts {

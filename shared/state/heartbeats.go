@@ -164,19 +164,6 @@ func (h *heartbeats) isDue(id uint64, now int64, hasTables bool) bool {
 	return h.owners[i].round != h.round || h.roundEnded(now)
 }
 
-// directory reads the directory.
-func (ts *Tables) directory() (d directory, status Status) {
-	value, _, status := ts.store.Get(directoryKey)
-	if status != OK {
-		return d, status
-	}
-	d, ok := readDirectory(value)
-	if !ok {
-		return d, Failed
-	}
-	return d, OK
-}
-
 // dropOwners removes owners from their tables. An owner that was only late comes
 // back with its next tick and finds its tables unchanged.
 func (ts *Tables) dropOwners(gone []uint64, now int64) Status {

@@ -1,15 +1,17 @@
 package state
 
-import (
-	"cmp"
-	"slices"
-
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-)
+import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // A hold is units that a running request keeps of its key, because only its end says what it
 // costs or frees its slot. It ends in one of two ways: Settle charges the cost, or the hold
 // lapses, because no stream has renewed it for long, and its units are charged.
+//
+// Four names are near each other:
+//
+//	Hold          the units of one running request; its stream keeps it
+//	limit.Holds   all units that a record or a floor holds, by eighth
+//	layout.holds  the table's records hold: they have a column for it (holdpage.go)
+//	HeldTotal     what all streams hold of a rule, for a gauge; no decision reads it (values.go)
 //
 // Units are counted by the eighth of the hold's length in which their stream was last known
 // to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the
@@ -26,45 +28,16 @@ import (
 //
 // What is done with units, each by one name:
 //
-//	takeLapsed          takes those that have lapsed out of what is held, as a list of lapses
-//	chargeLapses        charges a list of lapses to the usage of one window
-//	chargeLapsesByRule  the same, if only the rule's limits are known
-//	chargeFloorLapses   does both for the floor, and evicts the records that it concerns
-//	chargeFloor         counts units in the floor's windows (evict.go)
-//	chargeAndWrite      counts units in the record, or else in the floor, and writes the page
 //	moveHold            takes one hold's units out, and holds them, or none, in the present eighth
-//	moveHoldsToFloor    moves all holds of a record that is evicted
+//	chargeAndWrite      counts units in the record, or else in the floor, and writes the page
+//	takeLapsed          takes those that have lapsed out of what is held, as a list of lapses (lapse.go)
+//	chargeLapses        charges a list of lapses to the usage of one window (lapse.go)
+//	chargeLapsesByRule  the same, if only the rule's limits are known (lapse.go)
+//	chargeFloorLapses   does both for the floor, and evicts the records that it concerns (lapse.go)
+//	moveHoldsToFloor    moves all holds of a record that is evicted (lapse.go)
+//	chargeFloor         counts units in the floor's windows (evict.go)
 //
 // If the key is reset, what its record holds is gone, and nothing is charged: holdState tells Settle so.
-//
-// A record's column, little endian:
-//
-//	0  u32  newest eighth
-//	4  u32  number of the record in its page; top bit: the floor may hold units of the key
-//	8       9 × u32 units
-//
-// The floor's:
-//
-//	 0  u32  newest eighth
-//	 4  u32  number of the record that was placed last
-//	 8       9 × u32 units
-//	44  u32  epoch in which the page began to hold
-//	48  u32  number up to which records that are gone may have been reset, 0 = none
-const (
-	offNumber       = 4
-	offUnits        = 8
-	holdsBytes      = offUnits + (limit.HoldParts+1)*4
-	offSince        = holdsBytes
-	offForgotten    = holdsBytes + 4
-	holdsFloorBytes = holdsBytes + 8
-
-	// sharesBit, in a record's number, says that the floor may hold units of the key.
-	sharesBit = 1 << 31
-	// firstNumber is that of records from before the page held.
-	firstNumber = 1
-	// ofFloor means the floor where the number of a slot is asked for.
-	ofFloor = -1
-)
 
 // Hold is all that it takes to renew or settle units that are held. It stays with the
 // stream.
@@ -270,222 +243,4 @@ func (t *Table) presentEighth(e *Entry) uint32 { return uint32(e.heldNs / t.hold
 // length may span several of the present ones: then it is the earliest of these.
 func (t *Table) eighthOf(h *Hold) uint32 {
 	return t.holdWindow().EighthBy((int64(h.eighth) + 1) * h.eachNs)
-}
-
-// A hold lapses when its stream has not been known to run for eight whole eighths:
-//
-//	|  k  | k+1 |  ...  | k+8 | k+9 |
-//	|---↑-|-----|- ... -|-----↑-----|
-//	    renewed last          lapsedAt(k)
-//
-// A worker may find that much later. It charges the units as of lapsedAt(k).
-
-// lapse is units whose hold no stream has renewed in time.
-type lapse struct {
-	at    int64 // when they lapsed, by the clock of the windows
-	units uint32
-}
-
-// takeLapsed removes from h the units that have lapsed when the eighth by begins, and returns them, in
-// memory. last is when h was written: no unit lapses before that. 0 sets no such bound.
-func (t *Table) takeLapsed(e *Entry, memory *[]lapse, h *limit.Holds, by uint32, last int64) []lapse {
-	*memory = (*memory)[:0]
-	for {
-		eighth, units, ok := h.Lapse(by)
-		if !ok {
-			return *memory
-		}
-		at := max(last, min(e.Now, t.lapsedAt(e, eighth)))
-		*memory = append(*memory, lapse{at, units})
-	}
-}
-
-// lapsedAt is when what was held in an eighth lapses, by the clock of the windows.
-func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
-	each := t.holdWindow().EighthNs()
-	since := int64(int32(t.presentEighth(e)-eighth)) - limit.HoldParts - 1 // eighths between then and the present one
-	return e.CallerNs - e.heldNs%each - since*each
-}
-
-// chargeLapses charges each lapse in turn, at its instant, to u, which was written at last. It
-// returns the instant of u afterwards. w has the key's limits.
-func chargeLapses(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
-	for _, l := range lapses {
-		w.Roll(u, last, l.at)
-		w.Add(u, l.at, l.units)
-		last = l.at
-	}
-	return last
-}
-
-// chargeLapsesByRule is chargeLapses for a key whose own limits are not known: w has the rule's.
-func chargeLapsesByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
-	for _, l := range lapses {
-		w.Charge(u, last, l.at, l.units)
-		last = l.at
-	}
-	return last
-}
-
-// readHolds reads what is held of the key. Its record, written at last, holds some of it. The
-// floor holds some too if the key may have been evicted. readHolds returns the units of the
-// record that have lapsed, for readRecord to charge.
-func (t *Table) readHolds(e *Entry, last int64) (lapses []lapse) {
-	shared := uint32(0) // in the floor
-	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
-		shared = e.floorHolds.Total()
-	}
-	if e.slot >= 0 {
-		e.holds = e.page.holds(&t.layout, e.slot)
-		lapses = t.takeLapsed(e, &e.memory.recordLapses, &e.holds, t.presentEighth(e), last)
-	} else {
-		e.holds = limit.Holds{Eighth: t.presentEighth(e)}
-	}
-	t.setHeldUnits(e, limit.AddSaturating(shared, e.holds.Total()))
-	return lapses
-}
-
-// chargeFloorLapses brings what the floor holds to the present, in e's page. The floor does not
-// know which key held the units that have lapsed. So they are charged to the floor, and each key that may have
-// held them is evicted, so that it starts from the floor. It reports whether it has charged any.
-func (t *Table) chargeFloorLapses(e *Entry) bool {
-	e.floorHolds = e.page.holds(&t.layout, ofFloor)
-	lapses := t.takeLapsed(e, &e.memory.floorLapses, &e.floorHolds, t.presentEighth(e), 0)
-	if len(lapses) == 0 {
-		return false
-	}
-	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
-	if t.layout.counts == 0 { // no window to charge
-		return false
-	}
-	for _, l := range lapses { // before evictSharer rolls the floor on
-		t.chargeFloor(e, e.rule, l.at, l.units)
-	}
-	for slot := range t.layout.Slots {
-		if !e.page.free(&t.layout, slot) && e.page.shares(&t.layout, slot) {
-			t.evictSharer(e, slot, lapses)
-		}
-	}
-	return true
-}
-
-// evictSharer evicts the slot's record, because its key may have held what has lapsed in the
-// floor: these units are charged to its usage too, before that goes into the floor.
-func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
-	last := t.recordTime(e, slot)
-	lapses := t.moveHoldsToFloor(e, slot, last)
-	for _, l := range floorLapses {
-		lapses = append(lapses, lapse{max(l.at, last), l.units})
-	}
-	e.memory.recordLapses = lapses // they lie in this memory, and append may have moved it
-	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
-	t.rollFloor(e, at, true)
-	t.addToFloor(e, slot, last, at, lapses)
-	clear(e.page.record(&t.layout, slot))
-	if slot == e.slot {
-		e.slot = -1
-	}
-}
-
-// moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
-// newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
-// there by then, and returns what has lapsed in the record, for its caller to charge.
-func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) (lapses []lapse) {
-	h := e.page.holds(&t.layout, slot)
-	newest := t.presentEighth(e)
-	for _, known := range [...]uint32{h.Eighth, e.floorHolds.Eighth} {
-		if int32(known-newest) > 0 {
-			newest = known
-		}
-	}
-	for _, l := range t.takeLapsed(e, &e.memory.otherLapses, &e.floorHolds, newest, 0) {
-		t.chargeFloor(e, e.rule, l.at, l.units)
-	}
-	lapses = t.takeLapsed(e, &e.memory.recordLapses, &h, newest, last)
-	e.floorHolds.Join(&h)
-	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
-	return lapses
-}
-
-// holdsOf returns the bytes of what a slot, or the floor, holds.
-func (b page) holdsOf(l *Layout, slot int) []byte {
-	if slot == ofFloor {
-		return b[l.floorAt[l.counts]:][:holdsFloorBytes]
-	}
-	return b.usageOf(l, slot, l.counts)
-}
-
-// holds reads what the slot's record holds, or the floor.
-func (b page) holds(l *Layout, slot int) (h limit.Holds) {
-	p := b.holdsOf(l, slot)
-	h.Eighth = le.Uint32(p)
-	for i := range h.Units {
-		h.Units[i] = le.Uint32(p[offUnits+4*i:])
-	}
-	return h
-}
-
-func (b page) setHolds(l *Layout, slot int, h *limit.Holds) {
-	p := b.holdsOf(l, slot)
-	le.PutUint32(p, h.Eighth)
-	for i, n := range h.Units {
-		le.PutUint32(p[offUnits+4*i:], n)
-	}
-}
-
-// number is the number of the slot's record; with ofFloor, of the record placed last.
-func (b page) number(l *Layout, slot int) uint32 { return le.Uint32(b.holdsOf(l, slot)[offNumber:]) }
-
-func (b page) setNumber(l *Layout, slot int, n uint32) {
-	le.PutUint32(b.holdsOf(l, slot)[offNumber:], n)
-}
-
-// numberRecord numbers a record that was placed. shares says that the key may be one of
-// those whose holds the floor has.
-func (b page) numberRecord(l *Layout, slot int, shares bool) {
-	n := (b.number(l, ofFloor) + 1) &^ sharesBit
-	b.setNumber(l, ofFloor, n)
-	if shares {
-		n |= sharesBit
-	}
-	b.setNumber(l, slot, n)
-}
-
-// shares reports whether the floor may hold units of the slot's key.
-func (b page) shares(l *Layout, slot int) bool { return b.number(l, slot)&sharesBit != 0 }
-
-// since is the epoch in which the page began to hold: what was held before is gone.
-func (b page) since(l *Layout) uint32 { return le.Uint32(b.holdsOf(l, ofFloor)[offSince:]) }
-
-// beginHolds has a page hold that did not.
-func (b page) beginHolds(l *Layout) {
-	le.PutUint32(b.holdsOf(l, ofFloor)[offSince:], b.epoch())
-	b.setNumber(l, ofFloor, firstNumber)
-}
-
-// forget notes that the slot's record, which holds units, is reset: its holds are not in
-// the floor.
-func (b page) forget(l *Layout, slot int) {
-	n := b.number(l, slot) &^ sharesBit
-	if !b.mayBeForgotten(l, n) {
-		le.PutUint32(b.holdsOf(l, ofFloor)[offForgotten:], n)
-	}
-}
-
-// mayBeForgotten reports whether a record with that number that is gone may have been
-// reset instead of evicted. The page only notes the last record that was, so this is not
-// known of those before it. Numbers begin anew after the largest: a number is before last if it
-// is less than half of all numbers behind it.
-func (b page) mayBeForgotten(l *Layout, number uint32) bool {
-	last := le.Uint32(b.holdsOf(l, ofFloor)[offForgotten:])
-	return last != 0 && (last-number)&^sharesBit < sharesBit/2
-}
-
-// convertHolds copies what is held in a slot, or the floor, from a page of another layout.
-func (b page) convertHolds(l *Layout, slot int, old page, from *Layout) {
-	copy(b.holdsOf(l, slot), old.holdsOf(from, slot))
-	h := old.holds(from, slot)
-	h.Scale(&from.Windows[from.counts], &l.Windows[l.counts])
-	b.setHolds(l, slot, &h)
 }

@@ -153,7 +153,7 @@ func (t *Table) visitPage(
 	return changes, t.write(e)
 }
 
-// readPage puts a page into the entry, as of the caller's clock.
+// readPage puts a page into the entry, as of the caller's clock: as Reread does for a key, see Entry.
 func (t *Table) readPage(e *Entry, rule []limit.Window, value []byte) Status {
 	b, status := t.fit(value)
 	if status != OK {

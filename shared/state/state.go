@@ -22,7 +22,8 @@
 //
 //	evict.go       a page is full: a record is evicted into the floor
 //	clock.go       a clock was set back; which clock counts what
-//	hold.go        a request holds units until it ends
+//	hold.go        a request holds units until it ends; lapse.go charges them if it gives no sign of life,
+//	               and holdpage.go has what a page has of them
 //	leases.go      a table keeps leases of the quota service instead of counts; lease.go has one lease
 //	operate.go     operators set, add to and reset counters
 //	survey.go      how many keys and bytes a table has

@@ -64,17 +64,18 @@ const (
 	surveyBytes = 48 << 10
 )
 
-// Step continues the survey of a table, whose pages' keys live counts. When it has
-// read the last page, it returns done and what it has found, and the survey starts
-// again. It skips a table that neither this worker has used nor Peek has seen.
-func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, done bool, status Status) {
+// Step continues the survey of a table, whose pages' keys live counts, with the table that
+// knows where they are. When it has read the last page, it returns done and what it has found,
+// and the survey starts again. It skips a table that neither this worker has used nor Peek has seen.
+func (s *Survey) Step(
+	t *Table, live func(t *Table, value []byte) uint64,
+) (found Found, done bool, status Status) {
 	if !t.open {
 		if t.seen == nil {
 			*s = Survey{}
 			return Found{}, false, OK
 		}
-		t.adopt(t.seen) // open for this step alone, to know where the pages are: it is not registered
-		defer func() { t.open = false }()
+		t = t.asSeen()
 	}
 	if status := s.addPages(t, live); status != OK {
 		*s = Survey{}
@@ -88,8 +89,16 @@ func (s *Survey) Step(t *Table, live func(value []byte) uint64) (found Found, do
 	return found, true, OK
 }
 
+// asSeen is the table by its entry as Peek saw it, to read pages. The table itself stays as it is: not
+// registered.
+func (t *Table) asSeen() *Table {
+	seen := *t
+	seen.adopt(t.seen)
+	return &seen
+}
+
 // addPages adds the next pages.
-func (s *Survey) addPages(t *Table, live func(value []byte) uint64) Status {
+func (s *Survey) addPages(t *Table, live func(t *Table, value []byte) uint64) Status {
 	read := 0
 	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
 		key := t.pageKey(s.next)
@@ -97,7 +106,7 @@ func (s *Survey) addPages(t *Table, live func(value []byte) uint64) Status {
 		switch status {
 		case OK:
 			s.found.Bytes += valueBytes(len(value))
-			s.found.Keys += live(value)
+			s.found.Keys += live(t, value)
 			read += len(value)
 		case NotFound:
 		default:

@@ -21,8 +21,8 @@ func (ts *Tables) Proxies() uint32 {
 	return le.Uint32(value)
 }
 
-// Holding is what streams hold of one rule.
-type Holding struct{ Units, Streams int64 }
+// HeldTotal is what streams hold of one rule.
+type HeldTotal struct{ Units, Streams int64 }
 
 // What the streams hold of a rule is one value with a row for each VM. A VM that has trapped
 // gives no sign of life, and its row goes. A row:
@@ -42,14 +42,14 @@ const (
 type holdingRow struct {
 	vm      uint64
 	aliveNs int64
-	Holding
+	HeldTotal
 }
 
 func readHoldingRow(b []byte) holdingRow {
 	return holdingRow{
-		vm:      le.Uint64(b),
-		aliveNs: int64(le.Uint64(b[8:])),
-		Holding: Holding{Units: int64(le.Uint64(b[16:])), Streams: int64(le.Uint64(b[24:]))},
+		vm:        le.Uint64(b),
+		aliveNs:   int64(le.Uint64(b[8:])),
+		HeldTotal: HeldTotal{Units: int64(le.Uint64(b[16:])), Streams: int64(le.Uint64(b[24:]))},
 	}
 }
 
@@ -63,26 +63,26 @@ func (r *holdingRow) append(b []byte) []byte {
 // ShareHolding tells the other VMs what the streams of this one hold of a rule, and returns
 // what the streams of all VMs hold. rule is a hash of the rule's name, vm the VM's configuration.
 // A VM that holds nothing has no row.
-func (ts *Tables) ShareHolding(rule uint32, vm uint64, own Holding) (all Holding, status Status) {
+func (ts *Tables) ShareHolding(rule uint32, vm uint64, own HeldTotal) (all HeldTotal, status Status) {
 	key := ts.holdingKey(rule)
 	now := ts.store.Monotonic()
 	status = Update(ts.store, key[:], func(old []byte) (next []byte, _ Status) {
 		all = own
 		next = make([]byte, 0, len(old)+holdingBytes)
-		ownIsFresh := own == Holding{}
+		ownIsFresh := own == HeldTotal{}
 		whole := old[:len(old)/holdingBytes*holdingBytes]
 		for b := range slices.Chunk(whole, holdingBytes) {
 			row := readHoldingRow(b)
 			switch {
 			case row.vm == vm:
-				ownIsFresh = row.Holding == own && now-row.aliveNs < aliveNs
+				ownIsFresh = row.HeldTotal == own && now-row.aliveNs < aliveNs
 			case now-row.aliveNs < silentNs:
 				all.Units += row.Units
 				all.Streams += row.Streams
 				next = append(next, b...)
 			}
 		}
-		if own != (Holding{}) {
+		if own != (HeldTotal{}) {
 			row := holdingRow{vm, now, own}
 			next = row.append(next)
 		}

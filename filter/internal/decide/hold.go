@@ -28,8 +28,8 @@ type Lingering struct {
 	UntilNs int64 // when it is settled, by the monotonic clock
 }
 
-// Holding is what streams hold of one rule now.
-type Holding = state.Holding
+// HeldTotal is what streams hold of one rule now.
+type HeldTotal = state.HeldTotal
 
 // Limits are those of the hold's key, whose bytes are not kept.
 func (h *Hold) Limits() state.Key {

@@ -73,10 +73,10 @@ type Rule struct {
 
 	// What this worker has counted.
 	Metrics Metrics
-	Priced  *Priced // nil unless the rule charges prices
-	Holding Holding // of its streams
-	Named   []Named // by names of overrides
-	namedBy []int   // by override: index in Named, -1 for none
+	Priced  *Priced   // nil unless the rule charges prices
+	Holding HeldTotal // of its streams
+	Named   []Named   // by names of overrides
+	namedBy []int     // by override: index in Named, -1 for none
 	spikes  spikes
 
 	// The engine.

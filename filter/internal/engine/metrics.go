@@ -18,7 +18,7 @@ var VMStarts = Series{Metric: "vm_starts"}
 
 // EachHolding calls f for what this worker's streams hold of each rule that holds, in a
 // stable order.
-func (e *Engine) EachHolding(f func(s Series, h decide.Holding)) {
+func (e *Engine) EachHolding(f func(s Series, h decide.HeldTotal)) {
 	for i := range e.rules.List {
 		if r := &e.rules.List[i]; r.Policy.Holds() {
 			f(Series{Domain: e.policy.Domain, Rule: r.Policy.Name}, r.Holding)
@@ -28,7 +28,7 @@ func (e *Engine) EachHolding(f func(s Series, h decide.Holding)) {
 
 // ShareHolding says what the streams of this configuration in this VM hold of a rule, and
 // returns what those of all VMs hold. self is unlike that of any other.
-func (e *Engine) ShareHolding(s *Series, self uint64, own decide.Holding) (all decide.Holding, ok bool) {
+func (e *Engine) ShareHolding(s *Series, self uint64, own decide.HeldTotal) (all decide.HeldTotal, ok bool) {
 	all, status := e.tables.ShareHolding(uint32(state.OwnerID(s.Domain, "\x00", s.Rule)), self, own)
 	return all, status == state.OK
 }
@@ -142,8 +142,8 @@ func (s *surveyor) step() {
 func (s *surveyor) addUp(m *surveyed) (hasRead bool) {
 	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
 		table := tables[m.at]
-		found, done, status := s.survey.Step(table.Table, func(value []byte) uint64 {
-			return table.Live(table.Entry, table.Rule, s.host.Now(), value)
+		found, done, status := s.survey.Step(table.Table, func(t *state.Table, value []byte) uint64 {
+			return t.Live(table.Entry, table.Rule, s.host.Now(), value)
 		})
 		if s.survey.Begun() {
 			return true

@@ -287,7 +287,7 @@ func (p *plugin) OnPluginDone() bool {
 	}
 	if p.engine != nil {
 		p.flushMetrics()
-		p.gaugeHolding(func(decide.Holding) decide.Holding { return decide.Holding{} })
+		p.gaugeHolding(func(decide.HeldTotal) decide.HeldTotal { return decide.HeldTotal{} })
 		p.forgetGauges()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them
