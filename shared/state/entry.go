@@ -78,9 +78,9 @@ type entryMemory struct {
 	logs         [MaxWindows][]int64      // decoded logs of the key
 	otherLog     []int64                  // the decoded log of another key
 	nothing      limit.Usage              // of a window without a column
-	recordLapses []lapse                  // what lapse found in a record
-	floorLapses  []lapse                  // in the floor, as of the present eighth
-	otherLapses  []lapse                  // elsewhere, until the caller has charged it
+	recordLapses []lapse                  // lapse.go says whose lapses these are
+	floorLapses  []lapse
+	otherLapses  []lapse
 }
 
 // log returns memory for a log of column i: twice the longest log, because a hit

@@ -65,7 +65,7 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	}
 	e.holds.Add(e.holds.Eighth, units)
 	t.setHeldUnits(e, limit.AddSaturating(t.heldUnits(e), units))
-	h.number = e.page.number(&t.layout, e.slot) &^ sharesBit
+	h.number = e.page.number(&t.layout, e.slot)
 	h.epoch = t.epoch
 	h.eighth = e.holds.Eighth
 	h.eachNs = t.holdWindow().EighthNs()
@@ -189,7 +189,7 @@ func (t *Table) holdState(e *Entry, h *Hold) holdState {
 	}
 	state := inFloor
 	switch {
-	case e.slot >= 0 && e.page.number(&t.layout, e.slot)&^sharesBit == h.number:
+	case e.slot >= 0 && e.page.number(&t.layout, e.slot) == h.number:
 		state = inRecord
 	case e.page.mayBeForgotten(&t.layout, h.number):
 		return isGone

@@ -60,7 +60,14 @@ func (b page) setHolds(l *Layout, slot int, h *limit.Holds) {
 }
 
 // number is the number of the slot's record; with ofFloor, of the record placed last.
-func (b page) number(l *Layout, slot int) uint32 { return le.Uint32(b.holdsOf(l, slot)[offNumber:]) }
+func (b page) number(l *Layout, slot int) uint32 {
+	return le.Uint32(b.holdsOf(l, slot)[offNumber:]) &^ sharesBit
+}
+
+// shares reports whether the floor may hold units of the slot's key.
+func (b page) shares(l *Layout, slot int) bool {
+	return le.Uint32(b.holdsOf(l, slot)[offNumber:])&sharesBit != 0
+}
 
 func (b page) setNumber(l *Layout, slot int, n uint32) {
 	le.PutUint32(b.holdsOf(l, slot)[offNumber:], n)
@@ -77,9 +84,6 @@ func (b page) numberRecord(l *Layout, slot int, shares bool) {
 	b.setNumber(l, slot, n)
 }
 
-// shares reports whether the floor may hold units of the slot's key.
-func (b page) shares(l *Layout, slot int) bool { return b.number(l, slot)&sharesBit != 0 }
-
 // since is the epoch in which the page began to hold: what was held before is gone.
 func (b page) since(l *Layout) uint32 { return le.Uint32(b.holdsOf(l, ofFloor)[offSince:]) }
 
@@ -92,7 +96,7 @@ func (b page) beginHolds(l *Layout) {
 // forget notes that the slot's record, which holds units, is reset: its holds are not in
 // the floor.
 func (b page) forget(l *Layout, slot int) {
-	n := b.number(l, slot) &^ sharesBit
+	n := b.number(l, slot)
 	if !b.mayBeForgotten(l, n) {
 		le.PutUint32(b.holdsOf(l, ofFloor)[offForgotten:], n)
 	}

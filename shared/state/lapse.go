@@ -14,7 +14,7 @@ import (
 //	    renewed last          lapsedAt(k)
 //
 // A worker may find that much later. It charges the units as of lapsedAt(k).
-
+//
 // Each list of lapses lies in memory of the entry, and is valid until the next one is read into the same:
 //
 //	memory        read by                                          charged by
@@ -46,10 +46,12 @@ func (t *Table) takeLapsed(e *Entry, memory *[]lapse, h *limit.Holds, by uint32,
 	}
 }
 
-// lapsedAt is when what was held in an eighth lapses, by the clock of the windows.
+// lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
+// after it begins. The present eighth began heldNs%each ago.
 func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
 	each := t.holdWindow().EighthNs()
-	since := int64(int32(t.presentEighth(e)-eighth)) - limit.HoldParts - 1 // eighths between then and the present one
+	ninth := eighth + limit.HoldParts + 1
+	since := int64(int32(t.presentEighth(e) - ninth)) // how many eighths ago that one began
 	return e.CallerNs - e.heldNs%each - since*each
 }
 
@@ -134,7 +136,7 @@ func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 	for _, l := range floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
-	e.memory.recordLapses = lapses // they lie in this memory, and append may have moved it
+	e.memory.recordLapses = lapses // append may have replaced the memory by a larger one, to be kept
 	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
 	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
 	t.rollFloor(e, at, true)
@@ -152,7 +154,7 @@ func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) (lapses []lapse
 	h := e.page.holds(&t.layout, slot)
 	newest := t.presentEighth(e)
 	for _, known := range [...]uint32{h.Eighth, e.floorHolds.Eighth} {
-		if int32(known-newest) > 0 {
+		if int32(known-newest) > 0 { // also where eighths begin anew after the largest
 			newest = known
 		}
 	}

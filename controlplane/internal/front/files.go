@@ -70,12 +70,12 @@ func (s *Service) followFiles(ctx context.Context, o FileOptions, taken digest) 
 		wait = lookEvery
 		now := o.read()
 		switch now.digest {
-		case taken:
+		case taken: // nothing has changed, or it has changed back
 			seen = taken
-		case seen:
+		case seen: // the change stays as it was at the last look
 			taken = seen
 			s.logTaken(s.takeFiles(now, o.Merge))
-		default:
+		default: // a change that may be half written
 			seen = now.digest
 			wait = settleFor
 		}

@@ -14,12 +14,17 @@ import (
 //
 // If nobody renews it in time it lapses: its source charges what was held, and Settle only what it cost beyond.
 type Hold struct {
+	// BeginHolds.
 	state.Hold
 	Rule    *Rule
 	Windows []limit.Window // with the limits that hold for the key
 	Account any            // what Subject.Account was; nil if nobody is told of the hold
-	EndNs   int64          // the caller's: when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
-	lapsed  bool           // it is charged already
+
+	// The caller, after BeginHolds.
+	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
+
+	// Renew.
+	lapsed bool // it is charged already
 }
 
 // Lingering is a hold whose request was reset, while its upstream may still be at work.

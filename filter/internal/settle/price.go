@@ -8,8 +8,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// price is what the tokens of an answer cost, by the same rules as tokens: if the answer says neither all
-// of them nor their total, "unknown" decides, and an estimate is no less than what was held.
+// price is what the tokens of an answer cost, by the policy's prices:
+//
+//	the answer says             units
+//	input and output            their price
+//	only their total            the price of an estimate how they divide, and no less than what was held
+//	less, and "unknown" is not  what "unknown" says: nothing, or what was held
+//	to estimate
+//	less otherwise, or there    the price of an estimate, and no less than what was held
+//	is no answer
 func price(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By, priced policy.Tokens) {
 	u := usageOf(x)
 	isKnown := u.InputKnown && u.OutputKnown

@@ -16,9 +16,9 @@ import (
 // held is what each request of these tests held.
 const held = 100
 
-// answer is one to a request of 4000 bytes.
 type fields map[string]string
 
+// answer is one to a request of 4000 bytes.
 type answer struct {
 	status   uint16
 	grpc     int // its gRPC status, and 1 more: 0 = it never came
