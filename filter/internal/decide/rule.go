@@ -33,11 +33,26 @@ type Source interface {
 	// valid until the next call.
 	Usage(s *Subject, window int) *limit.Usage
 
-	// Operate carries out an operation on the windows of the subject's key, or on one.
-	Operate(s *Subject, operation string, window int, n uint32, now int64) (value int64, err error)
+	// Operate carries out an operation on the windows of the subject's key, or on one: an index in
+	// Rule.Subjects.Windows, or state.AllWindows.
+	Operate(s *Subject, o Operation, window int, n uint32, now int64) (value int64, err error)
 	// Tables are those in which the source counts. The first has every key.
 	Tables() []Table
 }
+
+// Operation is what Source.Operate does.
+type Operation string
+
+// The operations, by the names that operators give them. A source of scope cluster carries out Leased
+// alone, and another one all but Leased.
+const (
+	Get       Operation = "get"
+	Inc       Operation = "inc"
+	Set       Operation = "set"
+	Reset     Operation = "reset"
+	ExpiresAt Operation = "expires_at"
+	Leased    Operation = "leased"
+)
 
 // HoldSource is a Source of a rule that holds units until answers are known.
 type HoldSource interface {

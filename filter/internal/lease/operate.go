@@ -11,7 +11,9 @@ import (
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
-func (src *Source) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
+func (src *Source) Operate(
+	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
+) (value int64, err error) {
 	if s.Unlimited {
 		return 0, nil
 	}
@@ -55,7 +57,9 @@ func (src *Source) Tables() []decide.Table {
 
 // Operate returns 0: nothing is leased. While the service is silent, the subject has what this
 // proxy has counted by itself.
-func (src *HoldSource) Operate(s *decide.Subject, _ string, _ int, _ uint32, wallNs int64) (value int64, err error) {
+func (src *HoldSource) Operate(
+	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
+) (value int64, err error) {
 	if s.Unlimited {
 		return 0, nil
 	}

@@ -148,9 +148,10 @@ func (c *Source) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 }
 
 // Operate reads the key's usage and changes it. It tries again if another worker writes in between.
-// The window is an index in Rule.Subjects.Windows, or state.AllWindows.
-func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, now int64) (value int64, err error) {
-	if (name == "inc" || name == "set") && s.Rule.Policy.Concurrency() {
+func (c *Source) Operate(
+	s *decide.Subject, o decide.Operation, window int, n uint32, now int64,
+) (value int64, err error) {
+	if (o == decide.Inc || o == decide.Set) && s.Rule.Policy.Concurrency() {
 		rule := strconv.Quote(s.Rule.Policy.Name)
 		return 0, errors.New("rule " + rule + " counts what runs, which no operation changes: reset forgets it")
 	}
@@ -159,7 +160,7 @@ func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, n
 			break
 		}
 		s.Known = true
-		value, status := c.operate(s, name, window, n, now)
+		value, status := c.operate(s, o, window, n, now)
 		switch status {
 		case state.OK:
 			return value, nil
@@ -175,11 +176,11 @@ func (c *Source) Operate(s *decide.Subject, name string, window int, n uint32, n
 
 // operate carries out the operation on the record that was read.
 func (c *Source) operate(
-	s *decide.Subject, name string, window int, n uint32, now int64,
+	s *decide.Subject, o decide.Operation, window int, n uint32, now int64,
 ) (value int64, status state.Status) {
 	e := &s.Record
-	switch name {
-	case "reset":
+	switch o {
+	case decide.Reset:
 		had, status := c.Table.Reset(e, c.evicts())
 		if status == state.OK {
 			s.Known = c.Table.Read(e, s.Limits, now) == state.OK // as reset left it
@@ -188,13 +189,13 @@ func (c *Source) operate(
 			return 1, status
 		}
 		return 0, status
-	case "expires_at":
+	case decide.ExpiresAt:
 		return expiresAt(s), state.OK
-	case "inc":
+	case decide.Inc:
 		status = c.Table.Inc(e, window, n, c.evicts())
-	case "set":
+	case decide.Set:
 		status = c.Table.Set(e, window, n, c.evicts())
-	default: // get reads alone
+	default: // Get reads alone
 		return c.used(s, window), state.OK
 	}
 	if status != state.OK {
