@@ -167,6 +167,27 @@ func TestSettlesByHowTheAnswerEnded(t *testing.T) {
 	}
 }
 
+// What a hold that ended early is charged is among the units that a rule with prices has charged.
+func TestUnitsOfLapsedHoldsAreCounted(t *testing.T) {
+	b := start(t, traced)
+	require.NoError(t, b.Configure(policy(
+		`{"name":"r","limits":["1000/1h"],"cost":10,"hold":"10s","max_hold":"10s","settle":{`+price+`}}`)))
+	x, err := b.Start(0, &sim.Request{})
+	require.NoError(t, err)
+	for range 40 {
+		b.now += 1e9
+		b.tick(t)
+	}
+	answer := chunk(`{"model":"small-1","usage":{"prompt_tokens":1,"completion_tokens":1}}`)
+	for _, p := range []part{head(200, jsonKind), answer, end} {
+		require.NoError(t, p(x))
+	}
+	require.JSONEq(t, `[{"rule":"r","held":10,"cost":8,"by":"answer"}]`, x.State()[settled])
+	b.tick(t)
+	require.EqualValues(t, 1, b.Metrics()["rule=.=r;.;rate_limit_holds_lost_total"])
+	require.EqualValues(t, 10, b.Metrics()["rule=.=r;.;rate_limit_charged_units_total"])
+}
+
 // The length of a body is known even if the proxy does not show bodies.
 func TestLengthOfWithheldBodiesIsKnown(t *testing.T) {
 	b := start(t, traced, func(o *sim.Options) { o.Withheld = []string{"proxy_on_response_body"} })

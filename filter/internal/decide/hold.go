@@ -81,6 +81,14 @@ func (h *Hold) Settle(cost uint32, by By, now int64) {
 		m.Errors++
 	case lapsed && !h.lapsed:
 		m.HoldsLost++
+		h.lapsed = true
+	}
+	if r.Priced != nil && ok {
+		charged := cost
+		if h.lapsed {
+			charged = max(cost, h.Units)
+		}
+		r.Priced.Units += uint64(charged)
 	}
 	if r.Policy.Settle != nil {
 		m.Settled[by]++

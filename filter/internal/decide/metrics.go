@@ -43,17 +43,16 @@ type Metrics struct {
 
 // Priced counts what the answers of one rule took that charges prices.
 type Priced struct {
-	Units  uint64        // charged for answers
-	Tokens policy.Tokens // for which they were charged
+	Units  uint64        // charged, for answers and for holds that lapsed
+	Tokens policy.Tokens // of the answers
 }
 
-// CountPriced counts what an answer was charged, for these tokens.
-func (r *Rule) CountPriced(units uint32, t policy.Tokens) {
+// CountTokens counts the tokens for which an answer is charged.
+func (r *Rule) CountTokens(t policy.Tokens) {
 	p := r.Priced
 	if p == nil {
 		return
 	}
-	p.Units += uint64(units)
 	p.Tokens.Input += t.Input
 	p.Tokens.Cached += t.Cached
 	p.Tokens.CacheWrite += t.CacheWrite
