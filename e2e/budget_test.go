@@ -15,12 +15,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 )
 
-// budgetPrices are the prices of the policies here, by the beginning of a model's name: of input,
-// cached, cache_write and output.
-var budgetPrices = []struct {
+// budgetPrice is what a model's tokens cost whose name begins so: of input, cached, cache_write and
+// output, for a million.
+type budgetPrice struct {
 	model  string
 	prices [4]string
-}{
+}
+
+// budgetPrices are the prices of a policy here.
+type budgetPrices []budgetPrice
+
+var proxyPrices = budgetPrices{
 	{"gpt-5", [4]string{"312500", "31250.25", "312500", "987654.321"}},
 	{"claude-", [4]string{"30000.5", "3000.000001", "37500", "150000"}},
 	{"gemini-", [4]string{"125000", "12500.75", "125000", "500000.5"}},
@@ -34,67 +39,41 @@ const (
 	bedrockPath = "/model/eu.amazon.nova-lite-v1%3A0/converse"
 )
 
-// budgetPolicy charges prices to two tenants: one whose requests hold what an answer can cost, and
-// one whose requests hold 1.
-func budgetPolicy() string {
-	prices := ""
-	for _, p := range budgetPrices {
-		prices += `        - {model: "` + p.model + `*", input: ` + p.prices[0] + `, cached: ` + p.prices[1] +
-			`, cache_write: ` + p.prices[2] + `, output: ` + p.prices[3] + "}\n"
-	}
-	rule := func(name, tenant, cost string) string {
-		return `  - name: ` + name + `
-    match: {methods: [POST], headers: {x-user-id: ` + tenant + `}}
-    limits: [` + strconv.Itoa(budgetLimit) + `/` + far + `]
-    cost: ` + cost + `
-    settle:
+// settle is the rules' field that charges the prices.
+func (b budgetPrices) settle() (yaml string) {
+	yaml = `    settle:
       to: price
       when: {status: ["2xx"]}
       prices:
-` + prices
+`
+	for _, p := range b {
+		yaml += `        - {model: "` + p.model + `*", input: ` + p.prices[0] + `, cached: ` + p.prices[1] +
+			`, cache_write: ` + p.prices[2] + `, output: ` + p.prices[3] + "}\n"
 	}
-	return "version: 1\n" + managed + "rules:\n" + rule("bounded", "bounded", strconv.Itoa(budgetBound)) +
-		rule("low", "low", "1")
+	return yaml
 }
 
-// budgetAnswer is an answer with what it costs, and the path of its API.
-type budgetAnswer struct {
-	buildtest.ModelAnswer
-	path string
-	cost int64
-}
+// tokensOf are an answer's tokens: input, cached, cache_write and output.
+type tokensOf [4]int64
 
-// budgetAnswers are all that name their tokens.
-func budgetAnswers(t *testing.T) (list []budgetAnswer) {
-	for _, a := range buildtest.ModelAnswers(t) {
-		if !a.InputKnown || !a.OutputKnown {
-			continue
+// cost is what a model's answer costs by the first price of its name, and by the dearest one if it
+// has no name.
+func (b budgetPrices) cost(model string, tokens tokensOf) (units int64) {
+	for i := range b {
+		one := b[i].cost(tokens)
+		if model != "" && strings.HasPrefix(model, b[i].model) {
+			return one
 		}
-		b := budgetAnswer{ModelAnswer: a, path: "/v1"}
-		model := a.Model
-		if strings.HasPrefix(a.Name, "Converse") || strings.Contains(a.Name, "Bedrock") {
-			model, b.path = "eu.amazon.", bedrockPath
-		}
-		for _, row := range budgetPrices {
-			if strings.HasPrefix(model, row.model) && (row.model != "" || model != "") {
-				b.cost = b.costs(row.prices)
-				break
-			} else if model == "" { // the dearest
-				b.cost = max(b.cost, b.costs(row.prices))
-			}
-		}
-		require.LessOrEqual(t, b.cost, int64(budgetBound), a.Name)
-		list = append(list, b)
+		units = max(units, one)
 	}
-	return list
+	return units
 }
 
-// costs is what the answer costs at these prices.
-func (b *budgetAnswer) costs(prices [4]string) int64 {
+func (p *budgetPrice) cost(tokens tokensOf) int64 {
 	const digits = 6 // of a price's fraction
 	sum := new(big.Int)
-	for i, n := range [4]int64{b.Input - b.CacheRead - b.CacheWritten, b.CacheRead, b.CacheWritten, b.Output} {
-		whole, fraction, _ := strings.Cut(prices[i], ".")
+	for i, n := range tokens {
+		whole, fraction, _ := strings.Cut(p.prices[i], ".")
 		price, _ := new(big.Int).SetString(whole+fraction+strings.Repeat("0", digits-len(fraction)), 10)
 		sum.Add(sum, price.Mul(price, big.NewInt(n)))
 	}
@@ -102,10 +81,53 @@ func (b *budgetAnswer) costs(prices [4]string) int64 {
 	return sum.Div(sum, big.NewInt(1e12)).Int64()
 }
 
+// budgetPolicy charges prices to two tenants: one whose requests hold what an answer can cost, and
+// one whose requests hold 1.
+func budgetPolicy() string {
+	rule := func(name, tenant, cost string) string {
+		return `  - name: ` + name + `
+    match: {methods: [POST], headers: {x-user-id: ` + tenant + `}}
+    limits: [` + strconv.Itoa(budgetLimit) + `/` + far + `]
+    cost: ` + cost + "\n" + proxyPrices.settle()
+	}
+	return "version: 1\n" + managed + "rules:\n" + rule("bounded", "bounded", strconv.Itoa(budgetBound)) +
+		rule("low", "low", "1")
+}
+
+// budgetAnswer is an answer with its tokens and what they cost, and the path of its API.
+type budgetAnswer struct {
+	path, contentType, body string
+	tokens                  tokensOf
+	cost                    int64
+}
+
+// recordedAnswers are all that name their tokens. No answer costs more than bound.
+func recordedAnswers(t *testing.T, prices budgetPrices, bound int64) (list []budgetAnswer) {
+	for _, a := range buildtest.ModelAnswers(t) {
+		if !a.InputKnown || !a.OutputKnown {
+			continue
+		}
+		b := budgetAnswer{path: "/v1", contentType: a.ContentType, body: a.Body}
+		model := a.Model
+		if a.IsBedrock {
+			model, b.path = cmp.Or(model, "eu.amazon."), bedrockPath
+		}
+		b.tokens = tokensOf{a.Input - a.CacheRead - a.CacheWritten, a.CacheRead, a.CacheWritten, a.Output}
+		b.cost = prices.cost(model, b.tokens)
+		require.LessOrEqual(t, b.cost, bound, a.Name)
+		list = append(list, b)
+	}
+	return list
+}
+
 // chunks writes the answer in pieces of random sizes.
 func (b *budgetAnswer) chunks(w http.ResponseWriter, dice *rand.Rand) {
-	w.Header().Set("content-type", b.ContentType)
-	for rest := b.Body; rest != ""; {
+	w.Header().Set("content-type", b.contentType)
+	inChunks(w, b.body, dice)
+}
+
+func inChunks(w http.ResponseWriter, rest string, dice *rand.Rand) {
+	for rest != "" {
 		n := min(len(rest), 1+dice.IntN(cmp.Or(dice.IntN(400), 1)))
 		_, _ = w.Write([]byte(rest[:n]))
 		w.(http.Flusher).Flush()
@@ -117,7 +139,7 @@ func (b *budgetAnswer) chunks(w http.ResponseWriter, dice *rand.Rand) {
 // the unit. If requests hold what an answer can cost, the budget is never exceeded.
 func TestBudget(t *testing.T) {
 	t.Parallel()
-	answers := budgetAnswers(t)
+	answers := recordedAnswers(t, proxyPrices, budgetBound)
 	everyEnvoy(t, func(t *testing.T, d driver) {
 		upstream := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if n, err := strconv.Atoi(r.Header.Get("x-answer")); err == nil {

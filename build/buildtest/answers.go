@@ -2,7 +2,9 @@ package buildtest
 
 import (
 	"encoding/base64"
+	"encoding/binary"
 	"fmt"
+	"hash/crc32"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,6 +25,7 @@ type ModelAnswer struct {
 	TextEvents, TextBytes   int64
 
 	Model                   string // empty if the answer does not name it
+	IsBedrock               bool   // its name says so
 	CacheRead, CacheWritten int64
 }
 
@@ -33,6 +36,7 @@ func ModelAnswers(t testing.TB) (list []ModelAnswer) {
 	for _, f := range all.Files {
 		head := strings.Split(f.Name, " | ")
 		a := ModelAnswer{Name: head[0], ContentType: head[1], Body: string(f.Data)}
+		a.IsBedrock = strings.HasPrefix(a.Name, "Converse") || strings.Contains(a.Name, "Bedrock")
 		counts := strings.Fields(head[2])
 		said := strings.ReplaceAll(strings.Join(counts[:2], " "), "?", "") + " " + head[3]
 		_, err := fmt.Sscan(said, &a.Input, &a.Output, &a.TextEvents, &a.TextBytes)
@@ -59,6 +63,37 @@ func ModelAnswers(t testing.TB) (list []ModelAnswer) {
 	}
 	require.Greater(t, len(list), 60)
 	return list
+}
+
+// Frame writes a frame of AWS' event stream.
+func Frame(event, document string) string {
+	var headers []byte
+	for _, h := range [][2]string{
+		{":event-type", event},
+		{":content-type", "application/json"},
+		{":message-type", "event"},
+	} {
+		headers = append(headers, byte(len(h[0])))
+		headers = append(headers, h[0]...)
+		headers = append(headers, 7)
+		headers = binary.BigEndian.AppendUint16(headers, uint16(len(h[1])))
+		headers = append(headers, h[1]...)
+	}
+	return SealedFrame(uint32(16+len(headers)+len(document)), uint32(len(headers)), string(headers)+document)
+}
+
+// InvokedFrame writes a frame of InvokeModelWithResponseStream.
+func InvokedFrame(event string) string {
+	return Frame("chunk", `{"bytes":"`+base64.StdEncoding.EncodeToString([]byte(event))+`","p":"abcdefgh"}`)
+}
+
+// SealedFrame writes lengths, content and checksums of a frame.
+func SealedFrame(all, headers uint32, content string) string {
+	f := binary.BigEndian.AppendUint32(nil, all)
+	f = binary.BigEndian.AppendUint32(f, headers)
+	f = binary.BigEndian.AppendUint32(f, crc32.ChecksumIEEE(f))
+	f = append(f, content...)
+	return string(binary.BigEndian.AppendUint32(f, crc32.ChecksumIEEE(f)))
 }
 
 // Archives calls each with the files of every archive whose name fits a pattern. What it sets

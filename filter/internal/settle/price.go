@@ -25,7 +25,7 @@ func price(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By
 		return units, by, priced
 	}
 	priced = classes(&u, x.RequestBytes)
-	units = policy.PriceOf(p.Prices, modelOf(&u, x.Path()), priced)
+	units = policy.PriceOf(p.Prices, modelOf(&u, x), priced)
 	if isKnown {
 		return units, decide.ByAnswer, priced
 	}
@@ -49,10 +49,14 @@ func classes(u *usage.Usage, requestBytes func() int64) (t policy.Tokens) {
 	return t
 }
 
-// modelOf is the model that answered, "" if it is not known. Answers of Bedrock do not name it, or not
-// as its path does: /model/ID/converse, converse-stream, invoke, invoke-with-response-stream.
-func modelOf(u *usage.Usage, path string) string {
-	path, _, _ = strings.Cut(path, "?")
+// modelOf is the model that answered, "" if it is not known. Bedrock's own answers do not name it, but
+// its path does: /model/ID/converse, converse-stream, invoke, invoke-with-response-stream. The client
+// chooses the path, so it never counts for an answer of another API.
+func modelOf(u *usage.Usage, x Exchange) string {
+	if u.Model != "" || x.Status() != 0 && !u.IsBedrock {
+		return u.Model
+	}
+	path, _, _ := strings.Cut(x.Path(), "?")
 	path, operation := cutLast(path)
 	before, id := cutLast(path)
 	_, parent := cutLast(before)
@@ -62,7 +66,7 @@ func modelOf(u *usage.Usage, path string) string {
 			return policy.Unescape(id)
 		}
 	}
-	return u.Model
+	return ""
 }
 
 // cutLast cuts the last segment off a path.

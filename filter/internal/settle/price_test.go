@@ -28,6 +28,13 @@ func said(model string) usage.Usage {
 	}
 }
 
+// bedrock is an answer of Bedrock's API with that usage.
+func bedrock(model string) answer {
+	u := said(model)
+	u.IsBedrock = true
+	return read(u)
+}
+
 func (a answer) at(path string) answer {
 	a.path = path
 	return a
@@ -45,14 +52,18 @@ var prices = []struct {
 	{"a model that is not said", ``, read(said("")), 6000 + 1200 + 2000 + 350, decide.ByAnswer},
 	{"max", `,"max":99`, read(said("small-1")), 99, decide.ByAnswer},
 	{"when", `,"when":{"status":["4xx"]}`, read(said("small-1")), 0, decide.ByNone},
-	{"the path of Bedrock", ``, read(said("")).at("/model/small-1/converse"), 5500, decide.ByAnswer},
-	{"streams of Bedrock", ``, read(said("")).at("/model/small-1/converse-stream?x=/a/b"), 5500, decide.ByAnswer},
-	{"Bedrock's own name", ``, read(said("claude")).at("/model/small-1/invoke"), 5500, decide.ByAnswer},
-	{"a path before Bedrock's", ``, read(said("")).at("/aws/model/small-1/invoke-with-response-stream"), 5500,
+	{"the path of Bedrock", ``, bedrock("").at("/model/small-1/converse"), 5500, decide.ByAnswer},
+	{"streams of Bedrock", ``, bedrock("").at("/model/small-1/converse-stream?x=/a/b"), 5500, decide.ByAnswer},
+	{"a model that names itself on Bedrock", ``, bedrock("small-1").at("/model/large/invoke"), 5500, decide.ByAnswer},
+	{"a path before Bedrock's", ``, bedrock("").at("/aws/model/small-1/invoke-with-response-stream"), 5500,
 		decide.ByAnswer},
-	{"escapes in Bedrock's path", ``, read(said("")).at("/model/eu.small-1%3A0/invoke"), 3021, decide.ByAnswer},
-	{"paths of others", ``, read(said("")).at("/models/small-1/invoke"), 9550, decide.ByAnswer},
-	{"operations of others", ``, read(said("")).at("/model/small-1/generate"), 9550, decide.ByAnswer},
+	{"escapes in Bedrock's path", ``, bedrock("").at("/model/eu.small-1%3A0/invoke"), 3021, decide.ByAnswer},
+	{"paths of others", ``, bedrock("").at("/models/small-1/invoke"), 9550, decide.ByAnswer},
+	{"operations of others", ``, bedrock("").at("/model/small-1/generate"), 9550, decide.ByAnswer},
+	// A client writes the path: it does not choose the price of what another API answers.
+	{"another API, Bedrock's path", ``, read(said("large")).at("/v1/chat/model/small-1/invoke"), 9550, decide.ByAnswer},
+	{"the same, without a name", ``, read(said("")).at("/v1/chat/model/small-1/invoke"), 9550, decide.ByAnswer},
+	{"the same, unread", ``, ok.at("/v1/chat/model/small-1/invoke"), 10_000 + 100*225, decide.ByEstimate},
 	{"a path of Bedrock without a model", ``, read(said("small-1")).at("/model//invoke"), 5500, decide.ByAnswer},
 	{"short paths", ``, read(said("small-1")).at("invoke"), 5500, decide.ByAnswer},
 

@@ -176,6 +176,7 @@ func TestFramesAreReadIfTheirChecksumsAreRight(t *testing.T) {
 		"as long as it may be":      {text + metadata + sealed(1<<24+16, 0, "")[:12], whole},
 	} {
 		step.want.Bytes = int64(len(step.stream))
+		step.want.IsBedrock = true
 		for size := range len(step.stream) {
 			require.Equal(t, step.want, scan(framesType, step.stream, size), name)
 		}
@@ -206,6 +207,7 @@ func TestWrappedEvents(t *testing.T) {
 		"an event of nothing":       {text + usage + wrapped("e30="), whole},
 	} {
 		step.want.Bytes = int64(len(step.stream))
+		step.want.IsBedrock = true
 		for size := range len(step.stream) {
 			require.Equal(t, step.want, scan(framesType, step.stream, size), name)
 		}

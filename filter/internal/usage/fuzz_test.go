@@ -251,6 +251,7 @@ func (m *model) check(t *testing.T, u Usage, body string) {
 		require.Equal(t, m.name, u.Model, body)
 	}
 	m.checkCaches(t, u, body)
+	m.checkBedrock(t, u, body)
 	if allKnown {
 		sum := u.Input + u.Output
 		require.True(t, u.Total == all && sum <= all || u.InputKnown && sum >= all, "a total of %d: %+v, %s", all, u, body)
@@ -271,6 +272,16 @@ func (m *model) checkCaches(t *testing.T, u Usage, body string) {
 		}
 	}
 	require.Fail(t, "of no API", "%+v: %s", u, body)
+}
+
+// checkBedrock holds that an answer is of Bedrock's API if it has a count of it.
+func (m *model) checkBedrock(t *testing.T, u Usage, body string) {
+	if m.counts[bedrock] == nil {
+		require.False(t, u.IsBedrock, body)
+	}
+	for _, n := range m.counts[bedrock] {
+		require.True(t, n < 0 || u.IsBedrock, body)
+	}
 }
 
 // checkBody holds that an answer reads alike however it is divided, and that what is JSON
@@ -319,6 +330,8 @@ func checkWrapped(t *testing.T, body string, u Usage, r *rand.Rand) {
 		got := scan(w.contentType, w.body, 1+r.IntN(40))
 		require.EqualValues(t, len(w.body), got.Bytes)
 		got.Bytes = u.Bytes
+		require.Equal(t, u.IsBedrock || w.contentType == framesType, got.IsBedrock, "%s: %q", w.contentType, body)
+		got.IsBedrock = u.IsBedrock
 		if !got.OutputKnown && u.OutputKnown && u.Output == 0 {
 			got.OutputKnown = true
 			if got.Total > 0 {

@@ -1,9 +1,6 @@
 package usage
 
 import (
-	"encoding/base64"
-	"encoding/binary"
-	"hash/crc32"
 	"strings"
 	"testing"
 
@@ -31,7 +28,7 @@ func answers(t testing.TB) (list []answer) {
 		want := Usage{
 			Input: a.Input, Output: a.Output, InputKnown: a.InputKnown, OutputKnown: a.OutputKnown, Total: a.Total,
 			TextEvents: a.TextEvents, TextBytes: a.TextBytes, Bytes: int64(len(a.Body)),
-			CacheRead: a.CacheRead, CacheWritten: a.CacheWritten, Model: a.Model,
+			CacheRead: a.CacheRead, CacheWritten: a.CacheWritten, Model: a.Model, IsBedrock: a.IsBedrock,
 		}
 		list = append(list, answer{a.Name, a.ContentType, a.Body, want})
 	}
@@ -87,36 +84,18 @@ func cachedIn(u Usage, read int64) Usage {
 	return u
 }
 
-// frame writes a frame of AWS' event stream.
-func frame(event, document string) string {
-	var headers []byte
-	for _, h := range [][2]string{
-		{":event-type", event},
-		{":content-type", "application/json"},
-		{":message-type", "event"},
-	} {
-		headers = append(headers, byte(len(h[0])))
-		headers = append(headers, h[0]...)
-		headers = append(headers, 7)
-		headers = binary.BigEndian.AppendUint16(headers, uint16(len(h[1])))
-		headers = append(headers, h[1]...)
-	}
-	return sealed(uint32(16+len(headers)+len(document)), uint32(len(headers)), string(headers)+document)
+// ofBedrock returns a usage of an answer of Bedrock's API.
+func ofBedrock(u Usage) Usage {
+	u.IsBedrock = true
+	return u
 }
 
-// invoked writes a frame of InvokeModelWithResponseStream.
-func invoked(event string) string {
-	return frame("chunk", `{"bytes":"`+base64.StdEncoding.EncodeToString([]byte(event))+`","p":"abcdefgh"}`)
-}
-
-// sealed writes lengths, content and checksums of a frame.
-func sealed(all, headers uint32, content string) string {
-	f := binary.BigEndian.AppendUint32(nil, all)
-	f = binary.BigEndian.AppendUint32(f, headers)
-	f = binary.BigEndian.AppendUint32(f, crc32.ChecksumIEEE(f))
-	f = append(f, content...)
-	return string(binary.BigEndian.AppendUint32(f, crc32.ChecksumIEEE(f)))
-}
+// Frames of AWS' event stream: see buildtest.
+var (
+	frame   = buildtest.Frame
+	invoked = buildtest.InvokedFrame
+	sealed  = buildtest.SealedFrame
+)
 
 // sse writes an event for each document, without names.
 func sse(documents ...string) string {

@@ -47,6 +47,9 @@ const (
 	outputParts uint64 = 1<<output | 1<<thoughts
 )
 
+// bedrockCounts has a bit for each count of Bedrock, among those of tally.
+const bedrockCounts uint64 = (1<<parts - 1) << (api(parts) * bedrock)
+
 // counts may be in several events: the last one is valid.
 var counts = [...]row{
 	{openAI, ".usage.prompt_tokens", input},
@@ -336,7 +339,7 @@ func (t *tally) classify(u *Usage, by api) {
 
 // usage returns the sums of all counts. An answer in one piece is complete.
 func (t *tally) usage(inOnePiece bool) Usage {
-	u := Usage{TextEvents: t.textEvents, TextBytes: max(t.textBytes, t.repeated)}
+	u := Usage{TextEvents: t.textEvents, TextBytes: max(t.textBytes, t.repeated), IsBedrock: t.said&bedrockCounts != 0}
 	if t.repeated > 0 {
 		u.TextEvents = max(u.TextEvents, 1)
 	}

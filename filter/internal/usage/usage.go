@@ -18,6 +18,7 @@ type Usage struct {
 	TextBytes               int64  // of their text, in UTF-8
 	Bytes                   int64  // of the answer
 	Model                   string // that answered; empty if it is not known, or nobody called ReadModel
+	IsBedrock               bool   // the answer has counts of Bedrock's API, or its frames
 }
 
 // Failure says why an answer could not be read.
@@ -146,6 +147,7 @@ func (s *Scanner) End() Usage {
 	}
 	u := d.usage(s.format == oneJSON && d.root == 0 && !d.isMany)
 	u.Failure, u.Bytes = s.failure, s.bytes
+	u.IsBedrock = u.IsBedrock || s.format == awsFrames
 	if d.hasModel {
 		u.Model = string(d.model[:d.modelSize])
 	}

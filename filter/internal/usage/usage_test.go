@@ -123,8 +123,10 @@ func TestTotalsFillMissingParts(t *testing.T) {
 		{`I:null,O:null,T:20`, sum(20)},
 		{`O:0,T:20`, sum(20)},
 		{`"input_tokens":7,"cache_read_input_tokens":5,"output_tokens":9,T:25`, cachedIn(both(12, 13), 5)},
-		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":16`, cachedIn(both(57, 9), 50)},
-		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":66`, cachedIn(both(57, 9), 50)},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":16`,
+			ofBedrock(cachedIn(both(57, 9), 50))},
+		{`"inputTokens":7,"cacheReadInputTokens":50,"outputTokens":9,"totalTokens":66`,
+			ofBedrock(cachedIn(both(57, 9), 50))},
 
 		{`I:7,I:0`, input(7)},
 		{`I:7,O:9,I:0,O:0`, both(7, 9)},
