@@ -26,7 +26,7 @@ func blockedLogins(limits, block string) string {
 // block or the key is reset. A block that each denial prolongs begins anew.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, d driver) {
+	everyProxy(t, func(t *testing.T, d driver) {
 		control, upstream := startControlPlane(t), startAnswering(t)
 		p := d.start(t, proxyOptions{node: "edge", xds: control.xds, upstream: upstream.URL})
 		control.awaitConnected(t, "edge")

@@ -21,14 +21,16 @@ import (
 func TestOneControlPlane(t *testing.T) {
 	t.Parallel()
 	d, c := newest(t), startControlPlane(t)
+	f := startBudgetUpstream(t)
 	proxies := make([]*proxy, 3)
 	for i := range proxies {
-		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), manage: freeAddress(t)})
+		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), manage: freeAddress(t), upstream: f.URL})
 	}
 	t.Run("no connection", func(t *testing.T) { noConnectionWithoutClusterRules(t, c, proxies) })
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 1000) })
 	t.Run("top denied keys", func(t *testing.T) { topCommand(t, c, proxies) })
+	t.Run("budgets", func(t *testing.T) { f.overAllProxies(t, c, proxies) })
 }
 
 // sendAll sends n requests to each proxy at once, and returns their statuses.

@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"flag"
 	"fmt"
 	"sync"
 	"testing"
@@ -19,18 +20,115 @@ func TestQuotaPair(t *testing.T) {
 	t.Parallel()
 	store := "redis://" + servertest.StartRedis(t, servertest.Redis(t)).Addr()
 	pair, c := startPair(t, store, 3), startControlPlane(t, "--quota-store", store)
-	d, proxies := newest(t), make([]*proxy, 3)
+	d, f := newest(t), startBudgetUpstream(t)
+	proxies := make([]*proxy, 3)
 	for i := range proxies {
 		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: pair.gates[i].address(),
-			manage: freeAddress(t)})
+			manage: freeAddress(t), upstream: f.URL})
 	}
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 3000) })
 	t.Run("denied by a rule of the proxy", func(t *testing.T) { deniedBesideTheCluster(t, c, proxies) })
 	t.Run("pushes while requests run", func(t *testing.T) { pushesFreeSlots(t, c, proxies[0]) })
-	for _, s := range pair.services {
-		require.Regexp(t, `(?m)^sluice_quota_asks_total\{result="granted"\} [1-9]`, body(t, "http://"+s.http+"/metrics"))
+	t.Run("both services have granted", func(t *testing.T) {
+		for _, s := range pair.services {
+			require.Regexp(t, `(?m)^sluice_quota_asks_total\{result="granted"\} [1-9]`, body(t, "http://"+s.http+"/metrics"))
+		}
+	})
+	t.Run("budgets", func(t *testing.T) {
+		f.overAllProxies(t, c, proxies)
+		f.throughFaults(t, pair)
+		f.paidBack(t)
+		f.requireMetrics(t)
+	})
+}
+
+var budgetRounds = flag.Int("budget-rounds", 1, "how often quota services die and are replaced under budgets")
+
+// budgetFault is what becomes of quota services while requests ask them, and while answers are on
+// their way. It is over before the answers end, but for what after does.
+type budgetFault struct {
+	name                string
+	asking, amid, after func()
+}
+
+func budgetFaults(t *testing.T, pair *quotaPair) []budgetFault {
+	start := func(services ...*quotaService) {
+		for _, s := range services {
+			s.start(t)
+		}
 	}
+	first, both := pair.services[0], pair.services
+	kill := func() {
+		first.kill()
+		both[1].kill()
+	}
+	return []budgetFault{
+		{name: "one-is-dead", amid: first.kill, after: func() { start(first) }},
+		{name: "one-dies-amid-asks", asking: func() {
+			first.kill()
+			start(first)
+		}},
+		{name: "both-die", amid: func() {
+			kill()
+			start(both...)
+		}},
+		{name: "both-are-dead", amid: kill, after: func() { start(both...) }},
+		{name: "one-is-replaced", amid: func() {
+			third := startQuota(t, first.store)
+			pair.eachGate(func(g *gate) { g.lead(both[1].address, third.address) })
+			first.stop(t)
+		}, after: func() {
+			pair.eachGate(func(g *gate) { g.lead(pair.addresses()...) })
+			start(first)
+		}},
+	}
+}
+
+// throughFaults: whatever becomes of quota services, each answer is charged, once.
+func (f *budgetFleet) throughFaults(t *testing.T, pair *quotaPair) {
+	for _, fault := range budgetFaults(t, pair) {
+		for i := range 2 * *budgetRounds {
+			b := f.budget([]string{"bounded", "low"}[i%2], fmt.Sprint(fault.name, "-", i))
+			var asking sync.WaitGroup
+			if fault.asking != nil {
+				asking.Go(fault.asking)
+			}
+			first := b.send(t, b.mixed(), func() {
+				asking.Wait()
+				if fault.amid != nil {
+					fault.amid()
+				}
+			})
+			if fault.after != nil {
+				fault.after()
+			}
+			b.requireCharged(t)
+			second := 0
+			eventually(t, 20*time.Second, "requests to be admitted again", func() bool {
+				second = b.send(t, b.mixed(), func() {})
+				return second > 0
+			})
+			b.requireCharged(t)
+			t.Logf("%s: %d streams, then %d, were charged %d", b.tenant, first, second, b.charged)
+		}
+	}
+}
+
+// paidBack: what an answer takes beyond the limit is paid by the next windows.
+func (f *budgetFleet) paidBack(t *testing.T) {
+	b := f.budget("paid", "paid")
+	over := b.call(whole)
+	over.budgetAnswer = f.shapes[0].with(100, 0, 0, 4240, 0)
+	over.sent = 0
+	sent := time.Now()
+	require.Equal(t, 1, b.send(t, []*budgetCall{over}, func() {}))
+	free := sent.Truncate(paidWindow).Add(time.Duration(over.cost/paidLimit) * paidWindow)
+	eventually(t, 10*time.Second, "the windows to have paid", func() bool {
+		return b.send(t, []*budgetCall{b.call(whole)}, func() {}) > 0
+	})
+	t.Logf("an answer of %d units blocked %d units in %s for %s", over.cost, paidLimit, paidWindow, time.Since(sent))
+	require.False(t, time.Now().Before(free), "the excess is not forgiven")
 }
 
 // A rule of the proxy that denies leaves the units of the cluster's limit unspent.
