@@ -77,18 +77,19 @@ func (d *Descriptor) keys() string {
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) Rules(leaves []Leaf, r *draft.Findings) (list []draft.Rule) {
+func (d *Descriptor) Rules(leaves []Leaf, findings *draft.Findings) (list []draft.Rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
-		r.Fail(leaves[0].At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: import fewer")
+		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
+		findings.Fail(leaves[0].At, text)
 		return nil
 	}
-	leaves = dropUnreachable(r, leaves)
+	leaves = dropUnreachable(findings, leaves)
 	overridden := overriddenBy(leaves)
 	for i := range leaves {
 		if leaves[i].Quota == nil || overridden[i] != nil {
 			continue
 		}
-		m := newLeafMaker(r, d, &leaves[i])
+		m := newLeafMaker(findings, d, &leaves[i])
 		m.addValues()
 		m.AddReasons(d.Selection)
 		m.overrideEarlierLeaves(leaves[:i], overridden)
@@ -98,7 +99,7 @@ func (d *Descriptor) Rules(leaves []Leaf, r *draft.Findings) (list []draft.Rule)
 	slices.SortStableFunc(list, func(a, b draft.Rule) int { return cmp.Compare(a.Order, b.Order) })
 	if len(list) == 0 {
 		for _, why := range d.WhyOff {
-			r.Note(d.At, why+" There is no limit for it.")
+			findings.Note(d.At, why+" There is no limit for it.")
 		}
 	}
 	return list
@@ -106,7 +107,8 @@ func (d *Descriptor) Rules(leaves []Leaf, r *draft.Findings) (list []draft.Rule)
 
 // overriddenBy finds the leaves that become overrides. Where leaf i becomes an override of the rule
 // of another leaf, item i is that leaf. Where leaf i gets a rule of its own or has no limit, item i
-// is nil. The last leaf that can have the override gets it, as it is the widest.
+// is nil. The last leaf that can have the override gets it, as it is the widest. For the leaves alice, a*
+// and any of the example above, the list is any, nil, nil.
 func overriddenBy(leaves []Leaf) []*Leaf {
 	list := make([]*Leaf, len(leaves))
 	for i := len(leaves) - 1; i >= 0; i-- {

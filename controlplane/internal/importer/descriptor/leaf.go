@@ -101,7 +101,7 @@ func countLimited(leaves []Leaf) (n int) {
 
 // dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
 // request ends in the first leaf whose values it has.
-func dropUnreachable(r *draft.Findings, leaves []Leaf) (list []Leaf) {
+func dropUnreachable(findings *draft.Findings, leaves []Leaf) (list []Leaf) {
 	for i := range leaves {
 		l := &leaves[i]
 		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
@@ -109,7 +109,7 @@ func dropUnreachable(r *draft.Findings, leaves []Leaf) (list []Leaf) {
 		case !isImpossible && !l.isWithinAny(list):
 			list = append(list, *l)
 		case l.Quota != nil:
-			NoteNoRequest(r, l.At, l.Name)
+			NoteNoRequest(findings, l.At, l.Name)
 		}
 	}
 	return list

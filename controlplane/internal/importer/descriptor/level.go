@@ -47,7 +47,9 @@ func (l *Level) Name() string {
 // HasLimit reports whether there is a limit, and not that there is none.
 func (l *Level) HasLimit() bool { return l.Quota != nil && !l.Quota.Unlimited }
 
-// Grouped groups levels by what follows behind a depth, in their order.
+// Grouped groups levels by their pair at a depth, in their order. Levels that have no pair there, or for which
+// by is not ok, are in no group. By the values at depth 0, [path = /a], [path = /b, user] and [path = /a, user]
+// make two groups: the first and the third, and the second.
 func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) (groups [][]*Level) {
 	index := map[string]int{}
 	for _, l := range levels {
@@ -75,15 +77,15 @@ func AddLevels(reached map[*Level]bool, leaves []Leaf) {
 }
 
 // NoteUnreached notes the limits that no descriptor leads to.
-func NoteUnreached(r *draft.Findings, levels []*Level, reached map[*Level]bool) {
+func NoteUnreached(findings *draft.Findings, levels []*Level, reached map[*Level]bool) {
 	for _, l := range levels {
 		if l.HasLimit() && !reached[l] {
-			NoteNoRequest(r, l.At, l.Name())
+			NoteNoRequest(findings, l.At, l.Name())
 		}
 	}
 }
 
 // NoteNoRequest notes a limit that has no rule, because no request comes to it.
-func NoteNoRequest(r *draft.Findings, at source.Place, name string) {
-	r.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
+func NoteNoRequest(findings *draft.Findings, at source.Place, name string) {
+	findings.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }

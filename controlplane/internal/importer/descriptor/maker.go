@@ -31,8 +31,8 @@ type leafMaker struct {
 }
 
 // newLeafMaker begins the rule of a leaf: its name, and the requests of the descriptor.
-func newLeafMaker(r *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
-	m := &leafMaker{Maker: draft.NewMaker(r, l.Name, l.Quota, l.At), leaf: l}
+func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
+	m := &leafMaker{Maker: draft.NewMaker(findings, l.Name, l.Quota, l.At), leaf: l}
 	m.Rule.Order = l.order
 	m.Rule.Match = d.Match
 	m.Rule.Exempt = slices.Clone(d.Exempt)
@@ -63,7 +63,7 @@ func (m *leafMaker) overrideEarlierLeaves(earlier []Leaf, overridden []*Leaf) {
 // count together, need only the match. Values that count apart need the key.
 func (m *leafMaker) addValue(i int, v leafValue) {
 	var matched bool
-	m.Rule.Match, matched = v.part.Restrict(m.Rule.Match, v.pattern)
+	m.Rule.Match, matched = m.Rule.Match.Narrow(*v.part, v.pattern)
 	switch {
 	case matched && (v.shared || v.pattern.Kind == request.Exactly):
 	case v.shared:

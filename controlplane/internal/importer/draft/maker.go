@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Maker makes one rule: newMaker begins it, finish ends it. Between them the caller adds the match, the
+// Maker makes one rule: NewMaker begins it, Finish ends it. Between them the caller adds the match, the
 // exemptions and the key.
 type Maker struct {
 	*Findings
@@ -18,8 +18,8 @@ type Maker struct {
 }
 
 // NewMaker begins the rule of a limit.
-func NewMaker(r *Findings, name string, q *Quota, at source.Place) *Maker {
-	m := &Maker{Findings: r, at: at, Rule: Rule{Quota: q}}
+func NewMaker(findings *Findings, name string, q *Quota, at source.Place) *Maker {
+	m := &Maker{Findings: findings, at: at, Rule: Rule{Quota: q}}
 	m.Rule.Name = Clip(name, 100)
 	return m
 }

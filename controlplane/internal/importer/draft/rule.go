@@ -11,7 +11,7 @@ import (
 )
 
 // Rule is a rule in the making: its fields, and what the import still needs to know of it. Fields
-// that follow from quota and off are empty here: asYAML fills them.
+// that follow from Quota and Off are empty here: asYAML fills them.
 type Rule struct {
 	fields
 	Quota    *Quota

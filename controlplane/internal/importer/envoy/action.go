@@ -24,8 +24,14 @@ const maxVariants = 1_000
 // maxActions bounds the entries of a descriptor. A rule's key has fewer parts.
 const maxActions = 32
 
-// readRateLimit reads one of rate_limits: the descriptors that Envoy makes of
-// its actions. There are several where an entry may be absent.
+// readRateLimit reads one of rate_limits: the descriptors that Envoy makes of its actions. There are several
+// where an entry may be absent. An example:
+//
+//	actions:
+//	- remote_address: {}
+//	- request_headers: {header_name: x-user, descriptor_key: user, skip_if_absent: true}
+//
+// It makes two: remote_address and user, and, for requests without the header, remote_address alone.
 func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor.Descriptor {
 	if own := o.GetStage().GetValue(); own != stage {
 		r.Note(o.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", own, stage))

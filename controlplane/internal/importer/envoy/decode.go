@@ -88,7 +88,7 @@ func (r *reader) failToDecode(n *policy.Node, at source.Place, err error) {
 	r.Fail(pathAt(n, at, column-1), parts[2])
 }
 
-// pathAt is the place of what stands at an offset in the JSON of a node.
+// pathAt is the place of what stands at an offset in the JSON of a node: in {"a":[10,20]} it is a[1] at 9.
 func pathAt(n *policy.Node, at source.Place, offset int) source.Place {
 	size := func(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) }
 	begin := len("{")

@@ -25,7 +25,7 @@
 //	    defaultBucket, enforcement.apply
 //
 //	ReadTrafficPolicies: trafficPolicy                gateway.go
-//	  readGatewayDescriptor, makeGatewayRule          a rule of Envoy Gateway is a descriptor with one leaf
+//	  gatewayList.makeRules: readGatewayRule          a rule of Envoy Gateway is a descriptor with one leaf
 //
 // file.go makes the configuration of an Envoy of parts of one and of EnvoyFilters. decode.go decodes messages
 // strictly: a field that Envoy's types lack is an error.
@@ -48,7 +48,7 @@ type Options struct {
 }
 
 // reader makes a draft of configurations of Envoy. It embeds the draft, because every step has something to
-// say about the files: note and fail collect it.
+// say about the files: Note and Fail collect it.
 type reader struct {
 	*draft.Policy
 	options Options

@@ -16,7 +16,22 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// gatewayLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway.
+// gatewayLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. An example, of a policy named shop:
+//
+//	global:
+//	  rules:
+//	  - clientSelectors:
+//	    - methods: [{value: POST}]                        conditions go to the match
+//	      headers: [{name: x-user, type: Distinct}]       what counts apart goes to the key
+//	    limit: {requests: 5, unit: Minute}
+//
+// The rule is
+//
+//	rules:
+//	- name: shop-1
+//	  match: {methods: [POST]}
+//	  key: [{header: x-user}]
+//	  limits: [5/minute]
 type gatewayLimit struct {
 	Type   string        `json:"type"`
 	Global *gatewayRules `json:"global"`
@@ -126,11 +141,14 @@ func (r *reader) trafficPolicy(n *policy.Node, file source.Place) (list []draft.
 	if o.Global != nil && !r.Cluster {
 		r.NoteImport(eachEnvoy)
 	}
+	name = draft.Clip(name, 100)
 	if o.Global != nil {
-		list = r.makeGatewayRules(o.Global, at.In("global"), draft.Clip(name, 100), false)
+		global := gatewayList{reader: r, rules: o.Global.Rules, name: name, at: at.In("global")}
+		list = global.makeRules()
 	}
 	if o.Local != nil {
-		list = append(list, r.makeGatewayRules(o.Local, at.In("local"), draft.Clip(name, 100), true)...)
+		local := gatewayList{reader: r, rules: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
+		list = append(list, local.makeRules()...)
 	}
 	return list
 }
@@ -142,41 +160,49 @@ func strictly(n *policy.Node, to any) error {
 	return d.Decode(to)
 }
 
-// makeGatewayRules makes a rule of each. A local rule without selectors is for the
-// requests of no other rule.
-func (r *reader) makeGatewayRules(all *gatewayRules, at source.Place, name string, isLocal bool) (list []draft.Rule) {
-	isDefault := func(o *gatewayRule) bool { return isLocal && len(o.Selectors) == 0 }
+// gatewayList is one list of rules of a BackendTrafficPolicy.
+type gatewayList struct {
+	*reader
+	rules   []*gatewayRule
+	name    string // of the policy
+	isLocal bool   // each Envoy counts for itself, by token buckets
+	at      source.Place
+}
+
+// makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
+func (l *gatewayList) makeRules() (list []draft.Rule) {
+	isDefault := func(o *gatewayRule) bool { return l.isLocal && len(o.Selectors) == 0 }
 	var defaults []draft.Rule
-	for i, o := range all.Rules {
+	for i, o := range l.rules {
 		if !isDefault(o) {
-			d := r.readGatewayDescriptor(o, at.Item("rules", i))
-			list = append(list, r.makeGatewayRule(&d, o, name+"-"+strconv.Itoa(i+1), isLocal)...)
+			d := l.readGatewayRule(o, l.at.Item("rules", i))
+			list = append(list, l.makeRule(i, &d)...)
 		}
 	}
-	for i, o := range all.Rules {
+	for i, o := range l.rules {
 		if !isDefault(o) {
 			continue
 		}
-		d := r.readGatewayDescriptor(o, at.Item("rules", i))
+		d := l.readGatewayRule(o, l.at.Item("rules", i))
 		if d.ExemptLimited(list) {
-			defaults = append(defaults, r.makeGatewayRule(&d, o, name+"-"+strconv.Itoa(i+1), isLocal)...)
+			defaults = append(defaults, l.makeRule(i, &d)...)
 		}
 	}
 	return append(list, defaults...)
 }
 
-// makeGatewayRule makes a rule for the requests of a descriptor. Its conditions are in the descriptor's
+// makeRule makes the rule at an index, for the requests of a descriptor. Its conditions are in the descriptor's
 // selection, so one leaf has all its requests: each part of the key, with any value.
-func (r *reader) makeGatewayRule(d *descriptor.Descriptor, o *gatewayRule, name string, isLocal bool) []draft.Rule {
-	l := descriptor.LeafOfRest(d.Entries)
-	l.Name = name
-	l.At = d.At
-	l.Quota = r.readGatewayQuota(o, d.At, isLocal)
-	return d.Rules([]descriptor.Leaf{l}, r.Findings)
+func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []draft.Rule {
+	leaf := descriptor.LeafOfRest(d.Entries)
+	leaf.Name = l.name + "-" + strconv.Itoa(i+1)
+	leaf.At = d.At
+	leaf.Quota = l.readQuota(l.rules[i], d.At)
+	return d.Rules([]descriptor.Leaf{leaf}, l.Findings)
 }
 
-// readGatewayDescriptor is for the requests that a rule's selectors select.
-func (r *reader) readGatewayDescriptor(o *gatewayRule, at source.Place) descriptor.Descriptor {
+// readGatewayRule reads for which requests a rule is: the descriptor is sent for those that its selectors select.
+func (r *reader) readGatewayRule(o *gatewayRule, at source.Place) descriptor.Descriptor {
 	d := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
 		r.readSelector(&d, s, at.Item("clientSelectors", i))
@@ -205,24 +231,25 @@ func readCost(d *descriptor.Descriptor, o *gatewayCost) {
 	}
 }
 
-func (r *reader) readGatewayQuota(o *gatewayRule, at source.Place, isLocal bool) *draft.Quota {
+// readQuota reads the limit of a rule. The place is that of the rule.
+func (l *gatewayList) readQuota(o *gatewayRule, at source.Place) *draft.Quota {
 	if o.Limit == nil {
-		r.Fail(at, "a rule needs a limit")
+		l.Fail(at, "a rule needs a limit")
 		return nil
 	}
 	unit := strings.ToLower(o.Limit.Unit)
 	if lengths[unit] == "" {
 		given := strconv.Quote(o.Limit.Unit)
-		r.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
+		l.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
 	}
 	q := &draft.Quota{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
 	if o.Limit.Metadata != nil {
 		q.WhyOff = []string{"Envoy may take another limit from metadata."}
 	}
-	if isLocal && q.Requests > 0 {
+	if l.isLocal && q.Requests > 0 {
 		q.Numbers = draft.TokenBucket(q.Requests, lengths[unit], q.Requests)
 	} else {
-		r.noteCalendar(unit)
+		l.noteCalendar(unit)
 	}
 	return q
 }
@@ -264,7 +291,7 @@ func (r *reader) readMethods(d *descriptor.Descriptor, list []*gatewayMatch, at 
 		case m.Invert && len(list) > 1:
 			d.CannotMatch("they have one of several methods, and not another")
 		case m.Invert:
-			d.Restrict(request.Method, request.Exact(m.Value), true)
+			d.Exclude(request.Method, request.Exact(m.Value))
 		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
 			methods = append(methods, m.Value)
 		default:
@@ -307,5 +334,9 @@ func (r *reader) readMatch(d *descriptor.Descriptor, p request.Part, o *gatewayM
 		}
 		v.Text = network.Masked().String()
 	}
-	d.Restrict(p, v, o.Invert)
+	if o.Invert {
+		d.Exclude(p, v)
+	} else {
+		d.Require(p, v)
+	}
 }

@@ -32,7 +32,12 @@ func (k *keyParts) unused() error {
 }
 
 // guess lists the descriptors that lead to limits. Without routes it guesses the part of the request from
-// each key. Where Envoy's routes choose a key's value, there is a descriptor for each value.
+// each key. Where Envoy's routes choose a key's value, there is a descriptor for each value. An example:
+//
+//	levels                        descriptors
+//	x_user = anything             x_user, whose part is the header x-user: a guess
+//	  path = /login               x_user and path, whose part is the path: it commonly is
+//	generic_key = slow            generic_key = slow, whose rule is off: only routes say when Envoy sends it
 func (r *reader) guess(levels []*descriptor.Level) []descriptor.Descriptor {
 	isFree := func(l *descriptor.Level) bool { return !l.HasLimit() }
 	list := r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})

@@ -107,7 +107,7 @@ func hasBucket(n *policy.Node) bool {
 type localImport struct {
 	*reader
 	hosts  []virtualHost
-	levels map[*localv3.LocalRateLimit][]*descriptor.Level // of each configuration, as several routes may have one
+	levels map[*localv3.LocalRateLimit][]*descriptor.Level // by levelsOf
 
 	all     []*descriptor.Level        // of all configurations, in the order in which rules were made of them
 	reached map[*descriptor.Level]bool // those to which some descriptor leads
@@ -131,6 +131,14 @@ func (l *localImport) addRules(filters []filterConfig) {
 		}
 	}
 	descriptor.NoteUnreached(l.Findings, l.all, l.reached)
+}
+
+// localConfig is the configuration of a filter, or of a route for it, with the requests and routes for which
+// it holds.
+type localConfig struct {
+	*localv3.LocalRateLimit
+	at source.Place
+	use
 }
 
 // use says for which requests and routes a configuration holds.
@@ -170,23 +178,23 @@ func (l *localImport) addConfig(config filterConfig, where use) {
 		return // it is there for its routes
 	}
 	at := config.at
-	filter := decode[*localv3.LocalRateLimit](l.reader, config.node, at)
-	enforced := l.readEnforcement(filter, at, 0, filter.GetStatus())
+	c := localConfig{decode[*localv3.LocalRateLimit](l.reader, config.node, at), at, where}
+	enforced := l.readEnforcement(c, at, 0, c.GetStatus())
 	if config.disabled {
 		enforced.off = true
 		l.Note(at, "the filter is disabled, and its rules are off")
 	}
-	if filter.GetLocalClusterRateLimit() != nil && !l.Cluster {
+	if c.GetLocalClusterRateLimit() != nil && !l.Cluster {
 		l.Note(at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
 			"number: --scope cluster makes rules that count over all")
 	}
-	l.Headers = cmp.Or(headersField(filter.GetEnableXRatelimitHeaders()), l.Headers)
-	rules := l.descriptorRules(filter, at, where)
-	rules = append(l.defaultBucket(filter, at, where.requests, rules), rules...)
+	l.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), l.Headers)
+	rules := l.descriptorRules(c)
+	rules = append(l.defaultBucket(c, rules), rules...)
 	for i := range rules {
 		rules[i].Identity = at.String()
 	}
-	if filter.GetLocalRateLimitPerDownstreamConnection() {
+	if c.GetLocalRateLimitPerDownstreamConnection() {
 		l.countEachConnection(at, rules)
 	}
 	enforced.apply(rules, l.Findings)
@@ -194,13 +202,10 @@ func (l *localImport) addConfig(config filterConfig, where use) {
 }
 
 // descriptorRules makes the rules for the descriptors that requests send, but not for the default bucket.
-func (l *localImport) descriptorRules(filter *localv3.LocalRateLimit, at source.Place, where use) (rules []draft.Rule) {
-	if l.levels[filter] == nil {
-		l.levels[filter] = l.readLevels(filter, at)
-		l.all = append(l.all, l.levels[filter]...)
-	}
-	for _, d := range l.descriptors(filter, at, where) {
-		leaves := descriptor.LocalLeaves(l.levels[filter], d.Entries)
+func (l *localImport) descriptorRules(c localConfig) (rules []draft.Rule) {
+	levels := l.levelsOf(c)
+	for _, d := range l.descriptors(c, levels) {
+		leaves := descriptor.LocalLeaves(levels, d.Entries)
 		descriptor.AddLevels(l.reached, leaves)
 		rules = append(rules, d.Rules(leaves, l.Findings)...)
 	}
@@ -209,16 +214,14 @@ func (l *localImport) descriptorRules(filter *localv3.LocalRateLimit, at source.
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
-func (l *localImport) defaultBucket(
-	filter *localv3.LocalRateLimit, at source.Place, requests request.Selection, limited []draft.Rule,
-) []draft.Rule {
-	q := l.readBucket(filter.GetTokenBucket(), at.In("token_bucket"))
+func (l *localImport) defaultBucket(c localConfig, limited []draft.Rule) []draft.Rule {
+	q := l.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
 	if q == nil {
 		return nil
 	}
-	name := cmp.Or(filter.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Selection: requests}
-	takesAll := filter.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
+	name := cmp.Or(c.GetStatPrefix(), "local")
+	d := descriptor.Descriptor{Selection: c.requests}
+	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
 	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
 		descriptor.NoteNoRequest(l.Findings, q.At, name)
 		return nil
@@ -241,11 +244,20 @@ func (l *localImport) countEachConnection(at source.Place, rules []draft.Rule) {
 	}
 }
 
+// levelsOf are the levels of a configuration. They are read once, as several routes may have the configuration.
+func (l *localImport) levelsOf(c localConfig) []*descriptor.Level {
+	if l.levels[c.LocalRateLimit] == nil {
+		l.levels[c.LocalRateLimit] = l.readLevels(c)
+		l.all = append(l.all, l.levels[c.LocalRateLimit]...)
+	}
+	return l.levels[c.LocalRateLimit]
+}
+
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
 // entry without one, to bound memory; newcomers are not denied for it.
-func (l *localImport) readLevels(filter *localv3.LocalRateLimit, at source.Place) (list []*descriptor.Level) {
-	for i, d := range filter.GetDescriptors() {
-		at := at.Item("descriptors", i)
+func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
+	for i, d := range c.GetDescriptors() {
+		at := c.at.Item("descriptors", i)
 		made := &descriptor.Level{At: at, Order: i, Quota: l.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if made.Quota != nil {
 			made.Quota.Shadow = d.GetShadowMode()
@@ -254,7 +266,7 @@ func (l *localImport) readLevels(filter *localv3.LocalRateLimit, at source.Place
 			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
 			if p.Text == "" {
 				p.Kind = request.AnyValue
-				kept := cmp.Or(filter.GetMaxDynamicDescriptors().GetValue(), 20)
+				kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
 				l.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
 					"least recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an " +
 					"evicted key does not come back to a full bucket.")
@@ -268,15 +280,15 @@ func (l *localImport) readLevels(filter *localv3.LocalRateLimit, at source.Place
 
 // descriptors lists what requests send: by the rate_limits of the filter, or else by those of its routes.
 // Without either it guesses.
-func (l *localImport) descriptors(filter *localv3.LocalRateLimit, at source.Place, where use) []descriptor.Descriptor {
+func (l *localImport) descriptors(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
-	case len(filter.GetRateLimits()) > 0:
-		return l.descriptorsOf(limitsAt(filter.GetRateLimits(), at), where.requests, 0)
+	case len(c.GetRateLimits()) > 0:
+		return l.descriptorsOf(limitsAt(c.GetRateLimits(), c.at), c.requests, 0)
 	case len(l.hosts) == 0:
-		return l.guess(l.levels[filter])
+		return l.guess(levels)
 	}
-	return l.routeDescriptors(l.hosts, filter.GetStage(), func(r *route) ownLimits {
-		return ownLimits{isOff: !where.holdsFor(r), vhost: vhostLimits(filter.GetVhRateLimits())}
+	return l.routeDescriptors(l.hosts, c.GetStage(), func(r *route) ownLimits {
+		return ownLimits{isOff: !c.holdsFor(r), vhost: vhostLimits(c.GetVhRateLimits())}
 	})
 }
 

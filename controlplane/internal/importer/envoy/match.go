@@ -20,7 +20,7 @@ func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at 
 	case !known:
 		s.CannotMatch("their route has no known condition on the path")
 	case v != request.AnyPath && v != request.Present:
-		s.Restrict(request.FullPath, v, false)
+		s.Require(request.FullPath, v)
 	}
 	for i, h := range o.GetHeaders() {
 		r.readHeaderMatcher(s, h, at.Item("headers", i))
@@ -74,9 +74,13 @@ func (r *reader) readHeaderPart(name string, at source.Place) (p request.Part, o
 func requireValue(s *request.Selection, p request.Part, v request.Pattern, o *routev3.HeaderMatcher) {
 	mayBeMissing := p.Kind == request.KindHeader && !o.GetTreatMissingHeaderAsEmpty()
 	if o.GetInvertMatch() && mayBeMissing {
-		s.Restrict(p, request.Present, false) // a missing header fits neither the pattern nor its inversion
+		s.Require(p, request.Present) // a missing header fits neither the pattern nor its inversion
 	}
-	s.Restrict(p, v, o.GetInvertMatch())
+	if o.GetInvertMatch() {
+		s.Exclude(p, v)
+	} else {
+		s.Require(p, v)
+	}
 }
 
 // requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.

@@ -220,7 +220,9 @@ const (
 )
 
 // routeDescriptors lists the descriptors that a filter has for the routes, with those of their virtual
-// hosts where Envoy adds them. The function own is what the filter says of a route.
+// hosts where Envoy adds them. The function own is what the filter says of a route. An example: a host has
+// rate_limits H, one of its routes has R, and another has none. Envoy sends R for the first, unless
+// include_vh_rate_limits adds H, and H for the second.
 func (r *reader) routeDescriptors(
 	hosts []virtualHost, stage uint32, own func(*route) ownLimits,
 ) (list []descriptor.Descriptor) {

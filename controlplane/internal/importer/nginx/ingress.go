@@ -18,6 +18,16 @@ import (
 // buildRateLimitZones and buildRateLimit in controller/template/template.go): zones of their own for each
 // Ingress, by client address; limit_req with burst = limit × multiplier and nodelay; limit_conn; an
 // empty key for the addresses that are allowed. Each replica of the controller counts for itself.
+//
+// An example: an Ingress shop of the host a.example has the annotation limit-rpm: "30". The rule is
+//
+//	rules:
+//	- name: shop-rpm
+//	  match: {hosts: [a.example]}
+//	  key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]
+//	  algorithm: token_bucket
+//	  limits: [{requests: 30, per: 1m, burst: 151}]    5 times the limit, and one more as for nginx
+//	  response: {status: 503}
 func ReadIngresses(d *draft.Policy, files []*source.Document) error {
 	c := &ingressImport{Policy: d}
 	for _, in := range files {

@@ -18,7 +18,8 @@ type location struct {
 	path     request.Pattern
 }
 
-func newLocation(d *nginxconf.Directive) *location {
+// readLocation reads what a location says of its requests. The modifier may be written with the text: ~\.php$.
+func readLocation(d *nginxconf.Directive) *location {
 	l := &location{block: d.Block, modifier: d.Arg(0), text: d.Arg(1)}
 	if len(d.Args) == 1 {
 		l.text = d.Arg(0)
@@ -36,8 +37,11 @@ func newLocation(d *nginxconf.Directive) *location {
 
 func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
 
-// readLocations adds the locations of a block. Behind says that a location around the block has
-// expressions beside it.
+// readLocations adds the locations of a block. Behind says that a location around the block has expressions
+// beside it. nginx tries those of the block first, which no match can say: here b$ before a$.
+//
+//	location ~ a$ { ... }
+//	location / { location ~ b$ { ... } }
 func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, behind bool) {
 	var list []*location
 	blocks := nginxconf.Named(block, "location")
@@ -45,7 +49,7 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, behind bo
 		return
 	}
 	for _, d := range blocks {
-		l := newLocation(d)
+		l := readLocation(d)
 		if strings.HasPrefix(l.text, "@") { // no client asks for it
 			continue
 		}

@@ -13,13 +13,13 @@ import (
 // mapping is what a map or a geo makes of a source.
 type mapping struct {
 	source  string
-	entries []entryOfMap // nginx takes the first that fits
-	other   string       // the value if none fits
-	why     string       // why a policy cannot say it
+	entries []mapEntry // nginx takes the first that fits
+	other   string     // the value if none fits
+	why     string     // why a policy cannot say it
 }
 
-// entryOfMap has the patterns of one value.
-type entryOfMap struct {
+// mapEntry has the patterns of one value.
+type mapEntry struct {
 	kind     entryKind
 	patterns []string
 	value    string
@@ -56,16 +56,17 @@ func (n *reader) readVariable(d *nginxconf.Directive) {
 			n.Note(placeOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
-			v.entries = append(v.entries, entryOfMap{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
+			v.entries = append(v.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
 		}
 	}
-	slices.SortStableFunc(v.entries, func(a, b entryOfMap) int {
+	slices.SortStableFunc(v.entries, func(a, b mapEntry) int {
 		return cmp.Or(cmp.Compare(a.kind, b.kind), b.narrowness()-a.narrowness())
 	})
 	v.merge()
 	n.variables[name] = v
 }
 
+// kindOfEntry is the kind of an entry by how it is written: 10.0.0.0/8 of a geo, gold, *.a.example or ~^vip.
 func kindOfEntry(text string, isGeo, hasHosts bool) entryKind {
 	switch {
 	case isGeo:
@@ -79,7 +80,7 @@ func kindOfEntry(text string, isGeo, hasHosts bool) entryKind {
 }
 
 // narrowness orders entries of one kind: nginx takes the longest network or name that fits.
-func (e *entryOfMap) narrowness() int {
+func (e *mapEntry) narrowness() int {
 	switch e.kind {
 	case entryNetwork:
 		network, _ := request.NetworkOf(e.patterns[0])
@@ -93,7 +94,7 @@ func (e *entryOfMap) narrowness() int {
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
 func (v *mapping) merge() {
-	var list []entryOfMap
+	var list []mapEntry
 	for _, e := range v.entries {
 		last := len(list) - 1
 		if last >= 0 && list[last].kind == e.kind && list[last].value == e.value {
@@ -152,7 +153,7 @@ func (n *reader) formsByPart(v mapping, p request.Part, depth int) (forms []keyF
 		return nil, "The key has more than 100 forms."
 	}
 	var earlier []request.Selection // by the patterns of an entry alone
-	entries := append(slices.Clone(v.entries), entryOfMap{value: v.other})
+	entries := append(slices.Clone(v.entries), mapEntry{value: v.other})
 	for i, e := range entries {
 		fits := request.Selection{}
 		if i < len(v.entries) {
@@ -197,7 +198,7 @@ func apartValues(a, b []request.Pattern) bool {
 }
 
 // selects are the requests whose part fits the entry.
-func (e *entryOfMap) selects(p request.Part) (s request.Selection) {
+func (e *mapEntry) selects(p request.Part) (s request.Selection) {
 	var list []request.Pattern
 	for _, text := range e.patterns {
 		v, ok := e.pattern(p, text)
@@ -219,7 +220,7 @@ func (e *entryOfMap) selects(p request.Part) (s request.Selection) {
 }
 
 // pattern is the pattern of an entry over a part. It is not ok if no match can say it.
-func (e *entryOfMap) pattern(p request.Part, text string) (v request.Pattern, ok bool) {
+func (e *mapEntry) pattern(p request.Part, text string) (v request.Pattern, ok bool) {
 	switch {
 	case e.kind == entryNetwork:
 		network, err := netip.ParsePrefix(text)
@@ -239,6 +240,6 @@ func (e *entryOfMap) pattern(p request.Part, text string) (v request.Pattern, ok
 	}
 	text = strings.TrimPrefix(text, `\`)
 	v = request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	_, ok = p.Restrict(request.Match{}, v)
+	_, ok = request.Match{}.Narrow(p, v)
 	return v, ok
 }

@@ -180,9 +180,9 @@ func flat(block []*nginxconf.Directive) (list []*nginxconf.Directive) {
 func (n *reader) rulesOf(kind string, s *scope, outer request.Selection) {
 	all := outer.And(s.Selection)
 	inner := s.withOwnRules(kind)
-	rest := all // without the requests of those
+	rest := all // without the requests of the inner scopes
 	rest.Exempt = slices.Clone(all.Exempt)
-	isEmpty := false
+	isEmpty := false // no request is left
 	for _, c := range inner {
 		exemptScope(&rest, c)
 		isEmpty = isEmpty || c.isWhole()
@@ -198,7 +198,7 @@ func (n *reader) rulesOf(kind string, s *scope, outer request.Selection) {
 }
 
 // addLimit makes the rules of one limit for the requests of a scope: one for each form that its key has.
-func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limits, requests request.Selection) {
+func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, requests request.Selection) {
 	z := n.zoneOf(kind, d)
 	if z == nil {
 		return
@@ -218,7 +218,9 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limits, re
 	}
 	forms, why := n.formsOf(z.key, 0)
 	if why != "" {
-		forms = []keyForm{{Selection: request.Selection{WhyOff: []string{why}}, text: "?"}}
+		unknown := keyForm{text: "?"} // one rule, which is off
+		unknown.Cannot(why)
+		forms = []keyForm{unknown}
 	}
 	for _, f := range forms {
 		if len(f.parts) > 0 || f.text != "" { // nginx does not count an empty key

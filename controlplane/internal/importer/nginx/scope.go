@@ -12,20 +12,21 @@ import (
 // requests among those of the scope around it.
 type scope struct {
 	request.Selection
-	limits map[string]limits // by kind
-	inner  []*scope
-	wins   []*scope // scopes beside it that win: nginx gives them the requests that fit both
-	what   string   // for messages
+	limits  map[string]limitSet // by kind
+	inner   []*scope
+	winners []*scope // scopes beside it that win: nginx gives them the requests that fit both
+	what    string   // for messages
 }
 
-// limits are the limits of a kind that hold in a scope, with their settings.
-type limits struct {
+// limitSet has the limits of a kind that hold in a scope, with their settings.
+type limitSet struct {
 	list   []*nginxconf.Directive
 	status uint64
 	dryRun bool
 }
 
-func (l limits) same(other limits) bool {
+// same reports whether the limits are the same, and denied requests get the same.
+func (l limitSet) same(other limitSet) bool {
 	settings := l.status == other.status && l.dryRun == other.dryRun
 	return slices.Equal(l.list, other.list) && (settings || len(l.list) == 0)
 }
@@ -34,7 +35,7 @@ func (l limits) same(other limits) bool {
 func (s *scope) isWhole() bool { return len(s.Match)+len(s.WhyOff) == 0 }
 
 // isUniform reports whether the limits of a kind are the same in all scopes within it.
-func (s *scope) isUniform(kind string, limits limits) bool {
+func (s *scope) isUniform(kind string, limits limitSet) bool {
 	differs := func(c *scope) bool { return !c.isUniform(kind, limits) }
 	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
@@ -47,7 +48,7 @@ func (s *scope) withOwnRules(kind string) []*scope {
 	add = func(c *scope) {
 		if !hasOwn[c] {
 			hasOwn[c] = true
-			for _, winner := range c.wins {
+			for _, winner := range c.winners {
 				add(winner)
 			}
 		}
@@ -72,15 +73,15 @@ func exemptScope(s *request.Selection, c *scope) {
 
 // loseTo leaves requests that fit another scope too to that one.
 func (s *scope) loseTo(winner *scope) {
-	s.wins = append(s.wins, winner)
+	s.winners = append(s.winners, winner)
 	exemptScope(&s.Selection, winner)
 }
 
 // readHTTPScope reads the scopes of an http block.
 func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
-	unlimited := limits{status: 503} // as nginx answers by default
+	unlimited := limitSet{status: 503} // as nginx answers by default
 	http := &scope{what: "http block"}
-	http.limits = map[string]limits{limitReq: unlimited, limitConn: unlimited}
+	http.limits = map[string]limitSet{limitReq: unlimited, limitConn: unlimited}
 	n.readLimits(http, block)
 	n.readServers(http, nginxconf.Named(block, "server"))
 	if len(http.inner) == 0 { // a part of a server
@@ -121,7 +122,7 @@ func answersItself(block []*nginxconf.Directive) bool {
 
 // newScope makes a scope within another one, with the limits of a block.
 func (n *reader) newScope(outer *scope, what string, block []*nginxconf.Directive) *scope {
-	c := &scope{what: what, limits: map[string]limits{}}
+	c := &scope{what: what, limits: map[string]limitSet{}}
 	for kind, l := range outer.limits {
 		c.limits[kind] = l
 	}

@@ -19,6 +19,7 @@ type server struct {
 	at        source.Place
 }
 
+// readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
 func readServer(d *nginxconf.Directive) *server {
 	s := &server{answers: answersItself(d.Block), at: placeOf(d)}
 	for _, names := range nginxconf.Named(d.Block, "server_name") {
@@ -77,7 +78,7 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	}
 	for _, s := range list {
 		if s != first && len(s.names) == 0 {
-			continue
+			continue // no request comes to it
 		}
 		for _, o := range list {
 			if o != s && len(o.names) > 0 && (s == first || o.isNarrower(s)) {

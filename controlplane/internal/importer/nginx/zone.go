@@ -13,7 +13,7 @@ import (
 
 // zone is what a limit_req_zone or a limit_conn_zone says.
 type zone struct {
-	draft.Numbers // of a limit_req_zone, without burst
+	draft.Numbers // a rate or a concurrency, without what each limit says
 	name          string
 	key           string
 	capacity      uint64 // 0 = the default
@@ -23,7 +23,7 @@ type zone struct {
 
 // readZone reads limit_req_zone KEY zone=NAME:SIZE rate=RATE, or limit_conn_zone without a rate.
 func (n *reader) readZone(d *nginxconf.Directive) {
-	z := &zone{key: d.Arg(0), at: placeOf(d), Numbers: draft.Numbers{Algorithm: "token_bucket"}}
+	z := &zone{key: d.Arg(0), at: placeOf(d)}
 	kind := strings.TrimSuffix(d.Name, "_zone")
 	for _, arg := range d.Args[min(1, len(d.Args)):] {
 		switch name, value, _ := strings.Cut(arg, "="); {
@@ -40,7 +40,7 @@ func (n *reader) readZone(d *nginxconf.Directive) {
 		}
 	}
 	if kind == limitConn {
-		z.Algorithm = "concurrency"
+		z.Numbers = draft.Concurrency(0) // each limit says its own
 	}
 	switch id := kind + " " + z.name; {
 	case z.name == "" || z.key == "":
@@ -56,17 +56,17 @@ func (n *reader) readZone(d *nginxconf.Directive) {
 
 // readRate reads a rate such as 10r/s or 30r/m.
 func (n *reader) readRate(z *zone, text string) {
-	z.Per = "1s"
+	per := "1s"
 	number, ok := strings.CutSuffix(text, "r/s")
 	if !ok {
-		z.Per = "1m"
+		per = "1m"
 		number, ok = strings.CutSuffix(text, "r/m")
 	}
 	requests, err := strconv.ParseUint(number, 10, 32)
 	if !ok || err != nil {
 		n.Fail(z.at, "rate must be a number of requests such as 10r/s or 30r/m, not "+strconv.Quote(text))
 	}
-	z.Requests = requests
+	z.Numbers = draft.TokenBucket(requests, per, 0) // each limit says its own burst
 }
 
 // keysPerMiB is how many keys nginx has room for in a MiB of a zone, each in 128 bytes.

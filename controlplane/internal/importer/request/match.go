@@ -76,6 +76,29 @@ func (m Match) And(other Match) (both Match, ok bool) {
 	return both, ok
 }
 
+// Narrow is the match with the condition that a part fits a pattern. It is not ok if no match can say that.
+func (m Match) Narrow(p Part, v Pattern) (narrow Match, ok bool) {
+	if v.Kind == AnyValue {
+		return m, true
+	}
+	v, ok = p.fit(v)
+	switch p.Kind {
+	case KindHeader:
+		return m.And(p.Matching(v))
+	case KindPath:
+	case kindMethod:
+		ok = v.Kind == Exactly && HasOnly(v.Text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case KindHost:
+		ok = v.Kind == Exactly && IsHost(v.Text)
+	default:
+		ok = ok && p.Kind == KindClientIP && v.Kind == Exactly
+	}
+	if !ok || m.Of(p) != nil {
+		return m, false
+	}
+	return m.And(p.Matching(v))
+}
+
 // Joined has the exemptions by one list, such as paths, in one exemption.
 func Joined(list []Match) (short []Match) {
 	index := map[PartID]int{} // in short, of the exemption by a part

@@ -12,11 +12,11 @@ import (
 // Part is a part of a request, for a rule's key or match.
 type Part struct {
 	Kind   PartKind
-	Name   string // of a header or query parameter
-	V4, V6 int    // of client_ip
-	Path   []string
-	query  bool // of a path: Envoy compares it with its query
-	masked bool // of client_ip: its values may be networks of any size
+	Name   string   // of a header, query parameter or cookie
+	V4, V6 int      // of client_ip: the lengths of prefixes that count together
+	Path   []string // of a property
+	query  bool     // of a path: Envoy compares it with its query
+	masked bool     // of client_ip: its values may be networks of any size
 }
 
 // PartKind is what a part is, as the policy names it.
@@ -127,9 +127,9 @@ func (p Part) IsNever(v Pattern) bool {
 	return false
 }
 
-// fit returns the pattern that does the same in a policy, where paths come without
-// their query, hosts without a port, and addresses in one spelling. It is not ok
-// if there is none.
+// fit returns the pattern that does the same in a policy, where paths come without their query, hosts without
+// a port, and addresses in one spelling: the host a.example:80 becomes a.example, and the address
+// 10.0.0.1/32 becomes 10.0.0.1. It is not ok if there is none, as for the path /a?b.
 func (p Part) fit(v Pattern) (fit Pattern, ok bool) {
 	ok = true
 	switch {
@@ -154,35 +154,10 @@ func (p Part) fit(v Pattern) (fit Pattern, ok bool) {
 	return v, ok
 }
 
-// AsOverride writes a pattern over the part as overrides have it. It is not ok if
-// no override can say it.
+// AsOverride writes a pattern over the part as overrides have it. It is not ok if no override can say it.
 func (p Part) AsOverride(v Pattern) (text string, ok bool) {
 	v, ok = p.fit(v)
 	return v.notation(p), ok
-}
-
-// Restrict is a match in which the part fits a pattern too. It is not ok if no match can
-// say that.
-func (p Part) Restrict(m Match, v Pattern) (restricted Match, ok bool) {
-	if v.Kind == AnyValue {
-		return m, true
-	}
-	v, ok = p.fit(v)
-	switch p.Kind {
-	case KindHeader:
-		return m.And(p.Matching(v))
-	case KindPath:
-	case kindMethod:
-		ok = v.Kind == Exactly && HasOnly(v.Text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
-	case KindHost:
-		ok = v.Kind == Exactly && IsHost(v.Text)
-	default:
-		ok = ok && p.Kind == KindClientIP && v.Kind == Exactly
-	}
-	if !ok || m.Of(p) != nil {
-		return m, false
-	}
-	return m.And(p.Matching(v))
 }
 
 // IsHost reports whether text is a name that hosts of a match may have.

@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// Selection says for which requests something holds: those that match and are not
-// exempt. If a policy cannot say that, whyOff has the reasons: a rule for them is off.
+// Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
+// say that, WhyOff has the reasons: a rule for them is off.
 type Selection struct {
 	Match    Match
 	Exempt   []Match
@@ -37,7 +37,8 @@ func (s *Selection) CannotMatch(condition string) {
 // Comment adds a comment for the rule.
 func (s *Selection) Comment(text string) { s.Comments = append(s.Comments, text) }
 
-// And is for the requests of both selections.
+// And is for the requests of both selections, such as those of a route and those of the host around it. If they
+// have different conditions on one part, such as two methods, it says that no match can select them.
 func (s Selection) And(other Selection) Selection {
 	both, ok := s.Match.And(other.Match)
 	all := Selection{
@@ -51,12 +52,23 @@ func (s Selection) And(other Selection) Selection {
 	return all
 }
 
-// Restrict adds a condition on a part of the request.
-func (s *Selection) Restrict(p Part, v Pattern, inverted bool) {
-	m := s.Match
-	if inverted {
-		m = nil
+// Require adds the condition that the part fits the pattern.
+func (s *Selection) Require(p Part, v Pattern) {
+	if m, ok := s.narrowed(s.Match, p, v); ok {
+		s.Match = m
 	}
+}
+
+// Exclude exempts the requests whose part fits the pattern.
+func (s *Selection) Exclude(p Part, v Pattern) {
+	if m, ok := s.narrowed(nil, p, v); ok {
+		s.Exempt = append(s.Exempt, m)
+	}
+}
+
+// narrowed is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
+// selection has the reason. If the policy compares another text, the selection has a comment.
+func (s *Selection) narrowed(m Match, p Part, v Pattern) (narrow Match, ok bool) {
 	if p.Kind == KindHost && v.Kind == Exactly && WithoutPort(v.Text) != v.Text {
 		s.Comment("The host " + v.Text + " is compared without its port here.")
 	}
@@ -65,21 +77,18 @@ func (s *Selection) Restrict(p Part, v Pattern, inverted bool) {
 		switch {
 		case !ok:
 			s.CannotMatch("Envoy compares :path and its query with " + v.Text)
-			return
+			return nil, false
 		case !same:
 			s.Comment("Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it.")
 		}
 		v = path
 		p = FullPath // the pattern is now one of the path alone
 	}
-	switch m, ok := p.Restrict(m, v); {
-	case !ok:
+	narrow, ok = m.Narrow(p, v)
+	if !ok {
 		s.CannotMatch("they have a condition on " + p.String())
-	case inverted:
-		s.Exempt = append(s.Exempt, m)
-	default:
-		s.Match = m
 	}
+	return narrow, ok
 }
 
 // IsEverything reports whether it is for every request.
@@ -92,8 +101,9 @@ func (s *Selection) AddExempt(m Match) {
 	}
 }
 
-// Meet is for the requests of both selections. It has none if the selections want values of a part
-// that are apart.
+// Meet is And for selections that often have conditions on one part: it looks which values fit both. The hosts
+// a.example and *.example meet in a.example. It has no request if no value fits both, as of a.example and
+// b.example.
 func (s Selection) Meet(other Selection) (both Selection, hasAny bool) {
 	for id, values := range other.Match {
 		common, ok := commonValues(id.kind, s.Match[id], values)
