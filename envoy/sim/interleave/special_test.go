@@ -10,7 +10,7 @@ func special() []scenario {
 	}
 	all := hotKey(rule("user", layered...))
 	all.name += ", five windows of one rule"
-	return slices.Concat([]scenario{all, lastSlot()}, createRaces(), refunds(), fullPages())
+	return slices.Concat([]scenario{all, lastSlot()}, createRaces(), refunds(), blocks(), fullPages())
 }
 
 var (
@@ -86,6 +86,35 @@ func refunds() []scenario {
 				return expect(o.admitted() == 3 && o.value(0) == 3 && o.value(1) == 3,
 					"%d are admitted, %d and %d counted", o.admitted(), o.value(0), o.value(1))
 			},
+		},
+	}
+}
+
+// blocks returns scenarios in which a denial blocks a user's key.
+func blocks() []scenario {
+	user := `{"name":"user","key":[{"header":"x-user"}],"missing_key":"skip","capacity":4,"block":"1h","limits":[` +
+		window("fixed_window", 1) + `]`
+	tenant := "," + rule("tenant", window("fixed_window", 1))
+	thenHit := append(slices.Clone(userA), hit(now+6*ms, "a", ""))
+	// Users and a tenant race for their last units. If the tenant's is gone, that is no denial of the user.
+	race := scenario{
+		scripts:  [][]step{{hit(now, "a", "t")}, {hit(now+ms, "", "t")}, {hit(now-ms, "a", "s")}},
+		observed: thenHit, seesRefunds: true,
+		judge: func(o *outcome) error {
+			admitted := o.passed(0) + o.passed(2)
+			passesThen := map[bool]string{false: "429", true: "200"}[admitted == 0]
+			return expect(admitted <= 1 && o.value(0) == admitted && o.observed[1] == passesThen,
+				"%d are admitted, %v are counted and then answered", admitted, o.observed)
+		},
+	}
+	spends, holds := race, race
+	spends.name, spends.policy = "a block and a refund", user+"}"+tenant
+	holds.name, holds.policy = "a block and a refund of what is held", user+`,"settle":{}}`+tenant
+	return []scenario{
+		spends, holds,
+		{
+			name: "a block and a reset", policy: user + "}", observed: thenHit, setUp: []step{hit(base, "a", "")},
+			scripts: [][]step{{hit(now, "a", "")}, {operate(now, "reset", of("user", "a"))}, {hit(now-ms, "a", "")}},
 		},
 	}
 }

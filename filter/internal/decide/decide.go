@@ -14,8 +14,8 @@
 //	check       Source.Check of each subject. If an enforced rule denies, endDenied. If a
 //	            subject is Pending, the verdict is: nothing is counted, and Decide is called
 //	            again, from the start, once the quota service has answered.
-//	take        Source.Take of each enforced subject. If one denies after all, the units of those
-//	            before it are refunded: endDenied.
+//	take        Source.Take of each enforced subject, last those whose denials block keys. If one denies
+//	            after all, the units of those before it are refunded: endDenied.
 //	endDenied   shadow rules are skipped, and rules that count denied hits do so.
 //	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
 //	note        metrics, and the keys that were denied.
@@ -155,23 +155,25 @@ func (v *Verdict) check(now int64) (denied bool) {
 // take takes the units of all enforced rules, or of none: not if one denies or has to ask
 // after all, because another request was faster. It reports whether one denies.
 func (v *Verdict) take(now int64) (denied bool) {
-	for i, s := range v.Subjects {
-		if s.Shadow {
-			continue
-		}
-		s.take(now)
-		denied, v.Pending = !s.Allowed, s.Outcome == Pending
-		if denied || v.Pending {
-			v.refund(i, now)
-			return denied
+	for _, last := range [2]bool{false, true} {
+		for _, s := range v.Subjects {
+			if s.Shadow || s.Rule.takesLast != last {
+				continue
+			}
+			s.take(now)
+			denied, v.Pending = !s.Allowed, s.Outcome == Pending
+			if denied || v.Pending {
+				v.refund(now)
+				return denied
+			}
 		}
 	}
 	return false
 }
 
-// refund undoes take for the first n subjects.
-func (v *Verdict) refund(n int, now int64) {
-	for _, s := range v.Subjects[:n] {
+// refund undoes take.
+func (v *Verdict) refund(now int64) {
+	for _, s := range v.Subjects {
 		s.refund(now)
 	}
 }

@@ -81,6 +81,14 @@ type Rule struct {
 	Subjects     policy.Subjects
 	CountsDenied bool // this proxy counts hits that the rule denies; for scope cluster the service does
 
+	// takesLast is of a rule that blocks a key when its last unit is taken, but not when it is held.
+	// Verdict.take takes its units last, so that few are refunded: another request may see one that is
+	// refunded later, and would begin a block for nothing.
+	takesLast bool
+	// blocksOthers says that another rule enforces the blocks that this one begins, because they share a
+	// counter.
+	blocksOthers bool
+
 	// SetSource.
 	Source     Source       // nil without limits
 	HoldSource HoldSource   // Source again if the rule holds, else nil
@@ -106,6 +114,11 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 		rule.Priced = &Priced{}
 	}
 	rule.CountsDenied = r.CountDenied && r.Scope == policy.ScopeProxy
+	rule.takesLast = r.Block != nil && !r.Holds()
+	rule.blocksOthers = r.Block != nil && slices.ContainsFunc(p.Rules, func(other policy.Rule) bool {
+		enforces := other.Mode == policy.ModeEnforce && other.EnforcePercent > 0
+		return enforces && other.Counter == r.Counter && other.Name != r.Name
+	})
 	names := r.OverrideNames()
 	names = names[:min(len(names), policy.MaxCountedNames)]
 	for _, name := range names {

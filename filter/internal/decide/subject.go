@@ -28,6 +28,7 @@ type Subject struct {
 	CountedBefore uint32 // units that the subjects before this one count in the same record
 
 	// The source, in Check, Recheck and Take.
+	found  Outcome     // of the last call of Check or Recheck
 	Known  bool        // the key's usage is known
 	PassNs int64       // of a denial: when the hit would pass, or limit.Never
 	Record state.Entry // of a source that counts in shared data
@@ -59,8 +60,23 @@ func (s *Subject) LackKey() {
 }
 
 // CountsThoughDenied reports whether Take is to count a hit that the rule has denied: in its windows if
-// Rule.CountsDenied, and in its block if it has one.
+// Rule.CountsDenied, and in its block if BeginsBlock.
 func (s *Subject) CountsThoughDenied() bool { return !s.Allowed }
+
+// BeginsBlock reports whether the hit, which the rule has denied, begins a block of its key or prolongs
+// it. It does not if another worker has made room since, or has begun the block. A rule in shadow mode
+// blocks no key for a rule that enforces.
+//
+// A key without a record is blocked by the page's floor, which blocks others too: if it prolonged that,
+// keys that were never denied would keep a page blocked for good.
+func (s *Subject) BeginsBlock() bool {
+	block := s.Rule.Policy.Block
+	if block == nil || s.Shadow && s.Rule.blocksOthers {
+		return false
+	}
+	prolongs := block.Prolong && (s.Rule.CountsDenied || s.Record.HasRecord())
+	return s.found == Denied || s.found == Blocked && prolongs
+}
 
 // Units are the subject's cost and what is counted before it; a cost of 0 needs neither.
 func (s *Subject) Units() uint32 {
@@ -87,6 +103,7 @@ func (s *Subject) checkAgain(now int64) {
 }
 
 func (s *Subject) noteCheck(found Outcome, now int64) {
+	s.found = found
 	if found != Failed && s.Record.Rebased {
 		s.Rule.Metrics.ClockRebased++
 	}
@@ -133,20 +150,11 @@ func (s *Subject) storeUntaken(now int64) {
 	}
 }
 
-// keepsDenied reports whether a hit that the rule has denied is counted, or begins a block or
-// prolongs it. A key without a record is blocked by the page's floor, which blocks others too: if it
-// prolonged that, keys that were never denied would keep a page blocked for good.
+// keepsDenied reports whether a hit that the rule has denied by its limits is counted, or begins a
+// block or prolongs it.
 func (s *Subject) keepsDenied() bool {
-	r := s.Rule
-	block := r.Policy.Block
-	switch {
-	case s.Cost == 0:
-		return false
-	case s.Outcome == Denied:
-		return r.CountsDenied || block != nil
-	default:
-		return s.Outcome == Blocked && (r.CountsDenied || block.Prolong && s.Record.HasRecord())
-	}
+	byLimits := s.Outcome == Denied || s.Outcome == Blocked
+	return byLimits && s.Cost > 0 && (s.Rule.CountsDenied || s.BeginsBlock())
 }
 
 // countDenied counts a hit that the rule has denied by its limits, if the
@@ -154,10 +162,10 @@ func (s *Subject) keepsDenied() bool {
 // cannot be stored stays uncounted: it was denied.
 func (s *Subject) countDenied(now int64) (counted bool) {
 	r := s.Rule
-	if !s.keepsDenied() {
-		return false
-	}
 	for range state.MaxRetries {
+		if !s.keepsDenied() {
+			return false
+		}
 		outcome := r.Source.Take(s)
 		if outcome == Raced && s.recheckDenied(now) {
 			continue
@@ -178,14 +186,17 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 	return false
 }
 
-// recheckDenied reads the key again, because another worker wrote first. The wait stays the one
-// that was found first. It returns false if the key cannot be read.
+// recheckDenied reads the key again, because another worker wrote first. The wait stays the one that was
+// found first, unless the key is blocked by now. It returns false if the key cannot be read.
 func (s *Subject) recheckDenied(now int64) (ok bool) {
 	passNs := s.PassNs
-	if s.Rule.Source.Recheck(s, now) == Failed {
+	s.found = s.Rule.Source.Recheck(s, now)
+	if s.found == Failed {
 		return false
 	}
-	s.PassNs = passNs
+	if s.found != Blocked {
+		s.PassNs = passNs
+	}
 	s.Rule.Metrics.CASRetries++
 	return true
 }

@@ -182,11 +182,28 @@ var decisions = []scenario{
 		+1m -> a=shadow_denied:blocked 0 unwritten`, "a blocks_begun 1, a shadow_denied 2",
 	},
 	{
-		"rules of one counter share its blocks, even with a rule in shadow",
-		sharing("9/1h", "2/1h", `,"block":"2h"`, `,"mode":"shadow"`), `
+		"rules of one counter share its blocks, but those that begin in shadow block no rule that enforces",
+		sharing("4/1h", "2/1h", `,"block":"2h"`, `,"mode":"shadow"`), `
 		u=x -> a=allowed,b=shadow_allowed 1 2
 		u=x -> a=allowed,b=shadow_denied:limit 3 3
-		u=x -> a=denied:blocked,b=shadow_skipped 3 ? 2h0m0s unwritten`, "b blocks_begun 1, b shadow_denied 1",
+		u=x -> a=allowed,b=shadow_denied:limit 4 4
+		u=x -> a=denied:limit,b=shadow_skipped 4 ? 2h0m0s
+		+1h u=x -> a=denied:blocked,b=shadow_skipped 0 ? 1h0m0s unwritten`, "a blocks_begun 1, b shadow_denied 2",
+	},
+	{
+		"hits that are counted though a shadow rule denies them count for all rules of the counter, and block none",
+		sharing("5/1h", "2/1h", `,"block":"2h","count_denied":true`, `,"mode":"shadow"`), `
+		u=x -> a=allowed,b=shadow_allowed 1 2
+		u=x -> a=allowed,b=shadow_denied:limit 3 4
+		u=x -> a=allowed,b=shadow_denied:limit 5 6
+		u=x -> a=denied:limit,b=shadow_skipped 7 ? 2h0m0s`, "a blocks_begun 1, b shadow_denied 2",
+	},
+	{
+		"rules in shadow alone share their blocks",
+		sharing("9/1h", "2/1h", `,"block":"2h","mode":"shadow"`), `
+		u=x -> a=shadow_allowed,b=shadow_allowed 1 2
+		u=x -> a=shadow_allowed,b=shadow_denied:limit 3 3
+		u=x -> a=shadow_denied:blocked,b=shadow_denied:blocked 3 3 unwritten`, "a shadow_denied 1, b blocks_begun 1, b shadow_denied 2",
 	},
 	{
 		"a blocked key is denied whatever it costs",

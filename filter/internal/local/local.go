@@ -77,10 +77,12 @@ func (c *Source) outcomeOf(s *decide.Subject, now int64, read state.Status) deci
 func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	e := &s.Record
 	var status state.Status
-	switch {
-	case s.CountsThoughDenied() && s.Rule.CountsDenied:
+	switch denied := s.CountsThoughDenied(); {
+	case denied && !s.BeginsBlock():
+		status = c.Table.Commit(e, s.Cost, c.evicts())
+	case denied && s.Rule.CountsDenied:
 		status = c.Table.Deny(e, s.Cost, c.evicts())
-	case s.CountsThoughDenied():
+	case denied:
 		status = c.Table.Deny(e, 0, c.evicts())
 	case c.holds:
 		s.Hold, status = c.Table.Hold(e, s.Cost, c.evicts())
