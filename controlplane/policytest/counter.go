@@ -18,11 +18,12 @@ type Counter struct {
 
 // Count is what a counter says.
 type Count struct {
-	Used      uint32 // of the only window; with several windows, see Windows
-	Remaining uint32 // of the tightest window, without what running requests hold
-	Unlimited bool   // no window has a limit for this key
-	Held      uint32 // by running requests
-	Leased    uint32 // of a rule of scope cluster: by proxies
+	Used      uint32        // of the only window; with several windows, see Windows
+	Remaining uint32        // of the tightest window, without what running requests hold
+	Unlimited bool          // no window has a limit for this key
+	Held      uint32        // by running requests
+	Leased    uint32        // of a rule of scope cluster: by proxies
+	Blocked   time.Duration // what is left of the key's block; 0: it is not blocked
 	Windows   []Window
 }
 
@@ -30,7 +31,9 @@ type Count struct {
 func (p *Proxies) Count(c Counter) Count {
 	p.tb.Helper()
 	o := p.operate(c, counters.Operation{Name: "get"})
-	count := Count{Windows: windowsOf(o.Result.Windows), Unlimited: true}
+	count := Count{
+		Windows: windowsOf(o.Result.Windows), Unlimited: true, Blocked: time.Duration(o.Result.BlockedNs),
+	}
 	if o.Result.Held != nil {
 		count.Held = *o.Result.Held
 	}

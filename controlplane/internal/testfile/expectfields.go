@@ -73,6 +73,8 @@ var expectObject = &object[expectation]{"expect", []field[expectation]{
 		readRules},
 	{"used", unitsShape, "Of a counter: what is used of its only window.", readUsed},
 	{"leased", unitsShape, "Of a counter of scope cluster: what the proxies have leased.", readLeased},
+	{"blocked", durationShape, "Of a counter whose rule has block: what is left of the key's block, in milliseconds " +
+		"rounded up. 0s if there is none.", readBlocked},
 	{"windows", choiceShape("expected_windows"), "Of a counter: its windows, by name or index from 0.", readWindows},
 }}
 
@@ -133,8 +135,12 @@ func retryAfter(v *policytest.Verdict) string {
 	case v.RetryAfter == policytest.Never:
 		return "never"
 	}
-	up := (v.RetryAfter + time.Millisecond - 1).Truncate(time.Millisecond)
-	return policy.FormatDuration(int64(up))
+	return milliseconds(v.RetryAfter)
+}
+
+// milliseconds is the time as text, in whole milliseconds rounded up.
+func milliseconds(d time.Duration) string {
+	return policy.FormatDuration(int64((d + time.Millisecond - 1).Truncate(time.Millisecond)))
 }
 
 // pattern reads a text in the notation of match.headers.
@@ -291,4 +297,9 @@ func readUsed(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 func readLeased(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	want := readUnits(r, n, shape)
 	e.addOfCounter(n, "leased", want, func(c *policytest.Count) string { return units(c.Leased, true) })
+}
+
+func readBlocked(r *reader, n *policy.Node, _ policy.Shape, e *expectation) {
+	want := policy.FormatDuration(r.duration(n))
+	e.addOfCounter(n, "blocked", want, func(c *policytest.Count) string { return milliseconds(c.Blocked) })
 }

@@ -88,7 +88,7 @@ func readTests(r *reader, n *policy.Node, shape policy.Shape, f *File) {
 			return
 		}
 		first, isTwice := lines[t.Name]
-		if isTwice {
+		if isTwice && t.Name != "" {
 			r.fail(item.Member("name"), "the test in line "+strconv.Itoa(first)+" has this name too: names must differ")
 		}
 		lines[t.Name] = item.Line
@@ -283,8 +283,8 @@ func (s *step) checkExpected(r *reader, n *policy.Node) {
 
 // ofCounter are the fields of expect in a step that reads a counter. Those of onlyOfCounter go with nothing else.
 var (
-	ofCounter     = []string{"used", "remaining", "held", "leased", "windows"}
-	onlyOfCounter = []string{"used", "leased", "windows"}
+	ofCounter     = []string{"used", "remaining", "held", "leased", "blocked", "windows"}
+	onlyOfCounter = []string{"used", "leased", "blocked", "windows"}
 )
 
 // rejectVerdict rejects what is expected of a counter and is a request's.
@@ -292,7 +292,7 @@ func (r *reader) rejectVerdict(n *policy.Node) {
 	for i := range n.Fields {
 		f := &n.Fields[i]
 		if expectObject.has(f.Name) && !slices.Contains(ofCounter, f.Name) {
-			r.failField(n, f, "a counter has none: expect used, remaining, held, leased or windows of it")
+			r.failField(n, f, "a counter has none: expect used, remaining, held, leased, blocked or windows of it")
 		}
 	}
 }
@@ -328,12 +328,16 @@ func (r *reader) checkOnlyOf(n *policy.Node, name string) {
 		return
 	}
 	used, leased := n.Member("used"), n.Member("leased")
+	blocked := n.Member("blocked")
 	if used != nil && len(rule.Limits) > 1 {
 		r.fail(used, fmt.Sprintf("the rule %q has %d windows: write windows: {%q: {used: …}}",
 			name, len(rule.Limits), cmp.Or(rule.Limits[0].Name, "0")))
 	}
 	if leased != nil && rule.Scope != policy.ScopeCluster {
 		r.fail(leased, fmt.Sprintf("the rule %q has not the scope cluster, so nothing of it is leased", name))
+	}
+	if blocked != nil && rule.Block == nil {
+		r.fail(blocked, fmt.Sprintf("the rule %q has no block", name))
 	}
 }
 

@@ -131,6 +131,13 @@ tests:
       - {proxy: 0, running: one}
       - {answer: {to: one, no_answer: timeout}, expect: {status: 504, charged: 1}}
       - {proxy: 0, expect: {allowed: false, reason: limit}}
+  - name: a block
+    request: {path: /scan, client_ip: 192.0.2.7}
+    steps:
+      - {proxy: 0, times: 3, last: {reason: blocked, retry_after: 1h}}
+      - {after: 1m, proxy: 0, counter: {rule: scan, key: [192.0.2.7]}, expect: {blocked: 59m, used: 0}}
+      - {proxy: 0, reset: {rule: scan, key: [192.0.2.7]}}
+      - {proxy: 0, counter: {rule: scan, key: [192.0.2.7]}, expect: {blocked: 0s}}
 `
 
 // ended keeps what came of each test.
@@ -158,7 +165,7 @@ func runText(t *testing.T, text string) (*Outcome, map[string][]string) {
 func TestExpectationsThatHold(t *testing.T) {
 	o, failures := runText(t, passing)
 	require.Empty(t, failures)
-	require.Len(t, o.Results, 4)
+	require.Len(t, o.Results, 5)
 }
 
 // Each field of expect is wrong once, so none is read and then ignored.
@@ -191,6 +198,7 @@ func TestEachExpectationFails(t *testing.T) {
 		{`last: {status: 201}`, "status: expected 201, seen 200"},
 		{`counter: {rule: all}, expect: {used: 1}`, "used: expected 1, seen 0"},
 		{`counter: {rule: all}, expect: {leased: 1}`, "leased: expected 1, seen 0"},
+		{`counter: {rule: scan, key: [192.0.2.7]}, expect: {blocked: 1s}`, "blocked: expected 1s, seen 0s"},
 		{`counter: {rule: all}, expect: {remaining: 1}`, "remaining: expected 1, seen 3"},
 		{`counter: {rule: all}, expect: {held: 1}`, "held: expected 1, seen 0"},
 		{`counter: {rule: all}, expect: {windows: {"0": {used: 1}}}`, "windows.0.used: expected 1, seen 0"},
