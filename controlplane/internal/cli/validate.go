@@ -47,6 +47,7 @@ its file, line, column and path, and what would be right.`,
 type validation struct {
 	Valid    bool                 `json:"valid"`
 	Rules    int                  `json:"rules,omitempty"`
+	Priced   []pricedRule         `json:"priced,omitempty"`
 	Memory   *footprint.Footprint `json:"memory,omitempty"`
 	Problems []policyfile.Problem `json:"problems"`
 	Warnings []policyfile.Problem `json:"warnings"`
@@ -64,6 +65,7 @@ func validate(cmd *cobra.Command, o *validateOptions) error {
 		}
 		if read.policy != nil {
 			v.Rules = len(read.policy.Rules)
+			v.Priced = pricedRules(read.policy.Rules)
 			memory := footprint.Of(read.policy)
 			v.Memory = &memory
 		}
@@ -75,24 +77,48 @@ func validate(cmd *cobra.Command, o *validateOptions) error {
 	}
 	return outputText.print(cmd, nil, func(b *strings.Builder) {
 		fmt.Fprintf(b, "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
-		printPriced(b, read.policy.Rules)
+		printPriced(b, pricedRules(read.policy.Rules))
 		printMemory(b, footprint.Of(read.policy))
 	})
 }
 
-// printPriced says how much the limits of rules that charge prices are.
-func printPriced(b *strings.Builder, rules []policy.Rule) {
+// pricedRule is a rule that charges prices, with its limits in units.
+type pricedRule struct {
+	Rule           string        `json:"rule"`
+	Limits         []pricedLimit `json:"limits"`
+	ThousandTokens int64         `json:"thousand_tokens"` // the most units that 1,000 tokens take
+}
+
+type pricedLimit struct {
+	Units uint32 `json:"units"`
+	Per   string `json:"per"`
+}
+
+// pricedRules are those of the rules that charge prices.
+func pricedRules(rules []policy.Rule) (priced []pricedRule) {
 	for i := range rules {
 		r := &rules[i]
 		if r.Mode == policy.ModeOff || len(r.Limits) == 0 || r.Settle == nil || len(r.Settle.Prices) == 0 {
 			continue
 		}
+		p := pricedRule{Rule: r.Name, ThousandTokens: policy.ThousandTokens(r.Settle.Prices)}
+		for _, l := range r.Limits {
+			p.Limits = append(p.Limits, pricedLimit{l.Limit, policy.PeriodOf(l.Window)})
+		}
+		priced = append(priced, p)
+	}
+	return priced
+}
+
+// printPriced says how much the limits of rules that charge prices are.
+func printPriced(b *strings.Builder, rules []pricedRule) {
+	for _, r := range rules {
 		var limits []string
 		for _, l := range r.Limits {
-			limits = append(limits, fmt.Sprintf("%d units per %s", l.Limit, policy.PeriodOf(l.Window)))
+			limits = append(limits, fmt.Sprintf("%d units per %s", l.Units, l.Per))
 		}
-		fmt.Fprintf(b, "rule %s charges prices: %s; 1,000 tokens take up to %d units\n", r.Name,
-			strings.Join(limits, ", "), policy.ThousandTokens(r.Settle.Prices))
+		fmt.Fprintf(b, "rule %s charges prices: %s; 1,000 tokens take up to %d units\n", r.Rule,
+			strings.Join(limits, ", "), r.ThousandTokens)
 	}
 }
 

@@ -71,6 +71,13 @@ func (c *collector) warnShut(v policy.Place, r *policy.Rule) {
 		"give the rule a match for those that it should deny, or a limit above 0")
 }
 
+// warnBlock warns of a block that nothing begins.
+func (c *collector) warnBlock(v policy.Place, r *policy.Rule) {
+	if r.Block != nil && len(r.Limits) == 0 {
+		c.warn(v.Field("block"), "blocks no key, because the rule has no limits that could deny one")
+	}
+}
+
 func isShut(l policy.Limit) bool { return l.Requested == nil && l.Limit == 0 }
 
 // warnIdle warns of windows that never deny, because another window of the rule always does

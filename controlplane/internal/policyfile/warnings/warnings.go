@@ -131,6 +131,7 @@ func (c *collector) warnRule(v policy.Place, r *policy.Rule, manage *policy.Mana
 	}
 	c.warnTooDear(v, r)
 	c.warnShut(v, r)
+	c.warnBlock(v, r)
 	c.warnAnswers(v, r)
 	for i := range r.Limits {
 		c.warnInexact(v.Field("limits").Item(i), r.Limits[i])
