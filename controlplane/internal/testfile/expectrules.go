@@ -86,7 +86,7 @@ func readRuleAllowed(r *reader, n *policy.Node, _ policy.Shape, o *ofRule) {
 }
 
 func readOverride(r *reader, n *policy.Node, _ policy.Shape, o *ofRule) {
-	want, _ := r.text(n)
+	want := r.name(n)
 	o.add(n, "override", want, func(rule *policytest.Rule) string { return orNone(rule.Override) })
 }
 

@@ -104,12 +104,7 @@ var testObject = &object[Test]{"test", []field[Test]{
 	{"steps", required(listShape(objectShape("step"), 1, maxSteps)), "What happens, in order.", readSteps},
 }}
 
-func readName(r *reader, n *policy.Node, shape policy.Shape, t *Test) {
-	t.Name, _ = r.text(n)
-	if len(t.Name) > policy.MaxNameBytes {
-		r.failAs(n, policy.TooLong, shape, strconv.Itoa(policy.MaxNameBytes))
-	}
-}
+func readName(r *reader, n *policy.Node, _ policy.Shape, t *Test) { t.Name = r.name(n) }
 
 func readTestRequest(r *reader, n *policy.Node, _ policy.Shape, t *Test) {
 	readRequest(r, n, &t.request)
@@ -169,7 +164,7 @@ func readStepAnswer(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 	}
 }
 
-func readRunning(r *reader, n *policy.Node, _ policy.Shape, s *step) { s.running, _ = r.text(n) }
+func readRunning(r *reader, n *policy.Node, _ policy.Shape, s *step) { s.running = r.name(n) }
 
 func readStepCounter(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 	s.does(countStep)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
@@ -188,6 +189,20 @@ func (r *reader) text(n *policy.Node) (string, bool) {
 		return "", false
 	}
 	return n.Text, true
+}
+
+// name reads a text that names something, as policies have names.
+func (r *reader) name(n *policy.Node) string {
+	s, _ := r.text(n)
+	switch {
+	case strings.ContainsFunc(s, unicode.IsControl):
+		r.failAs(n, policy.ControlChar, nameShape)
+	case len(s) > policy.MaxNameBytes:
+		r.failAs(n, policy.TooLong, nameShape, strconv.Itoa(policy.MaxNameBytes))
+	case strings.TrimSpace(s) != s:
+		r.failAs(n, policy.OuterSpace, nameShape)
+	}
+	return s
 }
 
 // anyText reads a text that may be empty.
