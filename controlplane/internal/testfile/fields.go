@@ -175,8 +175,7 @@ func readStepCounter(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 func readSet(r *reader, n *policy.Node, _ policy.Shape, s *step) {
 	s.does(setStep)
 	s.set = &policytest.Counter{}
-	before := len(r.problems)
-	if !readObject(r, n, setObject, s) || len(r.problems) > before {
+	if !readValid(r, n, setObject, s) {
 		return
 	}
 	rule := r.checkCounter(n, s.set)
@@ -371,11 +370,9 @@ func readSetUnits(r *reader, n *policy.Node, shape policy.Shape, s *step) {
 func readSetWindow(r *reader, n *policy.Node, _ policy.Shape, s *step) { s.set.Window, _ = r.text(n) }
 
 func readCounter(r *reader, n *policy.Node, c *policytest.Counter) {
-	before := len(r.problems)
-	if !readObject(r, n, counterObject, c) || len(r.problems) > before {
-		return
+	if readValid(r, n, counterObject, c) {
+		r.checkCounter(n, c)
 	}
-	r.checkCounter(n, c)
 }
 
 // checkCounter checks a counter against the policy, and returns its rule if there is one.

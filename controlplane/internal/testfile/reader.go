@@ -168,6 +168,13 @@ func readObject[T any](r *reader, n *policy.Node, o *object[T], out *T) bool {
 	return true
 }
 
+// readValid is readObject, and reports whether nothing in n is wrong: only then can its fields be checked
+// together.
+func readValid[T any](r *reader, n *policy.Node, o *object[T], out *T) bool {
+	before := len(r.problems)
+	return readObject(r, n, o, out) && len(r.problems) == before
+}
+
 // homes are the objects whose fields people put in the wrong place.
 var homes = []message.Home{
 	{Object: "tests", Place: "at the top of the file"},

@@ -70,8 +70,7 @@ func readBodyBytes(r *reader, n *policy.Node, shape policy.Shape, q *policytest.
 // readRequest reads what is said of a request into what is known of it, such as a copy of the test's
 // request. No reader changes a map of it, which the copy shares: it sets another one.
 func readRequest(r *reader, n *policy.Node, q *policytest.Request) {
-	before := len(r.problems)
-	if !readObject(r, n, requestObject, q) || len(r.problems) > before {
+	if !readValid(r, n, requestObject, q) {
 		return
 	}
 	if n.Member("body") != nil && n.Member("body_bytes") != nil {
@@ -191,8 +190,7 @@ func readNoAnswer(r *reader, n *policy.Node, shape policy.Shape, a *answerOf) {
 
 // readAnswer reads an answer.
 func readAnswer(r *reader, n *policy.Node, a *answerOf) {
-	before := len(r.problems)
-	if readObject(r, n, answerObject, a) && len(r.problems) == before {
+	if readValid(r, n, answerObject, a) {
 		r.failMember(n, a.Check())
 	}
 }
