@@ -31,7 +31,7 @@ const (
 //
 //	now                                              ns
 //	|------------------------------------------------|  ticks while requests are open
-//	|------ 12 s ------|                                ticks if rules lease: 12 s, because the last request may have been now
+//	|------ 12 s ------|                                ticks if rules lease: a request may have come just now
 //	|------------ lingerUntil                           ticks until 62 s after the last answer
 //	|                                                   no ticks: the proxies are idle
 func (p *Proxies) Pass(ns int64) {

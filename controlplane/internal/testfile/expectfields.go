@@ -39,6 +39,7 @@ func expects[T any, V comparable](n *policy.Node, field string, want V, see func
 	}}
 }
 
+// add adds a check of the request.
 func (e *expectation) add(c check[policytest.Verdict]) { e.verdict = append(e.verdict, c) }
 
 var (
@@ -259,6 +260,7 @@ func units(n uint32, known bool) string {
 	return strconv.FormatUint(uint64(n), 10)
 }
 
+// addOfCounter adds the check of a value of the counter.
 func (e *expectation) addOfCounter(n *policy.Node, field, want string, see func(*policytest.Count) string) {
 	e.count = append(e.count, expects(n, field, want, see))
 }
