@@ -32,13 +32,13 @@
 //	- key: remote_address
 //	  rate_limit: {unit: minute, requests_per_unit: 5}
 //
-//	EnvoyRatelimit     importer.go   source.Open parses it
-//	envoy.ReadService  service.go    a level: remote_address may have any value, 5/minute
-//	  guess            guess.go      a descriptor: its one entry has the key remote_address, which
-//	                                 stands for the client's address
-//	  OfService        search.go     a leaf: the client's address may be anything, 5/minute
-//	  Rules            descriptor.go a rule: any value of a part needs that part in the key
-//	draft.Finish       finish.go     the policy is written and validated:
+//	EnvoyRatelimit        importer.go     source.Open parses it
+//	  envoy.ReadService   service.go      a level: remote_address may have any value, 5/minute
+//	    guess             guess.go        a descriptor: its one entry has the key remote_address, which
+//	                                      stands for the client's address
+//	    ServiceLeaves     search.go       a leaf: the client's address may be anything, 5/minute
+//	    Rules             descriptor.go   a rule: any value of a part needs that part in the key
+//	  draft.Finish        finish.go       the policy is written and validated:
 //
 //	version: 1
 //	domain: shop

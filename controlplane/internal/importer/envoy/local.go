@@ -82,12 +82,12 @@ func standsAlone(in *source.Document) filterConfig {
 		}
 	}
 	if hasBucket(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
-		return filterConfig{message: localMessage, node: in.Root, at: in.Top()}
+		return filterConfig{typeName: localTypeName, node: in.Root, at: in.Top()}
 	}
 	return filterConfig{}
 }
 
-const localMessage = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+const localTypeName = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 
 func isLocalFilter(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c) }
 

@@ -28,7 +28,7 @@ type site struct {
 // filterConfig is the configuration of a filter, which is decoded when it is needed.
 type filterConfig struct {
 	name     string // of the filter
-	message  string // the name of its type
+	typeName string // of its message
 	node     *policy.Node
 	at       source.Place
 	disabled bool
@@ -129,17 +129,17 @@ func readListener(in *source.Document, n *policy.Node) *site {
 // configAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
 // FilterConfig of a route.
 func configAt(name string, n *policy.Node, at source.Place) filterConfig {
-	message := typeOf(source.TextOf(n, "@type"))
+	typeName := typeOf(source.TextOf(n, "@type"))
 	switch {
-	case strings.HasSuffix(message, ".TypedStruct"):
-		message = typeOf(source.TextOf(n, "type_url"))
-		return filterConfig{name: name, message: message, node: source.FieldOf(n, "value"), at: at.In("value")}
-	case strings.HasSuffix(message, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
+	case strings.HasSuffix(typeName, ".TypedStruct"):
+		typeName = typeOf(source.TextOf(n, "type_url"))
+		return filterConfig{name: name, typeName: typeName, node: source.FieldOf(n, "value"), at: at.In("value")}
+	case strings.HasSuffix(typeName, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
 		return filterConfig{name: name, disabled: true} // Envoy ignores its config
-	case strings.HasSuffix(message, ".FilterConfig"):
+	case strings.HasSuffix(typeName, ".FilterConfig"):
 		return configAt(name, source.FieldOf(n, "config"), at.In("config"))
 	}
-	return filterConfig{name: name, message: message, node: n, at: at}
+	return filterConfig{name: name, typeName: typeName, node: n, at: at}
 }
 
 // typeOf is the name of a message in an address of its type.
@@ -148,7 +148,7 @@ func typeOf(url string) string { return url[strings.LastIndexByte(url, '/')+1:] 
 // isA reports whether a configuration is of a message type.
 func isA[M proto.Message](c filterConfig) bool {
 	var m M
-	return c.node != nil && c.message == string(m.ProtoReflect().Descriptor().FullName())
+	return c.node != nil && c.typeName == string(m.ProtoReflect().Descriptor().FullName())
 }
 
 // configOf decodes the first of these configurations that is an M; nil if none is.
@@ -170,7 +170,7 @@ func (s *site) text() string {
 	b := []byte(s.name)
 	for _, c := range s.filters {
 		if c.node != nil {
-			b = policy.AppendJSON(append(b, c.message...), c.node)
+			b = policy.AppendJSON(append(b, c.typeName...), c.node)
 		}
 	}
 	if s.routing != nil {

@@ -28,7 +28,7 @@ const (
 // Exact fits the text alone.
 func Exact(text string) Pattern { return Pattern{Exactly, text} }
 
-// wildcard fits what the text is with anything in place of each *.
+// wildcard fits what the text is with anything in place of each *. The text has one.
 func wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 
 // OrBelow fits a path and what is below it: /a and /a/b, but not /ab.
@@ -135,8 +135,8 @@ func fitsWildcards(parts []string, text string) bool {
 	return true
 }
 
-// Begin is the text that all values begin with. If it is all that the pattern says, two such
-// patterns have no value in common, or one has all of the other's.
+// Begin is the text that all values begin with: /a of /a* and of /a*.js. If it is all that the pattern says, as
+// in /a*, two such patterns have no value in common, or one has all of the other's.
 func (p Pattern) Begin() (text string, isAll bool) {
 	switch p.Kind {
 	case Exactly, PathOrBelow:
@@ -149,7 +149,7 @@ func (p Pattern) Begin() (text string, isAll bool) {
 	return "", false
 }
 
-// Within reports whether every text that fits p fits q. A true answer is sure. A false one may be wrong,
+// Within reports whether every text that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false one may be wrong,
 // and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
 func (p Pattern) Within(q Pattern) bool {
 	if q.Kind == AnyValue || p == q {
@@ -169,7 +169,7 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// Apart reports whether no text fits both. A true answer is sure. A false one may be wrong, and costs an
+// Apart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong, and costs an
 // exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong limit.
 func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.Begin()

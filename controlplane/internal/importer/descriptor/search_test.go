@@ -1,0 +1,66 @@
+package descriptor
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+)
+
+// newLevel makes a level of pairs such as path=/login, with * for any value.
+func newLevel(limit uint64, pairs ...string) *Level {
+	l := &Level{Quota: &draft.Quota{Numbers: draft.Windowed(limit, "minute")}}
+	for _, text := range pairs {
+		key, value, _ := strings.Cut(text, "=")
+		p := Pair{Key: key, Pattern: request.Exact(value)}
+		switch {
+		case value == "*":
+			p.Pattern = request.Pattern{}
+		case strings.HasSuffix(value, "*"):
+			p.Pattern = request.Prefix(strings.TrimSuffix(value, "*"), false)
+		}
+		l.Pairs = append(l.Pairs, p)
+	}
+	return l
+}
+
+// shown are the leaves as "/login alice 1", with * for any value, and - for those without a limit.
+func shown(leaves []Leaf) (list []string) {
+	for _, l := range leaves {
+		var texts []string
+		for _, v := range l.values {
+			text := v.pattern.Text
+			if v.pattern.Kind == request.AnyValue {
+				text = "*"
+			}
+			texts = append(texts, text)
+		}
+		limit := "-"
+		if l.Quota != nil {
+			limit = strconv.FormatUint(l.Quota.Requests, 10)
+		}
+		list = append(list, strings.Join(append(texts, limit), " "))
+	}
+	return list
+}
+
+// Each limiter searches its levels in its own order: the service never goes back, the filter compares whole levels.
+func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
+	header := request.HeaderPart("x-user")
+	entries := []Entry{{Key: "path", Part: &request.FullPath}, {Key: "user", Part: &header}}
+	levels := []*Level{newLevel(1, "path=/login", "user=alice"), newLevel(2, "path=*", "user=bob")}
+	require.Equal(t, []string{"/login alice 1", "/login * -", "* bob 2", "* * -"}, shown(ServiceLeaves(levels, entries)))
+	require.Equal(t, []string{"/login alice 1", "* bob 2", "* * -"}, shown(LocalLeaves(levels, entries)))
+
+	// The exact value first, then wildcards in the order of the file, then any value.
+	levels = []*Level{newLevel(1, "user=*"), newLevel(2, "user=a*"), newLevel(3, "user=alice")}
+	require.Equal(t, []string{"alice 3", "a* 2", "* 1"}, shown(ServiceLeaves(levels, entries[1:])))
+
+	// A fixed text chooses its level when it is imported.
+	fixed := []Entry{{Key: "user", Value: "anna"}}
+	require.Equal(t, []string{"2"}, shown(ServiceLeaves(levels, fixed)))
+}

@@ -1,0 +1,89 @@
+package request
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// textsOf are all texts of some characters that have at most size of them.
+func textsOf(characters string, size int) []string {
+	list := []string{""}
+	longest := list
+	for range size {
+		var longer []string
+		for _, text := range longest {
+			for _, c := range characters {
+				longer = append(longer, text+string(c))
+			}
+		}
+		list = append(list, longer...)
+		longest = longer
+	}
+	return list
+}
+
+// Where a pattern is said to be within another one, or apart from it, no text says otherwise. Some are of each.
+func TestWithinAndApartAreSure(t *testing.T) {
+	patterns := []Pattern{{}, Absent, Present, Expression("a.*"), Expression("(a|/a)/?")}
+	for _, text := range textsOf("a/", 3) {
+		patterns = append(patterns, Exact(text))
+		if text != "" { // no path is empty
+			patterns = append(patterns, OrBelow(text))
+		}
+	}
+	for _, text := range textsOf("a/*", 3) {
+		if strings.Contains(text, "*") {
+			patterns = append(patterns, wildcard(text))
+		}
+	}
+	texts := textsOf("ab/", 4)
+	fits := map[Pattern][]bool{}
+	for _, p := range patterns {
+		for _, text := range texts {
+			fits[p] = append(fits[p], p.Matches(text))
+		}
+	}
+	within, apart := 0, 0
+	for _, p := range patterns {
+		for _, q := range patterns {
+			isWithin := p.Within(q)
+			isApart := p.Apart(q)
+			for i, text := range texts {
+				require.False(t, isWithin && fits[p][i] && !fits[q][i], "%v within %v: %q", p, q, text)
+				require.False(t, isApart && fits[p][i] && fits[q][i], "%v apart from %v: %q", p, q, text)
+			}
+			if isWithin {
+				within++
+			}
+			if isApart {
+				apart++
+			}
+		}
+	}
+	require.Greater(t, within, len(patterns))
+	require.Greater(t, apart, len(patterns))
+}
+
+// A pattern of :path with its query is one of the path alone, or of none.
+func TestPatternsOfPathsWithQuery(t *testing.T) {
+	for _, tc := range []struct {
+		of, path Pattern
+		same, ok bool
+	}{
+		{of: Exact("/a"), path: Exact("/a"), ok: true},
+		{of: Exact("/a?b"), path: Exact("/a?b")},
+		{of: Prefix("/a", false), path: wildcard("/a*"), same: true, ok: true},
+		{of: OrBelow("/a"), path: OrBelow("/a"), same: true, ok: true},
+		{of: Expression(`/a(\?.*)?`), path: Expression("/a"), same: true, ok: true},
+		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a"), same: true, ok: true},
+	} {
+		path, same, ok := tc.of.ofPath()
+		require.Equal(t, tc.ok, ok, tc.of)
+		if ok {
+			require.Equal(t, tc.path, path)
+			require.Equal(t, tc.same, same, tc.of)
+		}
+	}
+}
