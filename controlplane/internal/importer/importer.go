@@ -8,12 +8,11 @@
 //
 // This package opens the files, chooses their reader, and has the policy written. The rest is in folders:
 //
-//	files                   reader                        draft                   the policy
+//	files                      reader                      draft                    result
 //
-//	configurations          envoy ──► descriptor ──┐
-//	of Envoy                                       ├────► Policy, its Rules ────► YAML, and notes
-//	                        nginx ─────────────────┘
-//	configurations of nginx
+//	configurations of Envoy    envoy ──► descriptor ──┐
+//	                                                  ├──►  Policy, its Rules  ──►  YAML, and notes
+//	configurations of nginx    nginx ─────────────────┘
 //
 //	source   opens a file, finds fields in it, and says where they are     (used by the readers)
 //	request  says which requests a rule is for: match, exempt, key         (used by all of them)

@@ -50,6 +50,7 @@ func withoutType(n *policy.Node) *policy.Node {
 	return made
 }
 
+// withoutExtensions is a value with nothing but the type of extensions in it.
 func withoutExtensions(n *policy.Node) *policy.Node {
 	if name := source.FieldOf(n, "@type"); name != nil {
 		return source.NewObject(source.NewField("@type", name))

@@ -134,7 +134,7 @@ func noHeaders(headers map[string]string) string {
 
 // apply gives the rules this enforcement, each in a copy of its quota, which other rules may have
 // too. A rule without a key has no share of keys to enforce, so it becomes shadow.
-func (e *enforcement) apply(rules []draft.Rule, says *draft.Findings) {
+func (e *enforcement) apply(rules []draft.Rule, findings *draft.Findings) {
 	for i := range rules {
 		r := &rules[i]
 		q := *r.Quota
@@ -148,7 +148,7 @@ func (e *enforcement) apply(rules []draft.Rule, says *draft.Findings) {
 				q.Percent, q.Shadow = 0, true
 				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
 				r.Comments = append(r.Comments, text)
-				says.NoteOfRule(q.At, r.Name+": "+text)
+				findings.NoteOfRule(q.At, r.Name+": "+text)
 			}
 		}
 	}

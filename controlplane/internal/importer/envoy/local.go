@@ -113,20 +113,22 @@ type localImport struct {
 	reached map[*descriptor.Level]bool // those to which some descriptor leads
 }
 
-// addRules makes the rules of the configurations that filters have, and that routes have for them.
+// addRules makes the rules of the configurations that filters have, and that routes have for them. An example:
+// the filter has F, one route has R, and another one switches the filter off. R makes rules for the requests of
+// its route, and F for all other requests but those of the second route.
 func (l *localImport) addRules(filters []filterConfig) {
 	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocalFilter(c) })
 	isOff := func(r *route) bool {
 		return slices.ContainsFunc(filters, func(f filterConfig) bool { return r.isOff(f.name) })
 	}
-	hasOwn := func(r *route) bool { return slices.ContainsFunc(r.own, isLocalFilter) || isOff(r) }
+	hasOwn := func(r *route) bool { return slices.ContainsFunc(r.configs, isLocalFilter) || isOff(r) }
 	for _, c := range filters {
 		l.addConfig(c, use{requests: l.requestsWithout(hasOwn), holdsFor: func(r *route) bool { return !hasOwn(r) }})
 	}
 	for _, h := range l.hosts {
 		for _, r := range h.routes {
-			if own := slices.IndexFunc(r.own, isLocalFilter); own >= 0 && !isOff(r) {
-				l.addConfig(r.own[own], use{requests: r.selection, holdsFor: func(other *route) bool { return r == other }})
+			if own := slices.IndexFunc(r.configs, isLocalFilter); own >= 0 && !isOff(r) {
+				l.addConfig(r.configs[own], use{requests: r.selection, holdsFor: func(other *route) bool { return r == other }})
 			}
 		}
 	}

@@ -24,14 +24,14 @@ type virtualHost struct {
 type route struct {
 	selection request.Selection
 	limits    []rateLimit
-	own       []filterConfig // of the route, then of what it is in
+	configs   []filterConfig // of the route, then of what it is in
 	include   bool           // the virtual host's limits too
 }
 
 // isOff reports whether the route, or else what it is in, switches the filter of that name off.
 func (r *route) isOff(filter string) bool {
-	i := slices.IndexFunc(r.own, func(c filterConfig) bool { return c.name == filter })
-	return i >= 0 && r.own[i].disabled
+	i := slices.IndexFunc(r.configs, func(c filterConfig) bool { return c.name == filter })
+	return i >= 0 && r.configs[i].disabled
 }
 
 // rateLimit is one of rate_limits.
@@ -53,6 +53,7 @@ func (r *reader) virtualHosts(s *site) (list []virtualHost) {
 	return list
 }
 
+// domainsOf are the domains of a virtual host.
 func domainsOf(vhost *policy.Node) (list []string) {
 	for _, d := range source.ItemsOf(vhost, "domains") {
 		list = append(list, d.Text)
@@ -122,34 +123,35 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 	}
 }
 
-// isDomainBelow reports whether every host of a domain is one of another that is shorter.
+// isDomainBelow reports whether every host of a domain is one of another that is shorter, as a.b.example and
+// *.b.example are of *.example.
 func isDomainBelow(domain, wider string) bool {
 	suffix, isWild := strings.CutPrefix(wider, "*")
 	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
 }
 
 // addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
-// those before it.
+// those before it: behind the route /a, the route / is for all paths but /a.
 func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAll []filterConfig) {
 	ofHost := append(configsOf(n, at), ofAll...)
 	var before []request.Selection
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
 		own := r.routeSelection(o, at)
-		all := own
+		left := own // without what the earlier routes take
 		for j := range before {
 			if before[j].IsEverything() {
 				r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
 				return
 			}
-			exemptEarlierRoute(&all, &own, &before[j])
+			exemptEarlierRoute(&left, &own, &before[j])
 		}
 		before = append(before, own)
 		h.routes = append(h.routes, &route{
-			selection: h.selection.And(all),
+			selection: h.selection.And(left),
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
-			own:       append(configsOf(o, at), ofHost...),
+			configs:   append(configsOf(o, at), ofHost...),
 		})
 	}
 }
@@ -220,32 +222,32 @@ const (
 )
 
 // routeDescriptors lists the descriptors that a filter has for the routes, with those of their virtual
-// hosts where Envoy adds them. The function own is what the filter says of a route. An example: a host has
+// hosts where Envoy adds them. The function ownLimitsOf is what the filter says of a route. An example: a host has
 // rate_limits H, one of its routes has R, and another has none. Envoy sends R for the first, unless
 // include_vh_rate_limits adds H, and H for the second.
 func (r *reader) routeDescriptors(
-	hosts []virtualHost, stage uint32, own func(*route) ownLimits,
+	hosts []virtualHost, stage uint32, ownLimitsOf func(*route) ownLimits,
 ) (list []descriptor.Descriptor) {
 	for i := range hosts {
 		h := &hosts[i]
 		var including []request.Selection // the routes for which the host's limits count
 		for _, each := range h.routes {
-			o := own(each)
-			if o.isOff {
+			own := ownLimitsOf(each)
+			if own.isOff {
 				continue
 			}
-			limits := o.limits
+			limits := own.limits
 			if len(limits) == 0 {
 				limits = each.limits
 			}
 			list = append(list, r.descriptorsOf(limits, each.selection, stage)...)
-			isNeeded := o.vhost != vhostNever && len(limits) == 0
-			if each.include || o.vhost == vhostAlways || isNeeded {
+			isNeeded := own.vhost != vhostNever && len(limits) == 0
+			if each.include || own.vhost == vhostAlways || isNeeded {
 				including = append(including, each.selection)
 			}
 		}
 		if len(including) == len(h.routes) {
-			including = []request.Selection{h.selection}
+			including = []request.Selection{h.selection} // one for all routes
 		}
 		for _, s := range including {
 			list = append(list, r.descriptorsOf(h.limits, s, stage)...)

@@ -311,7 +311,7 @@ func (r *reader) isOfDomain(c filterConfig) bool {
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
 func (r *reader) ofServicePerRoute(each *route) ownLimits {
-	own, at := configOf[*ratelimitv3.RateLimitPerRoute](r, each.own)
+	own, at := configOf[*ratelimitv3.RateLimitPerRoute](r, each.configs)
 	if own.GetDomain() != "" && own.GetDomain() != r.Domain {
 		r.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}

@@ -99,7 +99,8 @@ func (m Match) Narrow(p Part, v Pattern) (narrow Match, ok bool) {
 	return m.And(p.Matching(v))
 }
 
-// Joined has the exemptions by one list, such as paths, in one exemption.
+// Joined has the exemptions by one list in one exemption: those of the paths /a and of the paths /b make one of
+// the paths /a and /b.
 func Joined(list []Match) (short []Match) {
 	index := map[PartID]int{} // in short, of the exemption by a part
 	for _, m := range list {
@@ -115,7 +116,7 @@ func Joined(list []Match) (short []Match) {
 				index[id] = len(short)
 				short = append(short, m)
 			}
-			break
+			break // it has one part, or the whole exemption is added
 		}
 	}
 	return short
@@ -132,7 +133,7 @@ func AppendNew(list, more []Pattern) []Pattern {
 	return list
 }
 
-// Encoded is a value as YAML.
+// Encoded is a value as YAML. Package draft writes rules by it too.
 func Encoded(v any) *yaml.Node {
 	n := &yaml.Node{}
 	if err := n.Encode(v); err != nil {

@@ -149,8 +149,9 @@ func (p Pattern) Begin() (text string, isAll bool) {
 	return "", false
 }
 
-// Within reports whether every text that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false one may be wrong,
-// and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
+// Within reports whether every text that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
+// one may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a
+// wrong limit.
 func (p Pattern) Within(q Pattern) bool {
 	if q.Kind == AnyValue || p == q {
 		return true
@@ -169,8 +170,9 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// Apart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong, and costs an
-// exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong limit.
+// Apart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be
+// wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off:
+// never a wrong limit.
 func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.Begin()
 	other, isAllOther := q.Begin()
