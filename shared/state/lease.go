@@ -164,7 +164,8 @@ type Rate struct {
 }
 
 // Over estimates how many units were spent in the last period: all of the current one's,
-// and of the one before the share that is less than a period ago.
+// and of the one before the share that is less than a period ago. For example, 300 units were spent
+// in one period, and 50 in the first third of the next: 50 and two thirds of 300 are 250.
 func (r *Rate) Over(nowNs, periodNs int64) uint32 {
 	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:

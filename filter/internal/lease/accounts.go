@@ -156,7 +156,7 @@ func (c *Client) queueReports(now int64) {
 		acc.listed = false
 		if acc.asked == nil && acc.silentNs <= now && acc.mustReport(now) {
 			nothing := quota.Part{Definition: acc.definition.ID, Key: acc.key}
-			c.askAhead(part{definition: acc.definition, account: acc, Wire: nothing})
+			c.askAhead([]part{{definition: acc.definition, account: acc, Wire: nothing}})
 			room--
 		}
 	}

@@ -39,7 +39,7 @@ import (
 // for requests to come, or it only reports what is held.
 type ask struct {
 	id      uint32
-	want    string // which units it asks for: see Client.wantOf
+	want    string // which units it asks for: see appendWant
 	parts   []part
 	waiters []*Waiter
 	sentNs  int64
@@ -97,11 +97,11 @@ type askQueue struct {
 // add appends an ask.
 func (q *askQueue) add(a *ask) { q.list, q.byWant[a.want] = append(q.list, a), a }
 
-// addFirst puts an ask before all others.
-func (q *askQueue) addFirst(a *ask) {
-	q.add(a)
+// moveLastFirst puts the ask that was added last before all others.
+func (q *askQueue) moveLastFirst() {
+	last := q.list[len(q.list)-1]
 	copy(q.list[1:], q.list)
-	q.list[0] = a
+	q.list[0] = last
 }
 
 // remove removes an ask, wherever it is.
@@ -146,17 +146,12 @@ func (f *sentAsks) stopFlying(a *ask) bool {
 // askFor has the request wait for an ask for what it needs: for the queued one that wants the same
 // units, or for a new one.
 func (c *Client) askFor(req *Waiter, needs []Need) {
-	parts := c.parts[:0]
+	parts := make([]part, len(needs))
 	for i := range needs {
-		parts = append(parts, needs[i].part)
+		parts[i] = needs[i].part
 	}
-	c.parts = parts
-	want := c.wantOf(parts)
-	a := c.queue.byWant[string(want)]
-	if a == nil {
-		a = &ask{want: string(want), parts: slices.Clone(parts)}
-		c.queue.add(a)
-	} else {
+	a, isNew := c.queuedAsk(parts)
+	if !isNew {
 		a.join(parts)
 	}
 	a.waiters, req.ask = append(a.waiters, req), a
@@ -164,37 +159,47 @@ func (c *Client) askFor(req *Waiter, needs []Need) {
 
 // askAhead queues an ask for which no request waits, unless one for the same units is queued. It is
 // sent first: its key is in use, and first requests of other keys must not delay it.
-func (c *Client) askAhead(p part) {
-	c.parts = append(c.parts[:0], p)
-	want := c.wantOf(c.parts)
-	if c.queue.byWant[string(want)] == nil {
-		c.queue.addFirst(&ask{want: string(want), parts: slices.Clone(c.parts)})
+func (c *Client) askAhead(parts []part) {
+	if _, isNew := c.queuedAsk(parts); isNew {
+		c.queue.moveLastFirst()
 	}
 }
 
-// wantOf says which units the parts want. If a rule counts denied requests, it also says the cost:
-// of a denied ask the service counts all units, and a request that costs less might pass.
-func (c *Client) wantOf(parts []part) []byte {
-	c.want = c.want[:0]
+// queuedAsk returns the queued ask that wants what the parts want. If there is none, it queues a new
+// one, which keeps the parts.
+func (c *Client) queuedAsk(parts []part) (a *ask, isNew bool) {
+	c.want = appendWant(c.want[:0], parts)
+	a = c.queue.byWant[string(c.want)]
+	if a != nil {
+		return a, false
+	}
+	a = &ask{want: string(c.want), parts: parts}
+	c.queue.add(a)
+	return a, true
+}
+
+// appendWant appends which units the parts want. If a rule counts denied requests, it also says the
+// cost: of a denied ask the service counts all units, and a request that costs less might pass.
+func appendWant(b []byte, parts []part) []byte {
 	for i := range parts {
 		p := &parts[i]
-		c.want = binary.LittleEndian.AppendUint32(c.want, p.Wire.Definition)
-		c.want = append(c.want, p.Wire.Key[:]...)
+		b = binary.LittleEndian.AppendUint32(b, p.Wire.Definition)
+		b = append(b, p.Wire.Key[:]...)
 		if p.countsDenied() {
-			c.want = binary.LittleEndian.AppendUint32(c.want, p.Wire.Cost)
+			b = binary.LittleEndian.AppendUint32(b, p.Wire.Cost)
 		}
 	}
-	return c.want
+	return b
 }
 
 // join adds what another request needs to the ask.
 func (a *ask) join(parts []part) {
 	for i := range a.parts {
-		p, joining := &a.parts[i].Wire, &parts[i].Wire
+		p, cost := &a.parts[i].Wire, parts[i].Wire.Cost
 		if len(a.waiters) == 0 { // the request is the first one of an ask that was for requests to come
-			p.Cost = joining.Cost
+			p.Cost = cost
 		}
-		p.Waiting = limit.AddSaturating(p.Waiting, joining.Cost)
+		p.Waiting = limit.AddSaturating(p.Waiting, cost)
 	}
 }
 

@@ -109,8 +109,7 @@ type Client struct {
 	next    int                // index in ready: Next has returned those before it
 
 	// Memory:
-	parts   []part // for one ask
-	want    []byte // for one ask
+	want    []byte // of one ask
 	packed  []*ask // of a message
 	out     quota.Asks
 	in      quota.Results

@@ -109,12 +109,12 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*Waiter) {
 	g := newGrant(a, i, result, c.worker.clock.Monotonic())
 	g.date(a.sentNs)
-	switch {
-	case g.part.account == nil:
+	leases := g.part.account == nil
+	if leases || c.worker.accounts.endReport(g, a, i) {
 		g.giveAll(waiters)
+	}
+	if leases {
 		c.record(g)
-	case c.worker.accounts.endReport(g, a, i):
-		g.giveAll(waiters)
 	}
 }
 
@@ -224,7 +224,7 @@ func (c *Client) record(g *grant) {
 		rest = 0
 	}
 	g.Units -= rest
-	c.giveBack(g.writeLease(rest, (*grant).noteAndPut), g.stream)
+	c.giveBack(g.writeLease(rest, noteAndPut), g.stream)
 }
 
 // release takes what a decided request leaves. The last request's call puts the units into the
@@ -235,7 +235,7 @@ func (g *grant) release(units uint32) (back quota.Return) {
 	if g.takers > 0 || g.Units == 0 {
 		return back
 	}
-	return g.writeLease(g.Units, (*grant).put)
+	return g.writeLease(g.Units, put)
 }
 
 // writeLease has change, which is noteAndPut or put, change the key's lease, and writes it; both
@@ -273,17 +273,17 @@ func (g *grant) writeLease(units uint32, change leaseChange) (back quota.Return)
 type leaseChange func(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, kept bool)
 
 // noteAndPut notes a new grant, and puts its units into the lease unless its time is over.
-func (g *grant) noteAndPut(l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
+func noteAndPut(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
 	g.note(l, now)
 	if now >= g.endNs {
 		return 0, false
 	}
-	return g.put(l, units, now)
+	return put(g, l, units, now)
 }
 
 // put puts units into the lease, if they may be spent later. Units that requests leave join those
 // of the same grant, also if its time is over by now: they go back with them.
-func (g *grant) put(l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
+func put(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
 	if units == 0 || !g.Leased || g.Failed || g.Denied {
 		return 0, false
 	}

@@ -48,12 +48,13 @@ func (c *Client) Flush(now int64) {
 
 // queueRefills queues asks for what requests to come will need.
 func (c *Client) queueRefills() {
-	for _, p := range c.worker.refills {
+	refills := c.worker.refills
+	c.worker.refills = nil
+	for i := range refills {
 		if len(c.queue.list) < maxRefills {
-			c.askAhead(p)
+			c.askAhead(refills[i : i+1])
 		}
 	}
-	c.worker.refills = c.worker.refills[:0]
 }
 
 // pack fills the message Client.out with what has room in it. It returns the asks that are in the
