@@ -53,8 +53,8 @@ type Descriptor struct {
 // Entry is one key with its value: a part of the request, or a fixed text.
 type Entry struct {
 	Key   string
-	Part  *request.Part
-	Value string
+	Part  *request.Part // nil if the value is a fixed text
+	Value string        // the fixed text
 }
 
 // keys names the descriptor.

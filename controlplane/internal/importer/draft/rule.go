@@ -51,7 +51,7 @@ type Override struct {
 // Quota is one limit and how it is enforced.
 type Quota struct {
 	Numbers
-	Unlimited bool
+	Unlimited bool // of a level that has no limit by its own word; no rule has it
 	Shadow    bool
 	Percent   uint64   // 0 = all
 	Comments  []string // of its rule

@@ -24,10 +24,10 @@ func decode[M proto.Message](r *reader, n *policy.Node, at source.Place) (m M) {
 	}
 	m, _ = m.ProtoReflect().New().Interface().(M)
 	r.decoded[n] = m
-	known := withoutType(n)
+	plain := withoutType(n)
 	options := protojson.UnmarshalOptions{Resolver: envoyTypes{protoregistry.GlobalTypes}}
-	if err := options.Unmarshal(policy.AppendJSON(nil, known), m); err != nil {
-		r.failToDecode(known, at, err)
+	if err := options.Unmarshal(policy.AppendJSON(nil, plain), m); err != nil {
+		r.failToDecode(plain, at, err)
 	}
 	m.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
 		if ignored[fd.FullName()] {
@@ -38,8 +38,8 @@ func decode[M proto.Message](r *reader, n *policy.Node, at source.Place) (m M) {
 	return m
 }
 
-// withoutType is an object without its type, and with nothing but the type of messages of any type in
-// it, which are extensions of Envoy.
+// withoutType is an object without its own @type. Objects in it that have an @type are extensions of Envoy: of
+// them only that is left.
 func withoutType(n *policy.Node) *policy.Node {
 	made := &policy.Node{Kind: n.Kind, Text: n.Text}
 	for _, f := range n.Fields {
@@ -50,7 +50,7 @@ func withoutType(n *policy.Node) *policy.Node {
 	return made
 }
 
-// withoutExtensions is a value with nothing but the type of extensions in it.
+// withoutExtensions is a value in which only the @type is left of extensions.
 func withoutExtensions(n *policy.Node) *policy.Node {
 	if name := source.FieldOf(n, "@type"); name != nil {
 		return source.NewObject(source.NewField("@type", name))

@@ -86,7 +86,7 @@ func (r *reader) openEnvoy(f source.File) (*source.Document, error) {
 	return in, r.asEnvoy(in)
 }
 
-// asEnvoy has the file read as a configuration of Envoy.
+// asEnvoy puts the configuration of Envoy that a file has, or has a part of, in the place of its document.
 func (r *reader) asEnvoy(in *source.Document) error {
 	r.refuseForEnvoy(in)
 	in.Root = r.whole(in)
@@ -122,7 +122,13 @@ func (r *reader) whyNothing(in *source.Document) error {
 	return nil
 }
 
-// whole makes the configuration of Envoy of EnvoyFilters and of parts of it.
+// whole makes the configuration of Envoy of EnvoyFilters and of parts of one. Examples:
+//
+//	the file is                              the whole is
+//	a virtual host: {routes: [...]}          {virtual_hosts: [it]}
+//	a route: {match: ..., route: ...}        {virtual_hosts: [{routes: [it]}]}
+//	an EnvoyFilter that patches a filter     {http_filters: [the filter]}
+//	a configuration with listeners           it
 func (r *reader) whole(in *source.Document) *policy.Node {
 	root := in.Root
 	if filters := source.OfKind(root, "EnvoyFilter"); len(filters) > 0 {

@@ -38,6 +38,12 @@ func (k *keyParts) unused() error {
 //	x_user = anything             x_user, whose part is the header x-user: a guess
 //	  path = /login               x_user and path, whose part is the path: it commonly is
 //	generic_key = slow            generic_key = slow, whose rule is off: only routes say when Envoy sends it
+//
+// The calls that go from level to level:
+//
+//	guessBelow     for each key of the levels at a depth:
+//	  guessEach    if routes choose its values, a descriptor for each value
+//	  guessWith    adds an entry with the key, and begins again below
 func (r *reader) guess(levels []*descriptor.Level) []descriptor.Descriptor {
 	isFree := func(l *descriptor.Level) bool { return !l.HasLimit() }
 	list := r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})

@@ -43,10 +43,7 @@ func (r *reader) local() error {
 	if r.options.Routes != nil && s.file != r.options.Routes.Name {
 		r.NoteImport(r.options.Routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
-	l := &localImport{
-		reader: r, hosts: r.virtualHosts(s),
-		levels: map[*localv3.LocalRateLimit][]*descriptor.Level{}, reached: map[*descriptor.Level]bool{},
-	}
+	l := newLocalImport(r, r.virtualHosts(s))
 	l.addRules(s.filters)
 	if len(r.Rules) == 0 && r.Err() == nil {
 		return r.whyNothing(in)
@@ -111,6 +108,13 @@ type localImport struct {
 
 	all     []*descriptor.Level        // of all configurations, in the order in which rules were made of them
 	reached map[*descriptor.Level]bool // those to which some descriptor leads
+}
+
+func newLocalImport(r *reader, hosts []virtualHost) *localImport {
+	return &localImport{
+		reader: r, hosts: hosts,
+		levels: map[*localv3.LocalRateLimit][]*descriptor.Level{}, reached: map[*descriptor.Level]bool{},
+	}
 }
 
 // addRules makes the rules of the configurations that filters have, and that routes have for them. An example:

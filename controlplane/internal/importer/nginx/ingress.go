@@ -77,7 +77,7 @@ type ingressPath struct {
 // readIngress reads what an Ingress says of itself.
 func readIngress(n *policy.Node, at source.Place) *ingress {
 	ing := &ingress{node: n, at: at, name: source.TextOf(n, "metadata", "name")}
-	ing.at.Path = strings.TrimPrefix(ing.at.Path, "[0]")
+	ing.at.Path = strings.TrimPrefix(ing.at.Path, "[0]") // most files have one resource
 	if namespace := source.TextOf(n, "metadata", "namespace"); namespace != "" {
 		ing.name = namespace + "/" + ing.name
 	}

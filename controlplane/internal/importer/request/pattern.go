@@ -15,14 +15,14 @@ type Pattern struct {
 // PatternKind is how a pattern is written.
 type PatternKind uint8
 
-// The kinds of patterns.
+// The kinds of patterns, each with what makes one.
 const (
-	AnyValue      PatternKind = iota // every value, and none: no condition on the part
-	Exactly                          // the text
-	WithWildcards                    // the text, in which each * stands for any text, as in envoyproxy/ratelimit
-	PathOrBelow                      // of a path: the text, and what follows a / behind it
-	ByExpression                     // what RE2 matches as a whole
-	Missing                          // none: the part is missing
+	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Pattern{})
+	Exactly                          // the text (Exact)
+	WithWildcards                    // the text, in which each * stands for any text (wildcard, Prefix, Suffix)
+	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
+	ByExpression                     // what RE2 matches as a whole (Expression)
+	Missing                          // none: the part is missing (Absent)
 )
 
 // Exact fits the text alone.
