@@ -154,6 +154,7 @@ rules:
     key: [{header: x-tenant}]
     missing_key: skip
     limits: [2/1h]
+    block: 1h
 `, g.manage, digest(managementToken), limit)
 }
 
@@ -265,6 +266,7 @@ func (b *tab) freesAClient(g *rig) {
 	b.do(chromedp.SendKeys("#header", "x-tenant: acme"), chromedp.Click("button.strong[data-find]"))
 	b.await("#verdict", "Denied now by per-tenant")
 	b.await("main", "2 of 2 per 1h")
+	b.await("main", "blocked for ")
 	b.see("console-clients", "light")
 	b.do(chromedp.Click(`.found button[data-free="per-tenant"]`))
 	b.await("main", "The client is freed.")
