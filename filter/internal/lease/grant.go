@@ -41,7 +41,8 @@ type grant struct {
 	given       uint32 // units that requests have got
 }
 
-// endAsk takes the result of an ask, for the requests that waited for it and for those that come.
+// endAsk ends an ask by its result, for the requests that have waited for it and for those to come. The
+// result may also decide requests that came since, which have joined the next ask for these units.
 func (c *Client) endAsk(result *quota.AskResult) {
 	a := c.sent.take(result.ID)
 	if a == nil {

@@ -13,12 +13,22 @@ import (
 //
 // Check goes down this list to the first line that holds:
 //
-//	the request has waited, and its grant decides     HasRoom from OwnGrant, Denied or HeldBack   byGrant
-//	its cost is 0                                     HasRoom, or Denied by a limit of 0          forNothing
-//	the service is unavailable for the key            what its share says, or Silent or Starting  alone
-//	the wait was in vain                              what its share says, or Silent              alone
-//	too many requests wait                            Contended
-//	else the service may have units                   Pending: the request waits
+//	what holds                                      outcome                                          by
+//	the request has waited, and its grant decides   HasRoom from OwnGrant, Denied or HeldBack        byGrant
+//	its cost is 0                                   HasRoom, or Denied by a limit of 0               forNothing
+//	the service is unavailable for the key          what OwnShare decides, Silent or Starting        alone
+//	the wait was in vain                            what OwnShare decides, or Silent                 alone
+//	too many requests wait                          Contended
+//	none of these: the service may have units       Pending: the request waits
+//
+// What a request of cost 2 does to the account of its key, if its answer costs 5 in the end:
+//
+//	                  Given  Held  charged
+//	grant.give           +2
+//	Take                 -2    +2
+//	Settle                     -2       +5
+//
+// If another rule denies it after Take, Refund undoes Take, and Client.Done takes the 2 from Given.
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.
@@ -49,7 +59,8 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 }
 
 // unavailable reports whether the service cannot be asked for the subject's key, and why: Silent if it
-// answers nothing, or nothing about this key, Starting if it grants nothing yet.
+// answers nothing, or nothing about this key, or if the worker cannot report one key more; Starting
+// if it grants nothing yet.
 func (src *HoldSource) unavailable(s *decide.Subject) (why decide.Outcome, unavailable bool) {
 	acc := src.account(s)
 	switch {

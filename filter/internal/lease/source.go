@@ -14,13 +14,14 @@ import (
 //
 // Check goes down this list to the first line that holds:
 //
-//	the request has waited, and its grant decides     HasRoom from OwnGrant, or Denied   byGrant
-//	its cost is 0                                     HasRoom, or Denied by a limit of 0 forNothing
-//	the key's lease has enough units                  HasRoom from LeaseTable
-//	the key's lease has a denial that still holds     Denied
-//	the service is silent, or the wait was in vain    what its share says, or Silent     alone
-//	too many requests wait                            Contended
-//	else the service may have units                   Pending: the request waits
+//	what holds                                      outcome                                by
+//	the request has waited, and its grant decides   HasRoom from OwnGrant, or Denied       byGrant
+//	its cost is 0                                   HasRoom, or Denied by a limit of 0     forNothing
+//	the key's lease has enough units                HasRoom from LeaseTable
+//	the key's lease has a denial that still holds   Denied
+//	the service is silent, or the wait was in vain  what OwnShare decides, or Silent        alone
+//	too many requests wait                          Contended
+//	none of these: the service may have units       Pending: the request waits
 //
 // Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:
 //
@@ -64,7 +65,7 @@ type refill struct {
 	leadNs int64 // how long what is left must last
 }
 
-// maxLeadNs is long enough for an answer of the service, and short enough to leave units to others.
+// maxLeadNs is the timeout by default: by then the service has answered, or it is silent.
 const maxLeadNs = 100_000_000
 
 func refillOf(windows []limit.Window) refill {
