@@ -4,13 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"sync"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
+
+// Calls of the front count units under keys. A call goes this way:
+//
+//	begin          an operation for each of its hits; over.go may know the total of one without the store
+//	operationDone  the store has done one: charge, or Hit for a call with keep (operation.go), or addUp (sum.go)
+//	conclude       all are done: their totals, and undo for what keep does not keep
 
 // Counter is what calls count in: windows, under keys of a domain. Many calls use one at a time.
 type Counter struct {
@@ -185,106 +188,4 @@ func (c *call) conclude() {
 			c.service.keys.add(o)
 		}
 	}
-}
-
-// charge counts units, whatever is left. No bucket or sliding window counts more of one call than
-// countClaimed lets it, so that a wrong number does not close it for long. A fixed window ends anyway.
-func (o *operation) charge(s *quota.State) (changed bool) {
-	if o.n == 0 {
-		o.look(s)
-		return false
-	}
-	o.judge(s, o.n)
-	for i := range s.Windows {
-		if s.Windows[i].IsFixed() {
-			add(s, i, o.n)
-			continue
-		}
-		one := s.Some(i, i+1)
-		countClaimed(&one, o.n)
-	}
-	return true
-}
-
-// look finds out whether a window is over its limit, or one that cannot be has nothing left.
-func (o *operation) look(s *quota.State) {
-	for i := range s.Windows {
-		w, of := &s.Windows[i], s.Some(i, i+1)
-		isOver := of.Left(quota.Unleased) == 0
-		if w.IsFixed() {
-			isOver = isOver && s.StandingOf(i).Used > w.Limit
-		}
-		if isOver {
-			o.denied, o.waitNs = true, s.WaitNs(1)
-		}
-	}
-}
-
-// maxOver bounds the keys that are remembered as over their limits.
-const maxOver = 1 << 16
-
-// overKeys are keys of calls that are over the limit of a fixed window. The window counts no less
-// until it ends: nobody sets or resets the keys of calls.
-type overKeys map[[16]byte]fullWindow
-
-// fullWindow is the window that ends last, and when by the store's clock.
-type fullWindow struct {
-	limit.Window
-	endNs int64
-}
-
-// recall makes the total of an operation whose key is over the limit of one of its windows.
-func (k overKeys) recall(o *operation, now int64, total *Total) bool {
-	over, ok := k[o.key]
-	i := slices.Index(o.shifted, over.Window)
-	if !ok || i < 0 || over.endNs <= now { // or the limit is another one now
-		return false
-	}
-	left := over.endNs - now
-	if left > over.LengthNs(now) { // the store's clock was set back
-		return false
-	}
-	*total = Total{Over: true, WaitNs: left, Remembered: true, Windows: make([]quota.Standing, len(o.shifted))}
-	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
-	return true
-}
-
-// note remembers the key of an operation that found a fixed window over its limit.
-func (k overKeys) note(o *operation) {
-	if o.what != charge && o.what != addUp || o.err != nil {
-		return
-	}
-	var last fullWindow
-	for i, now := range o.standings {
-		w, endNs := o.shifted[i], o.nowNs+now.ResetNs
-		if w.IsFixed() && !w.Elastic && !w.Unlimited && now.Used > w.Limit && endNs > last.endNs {
-			last = fullWindow{w, endNs}
-		}
-	}
-	if last.endNs == 0 {
-		return
-	}
-	isFull := len(k) >= maxOver
-	if isFull {
-		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.nowNs })
-	}
-	if isFull && len(k) > maxOver/2 { // the next look for what has ended would come too soon
-		clear(k)
-	}
-	k[o.key] = last
-}
-
-// hashers are kept for the next calls: making one costs more than using it.
-type hashers struct{ pool sync.Pool }
-
-type keptHasher struct {
-	*hasher
-	secret *[]byte
-}
-
-func (hs *hashers) of(secret *[]byte) *keptHasher {
-	if h, ok := hs.pool.Get().(*keptHasher); ok && h.secret == secret {
-		return h
-	}
-	return &keptHasher{newHasher(*secret), secret}
 }

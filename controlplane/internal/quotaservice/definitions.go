@@ -8,6 +8,7 @@ import (
 	"errors"
 	"hash"
 	"slices"
+	"sync"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -74,6 +75,21 @@ func (h *hasher) key(prefix, key []byte) (id [16]byte) {
 	h.mac.Write(key)
 	copy(id[:], h.mac.Sum(h.sum[:0]))
 	return id
+}
+
+// hashers are kept for the next calls: making one costs more than using it.
+type hashers struct{ pool sync.Pool }
+
+type keptHasher struct {
+	*hasher
+	secret *[]byte
+}
+
+func (hs *hashers) of(secret *[]byte) *keptHasher {
+	if h, ok := hs.pool.Get().(*keptHasher); ok && h.secret == secret {
+		return h
+	}
+	return &keptHasher{newHasher(*secret), secret}
 }
 
 // prefix is what all keys of a counter of a domain have in common.

@@ -335,7 +335,7 @@ func (l *landed) drain(empty []landing) []landing {
 
 // takeResult takes up the result of a key's swap: its operations are done, or need another swap.
 func (s *Service) takeResult(k *key, r Result) {
-	s.underWay--
+	s.swapsUnderWay--
 	s.metrics.countResult(r)
 	s.logFailure(k, r)
 	done, err := k.learnResult(r)

@@ -281,6 +281,39 @@ func (o *operation) refundHold(s *quota.State) (changed bool) {
 	return o.noted
 }
 
+// charge counts units, whatever is left. No bucket or sliding window counts more of one call than
+// countClaimed lets it, so that a wrong number does not close it for long. A fixed window ends anyway.
+func (o *operation) charge(s *quota.State) (changed bool) {
+	if o.n == 0 {
+		o.look(s)
+		return false
+	}
+	o.judge(s, o.n)
+	for i := range s.Windows {
+		if s.Windows[i].IsFixed() {
+			add(s, i, o.n)
+			continue
+		}
+		one := s.Some(i, i+1)
+		countClaimed(&one, o.n)
+	}
+	return true
+}
+
+// look finds out whether a window is over its limit, or one that cannot be has nothing left.
+func (o *operation) look(s *quota.State) {
+	for i := range s.Windows {
+		w, of := &s.Windows[i], s.Some(i, i+1)
+		isOver := of.Left(quota.Unleased) == 0
+		if w.IsFixed() {
+			isOver = isOver && s.StandingOf(i).Used > w.Limit
+		}
+		if isOver {
+			o.denied, o.waitNs = true, s.WaitNs(1)
+		}
+	}
+}
+
 // judge finds out whether units are left.
 func (o *operation) judge(s *quota.State, units uint32) {
 	if o.hold != nil {

@@ -20,8 +20,9 @@
 //	store.go        compare-and-swap in a Memory, or in package redisstore
 //
 // The result of the swap comes back through keys.go to the group, whose answer its stream sends.
-// watch.go finds out about the store meanwhile, and metrics.go counts. operate.go is for operators,
-// and count.go for calls of this process, which have no stream.
+// watch.go finds out about the store meanwhile, and metrics.go counts. operate.go is for operators.
+// count.go is for calls of this process, which have no stream; over.go remembers which of their keys
+// are over their limits.
 package quotaservice
 
 import (
@@ -77,12 +78,12 @@ type Peer struct {
 // that answers later, so that a simulator can run it in virtual time: with a Memory,
 // all is done when Receive returns.
 type Service struct {
-	o       Options
-	ctx     context.Context
-	cancel  context.CancelFunc
-	metrics metrics
-	log     *slog.Logger // of what streams do
-	silent  *slog.Logger // of a store that does not answer, or refuses
+	o        Options
+	ctx      context.Context
+	cancel   context.CancelFunc
+	metrics  metrics
+	log      *slog.Logger // of what streams do
+	storeLog *slog.Logger // of a store that does not answer, or refuses
 
 	secret  atomic.Pointer[[]byte]
 	hashers hashers     // of calls
@@ -90,16 +91,16 @@ type Service struct {
 	landed  landed      // results of swaps; it has a lock of its own
 
 	// mu guards what follows, and the streams, groups, keys and operations in it.
-	mu       sync.Mutex
-	domains  map[string]*domain
-	streams  map[*Stream]struct{}
-	turns    []*Stream // wait for their turn, the next one first
-	toNotify []*Stream // have answers
-	keys     keys
-	over     overKeys // of calls
-	underWay int      // swaps
-	pumping  bool     // a goroutine is in pump
-	asked    bool     // some proxy has asked
+	mu            sync.Mutex
+	domains       map[string]*domain
+	streams       map[*Stream]struct{}
+	turns         []*Stream // wait for their turn, the next one first
+	toNotify      []*Stream // have answers
+	keys          keys
+	over          overKeys // of calls
+	swapsUnderWay int
+	pumping       bool // a goroutine is in pump
+	asked         bool // some proxy has asked
 
 	clock           clock // the store's
 	startingUntilNs int64 // until when the store is starting, by the service's clock
@@ -118,8 +119,8 @@ type Service struct {
 // they are one a second.
 const burstLines = 10
 
-// silentEvery is how often a store that cannot be used is logged: all asks and heartbeats meet it.
-const silentEvery = 10 * time.Second
+// storeLogEvery is how often a store that cannot be used is logged: all asks and heartbeats meet it.
+const storeLogEvery = 10 * time.Second
 
 // NewService returns a service that is ready.
 func NewService(ctx context.Context, o Options) (*Service, error) {
@@ -136,14 +137,14 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{
-		o:       o,
-		log:     lograte.NewLimit(burstLines).Logger(o.Log),
-		silent:  lograte.NewEvery(silentEvery).Logger(o.Log),
-		domains: map[string]*domain{},
-		streams: map[*Stream]struct{}{},
-		keys:    newKeys(),
-		over:    overKeys{},
-		drained: make(chan struct{}),
+		o:        o,
+		log:      lograte.NewLimit(burstLines).Logger(o.Log),
+		storeLog: lograte.NewEvery(storeLogEvery).Logger(o.Log),
+		domains:  map[string]*domain{},
+		streams:  map[*Stream]struct{}{},
+		keys:     newKeys(),
+		over:     overKeys{},
+		drained:  make(chan struct{}),
 	}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	s.Watch() // a store without state begins now, whatever else a service has to wait for
@@ -277,7 +278,7 @@ func (s *Service) takeResults() bool {
 // may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
 // the lock.
 func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
-	for len(ready) < maxBatch && s.underWay < maxSwaps {
+	for len(ready) < maxBatch && s.swapsUnderWay < maxSwaps {
 		k := s.keys.nextReady()
 		if k == nil {
 			if turns < maxBatch && s.takeTurn() {
@@ -286,7 +287,7 @@ func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
 			}
 			break
 		}
-		s.underWay++
+		s.swapsUnderWay++
 		now := s.o.Clock.NowNs()
 		ready = append(ready, k)
 		swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))

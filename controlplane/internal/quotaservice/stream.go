@@ -38,22 +38,22 @@ type Stream struct {
 	begun   chan struct{} // see waitUntilBegun
 
 	// The service's lock guards the rest.
-	domain      *domain // nil before the first message; Receive alone changes it
-	process     uint64
-	definitions definitions
-	secret      *[]byte // of the hasher
-	hasher      *hasher
-	closed      bool
-	ending      bool // the worker is to report all that it holds anew, on another stream
-	notified    bool // it is in Service.toNotify
-	queued      bool // it waits for its turn
-	awaited     bool // somebody is in waitUntilBegun
-	pending     []pendingAsk
-	open        int // asks that have no answer yet
-	underWay    int // parts that have begun and whose answer is not sent yet
-	answers     []answers
-	sending     int // parts that the message answers which Next returned last
-	grants      grants
+	domain        *domain // nil before the first message; Receive alone changes it
+	process       uint64
+	definitions   definitions
+	secret        *[]byte // of the hasher
+	hasher        *hasher
+	closed        bool
+	ending        bool // the worker is to report all that it holds anew, on another stream
+	notified      bool // it is in Service.toNotify
+	queued        bool // it waits for its turn
+	awaited       bool // somebody is in waitUntilBegun
+	pending       []pendingAsk
+	open          int // asks that have no answer yet
+	partsUnderWay int // that have begun and whose answer is not sent yet
+	answers       []answers
+	sending       int // parts that the message answers which Next returned last
+	grants        grants
 }
 
 // pendingAsk has not begun.
@@ -186,7 +186,7 @@ func (st *Stream) enqueue(asks []quota.Ask) {
 
 // queue lets the stream wait for its turn, if it has asks to begin and its answers are read.
 func (st *Stream) queue() {
-	if st.queued || len(st.pending) == 0 || st.underWay >= maxUnderWay {
+	if st.queued || len(st.pending) == 0 || st.partsUnderWay >= maxUnderWay {
 		return
 	}
 	st.queued = true
@@ -215,7 +215,7 @@ func (st *Stream) takeTurn() {
 // begin makes a group of an ask, and lets its operations wait for their keys.
 func (st *Stream) begin(ask *pendingAsk) {
 	g := &group{stream: st, id: ask.ID, parts: len(ask.Parts), askedNs: ask.askedNs}
-	st.underWay += g.parts
+	st.partsUnderWay += g.parts
 	if ask.isBusy {
 		g.result = quota.Busy
 	} else {
@@ -325,7 +325,7 @@ func (st *Stream) Next() (message []byte, ok bool) {
 // noteSent notes that the message which Next returned last is sent. A stream that had too many unsent
 // answers may have a turn again now.
 func (st *Stream) noteSent() {
-	st.underWay -= st.sending
+	st.partsUnderWay -= st.sending
 	st.sending = 0
 	if !st.queued {
 		st.queue()

@@ -73,7 +73,7 @@ func TestUnreadAnswersEndTurns(t *testing.T) {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Inspect: true}}})
 	}
 	require.NoError(t, p.send(m))
-	require.Equal(t, maxUnderWay, p.underWay)
+	require.Equal(t, maxUnderWay, p.partsUnderWay)
 	require.Len(t, p.pending, maxUnderWay)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
@@ -91,7 +91,7 @@ func TestUnreadAnswersEndTurns(t *testing.T) {
 	answered := len(p.take())
 	require.Equal(t, 2*maxUnderWay, answered)
 	<-begun
-	require.Zero(t, p.underWay)
+	require.Zero(t, p.partsUnderWay)
 }
 
 // TestRate: a stream that asks more often than one core serves is busy.
@@ -122,12 +122,12 @@ func TestUnreadAnswersOfABusyStreamEndTurns(t *testing.T) {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{want(1)}})
 	}
 	require.NoError(t, p.send(m))
-	require.Equal(t, maxUnderWay, p.underWay)
+	require.Equal(t, maxUnderWay, p.partsUnderWay)
 	require.Len(t, p.pending, maxUnderWay)
 	answers := p.take()
 	require.Len(t, answers, 2*maxUnderWay)
 	require.Equal(t, quota.Busy, answers[0].Outcome)
-	require.Zero(t, p.underWay)
+	require.Zero(t, p.partsUnderWay)
 }
 
 // slow is a store that answers when a test lets it.
@@ -184,7 +184,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 	}
 	require.NoError(t, light.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
 	b.service.mu.Lock()
-	require.Equal(t, maxSwaps, b.service.underWay, "no more wait at the store")
+	require.Equal(t, maxSwaps, b.service.swapsUnderWay, "no more wait at the store")
 	b.service.mu.Unlock()
 	answer(maxSwaps + (floods+1)*turn)
 	require.Len(t, light.take(), 1)

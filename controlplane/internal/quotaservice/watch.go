@@ -69,7 +69,7 @@ func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 // logUnusable logs why the store does not do what it should, once a while.
 func (s *Service) logUnusable(err error) {
 	if s.ctx.Err() == nil { // else this service gives it up
-		s.silent.Error("use the store: meanwhile on_unavailable decides", "error", err)
+		s.storeLog.Error("use the store: meanwhile on_unavailable decides", "error", err)
 	}
 }
 
@@ -135,17 +135,14 @@ func (s *Service) Watch() {
 	}
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
-	start := now - age + StartingNs
-	// The store's answer was on its way for up to now - before, and start is late by as much. So this
-	// is a new start only if start is later than the one that is known by more than that.
-	earliest := start - (now - before)
-	lost := start > now && earliest-s.startingUntilNs > int64(WatchEvery)
+	untilNs := now - age + StartingNs
+	lost := isNewStart(untilNs, s.startingUntilNs, before, now)
 	level := slog.LevelWarn
 	if s.startingUntilNs == 0 { // the first look: a new store is as it should be
 		level = slog.LevelInfo
-		s.startingUntilNs = start
+		s.startingUntilNs = untilNs
 	}
-	s.startingUntilNs = max(s.startingUntilNs, start)
+	s.startingUntilNs = max(s.startingUntilNs, untilNs)
 	if anew {
 		for st := range s.streams {
 			st.ending = true
@@ -157,8 +154,24 @@ func (s *Service) Watch() {
 	if lost {
 		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
 			"and on_unavailable decides, while proxies report what they hold",
-			"for", time.Duration(start-now).Round(time.Millisecond))
+			"for", time.Duration(untilNs-now).Round(time.Millisecond))
 	}
+}
+
+// isNewStart reports whether the store has begun anew. It is starting until untilNs, and was until knownNs
+// as far as this service knew. Watch has asked for its age before, and has the answer now:
+//
+//	begun   before   ?     now
+//	  |       |------|------|                        the store says its age, ? - begun, at some instant ?
+//	  |------------- StartingNs ---------|           it is starting until here
+//	  |------------- StartingNs ---------|------|    untilNs = now - age + StartingNs is late by now - ?
+//
+// So untilNs differs from look to look, though the store has begun but once. It has begun again only if
+// untilNs is later than knownNs by more than that may be, and by WatchEvery: clocks drift a little.
+func isNewStart(untilNs, knownNs, before, now int64) bool {
+	isStarting := untilNs > now
+	earliest := untilNs - (now - before)
+	return isStarting && earliest-knownNs > int64(WatchEvery)
 }
 
 // Starting says for how much longer the store is starting; nil = it has its state.
