@@ -85,17 +85,17 @@ func (p *Proxies) doDue() {
 	}
 }
 
-// MaxOpen is how many requests may be open. Serve keeps to it; who calls Run or RunForHold compares
-// Open with it.
+// MaxOpen is how many requests may be open. Serve keeps to it. For Run and RunForHold the caller compares
+// Open with it: simulate does, package policytest lets a test have as many as it starts.
 const MaxOpen = 100_000
 
 // Open is how many requests are open. A request stays open in one of three ways:
 //
-//	by          whose answer               it ends                                    at MaxOpen
-//	Run         the caller has             when the caller ends it, and says Done     simulate gives an error
-//	RunForHold  nobody knows               when no rule holds units of it any more:   simulate gives an error
+//	by          its answer                 it ends                                    at MaxOpen
+//	Run         the caller has it          when the caller ends it, and says Done     as the caller says
+//	RunForHold  nobody knows it            when no rule holds units of it any more:   as the caller says
 //	                                       then its client leaves
-//	Serve       a log has, with its time   at that time                               the first to end ends early
+//	Serve       a log has it and its time  at that time                               the first to end ends early
 func (p *Proxies) Open() int { return len(p.running) + len(p.timed) }
 
 // Run has a request stay open until Done.
