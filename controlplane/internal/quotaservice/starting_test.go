@@ -205,3 +205,23 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, f.Denied)
 }
+
+// TestIsNewStart: looks at one beginning differ by what the store's answer is on its way, and are no new start.
+func TestIsNewStart(t *testing.T) {
+	const known, tolerated = 100 * second, int64(WatchEvery)
+	for name, c := range map[string]struct {
+		later, onWay, left int64 // than known; of this look; until the start ends
+		want               bool
+	}{
+		"the same look again":          {0, 0, second, false},
+		"the answer was on its way":    {second, second, second, false},
+		"clocks drift":                 {tolerated, 0, second, false},
+		"the store has begun again":    {tolerated + 1, 0, second, true},
+		"and its answer took a while":  {second + tolerated + 1, second, second, true},
+		"that start has ended already": {second, 0, 0, false},
+	} {
+		untilNs := known + c.later
+		now := untilNs - c.left
+		require.Equal(t, c.want, isNewStart(untilNs, known, now-c.onWay, now), name)
+	}
+}
