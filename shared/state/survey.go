@@ -92,9 +92,9 @@ func (s *Survey) Step(
 // asSeen is the table by its entry as Peek saw it, to read pages. The table itself stays as it is: not
 // registered.
 func (t *Table) asSeen() *Table {
-	seen := *t
+	seen := &Table{parent: t.parent, def: t.def}
 	seen.adopt(t.seen)
-	return &seen
+	return seen
 }
 
 // addPages adds the next pages.
