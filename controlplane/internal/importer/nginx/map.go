@@ -10,7 +10,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
-// mapping is what a map or a geo makes of a source.
+// mapping is what a map or a geo makes of a source. An example:
+//
+//	map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }
+//
+// Its source is $http_x_plan. It has an entry for the text gold and one for staff, whose values are empty and
+// all, and the other value is $binary_remote_addr.
 type mapping struct {
 	source  string
 	entries []mapEntry // nginx takes the first that fits
