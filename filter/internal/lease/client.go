@@ -40,6 +40,14 @@
 // For rules that hold units, holds.go is in the place of source.go, and accounts.go in that of the
 // table: what a worker holds, and reports.
 //
+// What may go wrong meanwhile:
+//
+//	the client leaves          Forget ends the wait. Its units go into the lease, or back.
+//	an answer comes late       noteLate lets others ask anew. endAsk puts late units into the lease.
+//	the stream ends            Closed queues its asks again. Units of its grants cannot go back.
+//	no answer comes            noteSilence makes the worker Silent. alone decides, and probe asks on.
+//	another worker is faster   write returns Raced. Check, or writeLease, reads the lease again.
+//
 // A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
 // decide.Grant as one of these requests has it, and state.GrantLeft for what is left in the table.
 //

@@ -19,7 +19,7 @@ import (
 //	its cost is 0                                   HasRoom, or Denied by a limit of 0     forNothing
 //	the key's lease has enough units                HasRoom from LeaseTable
 //	the key's lease has a denial that still holds   Denied
-//	the service is silent, or the wait was in vain  what OwnShare decides, or Silent        alone
+//	the service is silent, or the wait was in vain  what OwnShare decides, or Silent       alone
 //	too many requests wait                          Contended
 //	none of these: the service may have units       Pending: the request waits
 //
