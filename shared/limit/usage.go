@@ -319,7 +319,11 @@ func AddSaturating(a, b uint32) uint32 {
 // of log.
 func (w *Window) Standing(now int64, used uint32, resetNs int64, log []int64) Usage {
 	u := Usage{Log: log[:0]}
-	if used == 0 {
+	switch {
+	case used == 0:
+		return u
+	case w.Algorithm == Block: // which Add does not begin
+		u.Used, u.EndNs = 1, now+max(resetNs, 1)
 		return u
 	}
 	if w.Algorithm == SlidingWindowCounter && resetNs <= w.End(now)-now {

@@ -65,6 +65,8 @@ const (
 	MinPeriodNs int64 = 1_000_000
 	// MaxPeriodNs is the longest window, 366 days.
 	MaxPeriodNs int64 = 366 * 86_400 * 1_000_000_000
+	// MinBlockNs is the shortest Block, one second.
+	MinBlockNs int64 = 1_000_000_000
 	// MaxBlockNs is the longest Block, 30 days.
 	MaxBlockNs = 30 * dayNs
 	// MaxLog is how many units a SlidingWindowLog can remember at most.

@@ -222,9 +222,6 @@ func readRule(r *reader, v value, rule *Rule) {
 	}
 }
 
-// MinBlockNs is the shortest block.
-const MinBlockNs int64 = 1_000_000_000
-
 var blockObject = newObject("block", []field[Block]{
 	{"for", required(durationShape), "", readBlockFor},
 	{"prolong", boolShape, "false", func(r *reader, v value, b *Block) { b.Prolong = r.boolean(v) }},
@@ -243,7 +240,7 @@ func readBlock(r *reader, v value, rule *Rule) {
 }
 
 func readBlockFor(r *reader, v value, b *Block) {
-	b.ForNs = r.durationIn(v, MinBlockNs, limit.MaxBlockNs, BlockRange)
+	b.ForNs = r.durationIn(v, limit.MinBlockNs, limit.MaxBlockNs, BlockRange)
 }
 
 // fitsBlock refuses a block where nothing could begin it or hold its end.

@@ -319,6 +319,7 @@ func appendGrant(b []byte, g *Grant) []byte {
 	b = wire.AppendBool(b, 9, g.Held)
 	b = wire.AppendBool(b, 10, g.Noted)
 	b = wire.AppendBool(b, 11, g.Starting)
+	b = wire.AppendBool(b, 12, g.Blocked)
 	start := 0
 	for i := range g.Windows {
 		b, start = wire.BeginMessage(b, 6)
@@ -354,6 +355,8 @@ func decodeGrant(g *Grant, b []byte) error {
 			g.Noted = r.Bool()
 		case 11:
 			g.Starting = r.Bool()
+		case 12:
+			g.Blocked = r.Bool()
 		}
 	}
 	return r.Err()

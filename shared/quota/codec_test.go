@@ -87,7 +87,7 @@ var goldenResults = Results{
 	Results: []AskResult{
 		{ID: 300, Outcome: Denied, Grants: []Grant{{
 			Number: 1, Units: 2, Leased: true, ValidNs: 300, Denied: true, Failed: true, WaitNs: limit.Never, Held: true,
-			Noted: true, Starting: true, Windows: []Standing{{Used: 1, ResetNs: 300}, {}},
+			Noted: true, Starting: true, Blocked: true, Windows: []Standing{{Used: 1, ResetNs: 300}, {}},
 		}, {}}},
 		{ID: 1, Outcome: Busy},
 	},
@@ -95,10 +95,10 @@ var goldenResults = Results{
 }
 
 var goldenResultsBytes = bytesOf(
-	"\x0a\x30",     // results: 48 bytes
+	"\x0a\x32",     // results: 50 bytes
 	"\x08\xac\x02", // results.id
 	"\x10\x02",     // results.result
-	"\x1a\x27",     // results.grants: 39 bytes
+	"\x1a\x29",     // results.grants: 41 bytes
 	"\x08\x01",     // results.grants.number
 	"\x10\x02",     // results.grants.units
 	"\x18\xac\x02", // results.grants.valid_ns
@@ -109,6 +109,7 @@ var goldenResultsBytes = bytesOf(
 	"\x48\x01",                 // results.grants.held
 	"\x50\x01",                 // results.grants.noted
 	"\x58\x01",                 // results.grants.starting
+	"\x60\x01",                 // results.grants.blocked
 	"\x32\x05",                 // results.grants.windows: 5 bytes
 	"\x08\x01",                 // results.grants.windows.used
 	"\x10\xac\x02",             // results.grants.windows.reset_ns

@@ -297,7 +297,7 @@ func (s *State) mostHeld(hold *limit.Window, h *Holder) uint32 {
 		most = hold.Limit
 	}
 	for i := range s.Windows {
-		if w := &s.Windows[i]; !w.Unlimited {
+		if w := &s.Windows[i]; !w.Unlimited && w.Algorithm != limit.Block {
 			most = min(most, w.Max())
 		}
 	}
@@ -312,7 +312,7 @@ func (s *State) room(p *Part, hold *limit.Window) (units uint32, ok bool) {
 	left := s.leftToHold(hold)
 	switch {
 	case p.Cost == 0:
-		return 0, true
+		return 0, !s.Blocked()
 	case left < p.Cost || s.Holders.Starting:
 		return 0, false
 	}

@@ -80,9 +80,21 @@ func span(w *limit.Window) int64 {
 //   - A log or bucket counts units when their lease ends, so it takes the lease more.
 //   - If costs are charged after the answer, windows may owe: see owed. Then it is as long as the
 //     longest debt takes.
+//   - A block may have begun by a policy whose blocks are longer.
 func MostWaitNs(windows []limit.Window) (most int64) {
+	if blockOf(windows) >= 0 {
+		most = limit.MaxBlockNs
+	}
+	return max(most, forgottenNs(windows))
+}
+
+// forgottenNs is MostWaitNs of the windows that count units.
+func forgottenNs(windows []limit.Window) (most int64) {
 	for i := range windows {
 		w := &windows[i]
+		if w.Algorithm == limit.Block {
+			continue
+		}
 		n := span(w)
 		if w.Algorithm == limit.Concurrency && i > 0 { // alone it charges nothing: no window owes
 			n = limit.MaxPeriodNs
@@ -149,7 +161,7 @@ func (s *State) Terms(lease uint32) Terms {
 func (s *State) FirstEndNs() int64 {
 	first := int64(1<<63 - 1)
 	for i := range s.Windows {
-		if !forgetsByUnit(&s.Windows[i]) {
+		if w := &s.Windows[i]; !forgetsByUnit(w) && w.Algorithm != limit.Block {
 			first = min(first, s.endOf(i))
 		}
 	}
@@ -211,8 +223,10 @@ func (s *State) leftToLease(t Terms) uint32 {
 func (s *State) leftIn(i int, end int64) uint32 {
 	w := &s.Windows[i]
 	switch {
-	case w.Unlimited:
+	case w.Unlimited, w.Algorithm == limit.Block && s.Usages[i].EndNs == 0:
 		return saturated
+	case w.Algorithm == limit.Block:
+		return 0
 	case w.Algorithm != limit.TokenBucket:
 		return w.Remaining(&s.Usages[i], s.NowNs)
 	}
@@ -240,7 +254,7 @@ type Decision uint8
 // The decisions.
 const (
 	Passes Decision = iota // the part's cost passes: its units may be counted by the terms
-	TooFew                 // too few units are left for it
+	TooFew                 // too few units are left for it, or the key is blocked
 	NotYet                 // nothing is decided: a window is about to end, decide again at Terms.AgainNs
 )
 
@@ -257,7 +271,7 @@ func (s *State) Decide(lease uint32, p *Part) (d Decision, units uint32, t Terms
 		t = Unleased
 		left = s.leftToLease(t)
 	}
-	if left < p.Cost {
+	if left < p.Cost || s.Blocked() {
 		return TooFew, 0, t
 	}
 	units = min(left, max(p.Waiting, p.Cost))

@@ -108,7 +108,7 @@ func TestEnumsAsPublished(t *testing.T) {
 			"FIXED_WINDOW": uint64(limit.FixedWindow), "FIXED_WINDOW_PER_KEY": uint64(limit.FixedWindowPerKey),
 			"SLIDING_WINDOW_LOG": uint64(limit.SlidingWindowLog), "SLIDING_WINDOW_COUNTER": uint64(limit.SlidingWindowCounter),
 			"TOKEN_BUCKET": uint64(limit.TokenBucket), "CALENDAR": uint64(limit.Calendar),
-			"CONCURRENCY": uint64(limit.Concurrency), "ALGORITHM_UNSPECIFIED": 0,
+			"CONCURRENCY": uint64(limit.Concurrency), "BLOCK": uint64(limit.Block), "ALGORITHM_UNSPECIFIED": 0,
 		},
 		"Outcome": {
 			"GRANTED": uint64(Granted), "DENIED": uint64(Denied), "UNAVAILABLE": uint64(Unavailable), "UNKNOWN": uint64(Unknown),

@@ -74,7 +74,7 @@ type Definition struct {
 	Counter [16]byte // the counter's stable identity
 	// Windows are in the order of limit.Window.Compare; Stamp, FillNs and Pays do not travel.
 	// With a limit.Concurrency, the last window, units are held until their answers are known:
-	// parts report what is held, and nothing is leased.
+	// parts report what is held, and nothing is leased. With a limit.Block nothing is leased either.
 	Windows []limit.Window
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
@@ -82,6 +82,26 @@ type Definition struct {
 	// CountDenied makes what waits for an ask that is denied count all the same, at most
 	// a window's limit.
 	CountDenied bool
+}
+
+// CountsDenials reports whether each denied ask changes what the key has counted: also one of a
+// key that is known to be denied must be sent.
+func (d *Definition) CountsDenials() bool {
+	block := d.Block()
+	return d.CountDenied || block >= 0 && d.Windows[block].Elastic
+}
+
+// Block is the index of the limit.Block in Windows, -1 if there is none.
+func (d *Definition) Block() int { return blockOf(d.Windows) }
+
+// blockOf returns the index of the limit.Block, which is near the end, or -1.
+func blockOf(windows []limit.Window) int {
+	for i := len(windows) - 1; i >= 0; i-- {
+		if windows[i].Algorithm == limit.Block {
+			return i
+		}
+	}
+	return -1
 }
 
 // Values of Definition.Lease beside a number of units.
@@ -166,6 +186,7 @@ type Grant struct {
 	Failed  bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
 	WaitNs  int64 // if Denied: until the cost passes if nobody else asks; limit.Never
 	Held    bool  // if Denied: only what is held leaves no room
+	Blocked bool  // if Denied: the key was blocked before
 	Noted   bool  // the part's Report is noted
 	// Starting says why a part has Failed whose Report is noted: the store has no state yet.
 	// For WaitNs more, workers report what they hold.

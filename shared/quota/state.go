@@ -91,7 +91,7 @@ func (s *State) SetBack(now int64) {
 func (s *State) ExpiryNs() int64 {
 	expiry := max(s.NowNs, s.Holders.expiryNs())
 	if s.Holders.Held() > 0 { // held units are charged when their hold ends, and count then
-		expiry += MostWaitNs(s.Windows)
+		expiry += forgottenNs(s.Windows)
 	}
 	for i := range s.Windows {
 		expiry = max(expiry, s.SpendBy(i), s.Windows[i].Expiry(s.owed(i), s.asOf(i)))
@@ -125,13 +125,34 @@ func (s *State) Add(units uint32, t Terms) Counted {
 	return c
 }
 
-// addIn counts units in one window, on the terms of c, and notes in c how.
+// addIn counts units in one window, on the terms of c, and notes in c how. A block counts none.
 func (s *State) addIn(i int, units uint32, c *Counted) {
-	if forgetsByUnit(&s.Windows[i]) {
+	switch w := &s.Windows[i]; {
+	case w.Algorithm == limit.Block:
+	case forgetsByUnit(w):
 		s.addAtEnd(i, units, c)
-	} else {
+	default:
 		s.addNow(i, units, c)
 	}
+}
+
+// Blocked reports whether the key is blocked. s must have been rolled.
+func (s *State) Blocked() bool {
+	block := blockOf(s.Windows)
+	return block >= 0 && s.Usages[block].EndNs != 0
+}
+
+// Deny counts a denied hit in the key's block, if there is one: see limit.Window.Deny. It reports whether
+// the block has begun, or lasts longer.
+func (s *State) Deny() (changed bool) {
+	block := blockOf(s.Windows)
+	if block < 0 {
+		return false
+	}
+	u := &s.Usages[block]
+	before := u.EndNs
+	s.Windows[block].Deny(u, s.NowNs)
+	return u.EndNs != before
 }
 
 // addNow counts units in a fixed window or a counter, at NowNs.

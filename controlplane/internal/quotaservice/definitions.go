@@ -18,6 +18,7 @@ import (
 type definition struct {
 	quota.Definition               // its windows without a limit.Concurrency
 	hold             *limit.Window // the limit.Concurrency; nil = no units of it are held
+	blocks           bool          // the last of its windows is a limit.Block
 	prefix           []byte        // of what is hashed for a key: see hasher
 	broken           bool          // it was refused: asks that name it are answered Unknown
 	place            *list.Element // in definitions.used
@@ -31,6 +32,8 @@ func newDefinition(domain string, d *quota.Definition) (*definition, error) {
 		own.broken, own.Windows = true, nil
 	}
 	own.Windows, own.hold = split(own.Windows)
+	last := len(own.Windows) - 1
+	own.blocks = last >= 0 && own.Windows[last].Algorithm == limit.Block
 	return own, err
 }
 
@@ -114,14 +117,34 @@ func shifted(windows []limit.Window, id [16]byte) []limit.Window {
 func check(d *quota.Definition) error {
 	for i := range d.Windows {
 		var err error
-		if i == len(d.Windows)-1 && d.Windows[i].Algorithm == limit.Concurrency {
+		switch isLast := i == len(d.Windows)-1; {
+		case isLast && d.Windows[i].Algorithm == limit.Concurrency:
 			err = checkHold(d, &d.Windows[i])
-		} else {
+		case d.Windows[i].Algorithm == limit.Block:
+			err = checkBlock(d, i)
+		default:
 			err = checkWindow(d, i)
 		}
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// checkBlock refuses a limit.Block, or what the definition says beside it.
+func checkBlock(d *quota.Definition, i int) error {
+	w, last := &d.Windows[i], len(d.Windows)-1
+	if d.Windows[last].Algorithm == limit.Concurrency {
+		last--
+	}
+	switch {
+	case w.PeriodNs < limit.MinBlockNs || w.PeriodNs > limit.MaxBlockNs || *w != limit.NewBlock(w.PeriodNs, w.Elastic):
+		return errors.New("a block is not 1 second to 30 days long, or has more than a limit of 1")
+	case i == 0 || i != last:
+		return errors.New("a block does not come after all windows that count")
+	case d.Lease != quota.LeaseOff:
+		return errors.New("a block takes no lease")
 	}
 	return nil
 }

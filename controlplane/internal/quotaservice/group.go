@@ -30,7 +30,7 @@ type phase uint8
 
 const (
 	deciding phase = iota // each key decides its operation: Hit
-	counting              // the ask is granted, and its parts in shadow that are denied count: count
+	counting              // the ask is granted, and the denials of its parts in shadow are kept: keepDenial
 	undoing               // the ask is not granted, and what some parts were granted is uncounted: undo
 )
 
@@ -104,12 +104,12 @@ func (g *group) conclude() quota.Outcome {
 	return result
 }
 
-// countShadow counts the parts in shadow that are denied, where denied asks count. No other part
-// of a granted ask is denied.
+// countShadow keeps the denials of the parts in shadow, where denied asks count or block their key.
+// No other part of a granted ask is denied.
 func (g *group) countShadow() {
 	g.phase = counting
 	for i := range g.operations {
-		if o := &g.operations[i]; o.err == nil && o.denied && o.CountDenied {
+		if o := &g.operations[i]; o.err == nil && o.denied && !o.heldBack && o.mayKeepDenial() {
 			o.what = countDenial
 			g.start(o)
 		}
@@ -195,11 +195,18 @@ func (g *group) grant(o *operation) quota.Grant {
 	if o.err != nil && o.what == Hit {
 		return failedGrant(o)
 	}
+	denied := o.denied || o.what == countDenial
 	p := quota.Grant{
-		Denied: o.denied || o.what == countDenial, WaitNs: o.waitNs, Held: o.heldBack,
+		Denied: denied, WaitNs: o.waitNs, Held: o.heldBack, Blocked: denied && o.blocked,
 		Noted: o.noted && o.err == nil, Windows: o.standings,
 	}
-	if g.result != quota.Granted || o.units == 0 {
+	switch {
+	case g.result != quota.Granted:
+		return p
+	case o.units == 0:
+		if o.blocks { // a request that costs nothing has asked whether the key is blocked
+			p.ValidNs = o.validNs
+		}
 		return p
 	}
 	p.Units, p.Leased = o.units, o.leased

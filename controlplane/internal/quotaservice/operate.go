@@ -24,6 +24,7 @@ type Found struct {
 	NowNs    int64 // by the store's clock
 	Denied   bool  // too few units were left for Inspect or Hit
 	HeldBack bool  // where Denied: only what is held leaves no room
+	Blocked  bool  // the key was blocked before
 	WaitNs   int64 // where Denied: until they pass if nobody else asks; limit.Never
 	HadUsage bool  // of Reset: the key had counted something
 	Windows  []quota.Standing
@@ -63,7 +64,7 @@ func (s *Service) Operate(
 		o.denied, o.waitNs = true, limit.Never
 	}
 	return Found{
-		NowNs: o.nowNs, Denied: o.denied, HeldBack: o.heldBack, WaitNs: o.waitNs,
+		NowNs: o.nowNs, Denied: o.denied, HeldBack: o.heldBack, Blocked: o.blocked, WaitNs: o.waitNs,
 		HadUsage: o.hadUsage, Windows: o.standings,
 	}, nil
 }

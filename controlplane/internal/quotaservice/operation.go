@@ -42,7 +42,7 @@ const (
 	Inc                     // count the units more, whatever is left
 	Set                     // as if the key had used so many units, and nothing before
 	Reset                   // forget the key
-	countDenial             // count an ask in shadow that is denied
+	countDenial             // keep the denial of an ask in shadow: see keepDenial
 	undo                    // uncount a grant that nobody got
 	giveUp                  // uncount units that a proxy returns
 	charge                  // count the units of a call, whatever is left
@@ -84,6 +84,7 @@ type outcome struct {
 	err       error // of the store, or why the value cannot be read
 	againNs   int64 // not now, but at this instant; 0 = done
 	denied    bool
+	blocked   bool   // the key was blocked before it
 	units     uint32 // granted
 	uncounted uint32 // by undo or giveUp
 	validNs   int64
@@ -111,7 +112,7 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 		o.err, o.untilNs = err, math.MaxInt64
 		return false
 	}
-	o.nowNs = s.NowNs
+	o.nowNs, o.blocked = s.NowNs, s.Blocked()
 	changed = o.change(r, &s)
 	if errors.Is(o.err, ErrStarting) {
 		o.waitNs = r.startingForNs(now)
@@ -136,10 +137,11 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 		return o.decideAsk(r, s)
 	case countDenial:
 		o.denied = true
-		if s.Left(quota.Unleased) >= o.part.Cost { // a window has ended since
+		o.noted, o.waitNs = o.hold != nil, s.WaitNs(o.part.Cost) // its Hit has noted the report
+		if s.Left(quota.Unleased) >= o.part.Cost {               // a window has ended since
 			return false
 		}
-		o.countDenied(s)
+		return o.keepDenial(s)
 	case undo, giveUp:
 		if o.hold != nil {
 			return o.refundHold(s)
@@ -183,28 +185,47 @@ func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 	}
 	switch {
 	case p.Inspect:
-	case decision != quota.Passes && p.Cost > 0:
+	case decision != quota.Passes && (p.Cost > 0 || o.blocked):
 		o.denied, o.waitNs = true, s.WaitNs(p.Cost)
 		if o.waitNs == 0 { // only what workers of another policy hold leaves no room
 			o.waitNs = limit.HeldRetryNs
 		}
-		if o.CountDenied && !p.Shadow { // one in shadow counts only once no other part has denied
-			o.countDenied(s)
-			changed = true
+		if !p.Shadow { // one in shadow counts only once no other part has denied
+			changed = o.keepDenial(s) || changed
 		}
 	case units > 0:
 		o.units, o.leased = units, terms.EndNs != 0
 		o.validNs = s.ValidNs(terms)
 		o.counted = counted{s.Add(units, terms), r.generation}
 		changed = true
+	default: // it asks for nothing
+		o.validNs = s.ValidNs(terms)
 	}
 	return changed
 }
 
-// countDenied counts what waits for a denied ask. The wait is from the new count.
-func (o *operation) countDenied(s *quota.State) {
-	countClaimed(s, max(o.part.Waiting, o.part.Cost))
-	o.waitNs = s.WaitNs(o.part.Cost)
+// mayKeepDenial reports whether the definition has something to keep of a denied ask.
+func (o *operation) mayKeepDenial() bool { return o.CountDenied || o.blocks }
+
+// keepDenial keeps of a denied ask what its definition says: what waits for it counts, and the windows' denial
+// begins the key's block or prolongs it. It reports whether that changed something. The wait is from
+// the new count.
+func (o *operation) keepDenial(s *quota.State) (changed bool) {
+	cost := o.part.Cost
+	if cost == 0 {
+		return false
+	}
+	if s.Left(quota.Unleased) < cost { // not only what is held leaves no room
+		changed = s.Deny()
+	}
+	if o.CountDenied {
+		countClaimed(s, max(o.part.Waiting, cost))
+		changed = true
+	}
+	if changed {
+		o.waitNs = s.WaitNs(cost)
+	}
+	return changed
 }
 
 // countClaimed counts units that were asked for by nothing but the proxy's word. In each window
@@ -254,17 +275,21 @@ func (o *operation) takeHold(s *quota.State) (changed bool) {
 	o.noted = true
 	o.units, o.validNs = n.Units, o.hold.EighthNs()
 	o.holds = n.Units > 0
-	if !n.OK {
-		o.refuseHold(s, p.Cost)
+	if n.OK {
+		return n.Noted
 	}
-	return n.Noted
+	o.refuseHold(s, p.Cost)
+	return o.denied && !p.Shadow && o.keepDenial(s) || n.Noted
 }
 
 // hitHeld counts an operator's hit, if there is room for it beside what is held.
 func (o *operation) hitHeld(s *quota.State) (changed bool) {
 	cost := o.part.Cost
 	o.judgeHeld(s, cost)
-	if o.denied || o.err != nil || cost == 0 {
+	switch {
+	case o.denied:
+		return o.keepDenial(s)
+	case o.err != nil || cost == 0:
 		return false
 	}
 	s.Add(cost, quota.Unleased)
@@ -321,7 +346,7 @@ func (o *operation) judge(s *quota.State, units uint32) {
 		o.holds = units > 0 && !o.denied && o.err == nil
 		return
 	}
-	if s.Left(quota.Unleased) < units {
+	if s.Left(quota.Unleased) < units || o.blocked {
 		o.denied, o.waitNs = true, s.WaitNs(units)
 	}
 }
@@ -343,15 +368,16 @@ func (o *operation) refuseHold(s *quota.State, cost uint32) {
 	o.waitNs, o.heldBack = s.HeldWaitNs(cost, o.hold)
 }
 
-// setTo makes the window, or all, count n units and nothing else.
+// setTo makes the window, or all, count n units and nothing else. A block goes on.
 func setTo(s *quota.State, window int, n uint32) {
-	if window == AllWindows {
-		clear(s.Usages)
-		for i := range s.SpendByNs {
+	for i := range s.Windows {
+		if window != AllWindows && window != i || s.Windows[i].Algorithm == limit.Block {
+			continue
+		}
+		s.Usages[i] = limit.Usage{}
+		if window == AllWindows && s.SpendByNs != nil {
 			s.SpendByNs[i] = s.NowNs
 		}
-	} else {
-		s.Usages[window] = limit.Usage{}
 	}
 	add(s, window, n)
 }

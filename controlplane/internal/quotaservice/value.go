@@ -22,20 +22,25 @@ import (
 // A window and its usage are varints, signed ones in zigzag:
 //
 //	identity  algorithm (1 byte) · period · offset · jitter (1 byte) · flags (1 byte)
-//	usage     used, end                                           fixed windows
+//	usage     used, end                                           fixed windows, block
 //	          used, previous                                      sliding counter
 //	          n, n × (time − last, units)                         log
 //	          limit, burst, stamp − its own stamp, end, high, low  bucket
 //
-// Version 2, which is written for keys that are held only, goes on:
+// Versions 2 and 4, which are written for keys that are held only, go on:
 //
 //	pays      by window: see limit.Window.Pays
 //	0         until when nothing was granted, in releases before
 //	holders   how many; each is worker (8 bytes) · since · number · charged · held ·
 //	          time − when its report was noted · hold
+//
+// Versions 3 and 4 are those of values with a block, without holders and with them. A release that does
+// not know them leaves such a value alone. It refuses the definition of a block, too.
 const (
-	plainVersion = 1 // a release reads a version before the first one writes it
-	heldVersion  = 2 // of values with holders
+	plainVersion  = 1 // a release reads a version before the first one writes it
+	heldVersion   = 2 // of values with holders
+	blockMore     = 2 // how much more the version is of values with a block
+	newestVersion = heldVersion + blockMore
 
 	flagElastic, flagSlides, flagCut = 1, 2, 4
 
@@ -58,6 +63,9 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 	for i := range r.Windows {
 		stamp = max(stamp, r.SpendBy(i))
 	}
+	if slices.ContainsFunc(r.Windows, isBlock) {
+		version += blockMore
+	}
 	b = binary.LittleEndian.AppendUint64(b, nonce)
 	b = append(b, version)
 	b = binary.LittleEndian.AppendUint64(b, r.generation)
@@ -67,18 +75,20 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 	for i := range r.Windows {
 		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.SpendBy(i))
 	}
-	if version == heldVersion {
+	if r.Holders != nil {
 		b = appendHolders(b, r)
 	}
 	return b
 }
+
+func isBlock(w limit.Window) bool { return w.Algorithm == limit.Block }
 
 // parse reads a value.
 func parse(b []byte) (*record, error) {
 	d := decoder{rest: b}
 	d.uint64() // the nonce
 	version := d.byte()
-	if d.err == nil && version > heldVersion {
+	if d.err == nil && version > newestVersion {
 		return nil, errNewer
 	}
 	generation := d.uint64()
@@ -96,10 +106,10 @@ func parse(b []byte) (*record, error) {
 			r.SetSpendBy(i, stamp-before)
 		}
 	}
-	if version == heldVersion {
+	if version == heldVersion || version == heldVersion+blockMore {
 		d.holders(r)
 	}
-	d.must(len(d.rest) == 0)
+	d.must(len(d.rest) == 0 && (version > heldVersion || !slices.ContainsFunc(r.Windows, isBlock)))
 	if d.err != nil {
 		return nil, d.err
 	}
@@ -125,7 +135,7 @@ func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []b
 		b = appendNumber(b, u.EndNs)
 		b = binary.AppendVarint(b, u.Tokens.Hi)
 		b = appendNumber(b, u.Tokens.Lo)
-	default: // fixed windows
+	default: // fixed windows, and a block
 		b = appendNumber(b, u.Used)
 		b = appendNumber(b, u.EndNs)
 	}
@@ -145,7 +155,7 @@ func (d *decoder) window(w *limit.Window, u *limit.Usage, latest int64) (beforeN
 	u.Cut = flags&flagCut != 0
 	d.must(w.InRange() && flags <= flagElastic|flagSlides|flagCut)
 	switch w.Algorithm {
-	case limit.FixedWindow, limit.FixedWindowPerKey, limit.Calendar:
+	case limit.FixedWindow, limit.FixedWindowPerKey, limit.Calendar, limit.Block:
 		u.Used = uint32(d.number(maxUnits))
 		u.EndNs = int64(d.number(maxInstant))
 	case limit.SlidingWindowCounter:

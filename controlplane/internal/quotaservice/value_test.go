@@ -25,6 +25,15 @@ func example() *record {
 	return r
 }
 
+// blockedExample is a record whose key is blocked for a minute more.
+func blockedExample(holders *quota.Holders) *record {
+	windows := []limit.Window{fixed(9, second), limit.NewBlock(minute, true)}
+	r := &record{generation: 0x0102030405060708, State: quota.NewState(base, windows)}
+	r.Deny()
+	r.Holders = holders
+	return r
+}
+
 // TestValues: what a release has written, the next must read.
 func TestValues(t *testing.T) {
 	const nonce = "1817161514131211"
@@ -35,11 +44,15 @@ func TestValues(t *testing.T) {
 		"0380b09dc2df01000000028080909f85dae8cb17028094ebdc0301" +
 		"0480b09dc2df010000000300" +
 		"0580b09dc2df010000000909008090efdfcfdae8cb170080d4f4d0de0a"
+	const blocked = "0807060504030201" + "0000e453d0a29717" + "0000e453d0a29717" + "02" +
+		"018094ebdc03000000" + "0000" + "0880b09dc2df0100000101" + "80b0ade1e4dbe8cb17"
 	for r, want := range map[*record]string{
 		example(): nonce + "01" + plain,
 		heldExample(): nonce + "02" + plain + "0900000000" + "00" + "02" + // pays, 0, holders
 			"080706050403020101ac020502c0843d80c0fc82aa02" +
 			"0900000000000000020300000080c0fc82aa02",
+		blockedExample(nil):              nonce + "03" + blocked,
+		blockedExample(&quota.Holders{}): nonce + "04" + blocked + "0000" + "00" + "00",
 	} {
 		b := r.append(nil, 0x1112131415161718)
 		require.Equal(t, want, hex.EncodeToString(b))
@@ -60,16 +73,21 @@ func TestValues(t *testing.T) {
 		}
 		_, err = parse(append(b, 0))
 		require.ErrorIs(t, err, errDamage)
-		b[NonceBytes] = heldVersion + 1
+		b[NonceBytes] = newestVersion + 1
 		_, err = parse(b)
 		require.ErrorIs(t, err, errNewer)
 	}
+	b := blockedExample(nil).append(nil, 1)
+	b[NonceBytes] = heldVersion
+	_, err := parse(b)
+	require.ErrorIs(t, err, errDamage, "no such version has a block")
 }
 
 func FuzzValue(f *testing.F) {
 	f.Add(example().append(nil, 1))
 	f.Add((&record{}).append(nil, 2))
 	f.Add(heldExample().append(nil, 1))
+	f.Add(blockedExample(&quota.Holders{}).append(nil, 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := parse(b)
 		if err != nil {

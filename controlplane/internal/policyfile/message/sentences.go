@@ -164,7 +164,7 @@ var sentences = map[policy.Code]string{
 	policy.LingerMisplaced: "only a rule with algorithm concurrency has it: remove it, or set algorithm to concurrency",
 	policy.LingerRange:     "must be at most " + policy.FormatDuration(policy.MaxLingerNs) + ", not {ns 1}",
 
-	policy.BlockRange: "must be " + policy.FormatDuration(policy.MinBlockNs) + " to " +
+	policy.BlockRange: "must be " + policy.FormatDuration(limit.MinBlockNs) + " to " +
 		policy.FormatDuration(limit.MaxBlockNs) + ", not {ns 1}",
 	policy.BlockConcurrency: "does not go with algorithm concurrency, " +
 		"where a request is denied only because others run: remove it",

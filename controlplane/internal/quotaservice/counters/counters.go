@@ -126,7 +126,9 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 
 // value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *quotaservice.Found) result.Result {
-	a := result.Result{Windows: p.windows(found), Value: new(int64), Held: p.held(found)}
+	a := result.Result{
+		Windows: p.windows(found), Value: new(int64), Held: p.held(found), BlockedNs: p.blockedNs(found),
+	}
 	at := tightest(a.Windows)
 	if p.column != quotaservice.AllWindows {
 		at = slices.Index(p.order, p.column)
@@ -161,7 +163,7 @@ func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
 func (p *Prepared) decided(found *quotaservice.Found) result.Rule {
 	r := result.Rule{
 		Rule: p.rule.Name, Key: make([]*string, len(p.operation.Key)), Mode: "enforced", Allowed: !found.Denied,
-		Windows: p.windows(found), Held: p.held(found),
+		Windows: p.windows(found), Held: p.held(found), BlockedNs: p.blockedNs(found),
 	}
 	for i := range p.operation.Key {
 		r.Key[i] = &p.operation.Key[i]
@@ -178,6 +180,8 @@ func (p *Prepared) decided(found *quotaservice.Found) result.Rule {
 	switch {
 	case found.HeldBack:
 		r.Reason = "held"
+	case found.Denied && found.Blocked:
+		r.Reason = "blocked"
 	case found.Denied:
 		r.Reason = "limit"
 	}
@@ -222,6 +226,15 @@ func (p *Prepared) held(found *quotaservice.Found) *uint32 {
 		return nil
 	}
 	return &found.Windows[len(found.Windows)-1].Used
+}
+
+// blockedNs is what is left of the key's block, 0 if it is not blocked.
+func (p *Prepared) blockedNs(found *quotaservice.Found) int64 {
+	isBlock := func(w limit.Window) bool { return w.Algorithm == limit.Block }
+	if block := slices.IndexFunc(p.definition.Windows, isBlock); block >= 0 && !p.subject.Unlimited {
+		return found.Windows[block].ResetNs
+	}
+	return 0
 }
 
 // tightest is the index of the window with least units left; of equal ones the first, as in the filter.
