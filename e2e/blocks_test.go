@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 )
 
 // blockedLogins is a policy with one rule, for failed logins, with these limits and this block.
@@ -78,4 +81,113 @@ func TestBlocks(t *testing.T) {
 		control.apply(t, blockedLogins("100", ""))
 		fail("alice", 1)
 	})
+}
+
+// TestBlocksOverAllProxies: three Envoys ask two quota services on one Redis. Five failed logins are let through, on
+// whichever Envoy, and the sixth blocks the address on all of them, for as long as the policy said then: also over
+// restarts of both services, and policies that change the limit and the block. Reset lifts it.
+func TestBlocksOverAllProxies(t *testing.T) {
+	t.Parallel()
+	store := "redis://" + servertest.StartRedis(t, servertest.Redis(t)).Addr()
+	pair, upstream := startPair(t, store, 3), startAnswering(t)
+	control := startControlPlane(t, "--quota-store", store)
+	b := &blocksRig{t: t, control: control}
+	for i := range pair.gates {
+		b.proxies = append(b.proxies, control.proxy(t, newest(t), proxyOptions{
+			node: fmt.Sprint("edge-", i), quota: pair.gates[i].address(), manage: freeAddress(t), upstream: upstream.URL,
+		}))
+	}
+	b.apply("5", "1h")
+	b.fail("alice", 5)
+	b.requireBlocked("alice", time.Hour)
+	left := time.Duration(b.control.counters(t, "get", "--rule", "logins", "--key", "alice").Quota.BlockedMs) * time.Millisecond
+	require.True(t, left > 50*time.Minute && left <= time.Hour, left)
+
+	for _, s := range pair.services {
+		s.stop(t)
+		s.start(t)
+		b.requireBlocked("alice", time.Hour)
+	}
+	for _, s := range pair.services {
+		s.kill()
+	}
+	for _, s := range pair.services {
+		s.start(t)
+	}
+	b.apply("100", "2h")
+	b.requireBlocked("alice", time.Hour)
+	require.EqualValues(t, 1, b.begun())
+
+	sluiceOK(t, "counters", "reset", "--rule", "logins", "--key", "alice", "--server", control.url())
+	b.eventuallyLetIn("alice")
+	b.apply("5", "3s")
+	b.fail("bob", 5)
+	began := time.Now()
+	b.requireBlocked("bob", 3*time.Second)
+	b.apply("100", "3s")
+	b.eventuallyLetIn("bob")
+	require.GreaterOrEqual(t, time.Since(began), 3*time.Second)
+}
+
+// blocksRig is some proxies with a rule for failed logins.
+type blocksRig struct {
+	t       *testing.T
+	control *controlPlane
+	proxies []*proxy
+}
+
+func (b *blocksRig) apply(limits, block string) {
+	rule := strings.Replace(blockedLogins(limits, "    block: "+block+"\n"), "key:", "scope: cluster\n    on_unavailable: deny\n    key:", 1)
+	b.control.apply(b.t, strings.Replace(rule, "version: 1\n", "version: 1\nquota: {timeout: 5s}\n", 1))
+}
+
+func (b *blocksRig) login(i int, user string) *http.Response {
+	res, _ := b.proxies[i%len(b.proxies)].get(b.t, "/login", "x-user-id", user, "x-do", "401")
+	return res
+}
+
+// fail has logins fail on each proxy in turn, until all are counted.
+func (b *blocksRig) fail(user string, times int) {
+	for i := range times {
+		require.Equal(b.t, http.StatusUnauthorized, b.login(i, user).StatusCode)
+	}
+	eventually(b.t, 10*time.Second, "failed logins to be counted", func() bool {
+		q := b.control.counters(b.t, "get", "--rule", "logins", "--key", user).Quota
+		return int(q.Windows[0].Used) == times && *q.Held == 0
+	})
+}
+
+// requireBlocked requires that each proxy denies the user, and says how long that is: most at most, and more than 0.
+func (b *blocksRig) requireBlocked(user string, most time.Duration) {
+	b.t.Helper()
+	for i := range 4 * len(b.proxies) {
+		res := b.login(i, user)
+		require.Equal(b.t, denied, res.StatusCode)
+		_, after, found := strings.Cut(res.Header.Get("ratelimit"), `"logins";r=0;t=`)
+		require.True(b.t, found, res.Header)
+		seconds, err := strconv.Atoi(after)
+		require.NoError(b.t, err)
+		require.LessOrEqual(b.t, time.Duration(seconds)*time.Second, most)
+		if most == time.Hour {
+			require.Greater(b.t, seconds, 1800)
+		}
+	}
+}
+
+// eventuallyLetIn waits until each proxy lets a login of the user through.
+func (b *blocksRig) eventuallyLetIn(user string) {
+	for i := range b.proxies {
+		eventually(b.t, 10*time.Second, "the block to end", func() bool {
+			return b.login(i, user).StatusCode == http.StatusUnauthorized
+		})
+	}
+}
+
+// begun is how many blocks all proxies have counted.
+func (b *blocksRig) begun() (n uint64) {
+	for _, p := range b.proxies {
+		own, _ := p.metric(b.t, "rate_limit_blocks_begun_total", "logins")
+		n += own
+	}
+	return n
 }

@@ -52,6 +52,7 @@ type operation struct {
 	Rules   []result.Stats
 
 	BlockedNs int64 `json:"blocked_ns"`
+	BlockedMs int64 `json:"blocked_ms"` // what sluice counters prints
 }
 
 // operate runs an operation on a connection that ends then, so that any worker may answer.

@@ -167,8 +167,14 @@ func (r *reader) fitsScope(v value, rule *Rule) {
 		}
 		return
 	}
-	if rule.Scope == ScopeProxy {
+	switch {
+	case rule.Scope == ScopeProxy:
 		r.refuse(v, ClusterOnly, "lease", "on_unavailable")
+	case rule.Block != nil:
+		if rule.Lease != quota.LeaseOff && rule.Lease != quota.LeaseAuto {
+			r.fail(v.field("lease"), LeasedBlock)
+		}
+		rule.Lease = quota.LeaseOff
 	}
 	if !rule.leases() {
 		return

@@ -252,8 +252,6 @@ func (r *reader) fitsBlock(v value, rule *Rule) {
 	switch {
 	case r.rule.algorithm == limit.Concurrency:
 		r.fail(v.field("block"), BlockConcurrency)
-	case rule.Scope == ScopeCluster:
-		r.fail(v.field("block"), BlockCluster)
 	case len(rule.Limits) == most+1: // of more, "limits" itself has said so
 		r.fail(v.field("limits"), BlockWindows, itoa(int64(most)))
 	}

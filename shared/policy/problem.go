@@ -80,6 +80,7 @@ const (
 	HeldLease        Code = "held_lease"         // lease in a rule that holds
 	LeasedDenials    Code = "leased_denials"     // count_denied without lease: off
 	LeasedElastic    Code = "leased_elastic"     // elastic without lease: off
+	LeasedBlock      Code = "leased_block"       // a number of units in a rule with a block
 	TimeoutRange     Code = "timeout_range"      // ns
 	CounterKey       Code = "counter_key"        // counter
 	CounterWindows   Code = "counter_windows"    // counter
@@ -169,7 +170,6 @@ const (
 	OverrideRenames  Code = "override_renames"  // a window
 	BlockRange       Code = "block_range"       // ns
 	BlockConcurrency Code = "block_concurrency"
-	BlockCluster     Code = "block_cluster" // in a rule of scope cluster
 	BlockWindows     Code = "block_windows" // too many; how many there may be
 	BadTemplate      Code = "bad_template"
 	BadMediaType     Code = "bad_media_type"

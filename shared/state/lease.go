@@ -11,7 +11,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	  8       4 × grant: u32 stream, u32 number, u32 units left, i64 end
 //	 88  i64  until when a denial holds
 //	 96  i64  when a denied hit passes, as the service knew it; -1 = never
-//	104  u32  smallest cost denied
+//	104  u32  smallest cost denied; 0 = the key is blocked
 //	108  i64  until when nobody else asks ahead
 //	116  i64  until when the service cannot reach the key
 //	124  u32  units admitted without the service, not counted by it yet
@@ -55,7 +55,7 @@ type Lease struct {
 	// The last denial.
 	DeniedNs   int64  // until when it holds
 	PassNs     int64  // when a denied hit passes, as the service knew it; -1 = never
-	DeniedCost uint32 // the smallest cost that was denied
+	DeniedCost uint32 // the smallest cost that was denied; 0 = the key is blocked
 
 	AskedNs   int64  // until when no other worker asks ahead
 	SilentNs  int64  // until when the service cannot reach the key
@@ -141,6 +141,9 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 func (l *Lease) Denies(units uint32, nowNs int64) bool {
 	return l.DeniedNs > nowNs && units >= l.DeniedCost
 }
+
+// Blocks reports whether the last denial still holds, and is of a blocked key.
+func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(0, nowNs) }
 
 // WaitNs is how long a denied hit must wait, or limit.Never.
 func (l *Lease) WaitNs(nowNs int64) int64 {

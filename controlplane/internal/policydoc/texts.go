@@ -44,7 +44,7 @@ var texts = map[string]string{
 	"rule.cost":         "Units that a request takes. In a list, the first item that matches decides.",
 	"rule.count_denied": "Requests that this rule denies count too. A client that keeps sending stays denied.",
 	"rule.block": "Blocks a key: the first request that the rule denies because of its limits begins the block, and " +
-		"until its end every request of the key is denied. Only for scope proxy. 1s to 30d.",
+		"until its end every request of the key is denied. 1s to 30d.",
 	"rule.mode": "shadow: the rule denies nothing, but reports what it would do with requests that the enforced rules " +
 		"allow. off: it does nothing.",
 	"rule.settle": "What a request is charged when its answer, the upstream's response, is known. Until then the " +
@@ -65,7 +65,7 @@ var texts = map[string]string{
 	"rule.on_contention": "What happens to a request if other workers changed the counter first, 256 times in a row. " +
 		"The values mean the same as for on_error.",
 	"rule.lease": "For scope cluster: how many units a grant may give in advance. auto: up to a quarter of what is " +
-		"left. off: each request asks.",
+		"left; none in a rule with block. off: each request asks.",
 	"rule.on_unavailable": "For scope cluster: what happens while the quota service does not answer. For rules with " +
 		"settle or concurrency also while its store has no state yet. local: each Envoy counts by itself, up to its " +
 		"share of the limit. allow: allowed, not counted. deny: only leased units are used.",

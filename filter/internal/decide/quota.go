@@ -45,6 +45,7 @@ type Grant struct {
 	EndNs     int64                 // until when it may, by the monotonic clock
 	Denied    bool                  // too few units are left
 	HeldBack  bool                  // of a denial: enough would be left, if less were held
+	Blocked   bool                  // of a denial: the key was blocked before
 	WaitNs    int64                 // of a denial: until the cost passes, or limit.Never
 	NowNs     int64                 // when it came, by the monotonic clock
 	Standings []state.LeaseStanding // how the rule's windows stand over all proxies
@@ -53,6 +54,17 @@ type Grant struct {
 // Decides reports whether it has come, and decides about the cost.
 func (g *Grant) Decides(cost uint32, nowNs int64) bool {
 	return g.Received && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
+}
+
+// Denial is the outcome of a grant that denies.
+func (g *Grant) Denial() Outcome {
+	switch {
+	case g.Blocked:
+		return Blocked
+	case g.HeldBack:
+		return HeldBack
+	}
+	return Denied
 }
 
 // From is where a subject of scope cluster takes its units from.

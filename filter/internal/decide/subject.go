@@ -151,10 +151,11 @@ func (s *Subject) storeUntaken(now int64) {
 }
 
 // keepsDenied reports whether a hit that the rule has denied by its limits is counted, or begins a
-// block or prolongs it.
+// block or prolongs it. What the quota service denies, it has kept.
 func (s *Subject) keepsDenied() bool {
 	byLimits := s.Outcome == Denied || s.Outcome == Blocked
-	return byLimits && s.Cost > 0 && (s.Rule.CountsDenied || s.BeginsBlock())
+	isHere := s.Rule.Policy.Scope == policy.ScopeProxy || s.Quota.From == OwnShare
+	return byLimits && isHere && s.Cost > 0 && (s.Rule.CountsDenied || s.BeginsBlock())
 }
 
 // countDenied counts a hit that the rule has denied by its limits, if the
@@ -263,7 +264,12 @@ func (s *Subject) BlockedNs(now int64) int64 {
 	if s.Rule.Policy.Block == nil || !s.Known {
 		return 0
 	}
-	return max(0, s.Rule.Counted.BlockEnd(&s.Record)-now)
+	for i := len(s.Limits.Windows) - 1; i >= 0; i-- {
+		if s.Limits.Windows[i].Algorithm == limit.Block {
+			return max(0, s.Rule.Source.Usage(s, i).EndNs-now)
+		}
+	}
+	return 0
 }
 
 // Tightest returns the index of the rule's limit with least units left.

@@ -3,6 +3,7 @@ package lease
 import (
 	"strconv"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -54,6 +55,8 @@ type account struct {
 	usedNs     int64 // when a request last wanted units
 	silentNs   int64 // until when the service cannot reach the key
 	startNs    int64 // until when the store is starting: it takes reports, and grants nothing
+	blockNs    int64 // until when block decides: no longer than the key is blocked, and silenceNs
+	block      *decide.Grant
 }
 
 const (
@@ -74,6 +77,17 @@ func (acc *account) holdNs() int64 {
 // eighth of the hold has passed.
 func (acc *account) mustReport(now int64) bool {
 	return acc.Changed() || !acc.Idle() && now-acc.reportedNs >= acc.holdNs()/limit.HoldParts
+}
+
+// noteBlock remembers a grant that finds the key blocked.
+func (acc *account) noteBlock(g *grant) {
+	if !g.remembersBlock() {
+		return
+	}
+	acc.blockNs = min(g.blockNs, g.cameNs+silenceNs)
+	acc.block = &decide.Grant{
+		Received: true, Denied: true, Blocked: true, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
+	}
 }
 
 func (accs *accounts) areMany() bool { return len(accs.byName) >= maxAccounts }

@@ -66,8 +66,8 @@ type Need struct {
 	grant   *grant // that has given units to it or denied them, nil until one has
 }
 
-// countsDenied reports whether an ask for it counts even if it is denied.
-func (p *part) countsDenied() bool { return p.definition.CountDenied }
+// countsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
+func (p *part) countsDenied() bool { return p.definition.CountsDenials() }
 
 // partSource is a source of a rule of scope cluster.
 type partSource interface {

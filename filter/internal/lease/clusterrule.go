@@ -18,6 +18,7 @@ type clusterRule struct {
 	rule   *decide.Rule
 	local  *local.Source // counts while the service is silent, if on_unavailable is local
 	first  uint32        // the definition of the rule's own limits; those of its overrides follow
+	blocks bool          // the rule has a block: a request that costs nothing asks whether its key is blocked
 
 	key    []byte         // memory for keys with limits
 	shares []limit.Window // memory for this proxy's share of the limits
@@ -51,10 +52,7 @@ func (src *clusterRule) byGrant(s *decide.Subject, wallNs int64) decide.Outcome 
 		return decide.HasRoom
 	}
 	s.PassNs = passNs(wallNs, g.WaitNs)
-	if g.HeldBack {
-		return decide.HeldBack
-	}
-	return decide.Denied
+	return g.Denial()
 }
 
 // passNs is when a wait that begins now is over; never if the wait is limit.Never.
@@ -63,6 +61,11 @@ func passNs(wallNs, waitNs int64) int64 {
 		return limit.Never
 	}
 	return wallNs + max(waitNs, 1)
+}
+
+// asksNothing reports whether forNothing decides.
+func (src *clusterRule) asksNothing(s *decide.Subject) bool {
+	return s.Cost == 0 && (!src.blocks || limit.Shut(s.Windows))
 }
 
 // forNothing decides about a cost of 0, which asks for nothing: only a limit of 0 denies it.

@@ -37,6 +37,7 @@ type grant struct {
 	cameNs      int64 // by the monotonic clock, as endNs
 	endNs       int64
 	standings   []state.LeaseStanding
+	blockNs     int64  // of a denial: until when the key is blocked, 0 = it is not
 	takers      int    // requests that have units of it and are not decided
 	given       uint32 // units that requests have got
 }
@@ -116,6 +117,8 @@ func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*W
 	}
 	if leases {
 		c.record(g)
+	} else {
+		g.part.account.noteBlock(g)
 	}
 }
 
@@ -146,7 +149,13 @@ func (g *grant) date(sentNs int64) {
 		resetNs := min(max(st.ResetNs, 0), mostNs)
 		g.standings = append(g.standings, state.LeaseStanding{Used: st.Used, ResetNs: g.cameNs + resetNs})
 	}
+	if block := g.part.definition.Block(); g.Denied && block >= 0 && block < len(g.standings) && g.standings[block].Used > 0 {
+		g.blockNs = g.standings[block].ResetNs
+	}
 }
+
+// remembersBlock reports whether the key is blocked, and stays so without further asks.
+func (g *grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.countsDenied() }
 
 // giveAll gives the grant to requests that have waited for it, one after the other.
 func (g *grant) giveAll(waiters []*Waiter) {
@@ -168,6 +177,10 @@ func (g *grant) give(n *Need) {
 		return
 	case g.Denied && cost >= g.part.Wire.Cost:
 		g.writeTo(n, 0)
+		if g.blockNs > 0 && !g.Blocked { // the request has begun the block
+			n.subject.Rule.Metrics.Blocks++
+			g.Blocked = true
+		}
 	case !g.Denied && g.Units >= cost && g.cameNs < g.endNs:
 		g.writeTo(n, cost)
 		g.takers++
@@ -184,8 +197,8 @@ func (g *grant) writeTo(n *Need, units uint32) {
 	n.grant = g
 	s := n.subject
 	s.Quota.Grant = decide.Grant{
-		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, WaitNs: g.WaitNs,
-		NowNs: g.cameNs, Standings: g.standings,
+		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, Blocked: g.Blocked,
+		WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
 	}
 	if n.account != nil {
 		s.Account = n.account
@@ -309,20 +322,22 @@ func (g *grant) note(l *state.Lease, now int64) {
 	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
 	l.Rate.Spend(now, src.refill.rateNs, g.given)
-	if g.Denied && src.keeps {
-		g.noteDenial(l, now)
+	switch {
+	case g.remembersBlock():
+		g.noteDenial(l, now, 0, g.blockNs-now)
+	case g.Denied && src.keeps:
+		g.noteDenial(l, now, g.part.Wire.Cost, silenceNs)
 	}
 }
 
 // noteDenial keeps a denial in the lease, so that nobody asks again before the wait is over, or for
-// silenceNs if the wait is longer. If another denial holds, the smaller cost of both is denied.
-func (g *grant) noteDenial(l *state.Lease, now int64) {
-	cost := g.part.Wire.Cost
+// mostNs or silenceNs if the wait is longer. If another denial holds, the smaller cost of both is denied.
+func (g *grant) noteDenial(l *state.Lease, now int64, cost uint32, mostNs int64) {
 	if l.DeniedNs > now {
 		cost = min(cost, l.DeniedCost)
 	}
 	l.DeniedCost, l.PassNs = cost, limit.Never
-	wait := int64(silenceNs)
+	wait := min(mostNs, silenceNs)
 	if g.WaitNs != limit.Never {
 		l.PassNs = g.cameNs + g.WaitNs
 		wait = min(wait, g.WaitNs)

@@ -15,7 +15,8 @@ import (
 //
 //	what holds                                      outcome                                          by
 //	the request has waited, and its grant decides   HasRoom from OwnGrant, Denied or HeldBack        byGrant
-//	its cost is 0                                   HasRoom, or Denied by a limit of 0               forNothing
+//	the worker knows that the key is blocked        Blocked                                          byGrant
+//	its cost is 0, and the rule has no block        HasRoom, or Denied by a limit of 0               forNothing
 //	the service is unavailable for the key          what OwnShare decides, Silent or Starting        alone
 //	the wait was in vain                            what OwnShare decides, or Silent                 alone
 //	too many requests wait                          Contended
@@ -34,10 +35,10 @@ type HoldSource struct{ clusterRule }
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	src.begin(s, wallNs)
-	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) {
+	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) || src.recallBlock(s) {
 		return src.byGrant(s, wallNs)
 	}
-	if s.Cost == 0 {
+	if src.asksNothing(s) {
 		return forNothing(s)
 	}
 	why, unavailable := src.unavailable(s)
@@ -93,6 +94,23 @@ func (src *HoldSource) partOf(s *decide.Subject, cost uint32) part {
 	}}
 }
 
+// recallBlock gives the subject the denial that the worker remembers of its key, if the key is blocked.
+func (src *HoldSource) recallBlock(s *decide.Subject) bool {
+	if !src.blocks {
+		return false
+	}
+	acc, now := src.account(s), s.Quota.NowNs
+	if acc == nil || now >= acc.blockNs {
+		return false
+	}
+	g := &s.Quota.Grant
+	*g = *acc.block
+	if g.WaitNs != limit.Never {
+		g.WaitNs -= now - g.NowNs
+	}
+	return true
+}
+
 func (src *HoldSource) keyOf(s *decide.Subject) [16]byte {
 	return src.rule.Subjects.QuotaKey(&s.Subject)
 }
@@ -119,7 +137,7 @@ func (src *HoldSource) Take(s *decide.Subject) decide.Outcome {
 func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	s.Account = nil
 	taken := src.local.Take(s)
-	if taken != decide.Taken || src.account(s) == nil && src.worker.accounts.areMany() {
+	if taken != decide.Taken || s.CountsThoughDenied() || src.account(s) == nil && src.worker.accounts.areMany() {
 		return taken
 	}
 	acc := src.partOf(s, 0).account

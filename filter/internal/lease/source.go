@@ -16,7 +16,8 @@ import (
 //
 //	what holds                                      outcome                                by
 //	the request has waited, and its grant decides   HasRoom from OwnGrant, or Denied       byGrant
-//	its cost is 0                                   HasRoom, or Denied by a limit of 0     forNothing
+//	the key's lease says that the key is blocked    Blocked
+//	its cost is 0, and the rule has no block        HasRoom, or Denied by a limit of 0     forNothing
 //	the key's lease has enough units                HasRoom from LeaseTable
 //	the key's lease has a denial that still holds   Denied
 //	the service is silent, or the wait was in vain  what OwnShare decides, or Silent       alone
@@ -98,7 +99,10 @@ func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	}
 	e, units := s.Quota.Lease, s.Units()
 	switch {
-	case s.Cost == 0:
+	case e.Blocks(e.NowNs):
+		s.PassNs = passNs(wallNs, e.WaitNs(e.NowNs))
+		return decide.Blocked
+	case src.asksNothing(s):
 		return forNothing(s)
 	case src.keeps && e.Left(e.NowNs) >= units:
 		s.Quota.From = decide.LeaseTable
@@ -209,8 +213,12 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 }
 
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
-// has to charge it: what the service never hears of would be admitted twice.
+// has to charge it: what the service never hears of would be admitted twice. A denied hit begins the
+// block of the share, and is not charged.
 func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
+	if s.CountsThoughDenied() {
+		return src.local.Take(s)
+	}
 	e := s.Quota.Lease
 	e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
 	if written := src.write(e); written != decide.Taken {

@@ -62,7 +62,7 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Subjects.Windows
-	cluster := clusterRule{worker: w, rule: r, first: uint32(len(w.Definitions))}
+	cluster := clusterRule{worker: w, rule: r, first: uint32(len(w.Definitions)), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
 		cluster.local = local.New(r, fallback)
 	}

@@ -99,7 +99,7 @@ func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
 			if v.Algorithm != limit.Concurrency {
 				n += charged
 			}
-			if !v.Unlimited && n > v.Limit && w.wrong == nil {
+			if !v.Unlimited && v.Algorithm != limit.Block && n > v.Limit && w.wrong == nil {
 				w.wrong = fmt.Errorf("%d units of %d are held and %d charged: of %s", held, v.Limit, charged, name)
 			}
 		}

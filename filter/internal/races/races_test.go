@@ -31,6 +31,9 @@ func (w *world) judge() error {
 			return fmt.Errorf("worker %d: %d requests are never decided", k.id, len(k.waiting))
 		}
 	}
+	if err := w.judgeBlocks(); err != nil {
+		return err
+	}
 	for name, k := range w.keys {
 		if k.holds() {
 			if err := w.judgeHeld(name, k); err != nil {
@@ -41,6 +44,9 @@ func (w *world) judge() error {
 		hits := slices.DeleteFunc(slices.Clone(w.admitted), func(a admission) bool { return a.key != name })
 		slices.SortFunc(hits, func(a, b admission) int { return cmp.Compare(a.latest, b.latest) })
 		for i := range k.definition.Windows {
+			if k.definition.Windows[i].Algorithm == limit.Block {
+				continue
+			}
 			if err := over(&k.definition.Windows[i], hits); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
@@ -145,7 +151,7 @@ func explore(t testing.TB, c *scenario) *explorer {
 
 func TestRaces(t *testing.T) {
 	executions, choices := 0, 0
-	for _, c := range slices.Concat(spent, held()) {
+	for _, c := range slices.Concat(spent, held(), blocks()) {
 		if *flagOnly != "" && *flagOnly != c.name {
 			continue
 		}
@@ -156,10 +162,11 @@ func TestRaces(t *testing.T) {
 			t.Logf("%d executions, %d choices", x.executions, x.accesses)
 			require.NoError(t, x.failure)
 			require.Equal(t, c.slots, c.most, "units held at once")
+			require.Equal(t, c.blocks, c.blocked > 0, "requests of blocked keys")
 		})
 	}
 	if *flagOnly == "" && !t.Failed() {
 		t.Logf("%d executions of %d races of two proxies and a quota service: %d choices", executions,
-			len(spent)+len(held()), choices)
+			len(spent)+len(held())+len(blocks()), choices)
 	}
 }

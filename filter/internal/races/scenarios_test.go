@@ -26,11 +26,16 @@ type scenario struct {
 
 	// Of rules that hold units until answers are known:
 
-	slots  uint32                  // how many units some execution has to hold at once
-	most   uint32                  // how many were
-	quiet  int64                   // after this time nothing is held; 0 = quietNs
-	prompt bool                    // time passes only if nothing else can happen
-	fates  func(w *world) []action // what else may happen to workers and the service
+	slots  uint32 // how many units some execution has to hold at once
+	most   uint32 // how many were
+	quiet  int64  // after this time nothing is held; 0 = quietNs
+	prompt bool   // time passes only if nothing else can happen
+
+	// Of rules that block keys:
+
+	blocks  bool                    // some request has to be denied because its key is blocked
+	blocked int                     // how many were
+	fates   func(w *world) []action // what else may happen to workers and the service
 }
 
 // all returns scripts in which each worker gets n times the requests, in turn.

@@ -72,7 +72,9 @@ func (k *worker) proceed() {
 func (k *worker) begin() {
 	k.endLingering()
 	k.next++
-	k.waiting[k.next] = k.script[0]
+	r := k.script[0]
+	r.beganNs = k.world.now
+	k.waiting[k.next] = r
 	k.script = k.script[1:]
 	k.headers = k.waiting[k.next]
 	v := k.engine.Decide()
@@ -100,6 +102,7 @@ func (k *worker) wait(context uint32, v *decide.Verdict) {
 func (k *worker) decided(context uint32, v *decide.Verdict) {
 	r := k.waiting[context]
 	delete(k.waiting, context)
+	k.noteTry(r, v)
 	if holds := v.BeginHolds(nil); v.Allowed && len(holds) > 0 {
 		k.hold(context, r, holds)
 	} else if v.Allowed {

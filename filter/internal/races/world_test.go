@@ -43,6 +43,7 @@ type world struct {
 	admitted []admission
 	keys     map[string]key // that were asked for, by name
 	policy   *policy.Policy
+	tries    []try
 	holders
 }
 
@@ -67,6 +68,7 @@ type request struct {
 	charged      uint32
 	reset        bool
 	atNs, lastNs int64 // the earliest time after the beginning, and how long its answer takes
+	beganNs      int64 // when it has come
 }
 
 // stream is a worker's stream to the service.

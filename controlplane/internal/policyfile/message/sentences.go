@@ -63,6 +63,8 @@ var sentences = map[policy.Code]string{
 		"a proxy that leases denies requests without asking, and those requests would not be counted",
 	policy.LeasedElastic: "needs lease: off in a rule of scope cluster: " +
 		"a unit was counted when it was leased, so spending it cannot move the end of its window",
+	policy.LeasedBlock: "does not go with block: " +
+		"a blocked key would pass with units that a proxy has leased before, so each request asks for its own cost: remove it",
 
 	policy.CounterKey: `shares counter {"1"} with {first}: their keys must be the same`,
 	policy.CounterWindows: `shares counter {"1"} with {first}: ` +
@@ -168,8 +170,6 @@ var sentences = map[policy.Code]string{
 		policy.FormatDuration(limit.MaxBlockNs) + ", not {ns 1}",
 	policy.BlockConcurrency: "does not go with algorithm concurrency, " +
 		"where a request is denied only because others run: remove it",
-	policy.BlockCluster: "does not go with scope cluster, because each proxy blocks by itself: " +
-		"remove it, or set scope to proxy",
 	policy.BlockWindows: "has {count} windows: a rule like this with block has at most {1}, " +
 		"because the block takes the room of one",
 
