@@ -203,7 +203,8 @@ var decisions = []scenario{
 		sharing("9/1h", "2/1h", `,"block":"2h","mode":"shadow"`), `
 		u=x -> a=shadow_allowed,b=shadow_allowed 1 2
 		u=x -> a=shadow_allowed,b=shadow_denied:limit 3 3
-		u=x -> a=shadow_denied:blocked,b=shadow_denied:blocked 3 3 unwritten`, "a shadow_denied 1, b blocks_begun 1, b shadow_denied 2",
+		u=x -> a=shadow_denied:blocked,b=shadow_denied:blocked 3 3 unwritten`,
+		"a shadow_denied 1, b blocks_begun 1, b shadow_denied 2",
 	},
 	{
 		"a blocked key is denied whatever it costs",
