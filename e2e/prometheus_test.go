@@ -107,6 +107,8 @@ rules:
 - {name: small, match: {paths: [/small]}, key: [{header: x-user-id}], limits: [9/5s], capacity: 1, on_full: deny}
 - {name: tiny, match: {paths: [/tiny]}, key: [{header: x-user-id}], limits: [1/5s], capacity: 1}
 - {name: tokens, match: {paths: [/tokens]}, limits: [1000000000/` + far + `], settle: {to: tokens}}
+- {name: budget, match: {paths: [/budget]}, limits: [1000000000/` + far + `], block: 1h,
+   settle: {to: price, prices: [{model: "*", input: 1, output: 1}]}}
 ` + managed
 
 var minutes = regexp.MustCompile(`(for: )?\b([0-9]+)m\b`)
