@@ -45,11 +45,11 @@ func TestQuotaPair(t *testing.T) {
 
 var budgetRounds = flag.Int("budget-rounds", 1, "how often quota services die and are replaced under budgets")
 
-// budgetFault is what becomes of quota services while requests ask them, and while answers are on
-// their way. It is over before the answers end, but for what after does.
+// budgetFault is what becomes of quota services and their messages: while requests ask, while
+// answers are on their way, after these, and once they are charged.
 type budgetFault struct {
-	name                string
-	asking, amid, after func()
+	name                         string
+	asking, amid, after, charged func()
 }
 
 func budgetFaults(t *testing.T, pair *quotaPair) []budgetFault {
@@ -64,7 +64,16 @@ func budgetFaults(t *testing.T, pair *quotaPair) []budgetFault {
 		both[1].kill()
 	}
 	return []budgetFault{
-		{name: "one-is-dead", amid: first.kill, after: func() { start(first) }},
+		{name: "grants-are-lost", amid: func() { pair.eachGate((*gate).loseAnswers) }, after: func() {
+			for range 5 { // what was reported is noted, and reported again on the next stream
+				time.Sleep(200 * time.Millisecond)
+				pair.eachGate((*gate).cut)
+			}
+			pair.eachGate((*gate).open)
+			pair.eachGate((*gate).cut)
+		}},
+		{name: "messages-are-replayed", amid: func() { pair.eachGate(func(g *gate) { g.replay(t) }) }},
+		{name: "one-is-dead", amid: first.kill, charged: func() { start(first) }},
 		{name: "one-dies-amid-asks", asking: func() {
 			first.kill()
 			start(first)
@@ -90,21 +99,7 @@ func (f *budgetFleet) throughFaults(t *testing.T, pair *quotaPair) {
 	for _, fault := range budgetFaults(t, pair) {
 		for i := range 2 * *budgetRounds {
 			b := f.budget([]string{"bounded", "low"}[i%2], fmt.Sprint(fault.name, "-", i))
-			var asking sync.WaitGroup
-			if fault.asking != nil {
-				asking.Go(fault.asking)
-			}
-			first := b.send(t, b.mixed(), func() {
-				asking.Wait()
-				if fault.amid != nil {
-					fault.amid()
-				}
-			})
-			if fault.after != nil {
-				fault.after()
-			}
-			b.requireCharged(t)
-			second := 0
+			first, second := b.through(t, &fault), 0
 			eventually(t, 20*time.Second, "requests to be admitted again", func() bool {
 				second = b.send(t, b.mixed(), func() {})
 				return second > 0
@@ -113,6 +108,25 @@ func (f *budgetFleet) throughFaults(t *testing.T, pair *quotaPair) {
 			t.Logf("%s: %d streams, then %d, were charged %d", b.tenant, first, second, b.charged)
 		}
 	}
+}
+
+// through sends calls at once while the fault happens. It returns how many were admitted.
+func (b *budget) through(t *testing.T, fault *budgetFault) (admitted int) {
+	do := func(then func()) {
+		if then != nil {
+			then()
+		}
+	}
+	var asking sync.WaitGroup
+	asking.Go(func() { do(fault.asking) })
+	admitted = b.send(t, b.mixed(), func() {
+		asking.Wait()
+		do(fault.amid)
+	})
+	do(fault.after)
+	b.requireCharged(t)
+	do(fault.charged)
+	return admitted
 }
 
 // paidBack: what an answer takes beyond the limit is paid by the next windows.
