@@ -8,8 +8,15 @@ import (
 )
 
 // group is one ask: all its parts are granted or none, those in shadow aside. Each part has one
-// operation, which is used again for what follows from the result: what and outcome are those of
-// the last phase that used it.
+// operation, which is used again for what follows from the result. So when the group is answered,
+// what of an operation says which phase has used it last, and its outcome is what that came to:
+//
+//	what         its part                        its outcome
+//	Hit          granted, denied or failed       the key's decision, or why there is none
+//	countDenial  in shadow and denied; the ask   the denial, once it is kept. If that failed, denied is
+//	             is granted                      false, though the part was denied: see grant
+//	undo         granted, but the ask is not     how the key stands without the units: units is 0. Of
+//	                                             the units in back it says how many are uncounted
 type group struct {
 	stream     *Stream
 	id         uint32

@@ -154,7 +154,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 		r.generation = random() // a return does not know which window was set since its grant
 	case charge:
 		return o.charge(s)
-	case Reset: // prepare has forgotten the key
+	case Reset: // arrangeFor has forgotten the key
 	case addUp: // never: its key has a sum, not a record
 	}
 	return true
