@@ -18,13 +18,15 @@ type Source interface {
 	Check(s *Subject, now int64) Outcome
 	// Recheck is Check after another worker, or another rule, wrote first.
 	Recheck(s *Subject, now int64) Outcome
-	// Take counts the cost of a subject that was checked: Taken, Raced, Full or Failed. A rule
-	// that holds keeps the units until its HoldSource settles them.
-	//
-	// If Subject.CountsThoughDenied, PassNs becomes the instant at which the next hit like this one
-	// passes. In all other cases, also for Full, PassNs stays as Check left it: a request that
-	// had room, and then found the page full, is told that it may try again at once.
+	// Take counts the cost of a subject for which Check has found room: Taken, Raced, Full or
+	// Failed. A rule that holds keeps the units until its HoldSource settles them. PassNs stays as
+	// Check left it, also for Full: a request that had room, and then found the page full, is told
+	// that it may try again at once.
 	Take(s *Subject) Outcome
+	// KeepDenied stores what a hit leaves that the rule has denied by its limits: its cost if
+	// Rule.CountsDenied, and a block of its key if Subject.BeginsBlock. Its outcomes are those of
+	// Take. If it is Taken, PassNs becomes the instant at which the next hit like this one passes.
+	KeepDenied(s *Subject) Outcome
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)
 	// Persist stores what Check has moved to the present, though nothing is taken.

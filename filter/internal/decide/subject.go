@@ -59,10 +59,6 @@ func (s *Subject) LackKey() {
 	s.PassNs = limit.Never
 }
 
-// CountsThoughDenied reports whether Take is to count a hit that the rule has denied: in its windows if
-// Rule.CountsDenied, and in its block if BeginsBlock.
-func (s *Subject) CountsThoughDenied() bool { return !s.Allowed }
-
 // BeginsBlock reports whether the hit, which the rule has denied, begins a block of its key or prolongs
 // it. It does not if another worker has made room since, or has begun the block. A rule in shadow mode
 // blocks no key for a rule that enforces.
@@ -167,7 +163,7 @@ func (s *Subject) countDenied(now int64) (counted bool) {
 		if !s.keepsDenied() {
 			return false
 		}
-		outcome := r.Source.Take(s)
+		outcome := r.Source.KeepDenied(s)
 		if outcome == Raced && s.recheckDenied(now) {
 			continue
 		}

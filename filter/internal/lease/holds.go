@@ -137,7 +137,7 @@ func (src *HoldSource) Take(s *decide.Subject) decide.Outcome {
 func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	s.Account = nil
 	taken := src.local.Take(s)
-	if taken != decide.Taken || s.CountsThoughDenied() || src.account(s) == nil && src.worker.accounts.areMany() {
+	if taken != decide.Taken || src.account(s) == nil && src.worker.accounts.areMany() {
 		return taken
 	}
 	acc := src.partOf(s, 0).account
@@ -146,6 +146,9 @@ func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	src.worker.accounts.markDue(acc)
 	return taken
 }
+
+// KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept.
+func (src *HoldSource) KeepDenied(s *decide.Subject) decide.Outcome { return src.local.KeepDenied(s) }
 
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {

@@ -213,12 +213,8 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 }
 
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
-// has to charge it: what the service never hears of would be admitted twice. A denied hit begins the
-// block of the share, and is not charged.
+// has to charge it: what the service never hears of would be admitted twice.
 func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
-	if s.CountsThoughDenied() {
-		return src.local.Take(s)
-	}
 	e := s.Quota.Lease
 	e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
 	if written := src.write(e); written != decide.Taken {
@@ -226,6 +222,10 @@ func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
 	}
 	return src.local.Take(s)
 }
+
+// KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept. The
+// service charges nothing for it.
+func (src *Source) KeepDenied(s *decide.Subject) decide.Outcome { return src.local.KeepDenied(s) }
 
 // write writes a lease, and counts what the record held that it may replace.
 func (src *Source) write(e *state.LeaseEntry) decide.Outcome {

@@ -73,30 +73,44 @@ func (c *Source) outcomeOf(s *decide.Subject, now int64, read state.Status) deci
 	return decide.HasRoom
 }
 
-// Take counts the hit in the record, or that it was denied.
+// Take counts the hit in the record.
 func (c *Source) Take(s *decide.Subject) decide.Outcome {
 	e := &s.Record
 	var status state.Status
-	switch denied := s.CountsThoughDenied(); {
-	case denied && !s.BeginsBlock():
-		status = c.Table.Commit(e, s.Cost, c.evicts())
-	case denied && s.Rule.CountsDenied:
-		status = c.Table.Deny(e, s.Cost, c.evicts())
-	case denied:
-		status = c.Table.Deny(e, 0, c.evicts())
-	case c.holds:
+	if c.holds {
 		s.Hold, status = c.Table.Hold(e, s.Cost, c.evicts())
-	default:
+	} else {
 		status = c.Table.Commit(e, s.Cost, c.evicts())
 	}
+	return stored(s, status)
+}
+
+// KeepDenied counts the hit in the record, begins its block, or does both.
+func (c *Source) KeepDenied(s *decide.Subject) decide.Outcome {
+	e := &s.Record
+	var status state.Status
+	switch {
+	case !s.BeginsBlock():
+		status = c.Table.Commit(e, s.Cost, c.evicts())
+	case s.Rule.CountsDenied:
+		status = c.Table.Deny(e, s.Cost, c.evicts())
+	default:
+		status = c.Table.Deny(e, 0, c.evicts())
+	}
+	kept := stored(s, status)
+	if kept == decide.Taken {
+		if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
+			s.PassNs = passNs
+		}
+	}
+	return kept
+}
+
+// stored is the outcome of a write of the subject's record.
+func stored(s *decide.Subject, status state.Status) decide.Outcome {
 	switch status {
 	case state.OK:
-		s.Rule.Stored(e)
-		if s.CountsThoughDenied() {
-			if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
-				s.PassNs = passNs
-			}
-		}
+		s.Rule.Stored(&s.Record)
 		return decide.Taken
 	case state.Full:
 		return decide.Full
