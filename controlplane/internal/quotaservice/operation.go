@@ -70,7 +70,7 @@ type operation struct {
 }
 
 // owner learns what came of its operations: a group of its ask, returns of what a proxy gives
-// back, a waiter of what an operator does. The service is locked then.
+// back, a waiter of what an operator does, a call of its hits. The service is locked then.
 type owner interface{ operationDone(o *operation) }
 
 // counted says what a grant has counted where.
@@ -81,23 +81,28 @@ type counted struct {
 
 // outcome is what an operation came to when it was carried out last.
 type outcome struct {
-	err       error // of the store, or why the value cannot be read
-	againNs   int64 // not now, but at this instant; 0 = done
-	denied    bool
-	blocked   bool   // the key was blocked before it
-	units     uint32 // granted
+	err       error            // of the store, or why the value cannot be read
+	againNs   int64            // not now, but at this instant; 0 = done
+	nowNs     int64            // when it was decided, by the store's clock
+	untilNs   int64            // when the first window ends that it counts in
+	standings []quota.Standing // of the windows after it, and behind them what is held
+	holds     bool             // it holds units, or says that they would be: not while the store is starting
+	noted     bool             // the worker's report is noted
+	rebased   bool             // the store's clock was set back since the value was written
+
+	// Whether units are left.
+	denied   bool
+	blocked  bool  // the key was blocked before it
+	heldBack bool  // only what is held leaves no room
+	waitNs   int64 // until they are, if nobody else asks
+
+	// What a Hit is granted.
+	units   uint32
+	validNs int64 // for how long
+	leased  bool  // units may be kept for later requests
+
 	uncounted uint32 // by undo or giveUp
-	validNs   int64
-	leased    bool // units may be kept for later requests
-	waitNs    int64
-	heldBack  bool // only what is held leaves no room
-	holds     bool // it holds units, or says that they would be: not while the store is starting
-	noted     bool // the worker's report is noted
-	standings []quota.Standing
-	nowNs     int64 // when it was decided, by the store's clock
-	untilNs   int64 // when the first window ends that it counts in
-	hadUsage  bool  // of Reset: the key had counted something
-	rebased   bool  // the store's clock was set back since the value was written
+	hadUsage  bool   // of Reset: the key had counted something
 }
 
 // random is for nonces and generations. Nobody gains by guessing them.
