@@ -181,6 +181,7 @@ var fieldScenarios = []struct {
 	{TestFieldRulesAndMatch, "policy.rules policy.exempt rule.match"},
 	{TestFieldManage, "policy.manage manage.path manage.token_sha256 manage.port"},
 	{TestOneControlPlane, "policy.report_keys policy.report_secret"},
+	{TestFieldUsage, "policy.usage usage.path rule.usage"},
 	{TestFieldScope, "policy.quota quota.cluster quota.timeout rule.scope rule.lease rule.on_unavailable"},
 	{TestFieldOnErrorAndContention, "rule.on_error rule.on_contention"},
 	{TestFieldOffsetAndJitter, "limit.offset limit.jitter limit.utc_offset"},

@@ -124,6 +124,7 @@ func (t *Tape) extras(key string, w windows) string {
 	if t.Next()%3 == 0 && !strings.Contains(strings.Join(w, ""), "token_bucket") {
 		out += `,"count_denied":true`
 	}
+	out += Pick(t, "", "", "", `,"usage":false`)
 	out += Pick(t, "", "", `,"block":"1s"`, `,"block":{"for":"7s","prolong":true}`)
 	if key == `{"header":"u"}` && t.Next()%2 == 0 {
 		pattern := Pick(t, "a", "*", "~[a-z]?")

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -104,6 +105,29 @@ func (p *KeyPart) OfClient() bool {
 		return false
 	default:
 		return true
+	}
+}
+
+// OfRoute reports whether the part depends on the method, the path or the route, so that it differs
+// between the requests of one client. A first_of does if one of its parts does.
+func (p *KeyPart) OfRoute() bool {
+	switch p.Kind {
+	case KeyMethod, KeyPath, KeyRoute:
+		return true
+	case KeyFirstOf:
+		return slices.ContainsFunc(p.Of, func(part KeyPart) bool { return part.OfRoute() })
+	case KeyProperty:
+		path := p.Path
+		if path[0] == "xds" {
+			path = path[1:]
+		}
+		switch path[0] {
+		case "route_name", "route_metadata", "cluster_name", "cluster_metadata":
+			return true
+		}
+		return len(path) > 1 && path[0] == "request" && (path[1] == "method" || path[1] == "path" || path[1] == "url_path")
+	default:
+		return false
 	}
 }
 

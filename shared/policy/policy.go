@@ -51,6 +51,7 @@ type Policy struct {
 	Rules    []Rule
 	Exempt   []Match // no rule judges a request for which one of them holds
 	Manage   *Manage // nil = no management requests
+	Usage    *Usage  // nil = clients cannot ask for their usage
 
 	Expressions     int // how many different regular expressions it has
 	ExpressionBytes int // memory of their automata
@@ -108,6 +109,7 @@ type Rule struct {
 	LingerNs        int64         // of Concurrency rules: a slot stays so long after the client's reset
 	CountDenied     bool          // a request that this rule denies is counted too
 	Block           *Block        // nil: a denied key may come back as soon as there is room
+	Hidden          bool          // clients that ask for their usage are not told of the rule
 	Mode            Mode
 	// EnforcePercent is the share of keys on which denials are enforced; the
 	// other keys act as in shadow mode.
@@ -348,6 +350,11 @@ type Manage struct {
 	Path        string   // starts and ends with "/"
 	TokenSHA256 [32]byte // of the bearer token
 	Port        uint16   // 0 = any local port
+}
+
+// Usage lets clients ask how much of their limits they have used.
+type Usage struct {
+	Path string // unescaped
 }
 
 // Settle says what a request really cost, when its answer is known.

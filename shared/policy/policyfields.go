@@ -26,6 +26,10 @@ var policyObject = newObject("policy", []field[Policy]{
 		p.Manage = &Manage{}
 		readObject(r, v, manageObject, p.Manage)
 	}},
+	{"usage", objectOf("usage"), "", func(r *reader, v value, p *Policy) {
+		p.Usage = &Usage{}
+		readObject(r, v, usageObject, p.Usage)
+	}},
 	words("report_keys", "hash", func(p *Policy) *ReportKeys { return &p.ReportKeys }, ReportHash, ReportPlain, ReportOff),
 	{"report_secret", textShape, "", readReportSecret},
 })
@@ -106,6 +110,37 @@ func readManagePath(r *reader, v value, m *Manage) {
 	}
 }
 
+// MaxUsagePathBytes is the longest path of usage.
+const MaxUsagePathBytes = 256
+
+var usageObject = newObject("usage", []field[Usage]{
+	{"path", required(textOf("usage_path")), "", readUsagePath},
+})
+
+// readUsagePath takes a path that has one spelling and looks like no pattern.
+func readUsagePath(r *reader, v value, u *Usage) {
+	u.Path = r.textOf(v, MaxUsagePathBytes)
+	if u.Path == "" {
+		return
+	}
+	isPlain := !strings.Contains(u.Path, "//") && !strings.Contains(u.Path+"/", "/./") &&
+		!strings.Contains(u.Path+"/", "/../")
+	for i := range len(u.Path) {
+		c := u.Path[i]
+		isPlain = isPlain && c > ' ' && c <= '~' && strings.IndexByte(`?#%\*;"<>^{|}`+"`", c) < 0
+	}
+	if u.Path == "/" || u.Path[0] != '/' || !isPlain {
+		r.fail(v, BadUsagePath)
+	}
+}
+
+// fitsUsage refuses a path of usage at which management answers.
+func (r *reader) fitsUsage(v value, p *Policy) {
+	if p.Usage != nil && p.Manage != nil && p.Manage.Path != "" && strings.HasPrefix(p.Usage.Path, p.Manage.Path) {
+		r.fail(v.field("usage").field("path"), ManagedUsagePath, p.Manage.Path)
+	}
+}
+
 // emptySHA256 is the SHA-256 of no bytes, which a shell's pipe gives if TOKEN is not set.
 var emptySHA256 = [32]byte{
 	0xe3, 0xb0, 0xc4, 0x42, 0x98, 0xfc, 0x1c, 0x14, 0x9a, 0xfb, 0xf4, 0xc8, 0x99, 0x6f, 0xb9, 0x24,
@@ -175,6 +210,7 @@ var ruleObject = newObject("rule", []field[Rule]{
 	}},
 	{"count_denied", boolShape, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
 	{"block", choice("block", durationShape, objectOf("block")), "", readBlock},
+	{"usage", boolShape, "true", func(r *reader, v value, rule *Rule) { rule.Hidden = !r.boolean(v) }},
 	words("mode", "enforce", func(r *Rule) *Mode { return &r.Mode }, ModeEnforce, ModeShadow, ModeOff),
 	{"enforce_percent", integer(0, 100), "100", func(r *reader, v value, rule *Rule) {
 		rule.EnforcePercent = uint8(r.integer(v))

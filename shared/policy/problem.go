@@ -71,6 +71,9 @@ const (
 	BadManagePath Code = "bad_manage_path"
 	BadTokenHash  Code = "bad_token_hash"
 
+	BadUsagePath     Code = "bad_usage_path"
+	ManagedUsagePath Code = "managed_usage_path" // the path of management
+
 	RuleNameTwice    Code = "rule_name_twice"    // name
 	CountDenied      Code = "count_denied"       // with a token bucket
 	ShadowPercent    Code = "shadow_percent"     // enforce_percent in shadow mode

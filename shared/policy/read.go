@@ -71,6 +71,7 @@ func (r *reader) read(doc *Node) (*Policy, []Problem) {
 	p := &Policy{}
 	if r.versionKnown(v) && readObject(r, v, policyObject, p) {
 		r.setQuota(p)
+		r.fitsUsage(v, p)
 		r.checkRules(p)
 	}
 	if problems := r.found(doc); len(problems) > 0 {

@@ -87,7 +87,8 @@ func Schema() []ObjectSchema {
 		costObject.ObjectSchema, byteCostObject.ObjectSchema, matchedCostObject.ObjectSchema,
 		settleObject.ObjectSchema, settleToObject.ObjectSchema, priceObject.ObjectSchema, answerObject.ObjectSchema,
 		blockObject.ObjectSchema,
-		overrideObject.ObjectSchema, missingKeyObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema)
+		overrideObject.ObjectSchema, missingKeyObject.ObjectSchema, responseObject.ObjectSchema, manageObject.ObjectSchema,
+		usageObject.ObjectSchema)
 }
 
 // field is one row of an object's table. Reading, the schema and the reference

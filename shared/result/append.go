@@ -57,6 +57,7 @@ func (a *Result) Append(b []byte) []byte {
 		return append(AppendBlocked(AppendHeld(b, a.Held), a.BlockedNs, Ns), '}')
 	}
 	b = appendFlag(appendDecision(b, *a.Allowed, a.DeniedBy, a.RetryNs), "exempt", a.Exempt)
+	b = appendFlag(b, "usage", a.IsUsage)
 	return append(AppendRules(member(b, "rules", ""), a.Rules, Ns), '}')
 }
 
@@ -221,6 +222,7 @@ func (x *Explanation) Append(b []byte) []byte {
 	default:
 		b = appendDecision(b, *x.Allowed, x.DeniedBy, x.RetryNs)
 	}
+	b = appendFlag(b, "usage", x.IsUsage)
 	if len(x.DependsOn) > 0 {
 		b = append(member(b, "depends_on", ""), '[')
 		for _, name := range x.DependsOn {

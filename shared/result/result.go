@@ -28,6 +28,7 @@ type Result struct {
 	// A verdict.
 	Allowed  *bool  `json:"allowed,omitempty"`
 	Exempt   bool   `json:"exempt,omitempty"` // from all rules
+	IsUsage  bool   `json:"usage,omitempty"`  // the proxy answers with the client's usage
 	DeniedBy string `json:"denied_by,omitempty"`
 	RetryMs  *int64 `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
 	RetryNs  *int64 `json:"retry_after_ns,omitempty"`
@@ -157,6 +158,7 @@ type DeniedKey struct {
 type Explanation struct {
 	Allowed  *bool  `json:"allowed,omitempty"` // nil if Pending, or if it depends on parts that are not known
 	Pending  bool   `json:"pending,omitempty"` // the quota service would be asked, and decide
+	IsUsage  bool   `json:"usage,omitempty"`   // the proxy answers with the client's usage, unless a rule denies
 	DeniedBy string `json:"denied_by,omitempty"`
 	RetryMs  *int64 `json:"retry_after_ms,omitempty"` // of a denial; -1: no wait would help
 	RetryNs  *int64 `json:"retry_after_ns,omitempty"`

@@ -133,7 +133,9 @@ func (ts *Tables) shareHeldClock(now int64) {
 		ts.heldReadNs = now
 		switch status {
 		case OK:
-			ts.readHeldClock(value, now)
+			if read, stood, ok := readHeldClock(value, now); ok {
+				ts.heldReadNs, ts.stoodNs = read, stood
+			}
 		case NotFound:
 			cas = CreateOnly
 		default:
@@ -147,12 +149,13 @@ func (ts *Tables) shareHeldClock(now int64) {
 	}
 }
 
-func (ts *Tables) readHeldClock(value []byte, now int64) {
+// readHeldClock returns when some worker last read the clock, now at the earliest, and how long the
+// process has stood still until now.
+func readHeldClock(value []byte, now int64) (readNs, stoodNs int64, ok bool) {
 	if len(value) != heldClockBytes {
-		return
+		return 0, 0, false
 	}
 	read := int64(le.Uint64(value))
 	stood := int64(le.Uint64(value[8:]))
-	ts.heldReadNs = max(now, read)
-	ts.stoodNs = stood + max(0, now-read-stoodStillNs)
+	return max(now, read), stood + max(0, now-read-stoodStillNs), true
 }

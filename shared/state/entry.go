@@ -128,13 +128,21 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	if status := t.load(e, now); status != OK {
 		return status
 	}
+	if t.layout.holds {
+		e.heldNs = t.parent.HeldNow()
+	}
+	t.readKey(e, &key, now)
+	return OK
+}
+
+// readKey reads what the loaded page has of the key. If the table holds, e.heldNs is read before.
+func (t *Table) readKey(e *Entry, key *Key, now int64) {
 	e.clearResults(now)
-	t.define(e, &key)
+	t.define(e, key)
 	e.slot = e.page.find(&t.layout, e.fingerprint)
 	last := t.setNowOrRebase(e)
 	var lapses []lapse
 	if t.layout.holds {
-		e.heldNs = t.parent.HeldNow()
 		if t.chargeFloorLapses(e) {
 			last = t.setNowOrRebase(e) // the floor has changed, and the key's record may be evicted
 		}
@@ -145,7 +153,6 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	} else {
 		t.startFromFloor(e, last)
 	}
-	return OK
 }
 
 // clearResults clears what Read and Commit found before.

@@ -29,9 +29,11 @@ type Table struct {
 	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
 	seen   *tableEntry // its entry as Peek saw it, if the table was not open then
+	looked *tableEntry // its entry as it would be if it was registered, for Look, if the table is not open
 
 	// As of its entry in the directory; valid if open.
-	open    bool // registered in the directory
+	open    bool        // registered in the directory
+	borrows *tableEntry // if it is not open: the entry that adoptUnregistered has adopted last
 	number  uint16
 	pages   uint32
 	base    uint32
@@ -57,6 +59,7 @@ func (t *Table) adopt(e *tableEntry) {
 		return // an epoch has one layout
 	}
 	t.open = true
+	t.borrows = nil
 	t.number = e.number
 	t.pages = e.geometry.Pages
 	t.base = e.base

@@ -59,6 +59,8 @@ type Tables struct {
 
 	seeded bool
 	seed   [2]uint64
+
+	lookedCAS uint32 // of the directory of which each table that is not open has Table.looked; 0 = none
 }
 
 // NewTables returns an empty set of tables over store. ownerID is their owner,
@@ -81,6 +83,7 @@ func (ts *Tables) Table(def Definition) *Table {
 	at, found := ts.find(def.Counter)
 	if !found {
 		ts.tables = slices.Insert(ts.tables, at, &Table{parent: ts, def: def})
+		ts.lookedCAS = 0
 	}
 	return ts.tables[at]
 }
@@ -121,6 +124,7 @@ func (ts *Tables) Split() {
 		table.open = false
 		table.seen = nil
 	}
+	ts.lookedCAS = 0
 }
 
 // Release removes the owner from all its tables after Split. No successor takes
@@ -268,16 +272,22 @@ func (ts *Tables) loadSeed() Status {
 			return seed, OK
 		}
 		seed = old
-		if len(old) != seedBytes || old[0] != seedVersion || old[1] != kindSeed {
-			return nil, Failed
-		}
 		return nil, OK
 	})
-	if status == OK {
-		ts.seeded = true
-		ts.seed = [2]uint64{le.Uint64(seed[4:]), le.Uint64(seed[12:])}
+	if status != OK {
+		return status
 	}
-	return status
+	return ts.takeSeed(seed)
+}
+
+// takeSeed makes the seed that was read this worker's.
+func (ts *Tables) takeSeed(seed []byte) Status {
+	if len(seed) != seedBytes || seed[0] != seedVersion || seed[1] != kindSeed {
+		return Failed
+	}
+	ts.seeded = true
+	ts.seed = [2]uint64{le.Uint64(seed[4:]), le.Uint64(seed[12:])}
+	return OK
 }
 
 func (ts *Tables) newSeed() []byte {

@@ -60,6 +60,8 @@ func decisionText(x *result.Explanation) string {
 	switch {
 	case x.Allowed == nil:
 		return "the quota service decides"
+	case *x.Allowed && x.IsUsage:
+		return "allowed: the proxy answers with the client's usage"
 	case *x.Allowed:
 		return "allowed"
 	case x.RetryMs != nil && *x.RetryMs >= 0:

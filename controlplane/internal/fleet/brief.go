@@ -16,6 +16,9 @@ type briefCounts struct {
 	hurried  int // requests whose answers came early, because too many ran at once
 }
 
+// usageDetails are the details of the filter's answer to a client that asks for its usage.
+const usageDetails = "sluice_usage"
+
 // requestsPerTick is how many requests go without the tick that collects garbage and
 // publishes metrics. In a log of a day nearly each request would have one of its own.
 const requestsPerTick = 1 << 12
@@ -106,5 +109,5 @@ func finish(host *sim.Host, o *openRequest) (briefs string, isDenied bool, err e
 	if ended && !isReported && strings.HasPrefix(response.Details, "rate_limited") {
 		return "", false, errors.New("this filter cannot report in brief: it is older than this program")
 	}
-	return briefs, ended && isReported, nil
+	return briefs, ended && isReported && response.Details != usageDetails, nil
 }

@@ -21,6 +21,7 @@ var texts = map[string]string{
 	"policy.rules":    "A request must be allowed by all rules that match it.",
 	"policy.exempt":   "Requests that all rules skip: they are neither decided nor counted.",
 	"policy.manage":   "Lets operators read and change counters.",
+	"policy.usage":    "Lets clients ask how much of their limits they have used.",
 	"policy.report_keys": "How sluice counters top shows keys. hash: 64 bits of an HMAC-SHA-256. plain: the key " +
 		"itself. off: no keys. Credentials are never shown: cookies, values after an authentication scheme, and headers " +
 		"with a name such as x-api-key.",
@@ -45,6 +46,7 @@ var texts = map[string]string{
 	"rule.count_denied": "Requests that this rule denies count too. A client that keeps sending stays denied.",
 	"rule.block": "Blocks a key: the first request that the rule denies because of its limits begins the block, and " +
 		"until its end every request of the key is denied. 1s to 30d.",
+	"rule.usage": "Whether clients that ask for their usage are told of the rule. Only enforced rules are.",
 	"rule.mode": "shadow: the rule denies nothing, but reports what it would do with requests that the enforced rules " +
 		"allow. off: it does nothing.",
 	"rule.settle": "What a request is charged when its answer, the upstream's response, is known. Until then the " +
@@ -201,6 +203,9 @@ var texts = map[string]string{
 	"response.grpc_retry_info": "Whether grpc-status-details-bin has the wait as google.rpc.RetryInfo, if the wait is " +
 		"known. OpenTelemetry's exporters only retry with it. HTTP clients get the header too.",
 
+	"usage.path": "Path at which the proxy answers GET and HEAD with the client's usage, such as " +
+		"/.well-known/ratelimit. Only rules that name it in match.paths count these requests. Up to 256 bytes, " +
+		"without query, escapes and patterns.",
 	"manage.path":         "Path of management requests, such as /.sluice/. Requests below it never reach the upstream.",
 	"manage.token_sha256": "SHA-256 of the bearer token, in hexadecimal.",
 	"manage.port": "The only local port on which management requests are answered; by default they are answered on " +

@@ -32,6 +32,7 @@ const (
 var textPatterns = map[string]string{
 	"policy_name": `^[0-9A-Za-z_-]{1,63}$`,
 	"body":        `^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$`,
+	"usage_path":  `^(?:/[^/?#%\\*;"<>^{|}\x60 ]+)+/?$`,
 	"manage_path": `^/(?:[^/?#%\\ ]+/)+$`,
 	"sha256":      `^[0-9A-Fa-f]{64}$`,
 	"token":       tokenPattern,

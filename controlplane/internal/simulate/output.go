@@ -17,6 +17,7 @@ type output struct {
 	result  result.Result
 	status  int
 	headers [][2]string
+	usage   []byte // what a client is told that asks for its usage, as it is
 	stats   []byte // the filter's answer to op stats, as it is
 	settled string // what the filter charged for an answer, as it is
 	leased  *int64 // of an operation on a rule of scope cluster: what proxies hold of the key
@@ -58,7 +59,11 @@ func (o *output) appendDecision(b []byte) []byte {
 		b = result.AppendTime(b, "retry_after", *a.RetryNs, o.times())
 	}
 	b = result.AppendRules(append(b, `,"rules":`...), a.Rules, o.times())
-	return o.appendLeased(o.appendHeaders(b, !*a.Allowed))
+	b = o.appendLeased(o.appendHeaders(b, !*a.Allowed))
+	if a.IsUsage && *a.Allowed {
+		b = append(append(b, `,"usage":`...), bytes.TrimSpace(o.usage)...)
+	}
+	return b
 }
 
 // appendAnswer appends what became of a part of an answer.

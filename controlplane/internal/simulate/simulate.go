@@ -154,6 +154,7 @@ func (s *simulation) request(l *line, o *output) error {
 	}
 	o.result, err = fleet.ReadVerdict(report, response)
 	o.status, o.headers = response.Status, response.Headers
+	o.usage = response.Body
 	return err
 }
 

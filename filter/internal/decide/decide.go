@@ -51,6 +51,7 @@ import (
 type Verdict struct {
 	Allowed  bool
 	Exempt   bool       // from all rules
+	IsLook   bool       // the client asks for its usage: only rules that name the path decide
 	Pending  bool       // some rule must ask the quota service first: nothing is decided or counted
 	Now      int64      // when the request was decided, ns since the epoch; 0 if no rule matched
 	RetryNs  int64      // of a denial: the wait until the same request would pass; limit.Never

@@ -16,6 +16,9 @@ type Source interface {
 	// subjects before it take from the same record. It sets Known. For Denied, Blocked, HeldBack
 	// and Full it sets PassNs to the instant at which the units are free.
 	Check(s *Subject, now int64) Outcome
+	// Look finds out how the key stands at now, and leaves no trace. It sets Known. A rule of scope cluster
+	// knows only what the quota service has told the subject before.
+	Look(s *Subject, now int64)
 	// Recheck is Check after another worker, or another rule, wrote first.
 	Recheck(s *Subject, now int64) Outcome
 	// Take counts the cost of a subject for which Check has found room: Taken, Raced, Full or

@@ -13,6 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -50,6 +51,7 @@ type Engine struct {
 
 	verdict *decide.Verdict
 	idle    []*decide.Verdict
+	looked  decide.Subject // memory for AppendUsage
 
 	// Leases is what the rules of scope cluster have in common. The host sets its timeout and makes
 	// a lease.Client of it, which writes the rest.
@@ -134,6 +136,39 @@ func (e *Engine) Peek() *decide.Verdict {
 	e.rules.Match(v)
 	v.Peek(e.host.Now())
 	return v
+}
+
+// LookAtQuota returns what the quota service has to be asked before AppendUsage, nil if nothing.
+func (e *Engine) LookAtQuota() *lease.Look {
+	if len(e.Leases.Definitions) == 0 {
+		return nil
+	}
+	look := &lease.Look{}
+	e.rules.EachShown(&e.looked, look.Add)
+	if look.IsEmpty() {
+		return nil
+	}
+	return look
+}
+
+// AppendUsage appends, as JSON of a result.Usage, how the rules stand that the client of the request that
+// the host is at is shown. Of rules of scope cluster it has what the service has told the look; nil knows
+// nothing of them. It leaves no trace in shared data and counts in no metric.
+func (e *Engine) AppendUsage(b []byte, look *lease.Look) []byte {
+	now := e.host.Now()
+	e.tables.PrepareLooks(now) // without it, no table that is not registered is known
+	b = append(b, `{"rules":[`...)
+	e.rules.EachShown(&e.looked, func(s *decide.Subject) {
+		if !s.Unlimited {
+			look.Tell(s)
+			s.Rule.Source.Look(s, now)
+		}
+		if b[len(b)-1] == '}' {
+			b = append(b, ',')
+		}
+		b = respond.AppendUsage(b, s, now)
+	})
+	return append(b, `]}`...)
 }
 
 // Keep makes a verdict last until Free: its request waits, and Resume goes on with it. It clones

@@ -34,7 +34,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	dry := newDryRun(r, proxy, now)
 	x := explainer{engine: e, described: r, dry: dry, request: request.New(dry), now: now}
 	x.result.Allowed = &verdict.Allowed
-	x.result.Pending = verdict.Pending
+	x.result.Pending, x.result.IsUsage = verdict.Pending, verdict.IsLook
 	if !verdict.Allowed {
 		x.result.DeniedBy = verdict.DeniedBy().Name
 		x.result.RetryNs = &verdict.RetryNs
@@ -51,6 +51,10 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 		}
 		var undecided result.ExplainedRule
 		open := x.undecided(&undecided, &rules[i])
+		if verdict.IsLook && s == nil && undecided.Outcome != outcomeOff {
+			open = nil
+			undecided = result.ExplainedRule{Rule: rules[i].Name, Outcome: outcomeNoMatch, Why: whyNotNamed}
+		}
 		switch {
 		case len(open) > 0:
 			x.notKnown(out, &rules[i], open)
@@ -92,6 +96,9 @@ const (
 	outcomeNoMatch = "no_match"
 	outcomeOff     = "off"
 )
+
+// whyNotNamed is why a rule does not decide about a client that asks for its usage, whatever else holds.
+const whyNotNamed = "usage: the proxy answers this request, and only rules that name its path in match.paths count it"
 
 // decided explains a rule with a subject in the verdict. The subject before is the same one,
 // as it is before any rule has counted the request.

@@ -204,9 +204,14 @@ func (p *plugin) authorize() int {
 
 // replyJSON answers a management request.
 func replyJSON(status uint32, body []byte, fields ...respond.Field) {
+	sendJSON(status, "sluice_management", body, fields)
+}
+
+// sendJSON answers a request in the upstream's place. Access logs have the details.
+func sendJSON(status uint32, details string, body []byte, fields []respond.Field) {
 	fields = append(fields, respond.Field{Name: "content-type", Value: "application/json"})
 	theProxy.send(&reply{
-		status: status, details: []byte("sluice_management"), body: append(body, '\n'), grpc: grpcFromStatus,
+		status: status, details: []byte(details), body: append(body, '\n'), grpc: grpcFromStatus,
 		headers: appendHeaders(nil, fields),
 	})
 }

@@ -60,6 +60,18 @@ func (q *quotaTalk) wait(context uint32, v *decide.Verdict) {
 	q.hasten()
 }
 
+// waitLook makes a client wait that asks for its usage. It returns false if nobody can be asked.
+func (q *quotaTalk) waitLook(context uint32, l *lease.Look) bool {
+	now := theProxy.Monotonic()
+	if !q.client.WaitLook(context, l, now) {
+		return false
+	}
+	q.client.Flush(now)
+	q.hasten()
+	importActFor(context)
+	return true
+}
+
 // flush sends what a callback of the context leaves to be sent: asks for what requests to come
 // will need, and reports of what is held.
 func (q *quotaTalk) flush(context uint32) {
@@ -88,6 +100,11 @@ func (q *quotaTalk) resume(w *lease.Waiter) {
 	importActFor(w.Context)
 	defer importActFor(q.plugin.context)
 	arena.reset()
+	if w.Look != nil {
+		q.client.Done(w)
+		q.plugin.sendUsage(w.Look)
+		return
+	}
 	v := w.Verdict
 	q.plugin.engine.Resume(v)
 	if v.Pending {

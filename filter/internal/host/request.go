@@ -20,6 +20,7 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -158,6 +159,9 @@ func (p *plugin) finish(context uint32, v *decide.Verdict) types.Action {
 	if !v.Allowed {
 		return p.deny(v)
 	}
+	if v.IsLook {
+		return p.tellUsage(context, v)
+	}
 	if p.holdNs > 0 {
 		p.hold(v)
 	}
@@ -181,6 +185,22 @@ func (p *plugin) deny(v *decide.Verdict) types.Action {
 		headers: p.headers, grpc: int32(response.GRPCStatus),
 	})
 	return types.ActionPause
+}
+
+// tellUsage answers a client that asks for its own usage, once the quota service has said what is asked
+// of it.
+func (p *plugin) tellUsage(context uint32, v *decide.Verdict) types.Action {
+	v.Release() // what rules hold that decided the look: no upstream answers it
+	look := p.engine.LookAtQuota()
+	if look == nil || !p.quota.waitLook(context, look) {
+		p.sendUsage(nil)
+	}
+	return types.ActionPause
+}
+
+func (p *plugin) sendUsage(look *lease.Look) {
+	p.body = p.engine.AppendUsage(p.body[:0], look)
+	sendJSON(200, "sluice_usage", p.body, []respond.Field{{Name: "cache-control", Value: "no-store"}})
 }
 
 // Filter state of a request; the proxy puts "wasm." before these names.

@@ -42,6 +42,7 @@ type ask struct {
 	want    string // which units it asks for: see appendWant
 	parts   []part
 	waiters []*Waiter
+	looks   []lookOf // that wait for it; then it asks for no units
 	sentNs  int64
 	stream  uint32 // on which it was sent
 }
@@ -74,6 +75,8 @@ type partSource interface {
 	decide.Source
 	// partOf is what is asked for a cost of the subject's key.
 	partOf(s *decide.Subject, cost uint32) part
+	// looked is what is asked for a look at the subject's key.
+	looked(s *decide.Subject) part
 }
 
 // AppendNeeds appends what the request of a pending verdict needs. Shadow rules come last.
@@ -185,7 +188,10 @@ func appendWant(b []byte, parts []part) []byte {
 		p := &parts[i]
 		b = binary.LittleEndian.AppendUint32(b, p.Wire.Definition)
 		b = append(b, p.Wire.Key[:]...)
-		if p.countsDenied() {
+		switch {
+		case p.Wire.Inspect: // a look at these keys is another ask than one for their units
+			b = append(b, "look"...)
+		case p.countsDenied():
 			b = binary.LittleEndian.AppendUint32(b, p.Wire.Cost)
 		}
 	}
@@ -216,7 +222,7 @@ func (c *Client) unqueue(a *ask) {
 // requeue queues an ask again if requests wait for it. They join an ask for the same units that is
 // queued already, before its own requests.
 func (c *Client) requeue(a *ask) {
-	if len(a.waiters) == 0 {
+	if len(a.waiters)+len(a.looks) == 0 {
 		return
 	}
 	next := c.queue.byWant[a.want]
@@ -233,6 +239,7 @@ func (c *Client) requeue(a *ask) {
 		p.Waiting = limit.AddSaturating(p.Waiting, earlier.Waiting)
 	}
 	next.waiters = append(a.waiters, next.waiters...)
+	next.looks = append(a.looks, next.looks...)
 }
 
 // noteLate finds the asks that have no result in time, though others have: their units may be

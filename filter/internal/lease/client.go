@@ -36,6 +36,7 @@
 //	clusterrule.go  what sources of both kinds do, such as to decide while the service is silent
 //	worker.go       what all rules of a worker have in common
 //	operate.go      what operators see
+//	looks.go        what clients are told that ask for their usage
 //
 // For rules that hold units, holds.go is in the place of source.go, and accounts.go in that of the
 // table: what a worker holds, and reports.
@@ -113,6 +114,7 @@ type Client struct {
 	// A request is in waiters until it is over: see Waiter.
 	waiters map[uint32]*Waiter // by their contexts
 	order   []*Waiter          // the same, as they came; Tick removes those that are over
+	looked  int                // keys of those that are looks
 	ready   []*Waiter          // to be decided; Next passes over those that are over
 	next    int                // index in ready: Next has returned those before it
 
@@ -134,7 +136,8 @@ type Client struct {
 // If the request has ended meanwhile, Forget makes it over at once.
 type Waiter struct {
 	Context uint32
-	Verdict *decide.Verdict
+	Verdict *decide.Verdict // nil of a look
+	Look    *Look           // of a client that asks for its usage; it is not decided again, and has no needs
 
 	deadlineNs int64
 	needs      []Need
@@ -162,9 +165,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req := c.waiters[context]
 	if req == nil {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
-		c.waiters[context] = req
-		c.order = append(c.order, req)
-		c.worker.crowded = len(c.waiters) >= maxWaiters
+		c.addWaiter(req)
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending {
@@ -176,6 +177,15 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req.needs = AppendNeeds(granted, v)
 	c.askFor(req, req.needs[len(granted):])
 }
+
+func (c *Client) addWaiter(req *Waiter) {
+	c.waiters[req.Context] = req
+	c.order = append(c.order, req)
+	c.worker.crowded = len(c.waiters) >= maxWaiters
+}
+
+// isAsking reports whether it waits for an ask.
+func (req *Waiter) isAsking() bool { return req.ask != nil || req.Look != nil && req.Look.left > 0 }
 
 // keepGranted returns those needs of a request that waits again which have their units: the request
 // takes these once the others have theirs.
@@ -196,6 +206,9 @@ func (c *Client) keepGranted(needs []Need) []Need {
 
 // setWait says what the request may still wait for.
 func (req *Waiter) setWait(to decide.Wait) {
+	if req.Verdict == nil {
+		return
+	}
 	for _, s := range req.Verdict.Subjects {
 		s.Quota.Wait = to
 	}
@@ -222,6 +235,9 @@ func (c *Client) Done(req *Waiter) {
 		c.giveBackUntaken(&req.needs[i])
 	}
 	req.over = true
+	if req.Look != nil {
+		c.looked -= len(req.Look.keys)
+	}
 	delete(c.waiters, req.Context)
 	c.worker.crowded = len(c.waiters) >= maxWaiters
 }
@@ -238,8 +254,11 @@ func (c *Client) Forget(context uint32) *decide.Verdict {
 	return req.Verdict
 }
 
-// leave has a request wait for its ask no longer.
+// leave has a request wait for its ask no longer. A look's asks go on: others may have joined them.
 func (c *Client) leave(req *Waiter) {
+	if req.Look != nil {
+		req.Look.left = 0
+	}
 	a := req.ask
 	if a == nil {
 		return
@@ -261,7 +280,7 @@ func (c *Client) expire(req *Waiter) {
 // expireAll makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireAll(now int64) {
 	c.order = slices.DeleteFunc(c.order, func(req *Waiter) bool {
-		if req.ask != nil && (c.worker.Silent || now >= req.deadlineNs) {
+		if req.isAsking() && (c.worker.Silent || now >= req.deadlineNs) {
 			c.expire(req)
 		}
 		return req.over
@@ -300,7 +319,7 @@ func (c *Client) Period() uint32 {
 // End makes all requests ready, to be decided without the service: the configuration ends.
 func (c *Client) End() {
 	for _, req := range c.order {
-		if req.ask != nil {
+		if req.isAsking() {
 			c.expire(req)
 		}
 	}

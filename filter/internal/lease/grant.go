@@ -53,6 +53,10 @@ func (c *Client) endAsk(result *quota.AskResult) {
 		c.defineAgain(a)
 		return
 	}
+	if len(a.looks) > 0 {
+		c.endLooks(a, result)
+		return
+	}
 	waiters := a.waiters
 	if next := c.queue.byWant[a.want]; next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
 		waiters = append(waiters, next.waiters...)

@@ -64,15 +64,20 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
 	packed = c.packed[:0]
 	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
-	for _, a := range c.queue.list {
-		n := c.mostBytes(a)
-		if n > room || c.sent.flying[a.want] != nil || a.awaitsReport() {
-			left = append(left, a)
-			continue
+	for _, looks := range [2]bool{false, true} { // looks do not delay requests that are to be decided
+		for _, a := range c.queue.list {
+			if looks != (len(a.looks) > 0) {
+				continue
+			}
+			n := c.mostBytes(a)
+			if n > room || c.sent.flying[a.want] != nil || a.awaitsReport() {
+				left = append(left, a)
+				continue
+			}
+			room -= n
+			c.packAsk(a, now)
+			packed = append(packed, a)
 		}
-		room -= n
-		c.packAsk(a, now)
-		packed = append(packed, a)
 	}
 	c.packed = packed
 	if c.stream.heard { // units go back on the stream that got them, after its first results

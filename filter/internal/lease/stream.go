@@ -146,7 +146,7 @@ func (c *Client) noteSilence(now int64) {
 	timeout := c.worker.TimeoutNs
 	silent := c.stream.owesNs != 0 && now-c.stream.owesNs >= timeout
 	if !silent && c.stream.number == 0 {
-		silent = slices.ContainsFunc(c.order, func(req *Waiter) bool { return req.ask != nil && now >= req.deadlineNs })
+		silent = slices.ContainsFunc(c.order, func(req *Waiter) bool { return req.isAsking() && now >= req.deadlineNs })
 	}
 	if !silent {
 		return

@@ -40,6 +40,11 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
 	return c.outcomeOf(s, now, c.Table.Read(&s.Record, s.Limits, now))
 }
 
+// Look reads the key's record without a trace.
+func (c *Source) Look(s *decide.Subject, now int64) {
+	s.Known = c.Table.Look(&s.Record, s.Limits, now) == state.OK
+}
+
 // Recheck is Check without hashing the key again.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
 	return c.outcomeOf(s, now, c.Table.Reread(&s.Record, s.Limits, now))

@@ -12,7 +12,9 @@ import (
 
 // AppendReport appends the whole verdict as JSON, a result.Result.
 func AppendReport(b []byte, v *decide.Verdict) []byte {
-	report := result.Result{Allowed: &v.Allowed, Exempt: v.Exempt, Rules: make([]result.Rule, len(v.Subjects))}
+	report := result.Result{
+		Allowed: &v.Allowed, Exempt: v.Exempt, IsUsage: v.IsLook, Rules: make([]result.Rule, len(v.Subjects)),
+	}
 	if !v.Allowed {
 		report.DeniedBy, report.RetryNs = v.DeniedBy().Name, &v.RetryNs
 	}

@@ -19,6 +19,7 @@ type Rules struct {
 	List []Rule
 
 	exempt  []Match // of the whole policy
+	looks   looks
 	index   Index
 	request request.Request
 	tooLong bool // a value of the request was too long for an expression in the policy's exempt
@@ -30,6 +31,7 @@ type Rule struct {
 	match  Match
 	exempt []Match
 	always bool // the rule applies to every request
+	look   look
 	key    []KeyPart
 	limits []requestedLimit
 	cost   Costs
@@ -39,6 +41,7 @@ type Rule struct {
 func New(p *policy.Policy, source request.Source) *Rules {
 	rs := &Rules{request: request.New(source)}
 	rs.exempt = compileAll(&rs.request, p.Exempt)
+	rs.looks = compileLooks(rs.exempt, p)
 	rs.List = make([]Rule, 0, len(p.Rules))
 	for i := range p.Rules {
 		if r := &p.Rules[i]; r.Mode != policy.ModeOff {
@@ -63,6 +66,9 @@ func compileRule(req *request.Request, p *policy.Policy, r *policy.Rule) Rule {
 		cost:   CompileCosts(req, r),
 	}
 	out.always = out.match.IsEmpty() && len(out.exempt) == 0
+	if p.Usage != nil {
+		out.look = compileLook(&out, p.Usage.Path)
+	}
 	return out
 }
 
@@ -87,6 +93,7 @@ func anyHolds(list []Match, req *request.Request) bool {
 func (rs *Rules) Match(v *decide.Verdict) {
 	v.Begin()
 	rs.request.Begin()
+	v.IsLook = rs.looks.path != "" && rs.isLook()
 	if len(rs.exempt) > 0 { // a value that is too long here is counted at each rule
 		rs.request.TooLong = false
 		v.Exempt = anyHolds(rs.exempt, &rs.request)
@@ -94,6 +101,10 @@ func (rs *Rules) Match(v *decide.Verdict) {
 		if v.Exempt {
 			return
 		}
+	}
+	if v.IsLook {
+		rs.addNaming(v)
+		return
 	}
 	set := rs.index.Find(&rs.request)
 	if set == nil {

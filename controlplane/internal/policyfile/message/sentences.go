@@ -46,6 +46,9 @@ var sentences = map[policy.Code]string{
 	// The value may be the token itself: it is not repeated.
 	policy.BadTokenHash: `must be the SHA-256 of a token that is not empty, in quotes, 64 hexadecimal digits: ` +
 		`printf %s "$TOKEN" | sha256sum`,
+	policy.BadUsagePath: `{value} cannot be the path of usage: ` +
+		`write one that begins with "/" such as "/.well-known/ratelimit", without query, escapes and patterns`,
+	policy.ManagedUsagePath: `begins with {"1"}, where management answers: write another path`,
 	policy.TimeoutRange: "must be " + policy.FormatDuration(policy.MinTimeoutNs) + " to " +
 		policy.FormatDuration(policy.MaxTimeoutNs) + ", not {ns 1}",
 

@@ -19,6 +19,7 @@ var (
 		"limit":    `a limit such as "10/minute" or {requests: 10, per: 1m}`,
 		"key": "a part of a key such as {header: x-user-id}, {query: user}, " +
 			strings.Join(bareKeys[:len(bareKeys)-1], ", ") + " or " + bareKeys[len(bareKeys)-1],
+		"usage":  "an object such as {path: /.well-known/ratelimit}",
 		"block":  "an object such as {for: 1h, prolong: true}",
 		"settle": "an object such as {when: {status: [401]}}",
 		"price":  `an object such as {model: "*", input: 250000, output: 1000000}`,

@@ -1,0 +1,131 @@
+package lease
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// A client that asks for its own usage has a look at its keys, which is a Waiter without a verdict. The
+// service is asked how they stand, and grants nothing:
+//
+//	Look.Add          a key of each rule of scope cluster that the client is shown
+//	Client.WaitLook   asks with up to quota.MaxGroup keys each are queued; those of other looks at the same
+//	                  keys are joined
+//	Client.Flush      sends them in the message with all other asks, behind these
+//	Client.Receive    writes the standings into the look, which is ready once all its asks are over
+//	Look.Tell         hands them to the subject of the same key, for Source.Look
+//
+// A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
+// looked at already.
+
+// maxLooked is how many keys may be looked at at once. One look alone may have more.
+const maxLooked = 4096
+
+// Look is what a client is told of its keys at the service.
+type Look struct {
+	keys []lookedKey
+	left int // asks that have no result yet
+	told int // keys that Tell has passed
+}
+
+// lookedKey is one key, and how it stands.
+type lookedKey struct {
+	part
+	rule      *decide.Rule
+	standings []state.LeaseStanding // nil: not known
+}
+
+// lookOf is a part of an ask that a look waits for: its parts are the look's keys from there on.
+type lookOf struct {
+	waiter *Waiter
+	from   int
+}
+
+// Add adds the subject's key, unless its rule has scope proxy.
+func (l *Look) Add(s *decide.Subject) {
+	src, ok := s.Rule.Source.(partSource)
+	if !ok || s.Unlimited {
+		return
+	}
+	l.keys = append(l.keys, lookedKey{part: src.looked(s), rule: s.Rule})
+}
+
+// IsEmpty reports whether the service has nothing to tell.
+func (l *Look) IsEmpty() bool { return len(l.keys) == 0 }
+
+// Tell gives the subject what the service has said of its key. Call it for the subjects of Add in
+// their order.
+func (l *Look) Tell(s *decide.Subject) {
+	if l == nil || l.told == len(l.keys) || l.keys[l.told].rule != s.Rule {
+		return
+	}
+	k := &l.keys[l.told]
+	l.told++
+	s.Quota.Grant.Received, s.Quota.Grant.Standings = k.standings != nil, k.standings
+}
+
+// looked is what is asked for a look at the subject's key.
+func (src *clusterRule) looked(s *decide.Subject) part {
+	d := src.definition(s)
+	return part{definition: d, Wire: quota.Part{
+		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Inspect: true,
+	}}
+}
+
+// Look takes what the service has told the subject.
+func (src *clusterRule) Look(s *decide.Subject, wallNs int64) {
+	src.begin(s, wallNs)
+	if g := &s.Quota.Grant; g.Received {
+		src.noteStandings(s, g.Standings)
+	}
+}
+
+// WaitLook makes a request wait for what the service says of the look's keys. It returns false if
+// nobody is asked, because the service is silent, or too many requests or keys wait.
+func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
+	tooMany := c.looked > 0 && c.looked+len(l.keys) > maxLooked
+	if c.worker.Silent || c.worker.crowded || tooMany {
+		return false
+	}
+	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.TimeoutNs}
+	c.addWaiter(req)
+	c.looked += len(l.keys)
+	for from := 0; from < len(l.keys); from += quota.MaxGroup {
+		c.lookAt(req, from)
+	}
+	return true
+}
+
+// lookAt queues an ask for keys of the request's look, or joins the one that is queued for the same.
+func (c *Client) lookAt(req *Waiter, from int) {
+	keys := req.Look.keys[from:min(from+quota.MaxGroup, len(req.Look.keys))]
+	parts := make([]part, len(keys))
+	for i := range keys {
+		parts[i] = keys[i].part
+	}
+	a, _ := c.queuedAsk(parts)
+	a.looks = append(a.looks, lookOf{req, from})
+	req.Look.left++
+}
+
+// endLooks takes the result of an ask of looks.
+func (c *Client) endLooks(a *ask, result *quota.AskResult) {
+	for i := range a.parts {
+		g := newGrant(a, i, result, c.worker.clock.Monotonic())
+		if g.Failed {
+			continue
+		}
+		g.date(a.sentNs)
+		for _, of := range a.looks {
+			of.waiter.Look.keys[of.from+i].standings = g.standings
+		}
+	}
+	for _, of := range a.looks {
+		l := of.waiter.Look
+		l.left--
+		if l.left == 0 && !of.waiter.over {
+			c.ready = append(c.ready, of.waiter)
+		}
+	}
+}

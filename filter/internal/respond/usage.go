@@ -1,0 +1,61 @@
+package respond
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/fields"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
+)
+
+// AppendUsage appends how a rule stands for the subject's key, a result.RuleUsage. The client whose key it
+// is reads it, so it has nothing of the key, nor which override holds for it.
+func AppendUsage(b []byte, s *decide.Subject, now int64) []byte {
+	p := s.Rule.Policy
+	r := result.RuleUsage{Name: p.Name, HasBlock: p.Block != nil && !s.Unlimited}
+	if s.Known || s.Unlimited {
+		r.Windows = windowUsages(s, now)
+		blocked := fields.Seconds(s.BlockedNs(now))
+		r.Blocked = &blocked
+	}
+	return r.Append(b)
+}
+
+// windowUsages are the limits that the rule has for the subject's key.
+func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
+	list := []result.WindowUsage{}
+	if s.Unlimited {
+		return list
+	}
+	all := Windows(s, now)
+	for i := range all {
+		w := &all[i]
+		if w.Unlimited {
+			continue
+		}
+		u := result.WindowUsage{
+			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: s.Held(),
+			Remaining: *w.Remaining, Reset: fields.Seconds(w.ResetNs),
+		}
+		if s.Rule.Policy.Scope == policy.ScopeCluster {
+			takeStanding(&u, s, i)
+		}
+		if w.Requests != nil {
+			u.Requests = *w.Requests
+		}
+		list = append(list, u)
+	}
+	return list
+}
+
+// takeStanding takes what the quota service has said of limit i. Subject.Window has it too, but makes a usage
+// of it, which may be a unit off.
+func takeStanding(u *result.WindowUsage, s *decide.Subject, i int) {
+	st := &s.Quota.Standings[s.Rule.Subjects.Order[i]]
+	u.Used = st.Used
+	u.Remaining = u.Limit - min(u.Limit, st.Used)
+	if w := &s.Limits.Windows[s.Rule.Subjects.Order[i]]; w.Algorithm != limit.Concurrency {
+		u.Remaining -= min(u.Remaining, u.Held)
+		u.Reset = fields.Seconds(st.ResetNs - s.Quota.NowNs)
+	}
+}

@@ -1,0 +1,104 @@
+package state
+
+// A look reads what a key has counted, and leaves no trace: it writes nothing into shared data, registers
+// no table and tells nobody that this worker runs.
+//
+//	PrepareLooks    for tables that this worker has not registered: what the directory has of them
+//	Look            of one key; Usage, Held and BlockEnd then tell as after Read
+
+// PrepareLooks finds the entries of all tables that are not registered, as they would be if they were
+// registered now. Call it before Look, in the same callback. It reads the directory, and works out the
+// entries again only if that has changed.
+func (ts *Tables) PrepareLooks(now int64) Status {
+	var closed []*Table
+	for _, table := range ts.tables {
+		if !table.open {
+			closed = append(closed, table)
+		}
+	}
+	if len(closed) == 0 {
+		return OK
+	}
+	if status := ts.findSeed(); status != OK {
+		return status
+	}
+	value, cas, status := ts.store.Get(directoryKey)
+	var d directory
+	switch {
+	case status == NotFound: // no table is registered
+		cas = 0
+	case status != OK:
+		return Failed
+	case cas == ts.lookedCAS:
+		return OK
+	default:
+		stored, ok := readDirectory(value)
+		if !ok {
+			return Failed
+		}
+		d = stored
+	}
+	done := ts.registerIn(&d, closed, max(now, ts.store.Now()))
+	for i, table := range closed {
+		table.looked = &done.entries[i]
+	}
+	ts.lookedCAS = cas
+	return OK
+}
+
+// findSeed is loadSeed without making a seed: where there is none, no key has a record.
+func (ts *Tables) findSeed() Status {
+	if ts.seeded {
+		return OK
+	}
+	switch value, _, status := ts.store.Get(seedKey); status {
+	case OK:
+		return ts.takeSeed(value)
+	case NotFound:
+		return OK
+	default:
+		return Failed
+	}
+}
+
+// Look is Read without a trace. It fails if another worker has changed the table's windows, and this
+// one has not found out: it does so at the next hit or heartbeat.
+func (t *Table) Look(e *Entry, key Key, now int64) Status {
+	if !t.open {
+		if t.looked == nil {
+			return Failed
+		}
+		t.adoptUnregistered(t.looked)
+	}
+	e.hash = t.hash(key.Bytes)
+	if t.loadPage(e) != OK {
+		return Failed
+	}
+	if t.layout.holds {
+		e.heldNs = t.parent.lookHeldNow()
+	}
+	t.readKey(e, &key, now)
+	return OK
+}
+
+// adoptUnregistered adopts an entry only to know where the pages are and what they have: the table stays
+// unregistered.
+func (t *Table) adoptUnregistered(e *tableEntry) {
+	if t.borrows != e {
+		t.adopt(e)
+		t.open = false
+		t.borrows = e
+	}
+}
+
+// lookHeldNow is HeldNow without a trace.
+func (ts *Tables) lookHeldNow() int64 {
+	now, stoodNs := ts.store.Monotonic(), ts.stoodNs
+	if now-ts.heldReadNs >= readEveryNs {
+		value, _, status := ts.store.Get(heldClockKey)
+		if _, stood, ok := readHeldClock(value, now); ok && status == OK {
+			stoodNs = stood
+		}
+	}
+	return heldSinceNs + now - stoodNs
+}

@@ -1,0 +1,119 @@
+package state
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// copyOf is another store with the same values.
+func copyOf(m *memory) *memory {
+	c := newMemory()
+	c.cas, c.monotonicNs = m.cas, m.monotonicNs
+	for key, s := range m.values {
+		c.values[key] = &stored{append([]byte(nil), s.value...), s.cas}
+	}
+	return c
+}
+
+// TestALookIsAReadWithoutATrace: in random histories with evictions, refunds, holds, clock steps and changes of
+// the configuration, a worker finds by Look what it finds by Read, and the store stays as it is. So does a
+// worker that has registered nothing, for which another one reads in a copy of the store.
+func TestALookIsAReadWithoutATrace(t *testing.T) {
+	const histories = 150
+	looks, unregistered := 0, 0
+	for seed := range uint64(histories) {
+		dice := rand.New(rand.NewPCG(seed, 3))
+		r := newRun(seed, seed%2 == 0, seed%3 == 0)
+		for step := 0; step < runSteps && r.found == "" && !r.unjudged; step++ {
+			r.disturb()
+			r.finish(4)
+			r.advance(r.any())
+			r.observe()
+			w := r.any()
+			known := w
+			if dice.IntN(2) == 0 { // a worker that has just begun
+				w = r.worker(known.variant, known.offset)
+				unregistered++
+			}
+			at := runWorker{key: numbered(dice.IntN(r.keys)), variant: w.variant, said: dice.Uint32N(mostLimit)}
+			at.keyIndex = int(at.key[3])
+			key, now := r.keyOf(&at), r.tell(w)
+			before := copyOf(r.store)
+
+			var looked, read Entry
+			require.Equal(t, OK, w.tables.PrepareLooks(now))
+			status := w.table.Look(&looked, key, now)
+			require.Equal(t, before.values, r.store.values, "seed %d", seed)
+			if status != OK { // another worker has changed the windows: this one finds out by a hit
+				require.True(t, r.changes && w == known, "seed %d", seed)
+				continue
+			}
+			reader := w
+			if w != known {
+				other := &run{store: before, variant: r.variant}
+				reader = other.worker(w.variant, w.offset)
+				reader.view.now, reader.view.mono = now, r.mono
+			}
+			require.Equal(t, OK, reader.table.Read(&read, key, now))
+			require.Equal(t, standing(reader.table, &read), standing(w.table, &looked), "seed %d step %d", seed, step)
+			looks++
+		}
+	}
+	t.Logf("%d looks, %d of them by workers that had registered nothing", looks, unregistered)
+}
+
+// standing is all that a look or a read tells of a key.
+func standing(t *Table, e *Entry) (text string) {
+	text = fmt.Sprint(e.Now, " held ", t.Held(e), " blocked ", t.BlockEnd(e), " floor ", e.FromFloor)
+	for i := range t.def.Windows {
+		w, u := &t.def.Windows[i], t.Usage(e, i)
+		text += fmt.Sprint(" ", w.Count(u, e.Now), "/", w.Reset(u, e.Now))
+	}
+	return text
+}
+
+// A look where nobody has counted anything makes neither a seed nor a directory, and reads the directory
+// of many tables once.
+func TestALookBeforeTheFirstHit(t *testing.T) {
+	store := &view{memory: newMemory()}
+	var defs []Definition
+	for i := range 100 {
+		defs = append(defs, definition(fmt.Sprint("x", i), 9, aligned(5, second, 0)))
+	}
+	tables := NewTables(store, seeded(1), 1, 1)
+	for _, def := range defs {
+		tables.Table(def)
+	}
+	var e Entry
+	lookAtAll := func() (sum uint32) {
+		require.Equal(t, OK, tables.PrepareLooks(second))
+		for _, def := range defs {
+			table := tables.Table(def)
+			require.Equal(t, OK, table.Look(&e, keyed(table, []byte("k")), second))
+			sum += table.Usage(&e, 0).Used
+		}
+		return sum
+	}
+	require.Zero(t, lookAtAll())
+	require.Empty(t, store.values)
+	require.False(t, tables.Table(defs[0]).Used())
+
+	worker := NewTables(&view{memory: store.memory}, seeded(2), 1, 1)
+	for i := range 60 {
+		require.True(t, hit(t, worker.Table(defs[i]), []byte("k"), second, 1))
+	}
+	before := copyOf(store.memory)
+	require.EqualValues(t, 60, lookAtAll())
+	require.EqualValues(t, 60, lookAtAll())
+	for i := range 100 {
+		hit(t, worker.Table(defs[i]), []byte("k"), second, 1)
+	}
+	require.EqualValues(t, 160, lookAtAll(), "a changed directory is read again")
+	require.NotEqual(t, before.values, store.values)
+
+	require.True(t, hit(t, tables.Table(defs[0]), []byte("k"), second, 1), "this worker registers the table now")
+	require.EqualValues(t, 161, lookAtAll())
+}
