@@ -32,7 +32,8 @@ type Footprint struct {
 	ScanBytes uint64 `json:"scan_bytes,omitempty"`
 	// StatedBytes is the most that a worker keeps of what it reports to the quota service.
 	StatedBytes uint64 `json:"stated_bytes,omitempty"`
-	// DenialBytes is what the keys denied most take in each worker, once all rules deny.
+	// DenialBytes is what the keys denied most take in each worker, once all rules deny. A worker whose heap
+	// is nearly full grows by more for them, because its memory doubles, and most others do not grow.
 	DenialBytes uint64 `json:"denial_bytes,omitempty"`
 }
 
