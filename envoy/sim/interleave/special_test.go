@@ -1,6 +1,9 @@
 package interleave_test
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+)
 
 // special returns scenarios that do not vary by algorithm.
 func special() []scenario {
@@ -90,31 +93,36 @@ func refunds() []scenario {
 	}
 }
 
-// blocks returns scenarios in which a denial blocks a user's key.
+// blocks returns scenarios in which a denial blocks a user's key. All clocks are alike and stand still:
+// else the time of all executions adds up in the clock of what is held.
 func blocks() []scenario {
-	user := `{"name":"user","key":[{"header":"x-user"}],"missing_key":"skip","capacity":4,"block":"1h","limits":[` +
-		window("fixed_window", 1) + `]`
-	tenant := "," + rule("tenant", window("fixed_window", 1))
-	thenHit := append(slices.Clone(userA), hit(now+6*ms, "a", ""))
-	// Users and a tenant race for their last units. If the tenant's is gone, that is no denial of the user.
-	race := scenario{
-		scripts:  [][]step{{hit(now, "a", "t")}, {hit(now+ms, "", "t")}, {hit(now-ms, "a", "s")}},
-		observed: thenHit, seesRefunds: true,
-		judge: func(o *outcome) error {
-			admitted := o.passed(0) + o.passed(2)
-			passesThen := map[bool]string{false: "429", true: "200"}[admitted == 0]
-			return expect(admitted <= 1 && o.value(0) == admitted && o.observed[1] == passesThen,
-				"%d are admitted, %v are counted and then answered", admitted, o.observed)
-		},
+	block := func(name, settle string) string {
+		return fmt.Sprintf(`{"name":%q,"key":[{"header":"x-%s"}],"missing_key":"skip","capacity":4,"block":"1h"%s,`+
+			`"limits":[%s]}`, name, name, settle, window("fixed_window", 1))
 	}
-	spends, holds := race, race
-	spends.name, spends.policy = "a block and a refund", user+"}"+tenant
-	holds.name, holds.policy = "a block and a refund of what is held", user+`,"settle":{}}`+tenant
+	const settles = `,"settle":{}`
+	thenHit := append(counters(now, [2]string{"user", "a"}), hit(now, "a", ""))
+	// Users and a tenant race for their last units. If the tenant's is gone, that is no denial of the user.
+	race := func(name, policy string) scenario {
+		return scenario{
+			name: name, policy: policy, observed: thenHit, seesRefunds: true,
+			scripts: [][]step{{hit(now, "a", "t")}, {hit(now, "", "t")}, {hit(now, "a", "s")}},
+			judge: func(o *outcome) error {
+				admitted := o.passed(0) + o.passed(2)
+				passesThen := map[bool]string{false: "429", true: "200"}[admitted == 0]
+				return expect(admitted <= 1 && o.value(0) == admitted && o.observed[1] == passesThen,
+					"%d are admitted, %v are counted and then answered", admitted, o.observed)
+			},
+		}
+	}
 	return []scenario{
-		spends, holds,
+		race("a block and a refund", block("user", "")+","+rule("tenant", window("fixed_window", 1))),
+		race("a block and a refund of what is held", block("user", settles)+","+rule("tenant", window("fixed_window", 1))),
+		race("two blocks, of which one holds", block("user", "")+","+block("tenant", settles)),
+		race("two blocks that hold", block("user", settles)+","+block("tenant", settles)),
 		{
-			name: "a block and a reset", policy: user + "}", observed: thenHit, setUp: []step{hit(base, "a", "")},
-			scripts: [][]step{{hit(now, "a", "")}, {operate(now, "reset", of("user", "a"))}, {hit(now-ms, "a", "")}},
+			name: "a block and a reset", policy: block("user", ""), observed: thenHit, setUp: []step{hit(base, "a", "")},
+			scripts: [][]step{{hit(now, "a", "")}, {operate(now, "reset", of("user", "a"))}, {hit(now, "a", "")}},
 		},
 	}
 }
