@@ -261,6 +261,15 @@ const (
 // Decide decides what a part is granted: the units that wait, as far as they are left, and ahead of
 // need at most a quarter of the rest. It counts nothing. If the cost does not fit with a lease and
 // fits without one, the units are granted without a lease.
+//
+// For example, 3 units of a limit of 1000 a minute are asked for, and 600 ahead, 40 s before the
+// minute ends:
+//
+//	left  granted                   may be spent
+//	400   3 + 397/4 = 102           for 10 s, less SlackNs
+//	200   3 + 197/4 = 52            for 100 ms, less SlackNs, because less than a quarter is left
+//	15    3, because 15 are few     for 100 ms, less SlackNs
+//	2     2, or none if the first request costs 3
 func (s *State) Decide(lease uint32, p *Part) (d Decision, units uint32, t Terms) {
 	t = s.Terms(lease)
 	if t.AgainNs != 0 {

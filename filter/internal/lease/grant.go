@@ -325,7 +325,7 @@ func (g *grant) note(l *state.Lease, now int64) {
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
-	l.Rate.Spend(now, src.refill.rateNs, g.given)
+	l.Rate.Spend(now, src.refill.rateNs, g.given) // as takeLease does for what it takes
 	switch {
 	case g.remembersBlock():
 		g.noteDenial(l, now, 0, g.blockNs-now)
