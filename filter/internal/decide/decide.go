@@ -142,7 +142,12 @@ func (v *Verdict) check(now int64) (denied bool) {
 			}
 			s.CountedBefore = v.countedBefore(i)
 			s.check(now)
-			asking = s.joinAsk(asking, now)
+			if s.Outcome == Pending && asking == quota.MaxGroup {
+				s.become(Contended, now) // an ask is granted as a whole: what has no room in it cannot ask apart
+			}
+			if s.Outcome == Pending {
+				asking++
+			}
 			denied = denied || !s.Allowed && !shadow
 		}
 		if denied {
@@ -233,19 +238,6 @@ func (v *Verdict) countedBefore(i int) (units uint32) {
 func (s *Subject) sharesRecord(other *Subject) bool {
 	return other.Rule.Counted == s.Rule.Counted && !other.Unlimited && !s.Unlimited && s.Cost > 0 &&
 		slices.Equal(other.Key.Bytes, s.Key.Bytes)
-}
-
-// joinAsk makes a pending subject one of those that ask together, and returns how many these
-// are. An ask is granted as a whole, so what has no room in it cannot ask apart.
-func (s *Subject) joinAsk(asking int, now int64) int {
-	if s.Outcome != Pending {
-		return asking
-	}
-	if asking == quota.MaxGroup {
-		s.become(Contended, now)
-		return asking
-	}
-	return asking + 1
 }
 
 // conclude makes the verdict out of the subjects.

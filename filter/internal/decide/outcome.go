@@ -20,7 +20,7 @@ type Outcome uint8
 //	Failed      Source.Check, Source.Take                 by on_error
 //	Contended   Source.Check: too many requests wait      by on_contention
 //	            Subject.take: retries ran out             by on_contention
-//	            joinAsk: one part too many in an ask      by on_contention
+//	            Verdict.check: too many subjects ask      by on_contention
 //	            passOvertaken: for a shadow rule          no
 //	Silent      Source.Check                              by on_unavailable
 //	Starting    Source.Check                              by on_unavailable

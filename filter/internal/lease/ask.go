@@ -72,7 +72,6 @@ func (p *part) countsDenied() bool { return p.definition.CountsDenials() }
 
 // partSource is a source of a rule of scope cluster.
 type partSource interface {
-	decide.Source
 	// partOf is what is asked for a cost of the subject's key.
 	partOf(s *decide.Subject, cost uint32) part
 	// looked is what is asked for a look at the subject's key.
