@@ -187,7 +187,8 @@ func appendPart(b []byte, p *Part) []byte {
 	b = wire.AppendUint(b, 11, p.Known)
 	b = wire.AppendUint(b, 12, p.Since)
 	b = wire.AppendUint(b, 13, p.Number)
-	return wire.AppendFixed64(b, 14, p.Worker)
+	b = wire.AppendFixed64(b, 14, p.Worker)
+	return wire.AppendBool(b, 15, p.NoBlock)
 }
 
 func decodePart(p *Part, b []byte) error {
@@ -224,6 +225,8 @@ func decodePart(p *Part, b []byte) error {
 			p.Number = r.Uint64()
 		case 14:
 			p.Worker = r.Fixed64()
+		case 15:
+			p.NoBlock = r.Bool()
 		}
 	}
 	if !hasKey {

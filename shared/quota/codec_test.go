@@ -31,7 +31,7 @@ var goldenAsks = Asks{
 	Asks: []Ask{{ID: 300, Parts: []Part{
 		{
 			Definition: 1, Key: [16]byte([]byte("0123456789abcdef")), Cost: 3, Waiting: 4, Ahead: 5, Spent: 6,
-			Inspect: true, Shadow: true,
+			Inspect: true, Shadow: true, NoBlock: true,
 			Report: Report{Held: 9, Charged: 10, Known: 1<<64 - 1, Since: 12, Number: 13, Worker: 14},
 		},
 		{Key: [16]byte([]byte("0123456789abcdef"))},
@@ -58,9 +58,9 @@ var goldenAsksBytes = bytesOf(
 	"\x1a\x02\x08\x07",         // definitions.windows: algorithm
 	"\x20\xff\xff\xff\xff\x0f", // definitions.lease
 	"\x28\x01",                 // definitions.count_denied
-	"\x22\x55",                 // asks: 85 bytes
+	"\x22\x57",                 // asks: 87 bytes
 	"\x08\xac\x02",             // asks.id
-	"\x12\x3c",                 // asks.parts: 60 bytes
+	"\x12\x3e",                 // asks.parts: 62 bytes
 	"\x08\x01",                 // asks.parts.definition
 	key16,                      // asks.parts.key
 	"\x18\x03",                 // asks.parts.cost
@@ -75,6 +75,7 @@ var goldenAsksBytes = bytesOf(
 	"\x60\x0c",                             // asks.parts.since
 	"\x68\x0d",                             // asks.parts.number
 	"\x71\x0e\x00\x00\x00\x00\x00\x00\x00", // asks.parts.worker
+	"\x78\x01",                             // asks.parts.no_block
 	"\x12\x12", key16,                      // asks.parts: key
 	"\x2a\x08",                 // returns: 8 bytes
 	"\x08\x01",                 // returns.grant

@@ -428,6 +428,16 @@ func TestReportsSaturate(t *testing.T) {
 	require.True(t, a.Changed())
 }
 
+// TestABlockBoundsNoHold: its limit is none of units. A store that has lost its state believes what a worker holds.
+func TestABlockBoundsNoHold(t *testing.T) {
+	hold := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
+	s := at(base, 0, fixed(5, second), limit.NewBlock(second, false))
+	s.Holders = &Holders{}
+	_, err := s.Note(&Part{Report: Report{Worker: 1, Since: 1, Number: 1, Held: 4}}, hold)
+	require.NoError(t, err)
+	require.EqualValues(t, 4, s.Holders.Held())
+}
+
 // TestHolderOfNothingIsNoted: no older report counts after it. A denial leaves no holder.
 func TestHolderOfNothingIsNoted(t *testing.T) {
 	hold := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}

@@ -128,6 +128,7 @@ type Part struct {
 	Spent   uint32
 	Inspect bool // grant nothing, only say how the key stands
 	Shadow  bool // whether this part is denied does not matter to the other parts
+	NoBlock bool // a denial begins no block and prolongs none
 	Report       // of a definition that holds: what the worker holds and has charged
 }
 

@@ -48,8 +48,12 @@ func TestBlock(t *testing.T) {
 	b.clock.advance(1)
 	require.Equal(t, quota.Granted, q.ask(want(3)).Outcome)
 
+	shadow.NoBlock = true
+	require.True(t, p.ask(shadow).Grants[0].Denied)
+	require.Zero(t, p.ask(inspect).Grants[0].Windows[1].Used, "it is a trial beside a rule that enforces")
+	shadow.NoBlock = false
 	require.Equal(t, quota.Granted, p.ask(shadow).Outcome)
-	require.Equal(t, quota.Denied, q.ask(want(1)).Outcome, "what is denied in shadow blocks too")
+	require.EqualValues(t, hour, p.ask(inspect).Grants[0].Windows[1].ResetNs, "what is denied in shadow blocks too")
 }
 
 // TestABlockThatEachDenialProlongs begins anew, but not by what costs nothing, or is in shadow beside a denied part.

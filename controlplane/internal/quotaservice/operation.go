@@ -210,7 +210,7 @@ func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 }
 
 // mayKeepDenial reports whether the definition has something to keep of a denied ask.
-func (o *operation) mayKeepDenial() bool { return o.CountDenied || o.blocks }
+func (o *operation) mayKeepDenial() bool { return o.CountDenied || o.blocks && !o.part.NoBlock }
 
 // keepDenial keeps of a denied ask what its definition says: what waits for it counts, and the windows' denial
 // begins the key's block or prolongs it. It reports whether that changed something. The wait is from
@@ -220,7 +220,7 @@ func (o *operation) keepDenial(s *quota.State) (changed bool) {
 	if cost == 0 {
 		return false
 	}
-	if s.Left(quota.Unleased) < cost { // not only what is held leaves no room
+	if !o.part.NoBlock && s.Left(quota.Unleased) < cost { // not only what is held leaves no room
 		changed = s.Deny()
 	}
 	if o.CountDenied {

@@ -67,12 +67,16 @@ func (s *Subject) LackKey() {
 // keys that were never denied would keep a page blocked for good.
 func (s *Subject) BeginsBlock() bool {
 	block := s.Rule.Policy.Block
-	if block == nil || s.Shadow && s.Rule.blocksOthers {
+	if block == nil || s.BlocksNobody() {
 		return false
 	}
 	prolongs := block.Prolong && (s.Rule.CountsDenied || s.Record.HasRecord())
 	return s.found == Denied || s.found == Blocked && prolongs
 }
+
+// BlocksNobody reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
+// mode and the block would be one of a rule that enforces.
+func (s *Subject) BlocksNobody() bool { return s.Shadow && s.Rule.blocksOthers }
 
 // Units are the subject's cost and what is counted before it; a cost of 0 needs neither.
 func (s *Subject) Units() uint32 {

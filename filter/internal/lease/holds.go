@@ -90,7 +90,7 @@ func (src *HoldSource) partOf(s *decide.Subject, cost uint32) part {
 	d := src.definition(s)
 	acc := src.worker.accounts.open(d, src.keyOf(s), src.worker.clock.Monotonic())
 	return part{definition: d, account: acc, Wire: quota.Part{
-		Definition: d.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow,
+		Definition: d.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
 }
 

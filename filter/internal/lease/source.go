@@ -172,7 +172,7 @@ func (src *Source) partOf(s *decide.Subject, cost uint32) part {
 	e, d := s.Quota.Lease, src.definition(s)
 	p := part{definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
-		Spent: e.Uncharged, Shadow: s.Shadow,
+		Spent: e.Uncharged, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
 	if src.keeps {
 		p.Wire.Ahead = src.refill.ahead(e)

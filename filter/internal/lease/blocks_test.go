@@ -1,0 +1,239 @@
+package lease_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// blockTry is what a request comes to with a rule that blocks.
+type blockTry struct {
+	reason    string // of a denial
+	waitNs    int64  // as Retry-After has it
+	blockedNs int64  // as RateLimit has it
+	asked     bool   // the service
+}
+
+// blocking is a worker with rules that block.
+type blocking struct {
+	*holding
+	rules map[string]*decide.Rule
+}
+
+func newBlocking(t *testing.T, rules string) (*blocking, *service) {
+	h, s := holdingPair(t, rules)
+	b := &blocking{h, map[string]*decide.Rule{}}
+	decided := h.onDecided
+	h.onDecided = func(context uint32, v *decide.Verdict) {
+		for _, of := range v.Subjects {
+			b.rules[of.Rule.Policy.Name] = of.Rule
+		}
+		decided(context, v)
+	}
+	return b, s
+}
+
+// begun is how many blocks the worker has counted.
+func (b *blocking) begun() (n int) {
+	for _, r := range b.rules {
+		n += int(r.Metrics.Blocks)
+	}
+	return n
+}
+
+// tries returns what has requests tried one after the other. Each one that is allowed is charged 1 at once.
+func tries(t *testing.T, rules string) (h *blocking, s *service, try func(user string) blockTry) {
+	h, s = newBlocking(t, rules)
+	var got blockTry
+	decided := h.onDecided
+	h.onDecided = func(context uint32, v *decide.Verdict) {
+		of := v.Subjects[0]
+		got = blockTry{reason: of.Reason(), waitNs: v.RetryNs, blockedNs: of.BlockedNs(h.proxy.Clock)}
+		decided(context, v)
+	}
+	return h, s, func(user string) blockTry {
+		asked := s.asked
+		id := h.request(user)
+		h.exchange(s)
+		require.Contains(t, h.verdicts, id)
+		got.asked = s.asked > asked
+		h.answer(id, 1)
+		h.exchange(s)
+		return got
+	}
+}
+
+const blockedUser = byUser + `,"on_unavailable":"deny","limits":["3/1m"],"cost":{"header":"v","min":0,"max":9}`
+
+// blockRules are the ways in which requests of a blocked key ask.
+var blockRules = map[string]string{
+	"for units to spend": `{"name":"r",` + blockedUser + `,"block":"1h"}`,
+	"for units to hold":  `{"name":"r",` + blockedUser + `,"block":"1h","settle":{},"hold":"80s"}`,
+}
+
+// TestAWorkerRemembersABlock for a second at most, and never for longer than it lasts.
+func TestAWorkerRemembersABlock(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			h, _, try := tries(t, rule)
+			for range 3 {
+				require.Empty(t, try("a 1").reason)
+			}
+			require.Equal(t, blockTry{"limit", hour, hour, true}, try("a 1"))
+			require.Equal(t, 1, h.begun())
+			h.proxy.Clock += 300 * ms
+			rest := hour - 300*ms
+			for _, cost := range []string{"1", "9", "0"} {
+				got := try("a " + cost)
+				got.waitNs = rest // a cost above the limit never passes
+				require.Equal(t, blockTry{"blocked", rest, rest, false}, got, "cost %s", cost)
+			}
+			h.proxy.Clock += 700 * ms
+			rest -= 700 * ms
+			require.Equal(t, blockTry{"blocked", rest, rest, true}, try("a 0"), "whatever it costs")
+			require.Empty(t, try("b 0").reason)
+
+			h.proxy.Clock += rest - 100*ms
+			require.Equal(t, blockTry{"blocked", 100 * ms, 100 * ms, true}, try("a 1"))
+			h.proxy.Clock += 100 * ms
+			require.Equal(t, blockTry{asked: true}, try("a 1"))
+			require.Equal(t, 1, h.begun())
+		})
+	}
+}
+
+// TestAWorkerForgetsABlockThatHasEnded: also if the key's windows still deny it, which begins another one.
+func TestAWorkerForgetsABlockThatHasEnded(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			h, _, try := tries(t, strings.Replace(rule, "3/1m", "3/1d", 1))
+			for range 4 {
+				try("a 1")
+			}
+			h.proxy.Clock += hour - 100*ms
+			require.Equal(t, "blocked", try("a 1").reason)
+			h.proxy.Clock += 100 * ms
+			got := try("a 1")
+			require.Equal(t, []any{"limit", hour, true}, []any{got.reason, got.blockedNs, got.asked})
+			require.Equal(t, 2, h.begun())
+		})
+	}
+}
+
+// TestABlockOfAnotherPolicy lasts as long as that one said, also for a worker whose blocks are shorter.
+func TestABlockOfAnotherPolicy(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			h, s, try := tries(t, rule)
+			for range 4 {
+				try("a 1")
+			}
+			other := newHolding(t, h.proxy, strings.Replace(rule, `"1h"`, `"5s"`, 1), 2)
+			left := int64(0)
+			other.onDecided = func(_ uint32, v *decide.Verdict) { left = v.Subjects[0].BlockedNs(h.proxy.Clock) }
+			other.request("a 1")
+			other.exchange(s)
+			require.Equal(t, hour, left)
+		})
+	}
+}
+
+// TestEachDenialThatProlongsABlockAsks: so does each one that counts.
+func TestEachDenialThatProlongsABlockAsks(t *testing.T) {
+	counted := strings.Replace(blockRules["for units to spend"], `"block"`, `"count_denied":true,"block"`, 1)
+	for name, rule := range map[string]string{
+		"prolonged": strings.Replace(blockRules["for units to spend"], `"1h"`, `{"for":"1h","prolong":true}`, 1),
+		"held":      strings.Replace(blockRules["for units to hold"], `"1h"`, `{"for":"1h","prolong":true}`, 1),
+		"counted":   counted,
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, s, try := tries(t, rule)
+			for range 4 {
+				try("a 1")
+			}
+			h.proxy.Clock += 300 * ms
+			got := try("a 1")
+			require.Equal(t, "blocked", got.reason)
+			require.True(t, got.asked)
+			require.Equal(t, name == "counted", got.blockedNs == hour-300*ms)
+			if name == "counted" {
+				require.EqualValues(t, 5, s.used(), "at most a limit for each denial: 3 and 2")
+			}
+		})
+	}
+}
+
+// TestABlockBesideRequestsThatWait: of several requests of one ask that is denied, one begins the block.
+func TestABlockBesideRequestsThatWait(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			h, s, try := tries(t, rule)
+			for range 3 {
+				try("a 1")
+			}
+			reasons := map[string]int{}
+			decided := h.onDecided
+			h.onDecided = func(context uint32, v *decide.Verdict) {
+				reasons[v.Subjects[0].Reason()]++
+				decided(context, v)
+			}
+			for range 5 {
+				h.request("a 1")
+			}
+			h.exchange(s)
+			require.Equal(t, map[string]int{"limit": 1, "blocked": 4}, reasons)
+			require.Equal(t, 1, h.begun())
+		})
+	}
+}
+
+// TestABlockWhileTheServiceIsSilent: the proxy blocks by its own share, and the service hears only of what was admitted.
+func TestABlockWhileTheServiceIsSilent(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			h, s, try := tries(t, strings.Replace(rule, `"deny"`, `"local"`, 1))
+			h.engine.Leases.Silent, h.down = true, true
+			require.Equal(t, blockTry{}, try("a 1"))
+			require.Equal(t, blockTry{"limit", limit.Never, hour, false}, try("a 9"))
+			require.Equal(t, 1, h.begun())
+			h.proxy.Clock += minute
+			require.Equal(t, blockTry{"blocked", hour - minute, hour - minute, false}, try("a 1"))
+			h.engine.Leases.Silent, h.down = false, false
+			h.proxy.Clock += second
+			h.tick()
+			h.exchange(s)
+			require.Empty(t, try("a 1").reason, "the block is the proxy's own")
+			h.tick()
+			h.exchange(s)
+			require.EqualValues(t, 2, s.used(), "the denied ones are not charged")
+		})
+	}
+}
+
+// TestATrialBlocksNobody: a rule in shadow mode that shares its counter with one that enforces.
+func TestATrialBlocksNobody(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			counter := strings.Replace(rule, `"name":"r"`, `"name":"trial","mode":"shadow","counter":"c"`, 1)
+			counter = strings.Replace(counter, `"3/1m"`, `"1/1m"`, 1)
+			rules := counter + "," + strings.Replace(rule, `"name":"r"`, `"name":"enforces","counter":"c"`, 1)
+			h, s := newBlocking(t, rules)
+			allowed := 0
+			for range 3 {
+				id := h.request("a 1")
+				h.exchange(s)
+				if h.verdicts[id] {
+					allowed++
+				}
+				h.answer(id, 1)
+				h.exchange(s)
+			}
+			require.Greater(t, allowed, 0)
+			require.Zero(t, h.begun())
+		})
+	}
+}
