@@ -75,6 +75,25 @@ func TestABlockThatEachDenialProlongs(t *testing.T) {
 	require.Equal(t, int64(hour), p.ask(want(1)).Grants[0].WaitNs)
 }
 
+// TestAUnitThatGoesBackBlocksNobody: another part of its ask is denied. In between, another request finds the unit.
+func TestAUnitThatGoesBackBlocksNobody(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseOff, fixed(1, minute), limit.NewBlock(hour, false))
+	p, q := b.proxy(b.service, d, define(2, quota.LeaseOff, fixed(1, minute))), b.proxy(b.another(0), d)
+	p.ask(quota.Part{Definition: 2, Cost: 1})
+	swaps, other := 0, quota.Outcome(0)
+	b.store.bend = func([]Swap, func(int, Result)) bool {
+		if swaps++; swaps == 2 {
+			other = q.ask(want(1)).Outcome
+		}
+		return false
+	}
+	a := p.ask(want(1), quota.Part{Definition: 2, Cost: 1})
+	require.Equal(t, quota.Denied, a.Outcome)
+	require.True(t, a.Grants[1].Denied)
+	require.Equal(t, quota.Granted, other)
+}
+
 // TestWhatIsHeldBlocksNobody: neither what the rule's own requests hold, nor what those of another policy do.
 func TestWhatIsHeldBlocksNobody(t *testing.T) {
 	b := old(t)

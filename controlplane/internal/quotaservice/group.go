@@ -30,15 +30,16 @@ type group struct {
 
 // phase is how far a group has come. After its last phase it is answered:
 //
-//	deciding ─ granted ─▶ counting ─ the stream has closed ─▶ undoing ─▶ answer
-//	         │                     └ it is open ───────────────────────▶ answer
-//	         └ not granted ──────────────────────────────────▶ undoing ─▶ answer
+//	deciding ─▶ decidingLast ─ granted ─▶ counting ─ the stream has closed ─▶ undoing ─▶ answer
+//	                         │                     └ it is open ───────────────────────▶ answer
+//	                         └ not granted ──────────────────────────────────▶ undoing ─▶ answer
 type phase uint8
 
 const (
-	deciding phase = iota // each key decides its operation: Hit
-	counting              // the ask is granted, and the denials of its parts in shadow are kept: keepDenial
-	undoing               // the ask is not granted, and what some parts were granted is uncounted: undo
+	deciding     phase = iota // each key decides its operation: Hit
+	decidingLast              // so do those that may begin a block: see operation.takesLast
+	counting                  // the ask is granted, and the denials of its parts in shadow are kept: keepDenial
+	undoing                   // the ask is not granted, and what some parts were granted is uncounted: undo
 )
 
 // begin makes an operation of each part.
@@ -55,7 +56,30 @@ func (g *group) begin(parts []quota.Part) {
 		g.operations[i] = d.operation(Hit, st.hasher, st.domain.name, p.Key, g)
 		g.operations[i].part = *p
 	}
-	g.left = len(g.operations)
+}
+
+// startFirst starts the operations that decide, but for those that do so last.
+func (g *group) startFirst() {
+	for i := range g.operations {
+		if o := &g.operations[i]; !o.takesLast() {
+			g.start(o)
+		}
+	}
+	if g.left == 0 {
+		g.startLast()
+	}
+}
+
+// startLast starts the other ones. If a part is denied already they take nothing.
+func (g *group) startLast() {
+	g.phase = decidingLast
+	isLost := g.conclude() != quota.Granted
+	for i := range g.operations {
+		if o := &g.operations[i]; o.takesLast() {
+			o.isLost = isLost
+			g.start(o)
+		}
+	}
 }
 
 // operationDone is called for each operation that is done. After the last one of a phase the next
@@ -68,8 +92,14 @@ func (g *group) operationDone(o *operation) {
 	if g.left > 0 {
 		return
 	}
+	if g.phase == deciding {
+		g.startLast()
+		if g.left > 0 {
+			return
+		}
+	}
 	switch g.phase {
-	case deciding:
+	case decidingLast:
 		g.result = g.conclude()
 		if g.result == quota.Granted {
 			g.countShadow()
@@ -81,7 +111,7 @@ func (g *group) operationDone(o *operation) {
 			g.result = quota.Unavailable
 			g.undo()
 		}
-	case undoing:
+	case deciding, undoing:
 	}
 	if g.left == 0 {
 		g.answer()

@@ -56,6 +56,7 @@ type operation struct {
 	*definition
 	shifted []limit.Window // definition.Windows as they hold for the key: shifted by its jitter
 	part    quota.Part     // of Hit and countDenial
+	isLost  bool           // of a Hit: another part of its ask is denied, so it takes nothing
 	n       uint32         // units of Inc, Set, Inspect, charge and addUp
 	back    uint32         // units that undo and giveUp are to uncount
 	window  int            // of Inc and Set, or AllWindows
@@ -198,6 +199,7 @@ func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 		if !p.Shadow { // one in shadow counts only once no other part has denied
 			changed = o.keepDenial(s) || changed
 		}
+	case o.isLost:
 	case units > 0:
 		o.units, o.leased = units, terms.EndNs != 0
 		o.validNs = s.ValidNs(terms)
@@ -211,6 +213,10 @@ func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 
 // mayKeepDenial reports whether the definition has something to keep of a denied ask.
 func (o *operation) mayKeepDenial() bool { return o.CountDenied || o.blocks && !o.part.NoBlock }
+
+// takesLast reports whether the Hit waits for the others of its ask: it takes units, and one denied for lack of these
+// begins a block, although they may be uncounted at once. What is held begins no block.
+func (o *operation) takesLast() bool { return o.blocks && o.hold == nil }
 
 // keepDenial keeps of a denied ask what its definition says: what waits for it counts, and the windows' denial
 // begins the key's block or prolongs it. It reports whether that changed something. The wait is from

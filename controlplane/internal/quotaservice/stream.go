@@ -225,9 +225,7 @@ func (st *Stream) begin(ask *pendingAsk) {
 		g.answer()
 		return
 	}
-	for i := range g.operations {
-		st.service.keys.add(&g.operations[i])
-	}
+	g.startFirst()
 }
 
 // waitUntilBegun returns once all asks have begun, or ctx ends.
