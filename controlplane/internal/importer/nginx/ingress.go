@@ -123,7 +123,7 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 	for _, ing := range list {
 		if ing.annotation("use-regex") == "true" || ing.annotation("rewrite-target") != "" {
 			for _, r := range source.ItemsOf(ing.node, "spec", "rules") {
-				hosts[source.TextOf(r, "host")] = true
+				hosts[strings.ToLower(source.TextOf(r, "host"))] = true
 			}
 		}
 	}
