@@ -28,6 +28,7 @@ const nginxVariables = `
   map $realm $by_realm { inside ""; outside $binary_remote_addr; }
   map $http_x_plan $by_plan { gold ""; ~^vip ""; "" $binary_remote_addr; trial trial; default $http_x_user; }
   map $host $by_host { hostnames; default $http_x_user; *.b.example ""; a.example $host; }
+  map $host $by_name { hostnames; *.b.example $remote_addr; x.b.example ""; *.x.b.example $http_x_user; }
 `
 
 // nginxConfiguration is a random configuration of nginx. Each zone has one burst, because nginx
@@ -42,6 +43,7 @@ type nginxConfiguration struct {
 var nginxKeys = []string{
 	"$binary_remote_addr", "$remote_addr", "$http_x_user", "$arg_user", "$cookie_sid", "$host", `"$host:$http_x_user"`,
 	"$uri", `"${request_method}$remote_addr"`, "$by_realm", "$by_plan", "$by_host", "everyone",
+	"$by_name", "$by_name",
 }
 
 // zones writes the zones.

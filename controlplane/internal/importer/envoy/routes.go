@@ -108,7 +108,7 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 	for _, other := range others {
 		for _, domain := range domainsOf(other) {
 			name := request.WithoutPort(domain)
-			isWider := func(d string) bool { return isDomainBelow(name, request.WithoutPort(d)) }
+			isWider := func(d string) bool { return request.IsHostBelow(name, request.WithoutPort(d)) }
 			switch {
 			case !slices.ContainsFunc(domains, isWider):
 			case !request.IsHost(strings.TrimPrefix(name, "*.")):
@@ -121,13 +121,6 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 	if names != nil {
 		s.Exempt = append(s.Exempt, request.Host.Matching(request.ExactAll(names)...))
 	}
-}
-
-// isDomainBelow reports whether every host of a domain is one of another that is shorter, as a.b.example and
-// *.b.example are of *.example.
-func isDomainBelow(domain, wider string) bool {
-	suffix, isWild := strings.CutPrefix(wider, "*")
-	return isWild && domain != wider && strings.HasSuffix(domain, suffix)
 }
 
 // addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out

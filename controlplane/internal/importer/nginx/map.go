@@ -183,18 +183,16 @@ func exemptEarlierValues(s *request.Selection, p request.Part, earlier request.S
 	switch {
 	case len(earlier.WhyOff) > 0:
 		s.Cannot(earlier.WhyOff[0])
-	case !apartValues(s.Match.Of(p), earlier.Match.Of(p)):
+	case !areApart(p.Kind, s.Match.Of(p), earlier.Match.Of(p)):
 		s.Exempt = append(slices.Clip(s.Exempt), earlier.Match)
 	}
 }
 
-// apartValues reports whether no value fits patterns of both lists; an empty list fits all.
-func apartValues(a, b []request.Pattern) bool {
+// areApart reports whether no value of a kind of part fits patterns of both lists; an empty list fits all.
+func areApart(kind request.PartKind, a, b []request.Pattern) bool {
 	for _, p := range a {
 		for _, q := range b {
-			first, isNetwork := request.NetworkOf(p.Text)
-			second, _ := request.NetworkOf(q.Text)
-			if isNetwork && first.Overlaps(second) || !isNetwork && !p.Apart(q) {
+			if !request.IsValueApart(kind, p, q) {
 				return false
 			}
 		}

@@ -164,10 +164,7 @@ func (s *server) selectHosts(isDefault bool) {
 // isNarrower reports whether the server has a name that one of the other's wildcards has too.
 func (s *server) isNarrower(other *server) bool {
 	return slices.ContainsFunc(s.names, func(name string) bool {
-		return slices.ContainsFunc(other.names, func(wide string) bool {
-			end, isWildcard := strings.CutPrefix(wide, "*")
-			return isWildcard && strings.HasSuffix(strings.TrimPrefix(name, "*"), end) && name != wide
-		})
+		return slices.ContainsFunc(other.names, func(wide string) bool { return request.IsHostBelow(name, wide) })
 	})
 }
 

@@ -87,3 +87,35 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		}
 	}
 }
+
+// A name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
+func TestHostsAndNetworksWithinAndApart(t *testing.T) {
+	for _, tc := range []struct {
+		kind          PartKind
+		p, q          string
+		within, apart bool
+	}{
+		{kind: KindHost, p: "a.example", q: "A.example", within: true},
+		{kind: KindHost, p: "x.a.example", q: "*.A.example", within: true},
+		{kind: KindHost, p: "*.X.a.example", q: "*.a.example", within: true},
+		{kind: KindHost, p: "*.a.example", q: "x.a.example"},
+		{kind: KindHost, p: "*.a.example", q: "*.x.a.example"},
+		{kind: KindHost, p: "a.example", q: "*.a.example", apart: true},
+		{kind: KindHost, p: "xa.example", q: "*.a.example", apart: true},
+		{kind: KindHost, p: "a.example", q: "b.example", apart: true},
+		{kind: KindClientIP, p: "10.1.0.1", q: "10.0.0.0/8", within: true},
+		{kind: KindClientIP, p: "10.0.0.0/8", q: "10.1.0.0/16"},
+		{kind: KindClientIP, p: "10.0.0.0/16", q: "10.1.0.0/16", apart: true},
+		{kind: KindClientIP, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
+		{kind: KindPath, p: "/*.a", q: "/x.a"}, // a text
+		{kind: KindPath, p: "10.0.0.0/8", q: "10.0.0.1", apart: true},
+	} {
+		p, q := Exact(tc.p), Exact(tc.q)
+		if tc.kind == KindPath && strings.Contains(tc.p, "*") {
+			p = wildcard(tc.p)
+		}
+		require.Equal(t, tc.within, IsValueWithin(tc.kind, p, q), "%v", tc)
+		require.Equal(t, tc.apart, IsValueApart(tc.kind, p, q), "%v", tc)
+		require.Equal(t, tc.apart, IsValueApart(tc.kind, q, p), "%v", tc)
+	}
+}

@@ -136,7 +136,7 @@ func commonValues(kind PartKind, a, b []Pattern) (common []Pattern, ok bool) {
 				common = AppendNew(common, []Pattern{p})
 			case IsValueWithin(kind, q, p):
 				common = AppendNew(common, []Pattern{q})
-			case kind != KindHost && kind != KindClientIP && !p.Apart(q):
+			case !IsValueApart(kind, p, q):
 				return nil, false
 			}
 		}
@@ -149,8 +149,7 @@ func commonValues(kind PartKind, a, b []Pattern) (common []Pattern, ok bool) {
 func IsValueWithin(kind PartKind, p, q Pattern) bool {
 	switch kind {
 	case KindHost:
-		end, isWildcard := strings.CutPrefix(q.Text, "*")
-		return p == q || isWildcard && strings.HasSuffix(strings.TrimPrefix(p.Text, "*"), end)
+		return strings.EqualFold(p.Text, q.Text) || IsHostBelow(p.Text, q.Text)
 	case KindClientIP:
 		narrow, _ := NetworkOf(p.Text)
 		wide, _ := NetworkOf(q.Text)
@@ -158,4 +157,24 @@ func IsValueWithin(kind PartKind, p, q Pattern) bool {
 	default:
 		return p.Within(q)
 	}
+}
+
+// IsValueApart reports whether no value of a kind of part fits both p and q. Of two hosts or networks, one is
+// within the other or they are apart.
+func IsValueApart(kind PartKind, p, q Pattern) bool {
+	switch kind {
+	case KindHost, KindClientIP:
+		return !IsValueWithin(kind, p, q) && !IsValueWithin(kind, q, p)
+	default:
+		return p.Apart(q)
+	}
+}
+
+// IsHostBelow reports whether every host of a name is one of another, wider name, as those of a.b.example and
+// *.b.example are hosts of *.example. Hosts have no case.
+func IsHostBelow(name, wider string) bool {
+	name = strings.ToLower(name)
+	wider = strings.ToLower(wider)
+	end, isWildcard := strings.CutPrefix(wider, "*")
+	return isWildcard && name != wider && strings.HasSuffix(strings.TrimPrefix(name, "*"), end)
 }
