@@ -123,8 +123,14 @@ const (
 // ErrStarting is why units are not held yet.
 var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
 
-// Watch looks whether the store has lost its state. If it has, all streams end, and their workers
-// report what they hold on new ones. Whoever runs the service calls it often within StartingNs.
+// Watch looks whether the store has lost its state. The store's answer says it in two ways:
+//
+//	anew  a server of it has another state than at the last look. All streams end, and their workers
+//	      report what they hold on new ones
+//	age   how long the store has had its state, for startingUntilNs. If it has begun since the last
+//	      look, which isNewStart finds out, the log says so
+//
+// Whoever runs the service calls it often within StartingNs.
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
@@ -136,7 +142,7 @@ func (s *Service) Watch() {
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
 	untilNs := now - age + StartingNs
-	lost := isNewStart(untilNs, s.startingUntilNs, before, now)
+	isNew := isNewStart(untilNs, s.startingUntilNs, before, now)
 	level := slog.LevelWarn
 	if s.startingUntilNs == 0 { // the first look: a new store is as it should be
 		level = slog.LevelInfo
@@ -151,7 +157,7 @@ func (s *Service) Watch() {
 	}
 	s.pump()
 	s.mu.Unlock()
-	if lost {
+	if isNew {
 		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
 			"and on_unavailable decides, while proxies report what they hold",
 			"for", time.Duration(untilNs-now).Round(time.Millisecond))
