@@ -16,8 +16,9 @@
 //	            again, from the start, once the quota service has answered.
 //	take        Source.Take of each enforced subject, last those whose denials block keys. If one denies
 //	            after all, the units of those before it are refunded: endDenied.
-//	endDenied   shadow rules are skipped, and rules that count denied hits do so.
-//	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
+//	endDenied   shadow rules are skipped. Source.KeepDenied of each subject that denies, if its rule
+//	            counts denied hits or blocks keys.
+//	takeShadow  Source.Take, or KeepDenied, of each shadow subject: what an allowed request comes to there.
 //	note        metrics, and the keys that were denied.
 //
 // What requests of each kind come to:
