@@ -24,7 +24,8 @@ func TestOneControlPlane(t *testing.T) {
 	f := startBudgetUpstream(t)
 	proxies := make([]*proxy, 3)
 	for i := range proxies {
-		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), manage: freeAddress(t), upstream: f.URL})
+		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), manage: freeAddress(t), upstream: f.URL,
+			edit: withoutTimeout})
 	}
 	t.Run("no connection", func(t *testing.T) { noConnectionWithoutClusterRules(t, c, proxies) })
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })

@@ -57,7 +57,7 @@ const (
 )
 
 func fleetPolicy() string {
-	policy := clusterPolicy
+	policy := "version: 1\nquota: {timeout: 10s}\nrules:\n" // a busy machine answers late
 	for _, name := range slices.Sorted(maps.Keys(fleetRules)) {
 		policy += `  - name: ` + name + `
     scope: cluster
@@ -173,6 +173,9 @@ type budgetFleet struct {
 	runs    atomic.Int32 // streams
 	most    atomic.Int32
 }
+
+// withoutTimeout has an Envoy wait for answers as long as a test holds them.
+var withoutTimeout = replacing("route: {cluster: upstream}", "route: {cluster: upstream, timeout: 0s}")
 
 // startBudgetUpstream starts the upstream. It answers what is not a budget's call as other tests'
 // upstream does.
@@ -303,6 +306,8 @@ func (b *budget) mixed() (calls []*budgetCall) {
 // then is called, and the answers go on. It returns how many calls were admitted.
 func (b *budget) send(t *testing.T, calls []*budgetCall, then func()) (admitted int) {
 	goesOn := make(chan struct{})
+	goOn := sync.OnceFunc(func() { close(goesOn) })
+	defer goOn() // if then fails, too: the upstream waits for its answers
 	var decided, over sync.WaitGroup
 	decided.Add(len(calls))
 	for i, c := range calls {
@@ -320,7 +325,7 @@ func (b *budget) send(t *testing.T, calls []*budgetCall, then func()) (admitted 
 	}
 	decided.Wait()
 	then()
-	close(goesOn)
+	goOn()
 	over.Wait()
 	for i, c := range calls {
 		if !c.admitted.Load() {

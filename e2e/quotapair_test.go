@@ -24,7 +24,7 @@ func TestQuotaPair(t *testing.T) {
 	proxies := make([]*proxy, 3)
 	for i := range proxies {
 		proxies[i] = c.proxy(t, d, proxyOptions{node: fmt.Sprint("edge-", i), quota: pair.gates[i].address(),
-			manage: freeAddress(t), upstream: f.URL})
+			manage: freeAddress(t), upstream: f.URL, edit: withoutTimeout})
 	}
 	t.Run("one limit", func(t *testing.T) { oneLimitOverAllProxies(t, c, proxies) })
 	t.Run("fresh keys", func(t *testing.T) { freshKeysOverAllProxies(t, c, proxies, 3000) })
