@@ -153,8 +153,10 @@ func (g *grant) date(sentNs int64) {
 		resetNs := min(max(st.ResetNs, 0), mostNs)
 		g.standings = append(g.standings, state.LeaseStanding{Used: st.Used, ResetNs: g.cameNs + resetNs})
 	}
-	if block := g.part.definition.Block(); g.Denied && block >= 0 && block < len(g.standings) && g.standings[block].Used > 0 {
-		g.blockNs = g.standings[block].ResetNs
+	if block := g.part.definition.Block(); block >= 0 && block < len(g.standings) {
+		if st := &g.standings[block]; g.Denied && st.Used > 0 {
+			g.blockNs = st.ResetNs
+		}
 	}
 }
 
