@@ -102,6 +102,11 @@ func TestBlocksOverAllProxies(t *testing.T) {
 	b.requireBlocked("alice", time.Hour)
 	left := time.Duration(b.control.counters(t, "get", "--rule", "logins", "--key", "alice").Quota.BlockedMs) * time.Millisecond
 	require.True(t, left > 50*time.Minute && left <= time.Hour, left)
+	for _, command := range [][]string{{"counters", "find", "--client-ip", "192.0.2.1"}, {"explain", "--path", "/login"}} {
+		says := sluiceOK(t, append(command, "--header", "x-user-id=alice", "--server", control.url())...)
+		require.Contains(t, says, "blocked for 5")
+		require.Contains(t, says, "denied")
+	}
 
 	for _, s := range pair.services {
 		s.stop(t)

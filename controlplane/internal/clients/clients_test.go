@@ -175,9 +175,10 @@ func TestFreeLeavesSharedCountersAlone(t *testing.T) {
 func TestExplainAsksTheQuotaService(t *testing.T) {
 	const pending = `{"rule":"user","outcome":"matches","pending":true,"mode":"enforced","cost":1,` +
 		`"hash":"h1",` + ofAlice + `}`
+	blocks := strings.Replace(denies, `"reason":"limit"`, `"reason":"limit","blocked_ms":9`, 1)
 	answers := map[string]string{
 		"/v1/explain":            `{"proxies":[{"proxy":"edge-1","pending":true,"rules":[` + pending + `]}]}`,
-		"/v1/counters/peek user": `{"quota":{` + denies + `},"proxies":[{"proxy":"edge-1","value":0}]}`,
+		"/v1/counters/peek user": `{"quota":{` + blocks + `},"proxies":[{"proxy":"edge-1","value":0}]}`,
 	}
 	s, _ := server(t, answers)
 	rows, notKnown, err := Explain(t.Context(), s, alice)
@@ -188,6 +189,7 @@ func TestExplainAsksTheQuotaService(t *testing.T) {
 	require.Equal(t, "user", rows[0].DeniedBy)
 	require.EqualValues(t, 5, *rows[0].RetryMs)
 	require.Equal(t, "limit", rows[0].Rules[0].Reason)
+	require.EqualValues(t, 9, rows[0].Rules[0].BlockedMs)
 }
 
 func TestNoProxyIsAnError(t *testing.T) {

@@ -83,7 +83,7 @@ func (k *Key) completeRow(row *manage.ExplainRow, counter *Counter) {
 	r.Pending = false
 	r.Allowed = &decided.Allowed
 	r.Reason = decided.Reason
-	r.Windows = decided.Windows
+	r.Windows, r.BlockedMs = decided.Windows, decided.BlockedMs
 	if decided.Allowed || r.Mode != "enforced" {
 		return
 	}

@@ -80,7 +80,11 @@ func TestAUnitThatGoesBackBlocksNobody(t *testing.T) {
 	b := newRig(t)
 	d := define(1, quota.LeaseOff, fixed(1, minute), limit.NewBlock(hour, false))
 	p, q := b.proxy(b.service, d, define(2, quota.LeaseOff, fixed(1, minute))), b.proxy(b.another(0), d)
-	p.ask(quota.Part{Definition: 2, Cost: 1})
+	gate := quota.Part{Definition: 2, Cost: 1}
+	p.ask(gate)
+	before := b.store.swaps.Load()
+	require.Equal(t, quota.Denied, p.ask(want(1), gate).Outcome)
+	require.EqualValues(t, 2, b.store.swaps.Load()-before, "a look at each key, and no unit to take back")
 	swaps, other := 0, quota.Outcome(0)
 	b.store.bend = func([]Swap, func(int, Result)) bool {
 		if swaps++; swaps == 2 {
@@ -88,7 +92,7 @@ func TestAUnitThatGoesBackBlocksNobody(t *testing.T) {
 		}
 		return false
 	}
-	a := p.ask(want(1), quota.Part{Definition: 2, Cost: 1})
+	a := p.ask(want(1), gate)
 	require.Equal(t, quota.Denied, a.Outcome)
 	require.True(t, a.Grants[1].Denied)
 	require.Equal(t, quota.Granted, other)
