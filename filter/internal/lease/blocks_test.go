@@ -191,7 +191,8 @@ func TestABlockBesideRequestsThatWait(t *testing.T) {
 	}
 }
 
-// TestABlockWhileTheServiceIsSilent: the proxy blocks by its own share, and the service hears only of what was admitted.
+// TestABlockWhileTheServiceIsSilent: the proxy blocks by its own share, and the service hears only of what was
+// admitted.
 func TestABlockWhileTheServiceIsSilent(t *testing.T) {
 	for name, rule := range blockRules {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +233,7 @@ func TestATrialBlocksNobody(t *testing.T) {
 				h.answer(id, 1)
 				h.exchange(s)
 			}
-			require.Greater(t, allowed, 0)
+			require.Positive(t, allowed)
 			require.Zero(t, h.begun())
 		})
 	}

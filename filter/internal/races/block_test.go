@@ -84,11 +84,12 @@ func blocks() []scenario {
 	blocking := func(rule, more string) string {
 		return strings.Replace(rule, `"limits"`, `"block":"5s"`+more+`,"limits"`, 1)
 	}
+	counts := blocking(clusterRule("r", "u", `"6/1s"`), `,"count_denied":true`)
 	inProxy := `{"name":"proxy","key":[{"header":"u"}],"limits":["3/1h"],"block":"5s"}`
 	list := []scenario{
 		{name: "a block", rules: blocking(clusterRule("r", "u", `"6/1h"`), "")},
 		{name: "a block, messages lost", rules: blocking(clusterRule("r", "u", `"6/1h"`), ""), faults: true},
-		{name: "a block that counts denials", rules: blocking(clusterRule("r", "u", `"6/1s"`), `,"count_denied":true`), faults: true},
+		{name: "a block that counts denials", rules: counts, faults: true},
 		{name: "a block of failed logins", rules: blocking(settleRule(`"3/1h"`), ""), slots: 3},
 		{name: "a block of failed logins, messages lost", rules: blocking(settleRule(`"3/1h"`), ""), slots: 3, faults: true},
 		{name: "blocks of both scopes", rules: inProxy + "," + blocking(clusterRule("r", "u", `"5/1h"`), "")},
