@@ -84,15 +84,15 @@ func (d *Descriptor) Rules(leaves []Leaf, findings *draft.Findings) (list []draf
 		return nil
 	}
 	leaves = dropUnreachable(findings, leaves)
-	overridden := overriddenBy(leaves)
+	joinOverrides(leaves)
 	for i := range leaves {
-		if leaves[i].Quota == nil || overridden[i] != nil {
+		if !leaves[i].hasOwnRule() {
 			continue
 		}
 		m := newLeafMaker(findings, d, &leaves[i])
 		m.addValues()
 		m.AddReasons(d.Selection)
-		m.overrideEarlierLeaves(leaves[:i], overridden)
+		m.overrideEarlierLeaves(leaves[:i])
 		m.selectUnmatched()
 		list = append(list, m.Finish())
 	}
@@ -105,23 +105,20 @@ func (d *Descriptor) Rules(leaves []Leaf, findings *draft.Findings) (list []draf
 	return list
 }
 
-// overriddenBy finds the leaves that become overrides. Where leaf i becomes an override of the rule
-// of another leaf, item i is that leaf. Where leaf i gets a rule of its own or has no limit, item i
-// is nil. The last leaf that can have the override gets it, as it is the widest. For the leaves alice, a*
-// and any of the example above, the list is any, nil, nil.
-func overriddenBy(leaves []Leaf) []*Leaf {
-	list := make([]*Leaf, len(leaves))
+// joinOverrides finds the leaves that become overrides of another leaf's rule. The last leaf that can have an
+// override gets it, as it is the widest. In the example above, alice becomes one of the rule for any user.
+func joinOverrides(leaves []Leaf) {
 	for i := len(leaves) - 1; i >= 0; i-- {
-		if leaves[i].Quota == nil || list[i] != nil || leaves[i].isOneText() {
+		wide := &leaves[i]
+		if !wide.hasOwnRule() || wide.isOneText() {
 			continue
 		}
 		for j := range leaves[:i] {
-			if leaves[j].Quota != nil && list[j] == nil && leaves[j].canOverride(&leaves[i]) {
-				list[j] = &leaves[i]
+			if l := &leaves[j]; l.hasOwnRule() && l.canOverride(wide) {
+				l.overrides = wide
 			}
 		}
 	}
-	return list
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether

@@ -22,6 +22,8 @@ type Leaf struct {
 	Quota  *draft.Quota
 	At     source.Place
 	order  int // of its level
+
+	overrides *Leaf // set by joinOverrides: the later leaf whose rule has this one as an override; nil if none has
 }
 
 // leafValue is a part of the request and the pattern that it fits.
@@ -30,6 +32,9 @@ type leafValue struct {
 	pattern request.Pattern
 	shared  bool // all that fits counts together
 }
+
+// hasOwnRule reports whether the leaf's limit is a rule, and not an override of another leaf's.
+func (l *Leaf) hasOwnRule() bool { return l.Quota != nil && l.overrides == nil }
 
 // isImpossible reports whether no request has such a value.
 func (v leafValue) isImpossible() bool { return v.part.IsNever(v.pattern) }
@@ -79,7 +84,8 @@ func (l *Leaf) canOverride(other *Leaf) bool {
 	return l.within(other) && l.Quota.IsOfClass(other.Quota) && isPlain(l) && isPlain(other)
 }
 
-// unsayable says why no override has a leaf's patterns, if none does.
+// unsayable says why no override has a leaf's patterns, if none does. That is so for paths alone: addresses that no
+// override can say are those that no request has, and dropUnreachable took their leaves out.
 func (l *Leaf) unsayable() string {
 	for _, v := range l.values {
 		if _, ok := v.asOverride(); !ok {

@@ -72,7 +72,9 @@ func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) 
 // AddLevels adds the levels that the leaves are of.
 func AddLevels(reached map[*Level]bool, leaves []Leaf) {
 	for i := range leaves {
-		reached[leaves[i].level] = true
+		if l := leaves[i].level; l != nil {
+			reached[l] = true
+		}
 	}
 }
 

@@ -37,6 +37,8 @@ func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
 	m.Rule.Match = d.Match
 	m.Rule.Exempt = slices.Clone(d.Exempt)
 	m.Rule.Cost = d.Cost
+	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
+	// difference: the window is full already. Those with token buckets take nothing for a denied request.
 	m.Rule.CountDenied = d.Cost > 0 && l.Quota.Algorithm == ""
 	return m
 }
@@ -50,11 +52,10 @@ func (m *leafMaker) addValues() {
 
 // overrideEarlierLeaves takes the requests of the earlier leaves out of the rule. Leaves that are apart
 // from the rule's own have none of its requests.
-func (m *leafMaker) overrideEarlierLeaves(earlier []Leaf, overridden []*Leaf) {
+func (m *leafMaker) overrideEarlierLeaves(earlier []Leaf) {
 	for i := range earlier {
 		if !earlier[i].apart(m.leaf) {
-			isOverride := overridden[i] == m.leaf
-			m.overrideEarlierLeaf(&earlier[i], isOverride)
+			m.overrideEarlierLeaf(&earlier[i])
 		}
 	}
 }
@@ -79,9 +80,11 @@ func (m *leafMaker) addValue(i int, v leafValue) {
 
 // overrideEarlierLeaf adds an override for the requests of an earlier leaf: they are unlimited in this
 // rule, or have the leaf's limit if that is an override of the rule.
-func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isOverride bool) {
+func (m *leafMaker) overrideEarlierLeaf(before *Leaf) {
 	for i, v := range m.leaf.values {
-		// This part is not in the key, so no override can tell these requests apart.
+		// This part is not in the key, so no override can tell these requests apart. Its values share one counter: a
+		// value that is one text is not in the key either, but that is within the earlier leaf's pattern, or the two
+		// leaves are apart and do not come here.
 		if !slices.Contains(m.inKey, i) && !v.pattern.Within(before.values[i].pattern) {
 			m.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt those " +
 				"requests by hand.")
@@ -93,7 +96,7 @@ func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isOverride bool) {
 		return
 	}
 	o := draft.Override{Patterns: m.patterns(before, m.inKey)}
-	if isOverride {
+	if before.overrides == m.leaf {
 		o.Quota = before.Quota
 	}
 	m.Rule.Overrides = append(m.Rule.Overrides, o)

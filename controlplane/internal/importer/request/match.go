@@ -8,7 +8,8 @@ import (
 )
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of
-// its patterns. A match is not changed once it is made.
+// its patterns. The parts are hosts, methods, paths, headers and client addresses: a policy matches no others, and
+// Narrow refuses them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[PartID][]Pattern
 
 // Matching is the match in which the part must fit one of the patterns.
@@ -76,7 +77,9 @@ func (m Match) And(other Match) (both Match, ok bool) {
 	return both, ok
 }
 
-// Narrow is the match with the condition that a part fits a pattern. It is not ok if no match can say that.
+// Narrow is the match with the condition that a part fits a pattern. It is not ok if no match can say that. It refuses
+// any second condition on a method, host, path or address, also where And would take the narrower of two paths. That
+// is safe: a leaf's value is then in the key and not in the match, and a selection says that no match can select it.
 func (m Match) Narrow(p Part, v Pattern) (narrow Match, ok bool) {
 	if v.Kind == AnyValue {
 		return m, true
@@ -104,22 +107,28 @@ func (m Match) Narrow(p Part, v Pattern) (narrow Match, ok bool) {
 func Joined(list []Match) (short []Match) {
 	index := map[PartID]int{} // in short, of the exemption by a part
 	for _, m := range list {
-		for id, values := range m {
-			i, isKnown := index[id]
-			isList := len(m) == 1 && id.kind != KindHeader
-			switch {
-			case !isList:
-				short = append(short, m)
-			case isKnown:
-				short[i] = Match{id: AppendNew(short[i][id], values)}
-			default:
-				index[id] = len(short)
-				short = append(short, m)
-			}
-			break // it has one part, or the whole exemption is added
+		id, isList := m.onlyList()
+		i, isKnown := index[id]
+		switch {
+		case !isList:
+			short = append(short, m)
+		case isKnown:
+			short[i] = Match{id: AppendNew(short[i][id], m[id])}
+		default:
+			index[id] = len(short)
+			short = append(short, m)
 		}
 	}
 	return short
+}
+
+// onlyList is the part of the match's only condition, if there is one, on a part of which a match has a list.
+func (m Match) onlyList() (id PartID, ok bool) {
+	parts := slices.Collect(maps.Keys(m))
+	if len(parts) != 1 || parts[0].kind == KindHeader {
+		return PartID{}, false
+	}
+	return parts[0], true
 }
 
 // AppendNew adds the patterns that the list does not have.

@@ -129,7 +129,8 @@ func (p Part) IsNever(v Pattern) bool {
 
 // fit returns the pattern that does the same in a policy, where paths come without their query, hosts without
 // a port, and addresses in one spelling: the host a.example:80 becomes a.example, and the address
-// 10.0.0.1/32 becomes 10.0.0.1. It is not ok if there is none, as for the path /a?b.
+// 10.0.0.1/32 becomes 10.0.0.1. It is not ok if there is none, as for the path /a?b. The values of leaves come here
+// with their query. Selections have cut it before, in narrowed, where they also say so.
 func (p Part) fit(v Pattern) (fit Pattern, ok bool) {
 	ok = true
 	switch {

@@ -6,7 +6,9 @@ import (
 	"strings"
 )
 
-// Pattern says which values of a part of a request fit.
+// Pattern says which values of a part of a request fit. The pattern of a host or an address is Exactly one name or
+// network: *.a.example and 10.0.0.0/8 have many values. Matches, Within, Apart and Begin take the pattern for a text.
+// Where the part may be a host or an address, IsValueWithin and IsValueApart tell.
 type Pattern struct {
 	Kind PatternKind
 	Text string // as the configuration has it; of an expression the expression
@@ -18,7 +20,7 @@ type PatternKind uint8
 // The kinds of patterns, each with what makes one.
 const (
 	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Pattern{})
-	Exactly                          // the text (Exact)
+	Exactly                          // the text; of a host the name, of an address the network (Exact)
 	WithWildcards                    // the text, in which each * stands for any text (wildcard, Prefix, Suffix)
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
 	ByExpression                     // what RE2 matches as a whole (Expression)
@@ -28,10 +30,10 @@ const (
 // Exact fits the text alone.
 func Exact(text string) Pattern { return Pattern{Exactly, text} }
 
-// wildcard fits what the text is with anything in place of each *. The text has one.
+// wildcard fits what the text is with anything in place of each *. The text must have a *.
 func wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 
-// OrBelow fits a path and what is below it: /a and /a/b, but not /ab.
+// OrBelow fits a path and what is below it: /a and /a/b, but not /ab. The path must not end in a /.
 func OrBelow(path string) Pattern { return Pattern{PathOrBelow, path} }
 
 // Expression fits what RE2 matches as a whole.
