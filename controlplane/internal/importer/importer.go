@@ -11,7 +11,7 @@
 //	files                      reader                      draft                    result
 //
 //	configurations of Envoy    envoy ──► descriptor ──┐
-//	                                                  ├──►  Policy, its Rules  ──►  YAML, and notes
+//	                                                  ├──►  Draft, its Rules   ──►  YAML, and notes
 //	configurations of nginx    nginx ─────────────────┘
 //
 //	source   opens a file, finds fields in it, and says where they are     (used by the readers)
@@ -22,7 +22,7 @@
 //   - of Envoy: envoy/envoy.go lists its calls. service.go, local.go and gateway.go are the three imports.
 //     Then descriptor/descriptor.go, where levels and descriptors become rules.
 //   - of nginx: nginx/nginx.go lists its calls. ingress.go is the import of ingress-nginx.
-//   - of both: request/selection.go, then draft/policy.go.
+//   - of both: request/selection.go, then draft/draft.go.
 //
 // A small import from end to end. This is a file of envoyproxy/ratelimit:
 //
@@ -37,7 +37,7 @@
 //	                                      stands for the client's address
 //	    ServiceLeaves     search.go       a leaf: the client's address may be anything, 5/minute
 //	    Rules             descriptor.go   a rule: any value of a part needs that part in the key
-//	  draft.Finish        finish.go       the policy is written and validated:
+//	  Draft.Finish        finish.go       the policy is written and validated:
 //
 //	version: 1
 //	domain: shop
@@ -96,7 +96,7 @@ func LocalRatelimit(one []File, o Options) (Imported, error) {
 
 // IngressNginx imports the annotations of Ingress objects by which ingress-nginx limits requests.
 func IngressNginx(files []File, o Options) (Imported, error) {
-	read := func(to *draft.Policy, files []*source.Document, _ envoy.Options) error {
+	read := func(to *draft.Draft, files []*source.Document, _ envoy.Options) error {
 		return nginx.ReadIngresses(to, files)
 	}
 	return importYAML("ingress-nginx", files, o, read)
@@ -111,8 +111,11 @@ func Nginx(files []File, o Options) (Imported, error) {
 	return d.Finish()
 }
 
-// readFunc makes the rules of a draft of files. It returns an error, or leaves problems in the draft.
-type readFunc func(to *draft.Policy, files []*source.Document, o envoy.Options) error
+// readFunc makes the rules of a draft of files. A problem of what a file says is left in the draft, so that the
+// user reads all of them at once: Draft.Finish returns them. An error is returned where the import cannot go on, as
+// for a file that is no YAML, and for an option. If there are both, the error may follow from the problems, and they
+// are returned in its place.
+type readFunc func(to *draft.Draft, files []*source.Document, o envoy.Options) error
 
 // importYAML opens the files, has their rules made, and writes the policy. If a file has a BackendTrafficPolicy
 // of Envoy Gateway, its rules are made of that, whichever import was asked for.
@@ -153,7 +156,7 @@ func (o Options) parts() (map[string]request.Part, error) {
 			parts[key] = request.Part{Kind: request.KindQuery, Name: name}
 		case text == "client_ip":
 			parts[key] = request.ClientIP
-		case text == "path":
+		case text == "path": // without the query, while Envoy's actions send :path with it: see guess.go
 			parts[key] = request.FullPath
 		case text == "method":
 			parts[key] = request.Method

@@ -24,7 +24,7 @@ type Imported struct {
 var ErrNothing = errors.New("there is no rate limit in it")
 
 // Finish sorts the notes, writes the policy and validates it.
-func (d *Policy) Finish() (Imported, error) {
+func (d *Draft) Finish() (Imported, error) {
 	if err := d.Err(); err != nil {
 		return Imported{}, err
 	}
@@ -66,7 +66,7 @@ var bounds = []policy.Code{
 
 // beyond are the problems of a policy in which there is too much of something, each at the
 // limit that makes the rule; nil if anything else is wrong with it.
-func (d *Policy) beyond(text []byte) (problems policyfile.Errors) {
+func (d *Draft) beyond(text []byte) (problems policyfile.Errors) {
 	root, _ := policyfile.Parse("", text)
 	if root == nil {
 		return nil // the caller says why
@@ -93,7 +93,7 @@ func (d *Policy) beyond(text []byte) (problems policyfile.Errors) {
 
 // ruleAt is the rule that a path such as rules[2].limits[0] of the policy leads into, and the path
 // below the rule. It is nil for other paths. The policy has the rules in the order of the draft.
-func (d *Policy) ruleAt(path string) (r *Rule, below string) {
+func (d *Draft) ruleAt(path string) (r *Rule, below string) {
 	rest, ok := strings.CutPrefix(path, "rules[")
 	if !ok {
 		return nil, ""

@@ -10,8 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 )
 
-// Rule is a rule in the making: its fields, and what the import still needs to know of it. Fields
-// that follow from Quota and Off are empty here: asYAML fills them.
+// Rule is a rule in the making: its fields, and what the import still needs to know of it.
 type Rule struct {
 	fields
 	Quota    *Quota
@@ -21,7 +20,11 @@ type Rule struct {
 	Identity string // of its limit in the configuration: only rules of one limit may share a counter
 }
 
-// fields are the fields of a rule as the policy has them; empty ones are left out.
+// fields are the fields of a rule as the policy has them, in its order; empty ones are left out. Readers set them
+// while they make the rule, except these:
+//
+//	Counter, Scope, Lease                    Draft.Finish, when it knows all rules
+//	Algorithm, Limits, Mode, EnforcePercent  asYAML, by Quota and Off
 type fields struct {
 	Name           string          `yaml:"name"`
 	Counter        string          `yaml:"counter,omitempty"`
@@ -135,8 +138,11 @@ func (r *Rule) mayShareCounter(other *Rule) bool {
 		r.Quota.Per == other.Quota.Per && r.Identity == other.Identity
 }
 
-// LimitedRequests is a match for the requests that the rule limits. Requests that are exempt may be in it. It is
-// not ok where no match can say that, as for a rule that is off, or that exempts other requests too.
+// LimitedRequests is a match for the requests that the rule limits. The caller leaves the requests exempt out
+// anyway, so the match may have some of them: for a rule of the paths /a* with the exempt /a/b, and the same
+// in exempt, it is the paths /a*. It is not ok where no match can say which requests those are: the rule is off,
+// exempts other requests too, lets some keys pass, or needs a part that no match can ask for. A rule that has x-user
+// in its key limits the requests with that header; for a query parameter no match can say that.
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
 	lets := func(o Override) bool { return o.Quota == nil }

@@ -20,7 +20,7 @@ type document struct {
 }
 
 // asYAML is the policy's text. At its head are the notes that are not about one rule.
-func (d *Policy) asYAML() []byte {
+func (d *Draft) asYAML() []byte {
 	var b bytes.Buffer
 	b.WriteString(asComment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	for _, n := range d.notes {

@@ -17,8 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
-// maxVariants bounds the descriptors of one list of actions: each entry that
-// may be absent doubles them, and an entry whose value is unknown multiplies them.
+// maxVariants bounds the descriptors of one list of actions: each header that may be absent doubles them.
 const maxVariants = 1_000
 
 // maxActions bounds the entries of a descriptor. A rule's key has fewer parts.

@@ -20,15 +20,15 @@
 //	  localSite: findSites, choose                    the listener, or a filter that stands alone
 //	  addRules: addConfig                             for the filter, and for each route with its own:
 //	    readEnforcement
-//	    descriptorRules: readLevels, descriptors      as above: guess, routeDescriptors or descriptorsOf
+//	    descriptorRules: readLevels, sentFor          as above: guess, routeDescriptors or descriptorsOf
 //	      descriptor.LocalLeaves, Rules               for each descriptor
 //	    defaultBucket, enforcement.apply
 //
 //	ReadTrafficPolicies: trafficPolicy                gateway.go
 //	  gatewayList.makeRules: readGatewayRule          a rule of Envoy Gateway is a descriptor with one leaf
 //
-// file.go makes the configuration of an Envoy of parts of one and of EnvoyFilters. decode.go decodes messages
-// strictly: a field that Envoy's types lack is an error.
+// file.go makes the configuration of an Envoy of parts of one and of EnvoyFilters. refuse.go says what is wrong with
+// other files. decode.go decodes messages strictly: a field that Envoy's types lack is an error.
 package envoy
 
 import (
@@ -50,19 +50,19 @@ type Options struct {
 // reader makes a draft of configurations of Envoy. It embeds the draft, because every step has something to
 // say about the files: Note and Fail collect it.
 type reader struct {
-	*draft.Policy
+	*draft.Draft
 	options Options
 	files   []*source.Document
 	keys    *keyParts
 	decoded map[*policy.Node]proto.Message // by decode
 
 	// For descriptorsOf, which bounds them.
-	descriptors int  // made of the rate_limits of routes so far
-	tooMany     bool // it is said, and no more are made
+	descriptorsMade int  // of the rate_limits of routes so far
+	tooMany         bool // it is said, and no more are made
 }
 
-func newReader(d *draft.Policy, files []*source.Document, o Options) *reader {
+func newReader(d *draft.Draft, files []*source.Document, o Options) *reader {
 	return &reader{
-		Policy: d, options: o, files: files, keys: newKeyParts(o.Keys), decoded: map[*policy.Node]proto.Message{},
+		Draft: d, options: o, files: files, keys: newKeyParts(o.Keys), decoded: map[*policy.Node]proto.Message{},
 	}
 }

@@ -1,81 +1,12 @@
 package envoy
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
-
-// ofEnvoy are fields that a configuration of Envoy, or a part of it, begins with.
-var ofEnvoy = []string{
-	"static_resources", "configs", "resources", "filter_chains", "http_filters", "virtual_hosts", "routes", "match",
-	"typed_config", "typed_per_filter_config", "token_bucket", "@type",
-}
-
-// refuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
-// is, and what to do.
-func (r *reader) refuseForService(in *source.Document) {
-	n := firstResource(in)
-	switch why := whyUnread(n); {
-	case isOfEnvoy(n):
-		is := "a configuration of Envoy"
-		if source.TextOf(n, "kind") == "EnvoyFilter" {
-			is = "an EnvoyFilter"
-		}
-		r.Fail(in.Top(), "this is "+is+": give it as --routes, beside the configuration of envoyproxy/ratelimit, or to "+
-			"sluice import local-ratelimit")
-	case why != "":
-		r.Fail(in.Top(), why)
-	}
-}
-
-// refuseForEnvoy rejects a file that is not a configuration of Envoy, as refuseForService does.
-func (r *reader) refuseForEnvoy(in *source.Document) {
-	n := firstResource(in)
-	switch why := whyUnread(n); {
-	case isOfEnvoy(n):
-	case why != "":
-		r.Fail(in.Top(), why)
-	case source.TextOf(n, "kind") == "" && source.FieldOf(n, "domain") != nil && source.FieldOf(n, "descriptors") != nil:
-		r.Fail(in.Top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
-	}
-}
-
-// firstResource is the resource that tells what a file is: the first EnvoyFilter, or else the first of all.
-func firstResource(in *source.Document) *policy.Node {
-	if list := append(source.OfKind(in.Root, "EnvoyFilter"), source.Resources(in.Root)...); len(list) > 0 {
-		return list[0]
-	}
-	return in.Root
-}
-
-// isOfEnvoy reports whether a resource is an EnvoyFilter, a configuration of Envoy or a part of one.
-func isOfEnvoy(n *policy.Node) bool {
-	kind := source.TextOf(n, "kind")
-	has := func(name string) bool { return source.FieldOf(n, name) != nil }
-	return kind == "EnvoyFilter" || kind == "" && slices.ContainsFunc(ofEnvoy, has)
-}
-
-// whyUnread says what a resource is that no import of envoyproxy/ratelimit or Envoy reads, and what to do;
-// empty for others.
-func whyUnread(n *policy.Node) string {
-	switch kind := source.TextOf(n, "kind"); {
-	case isOfEnvoy(n), kind == TrafficPolicy, kind == "List":
-	case kind == "ConfigMap":
-		return `this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap NAME ` +
-			`-o 'jsonpath={.data.FILE\.yaml}'`
-	case kind != "":
-		return "this is a " + draft.Clip(kind, 100) + " (" + draft.Clip(source.TextOf(n, "api_version"), 100) +
-			"), which the import does not read: write its limits as rules of a policy"
-	case source.FieldOf(n, "rules") != nil && source.FieldOf(n, "version") != nil:
-		return "this is a policy already: sluice validate reads it"
-	}
-	return ""
-}
 
 // openEnvoy opens a configuration of Envoy, or a part of one as the whole.
 func (r *reader) openEnvoy(f source.File) (*source.Document, error) {
@@ -91,35 +22,6 @@ func (r *reader) asEnvoy(in *source.Document) error {
 	r.refuseForEnvoy(in)
 	in.Root = r.whole(in)
 	return r.Err()
-}
-
-// limitFields are the fields that lead to the limits of a configuration of Envoy.
-var limitFields = []string{
-	"descriptors", "filter_chains", "http_filters", "rate_limits", "route_config", "token_bucket", "typed_config",
-	"typed_per_filter_config", "virtual_hosts",
-}
-
-// whyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
-// that the import does not read.
-func (r *reader) whyNothing(in *source.Document) error {
-	unread := ""
-	source.Walk(in.Root, func(n *policy.Node) {
-		r.refuseTypos(n, in.Top(), limitFields)
-		if t := typeOf(source.TextOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
-			unread = t
-		}
-	})
-	hasActions := source.Contains(in.Root, func(n *policy.Node) bool { return source.FieldOf(n, "rate_limits") != nil })
-	switch {
-	case r.Err() != nil:
-		return r.Err()
-	case hasActions, strings.HasPrefix(unread, strings.TrimSuffix(serviceFilter, ".")):
-		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
-			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)
-	case unread != "":
-		return fmt.Errorf("%w: %s is not read", draft.ErrNothing, unread)
-	}
-	return nil
 }
 
 // whole makes the configuration of Envoy of EnvoyFilters and of parts of one. Examples:
@@ -138,15 +40,12 @@ func (r *reader) whole(in *source.Document) *policy.Node {
 	if root.Kind != policy.List {
 		list = source.NewList(root)
 	}
-	has := func(names ...string) bool {
-		return len(list.Items) > 0 && !slices.ContainsFunc(list.Items, func(n *policy.Node) bool {
-			return !slices.ContainsFunc(names, func(name string) bool { return source.FieldOf(n, name) != nil })
-		})
-	}
+	// A virtual host, and what has virtual_hosts, may have typed_per_filter_config as a route has it.
+	isAboveRoutes := eachHasOneOf(list, "rate_limits", "domains", "virtual_hosts")
 	switch {
-	case has("routes"):
+	case eachHasOneOf(list, "routes"):
 		return source.Wrap("virtual_hosts", list)
-	case has("route", "typed_per_filter_config") && !has("rate_limits", "domains", "virtual_hosts"):
+	case eachHasOneOf(list, "route", "typed_per_filter_config") && !isAboveRoutes:
 		routes := source.NewList()
 		for _, n := range list.Items {
 			if source.FieldOf(n, "match") == nil { // as a patch has it
@@ -157,6 +56,16 @@ func (r *reader) whole(in *source.Document) *policy.Node {
 		return source.Wrap("virtual_hosts", source.NewList(source.Wrap("routes", routes)))
 	}
 	return root
+}
+
+// eachHasOneOf reports whether a list has items, and each of them has one of the fields.
+func eachHasOneOf(list *policy.Node, fields ...string) bool {
+	for _, n := range list.Items {
+		if !slices.ContainsFunc(fields, func(name string) bool { return source.FieldOf(n, name) != nil }) {
+			return false
+		}
+	}
+	return len(list.Items) > 0
 }
 
 // patched is the listener that the patches of EnvoyFilters make. The place is that of their file.

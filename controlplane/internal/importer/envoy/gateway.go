@@ -95,7 +95,7 @@ func HasTrafficPolicy(files []*source.Document) bool {
 
 // ReadTrafficPolicies makes rules of BackendTrafficPolicies. Other limits beside them are a
 // problem: a policy is made of one kind.
-func ReadTrafficPolicies(d *draft.Policy, files []*source.Document, o Options) error {
+func ReadTrafficPolicies(d *draft.Draft, files []*source.Document, o Options) error {
 	r := newReader(d, files, o)
 	if o.Routes != nil || o.Listener != "" {
 		return errors.New("a " + TrafficPolicy + " names its requests itself: leave out --routes and --listener")
@@ -162,7 +162,7 @@ func strictly(n *policy.Node, to any) error {
 
 // gatewayList is one list of rules of a BackendTrafficPolicy.
 type gatewayList struct {
-	*reader
+	reader  *reader
 	rules   []*gatewayRule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
@@ -175,7 +175,7 @@ func (l *gatewayList) makeRules() (list []draft.Rule) {
 	var defaults []draft.Rule
 	for i, o := range l.rules {
 		if !isDefault(o) {
-			d := l.readGatewayRule(o, l.at.Item("rules", i))
+			d := l.reader.readGatewayRule(o, l.at.Item("rules", i))
 			list = append(list, l.makeRule(i, &d)...)
 		}
 	}
@@ -183,7 +183,7 @@ func (l *gatewayList) makeRules() (list []draft.Rule) {
 		if !isDefault(o) {
 			continue
 		}
-		d := l.readGatewayRule(o, l.at.Item("rules", i))
+		d := l.reader.readGatewayRule(o, l.at.Item("rules", i))
 		if d.ExemptLimited(list) {
 			defaults = append(defaults, l.makeRule(i, &d)...)
 		}
@@ -198,7 +198,7 @@ func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []draft.Rule {
 	leaf.Name = l.name + "-" + strconv.Itoa(i+1)
 	leaf.At = d.At
 	leaf.Quota = l.readQuota(l.rules[i], d.At)
-	return d.Rules([]descriptor.Leaf{leaf}, l.Findings)
+	return d.Rules([]descriptor.Leaf{leaf}, l.reader.Findings)
 }
 
 // readGatewayRule reads for which requests a rule is: the descriptor is sent for those that its selectors select.
@@ -234,13 +234,13 @@ func readCost(d *descriptor.Descriptor, o *gatewayCost) {
 // readQuota reads the limit of a rule. The place is that of the rule.
 func (l *gatewayList) readQuota(o *gatewayRule, at source.Place) *draft.Quota {
 	if o.Limit == nil {
-		l.Fail(at, "a rule needs a limit")
+		l.reader.Fail(at, "a rule needs a limit")
 		return nil
 	}
 	unit := strings.ToLower(o.Limit.Unit)
 	if lengths[unit] == "" {
 		given := strconv.Quote(o.Limit.Unit)
-		l.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
+		l.reader.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
 	}
 	q := &draft.Quota{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
 	if o.Limit.Metadata != nil {
@@ -249,7 +249,7 @@ func (l *gatewayList) readQuota(o *gatewayRule, at source.Place) *draft.Quota {
 	if l.isLocal && q.Requests > 0 {
 		q.Numbers = draft.TokenBucket(q.Requests, lengths[unit], q.Requests)
 	} else {
-		l.noteCalendar(unit)
+		l.reader.noteCalendar(unit)
 	}
 	return q
 }

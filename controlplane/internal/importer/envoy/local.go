@@ -18,7 +18,7 @@ import (
 )
 
 // ReadLocal makes rules of Envoy's local rate limit filter.
-func ReadLocal(d *draft.Policy, one []*source.Document, o Options) error {
+func ReadLocal(d *draft.Draft, one []*source.Document, o Options) error {
 	r := newReader(d, one, o)
 	return cmp.Or(r.local(), r.keys.unused())
 }
@@ -40,7 +40,7 @@ func (r *reader) local() error {
 	if err != nil {
 		return err
 	}
-	if r.options.Routes != nil && s.file != r.options.Routes.Name {
+	if r.options.Routes != nil && s.routing.file != r.options.Routes.Name {
 		r.NoteImport(r.options.Routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
 	l := newLocalImport(r, r.virtualHosts(s))
@@ -61,7 +61,7 @@ func (r *reader) localSite(in *source.Document) (*site, error) {
 		return nil, err
 	}
 	if s == nil {
-		s = &site{file: in.File}
+		s = &site{routing: routing{file: in.File}}
 	}
 	if alone.node != nil {
 		s.filters = []filterConfig{alone}
@@ -91,7 +91,7 @@ func isLocalFilter(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c)
 // isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
 func isLimitedLocally(s *site) bool {
 	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocalFilter(c) && hasBucket(c.node) }) ||
-		source.Contains(s.routing, func(n *policy.Node) bool { return isLocalFilter(configAt("", n, source.Place{})) })
+		source.Contains(s.routing.node, func(n *policy.Node) bool { return isLocalFilter(configAt("", n, source.Place{})) })
 }
 
 // hasBucket reports whether a configuration limits anything. Otherwise it is
@@ -102,7 +102,7 @@ func hasBucket(n *policy.Node) bool {
 
 // localImport makes rules of the configurations of one listener.
 type localImport struct {
-	*reader
+	reader *reader
 	hosts  []virtualHost
 	levels map[*localv3.LocalRateLimit][]*descriptor.Level // by levelsOf
 
@@ -122,32 +122,34 @@ func newLocalImport(r *reader, hosts []virtualHost) *localImport {
 // its route, and F for all other requests but those of the second route.
 func (l *localImport) addRules(filters []filterConfig) {
 	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocalFilter(c) })
-	isOff := func(r *route) bool {
-		return slices.ContainsFunc(filters, func(f filterConfig) bool { return r.isOff(f.name) })
+	isOff := func(each *route) bool {
+		return slices.ContainsFunc(filters, func(f filterConfig) bool { return each.isOff(f.name) })
 	}
-	hasOwn := func(r *route) bool { return slices.ContainsFunc(r.configs, isLocalFilter) || isOff(r) }
+	hasOwn := func(each *route) bool { return slices.ContainsFunc(each.configs, isLocalFilter) || isOff(each) }
+	ofFilter := use{requests: l.requestsWithout(hasOwn), holdsFor: func(each *route) bool { return !hasOwn(each) }}
 	for _, c := range filters {
-		l.addConfig(c, use{requests: l.requestsWithout(hasOwn), holdsFor: func(r *route) bool { return !hasOwn(r) }})
+		l.addConfig(c, ofFilter)
 	}
 	for _, h := range l.hosts {
-		for _, r := range h.routes {
-			if own := slices.IndexFunc(r.configs, isLocalFilter); own >= 0 && !isOff(r) {
-				l.addConfig(r.configs[own], use{requests: r.selection, holdsFor: func(other *route) bool { return r == other }})
+		for _, each := range h.routes {
+			if own := slices.IndexFunc(each.configs, isLocalFilter); own >= 0 && !isOff(each) {
+				ofRoute := use{requests: each.selection, holdsFor: func(other *route) bool { return each == other }}
+				l.addConfig(each.configs[own], ofRoute)
 			}
 		}
 	}
-	descriptor.NoteUnreached(l.Findings, l.all, l.reached)
+	descriptor.NoteUnreached(l.reader.Findings, l.all, l.reached)
 }
 
-// localConfig is the configuration of a filter, or of a route for it, with the requests and routes for which
-// it holds.
+// localConfig is the configuration of a filter, or of a route for it.
 type localConfig struct {
 	*localv3.LocalRateLimit
-	at source.Place
-	use
+	at  source.Place
+	use use
 }
 
-// use says for which requests and routes a configuration holds.
+// use says where a configuration holds. Its own rate_limits and its default bucket are for requests. The rate_limits
+// of routes are for the requests of their route, and count only if the configuration holds for that.
 type use struct {
 	requests request.Selection
 	holdsFor func(*route) bool
@@ -157,22 +159,22 @@ type use struct {
 // have their own, which may be to switch the filter off.
 func (l *localImport) requestsWithout(hasOwn func(*route) bool) (s request.Selection) {
 	for _, h := range l.hosts {
-		for _, r := range h.routes {
-			if !hasOwn(r) {
+		for _, each := range h.routes {
+			if !hasOwn(each) {
 				continue
 			}
-			if len(r.selection.Match) == 0 {
+			if len(each.selection.Match) == 0 {
 				s.CannotMatch("they are those of routes without a configuration of their own")
 				continue
 			}
-			if len(r.selection.WhyOff) > 0 {
+			if len(each.selection.WhyOff) > 0 {
 				s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 			}
 			isElsewhere := func(m request.Match) bool { return !slices.ContainsFunc(s.Exempt, m.Equal) }
-			if slices.ContainsFunc(r.selection.Exempt, isElsewhere) {
+			if slices.ContainsFunc(each.selection.Exempt, isElsewhere) {
 				s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 			}
-			s.Exempt = append(s.Exempt, r.selection.Match)
+			s.Exempt = append(s.Exempt, each.selection.Match)
 		}
 	}
 	return s
@@ -184,36 +186,37 @@ func (l *localImport) addConfig(config filterConfig, where use) {
 		return // it is there for its routes
 	}
 	at := config.at
-	c := localConfig{decode[*localv3.LocalRateLimit](l.reader, config.node, at), at, where}
-	enforced := l.readEnforcement(c, at, 0, c.GetStatus())
+	r := l.reader
+	c := localConfig{decode[*localv3.LocalRateLimit](r, config.node, at), at, where}
+	enforced := r.readEnforcement(c, at, 0, c.GetStatus())
 	if config.disabled {
 		enforced.off = true
-		l.Note(at, "the filter is disabled, and its rules are off")
+		r.Note(at, "the filter is disabled, and its rules are off")
 	}
-	if c.GetLocalClusterRateLimit() != nil && !l.Cluster {
-		l.Note(at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
+	if c.GetLocalClusterRateLimit() != nil && !r.Cluster {
+		r.Note(at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
 			"number: --scope cluster makes rules that count over all")
 	}
-	l.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), l.Headers)
+	r.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), r.Headers)
 	rules := l.descriptorRules(c)
 	rules = append(l.defaultBucket(c, rules), rules...)
 	for i := range rules {
 		rules[i].Identity = at.String()
 	}
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		l.countEachConnection(at, rules)
+		r.countEachConnection(at, rules)
 	}
-	enforced.apply(rules, l.Findings)
-	l.Rules = append(l.Rules, rules...)
+	enforced.apply(rules, r.Findings)
+	r.Rules = append(r.Rules, rules...)
 }
 
 // descriptorRules makes the rules for the descriptors that requests send, but not for the default bucket.
 func (l *localImport) descriptorRules(c localConfig) (rules []draft.Rule) {
 	levels := l.levelsOf(c)
-	for _, d := range l.descriptors(c, levels) {
+	for _, d := range l.sentFor(c, levels) {
 		leaves := descriptor.LocalLeaves(levels, d.Entries)
 		descriptor.AddLevels(l.reached, leaves)
-		rules = append(rules, d.Rules(leaves, l.Findings)...)
+		rules = append(rules, d.Rules(leaves, l.reader.Findings)...)
 	}
 	return rules
 }
@@ -221,39 +224,39 @@ func (l *localImport) descriptorRules(c localConfig) (rules []draft.Rule) {
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
 func (l *localImport) defaultBucket(c localConfig, limited []draft.Rule) []draft.Rule {
-	q := l.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
+	q := l.reader.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
 	if q == nil {
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Selection: c.requests}
+	d := descriptor.Descriptor{Selection: c.use.requests}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
 	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
-		descriptor.NoteNoRequest(l.Findings, q.At, name)
+		descriptor.NoteNoRequest(l.reader.Findings, q.At, name)
 		return nil
 	}
-	return d.Rules([]descriptor.Leaf{{Name: name, Quota: q, At: q.At}}, l.Findings)
+	return d.Rules([]descriptor.Leaf{{Name: name, Quota: q, At: q.At}}, l.reader.Findings)
 }
 
 // countEachConnection counts each connection for itself.
-func (l *localImport) countEachConnection(at source.Place, rules []draft.Rule) {
+func (r *reader) countEachConnection(at source.Place, rules []draft.Rule) {
 	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
 		"its bucket is full again."
-	l.NoteOfRule(at, text)
+	r.NoteOfRule(at, text)
 	for i := range rules {
-		r := &rules[i]
-		r.Key = append([]request.Part{request.ConnectionID}, r.Key...)
-		for k := range r.Overrides {
-			r.Overrides[k].Patterns = slices.Insert(r.Overrides[k].Patterns, 0, "*")
+		rule := &rules[i]
+		rule.Key = append([]request.Part{request.ConnectionID}, rule.Key...)
+		for k := range rule.Overrides {
+			rule.Overrides[k].Patterns = slices.Insert(rule.Overrides[k].Patterns, 0, "*")
 		}
-		r.Comments = append(r.Comments, text)
+		rule.Comments = append(rule.Comments, text)
 	}
 }
 
 // levelsOf are the levels of a configuration. They are read once, as several routes may have the configuration.
 func (l *localImport) levelsOf(c localConfig) []*descriptor.Level {
 	if l.levels[c.LocalRateLimit] == nil {
-		l.levels[c.LocalRateLimit] = l.readLevels(c)
+		l.levels[c.LocalRateLimit] = l.reader.readLevels(c)
 		l.all = append(l.all, l.levels[c.LocalRateLimit]...)
 	}
 	return l.levels[c.LocalRateLimit]
@@ -261,10 +264,10 @@ func (l *localImport) levelsOf(c localConfig) []*descriptor.Level {
 
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
 // entry without one, to bound memory; newcomers are not denied for it.
-func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
+func (r *reader) readLevels(c localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
 		at := c.at.Item("descriptors", i)
-		made := &descriptor.Level{At: at, Order: i, Quota: l.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
+		made := &descriptor.Level{At: at, Order: i, Quota: r.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if made.Quota != nil {
 			made.Quota.Shadow = d.GetShadowMode()
 		}
@@ -273,7 +276,7 @@ func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 			if p.Text == "" {
 				p.Kind = request.AnyValue
 				kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
-				l.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
+				r.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
 					"least recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an " +
 					"evicted key does not come back to a full bucket.")
 			}
@@ -284,17 +287,17 @@ func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	return list
 }
 
-// descriptors lists what requests send: by the rate_limits of the filter, or else by those of its routes.
-// Without either it guesses.
-func (l *localImport) descriptors(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
+// sentFor lists what requests send where a configuration holds: by the rate_limits of the filter, or else by those
+// of its routes. Without either it guesses.
+func (l *localImport) sentFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
-		return l.descriptorsOf(limitsAt(c.GetRateLimits(), c.at), c.requests, 0)
+		return l.reader.descriptorsOf(limitsAt(c.GetRateLimits(), c.at), c.use.requests, 0)
 	case len(l.hosts) == 0:
-		return l.guess(levels)
+		return l.reader.guess(levels)
 	}
-	return l.routeDescriptors(l.hosts, c.GetStage(), func(r *route) ownLimits {
-		return ownLimits{isOff: !c.holdsFor(r), vhost: vhostLimits(c.GetVhRateLimits())}
+	return l.reader.routeDescriptors(l.hosts, c.GetStage(), func(each *route) ownLimits {
+		return ownLimits{isOff: !c.use.holdsFor(each), vhost: vhostLimits(c.GetVhRateLimits())}
 	})
 }
 

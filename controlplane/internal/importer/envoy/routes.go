@@ -42,12 +42,12 @@ type rateLimit struct {
 
 // virtualHosts reads the virtual hosts of a site.
 func (r *reader) virtualHosts(s *site) (list []virtualHost) {
-	all := source.ItemsOf(s.routing, "virtual_hosts")
+	all := source.ItemsOf(s.routing.node, "virtual_hosts")
 	for i, n := range all {
-		at := s.at.Item("virtual_hosts", i)
+		at := s.routing.at.Item("virtual_hosts", i)
 		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
-		r.addRoutes(&h, n, at, configsOf(s.routing, s.at))
+		r.addRoutes(&h, n, at, configsOf(s.routing.node, s.routing.at))
 		list = append(list, h)
 	}
 	return list
@@ -258,14 +258,14 @@ func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection, stage ui
 		switch {
 		case r.tooMany:
 			return nil
-		case r.descriptors > maxDescriptors:
+		case r.descriptorsMade > maxDescriptors:
 			r.tooMany = true
 			r.Fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
 				"each route and combination of headers that may be absent: import fewer routes at once")
 			return nil
 		}
 		made := r.readRateLimit(l, stage)
-		r.descriptors += len(made)
+		r.descriptorsMade += len(made)
 		for _, d := range made {
 			d.Selection = d.And(s)
 			list = append(list, d)

@@ -22,7 +22,7 @@ const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Her
 	"them admit N times these limits. --scope cluster makes rules that count over all."
 
 // ReadService makes rules of the configuration of the envoyproxy/ratelimit service.
-func ReadService(d *draft.Policy, files []*source.Document, o Options) error {
+func ReadService(d *draft.Draft, files []*source.Document, o Options) error {
 	r := newReader(d, files, o)
 	return cmp.Or(r.service(), r.keys.unused())
 }
@@ -281,9 +281,9 @@ func (r *reader) sentBySite(s *site, filter *ratelimitv3.RateLimit, at source.Pl
 	if len(filter.GetRateLimits()) > 0 {
 		return r.descriptorsOf(limitsAt(filter.GetRateLimits(), at), request.Selection{}, filter.GetStage())
 	}
-	asks := slices.IndexFunc(s.filters, r.isOfDomain) // -1 if none does: the routes alone are given
+	i := slices.IndexFunc(s.filters, r.isOfDomain) // -1 if none asks for the domain: the routes alone are given
 	own := func(each *route) ownLimits {
-		if asks >= 0 && each.isOff(s.filters[asks].name) {
+		if i >= 0 && each.isOff(s.filters[i].name) {
 			return ownLimits{isOff: true}
 		}
 		return r.ofServicePerRoute(each)

@@ -17,12 +17,18 @@ import (
 // rate_limits. It is found in the tree of a file, because listeners hold configurations of types
 // that this import does not know.
 type site struct {
-	name       string // of the listener, or of routes that stand apart from one
+	name       string // of the listener, or of routes that no listener names
 	routesName string // the routes that the listener names
 	filters    []filterConfig
-	file       string       // of the routes
-	at         source.Place // of the routes
-	routing    *policy.Node // has virtual_hosts, or is nil
+	routing    routing
+}
+
+// routing is a configuration of routes.
+type routing struct {
+	name string // if it stands apart from a listener
+	file string
+	at   source.Place
+	node *policy.Node // has virtual_hosts; nil if the routes of a listener are not found
 }
 
 // filterConfig is the configuration of a filter, which is decoded when it is needed.
@@ -41,28 +47,36 @@ func findSites(files ...*source.Document) []*site {
 	for _, in := range files {
 		found.addBelow(in, in.Root, "")
 	}
-	used := map[*site]bool{}
+	used := map[*routing]bool{}
+	list := found.listeners
 	for _, s := range found.listeners {
-		if s.routing != nil {
+		if s.routing.node != nil {
 			continue
 		}
 		if routes := found.routesOf(s, files[0].File); routes != nil {
-			s.takeRoutes(routes)
+			s.routing = *routes
 			used[routes] = true
 		}
 	}
-	isUsed := func(s *site) bool { return used[s] }
-	return append(found.listeners, slices.DeleteFunc(found.routes, isUsed)...)
+	for _, routes := range found.apart {
+		if !used[routes] {
+			list = append(list, &site{name: routes.name, routing: *routes})
+		}
+	}
+	return list
 }
 
-// foundSites are the sites of some files: listeners, and routes that stand apart from a listener.
-type foundSites struct{ listeners, routes []*site }
+// foundSites are the listeners of some files, and the routes that stand apart from a listener.
+type foundSites struct {
+	listeners []*site
+	apart     []*routing
+}
 
 // routesOf are the routes that a listener names. If it names none of these, they are the routes of a file
 // that was given beside the first one, if that has only one; nil if there are none for it.
-func (f *foundSites) routesOf(s *site, first string) *site {
-	var given []*site
-	for _, routes := range f.routes {
+func (f *foundSites) routesOf(s *site, first string) *routing {
+	var given []*routing
+	for _, routes := range f.apart {
 		if s.routesName != "" && routes.name == s.routesName {
 			return routes
 		}
@@ -74,13 +88,6 @@ func (f *foundSites) routesOf(s *site, first string) *site {
 		return given[0]
 	}
 	return nil
-}
-
-// takeRoutes gives a listener the routes that are found apart from it.
-func (s *site) takeRoutes(of *site) {
-	s.file = of.file
-	s.at = of.at
-	s.routing = of.routing
 }
 
 // addBelow adds the sites at and below a node of a file. The node is in the listener of that name, if any.
@@ -101,7 +108,7 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 		f.listeners = append(f.listeners, s)
 	case source.FieldOf(n, "virtual_hosts") != nil:
 		name := cmp.Or(source.TextOf(n, "name"), listener, line)
-		f.routes = append(f.routes, &site{name: name, file: in.File, at: in.Top(), routing: n})
+		f.apart = append(f.apart, &routing{name: name, file: in.File, at: in.Top(), node: n})
 	default:
 		for _, child := range n.Fields {
 			// No request comes to these.
@@ -115,8 +122,9 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 
 // readListener reads what has http_filters, and its routes if they are in it.
 func readListener(in *source.Document, n *policy.Node) *site {
-	s := &site{file: in.File, at: in.Top().In("route_config"), routing: source.FieldOf(n, "route_config")}
-	s.routesName = cmp.Or(source.TextOf(s.routing, "name"), source.TextOf(n, "rds", "route_config_name"))
+	routes := source.FieldOf(n, "route_config")
+	s := &site{routing: routing{file: in.File, at: in.Top().In("route_config"), node: routes}}
+	s.routesName = cmp.Or(source.TextOf(routes, "name"), source.TextOf(n, "rds", "route_config_name"))
 	for i, f := range source.ItemsOf(n, "http_filters") {
 		at := in.Top().Item("http_filters", i).In("typed_config")
 		c := configAt(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
@@ -162,7 +170,7 @@ func configOf[M proto.Message](r *reader, list []filterConfig) (m M, at source.P
 
 // hasLimits reports whether any route has rate_limits.
 func (s *site) hasLimits() bool {
-	return source.Contains(s.routing, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
+	return source.Contains(s.routing.node, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
 }
 
 // text is what a site says, to compare it with others.
@@ -173,8 +181,8 @@ func (s *site) text() string {
 			b = policy.AppendJSON(append(b, c.typeName...), c.node)
 		}
 	}
-	if s.routing != nil {
-		b = policy.AppendJSON(b, s.routing)
+	if s.routing.node != nil {
+		b = policy.AppendJSON(b, s.routing.node)
 	}
 	return string(b)
 }
@@ -201,7 +209,7 @@ func (r *reader) choose(sites []*site, listener string, wants func(s *site) bool
 		return nil, &source.UsageError{Message: message, Hint: "choose one with --listener: " + strings.Join(names, ", ")}
 	}
 	s := chosen[0]
-	if s.routing == nil {
+	if s.routing.node == nil {
 		routes := strings.TrimSpace("The routes " + s.routesName)
 		r.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
 	}

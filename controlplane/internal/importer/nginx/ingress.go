@@ -28,12 +28,12 @@ import (
 //	  algorithm: token_bucket
 //	  limits: [{requests: 30, per: 1m, burst: 151}]    5 times the limit, and one more as for nginx
 //	  response: {status: 503}
-func ReadIngresses(d *draft.Policy, files []*source.Document) error {
-	c := &ingressImport{Policy: d}
+func ReadIngresses(d *draft.Draft, files []*source.Document) error {
+	c := &ingressImport{Draft: d}
 	for _, in := range files {
-		for i, n := range source.Resources(in.Root) {
-			if source.TextOf(n, "kind") == "Ingress" {
-				c.all = append(c.all, readIngress(n, in.Top().Item("", i)))
+		for i, node := range source.Resources(in.Root) {
+			if source.TextOf(node, "kind") == "Ingress" {
+				c.all = append(c.all, readIngress(node, in.Top().At(i)))
 			}
 		}
 	}
@@ -49,7 +49,7 @@ func ReadIngresses(d *draft.Policy, files []*source.Document) error {
 
 // ingressImport is one import of Ingress objects.
 type ingressImport struct {
-	*draft.Policy
+	*draft.Draft
 	all []*ingress
 }
 
@@ -75,10 +75,10 @@ type ingressPath struct {
 }
 
 // readIngress reads what an Ingress says of itself.
-func readIngress(n *policy.Node, at source.Place) *ingress {
-	ing := &ingress{node: n, at: at, name: source.TextOf(n, "metadata", "name")}
+func readIngress(node *policy.Node, at source.Place) *ingress {
+	ing := &ingress{node: node, at: at, name: source.TextOf(node, "metadata", "name")}
 	ing.at.Path = strings.TrimPrefix(ing.at.Path, "[0]") // most files have one resource
-	if namespace := source.TextOf(n, "metadata", "namespace"); namespace != "" {
+	if namespace := source.TextOf(node, "metadata", "namespace"); namespace != "" {
 		ing.name = namespace + "/" + ing.name
 	}
 	ing.isCanary = ing.annotation("canary") == "true"
@@ -122,8 +122,8 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 	hosts := map[string]bool{}
 	for _, ing := range list {
 		if ing.annotation("use-regex") == "true" || ing.annotation("rewrite-target") != "" {
-			for _, r := range source.ItemsOf(ing.node, "spec", "rules") {
-				hosts[strings.ToLower(source.TextOf(r, "host"))] = true
+			for _, ofHost := range source.ItemsOf(ing.node, "spec", "rules") {
+				hosts[strings.ToLower(source.TextOf(ofHost, "host"))] = true
 			}
 		}
 	}
@@ -131,7 +131,7 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 }
 
 // readPaths reads the hosts and paths of an Ingress. A default backend has all hosts that no Ingress names.
-func (ing *ingress) readPaths(r *draft.Findings, withExpressions map[string]bool) {
+func (ing *ingress) readPaths(findings *draft.Findings, withExpressions map[string]bool) {
 	rules := source.ItemsOf(ing.node, "spec", "rules")
 	if len(rules) == 0 || source.FieldOf(ing.node, "spec", "default_backend") != nil {
 		ing.requests = append(ing.requests, ingressPath{path: request.AnyPath})
@@ -143,10 +143,12 @@ func (ing *ingress) readPaths(r *draft.Findings, withExpressions map[string]bool
 			ing.requests = append(ing.requests, ingressPath{name, request.AnyPath})
 		}
 		for k, p := range paths {
-			path, ok := ingressPattern(source.TextOf(p, "path"), source.TextOf(p, "path_type"), withExpressions[name])
+			text := source.TextOf(p, "path")
+			path, ok := ingressPattern(text, source.TextOf(p, "path_type"), withExpressions[name])
 			if !ok {
-				r.Fail(ing.at.Item("spec.rules", i).Item("http.paths", k), "the path "+strconv.Quote(source.TextOf(p, "path"))+
-					" must begin with /, and be an expression of RE2 where use-regex or rewrite-target makes it one")
+				at := ing.at.Item("spec.rules", i).Item("http.paths", k)
+				findings.Fail(at, "the path "+strconv.Quote(text)+" must begin with /, and be an expression of RE2 where "+
+					"use-regex or rewrite-target makes it one")
 			}
 			ing.requests = append(ing.requests, ingressPath{name, path})
 		}
@@ -186,12 +188,12 @@ func (c *ingressImport) limitIngress(ing *ingress) {
 		c.Fail(ing.annotationAt("limit-burst-multiplier"), "must be at least 1")
 	}
 	for _, per := range []struct{ annotation, per string }{{"limit-rps", "1s"}, {"limit-rpm", "1m"}} {
-		n := c.number(ing, per.annotation, 0)
-		burst := min(n*multiplier+1, 1<<32-1) // one more, as for nginx
-		c.addIngressRules(ing, per.annotation, draft.TokenBucket(n, per.per, burst))
+		requests := c.number(ing, per.annotation, 0)
+		burst := min(requests*multiplier+1, 1<<32-1) // one more, as for nginx
+		c.addIngressRules(ing, per.annotation, draft.TokenBucket(requests, per.per, burst))
 	}
-	n := c.number(ing, "limit-connections", 0)
-	c.addIngressRules(ing, "limit-connections", draft.Concurrency(n))
+	connections := c.number(ing, "limit-connections", 0)
+	c.addIngressRules(ing, "limit-connections", draft.Concurrency(connections))
 }
 
 // knownLimits are the annotations about limits that ingress-nginx reads. It passes over others.
@@ -215,10 +217,10 @@ func (c *ingressImport) refuseUnknownLimits(ing *ingress) {
 }
 
 // addIngressRules makes the rules of one annotation: one, or one for each set of paths that hosts have.
-func (c *ingressImport) addIngressRules(ing *ingress, annotation string, n draft.Numbers) {
+func (c *ingressImport) addIngressRules(ing *ingress, annotation string, numbers draft.Numbers) {
 	at := ing.annotationAt(annotation)
 	switch {
-	case n.Requests == 0:
+	case numbers.Requests == 0:
 		return
 	case ing.isCanary:
 		c.Note(at, "ignored, as ingress-nginx does: the limits of a canary are those of the Ingress that it belongs to")
@@ -227,7 +229,8 @@ func (c *ingressImport) addIngressRules(ing *ingress, annotation string, n draft
 	allowed := c.allowedNetworks(ing)
 	for _, s := range ing.selections(c.all) {
 		s.Exempt = slices.Concat(allowed, s.Exempt)
-		m := newMaker(c.Findings, ing.name+"-"+strings.TrimPrefix(annotation, "limit-"), &draft.Quota{Numbers: n, At: at}, s)
+		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
+		m := newMaker(c.Findings, name, &draft.Quota{Numbers: numbers, At: at}, s)
 		m.Rule.Key = []request.Part{request.ClientIP}
 		m.Rule.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
 		m.Rule.Identity = at.String()

@@ -26,7 +26,7 @@
 //	Read: readHTTP                                    nginx.go
 //	  readZone, readVariable                          the zones, and what map and geo make (map.go)
 //	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
-//	  rulesOf: addLimit, addRule                      a rule of each scope, limit and form of its key
+//	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key
 //	    formsOf                                       the forms of a key (key.go)
 //
 //	ReadIngresses: limitIngress                       a rule of each Ingress and annotation (ingress.go)
@@ -54,7 +54,9 @@ import (
 // that is more than b; a denied request changes nothing. With b - e tokens left, that is the bucket:
 // it has min(b+1, tokens + r·t) tokens, and a request takes one if there is one.
 // Whether a request is delayed does not change that, because it counts when it arrives.
-func Read(d *draft.Policy, files []source.File, include Include) error {
+//
+// The error is about a file that cannot be parsed. Other problems are left in the draft.
+func Read(d *draft.Draft, files []source.File, include Include) error {
 	n := newReader(d)
 	var http []*nginxconf.Directive
 	for _, f := range files {
@@ -65,7 +67,7 @@ func Read(d *draft.Policy, files []source.File, include Include) error {
 		http = append(http, list...)
 	}
 	n.readHTTP(http)
-	return n.Err()
+	return nil
 }
 
 // Include finds the files that a file of nginx includes.
@@ -73,14 +75,14 @@ type Include func(file, pattern string) ([]source.File, error)
 
 // reader is one import of nginx' configurations.
 type reader struct {
-	*draft.Policy
+	*draft.Draft
 	zones      map[string]*zone   // by their kind and name, such as "limit_req one"
 	variables  map[string]mapping // those of map and geo
-	serverNote string             // what a rule says of $server_name, if that is not the host
+	serverNote string             // what rules with the key $server_name say of it, if that is not the host
 }
 
-func newReader(d *draft.Policy) *reader {
-	return &reader{Policy: d, zones: map[string]*zone{}, variables: map[string]mapping{}}
+func newReader(d *draft.Draft) *reader {
+	return &reader{Draft: d, zones: map[string]*zone{}, variables: map[string]mapping{}}
 }
 
 // The kinds of limits. Each is inherited by itself.
@@ -131,12 +133,13 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 		}
 	}
 	n.noteUnread(block)
-	http := n.readHTTPScope(block)
+	http, serverNote := n.readHTTPScope(block)
 	if n.Err() != nil {
 		return
 	}
-	n.rulesOf(limitReq, http, request.Selection{})
-	n.rulesOf(limitConn, http, request.Selection{})
+	n.serverNote = serverNote
+	n.addRules(limitReq, http, request.Selection{})
+	n.addRules(limitConn, http, request.Selection{})
 	n.noteZones()
 	n.SortByLine()
 }
@@ -176,8 +179,8 @@ func flat(block []*nginxconf.Directive) (list []*nginxconf.Directive) {
 	return list
 }
 
-// rulesOf makes the rules for the limits of a kind in a scope, and in those within it.
-func (n *reader) rulesOf(kind string, s *scope, outer request.Selection) {
+// addRules makes the rules for the limits of a kind in a scope, and in those within it.
+func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
 	all := outer.And(s.Selection)
 	inner := s.withOwnRules(kind)
 	rest := all // without the requests of the inner scopes
@@ -193,7 +196,7 @@ func (n *reader) rulesOf(kind string, s *scope, outer request.Selection) {
 		}
 	}
 	for _, c := range inner {
-		n.rulesOf(kind, c, all)
+		n.addRules(kind, c, all)
 	}
 }
 
@@ -288,8 +291,8 @@ func (n *reader) addRule(z *zone, q *draft.Quota, f keyForm, status uint64, requ
 }
 
 // newMaker begins the rule of a limit for the requests of a selection. The caller sets the key.
-func newMaker(r *draft.Findings, name string, q *draft.Quota, s request.Selection) *draft.Maker {
-	m := draft.NewMaker(r, name, q, q.At)
+func newMaker(findings *draft.Findings, name string, q *draft.Quota, s request.Selection) *draft.Maker {
+	m := draft.NewMaker(findings, name, q, q.At)
 	m.Rule.Match = s.Match
 	m.Rule.Exempt = request.Joined(s.Exempt)
 	m.AddReasons(s)

@@ -41,7 +41,10 @@ func (s *scope) isUniform(kind string, limits limitSet) bool {
 }
 
 // withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that
-// win over one of these.
+// win over one of these. A winner needs its own even if its limits are those of the scope around it. An example: in a
+// server with limits, location /a has others, and location ~ x$, which wins over it, has those of the server. The
+// server's rules leave out all of /a, and the rules of /a leave out ~ x$: without rules of ~ x$, the path /ax would
+// have no limit.
 func (s *scope) withOwnRules(kind string) []*scope {
 	hasOwn := map[*scope]bool{}
 	var add func(c *scope)
@@ -77,17 +80,17 @@ func (s *scope) loseTo(winner *scope) {
 	exemptScope(&s.Selection, winner)
 }
 
-// readHTTPScope reads the scopes of an http block.
-func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
+// readHTTPScope reads the scopes of an http block, and what rules say of $server_name.
+func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope, serverNote string) {
 	unlimited := limitSet{status: 503} // as nginx answers by default
-	http := &scope{what: "http block"}
+	http = &scope{what: "http block"}
 	http.limits = map[string]limitSet{limitReq: unlimited, limitConn: unlimited}
 	n.readLimits(http, block)
-	n.readServers(http, nginxconf.Named(block, "server"))
+	serverNote = n.readServers(http, nginxconf.Named(block, "server"))
 	if len(http.inner) == 0 { // a part of a server
 		n.readLocations(http, block, false)
 	}
-	return http
+	return http, serverNote
 }
 
 // readLimits sets the limits of a scope that has those of the scope around it. Limits of a scope

@@ -59,10 +59,11 @@ func portOf(address string) string {
 }
 
 // readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A
-// policy knows the host alone: of servers with one name it takes the first that has limits.
-func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
+// policy knows the host alone: of servers with one name it takes the first that has limits. It returns what rules
+// say of $server_name.
+func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) (serverNote string) {
 	if n.areTooMany(blocks) {
-		return
+		return ""
 	}
 	var list []*server
 	for _, d := range blocks {
@@ -87,11 +88,11 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 		}
 		http.inner = append(http.inner, s.scope)
 	}
-	n.noteServerName(list)
+	return noteOfServerName(list)
 }
 
-// defaultServer is the server for hosts that no server names: the first default that has limits of
-// the ports.
+// defaultServer is the server for hosts that no server names: the default server of the first port, or, if that
+// answers by itself, of the first port whose default server does not.
 func (n *reader) defaultServer(list []*server) (first *server) {
 	byPort := map[string]*server{}
 	var ports []string
@@ -119,28 +120,34 @@ func (n *reader) defaultServer(list []*server) (first *server) {
 	return first
 }
 
-// dropKnownNames takes the names from a server that another one has: first come those with limits.
+// dropKnownNames takes the names from a server that another one has. The first in the file keeps a name, but servers
+// that answer by themselves come last, because they have no limits.
 func (n *reader) dropKnownNames(list []*server) {
 	owner := map[string]*server{}
 	for _, answers := range []bool{false, true} {
 		for _, s := range list {
-			if s.answers != answers {
-				continue
+			if s.answers == answers {
+				s.names = n.claimNames(s, owner)
 			}
-			s.names = slices.DeleteFunc(s.names, func(name string) bool {
-				other := owner[name]
-				if other == nil {
-					owner[name] = s
-				}
-				isKnown := other != nil && other != s
-				if isKnown && !s.answers {
-					n.Note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the rules "+
-						"are those of the server before it")
-				}
-				return isKnown
-			})
 		}
 	}
+}
+
+// claimNames makes a server the owner of its names that have none, and returns those that it owns.
+func (n *reader) claimNames(s *server, owner map[string]*server) (names []string) {
+	for _, name := range s.names {
+		if owner[name] == nil {
+			owner[name] = s
+		}
+		switch {
+		case owner[name] == s:
+			names = append(names, name)
+		case !s.answers:
+			n.Note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the rules "+
+				"are those of the server before it")
+		}
+	}
+	return names
 }
 
 // selectHosts selects the requests of a server.
@@ -168,11 +175,14 @@ func (s *server) isNarrower(other *server) bool {
 	})
 }
 
-// noteServerName says when $server_name of nginx is another text than the host.
-func (n *reader) noteServerName(list []*server) {
-	for i, s := range list {
-		if i > 0 || len(s.names) != 1 || strings.HasPrefix(s.names[0], "*") {
-			n.serverNote = "nginx counts the hosts of one server together. Here each host counts by itself."
-		}
+// noteOfServerName says that $server_name of nginx is another text than the host; empty if it is the same.
+func noteOfServerName(list []*server) string {
+	if len(list) == 0 {
+		return ""
 	}
+	first := list[0]
+	if len(list) > 1 || len(first.names) != 1 || strings.HasPrefix(first.names[0], "*") {
+		return "nginx counts the hosts of one server together. Here each host counts by itself."
+	}
+	return ""
 }

@@ -18,12 +18,11 @@ func (p Place) In(name string) Place {
 	return Place{File: p.File, Path: strings.Trim(p.Path+"."+name, ".")}
 }
 
-// Item is the place of an item of a list: of a field of the object at this place, or, with an
-// empty name, of the list at this place.
-func (p Place) Item(name string, i int) Place {
-	if name != "" {
-		p = p.In(name)
-	}
+// Item is the place of an item of a field that is a list, in the object at this place.
+func (p Place) Item(name string, i int) Place { return p.In(name).At(i) }
+
+// At is the place of an item of the list at this place.
+func (p Place) At(i int) Place {
 	p.Path += "[" + strconv.Itoa(i) + "]"
 	return p
 }
