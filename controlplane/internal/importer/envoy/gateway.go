@@ -2,9 +2,11 @@ package envoy
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -135,7 +137,7 @@ func (r *reader) trafficPolicy(n *policy.Node, file source.Place) (list []draft.
 	at := file.In("spec.rateLimit")
 	o := &gatewayLimit{}
 	if err := strictly(limit, o); err != nil {
-		r.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
+		r.failToDecodeGateway(at, err)
 		return nil
 	}
 	if o.Global != nil && !r.Cluster {
@@ -158,6 +160,38 @@ func strictly(n *policy.Node, to any) error {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()
 	return d.Decode(to)
+}
+
+// failToDecodeGateway makes a problem of an error of strictly.
+func (r *reader) failToDecodeGateway(at source.Place, err error) {
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		given := cmp.Or(jsonWords[wrong.Value], strings.TrimPrefix(wrong.Value, "number ")) // such as "number -1"
+		r.Fail(at.In(wrong.Field), "must be "+wordOf(wrong.Type)+", not "+given)
+		return
+	}
+	r.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
+}
+
+// jsonWords are what encoding/json calls the kinds of values.
+var jsonWords = map[string]string{
+	"string": "a text", "number": "a number", "bool": "true or false", "array": "a list", "object": "an object",
+}
+
+// wordOf says what the field of a type takes.
+func wordOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Uint32:
+		return "a whole number from 0 to 4294967295"
+	default:
+		return "an object"
+	}
 }
 
 // gatewayList is one list of rules of a BackendTrafficPolicy.
