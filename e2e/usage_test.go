@@ -7,11 +7,13 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
@@ -38,7 +40,8 @@ func requireTold(t *testing.T, before, after *operation, told *result.RuleUsage)
 		first, last := &before.Windows[i], &after.Windows[i]
 		w := &told.Windows[i]
 		require.Equal(t, []any{*first.Limit, first.Used, *first.Remaining}, []any{w.Limit, w.Used, w.Remaining}, told.Name)
-		require.True(t, seconds(last.ResetNs) <= w.Reset && w.Reset <= seconds(first.ResetNs), told.Name)
+		require.True(t, seconds(last.ResetNs) <= w.Reset && w.Reset <= seconds(first.ResetNs),
+			"%s: %d, and not from %d to %d", told.Name, w.Reset, last.ResetNs, first.ResetNs)
 		held := uint32(0)
 		if before.Held != nil {
 			held = *before.Held
@@ -107,4 +110,68 @@ rules:
 		t.Logf("%d used, %d held, %d blocked", used, held, blocked)
 		require.Positive(t, used*held*blocked)
 	})
+}
+
+// TestUsageOverEnvoys: at 200 random moments of three Envoys that ask a quota service on Redis, a client is told by any
+// of them what the service tells an operator, once the traffic stands still.
+func TestUsageOverEnvoys(t *testing.T) {
+	t.Parallel()
+	store := "redis://" + servertest.StartRedis(t, servertest.Redis(t)).Addr()
+	service, c := startQuota(t, store), startControlPlane(t, "--quota-store", store)
+	proxies := make([]*proxy, 3)
+	for i := range proxies {
+		proxies[i] = c.proxy(t, newest(t), proxyOptions{
+			node: fmt.Sprint("edge-", i), quota: service.address, manage: freeAddress(t),
+		})
+	}
+	c.apply(t, strings.Replace(clusterPolicy, "rules:\n", `
+usage: {path: /.well-known/ratelimit}
+rules:
+  - {name: leased, scope: cluster, key: [{header: u}], limits: [3000/`+far+`, 900/month]}
+  - {name: asked, scope: cluster, lease: off, key: [{header: u}], limits: [60/`+far+`], block: 1h}
+  - {name: log, scope: cluster, lease: off, key: [{header: u}], algorithm: sliding_window_log, limits: [90/300d]}
+  - {name: held, scope: cluster, key: [{header: u}], limits: [150/`+far+`], settle: {to: cost}}
+`, 1))
+	get := func(rule, user string) (got operation) {
+		response, err := http.PostForm(c.url()+"/v1/counters/get", url.Values{"rule": {rule}, "key": {user}})
+		require.NoError(t, err)
+		defer response.Body.Close()
+		var answer struct{ Quota *result.Result }
+		require.NoError(t, json.NewDecoder(response.Body).Decode(&answer))
+		require.NotNil(t, answer.Quota)
+		for i := range answer.Quota.Windows {
+			answer.Quota.Windows[i].ResetNs = answer.Quota.Windows[i].ResetMs * 1e6
+		}
+		return operation{Held: answer.Quota.Held, Windows: answer.Quota.Windows, BlockedNs: answer.Quota.BlockedMs * 1e6}
+	}
+	dice := rand.New(rand.NewPCG(30, 1))
+	var same, blocked int
+	for moment := range 200 {
+		sendAll(t, proxies, dice.IntN(4), func(int, int) request {
+			return request{"/", "u", fmt.Sprint("user-", moment%5)}
+		})
+		user := fmt.Sprint("user-", dice.IntN(5))
+		before := map[string]operation{}
+		names := []string{"leased", "asked", "log", "held"}
+		for _, rule := range names {
+			before[rule] = get(rule, user)
+		}
+		usage := proxies[dice.IntN(3)].askUsage(t, "u", user)
+		require.Len(t, usage.Rules, len(names))
+		for i, rule := range names {
+			first, last := before[rule], get(rule, user)
+			if first.Windows[0].Used != last.Windows[0].Used { // meanwhile a proxy gave units back
+				continue
+			}
+			same++
+			require.Equal(t, rule, usage.Rules[i].Name)
+			requireTold(t, &first, &last, &usage.Rules[i])
+			if b := usage.Rules[i].Blocked; b != nil && *b > 0 {
+				blocked++
+			}
+		}
+	}
+	t.Logf("%d of 800 figures were the same before and after, %d times of a blocked key", same, blocked)
+	require.Greater(t, same, 600)
+	require.Positive(t, blocked)
 }

@@ -56,7 +56,8 @@ func TestBounds(t *testing.T) {
 	require.Equal(t, []string{"rules[0].response.headers: has 33 items, the most is 32"}, messages(errs))
 	_, errs, _ = judge(parseTree(t, `{"version":1,"`+strings.Repeat("é", 500_000)+`":1}`))
 	require.Equal(t, []string{`["` + strings.Repeat("é", 30) + `…"]: unknown field: the fields here are name, proxies, ` +
-		`version, revision, domain, headers, quota, rules, exempt, manage, usage, report_keys, report_secret`}, messages(errs))
+		`version, revision, domain, headers, quota, rules, exempt, manage, usage, report_keys, report_secret`},
+		messages(errs))
 	_, errs, _ = judge(parseTree(t, `{"version":1,"rules":[`+many(10_001, "7")+`]}`))
 	require.Equal(t, "rules: has 10001 items, the most is 10000", errs[0].String())
 	require.Len(t, errs, 1001)

@@ -133,7 +133,8 @@ const maxCompared = 20 << 20
 // longer matches, and the upstream may still answer. No proxy makes those spellings one.
 func (c *collector) warnSpellings(paths policy.Place, patterns []policy.Pattern, of string) {
 	for i, p := range patterns {
-		if p.Kind != policy.Exact || strings.HasSuffix(p.Text, "/") || !strings.HasPrefix(p.Text, "/") {
+		isPath := strings.HasPrefix(p.Text, "/") && !strings.HasSuffix(p.Text, "/")
+		if p.Kind != policy.Exact || !isPath || p.Text == c.usage { // no upstream gets requests for usage
 			continue
 		}
 		matches := c.anyMatches(patterns, p.Text+"/")

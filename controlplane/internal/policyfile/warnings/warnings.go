@@ -32,6 +32,9 @@ func Of(doc *policy.Node, p *policy.Policy, placement *policy.Placement) []Warni
 	c := &collector{
 		slotsByClient: hasSlotsByClient(p), exempt: p.Exempt, exemptAt: root.Field("exempt"), sharing: map[string]int{},
 	}
+	if p.Usage != nil {
+		c.usage = p.Usage.Path
+	}
 	for i := range p.Rules {
 		c.sharing[p.Rules[i].Counter]++
 	}
@@ -57,6 +60,7 @@ type collector struct {
 	slotsByClient bool           // see hasSlotsByClient
 	exempt        []policy.Match // from all rules
 	exemptAt      policy.Place
+	usage         string         // the path at which clients ask for their usage
 	sharing       map[string]int // rules, by their counter
 }
 
