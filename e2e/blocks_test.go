@@ -100,7 +100,8 @@ func TestBlocksOverAllProxies(t *testing.T) {
 	b.apply("5", "1h")
 	b.fail("alice", 5)
 	b.requireBlocked("alice", time.Hour)
-	left := time.Duration(b.control.counters(t, "get", "--rule", "logins", "--key", "alice").Quota.BlockedMs) * time.Millisecond
+	counted := b.control.counters(t, "get", "--rule", "logins", "--key", "alice").Quota
+	left := time.Duration(counted.BlockedMs) * time.Millisecond
 	require.True(t, left > 50*time.Minute && left <= time.Hour, left)
 	for _, command := range [][]string{{"counters", "find", "--client-ip", "192.0.2.1"}, {"explain", "--path", "/login"}} {
 		says := sluiceOK(t, append(command, "--header", "x-user-id=alice", "--server", control.url())...)
@@ -142,7 +143,8 @@ type blocksRig struct {
 }
 
 func (b *blocksRig) apply(limits, block string) {
-	rule := strings.Replace(blockedLogins(limits, "    block: "+block+"\n"), "key:", "scope: cluster\n    on_unavailable: deny\n    key:", 1)
+	rule := blockedLogins(limits, "    block: "+block+"\n")
+	rule = strings.Replace(rule, "key:", "scope: cluster\n    on_unavailable: deny\n    key:", 1)
 	b.control.apply(b.t, strings.Replace(rule, "version: 1\n", "version: 1\nquota: {timeout: 5s}\n", 1))
 }
 
