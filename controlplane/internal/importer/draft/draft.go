@@ -38,8 +38,8 @@ func New(from, file string, cluster bool) *Draft {
 	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: cluster}
 }
 
-// nameRules makes the names unique. Rules that had one name share a counter
-// where they can, because their requests had one counter.
+// nameRules makes the names unique. Rules that had one name share a counter where they can, because their requests had
+// one counter.
 func (d *Draft) nameRules() {
 	taken := map[string]bool{}
 	highest := map[string]int{}    // the number behind a name that more than one rule had
@@ -63,8 +63,7 @@ func (d *Draft) nameRules() {
 
 // shareCounter gives the rule the counter of the first of some rules that it may share one with, if there is one.
 func (r *Rule) shareCounter(owners []*Rule) bool {
-	mayShare := func(other *Rule) bool { return !r.Off && !other.Off && other.mayShareCounter(r) }
-	i := slices.IndexFunc(owners, mayShare)
+	i := slices.IndexFunc(owners, r.mayShareCounter)
 	if i < 0 {
 		return false
 	}

@@ -132,10 +132,12 @@ type limitText struct {
 	Burst    *uint64 `yaml:"burst,omitempty"`
 }
 
-// mayShareCounter reports whether two rules may share a counter.
+// mayShareCounter reports whether two rules may share a counter: they count by one limit of the configuration, over
+// the same keys and time. A rule that is off has a counter of its own.
 func (r *Rule) mayShareCounter(other *Rule) bool {
-	return slices.EqualFunc(r.Key, other.Key, request.Part.Is) && r.Quota.Algorithm == other.Quota.Algorithm &&
-		r.Quota.Per == other.Quota.Per && r.Identity == other.Identity
+	isAlike := r.Quota.Algorithm == other.Quota.Algorithm && r.Quota.Per == other.Quota.Per
+	return isAlike && !r.Off && !other.Off && r.Identity == other.Identity &&
+		slices.EqualFunc(r.Key, other.Key, request.Part.Is)
 }
 
 // LimitedRequests is a match for the requests that the rule limits. The caller leaves the requests exempt out

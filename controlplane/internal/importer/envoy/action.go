@@ -53,8 +53,8 @@ func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor.Descripto
 		list = product(list, r.readAction(a, o.at.Item("actions", i)))
 		if len(list) > maxVariants {
 			list = list[:maxVariants]
-			r.Note(o.at.In("actions"), fmt.Sprintf("there are more than %d combinations of values and of headers that may be "+
-				"absent: the import left the others out", maxVariants))
+			r.Note(o.at.In("actions"), fmt.Sprintf("there are more than %d combinations of headers that may be absent: the "+
+				"import left the others out", maxVariants))
 		}
 	}
 	return slices.DeleteFunc(list, func(d descriptor.Descriptor) bool { return len(d.Entries) == 0 })
