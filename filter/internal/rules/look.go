@@ -37,14 +37,13 @@ func compileLooks(exempt []Match, p *policy.Policy) looks {
 	return looks{path: p.Usage.Path, exempt: fromAll(exempt)}
 }
 
-func compileLook(r *Rule, path string) look {
+func compileLook(r *Rule, path string) *look {
 	p := r.Policy
-	l := look{
+	l := &look{
 		names: slices.ContainsFunc(r.match.paths, func(pattern policy.Pattern) bool {
 			return pattern.Kind == policy.Exact && pattern.Text == path
 		}),
-		shows: !p.Hidden && p.Mode == policy.ModeEnforce && p.EnforcePercent > 0 &&
-			!slices.ContainsFunc(p.Key, func(part policy.KeyPart) bool { return part.OfRoute() }),
+		shows:  !p.Hidden && !slices.ContainsFunc(p.Key, func(part policy.KeyPart) bool { return part.OfRoute() }),
 		match:  r.match,
 		exempt: fromAll(r.exempt),
 	}

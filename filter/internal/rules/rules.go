@@ -30,8 +30,8 @@ type Rule struct {
 	decide.Rule
 	match  Match
 	exempt []Match
-	always bool // the rule applies to every request
-	look   look
+	always bool  // the rule applies to every request
+	look   *look // nil if clients cannot ask for their usage
 	key    []KeyPart
 	limits []requestedLimit
 	cost   Costs
