@@ -2,13 +2,8 @@ package quotaservice
 
 import (
 	"container/list"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
-	"hash"
 	"slices"
-	"sync"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -60,45 +55,6 @@ func (d *definition) operation(what What, h *hasher, domain string, id [16]byte,
 		what: what, definition: d, shifted: shifted(d.Windows, id),
 		key: h.key(d.prefix, id[:]), domain: domain, owner: owner,
 	}
-}
-
-// hasher makes the keys under which the store keeps the keys of counters. They say
-// nothing about clients to those who do not know the secret.
-type hasher struct {
-	mac hash.Hash
-	sum [sha256.Size]byte
-}
-
-func newHasher(secret []byte) *hasher { return &hasher{mac: hmac.New(sha256.New, secret)} }
-
-// key hashes a key after what prefix returned.
-func (h *hasher) key(prefix, key []byte) (id [16]byte) {
-	h.mac.Reset()
-	h.mac.Write(prefix)
-	h.mac.Write(key)
-	copy(id[:], h.mac.Sum(h.sum[:0]))
-	return id
-}
-
-// hashers are kept for the next calls: making one costs more than using it.
-type hashers struct{ pool sync.Pool }
-
-type keptHasher struct {
-	*hasher
-	secret *[]byte
-}
-
-func (hs *hashers) of(secret *[]byte) *keptHasher {
-	if h, ok := hs.pool.Get().(*keptHasher); ok && h.secret == secret {
-		return h
-	}
-	return &keptHasher{newHasher(*secret), secret}
-}
-
-// prefix is what all keys of a counter of a domain have in common.
-func prefix(domain string, counter *[16]byte) []byte {
-	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
-	return append(append(b, domain...), counter[:]...)
 }
 
 // shifted returns the windows as they hold for the key: those with jitter begin a little later.
@@ -220,58 +176,4 @@ func (ds *definitions) use(id uint32) *definition {
 	}
 	ds.used.MoveToBack(d.place)
 	return d
-}
-
-// granted is what a return needs to know of a grant.
-type granted struct {
-	definition *definition
-	key        [16]byte // the part's
-	counted    counted
-	units      uint32 // that may be returned
-	atNs       int64
-}
-
-// grants are a stream's newest, by number.
-type grants struct {
-	list   []granted // the oldest first
-	number uint32    // of the newest
-}
-
-// rememberNs is how long a grant is remembered for returns: a lease and the time
-// after which it counts as idle, and some.
-const rememberNs = 30 * second
-
-// add remembers a grant, and forgets those that are too old or too many. It returns its number.
-func (gs *grants) add(g granted) (number uint32) {
-	for len(gs.list) >= quota.MaxReturnable || len(gs.list) > 0 && g.atNs-gs.list[0].atNs > rememberNs {
-		gs.list[0] = granted{}
-		gs.list = gs.list[1:]
-	}
-	gs.list = append(gs.list, g)
-	gs.number++
-	return gs.number
-}
-
-// redeem takes a returned grant, and how many of its units go back: at most what it gave, once.
-// What a return leaves has been spent, so a second one has nothing to give.
-func (gs *grants) redeem(r quota.Return) (g *granted, units uint32) {
-	age := gs.number - r.Grant // newest = 0
-	if r.Grant == 0 || r.Grant > gs.number || int64(age) >= int64(len(gs.list)) {
-		return nil, 0
-	}
-	g = &gs.list[len(gs.list)-1-int(age)]
-	units = min(r.Units, g.units)
-	g.units = 0
-	return g, units
-}
-
-// leased is how many units leases have that have not ended.
-func (gs *grants) leased(now int64) (units uint64) {
-	for i := range gs.list {
-		g := &gs.list[i]
-		if g.atNs+g.counted.SpendByNs-g.counted.AtNs > now {
-			units += uint64(g.units)
-		}
-	}
-	return units
 }

@@ -88,7 +88,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			_, err := c.Live(t.Context(), "idle", 1)
 			require.NoError(t, err)
 
-			c.now += 2 * linger
+			c.now += 2 * sweepAllNs
 			_, err = c.Secret(t.Context(), "key", func() []byte { return []byte{1} })
 			require.NoError(t, err)
 			require.Zero(t, c.bytes)
@@ -119,7 +119,7 @@ func TestMemoryCountsWhatItTakes(t *testing.T) {
 		c.fill("d", 300_000, bytes)
 		took := heapBytes() - before
 		require.InEpsilon(t, c.bytes, took, 0.25, "%d bytes each", bytes)
-		c.now += 2 * linger
+		c.now += 2 * sweepAllNs
 		c.sweepAll()
 		require.Less(t, heapBytes()-before, took/20)
 	}

@@ -1,0 +1,57 @@
+package quotaservice
+
+import "github.com/sluice-ratelimit/sluice/shared/quota"
+
+// granted is what a return needs to know of a grant.
+type granted struct {
+	definition *definition
+	key        [16]byte // the part's
+	counted    counted
+	units      uint32 // that may be returned
+	atNs       int64
+}
+
+// grants are a stream's newest, by number.
+type grants struct {
+	list   []granted // the oldest first
+	number uint32    // of the newest
+}
+
+// rememberNs is how long a grant is remembered for returns: a lease and the time
+// after which it counts as idle, and some.
+const rememberNs = 30 * second
+
+// add remembers a grant, and forgets those that are too old or too many. It returns its number.
+func (gs *grants) add(g granted) (number uint32) {
+	for len(gs.list) >= quota.MaxReturnable || len(gs.list) > 0 && g.atNs-gs.list[0].atNs > rememberNs {
+		gs.list[0] = granted{}
+		gs.list = gs.list[1:]
+	}
+	gs.list = append(gs.list, g)
+	gs.number++
+	return gs.number
+}
+
+// redeem takes a returned grant, and how many of its units go back: at most what it gave, once.
+// What a return leaves has been spent, so a second one has nothing to give.
+func (gs *grants) redeem(r quota.Return) (g *granted, units uint32) {
+	age := gs.number - r.Grant // newest = 0
+	if r.Grant == 0 || r.Grant > gs.number || int64(age) >= int64(len(gs.list)) {
+		return nil, 0
+	}
+	g = &gs.list[len(gs.list)-1-int(age)]
+	units = min(r.Units, g.units)
+	g.units = 0
+	return g, units
+}
+
+// leased is how many units leases have that have not ended.
+func (gs *grants) leased(now int64) (units uint64) {
+	for i := range gs.list {
+		g := &gs.list[i]
+		if g.atNs+g.counted.SpendByNs-g.counted.AtNs > now {
+			units += uint64(g.units)
+		}
+	}
+	return units
+}
