@@ -7,25 +7,33 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// group is one ask: all its parts are granted or none, those in shadow aside. Each part has one
-// operation, which is used again for what follows from the result. So when the group is answered,
-// what of an operation says which phase has used it last, and its outcome is what that came to:
-//
-//	what         its part                        its outcome
-//	Hit          granted, denied or failed       the key's decision, or why there is none
-//	countDenial  in shadow and denied; the ask   the denial, once it is kept. If that failed, denied is
-//	             is granted                      false, though the part was denied: see grant
-//	undo         granted, but the ask is not     how the key stands without the units: units is 0. Of
-//	                                             the units in back it says how many are uncounted
+// group is one ask: all its parts are granted or none, those in shadow aside.
 type group struct {
-	stream     *Stream
-	id         uint32
-	parts      int
-	askedNs    int64 // when the ask came
-	operations []operation
-	phase      phase
-	left       int           // operations of the phase that are not done
-	result     quota.Outcome // once it is decided
+	stream  *Stream
+	id      uint32
+	size    int   // how many parts the ask has
+	askedNs int64 // when it came
+	parts   []askPart
+	phase   phase
+	left    int           // operations of the phase that are not done
+	result  quota.Outcome // once it is decided
+}
+
+// askPart is one part of a group. Its operation is a Hit first, and is used again for what follows from
+// the result. So its outcome is that of the phase that used it last:
+//
+//	operation.what  the part                          operation.outcome, when the group is answered
+//	Hit             granted, denied or failed         the key's decision, or why there is none
+//	countDenial     denied in shadow, and the ask is  how the key stands once the denial is kept
+//	                granted
+//	undo            granted, but the ask is not       how the key stands without the units: units is 0. Of
+//	                                                  the units in back it says how many are uncounted
+type askPart struct {
+	operation operation
+
+	// What the Hit came to, from keepDecisions on.
+	failed bool // there is no decision
+	denied bool
 }
 
 // phase is how far a group has come. After its last phase it is answered:
@@ -45,7 +53,7 @@ const (
 // begin makes an operation of each part.
 func (g *group) begin(parts []quota.Part) {
 	st := g.stream
-	g.operations = make([]operation, len(parts))
+	g.parts = make([]askPart, len(parts))
 	for i := range parts {
 		p := &parts[i]
 		d := st.definitions.use(p.Definition)
@@ -53,15 +61,16 @@ func (g *group) begin(parts []quota.Part) {
 			g.result = quota.Unknown
 			return
 		}
-		g.operations[i] = d.operation(Hit, st.hasher, st.domain.name, p.Key, g)
-		g.operations[i].part = *p
+		o := d.operation(Hit, st.hasher, st.domain.name, p.Key, g)
+		o.part = *p
+		g.parts[i].operation = o
 	}
 }
 
 // startFirst starts the operations that decide, but for those that do so last.
 func (g *group) startFirst() {
-	for i := range g.operations {
-		if o := &g.operations[i]; !o.takesLast() {
+	for i := range g.parts {
+		if o := &g.parts[i].operation; !o.takesLast() {
 			g.start(o)
 		}
 	}
@@ -73,10 +82,10 @@ func (g *group) startFirst() {
 // startLast starts the other ones. If a part is denied already they take nothing.
 func (g *group) startLast() {
 	g.phase = decidingLast
-	isLost := g.conclude() != quota.Granted
-	for i := range g.operations {
-		if o := &g.operations[i]; o.takesLast() {
-			o.isLost = isLost
+	isRefused := g.conclude() != quota.Granted
+	for i := range g.parts {
+		if o := &g.parts[i].operation; o.takesLast() {
+			o.takesNothing = isRefused
 			g.start(o)
 		}
 	}
@@ -101,6 +110,7 @@ func (g *group) operationDone(o *operation) {
 	switch g.phase {
 	case decidingLast:
 		g.result = g.conclude()
+		g.keepDecisions()
 		if g.result == quota.Granted {
 			g.countShadow()
 		} else {
@@ -121,8 +131,8 @@ func (g *group) operationDone(o *operation) {
 // conclude finds the result of all parts.
 func (g *group) conclude() quota.Outcome {
 	result := quota.Granted
-	for i := range g.operations {
-		o := &g.operations[i]
+	for i := range g.parts {
+		o := &g.parts[i].operation
 		if g.stream.closed {
 			return quota.Unavailable
 		}
@@ -141,12 +151,23 @@ func (g *group) conclude() quota.Outcome {
 	return result
 }
 
+// keepDecisions keeps what the Hits came to, because the next phases use their operations again.
+func (g *group) keepDecisions() {
+	for i := range g.parts {
+		p := &g.parts[i]
+		p.failed = p.operation.err != nil
+		p.denied = !p.failed && p.operation.denied
+	}
+}
+
 // countShadow keeps the denials of the parts in shadow, where denied asks count or block their key.
 // No other part of a granted ask is denied.
 func (g *group) countShadow() {
 	g.phase = counting
-	for i := range g.operations {
-		if o := &g.operations[i]; o.err == nil && o.denied && !o.heldBack && o.mayKeepDenial() {
+	for i := range g.parts {
+		p := &g.parts[i]
+		o := &p.operation
+		if p.denied && !o.heldBack && o.mayKeepDenial() {
 			o.what = countDenial
 			g.start(o)
 		}
@@ -156,8 +177,10 @@ func (g *group) countShadow() {
 // undo uncounts what parts were granted, because others were not or nobody takes it.
 func (g *group) undo() {
 	g.phase = undoing
-	for i := range g.operations {
-		if o := &g.operations[i]; o.err == nil && o.units > 0 {
+	for i := range g.parts {
+		p := &g.parts[i]
+		o := &p.operation
+		if !p.failed && o.units > 0 {
 			o.what, o.back = undo, o.units
 			g.start(o)
 		}
@@ -182,12 +205,12 @@ func (g *group) answer() {
 			g.restate()
 		}
 		if g.result == quota.Granted || g.result == quota.Denied || g.result == quota.Unavailable {
-			for i := range g.operations {
-				s.grants = append(s.grants, g.grant(&g.operations[i]))
+			for i := range g.parts {
+				s.grants = append(s.grants, g.grant(&g.parts[i]))
 			}
 			a.Grants = s.grants
 		}
-		st.send(&a, g.parts)
+		st.send(&a, g.size)
 		s.grants = s.grants[:0]
 	}
 	s.endDrain()
@@ -197,13 +220,13 @@ func (g *group) answer() {
 func (g *group) measure() {
 	s := g.stream.service
 	became := g.result
-	isStarting := func(o operation) bool { return errors.Is(o.err, ErrStarting) }
-	if became == quota.Unavailable && slices.ContainsFunc(g.operations, isStarting) {
+	isStarting := func(p askPart) bool { return errors.Is(p.operation.err, ErrStarting) }
+	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
 		became = unavailableStarting
 	}
 	s.metrics.countAnswer(became, s.o.Clock.NowNs()-g.askedNs)
-	for i := range g.operations { // lost is what an undo could not uncount; a later report corrects holds
-		if o := &g.operations[i]; o.what == undo && o.hold == nil {
+	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
+		if o := &g.parts[i].operation; o.what == undo && o.hold == nil {
 			s.metrics.lost.Add(uint64(o.back - o.uncounted))
 		}
 	}
@@ -211,14 +234,18 @@ func (g *group) measure() {
 
 // restate gives a denied part the standings of its key after other parts of that key were undone:
 // those that it was denied with count units which nobody got.
+//
+// An example: two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first
+// part gets its 2, so the second one is denied, when 3 are left. The 2 are undone, so both parts are
+// answered that 5 are left.
 func (g *group) restate() {
-	for i := range g.operations {
-		denied := &g.operations[i]
-		if !denied.denied {
+	for i := range g.parts {
+		if !g.parts[i].denied {
 			continue
 		}
-		for j := range g.operations {
-			o := &g.operations[j]
+		denied := &g.parts[i].operation
+		for j := range g.parts {
+			o := &g.parts[j].operation
 			isUndone := o.what == undo && o.err == nil
 			if isUndone && o.key == denied.key && slices.Equal(o.shifted, denied.shifted) {
 				denied.standings = o.standings
@@ -228,13 +255,13 @@ func (g *group) restate() {
 }
 
 // grant is what one part got.
-func (g *group) grant(o *operation) quota.Grant {
-	if o.err != nil && o.what == Hit {
+func (g *group) grant(part *askPart) quota.Grant {
+	o := &part.operation
+	if part.failed {
 		return failedGrant(o)
 	}
-	denied := o.denied || o.what == countDenial
 	p := quota.Grant{
-		Denied: denied, WaitNs: o.waitNs, Held: o.heldBack, Blocked: denied && o.blocked,
+		Denied: part.denied, WaitNs: o.waitNs, Held: o.heldBack, Blocked: part.denied && o.blocked,
 		Noted: o.noted && o.err == nil, Windows: o.standings,
 	}
 	switch {

@@ -56,11 +56,12 @@ type operation struct {
 	*definition
 	shifted []limit.Window // definition.Windows as they hold for the key: shifted by its jitter
 	part    quota.Part     // of Hit and countDenial
-	isLost  bool           // of a Hit: another part of its ask is denied, so it takes nothing
 	n       uint32         // units of Inc, Set, Inspect, charge and addUp
 	back    uint32         // units that undo and giveUp are to uncount
 	window  int            // of Inc and Set, or AllWindows
 	span    span           // of addUp
+
+	takesNothing bool // of a Hit: another part of its ask is denied already
 
 	key    [16]byte
 	domain string // whose key it is
@@ -113,6 +114,10 @@ func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and 
 // whether that changed what the record counts.
 func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	o.outcome = outcome{standings: o.standings[:0]}
+	o.rebased = r.bringTo(now)
+	if o.what == Reset {
+		o.hadUsage = r.forget()
+	}
 	s, err := r.arrangeFor(o, now)
 	if err != nil {
 		o.err, o.untilNs = err, math.MaxInt64
@@ -160,7 +165,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 		r.generation = random() // a return does not know which window was set since its grant
 	case charge:
 		return o.charge(s)
-	case Reset: // arrangeFor has forgotten the key
+	case Reset: // carryOut has forgotten the key
 	case addUp: // never: its key has a sum, not a record
 	}
 	return true
@@ -199,7 +204,7 @@ func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 		if !p.Shadow { // one in shadow counts only once no other part has denied
 			changed = o.keepDenial(s) || changed
 		}
-	case o.isLost:
+	case o.takesNothing:
 	case units > 0:
 		o.units, o.leased = units, terms.EndNs != 0
 		o.validNs = s.ValidNs(terms)

@@ -22,20 +22,30 @@ type record struct {
 var errWindows = errors.New("the key counts in 16 windows of other definitions: " +
 	"more are refused until one of them ends")
 
-// arrangeFor brings the record to the time now and puts the operation's windows first.
-// Others stay behind them, with what they have counted, until they have ended. It returns
-// those of the operation, shifted by the key's jitter: the record itself keeps them unshifted.
-func (r *record) arrangeFor(o *operation, now int64) (asked quota.State, err error) {
+// bringTo brings the record to the time now. It reports whether the record was rebased: it lay ahead of now,
+// because the store's clock was set back.
+func (r *record) bringTo(now int64) (rebased bool) {
 	if r.NowNs > now+maxAheadNs { // now is the store's time, or the store refuses what is decided by it
 		r.SetBack(now)
 		r.generation = random()
-		o.rebased = true
+		rebased = true
 	}
 	r.Roll(now)
-	if o.what == Reset {
-		o.hadUsage = r.hasUsage()
-		r.State, r.generation = quota.State{NowNs: r.NowNs}, random()
-	}
+	return rebased
+}
+
+// forget forgets what the key has counted and what it holds, and reports whether there was something.
+func (r *record) forget() (hadUsage bool) {
+	isUsed := func(u limit.Usage) bool { return !u.IsZero() }
+	hadUsage = r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, isUsed)
+	r.State, r.generation = quota.State{NowNs: r.NowNs}, random()
+	return hadUsage
+}
+
+// arrangeFor puts the operation's windows first in the record, which bringTo has brought to now.
+// Others stay behind them, with what they have counted, until they have ended. It returns
+// those of the operation, shifted by the key's jitter: the record itself keeps them unshifted.
+func (r *record) arrangeFor(o *operation, now int64) (asked quota.State, err error) {
 	if o.hold != nil {
 		if r.Holders == nil {
 			r.Holders = &quota.Holders{}
@@ -52,12 +62,6 @@ func (r *record) arrangeFor(o *operation, now int64) (asked quota.State, err err
 	asked.Windows = o.shifted
 	keepLogs(&asked)
 	return asked, nil
-}
-
-// hasUsage reports whether the key has counted something, or holds something.
-func (r *record) hasUsage() bool {
-	isUsed := func(u limit.Usage) bool { return !u.IsZero() }
-	return r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, isUsed)
 }
 
 // startingForNs is how much longer than now the store is starting. By a clock that was set back it is not.

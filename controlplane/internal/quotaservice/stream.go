@@ -214,8 +214,8 @@ func (st *Stream) takeTurn() {
 
 // begin makes a group of an ask, and lets its operations wait for their keys.
 func (st *Stream) begin(ask *pendingAsk) {
-	g := &group{stream: st, id: ask.ID, parts: len(ask.Parts), askedNs: ask.askedNs}
-	st.partsUnderWay += g.parts
+	g := &group{stream: st, id: ask.ID, size: len(ask.Parts), askedNs: ask.askedNs}
+	st.partsUnderWay += g.size
 	if ask.isBusy {
 		g.result = quota.Busy
 	} else {
