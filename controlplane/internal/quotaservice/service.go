@@ -5,21 +5,51 @@
 // clock decides. It must never import the API, xDS or the command line: server.go alone
 // serves gRPC, and redisstore alone knows Redis.
 //
-// An ask goes this way:
+// An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
+// are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
+// in 60 since:
+//
+//	Stream.Receive       The message is decoded. Its ask waits for the stream's turn.
+//	Stream.takeTurn      The ask becomes a group of two operations, both Hit. Each waits for its key.
+//	key.prepare          user: 4 would be used, so 1 is granted. team: 60, so 1 is granted.
+//	Store.Swap           user: Swapped. team: Differs, and the value is 60.
+//	key.learnResult      user: done. team: decided anew on 60. That changes the value, so it is not done.
+//	key.prepare          team: 61 would be used, so 1 is granted.
+//	Store.Swap           team: Swapped.
+//	key.learnResult      team: done.
+//	group.operationDone  No operation is left, and no part is denied: the ask is granted.
+//	group.answer         The grants wait for Stream.Next.
+//
+// If another service has swapped in 100, team is denied when it is decided anew. That changes nothing, so it
+// is done without another swap, and the ask is denied:
+//
+//	group.undo           The 1 of user is swapped out again, before the ask is answered.
+//
+// If the rule of team blocks, its operation waits until that of user is done, which may be denied:
+//
+//	group.startLast      If user is denied, team takes nothing. Else it goes on as above.
+//
+// But if the part of team is in shadow, the ask is granted:
+//
+//	group.countShadow    If the rule of team counts what it denies, or blocks: that is swapped in before
+//	                     the ask is answered.
+//
+// To read it, follow such an ask:
 //
 //	server.go       a gRPC stream hands each message to its Stream
-//	stream.go       Receive decodes the message; the asks wait for the stream's turn
-//	definitions.go  what the stream has defined: the windows of a counter; what it was granted
-//	group.go        an ask is a group of operations, one a part: all are granted or none
+//	stream.go       what a stream has asked and is to be answered
+//	definitions.go  the windows of a counter, as the stream has defined them
+//	hash.go         under which key the store has a client's key
+//	group.go        an ask: all its parts are granted or none
 //	service.go      pump lets streams take turns, and sends what is ready to the store
 //	keys.go         a key's operations wait for each other, and are swapped in together
 //	operation.go    what an operation does to a key
 //	record.go       a key's windows and holders, read from its value
 //	value.go        the value's bytes
 //	sum.go          or the value is a sum, to which calls add
-//	store.go        compare-and-swap in a Memory, or in package redisstore
+//	store.go        compare-and-swap: in memory.go, or in package redisstore
+//	grants.go       what was granted, for what comes back of it
 //
-// The result of the swap comes back through keys.go to the group, whose answer its stream sends.
 // watch.go finds out about the store meanwhile, and metrics.go counts. operate.go is for operators.
 // count.go is for calls of this process, which have no stream; over.go remembers which of their keys
 // are over their limits.
