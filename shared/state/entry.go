@@ -16,7 +16,9 @@ import (
 // A visit of all pages (operate.go) uses an Entry too, which readPage fills with a page and no key:
 //
 //	                                    after Read                    after readPage
-//	page, epoch, cas, floorHolds        of the key's page             of the page
+//	page, epoch, cas                    of the key's page             of the page
+//	floorHolds                          if the table holds: what the page's floor holds, without
+//	                                    what has lapsed
 //	windows                             with the key's limits         with the rule's
 //	rule                                with the rule's               with the rule's
 //	slot                                the key's, -1 without record  -1
@@ -95,7 +97,8 @@ func (e *Entry) log(i int) []int64 {
 // HasRecord reports whether the key has a record, even an empty one.
 func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 
-// unshare makes e's page one that may be changed.
+// unshare makes e's page one that may be changed. Read needs no unshare: a missing page has no time, no
+// record and no hold, so Read changes nothing in it.
 func (e *Entry) unshare() {
 	if e.missing {
 		e.page = bytes.Clone(e.page)
@@ -146,7 +149,7 @@ func (t *Table) readKey(e *Entry, key *Key, now int64) {
 		if t.chargeFloorLapses(e) {
 			last = t.setNowOrRebase(e) // the floor has changed, and the key's record may be evicted
 		}
-		lapses = t.readHolds(e, last)
+		lapses = t.readHolds(e, &e.memory.recordLapses, last)
 	}
 	if e.slot >= 0 {
 		t.readRecord(e, last, lapses)
@@ -271,8 +274,8 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 		return at
 	}
 	if at > e.Now {
-		// A window denies the hit, whether or not it counts what is held. If the rule only has a
-		// concurrency, which comes last among windows, what is held is all that it counts.
+		// A concurrency comes last among windows. Alone it counts only what is held, so the hit is held
+		// back. Beside windows it has no limit, so a window denies the hit.
 		onlyHolds := t.def.Windows[0].Algorithm == limit.Concurrency
 		e.HeldBack = onlyHolds
 		return at

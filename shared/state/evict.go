@@ -42,7 +42,7 @@ func (t *Table) evict(e *Entry, slot int) {
 	t.rollFloor(e, at, true)
 	var lapses []lapse
 	if t.layout.holds {
-		lapses = t.moveHoldsToFloor(e, slot, last)
+		lapses = t.moveHoldsToFloor(e, &e.memory.recordLapses, slot, last)
 	}
 	t.addToFloor(e, slot, last, at, lapses)
 }
@@ -78,8 +78,8 @@ func (t *Table) expiredSlot(e *Entry) int {
 }
 
 // expiry returns when the slot's record counts in no window any more. The record
-// of a key that was reset does not expire while the floor counts something: the
-// key would start from it.
+// of a key that was reset does not expire while the floor counts or holds something: the
+// key would start from it. What the floor holds is that of readKey or readPage: see floorHoldsUnits.
 func (t *Table) expiry(e *Entry, slot int) int64 {
 	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
 		return math.MaxInt64
@@ -222,7 +222,8 @@ func (t *Table) floorLives(e *Entry, at int64) bool {
 	return t.floorHoldsUnits(e)
 }
 
-// floorHoldsUnits reports whether the floor holds units of keys that were evicted.
+// floorHoldsUnits reports whether the floor holds units of keys that were evicted, as chargeFloorLapses has
+// read them: only after readKey or readPage.
 func (t *Table) floorHoldsUnits(e *Entry) bool {
 	return t.layout.holds && e.floorHolds.Total() > 0
 }

@@ -15,16 +15,18 @@ import (
 //
 // A worker may find that much later. It charges the units as of lapsedAt(k).
 //
-// Each list of lapses lies in memory of the entry, and is valid until the next one is read into the same:
+// Each list of lapses lies in memory of the entry, and is valid until the next one is taken into the same.
+// A function whose list its caller charges takes it into the memory that the caller names:
 //
-//	memory        read by                                          charged by
-//	floorLapses   chargeFloorLapses, of the floor                  itself, and evictSharer for each record
-//	recordLapses  readHolds, of the key's record                   readRecord
-//	              moveHoldsToFloor, of a record that is evicted    addToFloor, in its caller
-//	otherLapses   moveHoldsToFloor, of the floor                   itself, at once
-//	              expiry (evict.go), of any record                 itself, at once
+//	memory        of whom                      named by           charged by
+//	floorLapses   the floor                    chargeFloorLapses  itself, and evictSharer for each record
+//	recordLapses  the key's record             readKey            readRecord
+//	              a record that is evicted     evictSharer        itself: addToFloor
+//	                                           evict (evict.go)   itself: addToFloor
+//	otherLapses   the floor                    moveHoldsToFloor   itself, at once
+//	              any record                   expiry (evict.go)  itself, at once
 //
-// So chargeFloorLapses, which evicts records, comes before readHolds.
+// So readKey calls chargeFloorLapses, which evicts records, before readHolds.
 
 // lapse is units whose hold no stream has renewed in time.
 type lapse struct {
@@ -77,15 +79,15 @@ func chargeLapsesByRule(w *limit.Window, u *limit.Usage, last int64, lapses []la
 
 // readHolds reads what is held of the key. Its record, written at last, holds some of it. The
 // floor holds some too if the key may have been evicted. readHolds returns the units of the
-// record that have lapsed, for readRecord to charge.
-func (t *Table) readHolds(e *Entry, last int64) (lapses []lapse) {
+// record that have lapsed, in memory, for readRecord to charge.
+func (t *Table) readHolds(e *Entry, memory *[]lapse, last int64) (lapses []lapse) {
 	shared := uint32(0) // in the floor
 	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
 		shared = e.floorHolds.Total()
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.holds(&t.layout, e.slot)
-		lapses = t.takeLapsed(e, &e.memory.recordLapses, &e.holds, t.presentEighth(e), last)
+		lapses = t.takeLapsed(e, memory, &e.holds, t.presentEighth(e), last)
 	} else {
 		e.holds = limit.Holds{Eighth: t.presentEighth(e)}
 	}
@@ -132,7 +134,7 @@ func (t *Table) chargeFloorLapses(e *Entry) bool {
 // floor: these units are charged to its usage too, before that goes into the floor.
 func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 	last := t.recordTime(e, slot)
-	lapses := t.moveHoldsToFloor(e, slot, last)
+	lapses := t.moveHoldsToFloor(e, &e.memory.recordLapses, slot, last)
 	for _, l := range floorLapses {
 		lapses = append(lapses, lapse{max(l.at, last), l.units})
 	}
@@ -149,8 +151,8 @@ func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
 
 // moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
 // newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
-// there by then, and returns what has lapsed in the record, for its caller to charge.
-func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) (lapses []lapse) {
+// there by then, and returns what has lapsed in the record, in memory, for its caller to charge.
+func (t *Table) moveHoldsToFloor(e *Entry, memory *[]lapse, slot int, last int64) (lapses []lapse) {
 	h := e.page.holds(&t.layout, slot)
 	newest := t.presentEighth(e)
 	for _, known := range [...]uint32{h.Eighth, e.floorHolds.Eighth} {
@@ -161,7 +163,7 @@ func (t *Table) moveHoldsToFloor(e *Entry, slot int, last int64) (lapses []lapse
 	for _, l := range t.takeLapsed(e, &e.memory.otherLapses, &e.floorHolds, newest, 0) {
 		t.chargeFloor(e, e.rule, l.at, l.units)
 	}
-	lapses = t.takeLapsed(e, &e.memory.recordLapses, &h, newest, last)
+	lapses = t.takeLapsed(e, memory, &h, newest, last)
 	e.floorHolds.Join(&h)
 	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
 	return lapses

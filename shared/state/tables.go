@@ -165,7 +165,7 @@ func (ts *Tables) Heartbeat(now int64) Status {
 		return status
 	}
 	ts.conflict = false
-	return max(status, ts.registerAndAdopt(now, open))
+	return max(status, ts.registerAndAdopt(now, open)) // OK is the least Status, so OK if both are
 }
 
 // registerAndAdopt registers tables in the directory and adopts their entries in it. If another
