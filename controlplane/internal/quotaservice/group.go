@@ -79,7 +79,7 @@ func (g *group) startFirst() {
 	}
 }
 
-// startLast starts the other ones. If a part is denied already they take nothing.
+// startLast starts the other ones. If a part is denied already, or has failed, they take nothing.
 func (g *group) startLast() {
 	g.phase = decidingLast
 	isRefused := g.conclude() != quota.Granted

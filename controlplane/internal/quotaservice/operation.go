@@ -61,7 +61,7 @@ type operation struct {
 	window  int            // of Inc and Set, or AllWindows
 	span    span           // of addUp
 
-	takesNothing bool // of a Hit: another part of its ask is denied already
+	takesNothing bool // of a Hit: another part of its ask is denied already, or has failed
 
 	key    [16]byte
 	domain string // whose key it is

@@ -23,15 +23,15 @@
 // If another service has swapped in 100, team is denied when it is decided anew. That changes nothing, so it
 // is done without another swap, and the ask is denied:
 //
-//	group.undo           The 1 of user is swapped out again, before the ask is answered.
+//	group.undo           user: 3 are used again. That is swapped in before the ask is answered.
 //
 // If the rule of team blocks, its operation waits until that of user is done, which may be denied:
 //
 //	group.startLast      If user is denied, team takes nothing. Else it goes on as above.
 //
-// But if the part of team is in shadow, the ask is granted:
+// If the part of team is denied, but in shadow, the ask is granted:
 //
-//	group.countShadow    If the rule of team counts what it denies, or blocks: that is swapped in before
+//	group.countShadow    If the rule of team counts what it denies, or blocks, that is swapped in before
 //	                     the ask is answered.
 //
 // To read it, follow such an ask:
