@@ -61,3 +61,15 @@ func TestTestsSchemaAcceptsValidTests(t *testing.T) {
 		require.Error(t, accepts(t, schema, n), wrong)
 	}
 }
+
+// A choice that values.go does not know would accept nothing, and have no type in the reference.
+func TestEachChoiceHasForms(t *testing.T) {
+	objects, _ := testfile.Schema()
+	for _, o := range objects {
+		for _, f := range o.Fields {
+			if f.Shape.Form == policy.FormChoice {
+				require.NotEmpty(t, typeOf(f.Shape).AnyOf, o.Name+"."+f.Name)
+			}
+		}
+	}
+}

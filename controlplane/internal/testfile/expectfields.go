@@ -17,13 +17,15 @@ type expectation struct {
 	count   []check[policytest.Count]
 }
 
-// check is one thing that is expected. What makes one, by what it looks at:
+// check is one thing that is expected. These functions make one, and the last two also add it:
 //
-//	expects   a value of the verdict or of the counter
-//	matches   texts of the verdict, by a pattern
-//	ofOnly    a value of the only rule that matched
-//	ofRule    a value of a rule by its name, in rules (expectrules.go)
-//	ofWindow  a value of a counter's window by its name, in windows (expectrules.go)
+//	function             what the check looks at
+//	expects              a value of the verdict or of the counter
+//	matches              texts of the verdict, by a pattern
+//	ofOnly               a value of the only rule that matched
+//	doesMatch            whether a rule matched (expectrules.go)
+//	ruleExpectation.add  a value of a rule by its name, in rules (expectrules.go)
+//	windowUnits          a value of a counter's window by its name, in windows (expectrules.go)
 type check[T any] struct {
 	line     int
 	field    string // its path in expect
@@ -52,32 +54,43 @@ var reasons = []string{
 	"limit", "blocked", "held", "missing_key", "on_full", "on_error", "on_contention", "on_unavailable", "starting",
 }
 
+// What a field of expect may be expected of, as the kinds of steps that expect it.
+var (
+	ofRequest = sendStep | answerStep
+	ofCounter = countStep
+)
+
+var expectObject = objectOf("expect", expectRows)
+
 // A reader of a row adds the checks of it. Those of a request go to verdict, those of a counter to count.
-var expectObject = &object[expectation]{"expect", []field[expectation]{
-	{"allowed", boolShape, "Whether the request reaches the upstream.", readAllowed},
-	{"status", integerShape(100, 599), "What the client gets.", readExpectedStatus},
-	{"denied_by", nameShape, "The rule that denies.", readDeniedBy},
-	{"reason", wordShape(reasons...), "Why that rule denies.", readReason},
-	{"retry_after", choiceShape("retry_after"), "How long the client has to wait, in milliseconds rounded up, or never.",
-		readRetryAfter},
-	{"headers", policy.Shape{Form: policy.FormPatterns}, "Fields of the response, as patterns: * is present, ! is absent.",
-		readHeaderPatterns},
-	{"body", textShape, "What the client gets, as a pattern.", readBodyPattern},
-	{"matched", matchedShape, "Exactly the rules that the request matches, in any order.", readMatched},
-	{"remaining", unitsShape, "What is left in the tightest window, as RateLimit fields say it; of the one rule that " +
-		"matches.", readRemaining},
-	{"held", unitsShape, "Units that the request held until its answer, of the one rule that matches. Of a counter: " +
-		"what all running requests hold.", readHeld},
-	{"charged", unitsShape, "Units that the answer cost, of the one rule that matches.", readCharged},
-	{"by", byShape, "What said the cost, of the one rule that matches.", readBy},
-	{"rules", choiceShape("expected_rules"), "What is expected of single rules, by their names. They must match.",
-		readRules},
-	{"used", unitsShape, "Of a counter: what is used of its only window.", readUsed},
-	{"leased", unitsShape, "Of a counter of scope cluster: what the proxies have leased.", readLeased},
-	{"blocked", durationShape, "Of a counter whose rule has block: what is left of the key's block, in milliseconds " +
-		"rounded up. 0s if there is none.", readBlocked},
-	{"windows", choiceShape("expected_windows"), "Of a counter: its windows, by name or index from 0.", readWindows},
-}}
+var expectRows = []kindRow[expectation]{
+	{ofRequest, "allowed", boolShape, "Whether the request reaches the upstream.", readAllowed},
+	{ofRequest, "status", integerShape(100, 599), "What the client gets.", readExpectedStatus},
+	{ofRequest, "denied_by", nameShape, "The rule that denies.", readDeniedBy},
+	{ofRequest, "reason", wordShape(reasons...), "Why that rule denies.", readReason},
+	{ofRequest, "retry_after", choiceShape("retry_after"),
+		"How long the client has to wait, in milliseconds rounded up, or never.", readRetryAfter},
+	{ofRequest, "headers", policy.Shape{Form: policy.FormPatterns},
+		"Fields of the response, as patterns: * is present, ! is absent.", readHeaderPatterns},
+	{ofRequest, "body", textShape, "What the client gets, as a pattern.", readBodyPattern},
+	{ofRequest, "matched", matchedShape, "Exactly the rules that the request matches, in any order.", readMatched},
+	{ofRequest | ofCounter, "remaining", unitsShape,
+		"What is left in the tightest window, as RateLimit fields say it; of the one rule that matches.", readRemaining},
+	{ofRequest | ofCounter, "held", unitsShape,
+		"Units that the request held until its answer, of the one rule that matches. Of a counter: what all running " +
+			"requests hold.", readHeld},
+	{ofRequest, "charged", unitsShape, "Units that the answer cost, of the one rule that matches.", readCharged},
+	{ofRequest, "by", byShape, "What said the cost, of the one rule that matches.", readBy},
+	{ofRequest, "rules", choiceShape("expected_rules"),
+		"What is expected of single rules, by their names. They must match.", readRules},
+	{ofCounter, "used", unitsShape, "Of a counter: what is used of its only window.", readUsed},
+	{ofCounter, "leased", unitsShape, "Of a counter of scope cluster: what the proxies have leased.", readLeased},
+	{ofCounter, "blocked", durationShape,
+		"Of a counter whose rule has block: what is left of the key's block, in milliseconds rounded up. 0s if there is " +
+			"none.", readBlocked},
+	{ofCounter, "windows", choiceShape("expected_windows"),
+		"Of a counter: its windows, by name or index from 0.", readWindows},
+}
 
 func readAllowed(r *reader, n *policy.Node, _ policy.Shape, e *expectation) {
 	e.add(expects(n, "allowed", r.boolean(n), func(v *policytest.Verdict) bool { return v.Allowed }))
@@ -183,7 +196,7 @@ func matches(
 }
 
 func readHeaderPatterns(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
-	r.isEmpty(n)
+	r.rejectEmpty(n)
 	r.members(n, shape, func(name string, f *policy.Field) {
 		if !policy.IsToken(name) {
 			r.failField(n, f, "is not a header's name")

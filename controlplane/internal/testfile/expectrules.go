@@ -9,20 +9,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// ofRule is what is expected of one rule that matches.
-type ofRule struct {
+// ruleExpectation is what is expected of one rule that matches.
+type ruleExpectation struct {
 	name string
 	e    *expectation
 }
 
 func readRules(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
-	r.isEmpty(n)
+	r.rejectEmpty(n)
 	r.members(n, shape, func(name string, f *policy.Field) {
 		r.ruleNamed(f.Value, name)
 		if len(f.Value.Fields) == 0 {
 			e.add(doesMatch(f.Value, name))
 		}
-		readObject(r, f.Value, ruleObject, &ofRule{name, e})
+		readObject(r, f.Value, ruleObject, &ruleExpectation{name, e})
 	})
 }
 
@@ -37,7 +37,7 @@ func doesMatch(n *policy.Node, name string) check[policytest.Verdict] {
 }
 
 // add adds the check of a value of the rule.
-func (o *ofRule) add(n *policy.Node, field, want string, see func(*policytest.Rule) string) {
+func (o *ruleExpectation) add(n *policy.Node, field, want string, see func(*policytest.Rule) string) {
 	name := o.name
 	path := "rules." + name + "." + field
 	o.e.add(check[policytest.Verdict]{n.Line, path, want, func(v *policytest.Verdict) (string, bool) {
@@ -51,22 +51,23 @@ func (o *ofRule) add(n *policy.Node, field, want string, see func(*policytest.Ru
 }
 
 // ruleUnits is the row of a field that is a number of units.
-func ruleUnits(name, text string, see func(*policytest.Rule) (uint32, bool)) field[ofRule] {
-	return field[ofRule]{name, unitsShape, text, func(r *reader, n *policy.Node, shape policy.Shape, o *ofRule) {
+func ruleUnits(name, text string, see func(*policytest.Rule) (uint32, bool)) field[ruleExpectation] {
+	read := func(r *reader, n *policy.Node, shape policy.Shape, o *ruleExpectation) {
 		want := readUnits(r, n, shape)
 		o.add(n, name, want, func(rule *policytest.Rule) string { return units(see(rule)) })
-	}}
+	}
+	return field[ruleExpectation]{name, unitsShape, text, read}
 }
 
 // ruleWord is the row of a field that is one of some words.
-func ruleWord(name, text string, words []string, see func(*policytest.Rule) string) field[ofRule] {
-	read := func(r *reader, n *policy.Node, shape policy.Shape, o *ofRule) {
+func ruleWord(name, text string, words []string, see func(*policytest.Rule) string) field[ruleExpectation] {
+	read := func(r *reader, n *policy.Node, shape policy.Shape, o *ruleExpectation) {
 		o.add(n, name, r.word(n, shape), func(rule *policytest.Rule) string { return orNone(see(rule)) })
 	}
-	return field[ofRule]{name, wordShape(words...), text, read}
+	return field[ruleExpectation]{name, wordShape(words...), text, read}
 }
 
-var ruleObject = &object[ofRule]{"expected_rule", []field[ofRule]{
+var ruleObject = &object[ruleExpectation]{"expected_rule", []field[ruleExpectation]{
 	{"allowed", boolShape, "Whether the rule allows the request. A rule in shadow may deny one that passes.",
 		readRuleAllowed},
 	ruleWord("mode", "Whether its denials are enforced.", []string{"enforced", "shadow"}, modeOf),
@@ -81,11 +82,11 @@ var ruleObject = &object[ofRule]{"expected_rule", []field[ofRule]{
 	ruleWord("by", "What said the cost.", byShape.Words, func(rule *policytest.Rule) string { return rule.By }),
 }}
 
-func readRuleAllowed(r *reader, n *policy.Node, _ policy.Shape, o *ofRule) {
+func readRuleAllowed(r *reader, n *policy.Node, _ policy.Shape, o *ruleExpectation) {
 	o.add(n, "allowed", fmt.Sprint(r.boolean(n)), func(rule *policytest.Rule) string { return fmt.Sprint(rule.Allowed) })
 }
 
-func readOverride(r *reader, n *policy.Node, _ policy.Shape, o *ofRule) {
+func readOverride(r *reader, n *policy.Node, _ policy.Shape, o *ruleExpectation) {
 	want := r.name(n)
 	o.add(n, "override", want, func(rule *policytest.Rule) string { return orNone(rule.Override) })
 }
@@ -97,23 +98,23 @@ func modeOf(rule *policytest.Rule) string {
 	return "enforced"
 }
 
-// ofWindow is what is expected of one window of a counter.
-type ofWindow struct {
+// windowExpectation is what is expected of one window of a counter.
+type windowExpectation struct {
 	name string
 	e    *expectation
 }
 
 func readWindows(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
-	r.isEmpty(n)
+	r.rejectEmpty(n)
 	r.members(n, shape, func(name string, f *policy.Field) {
-		r.isEmpty(f.Value)
-		readObject(r, f.Value, windowObject, &ofWindow{name, e})
+		r.rejectEmpty(f.Value)
+		readObject(r, f.Value, windowObject, &windowExpectation{name, e})
 	})
 }
 
 // windowUnits is the row of a field that is a number of units.
-func windowUnits(name, text string, see func(*policytest.Window) (uint32, bool)) field[ofWindow] {
-	return field[ofWindow]{name, unitsShape, text, func(r *reader, n *policy.Node, shape policy.Shape, o *ofWindow) {
+func windowUnits(name, text string, see func(*policytest.Window) (uint32, bool)) field[windowExpectation] {
+	read := func(r *reader, n *policy.Node, shape policy.Shape, o *windowExpectation) {
 		want := readUnits(r, n, shape)
 		window := o.name
 		o.e.count = append(o.e.count, check[policytest.Count]{
@@ -127,10 +128,11 @@ func windowUnits(name, text string, see func(*policytest.Window) (uint32, bool))
 				return "no such window", false
 			},
 		})
-	}}
+	}
+	return field[windowExpectation]{name, unitsShape, text, read}
 }
 
-var windowObject = &object[ofWindow]{"expected_window", []field[ofWindow]{
+var windowObject = &object[windowExpectation]{"expected_window", []field[windowExpectation]{
 	windowUnits("used", "What is used of it.", func(w *policytest.Window) (uint32, bool) { return w.Used, true }),
 	windowUnits("remaining", "What is left of it.",
 		func(w *policytest.Window) (uint32, bool) { return w.Remaining, !w.Unlimited }),

@@ -294,8 +294,8 @@ func (r *reader) members(n *policy.Node, shape policy.Shape, read func(name stri
 	}
 }
 
-// isEmpty reports and rejects an object without fields, by which nothing could ever fail.
-func (r *reader) isEmpty(n *policy.Node) bool {
+// rejectEmpty rejects an object without fields, by which nothing could ever fail. It reports whether n is one.
+func (r *reader) rejectEmpty(n *policy.Node) bool {
 	isEmpty := n.Kind == policy.Object && len(n.Fields) == 0
 	if isEmpty {
 		r.failAs(n, policy.EmptyValue, policy.Shape{})

@@ -5,10 +5,31 @@
 // names no rule, window or running request that there is not. Tests know nothing of each other:
 // each has proxies, counters and a clock of its own. The package must never import the command line.
 //
-// The format is tables: fields.go has the file, tests, steps and counters, requestfields.go requests
-// and answers, expectfields.go what a step expects, and expectrules.go what it expects of single
-// rules and windows. reader.go reads a file by them; schema and reference come from the same tables.
-// run.go runs the tests on package policytest, and report.go writes what came of them.
+// A file such as this one
+//
+//	version: 1
+//	policy: policy.yaml
+//	request: {headers: {x-user-id: alice}}
+//	tests:
+//	  - name: two a minute
+//	    request: {path: /v1/orders}
+//	    steps:
+//	      - {times: 2, expect: {allowed: true}, last: {remaining: 0}}
+//	      - {expect: {denied_by: per-user, status: 429}}
+//	      - {counter: {rule: per-user, key: [alice]}, expect: {used: 2}}
+//
+// becomes a File with one Test and its three steps: two of the kind sendStep, each with a copy of the file's and
+// the test's request, and one countStep. Each field of expect and last becomes a check. If allowed is not true,
+// the check fails, and the test's Result gets the Failure "step 1, request 1 of 2: allowed: expected true, seen
+// false" with the line.
+//
+// Each object of the format has a table, a row a field: the file, tests and counters (fields.go), steps (step.go),
+// requests and answers (requestfields.go), expect (expectfields.go), rules and windows in it (expectrules.go).
+// reader.go reads a file by the tables; schema and reference come from them too. run.go runs the tests on package
+// policytest, and report.go writes what came of them.
+//
+// To add a field: a row, whose read writes it to what the object is read into. A row of a step or of expect also
+// says which kinds of steps take it. run.go does what is new, or a check sees it. Tests hold what else names fields.
 package testfile
 
 import (
@@ -62,60 +83,6 @@ type Test struct {
 
 	request policytest.Request
 }
-
-// stepKind is what a step does.
-type stepKind int
-
-// The kinds. A step with fields of two is of the later one here, and the other's fields are rejected.
-const (
-	sendStep   stepKind = iota // sends requests
-	answerStep                 // answers requests that run
-	resetStep
-	setStep
-	countStep
-)
-
-// stepFields are the fields that each kind of step takes, beside after. The first one stands for the kind.
-var stepFields = [...][]string{
-	sendStep:   {"request", "times", "proxy", "fail", "answer", "running", "expect", "last"},
-	answerStep: {"answer", "expect"},
-	resetStep:  {"reset", "proxy"},
-	setStep:    {"set", "proxy"},
-	countStep:  {"counter", "proxy", "expect"},
-}
-
-// String is the kind as a message names it.
-func (k stepKind) String() string {
-	if k == answerStep {
-		return "answer with to"
-	}
-	return stepFields[k][0]
-}
-
-// step is one step of a test. It has the fields of its kind.
-type step struct {
-	kind    stepKind
-	line    int
-	afterNs int64
-	times   int
-
-	request *policytest.Request
-	running string // name of the requests, if they are not answered at once
-
-	to     string // name of the running requests that the answer is for
-	answer *policytest.Answer
-
-	count, set, reset *policytest.Counter // one of them, by the kind
-	units             uint32              // of set
-
-	proxy  *int
-	fault  policytest.Fault
-	expect expectation // of each time
-	last   expectation // of the last time
-}
-
-// does is told of a field that says what the step does.
-func (s *step) does(kind stepKind) { s.kind = max(s.kind, kind) }
 
 // Reads are the names of the files that were read: this one and its policy.
 func (f *File) Reads() []string { return []string{f.Name, f.policyName} }

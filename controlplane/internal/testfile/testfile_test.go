@@ -17,6 +17,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
 )
 
@@ -62,6 +63,27 @@ tests: [{name: a, steps: [{counter: {rule: all}, expect: {used: 1e3, remaining: 
 	for _, c := range checks {
 		seen, ok := c.see(&policytest.Count{Used: 1000, Remaining: 1000, Held: 1000, Leased: 1000})
 		require.True(t, ok, "%s: expected %s, seen %s", c.field, c.expected, seen)
+	}
+}
+
+// A message about a field that no counter has lists those that it has.
+func TestTheFieldsOfACounterAreListed(t *testing.T) {
+	var names []string
+	for _, row := range expectRows {
+		if row.kinds&ofCounter != 0 {
+			names = append(names, row.name)
+		}
+	}
+	require.ElementsMatch(t, names, strings.Split(strings.ReplaceAll(wordsOfCounter, " or ", ", "), ", "))
+}
+
+// A message about a wrong value says what would be right, so package message knows the form of each field.
+func TestEachFormHasASentence(t *testing.T) {
+	objects, _ := Schema()
+	for _, o := range objects {
+		for _, f := range o.Fields {
+			require.NotContains(t, []string{"", "an object", "a list"}, message.Shape(f.Shape), o.Name+"."+f.Name)
+		}
 	}
 }
 
