@@ -23,13 +23,13 @@
 //
 // What requests of each kind come to:
 //
-//	allowed          check, take, takeShadow, note
-//	denied           check, endDenied, note; or check, take, endDenied, note if it lost a race
-//	denied in shadow check, take, takeShadow, note: Verdict.Allowed stays, Subject.Allowed does not
-//	cluster rule     check: Pending. The request waits, its grant comes to Subject.Quota, and Decide
-//	                 begins again: check finds the grant, and take takes it
-//	charged later    as allowed. The caller turns what Take has held into Holds by BeginHolds, and
-//	                 charges the cost by Hold.Settle once the answer tells it
+//	allowed           check, take, takeShadow, note
+//	denied            check, endDenied, note; or check, take, endDenied, note if it lost a race
+//	denied in shadow  check, take, takeShadow, note: Verdict.Allowed stays, Subject.Allowed does not
+//	cluster rule      check: Pending. The request waits, its grant comes to Subject.Quota, and Decide
+//	                  begins again: check finds the grant, and take takes it
+//	charged later     as allowed. The caller turns what Take has held into Holds by BeginHolds, and
+//	                  charges the cost by Hold.Settle once the answer tells it
 //
 // In names, count is about units and note is about metrics.
 //

@@ -29,7 +29,7 @@ type Subject struct {
 
 	// The source, in Check, Recheck and Take.
 	found  Outcome     // of the last call of Check or Recheck
-	Known  bool        // the key's usage is known
+	Known  bool        // the key's usage is known; without it nothing is told of it, and storeUntaken does not Persist
 	PassNs int64       // of a denial: when the hit would pass, or limit.Never
 	Record state.Entry // of a source that counts in shared data
 	Hold   state.Hold  // of a rule that holds: what Take has held
@@ -145,26 +145,26 @@ func (s *Subject) refund(now int64) {
 // storeUntaken stores what the rule keeps of a hit that is not taken: its cost if denied hits count,
 // a block that it begins, else that the record has moved to the present.
 func (s *Subject) storeUntaken(now int64) {
-	if counted := s.countDenied(now); !counted && s.Known {
+	if kept := s.keepDenied(now); !kept && s.Known {
 		s.Rule.Source.Persist(s)
 	}
 }
 
-// keepsDenied reports whether a hit that the rule has denied by its limits is counted, or begins a
-// block or prolongs it. What the quota service denies, it has kept.
-func (s *Subject) keepsDenied() bool {
+// mustKeepDenied reports whether a hit that the rule has denied by its limits must be counted, or begins
+// a block or prolongs it. What the quota service denies, it has kept.
+func (s *Subject) mustKeepDenied() bool {
 	byLimits := s.Outcome == Denied || s.Outcome == Blocked
 	isHere := s.Rule.Policy.Scope == policy.ScopeProxy || s.Quota.From == OwnShare
 	return byLimits && isHere && s.Cost > 0 && (s.Rule.CountsDenied || s.BeginsBlock())
 }
 
-// countDenied counts a hit that the rule has denied by its limits, if the
-// rule asks for that; the wait then is the one from the new count. A hit that
-// cannot be stored stays uncounted: it was denied.
-func (s *Subject) countDenied(now int64) (counted bool) {
+// keepDenied counts a hit that the rule has denied by its limits, begins a block by it or prolongs that, or
+// does both: see mustKeepDenied. The wait then is the one from the new record. If that cannot be stored,
+// nothing is kept: the hit was denied.
+func (s *Subject) keepDenied(now int64) (kept bool) {
 	r := s.Rule
 	for range state.MaxRetries {
-		if !s.keepsDenied() {
+		if !s.mustKeepDenied() {
 			return false
 		}
 		outcome := r.Source.KeepDenied(s)
