@@ -55,7 +55,7 @@ type account struct {
 	usedNs     int64 // when a request last wanted units
 	silentNs   int64 // until when the service cannot reach the key
 	startNs    int64 // until when the store is starting: it takes reports, and grants nothing
-	blockNs    int64 // until when block decides: no longer than the key is blocked, and silenceNs
+	blockNs    int64 // until when block decides: no longer than the key is blocked, and maxRememberNs
 	block      *decide.Grant
 }
 
@@ -66,6 +66,9 @@ const (
 	// maxAccounts is how many keys a worker reports: if the service does not answer, each of
 	// them stays. on_unavailable decides about one more.
 	maxAccounts = 1 << 16
+	// renewEveryNs is how often renew goes through the accounts: within an eighth of the shortest
+	// hold, which is 1.25 s.
+	renewEveryNs = 1_000_000_000
 )
 
 // holdNs is how long the service holds the units of a worker that reports nothing.
@@ -84,7 +87,7 @@ func (acc *account) noteBlock(g *grant) {
 	if !g.remembersBlock() {
 		return
 	}
-	acc.blockNs = min(g.blockNs, g.cameNs+silenceNs)
+	acc.blockNs = min(g.blockNs, g.cameNs+maxRememberNs)
 	acc.block = &decide.Grant{
 		Received: true, Denied: true, Blocked: true, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
 	}
@@ -143,7 +146,7 @@ func (accs *accounts) renew(now, timeoutNs int64) {
 	if len(accs.byName) == 0 || now < accs.renewNs {
 		return
 	}
-	accs.renewNs = now + maxLookNs
+	accs.renewNs = now + renewEveryNs
 	for name, acc := range accs.byName {
 		switch {
 		case acc.mustReport(now):
@@ -204,8 +207,14 @@ func (a *ask) awaitsReport() bool {
 	return false
 }
 
-// writeReports writes reports of the ask's accounts, as they are now, into its parts. An account may be in
-// several parts. Each reports what the parts before it ask for as held, because it may be granted.
+// writeReports writes reports of the ask's accounts, as they are now, into its parts. If rules share a counter,
+// a request that matches them has a part for each, all with one account. Each part reports as held what those
+// before it ask for too, because it may be granted. For example, two rules with one counter, a request that
+// costs 2, and a worker that holds 3 of the key:
+//
+//	part  rule    asks for  its report         endReport
+//	0     first   2         #7, held 3         gives the units, and leaves the report to part 1: isReportedLater
+//	1     second  2         #8, held 3 + 2     gives the units, and ends the account's report by NoteGrant
 func (a *ask) writeReports(accs *accounts, now int64) {
 	for i := range a.parts {
 		p, earlier := &a.parts[i], uint32(0)
@@ -260,7 +269,7 @@ func (accs *accounts) endReport(g *grant, a *ask, i int) (gives bool) {
 	acc := a.parts[i].account
 	accs.markDue(acc)
 	if g.Starting {
-		acc.startNs = g.cameNs + min(g.WaitNs, silenceNs)
+		acc.startNs = g.cameNs + min(g.WaitNs, maxRememberNs)
 	}
 	switch {
 	case acc.asked != a: // another ask has the newest report, or this one was given up
@@ -268,7 +277,7 @@ func (accs *accounts) endReport(g *grant, a *ask, i int) (gives bool) {
 	case a.isReportedLater(i): // it has the newest report, which counts these units as held
 		return true
 	case !g.Noted: // the service's store failed, or the service knows no reports
-		acc.asked, acc.silentNs = nil, g.cameNs+silenceNs
+		acc.asked, acc.silentNs = nil, g.cameNs+maxRememberNs
 		return false
 	default: // this is the newest report
 		acc.asked = nil

@@ -294,6 +294,7 @@ func (c *Client) Tick(now int64) {
 	if !c.grantMoreTime(now) {
 		c.noteSilence(now)
 	}
+	c.tickNs = now
 	c.expireAll(now)
 	c.noteLate(now)
 	c.worker.accounts.renew(now, c.worker.TimeoutNs)

@@ -12,17 +12,19 @@ import (
 //
 //	    give: to requests that waited         Source.Take
 //	g.Units -----------> Subject.Quota.Grant -------------> spent
-//	   ^                          |
-//	   +--- release: not taken ---+
+//	   |   ^                      |
+//	   |   +- release: not taken -+
 //	   |
-//	   | writeLease: the rest, by record and by the last release
+//	   | keepRest, once the waiters have theirs: writeLease(noteAndPut), the rest and what the service says
+//	   | release, of the last request:           writeLease(put), what the requests have left
+//	   |
 //	   +-----------> the key's lease, if later requests may spend it: see returns.go
 //	   +-----------> quota.Return, if not
 //
 // The service takes units of a grant back once. So once some units are in the lease, what requests
 // leave of the same grant is added to them, and all of it goes back together.
 //
-// For example, two requests of cost 1 wait, and grant 7 has 20 units. record puts 18 into the lease.
+// For example, two requests of cost 1 wait, and grant 7 has 20 units. keepRest puts 18 into the lease.
 // The client of the second request has left, so release puts its unit there too: the lease has 19
 // units of grant 7. Later requests spend 4 of them, and then none comes for IdleNs. So takeIdle takes
 // the other 15 out of the lease, and they go back as quota.Return{Grant: 7, Units: 15}.
@@ -120,7 +122,7 @@ func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*W
 		g.giveAll(waiters)
 	}
 	if leases {
-		c.record(g)
+		c.keepRest(g)
 	} else {
 		g.part.account.noteBlock(g)
 	}
@@ -235,10 +237,10 @@ func (c *Client) giveBack(r quota.Return, stream uint32) {
 	}
 }
 
-// record writes a new grant into the key's lease: what it says, and the units for which nobody
+// keepRest writes a new grant into the key's lease: what it says, and the units for which nobody
 // has waited. If these may not be kept, they go back to the service: at once if no request has
 // got units of the grant, otherwise with what the requests leave.
-func (c *Client) record(g *grant) {
+func (c *Client) keepRest(g *grant) {
 	rest := g.Units
 	if g.takers > 0 && !g.Leased {
 		rest = 0
@@ -280,7 +282,7 @@ func (g *grant) writeLease(units uint32, change leaseChange) (back quota.Return)
 		}
 		if written == decide.Taken && kept {
 			src.rule.Metrics.LeaseLost += uint64(stranded)
-			w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.lookAt(e.NowNs, e.NowNs, g.endNs)})
+			w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.visitAt(e.NowNs, e.NowNs, g.endNs)})
 			return back
 		}
 		break
@@ -313,16 +315,17 @@ func put(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, ke
 	return l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
 }
 
-// silenceNs is for how long a key is decided without the service after its
-// store has failed for this key. A denial is remembered no longer either.
-const silenceNs = 1_000_000_000
+// maxRememberNs is the longest time for which a worker decides about a key by what the service has
+// said of it: that its store has failed for this key, or is starting, or that the key is denied or
+// blocked. After that it asks again.
+const maxRememberNs = 1_000_000_000
 
 // note writes into the lease what the service said of the key.
 func (g *grant) note(l *state.Lease, now int64) {
 	src := g.part.source
 	l.AskedNs, l.SilentNs = 0, 0
 	if g.Failed {
-		l.SilentNs = now + silenceNs
+		l.SilentNs = now + maxRememberNs
 		return
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
@@ -332,18 +335,18 @@ func (g *grant) note(l *state.Lease, now int64) {
 	case g.remembersBlock():
 		g.noteDenial(l, now, 0, g.blockNs-now)
 	case g.Denied && src.keeps:
-		g.noteDenial(l, now, g.part.Wire.Cost, silenceNs)
+		g.noteDenial(l, now, g.part.Wire.Cost, maxRememberNs)
 	}
 }
 
 // noteDenial keeps a denial in the lease, so that nobody asks again before the wait is over, or for
-// mostNs or silenceNs if the wait is longer. If another denial holds, the smaller cost of both is denied.
+// mostNs or maxRememberNs if the wait is longer. If another denial holds, the smaller cost of both is denied.
 func (g *grant) noteDenial(l *state.Lease, now int64, cost uint32, mostNs int64) {
 	if l.DeniedNs > now {
 		cost = min(cost, l.DeniedCost)
 	}
 	l.DeniedCost, l.PassNs = cost, limit.Never
-	wait := min(mostNs, silenceNs)
+	wait := min(mostNs, maxRememberNs)
 	if g.WaitNs != limit.Never {
 		l.PassNs = g.cameNs + g.WaitNs
 		wait = min(wait, g.WaitNs)

@@ -9,38 +9,38 @@ import (
 
 // returnable is a grant with units in a key's lease, which this worker's stream can give back.
 type returnable struct {
-	source *Source
-	key    state.LeaseKey
-	stream uint32
-	number uint32 // of the grant
-	lookNs int64  // when to look at it next; see lookAt
+	source  *Source
+	key     state.LeaseKey
+	stream  uint32
+	number  uint32 // of the grant
+	visitNs int64  // when takeIdle visits it next; see visitAt
 }
 
 const (
 	// maxReturnable is how many such grants one worker remembers.
 	maxReturnable = 4096
-	// maxLookNs is the longest time until a worker looks at a grant again.
-	maxLookNs = 1_000_000_000
+	// maxVisitNs is the longest time until a worker visits a grant again.
+	maxVisitNs = 1_000_000_000
 )
 
-// watch remembers the grant, for takeIdle to look at it at lookNs.
+// watch remembers the grant, for takeIdle to visit it at visitNs.
 func (w *Worker) watch(ret returnable) {
 	if len(w.returnable) >= maxReturnable {
 		ret.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
 		return
 	}
 	w.returnable = append(w.returnable, ret)
-	w.lookNs = min(w.lookNs, ret.lookNs)
+	w.visitNs = min(w.visitNs, ret.visitNs)
 	if idle := ret.source.idleNs; w.idleNs == 0 || idle < w.idleNs {
 		w.idleNs = idle
 	}
 }
 
-// lookAt is when to look at units next that were written last at writtenNs: when they may
-// be idle, or when their lease ends, and within maxLookNs. Spent ones leave the list then. So if
+// visitAt is when to visit units next that were written last at writtenNs: when they may
+// be idle, or when their lease ends, and within maxVisitNs. Spent ones leave the list then. So if
 // the list is half full, it is within 50 ms.
-func (src *Source) lookAt(now, writtenNs, endNs int64) int64 {
-	most := int64(maxLookNs)
+func (src *Source) visitAt(now, writtenNs, endNs int64) int64 {
+	most := int64(maxVisitNs)
 	if len(src.worker.returnable) >= maxReturnable/2 {
 		most /= 20
 	}
@@ -54,17 +54,17 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 		return returns
 	}
 	now := w.clock.Monotonic()
-	if now < w.lookNs {
+	if now < w.visitNs {
 		return returns
 	}
 	wallNs, all := w.clock.Now(), w.returnable
 	w.returnable = all[:0] // watch fills it again with what stays, never further than the loop has read
-	w.lookNs, w.idleNs = math.MaxInt64, 0
+	w.visitNs, w.idleNs = math.MaxInt64, 0
 	for _, ret := range all {
 		if ret.stream != stream {
 			continue // its stream has ended: the units stay counted
 		}
-		if now < ret.lookNs || len(returns) >= maxGrants {
+		if now < ret.visitNs || len(returns) >= maxGrants {
 			w.watch(ret)
 			continue
 		}
@@ -80,11 +80,11 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 }
 
 // take takes the grant's units out of the record if they are idle. Where it keeps
-// them, it notes when to look again.
+// them, it notes when to visit it again.
 func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint32, keep bool) {
 	src := ret.source
 	for range state.MaxRetries {
-		ret.lookNs = now + maxLookNs
+		ret.visitNs = now + maxVisitNs
 		if src.table.ReadKey(e, ret.key, wallNs, now) != state.OK {
 			return 0, true
 		}
@@ -93,7 +93,7 @@ func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 			return 0, e.Ahead // a later tick can read it
 		}
 		if now < g.EndNs && now-e.WrittenNs < src.idleNs {
-			ret.lookNs = src.lookAt(now, e.WrittenNs, g.EndNs)
+			ret.visitNs = src.visitAt(now, e.WrittenNs, g.EndNs)
 			return 0, true
 		}
 		units, g.Units = g.Units, 0

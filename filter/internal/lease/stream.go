@@ -128,12 +128,17 @@ const standstillNs = 1_000_000_000
 
 // grantMoreTime gives the service its timeout anew, if the tick is so late that the worker itself
 // stood still: its message may not have left, or the result may be in the queue behind the tick.
-// The service gets more time once until it answers, and requests do not wait longer for it. If the
-// worker stood still for standstillNs, the service gets no more time: Tick may end the stream.
+// Requests do not wait longer for it. With a timeout of 100 ms:
+//
+//	0 ms    A message is sent. The service owes an answer until 100 ms.
+//	10 ms   A tick. Then the worker stands still.
+//	70 ms   The next tick. More than half of the timeout has passed since: the service has until 170 ms.
+//	150 ms  The next tick, late again. The service has had more time, and has not answered: it gets none.
+//
+// After standstillNs without a tick it gets none either: Tick may end the stream.
 func (c *Client) grantMoreTime(now int64) (granted bool) {
 	gap := now - max(c.tickNs, c.stream.owesNs)
 	late := c.stream.owesNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
-	c.tickNs = now
 	if late {
 		c.stalled, c.stream.owesNs = true, now
 	}

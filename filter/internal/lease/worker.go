@@ -41,7 +41,7 @@ type Worker struct {
 
 	// Each grant with units in a lease is added to them, and Client.Tick removes it: see returns.go.
 	returnable []returnable // grants that may go back
-	lookNs     int64        // when to look at the first of them
+	visitNs    int64        // when to visit the first of them
 	idleNs     int64        // the shortest time after which one is idle, 0 = none is left
 
 	// Memory:
