@@ -82,7 +82,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 }
 
 // adoptUnregistered adopts an entry only to know where the pages are and what they have: the table stays
-// unregistered.
+// closed. See the picture in table.go.
 func (t *Table) adoptUnregistered(e *tableEntry) {
 	if t.borrows != e {
 		t.adopt(e)

@@ -27,6 +27,7 @@
 //	leases.go      a table keeps leases of the quota service instead of counts; lease.go has one lease
 //	operate.go     operators set, add to and reset counters
 //	survey.go      how many keys and bytes a table has
+//	look.go        a client asks what it has left: Read without a trace
 //
 // How configurations share tables:
 //

@@ -23,17 +23,32 @@ import (
 //
 //	registerAndAdopt        in tables.go: writes the directory if it lacks something,
 //	 └─ adopt               and takes number, pages, epoch and layout from the table's entry
+//
+// A table is closed until it is registered, and open from then on:
+//
+//	closed ──── registerAndAdopt: at the first Read, or withOthers ahead of it ───▶ open
+//	       ◀─── Split: the configuration moves to tables of another owner ─────────
+//
+// Pages of a closed table may be read all the same, by an entry in the directory that it does not register:
+//
+//	seen     Peek sets it, if another worker has registered the table. For a step of a Survey, asSeen adopts
+//	         it in a copy of the table.
+//	looked   PrepareLooks sets it. For Look, adoptUnregistered adopts it in the table itself, because Usage,
+//	         Held and BlockEnd read the table's columns after Look. borrows then is the entry it has adopted.
 
 // Table holds the records of one counter.
 type Table struct {
 	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
-	seen   *tableEntry // its entry as Peek saw it, if the table was not open then
-	looked *tableEntry // its entry as it would be if it was registered, for Look, if the table is not open
 
-	// As of its entry in the directory; valid if open.
-	open    bool        // registered in the directory
-	borrows *tableEntry // if it is not open: the entry that adoptUnregistered has adopted last
+	// Of a closed table.
+	seen    *tableEntry // its entry, if Peek has found one
+	looked  *tableEntry // its entry as it would be if it was registered
+	borrows *tableEntry // the entry that adoptUnregistered has adopted last
+
+	open bool // registered in the directory
+
+	// As of its entry in the directory if it is open, else as of borrows.
 	number  uint16
 	pages   uint32
 	base    uint32

@@ -81,7 +81,8 @@ type counted struct {
 	generation uint64
 }
 
-// outcome is what an operation came to when it was carried out last.
+// outcome is what an operation came to when it was carried out last. carryOut writes it, and learnSum that of
+// an addUp. If its swap failed, takeResult writes err.
 type outcome struct {
 	err       error            // of the store, or why the value cannot be read
 	againNs   int64            // not now, but at this instant; 0 = done
