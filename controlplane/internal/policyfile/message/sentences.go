@@ -67,7 +67,8 @@ var sentences = map[policy.Code]string{
 	policy.LeasedElastic: "needs lease: off in a rule of scope cluster: " +
 		"a unit was counted when it was leased, so spending it cannot move the end of its window",
 	policy.LeasedBlock: "does not go with block: " +
-		"a blocked key would pass with units that a proxy has leased before, so each request asks for its own cost: remove it",
+		"a blocked key would pass with units that a proxy has leased before, " +
+		"so each request asks for its own cost: remove it",
 
 	policy.CounterKey: `shares counter {"1"} with {first}: their keys must be the same`,
 	policy.CounterWindows: `shares counter {"1"} with {first}: ` +
