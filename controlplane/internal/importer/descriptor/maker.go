@@ -1,6 +1,7 @@
 package descriptor
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
@@ -34,6 +35,7 @@ type leafMaker struct {
 func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
 	m := &leafMaker{Maker: draft.NewMaker(findings, l.Name, l.Quota, l.At), leaf: l}
 	m.Rule.Order = l.order
+	m.Rule.Identity = fmt.Sprint(l.At, " ", l.order) // two documents of one file have the same places
 	m.Rule.Match = d.Match
 	m.Rule.Exempt = slices.Clone(d.Exempt)
 	m.Rule.Cost = d.Cost

@@ -17,7 +17,7 @@ type Rule struct {
 	Off      bool
 	Comments []string
 	Order    int    // of its limit in the configuration
-	Identity string // of its limit in the configuration: only rules of one limit may share a counter
+	Identity string // of its limit in the configuration, which its name is not: only rules of one limit share a counter
 }
 
 // fields are the fields of a rule as the policy has them, in its order; empty ones are left out. Readers set them

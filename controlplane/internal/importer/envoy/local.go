@@ -200,9 +200,6 @@ func (l *localImport) addConfig(config filterConfig, where use) {
 	r.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), r.Headers)
 	rules := l.descriptorRules(c)
 	rules = append(l.defaultBucket(c, rules), rules...)
-	for i := range rules {
-		rules[i].Identity = at.String()
-	}
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		r.countEachConnection(at, rules)
 	}
