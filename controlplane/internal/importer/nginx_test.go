@@ -29,6 +29,9 @@ const nginxVariables = `
   map $http_x_plan $by_plan { gold ""; ~^vip ""; "" $binary_remote_addr; trial trial; default $http_x_user; }
   map $host $by_host { hostnames; default $http_x_user; *.b.example ""; a.example $host; }
   map $host $by_name { hostnames; *.b.example $remote_addr; x.b.example ""; *.x.b.example $http_x_user; }
+  map $http_x_plan $site { gold x.b.example; trial b.example; default 127.0.1.9; }
+  map $site $by_site { hostnames; *.b.example ""; b.example $http_x_user; default $binary_remote_addr; }
+  geo $site $by_network { default far; 127.0.0.0/16 near; 127.0.1.0/24 ""; }
 `
 
 // nginxConfiguration is a random configuration of nginx. Each zone has one burst, because nginx
@@ -43,7 +46,7 @@ type nginxConfiguration struct {
 var nginxKeys = []string{
 	"$binary_remote_addr", "$remote_addr", "$http_x_user", "$arg_user", "$cookie_sid", "$host", `"$host:$http_x_user"`,
 	"$uri", `"${request_method}$remote_addr"`, "$by_realm", "$by_plan", "$by_host", "everyone",
-	"$by_name", "$by_name",
+	"$by_name", "$by_name", "$by_site", "$by_network",
 }
 
 // zones writes the zones.

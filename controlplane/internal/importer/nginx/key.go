@@ -29,7 +29,7 @@ import (
 //	formsOf        a text: joins the forms of its variables and of what is between them
 //	  variable     $binary_remote_addr is a part of the request
 //	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that:
-//	    lookup       its form is a text: formsOf the one value for that text
+//	    formsOfText  its form is a text: formsOf the one value for that text
 //	    formsByPart  its form is a part: formsOf each value of the map, for the requests that get it
 type keyForm struct {
 	request.Selection

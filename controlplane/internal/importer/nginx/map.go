@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
@@ -121,7 +122,7 @@ func (n *reader) mapped(v mapping, depth int) (forms []keyForm, why string) {
 		var found []keyForm
 		switch {
 		case len(form.parts) == 0:
-			found, why = n.formsOf(v.lookup(form.text), depth)
+			found, why = n.formsOfText(v, form.text, depth)
 		case len(form.parts) == 1 && form.text == "":
 			found, why = n.formsByPart(v, form.parts[0], depth)
 		default:
@@ -135,21 +136,50 @@ func (n *reader) mapped(v mapping, depth int) (forms []keyForm, why string) {
 	return forms, why
 }
 
-// lookup is the value for a text that is known.
-func (v *mapping) lookup(text string) string {
+// formsOfText are the forms of the value for a text that is known.
+func (n *reader) formsOfText(v mapping, text string, depth int) (forms []keyForm, why string) {
+	value, why := v.lookup(text)
+	if why != "" {
+		return nil, why
+	}
+	return n.formsOf(value, depth)
+}
+
+// lookup is the value for a text that is known, or why the import cannot tell it.
+func (v *mapping) lookup(text string) (value, why string) {
 	for _, e := range v.entries {
 		for _, p := range e.patterns {
-			if e.kind == entryRegex {
-				re, ok := searched(strings.TrimLeft(p, "~*"), strings.HasPrefix(p, "~*"))
-				if ok && re.Matches(text) {
-					return e.value
-				}
-			} else if strings.EqualFold(strings.TrimPrefix(p, `\`), text) {
-				return e.value
+			fits, ok := e.fits(p, text)
+			switch {
+			case !ok:
+				return "", "The import cannot tell whether " + p + " of a map fits " + strconv.Quote(text) + "."
+			case fits:
+				return e.value, ""
 			}
 		}
 	}
-	return v.other
+	return v.other, ""
+}
+
+// fits reports whether a text fits a pattern of the entry. It is not ok if the import cannot read the pattern, as an
+// expression that RE2 does not have.
+func (e *mapEntry) fits(p, text string) (fits, ok bool) {
+	switch e.kind {
+	case entryNetwork:
+		network, ok := request.NetworkOf(p)
+		address, isAddress := request.NetworkOf(text)
+		if !isAddress {
+			address, _ = request.NetworkOf("255.255.255.255") // what nginx takes for it
+		}
+		return ok && network.Contains(address.Addr()), ok
+	case entryHosts:
+		return request.IsHostBelow(text, p), request.IsHost(strings.TrimPrefix(p, "*."))
+	case entryRegex:
+		re, ok := searched(strings.TrimLeft(p, "~*"), strings.HasPrefix(p, "~*"))
+		return re.Matches(text), ok
+	case entryText:
+	}
+	return strings.EqualFold(strings.TrimPrefix(p, `\`), text), true
 }
 
 // formsByPart are the forms for the values that a part of a request may have.
