@@ -2,6 +2,8 @@ package nginx
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -103,9 +105,11 @@ func (n *reader) zoneOf(kind string, d *nginxconf.Directive) *zone {
 	return z
 }
 
-// noteZones notes the zones that no limit uses, or limits with other numbers than each other's.
+// noteZones notes the zones that no limit uses, or limits with other numbers than each other's. It goes by their
+// names, so that the notes of one line always come in one order.
 func (n *reader) noteZones() {
-	for _, z := range n.zones {
+	for _, id := range slices.Sorted(maps.Keys(n.zones)) {
+		z := n.zones[id]
 		switch {
 		case len(z.used) == 0:
 			n.Note(z.at, "no limit uses the zone "+z.name)
