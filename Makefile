@@ -9,6 +9,7 @@ envoys := 1.36.4 1.37.0 1.39.3 1.40.0
 gateway_envoys := 1.39.1 1.40.0
 oldest := $(firstword $(envoys))
 newest := $(lastword $(envoys))
+and_oldest = $(if $(OLDEST)$(LONG),$(oldest))
 
 GO ?= go
 MINUTES ?= 30
@@ -64,12 +65,12 @@ build: $(cli) $(filter) ## build/out/sluice, the command line, also as build/out
 run: build ## push the policies of examples to two proxies, send requests, serve until Ctrl-C; ENVOY=1: two real Envoys
 	@envoy=$(if $(ENVOY),$$(build/fetch envoy-$(ENVOY_VERSION))); exec $(cli) quickstart $${envoy:+--envoy $$envoy}
 
-test: build servers ## all tests, on the newest supported Envoy (or on ENVOY_PATH), but the long ones; LONG=1: those too, and on the oldest what its version may change
+test: build servers ## all tests but the long ones, on the newest supported Envoy (or on ENVOY_PATH); OLDEST=1: what its version may change on the oldest, too; LONG=1: that and the long ones
 	@$(MAKE) --no-print-directory -j 3 test-sluice test-measure test-release
 
 # The longest package begins first, and waits more than it computes; so do its tests.
 test-sluice:
-	$(call with_envoys,$(if $(LONG),$(oldest)) $(newest)) $(go_test) $(if $(LONG),-tags long) -p 3 -parallel 4 -timeout 45m ./e2e ./...
+	$(call with_envoys,$(and_oldest) $(newest)) $(go_test) $(if $(LONG),-tags long) -p 3 -parallel 4 -timeout 45m ./e2e ./...
 test-measure:
 	$(call with_envoys,$(newest)); export SLUICE_ENVOY; cd build/measure && $(go_test) -p 1 -timeout 45m ./...
 test-release:
@@ -93,8 +94,8 @@ race: build servers ## what runs natively and has goroutines, under the race det
 e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 	$(call with_envoys,$(envoys)) SLUICE_EVERY_ENVOY=1 $(go_test) -tags long -timeout 60m ./e2e/...
 
-e2e-long: build servers ## the end-to-end scenarios with those that take many Envoys or much time; on the oldest what its version may change
-	$(call with_envoys,$(oldest) $(newest)) $(go_test) -tags long -timeout 45m ./e2e $(of_versions)
+e2e-long: build servers ## the end-to-end scenarios and the filter's tests with the long ones; on the oldest Envoy what its version may change
+	$(call with_envoys,$(oldest) $(newest)) $(go_test) -tags long -timeout 45m ./e2e ./filter $(of_versions)
 
 e2e-chart: build ## what the Helm chart renders, on a real Kubernetes API server; building that takes minutes, once; Linux
 	$(GO) mod download -C build/crds; build/fetch helm >/dev/null; kube=$$(build/fetch kube); etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)) \
@@ -131,8 +132,8 @@ soak: build servers ## the long forms of the tests, on the newest Envoy: MINUTES
 faults: build servers ## what clients see of faults under limits over all Envoys: RUNS=3, FAULTS=WORD
 	$(call with_envoys,$(newest)) $(go_test) -v -tags long -run TestFaults -timeout 60m ./e2e -fault-runs $(or $(RUNS),3) $(if $(FAULTS),-fault-names $(FAULTS))
 
-servers: ## the newest Envoy, the Redis, the Valkey, the nginx, the Prometheus and the Helm that tests run; LONG=1: the oldest Envoy, too
-	@build/fetch envoys $(if $(LONG),$(oldest)) $(newest) >/dev/null
+servers: ## the newest Envoy, the Redis, the Valkey, the nginx, the Prometheus and the Helm that tests run; OLDEST=1: the oldest Envoy, too
+	@build/fetch envoys $(and_oldest) $(newest) >/dev/null
 	@build/fetch redis valkey nginx prometheus helm >/dev/null
 
 release: build releaser ## everything that a version is published as: VERSION=v0.1.0, SIGN_KEY=FILE, PLATFORMS='linux/amd64'
