@@ -51,7 +51,7 @@ func (v leafValue) asOverride() (text string, ok bool) { return v.part.AsOverrid
 // patterns it may say false where it is so.
 func (l *Leaf) within(other *Leaf) bool {
 	for i := range l.values {
-		if !l.values[i].pattern.Within(other.values[i].pattern) {
+		if !l.values[i].pattern.TextWithin(other.values[i].pattern) {
 			return false
 		}
 	}
@@ -67,7 +67,7 @@ func (l *Leaf) isOneText() bool {
 // where it is so.
 func (l *Leaf) apart(other *Leaf) bool {
 	for i := range l.values {
-		if l.values[i].pattern.Apart(other.values[i].pattern) {
+		if l.values[i].pattern.TextApart(other.values[i].pattern) {
 			return true
 		}
 	}

@@ -87,7 +87,7 @@ func (m *leafMaker) overrideEarlierLeaf(before *Leaf) {
 		// This part is not in the key, so no override can tell these requests apart. Its values share one counter: a
 		// value that is one text is not in the key either, but that is within the earlier leaf's pattern, or the two
 		// leaves are apart and do not come here.
-		if !slices.Contains(m.inKey, i) && !v.pattern.Within(before.values[i].pattern) {
+		if !slices.Contains(m.inKey, i) && !v.pattern.TextWithin(before.values[i].pattern) {
 			m.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt those " +
 				"requests by hand.")
 			return

@@ -72,8 +72,8 @@ func (r *reader) localSite(in *source.Document) (*site, error) {
 // standsAlone finds a configuration that stands alone: the filter, its typed_config or what is in it.
 func standsAlone(in *source.Document) filterConfig {
 	config := source.FieldOf(in.Root, "typed_config")
-	filter := configAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
-	for _, c := range []filterConfig{filter, configAt("", in.Root, in.Top())} {
+	filter := filterConfigAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
+	for _, c := range []filterConfig{filter, filterConfigAt("", in.Root, in.Top())} {
 		if isLocalFilter(c) {
 			return c
 		}
@@ -90,8 +90,9 @@ func isLocalFilter(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c)
 
 // isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
 func isLimitedLocally(s *site) bool {
-	return slices.ContainsFunc(s.filters, func(c filterConfig) bool { return isLocalFilter(c) && hasBucket(c.node) }) ||
-		source.Contains(s.routing.node, func(n *policy.Node) bool { return isLocalFilter(configAt("", n, source.Place{})) })
+	isLimit := func(c filterConfig) bool { return isLocalFilter(c) && hasBucket(c.node) }
+	isConfig := func(n *policy.Node) bool { return isLocalFilter(filterConfigAt("", n, source.Place{})) }
+	return slices.ContainsFunc(s.filters, isLimit) || source.Contains(s.routing.node, isConfig)
 }
 
 // hasBucket reports whether a configuration limits anything. Otherwise it is
@@ -104,7 +105,7 @@ func hasBucket(n *policy.Node) bool {
 type localImport struct {
 	reader *reader
 	hosts  []virtualHost
-	levels map[*localv3.LocalRateLimit][]*descriptor.Level // by levelsOf
+	levels map[*localv3.LocalRateLimit][]*descriptor.Level // by levelsOf; decode has one pointer for each object
 
 	all     []*descriptor.Level        // of all configurations, in the order in which rules were made of them
 	reached map[*descriptor.Level]bool // those to which some descriptor leads

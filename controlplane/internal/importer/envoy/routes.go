@@ -47,7 +47,7 @@ func (r *reader) virtualHosts(s *site) (list []virtualHost) {
 		at := s.routing.at.Item("virtual_hosts", i)
 		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
-		r.addRoutes(&h, n, at, configsOf(s.routing.node, s.routing.at))
+		r.addRoutes(&h, n, at, configsPerRoute(s.routing.node, s.routing.at))
 		list = append(list, h)
 	}
 	return list
@@ -126,7 +126,7 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 // addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
 // those before it: behind the route /a, the route / is for all paths but /a.
 func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAll []filterConfig) {
-	ofHost := append(configsOf(n, at), ofAll...)
+	ofHost := append(configsPerRoute(n, at), ofAll...)
 	var before []request.Selection
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
@@ -144,7 +144,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 			selection: h.selection.And(left),
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
-			configs:   append(configsOf(o, at), ofHost...),
+			configs:   append(configsPerRoute(o, at), ofHost...),
 		})
 	}
 }
@@ -153,7 +153,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 // the same. Own is what the later route's match alone selects.
 func exemptEarlierRoute(s, own, earlier *request.Selection) {
 	a, b := own.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
-	if len(a) > 0 && len(b) > 0 && a[0].Apart(b[0]) {
+	if len(a) > 0 && len(b) > 0 && a[0].TextApart(b[0]) {
 		return
 	}
 	if len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0 {
@@ -182,8 +182,8 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 	return s
 }
 
-// configsOf lists the configurations of filters that a route or virtual host has.
-func configsOf(n *policy.Node, at source.Place) (list []filterConfig) {
+// configsPerRoute lists the configurations of filters that a route or virtual host has.
+func configsPerRoute(n *policy.Node, at source.Place) (list []filterConfig) {
 	configs := source.FieldOf(n, "typed_per_filter_config")
 	if configs == nil {
 		return nil
@@ -192,7 +192,7 @@ func configsOf(n *policy.Node, at source.Place) (list []filterConfig) {
 	for _, f := range configs.Fields {
 		its := at
 		its.Path += "[" + strconv.Quote(f.Name) + "]"
-		list = append(list, configAt(f.Name, f.Value, its))
+		list = append(list, filterConfigAt(f.Name, f.Value, its))
 	}
 	return list
 }

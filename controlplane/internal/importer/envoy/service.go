@@ -258,7 +258,7 @@ func (r *reader) siteOfRoutes(f source.File) (*site, error) {
 // filterOfDomain is the filter that asks for the domain; nil if the site has none.
 func (r *reader) filterOfDomain(s *site) (*ratelimitv3.RateLimit, source.Place) {
 	isOther := func(c filterConfig) bool { return !r.isOfDomain(c) }
-	return configOf[*ratelimitv3.RateLimit](r, slices.DeleteFunc(slices.Clone(s.filters), isOther))
+	return decodeFirst[*ratelimitv3.RateLimit](r, slices.DeleteFunc(slices.Clone(s.filters), isOther))
 }
 
 // enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
@@ -311,7 +311,7 @@ func (r *reader) isOfDomain(c filterConfig) bool {
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
 func (r *reader) ofServicePerRoute(each *route) ownLimits {
-	own, at := configOf[*ratelimitv3.RateLimitPerRoute](r, each.configs)
+	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](r, each.configs)
 	if own.GetDomain() != "" && own.GetDomain() != r.Domain {
 		r.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}

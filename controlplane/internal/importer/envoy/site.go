@@ -127,16 +127,16 @@ func readListener(in *source.Document, n *policy.Node) *site {
 	s.routesName = cmp.Or(source.TextOf(routes, "name"), source.TextOf(n, "rds", "route_config_name"))
 	for i, f := range source.ItemsOf(n, "http_filters") {
 		at := in.Top().Item("http_filters", i).In("typed_config")
-		c := configAt(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
+		c := filterConfigAt(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
 		c.disabled = source.TextOf(f, "disabled") == "true"
 		s.filters = append(s.filters, c)
 	}
 	return s
 }
 
-// configAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
+// filterConfigAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
 // FilterConfig of a route.
-func configAt(name string, n *policy.Node, at source.Place) filterConfig {
+func filterConfigAt(name string, n *policy.Node, at source.Place) filterConfig {
 	typeName := typeOf(source.TextOf(n, "@type"))
 	switch {
 	case strings.HasSuffix(typeName, ".TypedStruct"):
@@ -145,7 +145,7 @@ func configAt(name string, n *policy.Node, at source.Place) filterConfig {
 	case strings.HasSuffix(typeName, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
 		return filterConfig{name: name, disabled: true} // Envoy ignores its config
 	case strings.HasSuffix(typeName, ".FilterConfig"):
-		return configAt(name, source.FieldOf(n, "config"), at.In("config"))
+		return filterConfigAt(name, source.FieldOf(n, "config"), at.In("config"))
 	}
 	return filterConfig{name: name, typeName: typeName, node: n, at: at}
 }
@@ -159,8 +159,8 @@ func isA[M proto.Message](c filterConfig) bool {
 	return c.node != nil && c.typeName == string(m.ProtoReflect().Descriptor().FullName())
 }
 
-// configOf decodes the first of these configurations that is an M; nil if none is.
-func configOf[M proto.Message](r *reader, list []filterConfig) (m M, at source.Place) {
+// decodeFirst decodes the first of these configurations that is an M; nil if none is.
+func decodeFirst[M proto.Message](r *reader, list []filterConfig) (m M, at source.Place) {
 	i := slices.IndexFunc(list, isA[M])
 	if i < 0 {
 		return m, source.Place{}

@@ -318,7 +318,7 @@ func leaveOutPath(s *request.Selection, hosts []string, paths []request.Pattern,
 		isWithin := request.IsValueWithin(request.KindHost, request.Exact(q.host), request.Exact(h))
 		return q.host != "" && q.host != h && (h == "" || isWithin)
 	}
-	wins := func(p request.Pattern) bool { return isLonger(q.path, p) && !p.Apart(q.path) }
+	wins := func(p request.Pattern) bool { return isLonger(q.path, p) && !p.TextApart(q.path) }
 	switch {
 	case slices.ContainsFunc(hosts, isNarrowerHost):
 		s.AddExempt(request.Host.Matching(request.Exact(q.host)))

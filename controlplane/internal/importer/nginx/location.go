@@ -62,7 +62,7 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, behind bo
 	}
 	for i, l := range list {
 		for j, o := range list {
-			if i != j && !o.path.Apart(l.path) && o.winsOver(l, j < i) {
+			if i != j && !o.path.TextApart(l.path) && o.winsOver(l, j < i) {
 				l.loseTo(o.scope)
 			}
 		}
@@ -100,7 +100,7 @@ func (l *location) checkPrefixes(list []*location) {
 	for _, wide := range list {
 		for _, narrow := range list {
 			isBelow := narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text)
-			if wide.modifier == "^~" && isBelow && !wide.path.Apart(l.path) {
+			if wide.modifier == "^~" && isBelow && !wide.path.TextApart(l.path) {
 				l.CannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
 			}
 		}

@@ -67,9 +67,9 @@ func (m Match) And(other Match) (both Match, ok bool) {
 		has := m[id]
 		isPath := id.kind == KindPath && len(has) == 1 && len(more) == 1
 		switch {
-		case has == nil, isPath && more[0].Within(has[0]):
+		case has == nil, isPath && more[0].TextWithin(has[0]):
 			both[id] = more
-		case slices.Equal(has, more), isPath && has[0].Within(more[0]):
+		case slices.Equal(has, more), isPath && has[0].TextWithin(more[0]):
 		default:
 			ok = false
 		}
@@ -85,21 +85,29 @@ func (m Match) Narrow(p Part, v Pattern) (narrow Match, ok bool) {
 		return m, true
 	}
 	v, ok = p.fit(v)
-	switch p.Kind {
-	case KindHeader:
+	if p.Kind == KindHeader {
 		return m.And(p.Matching(v))
-	case KindPath:
-	case kindMethod:
-		ok = v.Kind == Exactly && HasOnly(v.Text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
-	case KindHost:
-		ok = v.Kind == Exactly && IsHost(v.Text)
-	default:
-		ok = ok && p.Kind == KindClientIP && v.Kind == Exactly
 	}
-	if !ok || m.Of(p) != nil {
+	if !ok || !p.canMatch(v) || m.Of(p) != nil {
 		return m, false
 	}
 	return m.And(p.Matching(v))
+}
+
+// canMatch reports whether a match can have the pattern, as fit returns it, of a part that is no header.
+func (p Part) canMatch(v Pattern) bool {
+	switch p.Kind {
+	case KindPath:
+		return true
+	case kindMethod:
+		return v.Kind == Exactly && HasOnly(v.Text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case KindHost:
+		return v.Kind == Exactly && IsHost(v.Text)
+	case KindClientIP:
+		return v.Kind == Exactly
+	case KindHeader, KindQuery, KindCookie, KindProperty:
+	}
+	return false
 }
 
 // Joined has the exemptions by one list in one exemption: those of the paths /a and of the paths /b make one of

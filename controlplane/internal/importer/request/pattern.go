@@ -7,8 +7,8 @@ import (
 )
 
 // Pattern says which values of a part of a request fit. The pattern of a host or an address is Exactly one name or
-// network: *.a.example and 10.0.0.0/8 have many values. Matches, Within, Apart and Begin take the pattern for a text.
-// Where the part may be a host or an address, IsValueWithin and IsValueApart tell.
+// network: *.a.example and 10.0.0.0/8 have many values. Matches, TextWithin, TextApart and Begin take the pattern for
+// a text. Where the part may be a host or an address, IsValueWithin and IsValueApart tell.
 type Pattern struct {
 	Kind PatternKind
 	Text string // as the configuration has it; of an expression the expression
@@ -151,10 +151,10 @@ func (p Pattern) Begin() (text string, isAll bool) {
 	return "", false
 }
 
-// Within reports whether every text that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
+// TextWithin reports whether every text that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
 // one may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a
 // wrong limit.
-func (p Pattern) Within(q Pattern) bool {
+func (p Pattern) TextWithin(q Pattern) bool {
 	if q.Kind == AnyValue || p == q {
 		return true
 	}
@@ -172,10 +172,10 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// Apart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be
+// TextApart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be
 // wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off:
 // never a wrong limit.
-func (p Pattern) Apart(q Pattern) bool {
+func (p Pattern) TextApart(q Pattern) bool {
 	begin, isAll := p.Begin()
 	other, isAllOther := q.Begin()
 	switch {
@@ -184,13 +184,18 @@ func (p Pattern) Apart(q Pattern) bool {
 	case q.Kind == Exactly:
 		return !p.Matches(q.Text)
 	case isAll && isAllOther:
-		return !p.Within(q) && !q.Within(p)
+		return !p.TextWithin(q) && !q.TextWithin(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }
 
 // notation writes the pattern as a policy writes patterns over the part: those of
 // paths have no *suffix.
+//
+//	Prefix("/a", false)   /a*      Exact("/a")           /a
+//	Suffix(".js", false)  *.js     Exact("a*")           =a*, as it would be taken for a prefix
+//	Present               *        OrBelow("/a")         ~/a(/.*)?
+//	Absent                !        Suffix of a path      ~.*\.js
 func (p Pattern) notation(of Part) string {
 	plain := strings.Trim(p.Text, "*")
 	isPlain := !strings.Contains(plain, "*") && (plain == "" || !strings.ContainsRune("!=~", rune(plain[0])))
@@ -232,6 +237,14 @@ func (p Pattern) ofPath() (path Pattern, same, ok bool) {
 
 // ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
 // any query; elsewhere it may take a part of one.
+//
+//	:path                       path              same    ok
+//	/a.*                        /a.*              true    true
+//	/a(\?.*)?                   /a                true    true
+//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow("/a")     true    true
+//	/a                          /a                false   true: of /a?b the path fits, and :path does not
+//	/a|/b.*                     /a|/b.*           false   true: the .* is behind /b alone, so it says nothing of /a?b
+//	/a\?b=.*                    /a\?b=.*          true    false: it is about the query
 func ofPathExpression(text string) (path Pattern, same, ok bool) {
 	text = strings.TrimPrefix(text, "^")
 	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow { // as Envoy Gateway writes a prefix

@@ -48,8 +48,8 @@ func TestWithinAndApartAreSure(t *testing.T) {
 	within, apart := 0, 0
 	for _, p := range patterns {
 		for _, q := range patterns {
-			isWithin := p.Within(q)
-			isApart := p.Apart(q)
+			isWithin := p.TextWithin(q)
+			isApart := p.TextApart(q)
 			for i, text := range texts {
 				require.False(t, isWithin && fits[p][i] && !fits[q][i], "%v within %v: %q", p, q, text)
 				require.False(t, isApart && fits[p][i] && fits[q][i], "%v apart from %v: %q", p, q, text)

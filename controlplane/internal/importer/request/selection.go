@@ -7,6 +7,17 @@
 //	selection  a match and what is exempt from it, or why a policy         selection.go
 //	           cannot say for which requests something holds
 //
+// Five functions join conditions. They differ in what becomes of two conditions on one part:
+//
+//	                  two paths          two hosts          where it cannot    who calls it
+//	Match.And         the narrower one   equal ones only    ok is false        the next two functions
+//	Match.Narrow      never              never              ok is false        Require, a leaf's value
+//	Selection.And     the narrower one   equal ones only    a reason in WhyOff a route and the host around it
+//	Selection.Require never              never              a reason in WhyOff a condition of a route or selector
+//	Selection.Meet    what fits both     what fits both     a reason in WhyOff a limit of nginx and a form of its key
+//
+// Meet alone also finds that no request fits both.
+//
 // Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
 // the reason in WhyOff, and a rule for it is off.
 package request
@@ -155,7 +166,7 @@ func IsValueWithin(kind PartKind, p, q Pattern) bool {
 		wide, _ := NetworkOf(q.Text)
 		return wide.Bits() <= narrow.Bits() && wide.Overlaps(narrow)
 	default:
-		return p.Within(q)
+		return p.TextWithin(q)
 	}
 }
 
@@ -166,7 +177,7 @@ func IsValueApart(kind PartKind, p, q Pattern) bool {
 	case KindHost, KindClientIP:
 		return !IsValueWithin(kind, p, q) && !IsValueWithin(kind, q, p)
 	default:
-		return p.Apart(q)
+		return p.TextApart(q)
 	}
 }
 
