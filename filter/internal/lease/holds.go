@@ -13,14 +13,14 @@ import (
 //
 // Check goes down this list to the first line that holds:
 //
-//	what holds                                      outcome                                          by
-//	the request has waited, and its grant decides   HasRoom from OwnGrant, Denied or HeldBack        byGrant
-//	the worker knows that the key is blocked        Blocked                                          byGrant
-//	its cost is 0, and the rule has no block        HasRoom, or Denied by a limit of 0               forNothing
-//	the service is unavailable for the key          what OwnShare decides, Silent or Starting        alone
-//	the wait was in vain                            what OwnShare decides, or Silent                 alone
-//	too many requests wait                          Contended
-//	none of these: the service may have units       Pending: the request waits
+//	what holds                                         outcome                                             by
+//	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied, HeldBack or Blocked  byGrant
+//	the worker knows that the key is blocked           Blocked                                             byGrant
+//	cost 0, and a limit is 0 or the rule has no block  Denied by a limit of 0, or HasRoom                  forNothing
+//	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
+//	the wait was in vain                               what OwnShare decides, or Silent                    alone
+//	too many requests wait                             Contended
+//	none of these: the service may have units          Pending: the request waits
 //
 // What a request of cost 2 does to the account of its key, if its answer costs 5 in the end:
 //

@@ -14,15 +14,16 @@ import (
 //
 // Check goes down this list to the first line that holds:
 //
-//	what holds                                      outcome                                by
-//	the request has waited, and its grant decides   HasRoom from OwnGrant, or Denied       byGrant
-//	the key's lease says that the key is blocked    Blocked
-//	its cost is 0, and the rule has no block        HasRoom, or Denied by a limit of 0     forNothing
-//	the key's lease has enough units                HasRoom from LeaseTable
-//	the key's lease has a denial that still holds   Denied
-//	the service is silent, or the wait was in vain  what OwnShare decides, or Silent       alone
-//	too many requests wait                          Contended
-//	none of these: the service may have units       Pending: the request waits
+//	what holds                                         outcome                                   by
+//	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied or Blocked  byGrant
+//	the proxy's store fails                            Failed                                    readLease
+//	the key's lease says that the key is blocked       Blocked
+//	cost 0, and a limit is 0 or the rule has no block  Denied by a limit of 0, or HasRoom        forNothing
+//	the key's lease has enough units                   HasRoom from LeaseTable
+//	the key's lease has a denial that still holds      Denied
+//	the service is silent, or the wait was in vain     what OwnShare decides, or Silent          alone
+//	too many requests wait                             Contended
+//	none of these: the service may have units          Pending: the request waits
 //
 // Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:
 //
@@ -144,9 +145,9 @@ func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
 	return true
 }
 
-// rereadAhead reads a lease once more whose record is ahead of the clock that the worker has read: it
-// may have stood still since. A record that is ahead even now is of an earlier start of the clock,
-// and counts as none.
+// rereadAhead reads the clock and the lease once more, after readings that say that the lease was
+// written long after now. Mostly the worker stood still between the two, and another has written it.
+// If they say so again, the clock has begun anew since, and the lease counts as none.
 func (src *Source) rereadAhead(e *state.LeaseEntry, wallNs int64) state.Status {
 	return src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 }
