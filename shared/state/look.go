@@ -68,7 +68,10 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 		if t.looked == nil {
 			return Failed
 		}
-		t.adoptUnregistered(t.looked)
+		if t.borrows != t.looked {
+			t.setLayout(t.looked) // the table stays closed: see the picture in table.go
+			t.borrows = t.looked
+		}
 	}
 	e.hash = t.hash(key.Bytes)
 	if t.loadPage(e) != OK {
@@ -79,16 +82,6 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	}
 	t.readKey(e, &key, now)
 	return OK
-}
-
-// adoptUnregistered adopts an entry only to know where the pages are and what they have: the table stays
-// closed. See the picture in table.go.
-func (t *Table) adoptUnregistered(e *tableEntry) {
-	if t.borrows != e {
-		t.adopt(e)
-		t.open = false
-		t.borrows = e
-	}
 }
 
 // lookHeldNow is HeldNow without a trace.

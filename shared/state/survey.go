@@ -89,11 +89,10 @@ func (s *Survey) Step(
 	return found, true, OK
 }
 
-// asSeen is the table by its entry as Peek saw it, to read pages. The table itself stays as it is: not
-// registered.
+// asSeen is another table by the entry as Peek saw it, to read pages. The table itself stays as it is.
 func (t *Table) asSeen() *Table {
 	seen := &Table{parent: t.parent, def: t.def}
-	seen.adopt(t.seen)
+	seen.setLayout(t.seen)
 	return seen
 }
 

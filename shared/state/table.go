@@ -22,7 +22,8 @@ import (
 //	     └─ adoptNewer      after a Mismatch: registerAndAdopt
 //
 //	registerAndAdopt        in tables.go: writes the directory if it lacks something,
-//	 └─ adopt               and takes number, pages, epoch and layout from the table's entry
+//	 └─ adopt               opens the table
+//	     └─ setLayout       and takes number, pages, epoch and layout from the table's entry
 //
 // A table is closed until it is registered, and open from then on:
 //
@@ -31,10 +32,10 @@ import (
 //
 // Pages of a closed table may be read all the same, by an entry in the directory that it does not register:
 //
-//	seen     Peek sets it, if another worker has registered the table. For a step of a Survey, asSeen adopts
-//	         it in a copy of the table.
-//	looked   PrepareLooks sets it. For Look, adoptUnregistered adopts it in the table itself, because Usage,
-//	         Held and BlockEnd read the table's columns after Look. borrows then is the entry it has adopted.
+//	seen     Peek sets it, if another worker has registered the table. For a step of a Survey, asSeen makes
+//	         a table with its layout.
+//	looked   PrepareLooks sets it. Look gives its layout to the table itself, because Usage, Held and BlockEnd
+//	         read the table's columns after Look. borrows then is the entry that gave it.
 
 // Table holds the records of one counter.
 type Table struct {
@@ -44,7 +45,7 @@ type Table struct {
 	// Of a closed table.
 	seen    *tableEntry // its entry, if Peek has found one
 	looked  *tableEntry // its entry as it would be if it was registered
-	borrows *tableEntry // the entry that adoptUnregistered has adopted last
+	borrows *tableEntry // the entry whose layout Look has set last
 
 	open bool // registered in the directory
 
@@ -68,13 +69,19 @@ type span struct{ start, end int64 }
 // Windows are those of the table's definition.
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
 
-// adopt sets the table's fields from its entry in the directory.
+// adopt opens the table with its entry in the directory.
 func (t *Table) adopt(e *tableEntry) {
 	if t.open && t.number == e.number && t.base == e.base && t.epoch == e.epoch {
 		return // an epoch has one layout
 	}
 	t.open = true
 	t.borrows = nil
+	t.setLayout(e)
+}
+
+// setLayout sets where the table's pages are and what they have, as of the entry. The table stays open
+// or closed.
+func (t *Table) setLayout(e *tableEntry) {
 	t.number = e.number
 	t.pages = e.geometry.Pages
 	t.base = e.base
