@@ -124,25 +124,27 @@ func orNone(s string) string {
 func readRetryAfter(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	want := "never"
 	if n.Kind != policy.String || n.Text != want {
-		want = policy.FormatDuration(r.retryAfter(n, shape))
+		want = readMilliseconds(r, n, shape)
 	}
-	e.add(expects(n, "retry_after", want, retryAfter))
+	e.add(expects(n, "retry_after", want, seenRetryAfter))
 }
 
-// retryAfter reads a duration of whole milliseconds.
-func (r *reader) retryAfter(n *policy.Node, shape policy.Shape) int64 {
-	if n.Kind != policy.String {
-		r.failAs(n, policy.WrongValue, shape)
-		return 0
-	}
+// readMilliseconds reads a duration, as the text that milliseconds gives of what is seen.
+func readMilliseconds(r *reader, n *policy.Node, shape policy.Shape) (want string) {
 	ns, err := policy.ParseDuration(n.Text)
-	if err != nil {
+	switch {
+	case n.Kind != policy.String, err != nil && shape.Form != policy.FormDuration:
 		r.failAs(n, policy.WrongValue, shape)
+	case err != nil:
+		r.failAs(n, policy.BadDuration, shape)
+	case ns%int64(time.Millisecond) != 0:
+		r.fail(n, "must be whole milliseconds such as \"2ms\", not "+strconv.Quote(n.Text)+
+			": what is seen is rounded up to them")
 	}
-	return ns
+	return policy.FormatDuration(ns)
 }
 
-func retryAfter(v *policytest.Verdict) string {
+func seenRetryAfter(v *policytest.Verdict) string {
 	switch {
 	case v.Allowed:
 		return "none"
@@ -314,7 +316,7 @@ func readLeased(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
 	e.addOfCounter(n, "leased", want, func(c *policytest.Count) string { return units(c.Leased, true) })
 }
 
-func readBlocked(r *reader, n *policy.Node, _ policy.Shape, e *expectation) {
-	want := policy.FormatDuration(r.duration(n))
+func readBlocked(r *reader, n *policy.Node, shape policy.Shape, e *expectation) {
+	want := readMilliseconds(r, n, shape)
 	e.addOfCounter(n, "blocked", want, func(c *policytest.Count) string { return milliseconds(c.Blocked) })
 }

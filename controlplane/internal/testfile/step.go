@@ -61,7 +61,8 @@ func (k stepKind) String() string {
 	}
 }
 
-// does is told of a field that says what the step does.
+// does is told of a field that says what the step does. Each kind's bit is greater than those of the kinds before
+// it, so the later of two kinds is the greater number.
 func (s *step) does(kind stepKind) { s.kind = max(s.kind, kind) }
 
 // kindRow is a row of the table of step or of expect: a field, and before it the kinds of steps that take it.

@@ -190,45 +190,85 @@ func TestExpectationsThatHold(t *testing.T) {
 	require.Len(t, o.Results, 5)
 }
 
-// Each field of expect is wrong once, so none is read and then ignored.
+const ratelimitSeen = `"\"per-user/0\";r=1;t=60, \"per-user/daily\";r=9;t=86400"`
+
+// wrong are steps that fail. Each field of expect is wrong in one of them, so none is read and then ignored.
+var wrong = []struct{ step, want string }{
+	{`expect: {allowed: false}`, "allowed: expected false, seen true"},
+	{`expect: {status: 429}`, "status: expected 429, seen 200"},
+	{`expect: {denied_by: login}`, "denied_by: expected login, seen none"},
+	{`expect: {reason: held}`, "reason: expected held, seen none"},
+	{`expect: {retry_after: 1s}`, "retry_after: expected 1s, seen none"},
+	{`expect: {headers: {ratelimit: a*}}`, `headers.ratelimit: expected "a*", seen ` + ratelimitSeen},
+	{`expect: {headers: {x-none: "*"}}`, `headers.x-none: expected "*", seen none`},
+	{`expect: {headers: {ratelimit: "!"}}`, `headers.ratelimit: expected "!", seen ` + ratelimitSeen},
+	{`expect: {body: "~[a-z]+"}`, `body: expected "~[a-z]+", seen ""`},
+	{`expect: {matched: [all]}`, "matched: expected [all], seen [per-user]"},
+	{`expect: {remaining: 2}`, "remaining: expected 2, seen 1"},
+	{`expect: {held: 1}`, "held: expected 1, seen none"},
+	{`expect: {charged: 1}`, "charged: expected 1, seen none"},
+	{`expect: {by: answer}`, "by: expected answer, seen none"},
+	{`expect: {rules: {all: {remaining: 1}}}`, "rules.all.remaining: expected 1, seen no match of the rule"},
+	{`expect: {rules: {all: {}}}`, "rules.all: expected a match of the rule, seen no match of the rule"},
+	{`after: 106751d`, "advance by 2562024h0m0s: the clock would pass the year 2200"},
+	{`answer: {took: 106751d}`, "advance by 2562024h0m0s: the clock would pass the year 2200"},
+	{`expect: {rules: {per-user: {allowed: false}}}`, "rules.per-user.allowed: expected false, seen true"},
+	{`expect: {rules: {per-user: {mode: shadow}}}`, "rules.per-user.mode: expected shadow, seen enforced"},
+	{`expect: {rules: {per-user: {override: gold}}}`, "rules.per-user.override: expected gold, seen none"},
+	{`expect: {rules: {per-user: {reason: limit}}}`, "rules.per-user.reason: expected limit, seen none"},
+	{`expect: {rules: {per-user: {held: 1}}}`, "rules.per-user.held: expected 1, seen none"},
+	{`expect: {rules: {per-user: {charged: 1}}}`, "rules.per-user.charged: expected 1, seen none"},
+	{`expect: {rules: {per-user: {by: answer}}}`, "rules.per-user.by: expected answer, seen none"},
+	{`last: {status: 201}`, "status: expected 201, seen 200"},
+	{`counter: {rule: all}, expect: {used: 1}`, "used: expected 1, seen 0"},
+	{`counter: {rule: all}, expect: {leased: 1}`, "leased: expected 1, seen 0"},
+	{`counter: {rule: scan, key: [192.0.2.7]}, expect: {blocked: 1s}`, "blocked: expected 1s, seen 0s"},
+	{`counter: {rule: all}, expect: {remaining: 1}`, "remaining: expected 1, seen 3"},
+	{`counter: {rule: all}, expect: {held: 1}`, "held: expected 1, seen 0"},
+	{`counter: {rule: all}, expect: {windows: {"0": {used: 1}}}`, "windows.0.used: expected 1, seen 0"},
+	{`counter: {rule: all}, expect: {windows: {"0": {remaining: 1}}}`, "windows.0.remaining: expected 1, seen 3"},
+	{`counter: {rule: all}, expect: {windows: {"0": {limit: 1}}}`, "windows.0.limit: expected 1, seen 3"},
+}
+
 func TestEachExpectationFails(t *testing.T) {
-	const seen = `"\"per-user/0\";r=1;t=60, \"per-user/daily\";r=9;t=86400"`
 	head := "version: 1\npolicy: policy.yaml\nrequest: {headers: {x-user-id: alice}}\ntests:\n"
-	for _, c := range []struct{ step, want string }{
-		{`expect: {allowed: false}`, "allowed: expected false, seen true"},
-		{`expect: {status: 429}`, "status: expected 429, seen 200"},
-		{`expect: {denied_by: login}`, "denied_by: expected login, seen none"},
-		{`expect: {reason: held}`, "reason: expected held, seen none"},
-		{`expect: {retry_after: 1s}`, "retry_after: expected 1s, seen none"},
-		{`expect: {headers: {ratelimit: a*}}`, `headers.ratelimit: expected "a*", seen ` + seen},
-		{`expect: {headers: {x-none: "*"}}`, `headers.x-none: expected "*", seen none`},
-		{`expect: {headers: {ratelimit: "!"}}`, `headers.ratelimit: expected "!", seen ` + seen},
-		{`expect: {body: "~[a-z]+"}`, `body: expected "~[a-z]+", seen ""`},
-		{`expect: {matched: [all]}`, "matched: expected [all], seen [per-user]"},
-		{`expect: {remaining: 2}`, "remaining: expected 2, seen 1"},
-		{`expect: {held: 1}`, "held: expected 1, seen none"},
-		{`expect: {charged: 1}`, "charged: expected 1, seen none"},
-		{`expect: {by: answer}`, "by: expected answer, seen none"},
-		{`expect: {rules: {all: {remaining: 1}}}`, "rules.all.remaining: expected 1, seen no match of the rule"},
-		{`expect: {rules: {all: {}}}`, "rules.all: expected a match of the rule, seen no match of the rule"},
-		{`after: 106751d`, "advance by 2562024h0m0s: the clock would pass the year 2200"},
-		{`answer: {took: 106751d}`, "advance by 2562024h0m0s: the clock would pass the year 2200"},
-		{`expect: {rules: {per-user: {allowed: false}}}`, "rules.per-user.allowed: expected false, seen true"},
-		{`expect: {rules: {per-user: {mode: shadow}}}`, "rules.per-user.mode: expected shadow, seen enforced"},
-		{`expect: {rules: {per-user: {override: gold}}}`, "rules.per-user.override: expected gold, seen none"},
-		{`expect: {rules: {per-user: {reason: limit}}}`, "rules.per-user.reason: expected limit, seen none"},
-		{`last: {status: 201}`, "status: expected 201, seen 200"},
-		{`counter: {rule: all}, expect: {used: 1}`, "used: expected 1, seen 0"},
-		{`counter: {rule: all}, expect: {leased: 1}`, "leased: expected 1, seen 0"},
-		{`counter: {rule: scan, key: [192.0.2.7]}, expect: {blocked: 1s}`, "blocked: expected 1s, seen 0s"},
-		{`counter: {rule: all}, expect: {remaining: 1}`, "remaining: expected 1, seen 3"},
-		{`counter: {rule: all}, expect: {held: 1}`, "held: expected 1, seen 0"},
-		{`counter: {rule: all}, expect: {windows: {"0": {used: 1}}}`, "windows.0.used: expected 1, seen 0"},
-		{`counter: {rule: all}, expect: {windows: {"0": {limit: 1}}}`, "windows.0.limit: expected 1, seen 3"},
-	} {
+	for _, c := range wrong {
 		_, failures := runText(t, head+"  - {name: a, request: {path: /v1/a}, steps: [{"+c.step+"}]}\n")
 		require.Equal(t, map[string][]string{"a": {"step 1: " + c.want}}, failures, c.step)
 	}
+}
+
+func TestEachFieldOfExpectIsWrongOnce(t *testing.T) {
+	var fields []string // as "request headers", "request rules.held" or "counter windows.used"
+	for _, row := range expectRows {
+		if row.kinds&ofRequest != 0 {
+			fields = append(fields, "request "+row.name)
+		}
+		if row.kinds&ofCounter != 0 && row.name != "windows" { // which has no check but those of its fields
+			fields = append(fields, "counter "+row.name)
+		}
+	}
+	for _, f := range ruleObject.fields {
+		fields = append(fields, "request rules."+f.name)
+	}
+	for _, f := range windowObject.fields {
+		fields = append(fields, "counter windows."+f.name)
+	}
+	var failing []string
+	for _, c := range wrong {
+		of := "request "
+		if strings.HasPrefix(c.step, "counter: ") {
+			of = "counter "
+		}
+		path, _, _ := strings.Cut(c.want, ": ")
+		names := strings.Split(path, ".")
+		if len(names) == 3 {
+			failing = append(failing, of+names[0]+"."+names[2]) // names[1] is the rule or the window
+		} else {
+			failing = append(failing, of+names[0])
+		}
+	}
+	require.Subset(t, failing, fields)
 }
 
 // What CI systems read of it is what they are told: names, times, counts and messages.
