@@ -2,22 +2,14 @@ package quotaservice
 
 import (
 	"container/list"
-	"context"
 	"errors"
 	"math"
 	"slices"
-	"sync"
-	"sync/atomic"
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 const (
-	// maxSwaps is how many swaps may be under way to the store. More wait here, because here
-	// streams take turns.
-	maxSwaps = 512
-	// maxBatch is how many of them are decided and leave together.
-	maxBatch = 64
 	// maxContendedNs is for how long an operation is decided anew because another
 	// service has written first. How often is no bound: a service whose answers come a
 	// little later can lose a busy key to the others a hundred times in a row.
@@ -185,6 +177,10 @@ func (c *clock) note(sentNs, storeNs int64, isWrong bool) {
 	}
 }
 
+// storeNow is the earliest time that the store's clock may show to a swap that
+// leaves now.
+func (s *Service) storeNow() int64 { return s.o.Clock.NowNs() + s.clock.aheadNs }
+
 // prepare decides what waits, as of the store's time now, and returns the swap. A
 // swap that only reads shows whether the decision not to change anything holds.
 func (k *key) prepare(localNs, now int64) Swap {
@@ -277,125 +273,3 @@ func (k *key) learnResult(r Result) (done bool, err error) {
 	// decide has changed the record. prepare decides again, from what is in the store.
 	return false, k.learn(r.Value)
 }
-
-// sendSwaps sends the swaps of the keys that are ready. Results that come before Store.Swap returns
-// are for the pump that has called this. The first one that comes later starts a pump.
-func (s *Service) sendSwaps(ready []*key, swaps []Swap) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
-	var left atomic.Int64
-	left.Store(int64(len(ready)))
-	s.landed.setPumpComes(true)
-	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
-		if s.landed.add(landing{ready[i], r}) {
-			go s.lockAndPump()
-		}
-		if left.Add(-1) == 0 {
-			cancel()
-		}
-	})
-	s.landed.setPumpComes(false)
-}
-
-// landed are results of the store that pump has not taken up yet. They may come one by one, and
-// are taken up together.
-type landed struct {
-	mu        sync.Mutex
-	all       []landing
-	pumpComes bool // a pump takes them up once Store.Swap has returned
-}
-
-type landing struct {
-	key    *key
-	result Result
-}
-
-// add adds a result, and reports whether the caller must start a pump for it. One pump takes up all
-// results that have come, so only the first needs one.
-func (l *landed) add(r landing) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.all = append(l.all, r)
-	return len(l.all) == 1 && !l.pumpComes
-}
-
-func (l *landed) setPumpComes(comes bool) {
-	l.mu.Lock()
-	l.pumpComes = comes
-	l.mu.Unlock()
-}
-
-// drain swaps what has landed for an empty list.
-func (l *landed) drain(empty []landing) []landing {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	all := l.all
-	l.all = empty
-	return all
-}
-
-// takeResult takes up the result of a key's swap: its operations are done, or need another swap.
-func (s *Service) takeResult(k *key, r Result) {
-	s.swapsUnderWay--
-	s.metrics.countResult(r)
-	s.logFailure(k, r)
-	done, err := k.learnResult(r)
-	if r.Outcome != Failed {
-		// The store checks no times of a swap that only reads. If its operations change something by the
-		// store's clock, although they changed nothing at prepare's now, that now was wrong.
-		isWrong := r.Outcome == Late || k.reads && !done
-		s.clock.note(k.sentNs, r.NowNs, isWrong)
-	}
-	if !done {
-		s.keys.ready = append(s.keys.ready, k)
-		return
-	}
-	if errors.Is(err, errNewer) || errors.Is(err, errDamage) {
-		s.metrics.mismatches.Add(1)
-	}
-	for _, o := range k.swap {
-		if err != nil {
-			o.err = err
-		}
-		s.deliver(o, err == nil)
-	}
-	s.keys.rest(k)
-}
-
-func (s *Service) logFailure(k *key, r Result) {
-	switch {
-	case errors.Is(r.Err, ErrFull):
-		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
-	case r.Outcome == Failed:
-		s.logUnusable(r.Err)
-	}
-}
-
-// deliver tells the owner of an operation that it is done, unless it has to be carried out again
-// later. isDecided says that its outcome holds: the store has its value.
-func (s *Service) deliver(o *operation, isDecided bool) {
-	if isDecided && o.rebased {
-		s.metrics.rebased.Add(1)
-	}
-	if isDecided && errors.Is(o.err, errWindows) {
-		s.metrics.crowded.Add(1)
-	}
-	if isDecided && o.againNs != 0 {
-		s.later(o)
-		return
-	}
-	o.owner.operationDone(o)
-}
-
-// later carries an operation out again at againNs. A window that is about to end has ended then.
-func (s *Service) later(o *operation) {
-	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.keys.add(o)
-		s.pump()
-	})
-}
-
-// storeNow is the earliest time that the store's clock may show to a swap that
-// leaves now.
-func (s *Service) storeNow() int64 { return s.o.Clock.NowNs() + s.clock.aheadNs }

@@ -41,7 +41,7 @@
 //	definitions.go  the windows of a counter, as the stream has defined them
 //	hash.go         under which key the store has a client's key
 //	group.go        an ask: all its parts are granted or none
-//	service.go      pump lets streams take turns, and sends what is ready to the store
+//	pump.go         lets streams take turns, and sends what is ready to the store
 //	keys.go         a key's operations wait for each other, and are swapped in together
 //	operation.go    what an operation does to a key
 //	record.go       a key's windows and holders, read from its value
@@ -239,101 +239,6 @@ func (s *Service) endDrain() {
 	default:
 		close(s.drained)
 	}
-}
-
-// notifyLater has pump call the stream's ready, so that its transport looks for answers.
-func (s *Service) notifyLater(st *Stream) {
-	if !st.notified {
-		st.notified = true
-		s.toNotify = append(s.toNotify, st)
-	}
-}
-
-// pump takes up the results of swaps, and sends what is ready to the store, until there is
-// neither. The service is locked when it is called and when it returns, but not meanwhile: one
-// goroutine pumps at a time, and the others may leave it to that.
-func (s *Service) pump() {
-	if s.pumping {
-		return
-	}
-	s.pumping = true
-	for s.pumpOnce() {
-	}
-	s.pumping = false
-}
-
-// lockAndPump is pump for a goroutine that has not locked the service.
-func (s *Service) lockAndPump() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pump()
-}
-
-// pumpOnce reports whether there was something to do. Streams and the store are called without
-// the lock.
-func (s *Service) pumpOnce() bool {
-	hadResults := s.takeResults()
-	ready, swaps, turns := s.next()
-	streams := s.toNotify
-	s.toNotify = nil
-	if !hadResults && turns == 0 && len(ready) == 0 && len(streams) == 0 {
-		return false
-	}
-	for _, st := range streams {
-		st.notified = false
-	}
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	for _, st := range streams {
-		st.ready()
-	}
-	if len(ready) > 0 {
-		s.sendSwaps(ready, swaps)
-	}
-	return true
-}
-
-// takeResults takes up the results of swaps that have come, and reports whether there were some.
-func (s *Service) takeResults() bool {
-	came := s.landed.drain(s.spare)
-	for i := range came {
-		s.takeResult(came[i].key, came[i].result)
-	}
-	clear(came)
-	s.spare = came[:0]
-	return len(came) > 0
-}
-
-// next decides keys with operations, and then what streams in turn ask for: as much as the store
-// may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
-// the lock.
-func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
-	for len(ready) < maxBatch && s.swapsUnderWay < maxSwaps {
-		k := s.keys.nextReady()
-		if k == nil {
-			if turns < maxBatch && s.takeTurn() {
-				turns++
-				continue
-			}
-			break
-		}
-		s.swapsUnderWay++
-		now := s.o.Clock.NowNs()
-		ready = append(ready, k)
-		swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
-	}
-	return ready, swaps, turns
-}
-
-// takeTurn lets the next stream begin some of its asks.
-func (s *Service) takeTurn() bool {
-	if len(s.turns) == 0 {
-		return false
-	}
-	st := s.turns[0]
-	s.turns = s.turns[1:]
-	st.takeTurn()
-	return true
 }
 
 var errClosed = errors.New("the quota service is shutting down")

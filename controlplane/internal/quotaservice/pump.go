@@ -1,0 +1,229 @@
+package quotaservice
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+)
+
+const (
+	// maxSwaps is how many swaps may be under way to the store. More wait here, because here
+	// streams take turns.
+	maxSwaps = 512
+	// maxBatch is how many of them are decided and leave together.
+	maxBatch = 64
+)
+
+// notifyLater has pump call the stream's ready, so that its transport looks for answers.
+func (s *Service) notifyLater(st *Stream) {
+	if !st.notified {
+		st.notified = true
+		s.toNotify = append(s.toNotify, st)
+	}
+}
+
+// pump takes up the results of swaps, and sends what is ready to the store, until there is
+// neither. The service is locked when it is called and when it returns, but not meanwhile: one
+// goroutine pumps at a time, and the others may leave it to that.
+func (s *Service) pump() {
+	if s.pumping {
+		return
+	}
+	s.pumping = true
+	for s.pumpOnce() {
+	}
+	s.pumping = false
+}
+
+// lockAndPump is pump for a goroutine that has not locked the service.
+func (s *Service) lockAndPump() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pump()
+}
+
+// pumpOnce reports whether there was something to do. Streams and the store are called without
+// the lock.
+func (s *Service) pumpOnce() bool {
+	hadResults := s.takeResults()
+	ready, swaps, turns := s.next()
+	streams := s.toNotify
+	s.toNotify = nil
+	if !hadResults && turns == 0 && len(ready) == 0 && len(streams) == 0 {
+		return false
+	}
+	for _, st := range streams {
+		st.notified = false
+	}
+	s.mu.Unlock()
+	defer s.mu.Lock()
+	for _, st := range streams {
+		st.ready()
+	}
+	if len(ready) > 0 {
+		s.sendSwaps(ready, swaps)
+	}
+	return true
+}
+
+// takeResults takes up the results of swaps that have come, and reports whether there were some.
+func (s *Service) takeResults() bool {
+	came := s.landed.drain(s.spare)
+	for i := range came {
+		s.takeResult(came[i].key, came[i].result)
+	}
+	clear(came)
+	s.spare = came[:0]
+	return len(came) > 0
+}
+
+// next decides keys with operations, and then what streams in turn ask for: as much as the store
+// may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
+// the lock.
+func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
+	for len(ready) < maxBatch && s.swapsUnderWay < maxSwaps {
+		k := s.keys.nextReady()
+		if k == nil {
+			if turns < maxBatch && s.takeTurn() {
+				turns++
+				continue
+			}
+			break
+		}
+		s.swapsUnderWay++
+		now := s.o.Clock.NowNs()
+		ready = append(ready, k)
+		swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
+	}
+	return ready, swaps, turns
+}
+
+// takeTurn lets the next stream begin some of its asks.
+func (s *Service) takeTurn() bool {
+	if len(s.turns) == 0 {
+		return false
+	}
+	st := s.turns[0]
+	s.turns = s.turns[1:]
+	st.takeTurn()
+	return true
+}
+
+// sendSwaps sends the swaps of the keys that are ready. Results that come before Store.Swap returns
+// are for the pump that has called this. The first one that comes later starts a pump.
+func (s *Service) sendSwaps(ready []*key, swaps []Swap) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	var left atomic.Int64
+	left.Store(int64(len(ready)))
+	s.landed.setPumpComes(true)
+	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
+		if s.landed.add(landing{ready[i], r}) {
+			go s.lockAndPump()
+		}
+		if left.Add(-1) == 0 {
+			cancel()
+		}
+	})
+	s.landed.setPumpComes(false)
+}
+
+// landed are results of the store that pump has not taken up yet. They may come one by one, and
+// are taken up together.
+type landed struct {
+	mu        sync.Mutex
+	all       []landing
+	pumpComes bool // a pump takes them up once Store.Swap has returned
+}
+
+type landing struct {
+	key    *key
+	result Result
+}
+
+// add adds a result, and reports whether the caller must start a pump for it. One pump takes up all
+// results that have come, so only the first needs one.
+func (l *landed) add(r landing) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, r)
+	return len(l.all) == 1 && !l.pumpComes
+}
+
+func (l *landed) setPumpComes(comes bool) {
+	l.mu.Lock()
+	l.pumpComes = comes
+	l.mu.Unlock()
+}
+
+// drain swaps what has landed for an empty list.
+func (l *landed) drain(empty []landing) []landing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := l.all
+	l.all = empty
+	return all
+}
+
+// takeResult takes up the result of a key's swap: its operations are done, or need another swap.
+func (s *Service) takeResult(k *key, r Result) {
+	s.swapsUnderWay--
+	s.metrics.countResult(r)
+	s.logFailure(k, r)
+	done, err := k.learnResult(r)
+	if r.Outcome != Failed {
+		// The store checks no times of a swap that only reads. If its operations change something by the
+		// store's clock, although they changed nothing at prepare's now, that now was wrong.
+		isWrong := r.Outcome == Late || k.reads && !done
+		s.clock.note(k.sentNs, r.NowNs, isWrong)
+	}
+	if !done {
+		s.keys.ready = append(s.keys.ready, k)
+		return
+	}
+	if errors.Is(err, errNewer) || errors.Is(err, errDamage) {
+		s.metrics.mismatches.Add(1)
+	}
+	for _, o := range k.swap {
+		if err != nil {
+			o.err = err
+		}
+		s.deliver(o, err == nil)
+	}
+	s.keys.rest(k)
+}
+
+func (s *Service) logFailure(k *key, r Result) {
+	switch {
+	case errors.Is(r.Err, ErrFull):
+		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
+	case r.Outcome == Failed:
+		s.logUnusable(r.Err)
+	}
+}
+
+// deliver tells the owner of an operation that it is done, unless it has to be carried out again
+// later. isDecided says that its outcome holds: the store has its value.
+func (s *Service) deliver(o *operation, isDecided bool) {
+	if isDecided && o.rebased {
+		s.metrics.rebased.Add(1)
+	}
+	if isDecided && errors.Is(o.err, errWindows) {
+		s.metrics.crowded.Add(1)
+	}
+	if isDecided && o.againNs != 0 {
+		s.later(o)
+		return
+	}
+	o.owner.operationDone(o)
+}
+
+// later carries an operation out again at againNs. A window that is about to end has ended then.
+func (s *Service) later(o *operation) {
+	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.keys.add(o)
+		s.pump()
+	})
+}
