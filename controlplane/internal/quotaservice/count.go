@@ -28,7 +28,7 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 	switch {
 	case err != nil:
 		return nil, err
-	case d.hold != nil:
+	case d.holdLimit != nil:
 		return nil, errors.New("a call cannot hold units: nobody says when it ends")
 	case len(windows) == 0:
 		return nil, errors.New("there is no window to count in")

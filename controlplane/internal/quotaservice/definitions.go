@@ -12,8 +12,8 @@ import (
 // definition is a counter as a stream has defined it.
 type definition struct {
 	quota.Definition               // its windows without a limit.Concurrency
-	hold             *limit.Window // the limit.Concurrency; nil = no units of it are held
-	blocks           bool          // the last of its windows is a limit.Block
+	holdLimit        *limit.Window // the limit.Concurrency; nil = no units of it are held
+	hasBlock         bool          // the last of its windows is a limit.Block
 	prefix           []byte        // of what is hashed for a key: see hasher
 	broken           bool          // it was refused: asks that name it are answered Unknown
 	place            *list.Element // in definitions.used
@@ -26,9 +26,9 @@ func newDefinition(domain string, d *quota.Definition) (*definition, error) {
 	if err != nil {
 		own.broken, own.Windows = true, nil
 	}
-	own.Windows, own.hold = split(own.Windows)
+	own.Windows, own.holdLimit = split(own.Windows)
 	last := len(own.Windows) - 1
-	own.blocks = last >= 0 && own.Windows[last].Algorithm == limit.Block
+	own.hasBlock = last >= 0 && own.Windows[last].Algorithm == limit.Block
 	return own, err
 }
 

@@ -226,7 +226,7 @@ func (g *group) measure() {
 	}
 	s.metrics.countAnswer(became, s.o.Clock.NowNs()-g.askedNs)
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
-		if o := &g.parts[i].operation; o.what == undo && o.hold == nil {
+		if o := &g.parts[i].operation; o.what == undo && o.holdLimit == nil {
 			s.metrics.lost.Add(uint64(o.back - o.uncounted))
 		}
 	}
@@ -268,14 +268,14 @@ func (g *group) grant(part *askPart) quota.Grant {
 	case g.result != quota.Granted:
 		return p
 	case o.units == 0:
-		if o.blocks { // a request that costs nothing has asked whether the key is blocked
+		if o.hasBlock { // a request that costs nothing has asked whether the key is blocked
 			p.ValidNs = o.validNs
 		}
 		return p
 	}
 	p.Units, p.Leased = o.units, o.leased
 	p.ValidNs = o.validNs
-	if o.hold == nil {
+	if o.holdLimit == nil {
 		p.Number = g.stream.remember(o)
 	}
 	g.stream.service.metrics.granted.Add(uint64(o.units))

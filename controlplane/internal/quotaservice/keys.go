@@ -194,7 +194,7 @@ func (k *key) prepare(localNs, now int64) Swap {
 	}
 	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
 	k.reads = !k.decide(now)
-	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.holds }) {
+	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.needsAge }) {
 		s.AgeNs = StartingNs
 	}
 	if k.reads {

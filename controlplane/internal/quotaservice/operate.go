@@ -39,7 +39,7 @@ func (s *Service) Operate(
 	if err != nil {
 		return Found{}, err
 	}
-	countsRunning := own.hold != nil && len(own.Windows) == 0
+	countsRunning := own.holdLimit != nil && len(own.Windows) == 0
 	if countsRunning && (what.What == Inc || what.What == Set) {
 		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}

@@ -89,7 +89,7 @@ type outcome struct {
 	nowNs     int64            // when it was decided, by the store's clock
 	untilNs   int64            // when the first window ends that it counts in
 	standings []quota.Standing // of the windows after it, and behind them what is held
-	holds     bool             // it holds units, or says that they would be: not while the store is starting
+	needsAge  bool             // it holds units, or says that they would be: not while the store is starting
 	noted     bool             // the worker's report is noted
 	rebased   bool             // the store's clock was set back since the value was written
 
@@ -143,19 +143,19 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 		o.judge(s, o.n)
 		return false
 	case Hit:
-		if o.hold != nil {
+		if o.holdLimit != nil {
 			return o.takeHold(s)
 		}
 		return o.decideAsk(r, s)
 	case countDenial:
 		o.denied = true
-		o.noted, o.waitNs = o.hold != nil, s.WaitNs(o.part.Cost) // its Hit has noted the report
-		if s.Left(quota.Unleased) >= o.part.Cost {               // a window has ended since
+		o.noted, o.waitNs = o.holdLimit != nil, s.WaitNs(o.part.Cost) // its Hit has noted the report
+		if s.Left(quota.Unleased) >= o.part.Cost {                    // a window has ended since
 			return false
 		}
 		return o.keepDenial(s)
 	case undo, giveUp:
-		if o.hold != nil {
+		if o.holdLimit != nil {
 			return o.refundHold(s)
 		}
 		return o.refund(r, s)
@@ -177,7 +177,7 @@ func (o *operation) stand(s *quota.State) {
 	for i := range s.Windows {
 		o.standings = append(o.standings, s.StandingOf(i))
 	}
-	if o.hold != nil {
+	if o.holdLimit != nil {
 		o.standings = append(o.standings, quota.Standing{Used: s.Holders.Held()})
 	}
 }
@@ -218,11 +218,11 @@ func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 }
 
 // mayKeepDenial reports whether the definition has something to keep of a denied ask.
-func (o *operation) mayKeepDenial() bool { return o.CountDenied || o.blocks && !o.part.NoBlock }
+func (o *operation) mayKeepDenial() bool { return o.CountDenied || o.hasBlock && !o.part.NoBlock }
 
 // takesLast reports whether the Hit waits for the others of its ask: it takes units, and one denied for lack of these
 // begins a block, although they may be uncounted at once. What is held begins no block.
-func (o *operation) takesLast() bool { return o.blocks && o.hold == nil }
+func (o *operation) takesLast() bool { return o.hasBlock && o.holdLimit == nil }
 
 // keepDenial keeps of a denied ask what its definition says: what waits for it counts, and the windows' denial
 // begins the key's block or prolongs it. It reports whether that changed something. The wait is from
@@ -284,14 +284,14 @@ func (o *operation) takeHold(s *quota.State) (changed bool) {
 	if p.Number == 0 {
 		return o.hitHeld(s)
 	}
-	n, err := s.Note(p, o.hold)
+	n, err := s.Note(p, o.holdLimit)
 	if err != nil {
 		o.err = err
 		return false
 	}
 	o.noted = true
-	o.units, o.validNs = n.Units, o.hold.EighthNs()
-	o.holds = n.Units > 0
+	o.units, o.validNs = n.Units, o.holdLimit.EighthNs()
+	o.needsAge = n.Units > 0
 	if n.OK {
 		return n.Noted
 	}
@@ -310,7 +310,7 @@ func (o *operation) hitHeld(s *quota.State) (changed bool) {
 		return false
 	}
 	s.Add(cost, quota.Unleased)
-	o.holds = true
+	o.needsAge = true
 	return true
 }
 
@@ -358,9 +358,9 @@ func (o *operation) look(s *quota.State) {
 
 // judge finds out whether units are left.
 func (o *operation) judge(s *quota.State, units uint32) {
-	if o.hold != nil {
+	if o.holdLimit != nil {
 		o.judgeHeld(s, units)
-		o.holds = units > 0 && !o.denied && o.err == nil
+		o.needsAge = units > 0 && !o.denied && o.err == nil
 		return
 	}
 	if s.Left(quota.Unleased) < units || o.blocked {
@@ -370,19 +370,19 @@ func (o *operation) judge(s *quota.State, units uint32) {
 
 // judgeHeld finds out whether units are left beside what is held.
 func (o *operation) judgeHeld(s *quota.State, units uint32) {
-	if !s.HasRoom(units, o.hold) {
+	if !s.HasRoom(units, o.holdLimit) {
 		o.refuseHold(s, units)
 	}
 }
 
 // refuseHold says why a cost is not held.
 func (o *operation) refuseHold(s *quota.State, cost uint32) {
-	if s.AwaitsStart(cost, o.hold) {
+	if s.AwaitsStart(cost, o.holdLimit) {
 		o.err = ErrStarting
 		return
 	}
 	o.denied = true
-	o.waitNs, o.heldBack = s.HeldWaitNs(cost, o.hold)
+	o.waitNs, o.heldBack = s.HeldWaitNs(cost, o.holdLimit)
 }
 
 // setTo makes the window, or all, count n units and nothing else. A block goes on.

@@ -46,7 +46,7 @@ func (r *record) forget() (hadUsage bool) {
 // Others stay behind them, with what they have counted, until they have ended. It returns
 // those of the operation, shifted by the key's jitter: the record itself keeps them unshifted.
 func (r *record) arrangeFor(o *operation, now int64) (asked quota.State, err error) {
-	if o.hold != nil {
+	if o.holdLimit != nil {
 		if r.Holders == nil {
 			r.Holders = &quota.Holders{}
 		}
