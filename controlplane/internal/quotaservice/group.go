@@ -24,7 +24,7 @@ type group struct {
 //
 //	operation.what  the part                          operation.outcome, when the group is answered
 //	Hit             granted, denied or failed         the key's decision, or why there is none
-//	countDenial     denied in shadow, and the ask is  how the key stands once the denial is kept
+//	keepDenial      denied in shadow, and the ask is  how the key stands once the denial is kept
 //	                granted
 //	undo            granted, but the ask is not       how the key stands without the units: units is 0. Of
 //	                                                  the units in back it says how many are uncounted
@@ -38,16 +38,16 @@ type askPart struct {
 
 // phase is how far a group has come. After its last phase it is answered:
 //
-//	deciding ─▶ decidingLast ─ granted ─▶ counting ─ the stream has closed ─▶ undoing ─▶ answer
-//	                         │                     └ it is open ───────────────────────▶ answer
-//	                         └ not granted ──────────────────────────────────▶ undoing ─▶ answer
+//	deciding ─▶ decidingLast ─ granted ─▶ keepingDenials ─ the stream has closed ─▶ undoing ─▶ answer
+//	                         │                           └ it is open ───────────────────────▶ answer
+//	                         └ not granted ────────────────────────────────────────▶ undoing ─▶ answer
 type phase uint8
 
 const (
-	deciding     phase = iota // each key decides its operation: Hit
-	decidingLast              // so do those that may begin a block: see operation.takesLast
-	counting                  // the ask is granted, and the denials of its parts in shadow are kept: keepDenial
-	undoing                   // the ask is not granted, and what some parts were granted is uncounted: undo
+	deciding       phase = iota // each key decides its operation: Hit
+	decidingLast                // so do those that may begin a block: see operation.takesLast
+	keepingDenials              // the ask is granted, and the denials of its parts in shadow are kept: keepDenial
+	undoing                     // the ask is not granted, and what some parts were granted is uncounted: undo
 )
 
 // begin makes an operation of each part.
@@ -67,7 +67,8 @@ func (g *group) begin(parts []quota.Part) {
 	}
 }
 
-// startFirst starts the operations that decide, but for those that do so last.
+// startFirst starts the operations that decide, but for those that do so last. There is at least one operation,
+// whose end leads to the answer: shared/quota/codec.go refuses an ask without parts.
 func (g *group) startFirst() {
 	for i := range g.parts {
 		if o := &g.parts[i].operation; !o.takesLast() {
@@ -112,11 +113,11 @@ func (g *group) operationDone(o *operation) {
 		g.result = g.conclude()
 		g.keepDecisions()
 		if g.result == quota.Granted {
-			g.countShadow()
+			g.keepDenials()
 		} else {
 			g.undo()
 		}
-	case counting:
+	case keepingDenials:
 		if g.stream.closed { // nobody takes what was granted
 			g.result = quota.Unavailable
 			g.undo()
@@ -130,12 +131,12 @@ func (g *group) operationDone(o *operation) {
 
 // conclude finds the result of all parts.
 func (g *group) conclude() quota.Outcome {
+	if g.stream.closed {
+		return quota.Unavailable
+	}
 	result := quota.Granted
 	for i := range g.parts {
 		o := &g.parts[i].operation
-		if g.stream.closed {
-			return quota.Unavailable
-		}
 		if o.part.Shadow {
 			continue
 		}
@@ -160,15 +161,15 @@ func (g *group) keepDecisions() {
 	}
 }
 
-// countShadow keeps the denials of the parts in shadow, where denied asks count or block their key.
+// keepDenials keeps the denials of the parts in shadow, where denied asks count or block their key.
 // No other part of a granted ask is denied.
-func (g *group) countShadow() {
-	g.phase = counting
+func (g *group) keepDenials() {
+	g.phase = keepingDenials
 	for i := range g.parts {
 		p := &g.parts[i]
 		o := &p.operation
 		if p.denied && !o.heldBack && o.mayKeepDenial() {
-			o.what = countDenial
+			o.what = keepDenial
 			g.start(o)
 		}
 	}

@@ -30,23 +30,23 @@ type What uint8
 //	            a call's        part.Cost       units
 //	Inc, Set    an operator's   n, window
 //	Reset       an operator's                   hadUsage
-//	countDenial a group's       part
+//	keepDenial  a group's       part
 //	undo        a group's,
 //	            a call's        back, counted   uncounted
 //	giveUp      a return's      back, counted   uncounted
 //	charge      a call's        n
 //	addUp       a call's        n, span         instead of a record its key has a sum: see sum.go
 const (
-	Inspect     What = iota // change nothing
-	Hit                     // take the units if all windows have them left: a proxy's ask, or as a request without a lease
-	Inc                     // count the units more, whatever is left
-	Set                     // as if the key had used so many units, and nothing before
-	Reset                   // forget the key
-	countDenial             // keep the denial of an ask in shadow: see keepDenial
-	undo                    // uncount a grant that nobody got
-	giveUp                  // uncount units that a proxy returns
-	charge                  // count the units of a call, whatever is left
-	addUp                   // the same, where the value is a sum
+	Inspect    What = iota // change nothing
+	Hit                    // take the units if all windows have them left: a proxy's ask, or as a request without a lease
+	Inc                    // count the units more, whatever is left
+	Set                    // as if the key had used so many units, and nothing before
+	Reset                  // forget the key
+	keepDenial             // keep the denial of a part in shadow: see operation.keepDenial
+	undo                   // uncount a grant that nobody got
+	giveUp                 // uncount units that a proxy returns
+	charge                 // count the units of a call, whatever is left
+	addUp                  // the same, where the value is a sum
 )
 
 // operation is what is to be done to one key. It can be carried out again on
@@ -55,7 +55,7 @@ type operation struct {
 	what What
 	*definition
 	shifted []limit.Window // definition.Windows as they hold for the key: shifted by its jitter
-	part    quota.Part     // of Hit and countDenial
+	part    quota.Part     // of Hit and keepDenial
 	n       uint32         // units of Inc, Set, Inspect, charge and addUp
 	back    uint32         // units that undo and giveUp are to uncount
 	window  int            // of Inc and Set, or AllWindows
@@ -111,15 +111,15 @@ type outcome struct {
 // random is for nonces and generations. Nobody gains by guessing them.
 func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and seeded by the system
 
-// carryOut carries the operation out on the record at the time now, and reports
-// whether that changed what the record counts.
-func (o *operation) carryOut(r *record, now int64) (changed bool) {
+// carryOut carries the operation out on the record at storeNs, and reports whether that changed what the
+// record counts.
+func (o *operation) carryOut(r *record, storeNs int64) (changed bool) {
 	o.outcome = outcome{standings: o.standings[:0]}
-	o.rebased = r.bringTo(now)
+	o.rebased = r.bringTo(storeNs)
 	if o.what == Reset {
 		o.hadUsage = r.forget()
 	}
-	s, err := r.arrangeFor(o, now)
+	s, err := r.arrangeFor(o, storeNs)
 	if err != nil {
 		o.err, o.untilNs = err, math.MaxInt64
 		return false
@@ -127,7 +127,7 @@ func (o *operation) carryOut(r *record, now int64) (changed bool) {
 	o.nowNs, o.blocked = s.NowNs, s.Blocked()
 	changed = o.change(r, &s)
 	if errors.Is(o.err, ErrStarting) {
-		o.waitNs = r.startingForNs(now)
+		o.waitNs = r.startingForNs(storeNs)
 	}
 	if o.againNs == 0 && o.what != giveUp {
 		o.stand(&s)
@@ -147,7 +147,7 @@ func (o *operation) change(r *record, s *quota.State) (changed bool) {
 			return o.takeHold(s)
 		}
 		return o.decideAsk(r, s)
-	case countDenial:
+	case keepDenial:
 		o.denied = true
 		o.noted, o.waitNs = o.holdLimit != nil, s.WaitNs(o.part.Cost) // its Hit has noted the report
 		if s.Left(quota.Unleased) >= o.part.Cost {                    // a window has ended since
@@ -221,7 +221,8 @@ func (o *operation) decideAsk(r *record, s *quota.State) (changed bool) {
 func (o *operation) mayKeepDenial() bool { return o.CountDenied || o.hasBlock && !o.part.NoBlock }
 
 // takesLast reports whether the Hit waits for the others of its ask: it takes units, and one denied for lack of these
-// begins a block, although they may be uncounted at once. What is held begins no block.
+// begins a block, although they may be uncounted at once. A denial for lack of units that are only held begins no
+// block, so such a Hit need not wait.
 func (o *operation) takesLast() bool { return o.hasBlock && o.holdLimit == nil }
 
 // keepDenial keeps of a denied ask what its definition says: what waits for it counts, and the windows' denial
@@ -274,55 +275,6 @@ func (o *operation) refund(r *record, s *quota.State) (changed bool) {
 	return true
 }
 
-// takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
-// is an operator's hit, whose answer is known.
-func (o *operation) takeHold(s *quota.State) (changed bool) {
-	p := &o.part
-	if p.Inspect {
-		return false
-	}
-	if p.Number == 0 {
-		return o.hitHeld(s)
-	}
-	n, err := s.Note(p, o.holdLimit)
-	if err != nil {
-		o.err = err
-		return false
-	}
-	o.noted = true
-	o.units, o.validNs = n.Units, o.holdLimit.EighthNs()
-	o.needsAge = n.Units > 0
-	if n.OK {
-		return n.Noted
-	}
-	o.refuseHold(s, p.Cost)
-	return o.denied && !p.Shadow && o.keepDenial(s) || n.Noted
-}
-
-// hitHeld counts an operator's hit, if there is room for it beside what is held.
-func (o *operation) hitHeld(s *quota.State) (changed bool) {
-	cost := o.part.Cost
-	o.judgeHeld(s, cost)
-	switch {
-	case o.denied:
-		return o.keepDenial(s)
-	case o.err != nil || cost == 0:
-		return false
-	}
-	s.Add(cost, quota.Unleased)
-	o.needsAge = true
-	return true
-}
-
-// refundHold takes back what was held, unless the worker has reported since.
-func (o *operation) refundHold(s *quota.State) (changed bool) {
-	o.noted = s.Holders.Refund(&o.part.Report, o.back)
-	if o.noted {
-		o.uncounted = o.back
-	}
-	return o.noted
-}
-
 // charge counts units, whatever is left. No bucket or sliding window counts more of one call than
 // countClaimed lets it, so that a wrong number does not close it for long. A fixed window ends anyway.
 func (o *operation) charge(s *quota.State) (changed bool) {
@@ -366,23 +318,6 @@ func (o *operation) judge(s *quota.State, units uint32) {
 	if s.Left(quota.Unleased) < units || o.blocked {
 		o.denied, o.waitNs = true, s.WaitNs(units)
 	}
-}
-
-// judgeHeld finds out whether units are left beside what is held.
-func (o *operation) judgeHeld(s *quota.State, units uint32) {
-	if !s.HasRoom(units, o.holdLimit) {
-		o.refuseHold(s, units)
-	}
-}
-
-// refuseHold says why a cost is not held.
-func (o *operation) refuseHold(s *quota.State, cost uint32) {
-	if s.AwaitsStart(cost, o.holdLimit) {
-		o.err = ErrStarting
-		return
-	}
-	o.denied = true
-	o.waitNs, o.heldBack = s.HeldWaitNs(cost, o.holdLimit)
 }
 
 // setTo makes the window, or all, count n units and nothing else. A block goes on.

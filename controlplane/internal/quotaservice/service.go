@@ -31,7 +31,7 @@
 //
 // If the part of team is denied, but in shadow, the ask is granted:
 //
-//	group.countShadow    If the rule of team counts what it denies, or blocks, that is swapped in before
+//	group.keepDenials    If the rule of team counts what it denies, or blocks, that is swapped in before
 //	                     the ask is answered.
 //
 // To read it, follow such an ask:
@@ -44,6 +44,7 @@
 //	pump.go         lets streams take turns, and sends what is ready to the store
 //	keys.go         a key's operations wait for each other, and are swapped in together
 //	operation.go    what an operation does to a key
+//	hold.go         what it does to one whose units are held
 //	record.go       a key's windows and holders, read from its value
 //	value.go        the value's bytes
 //	sum.go          or the value is a sum, to which calls add
