@@ -108,13 +108,13 @@ func (c *call) begin(hits []Hits) error {
 	case s.apart.Load():
 		return errOtherSecret
 	}
-	now := s.storeNow()
+	storeNs := s.storeNow()
 	for i := range c.operations {
 		o := &c.operations[i]
 		if o.what == addUp {
-			o.setSpan(now)
+			o.setSpan(storeNs)
 		}
-		if c.keep == nil && s.over.recall(o, now, &c.totals[i]) {
+		if c.keep == nil && s.over.recall(o, storeNs, &c.totals[i]) {
 			continue
 		}
 		c.left++

@@ -8,7 +8,7 @@ type granted struct {
 	key        [16]byte // the part's
 	counted    counted
 	units      uint32 // that may be returned
-	atNs       int64
+	atNs       int64  // by the service's clock
 }
 
 // grants are a stream's newest, by number.
@@ -45,11 +45,11 @@ func (gs *grants) redeem(r quota.Return) (g *granted, units uint32) {
 	return g, units
 }
 
-// leased is how many units leases have that have not ended.
-func (gs *grants) leased(now int64) (units uint64) {
+// leased is how many units leases have that have not ended at localNs.
+func (gs *grants) leased(localNs int64) (units uint64) {
 	for i := range gs.list {
 		g := &gs.list[i]
-		if g.atNs+g.counted.SpendByNs-g.counted.AtNs > now {
+		if g.atNs+g.counted.SpendByNs-g.counted.AtNs > localNs {
 			units += uint64(g.units)
 		}
 	}

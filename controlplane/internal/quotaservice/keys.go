@@ -34,15 +34,15 @@ var (
 
 // A key's operations reach the store by swaps, one at a time:
 //
-//	prepare     decides what waits on the value known last, at now: what the store's clock will
+//	prepare     decides what waits on the value known last, at storeNs: what the store's clock will
 //	            say when the swap arrives, as far as the service knows that clock
 //	the store   swaps only while its own clock is between these two:
 //
-//	              now ───────────── AtNs ───────────── now + slackNs
-//	                  ◀─ SlackNs ─▶      ◀─ SlackNs ─▶
+//	              storeNs ───────────── AtNs ───────────── storeNs + slackNs
+//	                      ◀─ SlackNs ─▶      ◀─ SlackNs ─▶
 //
-//	            Before now, units could be spent before the window begins that counts them. After
-//	            now + slackNs, what was decided may not hold any more.
+//	            Before storeNs, units could be spent before the window begins that counts them. After
+//	            storeNs + slackNs, what was decided may not hold any more.
 //	takeResult  Swapped: the operations are done. Failed: they end with the error. Else the
 //	            store has said which value is there and what its clock says. The operations are
 //	            decided on that. If they change nothing, they are done; if they change something,
@@ -162,7 +162,10 @@ func (ks *keys) rest(k *key) {
 // clock is what the service knows of the store's clock: how far it will be ahead of the
 // service's own when a swap that leaves now has arrived. That is the smallest lead that was seen, so
 // the fastest way to the store. The store finds a swap Late if it is even faster, because the store's
-// clock is still before now, or if it takes longer than the slack.
+// clock is still before storeNs, or if it takes longer than the slack.
+//
+// In all of the package localNs is a time by the service's own clock. storeNs is one by the store's clock, as
+// the store has said it or as far as the service knows it.
 type clock struct {
 	known   bool
 	aheadNs int64
@@ -177,13 +180,15 @@ func (c *clock) note(sentNs, storeNs int64, isWrong bool) {
 	}
 }
 
-// storeNow is the earliest time that the store's clock may show to a swap that
-// leaves now.
-func (s *Service) storeNow() int64 { return s.o.Clock.NowNs() + s.clock.aheadNs }
+// storeNs is the earliest time that the store's clock may show to a swap that leaves at localNs.
+func (c *clock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
 
-// prepare decides what waits, as of the store's time now, and returns the swap. A
-// swap that only reads shows whether the decision not to change anything holds.
-func (k *key) prepare(localNs, now int64) Swap {
+// storeNow is storeNs of a swap that leaves now.
+func (s *Service) storeNow() int64 { return s.clock.storeNs(s.o.Clock.NowNs()) }
+
+// prepare decides what waits, as of storeNs, and returns the swap, which leaves at localNs. A swap that only
+// reads shows whether the decision not to change anything holds.
+func (k *key) prepare(localNs, storeNs int64) Swap {
 	if len(k.swap) == 0 {
 		k.swap, k.waiting = k.waiting, k.swap
 		k.firstNs, k.late = localNs, 0
@@ -193,7 +198,7 @@ func (k *key) prepare(localNs, now int64) Swap {
 		return k.prepareSum()
 	}
 	s := Swap{Key: k.id, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
-	k.reads = !k.decide(now)
+	k.reads = !k.decide(storeNs)
 	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.needsAge }) {
 		s.AgeNs = StartingNs
 	}
@@ -204,21 +209,21 @@ func (k *key) prepare(localNs, now int64) Swap {
 	s.New = k.value
 	s.UntilNs = k.untilNs
 	s.ExpireNs = k.record.ExpiryNs() + linger
-	// AtNs is half the slack after now, and the swap may be half the slack off it: see the picture above.
-	s.AtNs, s.SlackNs = now+k.slackNs/2, k.slackNs/2
+	// AtNs is half the slack after storeNs, and the swap may be half the slack off it: see the picture above.
+	s.AtNs, s.SlackNs = storeNs+k.slackNs/2, k.slackNs/2
 	return s
 }
 
 // decide carries out the operations on the last known value and reports whether
 // that changed it.
-func (k *key) decide(now int64) (changed bool) {
+func (k *key) decide(storeNs int64) (changed bool) {
 	if k.record == nil {
-		k.record = &record{generation: random(), State: quota.State{NowNs: now}}
+		k.record = &record{generation: random(), State: quota.State{NowNs: storeNs}}
 	}
 	k.record.startingUntilNs = k.startingUntilNs
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
-		changed = o.carryOut(k.record, now) || changed
+		changed = o.carryOut(k.record, storeNs) || changed
 		k.slackNs = min(k.slackNs, quota.SlackNs(o.shifted))
 		k.untilNs = min(k.untilNs, o.untilNs)
 	}

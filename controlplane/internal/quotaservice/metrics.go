@@ -96,12 +96,12 @@ func (s *Service) openStreams() float64 {
 
 // leased sums up what the streams were granted by leases that have not ended.
 func (s *Service) leased() float64 {
-	now := s.o.Clock.NowNs()
+	localNs := s.o.Clock.NowNs()
 	sum := uint64(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.streams {
-		sum += st.grants.leased(now)
+		sum += st.grants.leased(localNs)
 	}
 	return float64(sum)
 }

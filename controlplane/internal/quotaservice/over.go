@@ -31,14 +31,14 @@ type fullWindow struct {
 }
 
 // recall makes the total of an operation whose key is over the limit of one of its windows.
-func (k overKeys) recall(o *operation, now int64, total *Total) bool {
+func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
 	over, ok := k[o.key]
 	i := slices.Index(o.shifted, over.Window)
-	if !ok || i < 0 || over.endNs <= now { // or the limit is another one now
+	if !ok || i < 0 || over.endNs <= storeNs { // or the limit is another one now
 		return false
 	}
-	left := over.endNs - now
-	if left > over.LengthNs(now) { // the store's clock was set back
+	left := over.endNs - storeNs
+	if left > over.LengthNs(storeNs) { // the store's clock was set back
 		return false
 	}
 	*total = Total{Over: true, WaitNs: left, Remembered: true, Windows: make([]quota.Standing, len(o.shifted))}
@@ -52,9 +52,9 @@ func (k overKeys) note(o *operation) {
 		return
 	}
 	var last fullWindow
-	for i, now := range o.standings {
-		w, endNs := o.shifted[i], o.nowNs+now.ResetNs
-		if w.IsFixed() && !w.Elastic && !w.Unlimited && now.Used > w.Limit && endNs > last.endNs {
+	for i, standing := range o.standings {
+		w, endNs := o.shifted[i], o.nowNs+standing.ResetNs
+		if w.IsFixed() && !w.Elastic && !w.Unlimited && standing.Used > w.Limit && endNs > last.endNs {
 			last = fullWindow{w, endNs}
 		}
 	}

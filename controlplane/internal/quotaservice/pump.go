@@ -92,9 +92,9 @@ func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
 			break
 		}
 		s.swapsUnderWay++
-		now := s.o.Clock.NowNs()
+		localNs := s.o.Clock.NowNs()
 		ready = append(ready, k)
-		swaps = append(swaps, k.prepare(now, now+s.clock.aheadNs))
+		swaps = append(swaps, k.prepare(localNs, s.clock.storeNs(localNs)))
 	}
 	return ready, swaps, turns
 }
@@ -173,7 +173,7 @@ func (s *Service) takeResult(k *key, r Result) {
 	done, err := k.learnResult(r)
 	if r.Outcome != Failed {
 		// The store checks no times of a swap that only reads. If its operations change something by the
-		// store's clock, although they changed nothing at prepare's now, that now was wrong.
+		// store's clock, although they changed nothing at prepare's storeNs, that storeNs was wrong.
 		isWrong := r.Outcome == Late || k.reads && !done
 		s.clock.note(k.sentNs, r.NowNs, isWrong)
 	}

@@ -22,15 +22,15 @@ type record struct {
 var errWindows = errors.New("the key counts in 16 windows of other definitions: " +
 	"more are refused until one of them ends")
 
-// bringTo brings the record to the time now. It reports whether the record was rebased: it lay ahead of now,
-// because the store's clock was set back.
-func (r *record) bringTo(now int64) (rebased bool) {
-	if r.NowNs > now+maxAheadNs { // now is the store's time, or the store refuses what is decided by it
-		r.SetBack(now)
+// bringTo brings the record to storeNs. It reports whether the record was rebased: it lay ahead, because the
+// store's clock was set back.
+func (r *record) bringTo(storeNs int64) (rebased bool) {
+	if r.NowNs > storeNs+maxAheadNs { // if storeNs is wrong, the store refuses what is decided by it
+		r.SetBack(storeNs)
 		r.generation = random()
 		rebased = true
 	}
-	r.Roll(now)
+	r.Roll(storeNs)
 	return rebased
 }
 
@@ -42,15 +42,15 @@ func (r *record) forget() (hadUsage bool) {
 	return hadUsage
 }
 
-// arrangeFor puts the operation's windows first in the record, which bringTo has brought to now.
+// arrangeFor puts the operation's windows first in the record, which bringTo has brought to storeNs.
 // Others stay behind them, with what they have counted, until they have ended. It returns
 // those of the operation, shifted by the key's jitter: the record itself keeps them unshifted.
-func (r *record) arrangeFor(o *operation, now int64) (asked quota.State, err error) {
+func (r *record) arrangeFor(o *operation, storeNs int64) (asked quota.State, err error) {
 	if o.holdLimit != nil {
 		if r.Holders == nil {
 			r.Holders = &quota.Holders{}
 		}
-		r.Holders.Starting = r.startingForNs(now) > 0
+		r.Holders.Starting = r.startingForNs(storeNs) > 0
 	}
 	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
 	if !slices.EqualFunc(r.Windows, o.Windows, isAlike) {
@@ -64,9 +64,9 @@ func (r *record) arrangeFor(o *operation, now int64) (asked quota.State, err err
 	return asked, nil
 }
 
-// startingForNs is how much longer than now the store is starting. By a clock that was set back it is not.
-func (r *record) startingForNs(now int64) int64 {
-	if left := r.startingUntilNs - now; left <= StartingNs {
+// startingForNs is how much longer than storeNs the store is starting. By a clock that was set back it is not.
+func (r *record) startingForNs(storeNs int64) int64 {
+	if left := r.startingUntilNs - storeNs; left <= StartingNs {
 		return max(left, 0)
 	}
 	return 0

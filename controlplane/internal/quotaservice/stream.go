@@ -2,7 +2,6 @@ package quotaservice
 
 import (
 	"context"
-	"math"
 	"slices"
 	"time"
 
@@ -151,8 +150,8 @@ func (st *Stream) accept(m *quota.Asks) error {
 	if s.apart.Load() {
 		return status.Error(codes.Unavailable, errOtherSecret.Error())
 	}
-	if now := s.secret.Load(); st.secret != now {
-		st.secret, st.hasher = now, newHasher(*now)
+	if secret := s.secret.Load(); st.secret != secret {
+		st.secret, st.hasher = secret, newHasher(*secret)
 	}
 	for i := range m.Definitions {
 		st.define(&m.Definitions[i])
@@ -175,11 +174,11 @@ func (st *Stream) define(d *quota.Definition) {
 
 // enqueue lets asks wait for the stream's turn. If it asks too often, they are only answered then.
 func (st *Stream) enqueue(asks []quota.Ask) {
-	now := st.service.o.Clock.NowNs()
-	isBusy := !st.rate.AllowN(time.Unix(0, now), len(asks))
+	localNs := st.service.o.Clock.NowNs()
+	isBusy := !st.rate.AllowN(time.Unix(0, localNs), len(asks))
 	st.open += len(asks)
 	for i := range asks {
-		st.pending = append(st.pending, pendingAsk{asks[i], now, isBusy})
+		st.pending = append(st.pending, pendingAsk{asks[i], localNs, isBusy})
 	}
 	st.queue()
 }
@@ -309,7 +308,7 @@ func (st *Stream) send(result *quota.AskResult, parts int) {
 func (st *Stream) Next() (message []byte, ok bool) {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
-	st.noteSent()
+	st.noteSent() // unlocks meanwhile: read no guarded field before it
 	if len(st.answers) == 0 {
 		return nil, false
 	}
@@ -321,7 +320,8 @@ func (st *Stream) Next() (message []byte, ok bool) {
 }
 
 // noteSent notes that the message which Next returned last is sent. A stream that had too many unsent
-// answers may have a turn again now.
+// answers may have a turn again now. It pumps then, which unlocks the service meanwhile: read no guarded field
+// before it.
 func (st *Stream) noteSent() {
 	st.partsUnderWay -= st.sending
 	st.sending = 0
@@ -372,24 +372,4 @@ func (st *Stream) Close() {
 // logRefusal logs why something is refused, without a key, and not more often than a log takes.
 func (st *Stream) logRefusal(what string, err error) {
 	st.service.log.Warn(what, "address", st.peer.Address, "domain", st.domain.name, "error", err)
-}
-
-// domain is what streams of one domain share.
-type domain struct {
-	name    string
-	streams int
-	proxies uint32 // that are alive, over all services
-}
-
-// noteAlive notes in the store that a process is alive.
-func (s *Service) noteAlive(d *domain, process uint64) {
-	n, err := s.o.Store.Live(s.ctx, d.name, process)
-	if err != nil {
-		s.metrics.storeErrors.Add(1)
-		s.logUnusable(err)
-		return
-	}
-	s.mu.Lock()
-	d.proxies = uint32(min(int64(n), math.MaxUint32))
-	s.mu.Unlock()
 }

@@ -29,10 +29,10 @@ type span struct {
 // errEnded is for an operation whose window has ended, or not begun, by the store's clock.
 var errEnded = errors.New("the window has ended")
 
-// setSpan makes the operation count in the window that holds now. A key is as good as random, so
+// setSpan makes the operation count in the window that holds storeNs. A key is as good as random, so
 // those of two windows differ.
-func (o *operation) setSpan(now int64) {
-	o.span.startNs, o.span.endNs = o.shifted[0].Span(now)
+func (o *operation) setSpan(storeNs int64) {
+	o.span.startNs, o.span.endNs = o.shifted[0].Span(storeNs)
 	first, last := binary.LittleEndian.Uint64(o.span.key[:]), binary.LittleEndian.Uint64(o.span.key[8:])
 	binary.LittleEndian.PutUint64(o.key[:], first^uint64(o.span.startNs))
 	binary.LittleEndian.PutUint64(o.key[8:], last^uint64(o.span.endNs))

@@ -103,6 +103,26 @@ func (s *Service) Heartbeat() {
 	}
 }
 
+// domain is what streams of one domain share.
+type domain struct {
+	name    string
+	streams int
+	proxies uint32 // that are alive, over all services
+}
+
+// noteAlive notes in the store that a process is alive.
+func (s *Service) noteAlive(d *domain, process uint64) {
+	n, err := s.o.Store.Live(s.ctx, d.name, process)
+	if err != nil {
+		s.metrics.storeErrors.Add(1)
+		s.logUnusable(err)
+		return
+	}
+	s.mu.Lock()
+	d.proxies = uint32(min(int64(n), math.MaxUint32))
+	s.mu.Unlock()
+}
+
 // A store without state does not know what proxies hold of it: it is new, was emptied or is one
 // in memory. Proxies report what they hold. StartingNs after the store has begun, all that have a
 // stream have done so:
@@ -134,7 +154,7 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
-	before := s.o.Clock.NowNs()
+	before := s.o.Clock.NowNs() // by the service's clock, as now and untilNs are
 	age, anew, err := s.o.Store.Age(ctx)
 	if err != nil { // the heartbeat says so
 		return
