@@ -74,8 +74,8 @@ func (p *part) countsDenied() bool { return p.definition.CountsDenials() }
 type partSource interface {
 	// partOf is what is asked for a cost of the subject's key.
 	partOf(s *decide.Subject, cost uint32) part
-	// looked is what is asked for a look at the subject's key.
-	looked(s *decide.Subject) part
+	// lookPart is what is asked for a look at the subject's key.
+	lookPart(s *decide.Subject) part
 }
 
 // AppendNeeds appends what the request of a pending verdict needs. Shadow rules come last.

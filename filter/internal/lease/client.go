@@ -112,11 +112,11 @@ type Client struct {
 	returns []quota.Return // to be sent
 
 	// A request is in waiters until it is over: see Waiter.
-	waiters map[uint32]*Waiter // by their contexts
-	order   []*Waiter          // the same, as they came; Tick removes those that are over
-	looked  int                // keys of those that are looks
-	ready   []*Waiter          // to be decided; Next passes over those that are over
-	next    int                // index in ready: Next has returned those before it
+	waiters    map[uint32]*Waiter // by their contexts
+	order      []*Waiter          // the same, as they came; Tick removes those that are over
+	lookedKeys int                // keys of those that are looks
+	ready      []*Waiter          // to be decided; Next passes over those that are over
+	next       int                // index in ready: Next has returned those before it
 
 	// Memory:
 	want    []byte // of one ask
@@ -236,7 +236,7 @@ func (c *Client) Done(req *Waiter) {
 	}
 	req.over = true
 	if req.Look != nil {
-		c.looked -= len(req.Look.keys)
+		c.lookedKeys -= len(req.Look.keys)
 	}
 	delete(c.waiters, req.Context)
 	c.worker.crowded = len(c.waiters) >= maxWaiters

@@ -48,7 +48,7 @@ func (l *Look) Add(s *decide.Subject) {
 	if !ok || s.Unlimited {
 		return
 	}
-	l.keys = append(l.keys, lookedKey{part: src.looked(s), rule: s.Rule})
+	l.keys = append(l.keys, lookedKey{part: src.lookPart(s), rule: s.Rule})
 }
 
 // IsEmpty reports whether the service has nothing to tell.
@@ -65,8 +65,8 @@ func (l *Look) Tell(s *decide.Subject) {
 	s.Quota.Grant.Received, s.Quota.Grant.Standings = k.standings != nil, k.standings
 }
 
-// looked is what is asked for a look at the subject's key.
-func (src *clusterRule) looked(s *decide.Subject) part {
+// lookPart is what is asked for a look at the subject's key.
+func (src *clusterRule) lookPart(s *decide.Subject) part {
 	d := src.definition(s)
 	return part{definition: d, Wire: quota.Part{
 		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Inspect: true,
@@ -84,21 +84,21 @@ func (src *clusterRule) Look(s *decide.Subject, wallNs int64) {
 // WaitLook makes a request wait for what the service says of the look's keys. It returns false if
 // nobody is asked, because the service is silent, or too many requests or keys wait.
 func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
-	tooMany := c.looked > 0 && c.looked+len(l.keys) > maxLooked
+	tooMany := c.lookedKeys > 0 && c.lookedKeys+len(l.keys) > maxLooked
 	if c.worker.Silent || c.worker.crowded || tooMany {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.TimeoutNs}
 	c.addWaiter(req)
-	c.looked += len(l.keys)
+	c.lookedKeys += len(l.keys)
 	for from := 0; from < len(l.keys); from += quota.MaxGroup {
-		c.lookAt(req, from)
+		c.queueLook(req, from)
 	}
 	return true
 }
 
-// lookAt queues an ask for keys of the request's look, or joins the one that is queued for the same.
-func (c *Client) lookAt(req *Waiter, from int) {
+// queueLook queues an ask for keys of the request's look, or joins the one that is queued for the same.
+func (c *Client) queueLook(req *Waiter, from int) {
 	keys := req.Look.keys[from:min(from+quota.MaxGroup, len(req.Look.keys))]
 	parts := make([]part, len(keys))
 	for i := range keys {

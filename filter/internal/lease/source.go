@@ -146,8 +146,8 @@ func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
 }
 
 // rereadAhead reads the clock and the lease once more, after readings that say that the lease was
-// written long after now. Mostly the worker stood still between the two, and another has written it.
-// If they say so again, the clock has begun anew since, and the lease counts as none.
+// written long after now: the worker may have stood still between the two. If they say so again, the
+// clock has begun anew since, and the lease counts as none.
 func (src *Source) rereadAhead(e *state.LeaseEntry, wallNs int64) state.Status {
 	return src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 }
