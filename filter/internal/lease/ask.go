@@ -221,6 +221,7 @@ func (c *Client) unqueue(a *ask) {
 // requeue queues an ask again if requests wait for it. They join an ask for the same units that is
 // queued already, before its own requests.
 func (c *Client) requeue(a *ask) {
+	a.dropLooks()
 	if len(a.waiters)+len(a.looks) == 0 {
 		return
 	}

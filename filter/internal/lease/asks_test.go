@@ -285,3 +285,26 @@ func TestAWaitForADebtIsToldAsItIs(t *testing.T) {
 		require.True(t, resumed)
 	}
 }
+
+// Nobody is asked again for a look whose client has left, or has waited for too long.
+func TestALookThatIsOverIsNotAskedAgain(t *testing.T) {
+	for _, end := range []string{"", "left", "expired"} {
+		w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["9/1m"]}`)
+		w.proxy.Headers = map[string][]string{"u": {"a"}}
+		look := &lease.Look{}
+		look.Add(w.engine.Decide().Subjects[0])
+		require.True(t, w.client.WaitLook(1, look, w.proxy.Clock))
+		w.client.Flush(w.proxy.Clock)
+		require.Len(t, w.stream.Asks, 1)
+		switch end {
+		case "left":
+			w.client.Forget(1)
+		case "expired":
+			w.client.End()
+		}
+		w.client.Closed(w.proxy.Clock)
+		w.proxy.Clock += second
+		w.client.Flush(w.proxy.Clock)
+		require.Equal(t, end == "", w.opened == 2, end)
+	}
+}

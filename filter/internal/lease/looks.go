@@ -109,6 +109,17 @@ func (c *Client) queueLook(req *Waiter, from int) {
 	req.Look.left++
 }
 
+// dropLooks drops from the ask the looks that do not wait for it any more.
+func (a *ask) dropLooks() {
+	waiting := a.looks[:0]
+	for _, of := range a.looks {
+		if of.waiter.isAsking() {
+			waiting = append(waiting, of)
+		}
+	}
+	a.looks = waiting
+}
+
 // endLooks takes the result of an ask of looks.
 func (c *Client) endLooks(a *ask, result *quota.AskResult) {
 	for i := range a.parts {
