@@ -26,6 +26,15 @@ type Leaf struct {
 	overrides *Leaf // set by joinOverrides: the later leaf whose rule has this one as an override; nil if none has
 }
 
+// NewLeaf is the leaf of a limit for all requests of a descriptor: each part of them may have any value.
+func NewLeaf(name string, q *draft.Quota, at source.Place, entries []Entry) Leaf {
+	l := LeafOfRest(entries)
+	l.Name = name
+	l.Quota = q
+	l.At = at
+	return l
+}
+
 // leafValue is a part of the request and the pattern that it fits.
 type leafValue struct {
 	part    *request.Part

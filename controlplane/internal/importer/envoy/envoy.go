@@ -6,7 +6,7 @@
 //
 //	ReadService                                       service.go
 //	  serviceConfigs, readDomain, levelsOfService     the levels of the files
-//	  sent                                            what Envoy sends, and how its filter enforces the answers
+//	  addRules: sent                                  what Envoy sends, and how its filter enforces the answers
 //	    guess                                         without --routes (guess.go)
 //	    siteOfRoutes: openEnvoy, findSites, choose    the listener (file.go, site.go)
 //	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)

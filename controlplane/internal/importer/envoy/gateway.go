@@ -228,10 +228,8 @@ func (l *gatewayList) makeRules() (list []draft.Rule) {
 // makeRule makes the rule at an index, for the requests of a descriptor. Its conditions are in the descriptor's
 // selection, so one leaf has all its requests: each part of the key, with any value.
 func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []draft.Rule {
-	leaf := descriptor.LeafOfRest(d.Entries)
-	leaf.Name = l.name + "-" + strconv.Itoa(i+1)
-	leaf.At = d.At
-	leaf.Quota = l.readQuota(l.rules[i], d.At)
+	name := l.name + "-" + strconv.Itoa(i+1)
+	leaf := descriptor.NewLeaf(name, l.readQuota(l.rules[i], d.At), d.At, d.Entries)
 	return d.Rules([]descriptor.Leaf{leaf}, l.reader.Findings)
 }
 

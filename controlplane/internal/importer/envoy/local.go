@@ -118,50 +118,73 @@ func newLocalImport(r *reader, hosts []virtualHost) *localImport {
 	}
 }
 
-// addRules makes the rules of the configurations that filters have, and that routes have for them. An example:
-// the filter has F, one route has R, and another one switches the filter off. R makes rules for the requests of
-// its route, and F for all other requests but those of the second route.
+// addRules makes the rules of the configurations that filters have, and that routes have for them. An example, in
+// which the filter has the configuration F:
+//
+//	route                            configuration   its rules are for
+//	/a, which has R                  R               the requests of /a
+//	/b, which switches F off         none
+//	/c, which has nothing of these   F               all requests but those of /a and /b, also those of no route
 func (l *localImport) addRules(filters []filterConfig) {
-	filters = slices.DeleteFunc(slices.Clone(filters), func(c filterConfig) bool { return !isLocalFilter(c) })
-	isOff := func(each *route) bool {
-		return slices.ContainsFunc(filters, func(f filterConfig) bool { return each.isOff(f.name) })
-	}
-	hasOwn := func(each *route) bool { return slices.ContainsFunc(each.configs, isLocalFilter) || isOff(each) }
-	ofFilter := use{requests: l.requestsWithout(hasOwn), holdsFor: func(each *route) bool { return !hasOwn(each) }}
-	for _, c := range filters {
-		l.addConfig(c, ofFilter)
+	isOther := func(c filterConfig) bool { return !isLocalFilter(c) }
+	local := localFilters(slices.DeleteFunc(slices.Clone(filters), isOther))
+	ofFilters := extent{requests: l.requestsOf(local), filters: local}
+	for _, c := range local {
+		l.addConfig(c, ofFilters)
 	}
 	for _, h := range l.hosts {
 		for _, each := range h.routes {
-			if own := slices.IndexFunc(each.configs, isLocalFilter); own >= 0 && !isOff(each) {
-				ofRoute := use{requests: each.selection, holdsFor: func(other *route) bool { return each == other }}
-				l.addConfig(each.configs[own], ofRoute)
+			own := slices.IndexFunc(each.configs, isLocalFilter)
+			if own >= 0 && !local.areOffFor(each) {
+				l.addConfig(each.configs[own], extent{requests: each.selection, route: each})
 			}
 		}
 	}
 	descriptor.NoteUnreached(l.reader.Findings, l.all, l.reached)
 }
 
+// localFilters are the local filters of a listener.
+type localFilters []filterConfig
+
+// areOffFor reports whether a route switches one of the filters off.
+func (list localFilters) areOffFor(each *route) bool {
+	return slices.ContainsFunc(list, func(f filterConfig) bool { return each.isOff(f.name) })
+}
+
+// areReplacedFor reports whether a route has a configuration of its own, or switches one of the filters off.
+func (list localFilters) areReplacedFor(each *route) bool {
+	return slices.ContainsFunc(each.configs, isLocalFilter) || list.areOffFor(each)
+}
+
 // localConfig is the configuration of a filter, or of a route for it.
 type localConfig struct {
 	*localv3.LocalRateLimit
-	at  source.Place
-	use use
+	at     source.Place
+	extent extent
 }
 
-// use says where a configuration holds. Its own rate_limits and its default bucket are for requests. The rate_limits
+// extent says where a configuration holds. Its own rate_limits and its default bucket are for requests. The rate_limits
 // of routes are for the requests of their route, and count only if the configuration holds for that.
-type use struct {
+type extent struct {
 	requests request.Selection
-	holdsFor func(*route) bool
+	route    *route       // that has the configuration; nil if a filter has it
+	filters  localFilters // of the listener, if a filter has the configuration
 }
 
-// requestsWithout selects the requests that the filter's configuration is for: all but those of routes that
-// have their own, which may be to switch the filter off.
-func (l *localImport) requestsWithout(hasOwn func(*route) bool) (s request.Selection) {
+// holdsFor reports whether the configuration holds for a route.
+func (e extent) holdsFor(each *route) bool {
+	if e.route != nil {
+		return each == e.route
+	}
+	return !e.filters.areReplacedFor(each)
+}
+
+// requestsOf selects the requests that the filters' configurations are for: all but those of routes that
+// have their own, which may be to switch a filter off.
+func (l *localImport) requestsOf(filters localFilters) (s request.Selection) {
 	for _, h := range l.hosts {
 		for _, each := range h.routes {
-			if !hasOwn(each) {
+			if !filters.areReplacedFor(each) {
 				continue
 			}
 			if len(each.selection.Match) == 0 {
@@ -182,7 +205,7 @@ func (l *localImport) requestsWithout(hasOwn func(*route) bool) (s request.Selec
 }
 
 // addConfig makes the rules of one configuration, for the requests and routes that have it.
-func (l *localImport) addConfig(config filterConfig, where use) {
+func (l *localImport) addConfig(config filterConfig, where extent) {
 	if !hasBucket(config.node) {
 		return // it is there for its routes
 	}
@@ -227,13 +250,13 @@ func (l *localImport) defaultBucket(c localConfig, limited []draft.Rule) []draft
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Selection: c.use.requests}
+	d := descriptor.Descriptor{Selection: c.extent.requests}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
 	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
 		descriptor.NoteNoRequest(l.reader.Findings, q.At, name)
 		return nil
 	}
-	return d.Rules([]descriptor.Leaf{{Name: name, Quota: q, At: q.At}}, l.reader.Findings)
+	return d.Rules([]descriptor.Leaf{descriptor.NewLeaf(name, q, q.At, d.Entries)}, l.reader.Findings)
 }
 
 // countEachConnection counts each connection for itself.
@@ -290,12 +313,12 @@ func (r *reader) readLevels(c localConfig) (list []*descriptor.Level) {
 func (l *localImport) sentFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
-		return l.reader.descriptorsOf(limitsAt(c.GetRateLimits(), c.at), c.use.requests, 0)
+		return l.reader.descriptorsOf(limitsAt(c.GetRateLimits(), c.at), c.extent.requests, 0)
 	case len(l.hosts) == 0:
 		return l.reader.guess(levels)
 	}
 	return l.reader.routeDescriptors(l.hosts, c.GetStage(), func(each *route) ownLimits {
-		return ownLimits{isOff: !c.use.holdsFor(each), vhost: vhostLimits(c.GetVhRateLimits())}
+		return ownLimits{isOff: !c.extent.holdsFor(each), vhost: vhostLimits(c.GetVhRateLimits())}
 	})
 }
 

@@ -38,23 +38,35 @@ func (r *reader) service() error {
 	if err != nil {
 		return err
 	}
-	levels := r.levelsOfService(configs)
+	svc := &serviceImport{reader: r, domain: r.Domain, levels: r.levelsOfService(configs)}
 	if !r.Cluster {
 		r.NoteImport(eachEnvoy)
 	}
-	sent, enforced, err := r.sent(levels)
+	return svc.addRules()
+}
+
+// serviceImport makes rules of the levels of one domain.
+type serviceImport struct {
+	*reader
+	domain string
+	levels []*descriptor.Level
+}
+
+// addRules makes the rules for the descriptors that requests send.
+func (svc *serviceImport) addRules() error {
+	sent, enforced, err := svc.sent()
 	if err != nil {
 		return err
 	}
-	byKey := byFirstKey(levels)
+	byKey := byFirstKey(svc.levels)
 	reached := map[*descriptor.Level]bool{}
 	for i := range sent {
 		leaves := descriptor.ServiceLeaves(byKey[sent[i].Entries[0].Key], sent[i].Entries)
 		descriptor.AddLevels(reached, leaves)
-		r.Rules = append(r.Rules, sent[i].Rules(leaves, r.Findings)...)
+		svc.Rules = append(svc.Rules, sent[i].Rules(leaves, svc.Findings)...)
 	}
-	descriptor.NoteUnreached(r.Findings, levels, reached)
-	enforced.apply(r.Rules, r.Findings)
+	descriptor.NoteUnreached(svc.Findings, svc.levels, reached)
+	enforced.apply(svc.Rules, svc.Findings)
 	return nil
 }
 
@@ -225,95 +237,95 @@ func switchReplacedOff(levels []*descriptor.Level) {
 
 // sent lists the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
 // they are guessed, and enforced as they are.
-func (r *reader) sent(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
-	if r.options.Routes == nil {
-		return r.guess(levels), &enforcement{}, nil
+func (svc *serviceImport) sent() ([]descriptor.Descriptor, *enforcement, error) {
+	if svc.options.Routes == nil {
+		return svc.guess(svc.levels), &enforcement{}, nil
 	}
-	s, err := r.siteOfRoutes(*r.options.Routes)
+	s, err := svc.siteOfRoutes(*svc.options.Routes)
 	if err != nil {
 		return nil, nil, err
 	}
-	filter, at := r.filterOfDomain(s)
-	enforced := r.enforcementOfDomain(filter, at) // its notes come before those of the routes
-	return r.sentBySite(s, filter, at), enforced, nil
+	filter, at := svc.filterOfDomain(s)
+	enforced := svc.enforcementOfDomain(filter, at) // its notes come before those of the routes
+	return svc.sentBySite(s, filter, at), enforced, nil
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
-func (r *reader) siteOfRoutes(f source.File) (*site, error) {
-	in, err := r.openEnvoy(f)
+func (svc *serviceImport) siteOfRoutes(f source.File) (*site, error) {
+	in, err := svc.openEnvoy(f)
 	if err != nil {
 		return nil, err
 	}
-	s, err := r.siteOfDomain(findSites(in))
+	s, err := svc.siteOfDomain(findSites(in))
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + r.Domain)}
+			"envoy.filters.http.ratelimit with the domain " + svc.domain)}
 	}
 	return s, nil
 }
 
 // filterOfDomain is the filter that asks for the domain; nil if the site has none.
-func (r *reader) filterOfDomain(s *site) (*ratelimitv3.RateLimit, source.Place) {
-	isOther := func(c filterConfig) bool { return !r.isOfDomain(c) }
-	return decodeFirst[*ratelimitv3.RateLimit](r, slices.DeleteFunc(slices.Clone(s.filters), isOther))
+func (svc *serviceImport) filterOfDomain(s *site) (*ratelimitv3.RateLimit, source.Place) {
+	isOther := func(c filterConfig) bool { return !svc.isOfDomain(c) }
+	return decodeFirst[*ratelimitv3.RateLimit](svc.reader, slices.DeleteFunc(slices.Clone(s.filters), isOther))
 }
 
 // enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
 // headers of answers. A site without the filter enforces everything.
-func (r *reader) enforcementOfDomain(filter *ratelimitv3.RateLimit, at source.Place) *enforcement {
+func (svc *serviceImport) enforcementOfDomain(filter *ratelimitv3.RateLimit, at source.Place) *enforcement {
 	if filter == nil {
 		return &enforcement{}
 	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-		r.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+		svc.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
-	r.Headers = headersField(filter.GetEnableXRatelimitHeaders())
-	return r.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
+	svc.Headers = headersField(filter.GetEnableXRatelimitHeaders())
+	return svc.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
 }
 
 // sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
 // its routes.
-func (r *reader) sentBySite(s *site, filter *ratelimitv3.RateLimit, at source.Place) []descriptor.Descriptor {
+func (svc *serviceImport) sentBySite(s *site, filter *ratelimitv3.RateLimit, at source.Place) []descriptor.Descriptor {
 	if len(filter.GetRateLimits()) > 0 {
-		return r.descriptorsOf(limitsAt(filter.GetRateLimits(), at), request.Selection{}, filter.GetStage())
+		return svc.descriptorsOf(limitsAt(filter.GetRateLimits(), at), request.Selection{}, filter.GetStage())
 	}
-	i := slices.IndexFunc(s.filters, r.isOfDomain) // -1 if none asks for the domain: the routes alone are given
+	i := slices.IndexFunc(s.filters, svc.isOfDomain) // -1 if none asks for the domain: the routes alone are given
 	own := func(each *route) ownLimits {
 		if i >= 0 && each.isOff(s.filters[i].name) {
 			return ownLimits{isOff: true}
 		}
-		return r.ofServicePerRoute(each)
+		return svc.ofServicePerRoute(each)
 	}
-	return r.routeDescriptors(r.virtualHosts(s), filter.GetStage(), own)
+	return svc.routeDescriptors(svc.virtualHosts(s), filter.GetStage(), own)
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
 // filter, but with rate_limits in its routes; nil if there is neither.
-func (r *reader) siteOfDomain(list []*site) (*site, error) {
-	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, r.isOfDomain) }
-	s, err := r.choose(list, r.options.Listener, asks)
+func (svc *serviceImport) siteOfDomain(list []*site) (*site, error) {
+	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, svc.isOfDomain) }
+	s, err := svc.choose(list, svc.options.Listener, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return r.choose(list, r.options.Listener, func(s *site) bool {
+	return svc.choose(list, svc.options.Listener, func(s *site) bool {
 		return !slices.ContainsFunc(s.filters, isA[*ratelimitv3.RateLimit]) && s.hasLimits()
 	})
 }
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
-func (r *reader) isOfDomain(c filterConfig) bool {
-	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == r.Domain
+func (svc *serviceImport) isOfDomain(c filterConfig) bool {
+	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == svc.domain
 }
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
-func (r *reader) ofServicePerRoute(each *route) ownLimits {
-	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](r, each.configs)
-	if own.GetDomain() != "" && own.GetDomain() != r.Domain {
-		r.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
+func (svc *serviceImport) ofServicePerRoute(each *route) ownLimits {
+	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](svc.reader, each.configs)
+	if own.GetDomain() != "" && own.GetDomain() != svc.domain {
+		svc.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}
 	}
 	return ownLimits{limits: limitsAt(own.GetRateLimits(), at), vhost: vhostLimits(own.GetVhRateLimits())}

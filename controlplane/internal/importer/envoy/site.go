@@ -120,7 +120,7 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 	}
 }
 
-// readListener reads what has http_filters, and its routes if they are in it.
+// readListener reads what has http_filters, and its routes if they are in it. The paths of places start at it.
 func readListener(in *source.Document, n *policy.Node) *site {
 	routes := source.FieldOf(n, "route_config")
 	s := &site{routing: routing{file: in.File, at: in.Top().In("route_config"), node: routes}}
