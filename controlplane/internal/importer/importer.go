@@ -45,6 +45,9 @@
 //	  - name: remote_address
 //	    key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]
 //	    limits: [5/minute]
+//
+// golden_test.go imports the files of testdata/imports and compares what comes of them. decides_test.go compares
+// decisions with those of a model of Envoy's limiters, and nginx_test.go with those of a real nginx.
 package importer
 
 import (

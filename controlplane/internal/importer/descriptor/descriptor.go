@@ -123,6 +123,12 @@ func joinOverrides(leaves []Leaf) {
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
 // it has any left. Where the requests of a rule are unknown, no match can select what is left.
+//
+//	a rule with                    the descriptor exempts
+//	match: {headers: {x-user: a}}  {headers: {x-user: a}}
+//	key: [{header: x-user}]        {headers: {x-user: "*"}}
+//	neither                        it has no request left
+//	key: [{query: user}]           unknown, so its rules are off
 func (d *Descriptor) ExemptLimited(rules []draft.Rule) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true

@@ -81,7 +81,9 @@ func (m *leafMaker) addValue(i int, v leafValue) {
 }
 
 // overrideEarlierLeaf adds an override for the requests of an earlier leaf: they are unlimited in this
-// rule, or have the leaf's limit if that is an override of the rule.
+// rule, or have the leaf's limit if that is an override of the rule. If alice is an earlier leaf with another
+// window, the rule for any user gets the override {key: [alice], unlimited: true}. If all users share one counter, the
+// user is not in the key, and the rule is off.
 func (m *leafMaker) overrideEarlierLeaf(before *Leaf) {
 	for i, v := range m.leaf.values {
 		// This part is not in the key, so no override can tell these requests apart. Its values share one counter: a
@@ -118,7 +120,13 @@ func (m *leafMaker) patterns(l *Leaf, in []int) (list []string) {
 }
 
 // selectUnmatched selects the leaf's values where no match can. Two overrides at the end do: the first gives
-// them the limit, and the second makes all other keys unlimited.
+// them the limit, and the second makes all other keys unlimited. No match asks for a query parameter, so the limit of
+// the user alice in one becomes:
+//
+//	key: [{query: user}]
+//	overrides:
+//	- {key: [alice], limits: [5/minute]}
+//	- {key: ["*"], unlimited: true}
 func (m *leafMaker) selectUnmatched() {
 	if why := m.leaf.unsayable(); why != "" {
 		m.TurnOff(why)

@@ -28,9 +28,9 @@ type Draft struct {
 	file    string // the first file that it is made of
 	Cluster bool   // its rules count over all Envoys
 
-	Domain  string
-	Headers string
-	Rules   []Rule
+	Domain  string // of envoyproxy/ratelimit, set by its reader
+	Headers string // which headers answers have, set by the readers of Envoy's filters
+	Rules   []Rule // added by the readers in their order; Finish gives them their names and counters
 }
 
 // New begins a draft. File is the first of those that it is made of.

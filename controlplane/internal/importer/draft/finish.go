@@ -42,6 +42,7 @@ func (d *Draft) Finish() (Imported, error) {
 	}
 	made := Imported{Policy: text, Notes: d.plainNotes()}
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
+		// The text fits, but what proxies get of it may be longer.
 		if size := policyfile.Size(text); size > policy.MaxBytes {
 			return Imported{}, tooLarge(size)
 		}
@@ -58,7 +59,7 @@ func tooLarge(size int) error {
 		"descriptor, and import the pieces", size, policy.MaxBytes)
 }
 
-// bounds are the codes of what a policy may have less of than another limiter.
+// bounds are the codes of problems that mean: this is too much for a policy.
 var bounds = []policy.Code{
 	policy.TooLong, policy.TooMany, policy.WrongCount, policy.BadExpression,
 	policy.ControlChar, policy.MoreProblems,

@@ -292,7 +292,12 @@ func (ing *ingress) selections(all []*ingress) (list []request.Selection) {
 }
 
 // selection is for the requests of hosts with paths, without those that ingress-nginx gives to a longer
-// path or a narrower host of another Ingress.
+// path or a narrower host of another Ingress. An example:
+//
+//	Ingress   its host and path   its requests
+//	shop      a.example /         those of a.example, but not /api and what is below it
+//	api       a.example /api      those of a.example with the path /api or one below it
+//	all       *.example /         those of *.example, but not of a.example
 func (ing *ingress) selection(hosts []string, paths []request.Pattern, all []*ingress) (s request.Selection) {
 	s.Match = request.Match{}
 	if hosts[0] != "" {

@@ -133,11 +133,10 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 		}
 	}
 	n.noteUnread(block)
-	http, serverNote := n.readHTTPScope(block)
+	http := n.readHTTPScope(block)
 	if n.Err() != nil {
 		return
 	}
-	n.serverNote = serverNote
 	n.addRules(limitReq, http, request.Selection{})
 	n.addRules(limitConn, http, request.Selection{})
 	n.noteZones()

@@ -80,17 +80,17 @@ func (s *scope) loseTo(winner *scope) {
 	exemptScope(&s.Selection, winner)
 }
 
-// readHTTPScope reads the scopes of an http block, and what rules say of $server_name.
-func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope, serverNote string) {
+// readHTTPScope reads the scopes of an http block.
+func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope) {
 	unlimited := limitSet{status: 503} // as nginx answers by default
 	http = &scope{what: "http block"}
 	http.limits = map[string]limitSet{limitReq: unlimited, limitConn: unlimited}
 	n.readLimits(http, block)
-	serverNote = n.readServers(http, nginxconf.Named(block, "server"))
+	n.readServers(http, nginxconf.Named(block, "server"))
 	if len(http.inner) == 0 { // a part of a server
 		n.readLocations(http, block, false)
 	}
-	return http, serverNote
+	return http
 }
 
 // readLimits sets the limits of a scope that has those of the scope around it. Limits of a scope

@@ -59,11 +59,11 @@ func portOf(address string) string {
 }
 
 // readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A
-// policy knows the host alone: of servers with one name it takes the first that has limits. It returns what rules
+// policy knows the host alone: of servers with one name it takes the first that has limits. It sets what rules
 // say of $server_name.
-func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) (serverNote string) {
+func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	if n.areTooMany(blocks) {
-		return ""
+		return
 	}
 	var list []*server
 	for _, d := range blocks {
@@ -88,7 +88,7 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) (server
 		}
 		http.inner = append(http.inner, s.scope)
 	}
-	return noteOfServerName(list)
+	n.serverNote = noteOfServerName(list)
 }
 
 // defaultServer is the server for hosts that no server names: the default server of the first port, or, if that

@@ -1,4 +1,5 @@
-// Package source opens the files that are imported, finds fields in them, and says where they are.
+// Package source opens the files that are imported, finds fields in them, and says where they are. A reader that needs
+// another tree, such as the file of an Envoy for a part of one, builds it with NewObject and the others of node.go.
 //
 // A field has one name here, that of protocol buffers: FieldOf(n, "rate_limits") also finds rateLimits, as
 // the JSON of protocol buffers and Kubernetes write it. A field that is null is absent.
@@ -20,11 +21,6 @@ type File struct {
 	Name string
 	Text []byte
 }
-
-// UsageError is about an option, with a hint that says what would be right.
-type UsageError struct{ Message, Hint string }
-
-func (e *UsageError) Error() string { return e.Message }
 
 // Document is one file: its document, or a list of its documents.
 type Document struct {
@@ -164,25 +160,4 @@ func Contains(n *policy.Node, wants func(n *policy.Node) bool) bool {
 	return n != nil && (wants(n) ||
 		slices.ContainsFunc(n.Items, func(item *policy.Node) bool { return Contains(item, wants) }) ||
 		slices.ContainsFunc(n.Fields, func(f policy.Field) bool { return Contains(f.Value, wants) }))
-}
-
-// NewObject has these fields.
-func NewObject(with ...policy.Field) *policy.Node {
-	return &policy.Node{Kind: policy.Object, Fields: with}
-}
-
-// Wrap makes an object with one field.
-func Wrap(name string, value *policy.Node) *policy.Node { return NewObject(NewField(name, value)) }
-
-// NewField is a field for NewObject.
-func NewField(name string, value *policy.Node) policy.Field {
-	return policy.Field{Name: name, Value: value}
-}
-
-// NewText is a text.
-func NewText(s string) *policy.Node { return &policy.Node{Kind: policy.String, Text: s} }
-
-// NewList has these items.
-func NewList(items ...*policy.Node) *policy.Node {
-	return &policy.Node{Kind: policy.List, Items: items}
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
-// Place is where something stands: a file, and a path or a line in it.
+// Place is where something stands: a file, and a path or a line in it. In a file of Envoy paths start at the listener
+// or at the routes: see readListener in package envoy.
 type Place struct {
 	File, Path string
 	Line       int // 0 = unknown
