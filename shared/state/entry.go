@@ -274,10 +274,7 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 		return at
 	}
 	if at > e.Now {
-		// A concurrency comes last among windows. Alone it counts only what is held, so the hit is held
-		// back. Beside windows it has no limit, so a window denies the hit.
-		onlyHolds := t.def.Windows[0].Algorithm == limit.Concurrency
-		e.HeldBack = onlyHolds
+		e.HeldBack = t.countsOnlyHolds() // else a window denies the hit: beside one, a concurrency has no limit
 		return at
 	}
 	if t.passesAt(e, cost, held) != e.Now {
@@ -286,6 +283,9 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 	}
 	return at
 }
+
+// countsOnlyHolds reports whether the definition is a concurrency alone: it comes last among windows.
+func (t *Table) countsOnlyHolds() bool { return t.def.Windows[0].Algorithm == limit.Concurrency }
 
 // passesAt is when a hit passes every window if held more units are counted in those that
 // count.

@@ -37,6 +37,16 @@
 //	heartbeats.go  how a configuration that has ended leaves its tables
 //	values.go      what workers tell each other outside of tables
 //	format.go      the version of the layout, and what to do to raise it
+//
+// Which number counts what:
+//
+//	number      of a table: which pages are its own; when it is free, another table may get it.
+//	            Of a record (holdpage.go): counts the records placed in its page.
+//	            Of a grant (lease.go): which one it is on its stream.
+//	epoch       counts the changes of windows, over all tables. A table's base is the epoch in which
+//	            its number became its counter's: see directory.go
+//	generation  counts, in a page, the operations that set or reset a record and the records rebased
+//	round       counts the rounds in which each owner sends one heartbeat: see heartbeats.go
 package state
 
 import "math/bits"

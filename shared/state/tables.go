@@ -165,7 +165,11 @@ func (ts *Tables) Heartbeat(now int64) Status {
 		return status
 	}
 	ts.conflict = false
-	return max(status, ts.registerAndAdopt(now, open)) // OK is the least Status, so OK if both are
+	registered := ts.registerAndAdopt(now, open) // also if the sign of life was not written
+	if status != OK {
+		return status
+	}
+	return registered
 }
 
 // registerAndAdopt registers tables in the directory and adopts their entries in it. If another

@@ -41,21 +41,21 @@ const (
 
 type holdingRow struct {
 	vm      uint64
-	aliveNs int64
+	wroteNs int64 // when the VM wrote last
 	HeldTotal
 }
 
 func readHoldingRow(b []byte) holdingRow {
 	return holdingRow{
 		vm:        le.Uint64(b),
-		aliveNs:   int64(le.Uint64(b[8:])),
+		wroteNs:   int64(le.Uint64(b[8:])),
 		HeldTotal: HeldTotal{Units: int64(le.Uint64(b[16:])), Streams: int64(le.Uint64(b[24:]))},
 	}
 }
 
 func (r *holdingRow) append(b []byte) []byte {
 	b = le.AppendUint64(b, r.vm)
-	b = le.AppendUint64(b, uint64(r.aliveNs))
+	b = le.AppendUint64(b, uint64(r.wroteNs))
 	b = le.AppendUint64(b, uint64(r.Units))
 	return le.AppendUint64(b, uint64(r.Streams))
 }
@@ -75,8 +75,8 @@ func (ts *Tables) ShareHolding(rule uint32, vm uint64, own HeldTotal) (all HeldT
 			row := readHoldingRow(b)
 			switch {
 			case row.vm == vm:
-				ownIsFresh = row.HeldTotal == own && now-row.aliveNs < aliveNs
-			case now-row.aliveNs < silentNs:
+				ownIsFresh = row.HeldTotal == own && now-row.wroteNs < aliveNs
+			case now-row.wroteNs < silentNs:
 				all.Units += row.Units
 				all.Streams += row.Streams
 				next = append(next, b...)
