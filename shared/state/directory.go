@@ -64,7 +64,7 @@ const (
 type directory struct {
 	epoch  uint32 // the newest
 	tables []tableEntry
-	found  lookup // see prepare
+	found  lookup // after prepare; empty before
 }
 
 // tableEntry is a table in the directory.
@@ -216,7 +216,7 @@ func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 }
 
 // removeWaiting removes tables that have waited for their longest window to end, and the first
-// to vanish of more than WaitingTables.
+// to vanish of more than WaitingTables. It prepares the lookup, because the indexes change.
 func (d *directory) removeWaiting(now int64) {
 	d.tables = slices.DeleteFunc(d.tables, func(e tableEntry) bool {
 		return e.waits() && now-e.vanishedNs >= longestNs(e.windows)
@@ -231,6 +231,7 @@ func (d *directory) removeWaiting(now int64) {
 		first := d.firstVanished()
 		d.tables = slices.Delete(d.tables, first, first+1)
 	}
+	d.prepare()
 }
 
 // waits reports whether the table's counter has vanished.
@@ -392,14 +393,14 @@ func (ts *Tables) update(change func(*directory)) Status {
 
 // lookup finds a counter's tables in a directory, and free table numbers, without
 // a search through all tables: a configuration may have ten thousand. It is valid
-// as long as no table is removed.
+// as long as no table is removed, and removeWaiting, which does so, makes it anew.
 type lookup struct {
 	at   map[CounterID][]int
 	used map[uint16]bool
 	free uint16 // every lower number is used
 }
 
-// prepare makes the lookup, for tablesOf and add.
+// prepare makes the lookup, for tablesOf and add. Call it, or release, before them.
 func (d *directory) prepare() {
 	d.found = lookup{at: make(map[CounterID][]int, len(d.tables)), used: make(map[uint16]bool, len(d.tables))}
 	for i := range d.tables {

@@ -15,6 +15,7 @@ import (
 // that uses least, which is evicted. It returns Full if only that is left and evict is not set.
 func (t *Table) findSlot(e *Entry, evict bool) Status {
 	if slot := t.freeSlot(e); slot >= 0 {
+		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
 		t.rollFloor(e, max(e.Now, e.page.floorTime()), false)
 		t.place(e, slot, t.floorHoldsUnits(e))
 		return OK

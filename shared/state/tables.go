@@ -210,8 +210,7 @@ type registration struct {
 func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done registration) {
 	d.forgetFuture(now)
 	self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}
-	d.release(self, ts.keeps, now)
-	d.prepare()
+	d.release(self, ts.keeps, now) // prepares the lookup, too
 	done.dropped = ts.wasDropped(d, tables)
 	meetsConflict := done.dropped || slices.ContainsFunc(tables, (*Table).lacksWindow)
 	done.split = meetsConflict && !ts.split && d.hasOwner(ts.splitOwner)
