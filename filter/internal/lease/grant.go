@@ -40,6 +40,7 @@ type grant struct {
 	endNs       int64
 	standings   []state.LeaseStanding
 	blockNs     int64  // of a denial: until when the key is blocked, 0 = it is not
+	begun       bool   // a request that has got the denial has begun the block: the next ones are Blocked
 	takers      int    // requests that have units of it and are not decided
 	given       uint32 // units that requests have got
 }
@@ -185,9 +186,9 @@ func (g *grant) give(n *Need) {
 		return
 	case g.Denied && cost >= g.part.Wire.Cost:
 		g.writeTo(n, 0)
-		if g.blockNs > 0 && !g.Blocked { // the request has begun the block
+		if g.blockNs > 0 && !g.Blocked && !g.begun {
 			n.subject.Rule.Metrics.Blocks++
-			g.Blocked = true
+			g.begun = true
 		}
 	case !g.Denied && g.Units >= cost && g.cameNs < g.endNs:
 		g.writeTo(n, cost)
@@ -205,8 +206,8 @@ func (g *grant) writeTo(n *Need, units uint32) {
 	n.grant = g
 	s := n.subject
 	s.Quota.Grant = decide.Grant{
-		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held, Blocked: g.Blocked,
-		WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
+		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held,
+		Blocked: g.Blocked || g.begun, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
 	}
 	if n.account != nil {
 		s.Account = n.account
@@ -331,25 +332,26 @@ func (g *grant) note(l *state.Lease, now int64) {
 	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
 	l.Rate.Spend(now, src.refill.rateNs, g.given) // as takeLease does for what it takes
-	switch {
-	case g.remembersBlock():
-		g.noteDenial(l, now, 0, g.blockNs-now)
-	case g.Denied && src.keeps:
-		g.noteDenial(l, now, g.part.Wire.Cost, maxRememberNs)
+	if g.remembersBlock() || g.Denied && src.keeps {
+		g.noteDenial(l, now)
 	}
 }
 
-// noteDenial keeps a denial in the lease, so that nobody asks again before the wait is over, or for
-// mostNs or maxRememberNs if the wait is longer. If another denial holds, the smaller cost of both is denied.
-func (g *grant) noteDenial(l *state.Lease, now int64, cost uint32, mostNs int64) {
+// noteDenial keeps the denial in the lease: of what was asked for, or of each cost if the key is blocked.
+// Nobody asks again until the wait or the block is over, and no longer than maxRememberNs. If another
+// denial still holds, the smaller cost of both is denied.
+func (g *grant) noteDenial(l *state.Lease, now int64) {
+	cost, holdsNs := g.part.Wire.Cost, int64(maxRememberNs)
+	if g.remembersBlock() {
+		cost, holdsNs = 0, min(holdsNs, g.blockNs-now)
+	}
 	if l.DeniedNs > now {
 		cost = min(cost, l.DeniedCost)
 	}
 	l.DeniedCost, l.PassNs = cost, limit.Never
-	wait := min(mostNs, maxRememberNs)
 	if g.WaitNs != limit.Never {
 		l.PassNs = g.cameNs + g.WaitNs
-		wait = min(wait, g.WaitNs)
+		holdsNs = min(holdsNs, g.WaitNs)
 	}
-	l.DeniedNs = now + wait
+	l.DeniedNs = now + holdsNs
 }
