@@ -60,7 +60,7 @@ func (o *output) appendDecision(b []byte) []byte {
 	}
 	b = result.AppendRules(append(b, `,"rules":`...), a.Rules, o.times())
 	b = o.appendLeased(o.appendHeaders(b, !*a.Allowed))
-	if a.IsUsage && *a.Allowed {
+	if a.IsUsage && *a.Allowed && len(o.usage) > 0 { // an answer to HEAD has no body
 		b = append(append(b, `,"usage":`...), bytes.TrimSpace(o.usage)...)
 	}
 	return b
