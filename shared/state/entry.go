@@ -177,7 +177,7 @@ func (e *Entry) clearResults(now int64) {
 func (t *Table) define(e *Entry, key *Key) {
 	if t.direct {
 		e.windows = key.Windows
-		e.rule = key.Rule
+		e.rule = key.OfRule
 		return
 	}
 	columns := t.layout.Windows
@@ -197,7 +197,7 @@ func (t *Table) define(e *Entry, key *Key) {
 		}
 		own, rule := &e.windows[column], &e.rule[column]
 		*own = key.Windows[i]
-		*rule = key.Rule[i]
+		*rule = key.OfRule[i]
 		own.Units = columns[column].Units
 		rule.Units = columns[column].Units
 		own.Stamp = rule.Stamp

@@ -130,10 +130,10 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 // of its own unless own is nil.
 func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {
 	windows := []limit.Window{rule}
-	key := Key{Bytes: []byte("k"), Windows: windows, Rule: windows}
+	key := Key{Bytes: []byte("k"), Windows: windows, OfRule: windows}
 	if own != nil {
 		key.Windows = []limit.Window{*own}
-		key.Rule = Overridden(windows, []Override{{Keys: "k", Windows: key.Windows}})
+		key.OfRule = Overridden(windows, []Override{{Keys: "k", Windows: key.Windows}})
 	}
 	return configured(store, "o", configuredNs, definition("x", 1, windows...)), key
 }
@@ -155,7 +155,7 @@ func admit(t *testing.T, table *Table, key Key, now int64, maxHits int) (admitte
 // evict makes another key take the only slot.
 func evict(t *testing.T, table *Table, rule []limit.Window, other string, now int64) {
 	var e Entry
-	require.Equal(t, OK, table.Read(&e, Key{Bytes: []byte(other), Windows: rule, Rule: rule}, now))
+	require.Equal(t, OK, table.Read(&e, Key{Bytes: []byte(other), Windows: rule, OfRule: rule}, now))
 	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
 }
 
@@ -165,7 +165,7 @@ func TestAnOverrideThatStaysIsExact(t *testing.T) {
 	store, now := newMemory(), 1000*second
 	table, key := inConfig(store, 1, rule, &own)
 	require.Equal(t, 60, admit(t, table, key, now, 60))
-	evict(t, table, key.Rule, "other", now)
+	evict(t, table, key.OfRule, "other", now)
 	table, key = inConfig(store, 2, rule, &own)
 	require.Equal(t, 39, admit(t, table, key, now, 100), "its bucket is full up to 4 µs later than it was")
 	var e Entry
@@ -215,7 +215,7 @@ func TestABucketWhoseNumberGrowsGetsTokensBackByEviction(t *testing.T) {
 		table, key := inConfig(store, 1, small, nil)
 		require.Equal(t, 5, admit(t, table, key, now, 5))
 		if evicted {
-			evict(t, table, key.Rule, "other", now)
+			evict(t, table, key.OfRule, "other", now)
 		}
 		key.Windows = []limit.Window{large}
 		require.Equal(t, map[bool]int{false: 5, true: 50}[evicted], admit(t, table, key, now, 100))
@@ -299,7 +299,7 @@ func (r *bucketRun) configure(version int64) {
 
 // pass reads the key and reports whether a hit passes.
 func (r *bucketRun) passes(e *Entry, k int, now int64, cost uint32) bool {
-	key := Key{Bytes: []byte{byte(k)}, Windows: r.limits[k : k+1], Rule: r.rule}
+	key := Key{Bytes: []byte{byte(k)}, Windows: r.limits[k : k+1], OfRule: r.rule}
 	require.Equal(r, OK, r.table.Read(e, key, now))
 	return r.table.Check(e, cost) == e.Now
 }

@@ -58,7 +58,7 @@ func AppendMissing(b []byte) []byte { return le.AppendUint32(b, 0) }
 type Key struct {
 	Bytes   []byte
 	Windows []limit.Window // with this key's limits, grids shifted by its jitter
-	Rule    []limit.Window // with the rule's own limits, which eviction compares by; see Overridden
+	OfRule  []limit.Window // with the rule's own limits, which eviction compares by; see Overridden
 }
 
 // Override is the limits that some keys have instead of their rule's.
@@ -67,7 +67,7 @@ type Override struct {
 	Windows []limit.Window // in the order of the rule's; none: these keys have no limits
 }
 
-// Overridden returns a rule's windows for Key.Rule: token buckets get the stamp of
+// Overridden returns a rule's windows for Key.OfRule: token buckets get the stamp of
 // the overrides and the fill time of the slowest bucket. The order of overrides
 // matters, because the first that matches a key holds.
 func Overridden(rule []limit.Window, overrides []Override) []limit.Window {

@@ -163,7 +163,7 @@ func (t *Table) readPage(e *Entry, rule []limit.Window, value []byte) Status {
 	e.epoch = t.epoch
 	e.slot = -1
 	e.clockRead = false
-	t.define(e, &Key{Windows: rule, Rule: rule})
+	t.define(e, &Key{Windows: rule, OfRule: rule})
 	t.setNowOrRebase(e)
 	switch {
 	case t.layout.holds:

@@ -134,7 +134,7 @@ func (p *plays) strict() bool { return !p.skew && !p.hours && !p.stops && !p.cha
 type runVariant struct {
 	Definition
 	override []limit.Window // key 0's
-	rule     []limit.Window // for Key.Rule
+	rule     []limit.Window // for Key.OfRule
 	said     bool
 }
 
@@ -358,7 +358,7 @@ func (r *run) keyOf(w *runWorker) Key {
 			limits[i].Units = v.Windows[i].Units
 		}
 	}
-	return Key{Bytes: w.key, Windows: shifted(limits, w.key), Rule: v.rule}
+	return Key{Bytes: w.key, Windows: shifted(limits, w.key), OfRule: v.rule}
 }
 
 // floorShapes are the mixes of windows for the runs, without limits: each

@@ -50,14 +50,14 @@ import (
 
 // Verdict is the outcome of one request over all rules.
 type Verdict struct {
-	Allowed  bool
-	Exempt   bool       // from all rules
-	IsLook   bool       // the client asks for its usage: only rules that name the path decide
-	Pending  bool       // some rule must ask the quota service first: nothing is decided or counted
-	Now      int64      // when the request was decided, ns since the epoch; 0 if no rule matched
-	RetryNs  int64      // of a denial: the wait until the same request would pass; limit.Never
-	Subjects []*Subject // of the rules that matched, in policy order
-	Denied   int        // of a denial: index of the first subject that denied
+	Allowed     bool
+	Exempt      bool       // from all rules
+	IsLook      bool       // the client asks for its usage: only rules that name the path decide
+	Pending     bool       // some rule must ask the quota service first: nothing is decided or counted
+	Now         int64      // when the request was decided, ns since the epoch; 0 if no rule matched
+	RetryNs     int64      // of a denial: the wait until the same request would pass; limit.Never
+	Subjects    []*Subject // of the rules that matched, in policy order
+	FirstDenied int        // of a denial: index of the first subject that denied
 
 	// memory has as many subjects as a request has ever needed, which are few of a policy's rules.
 	// Subjects are the first of them. Next returns the one behind those, and Add appends it:
@@ -248,7 +248,7 @@ func (v *Verdict) conclude() {
 			continue
 		}
 		if v.Allowed {
-			v.Allowed, v.Denied = false, i
+			v.Allowed, v.FirstDenied = false, i
 		}
 		switch {
 		case v.RetryNs == limit.Never:
@@ -268,11 +268,13 @@ func (v *Verdict) DeniedBy() *policy.Rule {
 	if v.Allowed {
 		return nil
 	}
-	return v.Subjects[v.Denied].Rule.Policy
+	return v.Subjects[v.FirstDenied].Rule.Policy
 }
 
 // LacksKey reports whether the request is denied because it lacks a key part.
-func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Subjects[v.Denied].Outcome == MissingKey }
+func (v *Verdict) LacksKey() bool {
+	return !v.Allowed && v.Subjects[v.FirstDenied].Outcome == MissingKey
+}
 
 // Response is what the client of a denied request gets.
 func (v *Verdict) Response() *policy.Response {

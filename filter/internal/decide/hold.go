@@ -38,7 +38,7 @@ type HeldTotal = state.HeldTotal
 
 // Limits are those of the hold's key, whose bytes are not kept.
 func (h *Hold) Limits() state.Key {
-	return state.Key{Windows: h.Windows, Rule: h.Rule.Subjects.OfAll}
+	return state.Key{Windows: h.Windows, OfRule: h.Rule.Finder.OfAll}
 }
 
 // BeginHolds appends what the request holds, and counts it in Rule.Holding until it is settled:

@@ -34,12 +34,12 @@ type Source interface {
 	Refund(s *Subject, now int64) (complete bool)
 	// Persist stores what Check has moved to the present, though nothing is taken.
 	Persist(s *Subject)
-	// Usage is the usage of a window of Rule.Subjects.Windows, as of Check or Take. It is
+	// Usage is the usage of a window of Rule.Finder.Windows, as of Check or Take. It is
 	// valid until the next call.
 	Usage(s *Subject, window int) *limit.Usage
 
 	// Operate carries out an operation on the windows of the subject's key, or on one: an index in
-	// Rule.Subjects.Windows, or state.AllWindows.
+	// Rule.Finder.Windows, or state.AllWindows.
 	Operate(s *Subject, o Operation, window int, n uint32, now int64) (value int64, err error)
 	// Tables are those in which the source counts. The first has every key.
 	Tables() []Table
@@ -75,15 +75,15 @@ type HoldSource interface {
 // Table is a table of a source.
 type Table struct {
 	*state.Table
-	Rule  []limit.Window // the limits by which its records count
-	Entry *state.Entry   // memory for a visit of all pages
+	OfRule []limit.Window // the limits by which its records count
+	Entry  *state.Entry   // memory for a visit of all pages
 }
 
 // Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
 	// NewRule.
 	Policy       *policy.Rule
-	Subjects     policy.Subjects
+	Finder       policy.Subjects
 	CountsDenied bool // this proxy counts hits that the rule denies; for scope cluster the service does
 
 	// takesLast is of a rule that blocks a key when its last unit is taken, but not when it is held.
@@ -114,7 +114,7 @@ type Rule struct {
 
 // NewRule returns the rule of a policy, without a source.
 func NewRule(p *policy.Policy, r *policy.Rule) Rule {
-	rule := Rule{Policy: r, Subjects: p.Subjects(r)}
+	rule := Rule{Policy: r, Finder: p.Subjects(r)}
 	if r.Settle != nil && len(r.Settle.Prices) > 0 {
 		rule.Priced = &Priced{}
 	}

@@ -29,7 +29,7 @@ func (s *spikes) note(of *Subject) {
 }
 
 func (s *spikes) noteNearBoundary(of *Subject) {
-	windows := of.Rule.Subjects.Windows
+	windows := of.Rule.Finder.Windows
 	for i := range windows {
 		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
 			of.Rule.Metrics.BoundarySpikes += s.add(w, of.Record.Now, uint64(of.Cost))

@@ -13,7 +13,8 @@ import (
 // who writes them. Its methods are first its part in the phases of Verdict.Decide, then what the
 // response and reports tell of it.
 type Subject struct {
-	// The caller reads these from the request before Begin. Begin completes policy.Subject.
+	// The caller reads these from the request before Begin: of policy.Subject, Key and Requested. Begin finds the others
+	// that it has: Override, Windows, Shadow, Unlimited and TooLong.
 	policy.Subject
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
@@ -28,11 +29,17 @@ type Subject struct {
 	CountedBefore uint32 // units that the subjects before this one count in the same record
 
 	// The source, in Check, Recheck and Take.
-	found  Outcome     // of the last call of Check or Recheck
-	Known  bool        // the key's usage is known; without it nothing is told of it, and storeUntaken does not Persist
-	PassNs int64       // of a denial: when the hit would pass, or limit.Never
-	Record state.Entry // of a source that counts in shared data
-	Hold   state.Hold  // of a rule that holds: what Take has held
+	//
+	// found is of the last call of Check or Recheck. Outcome stays what it was when recheckDenied reads again: a denial is
+	// not taken back, but only what is found now begins a block.
+	found Outcome
+
+	Known  bool  // the key's usage is known; without it nothing is told of it, and storeUntaken does not Persist
+	PassNs int64 // of a denial: when the hit would pass, or limit.Never
+	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
+	// rest too.
+	Record state.Entry
+	Hold   state.Hold // of a rule that holds: what Take has held
 
 	// The source of a rule of scope cluster. The service's grant comes between two calls of Decide.
 	Quota   Quota
@@ -49,8 +56,8 @@ func (s *Subject) Begin(r *Rule) {
 	s.CountedBefore, s.Known = 0, false
 	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
 	s.Account = nil
-	r.Subjects.Find(&s.Subject)
-	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, Rule: r.Subjects.OfAll}
+	r.Finder.Find(&s.Subject)
+	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
 }
 
 // LackKey denies because the request lacks a key part.
@@ -237,7 +244,7 @@ func (s *Subject) Now() int64 { return s.Record.Now }
 
 // Window returns the rule's limit i as it holds for the key, and its usage.
 func (s *Subject) Window(i int) (*limit.Window, *limit.Usage) {
-	at := s.Rule.Subjects.Order[i]
+	at := s.Rule.Finder.Order[i]
 	return &s.Limits.Windows[at], s.Rule.Source.Usage(s, at)
 }
 
@@ -276,7 +283,7 @@ func (s *Subject) BlockedNs(now int64) int64 {
 func (s *Subject) Tightest() int {
 	best, lowest := 0, uint32(math.MaxUint32)
 	limited := false
-	for i := range s.Rule.Subjects.Order {
+	for i := range s.Rule.Finder.Order {
 		if w, _ := s.Window(i); w.Unlimited {
 			continue
 		}

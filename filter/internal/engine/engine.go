@@ -217,6 +217,6 @@ func (e *Engine) addSource(r *decide.Rule) {
 // of its own.
 func (e *Engine) table(r *decide.Rule, suffix string) *state.Table {
 	return e.tables.Table(state.Definition{
-		Counter: r.Subjects.Counter(suffix, r.Policy.Capacity), Windows: r.Subjects.Windows, Capacity: r.Policy.Capacity,
+		Counter: r.Finder.Counter(suffix, r.Policy.Capacity), Windows: r.Finder.Windows, Capacity: r.Policy.Capacity,
 	})
 }

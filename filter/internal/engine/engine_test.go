@@ -53,7 +53,7 @@ func used(v *decide.Verdict) (counts [][]uint32) {
 }
 
 func counted(s *decide.Subject) (counts []uint32) {
-	for i := range s.Rule.Subjects.Order {
+	for i := range s.Rule.Finder.Order {
 		w, u := s.Window(i)
 		counts = append(counts, w.Count(u, s.Record.Now))
 	}

@@ -166,7 +166,7 @@ func keyOf(t *decide.Subject) modelKey { return modelKey{t.Rule.Policy.Name, str
 // windowOf is one of the key's, with room for as many log entries as the rule's.
 func windowOf(t *decide.Subject, i int) *limit.Window {
 	w := t.Limits.Windows[i]
-	w.Units = t.Rule.Subjects.Windows[i].Units
+	w.Units = t.Rule.Finder.Windows[i].Units
 	return &w
 }
 

@@ -143,7 +143,7 @@ func (s *surveyor) addUp(m *surveyed) (hasRead bool) {
 	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
 		table := tables[m.at]
 		found, done, status := s.survey.Step(table.Table, func(t *state.Table, value []byte) uint64 {
-			return t.Live(table.Entry, table.Rule, s.host.Now(), value)
+			return t.Live(table.Entry, table.OfRule, s.host.Now(), value)
 		})
 		if s.survey.Begun() {
 			return true

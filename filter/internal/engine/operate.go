@@ -130,14 +130,14 @@ func (e *Engine) rulesOf(name string) ([]rules.Rule, error) {
 
 func errNoRule(name string) error { return errors.New("there is no rule " + strconv.Quote(name)) }
 
-// window returns the index in r.Subjects.Windows of the window with that name or index
+// window returns the index in r.Finder.Windows of the window with that name or index
 // in the policy, state.AllWindows for none.
 func window(r *decide.Rule, name string) (int, error) {
 	if name == "" {
 		return state.AllWindows, nil
 	}
 	if i := r.Policy.LimitNamed(name); i >= 0 {
-		return r.Subjects.Order[i], nil
+		return r.Finder.Order[i], nil
 	}
 	return 0, errors.New("rule " + strconv.Quote(r.Policy.Name) + " has no window " + strconv.Quote(name))
 }
@@ -151,7 +151,7 @@ func (e *Engine) clean(rule string) ([]byte, error) {
 	sum := int64(0)
 	for i := range list {
 		for _, table := range list[i].Tables() {
-			freed, status := table.Clean(table.Entry, table.Rule, e.host.Now())
+			freed, status := table.Clean(table.Entry, table.OfRule, e.host.Now())
 			if status != state.OK {
 				return nil, local.ErrStore
 			}
@@ -174,7 +174,7 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 		s := &stats[i]
 		*s = result.Stats{Rule: p.Name, Capacity: uint64(p.Capacity)}
 		for j, table := range list[i].Tables() {
-			t, status := table.Stats(table.Entry, table.Rule, e.host.Now())
+			t, status := table.Stats(table.Entry, table.OfRule, e.host.Now())
 			if status != state.OK {
 				return nil, local.ErrStore
 			}

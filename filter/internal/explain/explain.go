@@ -255,7 +255,7 @@ func (x *explainer) openLimits(s *decide.Subject) (open []string) {
 	p := s.Rule.Policy
 	for i := range p.Limits {
 		from := p.Limits[i].Requested
-		if from != nil && s.Rule.Subjects.IsRequested(&s.Subject) {
+		if from != nil && s.Rule.Finder.IsRequested(&s.Subject) {
 			_, openOfPart := x.readPart(&from.Part)
 			open = append(open, openOfPart...)
 		}

@@ -40,7 +40,7 @@ func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 // may have fewer standings than the rule has windows: a later configuration may have made its table.
 func (src *clusterRule) noteStandings(s *decide.Subject, standings []state.LeaseStanding) {
 	s.Quota.Standings = standings
-	s.Known = len(standings) >= len(src.rule.Subjects.Windows)
+	s.Known = len(standings) >= len(src.rule.Finder.Windows)
 }
 
 // byGrant decides by the grant for which the request has waited.
@@ -140,7 +140,7 @@ const maxRequested = 256
 // definition is what the service is told of the subject's limits.
 func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 	w := src.worker
-	if !src.rule.Subjects.IsRequested(&s.Subject) {
+	if !src.rule.Finder.IsRequested(&s.Subject) {
 		return &w.Definitions[src.first+uint32(s.Override+1)]
 	}
 	w.key = appendRequestedKey(w.key[:0], src.first, s)
@@ -150,7 +150,7 @@ func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 	if len(w.requested) >= maxRequested {
 		clear(w.requested)
 	}
-	d := src.rule.Subjects.Definition(&s.Subject)
+	d := src.rule.Finder.Definition(&s.Subject)
 	d.ID = w.newNumber()
 	w.requested[requestedKey(w.key)] = &d
 	return &d

@@ -112,7 +112,7 @@ func (src *HoldSource) recallBlock(s *decide.Subject) bool {
 }
 
 func (src *HoldSource) keyOf(s *decide.Subject) [16]byte {
-	return src.rule.Subjects.QuotaKey(&s.Subject)
+	return src.rule.Finder.QuotaKey(&s.Subject)
 }
 
 // Take holds the cost.

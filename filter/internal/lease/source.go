@@ -161,7 +161,7 @@ func (src *Source) isSilent(e *state.LeaseEntry) bool {
 // So units that were granted under one limit are not spent under another, and no
 // denial is remembered under another.
 func (src *Source) keyOf(s *decide.Subject) []byte {
-	if !src.rule.Subjects.IsRequested(&s.Subject) {
+	if !src.rule.Finder.IsRequested(&s.Subject) {
 		return s.Key.Bytes
 	}
 	src.key = appendLimits(append(src.key[:0], s.Key.Bytes...), s)
@@ -172,7 +172,7 @@ func (src *Source) keyOf(s *decide.Subject) []byte {
 func (src *Source) partOf(s *decide.Subject, cost uint32) part {
 	e, d := s.Quota.Lease, src.definition(s)
 	p := part{definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
-		Definition: d.ID, Key: src.rule.Subjects.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
+		Definition: d.ID, Key: src.rule.Finder.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
 	if src.keeps {

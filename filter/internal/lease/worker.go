@@ -61,13 +61,13 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // Add gives a rule its source of units. fallback is the table that counts in the place of a
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
-	p, windows := r.Policy, r.Subjects.Windows
+	p, windows := r.Policy, r.Finder.Windows
 	cluster := clusterRule{worker: w, rule: r, first: uint32(len(w.Definitions)), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
 		cluster.local = local.New(r, fallback)
 	}
 	for override := -1; override < len(p.Overrides); override++ {
-		d := r.Subjects.DefinitionOf(override)
+		d := r.Finder.DefinitionOf(override)
 		d.ID = uint32(len(w.Definitions))
 		w.Definitions = append(w.Definitions, d)
 	}
@@ -75,7 +75,7 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 		r.SetSource(&HoldSource{clusterRule: cluster}, fallback)
 		return
 	}
-	table := w.tables.Leases(r.Subjects.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
+	table := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
 	r.SetSource(&Source{
 		clusterRule: cluster, table: table, keeps: p.Lease != quota.LeaseOff,
 		refill: refillOf(windows), idleNs: quota.IdleNs(windows),

@@ -30,7 +30,7 @@ type Source struct {
 
 // New returns the source of a rule, over the table of its counter.
 func New(r *decide.Rule, table *state.Table) *Source {
-	return &Source{Table: table, rule: r.Subjects.OfAll, full: r.Policy.OnFull, holds: r.Policy.Holds()}
+	return &Source{Table: table, rule: r.Finder.OfAll, full: r.Policy.OnFull, holds: r.Policy.Holds()}
 }
 
 func (c *Source) evicts() bool { return c.full == policy.FullInherit }
@@ -229,7 +229,7 @@ func (c *Source) operate(
 // used returns what is used of a window: of the tightest one for state.AllWindows.
 func (c *Source) used(s *decide.Subject, window int) int64 {
 	if window == state.AllWindows {
-		window = s.Rule.Subjects.Order[s.Tightest()]
+		window = s.Rule.Finder.Order[s.Tightest()]
 	}
 	return int64(s.Limits.Windows[window].Count(c.Table.Usage(&s.Record, window), s.Record.Now))
 }
@@ -246,5 +246,5 @@ func expiresAt(s *decide.Subject) int64 {
 
 // Tables returns the source's one table.
 func (c *Source) Tables() []decide.Table {
-	return []decide.Table{{Table: c.Table, Rule: c.rule, Entry: &c.entry}}
+	return []decide.Table{{Table: c.Table, OfRule: c.rule, Entry: &c.entry}}
 }

@@ -31,7 +31,7 @@ func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 	if v.Allowed {
 		return f.appendWindows(dst, v.Subjects, v.Now)
 	}
-	return f.appendWindows(f.appendResponse(dst, v), v.Subjects[v.Denied:v.Denied+1], v.Now)
+	return f.appendWindows(f.appendResponse(dst, v), v.Subjects[v.FirstDenied:v.FirstDenied+1], v.Now)
 }
 
 // appendWindows appends the fields of the style for the windows of rules. Clients learn nothing of

@@ -51,10 +51,10 @@ func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 // takeStanding takes what the quota service has said of limit i. Subject.Window has it too, but makes a usage
 // of it, which may be a unit off.
 func takeStanding(u *result.WindowUsage, s *decide.Subject, i int) {
-	st := &s.Quota.Standings[s.Rule.Subjects.Order[i]]
+	st := &s.Quota.Standings[s.Rule.Finder.Order[i]]
 	u.Used = st.Used
 	u.Remaining = u.Limit - min(u.Limit, st.Used)
-	if w := &s.Limits.Windows[s.Rule.Subjects.Order[i]]; w.Algorithm != limit.Concurrency {
+	if w := &s.Limits.Windows[s.Rule.Finder.Order[i]]; w.Algorithm != limit.Concurrency {
 		u.Remaining -= min(u.Remaining, u.Held)
 		u.Reset = fields.Seconds(st.ResetNs - s.Quota.NowNs)
 	}
