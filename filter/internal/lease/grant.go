@@ -15,8 +15,8 @@ import (
 //	   |   ^                      |
 //	   |   +- release: not taken -+
 //	   |
-//	   | keepRest, once the waiters have theirs: writeLease(noteAndPut), the rest and what the service says
-//	   | release, of the last request:           writeLease(put), what the requests have left
+//	   | keepRest, once the waiters have theirs: the rest, and what the service says
+//	   | release, of the last request:           what the requests have left
 //	   |
 //	   +-----------> the key's lease, if later requests may spend it: see returns.go
 //	   +-----------> quota.Return, if not
@@ -227,14 +227,14 @@ func (c *Client) giveBackUntaken(n *Need) {
 		c.worker.accounts.markDue(acc)
 		return
 	}
-	c.giveBack(n.grant.release(units), n.grant.stream)
+	c.release(n.grant, units)
 }
 
-// giveBack gives units back with the next message, on the stream that got them or not at
+// giveBack gives units of the grant back with the next message, on the stream that got them or not at
 // all.
-func (c *Client) giveBack(r quota.Return, stream uint32) {
-	if r.Grant > 0 && r.Units > 0 && stream == c.stream.number {
-		c.returns = append(c.returns, r)
+func (c *Client) giveBack(g *grant, units uint32) {
+	if g.Number > 0 && units > 0 && g.stream == c.stream.number {
+		c.returns = append(c.returns, quota.Return{Grant: g.Number, Units: units})
 	}
 }
 
@@ -242,29 +242,42 @@ func (c *Client) giveBack(r quota.Return, stream uint32) {
 // has waited. If these may not be kept, they go back to the service: at once if no request has
 // got units of the grant, otherwise with what the requests leave.
 func (c *Client) keepRest(g *grant) {
-	rest := g.Units
 	if g.takers > 0 && !g.Leased {
-		rest = 0
+		g.writeLease(noteOnly, 0) // release gives the rest back
+		return
 	}
-	g.Units -= rest
-	c.giveBack(g.writeLease(rest, noteAndPut), g.stream)
+	rest := g.Units
+	g.Units = 0
+	if !g.writeLease(noteAndPut, rest) {
+		c.giveBack(g, rest)
+	}
 }
 
-// release takes what a decided request leaves. The last request's call puts the units into the
-// key's lease. It returns what goes back to the service instead.
-func (g *grant) release(units uint32) (back quota.Return) {
+// release takes what a decided request leaves of the grant. The last request's call puts the units
+// into the key's lease. If they may not be kept there, they go back to the service.
+func (c *Client) release(g *grant, units uint32) {
 	g.Units += units
 	g.takers--
 	if g.takers > 0 || g.Units == 0 {
-		return back
+		return
 	}
-	return g.writeLease(g.Units, put)
+	if !g.writeLease(putOnly, g.Units) {
+		c.giveBack(g, g.Units)
+	}
 }
 
-// writeLease has change, which is noteAndPut or put, change the key's lease, and writes it; both
-// again if another worker writes first. If the units are not in the lease after all, they go back to
-// the service.
-func (g *grant) writeLease(units uint32, change leaseChange) (back quota.Return) {
+// leaseChange is what writeLease changes in a key's lease.
+type leaseChange uint8
+
+const (
+	noteOnly   leaseChange = iota // it notes what the service said of the key
+	noteAndPut                    // it also puts units there, unless their time is over
+	putOnly                       // it puts units there, to those of the same grant, even if their time is over
+)
+
+// writeLease changes the key's lease, and writes it; both again if another worker writes first. It
+// returns whether the lease has kept the units.
+func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 	src := g.part.source
 	w := src.worker
 	e, wallNs := &w.entry, w.clock.Now()
@@ -274,39 +287,33 @@ func (g *grant) writeLease(units uint32, change leaseChange) (back quota.Return)
 			read = src.rereadAhead(e, wallNs)
 		}
 		if read != state.OK {
-			break
+			return false
 		}
-		stranded, kept := change(g, &e.Lease, units, e.NowNs)
-		written := src.write(e)
-		if written == decide.Raced {
-			continue
+		if change != putOnly {
+			g.note(&e.Lease, e.NowNs)
 		}
-		if written == decide.Taken && kept {
-			src.rule.Metrics.LeaseLost += uint64(stranded)
-			w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.visitAt(e.NowNs, e.NowNs, g.endNs)})
-			return back
+		stranded, put := uint32(0), false
+		if change == putOnly || change == noteAndPut && e.NowNs < g.endNs {
+			stranded, put = g.put(&e.Lease, units, e.NowNs)
 		}
-		break
+		switch src.write(e) {
+		case decide.Raced:
+		case decide.Taken:
+			if put {
+				src.rule.Metrics.LeaseLost += uint64(stranded)
+				w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.visitAt(e.NowNs, e.NowNs, g.endNs)})
+			}
+			return put
+		default:
+			return false
+		}
 	}
-	return quota.Return{Grant: g.Number, Units: units}
+	return false
 }
 
-// leaseChange changes a key's lease by a grant. kept says that the units are in the lease; stranded
-// is how many units of an ended stream made room for them: these cannot go back.
-type leaseChange func(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, kept bool)
-
-// noteAndPut notes a new grant, and puts its units into the lease unless its time is over.
-func noteAndPut(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
-	g.note(l, now)
-	if now >= g.endNs {
-		return 0, false
-	}
-	return put(g, l, units, now)
-}
-
-// put puts units into the lease, if they may be spent later. Units that requests leave join those
-// of the same grant, also if its time is over by now: they go back with them.
-func put(g *grant, l *state.Lease, units uint32, now int64) (stranded uint32, kept bool) {
+// put puts units into the lease, if they may be spent later. stranded is how many units of an ended
+// stream made room for them: these cannot go back.
+func (g *grant) put(l *state.Lease, units uint32, now int64) (stranded uint32, ok bool) {
 	if units == 0 || !g.Leased || g.Failed || g.Denied {
 		return 0, false
 	}
