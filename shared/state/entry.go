@@ -13,7 +13,7 @@ import (
 // Entry is what Table.Read found of one key in its page. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
 //
-// A visit of all pages (operate.go) uses an Entry too, which readPage fills with a page and no key:
+// A visit of all pages (visit.go) uses an Entry too, which readPage fills with a page and no key:
 //
 //	                                    after Read                    after readPage
 //	page, epoch, cas                    of the key's page             of the page

@@ -46,21 +46,6 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	return OK
 }
 
-// findSeed is loadSeed without making a seed: where there is none, no key has a record.
-func (ts *Tables) findSeed() Status {
-	if ts.seeded {
-		return OK
-	}
-	switch value, _, status := ts.store.Get(seedKey); status {
-	case OK:
-		return ts.takeSeed(value)
-	case NotFound:
-		return OK
-	default:
-		return Failed
-	}
-}
-
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {

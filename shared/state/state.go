@@ -25,7 +25,7 @@
 //	hold.go        a request holds units until it ends; lapse.go charges them if it gives no sign of life,
 //	               and holdpage.go has what a page has of them
 //	leases.go      a table keeps leases of the quota service instead of counts; lease.go has one lease
-//	operate.go     operators set, add to and reset counters
+//	operate.go     operators set, add to and reset counters; visit.go visits all pages, and cleans them
 //	survey.go      how many keys and bytes a table has
 //	look.go        a client asks what it has left: Read without a trace
 //
@@ -34,6 +34,7 @@
 //	key.go         identities: of counters, owners and keys
 //	tables.go      the tables of one configuration, and what it does if another takes one away
 //	directory.go   the list of all tables in shared data
+//	seed.go        the seed of all hashes, which all workers share
 //	heartbeats.go  how a configuration that has ended leaves its tables
 //	values.go      what workers tell each other outside of tables
 //	format.go      the version of the layout, and what to do to raise it
@@ -70,7 +71,7 @@ const (
 //	key                                           value                         drawn in
 //	"sluice/tables" keySuffix                     directory of all tables       directory.go
 //	"sluice/owners" keySuffix                     heartbeats of all owners      heartbeats.go
-//	"sluice/seed"                                 seed of all hashes            tables.go
+//	"sluice/seed"                                 seed of all hashes            seed.go
 //	"sl/held"                                     holds' clock                  clock.go
 //	"sl/n" 8 hex of owner                         how many proxies are alive    values.go
 //	"sl/g" u32 owner, u32 rule                    what streams hold of a rule   values.go
