@@ -95,17 +95,23 @@ func (acc *account) noteBlock(g *grant) {
 
 func (accs *accounts) areMany() bool { return len(accs.byName) >= maxAccounts }
 
+// nameOf is the accountName of a key, in memory that the next call uses.
+func (accs *accounts) nameOf(d *quota.Definition, key [16]byte) []byte {
+	accs.name = append(append(accs.name[:0], d.Counter[:]...), key[:]...)
+	return accs.name
+}
+
 // find returns the account of a key, nil if there is none.
 func (accs *accounts) find(d *quota.Definition, key [16]byte) *account {
-	accs.name = append(append(accs.name[:0], d.Counter[:]...), key[:]...)
-	return accs.byName[accountName(accs.name)]
+	return accs.byName[accountName(accs.nameOf(d, key))]
 }
 
 // open returns the account of a key from which a request wants units, a new one if there is none.
 func (accs *accounts) open(d *quota.Definition, key [16]byte, now int64) *account {
-	acc := accs.find(d, key)
+	name := accs.nameOf(d, key)
+	acc := accs.byName[accountName(name)]
 	if acc == nil {
-		acc = &account{name: accountName(accs.name), worker: accs.worker, key: key}
+		acc = &account{name: accountName(name), worker: accs.worker, key: key}
 		accs.byName[acc.name] = acc
 	}
 	acc.definition, acc.usedNs = d, now
@@ -158,10 +164,11 @@ func (accs *accounts) renew(now, timeoutNs int64) {
 }
 
 // queueReports queues an ask for no units for each account that must be reported, unless a queued
-// ask reports it already. Reports fill what requests leave of a message, and at least half of it.
-// Flush sends the next message after the results of the last one. So a worker with maxAccounts due
-// needs 129 messages. If a round trip takes 15 ms or less, a store that is starting has all the
-// reports before it begins to grant.
+// ask reports it already. It passes over an account whose report is under way, or whose key is
+// silent: endReport, reportAgain or renew lists it again. Reports fill what requests leave of a
+// message, and at least half of it. Flush sends the next message after the results of the last one.
+// So a worker with maxAccounts due needs 129 messages. If a round trip takes 15 ms or less, a store
+// that is starting has all the reports before it begins to grant.
 func (c *Client) queueReports(now int64) {
 	accs := &c.worker.accounts
 	if len(accs.due) == 0 {
@@ -290,7 +297,8 @@ func (accs *accounts) endReport(g *grant, a *ask, i int) (gives bool) {
 // has it reported.
 func (c *Client) Inherit(from *Client) {
 	accs, old := &c.worker.accounts, &from.worker.accounts
-	accs.number = max(accs.number, old.number)
+	accs.number = max(accs.number, old.number) // the store takes no lower numbers: ErrStale
+
 	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
 	for _, acc := range old.byName {
 		if acc.Idle() {
