@@ -49,14 +49,19 @@ type account struct {
 	worker     uint64 // that reports it: an earlier configuration's, if that has ended
 	key        [16]byte
 	definition *quota.Definition
-	asked      *ask  // in which its newest report is under way, nil if that is answered or given up
-	listed     bool  // among accounts.due
-	reportedNs int64 // when it was reported last
-	usedNs     int64 // when a request last wanted units
-	silentNs   int64 // until when the service cannot reach the key
-	startNs    int64 // until when the store is starting: it takes reports, and grants nothing
-	blockNs    int64 // until when block decides: no longer than the key is blocked, and maxRememberNs
-	block      *decide.Grant
+	asked      *ask         // in which its newest report is under way, nil if that is answered or given up
+	listed     bool         // among accounts.due
+	reportedNs int64        // when it was reported last
+	usedNs     int64        // when a request last wanted units
+	silentNs   int64        // until when the service cannot reach the key
+	startNs    int64        // until when the store is starting: it takes reports, and grants nothing
+	block      *blockDenial // of a blocked key, nil for all others: a worker has many accounts
+}
+
+// blockDenial is a denial that the worker remembers of a blocked key.
+type blockDenial struct {
+	decide.Grant
+	untilNs int64 // no longer than the key is blocked, and maxRememberNs
 }
 
 const (
@@ -87,9 +92,11 @@ func (acc *account) noteBlock(g *grant) {
 	if !g.remembersBlock() {
 		return
 	}
-	acc.blockNs = min(g.blockNs, g.cameNs+maxRememberNs)
-	acc.block = &decide.Grant{
-		Received: true, Denied: true, Blocked: true, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
+	acc.block = &blockDenial{
+		Grant: decide.Grant{
+			Received: true, Denied: true, Blocked: true, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
+		},
+		untilNs: min(g.blockNs, g.cameNs+maxRememberNs),
 	}
 }
 

@@ -100,11 +100,11 @@ func (src *HoldSource) recallBlock(s *decide.Subject) bool {
 		return false
 	}
 	acc, now := src.account(s), s.Quota.NowNs
-	if acc == nil || now >= acc.blockNs {
+	if acc == nil || acc.block == nil || now >= acc.block.untilNs {
 		return false
 	}
 	g := &s.Quota.Grant
-	*g = *acc.block
+	*g = acc.block.Grant
 	if g.WaitNs != limit.Never {
 		g.WaitNs -= now - g.NowNs
 	}
