@@ -18,7 +18,7 @@ import (
 // Each list of lapses lies in memory of the entry, and is valid until the next one is taken into the same.
 // A function whose list its caller charges takes it into the memory that the caller names:
 //
-//	memory        of whom                      named by           charged by
+//	memory        it has the lapses of         who names it       who charges them
 //	floorLapses   the floor                    chargeFloorLapses  itself, and evictSharer for each record
 //	recordLapses  the key's record             readKey            readRecord
 //	              a record that is evicted     evictSharer        itself: addToFloor

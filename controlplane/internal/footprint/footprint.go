@@ -172,7 +172,8 @@ func usedPart(r *policy.Rule, whole state.Geometry, bytes uint64) table {
 	return table{slots: onePage.TotalSlots(), bytes: bytes / uint64(whole.Pages)}
 }
 
-// denialBytes is the most that a worker's memory grows by for the keys denied most.
+// denialBytes is the most that the keys denied most take in a worker. A worker's memory may grow by more:
+// see Footprint.DenialBytes.
 func denialBytes(p *policy.Policy) uint64 {
 	if p.ReportKeys == policy.ReportOff {
 		return 0

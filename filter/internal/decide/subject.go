@@ -13,8 +13,8 @@ import (
 // who writes them. Its methods are first its part in the phases of Verdict.Decide, then what the
 // response and reports tell of it.
 type Subject struct {
-	// The caller reads these from the request before Begin: of policy.Subject, Key and Requested. Begin finds the others
-	// that it has: Override, Windows, Shadow, Unlimited and TooLong.
+	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested.
+	// Begin finds the rest: Override, Windows, Shadow, Unlimited and TooLong, which the caller may set, too.
 	policy.Subject
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once

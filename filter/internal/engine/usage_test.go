@@ -240,7 +240,7 @@ func TestWhichRulesAClientIsShown(t *testing.T) {
 	}
 }
 
-// TestExemptFromAll: who is exempt from all rules is shown none.
+// A client that is exempt from all rules is shown none.
 func TestExemptFromAll(t *testing.T) {
 	p := hosttest.New()
 	e := engineOf(usagePolicy(t, `{"name":"r","limits":["9/1h"]}],`+
