@@ -77,26 +77,32 @@ func (d *Descriptor) keys() string {
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) Rules(leaves []Leaf, findings *draft.Findings) (list []draft.Rule) {
+func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*draft.Rule) {
+	markReached(leaves)
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
 		findings.Fail(leaves[0].At, text)
 		return nil
 	}
 	leaves = dropUnreachable(findings, leaves)
-	joinOverrides(leaves)
-	for i := range leaves {
-		if !leaves[i].hasOwnRule() {
+	wider := joinOverrides(leaves)
+	var made []*leafMaker
+	for i, l := range leaves {
+		if l.Quota == nil || wider[l] != nil {
 			continue
 		}
-		m := newLeafMaker(findings, d, &leaves[i])
+		m := newLeafMaker(findings, d, l)
 		m.addValues()
-		m.AddReasons(d.Selection)
-		m.overrideEarlierLeaves(leaves[:i])
+		m.rule.AddRemarks(d.Remarks)
+		m.overrideEarlierLeaves(leaves[:i], wider)
 		m.selectUnmatched()
-		list = append(list, m.Finish())
+		m.rule.Finish()
+		made = append(made, m)
 	}
-	slices.SortStableFunc(list, func(a, b draft.Rule) int { return cmp.Compare(a.Order, b.Order) })
+	slices.SortStableFunc(made, func(a, b *leafMaker) int { return cmp.Compare(a.leaf.order, b.leaf.order) })
+	for _, m := range made {
+		list = append(list, m.rule)
+	}
 	if len(list) == 0 {
 		for _, why := range d.WhyOff {
 			findings.Note(d.At, why+" There is no limit for it.")
@@ -105,20 +111,56 @@ func (d *Descriptor) Rules(leaves []Leaf, findings *draft.Findings) (list []draf
 	return list
 }
 
-// joinOverrides finds the leaves that become overrides of another leaf's rule. The last leaf that can have an
-// override gets it, as it is the widest. In the example above, alice becomes one of the rule for any user.
-func joinOverrides(leaves []Leaf) {
-	for i := len(leaves) - 1; i >= 0; i-- {
-		wide := &leaves[i]
-		if !wide.hasOwnRule() || wide.isOneText() {
+// markReached marks the levels of leaves for NoteUnreached.
+func markReached(leaves []*Leaf) {
+	for _, l := range leaves {
+		if l.level != nil {
+			l.level.isReached = true
+		}
+	}
+}
+
+// countLimited counts the leaves with a limit.
+func countLimited(leaves []*Leaf) (n int) {
+	for _, l := range leaves {
+		if l.Quota != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
+// request ends in the first leaf whose values it has.
+func dropUnreachable(findings *draft.Findings, leaves []*Leaf) (list []*Leaf) {
+	for _, l := range leaves {
+		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
+		switch {
+		case !isImpossible && !slices.ContainsFunc(list, l.within):
+			list = append(list, l)
+		case l.Quota != nil:
+			NoteNoRequest(findings, l.At, l.Name)
+		}
+	}
+	return list
+}
+
+// joinOverrides finds the leaves that become overrides of another leaf's rule, each with that wider leaf. The last
+// leaf that can have an override gets it, as it is the widest. In the example of Rules, alice becomes one of the rule
+// for any user.
+func joinOverrides(leaves []*Leaf) (wider map[*Leaf]*Leaf) {
+	wider = map[*Leaf]*Leaf{}
+	for i, wide := range slices.Backward(leaves) {
+		if wide.Quota == nil || wider[wide] != nil || wide.isOneText() {
 			continue
 		}
-		for j := range leaves[:i] {
-			if l := &leaves[j]; l.hasOwnRule() && l.canOverride(wide) {
-				l.overrides = wide
+		for _, l := range leaves[:i] {
+			if l.Quota != nil && wider[l] == nil && l.canOverride(wide) {
+				wider[l] = wide
 			}
 		}
 	}
+	return wider
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
@@ -129,11 +171,11 @@ func joinOverrides(leaves []Leaf) {
 //	key: [{header: x-user}]        {headers: {x-user: "*"}}
 //	neither                        it has no request left
 //	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(rules []draft.Rule) (hasAny bool) {
+func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true
-	for i := range rules {
-		m, ok := rules[i].LimitedRequests(d.Exempt)
+	for _, r := range rules {
+		m, ok := r.LimitedRequests(d.Exempt)
 		m = m.Without(d.Match) // conditions that all of its requests meet
 		switch {
 		case !ok:

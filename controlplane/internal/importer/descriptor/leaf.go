@@ -15,24 +15,15 @@ import (
 //	path = the request's path   path = /login        /login for the path
 //	kind = api, a fixed text    kind = api           none: it is the same for all requests
 //	user = the header x-user    user = anything      anything for the header x-user
+//
+// The leaves of one descriptor have values for the same parts, in the same order.
 type Leaf struct {
 	level  *Level // nil for the requests of no level
+	order  int    // of its level
 	Name   string
 	values []leafValue // one for each entry of the descriptor that is a part of the request
 	Quota  *draft.Quota
 	At     source.Place
-	order  int // of its level
-
-	overrides *Leaf // set by joinOverrides: the later leaf whose rule has this one as an override; nil if none has
-}
-
-// NewLeaf is the leaf of a limit for all requests of a descriptor: each part of them may have any value.
-func NewLeaf(name string, q *draft.Quota, at source.Place, entries []Entry) Leaf {
-	l := LeafOfRest(entries)
-	l.Name = name
-	l.Quota = q
-	l.At = at
-	return l
 }
 
 // leafValue is a part of the request and the pattern that it fits.
@@ -42,22 +33,50 @@ type leafValue struct {
 	shared  bool // all that fits counts together
 }
 
-// hasOwnRule reports whether the leaf's limit is a rule, and not an override of another leaf's.
-func (l *Leaf) hasOwnRule() bool { return l.Quota != nil && l.overrides == nil }
-
-// isImpossible reports whether no request has such a value.
-func (v leafValue) isImpossible() bool { return v.part.IsNever(v.pattern) }
-
-// sharing begins a sentence about values that have one counter.
-func (v leafValue) sharing() string {
-	return "The values of " + v.part.String() + " that fit " + v.pattern.Text + " share one counter there"
+// NewLeaf is the leaf of a limit for all requests of a descriptor: each part of them may have any value.
+func NewLeaf(name string, q *draft.Quota, at source.Place, entries []Entry) *Leaf {
+	l := leafOfRest(entries, nil)
+	l.Name = name
+	l.Quota = q
+	l.At = at
+	return l
 }
 
-// asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
-func (v leafValue) asOverride() (text string, ok bool) { return v.part.AsOverride(v.pattern) }
+// leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the
+// pairs begin, and any values behind them. It has no limit.
+func leafOfRest(entries []Entry, begin []Pair) *Leaf {
+	l := &Level{Pairs: slices.Clone(begin)}
+	for _, e := range entries[len(begin):] {
+		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
+	}
+	end, _ := l.leaf(entries)
+	end.level = nil
+	return end
+}
+
+// leaf is the leaf of the level for a descriptor with these entries. It fits if the entries have
+// the keys of the level's pairs, and may have their values.
+func (l *Level) leaf(entries []Entry) (end *Leaf, fits bool) {
+	if len(l.Pairs) != len(entries) {
+		return nil, false
+	}
+	end = &Leaf{level: l, order: l.Order, Name: l.Name(), Quota: l.Quota, At: l.At}
+	for i, e := range entries {
+		switch has := l.Pairs[i]; {
+		case has.Key != e.Key, e.Part == nil && !has.Matches(e.Value):
+			return nil, false
+		case e.Part != nil:
+			end.values = append(end.values, leafValue{part: e.Part, pattern: has.Pattern, shared: has.Shared})
+		}
+	}
+	return end, true
+}
 
 // within reports whether every request of the leaf has the values of another one too. Like that of
 // patterns it may say false where it is so.
+//
+// Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
+// 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
 func (l *Leaf) within(other *Leaf) bool {
 	for i := range l.values {
 		if !l.values[i].pattern.TextWithin(other.values[i].pattern) {
@@ -67,13 +86,8 @@ func (l *Leaf) within(other *Leaf) bool {
 	return true
 }
 
-// isOneText reports whether each value is one text: then no other leaf is within this one.
-func (l *Leaf) isOneText() bool {
-	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.Kind != request.Exactly })
-}
-
-// apart reports whether no request has the values of both leaves. Like that of patterns it may say false
-// where it is so.
+// apart reports whether no request has the values of both leaves, compared as within does. Like that of patterns it
+// may say false where it is so.
 func (l *Leaf) apart(other *Leaf) bool {
 	for i := range l.values {
 		if l.values[i].pattern.TextApart(other.values[i].pattern) {
@@ -81,6 +95,11 @@ func (l *Leaf) apart(other *Leaf) bool {
 		}
 	}
 	return false
+}
+
+// isOneText reports whether each value is one text: then no other leaf is within this one.
+func (l *Leaf) isOneText() bool {
+	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.Kind != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
@@ -104,37 +123,13 @@ func (l *Leaf) unsayable() string {
 	return ""
 }
 
-// countLimited counts the leaves with a limit.
-func countLimited(leaves []Leaf) (n int) {
-	for i := range leaves {
-		if leaves[i].Quota != nil {
-			n++
-		}
-	}
-	return n
-}
+// asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
+func (v leafValue) asOverride() (text string, ok bool) { return v.part.AsOverride(v.pattern) }
 
-// dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
-// request ends in the first leaf whose values it has.
-func dropUnreachable(findings *draft.Findings, leaves []Leaf) (list []Leaf) {
-	for i := range leaves {
-		l := &leaves[i]
-		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
-		switch {
-		case !isImpossible && !l.isWithinAny(list):
-			list = append(list, *l)
-		case l.Quota != nil:
-			NoteNoRequest(findings, l.At, l.Name)
-		}
-	}
-	return list
-}
+// isImpossible reports whether no request has such a value.
+func (v leafValue) isImpossible() bool { return v.part.IsNever(v.pattern) }
 
-func (l *Leaf) isWithinAny(list []Leaf) bool {
-	for i := range list {
-		if l.within(&list[i]) {
-			return true
-		}
-	}
-	return false
+// sharing begins a sentence about values that have one counter.
+func (v leafValue) sharing() string {
+	return "The values of " + v.part.String() + " that fit " + v.pattern.Text + " share one counter there"
 }

@@ -11,13 +11,15 @@ import (
 // Level is what a configuration calls a descriptor: pairs of a key and its values, and the limit
 // of the requests that have them.
 type Level struct {
-	Pairs []Pair // first the pairs of the levels around it
-	Quota *draft.Quota
+	Pairs []Pair       // first the pairs of the levels around it
+	Quota *draft.Quota // nil = no limit
 	At    source.Place
 	Order int // in its file
 
 	LimitName string   // of its limit
 	Replaces  []string // names of the limits that its limit replaces
+
+	isReached bool // set by Descriptor.Rules: some descriptor comes to it
 }
 
 // Pair is a key with the values that it may have.
@@ -44,9 +46,6 @@ func (l *Level) Name() string {
 	return strings.Join(names, ".")
 }
 
-// HasLimit reports whether there is a limit, and not that there is none.
-func (l *Level) HasLimit() bool { return l.Quota != nil && !l.Quota.Unlimited }
-
 // Grouped groups levels by their pair at a depth, in their order. Levels that have no pair there, or for which
 // by is not ok, are in no group. By the values at depth 0, [path = /a], [path = /b, user] and [path = /a, user]
 // make two groups: the first and the third, and the second.
@@ -69,19 +68,10 @@ func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) 
 	return groups
 }
 
-// AddLevels adds the levels that the leaves are of.
-func AddLevels(reached map[*Level]bool, leaves []Leaf) {
-	for i := range leaves {
-		if l := leaves[i].level; l != nil {
-			reached[l] = true
-		}
-	}
-}
-
-// NoteUnreached notes the limits that no descriptor leads to.
-func NoteUnreached(findings *draft.Findings, levels []*Level, reached map[*Level]bool) {
+// NoteUnreached notes the limits to which none of the descriptors came whose Rules were made.
+func NoteUnreached(findings *draft.Findings, levels []*Level) {
 	for _, l := range levels {
-		if l.HasLimit() && !reached[l] {
+		if l.Quota != nil && !l.isReached {
 			NoteNoRequest(findings, l.At, l.Name())
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// leafMaker makes the rule of one leaf: newLeafMaker begins it, Finish ends it. An example is the second level
+// leafMaker makes the rule of one leaf, as Descriptor.Rules calls it. An example is the second level
 // of this configuration, for a descriptor with the entry user, whose part is the header x-user:
 //
 //	descriptors:
@@ -24,7 +24,7 @@ import (
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    overrideEarlierLeaves: alice is the leaf before it
 type leafMaker struct {
-	*draft.Maker
+	rule *draft.Rule
 	leaf *Leaf
 
 	inKey     []int // indexes of the leaf's values whose parts are in the rule's key, in its order
@@ -33,15 +33,14 @@ type leafMaker struct {
 
 // newLeafMaker begins the rule of a leaf: its name, and the requests of the descriptor.
 func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
-	m := &leafMaker{Maker: draft.NewMaker(findings, l.Name, l.Quota, l.At), leaf: l}
-	m.Rule.Order = l.order
-	m.Rule.Identity = fmt.Sprint(l.At, " ", l.order) // two documents of one file have the same places
-	m.Rule.Match = d.Match
-	m.Rule.Exempt = slices.Clone(d.Exempt)
-	m.Rule.Cost = d.Cost
+	m := &leafMaker{rule: draft.NewRule(findings, l.Name, l.Quota, l.At), leaf: l}
+	m.rule.Identity = fmt.Sprint(l.At, " ", l.order) // two documents of one file have the same places
+	m.rule.Match = d.Match
+	m.rule.Exempt = slices.Clone(d.Exempt)
+	m.rule.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	m.Rule.CountDenied = d.Cost > 0 && l.Quota.Algorithm == ""
+	m.rule.CountDenied = d.Cost > 0 && l.Quota.Algorithm == ""
 	return m
 }
 
@@ -53,11 +52,11 @@ func (m *leafMaker) addValues() {
 }
 
 // overrideEarlierLeaves takes the requests of the earlier leaves out of the rule. Leaves that are apart
-// from the rule's own have none of its requests.
-func (m *leafMaker) overrideEarlierLeaves(earlier []Leaf) {
-	for i := range earlier {
-		if !earlier[i].apart(m.leaf) {
-			m.overrideEarlierLeaf(&earlier[i])
+// from the rule's own have none of its requests. A leaf that is an override of this rule has it as its wider one.
+func (m *leafMaker) overrideEarlierLeaves(earlier []*Leaf, wider map[*Leaf]*Leaf) {
+	for _, before := range earlier {
+		if !before.apart(m.leaf) {
+			m.overrideEarlierLeaf(before, wider[before] == m.leaf)
 		}
 	}
 }
@@ -66,14 +65,14 @@ func (m *leafMaker) overrideEarlierLeaves(earlier []Leaf) {
 // count together, need only the match. Values that count apart need the key.
 func (m *leafMaker) addValue(i int, v leafValue) {
 	var matched bool
-	m.Rule.Match, matched = m.Rule.Match.Narrow(*v.part, v.pattern)
+	m.rule.Match, matched = m.rule.Match.Narrow(*v.part, v.pattern)
 	switch {
 	case matched && (v.shared || v.pattern.Kind == request.Exactly):
 	case v.shared:
-		m.TurnOff(v.sharing() + ", and no match can select them.")
+		m.rule.TurnOff(v.sharing() + ", and no match can select them.")
 	default:
 		m.inKey = append(m.inKey, i)
-		m.Rule.Key = append(m.Rule.Key, *v.part)
+		m.rule.Key = append(m.rule.Key, *v.part)
 		if !matched {
 			m.unmatched = append(m.unmatched, i)
 		}
@@ -81,29 +80,29 @@ func (m *leafMaker) addValue(i int, v leafValue) {
 }
 
 // overrideEarlierLeaf adds an override for the requests of an earlier leaf: they are unlimited in this
-// rule, or have the leaf's limit if that is an override of the rule. If alice is an earlier leaf with another
+// rule, or have the leaf's limit if that is joined as an override of the rule. If alice is an earlier leaf with another
 // window, the rule for any user gets the override {key: [alice], unlimited: true}. If all users share one counter, the
 // user is not in the key, and the rule is off.
-func (m *leafMaker) overrideEarlierLeaf(before *Leaf) {
+func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isJoined bool) {
 	for i, v := range m.leaf.values {
 		// This part is not in the key, so no override can tell these requests apart. Its values share one counter: a
 		// value that is one text is not in the key either, but that is within the earlier leaf's pattern, or the two
 		// leaves are apart and do not come here.
 		if !slices.Contains(m.inKey, i) && !v.pattern.TextWithin(before.values[i].pattern) {
-			m.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt those " +
+			m.rule.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt those " +
 				"requests by hand.")
 			return
 		}
 	}
 	if why := before.unsayable(); why != "" {
-		m.TurnOff("It should leave out the requests of " + before.Name + ". " + why)
+		m.rule.TurnOff("It should leave out the requests of " + before.Name + ". " + why)
 		return
 	}
 	o := draft.Override{Patterns: m.patterns(before, m.inKey)}
-	if before.overrides == m.leaf {
+	if isJoined {
 		o.Quota = before.Quota
 	}
-	m.Rule.Overrides = append(m.Rule.Overrides, o)
+	m.rule.Overrides = append(m.rule.Overrides, o)
 }
 
 // patterns are the patterns of an override of the rule, one for each part of its key: the leaf's
@@ -129,10 +128,10 @@ func (m *leafMaker) patterns(l *Leaf, in []int) (list []string) {
 //	- {key: ["*"], unlimited: true}
 func (m *leafMaker) selectUnmatched() {
 	if why := m.leaf.unsayable(); why != "" {
-		m.TurnOff(why)
+		m.rule.TurnOff(why)
 	} else if len(m.unmatched) > 0 {
 		own := draft.Override{Patterns: m.patterns(m.leaf, m.unmatched), Quota: m.leaf.Quota}
 		others := draft.Override{Patterns: m.patterns(m.leaf, nil)}
-		m.Rule.Overrides = append(m.Rule.Overrides, own, others)
+		m.rule.Overrides = append(m.rule.Overrides, own, others)
 	}
 }

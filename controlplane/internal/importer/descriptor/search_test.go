@@ -29,7 +29,7 @@ func newLevel(limit uint64, pairs ...string) *Level {
 }
 
 // shown are the leaves as "/login alice 1", with * for any value, and - for those without a limit.
-func shown(leaves []Leaf) (list []string) {
+func shown(leaves []*Leaf) (list []string) {
 	for _, l := range leaves {
 		var texts []string
 		for _, v := range l.values {

@@ -1,13 +1,13 @@
 // Package draft has the policy of an import while it is made: its rules, and what there is to say of the
 // files that they are made of.
 //
-//	New           a draft without rules                                  draft.go
-//	NewMaker      begins a rule                                          maker.go, rule.go
-//	Maker.Finish  ends it
-//	Note, Fail    what the user should know, and what makes the import   findings.go
-//	              fail
-//	Draft.Finish  names the rules, writes the policy (write.go) and      finish.go
-//	              validates it
+//	New            a draft without rules                                 draft.go
+//	NewRule        begins the rule of a limit (quota.go)                 rule.go
+//	Rule.Finish    ends it; the reader adds it to Draft.Rules
+//	Note, Fail     what the user should know, and what makes the import  findings.go
+//	               fail
+//	Draft.Finish   names the rules, writes the policy (write.go) and     finish.go
+//	               validates it
 //
 // Its invariant: what Draft.Finish returns without an error is a valid policy.
 package draft
@@ -28,9 +28,9 @@ type Draft struct {
 	file    string // the first file that it is made of
 	Cluster bool   // its rules count over all Envoys
 
-	Domain  string // of envoyproxy/ratelimit, set by its reader
-	Headers string // which headers answers have, set by the readers of Envoy's filters
-	Rules   []Rule // added by the readers in their order; Finish gives them their names and counters
+	Domain  string  // of envoyproxy/ratelimit, set by its reader
+	Headers string  // which headers answers have, set by the readers of Envoy's filters
+	Rules   []*Rule // added by the readers in their order; Finish gives them their names and counters
 }
 
 // New begins a draft. File is the first of those that it is made of.
@@ -44,8 +44,7 @@ func (d *Draft) nameRules() {
 	taken := map[string]bool{}
 	highest := map[string]int{}    // the number behind a name that more than one rule had
 	owners := map[string][]*Rule{} // of each name, the rules with counters of their own
-	for i := range d.Rules {
-		r := &d.Rules[i]
+	for _, r := range d.Rules {
 		if r.Name == "" {
 			r.Name = "rule"
 		}
@@ -67,7 +66,7 @@ func (r *Rule) shareCounter(owners []*Rule) bool {
 	if i < 0 {
 		return false
 	}
-	r.Counter = owners[i].Name
+	r.counter = owners[i].Name
 	return true
 }
 
@@ -75,13 +74,12 @@ func (r *Rule) shareCounter(owners []*Rule) bool {
 // one Envoy has the whole connection.
 func (d *Draft) countOverAll() {
 	sharing := map[string][]*Rule{} // by their counter
-	for i := range d.Rules {
-		r := &d.Rules[i]
+	for _, r := range d.Rules {
 		if slices.ContainsFunc(r.Key, request.ConnectionID.Is) {
 			continue
 		}
-		r.Scope = string(policy.ScopeCluster)
-		counter := cmp.Or(r.Counter, r.Name)
+		r.scope = string(policy.ScopeCluster)
+		counter := cmp.Or(r.counter, r.Name)
 		sharing[counter] = append(sharing[counter], r)
 	}
 	for _, rules := range sharing {
@@ -89,7 +87,7 @@ func (d *Draft) countOverAll() {
 			continue
 		}
 		for _, r := range rules {
-			r.Lease = "off"
+			r.lease = "off"
 		}
 	}
 }

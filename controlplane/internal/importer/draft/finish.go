@@ -104,5 +104,5 @@ func (d *Draft) ruleAt(path string) (r *Rule, below string) {
 	if !ok || err != nil || number >= len(d.Rules) {
 		return nil, ""
 	}
-	return &d.Rules[number], below
+	return d.Rules[number], below
 }

@@ -8,135 +8,97 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Rule is a rule in the making: its fields, and what the import still needs to know of it.
-type Rule struct {
-	fields
-	Quota    *Quota
-	Off      bool
-	Comments []string
-	Order    int    // of its limit in the configuration
-	Identity string // of its limit in the configuration, which its name is not: only rules of one limit share a counter
-}
-
-// fields are the fields of a rule as the policy has them, in its order; empty ones are left out. Readers set them
-// while they make the rule, except these:
+// Rule is a rule in the making. NewRule begins it. Then its reader sets the fields that it needs, adds the remarks of
+// the selection and the limit, and calls Finish.
 //
-//	Counter, Scope, Lease                    Draft.Finish, when it knows all rules
-//	Algorithm, Limits, Mode, EnforcePercent  asYAML, by Quota and Off
-type fields struct {
-	Name           string          `yaml:"name"`
-	Counter        string          `yaml:"counter,omitempty"`
-	Scope          string          `yaml:"scope,omitempty"`
-	Lease          string          `yaml:"lease,omitempty"`
-	Match          request.Match   `yaml:"match,omitempty"`
-	Exempt         []request.Match `yaml:"exempt,omitempty"`
-	Key            []request.Part  `yaml:"key,omitempty,flow"`
-	Algorithm      string          `yaml:"algorithm,omitempty"`
-	Limits         []any           `yaml:"limits,flow"`
-	Overrides      []Override      `yaml:"overrides,omitempty"`
-	Cost           uint64          `yaml:"cost,omitempty"`
-	Capacity       uint64          `yaml:"capacity,omitempty"`
-	MissingKey     string          `yaml:"missing_key,omitempty"`
-	CountDenied    bool            `yaml:"count_denied,omitempty"`
-	Mode           string          `yaml:"mode,omitempty"`
-	EnforcePercent uint64          `yaml:"enforce_percent,omitempty"`
-	Response       *Response       `yaml:"response,omitempty,flow"`
+// These methods give it comments, and turn it off:
+//
+//	            the policy gets            the user gets the note   callers
+//	Comment     # TEXT                     NAME: TEXT               readers, before Finish; AddRemarks
+//	TurnOff     mode: off, and # Off: WHY  NAME is off: WHY         readers, before Finish; AddRemarks
+//	CommentAt   # TEXT                     NAME: TEXT, at a place   a filter that enforces a share of its rules
+//	CommentOnly # TEXT                     none                     a filter: one note is for all its rules
+//	SwitchOff   mode: off                  none                     a filter: one note is for all its rules
+type Rule struct {
+	Name        string // Draft.Finish makes it unique
+	Match       request.Match
+	Exempt      []request.Match
+	Key         []request.Part
+	Quota       Quota // the limit; a copy of its own
+	Overrides   []Override
+	Cost        uint64 // 0 = 1
+	Capacity    uint64 // 0 = the default of policies
+	MissingKey  string
+	CountDenied bool
+	Response    *Response
+	Identity    string // of its limit in the configuration, which the name is not: only rules of one limit share a counter
+
+	counter, scope, lease string // set by Draft.Finish, when it knows all rules
+
+	findings *Findings
+	at       source.Place // for notes about the rule
+	off      bool
+	comments []string
 }
 
-// Override gives keys other numbers; without a quota they are unlimited.
-type Override struct {
-	Patterns []string
-	Quota    *Quota
+// NewRule begins the rule of a limit.
+func NewRule(findings *Findings, name string, q *Quota, at source.Place) *Rule {
+	return &Rule{Name: Clip(name, 100), Quota: *q, findings: findings, at: at}
 }
 
-// Quota is one limit and how it is enforced.
-type Quota struct {
-	Numbers
-	Unlimited bool // of a level that has no limit by its own word; no rule has it
-	Shadow    bool
-	Percent   uint64   // 0 = all
-	Comments  []string // of its rule
-	WhyOff    []string // why its rule is off
-	At        source.Place
+// Comment adds a comment, and a note.
+func (r *Rule) Comment(text string) { r.CommentAt(r.at, text) }
+
+// CommentAt adds a comment, and a note about a place.
+func (r *Rule) CommentAt(at source.Place, text string) {
+	r.CommentOnly(text)
+	r.findings.NoteOfRule(at, r.Name+": "+text)
 }
 
-// Numbers are what a quota allows.
-type Numbers struct {
-	Algorithm string // token_bucket, concurrency, or empty
-	Requests  uint64
-	Per       string
-	Burst     uint64
+// CommentOnly adds a comment. The caller notes it for several rules at once.
+func (r *Rule) CommentOnly(text string) { r.comments = append(r.comments, text) }
+
+// TurnOff turns the rule off, and says why.
+func (r *Rule) TurnOff(why string) {
+	r.SwitchOff()
+	r.CommentOnly("Off: " + why)
+	r.findings.NoteOfRule(r.at, r.Name+" is off: "+why)
 }
 
-// Windowed counts requests in windows of time: 5 per minute.
-func Windowed(requests uint64, per string) Numbers { return Numbers{Requests: requests, Per: per} }
+// SwitchOff turns the rule off. The caller notes why for several rules at once.
+func (r *Rule) SwitchOff() { r.off = true }
 
-// TokenBucket has at most burst tokens, and gets new ones at a rate: 5 per 1m.
-func TokenBucket(requests uint64, per string, burst uint64) Numbers {
-	return Numbers{Algorithm: "token_bucket", Requests: requests, Per: per, Burst: burst}
-}
-
-// Concurrency is how many requests may run at once.
-func Concurrency(requests uint64) Numbers {
-	return Numbers{Algorithm: "concurrency", Requests: requests}
-}
-
-// MarshalYAML writes the override on a line.
-func (o Override) MarshalYAML() (any, error) {
-	text := struct {
-		Key       []string `yaml:"key"`
-		Limits    []any    `yaml:"limits,omitempty"`
-		Unlimited bool     `yaml:"unlimited,omitempty"`
-	}{Key: o.Patterns, Unlimited: o.Quota == nil}
-	if o.Quota != nil {
-		text.Limits = o.Quota.asLimits()
+// AddRemarks adds what the selection of the rule's requests has to say of it, and its limit.
+func (r *Rule) AddRemarks(ofSelection request.Remarks) {
+	for _, text := range slices.Concat(ofSelection.Comments, r.Quota.Comments) {
+		r.Comment(text)
 	}
-	return request.Flow(text), nil
-}
-
-// Response is what a denied request gets.
-type Response struct {
-	Status  uint32            `yaml:"status,omitempty"`
-	Headers map[string]string `yaml:"headers,omitempty"`
-}
-
-// same reports whether two overrides give the same keys the same numbers.
-func (o Override) same(other Override) bool {
-	return slices.Equal(o.Patterns, other.Patterns) && (o.Quota == nil) == (other.Quota == nil) &&
-		(o.Quota == nil || o.Quota.Numbers == other.Quota.Numbers)
-}
-
-// IsOfClass reports whether one rule can have both quotas: they have one window and mode.
-func (q *Quota) IsOfClass(other *Quota) bool {
-	return q.Algorithm == other.Algorithm && q.Per == other.Per && q.Shadow == other.Shadow && q.Percent == other.Percent
-}
-
-// asLimits is the quota as a rule's limits.
-func (q *Quota) asLimits() []any {
-	switch {
-	case q.Algorithm == "":
-		return []any{strconv.FormatUint(q.Requests, 10) + "/" + q.Per}
-	case q.Algorithm == "concurrency":
-		return []any{q.Requests}
-	case q.Burst == q.Requests:
-		return []any{limitText{q.Requests, q.Per, nil}}
+	for _, why := range slices.Concat(ofSelection.WhyOff, r.Quota.WhyOff) {
+		r.TurnOff(why)
 	}
-	return []any{limitText{q.Requests, q.Per, &q.Burst}}
 }
 
-type limitText struct {
-	Requests uint64  `yaml:"requests"`
-	Per      string  `yaml:"per"`
-	Burst    *uint64 `yaml:"burst,omitempty"`
+// Finish ends what the reader has to say of the rule. Only what holds for a whole filter may follow.
+func (r *Rule) Finish() *Rule {
+	if n := len(r.Exempt); n > policy.MaxExempt {
+		r.Exempt = r.Exempt[:policy.MaxExempt]
+		r.TurnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
+			strconv.Itoa(policy.MaxExempt) + ".")
+	}
+	if r.off {
+		r.CommentOnly("Remove mode once you have dealt with that.")
+	}
+	return r
 }
 
 // mayShareCounter reports whether two rules may share a counter: they count by one limit of the configuration, over
 // the same keys and time. A rule that is off has a counter of its own.
 func (r *Rule) mayShareCounter(other *Rule) bool {
 	isAlike := r.Quota.Algorithm == other.Quota.Algorithm && r.Quota.Per == other.Quota.Per
-	return isAlike && !r.Off && !other.Off && r.Identity == other.Identity &&
+	return isAlike && !r.off && !other.off && r.Identity == other.Identity &&
 		slices.EqualFunc(r.Key, other.Key, request.Part.Is)
 }
 
@@ -147,8 +109,7 @@ func (r *Rule) mayShareCounter(other *Rule) bool {
 // in its key limits the requests with that header; for a query parameter no match can say that.
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	lets := func(o Override) bool { return o.Quota == nil }
-	if r.Off || slices.ContainsFunc(r.Exempt, isLeft) || slices.ContainsFunc(r.Overrides, lets) {
+	if r.off || slices.ContainsFunc(r.Exempt, isLeft) || slices.ContainsFunc(r.Overrides, Override.isUnlimited) {
 		return nil, false
 	}
 	m = r.Match

@@ -32,8 +32,8 @@ func (d *Draft) asYAML() []byte {
 		}
 	}
 	doc := document{Version: policy.Version, Domain: d.Domain, Headers: d.Headers}
-	for i := range d.Rules {
-		doc.Rules = append(doc.Rules, d.Rules[i].asYAML())
+	for _, r := range d.Rules {
+		doc.Rules = append(doc.Rules, r.asYAML())
 	}
 	e := yaml.NewEncoder(&b)
 	e.SetIndent(2)
@@ -43,22 +43,46 @@ func (d *Draft) asYAML() []byte {
 	return b.Bytes()
 }
 
+// ruleText has the fields of a rule as the policy has them, in its order; empty ones are left out.
+type ruleText struct {
+	Name           string          `yaml:"name"`
+	Counter        string          `yaml:"counter,omitempty"`
+	Scope          string          `yaml:"scope,omitempty"`
+	Lease          string          `yaml:"lease,omitempty"`
+	Match          request.Match   `yaml:"match,omitempty"`
+	Exempt         []request.Match `yaml:"exempt,omitempty"`
+	Key            []request.Part  `yaml:"key,omitempty,flow"`
+	Algorithm      string          `yaml:"algorithm,omitempty"`
+	Limits         []any           `yaml:"limits,flow"`
+	Overrides      []Override      `yaml:"overrides,omitempty"`
+	Cost           uint64          `yaml:"cost,omitempty"`
+	Capacity       uint64          `yaml:"capacity,omitempty"`
+	MissingKey     string          `yaml:"missing_key,omitempty"`
+	CountDenied    bool            `yaml:"count_denied,omitempty"`
+	Mode           string          `yaml:"mode,omitempty"`
+	EnforcePercent uint64          `yaml:"enforce_percent,omitempty"`
+	Response       *Response       `yaml:"response,omitempty,flow"`
+}
+
 // asYAML is the rule with all its fields, below its comments.
 func (r *Rule) asYAML() *yaml.Node {
-	f := r.fields
-	f.Algorithm = r.Quota.Algorithm
-	f.Limits = r.Quota.asLimits()
-	switch {
-	case r.Off:
-		f.Mode = string(policy.ModeOff)
-	case r.Quota.Shadow:
-		f.Mode = string(policy.ModeShadow)
-	default:
-		f.EnforcePercent = r.Quota.Percent
+	text := ruleText{
+		Name: r.Name, Counter: r.counter, Scope: r.scope, Lease: r.lease,
+		Match: r.Match, Exempt: r.Exempt, Key: r.Key,
+		Algorithm: r.Quota.Algorithm, Limits: r.Quota.asLimits(), Overrides: r.Overrides,
+		Cost: r.Cost, Capacity: r.Capacity, MissingKey: r.MissingKey, CountDenied: r.CountDenied, Response: r.Response,
 	}
-	n := request.Encoded(f)
+	switch {
+	case r.off:
+		text.Mode = string(policy.ModeOff)
+	case r.Quota.Shadow:
+		text.Mode = string(policy.ModeShadow)
+	default:
+		text.EnforcePercent = r.Quota.Percent
+	}
+	n := request.Encoded(text)
 	var comments []string
-	for _, c := range r.Comments {
+	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

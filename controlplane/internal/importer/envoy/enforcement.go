@@ -132,24 +132,23 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// apply gives the rules this enforcement, each in a copy of its quota, which other rules may have
-// too. A rule without a key has no share of keys to enforce, so it becomes shadow.
-func (e *enforcement) apply(rules []draft.Rule, findings *draft.Findings) {
-	for i := range rules {
-		r := &rules[i]
-		q := *r.Quota
-		r.Quota = &q
+// apply gives the rules this enforcement. A rule without a key has no share of keys to enforce, so it becomes shadow.
+func (e *enforcement) apply(rules []*draft.Rule) {
+	for _, r := range rules {
 		r.Response = e.response
-		r.Off = r.Off || e.off
-		q.Shadow = q.Shadow || e.shadow
-		if e.percent > 0 && !q.Shadow {
-			q.Percent = e.percent
-			if len(r.Key) == 0 {
-				q.Percent, q.Shadow = 0, true
-				text := "The rule has one counter for all requests, and enforce_percent chooses among keys: it is shadow."
-				r.Comments = append(r.Comments, text)
-				findings.NoteOfRule(q.At, r.Name+": "+text)
-			}
+		if e.off {
+			r.SwitchOff()
+		}
+		switch {
+		case r.Quota.Shadow:
+		case e.shadow:
+			r.Quota.Shadow = true
+		case e.percent > 0 && len(r.Key) > 0:
+			r.Quota.Percent = e.percent
+		case e.percent > 0:
+			r.Quota.Shadow = true
+			r.CommentAt(r.Quota.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: it is "+
+				"shadow.")
 		}
 	}
 }

@@ -115,7 +115,7 @@ func ReadTrafficPolicies(d *draft.Draft, files []*source.Document, o Options) er
 }
 
 // trafficPolicy makes rules of a BackendTrafficPolicy. The place is that of its file.
-func (r *reader) trafficPolicy(n *policy.Node, file source.Place) (list []draft.Rule) {
+func (r *reader) trafficPolicy(n *policy.Node, file source.Place) (list []*draft.Rule) {
 	name := source.TextOf(n, "metadata", "name")
 	spec := source.FieldOf(n, "spec")
 	targets := append(source.ItemsOf(spec, "target_refs"), source.ItemsOf(spec, "target_selectors")...)
@@ -204,9 +204,9 @@ type gatewayList struct {
 }
 
 // makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
-func (l *gatewayList) makeRules() (list []draft.Rule) {
+func (l *gatewayList) makeRules() (list []*draft.Rule) {
 	isDefault := func(o *gatewayRule) bool { return l.isLocal && len(o.Selectors) == 0 }
-	var defaults []draft.Rule
+	var defaults []*draft.Rule
 	for i, o := range l.rules {
 		if !isDefault(o) {
 			d := l.reader.readGatewayRule(o, l.at.Item("rules", i))
@@ -227,10 +227,10 @@ func (l *gatewayList) makeRules() (list []draft.Rule) {
 
 // makeRule makes the rule at an index, for the requests of a descriptor. Its conditions are in the descriptor's
 // selection, so one leaf has all its requests: each part of the key, with any value.
-func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []draft.Rule {
+func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
 	name := l.name + "-" + strconv.Itoa(i+1)
 	leaf := descriptor.NewLeaf(name, l.readQuota(l.rules[i], d.At), d.At, d.Entries)
-	return d.Rules([]descriptor.Leaf{leaf}, l.reader.Findings)
+	return d.Rules([]*descriptor.Leaf{leaf}, l.reader.Findings)
 }
 
 // readGatewayRule reads for which requests a rule is: the descriptor is sent for those that its selectors select.
@@ -276,7 +276,7 @@ func (l *gatewayList) readQuota(o *gatewayRule, at source.Place) *draft.Quota {
 	}
 	q := &draft.Quota{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
 	if o.Limit.Metadata != nil {
-		q.WhyOff = []string{"Envoy may take another limit from metadata."}
+		q.Cannot("Envoy may take another limit from metadata.")
 	}
 	if l.isLocal && q.Requests > 0 {
 		q.Numbers = draft.TokenBucket(q.Requests, lengths[unit], q.Requests)

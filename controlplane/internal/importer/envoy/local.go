@@ -107,14 +107,13 @@ type localImport struct {
 	hosts  []virtualHost
 	levels map[*localv3.LocalRateLimit][]*descriptor.Level // by levelsOf; decode has one pointer for each object
 
-	all     []*descriptor.Level        // of all configurations, in the order in which rules were made of them
-	reached map[*descriptor.Level]bool // those to which some descriptor leads
+	all []*descriptor.Level // of all configurations, in the order in which rules were made of them
 }
 
 func newLocalImport(r *reader, hosts []virtualHost) *localImport {
 	return &localImport{
 		reader: r, hosts: hosts,
-		levels: map[*localv3.LocalRateLimit][]*descriptor.Level{}, reached: map[*descriptor.Level]bool{},
+		levels: map[*localv3.LocalRateLimit][]*descriptor.Level{},
 	}
 }
 
@@ -140,7 +139,7 @@ func (l *localImport) addRules(filters []filterConfig) {
 			}
 		}
 	}
-	descriptor.NoteUnreached(l.reader.Findings, l.all, l.reached)
+	descriptor.NoteUnreached(l.reader.Findings, l.all)
 }
 
 // localFilters are the local filters of a listener.
@@ -227,16 +226,15 @@ func (l *localImport) addConfig(config filterConfig, where extent) {
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		r.countEachConnection(at, rules)
 	}
-	enforced.apply(rules, r.Findings)
+	enforced.apply(rules)
 	r.Rules = append(r.Rules, rules...)
 }
 
 // descriptorRules makes the rules for the descriptors that requests send, but not for the default bucket.
-func (l *localImport) descriptorRules(c localConfig) (rules []draft.Rule) {
+func (l *localImport) descriptorRules(c localConfig) (rules []*draft.Rule) {
 	levels := l.levelsOf(c)
 	for _, d := range l.sentFor(c, levels) {
 		leaves := descriptor.LocalLeaves(levels, d.Entries)
-		descriptor.AddLevels(l.reached, leaves)
 		rules = append(rules, d.Rules(leaves, l.reader.Findings)...)
 	}
 	return rules
@@ -244,7 +242,7 @@ func (l *localImport) descriptorRules(c localConfig) (rules []draft.Rule) {
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
-func (l *localImport) defaultBucket(c localConfig, limited []draft.Rule) []draft.Rule {
+func (l *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*draft.Rule {
 	q := l.reader.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
 	if q == nil {
 		return nil
@@ -256,21 +254,20 @@ func (l *localImport) defaultBucket(c localConfig, limited []draft.Rule) []draft
 		descriptor.NoteNoRequest(l.reader.Findings, q.At, name)
 		return nil
 	}
-	return d.Rules([]descriptor.Leaf{descriptor.NewLeaf(name, q, q.At, d.Entries)}, l.reader.Findings)
+	return d.Rules([]*descriptor.Leaf{descriptor.NewLeaf(name, q, q.At, d.Entries)}, l.reader.Findings)
 }
 
 // countEachConnection counts each connection for itself.
-func (r *reader) countEachConnection(at source.Place, rules []draft.Rule) {
+func (r *reader) countEachConnection(at source.Place, rules []*draft.Rule) {
 	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
 		"its bucket is full again."
 	r.NoteOfRule(at, text)
-	for i := range rules {
-		rule := &rules[i]
+	for _, rule := range rules {
 		rule.Key = append([]request.Part{request.ConnectionID}, rule.Key...)
 		for k := range rule.Overrides {
 			rule.Overrides[k].Patterns = slices.Insert(rule.Overrides[k].Patterns, 0, "*")
 		}
-		rule.Comments = append(rule.Comments, text)
+		rule.CommentOnly(text)
 	}
 }
 

@@ -92,11 +92,7 @@ func requirePresence(s *request.Selection, p request.Part, isThere bool) {
 	if isThere {
 		value = request.Present
 	}
-	both, ok := s.Match.And(p.Matching(value))
-	if !ok {
-		s.CannotMatch("they have two conditions on one part")
-	}
-	s.Match = both
+	*s = s.And(request.Selection{Match: p.Matching(value)})
 }
 
 // readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if

@@ -59,14 +59,12 @@ func (svc *serviceImport) addRules() error {
 		return err
 	}
 	byKey := byFirstKey(svc.levels)
-	reached := map[*descriptor.Level]bool{}
 	for i := range sent {
 		leaves := descriptor.ServiceLeaves(byKey[sent[i].Entries[0].Key], sent[i].Entries)
-		descriptor.AddLevels(reached, leaves)
 		svc.Rules = append(svc.Rules, sent[i].Rules(leaves, svc.Findings)...)
 	}
-	descriptor.NoteUnreached(svc.Findings, svc.levels, reached)
-	enforced.apply(svc.Rules, svc.Findings)
+	descriptor.NoteUnreached(svc.Findings, svc.levels)
+	enforced.apply(svc.Rules)
 	return nil
 }
 
@@ -171,7 +169,7 @@ func (r *reader) levelsBelow(
 	return levels
 }
 
-// quotaOf is the limit of a descriptor; nil if it has none.
+// quotaOf is the limit of a descriptor; nil if it has none, or says that it is unlimited.
 func (r *reader) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Quota {
 	switch {
 	case d.Limit == nil:
@@ -180,7 +178,7 @@ func (r *reader) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.
 		}
 		return nil
 	case d.Limit.Unlimited:
-		return &draft.Quota{Unlimited: true, At: at.In("rate_limit")}
+		return nil
 	}
 	q := &draft.Quota{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	q.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
@@ -188,11 +186,10 @@ func (r *reader) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		q.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
-		q.WhyOff = append(q.WhyOff, "the limit has a field sluice: write its algorithm, burst, offset or limits in this "+
-			"rule.")
+		q.Cannot("the limit has a field sluice: write its algorithm, burst, offset or limits in this rule.")
 	}
 	if d.QuotaMode {
-		q.Comments = append(q.Comments, "quota_mode denies a request only when all its descriptors in that mode are over "+
+		q.Comment("quota_mode denies a request only when all its descriptors in that mode are over " +
 			"their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, remove mode.")
 	}
 	return q
@@ -222,15 +219,15 @@ func switchReplacedOff(levels []*descriptor.Level) {
 	}
 	for _, l := range levels {
 		other := by[l.LimitName]
-		if other == nil || !l.HasLimit() {
+		if other == nil || l.Quota == nil {
 			continue
 		}
 		why := other.Name() + " replaces this limit: there a request with both counts only in that. Give the rule an " +
 			"exempt for the requests of the other."
 		if l.Quota.Shadow { // it denies nobody
-			l.Quota.Comments = append(l.Quota.Comments, why)
+			l.Quota.Comment(why)
 		} else {
-			l.Quota.WhyOff = append(l.Quota.WhyOff, why)
+			l.Quota.Cannot(why)
 		}
 	}
 }

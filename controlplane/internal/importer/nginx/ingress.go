@@ -230,11 +230,11 @@ func (c *ingressImport) addIngressRules(ing *ingress, annotation string, numbers
 	for _, s := range ing.selections(c.all) {
 		s.Exempt = slices.Concat(allowed, s.Exempt)
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		m := newMaker(c.Findings, name, &draft.Quota{Numbers: numbers, At: at}, s)
-		m.Rule.Key = []request.Part{request.ClientIP}
-		m.Rule.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
-		m.Rule.Identity = at.String()
-		c.Rules = append(c.Rules, m.Finish())
+		r := newRule(c.Findings, name, &draft.Quota{Numbers: numbers, At: at}, s)
+		r.Key = []request.Part{request.ClientIP}
+		r.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
+		r.Identity = at.String()
+		c.Rules = append(c.Rules, r.Finish())
 	}
 }
 

@@ -207,7 +207,7 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, 
 	}
 	q := &draft.Quota{Numbers: z.Numbers, Shadow: limits.dryRun, At: placeOf(d)}
 	if limits.dryRun && len(limits.list) > 1 {
-		q.Comments = append(q.Comments, "nginx counts a request by none of these limits if one of them would deny it. In a "+
+		q.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")
 	}
 	if kind == limitReq {
@@ -253,7 +253,7 @@ func (n *reader) readLimitReq(q *draft.Quota, d *nginxconf.Directive) {
 	}
 	q.Burst = burst + 1
 	if burst > 0 && delays != "none" {
-		q.Comments = append(q.Comments, "nginx admits the requests of the burst, and delays "+delays+". A policy delays "+
+		q.Comment("nginx admits the requests of the burst, and delays " + delays + ". A policy delays " +
 			"none: the rule admits the same requests, and they pass at once.")
 	}
 }
@@ -273,29 +273,29 @@ func (n *reader) addRule(z *zone, q *draft.Quota, f keyForm, status uint64, requ
 	if !hasAny {
 		return
 	}
-	m := newMaker(n.Findings, z.name, q, all)
-	m.Rule.Key = f.parts
-	m.Rule.Capacity = z.capacity
+	r := newRule(n.Findings, z.name, q, all)
+	r.Key = f.parts
+	r.Capacity = z.capacity
 	if status != defaultStatus {
-		m.Rule.Response = &draft.Response{Status: uint32(status)}
+		r.Response = &draft.Response{Status: uint32(status)}
 	}
-	m.Rule.Identity = fmt.Sprint(z.at, q.Numbers, f.text)
+	r.Identity = fmt.Sprint(z.at, q.Numbers, f.text)
 	if len(f.parts) > 1 && slices.ContainsFunc(f.parts, request.Part.MayBeMissing) {
-		m.Rule.MissingKey = string(policy.MissingShare)
+		r.MissingKey = string(policy.MissingShare)
 		if !slices.ContainsFunc(f.parts, func(p request.Part) bool { return !p.MayBeMissing() }) {
-			m.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
+			r.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}
-	n.Rules = append(n.Rules, m.Finish())
+	n.Rules = append(n.Rules, r.Finish())
 }
 
-// newMaker begins the rule of a limit for the requests of a selection. The caller sets the key.
-func newMaker(findings *draft.Findings, name string, q *draft.Quota, s request.Selection) *draft.Maker {
-	m := draft.NewMaker(findings, name, q, q.At)
-	m.Rule.Match = s.Match
-	m.Rule.Exempt = request.Joined(s.Exempt)
-	m.AddReasons(s)
-	return m
+// newRule begins the rule of a limit for the requests of a selection. The caller sets the key.
+func newRule(findings *draft.Findings, name string, q *draft.Quota, s request.Selection) *draft.Rule {
+	r := draft.NewRule(findings, name, q, q.At)
+	r.Match = s.Match
+	r.Exempt = request.Joined(s.Exempt)
+	r.AddRemarks(s.Remarks)
+	return r
 }
 
 // defaultStatus is the status of a denial that a policy need not say.

@@ -15,7 +15,7 @@ type Part struct {
 	Name   string   // of a header, query parameter or cookie
 	V4, V6 int      // of client_ip: the lengths of prefixes that count together
 	Path   []string // of a property
-	query  bool     // of a path: Envoy compares it with its query
+	query  bool     // of a path: Envoy compares it with its query, which fit cuts
 	masked bool     // of client_ip: its values may be networks of any size
 }
 
@@ -129,8 +129,7 @@ func (p Part) IsNever(v Pattern) bool {
 
 // fit returns the pattern that does the same in a policy, where paths come without their query, hosts without
 // a port, and addresses in one spelling: the host a.example:80 becomes a.example, and the address
-// 10.0.0.1/32 becomes 10.0.0.1. It is not ok if there is none, as for the path /a?b. The values of leaves come here
-// with their query. Selections have cut it before, in narrowed, where they also say so.
+// 10.0.0.1/32 becomes 10.0.0.1. It is not ok if there is none, as for the path /a?b.
 func (p Part) fit(v Pattern) (fit Pattern, ok bool) {
 	ok = true
 	switch {

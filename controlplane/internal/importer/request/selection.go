@@ -9,14 +9,21 @@
 //
 // Five functions join conditions. They differ in what becomes of two conditions on one part:
 //
-//	                  two paths          two hosts          where it cannot    who calls it
-//	Match.And         the narrower one   equal ones only    ok is false        the next two functions
-//	Match.Narrow      never              never              ok is false        Require, a leaf's value
-//	Selection.And     the narrower one   equal ones only    a reason in WhyOff a route and the host around it
-//	Selection.Require never              never              a reason in WhyOff a condition of a route or selector
-//	Selection.Meet    what fits both     what fits both     a reason in WhyOff a limit of nginx and a form of its key
+//	                   two paths          two hosts         where it cannot
+//	Match.And          the narrower one   equal ones only   ok is false
+//	Match.Narrow       never              never             ok is false
+//	Selection.And      the narrower one   equal ones only   a reason in WhyOff
+//	Selection.Require  never              never             a reason in WhyOff
+//	Selection.Meet     what fits both     what fits both    a reason in WhyOff, or hasAny is false: no request fits both
 //
-// Meet alone also finds that no request fits both.
+// What they are for:
+//
+//	Match.And          the two below it, and a rule's match with a header of its key (draft)
+//	Match.Narrow       Require; a value of a leaf (descriptor); whether a match can say a value of a map (nginx)
+//	Selection.And      a host with its routes, an action with the next (envoy); a scope with those in it, a variable
+//	                   with the next (nginx)
+//	Selection.Require  a condition of a route, an action or a selector (envoy). Exclude is its opposite
+//	Selection.Meet     the requests of a scope with those of one form of a limit's key (nginx)
 //
 // Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
 // the reason in WhyOff, and a rule for it is off.
@@ -31,31 +38,35 @@ import (
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
 type Selection struct {
-	Match    Match
-	Exempt   []Match
-	WhyOff   []string
-	Comments []string // of its rule
+	Match  Match
+	Exempt []Match
+	Remarks
 }
 
-// Cannot adds why a policy cannot say for which requests something holds.
-func (s *Selection) Cannot(why string) { s.WhyOff = append(s.WhyOff, why) }
+// Remarks are what is to say of a rule before it is made: those of its selection, and those of its limit.
+type Remarks struct {
+	Comments []string
+	WhyOff   []string // why the rule is off
+}
+
+// Comment adds a comment for the rule.
+func (r *Remarks) Comment(text string) { r.Comments = append(r.Comments, text) }
+
+// Cannot adds what a policy cannot say, and why: the rule is off.
+func (r *Remarks) Cannot(why string) { r.WhyOff = append(r.WhyOff, why) }
 
 // CannotMatch adds a condition that no match can say.
 func (s *Selection) CannotMatch(condition string) {
 	s.Cannot("No match can select its requests: " + condition + ".")
 }
 
-// Comment adds a comment for the rule.
-func (s *Selection) Comment(text string) { s.Comments = append(s.Comments, text) }
-
 // And is for the requests of both selections, such as those of a route and those of the host around it. If they
 // have different conditions on one part, such as two methods, it says that no match can select them.
 func (s Selection) And(other Selection) Selection {
 	both, ok := s.Match.And(other.Match)
-	all := Selection{
-		Match: both, Exempt: slices.Concat(s.Exempt, other.Exempt),
-		WhyOff: slices.Clone(s.WhyOff), Comments: slices.Concat(s.Comments, other.Comments),
-	}
+	all := Selection{Match: both, Exempt: slices.Concat(s.Exempt, other.Exempt)}
+	all.Comments = slices.Concat(s.Comments, other.Comments)
+	all.WhyOff = slices.Clone(s.WhyOff)
 	if !ok {
 		all.CannotMatch("they have two conditions on one part")
 	}
@@ -83,17 +94,14 @@ func (s *Selection) narrowed(m Match, p Part, v Pattern) (narrow Match, ok bool)
 	if p.Kind == KindHost && v.Kind == Exactly && WithoutPort(v.Text) != v.Text {
 		s.Comment("The host " + v.Text + " is compared without its port here.")
 	}
-	if p.query {
-		path, same, ok := v.ofPath()
-		switch {
+	if p.query { // Narrow cuts it, by fit
+		switch _, same, ok := v.ofPath(); {
 		case !ok:
 			s.CannotMatch("Envoy compares :path and its query with " + v.Text)
 			return nil, false
 		case !same:
 			s.Comment("Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it.")
 		}
-		v = path
-		p = FullPath // the pattern is now one of the path alone
 	}
 	narrow, ok = m.Narrow(p, v)
 	if !ok {
