@@ -49,6 +49,15 @@ func NewRule(findings *Findings, name string, q *Quota, at source.Place) *Rule {
 	return &Rule{Name: Clip(name, 100), Quota: *q, findings: findings, at: at}
 }
 
+// CountEach makes the rule count each value of one more part of the request for itself. Its overrides are for all of
+// these values.
+func (r *Rule) CountEach(p request.Part) {
+	r.Key = slices.Insert(slices.Clone(r.Key), 0, p)
+	for i := range r.Overrides {
+		r.Overrides[i].Patterns = slices.Insert(r.Overrides[i].Patterns, 0, "*")
+	}
+}
+
 // Comment adds a comment, and a note.
 func (r *Rule) Comment(text string) { r.CommentAt(r.at, text) }
 

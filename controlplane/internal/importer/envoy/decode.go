@@ -16,9 +16,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// decode reads an object as a message of Envoy, each object once: for one object it always returns the same pointer, by
-// which localImport has its levels. What the message says that no
-// policy does is noted.
+// decode reads an object as a message of Envoy. It keeps the message, as many routes may have one object from the
+// virtual host around them. What the message says that no policy does is noted.
 func decode[M proto.Message](r *reader, n *policy.Node, at source.Place) (m M) {
 	if known, ok := r.decoded[n].(M); ok {
 		return known

@@ -18,57 +18,50 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-const eachEnvoy = "envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +
-	"them admit N times these limits. --scope cluster makes rules that count over all."
-
 // ReadService makes rules of the configuration of the envoyproxy/ratelimit service.
 func ReadService(d *draft.Draft, files []*source.Document, o Options) error {
-	r := newReader(d, files, o)
-	return cmp.Or(r.service(), r.keys.unused())
+	svc := &serviceImport{newReader(d, o)}
+	return cmp.Or(svc.run(files), svc.keys.unused())
 }
 
-// service makes rules of the descriptors that Envoy sends and of what the service's
-// configuration has for them.
-func (r *reader) service() error {
-	configs, err := r.serviceConfigs()
+// serviceImport is an import of the levels of one domain.
+type serviceImport struct{ *reader }
+
+// run makes rules of the levels of the files and of the descriptors that Envoy sends.
+func (svc *serviceImport) run(files []*source.Document) error {
+	configs, err := svc.readConfigs(files)
 	if err != nil {
 		return err
 	}
-	r.Domain, err = r.readDomain(configs)
+	svc.Domain, err = svc.readDomain(configs)
 	if err != nil {
 		return err
 	}
-	svc := &serviceImport{reader: r, domain: r.Domain, levels: r.levelsOfService(configs)}
-	if !r.Cluster {
-		r.NoteImport(eachEnvoy)
+	levels := svc.levelsOf(configs)
+	if !svc.Cluster {
+		svc.NoteImport(eachEnvoy)
 	}
-	return svc.addRules()
-}
-
-// serviceImport makes rules of the levels of one domain.
-type serviceImport struct {
-	*reader
-	domain string
-	levels []*descriptor.Level
-}
-
-// addRules makes the rules for the descriptors that requests send.
-func (svc *serviceImport) addRules() error {
-	sent, enforced, err := svc.sent()
+	sent, enforced, err := svc.sent(levels)
 	if err != nil {
 		return err
 	}
-	byKey := byFirstKey(svc.levels)
-	for i := range sent {
-		leaves := descriptor.ServiceLeaves(byKey[sent[i].Entries[0].Key], sent[i].Entries)
-		svc.Rules = append(svc.Rules, sent[i].Rules(leaves, svc.Findings)...)
-	}
-	descriptor.NoteUnreached(svc.Findings, svc.levels)
+	svc.addRules(levels, sent)
 	enforced.apply(svc.Rules)
 	return nil
 }
 
-// byFirstKey groups levels by the key of their first pair: a descriptor meets only those with its own.
+// addRules makes the rules for the descriptors that requests send.
+func (svc *serviceImport) addRules(levels []*descriptor.Level, sent []descriptor.Descriptor) {
+	byKey := byFirstKey(levels)
+	for _, d := range sent {
+		leaves := descriptor.ServiceLeaves(byKey[d.Entries[0].Key], d.Entries)
+		svc.Rules = append(svc.Rules, d.Rules(leaves, svc.Findings)...)
+	}
+	descriptor.NoteUnreached(svc.Findings, levels)
+}
+
+// byFirstKey groups levels by the key of their first pair: a descriptor meets only those with its own, and searching
+// all levels for each of them would take long.
 func byFirstKey(levels []*descriptor.Level) map[string][]*descriptor.Level {
 	groups := map[string][]*descriptor.Level{}
 	for _, l := range levels {
@@ -78,11 +71,11 @@ func byFirstKey(levels []*descriptor.Level) map[string][]*descriptor.Level {
 	return groups
 }
 
-// serviceConfigs reads the files: at least one configuration.
-func (r *reader) serviceConfigs() (configs []*ratelimitconfig.Config, err error) {
-	for _, in := range r.files {
-		r.refuseForService(in)
-		if err := r.Err(); err != nil {
+// readConfigs reads the files: at least one configuration.
+func (svc *serviceImport) readConfigs(files []*source.Document) (configs []*ratelimitconfig.Config, err error) {
+	for _, in := range files {
+		svc.refuseForService(in)
+		if err := svc.Err(); err != nil {
 			return nil, err
 		}
 		for _, n := range source.Resources(in.Root) {
@@ -101,7 +94,7 @@ func (r *reader) serviceConfigs() (configs []*ratelimitconfig.Config, err error)
 
 // readDomain returns the domain that the configurations have in common. It is an error if two of them have
 // the same descriptors.
-func (r *reader) readDomain(configs []*ratelimitconfig.Config) (string, error) {
+func (svc *serviceImport) readDomain(configs []*ratelimitconfig.Config) (string, error) {
 	byDomain, err := ratelimitconfig.Join(configs, true)
 	if err != nil {
 		return "", err
@@ -113,21 +106,21 @@ func (r *reader) readDomain(configs []*ratelimitconfig.Config) (string, error) {
 			merged.File + " is " + merged.Domain + ": give the files of one domain"}}
 	}
 	for _, p := range merged.Ignored {
-		r.NoteProblem(p)
+		svc.NoteProblem(p)
 	}
 	domain := merged.Domain
 	if len(domain) > policy.MaxNameBytes || strings.TrimSpace(domain) != domain || !printable.Is(domain) {
 		at := source.Place{File: merged.File, Path: "domain"}
-		r.Fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
+		svc.Fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
 			"characters and spaces at its ends")
 	}
 	return domain, nil
 }
 
-// levelsOfService lists the levels of the configurations, each before those below it.
-func (r *reader) levelsOfService(configs []*ratelimitconfig.Config) (levels []*descriptor.Level) {
+// levelsOf lists the levels of the configurations, each before those below it.
+func (svc *serviceImport) levelsOf(configs []*ratelimitconfig.Config) (levels []*descriptor.Level) {
 	for _, c := range configs {
-		levels = append(levels, r.levelsBelow(&descriptor.Level{}, c.Descriptors, c.File)...)
+		levels = append(levels, svc.levelsBelow(&descriptor.Level{}, c.Descriptors, c.File)...)
 	}
 	for i, l := range levels {
 		l.Order = i
@@ -138,7 +131,7 @@ func (r *reader) levelsOfService(configs []*ratelimitconfig.Config) (levels []*d
 
 // levelsBelow makes a level of each descriptor of the configuration below another one. From here on
 // a descriptor is only what a request sends.
-func (r *reader) levelsBelow(
+func (svc *serviceImport) levelsBelow(
 	parent *descriptor.Level, list []*ratelimitconfig.Descriptor, file string,
 ) (levels []*descriptor.Level) {
 	for _, d := range list {
@@ -151,30 +144,30 @@ func (r *reader) levelsBelow(
 		}
 		at := source.Place{File: file, Path: d.Path}
 		if strings.Contains(d.Key, "*") {
-			r.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
+			svc.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
 		}
 		if d.DetailedMetric || d.ValueToMetric {
-			r.Note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
+			svc.Note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
 		}
 		if d.Metadata != nil {
-			r.Note(at.In("metadata"), "ignored: a policy has nothing like it")
+			svc.Note(at.In("metadata"), "ignored: a policy has nothing like it")
 		}
-		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Quota: r.quotaOf(d, at)}
+		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Quota: svc.quotaOf(d, at)}
 		if d.Limit != nil {
 			l.LimitName, l.Replaces = d.Limit.Name, d.Limit.Replaces
 		}
 		levels = append(levels, l)
-		levels = append(levels, r.levelsBelow(l, d.Descriptors, file)...)
+		levels = append(levels, svc.levelsBelow(l, d.Descriptors, file)...)
 	}
 	return levels
 }
 
 // quotaOf is the limit of a descriptor; nil if it has none, or says that it is unlimited.
-func (r *reader) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Quota {
+func (svc *serviceImport) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Quota {
 	switch {
 	case d.Limit == nil:
 		if d.ShadowMode || d.QuotaMode {
-			r.Note(at, "ignored: its mode, because it has no rate_limit")
+			svc.Note(at, "ignored: its mode, because it has no rate_limit")
 		}
 		return nil
 	case d.Limit.Unlimited:
@@ -182,7 +175,7 @@ func (r *reader) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.
 	}
 	q := &draft.Quota{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	q.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	r.noteCalendar(d.Limit.Unit)
+	svc.noteCalendar(d.Limit.Unit)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		q.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
@@ -193,19 +186,6 @@ func (r *reader) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.
 			"their limits. A rule denies alone, so it is shadow. If a request has only one such descriptor, remove mode.")
 	}
 	return q
-}
-
-// lengths are the units of time with the lengths that token buckets have for them.
-var lengths = map[string]string{
-	"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d",
-}
-
-// noteCalendar says of units that have fixed lengths there how they differ.
-func (r *reader) noteCalendar(unit string) {
-	if unit == "month" || unit == "year" {
-		r.NoteImport("envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of 365. " +
-			"Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
-	}
 }
 
 // switchReplacedOff switches limits off that others replace: a request that counts in both
@@ -234,9 +214,9 @@ func switchReplacedOff(levels []*descriptor.Level) {
 
 // sent lists the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
 // they are guessed, and enforced as they are.
-func (svc *serviceImport) sent() ([]descriptor.Descriptor, *enforcement, error) {
+func (svc *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
 	if svc.options.Routes == nil {
-		return svc.guess(svc.levels), &enforcement{}, nil
+		return svc.guess(levels), &enforcement{}, nil
 	}
 	s, err := svc.siteOfRoutes(*svc.options.Routes)
 	if err != nil {
@@ -259,7 +239,7 @@ func (svc *serviceImport) siteOfRoutes(f source.File) (*site, error) {
 	}
 	if s == nil {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + svc.domain)}
+			"envoy.filters.http.ratelimit with the domain " + svc.Domain)}
 	}
 	return s, nil
 }
@@ -304,24 +284,24 @@ func (svc *serviceImport) sentBySite(s *site, filter *ratelimitv3.RateLimit, at 
 // filter, but with rate_limits in its routes; nil if there is neither.
 func (svc *serviceImport) siteOfDomain(list []*site) (*site, error) {
 	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, svc.isOfDomain) }
-	s, err := svc.choose(list, svc.options.Listener, asks)
+	s, err := svc.choose(list, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return svc.choose(list, svc.options.Listener, func(s *site) bool {
+	return svc.choose(list, func(s *site) bool {
 		return !slices.ContainsFunc(s.filters, isA[*ratelimitv3.RateLimit]) && s.hasLimits()
 	})
 }
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
 func (svc *serviceImport) isOfDomain(c filterConfig) bool {
-	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == svc.domain
+	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == svc.Domain
 }
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
 func (svc *serviceImport) ofServicePerRoute(each *route) ownLimits {
 	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](svc.reader, each.configs)
-	if own.GetDomain() != "" && own.GetDomain() != svc.domain {
+	if own.GetDomain() != "" && own.GetDomain() != svc.Domain {
 		svc.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}
 	}

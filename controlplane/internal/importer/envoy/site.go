@@ -187,9 +187,9 @@ func (s *site) text() string {
 	return string(b)
 }
 
-// choose picks the site that has what is wanted, by name where there are several; nil if there is
-// none.
-func (r *reader) choose(sites []*site, listener string, wants func(s *site) bool) (*site, error) {
+// choose picks the site that has what is wanted, by --listener where there are several; nil if there is none.
+func (r *reader) choose(sites []*site, wants func(s *site) bool) (*site, error) {
+	listener := r.options.Listener
 	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *site) bool { return !wants(s) }))
 	if len(fits) == 0 {
 		return nil, nil

@@ -1,0 +1,75 @@
+package envoy
+
+import (
+	"slices"
+
+	localv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/local_ratelimit/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
+// given for it.
+func (l *localImport) chooseSite(in *source.Document) (*site, error) {
+	if err := l.asEnvoy(in); err != nil {
+		return nil, err
+	}
+	files := []*source.Document{in}
+	routes := l.options.Routes
+	if routes != nil {
+		given, err := l.openEnvoy(*routes)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, given)
+	}
+	alone := standsAlone(in)
+	wants := func(s *site) bool { return isLimitedLocally(s) || alone.node != nil && s.hasLimits() }
+	s, err := l.choose(findSites(files...), wants)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		s = &site{routing: routing{file: in.File}}
+	}
+	if alone.node != nil {
+		s.filters = []filterConfig{alone}
+	}
+	if routes != nil && s.routing.file != routes.Name {
+		l.NoteImport(routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
+	}
+	return s, nil
+}
+
+// standsAlone finds a configuration that stands alone: the filter, its typed_config or what is in it.
+func standsAlone(in *source.Document) filterConfig {
+	config := source.FieldOf(in.Root, "typed_config")
+	filter := filterConfigAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
+	for _, c := range []filterConfig{filter, filterConfigAt("", in.Root, in.Top())} {
+		if isLocalFilter(c) {
+			return c
+		}
+	}
+	if hasBucket(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
+		return filterConfig{typeName: localTypeName, node: in.Root, at: in.Top()}
+	}
+	return filterConfig{}
+}
+
+const localTypeName = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+
+func isLocalFilter(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c) }
+
+// isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
+func isLimitedLocally(s *site) bool {
+	isLimit := func(c filterConfig) bool { return isLocalFilter(c) && hasBucket(c.node) }
+	isConfig := func(n *policy.Node) bool { return isLocalFilter(filterConfigAt("", n, source.Place{})) }
+	return slices.ContainsFunc(s.filters, isLimit) || source.Contains(s.routing.node, isConfig)
+}
+
+// hasBucket reports whether a configuration limits anything. Otherwise it is
+// there for the configurations of its routes.
+func hasBucket(n *policy.Node) bool {
+	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
+}
