@@ -100,7 +100,8 @@ func LocalRatelimit(one []File, o Options) (Imported, error) {
 // IngressNginx imports the annotations of Ingress objects by which ingress-nginx limits requests.
 func IngressNginx(files []File, o Options) (Imported, error) {
 	read := func(to *draft.Draft, files []*source.Document, _ envoy.Options) error {
-		return nginx.ReadIngresses(to, files)
+		nginx.ReadIngresses(to, files)
+		return nil
 	}
 	return importYAML("ingress-nginx", files, o, read)
 }

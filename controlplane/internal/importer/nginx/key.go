@@ -37,6 +37,18 @@ type keyForm struct {
 	text  string
 }
 
+// countedForms are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
+// have the key, there is one form, whose rule is off.
+func (n *reader) countedForms(key string) []keyForm {
+	forms, why := n.formsOf(key, 0)
+	if why != "" {
+		var unknown keyForm
+		unknown.Cannot(why)
+		return []keyForm{unknown}
+	}
+	return slices.DeleteFunc(forms, func(f keyForm) bool { return len(f.parts) == 0 && f.text == "" })
+}
+
 // maxForms bounds the forms of a key, and maxMaps the maps that look each other up.
 const (
 	maxForms = 100
@@ -102,32 +114,38 @@ var partsByPrefix = map[string]request.PartKind{
 
 // variable are the forms of a variable.
 func (n *reader) variable(name string, depth int) (forms []keyForm, why string) {
-	f := keyForm{}
+	if v, isMade := n.variables[name]; isMade {
+		if depth == maxMaps {
+			return nil, "More than 10 maps look each other up."
+		}
+		return n.mapped(v, depth+1)
+	}
+	p, ok := partOfVariable(name)
+	if !ok {
+		return nil, "A policy has nothing like nginx' $" + name + "."
+	}
+	f := keyForm{parts: []request.Part{p}}
 	if name == "request_uri" {
 		f.Comment("The key has the path without its query: $request_uri has both.")
 	}
-	if name == "server_name" && n.serverNote != "" {
-		f.Comment(n.serverNote)
+	if note := n.noteOfServerName(); name == "server_name" && note != "" {
+		f.Comment(note)
 	}
-	p, ok := partOf[name]
+	return []keyForm{f}, ""
+}
+
+// partOfVariable is the part of the request that is the value of a variable of nginx.
+func partOfVariable(name string) (p request.Part, ok bool) {
+	if p, ok := partOf[name]; ok {
+		return p, true
+	}
 	for prefix, kind := range partsByPrefix {
-		if rest, has := strings.CutPrefix(name, prefix); has && !ok && rest != "" {
-			p = request.Part{Kind: kind, Name: rest}
-			ok = true
+		if rest, has := strings.CutPrefix(name, prefix); has && rest != "" {
+			if kind == request.KindHeader {
+				rest = strings.ReplaceAll(rest, "_", "-")
+			}
+			return request.Part{Kind: kind, Name: rest}, true
 		}
 	}
-	v, isKnown := n.variables[name]
-	switch {
-	case isKnown && depth == maxMaps:
-		return nil, "More than 10 maps look each other up."
-	case isKnown:
-		return n.mapped(v, depth+1)
-	case !ok:
-		return nil, "A policy has nothing like nginx' $" + name + "."
-	}
-	if p.Kind == request.KindHeader {
-		p.Name = strings.ReplaceAll(p.Name, "_", "-")
-	}
-	f.parts = []request.Part{p}
-	return []keyForm{f}, ""
+	return request.Part{}, false
 }

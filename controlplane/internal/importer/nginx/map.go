@@ -2,7 +2,6 @@ package nginx
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,23 +22,6 @@ type mapping struct {
 	other   string     // the value if none fits
 	why     string     // why a policy cannot say it
 }
-
-// mapEntry has the patterns of one value.
-type mapEntry struct {
-	kind     entryKind
-	patterns []string
-	value    string
-}
-
-// entryKind is the kind of an entry's patterns. nginx tries them in this order.
-type entryKind uint8
-
-const (
-	entryNetwork entryKind = iota // of a geo
-	entryText                     // in upper or lower case
-	entryHosts                    // such as *.a.example
-	entryRegex
-)
 
 // readVariable reads a map or a geo.
 func (n *reader) readVariable(d *nginxconf.Directive) {
@@ -66,36 +48,11 @@ func (n *reader) readVariable(d *nginxconf.Directive) {
 		}
 	}
 	slices.SortStableFunc(v.entries, func(a, b mapEntry) int {
-		return cmp.Or(cmp.Compare(a.kind, b.kind), b.narrowness()-a.narrowness())
+		narrowness := entryKinds[a.kind].narrowness
+		return cmp.Or(cmp.Compare(a.kind, b.kind), narrowness(b.patterns[0])-narrowness(a.patterns[0]))
 	})
 	v.merge()
 	n.variables[name] = v
-}
-
-// kindOfEntry is the kind of an entry by how it is written: 10.0.0.0/8 of a geo, gold, *.a.example or ~^vip.
-func kindOfEntry(text string, isGeo, hasHosts bool) entryKind {
-	switch {
-	case isGeo:
-		return entryNetwork
-	case strings.HasPrefix(text, "~"):
-		return entryRegex
-	case hasHosts && strings.ContainsAny(text, "*"), hasHosts && strings.HasPrefix(text, "."):
-		return entryHosts
-	}
-	return entryText
-}
-
-// narrowness orders entries of one kind: nginx takes the longest network or name that fits.
-func (e *mapEntry) narrowness() int {
-	switch e.kind {
-	case entryNetwork:
-		network, _ := request.NetworkOf(e.patterns[0])
-		return network.Bits()
-	case entryHosts:
-		return len(e.patterns[0])
-	case entryText, entryRegex:
-	}
-	return 0
 }
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
@@ -149,7 +106,7 @@ func (n *reader) formsOfText(v mapping, text string, depth int) (forms []keyForm
 func (v *mapping) lookup(text string) (value, why string) {
 	for _, e := range v.entries {
 		for _, p := range e.patterns {
-			fits, ok := e.fits(p, text)
+			fits, ok := entryKinds[e.kind].fits(p, text)
 			switch {
 			case !ok:
 				return "", "The import cannot tell whether " + p + " of a map fits " + strconv.Quote(text) + "."
@@ -159,27 +116,6 @@ func (v *mapping) lookup(text string) (value, why string) {
 		}
 	}
 	return v.other, ""
-}
-
-// fits reports whether a text fits a pattern of the entry. It is not ok if the import cannot read the pattern, as an
-// expression that RE2 does not have.
-func (e *mapEntry) fits(p, text string) (fits, ok bool) {
-	switch e.kind {
-	case entryNetwork:
-		network, ok := request.NetworkOf(p)
-		address, isAddress := request.NetworkOf(text)
-		if !isAddress {
-			address, _ = request.NetworkOf("255.255.255.255") // what nginx takes for it
-		}
-		return ok && network.Contains(address.Addr()), ok
-	case entryHosts:
-		return request.IsHostBelow(text, p), request.IsHost(strings.TrimPrefix(p, "*."))
-	case entryRegex:
-		re, ok := searched(strings.TrimLeft(p, "~*"), strings.HasPrefix(p, "~*"))
-		return re.Matches(text), ok
-	case entryText:
-	}
-	return strings.EqualFold(strings.TrimPrefix(p, `\`), text), true
 }
 
 // formsByPart are the forms for the values that a part of a request may have.
@@ -228,51 +164,4 @@ func areApart(kind request.PartKind, a, b []request.Pattern) bool {
 		}
 	}
 	return len(a) > 0 && len(b) > 0
-}
-
-// selects are the requests whose part fits the entry.
-func (e *mapEntry) selects(p request.Part) (s request.Selection) {
-	var list []request.Pattern
-	for _, text := range e.patterns {
-		v, ok := e.pattern(p, text)
-		if !ok {
-			s.CannotMatch("a map looks up the " + p.String() + " " + text)
-			return s
-		}
-		list = append(list, v)
-	}
-	if p.Kind == request.KindHeader && len(list) > 1 {
-		var all []string
-		for _, v := range list {
-			all = append(all, "(?:"+v.Regexp()+")")
-		}
-		list = []request.Pattern{request.Expression(strings.Join(all, "|"))}
-	}
-	s.Match = p.Matching(list...)
-	return s
-}
-
-// pattern is the pattern of an entry over a part. It is not ok if no match can say it.
-func (e *mapEntry) pattern(p request.Part, text string) (v request.Pattern, ok bool) {
-	switch {
-	case e.kind == entryNetwork:
-		network, err := netip.ParsePrefix(text)
-		if err != nil {
-			one, isAddress := request.NetworkOf(text)
-			return request.Exact(one.Addr().String()), isAddress && p.Kind == request.KindClientIP
-		}
-		return request.Exact(network.Masked().String()), p.Kind == request.KindClientIP
-	case e.kind == entryHosts:
-		ok = p.Kind == request.KindHost && request.IsHost(strings.TrimPrefix(text, "*."))
-		return request.Exact(strings.ToLower(text)), ok
-	case e.kind == entryRegex:
-		v, ok = searched(strings.TrimLeft(text, "~*"), strings.HasPrefix(text, "~*"))
-		return v, ok && (p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	case text == "":
-		return request.Absent, p.Kind == request.KindHeader
-	}
-	text = strings.TrimPrefix(text, `\`)
-	v = request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	_, ok = request.Match{}.Narrow(p, v)
-	return v, ok
 }

@@ -27,9 +27,11 @@
 //	  readZone, readVariable                          the zones, and what map and geo make (map.go)
 //	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
 //	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key
-//	    formsOf                                       the forms of a key (key.go)
+//	    countedForms: formsOf                         the forms of a key (key.go)
 //
-//	ReadIngresses: limitIngress                       a rule of each Ingress and annotation (ingress.go)
+//	ReadIngresses: ingressImport.run                  ingress.go
+//	  readPaths                                       the hosts and paths of each Ingress (ingresspath.go)
+//	  limitIngress: addRules                          a rule of each Ingress, annotation and group of hosts
 package nginx
 
 import (
@@ -76,9 +78,11 @@ type Include func(file, pattern string) ([]source.File, error)
 // reader is one import of nginx' configurations.
 type reader struct {
 	*draft.Draft
-	zones      map[string]*zone   // by their kind and name, such as "limit_req one"
-	variables  map[string]mapping // those of map and geo
-	serverNote string             // what rules with the key $server_name say of it, if that is not the host
+
+	// readHTTP reads these before it makes rules.
+	zones     map[string]*zone   // by their kind and name, such as "limit_req one"
+	variables map[string]mapping // those of map and geo
+	servers   []*server
 }
 
 func newReader(d *draft.Draft) *reader {
@@ -218,16 +222,8 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, 
 	if !slices.Contains(z.used, q.Numbers) {
 		z.used = append(z.used, q.Numbers)
 	}
-	forms, why := n.formsOf(z.key, 0)
-	if why != "" {
-		unknown := keyForm{text: "?"} // one rule, which is off
-		unknown.Cannot(why)
-		forms = []keyForm{unknown}
-	}
-	for _, f := range forms {
-		if len(f.parts) > 0 || f.text != "" { // nginx does not count an empty key
-			n.addRule(z, q, f, limits.status, requests)
-		}
+	for _, f := range n.countedForms(z.key) {
+		n.addRule(z, q, f, limits.status, requests)
 	}
 }
 

@@ -8,13 +8,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
-// scope is what nginx inherits limits by: http, a server or a location. Its selection is for its
-// requests among those of the scope around it.
+// scope is what nginx inherits limits by: http, a server or a location. nginx finds one location for a request, and
+// only its limits hold. So of the scopes that a request fits one has it, and the rules of the others leave it out:
+//
+//	between                     who has the request                             who has the other leave it out
+//	servers                     the one with the narrower name: isNarrower      readServers, by loseTo
+//	locations                   the winner in nginx' order: winsOver            readLocations, by loseTo
+//	a scope and one in it       the inner, if it has own rules: withOwnRules    addRules, by exemptScope
+//
+// So a scope's own selection is for its requests among those of the scope around it, without those of winners. It
+// still has those of the scopes in it.
 type scope struct {
 	request.Selection
 	limits  map[string]limitSet // by kind
 	inner   []*scope
-	winners []*scope // scopes beside it that win: nginx gives them the requests that fit both
+	winners []*scope // beside it: nginx gives them the requests that fit both
 	what    string   // for messages
 }
 
@@ -31,7 +39,24 @@ func (l limitSet) same(other limitSet) bool {
 	return slices.Equal(l.list, other.list) && (settings || len(l.list) == 0)
 }
 
-// isWhole reports whether all requests of the scope around it are in the scope, or in one that wins.
+// loseTo leaves requests that fit another scope too to that one.
+func (s *scope) loseTo(winner *scope) {
+	s.winners = append(s.winners, winner)
+	exemptScope(&s.Selection, winner)
+}
+
+// exemptScope exempts the requests of another scope from the selection.
+func exemptScope(s *request.Selection, c *scope) {
+	switch {
+	case len(c.WhyOff) > 0:
+		s.Cannot("It should leave out the requests of the " + c.what + ". " + c.WhyOff[0])
+	case len(c.Match) > 0:
+		s.Exempt = append(s.Exempt, c.Match)
+	}
+}
+
+// isWhole reports whether all requests of the scope around it are in the scope, or in one that wins: it selects
+// nothing.
 func (s *scope) isWhole() bool { return len(s.Match)+len(s.WhyOff) == 0 }
 
 // isUniform reports whether the limits of a kind are the same in all scopes within it.
@@ -40,11 +65,13 @@ func (s *scope) isUniform(kind string, limits limitSet) bool {
 	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
-// withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that
-// win over one of these. A winner needs its own even if its limits are those of the scope around it. An example: in a
-// server with limits, location /a has others, and location ~ x$, which wins over it, has those of the server. The
-// server's rules leave out all of /a, and the rules of /a leave out ~ x$: without rules of ~ x$, the path /ax would
-// have no limit.
+// withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that win over one
+// of these, also if their limits are those of the scope around them. An example, of a server with the limits S:
+//
+//	location /a      has other limits: needs rules
+//	location ~ x$    has S, and wins over /a for /ax: needs rules too, as the server's rules leave out all of /a, and
+//	                 those of /a leave out ~ x$, so nothing would limit /ax
+//	location /b      has S, and wins over neither: the server's rules have its requests
 func (s *scope) withOwnRules(kind string) []*scope {
 	hasOwn := map[*scope]bool{}
 	var add func(c *scope)
@@ -62,22 +89,6 @@ func (s *scope) withOwnRules(kind string) []*scope {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(s.inner), func(c *scope) bool { return !hasOwn[c] })
-}
-
-// exemptScope exempts the requests of another scope from the selection.
-func exemptScope(s *request.Selection, c *scope) {
-	switch {
-	case len(c.WhyOff) > 0:
-		s.Cannot("It should leave out the requests of the " + c.what + ". " + c.WhyOff[0])
-	case len(c.Match) > 0:
-		s.Exempt = append(s.Exempt, c.Match)
-	}
-}
-
-// loseTo leaves requests that fit another scope too to that one.
-func (s *scope) loseTo(winner *scope) {
-	s.winners = append(s.winners, winner)
-	exemptScope(&s.Selection, winner)
 }
 
 // readHTTPScope reads the scopes of an http block.

@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
-// server is one server of nginx. It has the names that no server before it has.
+// server is one server of nginx.
 type server struct {
 	*scope
-	names     []string
+	names     []string // after step 3 of readServers those that no other server has
 	ports     []string
 	isDefault []string // ports for which it is the default server
 	answers   bool     // without a look at limits
@@ -58,37 +58,41 @@ func portOf(address string) string {
 	return "80"
 }
 
-// readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A
-// policy knows the host alone: of servers with one name it takes the first that has limits. It sets what rules
-// say of $server_name.
+// readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A policy knows the
+// host alone. So each host gets one server:
+//
+//  1. Each server is read, with its locations.
+//  2. The default server gets the hosts that no server names.
+//  3. Of servers with one name, the first that has limits keeps the name.
+//  4. Each server selects its names, but the default server selects all hosts.
+//  5. A server leaves its requests to those with narrower names, such as a.example beside *.example. The default server
+//     leaves them to all that have names.
 func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	if n.areTooMany(blocks) {
 		return
 	}
-	var list []*server
-	for _, d := range blocks {
+	for _, d := range blocks { // 1
 		s := readServer(d)
 		s.scope = n.newScope(http, "server "+strings.Join(s.names, " "), d.Block)
 		n.readLocations(s.scope, d.Block, false)
-		list = append(list, s)
+		n.servers = append(n.servers, s)
 	}
-	first := n.defaultServer(list)
-	n.dropKnownNames(list)
-	for _, s := range list {
+	first := n.defaultServer(n.servers) // 2
+	n.dropKnownNames(n.servers)         // 3
+	for _, s := range n.servers {       // 4
 		s.selectHosts(s == first)
 	}
-	for _, s := range list {
+	for _, s := range n.servers { // 5
 		if s != first && len(s.names) == 0 {
 			continue // no request comes to it
 		}
-		for _, o := range list {
-			if o != s && len(o.names) > 0 && (s == first || o.isNarrower(s)) {
-				s.loseTo(o.scope)
+		for _, other := range n.servers {
+			if other != s && len(other.names) > 0 && (s == first || other.isNarrower(s)) {
+				s.loseTo(other.scope)
 			}
 		}
 		http.inner = append(http.inner, s.scope)
 	}
-	n.serverNote = noteOfServerName(list)
 }
 
 // defaultServer is the server for hosts that no server names: the default server of the first port, or, if that
@@ -175,14 +179,14 @@ func (s *server) isNarrower(other *server) bool {
 	})
 }
 
-// noteOfServerName says that $server_name of nginx is another text than the host; empty if it is the same.
-func noteOfServerName(list []*server) string {
-	if len(list) == 0 {
+// noteOfServerName says that $server_name of nginx is another text than the host; empty if it is the same: if there is
+// one server with one name.
+func (n *reader) noteOfServerName() string {
+	switch {
+	case len(n.servers) == 0:
+		return ""
+	case len(n.servers) == 1 && len(n.servers[0].names) == 1 && !strings.HasPrefix(n.servers[0].names[0], "*"):
 		return ""
 	}
-	first := list[0]
-	if len(list) > 1 || len(first.names) != 1 || strings.HasPrefix(first.names[0], "*") {
-		return "nginx counts the hosts of one server together. Here each host counts by itself."
-	}
-	return ""
+	return "nginx counts the hosts of one server together. Here each host counts by itself."
 }

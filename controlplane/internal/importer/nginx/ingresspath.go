@@ -1,0 +1,174 @@
+package nginx
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+)
+
+// hostPath is one path of one host. The host is empty for all that no Ingress names.
+type hostPath struct {
+	host string
+	path request.Pattern
+}
+
+// hostsWithExpressions are the hosts whose paths are all expressions: ingress-nginx makes them so if one
+// Ingress of the host has use-regex or a rewrite-target.
+func hostsWithExpressions(list []*ingress) map[string]bool {
+	hosts := map[string]bool{}
+	for _, ing := range list {
+		if ing.annotation("use-regex") == "true" || ing.annotation("rewrite-target") != "" {
+			for _, ofHost := range source.ItemsOf(ing.node, "spec", "rules") {
+				hosts[strings.ToLower(source.TextOf(ofHost, "host"))] = true
+			}
+		}
+	}
+	return hosts
+}
+
+// readPaths reads the hosts and paths of an Ingress. A default backend has all hosts that no Ingress names.
+func (imp *ingressImport) readPaths(ing *ingress, regexHosts map[string]bool) {
+	rules := source.ItemsOf(ing.node, "spec", "rules")
+	if len(rules) == 0 || source.FieldOf(ing.node, "spec", "default_backend") != nil {
+		ing.paths = append(ing.paths, hostPath{path: request.AnyPath})
+	}
+	for i, ofHost := range rules {
+		host := strings.ToLower(source.TextOf(ofHost, "host"))
+		paths := source.ItemsOf(ofHost, "http", "paths")
+		if len(paths) == 0 {
+			ing.paths = append(ing.paths, hostPath{host, request.AnyPath})
+		}
+		for k, p := range paths {
+			text := source.TextOf(p, "path")
+			path, ok := pathPattern(text, source.TextOf(p, "path_type"), regexHosts[host])
+			if !ok {
+				at := ing.at.Item("spec.rules", i).Item("http.paths", k)
+				imp.Fail(at, "the path "+strconv.Quote(text)+" must begin with /, and be an expression of RE2 where "+
+					"use-regex or rewrite-target makes it one")
+			}
+			ing.paths = append(ing.paths, hostPath{host, path})
+		}
+	}
+}
+
+// pathPattern is the pattern of a path, as buildLocation of ingress-nginx makes a location of it.
+func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, ok bool) {
+	path = cmp.Or(path, "/")
+	bare := strings.TrimRight(path, "/")
+	switch {
+	case isExpression:
+		return searched("^"+path, true)
+	case pathType == "Exact":
+		p = request.Exact(path)
+	case pathType == "Prefix" && bare != "":
+		p = request.OrBelow(bare)
+	default:
+		p = request.Prefix(path, false)
+	}
+	return p, strings.HasPrefix(path, "/")
+}
+
+// hostGroup are hosts of one Ingress that have the same paths. The empty host is in a group of its own.
+type hostGroup struct {
+	hosts []string
+	paths []request.Pattern
+}
+
+// groupHosts groups the hosts of an Ingress by their paths.
+func groupHosts(list []hostPath) (groups []*hostGroup) {
+	var hosts []string
+	paths := map[string][]request.Pattern{}
+	for _, p := range list {
+		if paths[p.host] == nil {
+			hosts = append(hosts, p.host)
+		}
+		paths[p.host] = request.AppendNew(paths[p.host], []request.Pattern{p.path})
+	}
+	for _, h := range hosts {
+		isLike := func(g *hostGroup) bool { return (h == "") == g.isUnnamed() && slices.Equal(paths[h], g.paths) }
+		if i := slices.IndexFunc(groups, isLike); i >= 0 {
+			groups[i].hosts = append(groups[i].hosts, h)
+		} else {
+			groups = append(groups, &hostGroup{[]string{h}, paths[h]})
+		}
+	}
+	return groups
+}
+
+// isUnnamed reports whether the group is that of the empty host.
+func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == "" }
+
+// selection is for the requests of the group, without those that ingress-nginx gives to a longer
+// path or a narrower host of another Ingress. An example:
+//
+//	Ingress   its host and path   its requests
+//	shop      a.example /         those of a.example, but not /api and what is below it
+//	api       a.example /api      those of a.example with the path /api or one below it
+//	all       *.example /         those of *.example, but not of a.example
+func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection) {
+	s.Match = request.Match{}
+	if !g.isUnnamed() {
+		s.Match[request.Host.ID()] = request.ExactAll(g.hosts)
+	}
+	if !slices.Contains(g.paths, request.AnyPath) {
+		s.Match[request.FullPath.ID()] = spelledOut(g.paths)
+	}
+	for _, other := range all {
+		if other == own || other.isCanary {
+			continue
+		}
+		for _, p := range other.paths {
+			g.leaveOut(&s, p)
+		}
+	}
+	return s
+}
+
+// leaveOut exempts the requests of a path of another Ingress if that path wins.
+func (g *hostGroup) leaveOut(s *request.Selection, other hostPath) {
+	isWider := func(h string) bool {
+		isWithin := request.IsValueWithin(request.KindHost, request.Exact(other.host), request.Exact(h))
+		return other.host != "" && other.host != h && (h == "" || isWithin)
+	}
+	loses := func(p request.Pattern) bool { return isLonger(other.path, p) && !p.TextApart(other.path) }
+	switch {
+	case slices.ContainsFunc(g.hosts, isWider):
+		s.AddExempt(request.Host.Matching(request.Exact(other.host)))
+	case slices.Contains(g.hosts, other.host) && slices.ContainsFunc(g.paths, loses):
+		m := request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
+		if len(g.hosts) > 1 {
+			m[request.Host.ID()] = []request.Pattern{request.Exact(other.host)}
+		}
+		s.AddExempt(m)
+	}
+}
+
+// isLonger reports whether nginx takes the location of a pattern before that of another one: the longer
+// one, or the exact one of two with one text. Locations with expressions are sorted by length too.
+func isLonger(p, other request.Pattern) bool {
+	length := func(p request.Pattern) int {
+		if p.Kind == request.ByExpression {
+			return len(p.Text)
+		}
+		begin, _ := p.Begin()
+		return len(begin)
+	}
+	isSame := length(p) == length(other)
+	return length(p) > length(other) || isSame && p.Kind == request.Exactly && other.Kind != request.Exactly
+}
+
+// spelledOut has two patterns for a path and what is below it: a list needs no expression for that.
+func spelledOut(paths []request.Pattern) (list []request.Pattern) {
+	for _, p := range paths {
+		if p.Kind == request.PathOrBelow {
+			list = append(list, request.Exact(p.Text), request.Prefix(p.Text+"/", false))
+		} else {
+			list = append(list, p)
+		}
+	}
+	return list
+}
