@@ -169,7 +169,7 @@ func onGRPCClose(root, token, _ uint32) {
 	arena.reset()
 	importGRPCClose(token)
 	q.token = 0
-	q.client.Closed(theProxy.Monotonic())
+	q.client.StreamEnded(theProxy.Monotonic())
 	q.hasten()
 }
 
@@ -229,7 +229,7 @@ func (q *quotaTalk) isSilentByOthers() bool {
 // end decides what still waits, and leaves what is held to another configuration of this VM,
 // which reports it.
 func (q *quotaTalk) end() {
-	q.client.End()
+	q.client.ExpireAll()
 	for w := q.client.Next(); w != nil; w = q.client.Next() {
 		q.resume(w)
 	}

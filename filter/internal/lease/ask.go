@@ -41,8 +41,7 @@ type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
 	parts   []part
-	waiters []*Waiter
-	looks   []lookOf // that wait for it; then it asks for no units
+	waiters []*Waiter // that wait for it
 	sentNs  int64
 	stream  uint32 // on which it was sent
 }
@@ -66,6 +65,9 @@ type Need struct {
 	subject *decide.Subject
 	grant   *grant // that has given units to it or denied them, nil until one has
 }
+
+// holds reports whether it is of a rule that holds.
+func (p *part) holds() bool { return p.account != nil }
 
 // countsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *part) countsDenied() bool { return p.definition.CountsDenials() }
@@ -156,7 +158,7 @@ func (c *Client) askFor(req *Waiter, needs []Need) {
 	if !isNew {
 		a.join(parts)
 	}
-	a.waiters, req.ask = append(a.waiters, req), a
+	req.join(a)
 }
 
 // askAhead queues an ask for which no request waits, unless one for the same units is queued. It is
@@ -208,6 +210,17 @@ func (a *ask) join(parts []part) {
 	}
 }
 
+// leaveAsks has the request wait for its asks no longer. An ask for which no request waits leaves the queue.
+func (c *Client) leaveAsks(req *Waiter) {
+	for _, a := range req.asks {
+		a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == req })
+		if len(a.waiters) == 0 && c.queue.byWant[a.want] == a {
+			c.unqueue(a)
+		}
+	}
+	req.asks = req.asks[:0]
+}
+
 // unqueue takes an ask from the queue. What it would have reported is reported otherwise.
 func (c *Client) unqueue(a *ask) {
 	c.queue.remove(a)
@@ -221,8 +234,7 @@ func (c *Client) unqueue(a *ask) {
 // requeue queues an ask again if requests wait for it. They join an ask for the same units that is
 // queued already, before its own requests.
 func (c *Client) requeue(a *ask) {
-	a.dropLooks()
-	if len(a.waiters)+len(a.looks) == 0 {
+	if len(a.waiters) == 0 {
 		return
 	}
 	next := c.queue.byWant[a.want]
@@ -231,7 +243,7 @@ func (c *Client) requeue(a *ask) {
 		return
 	}
 	for _, req := range a.waiters {
-		req.ask = next
+		req.asks[slices.Index(req.asks, a)] = next
 	}
 	for i := range next.parts {
 		p, earlier := &next.parts[i].Wire, &a.parts[i].Wire
@@ -239,7 +251,6 @@ func (c *Client) requeue(a *ask) {
 		p.Waiting = limit.AddSaturating(p.Waiting, earlier.Waiting)
 	}
 	next.waiters = append(a.waiters, next.waiters...)
-	next.looks = append(a.looks, next.looks...)
 }
 
 // noteLate finds the asks that have no result in time, though others have: their units may be

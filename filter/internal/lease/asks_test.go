@@ -300,9 +300,9 @@ func TestALookThatIsOverIsNotAskedAgain(t *testing.T) {
 		case "left":
 			w.client.Forget(1)
 		case "expired":
-			w.client.End()
+			w.client.ExpireAll()
 		}
-		w.client.Closed(w.proxy.Clock)
+		w.client.StreamEnded(w.proxy.Clock)
 		w.proxy.Clock += second
 		w.client.Flush(w.proxy.Clock)
 		require.Equal(t, end == "", w.opened == 2, end)

@@ -45,7 +45,7 @@
 //
 //	the client leaves          Forget ends the wait. Its units go into the lease, or back.
 //	an answer comes late       noteLate lets others ask anew. endAsk puts late units into the lease.
-//	the stream ends            Closed queues its asks again. Units of its grants cannot go back.
+//	the stream ends            StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes            noteSilence makes the worker Silent. alone decides, and probe asks on.
 //	another worker is faster   write returns Raced. Check, or writeLease, reads the lease again.
 //
@@ -61,8 +61,6 @@
 package lease
 
 import (
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -80,7 +78,6 @@ type Transport interface {
 }
 
 const (
-	maxWaiters = 1024 // requests that wait
 	maxRefills = 1024 // asks that are queued when one for requests to come is dropped
 	maxReturns = 1024 // grants of which one message returns units
 	// MaxResumed is how many requests one callback may let go on: Envoy resumes a request
@@ -98,25 +95,14 @@ const (
 type Client struct {
 	transport Transport
 	worker    *Worker
-
-	stream   stream
-	reopenNs int64 // while it is closed: when the next may be opened
-	pauseNs  int64 // until then, from the next close on: see backOff
-	tickNs   int64 // when the last tick was
-	stalled  bool  // a late tick has given the service more time, and nothing has come since
+	stream    stream
+	waiters   waiters // requests that wait
 
 	// An ask is in one of these two, until it has its result.
 	queue   askQueue
 	sent    sentAsks
 	lastID  uint32         // of the ask that was sent last
 	returns []quota.Return // to be sent
-
-	// A request is in waiters until it is over: see Waiter.
-	waiters    map[uint32]*Waiter // by their contexts
-	order      []*Waiter          // the same, as they came; Tick removes those that are over
-	lookedKeys int                // keys of those that are looks
-	ready      []*Waiter          // to be decided; Next passes over those that are over
-	next       int                // index in ready: Next has returned those before it
 
 	// Memory:
 	want    []byte // of one ask
@@ -126,46 +112,27 @@ type Client struct {
 	message []byte
 }
 
-// Waiter is a request that waits. Its life:
-//
-//	       Wait               endAsk, expire             Next
-//	new --------> asking -----------------------> ready ------> decided again --- Done ---> over
-//	                ^                                                |
-//	                +-------------- Wait, if it is Pending again ----+
-//
-// If the request has ended meanwhile, Forget makes it over at once.
-type Waiter struct {
-	Context uint32
-	Verdict *decide.Verdict // nil of a look
-	Look    *Look           // of a client that asks for its usage; it is not decided again, and has no needs
-
-	deadlineNs int64
-	needs      []Need
-	ask        *ask // for which it waits, while it is asking
-	over       bool
-}
-
 // NewClient returns a client of a worker with cluster rules.
 func NewClient(t Transport, w *Worker) *Client {
 	w.accounts.worker = uint64(t.Random())<<32 | uint64(t.Random())
 	return &Client{
-		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}}, pauseNs: firstPauseNs,
-		queue: askQueue{byWant: map[string]*ask{}}, sent: sentAsks{flying: map[string]*ask{}},
-		waiters: map[uint32]*Waiter{},
+		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
+		waiters: waiters{byContext: map[uint32]*Waiter{}},
+		queue:   askQueue{byWant: map[string]*ask{}}, sent: sentAsks{flying: map[string]*ask{}},
 	}
 }
 
 // Waiting reports whether some request waits.
-func (c *Client) Waiting() bool { return len(c.waiters) > 0 }
+func (c *Client) Waiting() bool { return len(c.waiters.byContext) > 0 }
 
 // Wait makes a request wait for the units of its pending verdict, which stays as it is until
 // Done or Forget: Engine.Keep must have kept it. A request that Next has returned may have to
 // wait again.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
-	req := c.waiters[context]
+	req := c.waiters.byContext[context]
 	if req == nil {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
-		c.addWaiter(req)
+		c.begin(req)
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending {
@@ -177,15 +144,6 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req.needs = AppendNeeds(granted, v)
 	c.askFor(req, req.needs[len(granted):])
 }
-
-func (c *Client) addWaiter(req *Waiter) {
-	c.waiters[req.Context] = req
-	c.order = append(c.order, req)
-	c.worker.crowded = len(c.waiters) >= maxWaiters
-}
-
-// isAsking reports whether it waits for an ask.
-func (req *Waiter) isAsking() bool { return req.ask != nil || req.Look != nil && req.Look.left > 0 }
 
 // keepGranted returns those needs of a request that waits again which have their units: the request
 // takes these once the others have theirs.
@@ -204,98 +162,71 @@ func (c *Client) keepGranted(needs []Need) []Need {
 	return granted
 }
 
-// setWait says what the request may still wait for.
-func (req *Waiter) setWait(to decide.Wait) {
-	if req.Verdict == nil {
-		return
-	}
-	for _, s := range req.Verdict.Subjects {
-		s.Quota.Wait = to
-	}
+// begin begins the wait of a request.
+func (c *Client) begin(req *Waiter) {
+	c.waiters.add(req)
+	c.worker.crowded = c.waiters.areMany()
 }
 
 // Next returns a request that has its grant, or has waited for too long, to be decided
 // again: then it is Done, or has to Wait again. nil if there is none.
-func (c *Client) Next() *Waiter {
-	for c.next < len(c.ready) {
-		req := c.ready[c.next]
-		c.next++
-		if !req.over {
-			return req
-		}
-	}
-	clear(c.ready)
-	c.ready, c.next = c.ready[:0], 0
-	return nil
-}
+func (c *Client) Next() *Waiter { return c.waiters.next() }
 
-// Done ends the wait of a request that is decided. What it has got and not taken goes back.
+// Done ends the wait of a request. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
 	for i := range req.needs {
 		c.giveBackUntaken(&req.needs[i])
 	}
-	req.over = true
-	if req.Look != nil {
-		c.lookedKeys -= len(req.Look.keys)
-	}
-	delete(c.waiters, req.Context)
-	c.worker.crowded = len(c.waiters) >= maxWaiters
+	c.leaveAsks(req)
+	c.waiters.remove(req)
+	c.worker.crowded = c.waiters.areMany()
 }
 
-// Forget ends the wait of a request that has ended. It returns its verdict, nil if it does
-// not wait.
+// Forget is Done for a request that has ended. It returns its verdict, nil if it does not wait.
 func (c *Client) Forget(context uint32) *decide.Verdict {
-	req := c.waiters[context]
+	req := c.waiters.byContext[context]
 	if req == nil {
 		return nil
 	}
 	c.Done(req)
-	c.leave(req)
 	return req.Verdict
 }
 
-// leave has a request wait for its ask no longer. A look's asks go on: others may have joined them.
-func (c *Client) leave(req *Waiter) {
-	if req.Look != nil {
-		req.Look.left = 0
+// ExpireAll makes all requests ready, to be decided without the service: the configuration ends.
+func (c *Client) ExpireAll() {
+	for _, req := range c.waiters.order {
+		if req.isAsking() {
+			c.expire(req)
+		}
 	}
-	a := req.ask
-	if a == nil {
-		return
+}
+
+// expireOverdue makes requests ready whose time is over, all of them while the service is silent.
+func (c *Client) expireOverdue(now int64) {
+	for _, req := range c.waiters.order {
+		if req.isOverdue(now) || req.isAsking() && c.worker.Silent {
+			c.expire(req)
+		}
 	}
-	req.ask = nil
-	a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == req })
-	if len(a.waiters) == 0 && c.queue.byWant[a.want] == a {
-		c.unqueue(a)
-	}
+	c.waiters.dropOver()
 }
 
 // expire makes a request ready that has waited for too long.
 func (c *Client) expire(req *Waiter) {
-	c.leave(req)
+	c.leaveAsks(req)
 	req.setWait(decide.TimedOut)
-	c.ready = append(c.ready, req)
-}
-
-// expireAll makes requests ready whose time is over, all of them while the service is silent.
-func (c *Client) expireAll(now int64) {
-	c.order = slices.DeleteFunc(c.order, func(req *Waiter) bool {
-		if req.isAsking() && (c.worker.Silent || now >= req.deadlineNs) {
-			c.expire(req)
-		}
-		return req.over
-	})
+	c.waiters.makeReady(req)
 }
 
 // Tick finds requests whose time is over and units that are idle, and finds out whether
 // the service is silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
-	if !c.grantMoreTime(now) {
+	if !c.stream.grantMoreTime(now, c.worker.TimeoutNs) {
 		c.noteSilence(now)
 	}
-	c.tickNs = now
-	c.expireAll(now)
+	c.stream.tickNs = now
+	c.expireOverdue(now)
 	c.noteLate(now)
 	c.worker.accounts.renew(now, c.worker.TimeoutNs)
 	if c.worker.Silent {
@@ -306,22 +237,13 @@ func (c *Client) Tick(now int64) {
 // Period is how soon Tick must be called, in milliseconds.
 func (c *Client) Period() uint32 {
 	switch {
-	case c.next < len(c.ready):
+	case c.waiters.areSomeReady():
 		return 1
-	case len(c.waiters) > 0 || c.stream.owesNs != 0:
+	case c.Waiting() || c.stream.owes():
 		return 10
 	}
 	if ns := c.worker.idleNs; ns > 0 {
 		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
 	}
 	return 1000
-}
-
-// End makes all requests ready, to be decided without the service: the configuration ends.
-func (c *Client) End() {
-	for _, req := range c.order {
-		if req.isAsking() {
-			c.expire(req)
-		}
-	}
 }

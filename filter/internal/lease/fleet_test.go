@@ -283,7 +283,7 @@ func (m *member) broken(st *quotatest.Stream) {
 	if m.stream == st {
 		defer m.enter()()
 		m.stream = nil
-		m.client.Closed(m.fleet.now)
+		m.client.StreamEnded(m.fleet.now)
 	}
 }
 

@@ -56,7 +56,7 @@ func (c *Client) endAsk(result *quota.AskResult) {
 		c.defineAgain(a)
 		return
 	}
-	if len(a.looks) > 0 {
+	if a.isLook() {
 		c.endLooks(a, result)
 		return
 	}
@@ -76,9 +76,8 @@ func (c *Client) endAsk(result *quota.AskResult) {
 		}
 	}
 	for _, req := range waiters {
-		req.ask = nil
+		c.waiters.makeReady(req)
 	}
-	c.ready = append(c.ready, waiters...)
 }
 
 // defineAgain queues the ask again, with its definitions: the service lacks one of them.
@@ -117,19 +116,18 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 // is left.
 func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*Waiter) {
 	g := newGrant(a, i, result, c.worker.clock.Monotonic())
-	g.date(a.sentNs)
-	leases := g.part.account == nil
-	if leases || c.worker.accounts.endReport(g, a, i) {
+	if !g.part.holds() {
+		g.giveAll(waiters)
+		c.keepRest(g)
+		return
+	}
+	if c.worker.accounts.endReport(g, a, i) {
 		g.giveAll(waiters)
 	}
-	if leases {
-		c.keepRest(g)
-	} else {
-		g.part.account.noteBlock(g)
-	}
+	g.part.account.noteBlock(g)
 }
 
-// newGrant reads the grant of a part of an ask.
+// newGrant reads the grant of part i of the ask.
 func newGrant(a *ask, i int, result *quota.AskResult, now int64) *grant {
 	g := &grant{part: &a.parts[i], stream: a.stream, cameNs: now}
 	switch result.Outcome {
@@ -141,6 +139,7 @@ func newGrant(a *ask, i int, result *quota.AskResult, now int64) *grant {
 	if !g.Failed {
 		g.Grant = result.Grants[i]
 	}
+	g.date(a.sentNs)
 	return g
 }
 

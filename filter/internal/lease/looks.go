@@ -1,6 +1,8 @@
 package lease
 
 import (
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -25,7 +27,6 @@ const maxLooked = 4096
 // Look is what a client is told of its keys at the service.
 type Look struct {
 	keys []lookedKey
-	left int // asks that have no result yet
 	told int // keys that Tell has passed
 }
 
@@ -34,12 +35,6 @@ type lookedKey struct {
 	part
 	rule      *decide.Rule
 	standings []state.LeaseStanding // nil: not known
-}
-
-// lookOf is a part of an ask that a look waits for: its parts are the look's keys from there on.
-type lookOf struct {
-	waiter *Waiter
-	from   int
 }
 
 // Add adds the subject's key, unless its rule has scope proxy.
@@ -52,7 +47,15 @@ func (l *Look) Add(s *decide.Subject) {
 }
 
 // IsEmpty reports whether the service has nothing to tell.
-func (l *Look) IsEmpty() bool { return len(l.keys) == 0 }
+func (l *Look) IsEmpty() bool { return l.size() == 0 }
+
+// size is how many keys the look has; nil has none.
+func (l *Look) size() int {
+	if l == nil {
+		return 0
+	}
+	return len(l.keys)
+}
 
 // Tell gives the subject what the service has said of its key. Call it for the subjects of Add in
 // their order.
@@ -84,59 +87,52 @@ func (src *clusterRule) Look(s *decide.Subject, wallNs int64) {
 // WaitLook makes a request wait for what the service says of the look's keys. It returns false if
 // nobody is asked, because the service is silent, or too many requests or keys wait.
 func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
-	tooMany := c.lookedKeys > 0 && c.lookedKeys+len(l.keys) > maxLooked
+	looked := c.waiters.lookedKeys
+	tooMany := looked > 0 && looked+len(l.keys) > maxLooked
 	if c.worker.Silent || c.worker.crowded || tooMany {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.TimeoutNs}
-	c.addWaiter(req)
-	c.lookedKeys += len(l.keys)
-	for from := 0; from < len(l.keys); from += quota.MaxGroup {
-		c.queueLook(req, from)
+	c.begin(req)
+	for keys := range slices.Chunk(l.keys, quota.MaxGroup) {
+		parts := make([]part, len(keys))
+		for i := range keys {
+			parts[i] = keys[i].part
+		}
+		a, _ := c.queuedAsk(parts)
+		req.join(a)
 	}
 	return true
 }
 
-// queueLook queues an ask for keys of the request's look, or joins the one that is queued for the same.
-func (c *Client) queueLook(req *Waiter, from int) {
-	keys := req.Look.keys[from:min(from+quota.MaxGroup, len(req.Look.keys))]
-	parts := make([]part, len(keys))
-	for i := range keys {
-		parts[i] = keys[i].part
-	}
-	a, _ := c.queuedAsk(parts)
-	a.looks = append(a.looks, lookOf{req, from})
-	req.Look.left++
-}
+// isLook reports whether the ask is for looks: it asks for no units.
+func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
-// dropLooks drops from the ask the looks that do not wait for it any more.
-func (a *ask) dropLooks() {
-	waiting := a.looks[:0]
-	for _, of := range a.looks {
-		if of.waiter.isAsking() {
-			waiting = append(waiting, of)
-		}
-	}
-	a.looks = waiting
-}
-
-// endLooks takes the result of an ask of looks.
+// endLooks takes the result of an ask for looks.
 func (c *Client) endLooks(a *ask, result *quota.AskResult) {
 	for i := range a.parts {
 		g := newGrant(a, i, result, c.worker.clock.Monotonic())
 		if g.Failed {
 			continue
 		}
-		g.date(a.sentNs)
-		for _, of := range a.looks {
-			of.waiter.Look.keys[of.from+i].standings = g.standings
+		for _, req := range a.waiters {
+			req.Look.keysOf(a)[i].standings = g.standings
 		}
 	}
-	for _, of := range a.looks {
-		l := of.waiter.Look
-		l.left--
-		if l.left == 0 && !of.waiter.over {
-			c.ready = append(c.ready, of.waiter)
+	for _, req := range a.waiters {
+		req.asks = slices.DeleteFunc(req.asks, func(other *ask) bool { return other == a })
+		if !req.isAsking() {
+			c.waiters.makeReady(req)
 		}
 	}
+}
+
+// keysOf returns those of the look's keys that the ask asks for: they stand in the order of its parts.
+func (l *Look) keysOf(a *ask) []lookedKey {
+	for from := range l.keys { // a look has one key of each definition
+		if l.keys[from].Wire.Definition == a.parts[0].Wire.Definition {
+			return l.keys[from:]
+		}
+	}
+	return nil
 }

@@ -25,7 +25,7 @@ const (
 // sends nothing: the callback with the result calls it again.
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
-	if c.stream.owesNs != 0 || c.stream.number == 0 && now < c.reopenNs {
+	if c.stream.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
 		return
 	}
 	c.queueReports(now)
@@ -66,7 +66,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
 	for _, looks := range [2]bool{false, true} { // looks do not delay requests that are to be decided
 		for _, a := range c.queue.list {
-			if looks != (len(a.looks) > 0) {
+			if looks != a.isLook() {
 				continue
 			}
 			n := c.mostBytes(a)
@@ -136,7 +136,7 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 	}
 	c.message = m.Append(c.message[:0])
 	if !c.transport.Send(c.message) {
-		c.Closed(now)
+		c.StreamEnded(now)
 		return false
 	}
 	c.stream.greeted = true

@@ -99,7 +99,7 @@ func (h *holding) step(s *service, step string) {
 		h.client.Flush(h.proxy.Clock)
 	case "cut", "down":
 		h.down, h.stream = name == "down", nil
-		h.client.Closed(h.proxy.Clock)
+		h.client.StreamEnded(h.proxy.Clock)
 	case "up":
 		h.down = false
 	case "forget":
@@ -108,7 +108,7 @@ func (h *holding) step(s *service, step string) {
 		s.Due()
 		if st := h.stream; st != nil && st.service.Ending() {
 			h.stream = nil
-			h.client.Closed(h.proxy.Clock)
+			h.client.StreamEnded(h.proxy.Clock)
 		}
 	case "silent":
 		h.engine.Leases.Silent, h.down = true, true

@@ -1,8 +1,6 @@
 package lease
 
 import (
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -11,16 +9,16 @@ import (
 //	         ensureOpen           send               Receive
 //	closed -------------> open ----------> greeted ----------> heard
 //	  ^                     |                 |                  |
-//	  +------- Closed ------+-----------------+------------------+
+//	  +---- StreamEnded ----+-----------------+------------------+
 //
 //	closed   There is none: number is 0. After each end, and each try that fails, backOff says
-//	         when the next may be opened (Client.reopenNs).
+//	         when the next may be opened.
 //	open     It may be used. The service does not know the domain and the process yet.
 //	greeted  Its first message has named them.
 //	heard    The service has answered on it. From then on it takes units back.
 //
-// The proxy calls Closed when the stream has ended. Receive calls it after a message that it cannot
-// read, send if the proxy takes no message, and noteSilence.
+// The proxy calls StreamEnded when it has ended the stream. hangUp ends it from here: after a message that
+// cannot be read, and when the service is silent.
 //
 // The life of the service, over all streams:
 //
@@ -40,56 +38,71 @@ import (
 // decided that wait. About a second later a tick opens a stream, and sends a probe. The service is
 // silent until it answers that.
 
-// stream is a stream to the service.
+// stream is the stream to the service, and what the worker knows of the service by it.
 type stream struct {
+	// Of the open stream:
 	number  uint32          // 0 = it is closed
 	greeted bool            // it has had its first message
 	heard   bool            // the service has answered on it
-	owesNs  int64           // since when the service owes an answer to asks; 0 = it owes none
 	defined map[uint32]bool // definitions that it has had
+
+	// Of the closed one:
+	reopenNs int64 // when the next may be opened
+	pauseNs  int64 // how long that takes, from the next end or failed try on: see backOff
+
+	// Of the service:
+	owesNs  int64 // since when it owes an answer to asks; 0 = it owes none
+	tickNs  int64 // when the last tick was
+	stalled bool  // a late tick has given it more time, and nothing has come since
 }
+
+func (s *stream) isOpen() bool { return s.number != 0 }
+
+func (s *stream) owes() bool { return s.owesNs != 0 }
 
 // IsConnected reports whether a stream is open. A worker without one does not know whether
 // the service is silent, unless it has found so.
-func (c *Client) IsConnected() bool { return c.stream.number != 0 }
+func (c *Client) IsConnected() bool { return c.stream.isOpen() }
 
 // ensureOpen opens a stream if there is none and it is time to.
 func (c *Client) ensureOpen(now int64) bool {
-	if c.stream.number != 0 {
+	s := &c.stream
+	if s.isOpen() {
 		return true
 	}
-	if now < c.reopenNs {
+	if now < s.reopenNs {
 		return false
 	}
 	if !c.transport.Open() {
 		c.backOff(now)
 		return false
 	}
-	clear(c.stream.defined)
-	number := max(c.transport.Random(), 1) // another worker may have the number, with little chance
-	c.stream = stream{number: number, defined: c.stream.defined}
+	s.number = max(c.transport.Random(), 1) // another worker may have the number, with little chance
+	s.greeted, s.heard = false, false
+	clear(s.defined)
 	return true
 }
 
 // backOff waits longer from try to try, with a jitter of a quarter.
 func (c *Client) backOff(now int64) {
-	c.reopenNs = now + c.pauseNs*3/4 + int64(c.transport.Random())%(c.pauseNs/2)
-	c.pauseNs = min(2*c.pauseNs, maxPauseNs)
+	s := &c.stream
+	s.reopenNs = now + s.pauseNs*3/4 + int64(c.transport.Random())%(s.pauseNs/2)
+	s.pauseNs = min(2*s.pauseNs, maxPauseNs)
 }
 
 // Receive takes a message of the service. Next returns the requests that have waited for it.
 func (c *Client) Receive(message []byte, now int64) error {
-	if c.stream.number == 0 {
+	s := &c.stream
+	if !s.isOpen() {
 		return nil
 	}
 	if err := c.in.Decode(message); err != nil {
-		c.transport.Cancel()
-		c.Closed(now)
+		c.hangUp(now)
 		return err
 	}
-	c.stream.heard, c.stream.owesNs = true, 0
-	c.stalled = false
-	c.pauseNs, c.worker.Silent = firstPauseNs, false
+	s.heard, s.pauseNs = true, firstPauseNs
+	s.owesNs, s.stalled = 0, false
+	c.worker.Silent = false
 	c.worker.SetProxies(c.in.Proxies)
 	for i := range c.in.Results {
 		c.endAsk(&c.in.Results[i])
@@ -97,10 +110,10 @@ func (c *Client) Receive(message []byte, now int64) error {
 	return nil
 }
 
-// Closed is called when the stream has ended. What it was asked is asked again on the next one, and
+// StreamEnded is called when the stream has ended. What it was asked is asked again on the next one, and
 // all that is held is reported again. Units of its grants cannot go back any more.
-func (c *Client) Closed(now int64) {
-	if c.stream.number == 0 {
+func (c *Client) StreamEnded(now int64) {
+	if !c.stream.isOpen() {
 		return
 	}
 	c.stream.number, c.stream.owesNs = 0, 0
@@ -115,9 +128,15 @@ func (c *Client) Closed(now int64) {
 	c.worker.accounts.markAllDue(now)
 }
 
-// Close ends the stream.
+// hangUp ends the open stream.
+func (c *Client) hangUp(now int64) {
+	c.transport.Cancel()
+	c.StreamEnded(now)
+}
+
+// Close ends the talk.
 func (c *Client) Close() {
-	if c.stream.number != 0 {
+	if c.stream.isOpen() {
 		c.transport.Cancel()
 		c.stream.number = 0
 	}
@@ -136,11 +155,11 @@ const standstillNs = 1_000_000_000
 //	150 ms  The next tick, late again. The service has had more time, and has not answered: it gets none.
 //
 // After standstillNs without a tick it gets none either: Tick may end the stream.
-func (c *Client) grantMoreTime(now int64) (granted bool) {
-	gap := now - max(c.tickNs, c.stream.owesNs)
-	late := c.stream.owesNs != 0 && !c.stalled && gap > c.worker.TimeoutNs/2 && gap < standstillNs
+func (s *stream) grantMoreTime(now, timeoutNs int64) (granted bool) {
+	gap := now - max(s.tickNs, s.owesNs)
+	late := s.owes() && !s.stalled && gap > timeoutNs/2 && gap < standstillNs
 	if late {
-		c.stalled, c.stream.owesNs = true, now
+		s.stalled, s.owesNs = true, now
 	}
 	return late
 }
@@ -148,24 +167,20 @@ func (c *Client) grantMoreTime(now int64) (granted bool) {
 // noteSilence declares the service silent when nothing has come for the timeout after a
 // message, or no stream could be opened for so long. It ends a silent stream.
 func (c *Client) noteSilence(now int64) {
-	timeout := c.worker.TimeoutNs
-	silent := c.stream.owesNs != 0 && now-c.stream.owesNs >= timeout
-	if !silent && c.stream.number == 0 {
-		silent = slices.ContainsFunc(c.order, func(req *Waiter) bool { return req.isAsking() && now >= req.deadlineNs })
-	}
+	s := &c.stream
+	silent := s.owes() && now-s.owesNs >= c.worker.TimeoutNs || !s.isOpen() && c.waiters.areOverdue(now)
 	if !silent {
 		return
 	}
-	c.worker.Silent, c.pauseNs = true, maxPauseNs
-	if c.stream.number != 0 {
-		c.transport.Cancel()
-		c.Closed(now)
+	c.worker.Silent, s.pauseNs = true, maxPauseNs
+	if s.isOpen() {
+		c.hangUp(now)
 	}
 }
 
 // probe asks the silent service for no units, to hear whether it answers again.
 func (c *Client) probe(now int64) {
-	if c.stream.owesNs != 0 || !c.ensureOpen(now) {
+	if c.stream.owes() || !c.ensureOpen(now) {
 		return
 	}
 	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has

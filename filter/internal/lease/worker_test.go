@@ -114,7 +114,7 @@ func (w *worker) receive(message []byte) {
 
 // end ends the worker's configuration.
 func (w *worker) end() {
-	w.client.End()
+	w.client.ExpireAll()
 	for next := w.client.Next(); next != nil; next = w.client.Next() {
 		w.resume(next)
 	}

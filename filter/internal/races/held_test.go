@@ -240,7 +240,7 @@ func (k *worker) mayEnd() bool {
 }
 
 func (k *worker) end() {
-	k.client.End()
+	k.client.ExpireAll()
 	k.goOn()
 	k.client.Close()
 	k.leave()

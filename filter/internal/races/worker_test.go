@@ -119,7 +119,7 @@ func (k *worker) hear() {
 	st := k.stream
 	if st.closed {
 		k.stream = nil
-		k.client.Closed(k.now())
+		k.client.StreamEnded(k.now())
 		return
 	}
 	message := st.in[0]

@@ -1,0 +1,109 @@
+package lease
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+)
+
+// Waiter is a request that waits: to be decided by a verdict, or for a look. Its life:
+//
+//	     Wait, WaitLook           endAsk, expire             Next
+//	new ---------------> asking -----------------> ready ---------> decided again --- Done ---> over
+//	                       ^                                              |
+//	                       +------------ Wait, if it is Pending again ----+
+//
+// If the request has ended meanwhile, Forget makes it over at once.
+type Waiter struct {
+	Context uint32
+	Verdict *decide.Verdict // nil of a look
+	Look    *Look           // of a client that asks for its usage; it is not decided again, and has no needs
+
+	deadlineNs int64
+	needs      []Need
+	asks       []*ask // for which it waits: one for its needs, or one for each quota.MaxGroup keys of its look
+	over       bool
+}
+
+// isAsking reports whether it waits for an ask.
+func (req *Waiter) isAsking() bool { return len(req.asks) > 0 }
+
+// isOverdue reports whether it has waited for an ask for too long.
+func (req *Waiter) isOverdue(now int64) bool { return req.isAsking() && now >= req.deadlineNs }
+
+// join has the request wait for the ask.
+func (req *Waiter) join(a *ask) {
+	a.waiters = append(a.waiters, req)
+	req.asks = append(req.asks, a)
+}
+
+// setWait says what the request may still wait for.
+func (req *Waiter) setWait(to decide.Wait) {
+	if req.Verdict == nil {
+		return
+	}
+	for _, s := range req.Verdict.Subjects {
+		s.Quota.Wait = to
+	}
+}
+
+// maxWaiters is how many requests may wait.
+const maxWaiters = 1024
+
+// waiters are the requests that wait. Each is in them until it is over.
+type waiters struct {
+	byContext  map[uint32]*Waiter
+	order      []*Waiter // the same, as they came, and those that are over since the last dropOver
+	lookedKeys int       // keys of those that are looks
+
+	ready []*Waiter // for next, which passes over those that are over
+	first int       // index in ready: next has returned those before it
+}
+
+func (ws *waiters) areMany() bool { return len(ws.byContext) >= maxWaiters }
+
+// add adds a new request.
+func (ws *waiters) add(req *Waiter) {
+	ws.byContext[req.Context] = req
+	ws.order = append(ws.order, req)
+	ws.lookedKeys += req.Look.size()
+}
+
+// remove removes a request, which is over.
+func (ws *waiters) remove(req *Waiter) {
+	req.over = true
+	delete(ws.byContext, req.Context)
+	ws.lookedKeys -= req.Look.size()
+}
+
+// dropOver drops the requests that are over from the order.
+func (ws *waiters) dropOver() {
+	ws.order = slices.DeleteFunc(ws.order, func(req *Waiter) bool { return req.over })
+}
+
+// areOverdue reports whether some request has waited for an ask for too long.
+func (ws *waiters) areOverdue(now int64) bool {
+	return slices.ContainsFunc(ws.order, func(req *Waiter) bool { return req.isOverdue(now) })
+}
+
+// makeReady has next return a request. It waits for no ask any more.
+func (ws *waiters) makeReady(req *Waiter) {
+	req.asks = req.asks[:0]
+	ws.ready = append(ws.ready, req)
+}
+
+func (ws *waiters) areSomeReady() bool { return ws.first < len(ws.ready) }
+
+// next returns the next request that is ready, nil if there is none.
+func (ws *waiters) next() *Waiter {
+	for ws.first < len(ws.ready) {
+		req := ws.ready[ws.first]
+		ws.first++
+		if !req.over {
+			return req
+		}
+	}
+	clear(ws.ready)
+	ws.ready, ws.first = ws.ready[:0], 0
+	return nil
+}
