@@ -14,13 +14,13 @@ import (
 //
 // The life of an account's report:
 //
-//	     markDue        writeReports                   endReport
-//	------------> due ------------> under way -------------------------> answered
-//	              ^                   |
-//	              +---- reportAgain --+   without an answer: the stream has ended, the ask is late,
-//	                                      or the message was not sent
+//	       list          writeReports                   endReport
+//	------------> listed ------------> under way -------------------------> answered
+//	                ^                      |
+//	                +----- reportAgain ----+   without an answer: the stream has ended, the ask is late,
+//	                                           or the message was not sent
 //
-//	due        The account is listed in accounts.due. queueReports queues an ask for no units that
+//	listed     It is in accounts.listed. If it mustReport, queueReports queues an ask for no units that
 //	           reports it, unless a request's ask for units of its key does.
 //	under way  account.asked is the ask that has the report.
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
@@ -30,7 +30,7 @@ import (
 // accounts are the accounts of a worker: from a request's Take or Settle to a report on the wire.
 type accounts struct {
 	byName  map[accountName]*account
-	due     []*account // to be reported
+	listed  []*account // that queueReports looks at: it reports those that mustReport
 	worker  uint64     // by which the service knows this worker
 	number  uint64     // of the newest report
 	renewNs int64      // when to look which accounts are to be renewed
@@ -50,7 +50,7 @@ type account struct {
 	key        [16]byte
 	definition *quota.Definition
 	asked      *ask         // in which its newest report is under way, nil if that is answered or given up
-	listed     bool         // among accounts.due
+	isListed   bool         // among accounts.listed
 	reportedNs int64        // when it was reported last
 	usedNs     int64        // when a request last wanted units
 	silentNs   int64        // until when the service cannot reach the key
@@ -135,20 +135,20 @@ func (accs *accounts) recall(acc *account) *account {
 	return acc
 }
 
-// markDue has the account reported with the next message.
-func (accs *accounts) markDue(acc *account) {
-	if !acc.listed {
-		acc.listed = true
-		accs.due = append(accs.due, acc)
+// list has the account reported with the next message, if it mustReport.
+func (accs *accounts) list(acc *account) {
+	if !acc.isListed {
+		acc.isListed = true
+		accs.listed = append(accs.listed, acc)
 	}
 }
 
-// markAllDue has all that is held reported anew: the service, or its store, may have lost it.
-func (accs *accounts) markAllDue(now int64) {
+// listAll has all that is held reported anew: the service, or its store, may have lost it.
+func (accs *accounts) listAll(now int64) {
 	for _, acc := range accs.byName {
 		if !acc.Idle() {
 			acc.reportedNs = now - acc.holdNs()
-			accs.markDue(acc)
+			accs.list(acc)
 		}
 	}
 }
@@ -163,7 +163,7 @@ func (accs *accounts) renew(now, timeoutNs int64) {
 	for name, acc := range accs.byName {
 		switch {
 		case acc.mustReport(now):
-			accs.markDue(acc)
+			accs.list(acc)
 		case acc.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(accs.byName, name)
 		}
@@ -178,22 +178,22 @@ func (accs *accounts) renew(now, timeoutNs int64) {
 // that is starting has all the reports before it begins to grant.
 func (c *Client) queueReports(now int64) {
 	accs := &c.worker.accounts
-	if len(accs.due) == 0 {
+	if len(accs.listed) == 0 {
 		return
 	}
 	room, n := c.roomForReports(), 0
-	for ; n < len(accs.due) && room > 0; n++ {
-		acc := accs.due[n]
-		acc.listed = false
+	for ; n < len(accs.listed) && room > 0; n++ {
+		acc := accs.listed[n]
+		acc.isListed = false
 		if acc.asked == nil && acc.silentNs <= now && acc.mustReport(now) {
 			nothing := quota.Part{Definition: acc.definition.ID, Key: acc.key}
 			c.askAhead([]part{{definition: acc.definition, account: acc, Wire: nothing}})
 			room--
 		}
 	}
-	left := copy(accs.due, accs.due[n:])
-	clear(accs.due[left:])
-	accs.due = accs.due[:left]
+	left := copy(accs.listed, accs.listed[n:])
+	clear(accs.listed[left:])
+	accs.listed = accs.listed[:left]
 }
 
 // roomForReports is how many more asks for nothing may be queued or under way.
@@ -272,7 +272,7 @@ func (a *ask) giveUpReports() (accounts []*account) {
 // reportAgain has the ask's accounts reported with the next message: their reports may be lost.
 func (accs *accounts) reportAgain(a *ask) {
 	for _, acc := range a.giveUpReports() {
-		accs.markDue(acc)
+		accs.list(acc)
 	}
 }
 
@@ -281,7 +281,7 @@ func (accs *accounts) reportAgain(a *ask) {
 // there, so only the account's newest report counts.
 func (accs *accounts) endReport(g *grant, a *ask, i int) (gives bool) {
 	acc := a.parts[i].account
-	accs.markDue(acc)
+	accs.list(acc)
 	if g.Starting {
 		acc.startNs = g.cameNs + min(g.WaitNs, maxRememberNs)
 	}
@@ -323,9 +323,9 @@ func (c *Client) Inherit(from *Client) {
 		}
 		acc.definition = d
 		acc.asked = nil
-		acc.listed = false
+		acc.isListed = false
 		accs.byName[acc.name] = acc
 	}
-	accs.markAllDue(c.worker.clock.Monotonic())
+	accs.listAll(c.worker.clock.Monotonic())
 	clear(old.byName)
 }

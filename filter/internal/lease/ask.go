@@ -111,7 +111,20 @@ func (q *askQueue) moveLastFirst() {
 // remove removes an ask, wherever it is.
 func (q *askQueue) remove(a *ask) {
 	delete(q.byWant, a.want)
-	q.list = slices.DeleteFunc(q.list, func(other *ask) bool { return other == a })
+	q.list = without(q.list, a)
+}
+
+// without removes an ask from a list.
+func without(list []*ask, a *ask) []*ask {
+	return slices.DeleteFunc(list, func(other *ask) bool { return other == a })
+}
+
+// keep keeps those that are left once the packed ones are sent.
+func (q *askQueue) keep(left, packed []*ask) {
+	for _, a := range packed {
+		delete(q.byWant, a.want)
+	}
+	q.list = append(q.list[:0], left...)
 }
 
 // sentAsks has the asks that were sent and have no result.
@@ -226,7 +239,7 @@ func (c *Client) unqueue(a *ask) {
 	c.queue.remove(a)
 	for i := range a.parts {
 		if acc := a.parts[i].account; acc != nil && acc.Changed() {
-			c.worker.accounts.markDue(acc)
+			c.worker.accounts.list(acc)
 		}
 	}
 }
@@ -243,7 +256,7 @@ func (c *Client) requeue(a *ask) {
 		return
 	}
 	for _, req := range a.waiters {
-		req.asks[slices.Index(req.asks, a)] = next
+		req.asks = append(without(req.asks, a), next)
 	}
 	for i := range next.parts {
 		p, earlier := &next.parts[i].Wire, &a.parts[i].Wire

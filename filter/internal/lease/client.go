@@ -242,7 +242,7 @@ func (c *Client) Period() uint32 {
 	case c.Waiting() || c.stream.owes():
 		return 10
 	}
-	if ns := c.worker.idleNs; ns > 0 {
+	if ns := c.worker.returnables.idleNs; ns > 0 {
 		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
 	}
 	return 1000

@@ -133,27 +133,43 @@ func (src *clusterRule) Tables() []decide.Table {
 	return src.local.Tables()
 }
 
+// definition is what the service is told of the subject's limits.
+func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
+	defs := &src.worker.definitions
+	if !src.rule.Finder.IsRequested(&s.Subject) {
+		return &defs.Definitions[src.first+uint32(s.Override+1)]
+	}
+	defs.key = appendRequestedKey(defs.key[:0], src.first, s)
+	if d := defs.requested[requestedKey(defs.key)]; d != nil {
+		return d
+	}
+	if len(defs.requested) >= maxRequested {
+		clear(defs.requested)
+	}
+	d := src.rule.Finder.Definition(&s.Subject)
+	d.ID = defs.newNumber()
+	defs.requested[requestedKey(defs.key)] = &d
+	return &d
+}
+
+// definitions are what a worker tells the service of limits.
+type definitions struct {
+	Definitions []quota.Definition // of the rules, by their numbers; none without rules of scope cluster
+
+	requested  map[requestedKey]*quota.Definition // of limits that requests give: the last ones
+	lastNumber uint32                             // of the newest of these
+	key        []byte                             // memory for a requestedKey
+}
+
 // maxRequested is how many definitions a worker keeps of limits that requests give. Others
 // are made anew, under new numbers.
 const maxRequested = 256
 
-// definition is what the service is told of the subject's limits.
-func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
-	w := src.worker
-	if !src.rule.Finder.IsRequested(&s.Subject) {
-		return &w.Definitions[src.first+uint32(s.Override+1)]
-	}
-	w.key = appendRequestedKey(w.key[:0], src.first, s)
-	if d := w.requested[requestedKey(w.key)]; d != nil {
-		return d
-	}
-	if len(w.requested) >= maxRequested {
-		clear(w.requested)
-	}
-	d := src.rule.Finder.Definition(&s.Subject)
-	d.ID = w.newNumber()
-	w.requested[requestedKey(w.key)] = &d
-	return &d
+// newNumber returns a number that no definition of a rule has. Numbers begin anew after the
+// largest.
+func (defs *definitions) newNumber() uint32 {
+	defs.lastNumber = max(defs.lastNumber+1, uint32(len(defs.Definitions)))
+	return defs.lastNumber
 }
 
 // requestedKey finds the definition of limits that a request gives. It is the rule, by the

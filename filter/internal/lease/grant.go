@@ -15,7 +15,7 @@ import (
 //	   |   ^                      |
 //	   |   +- release: not taken -+
 //	   |
-//	   | keepRest, once the waiters have theirs: the rest, and what the service says
+//	   | keepRest, once the waiters have theirs: the rest
 //	   | release, of the last request:           what the requests have left
 //	   |
 //	   +-----------> the key's lease, if later requests may spend it: see returns.go
@@ -223,7 +223,7 @@ func (c *Client) giveBackUntaken(n *Need) {
 	own.Units = 0
 	if acc := n.account; acc != nil {
 		acc.Given -= units
-		c.worker.accounts.markDue(acc)
+		c.worker.accounts.list(acc)
 		return
 	}
 	c.release(n.grant, units)
@@ -237,23 +237,29 @@ func (c *Client) giveBack(g *grant, units uint32) {
 	}
 }
 
-// keepRest writes a new grant into the key's lease: what it says, and the units for which nobody
-// has waited. If these may not be kept, they go back to the service: at once if no request has
-// got units of the grant, otherwise with what the requests leave.
+// keepRest has the key's lease note what a new grant says, and keep the units for which nobody has waited.
+// What becomes of these, and in the end of those that the takers leave:
+//
+//	takers  Leased  keepRest                                    release, by the last taker
+//	0       yes     They go into the lease.
+//	0       no      They go back.
+//	some    yes     They go into the lease.                     What is left joins them there.
+//	some    no      They stay in g.Units: a grant goes back     They go back, with what is left.
+//	                once, so they wait for what is left.
+//
+// Units for which the lease has no room, or whose time is over when they come, go back too.
 func (c *Client) keepRest(g *grant) {
-	if g.takers > 0 && !g.Leased {
-		g.writeLease(noteOnly, 0) // release gives the rest back
-		return
-	}
 	rest := g.Units
-	g.Units = 0
+	if g.takers > 0 && !g.Leased {
+		rest = 0
+	}
+	g.Units -= rest
 	if !g.writeLease(noteAndPut, rest) {
 		c.giveBack(g, rest)
 	}
 }
 
-// release takes what a decided request leaves of the grant. The last request's call puts the units
-// into the key's lease. If they may not be kept there, they go back to the service.
+// release takes what a decided request leaves of the grant: see keepRest.
 func (c *Client) release(g *grant, units uint32) {
 	g.Units += units
 	g.takers--
@@ -269,8 +275,7 @@ func (c *Client) release(g *grant, units uint32) {
 type leaseChange uint8
 
 const (
-	noteOnly   leaseChange = iota // it notes what the service said of the key
-	noteAndPut                    // it also puts units there, unless their time is over
+	noteAndPut leaseChange = iota // it notes what the service said of the key, and puts units there unless their time is over
 	putOnly                       // it puts units there, to those of the same grant, even if their time is over
 )
 
@@ -288,11 +293,11 @@ func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 		if read != state.OK {
 			return false
 		}
-		if change != putOnly {
+		if change == noteAndPut {
 			g.note(&e.Lease, e.NowNs)
 		}
 		stranded, put := uint32(0), false
-		if change == putOnly || change == noteAndPut && e.NowNs < g.endNs {
+		if change == putOnly || e.NowNs < g.endNs {
 			stranded, put = g.put(&e.Lease, units, e.NowNs)
 		}
 		switch src.write(e) {
@@ -300,7 +305,8 @@ func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 		case decide.Taken:
 			if put {
 				src.rule.Metrics.LeaseLost += uint64(stranded)
-				w.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, src.visitAt(e.NowNs, e.NowNs, g.endNs)})
+				visitNs := w.returnables.visitAt(src, e.NowNs, e.NowNs, g.endNs)
+				w.returnables.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, visitNs})
 			}
 			return put
 		default:

@@ -143,7 +143,7 @@ func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	acc := src.partOf(s, 0).account
 	acc.Held += s.Cost
 	s.Account = acc
-	src.worker.accounts.markDue(acc)
+	src.worker.accounts.list(acc)
 	return taken
 }
 
@@ -162,7 +162,7 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	case decide.OwnShare:
 		if reports {
 			acc.Held -= s.Cost
-			src.worker.accounts.markDue(acc)
+			src.worker.accounts.list(acc)
 		}
 		return src.local.Refund(s, wallNs)
 	default:
@@ -187,7 +187,7 @@ func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed
 	} else {
 		acc.Settle(units, cost)
 	}
-	src.worker.accounts.markDue(acc)
+	src.worker.accounts.list(acc)
 	return lapsed, ok
 }
 
@@ -204,7 +204,7 @@ func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 		return decide.NotDue
 	}
 	acc.Settle(h.Units, h.Units)
-	src.worker.accounts.markDue(acc)
+	src.worker.accounts.list(acc)
 	return decide.Lapsed
 }
 

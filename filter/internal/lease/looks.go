@@ -1,8 +1,6 @@
 package lease
 
 import (
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -94,10 +92,10 @@ func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.TimeoutNs}
 	c.begin(req)
-	for keys := range slices.Chunk(l.keys, quota.MaxGroup) {
-		parts := make([]part, len(keys))
-		for i := range keys {
-			parts[i] = keys[i].part
+	for from := 0; from < len(l.keys); from += quota.MaxGroup {
+		parts := make([]part, min(quota.MaxGroup, len(l.keys)-from))
+		for i := range parts {
+			parts[i] = l.keys[from+i].part
 		}
 		a, _ := c.queuedAsk(parts)
 		req.join(a)
@@ -120,7 +118,7 @@ func (c *Client) endLooks(a *ask, result *quota.AskResult) {
 		}
 	}
 	for _, req := range a.waiters {
-		req.asks = slices.DeleteFunc(req.asks, func(other *ask) bool { return other == a })
+		req.asks = without(req.asks, a)
 		if !req.isAsking() {
 			c.waiters.makeReady(req)
 		}

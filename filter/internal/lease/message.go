@@ -39,9 +39,8 @@ func (c *Client) Flush(now int64) {
 		}
 		return
 	}
-	c.queue.list = append(c.queue.list[:0], left...)
+	c.queue.keep(left, packed)
 	for _, a := range packed {
-		delete(c.queue.byWant, a.want)
 		c.sent.add(a)
 	}
 }

@@ -23,25 +23,31 @@ const (
 	maxVisitNs = 1_000_000_000
 )
 
+// returnables are a worker's grants of that kind. Those whose units are spent leave them at the next visit.
+type returnables struct {
+	list    []returnable
+	visitNs int64 // when to visit the first of them
+	idleNs  int64 // the shortest time after which one is idle, 0 = none is left
+}
+
 // watch remembers the grant, for takeIdle to visit it at visitNs.
-func (w *Worker) watch(ret returnable) {
-	if len(w.returnable) >= maxReturnable {
+func (rets *returnables) watch(ret returnable) {
+	if len(rets.list) >= maxReturnable {
 		ret.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
 		return
 	}
-	w.returnable = append(w.returnable, ret)
-	w.visitNs = min(w.visitNs, ret.visitNs)
-	if idle := ret.source.idleNs; w.idleNs == 0 || idle < w.idleNs {
-		w.idleNs = idle
+	rets.list = append(rets.list, ret)
+	rets.visitNs = min(rets.visitNs, ret.visitNs)
+	if idle := ret.source.idleNs; rets.idleNs == 0 || idle < rets.idleNs {
+		rets.idleNs = idle
 	}
 }
 
-// visitAt is when to visit units next that were written last at writtenNs: when they may
-// be idle, or when their lease ends, and within maxVisitNs. Spent ones leave the list then. So if
-// the list is half full, it is within 50 ms.
-func (src *Source) visitAt(now, writtenNs, endNs int64) int64 {
+// visitAt is when to visit units next that were written last at writtenNs: when they may be idle, or when
+// their lease ends, and within maxVisitNs. If the list is half full, it is within 50 ms.
+func (rets *returnables) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
 	most := int64(maxVisitNs)
-	if len(src.worker.returnable) >= maxReturnable/2 {
+	if len(rets.list) >= maxReturnable/2 {
 		most /= 20
 	}
 	return min(writtenNs+src.idleNs, endNs, now+most)
@@ -50,22 +56,23 @@ func (src *Source) visitAt(now, writtenNs, endNs int64) int64 {
 // takeIdle appends the units that the stream got and nobody takes any more, at most so many
 // grants of them.
 func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) []quota.Return {
-	if len(w.returnable) == 0 {
+	rets := &w.returnables
+	if len(rets.list) == 0 {
 		return returns
 	}
 	now := w.clock.Monotonic()
-	if now < w.visitNs {
+	if now < rets.visitNs {
 		return returns
 	}
-	wallNs, all := w.clock.Now(), w.returnable
-	w.returnable = all[:0] // watch fills it again with what stays, never further than the loop has read
-	w.visitNs, w.idleNs = math.MaxInt64, 0
+	wallNs, all := w.clock.Now(), rets.list
+	rets.list = all[:0] // watch fills it again with what stays, never further than the loop has read
+	rets.visitNs, rets.idleNs = math.MaxInt64, 0
 	for _, ret := range all {
 		if ret.stream != stream {
 			continue // its stream has ended: the units stay counted
 		}
 		if now < ret.visitNs || len(returns) >= maxGrants {
-			w.watch(ret)
+			rets.watch(ret)
 			continue
 		}
 		units, keep := ret.take(&w.entry, wallNs, now)
@@ -73,7 +80,7 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 			returns = append(returns, quota.Return{Grant: ret.number, Units: units})
 		}
 		if keep {
-			w.watch(ret)
+			rets.watch(ret)
 		}
 	}
 	return returns
@@ -93,7 +100,7 @@ func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 			return 0, e.Ahead // a later tick can read it
 		}
 		if now < g.EndNs && now-e.WrittenNs < src.idleNs {
-			ret.visitNs = src.visitAt(now, e.WrittenNs, g.EndNs)
+			ret.visitNs = src.worker.returnables.visitAt(src, now, e.WrittenNs, g.EndNs)
 			return 0, true
 		}
 		units, g.Units = g.Units, 0

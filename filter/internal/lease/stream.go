@@ -125,7 +125,7 @@ func (c *Client) StreamEnded(now int64) {
 	}
 	c.sent.list = nil
 	clear(c.sent.flying)
-	c.worker.accounts.markAllDue(now)
+	c.worker.accounts.listAll(now)
 }
 
 // hangUp ends the open stream.

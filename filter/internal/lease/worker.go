@@ -17,11 +17,11 @@ type Clock interface {
 }
 
 // Worker is what the rules of scope cluster of one worker have in common. Their sources and the
-// Client share it.
+// Client share it: what the one writes, the other reads.
 type Worker struct {
 	// Set before the first request.
-	TimeoutNs   int64              // how long a request waits
-	Definitions []quota.Definition // by their numbers; none without rules of scope cluster
+	TimeoutNs   int64 // how long a request waits
+	definitions       // later those of limits that requests give, too
 	clock       Clock
 	tables      *state.Tables
 	domain      string
@@ -35,26 +35,20 @@ type Worker struct {
 	refills  []part // what requests to come will soon need
 	accounts accounts
 
-	// definition writes them.
-	requested  map[requestedKey]*quota.Definition // those that requests have given
-	lastNumber uint32                             // of the newest of them
-
-	// Each grant with units in a lease is added to them, and Client.Tick removes it: see returns.go.
-	returnable []returnable // grants that may go back
-	visitNs    int64        // when to visit the first of them
-	idleNs     int64        // the shortest time after which one is idle, 0 = none is left
+	// The Client alone: each grant with units in a lease, which Tick may give back.
+	returnables returnables
 
 	// Memory:
 	entry   state.LeaseEntry // for records that no request reads
 	visitor state.Entry      // for visits of all pages
-	key     []byte           // for a requestedKey
 }
 
 // NewWorker returns a worker without rules.
 func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 	return &Worker{
 		clock: clock, tables: tables, domain: domain,
-		requested: map[requestedKey]*quota.Definition{}, accounts: accounts{byName: map[accountName]*account{}},
+		definitions: definitions{requested: map[requestedKey]*quota.Definition{}},
+		accounts:    accounts{byName: map[accountName]*account{}},
 	}
 }
 
@@ -103,14 +97,7 @@ func (w *Worker) DecideLike(from *Worker) { w.TimeoutNs, w.Silent = from.Timeout
 
 // HasNews reports whether there is something to send that no request waits for: see
 // Client.Flush.
-func (w *Worker) HasNews() bool { return len(w.refills)+len(w.accounts.due) > 0 }
-
-// newNumber returns a number that no definition of a rule has. Numbers begin anew after the
-// largest.
-func (w *Worker) newNumber() uint32 {
-	w.lastNumber = max(w.lastNumber+1, uint32(len(w.Definitions)))
-	return w.lastNumber
-}
+func (w *Worker) HasNews() bool { return len(w.refills)+len(w.accounts.listed) > 0 }
 
 // mustNotWait reports whether the request must not wait for the service: it has waited, and the service
 // takes no more asks, or it has not waited, and too many others do.
