@@ -35,8 +35,8 @@ import (
 // If the stream ends, or the service lacks a definition of the ask, its requests need another
 // one: requeue queues the ask again, and drops one for which no request waits.
 
-// ask asks the service for the units that some requests need. If no request waits for it, it is
-// for requests to come, or it only reports what is held.
+// ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no
+// request waits for it, it is for requests to come, or it only reports what is held.
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
@@ -46,7 +46,7 @@ type ask struct {
 	stream  uint32 // on which it was sent
 }
 
-// part is what an ask asks for of one key, or reports of it.
+// part is what an ask asks for of one key, or reports of it. One of a look has neither source nor account.
 type part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	definition *quota.Definition // which Wire names by its number
@@ -72,20 +72,12 @@ func (p *part) holds() bool { return p.account != nil }
 // countsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *part) countsDenied() bool { return p.definition.CountsDenials() }
 
-// partSource is a source of a rule of scope cluster.
-type partSource interface {
-	// partOf is what is asked for a cost of the subject's key.
-	partOf(s *decide.Subject, cost uint32) part
-	// lookPart is what is asked for a look at the subject's key.
-	lookPart(s *decide.Subject) part
-}
-
 // AppendNeeds appends what the request of a pending verdict needs. Shadow rules come last.
 func AppendNeeds(dst []Need, v *decide.Verdict) []Need {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending && s.Shadow == shadow {
-				dst = append(dst, Need{part: s.Rule.Source.(partSource).partOf(s, s.Cost), subject: s})
+				dst = append(dst, Need{part: s.Rule.Source.(clusterSource).partOf(s, s.Cost), subject: s})
 			}
 		}
 	}
@@ -265,6 +257,9 @@ func (c *Client) requeue(a *ask) {
 	}
 	next.waiters = append(a.waiters, next.waiters...)
 }
+
+// lateNs is after which time the result of an ask counts no longer.
+const lateNs = 10_000_000_000
 
 // noteLate finds the asks that have no result in time, though others have: their units may be
 // asked for again.

@@ -24,22 +24,25 @@
 //	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
 //	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.
 //
-// To read it, follow such a request:
+// To read it, follow such a request. Each file has the methods of what it owns, also those of Client:
 //
-//	source.go       check and take
-//	client.go       requests that wait
-//	ask.go          what requests need, and the life of an ask
-//	message.go      what is sent when
-//	stream.go       whether there is a stream, and whether the service answers
-//	grant.go        what becomes of a grant
-//	returns.go      idle units go back
-//	clusterrule.go  what sources of both kinds do, such as to decide while the service is silent
-//	worker.go       what all rules of a worker have in common
-//	operate.go      what operators see
-//	looks.go        what clients are told that ask for their usage
+//	source.go       Source       checks and takes units of leases
+//	client.go       Client       has requests wait, and ticks
+//	waitlist.go     Waiter       a request that waits, and all of them
+//	ask.go          Need, ask    what requests need; the asks that are queued or sent
+//	message.go                   what is sent when
+//	stream.go       stream       whether there is one, and whether the service answers
+//	grant.go        grant        what becomes of what the service grants
+//	returns.go      returnable   idle units go back
+//	clusterrule.go  clusterRule  what sources of both kinds do, such as to decide while the service is silent
+//	worker.go       Worker       what the sources and the Client of a worker share
+//	operate.go                   what operators see
+//	looks.go        Look         what clients are told that ask for their usage
 //
-// For rules that hold units, holds.go is in the place of source.go, and accounts.go in that of the
-// table: what a worker holds, and reports.
+// For rules that hold units, two files are in the place of source.go and of the table of leases:
+//
+//	holds.go        HoldSource   checks, holds and settles
+//	accounts.go     account      what a worker holds of a key, and its reports
 //
 // What may go wrong meanwhile:
 //
@@ -47,7 +50,7 @@
 //	an answer comes late       noteLate lets others ask anew. endAsk puts late units into the lease.
 //	the stream ends            StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes            noteSilence makes the worker Silent. alone decides, and probe asks on.
-//	another worker is faster   write returns Raced. Check, or writeLease, reads the lease again.
+//	another worker is faster   Source.write returns Raced. Check, or writeLease, reads the lease again.
 //
 // A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
 // decide.Grant as one of these requests has it, and state.GrantLeft for what is left in the table.
@@ -57,7 +60,7 @@
 //
 // Each type has one name for its variables: c is a Client, w a Worker, src a source of either kind,
 // req a request that waits, n a need of it, a an ask, p a part of it, g a grant, acc an account, accs
-// the accounts, ret a returnable grant, s a decide.Subject, l a state.Lease and e its entry.
+// the accounts, ret a returnable grant, s a decide.Subject, l a state.Lease or a Look, and e a lease's entry.
 package lease
 
 import (
@@ -77,26 +80,13 @@ type Transport interface {
 	Random() uint32
 }
 
-const (
-	maxRefills = 1024 // asks that are queued when one for requests to come is dropped
-	maxReturns = 1024 // grants of which one message returns units
-	// MaxResumed is how many requests one callback may let go on: Envoy resumes a request
-	// inside the call, and 300 of them have overflowed a VM's stack.
-	MaxResumed = 64
-
-	firstPauseNs = 10_000_000     // between the first two tries to open a stream
-	maxPauseNs   = 1_000_000_000  // between later ones
-	minReturnNs  = 50_000_000     // between two ticks that look for idle units
-	lateNs       = 10_000_000_000 // after which the result of an ask counts no longer
-)
-
 // Client is one worker's side of the talk. Its zero value is not ready: use NewClient. Every
 // callback that has called it ends with Flush.
 type Client struct {
 	transport Transport
 	worker    *Worker
 	stream    stream
-	waiters   waiters // requests that wait
+	waitlist  waitlist // requests that wait
 
 	// An ask is in one of these two, until it has its result.
 	queue   askQueue
@@ -117,19 +107,19 @@ func NewClient(t Transport, w *Worker) *Client {
 	w.accounts.worker = uint64(t.Random())<<32 | uint64(t.Random())
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
-		waiters: waiters{byContext: map[uint32]*Waiter{}},
-		queue:   askQueue{byWant: map[string]*ask{}}, sent: sentAsks{flying: map[string]*ask{}},
+		waitlist: waitlist{byContext: map[uint32]*Waiter{}},
+		queue:    askQueue{byWant: map[string]*ask{}}, sent: sentAsks{flying: map[string]*ask{}},
 	}
 }
 
 // Waiting reports whether some request waits.
-func (c *Client) Waiting() bool { return len(c.waiters.byContext) > 0 }
+func (c *Client) Waiting() bool { return len(c.waitlist.byContext) > 0 }
 
 // Wait makes a request wait for the units of its pending verdict, which stays as it is until
 // Done or Forget: Engine.Keep must have kept it. A request that Next has returned may have to
 // wait again.
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
-	req := c.waiters.byContext[context]
+	req := c.waitlist.byContext[context]
 	if req == nil {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
 		c.begin(req)
@@ -164,13 +154,17 @@ func (c *Client) keepGranted(needs []Need) []Need {
 
 // begin begins the wait of a request.
 func (c *Client) begin(req *Waiter) {
-	c.waiters.add(req)
-	c.worker.crowded = c.waiters.areMany()
+	c.waitlist.add(req)
+	c.worker.crowded = c.waitlist.areMany()
 }
+
+// MaxResumed is how many requests one callback may let go on: Envoy resumes a request
+// inside the call, and 300 of them have overflowed a VM's stack.
+const MaxResumed = 64
 
 // Next returns a request that has its grant, or has waited for too long, to be decided
 // again: then it is Done, or has to Wait again. nil if there is none.
-func (c *Client) Next() *Waiter { return c.waiters.next() }
+func (c *Client) Next() *Waiter { return c.waitlist.next() }
 
 // Done ends the wait of a request. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
@@ -178,13 +172,13 @@ func (c *Client) Done(req *Waiter) {
 		c.giveBackUntaken(&req.needs[i])
 	}
 	c.leaveAsks(req)
-	c.waiters.remove(req)
-	c.worker.crowded = c.waiters.areMany()
+	c.waitlist.remove(req)
+	c.worker.crowded = c.waitlist.areMany()
 }
 
 // Forget is Done for a request that has ended. It returns its verdict, nil if it does not wait.
 func (c *Client) Forget(context uint32) *decide.Verdict {
-	req := c.waiters.byContext[context]
+	req := c.waitlist.byContext[context]
 	if req == nil {
 		return nil
 	}
@@ -194,7 +188,7 @@ func (c *Client) Forget(context uint32) *decide.Verdict {
 
 // ExpireAll makes all requests ready, to be decided without the service: the configuration ends.
 func (c *Client) ExpireAll() {
-	for _, req := range c.waiters.order {
+	for _, req := range c.waitlist.order {
 		if req.isAsking() {
 			c.expire(req)
 		}
@@ -203,19 +197,19 @@ func (c *Client) ExpireAll() {
 
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
-	for _, req := range c.waiters.order {
+	for _, req := range c.waitlist.order {
 		if req.isOverdue(now) || req.isAsking() && c.worker.Silent {
 			c.expire(req)
 		}
 	}
-	c.waiters.dropOver()
+	c.waitlist.dropOver()
 }
 
 // expire makes a request ready that has waited for too long.
 func (c *Client) expire(req *Waiter) {
 	c.leaveAsks(req)
 	req.setWait(decide.TimedOut)
-	c.waiters.makeReady(req)
+	c.waitlist.makeReady(req)
 }
 
 // Tick finds requests whose time is over and units that are idle, and finds out whether
@@ -234,10 +228,13 @@ func (c *Client) Tick(now int64) {
 	}
 }
 
+// minReturnNs is the shortest time between two ticks that look for idle units.
+const minReturnNs = 50_000_000
+
 // Period is how soon Tick must be called, in milliseconds.
 func (c *Client) Period() uint32 {
 	switch {
-	case c.waiters.areSomeReady():
+	case c.waitlist.areSomeReady():
 		return 1
 	case c.Waiting() || c.stream.owes():
 		return 10

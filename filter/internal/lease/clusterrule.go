@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -23,6 +24,16 @@ type clusterRule struct {
 	key    []byte         // memory for keys with limits
 	shares []limit.Window // memory for this proxy's share of the limits
 	usage  limit.Usage    // memory for Usage
+}
+
+// clusterSource is the source of a clusterRule: a Source or a HoldSource.
+type clusterSource interface {
+	// partOf is what is asked for a cost of the subject's key.
+	partOf(s *decide.Subject, cost uint32) part
+	// lookPart is what is asked for a look at the subject's key.
+	lookPart(s *decide.Subject) part
+	// known is what LeaseOf tells of the subject's key.
+	known(s *decide.Subject) *result.Lease
 }
 
 // begin begins a check of the subject.

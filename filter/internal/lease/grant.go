@@ -45,21 +45,23 @@ type grant struct {
 	given       uint32 // units that requests have got
 }
 
-// endAsk ends an ask by its result, for the requests that have waited for it and for those to come. The
-// result may also decide requests that came since, which have joined the next ask for these units.
+// endAsk ends an ask by its result.
 func (c *Client) endAsk(result *quota.AskResult) {
 	a := c.sent.take(result.ID)
-	if a == nil {
-		return
-	}
-	if result.Outcome == quota.Unknown {
+	switch {
+	case a == nil: // it has come more than lateNs after the ask
+	case result.Outcome == quota.Unknown:
 		c.defineAgain(a)
-		return
-	}
-	if a.isLook() {
+	case a.isLook():
 		c.endLooks(a, result)
-		return
+	default:
+		c.endWaits(a, result)
 	}
+}
+
+// endWaits ends an ask for units, for the requests that have waited for it and for those to come. The
+// result may also decide requests that came since, which have joined the next ask for these units.
+func (c *Client) endWaits(a *ask, result *quota.AskResult) {
 	waiters := a.waiters
 	if next := c.queue.byWant[a.want]; next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
 		waiters = append(waiters, next.waiters...)
@@ -76,7 +78,7 @@ func (c *Client) endAsk(result *quota.AskResult) {
 		}
 	}
 	for _, req := range waiters {
-		c.waiters.makeReady(req)
+		c.waitlist.makeReady(req)
 	}
 }
 
@@ -275,8 +277,8 @@ func (c *Client) release(g *grant, units uint32) {
 type leaseChange uint8
 
 const (
-	noteAndPut leaseChange = iota // it notes what the service said of the key, and puts units there unless their time is over
-	putOnly                       // it puts units there, to those of the same grant, even if their time is over
+	noteAndPut leaseChange = iota // what the service said of the key, and units unless their time is over
+	putOnly                       // units, to those of the same grant, even if their time is over
 )
 
 // writeLease changes the key's lease, and writes it; both again if another worker writes first. It
@@ -297,7 +299,7 @@ func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 			g.note(&e.Lease, e.NowNs)
 		}
 		stranded, put := uint32(0), false
-		if change == putOnly || e.NowNs < g.endNs {
+		if e.NowNs < g.endNs || change == putOnly {
 			stranded, put = g.put(&e.Lease, units, e.NowNs)
 		}
 		switch src.write(e) {

@@ -19,7 +19,8 @@ import (
 //	cost 0, and a limit is 0 or the rule has no block  Denied by a limit of 0, or HasRoom                  forNothing
 //	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
 //	the wait was in vain                               what OwnShare decides, or Silent                    alone
-//	too many requests wait                             Contended
+//	too many requests wait, or the service took no     Contended
+//	more asks
 //	none of these: the service may have units          Pending: the request waits
 //
 // What a request of cost 2 does to the account of its key, if its answer costs 5 in the end:

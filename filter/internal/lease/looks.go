@@ -37,7 +37,7 @@ type lookedKey struct {
 
 // Add adds the subject's key, unless its rule has scope proxy.
 func (l *Look) Add(s *decide.Subject) {
-	src, ok := s.Rule.Source.(partSource)
+	src, ok := s.Rule.Source.(clusterSource)
 	if !ok || s.Unlimited {
 		return
 	}
@@ -85,7 +85,7 @@ func (src *clusterRule) Look(s *decide.Subject, wallNs int64) {
 // WaitLook makes a request wait for what the service says of the look's keys. It returns false if
 // nobody is asked, because the service is silent, or too many requests or keys wait.
 func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
-	looked := c.waiters.lookedKeys
+	looked := c.waitlist.lookedKeys
 	tooMany := looked > 0 && looked+len(l.keys) > maxLooked
 	if c.worker.Silent || c.worker.crowded || tooMany {
 		return false
@@ -120,7 +120,7 @@ func (c *Client) endLooks(a *ask, result *quota.AskResult) {
 	for _, req := range a.waiters {
 		req.asks = without(req.asks, a)
 		if !req.isAsking() {
-			c.waiters.makeReady(req)
+			c.waitlist.makeReady(req)
 		}
 	}
 }

@@ -17,8 +17,9 @@ const (
 	partBytes   = 128
 	windowBytes = 48
 
-	roomBytes = quota.MaxMessageBytes - domainBytes
-	mostAsks  = roomBytes / partBytes // of one part each
+	roomBytes  = quota.MaxMessageBytes - domainBytes
+	mostAsks   = roomBytes / partBytes // of one part each
+	maxReturns = 1024                  // grants of which one message returns units
 )
 
 // Flush sends what is to be sent, in one message. While no result of the last message has come, it
@@ -44,6 +45,9 @@ func (c *Client) Flush(now int64) {
 		c.sent.add(a)
 	}
 }
+
+// maxRefills is how many asks may be queued when one for requests to come is dropped.
+const maxRefills = 1024
 
 // queueRefills queues asks for what requests to come will need.
 func (c *Client) queueRefills() {

@@ -7,7 +7,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// What operators see of leases: the operation "leased" on counters, and the lease in an explanation.
+// What operators see of leases: the operation "leased" on counters (Operate), and the lease in an
+// explanation (LeaseOf). Both leave and find what they know in Subject.Quota, as Check does: there Usage
+// finds it, too.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
@@ -71,23 +73,17 @@ func (src *HoldSource) Operate(
 	return 0, nil
 }
 
-// LeaseOf is what this proxy knew of the subject's key when it was checked; nil for a rule of scope
-// proxy.
+// LeaseOf is what this proxy knew of the subject's key when it was checked, or by Operate; nil for a rule
+// of scope proxy.
 func LeaseOf(s *decide.Subject) *result.Lease {
-	if s.Unlimited {
+	src, ok := s.Rule.Source.(clusterSource)
+	if !ok || s.Unlimited {
 		return nil
 	}
-	switch src := s.Rule.Source.(type) {
-	case *HoldSource:
-		return src.lease(s)
-	case *Source:
-		return src.lease(s)
-	default:
-		return nil
-	}
+	return src.known(s)
 }
 
-func (src *Source) lease(s *decide.Subject) *result.Lease {
+func (src *Source) known(s *decide.Subject) *result.Lease {
 	known, e := &result.Lease{}, s.Quota.Lease
 	if e == nil { // it was not checked
 		return known
@@ -104,7 +100,7 @@ func (src *Source) lease(s *decide.Subject) *result.Lease {
 	return known
 }
 
-func (src *HoldSource) lease(s *decide.Subject) *result.Lease {
+func (src *HoldSource) known(s *decide.Subject) *result.Lease {
 	known := &result.Lease{}
 	if _, unavailable := src.unavailable(s); unavailable {
 		known.Silent = string(src.rule.Policy.OnUnavailable)

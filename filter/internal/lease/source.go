@@ -22,7 +22,8 @@ import (
 //	the key's lease has enough units                   HasRoom from LeaseTable
 //	the key's lease has a denial that still holds      Denied
 //	the service is silent, or the wait was in vain     what OwnShare decides, or Silent          alone
-//	too many requests wait                             Contended
+//	too many requests wait, or the service took no     Contended
+//	more asks
 //	none of these: the service may have units          Pending: the request waits
 //
 // Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:

@@ -83,6 +83,11 @@ func (c *Client) ensureOpen(now int64) bool {
 	return true
 }
 
+const (
+	firstPauseNs = 10_000_000    // between the first two tries to open a stream
+	maxPauseNs   = 1_000_000_000 // between later ones
+)
+
 // backOff waits longer from try to try, with a jitter of a quarter.
 func (c *Client) backOff(now int64) {
 	s := &c.stream
@@ -168,7 +173,7 @@ func (s *stream) grantMoreTime(now, timeoutNs int64) (granted bool) {
 // message, or no stream could be opened for so long. It ends a silent stream.
 func (c *Client) noteSilence(now int64) {
 	s := &c.stream
-	silent := s.owes() && now-s.owesNs >= c.worker.TimeoutNs || !s.isOpen() && c.waiters.areOverdue(now)
+	silent := s.owes() && now-s.owesNs >= c.worker.TimeoutNs || !s.isOpen() && c.waitlist.areOverdue(now)
 	if !silent {
 		return
 	}

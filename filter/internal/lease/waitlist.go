@@ -50,8 +50,8 @@ func (req *Waiter) setWait(to decide.Wait) {
 // maxWaiters is how many requests may wait.
 const maxWaiters = 1024
 
-// waiters are the requests that wait. Each is in them until it is over.
-type waiters struct {
+// waitlist has the requests that wait. Each is in it until it is over.
+type waitlist struct {
 	byContext  map[uint32]*Waiter
 	order      []*Waiter // the same, as they came, and those that are over since the last dropOver
 	lookedKeys int       // keys of those that are looks
@@ -60,50 +60,50 @@ type waiters struct {
 	first int       // index in ready: next has returned those before it
 }
 
-func (ws *waiters) areMany() bool { return len(ws.byContext) >= maxWaiters }
+func (wl *waitlist) areMany() bool { return len(wl.byContext) >= maxWaiters }
 
 // add adds a new request.
-func (ws *waiters) add(req *Waiter) {
-	ws.byContext[req.Context] = req
-	ws.order = append(ws.order, req)
-	ws.lookedKeys += req.Look.size()
+func (wl *waitlist) add(req *Waiter) {
+	wl.byContext[req.Context] = req
+	wl.order = append(wl.order, req)
+	wl.lookedKeys += req.Look.size()
 }
 
 // remove removes a request, which is over.
-func (ws *waiters) remove(req *Waiter) {
+func (wl *waitlist) remove(req *Waiter) {
 	req.over = true
-	delete(ws.byContext, req.Context)
-	ws.lookedKeys -= req.Look.size()
+	delete(wl.byContext, req.Context)
+	wl.lookedKeys -= req.Look.size()
 }
 
 // dropOver drops the requests that are over from the order.
-func (ws *waiters) dropOver() {
-	ws.order = slices.DeleteFunc(ws.order, func(req *Waiter) bool { return req.over })
+func (wl *waitlist) dropOver() {
+	wl.order = slices.DeleteFunc(wl.order, func(req *Waiter) bool { return req.over })
 }
 
 // areOverdue reports whether some request has waited for an ask for too long.
-func (ws *waiters) areOverdue(now int64) bool {
-	return slices.ContainsFunc(ws.order, func(req *Waiter) bool { return req.isOverdue(now) })
+func (wl *waitlist) areOverdue(now int64) bool {
+	return slices.ContainsFunc(wl.order, func(req *Waiter) bool { return req.isOverdue(now) })
 }
 
 // makeReady has next return a request. It waits for no ask any more.
-func (ws *waiters) makeReady(req *Waiter) {
+func (wl *waitlist) makeReady(req *Waiter) {
 	req.asks = req.asks[:0]
-	ws.ready = append(ws.ready, req)
+	wl.ready = append(wl.ready, req)
 }
 
-func (ws *waiters) areSomeReady() bool { return ws.first < len(ws.ready) }
+func (wl *waitlist) areSomeReady() bool { return wl.first < len(wl.ready) }
 
 // next returns the next request that is ready, nil if there is none.
-func (ws *waiters) next() *Waiter {
-	for ws.first < len(ws.ready) {
-		req := ws.ready[ws.first]
-		ws.first++
+func (wl *waitlist) next() *Waiter {
+	for wl.first < len(wl.ready) {
+		req := wl.ready[wl.first]
+		wl.first++
 		if !req.over {
 			return req
 		}
 	}
-	clear(ws.ready)
-	ws.ready, ws.first = ws.ready[:0], 0
+	clear(wl.ready)
+	wl.ready, wl.first = wl.ready[:0], 0
 	return nil
 }
