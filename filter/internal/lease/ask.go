@@ -22,28 +22,24 @@ import (
 //
 // The life of an ask:
 //
-//	   askFor, askAhead       Flush                endAsk
-//	--------------------> queued --------> flying ---------> over: its requests are ready
-//	                        ^                |  |              ^
-//	                        +--- requeue ----+  +--> late -----+
+//	   askFor, askAhead       Flush               endAsk
+//	--------------------> queued --------> flying ----------> over
+//	                       |  ^             |  |               ^
+//	                       |  +-- requeue --+  +----> late ----+
+//	                       +------------- unqueue -------------+
 //
-//	queued   It is in Client.queue. Other requests for the same units join it.
-//	flying   It is in Client.sent, without a result. An ask for the same units stays queued.
-//	late     It has no result after the timeout. Its requests are decided without it, and the same
-//	         units may be asked for again. A result that comes within lateNs still counts.
-//
-// If the stream ends, or the service lacks a definition of the ask, its requests need another
-// one: requeue queues the ask again, and drops one for which no request waits.
+//	queued   It is in Client.queue. Other requests for the same units join it. unqueue ends it if the last
+//	         of its requests leaves, or if an earlier ask's result decides them: see decidesMore.
+//	flying   It is in Client.sent. Another ask for the same units stays queued. If the stream ends, or the
+//	         service lacks a definition, requeue queues it again, or ends it if no request waits for it.
+//	late     It is in Client.sent still, without a result after the timeout. Its requests are decided
+//	         without it, and the same units may be asked for again. A result counts until lateNs.
 
-// ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no
-// request waits for it, it is for requests to come, or it only reports what is held.
-type ask struct {
-	id      uint32
-	want    string // which units it asks for: see appendWant
-	parts   []part
-	waiters []*Waiter // that wait for it
-	sentNs  int64
-	stream  uint32 // on which it was sent
+// Need is what a request that waits needs of one key.
+type Need struct {
+	part    // what an ask for it alone would ask for
+	subject *decide.Subject
+	grant   *grant // that has given units to it or denied them, nil until one has
 }
 
 // part is what an ask asks for of one key, or reports of it. One of a look has neither source nor account.
@@ -59,18 +55,22 @@ type part struct {
 	account *account
 }
 
-// Need is what a request that waits needs of one key.
-type Need struct {
-	part    // what an ask for it alone would ask for
-	subject *decide.Subject
-	grant   *grant // that has given units to it or denied them, nil until one has
-}
-
 // holds reports whether it is of a rule that holds.
 func (p *part) holds() bool { return p.account != nil }
 
 // countsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *part) countsDenied() bool { return p.definition.CountsDenials() }
+
+// ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no
+// request waits for it, it is for requests to come, or it only reports what is held.
+type ask struct {
+	id      uint32
+	want    string // which units it asks for: see appendWant
+	parts   []part
+	waiters []*Waiter // that wait for it
+	sentNs  int64
+	stream  uint32 // on which it was sent
+}
 
 // AppendNeeds appends what the request of a pending verdict needs. Shadow rules come last.
 func AppendNeeds(dst []Need, v *decide.Verdict) []Need {
@@ -111,8 +111,8 @@ func without(list []*ask, a *ask) []*ask {
 	return slices.DeleteFunc(list, func(other *ask) bool { return other == a })
 }
 
-// keep keeps those that are left once the packed ones are sent.
-func (q *askQueue) keep(left, packed []*ask) {
+// removePacked removes the asks that are packed into a message; left are the others.
+func (q *askQueue) removePacked(packed, left []*ask) {
 	for _, a := range packed {
 		delete(q.byWant, a.want)
 	}
@@ -161,9 +161,9 @@ func (c *Client) askFor(req *Waiter, needs []Need) {
 	}
 	a, isNew := c.queuedAsk(parts)
 	if !isNew {
-		a.join(parts)
+		a.add(parts)
 	}
-	req.join(a)
+	req.waitFor(a)
 }
 
 // askAhead queues an ask for which no request waits, unless one for the same units is queued. It is
@@ -204,8 +204,8 @@ func appendWant(b []byte, parts []part) []byte {
 	return b
 }
 
-// join adds what another request needs to the ask.
-func (a *ask) join(parts []part) {
+// add adds what another request needs to the ask.
+func (a *ask) add(parts []part) {
 	for i := range a.parts {
 		p, cost := &a.parts[i].Wire, parts[i].Wire.Cost
 		if len(a.waiters) == 0 { // the request is the first one of an ask that was for requests to come

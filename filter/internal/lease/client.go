@@ -39,10 +39,11 @@
 //	operate.go                   what operators see
 //	looks.go        Look         what clients are told that ask for their usage
 //
-// For rules that hold units, two files are in the place of source.go and of the table of leases:
+// For rules that hold units, these are in the place of source.go and of the table of leases:
 //
 //	holds.go        HoldSource   checks, holds and settles
-//	accounts.go     account      what a worker holds of a key, and its reports
+//	accounts.go     account      what a worker holds of a key
+//	reports.go                   how the service hears of that
 //
 // What may go wrong meanwhile:
 //
@@ -122,7 +123,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req := c.waitlist.byContext[context]
 	if req == nil {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
-		c.begin(req)
+		c.addWaiter(req)
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending {
@@ -152,8 +153,7 @@ func (c *Client) keepGranted(needs []Need) []Need {
 	return granted
 }
 
-// begin begins the wait of a request.
-func (c *Client) begin(req *Waiter) {
+func (c *Client) addWaiter(req *Waiter) {
 	c.waitlist.add(req)
 	c.worker.crowded = c.waitlist.areMany()
 }
@@ -235,7 +235,7 @@ const minReturnNs = 50_000_000
 func (c *Client) Period() uint32 {
 	switch {
 	case c.waitlist.areSomeReady():
-		return 1
+		return 1 // for those that MaxResumed has left
 	case c.Waiting() || c.stream.owes():
 		return 10
 	}

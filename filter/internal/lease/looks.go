@@ -91,14 +91,14 @@ func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.TimeoutNs}
-	c.begin(req)
+	c.addWaiter(req)
 	for from := 0; from < len(l.keys); from += quota.MaxGroup {
 		parts := make([]part, min(quota.MaxGroup, len(l.keys)-from))
 		for i := range parts {
 			parts[i] = l.keys[from+i].part
 		}
 		a, _ := c.queuedAsk(parts)
-		req.join(a)
+		req.waitFor(a)
 	}
 	return true
 }

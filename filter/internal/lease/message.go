@@ -40,7 +40,7 @@ func (c *Client) Flush(now int64) {
 		}
 		return
 	}
-	c.queue.keep(left, packed)
+	c.queue.removePacked(packed, left)
 	for _, a := range packed {
 		c.sent.add(a)
 	}

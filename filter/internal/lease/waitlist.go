@@ -31,8 +31,8 @@ func (req *Waiter) isAsking() bool { return len(req.asks) > 0 }
 // isOverdue reports whether it has waited for an ask for too long.
 func (req *Waiter) isOverdue(now int64) bool { return req.isAsking() && now >= req.deadlineNs }
 
-// join has the request wait for the ask.
-func (req *Waiter) join(a *ask) {
+// waitFor has the request wait for the ask.
+func (req *Waiter) waitFor(a *ask) {
 	a.waiters = append(a.waiters, req)
 	req.asks = append(req.asks, a)
 }
