@@ -38,8 +38,7 @@ func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
 		return nil
 	}
 	q := &quotaTalk{plugin: p, period: tickMs, service: grpcService(pol.Quota.Cluster)}
-	p.engine.Leases.TimeoutNs = pol.Quota.TimeoutNs
-	q.client = lease.NewClient(q, p.engine.Leases)
+	q.client = lease.NewClient(q, p.engine.Leases, pol.Quota.TimeoutNs)
 	return q
 }
 

@@ -265,7 +265,7 @@ const lateNs = 10_000_000_000
 // asked for again.
 func (c *Client) noteLate(now int64) {
 	for _, a := range c.sent.list {
-		if now-a.sentNs < c.worker.TimeoutNs {
+		if now-a.sentNs < c.worker.timeoutNs {
 			break
 		}
 		if c.sent.stopFlying(a) {

@@ -121,8 +121,8 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	for i, host := range hosts {
 		w := &worker{t: t, proxy: proxy, random: uint32(i), users: map[uint32]string{}, verdicts: map[uint32]bool{}}
 		w.engine = engine.New(rules, host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		w.engine.Leases.TimeoutNs, w.engine.Leases.Silent = 100*ms, true
-		w.client = lease.NewClient(w, w.engine.Leases)
+		w.engine.Leases.Silent = true
+		w.client = lease.NewClient(w, w.engine.Leases, 100*ms)
 		workers = append(workers, w)
 	}
 	for range 5 {

@@ -103,8 +103,9 @@ type Client struct {
 	message []byte
 }
 
-// NewClient returns a client of a worker with cluster rules.
-func NewClient(t Transport, w *Worker) *Client {
+// NewClient returns a client of a worker with cluster rules, whose requests wait for the timeout.
+func NewClient(t Transport, w *Worker, timeoutNs int64) *Client {
+	w.timeoutNs = timeoutNs
 	w.accounts.worker = uint64(t.Random())<<32 | uint64(t.Random())
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
@@ -122,7 +123,7 @@ func (c *Client) Waiting() bool { return len(c.waitlist.byContext) > 0 }
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req := c.waitlist.byContext[context]
 	if req == nil {
-		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.TimeoutNs}
+		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.timeoutNs}
 		c.addWaiter(req)
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
@@ -216,13 +217,13 @@ func (c *Client) expire(req *Waiter) {
 // the service is silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
-	if !c.stream.grantMoreTime(now, c.worker.TimeoutNs) {
+	if !c.stream.grantMoreTime(now, c.worker.timeoutNs) {
 		c.noteSilence(now)
 	}
 	c.stream.tickNs = now
 	c.expireOverdue(now)
 	c.noteLate(now)
-	c.worker.accounts.renew(now, c.worker.TimeoutNs)
+	c.worker.accounts.renew(now, c.worker.timeoutNs)
 	if c.worker.Silent {
 		c.probe(now)
 	}

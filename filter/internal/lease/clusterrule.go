@@ -18,7 +18,7 @@ type clusterRule struct {
 	worker *Worker
 	rule   *decide.Rule
 	local  *local.Source // counts while the service is silent, if on_unavailable is local
-	first  uint32        // the definition of the rule's own limits; those of its overrides follow
+	first  uint32        // the number of its first definition: see definitions.add
 	blocks bool          // the rule has a block: a request that costs nothing asks whether its key is blocked
 
 	key    []byte         // memory for keys with limits
@@ -175,6 +175,18 @@ type definitions struct {
 // maxRequested is how many definitions a worker keeps of limits that requests give. Others
 // are made anew, under new numbers.
 const maxRequested = 256
+
+// add adds the definitions of a rule: that of its own limits, and then those of its overrides. It returns the
+// number of the first.
+func (defs *definitions) add(r *decide.Rule) (first uint32) {
+	first = uint32(len(defs.Definitions))
+	for override := -1; override < len(r.Policy.Overrides); override++ {
+		d := r.Finder.DefinitionOf(override)
+		d.ID = uint32(len(defs.Definitions))
+		defs.Definitions = append(defs.Definitions, d)
+	}
+	return first
+}
 
 // newNumber returns a number that no definition of a rule has. Numbers begin anew after the
 // largest.

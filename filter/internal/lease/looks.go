@@ -90,7 +90,7 @@ func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
 	if c.worker.Silent || c.worker.crowded || tooMany {
 		return false
 	}
-	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.TimeoutNs}
+	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.timeoutNs}
 	c.addWaiter(req)
 	for from := 0; from < len(l.keys); from += quota.MaxGroup {
 		parts := make([]part, min(quota.MaxGroup, len(l.keys)-from))

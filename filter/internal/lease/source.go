@@ -205,7 +205,7 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
 	asks := e.AskedNs <= e.NowNs && !w.Silent && src.refill.isDue(e)
 	if asks {
-		e.AskedNs = e.NowNs + w.TimeoutNs
+		e.AskedNs = e.NowNs + w.timeoutNs
 	}
 	taken := src.write(e)
 	if asks && taken == decide.Taken {

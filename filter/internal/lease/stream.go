@@ -173,7 +173,7 @@ func (s *stream) grantMoreTime(now, timeoutNs int64) (granted bool) {
 // message, or no stream could be opened for so long. It ends a silent stream.
 func (c *Client) noteSilence(now int64) {
 	s := &c.stream
-	silent := s.owes() && now-s.owesNs >= c.worker.TimeoutNs || !s.isOpen() && c.waitlist.areOverdue(now)
+	silent := s.owes() && now-s.owesNs >= c.worker.timeoutNs || !s.isOpen() && c.waitlist.areOverdue(now)
 	if !silent {
 		return
 	}

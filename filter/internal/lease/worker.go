@@ -19,12 +19,11 @@ type Clock interface {
 // Worker is what the rules of scope cluster of one worker have in common. Their sources and the
 // Client share it: what the one writes, the other reads.
 type Worker struct {
-	// Set before the first request.
-	TimeoutNs   int64 // how long a request waits
-	definitions       // later those of limits that requests give, too
-	clock       Clock
-	tables      *state.Tables
-	domain      string
+	definitions
+	clock     Clock
+	tables    *state.Tables
+	domain    string
+	timeoutNs int64 // how long a request waits, as NewClient says
 
 	// The Client writes them, and sources read them.
 	Silent  bool   // it has found the service silent for the timeout: nobody waits
@@ -56,14 +55,9 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
-	cluster := clusterRule{worker: w, rule: r, first: uint32(len(w.Definitions)), blocks: p.Block != nil}
+	cluster := clusterRule{worker: w, rule: r, first: w.definitions.add(r), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
 		cluster.local = local.New(r, fallback)
-	}
-	for override := -1; override < len(p.Overrides); override++ {
-		d := r.Finder.DefinitionOf(override)
-		d.ID = uint32(len(w.Definitions))
-		w.Definitions = append(w.Definitions, d)
 	}
 	if p.Holds() {
 		r.SetSource(&HoldSource{clusterRule: cluster}, fallback)
@@ -93,7 +87,7 @@ func (w *Worker) AssumeSilent(silent bool, do func()) {
 }
 
 // DecideLike has this worker's sources decide by the timeout and the silence of another one.
-func (w *Worker) DecideLike(from *Worker) { w.TimeoutNs, w.Silent = from.TimeoutNs, from.Silent }
+func (w *Worker) DecideLike(from *Worker) { w.timeoutNs, w.Silent = from.timeoutNs, from.Silent }
 
 // HasNews reports whether there is something to send that no request waits for: see
 // Client.Flush.

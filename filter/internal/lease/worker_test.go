@@ -44,8 +44,7 @@ type worker struct {
 func newWorker(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *worker {
 	w := &worker{t: t, proxy: proxy, random: seed, users: map[uint32]string{}, verdicts: map[uint32]bool{}}
 	w.engine = engine.New(hosttest.Policy(t, rules), proxy, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-	w.engine.Leases.TimeoutNs = 100 * ms
-	w.client = lease.NewClient(w, w.engine.Leases)
+	w.client = lease.NewClient(w, w.engine.Leases, 100*ms)
 	return w
 }
 

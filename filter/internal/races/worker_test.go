@@ -44,10 +44,9 @@ type worker struct {
 // start gives the worker a new configuration.
 func (k *worker) start() {
 	k.engine = engine.New(k.world.policy, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-	k.engine.Leases.TimeoutNs = timeoutNs
 	next := worker{random: k.random}
 	k.row = uint64(next.Random())<<32 | uint64(next.Random())
-	k.client = lease.NewClient(k, k.engine.Leases)
+	k.client = lease.NewClient(k, k.engine.Leases, timeoutNs)
 	k.ticks = k.world.now + second
 }
 
