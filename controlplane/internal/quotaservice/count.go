@@ -9,11 +9,25 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Calls of the front count units under keys. A call goes this way:
+// Calls of the front count units under keys. For example, a call has 1 hit of user, which has a limit of 10 a minute,
+// and 1 hit of team, which has a limit of 100 by a token bucket. 10 and 60 are used.
 //
-//	begin          an operation for each of its hits; over.go may know the total of one without the store
-//	operationDone  the store has done one: charge, or Hit for a call with keep (operation.go), or addUp (sum.go)
-//	conclude       all are done: their totals, and undo for what keep does not keep
+//	package front  call.makeHits: each descriptor with a limit becomes Hits.
+//	Service.Count  The goroutine of the call waits until the call is done.
+//	call.begin     user: addUp, because its only window is aligned (sum.go). team: charge.
+//	keys.go …      As with an ask. The store's results may come to another goroutine.
+//	operationDone  user: 11 are used, so the hit is over its limit. team: 61 are used.
+//	conclude       Both are done: the totals. over.go notes that user is over its limit until the minute ends.
+//	Service.Count  returns the totals.
+//
+// The next call of user is over its limit without the store, because call.begin asks over.go first. A call with keep
+// counts all of its hits or none:
+//
+//	call.begin     user and team: hit.
+//	operationDone  user: 11 would be used, so nothing is taken. team: 61 are used.
+//	conclude       keep says from the totals that the call does not pass. team: undo.
+//	operationDone  team: 60 are used again.
+//	restate        The total of team says so.
 
 // Counter is what calls count in: windows, under keys of a domain. Many calls use one at a time.
 type Counter struct {
@@ -61,8 +75,9 @@ type Total struct {
 // Count counts all hits of a call in one go, also those that are too many.
 //
 // With keep, hits that are too many count nowhere, and keep says from the totals whether the
-// others stay counted. It must not wait. In a counter of one aligned window, calls with keep and
-// calls without do not see each other.
+// others stay counted. Count calls it while the service is locked, from any goroutine, so it must not wait. If ctx
+// ends first, Count has returned before, and keep is called all the same. In a counter of one aligned window, calls
+// with keep and calls without do not see each other.
 func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) bool) ([]Total, error) {
 	c := &call{service: s, keep: keep, done: make(chan struct{})}
 	if err := c.begin(hits); err != nil {
@@ -79,14 +94,14 @@ func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) boo
 	return c.totals, nil
 }
 
-// call is a call that is counted: an operation for each of its hits.
+// call is a call that is counted: an operation for each of its hits, and then one for each hit that is undone.
 type call struct {
 	service    *Service
 	keep       func([]Total) bool
 	operations []operation
+	undone     []*operation // by operation; nil = what it took stays counted
 	totals     []Total
 	left       int // operations that are not done
-	isUndoing  bool
 	err        error
 	done       chan struct{}
 }
@@ -111,14 +126,13 @@ func (c *call) begin(hits []Hits) error {
 	storeNs := s.storeNow()
 	for i := range c.operations {
 		o := &c.operations[i]
-		if o.what == addUp {
-			o.setSpan(storeNs)
+		if o.adds != nil {
+			o.addUpAt(storeNs)
 		}
 		if c.keep == nil && s.over.recall(o, storeNs, &c.totals[i]) {
 			continue
 		}
-		c.left++
-		s.keys.add(o)
+		c.start(o)
 	}
 	if c.left == 0 {
 		close(c.done)
@@ -128,27 +142,34 @@ func (c *call) begin(hits []Hits) error {
 	return nil
 }
 
+// operation makes that of some hits: see the table at the top.
 func (c *call) operation(hits *Hits, h *hasher) operation {
 	d := hits.Counter.definition
 	o := operation{
-		what: charge, definition: d, shifted: d.Windows, n: hits.Units,
-		key: h.key(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
+		definition: d, shifted: d.Windows, storeKey: h.storeKey(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
 	}
 	switch {
 	case c.keep != nil && hits.Units > 0:
-		o.what, o.part.Cost = Hit, hits.Units
+		o.action = &hit{part: quota.Part{Cost: hits.Units}}
 	case c.keep == nil && hits.Counter.isSum():
-		o.what, o.span.key = addUp, o.key
+		o.adds = &addUp{units: hits.Units, clientKey: o.storeKey}
+	default:
+		o.action = &charge{hits.Units}
 	}
 	return o
 }
 
+func (c *call) start(o *operation) {
+	c.left++
+	c.service.keys.add(o)
+}
+
 // operationDone is called for each operation that is done.
 func (c *call) operationDone(o *operation) {
-	if errors.Is(o.err, errEnded) && o.span.restarts < maxLate {
-		o.span.restarts++
+	if errors.Is(o.err, errEnded) && o.adds.restarts < maxLate {
+		o.adds.restarts++
 		o.err = nil
-		o.setSpan(c.service.storeNow())
+		o.addUpAt(c.service.storeNow())
 		c.service.keys.add(o)
 		return
 	}
@@ -159,8 +180,10 @@ func (c *call) operationDone(o *operation) {
 	if c.left > 0 {
 		return
 	}
-	if !c.isUndoing {
+	if c.undone == nil {
 		c.conclude()
+	} else {
+		c.restate()
 	}
 	if c.left == 0 {
 		close(c.done)
@@ -175,17 +198,64 @@ func (c *call) conclude() {
 			continue
 		}
 		c.totals[i] = Total{Over: o.denied, WaitNs: o.waitNs, Windows: o.standings}
-		c.service.over.note(o)
+		if _, isHit := o.action.(*hit); !isHit { // a hit counts nowhere if it is too many
+			c.service.over.note(o)
+		}
 	}
 	if c.keep == nil || c.err == nil && c.keep(c.totals) {
 		return
 	}
-	c.isUndoing = true
+	c.undone = make([]*operation, len(c.operations))
 	for i := range c.operations {
-		if o := &c.operations[i]; o.err == nil && o.units > 0 {
-			o.what, o.back = undo, o.units
-			c.left++
-			c.service.keys.add(o)
+		o := &c.operations[i]
+		if h, isHit := o.action.(*hit); isHit && o.err == nil && o.taken.units > 0 {
+			c.undone[i] = h.undo(o)
+			c.start(c.undone[i])
+		}
+	}
+}
+
+// restate makes the totals say how the keys stand after the undos.
+func (c *call) restate() {
+	for i, o := range c.undone {
+		if o != nil {
+			c.totals[i].Windows = o.standings
+		}
+	}
+}
+
+// charge counts units, whatever is left. No units = only look.
+type charge struct{ units uint32 }
+
+// carryOut lets no bucket or sliding window count more of one call than countClaimed does, so that a wrong number
+// does not close it for long. A fixed window ends anyway.
+func (c *charge) carryOut(o *operation, _ *record, s quota.State) (changed bool) {
+	if c.units == 0 {
+		o.look(&s)
+		return false
+	}
+	o.judge(&s, c.units)
+	for i := range s.Windows {
+		if s.Windows[i].IsFixed() {
+			add(&s, i, c.units)
+			continue
+		}
+		one := s.Some(i, i+1)
+		countClaimed(&one, c.units)
+	}
+	return true
+}
+
+// look finds out whether a window is over its limit, or one that cannot be has nothing left.
+func (o *operation) look(s *quota.State) {
+	for i := range s.Windows {
+		w, of := &s.Windows[i], s.Some(i, i+1)
+		isOver := of.Left(quota.Unleased) == 0
+		if w.IsFixed() {
+			isOver = isOver && s.StandingOf(i).Used > w.Limit
+		}
+		if isOver {
+			o.denied, o.waitNs = true, s.WaitNs(1)
 		}
 	}
 }

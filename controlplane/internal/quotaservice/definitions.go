@@ -50,21 +50,21 @@ func split(all []limit.Window) (windows []limit.Window, hold *limit.Window) {
 }
 
 // operation is one on a key of the definition.
-func (d *definition) operation(what What, h *hasher, domain string, id [16]byte, owner owner) operation {
+func (d *definition) operation(a action, h *hasher, domain string, partKey [16]byte, owner owner) operation {
 	return operation{
-		what: what, definition: d, shifted: shifted(d.Windows, id),
-		key: h.key(d.prefix, id[:]), domain: domain, owner: owner,
+		definition: d, action: a, storeKey: h.storeKey(d.prefix, partKey[:]), domain: domain,
+		shifted: shifted(d.Windows, partKey), owner: owner,
 	}
 }
 
 // shifted returns the windows as they hold for the key: those with jitter begin a little later.
-func shifted(windows []limit.Window, id [16]byte) []limit.Window {
+func shifted(windows []limit.Window, partKey [16]byte) []limit.Window {
 	if !slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
 		return windows
 	}
 	own := make([]limit.Window, len(windows))
 	for i, w := range windows {
-		own[i] = quota.Shifted(w, id)
+		own[i] = quota.Shifted(w, partKey)
 	}
 	return own
 }

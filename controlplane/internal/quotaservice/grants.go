@@ -5,7 +5,7 @@ import "github.com/sluice-ratelimit/sluice/shared/quota"
 // granted is what a return needs to know of a grant.
 type granted struct {
 	definition *definition
-	key        [16]byte // the part's
+	partKey    [16]byte
 	counted    counted
 	units      uint32 // that may be returned
 	atNs       int64  // by the service's clock

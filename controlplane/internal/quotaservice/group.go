@@ -19,21 +19,29 @@ type group struct {
 	result  quota.Outcome // once it is decided
 }
 
-// askPart is one part of a group. Its operation is a Hit first, and is used again for what follows from
-// the result. So its outcome is that of the phase that used it last:
-//
-//	operation.what  the part                          operation.outcome, when the group is answered
-//	Hit             granted, denied or failed         the key's decision, or why there is none
-//	keepDenial      denied in shadow, and the ask is  how the key stands once the denial is kept
-//	                granted
-//	undo            granted, but the ask is not       how the key stands without the units: units is 0. Of
-//	                                                  the units in back it says how many are uncounted
+// askPart is one part of a group. Its key decides it first; from the result of all parts follows at most one
+// more operation.
 type askPart struct {
-	operation operation
+	hit      hit
+	decision operation  // carries the hit out
+	kept     *operation // keepDenial, if it was denied in shadow, and the ask is granted
+	undone   *operation // undo, if it was granted units, but the ask is not granted
+}
 
-	// What the Hit came to, from keepDecisions on.
-	failed bool // there is no decision
-	denied bool
+// failed reports whether its key could not decide it.
+func (p *askPart) failed() bool { return p.decision.err != nil }
+
+func (p *askPart) denied() bool { return !p.failed() && p.decision.denied }
+
+// last is the operation whose outcome says how the key stands when the ask is answered.
+func (p *askPart) last() *operation {
+	switch {
+	case p.kept != nil:
+		return p.kept
+	case p.undone != nil:
+		return p.undone
+	}
+	return &p.decision
 }
 
 // phase is how far a group has come. After its last phase it is answered:
@@ -44,9 +52,9 @@ type askPart struct {
 type phase uint8
 
 const (
-	deciding       phase = iota // each key decides its operation: Hit
-	decidingLast                // so do those that may begin a block: see operation.takesLast
-	keepingDenials              // the ask is granted, and the denials of its parts in shadow are kept: keepDenial
+	deciding       phase = iota // each key decides its hit
+	decidingLast                // so do those that may begin a block: see definition.takesLast
+	keepingDenials              // the ask is granted, and the denials of its parts in shadow count: keepDenial
 	undoing                     // the ask is not granted, and what some parts were granted is uncounted: undo
 )
 
@@ -61,9 +69,9 @@ func (g *group) begin(parts []quota.Part) {
 			g.result = quota.Unknown
 			return
 		}
-		o := d.operation(Hit, st.hasher, st.domain.name, p.Key, g)
-		o.part = *p
-		g.parts[i].operation = o
+		part := &g.parts[i]
+		part.hit.part = *p
+		part.decision = d.operation(&part.hit, st.hasher, st.domain.name, p.Key, g)
 	}
 }
 
@@ -71,7 +79,7 @@ func (g *group) begin(parts []quota.Part) {
 // whose end leads to the answer: shared/quota/codec.go refuses an ask without parts.
 func (g *group) startFirst() {
 	for i := range g.parts {
-		if o := &g.parts[i].operation; !o.takesLast() {
+		if o := &g.parts[i].decision; !o.takesLast() {
 			g.start(o)
 		}
 	}
@@ -85,9 +93,9 @@ func (g *group) startLast() {
 	g.phase = decidingLast
 	isRefused := g.conclude() != quota.Granted
 	for i := range g.parts {
-		if o := &g.parts[i].operation; o.takesLast() {
-			o.takesNothing = isRefused
-			g.start(o)
+		if p := &g.parts[i]; p.decision.takesLast() {
+			p.hit.takesNothing = isRefused
+			g.start(&p.decision)
 		}
 	}
 }
@@ -111,7 +119,6 @@ func (g *group) operationDone(o *operation) {
 	switch g.phase {
 	case decidingLast:
 		g.result = g.conclude()
-		g.keepDecisions()
 		if g.result == quota.Granted {
 			g.keepDenials()
 		} else {
@@ -136,29 +143,20 @@ func (g *group) conclude() quota.Outcome {
 	}
 	result := quota.Granted
 	for i := range g.parts {
-		o := &g.parts[i].operation
-		if o.part.Shadow {
+		p := &g.parts[i]
+		if p.hit.part.Shadow {
 			continue
 		}
 		switch {
-		case errors.Is(o.err, quota.ErrHolders):
+		case errors.Is(p.decision.err, quota.ErrHolders):
 			return quota.Busy
-		case o.err != nil:
+		case p.failed():
 			return quota.Unavailable
-		case o.denied:
+		case p.denied():
 			result = quota.Denied
 		}
 	}
 	return result
-}
-
-// keepDecisions keeps what the Hits came to, because the next phases use their operations again.
-func (g *group) keepDecisions() {
-	for i := range g.parts {
-		p := &g.parts[i]
-		p.failed = p.operation.err != nil
-		p.denied = !p.failed && p.operation.denied
-	}
 }
 
 // keepDenials keeps the denials of the parts in shadow, where denied asks count or block their key.
@@ -167,10 +165,10 @@ func (g *group) keepDenials() {
 	g.phase = keepingDenials
 	for i := range g.parts {
 		p := &g.parts[i]
-		o := &p.operation
-		if p.denied && !o.heldBack && o.mayKeepDenial() {
-			o.what = keepDenial
-			g.start(o)
+		o := &p.decision
+		if p.denied() && !o.heldBack && o.keepsDenial(&p.hit.part) {
+			p.kept = o.followedBy(&keepDenial{&p.hit.part})
+			g.start(p.kept)
 		}
 	}
 }
@@ -180,10 +178,9 @@ func (g *group) undo() {
 	g.phase = undoing
 	for i := range g.parts {
 		p := &g.parts[i]
-		o := &p.operation
-		if !p.failed && o.units > 0 {
-			o.what, o.back = undo, o.units
-			g.start(o)
+		if !p.failed() && p.decision.taken.units > 0 {
+			p.undone = p.hit.undo(&p.decision)
+			g.start(p.undone)
 		}
 	}
 }
@@ -221,14 +218,15 @@ func (g *group) answer() {
 func (g *group) measure() {
 	s := g.stream.service
 	became := g.result
-	isStarting := func(p askPart) bool { return errors.Is(p.operation.err, ErrStarting) }
+	isStarting := func(p askPart) bool { return errors.Is(p.decision.err, ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
 		became = unavailableStarting
 	}
 	s.metrics.countAnswer(became, s.o.Clock.NowNs()-g.askedNs)
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
-		if o := &g.parts[i].operation; o.what == undo && o.holdLimit == nil {
-			s.metrics.lost.Add(uint64(o.back - o.uncounted))
+		p := &g.parts[i]
+		if p.undone != nil && p.undone.holdLimit == nil {
+			s.metrics.lost.Add(uint64(p.decision.taken.units - p.undone.uncounted))
 		}
 	}
 }
@@ -241,14 +239,14 @@ func (g *group) measure() {
 // answered that 5 are left.
 func (g *group) restate() {
 	for i := range g.parts {
-		if !g.parts[i].denied {
+		if !g.parts[i].denied() {
 			continue
 		}
-		denied := &g.parts[i].operation
+		denied := &g.parts[i].decision
 		for j := range g.parts {
-			o := &g.parts[j].operation
-			isUndone := o.what == undo && o.err == nil
-			if isUndone && o.key == denied.key && slices.Equal(o.shifted, denied.shifted) {
+			o := g.parts[j].undone
+			isUndone := o != nil && o.err == nil
+			if isUndone && o.storeKey == denied.storeKey && slices.Equal(o.shifted, denied.shifted) {
 				denied.standings = o.standings
 			}
 		}
@@ -257,29 +255,29 @@ func (g *group) restate() {
 
 // grant is what one part got.
 func (g *group) grant(part *askPart) quota.Grant {
-	o := &part.operation
-	if part.failed {
-		return failedGrant(o)
+	if part.failed() {
+		return failedGrant(&part.decision)
 	}
+	o, isDenied := part.last(), part.denied()
 	p := quota.Grant{
-		Denied: part.denied, WaitNs: o.waitNs, Held: o.heldBack, Blocked: part.denied && o.blocked,
+		Denied: isDenied, WaitNs: o.waitNs, Held: o.heldBack, Blocked: isDenied && o.blocked,
 		Noted: o.noted && o.err == nil, Windows: o.standings,
 	}
 	switch {
 	case g.result != quota.Granted:
 		return p
-	case o.units == 0:
+	case o.taken.units == 0:
 		if o.hasBlock { // a request that costs nothing has asked whether the key is blocked
-			p.ValidNs = o.validNs
+			p.ValidNs = o.taken.validNs
 		}
 		return p
 	}
-	p.Units, p.Leased = o.units, o.leased
-	p.ValidNs = o.validNs
+	p.Units, p.Leased = o.taken.units, o.taken.leased
+	p.ValidNs = o.taken.validNs
 	if o.holdLimit == nil {
-		p.Number = g.stream.remember(o)
+		p.Number = g.stream.remember(part)
 	}
-	g.stream.service.metrics.granted.Add(uint64(o.units))
+	g.stream.service.metrics.granted.Add(uint64(p.Units))
 	return p
 }
 

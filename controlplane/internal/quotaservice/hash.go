@@ -8,8 +8,12 @@ import (
 	"sync"
 )
 
-// hasher makes the keys under which the store keeps the keys of counters. They say
-// nothing about clients to those who do not know the secret.
+// A key has two forms:
+//
+//	partKey   names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Hits.Key
+//	storeKey  names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
+
+// hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
 type hasher struct {
 	mac hash.Hash
 	sum [sha256.Size]byte
@@ -17,13 +21,13 @@ type hasher struct {
 
 func newHasher(secret []byte) *hasher { return &hasher{mac: hmac.New(sha256.New, secret)} }
 
-// key hashes a key after what prefix returned.
-func (h *hasher) key(prefix, key []byte) (id [16]byte) {
+// storeKey hashes a partKey after what prefix returned.
+func (h *hasher) storeKey(prefix, partKey []byte) (storeKey [16]byte) {
 	h.mac.Reset()
 	h.mac.Write(prefix)
-	h.mac.Write(key)
-	copy(id[:], h.mac.Sum(h.sum[:0]))
-	return id
+	h.mac.Write(partKey)
+	copy(storeKey[:], h.mac.Sum(h.sum[:0]))
+	return storeKey
 }
 
 // hashers are kept for the next calls: making one costs more than using it.

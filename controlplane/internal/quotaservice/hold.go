@@ -5,20 +5,19 @@ import "github.com/sluice-ratelimit/sluice/shared/quota"
 // What operations do to a key whose definition has a holdLimit: its units are held until workers report what
 // they have cost.
 //
-//	takeHold    a Hit: notes a worker's report, and holds what it asks for
-//	hitHeld     an operator's Hit counts at once, and holds nothing
-//	judgeHeld   an Inspect: whether units are left beside what is held
-//	refundHold  undo and giveUp: takes back what was held
+//	takeHold    a hit: notes a worker's report, and holds what it asks for
+//	hitHeld     an operator's hit counts at once, and holds nothing
+//	judgeHeld   an inspect: whether units are left beside what is held
+//	refundHold  an undo: takes back what was held
 
 // takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
 // is an operator's hit, whose answer is known.
-func (o *operation) takeHold(s *quota.State) (changed bool) {
-	p := &o.part
+func (o *operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
 	if p.Inspect {
 		return false
 	}
 	if p.Number == 0 {
-		return o.hitHeld(s)
+		return o.hitHeld(s, p)
 	}
 	n, err := s.Note(p, o.holdLimit)
 	if err != nil {
@@ -26,7 +25,7 @@ func (o *operation) takeHold(s *quota.State) (changed bool) {
 		return false
 	}
 	o.noted = true
-	o.units, o.validNs = n.Units, o.holdLimit.EighthNs()
+	o.taken = taken{units: n.Units, validNs: o.holdLimit.EighthNs()}
 	o.needsAge = n.Units > 0
 	if n.OK {
 		return n.Noted
@@ -34,31 +33,30 @@ func (o *operation) takeHold(s *quota.State) (changed bool) {
 	o.refuseHold(s, p.Cost)
 	changed = n.Noted
 	if o.denied && !p.Shadow {
-		changed = o.keepDenial(s) || changed
+		changed = o.countDenial(s, p) || changed
 	}
 	return changed
 }
 
 // hitHeld counts an operator's hit, if there is room for it beside what is held.
-func (o *operation) hitHeld(s *quota.State) (changed bool) {
-	cost := o.part.Cost
-	o.judgeHeld(s, cost)
+func (o *operation) hitHeld(s *quota.State, p *quota.Part) (changed bool) {
+	o.judgeHeld(s, p.Cost)
 	switch {
 	case o.denied:
-		return o.keepDenial(s)
-	case o.err != nil || cost == 0:
+		return o.countDenial(s, p)
+	case o.err != nil || p.Cost == 0:
 		return false
 	}
-	s.Add(cost, quota.Unleased)
+	s.Add(p.Cost, quota.Unleased)
 	o.needsAge = true
 	return true
 }
 
 // refundHold takes back what was held, unless the worker has reported since.
-func (o *operation) refundHold(s *quota.State) (changed bool) {
-	o.noted = s.Holders.Refund(&o.part.Report, o.back)
+func (o *operation) refundHold(s *quota.State, report *quota.Report, units uint32) (changed bool) {
+	o.noted = s.Holders.Refund(report, units)
 	if o.noted {
-		o.uncounted = o.back
+		o.uncounted = units
 	}
 	return o.noted
 }

@@ -9,6 +9,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// What says what Operate does to a key.
+type What uint8
+
+// What Operate does.
+const (
+	Inspect What = iota // change nothing
+	Hit                 // take the units if all windows have them left, as a request without a lease does
+	Inc                 // count the units more, whatever is left
+	Set                 // as if the key had used so many units, and nothing before
+	Reset               // forget the key
+)
+
 // Operation is what Operate does to a key.
 type Operation struct {
 	What   What
@@ -33,7 +45,7 @@ type Found struct {
 // Operate does something to one key. Units that proxies lease count as used. Those that they
 // have leased when a key is set or reset, they may spend until their leases end.
 func (s *Service) Operate(
-	ctx context.Context, domain string, d quota.Definition, id [16]byte, what Operation,
+	ctx context.Context, domain string, d quota.Definition, key [16]byte, what Operation,
 ) (Found, error) {
 	own, err := newDefinition(domain, &d)
 	if err != nil {
@@ -45,9 +57,7 @@ func (s *Service) Operate(
 	}
 	own.Lease = quota.LeaseOff
 	done := make(waiter)
-	o := own.operation(what.What, newHasher(*s.secret.Load()), domain, id, done)
-	o.n, o.window = what.Units, what.Window
-	o.part.Cost = what.Units
+	o := own.operation(what.action(), newHasher(*s.secret.Load()), domain, key, done)
 	s.mu.Lock()
 	s.keys.add(&o)
 	s.pump()
@@ -68,6 +78,66 @@ func (s *Service) Operate(
 		HadUsage: o.hadUsage, Windows: o.standings,
 	}, nil
 }
+
+func (what Operation) action() action {
+	switch what.What {
+	case Hit:
+		return &hit{part: quota.Part{Cost: what.Units}}
+	case Inc:
+		return &inc{what.Units, what.Window}
+	case Set:
+		return &set{what.Units, what.Window}
+	case Reset:
+		return reset{}
+	case Inspect:
+	}
+	return &inspect{what.Units}
+}
+
+// inspect finds out whether units are left.
+type inspect struct{ units uint32 }
+
+func (i *inspect) carryOut(o *operation, _ *record, s quota.State) (changed bool) {
+	o.judge(&s, i.units)
+	return false
+}
+
+// inc counts units in a window, or in all, whatever is left.
+type inc struct {
+	units  uint32
+	window int
+}
+
+func (i *inc) carryOut(_ *operation, _ *record, s quota.State) (changed bool) {
+	add(&s, i.window, i.units)
+	return true
+}
+
+// set makes a window, or all, count so many units and nothing else. A block goes on.
+type set struct {
+	units  uint32
+	window int
+}
+
+func (t *set) carryOut(_ *operation, r *record, s quota.State) (changed bool) {
+	for i := range s.Windows {
+		if t.window != AllWindows && t.window != i || s.Windows[i].Algorithm == limit.Block {
+			continue
+		}
+		s.Usages[i] = limit.Usage{}
+		if t.window == AllWindows && s.SpendByNs != nil {
+			s.SpendByNs[i] = s.NowNs
+		}
+	}
+	add(&s, t.window, t.units)
+	r.generation = random() // a return does not know which window was set since its grant
+	return true
+}
+
+// reset forgets the key. operation.carryOut has done so before it looks for room for the operation's windows.
+type reset struct{}
+
+func (reset) carryOut(*operation, *record, quota.State) (changed bool) { return true }
 
 // waiter is closed when its operation is done.
 type waiter chan struct{}

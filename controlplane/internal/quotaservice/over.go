@@ -32,7 +32,7 @@ type fullWindow struct {
 
 // recall makes the total of an operation whose key is over the limit of one of its windows.
 func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
-	over, ok := k[o.key]
+	over, ok := k[o.storeKey]
 	i := slices.Index(o.shifted, over.Window)
 	if !ok || i < 0 || over.endNs <= storeNs { // or the limit is another one now
 		return false
@@ -48,7 +48,7 @@ func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
 
 // note remembers the key of an operation that found a fixed window over its limit.
 func (k overKeys) note(o *operation) {
-	if o.what != charge && o.what != addUp || o.err != nil {
+	if o.err != nil {
 		return
 	}
 	var last fullWindow
@@ -68,5 +68,5 @@ func (k overKeys) note(o *operation) {
 	if isFull && len(k) > maxOver/2 { // the next look for what has ended would come too soon
 		clear(k)
 	}
-	k[o.key] = last
+	k[o.storeKey] = last
 }

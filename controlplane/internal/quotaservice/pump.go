@@ -178,7 +178,7 @@ func (s *Service) takeResult(k *key, r Result) {
 		s.clock.note(k.sentNs, r.NowNs, isWrong)
 	}
 	if !done {
-		s.keys.ready = append(s.keys.ready, k)
+		s.keys.again(k)
 		return
 	}
 	if errors.Is(err, errNewer) || errors.Is(err, errDamage) {

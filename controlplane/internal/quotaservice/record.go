@@ -12,8 +12,7 @@ import (
 // who ask for the key: as the policy has them, not shifted, and read from a store without the
 // limits that the value does not have.
 type record struct {
-	generation      uint64 // random when made; changed by what takes usages away
-	startingUntilNs int64  // until when the store is starting, as far as is known; not in the value
+	generation uint64 // random when made; changed by what takes usages away
 	quota.State
 }
 
@@ -42,34 +41,26 @@ func (r *record) forget() (hadUsage bool) {
 	return hadUsage
 }
 
-// arrangeFor puts the operation's windows first in the record, which bringTo has brought to storeNs.
-// Others stay behind them, with what they have counted, until they have ended. It returns
-// those of the operation, shifted by the key's jitter: the record itself keeps them unshifted.
-func (r *record) arrangeFor(o *operation, storeNs int64) (asked quota.State, err error) {
-	if o.holdLimit != nil {
+// arrangeFor puts the definition's windows first in the record. Others stay behind them, with what they have
+// counted, until they have ended. It returns those of the definition, shifted by the key's jitter: the record
+// itself keeps them unshifted.
+func (r *record) arrangeFor(d *definition, shifted []limit.Window, isStarting bool) (asked quota.State, err error) {
+	if d.holdLimit != nil {
 		if r.Holders == nil {
 			r.Holders = &quota.Holders{}
 		}
-		r.Holders.Starting = r.startingForNs(storeNs) > 0
+		r.Holders.Starting = isStarting
 	}
 	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
-	if !slices.EqualFunc(r.Windows, o.Windows, isAlike) {
-		if err := r.arrange(o); err != nil {
+	if !slices.EqualFunc(r.Windows, d.Windows, isAlike) {
+		if err := r.arrange(d.Windows); err != nil {
 			return asked, err
 		}
 	}
-	asked = r.Some(0, len(o.Windows))
-	asked.Windows = o.shifted
+	asked = r.Some(0, len(d.Windows))
+	asked.Windows = shifted
 	keepLogs(&asked)
 	return asked, nil
-}
-
-// startingForNs is how much longer than storeNs the store is starting. By a clock that was set back it is not.
-func (r *record) startingForNs(storeNs int64) int64 {
-	if left := r.startingUntilNs - storeNs; left <= StartingNs {
-		return max(left, 0)
-	}
-	return 0
 }
 
 // same reports whether the windows count as one. Buckets of other limits do not: each
@@ -78,12 +69,11 @@ func same(v, w limit.Window) bool {
 	return v.Same(w) && (v.Algorithm != limit.TokenBucket || v.Limit == w.Limit && v.Burst == w.Burst)
 }
 
-// arrange puts the operation's windows first. It leaves the record as it is if they are
-// too many.
-func (r *record) arrange(o *operation) error {
-	windows := slices.Clip(o.Windows)
+// arrange puts the windows first. It leaves the record as it is if they are too many with the others.
+func (r *record) arrange(first []limit.Window) error {
+	windows := slices.Clip(first)
 	for i, v := range r.Windows {
-		if !r.Usages[i].IsZero() && find(o.Windows, v) < 0 {
+		if !r.Usages[i].IsZero() && find(first, v) < 0 {
 			windows = append(windows, v)
 		}
 	}
@@ -132,7 +122,7 @@ func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 	return most, stamp
 }
 
-// keepLogs has no log forget units because the operation's definition remembers fewer.
+// keepLogs has no log forget units because the definition that asks remembers fewer.
 func keepLogs(s *quota.State) {
 	own := false
 	for i := range s.Windows {

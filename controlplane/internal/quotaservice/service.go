@@ -10,7 +10,7 @@
 // in 60 since:
 //
 //	Stream.Receive       The message is decoded. Its ask waits for the stream's turn.
-//	Stream.takeTurn      The ask becomes a group of two operations, both Hit. Each waits for its key.
+//	Stream.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
 //	key.prepare          user: 4 would be used, so 1 is granted. team: 60, so 1 is granted.
 //	Store.Swap           user: Swapped. team: Differs, and the value is 60.
 //	key.learnResult      user: done. team: decided anew on 60. That changes the value, so it is not done.
@@ -23,7 +23,8 @@
 // If another service has swapped in 100, team is denied when it is decided anew. That changes nothing, so it
 // is done without another swap, and the ask is denied:
 //
-//	group.undo           user: 3 are used again. That is swapped in before the ask is answered.
+//	group.undo           user: an operation that undoes the hit. 3 are used again once that is swapped in, and
+//	                     the ask is answered then.
 //
 // If the rule of team blocks, its operation waits until that of user is done, which may be denied:
 //
@@ -31,8 +32,8 @@
 //
 // If the part of team is denied, but in shadow, the ask is granted:
 //
-//	group.keepDenials    If the rule of team counts what it denies, or blocks, that is swapped in before
-//	                     the ask is answered.
+//	group.keepDenials    If the rule of team counts what it denies, or blocks, an operation for that is
+//	                     swapped in before the ask is answered.
 //
 // To read it, follow such an ask:
 //
@@ -43,17 +44,24 @@
 //	group.go        an ask: all its parts are granted or none
 //	pump.go         lets streams take turns, and sends what is ready to the store
 //	keys.go         a key's operations wait for each other, and are swapped in together
-//	operation.go    what an operation does to a key
-//	hold.go         what it does to one whose units are held
+//	decide.go       a swap: the operations are decided, and decided anew if the store has another value
+//	operation.go    an operation: what is to be done to a key, and what came of it
+//	hit.go          what asks do: take units, and give them back
+//	hold.go         the same with units that are held
 //	record.go       a key's windows and holders, read from its value
 //	value.go        the value's bytes
-//	sum.go          or the value is a sum, to which calls add
 //	store.go        compare-and-swap: in memory.go, or in package redisstore
 //	grants.go       what was granted, for what comes back of it
 //
-// watch.go finds out about the store meanwhile, and metrics.go counts. operate.go is for operators.
-// count.go is for calls of this process, which have no stream; over.go remembers which of their keys
-// are over their limits.
+// Beside asks there are calls of this process and what operators do. Their operations go the same way from keys.go
+// on:
+//
+//	count.go        a call, which has no stream; its comment follows one
+//	sum.go          what most calls count: the value is a sum, and the store adds
+//	over.go         which keys of calls are over their limits
+//	operate.go      what an operator does to one key
+//
+// watch.go finds out about the store meanwhile, and metrics.go counts.
 package quotaservice
 
 import (
@@ -133,8 +141,8 @@ type Service struct {
 	pumping       bool // a goroutine is in pump
 	asked         bool // some proxy has asked
 
-	clock           clock // the store's
-	startingUntilNs int64 // until when the store is starting, by the service's clock
+	clock         clock // the store's
+	startsUntilNs int64 // until when the store is starting, by the service's clock: for operators. See key.startingUntilNs
 
 	draining bool
 	isLate   bool // it has been draining for lastWithin

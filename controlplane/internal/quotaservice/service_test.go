@@ -258,7 +258,7 @@ func TestCacheIsBounded(t *testing.T) {
 	for i := range uint64(1100) {
 		p.ask(quota.Part{Definition: 1, Key: quota.KeyOf(i, 1), Cost: 6})
 	}
-	require.Len(t, b.service.keys.byID, 100)
+	require.Len(t, b.service.keys.byStoreKey, 100)
 	require.Equal(t, 100, b.service.keys.idle.Len())
 	more := quota.Part{Definition: 1, Key: quota.KeyOf(1, 1), Cost: 6}
 	require.Equal(t, quota.Denied, p.ask(more).Outcome, "the store has them all")

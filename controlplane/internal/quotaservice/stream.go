@@ -267,24 +267,28 @@ func (st *Stream) giveBack(r quota.Return) {
 	if units == 0 {
 		return
 	}
-	o := g.definition.operation(giveUp, st.hasher, st.domain.name, g.key, returns{&s.metrics})
-	o.counted, o.back = g.counted, units
+	gives := &giveUp{units, g.counted}
+	o := g.definition.operation(gives, st.hasher, st.domain.name, g.partKey, returned{&s.metrics, units})
 	s.keys.add(&o)
 }
 
-// returns owns the operations that uncount returned units: nobody waits for them, so it only
-// measures how many units could still be uncounted.
-type returns struct{ metrics *metrics }
+// returned owns an operation that uncounts returned units: nobody waits for it, so it only
+// measures how many could still be uncounted.
+type returned struct {
+	metrics *metrics
+	units   uint32
+}
 
-func (r returns) operationDone(o *operation) {
+func (r returned) operationDone(o *operation) {
 	r.metrics.returned.Add(uint64(o.uncounted))
-	r.metrics.lost.Add(uint64(o.back - o.uncounted))
+	r.metrics.lost.Add(uint64(r.units - o.uncounted))
 }
 
 // remember notes what was granted, for its return, and returns the grant's number.
-func (st *Stream) remember(o *operation) (number uint32) {
+func (st *Stream) remember(p *askPart) (number uint32) {
+	o := &p.decision
 	return st.grants.add(granted{
-		definition: o.definition, key: o.part.Key, counted: o.counted, units: o.units,
+		definition: o.definition, partKey: p.hit.part.Key, counted: o.taken.counted, units: o.taken.units,
 		atNs: st.service.o.Clock.NowNs(),
 	})
 }

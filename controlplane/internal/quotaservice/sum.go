@@ -19,35 +19,37 @@ func (c *Counter) isSum() bool {
 	return len(c.definition.Windows) == 1 && w.Algorithm == limit.FixedWindow && w.Jitter == 0 && !w.Unlimited
 }
 
-// span is the window that an operation counts in.
-type span struct {
-	key            [16]byte // of the client: that of the operation is of the window, too
-	startNs, endNs int64
-	restarts       int // because the window before it had ended
+// addUp has the store add units to the sum of one window.
+type addUp struct {
+	units          uint32
+	clientKey      [16]byte // the storeKey without the window
+	startNs, endNs int64    // of the window
+	restarts       int      // because the window before it had ended
 }
 
 // errEnded is for an operation whose window has ended, or not begun, by the store's clock.
 var errEnded = errors.New("the window has ended")
 
-// setSpan makes the operation count in the window that holds storeNs. A key is as good as random, so
+// addUpAt makes the operation count in the window that holds storeNs. A key is as good as random, so
 // those of two windows differ.
-func (o *operation) setSpan(storeNs int64) {
-	o.span.startNs, o.span.endNs = o.shifted[0].Span(storeNs)
-	first, last := binary.LittleEndian.Uint64(o.span.key[:]), binary.LittleEndian.Uint64(o.span.key[8:])
-	binary.LittleEndian.PutUint64(o.key[:], first^uint64(o.span.startNs))
-	binary.LittleEndian.PutUint64(o.key[8:], last^uint64(o.span.endNs))
+func (o *operation) addUpAt(storeNs int64) {
+	a := o.adds
+	a.startNs, a.endNs = o.shifted[0].Span(storeNs)
+	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
+	binary.LittleEndian.PutUint64(o.storeKey[:], first^uint64(a.startNs))
+	binary.LittleEndian.PutUint64(o.storeKey[8:], last^uint64(a.endNs))
 }
 
 // prepareSum returns the swap that adds what waits, while the store's clock is in the window.
 func (k *key) prepareSum() Swap {
-	window := &k.swap[0].span
+	window := k.swap[0].adds // the same for all
 	half := (window.endNs - window.startNs) / 2
 	s := Swap{
-		Key: k.id, Domain: k.domain, Adds: true,
+		Key: k.storeKey, Domain: k.domain, Adds: true,
 		AtNs: window.startNs + half, SlackNs: half, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
 	for _, o := range k.swap {
-		s.Units += uint64(o.n)
+		s.Units += uint64(o.adds.units)
 	}
 	return s
 }
@@ -65,11 +67,11 @@ func (k *key) learnSum(r Result) error {
 	}
 	sum := r.Sum
 	for _, o := range k.swap {
-		sum -= uint64(o.n)
+		sum -= uint64(o.adds.units)
 	}
 	for _, o := range k.swap {
-		sum += uint64(o.n)
-		left := o.span.endNs - r.NowNs
+		sum += uint64(o.adds.units)
+		left := o.adds.endNs - r.NowNs
 		o.outcome = outcome{
 			nowNs: r.NowNs, denied: sum > uint64(o.shifted[0].Limit),
 			standings: append(o.standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),

@@ -97,7 +97,8 @@ func FuzzValue(f *testing.F) {
 		require.NoError(t, err)
 		require.Equal(t, r, again)
 		d := definition{Definition: quota.Definition{Windows: example().Windows, Lease: quota.LeaseAuto}}
-		o := operation{what: Hit, definition: &d, shifted: d.Windows, part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}
-		o.carryOut(r, base) // any value can be decided on
+		asks := &hit{part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}
+		o := operation{definition: &d, action: asks, shifted: d.Windows}
+		o.carryOut(r, base, 0) // any value can be decided on
 	})
 }

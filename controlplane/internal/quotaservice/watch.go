@@ -47,7 +47,7 @@ func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 			return fmt.Errorf("read the key of the quota store: %w", err)
 		}
 	}
-	mark := newHasher(secret).key(nil, []byte("which key"))
+	mark := newHasher(secret).storeKey(nil, []byte("which key"))
 	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return mark[:] })
 	switch {
 	case err != nil:
@@ -133,6 +133,12 @@ func (s *Service) noteAlive(d *domain, process uint64) {
 //     most 129 messages, each when the one before is answered.
 //   - A swap that holds units carries the age that the store must have. The store itself compares
 //     it by its own clock, so no service can be mistaken, and no proxy decides it.
+//
+// So "the store is starting" is known at three places, from two sources:
+//
+//	Service.startsUntilNs   from Store.Age, by the service's clock    operators, logs and metrics read it
+//	key.startingUntilNs     from a Young swap, by the store's clock   operations are decided by it
+//	quota.Holders.Starting  from the key, for one decision            quota.State.Note reads it
 const (
 	// StartingNs is for how long a store without state lets nobody hold units.
 	StartingNs = 4 * second
@@ -147,7 +153,7 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 //
 //	anew  a server of it has another state than at the last look. All streams end, and their workers
 //	      report what they hold on new ones
-//	age   how long the store has had its state, for startingUntilNs. If it has begun since the last
+//	age   how long the store has had its state, for startsUntilNs. If it has begun since the last
 //	      look, which isNewStart finds out, the log says so
 //
 // Whoever runs the service calls it often within StartingNs.
@@ -162,13 +168,13 @@ func (s *Service) Watch() {
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
 	untilNs := now - age + StartingNs
-	isNew := isNewStart(untilNs, s.startingUntilNs, before, now)
+	isNew := isNewStart(untilNs, s.startsUntilNs, before, now)
 	level := slog.LevelWarn
-	if s.startingUntilNs == 0 { // the first look: a new store is as it should be
+	if s.startsUntilNs == 0 { // the first look: a new store is as it should be
 		level = slog.LevelInfo
-		s.startingUntilNs = untilNs
+		s.startsUntilNs = untilNs
 	}
-	s.startingUntilNs = max(s.startingUntilNs, untilNs)
+	s.startsUntilNs = max(s.startsUntilNs, untilNs)
 	if anew {
 		for st := range s.streams {
 			st.ending = true
@@ -212,7 +218,7 @@ func (s *Service) Starting() error {
 func (s *Service) startingForNs() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(s.startingUntilNs-s.o.Clock.NowNs(), 0)
+	return max(s.startsUntilNs-s.o.Clock.NowNs(), 0)
 }
 
 // Healthy says why the store does not answer, or has no state yet.

@@ -1,0 +1,180 @@
+package quotaservice
+
+import (
+	"errors"
+	"math"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// A key's operations reach the store by swaps, one at a time:
+//
+//	prepare     decides what waits on the value known last, at storeNs: what the store's clock will
+//	            say when the swap arrives, as far as the service knows that clock
+//	the store   swaps only while its own clock is between these two:
+//
+//	              storeNs ───────────── AtNs ───────────── storeNs + slackNs
+//	                      ◀─ SlackNs ─▶      ◀─ SlackNs ─▶
+//
+//	            Before storeNs, units could be spent before the window begins that counts them. After
+//	            storeNs + slackNs, what was decided may not hold any more.
+//	learnResult Swapped: the operations are done. Failed: they end with the error. Else the
+//	            store has said which value is there and what its clock says. The operations are
+//	            decided on that: see wouldChange. If they change nothing, they are done.
+
+const (
+	// maxContendedNs is for how long an operation is decided anew because another
+	// service has written first. How often is no bound: a service whose answers come a
+	// little later can lose a busy key to the others a hundred times in a row.
+	maxContendedNs = second
+	// maxLate is how often it is decided anew because the store's clock had moved on. If
+	// windows are short, that may be each time.
+	maxLate = 64
+)
+
+var (
+	errContended = errors.New("the key's value changed each time before it was swapped")
+	errLate      = errors.New("each swap came too late to the store: " +
+		"it, this service or the way between them is overloaded")
+)
+
+// prepare decides what waits, as of storeNs, and returns the swap, which leaves at localNs. A swap that only
+// reads shows whether the decision not to change anything holds.
+func (k *key) prepare(localNs, storeNs int64) Swap {
+	if len(k.swap) == 0 {
+		k.swap, k.waiting = k.waiting, k.swap
+		k.firstNs, k.late = localNs, 0
+	}
+	k.sentNs = localNs
+	if k.isSum {
+		return k.prepareSum()
+	}
+	s := Swap{Key: k.storeKey, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
+	k.reads = !k.carryOut(storeNs)
+	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.needsAge }) {
+		s.AgeNs = StartingNs
+	}
+	if k.reads {
+		return s
+	}
+	k.value = k.record.append(k.value[:0], random())
+	s.New = k.value
+	s.UntilNs = k.untilNs
+	s.ExpireNs = k.record.ExpiryNs() + linger
+	// AtNs is half the slack after storeNs, and the swap may be half the slack off it: see the picture above.
+	s.AtNs, s.SlackNs = storeNs+k.slackNs/2, k.slackNs/2
+	return s
+}
+
+// carryOut carries out the operations on the record, and reports whether that changed it.
+func (k *key) carryOut(storeNs int64) (changed bool) {
+	if k.record == nil {
+		k.record = &record{generation: random(), State: quota.State{NowNs: storeNs}}
+	}
+	startingForNs := k.startingForNs(storeNs)
+	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
+	for _, o := range k.swap {
+		changed = o.carryOut(k.record, storeNs, startingForNs) || changed
+		k.slackNs = min(k.slackNs, quota.SlackNs(o.shifted))
+		k.untilNs = min(k.untilNs, o.untilNs)
+	}
+	return changed
+}
+
+// startingForNs is how much longer than storeNs the store is starting. By a clock that was set back it is not.
+func (k *key) startingForNs(storeNs int64) int64 {
+	if left := k.startingUntilNs - storeNs; left <= StartingNs {
+		return max(left, 0)
+	}
+	return 0
+}
+
+// learn takes over the value that is in the store.
+func (k *key) learn(value []byte) (err error) {
+	k.record, k.nonce = nil, nil
+	if value == nil {
+		return nil
+	}
+	k.record, err = parse(value)
+	if err == nil {
+		k.nonce = append(k.nonce, value[:NonceBytes]...)
+	}
+	return err
+}
+
+// learnResult takes the result of a key's swap, and reports whether its operations are done. If they
+// are not, the key needs another swap.
+func (k *key) learnResult(r Result) (done bool, err error) {
+	if k.isSum {
+		return true, k.learnSum(r)
+	}
+	switch r.Outcome {
+	case Failed:
+		k.record, k.nonce = nil, nil
+		return true, r.Err
+	case Swapped:
+		k.nonce = append(k.nonce[:0], k.value[:NonceBytes]...)
+		return true, nil
+	case Young:
+		k.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
+	case Late:
+		k.late++
+	case Differs:
+	}
+	if err := k.learn(r.Value); err != nil {
+		return true, err
+	}
+	if err := k.mayRetry(r.Outcome); err != nil {
+		return true, err
+	}
+	changes, err := k.wouldChange(r)
+	return !changes, err
+}
+
+// mayRetry says why the operations are not decided anew; nil = they are.
+func (k *key) mayRetry(outcome Outcome) error {
+	switch {
+	case k.late <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
+		return nil
+	case outcome == Late:
+		return errLate
+	}
+	return errContended
+}
+
+// wouldChange decides the operations on the value that is in the store, at the time of its clock. If they would change
+// it, the next swap has to carry that: so it leaves the record as the store has it, and prepare decides once more.
+func (k *key) wouldChange(r Result) (changes bool, err error) {
+	if !k.carryOut(r.NowNs) {
+		return false, nil
+	}
+	return true, k.learn(r.Value)
+}
+
+// clock is what the service knows of the store's clock: how far it will be ahead of the
+// service's own when a swap that leaves now has arrived. That is the smallest lead that was seen, so
+// the fastest way to the store. The store finds a swap Late if it is even faster, because the store's
+// clock is still before storeNs, or if it takes longer than the slack.
+//
+// In all of the package localNs is a time by the service's own clock. storeNs is one by the store's clock, as
+// the store has said it or as far as the service knows it.
+type clock struct {
+	known   bool
+	aheadNs int64
+}
+
+// note notes that the store's clock said storeNs to a swap that left at sentNs. isWrong says that
+// what was known of the clock has misled the swap, so that this replaces it also if it is larger.
+func (c *clock) note(sentNs, storeNs int64, isWrong bool) {
+	ahead := storeNs - sentNs
+	if !c.known || isWrong || ahead < c.aheadNs {
+		c.known, c.aheadNs = true, ahead
+	}
+}
+
+// storeNs is the earliest time that the store's clock may show to a swap that leaves at localNs.
+func (c *clock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
+
+// storeNow is storeNs of a swap that leaves now.
+func (s *Service) storeNow() int64 { return s.clock.storeNs(s.o.Clock.NowNs()) }
