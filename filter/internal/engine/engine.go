@@ -52,6 +52,7 @@ type Engine struct {
 	verdict *decide.Verdict
 	idle    []*decide.Verdict
 	looked  decide.Subject // memory for AppendUsage
+	visitor state.Entry    // memory for what visits pages without a subject
 
 	// Leases is what the rules of scope cluster have in common. The host sets its timeout and makes
 	// a lease.Client of it, which writes the rest.
@@ -205,7 +206,7 @@ func (e *Engine) addSource(r *decide.Rule) {
 	case len(r.Policy.Limits) == 0:
 	case r.Policy.Scope != policy.ScopeCluster:
 		table := e.table(r, "")
-		r.SetSource(local.New(r, table), table)
+		r.SetSource(local.New(r, table, &e.visitor), table)
 	case r.Policy.OnUnavailable == policy.UnavailableLocal:
 		e.Leases.Add(r, e.table(r, "\x00local"))
 	default:

@@ -57,7 +57,7 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
 	cluster := clusterRule{worker: w, rule: r, first: w.definitions.add(r), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
-		cluster.local = local.New(r, fallback)
+		cluster.local = local.New(r, fallback, &w.visitor)
 	}
 	if p.Holds() {
 		r.SetSource(&HoldSource{clusterRule: cluster}, fallback)

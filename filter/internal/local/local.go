@@ -25,12 +25,13 @@ type Source struct {
 	rule  []limit.Window
 	full  policy.OnFull
 	holds bool
-	entry state.Entry // of what visits all pages
+	entry *state.Entry // memory for what no subject has a record of
 }
 
-// New returns the source of a rule, over the table of its counter.
-func New(r *decide.Rule, table *state.Table) *Source {
-	return &Source{Table: table, rule: r.Finder.OfAll, full: r.Policy.OnFull, holds: r.Policy.Holds()}
+// New returns the source of a rule, over the table of its counter. Sources may share an entry: it keeps
+// nothing from one call to the next.
+func New(r *decide.Rule, table *state.Table, entry *state.Entry) *Source {
+	return &Source{Table: table, rule: r.Finder.OfAll, full: r.Policy.OnFull, holds: r.Policy.Holds(), entry: entry}
 }
 
 func (c *Source) evicts() bool { return c.full == policy.FullInherit }
@@ -149,7 +150,7 @@ func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record)
 
 // Settle charges the key's record, or the floor if the record was evicted.
 func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
-	lapsed, status := c.Table.Settle(&c.entry, h.Limits(), h.Hold, now, cost)
+	lapsed, status := c.Table.Settle(c.entry, h.Limits(), h.Hold, now, cost)
 	return lapsed, status == state.OK
 }
 
@@ -158,7 +159,7 @@ func (c *Source) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 	if !c.Table.IsDue(&h.Hold, at.HeldNs) {
 		return decide.NotDue
 	}
-	lapsed, status := c.Table.Renew(&c.entry, h.Limits(), &h.Hold, at.Now)
+	lapsed, status := c.Table.Renew(c.entry, h.Limits(), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return decide.Unknown
@@ -246,5 +247,5 @@ func expiresAt(s *decide.Subject) int64 {
 
 // Tables returns the source's one table.
 func (c *Source) Tables() []decide.Table {
-	return []decide.Table{{Table: c.Table, OfRule: c.rule, Entry: &c.entry}}
+	return []decide.Table{{Table: c.Table, OfRule: c.rule, Entry: c.entry}}
 }
