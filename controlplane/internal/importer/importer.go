@@ -24,7 +24,7 @@
 //   - of nginx: nginx/nginx.go lists its calls. ingress.go is the import of ingress-nginx.
 //   - of both: request/selection.go, then draft/draft.go.
 //
-// A small import from end to end. This is a file of envoyproxy/ratelimit:
+// A small import from end to end, which ExampleEnvoyRatelimit runs. This is a file of envoyproxy/ratelimit:
 //
 //	domain: shop
 //	descriptors:

@@ -44,9 +44,9 @@ import (
 
 // Descriptor is what Envoy sends for a request: keys with values that are fixed or taken from the request.
 type Descriptor struct {
-	Entries           []Entry
-	request.Selection        // the requests for which Envoy sends it
-	Cost              uint64 // 0 = 1
+	Entries           []Entry // those of a route have at least one
+	request.Selection         // the requests for which Envoy sends it
+	Cost              uint64  // 0 = 1
 	At                source.Place
 }
 
@@ -92,11 +92,7 @@ func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*dr
 			continue
 		}
 		m := newLeafMaker(findings, d, l)
-		m.addValues()
-		m.rule.AddRemarks(d.Remarks)
-		m.overrideEarlierLeaves(leaves[:i], wider)
-		m.selectUnmatched()
-		m.rule.Finish()
+		m.build(leaves[:i], wider)
 		made = append(made, m)
 	}
 	slices.SortStableFunc(made, func(a, b *leafMaker) int { return cmp.Compare(a.leaf.order, b.leaf.order) })

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// leafMaker makes the rule of one leaf, as Descriptor.Rules calls it. An example is the second level
+// leafMaker makes the rule of one leaf: newLeafMaker begins it, build does the rest. An example is the second level
 // of this configuration, for a descriptor with the entry user, whose part is the header x-user:
 //
 //	descriptors:
@@ -24,16 +24,18 @@ import (
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    overrideEarlierLeaves: alice is the leaf before it
 type leafMaker struct {
-	rule *draft.Rule
-	leaf *Leaf
+	rule       *draft.Rule
+	descriptor *Descriptor
+	leaf       *Leaf
 
+	// Set by addValues.
 	inKey     []int // indexes of the leaf's values whose parts are in the rule's key, in its order
 	unmatched []int // those of inKey that no match can select
 }
 
 // newLeafMaker begins the rule of a leaf: its name, and the requests of the descriptor.
 func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
-	m := &leafMaker{rule: draft.NewRule(findings, l.Name, l.Quota, l.At), leaf: l}
+	m := &leafMaker{rule: draft.NewRule(findings, l.Name, l.Quota, l.At), descriptor: d, leaf: l}
 	m.rule.Identity = fmt.Sprint(l.At, " ", l.order) // two documents of one file have the same places
 	m.rule.Match = d.Match
 	m.rule.Exempt = slices.Clone(d.Exempt)
@@ -44,20 +46,20 @@ func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
 	return m
 }
 
+// build makes the rule. The order matters: an override has a pattern for each part of the key, and the filter takes the
+// first override that fits, so that for all other keys comes last.
+func (m *leafMaker) build(earlier []*Leaf, wider map[*Leaf]*Leaf) {
+	m.addValues()
+	m.rule.AddRemarks(m.descriptor.Remarks)
+	m.overrideEarlierLeaves(earlier, wider)
+	m.selectUnmatched()
+	m.rule.Finish()
+}
+
 // addValues adds the values of the leaf to the rule's match and key.
 func (m *leafMaker) addValues() {
 	for i, v := range m.leaf.values {
 		m.addValue(i, v)
-	}
-}
-
-// overrideEarlierLeaves takes the requests of the earlier leaves out of the rule. Leaves that are apart
-// from the rule's own have none of its requests. A leaf that is an override of this rule has it as its wider one.
-func (m *leafMaker) overrideEarlierLeaves(earlier []*Leaf, wider map[*Leaf]*Leaf) {
-	for _, before := range earlier {
-		if !before.apart(m.leaf) {
-			m.overrideEarlierLeaf(before, wider[before] == m.leaf)
-		}
 	}
 }
 
@@ -75,6 +77,16 @@ func (m *leafMaker) addValue(i int, v leafValue) {
 		m.rule.Key = append(m.rule.Key, *v.part)
 		if !matched {
 			m.unmatched = append(m.unmatched, i)
+		}
+	}
+}
+
+// overrideEarlierLeaves takes the requests of the earlier leaves out of the rule. Leaves that are apart
+// from the rule's own have none of its requests. A leaf that is an override of this rule has it as its wider one.
+func (m *leafMaker) overrideEarlierLeaves(earlier []*Leaf, wider map[*Leaf]*Leaf) {
+	for _, before := range earlier {
+		if !before.apart(m.leaf) {
+			m.overrideEarlierLeaf(before, wider[before] == m.leaf)
 		}
 	}
 }

@@ -9,6 +9,13 @@ import (
 )
 
 // Findings are what an import has to say of the files: notes, each once, and problems, which make it fail.
+//
+//	             about                         in the policy
+//	Note         a place in a file             at its head
+//	NoteImport   the import as a whole         at its head
+//	NoteProblem  what another reader says      at its head
+//	NoteOfRule   a place, of the rule there    not by this: Rule.Comment and the others add a comment to the rule
+//	Fail         a place in a file             there is none
 type Findings struct {
 	notes    []note
 	noted    map[policyfile.Problem]bool
@@ -46,7 +53,7 @@ func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem
 // NoteProblem adds what another reader says of a file as a note.
 func (f *Findings) NoteProblem(p policyfile.Problem) { f.addNote(note{Problem: p}) }
 
-// NoteOfRule adds a note that a comment of a rule says too.
+// NoteOfRule adds a note that comments of rules say too.
 func (f *Findings) NoteOfRule(at source.Place, text string) { f.addNote(note{at.Problem(text), true}) }
 
 func (f *Findings) addNote(n note) {
