@@ -101,8 +101,8 @@ func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isJoined bool) {
 		// value that is one text is not in the key either, but that is within the earlier leaf's pattern, or the two
 		// leaves are apart and do not come here.
 		if !slices.Contains(m.inKey, i) && !v.pattern.TextWithin(before.values[i].pattern) {
-			m.rule.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt those " +
-				"requests by hand.")
+			m.rule.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt " +
+				"those requests by hand.")
 			return
 		}
 	}

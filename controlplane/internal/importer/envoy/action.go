@@ -120,7 +120,9 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 
 // always is what an action adds if it always adds the same.
 func always(e descriptor.Entry, comments ...string) []descriptor.Descriptor {
-	return []descriptor.Descriptor{{Entries: []descriptor.Entry{e}, Selection: request.Selection{Remarks: request.Remarks{Comments: comments}}}}
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
+	d.Comments = comments
+	return []descriptor.Descriptor{d}
 }
 
 // usually is what an action adds under a key that always stands for the same part of a request.

@@ -65,8 +65,8 @@ type gatewayMatch struct {
 	Invert bool   `json:"invert"`
 }
 
-// decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a field
-// that the types above lack.
+// decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
+// field that the types above lack.
 func (g *gatewayImport) decodeLimit(n *policy.Node, at source.Place) (o *gatewayLimit, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()
