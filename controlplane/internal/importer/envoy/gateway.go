@@ -113,7 +113,7 @@ func (g *gatewayImport) noteTargets(name string, spec *policy.Node, file source.
 // gatewayList is one list of rules of a BackendTrafficPolicy.
 type gatewayList struct {
 	*gatewayImport
-	rules   []*gatewayRule
+	rules   []gatewayRule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
 	at      source.Place
@@ -121,7 +121,7 @@ type gatewayList struct {
 
 // makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
 func (l *gatewayList) makeRules() (list []*draft.Rule) {
-	isDefault := func(o *gatewayRule) bool { return l.isLocal && len(o.Selectors) == 0 }
+	isDefault := func(o gatewayRule) bool { return l.isLocal && len(o.Selectors) == 0 }
 	var defaults []*draft.Rule
 	for i, o := range l.rules {
 		if !isDefault(o) {
@@ -150,7 +150,7 @@ func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
 }
 
 // readRule reads for which requests a rule is: the descriptor is sent for those that its selectors select.
-func (g *gatewayImport) readRule(o *gatewayRule, at source.Place) descriptor.Descriptor {
+func (g *gatewayImport) readRule(o gatewayRule, at source.Place) descriptor.Descriptor {
 	d := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
 		g.readSelector(&d, s, at.Item("clientSelectors", i))
@@ -180,7 +180,7 @@ func readCost(d *descriptor.Descriptor, o *gatewayCost) {
 }
 
 // readQuota reads the limit of a rule. The place is that of the rule.
-func (l *gatewayList) readQuota(o *gatewayRule, at source.Place) *draft.Quota {
+func (l *gatewayList) readQuota(o gatewayRule, at source.Place) *draft.Quota {
 	if o.Limit == nil {
 		l.Fail(at, "a rule needs a limit")
 		return nil
@@ -203,7 +203,7 @@ func (l *gatewayList) readQuota(o *gatewayRule, at source.Place) *draft.Quota {
 }
 
 // readSelector adds a selector's conditions and parts of keys to a descriptor.
-func (g *gatewayImport) readSelector(d *descriptor.Descriptor, o *gatewaySelector, at source.Place) {
+func (g *gatewayImport) readSelector(d *descriptor.Descriptor, o gatewaySelector, at source.Place) {
 	for i, h := range o.Headers {
 		at := at.Item("headers", i)
 		if p, ok := g.readHeaderPart(h.Name, at); ok {
@@ -219,20 +219,19 @@ func (g *gatewayImport) readSelector(d *descriptor.Descriptor, o *gatewaySelecto
 		g.readMatch(d, request.Part{Kind: request.KindQuery, Name: q.Name}, q, at)
 	}
 	if o.Path != nil {
-		if o.Path.Type == "" {
-			o.Path.Type = "PathPrefix"
-		}
-		if o.Path.Type != "PathPrefix" || o.Path.Value != "/" {
-			g.readMatch(d, request.FullPath, o.Path, at.In("path"))
+		path := *o.Path
+		path.Type = cmp.Or(path.Type, "PathPrefix")
+		if path.Type != "PathPrefix" || path.Value != "/" {
+			g.readMatch(d, request.FullPath, path, at.In("path"))
 		}
 	}
 	if o.SourceCIDR != nil {
-		g.readMatch(d, request.ClientIP, o.SourceCIDR, at.In("sourceCIDR"))
+		g.readMatch(d, request.ClientIP, *o.SourceCIDR, at.In("sourceCIDR"))
 	}
 }
 
 // readMethods adds the condition that a request has any of some methods.
-func (g *gatewayImport) readMethods(d *descriptor.Descriptor, list []*gatewayMatch, at source.Place) {
+func (g *gatewayImport) readMethods(d *descriptor.Descriptor, list []gatewayMatch, at source.Place) {
 	var methods []string
 	for i, m := range list {
 		switch {
@@ -253,7 +252,7 @@ func (g *gatewayImport) readMethods(d *descriptor.Descriptor, list []*gatewayMat
 
 // readMatch adds one condition: on a part of the request, or that each value of
 // the part counts for itself.
-func (g *gatewayImport) readMatch(d *descriptor.Descriptor, p request.Part, o *gatewayMatch, at source.Place) {
+func (g *gatewayImport) readMatch(d *descriptor.Descriptor, p request.Part, o gatewayMatch, at source.Place) {
 	v := request.Exact(o.Value)
 	switch o.Type {
 	case "Distinct":

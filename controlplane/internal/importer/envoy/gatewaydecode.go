@@ -12,7 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// gatewayLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway.
+// gatewayLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
+// lists are none, so that one that is null is an empty one.
 type gatewayLimit struct {
 	Type   string        `json:"type"`
 	Global *gatewayRules `json:"global"`
@@ -20,16 +21,16 @@ type gatewayLimit struct {
 }
 
 type gatewayRules struct {
-	Rules []*gatewayRule `json:"rules"`
+	Rules []gatewayRule `json:"rules"`
 }
 
 type gatewayRule struct {
-	Selectors []*gatewaySelector `json:"clientSelectors"`
-	Limit     *gatewayQuota      `json:"limit"`
-	Cost      *gatewayCost       `json:"cost"`
-	Shared    bool               `json:"shared"`
-	Shadow    bool               `json:"shadowMode"`
-	Fields    json.RawMessage    `json:"xRateLimitHeaders"`
+	Selectors []gatewaySelector `json:"clientSelectors"`
+	Limit     *gatewayQuota     `json:"limit"`
+	Cost      *gatewayCost      `json:"cost"`
+	Shared    bool              `json:"shared"`
+	Shadow    bool              `json:"shadowMode"`
+	Fields    json.RawMessage   `json:"xRateLimitHeaders"`
 }
 
 type gatewayCost struct {
@@ -51,11 +52,11 @@ type gatewayQuota struct {
 
 // gatewaySelector says which requests a rule is for: those that meet all of its conditions.
 type gatewaySelector struct {
-	Headers    []*gatewayMatch `json:"headers"`
-	Methods    []*gatewayMatch `json:"methods"`
-	Path       *gatewayMatch   `json:"path"`
-	SourceCIDR *gatewayMatch   `json:"sourceCIDR"`
-	Query      []*gatewayMatch `json:"queryParams"`
+	Headers    []gatewayMatch `json:"headers"`
+	Methods    []gatewayMatch `json:"methods"`
+	Path       *gatewayMatch  `json:"path"`
+	SourceCIDR *gatewayMatch  `json:"sourceCIDR"`
+	Query      []gatewayMatch `json:"queryParams"`
 }
 
 type gatewayMatch struct {
