@@ -25,6 +25,10 @@ type mapping struct {
 
 // readVariable reads a map or a geo.
 func (n *reader) readVariable(d *nginxconf.Directive) {
+	if len(d.Args) == 0 {
+		n.Fail(placeOf(d), "needs the variable that it makes, such as $plan")
+		return
+	}
 	name := strings.TrimPrefix(d.Arg(len(d.Args)-1), "$")
 	isGeo := d.Name == "geo"
 	v := mapping{source: d.Arg(0)}
