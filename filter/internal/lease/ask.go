@@ -77,7 +77,7 @@ func AppendNeeds(dst []Need, v *decide.Verdict) []Need {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending && s.Shadow == shadow {
-				dst = append(dst, Need{part: s.Rule.Source.(clusterSource).partOf(s, s.Cost), subject: s})
+				dst = append(dst, Need{part: s.Rule.Source.(clusterSource).askPart(s, s.Cost), subject: s})
 			}
 		}
 	}

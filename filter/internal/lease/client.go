@@ -144,7 +144,7 @@ func (c *Client) keepGranted(needs []Need) []Need {
 	for i := range needs {
 		switch n := &needs[i]; {
 		case n.subject.Outcome == decide.Pending: // its grant did not suffice: it is asked for anew
-			c.giveBackUntaken(n)
+			c.reclaim(n)
 			n.subject.Quota.Grant.Received = false
 		case n.grant != nil:
 			granted = append(granted, *n)
@@ -170,7 +170,7 @@ func (c *Client) Next() *Waiter { return c.waitlist.next() }
 // Done ends the wait of a request. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
 	for i := range req.needs {
-		c.giveBackUntaken(&req.needs[i])
+		c.reclaim(&req.needs[i])
 	}
 	c.leaveAsks(req)
 	c.waitlist.remove(req)

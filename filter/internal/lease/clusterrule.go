@@ -28,8 +28,8 @@ type clusterRule struct {
 
 // clusterSource is the source of a clusterRule: a Source or a HoldSource.
 type clusterSource interface {
-	// partOf is what is asked for a cost of the subject's key.
-	partOf(s *decide.Subject, cost uint32) part
+	// askPart is what is asked for a cost of the subject's key.
+	askPart(s *decide.Subject, cost uint32) part
 	// lookPart is what is asked for a look at the subject's key.
 	lookPart(s *decide.Subject) part
 	// known is what LeaseOf tells of the subject's key.
@@ -142,6 +142,11 @@ func (src *clusterRule) Tables() []decide.Table {
 		return nil
 	}
 	return src.local.Tables()
+}
+
+// quotaKey is what the service knows the subject's key by.
+func (src *clusterRule) quotaKey(s *decide.Subject) [16]byte {
+	return src.rule.Finder.QuotaKey(&s.Subject)
 }
 
 // definition is what the service is told of the subject's limits.

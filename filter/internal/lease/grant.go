@@ -13,10 +13,10 @@ import (
 //	    give: to requests that waited         Source.Take
 //	g.Units -----------> Subject.Quota.Grant -------------> spent
 //	   |   ^                      |
-//	   |   +- release: not taken -+
+//	   |   +- reclaim: not taken -+
 //	   |
 //	   | keepRest, once the waiters have theirs: the rest
-//	   | release, of the last request:           what the requests have left
+//	   | release, by the last of them:           what they have left
 //	   |
 //	   +-----------> the key's lease, if later requests may spend it: see returns.go
 //	   +-----------> quota.Return, if not
@@ -215,8 +215,8 @@ func (g *grant) writeTo(n *Need, units uint32) {
 	}
 }
 
-// giveBackUntaken gives back what the request has got for a need and has not taken.
-func (c *Client) giveBackUntaken(n *Need) {
+// reclaim takes from a request what it has got for a need and has not taken.
+func (c *Client) reclaim(n *Need) {
 	if n.grant == nil || n.grant.Denied {
 		return
 	}
@@ -231,9 +231,9 @@ func (c *Client) giveBackUntaken(n *Need) {
 	c.release(n.grant, units)
 }
 
-// giveBack gives units of the grant back with the next message, on the stream that got them or not at
+// returnUnits gives units of the grant back with the next message, on the stream that got them or not at
 // all.
-func (c *Client) giveBack(g *grant, units uint32) {
+func (c *Client) returnUnits(g *grant, units uint32) {
 	if g.Number > 0 && units > 0 && g.stream == c.stream.number {
 		c.returns = append(c.returns, quota.Return{Grant: g.Number, Units: units})
 	}
@@ -257,19 +257,19 @@ func (c *Client) keepRest(g *grant) {
 	}
 	g.Units -= rest
 	if !g.writeLease(noteAndPut, rest) {
-		c.giveBack(g, rest)
+		c.returnUnits(g, rest)
 	}
 }
 
-// release takes what a decided request leaves of the grant: see keepRest.
+// release takes into the grant what a taker leaves of it: see keepRest.
 func (c *Client) release(g *grant, units uint32) {
 	g.Units += units
 	g.takers--
 	if g.takers > 0 || g.Units == 0 {
 		return
 	}
-	if !g.writeLease(putOnly, g.Units) {
-		c.giveBack(g, g.Units)
+	if !g.Leased || !g.writeLease(putOnly, g.Units) {
+		c.returnUnits(g, g.Units)
 	}
 }
 

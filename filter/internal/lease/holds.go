@@ -83,15 +83,19 @@ func (src *HoldSource) account(s *decide.Subject) *account {
 	if len(src.worker.accounts.byName) == 0 {
 		return nil
 	}
-	return src.worker.accounts.find(src.definition(s), src.keyOf(s))
+	return src.worker.accounts.find(src.definition(s), src.quotaKey(s))
 }
 
-// partOf is what is asked for the subject's key. It opens the key's account if there is none.
-func (src *HoldSource) partOf(s *decide.Subject, cost uint32) part {
-	d := src.definition(s)
-	acc := src.worker.accounts.open(d, src.keyOf(s), src.worker.clock.Monotonic())
-	return part{definition: d, account: acc, Wire: quota.Part{
-		Definition: d.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
+// openAccount is the account of the subject's key, a new one if there is none.
+func (src *HoldSource) openAccount(s *decide.Subject) *account {
+	return src.worker.accounts.open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
+}
+
+// askPart is what is asked for the subject's key. It opens the key's account if there is none.
+func (src *HoldSource) askPart(s *decide.Subject, cost uint32) part {
+	acc := src.openAccount(s)
+	return part{definition: acc.definition, account: acc, Wire: quota.Part{
+		Definition: acc.definition.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
 }
 
@@ -110,10 +114,6 @@ func (src *HoldSource) recallBlock(s *decide.Subject) bool {
 		g.WaitNs -= now - g.NowNs
 	}
 	return true
-}
-
-func (src *HoldSource) keyOf(s *decide.Subject) [16]byte {
-	return src.rule.Finder.QuotaKey(&s.Subject)
 }
 
 // Take holds the cost.
@@ -141,7 +141,7 @@ func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	if taken != decide.Taken || src.account(s) == nil && src.worker.accounts.areMany() {
 		return taken
 	}
-	acc := src.partOf(s, 0).account
+	acc := src.openAccount(s)
 	acc.Held += s.Cost
 	s.Account = acc
 	src.worker.accounts.list(acc)

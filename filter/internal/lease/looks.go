@@ -70,7 +70,7 @@ func (l *Look) Tell(s *decide.Subject) {
 func (src *clusterRule) lookPart(s *decide.Subject) part {
 	d := src.definition(s)
 	return part{definition: d, Wire: quota.Part{
-		Definition: d.ID, Key: src.rule.Finder.QuotaKey(&s.Subject), Inspect: true,
+		Definition: d.ID, Key: src.quotaKey(s), Inspect: true,
 	}}
 }
 

@@ -21,7 +21,7 @@ func (src *Source) Operate(
 	}
 	e := new(state.LeaseEntry)
 	s.Quota.Lease = e
-	if src.table.Read(e, src.keyOf(s), wallNs, src.worker.clock.Monotonic()) != state.OK {
+	if src.table.Read(e, src.tableKey(s), wallNs, src.worker.clock.Monotonic()) != state.OK {
 		return 0, local.ErrStore
 	}
 	s.Quota.From = decide.Nowhere

@@ -1,8 +1,6 @@
 package lease
 
 import (
-	"encoding/binary"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -41,53 +39,6 @@ type Source struct {
 	keeps  bool // units may be kept for later requests: not with "lease: off"
 	refill refill
 	idleNs int64 // after which units that nobody takes go back
-}
-
-// layoutOf is a hash of what makes windows the same; see limit.Window.Same.
-func layoutOf(windows []limit.Window) uint64 {
-	var b []byte
-	for i := range windows {
-		w := &windows[i]
-		b = append(b, byte(w.Algorithm), w.Jitter)
-		b = binary.LittleEndian.AppendUint64(b, uint64(w.PeriodNs))
-		b = binary.LittleEndian.AppendUint64(b, uint64(w.OffsetNs))
-	}
-	lo, _ := state.StableHash(b)
-	return lo
-}
-
-// refill says when a key's next units are asked for ahead of need, and how many. It looks as far
-// ahead as quota.HorizonNs says, and measures how fast units are taken over half of that. So the
-// rate follows a change of traffic within the time for which units are asked.
-//
-// For example, a limit of 1000 a minute has a horizon of 6 s. A key of which 300 units were taken in
-// the last 3 s needs 600 within 6 s, so that many are asked for. They are asked for when what is
-// left lasts less than 100 ms: when fewer than 10 units are left.
-type refill struct {
-	rateNs int64 // over which the rate is measured: half of the horizon
-	leadNs int64 // how long what is left must last
-}
-
-// maxLeadNs is the timeout by default: by then the service has answered, or it is silent.
-const maxLeadNs = 100_000_000
-
-func refillOf(windows []limit.Window) refill {
-	half := quota.HorizonNs(windows) / 2
-	return refill{rateNs: max(half, 1), leadNs: min(half, maxLeadNs)}
-}
-
-// rate is how many units of the key were taken in the last rateNs.
-func (r *refill) rate(e *state.LeaseEntry) uint32 { return e.Rate.Over(e.NowNs, r.rateNs) }
-
-// ahead is how many units the key needs within the horizon, which is twice rateNs.
-func (r *refill) ahead(e *state.LeaseEntry) uint32 {
-	rate := r.rate(e)
-	return limit.AddSaturating(rate, rate)
-}
-
-// isDue reports whether what is left lasts less than leadNs.
-func (r *refill) isDue(e *state.LeaseEntry) bool {
-	return uint64(e.Left(e.NowNs))*uint64(r.rateNs) < uint64(r.rate(e))*uint64(r.leadNs)
 }
 
 // Check finds out what decides about the request: see Source.
@@ -134,7 +85,7 @@ func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
 		q.Lease = new(state.LeaseEntry)
 	}
 	e := q.Lease
-	read := src.table.Read(e, src.keyOf(s), wallNs, q.NowNs)
+	read := src.table.Read(e, src.tableKey(s), wallNs, q.NowNs)
 	if read == state.OK && e.Ahead {
 		read = src.rereadAhead(e, wallNs)
 	}
@@ -158,10 +109,10 @@ func (src *Source) isSilent(e *state.LeaseEntry) bool {
 	return e.SilentNs > e.NowNs || src.worker.Silent
 }
 
-// keyOf is what the subject's lease is found by: its key and, if requests give limits, these.
+// tableKey is what the subject's lease is found by: its key and, if requests give limits, these.
 // So units that were granted under one limit are not spent under another, and no
 // denial is remembered under another.
-func (src *Source) keyOf(s *decide.Subject) []byte {
+func (src *Source) tableKey(s *decide.Subject) []byte {
 	if !src.rule.Finder.IsRequested(&s.Subject) {
 		return s.Key.Bytes
 	}
@@ -169,11 +120,11 @@ func (src *Source) keyOf(s *decide.Subject) []byte {
 	return src.key
 }
 
-// partOf is what is asked for the subject's key, whose lease was read.
-func (src *Source) partOf(s *decide.Subject, cost uint32) part {
+// askPart is what is asked for the subject's key, whose lease was read.
+func (src *Source) askPart(s *decide.Subject, cost uint32) part {
 	e, d := s.Quota.Lease, src.definition(s)
 	p := part{definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
-		Definition: d.ID, Key: src.rule.Finder.QuotaKey(&s.Subject), Cost: cost, Waiting: cost,
+		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
 	if src.keeps {
@@ -209,7 +160,7 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 	}
 	taken := src.write(e)
 	if asks && taken == decide.Taken {
-		w.refills = append(w.refills, src.partOf(s, 0))
+		w.refills = append(w.refills, src.askPart(s, 0))
 	}
 	return taken
 }
@@ -286,4 +237,38 @@ func (src *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 	}
 	src.usage = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, src.usage.Log)
 	return &src.usage
+}
+
+// refill says when a key's next units are asked for ahead of need, and how many. It looks as far
+// ahead as quota.HorizonNs says, and measures how fast units are taken over half of that. So the
+// rate follows a change of traffic within the time for which units are asked.
+//
+// For example, a limit of 1000 a minute has a horizon of 6 s. A key of which 300 units were taken in
+// the last 3 s needs 600 within 6 s, so that many are asked for. They are asked for when what is
+// left lasts less than 100 ms: when fewer than 10 units are left.
+type refill struct {
+	rateNs int64 // over which the rate is measured: half of the horizon
+	leadNs int64 // how long what is left must last
+}
+
+// maxLeadNs is the timeout by default: by then the service has answered, or it is silent.
+const maxLeadNs = 100_000_000
+
+func refillOf(windows []limit.Window) refill {
+	half := quota.HorizonNs(windows) / 2
+	return refill{rateNs: max(half, 1), leadNs: min(half, maxLeadNs)}
+}
+
+// rate is how many units of the key were taken in the last rateNs.
+func (r *refill) rate(e *state.LeaseEntry) uint32 { return e.Rate.Over(e.NowNs, r.rateNs) }
+
+// ahead is how many units the key needs within the horizon, which is twice rateNs.
+func (r *refill) ahead(e *state.LeaseEntry) uint32 {
+	rate := r.rate(e)
+	return limit.AddSaturating(rate, rate)
+}
+
+// isDue reports whether what is left lasts less than leadNs.
+func (r *refill) isDue(e *state.LeaseEntry) bool {
+	return uint64(e.Left(e.NowNs))*uint64(r.rateNs) < uint64(r.rate(e))*uint64(r.leadNs)
 }

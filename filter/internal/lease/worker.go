@@ -1,8 +1,11 @@
 package lease
 
 import (
+	"encoding/binary"
+
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -68,6 +71,19 @@ func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 		clusterRule: cluster, table: table, keeps: p.Lease != quota.LeaseOff,
 		refill: refillOf(windows), idleNs: quota.IdleNs(windows),
 	}, table.Table())
+}
+
+// layoutOf is a hash of what makes windows the same; see limit.Window.Same.
+func layoutOf(windows []limit.Window) uint64 {
+	var b []byte
+	for i := range windows {
+		w := &windows[i]
+		b = append(b, byte(w.Algorithm), w.Jitter)
+		b = binary.LittleEndian.AppendUint64(b, uint64(w.PeriodNs))
+		b = binary.LittleEndian.AppendUint64(b, uint64(w.OffsetNs))
+	}
+	lo, _ := state.StableHash(b)
+	return lo
 }
 
 // SetProxies tells all workers how many proxies of the domain are alive.
