@@ -106,6 +106,29 @@ func TestAWorkerRemembersABlock(t *testing.T) {
 	}
 }
 
+// TestABlockOfAKeyThatMayUseNothing: a request that costs nothing is denied by the block while that lasts, and by the
+// limit of 0 afterwards.
+func TestABlockOfAKeyThatMayUseNothing(t *testing.T) {
+	for name, rule := range blockRules {
+		t.Run(name, func(t *testing.T) {
+			h, _, try := tries(t, strings.Replace(rule, "3/1m", "0/1m", 1))
+			require.Equal(t, "limit", try("a 0").reason)
+			require.Equal(t, "limit", try("a 1").reason)
+			h.proxy.Clock += 2000 * ms
+			require.Equal(t, "blocked", try("a 0").reason)
+			h.proxy.Clock += hour
+			require.Equal(t, "limit", try("a 0").reason)
+			require.Equal(t, 1, h.begun())
+
+			for _, unavailable := range []string{"deny", "allow", "local"} {
+				h, _, try := tries(t, strings.NewReplacer("3/1m", "0/1m", `"deny"`, `"`+unavailable+`"`).Replace(rule))
+				h.engine.Leases.Silent, h.down = true, true
+				require.Equal(t, "limit", try("a 0").reason, unavailable)
+			}
+		})
+	}
+}
+
 // TestAWorkerForgetsABlockThatHasEnded: also if the key's windows still deny it, which begins another one.
 func TestAWorkerForgetsABlockThatHasEnded(t *testing.T) {
 	for name, rule := range blockRules {

@@ -60,6 +60,9 @@ func (src *clusterRule) byGrant(s *decide.Subject, wallNs int64) decide.Outcome 
 	src.noteStandings(s, g.Standings)
 	if !g.Denied {
 		s.Quota.From = decide.OwnGrant
+		if s.Cost == 0 {
+			return forNothing(s)
+		}
 		return decide.HasRoom
 	}
 	s.PassNs = passNs(wallNs, g.WaitNs)
@@ -74,12 +77,10 @@ func passNs(wallNs, waitNs int64) int64 {
 	return wallNs + max(waitNs, 1)
 }
 
-// asksNothing reports whether forNothing decides.
-func (src *clusterRule) asksNothing(s *decide.Subject) bool {
-	return s.Cost == 0 && (!src.blocks || limit.Shut(s.Windows))
-}
+// asksNothing reports whether forNothing decides without the service.
+func (src *clusterRule) asksNothing(s *decide.Subject) bool { return s.Cost == 0 && !src.blocks }
 
-// forNothing decides about a cost of 0, which asks for nothing: only a limit of 0 denies it.
+// forNothing decides about a cost of 0 whose key is not blocked: only a limit of 0 denies it.
 func forNothing(s *decide.Subject) decide.Outcome {
 	if limit.Shut(s.Windows) {
 		s.PassNs = limit.Never
@@ -89,10 +90,13 @@ func forNothing(s *decide.Subject) decide.Outcome {
 }
 
 // alone decides without the service, for the reason why: by this proxy's share, if
-// on_unavailable is local. If nothing decides, the outcome is why, also while the
-// quota store starts and others hold the share.
+// on_unavailable is local, or by a limit of 0. If nothing decides, the outcome is why, also
+// while the quota store starts and others hold the share.
 func (src *clusterRule) alone(s *decide.Subject, wallNs int64, why decide.Outcome) decide.Outcome {
-	if src.local == nil {
+	switch {
+	case src.local == nil && s.Cost == 0 && limit.Shut(s.Windows):
+		return forNothing(s)
+	case src.local == nil:
 		return why
 	}
 	found := src.checkShare(s, wallNs)

@@ -16,7 +16,7 @@ import (
 //	what holds                                         outcome                                             by
 //	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied, HeldBack or Blocked  byGrant
 //	the worker knows that the key is blocked           Blocked                                             byGrant
-//	cost 0, and a limit is 0 or the rule has no block  Denied by a limit of 0, or HasRoom                  forNothing
+//	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom                  forNothing
 //	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
 //	the wait was in vain                               what OwnShare decides, or Silent                    alone
 //	too many requests wait, or the service took no     Contended

@@ -16,7 +16,7 @@ import (
 //	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied or Blocked  byGrant
 //	the proxy's store fails                            Failed                                    readLease
 //	the key's lease says that the key is blocked       Blocked
-//	cost 0, and a limit is 0 or the rule has no block  Denied by a limit of 0, or HasRoom        forNothing
+//	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom        forNothing
 //	the key's lease has enough units                   HasRoom from LeaseTable
 //	the key's lease has a denial that still holds      Denied
 //	the service is silent, or the wait was in vain     what OwnShare decides, or Silent          alone
