@@ -44,9 +44,10 @@ const (
 	NotAsked                  // a shadow rule of a request that another rule denied
 )
 
-// reasons say why a rule denied, or allowed without counting.
+// reasons say why a rule denied, or allowed without counting. A rule of a decided request that is still Pending
+// was not asked either: another rule had denied.
 var reasons = [...]string{
-	Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
+	Pending: "not_asked", Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
 	Full: "on_full", Failed: "on_error", Contended: "on_contention",
 	Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
 }

@@ -165,6 +165,9 @@ func matched(s *decide.Subject) result.ExplainedRule {
 		Pending:        s.Outcome == decide.Pending,
 		Reason:         s.Reason(),
 	}
+	if r.Pending {
+		r.Reason = ""
+	}
 	for i := range s.Key.Parts {
 		r.Key[i] = keyPart(&p.Key[i], &s.Key.Parts[i])
 	}
