@@ -183,7 +183,12 @@ func (w *Window) Max() uint32 {
 // Remaining returns how many units still fit, at least 0. u must have been
 // rolled to now.
 func (w *Window) Remaining(u *Usage, now int64) uint32 {
-	used, limit := w.Count(u, now), w.Max()
+	return w.Left(w.Count(u, now))
+}
+
+// Left returns how many units are left of the limit once so many are used.
+func (w *Window) Left(used uint32) uint32 {
+	limit := w.Max()
 	if w.Limit == 0 || used >= limit {
 		return 0
 	}

@@ -259,11 +259,32 @@ func (s *Subject) Held() uint32 {
 // Remaining is how many units the rule's limit i has left for the key, beside what is held.
 func (s *Subject) Remaining(i int) uint32 {
 	w, u := s.Window(i)
-	left := w.Remaining(u, s.Record.Now)
+	return s.left(w, w.Count(u, s.Record.Now))
+}
+
+// left is Remaining of a window of which so many units are used.
+func (s *Subject) left(w *limit.Window, used uint32) uint32 {
+	left := w.Left(used)
 	if w.Algorithm != limit.Concurrency {
 		left -= min(left, s.Held())
 	}
 	return left
+}
+
+// Standing is how the rule's limit i stands for the key: how many units are used and how many are left beside what
+// is held, and how long after now the window starts anew. If the quota service has said it, it is exactly that:
+// Window has a usage made of it, which goes by this proxy's clock and may be a unit off.
+func (s *Subject) Standing(i int, now int64) (used, left uint32, resetNs int64) {
+	w, u := s.Window(i)
+	used, resetNs = w.Count(u, s.Now()), max(0, w.Reset(u, s.Now())-now)
+	isOfService := s.Rule.Policy.Scope == policy.ScopeCluster && s.Quota.From != OwnShare
+	if !isOfService || w.Algorithm == limit.Concurrency {
+		return used, s.left(w, used), resetNs
+	}
+	if st := &s.Quota.Standings[s.Rule.Finder.Order[i]]; st.ResetNs > s.Quota.NowNs {
+		used, resetNs = st.Used, st.ResetNs-s.Quota.NowNs
+	}
+	return used, s.left(w, used), resetNs
 }
 
 // BlockedNs is what is left of the key's block at now, 0 if it is not blocked.

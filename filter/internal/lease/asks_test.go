@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -11,8 +12,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // The service may be silent to a worker that has asked ahead and of which no request waits: it is cut
@@ -260,6 +263,37 @@ func TestTimesOfABrokenServiceAreBounded(t *testing.T) {
 			w.proxy.Clock += 500 * ms
 			w.proxy.Headers = map[string][]string{"u": {"a"}}
 			require.Equal(t, answered > second, check(w.engine.Decide()), "remembered")
+		}
+	}
+}
+
+// TestWindowsAreTheServicesWord: how a key stands is told as the service has said it, whatever this proxy's clock says.
+func TestWindowsAreTheServicesWord(t *testing.T) {
+	dice := rand.New(rand.NewPCG(5, 5))
+	for _, rule := range []string{
+		`"limits":["10/1m"]`, `"limits":["10/1m"],"algorithm":"fixed_window_per_key"`,
+		`"limits":["10/1m"],"algorithm":"sliding_window_log"`, `"limits":["10/1m"],"algorithm":"sliding_window_counter"`,
+		`"limits":["10/1m"],"algorithm":"token_bucket"`, `"limits":["10/1m"],"settle":{}`,
+	} {
+		for range 50 {
+			w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],`+rule+`}`)
+			w.proxy.Clock += dice.Int64N(60 * second)
+			w.request("a")
+			said := quota.Standing{Used: 1 + dice.Uint32N(12), ResetNs: 1 + dice.Int64N(60*second)}
+			held := quota.Standing{Used: dice.Uint32N(3)}
+			m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Denied, Grants: []quota.Grant{{
+				Denied: true, Noted: true, WaitNs: second, Windows: []quota.Standing{said, held},
+			}}}}}
+			told := []result.Window{}
+			w.onResume = func(v *decide.Verdict) { told = respond.Windows(v.Subjects[0], v.Now) }
+			w.receive(m.Append(nil))
+			require.Len(t, told, 1)
+			left := 10 - min(10, said.Used)
+			if strings.Contains(rule, "settle") {
+				left -= min(left, held.Used)
+			}
+			require.Equal(t, said, quota.Standing{Used: told[0].Used, ResetNs: told[0].ResetNs}, rule)
+			require.Equal(t, left, *told[0].Remaining, rule)
 		}
 	}
 }

@@ -89,17 +89,18 @@ func Windows(s *decide.Subject, now int64) []result.Window {
 	}
 	all := make([]result.Window, len(s.Rule.Policy.Limits))
 	for i := range all {
-		w, u := s.Window(i)
+		w, _ := s.Window(i)
+		used, left, resetNs := s.Standing(i, now)
 		all[i] = result.Window{
 			Name:      s.Rule.Policy.Limits[i].Name,
 			Unlimited: w.Unlimited,
 			PerNs:     w.LengthNs(s.Now()),
 			Months:    w.Months(),
-			Used:      w.Count(u, s.Now()),
-			ResetNs:   max(0, w.Reset(u, s.Now())-now),
+			Used:      used,
+			ResetNs:   resetNs,
 		}
 		if !w.Unlimited {
-			all[i].SetLimit(w, s.Remaining(i))
+			all[i].SetLimit(w, left)
 			all[i].SetLimitFrom(s.Rule.Policy, i, &s.Subject)
 		}
 	}

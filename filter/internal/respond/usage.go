@@ -3,8 +3,6 @@ package respond
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/fields"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
@@ -37,25 +35,10 @@ func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: s.Held(),
 			Remaining: *w.Remaining, Reset: fields.Seconds(w.ResetNs),
 		}
-		if s.Rule.Policy.Scope == policy.ScopeCluster {
-			takeStanding(&u, s, i)
-		}
 		if w.Requests != nil {
 			u.Requests = *w.Requests
 		}
 		list = append(list, u)
 	}
 	return list
-}
-
-// takeStanding takes what the quota service has said of limit i. Subject.Window has it too, but makes a usage
-// of it, which may be a unit off.
-func takeStanding(u *result.WindowUsage, s *decide.Subject, i int) {
-	st := &s.Quota.Standings[s.Rule.Finder.Order[i]]
-	u.Used = st.Used
-	u.Remaining = u.Limit - min(u.Limit, st.Used)
-	if w := &s.Limits.Windows[s.Rule.Finder.Order[i]]; w.Algorithm != limit.Concurrency {
-		u.Remaining -= min(u.Remaining, u.Held)
-		u.Reset = fields.Seconds(st.ResetNs - s.Quota.NowNs)
-	}
 }
