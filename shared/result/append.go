@@ -176,14 +176,14 @@ func AppendStats(
 
 // AppendDenials appends the keys that the filter has denied most:
 //
-//	{"rules":[{"rule":"r","mode":"enforced","since_ns":5,"keys":[{"key":["alice"],"denied":7,"error":0},
+//	{"rules":[{"rule":"r","mode":"enforced","blocks":true,"since_ns":5,"keys":[{"key":["alice"],"denied":7,"error":0},
 //	 {"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":0}]}
 func AppendDenials(b []byte, rules []Denials) []byte {
 	b = append(b, `{"rules":[`...)
 	for i := range rules {
 		r := &rules[i]
 		b = policy.AppendString(append(comma(b), `{"rule":`...), r.Rule)
-		b = appendText(b, "mode", r.Mode)
+		b = appendFlag(appendText(b, "mode", r.Mode), "blocks", r.Blocks)
 		if r.SinceNs != 0 {
 			b = AppendTime(b, "since", r.SinceNs, Ns)
 		}

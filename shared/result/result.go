@@ -135,6 +135,7 @@ type Stats struct {
 type Denials struct {
 	Rule    string      `json:"rule"`
 	Mode    string      `json:"mode,omitempty"`     // enforced, shadow or PartlyEnforced
+	Blocks  bool        `json:"blocks,omitempty"`   // the rule has a block
 	SinceMs int64       `json:"since_ms,omitempty"` // epoch; without one nothing was denied lately
 	SinceNs int64       `json:"since_ns,omitempty"`
 	Keys    []DeniedKey `json:"keys"`
@@ -152,6 +153,10 @@ type DeniedKey struct {
 	Hash   string    `json:"hash,omitempty"`
 	Denied uint32    `json:"denied"` // times, at least
 	Error  uint32    `json:"error"`  // how many times more it may have been
+
+	// Only the control plane sets these, and only if the rule Blocks: it asks for the key's counters.
+	BlockedMs       *int64 `json:"blocked_ms,omitempty"`        // what is left of the key's block; 0: it is not blocked
+	BlockedNotKnown string `json:"blocked_not_known,omitempty"` // why that is not known, or not of all proxies
 }
 
 // Explanation is what the policy makes of a request, step by step.

@@ -102,7 +102,7 @@ func TestDenials(t *testing.T) {
 	}
 	want := denials{[]result.Denials{
 		{
-			Rule: `a "rule"`, Mode: "shadow", SinceNs: 5, Rest: 3,
+			Rule: `a "rule"`, Mode: "shadow", Blocks: true, SinceNs: 5, Rest: 3,
 			Keys: []result.DeniedKey{
 				{Key: []*string{to("ali\"ce"), nil, to("")}, Cut: true, Denied: 7, Error: 1 << 31},
 				{Key: []*string{}, Denied: 1},
@@ -114,7 +114,7 @@ func TestDenials(t *testing.T) {
 	text := result.AppendDenials(nil, want.Rules)
 	readsBack(t, want, text)
 	//nolint:testifylint // byte for byte
-	require.Equal(t, `{"rules":[{"rule":"a \"rule\"","mode":"shadow","since_ns":5,"keys":[`+
+	require.Equal(t, `{"rules":[{"rule":"a \"rule\"","mode":"shadow","blocks":true,"since_ns":5,"keys":[`+
 		`{"key":["ali\"ce",null,""],"cut":true,"denied":7,"error":2147483648},`+
 		`{"key":[],"denied":1,"error":0},{"hash":"9f86d081884c7d65","denied":5,"error":2}],"rest":3},`+
 		`{"rule":"b","keys":[],"rest":0}]}`, string(text))

@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -86,7 +88,9 @@ minutes, of all proxies and their workers together, up to 32 of each rule. MODE 
 whether the rule's denials are enforced, or are in shadow mode and deny nobody; with
 enforce_percent, or where proxies run different policies, it is partly enforced.
 
-Each key was denied at least DENIED times, and up to ERROR times more. The policy's
+Each key was denied at least DENIED times, and up to ERROR times more. BLOCKED, of rules
+with a block, says for how long the key still is blocked, as counters get does. It is not
+known of keys that are cut, or shown as hashes. The policy's
 report_keys says how keys are shown: as hashes (the default), plain, or not at all. With
 report_keys: hash a key has the same hash on all proxies of a control plane.`,
 	},
@@ -216,7 +220,7 @@ func counters(cmd *cobra.Command, o *countersOptions) error {
 	if err != nil {
 		return err
 	}
-	report, err := a.Counters(cmd.Context(), o.op, query)
+	report, err := o.ask(cmd.Context(), a, query)
 	if err != nil {
 		return err
 	}
@@ -227,6 +231,14 @@ func counters(cmd *cobra.Command, o *countersOptions) error {
 		return err
 	}
 	return o.judge(report)
+}
+
+// ask does the operation.
+func (o *countersOptions) ask(ctx context.Context, a clients.Asker, query url.Values) (*api.Counters, error) {
+	if o.op.Name == "top" {
+		return clients.Top(ctx, a, query)
+	}
+	return a.Counters(ctx, o.op, query)
 }
 
 // judge is the error of proxies that get no answer from the quota service, and of a reset that

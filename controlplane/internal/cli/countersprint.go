@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -140,7 +141,8 @@ func usedText(windows []result.Window, held *uint32, blockedMs int64, ends bool)
 
 // printDenials prints the keys that are denied most, and the proxies that did not say.
 func printDenials(b *strings.Builder, report *api.Counters) {
-	table := [][]string{{"RULE", "MODE", "DENIED", "ERROR", "KEY"}}
+	showBlocked := slices.ContainsFunc(report.Denials, func(d result.Denials) bool { return d.Blocks && len(d.Keys) > 0 })
+	table := [][]string{{"RULE", "MODE", "DENIED", "ERROR", "BLOCKED", "KEY"}}
 	since := int64(0)
 	for i := range report.Denials {
 		d := &report.Denials[i]
@@ -149,10 +151,16 @@ func printDenials(b *strings.Builder, report *api.Counters) {
 			since = d.SinceMs
 		}
 	}
+	if !showBlocked {
+		for i := range table {
+			table[i] = slices.Delete(table[i], 4, 5)
+		}
+	}
 	switch {
 	case len(table) > 1:
 		printTable(b, table)
 		fmt.Fprintf(b, "since %s\n", moment(time.UnixMilli(since)))
+		printUnknownBlocks(b, report.Denials)
 	case report.Failed < len(report.Proxies):
 		b.WriteString("no key was denied lately\n")
 	}
@@ -168,7 +176,37 @@ func denialRows(d *result.Denials) (rows [][]string) {
 		k := &d.Keys[i]
 		denied := strconv.FormatUint(uint64(k.Denied), 10)
 		more := strconv.FormatUint(uint64(k.Error), 10)
-		rows = append(rows, []string{d.Rule, d.Mode, denied, more, manage.KeyText(k)})
+		blocked := ""
+		if d.Blocks {
+			blocked = blockedCell(k)
+		}
+		rows = append(rows, []string{d.Rule, d.Mode, denied, more, blocked, manage.KeyText(k)})
 	}
 	return rows
+}
+
+func blockedCell(k *result.DeniedKey) string {
+	switch {
+	case k.BlockedMs == nil:
+		return "not known"
+	case *k.BlockedMs == 0:
+		return "no"
+	}
+	return "for " + manage.Span(*k.BlockedMs)
+}
+
+// printUnknownBlocks prints why it is not known whether keys are blocked, each reason once a rule.
+func printUnknownBlocks(b *strings.Builder, denials []result.Denials) {
+	for i := range denials {
+		var said []string
+		for j := range denials[i].Keys {
+			why := denials[i].Keys[j].BlockedNotKnown
+			if why == "" || slices.Contains(said, why) {
+				continue
+			}
+			said = append(said, why)
+			fmt.Fprintf(b, "not known whether keys of %s are blocked: %s\n",
+				printable.Text(denials[i].Rule), printable.Text(why))
+		}
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -141,6 +143,65 @@ func TestFindCountsNothing(t *testing.T) {
 	for _, c := range *calls {
 		require.Contains(t, []string{"/v1/explain", "/v1/counters/peek", "/v1/counters/top"}, c.path)
 	}
+}
+
+// TestTopSaysWhichKeysAreBlocked: it asks for the counters of keys that can be named, if their rule blocks.
+func TestTopSaysWhichKeysAreBlocked(t *testing.T) {
+	const keys = `"keys":[{"key":["alice",null],"denied":4,"error":0},{"key":["bo"],"cut":true,"denied":2,"error":0},` +
+		`{"hash":"h1","denied":1,"error":0}]`
+	s, calls := server(t, map[string]string{
+		"/v1/counters/top": `{"proxies":[{"proxy":"edge-1","denials":[]}],"denials":[{"rule":"free",` + keys + `},` +
+			`{"rule":"ends","blocks":true,` + keys + `},{"rule":"two","blocks":true,` + keys + `},` +
+			`{"rule":"some","blocks":true,` + keys + `},{"rule":"none","blocks":true,` + keys + `},` +
+			`{"rule":"cluster","blocks":true,` + keys + `}]}`,
+		"/v1/counters/get ends": `{"proxies":[{"proxy":"edge-1","value":1},{"proxy":"edge-2","value":1}]}`,
+		"/v1/counters/get two": `{"proxies":[{"proxy":"edge-1","value":1,"blocked_ms":5},` +
+			`{"proxy":"edge-2","value":1,"blocked_ms":9}]}`,
+		"/v1/counters/get some": `{"proxies":[{"proxy":"edge-1","value":1,"blocked_ms":5},` +
+			`{"proxy":"edge-2","error":"gone"}]}`,
+		"/v1/counters/get none": `{"proxies":[{"proxy":"edge-1","value":1},{"proxy":"edge-2","error":"gone"}]}`,
+		"/v1/counters/get cluster": `{"quota":{"value":1,"blocked_ms":7},"proxies":[{"proxy":"edge-1","value":0},` +
+			`{"proxy":"edge-2","error":"gone"}]}`,
+	})
+	report, err := Top(t.Context(), s, url.Values{})
+	require.NoError(t, err)
+	ms := func(n int64) *int64 { return &n }
+	for i, want := range []struct {
+		blocked  *int64
+		notKnown string
+	}{{nil, ""}, {ms(0), ""}, {ms(9), ""}, {ms(5), "edge-2 failed: gone"}, {nil, "edge-2 failed: gone"}, {ms(7), ""}} {
+		d := &report.Denials[i]
+		require.Equal(t, want.blocked, d.Keys[0].BlockedMs, d.Rule)
+		require.Equal(t, want.notKnown, d.Keys[0].BlockedNotKnown, d.Rule)
+		for _, k := range d.Keys[1:] {
+			require.Nil(t, k.BlockedMs)
+			require.Equal(t, d.Blocks, k.BlockedNotKnown != "")
+		}
+	}
+	require.Len(t, *calls, 1+5)
+	require.Equal(t, url.Values{"rule": {"ends"}, "key": {"alice", "(missing)"}}, (*calls)[1].form)
+}
+
+// TestTopDoesNotWaitForever: keys whose turn comes late are not asked about.
+func TestTopDoesNotWaitForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const key = `{"key":["a"],"denied":1,"error":0}`
+		s, calls := server(t, map[string]string{
+			"/v1/counters/top": `{"proxies":[{"proxy":"edge-1","denials":[]}],` +
+				`"denials":[{"rule":"r","blocks":true,"keys":[` + strings.Repeat(key+",", 9) + key + `]}]}`,
+			"/v1/counters/get r": `{"proxies":[{"proxy":"edge-1","error":"no answer"}]}`,
+		})
+		post := s.Post
+		s.Post = func(ctx context.Context, c *Call) error {
+			time.Sleep(4 * time.Second)
+			return post(ctx, c)
+		}
+		report, err := Top(t.Context(), s, url.Values{})
+		require.NoError(t, err)
+		require.Len(t, *calls, 1+3)
+		require.Equal(t, "edge-1 failed: no answer", report.Denials[0].Keys[2].BlockedNotKnown)
+		require.Equal(t, "not asked: the keys before it took 10s", report.Denials[0].Keys[3].BlockedNotKnown)
+	})
 }
 
 // TestFreeLeavesSharedCountersAlone, unless the rule is named.

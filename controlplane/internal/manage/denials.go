@@ -47,6 +47,7 @@ func (s *denialSum) add(d *result.Denials) {
 	if r.Mode != d.Mode {
 		r.Mode = result.PartlyEnforced
 	}
+	r.Blocks = r.Blocks || d.Blocks
 	if d.SinceMs != 0 && (r.SinceMs == 0 || d.SinceMs < r.SinceMs) {
 		r.SinceMs = d.SinceMs
 	}

@@ -56,6 +56,7 @@ type Operation struct {
 // spend of a key of a rule of scope cluster. All other operations on such a key are the quota
 // service's.
 var (
+	Get    = Operation{Name: "get", Wire: "get", Keyed: true, Limits: true, Sums: true}
 	Peek   = Operation{Name: "peek", Wire: "peek", Keyed: true, Units: true, Limits: true}
 	Reset  = Operation{Name: "reset", Wire: "reset", Keyed: true, Changes: true}
 	Stats  = Operation{Name: "stats", Wire: "stats"}
@@ -67,7 +68,7 @@ var (
 var Operations = []Operation{
 	{Name: "hit", Wire: "hit", Keyed: true, Units: true, Limits: true, Changes: true},
 	Peek,
-	{Name: "get", Wire: "get", Keyed: true, Limits: true, Sums: true},
+	Get,
 	{Name: "inc", Wire: "inc", Keyed: true, Units: true, Window: true, Sums: true, Changes: true},
 	{Name: "set", Wire: "set", Keyed: true, Units: true, Window: true, Changes: true},
 	Reset,

@@ -81,7 +81,8 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 			}
 		}
 		denied[i] = result.Denials{
-			Rule: p.Name, Mode: ruleMode(p), SinceNs: ofRules[i].SinceNs, Keys: keys, Rest: ofRules[i].Rest,
+			Rule: p.Name, Mode: ruleMode(p), Blocks: p.Block != nil,
+			SinceNs: ofRules[i].SinceNs, Keys: keys, Rest: ofRules[i].Rest,
 		}
 	}
 	return result.AppendDenials(nil, denied), nil
