@@ -42,7 +42,7 @@ func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
 	m.rule.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	m.rule.CountDenied = d.Cost > 0 && l.Quota.Algorithm == ""
+	m.rule.CountDenied = d.Cost > 0 && l.Quota.IsWindowed()
 	return m
 }
 

@@ -17,33 +17,42 @@ type Quota struct {
 	At              source.Place
 }
 
-// Numbers are what a quota allows.
+// Numbers are what a quota allows. Windowed, TokenBucket and Concurrency make them.
 type Numbers struct {
-	Algorithm string // token_bucket, concurrency, or empty
+	Algorithm string // as the policy names it; empty = windows
 	Requests  uint64
 	Per       string
 	Burst     uint64
 }
+
+// The algorithms that a policy must name.
+const (
+	tokenBucket = "token_bucket"
+	concurrency = "concurrency"
+)
 
 // Windowed counts requests in windows of time: 5 per minute.
 func Windowed(requests uint64, per string) Numbers { return Numbers{Requests: requests, Per: per} }
 
 // TokenBucket has at most burst tokens, and gets new ones at a rate: 5 per 1m.
 func TokenBucket(requests uint64, per string, burst uint64) Numbers {
-	return Numbers{Algorithm: "token_bucket", Requests: requests, Per: per, Burst: burst}
+	return Numbers{Algorithm: tokenBucket, Requests: requests, Per: per, Burst: burst}
 }
 
 // Concurrency is how many requests may run at once.
 func Concurrency(requests uint64) Numbers {
-	return Numbers{Algorithm: "concurrency", Requests: requests}
+	return Numbers{Algorithm: concurrency, Requests: requests}
 }
+
+// IsWindowed reports whether requests are counted in windows of time.
+func (n Numbers) IsWindowed() bool { return n.Algorithm == "" }
 
 // asLimits are the numbers as a rule's limits.
 func (n Numbers) asLimits() []any {
 	switch {
-	case n.Algorithm == "":
+	case n.IsWindowed():
 		return []any{strconv.FormatUint(n.Requests, 10) + "/" + n.Per}
-	case n.Algorithm == "concurrency":
+	case n.Algorithm == concurrency:
 		return []any{n.Requests}
 	case n.Burst == n.Requests:
 		return []any{limitText{n.Requests, n.Per, nil}}

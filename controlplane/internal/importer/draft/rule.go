@@ -125,7 +125,7 @@ func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool
 	for _, p := range r.Key {
 		switch {
 		case p.Kind == request.KindHeader && m.Of(p) == nil:
-			m, _ = m.And(p.Matching(request.Present))
+			m = m.With(p, request.Present)
 		case p.Kind == request.KindQuery, p.Kind == request.KindProperty:
 			return nil, false
 		}

@@ -110,12 +110,11 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == "" }
 //	api       a.example /api      those of a.example with the path /api or one below it
 //	all       *.example /         those of *.example, but not of a.example
 func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection) {
-	s.Match = request.Match{}
 	if !g.isUnnamed() {
-		s.Match[request.Host.ID()] = request.ExactAll(g.hosts)
+		s.Match = s.Match.With(request.Host, request.ExactAll(g.hosts)...)
 	}
 	if !slices.Contains(g.paths, request.AnyPath) {
-		s.Match[request.FullPath.ID()] = spelledOut(g.paths)
+		s.Match = s.Match.With(request.FullPath, spelledOut(g.paths)...)
 	}
 	for _, other := range all {
 		if other == own || other.isCanary {
@@ -141,7 +140,7 @@ func (g *hostGroup) leaveOut(s *request.Selection, other hostPath) {
 	case slices.Contains(g.hosts, other.host) && slices.ContainsFunc(g.paths, loses):
 		m := request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
 		if len(g.hosts) > 1 {
-			m[request.Host.ID()] = []request.Pattern{request.Exact(other.host)}
+			m = m.With(request.Host, request.Exact(other.host))
 		}
 		s.AddExempt(m)
 	}

@@ -10,13 +10,21 @@ import (
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of
 // its patterns. The parts are hosts, methods, paths, headers and client addresses: a policy matches no others, and
 // Narrow refuses them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
-type Match map[PartID][]Pattern
+type Match map[partID][]Pattern
 
 // Matching is the match in which the part must fit one of the patterns.
-func (p Part) Matching(patterns ...Pattern) Match { return Match{p.ID(): patterns} }
+func (p Part) Matching(patterns ...Pattern) Match { return Match{p.id(): patterns} }
+
+// With is the match in which the part must fit one of the patterns, whatever it asked of the part before.
+func (m Match) With(p Part, patterns ...Pattern) Match {
+	with := Match{}
+	maps.Copy(with, m)
+	with[p.id()] = patterns
+	return with
+}
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
-func (m Match) Of(p Part) []Pattern { return m[p.ID()] }
+func (m Match) Of(p Part) []Pattern { return m[p.id()] }
 
 // MarshalYAML writes the match on a line.
 func (m Match) MarshalYAML() (any, error) {
@@ -53,7 +61,7 @@ func (m Match) Equal(other Match) bool { return maps.EqualFunc(m, other, slices.
 // Without is the match without the conditions that another one has too.
 func (m Match) Without(other Match) Match {
 	left := maps.Clone(m)
-	maps.DeleteFunc(left, func(id PartID, values []Pattern) bool { return slices.Equal(values, other[id]) })
+	maps.DeleteFunc(left, func(id partID, values []Pattern) bool { return slices.Equal(values, other[id]) })
 	return left
 }
 
@@ -113,7 +121,7 @@ func (p Part) canMatch(v Pattern) bool {
 // Joined has the exemptions by one list in one exemption: those of the paths /a and of the paths /b make one of
 // the paths /a and /b.
 func Joined(list []Match) (short []Match) {
-	index := map[PartID]int{} // in short, of the exemption by a part
+	index := map[partID]int{} // in short, of the exemption by a part
 	for _, m := range list {
 		id, isList := m.onlyList()
 		i, isKnown := index[id]
@@ -131,10 +139,10 @@ func Joined(list []Match) (short []Match) {
 }
 
 // onlyList is the part of the match's only condition, if there is one, on a part of which a match has a list.
-func (m Match) onlyList() (id PartID, ok bool) {
+func (m Match) onlyList() (id partID, ok bool) {
 	parts := slices.Collect(maps.Keys(m))
 	if len(parts) != 1 || parts[0].kind == KindHeader {
-		return PartID{}, false
+		return partID{}, false
 	}
 	return parts[0], true
 }

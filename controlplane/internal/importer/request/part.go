@@ -62,15 +62,14 @@ func HeaderPart(name string) Part {
 // IsHeaderName reports whether a header may have this name, in lower case.
 func IsHeaderName(name string) bool { return len(name) <= policy.MaxNameBytes && policy.IsToken(name) }
 
-// PartID tells parts apart in a match, which has a list of patterns for each. It is the same for client
+// partID tells parts apart in a match, which has a list of patterns for each. It is the same for client
 // addresses of all prefix lengths, and for a path with and without its query.
-type PartID struct {
+type partID struct {
 	kind PartKind
 	name string // of a header
 }
 
-// ID is what a match has the patterns of the part by.
-func (p Part) ID() PartID { return PartID{p.Kind, p.Name} }
+func (p Part) id() partID { return partID{p.Kind, p.Name} }
 
 // Is reports whether two parts are the same part of a request.
 func (p Part) Is(q Part) bool {

@@ -18,7 +18,7 @@
 //
 // What they are for:
 //
-//	Match.And          the two below it, and a rule's match with a header of its key (draft)
+//	Match.And          the two below it
 //	Match.Narrow       Require; a value of a leaf (descriptor); whether a match can say a value of a map (nginx)
 //	Selection.And      a host with its routes, an action with the next (envoy); a scope with those in it, a variable
 //	                   with the next (nginx)
@@ -124,21 +124,22 @@ func (s *Selection) AddExempt(m Match) {
 // a.example and *.example meet in a.example. It has no request if no value fits both, as of a.example and
 // b.example.
 func (s Selection) Meet(other Selection) (both Selection, hasAny bool) {
+	met := Match{}
+	maps.Copy(met, s.Match)
+	unmet := Match{} // conditions of other that And says no match can select
 	for id, values := range other.Match {
 		common, ok := commonValues(id.kind, s.Match[id], values)
-		if !ok {
-			continue // and says that no match can select them
-		}
-		if len(common) == 0 {
+		switch {
+		case !ok:
+			unmet[id] = values
+		case len(common) == 0:
 			return Selection{}, false
+		default:
+			met[id] = common
 		}
-		s.Match = maps.Clone(s.Match)
-		if s.Match == nil {
-			s.Match = Match{}
-		}
-		s.Match[id] = common
-		other.Match = other.Match.Without(Match{id: values})
 	}
+	s.Match = met
+	other.Match = unmet
 	return s.And(other), true
 }
 

@@ -1,0 +1,47 @@
+package draft_test
+
+import (
+	"fmt"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+)
+
+// An import that finds a limit for each client, which has a condition that no policy can say.
+func Example() {
+	d := draft.New("a limiter", "limits.yaml", false)
+	at := source.Place{File: "limits.yaml", Line: 3}
+	q := &draft.Quota{Numbers: draft.Windowed(5, "minute"), At: at}
+	q.Comment("There it counts in UTC.")
+	requests := request.Selection{Match: request.Method.Matching(request.Exact("POST"))}
+	requests.CannotMatch("they come at night")
+
+	r := draft.NewRule(d.Findings, "clients", q, at)
+	r.Match = requests.Match
+	r.Key = []request.Part{request.ClientIP}
+	r.AddRemarks(requests.Remarks)
+	d.Rules = append(d.Rules, r.Finish())
+
+	made, err := d.Finish()
+	fmt.Printf("%s", made.Policy)
+	for _, note := range made.Notes {
+		fmt.Println(note.String())
+	}
+	fmt.Println(err)
+	// Output:
+	// # Imported from a limiter. Read the comments: they say what differs.
+	// version: 1
+	// rules:
+	//   # There it counts in UTC.
+	//   # Off: No match can select its requests: they come at night.
+	//   # Remove mode once you have dealt with that.
+	//   - name: clients
+	//     match: {methods: [POST]}
+	//     key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]
+	//     limits: [5/minute]
+	//     mode: "off"
+	// limits.yaml:3: clients: There it counts in UTC.
+	// limits.yaml:3: clients is off: No match can select its requests: they come at night.
+	// <nil>
+}
