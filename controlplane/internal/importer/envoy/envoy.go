@@ -17,7 +17,8 @@
 //	  enforcement.apply                               for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
-//	  chooseSite: asEnvoy, findSites, choose          the listener, or a filter that stands alone (localsite.go)
+//	  asEnvoy                                         the file as a configuration of Envoy (file.go)
+//	  chooseSite: openEnvoy, findSites, choose        the listener, or a filter that stands alone (localsite.go)
 //	  addRules: addConfig                             for the filter, and for each route with its own (extent.go)
 //	    readEnforcement
 //	    descriptorRules: levelsOf, sentFor            as above: guess, routeDescriptors or descriptorsOf

@@ -14,14 +14,14 @@ func (r *reader) openEnvoy(f source.File) (*source.Document, error) {
 	if err != nil {
 		return nil, err
 	}
-	return in, r.asEnvoy(in)
+	return r.asEnvoy(in)
 }
 
-// asEnvoy puts the configuration of Envoy that a file has, or has a part of, in the place of its document.
-func (r *reader) asEnvoy(in *source.Document) error {
+// asEnvoy is the configuration of Envoy that a file has, or has a part of.
+func (r *reader) asEnvoy(in *source.Document) (*source.Document, error) {
 	r.refuseForEnvoy(in)
-	in.Root = r.whole(in)
-	return r.Err()
+	whole := &source.Document{File: in.File, Root: r.whole(in)}
+	return whole, r.Err()
 }
 
 // whole makes the configuration of Envoy of EnvoyFilters and of parts of one. Examples:

@@ -32,7 +32,11 @@ type localImport struct {
 }
 
 // run makes rules of a filter alone, or of the listener that is chosen.
-func (l *localImport) run(in *source.Document) error {
+func (l *localImport) run(file *source.Document) error {
+	in, err := l.asEnvoy(file)
+	if err != nil {
+		return err
+	}
 	s, err := l.chooseSite(in)
 	if err != nil {
 		return err

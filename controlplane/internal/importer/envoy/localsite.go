@@ -12,9 +12,6 @@ import (
 // chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
 // given for it.
 func (l *localImport) chooseSite(in *source.Document) (*site, error) {
-	if err := l.asEnvoy(in); err != nil {
-		return nil, err
-	}
 	files := []*source.Document{in}
 	routes := l.options.Routes
 	if routes != nil {

@@ -18,7 +18,7 @@
 //
 // What they are for:
 //
-//	Match.And          the two below it
+//	Match.And          Match.Narrow and Selection.And
 //	Match.Narrow       Require; a value of a leaf (descriptor); whether a match can say a value of a map (nginx)
 //	Selection.And      a host with its routes, an action with the next (envoy); a scope with those in it, a variable
 //	                   with the next (nginx)
