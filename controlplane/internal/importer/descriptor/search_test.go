@@ -64,3 +64,13 @@ func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
 	fixed := []Entry{{Key: "user", Value: "anna"}}
 	require.Equal(t, []string{"2"}, shown(ServiceLeaves(levels, fixed)))
 }
+
+// A search ends without a limit where no level has exactly the pairs that it came by.
+func TestSearchEndsWhereNoLevelIs(t *testing.T) {
+	header := request.HeaderPart("x-user")
+	entries := []Entry{{Key: "user", Part: &header}}
+	require.Equal(t, []string{"* -"}, shown(ServiceLeaves(nil, entries)))
+	below := []*Level{newLevel(1, "user=alice", "path=/login")}
+	require.Equal(t, []string{"alice -", "* -"}, shown(ServiceLeaves(below, entries)))
+	require.Equal(t, []string{"-"}, shown(ServiceLeaves(nil, nil)))
+}
