@@ -9,8 +9,7 @@ import (
 // Units of a definition with a limit.Concurrency are held: a request takes them when it is
 // admitted, and when its answer is known they end and its cost is charged. Each worker keeps
 // an Account of what it holds of a key, and reports it. The store keeps a Holder of each
-// worker's last report. In what follows, hold is the definition's limit.Concurrency: how many
-// units may be held at once, and for how long a silent worker holds its own.
+// worker's last report.
 //
 // A report says how things stand, so it may be lost, late or repeated. Here a request holds 2
 // units, then costs 5, and another one asks for 1. charged and known are sums over all reports:
@@ -27,7 +26,7 @@ import (
 //	Held 1, stored 1, known 5      ←    granted 1
 //
 // Should an answer to #9 come now, it grants nothing: the worker has reported #10 since. A store
-// that has lost the Holder counts charged − known of the next report.
+// that has lost the Holder counts charged − known of the next report. ExampleAccount plays this.
 
 // The worker's side: an Account.
 
@@ -242,16 +241,16 @@ type Noting struct {
 // counted yet. If the part asks for units, it holds them if all windows and the hold have room
 // for them. A report that says nothing and is denied is not noted, so that a denied worker needs no
 // holder.
-func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
+func (s *State) Note(p *Part) (n Noting, err error) {
 	h := s.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
 		return n, ErrStale
 	}
-	held := min(p.Held, s.mostHeld(hold, h))
+	held := min(p.Held, s.mostHeld(h))
 	uncounted := p.uncounted(h)
 	// Such a report may be forgotten: the worker's next one says all that the store must know.
 	saysNothing := h == nil && held == 0 && uncounted == 0 && p.isFirst()
-	if saysNothing && p.Cost > 0 && !s.HasRoom(p.Cost, hold) {
+	if saysNothing && p.Cost > 0 && !s.HasRoom(p.Cost) {
 		return n, nil
 	}
 	h, err = s.Holders.findOrAdd(p.Worker)
@@ -260,7 +259,7 @@ func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 	}
 	*h = Holder{
 		Worker: p.Worker, Since: p.Since, Number: p.Number, Charged: p.Charged,
-		Held: held, NotedNs: s.NowNs, HoldNs: hold.PeriodNs,
+		Held: held, NotedNs: s.NowNs, HoldNs: s.HoldLimit.PeriodNs,
 	}
 	if uncounted > 0 { // only what is charged opens a window
 		for i := range s.Windows {
@@ -268,7 +267,7 @@ func (s *State) Note(p *Part, hold *limit.Window) (n Noting, err error) {
 		}
 	}
 	n.Noted = true
-	n.Units, n.OK = s.room(p, hold) // after the charge, and beside what h holds
+	n.Units, n.OK = s.room(p) // after the charge, and beside what h holds
 	h.Held = limit.AddSaturating(held, n.Units)
 	return n, nil
 }
@@ -291,10 +290,10 @@ func (r *Report) isFirst() bool { return r.Since == r.Number }
 // mostHeld is how many units the store believes one worker to hold: as many as all workers may
 // hold together. So if the worker falls silent, at most one whole limit is charged. It may go on to
 // hold what its holder h has, because requests of one key may have several limits.
-func (s *State) mostHeld(hold *limit.Window, h *Holder) uint32 {
+func (s *State) mostHeld(h *Holder) uint32 {
 	most := uint32(saturated)
-	if !hold.Unlimited {
-		most = hold.Limit
+	if !s.HoldLimit.Unlimited {
+		most = s.HoldLimit.Limit
 	}
 	for i := range s.Windows {
 		if w := &s.Windows[i]; !w.Unlimited && w.Algorithm != limit.Block {
@@ -308,8 +307,8 @@ func (s *State) mostHeld(hold *limit.Window, h *Holder) uint32 {
 }
 
 // room is how many units the part may hold: see leftToHold. ok says that its cost fits.
-func (s *State) room(p *Part, hold *limit.Window) (units uint32, ok bool) {
-	left := s.leftToHold(hold)
+func (s *State) room(p *Part) (units uint32, ok bool) {
+	left := s.leftToHold()
 	switch {
 	case p.Cost == 0:
 		return 0, !s.Blocked()
@@ -321,30 +320,30 @@ func (s *State) room(p *Part, hold *limit.Window) (units uint32, ok bool) {
 
 // leftToHold is how many units are left beside what all workers hold: see "What is left" in
 // lease.go.
-func (s *State) leftToHold(hold *limit.Window) uint32 {
+func (s *State) leftToHold() uint32 {
 	left := s.Left(Unleased)
-	if !hold.Unlimited {
-		left = min(left, hold.Limit)
+	if !s.HoldLimit.Unlimited {
+		left = min(left, s.HoldLimit.Limit)
 	}
 	return left - min(left, s.Holders.Held())
 }
 
 // HasRoom reports whether a cost would be held.
-func (s *State) HasRoom(cost uint32, hold *limit.Window) bool {
-	_, ok := s.room(&Part{Cost: cost}, hold)
+func (s *State) HasRoom(cost uint32) bool {
+	_, ok := s.room(&Part{Cost: cost})
 	return ok
 }
 
 // AwaitsStart reports whether nothing but the store's start keeps a cost from being held. If a
 // worker's report asks for it, s has noted the report.
-func (s *State) AwaitsStart(cost uint32, hold *limit.Window) bool {
-	return s.Holders.Starting && cost > 0 && s.leftToHold(hold) >= cost
+func (s *State) AwaitsStart(cost uint32) bool {
+	return s.Holders.Starting && cost > 0 && s.leftToHold() >= cost
 }
 
 // HeldWaitNs is how long a cost must wait that was not held. heldBack says that the windows
 // have room for the cost, and that only held units are in its way.
-func (s *State) HeldWaitNs(cost uint32, hold *limit.Window) (wait int64, heldBack bool) {
-	if !hold.Unlimited && cost > hold.Limit {
+func (s *State) HeldWaitNs(cost uint32) (wait int64, heldBack bool) {
+	if !s.HoldLimit.Unlimited && cost > s.HoldLimit.Limit {
 		return limit.Never, false
 	}
 	wait = s.WaitNs(cost)

@@ -45,7 +45,6 @@ type letter struct {
 type holdModel struct {
 	*State
 	r       *rand.Rand
-	hold    limit.Window
 	number  uint64
 	workers []*modelWorker
 	mail    []letter
@@ -65,7 +64,7 @@ type holdModel struct {
 func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *holdModel {
 	total := limit.Window{Algorithm: limit.FixedWindow, PeriodNs: limit.MaxPeriodNs, Unlimited: true}
 	h := &holdModel{
-		State: at(base, 0, append(slices.Clone(windows), total)...), r: rand.New(rand.NewPCG(seed, 3)), hold: hold,
+		State: at(base, 0, append(slices.Clone(windows), total)...), r: rand.New(rand.NewPCG(seed, 3)),
 		losses: seed%3 == 0, kills: seed%2 == 0, lies: seed%5 == 1,
 	}
 	for i := range h.Windows {
@@ -73,7 +72,7 @@ func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *hold
 			w.Pays = w.Limit // as in the service
 		}
 	}
-	h.Holders = &Holders{}
+	h.Holders, h.HoldLimit = &Holders{}, &hold
 	for range 3 {
 		h.begin()
 	}
@@ -138,8 +137,8 @@ func (h *holdModel) lie(t *testing.T) {
 		Worker: h.r.Uint64N(2 * MaxHolders), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
 	}}
 	h.lied++
-	most := h.mostHeld(&h.hold, h.Holders.find(p.Worker))
-	n, err := h.Note(&p, &h.hold)
+	most := h.mostHeld(h.Holders.find(p.Worker))
+	n, err := h.Note(&p)
 	if err != nil || !n.Noted {
 		return
 	}
@@ -219,7 +218,7 @@ func (h *holdModel) deliver() {
 
 // serve is the service: it notes a report and answers.
 func (h *holdModel) serve(m letter) {
-	n, err := h.Note(&m.part, &h.hold)
+	n, err := h.Note(&m.part)
 	if err != nil {
 		return
 	}
@@ -277,8 +276,8 @@ func (h *holdModel) check(t *testing.T) {
 		running += own
 	}
 	h.most = max(h.most, running)
-	if !h.hold.Unlimited {
-		require.LessOrEqual(t, running, h.hold.Limit, "too many run at once")
+	if !h.HoldLimit.Unlimited {
+		require.LessOrEqual(t, running, h.HoldLimit.Limit, "too many run at once")
 	}
 	if total := len(h.Windows) - 1; h.killed+h.lied == 0 {
 		require.LessOrEqual(t, uint64(h.Usages[total].Used), h.charged, "an answer is charged twice")
@@ -345,7 +344,7 @@ func TestHoldsNeverOver(t *testing.T) {
 					h.Roll(h.NowNs + holdNs)
 					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
 					h.Roll(h.NowNs + limit.MaxPeriodNs)
-					require.True(t, h.HasRoom(1, &hold), "seed %d: the key is locked for longer", seed)
+					require.True(t, h.HasRoom(1), "seed %d: the key is locked for longer", seed)
 				}
 				if h.killed+h.lied > 0 {
 					continue
@@ -401,13 +400,13 @@ func overIn(w *limit.Window, n, long int64) bool {
 
 // TestReportsSaturate: no sum of what workers report wraps around.
 func TestReportsSaturate(t *testing.T) {
-	hold := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
 	s := at(base, 0, fixed(100, second))
+	s.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
 	s.Holders = &Holders{List: []Holder{
 		{Worker: 1, Held: saturated, NotedNs: s.NowNs, HoldNs: holdNs},
 		{Worker: 2, Held: 5, NotedNs: s.NowNs, HoldNs: holdNs},
 	}}
-	n, err := s.Note(&Part{Cost: 1, Waiting: 1, Report: Report{Worker: 1, Number: 1}}, hold)
+	n, err := s.Note(&Part{Cost: 1, Waiting: 1, Report: Report{Worker: 1, Number: 1}})
 	require.NoError(t, err)
 	require.False(t, n.OK, "the other has all 5")
 	for _, c := range []struct {
@@ -418,7 +417,7 @@ func TestReportsSaturate(t *testing.T) {
 		{Report{Worker: 1, Number: 3, Since: 2, Charged: 4}, 4},
 		{Report{Worker: 1, Number: 4, Since: 2, Charged: 3}, 4},
 	} {
-		_, err = s.Note(&Part{Report: c.report}, hold)
+		_, err = s.Note(&Part{Report: c.report})
 		require.NoError(t, err)
 		require.EqualValues(t, c.used, s.Usages[0].Used)
 	}
@@ -430,21 +429,21 @@ func TestReportsSaturate(t *testing.T) {
 
 // TestABlockBoundsNoHold: its limit is none of units. A store that has lost its state believes what a worker holds.
 func TestABlockBoundsNoHold(t *testing.T) {
-	hold := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
 	s := at(base, 0, fixed(5, second), limit.NewBlock(second, false))
+	s.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
 	s.Holders = &Holders{}
-	_, err := s.Note(&Part{Report: Report{Worker: 1, Since: 1, Number: 1, Held: 4}}, hold)
+	_, err := s.Note(&Part{Report: Report{Worker: 1, Since: 1, Number: 1, Held: 4}})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, s.Holders.Held())
 }
 
 // TestHolderOfNothingIsNoted: no older report counts after it. A denial leaves no holder.
 func TestHolderOfNothingIsNoted(t *testing.T) {
-	hold := &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
 	s := at(base, 0)
+	s.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
 	s.Holders = &Holders{}
 	note := func(cost uint32, r Report) (bool, error) {
-		n, err := s.Note(&Part{Cost: cost, Waiting: cost, Report: r}, hold)
+		n, err := s.Note(&Part{Cost: cost, Waiting: cost, Report: r})
 		return n.Noted, err
 	}
 	for i, c := range []struct {

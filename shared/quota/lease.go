@@ -134,7 +134,7 @@ type Terms struct {
 // Unleased are the terms of units that count as spent at once.
 var Unleased = Terms{}
 
-// Terms returns the terms for leasing. s must have been rolled.
+// Terms returns the terms for leasing.
 func (s *State) Terms(lease uint32) Terms {
 	if lease == LeaseOff {
 		return Unleased
@@ -199,7 +199,7 @@ func (s *State) ValidNs(t Terms) int64 {
 //	leftIn(i, end)    until end        nothing        the others; it is of one window
 //	Left(t)           until t.EndNs    nothing        denials, operations on counters
 //	leftToLease(t)    until t.EndNs    what all hold  Decide: it grants a lease
-//	leftToHold(hold)  at once          what all hold  Note: it grants units to hold (in hold.go)
+//	leftToHold()      at once          what all hold  Note: it grants units to hold (in hold.go)
 
 // Left returns how many units all windows have left for spending until t's end.
 func (s *State) Left(t Terms) uint32 {
@@ -337,7 +337,7 @@ func (s *State) bucketPass(i int, cost uint32, pass int64) int64 {
 	return s.NowNs + w.Check(&s.Usages[i], spendBy, cost+gain) - spendBy
 }
 
-// StandingOf returns how a window stands. s must have been rolled.
+// StandingOf returns how a window stands.
 func (s *State) StandingOf(i int) Standing {
 	w := &s.Windows[i]
 	used := w.Count(&s.Usages[i], s.asOf(i))

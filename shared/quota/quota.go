@@ -9,13 +9,21 @@
 //
 // It must build for wasm: no reflection, no fmt, nothing that does I/O.
 //
-// To read it, begin with the messages:
+// To read it, begin with example_test.go, which plays a lease and a hold. Then:
 //
-//	quota.go  the messages: Asks with their parts and reports, Results with their grants
-//	state.go  State, how a key stands at the service: its windows, what they have counted
-//	lease.go  what a part is granted of a State, and for how long: Decide
-//	hold.go   units that running requests hold: a worker's Account, the service's Holders, Note
-//	codec.go  the messages' bytes, append beside decode
+//	file      what                                               filter  service
+//	quota.go  the messages: Asks with their parts and reports,      x       x
+//	          Results with their grants
+//	codec.go  the messages' bytes, append beside decode             x       x
+//	state.go  State, how a key stands: its windows, what they               x
+//	          have counted
+//	lease.go  the times of a lease                                  x       x
+//	          what a part is granted of a State: Decide                     x
+//	hold.go   what a worker holds of a key: Account                 x
+//	          what all workers hold of it: Holders, Note                    x
+//
+// A new field of a message is first in docs/quota.proto, then in its struct, its append, its decode and the golden
+// bytes of codec_test.go, which have each field. TestAsPublished fails until all agree.
 package quota
 
 import (

@@ -3,7 +3,8 @@ package quota
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // State is how a key stands at NowNs: its windows, what they have counted, and who holds
-// units. lease.go and hold.go decide on it what is granted.
+// units. lease.go and hold.go decide on it what is granted. All of its methods answer for NowNs, and Roll
+// moves it to a later instant.
 //
 // Leased units may be spent at any time until their lease ends. A fixed window or a counter
 // counts them at NowNs, because no lease outlives it. A log or a bucket forgets units one after the
@@ -21,6 +22,9 @@ type State struct {
 	Usages    []limit.Usage  // by window
 	SpendByNs []int64        // by window, of the buckets; nil = no window is a bucket
 	Holders   *Holders       // nil = the key holds nothing
+	// HoldLimit is the definition's limit.Concurrency: how many units may be held at once, and for how long a
+	// silent worker holds its own. nil = the definition holds none, but others may hold units of the key.
+	HoldLimit *limit.Window
 }
 
 // NewState returns a key that has counted nothing.
@@ -44,7 +48,8 @@ func (s *State) SetSpendBy(i int, spendBy int64) {
 
 // Some returns s with only the windows [from, to). It shares the memory of s.
 func (s *State) Some(from, to int) State {
-	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to], Holders: s.Holders}
+	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to],
+		Holders: s.Holders, HoldLimit: s.HoldLimit}
 	if s.SpendByNs != nil {
 		some.SpendByNs = s.SpendByNs[from:to]
 	}
@@ -136,7 +141,7 @@ func (s *State) addIn(i int, units uint32, c *Counted) {
 	}
 }
 
-// Blocked reports whether the key is blocked. s must have been rolled.
+// Blocked reports whether the key is blocked.
 func (s *State) Blocked() bool {
 	block := blockOf(s.Windows)
 	return block >= 0 && s.Usages[block].EndNs != 0
@@ -231,7 +236,7 @@ func (c *Counted) noteEnd(i, windows int, end int64, opened bool) {
 // Refund takes units out of the windows that counted them, if these are still open. undo says
 // that the request was never admitted, so a window that it opened closes again: see
 // limit.Window.Refund. Refund reports whether no window counts the units any more. s must have
-// been rolled, and must have the windows that it had when the units were counted.
+// the windows that it had when the units were counted.
 func (s *State) Refund(c *Counted, units uint32, undo bool) bool {
 	ok := true
 	for i := range s.Windows {

@@ -19,7 +19,7 @@ func (o *operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
 	if p.Number == 0 {
 		return o.hitHeld(s, p)
 	}
-	n, err := s.Note(p, o.holdLimit)
+	n, err := s.Note(p)
 	if err != nil {
 		o.err = err
 		return false
@@ -63,17 +63,17 @@ func (o *operation) refundHold(s *quota.State, report *quota.Report, units uint3
 
 // judgeHeld finds out whether units are left beside what is held.
 func (o *operation) judgeHeld(s *quota.State, units uint32) {
-	if !s.HasRoom(units, o.holdLimit) {
+	if !s.HasRoom(units) {
 		o.refuseHold(s, units)
 	}
 }
 
 // refuseHold says why a cost is not held.
 func (o *operation) refuseHold(s *quota.State, cost uint32) {
-	if s.AwaitsStart(cost, o.holdLimit) {
+	if s.AwaitsStart(cost) {
 		o.err = ErrStarting
 		return
 	}
 	o.denied = true
-	o.waitNs, o.heldBack = s.HeldWaitNs(cost, o.holdLimit)
+	o.waitNs, o.heldBack = s.HeldWaitNs(cost)
 }

@@ -58,7 +58,7 @@ func (r *record) arrangeFor(d *definition, shifted []limit.Window, isStarting bo
 		}
 	}
 	asked = r.Some(0, len(d.Windows))
-	asked.Windows = shifted
+	asked.Windows, asked.HoldLimit = shifted, d.holdLimit
 	keepLogs(&asked)
 	return asked, nil
 }
