@@ -115,13 +115,23 @@ func (c *call) begin(hits []Hits) error {
 		c.operations[i] = c.operation(&hits[i], h.hasher)
 	}
 	s.hashers.pool.Put(h)
+	isStarted, err := c.startAll()
+	if isStarted {
+		s.pump()
+	}
+	return err
+}
+
+// startAll starts the operations whose totals over.go does not know, and reports whether there are some.
+func (c *call) startAll() (isStarted bool, err error) {
+	s := c.service
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.ctx.Err() != nil:
-		return errClosed
+		return false, errClosed
 	case s.apart.Load():
-		return errOtherSecret
+		return false, errOtherSecret
 	}
 	storeNs := s.storeNow()
 	for i := range c.operations {
@@ -136,10 +146,8 @@ func (c *call) begin(hits []Hits) error {
 	}
 	if c.left == 0 {
 		close(c.done)
-		return nil
 	}
-	s.pump()
-	return nil
+	return c.left > 0, nil
 }
 
 // operation makes that of some hits: see the table at the top.

@@ -44,18 +44,19 @@ func (p *askPart) last() *operation {
 	return &p.decision
 }
 
-// phase is how far a group has come. After its last phase it is answered:
+// phase is which operations a group waits for:
 //
-//	deciding ─▶ decidingLast ─ granted ─▶ keepingDenials ─ the stream has closed ─▶ undoing ─▶ answer
-//	                         │                           └ it is open ───────────────────────▶ answer
-//	                         └ not granted ────────────────────────────────────────▶ undoing ─▶ answer
+//	begun ─▶ deciding ─▶ decidingLast ─ granted ─▶ keepingDenials ─ the stream has closed ─▶ undoing ─▶ answer
+//	                                  │                           └ it is open ───────────────────────▶ answer
+//	                                  └ not granted ────────────────────────────────────────▶ undoing ─▶ answer
 type phase uint8
 
 const (
-	deciding       phase = iota // each key decides its hit
-	decidingLast                // so do those that may begin a block: see definition.takesLast
-	keepingDenials              // the ask is granted, and the denials of its parts in shadow count: keepDenial
-	undoing                     // the ask is not granted, and what some parts were granted is uncounted: undo
+	begun          phase = iota // none yet
+	deciding                    // the hits of the keys
+	decidingLast                // those that may begin a block: see definition.takesLast
+	keepingDenials              // keepDenials of parts in shadow, because the ask is granted
+	undoing                     // undos of what parts were granted, because the ask is not granted
 )
 
 // begin makes an operation of each part.
@@ -75,21 +76,57 @@ func (g *group) begin(parts []quota.Part) {
 	}
 }
 
-// startFirst starts the operations that decide, but for those that do so last. There is at least one operation,
-// whose end leads to the answer: shared/quota/codec.go refuses an ask without parts.
-func (g *group) startFirst() {
+// operationDone is called for each operation that is done.
+func (g *group) operationDone(o *operation) {
+	if errors.Is(o.err, errWindows) {
+		g.stream.logRefusal("ask refused", o.err)
+	}
+	g.left--
+	g.goOn()
+}
+
+// goOn begins the next phase once all operations of this one are done. A phase without operations is over at once.
+// After the last one it answers the ask.
+func (g *group) goOn() {
+	for g.left == 0 {
+		switch g.phase {
+		case begun:
+			g.decide()
+		case deciding:
+			g.decideLast()
+		case decidingLast:
+			g.result = g.conclude()
+			if g.result == quota.Granted {
+				g.keepDenials()
+			} else {
+				g.undo()
+			}
+		case keepingDenials:
+			if !g.stream.closed {
+				g.answer()
+				return
+			}
+			g.result = quota.Unavailable // nobody takes what was granted
+			g.undo()
+		case undoing:
+			g.answer()
+			return
+		}
+	}
+}
+
+// decide starts the hits, but for those that take last.
+func (g *group) decide() {
+	g.phase = deciding
 	for i := range g.parts {
 		if o := &g.parts[i].decision; !o.takesLast() {
 			g.start(o)
 		}
 	}
-	if g.left == 0 {
-		g.startLast()
-	}
 }
 
-// startLast starts the other ones. If a part is denied already, or has failed, they take nothing.
-func (g *group) startLast() {
+// decideLast starts the other ones. If a part is denied already, or has failed, they take nothing.
+func (g *group) decideLast() {
 	g.phase = decidingLast
 	isRefused := g.conclude() != quota.Granted
 	for i := range g.parts {
@@ -100,43 +137,7 @@ func (g *group) startLast() {
 	}
 }
 
-// operationDone is called for each operation that is done. After the last one of a phase the next
-// phase begins.
-func (g *group) operationDone(o *operation) {
-	if errors.Is(o.err, errWindows) {
-		g.stream.logRefusal("ask refused", o.err)
-	}
-	g.left--
-	if g.left > 0 {
-		return
-	}
-	if g.phase == deciding {
-		g.startLast()
-		if g.left > 0 {
-			return
-		}
-	}
-	switch g.phase {
-	case decidingLast:
-		g.result = g.conclude()
-		if g.result == quota.Granted {
-			g.keepDenials()
-		} else {
-			g.undo()
-		}
-	case keepingDenials:
-		if g.stream.closed { // nobody takes what was granted
-			g.result = quota.Unavailable
-			g.undo()
-		}
-	case deciding, undoing:
-	}
-	if g.left == 0 {
-		g.answer()
-	}
-}
-
-// conclude finds the result of all parts.
+// conclude finds the result of the parts that are decided.
 func (g *group) conclude() quota.Outcome {
 	if g.stream.closed {
 		return quota.Unavailable

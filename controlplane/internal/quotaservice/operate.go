@@ -60,8 +60,8 @@ func (s *Service) Operate(
 	o := own.operation(what.action(), newHasher(*s.secret.Load()), domain, key, done)
 	s.mu.Lock()
 	s.keys.add(&o)
-	s.pump()
 	s.mu.Unlock()
+	s.pump()
 	select {
 	case <-done:
 	case <-ctx.Done():

@@ -23,48 +23,55 @@ func (s *Service) notifyLater(st *Stream) {
 	}
 }
 
-// pump takes up the results of swaps, and sends what is ready to the store, until there is
-// neither. The service is locked when it is called and when it returns, but not meanwhile: one
-// goroutine pumps at a time, and the others may leave it to that.
+// pump takes up the results of swaps, lets streams take turns, and sends what is ready to the store, until there is
+// nothing left to do. It locks the service itself, but not while it calls streams and the store. One goroutine pumps
+// at a time, and the others leave it to that.
 func (s *Service) pump() {
+	s.mu.Lock()
 	if s.pumping {
+		s.mu.Unlock()
 		return
 	}
 	s.pumping = true
-	for s.pumpOnce() {
+	for {
+		w, ok := s.nextWork()
+		if !ok {
+			break
+		}
+		s.mu.Unlock()
+		s.do(&w)
+		s.mu.Lock()
 	}
 	s.pumping = false
+	s.mu.Unlock()
 }
 
-// lockAndPump is pump for a goroutine that has not locked the service.
-func (s *Service) lockAndPump() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.pump()
+// work is what pump does without the lock.
+type work struct {
+	streams []*Stream // look for answers
+	ready   []*key    // whose swaps go to the store
+	swaps   []Swap
 }
 
-// pumpOnce reports whether there was something to do. Streams and the store are called without
-// the lock.
-func (s *Service) pumpOnce() bool {
+// nextWork does what needs the lock; ok says that there was something, so that there may be more.
+func (s *Service) nextWork() (w work, ok bool) {
 	hadResults := s.takeResults()
-	ready, swaps, turns := s.next()
-	streams := s.toNotify
+	turns := s.prepareSwaps(&w)
+	w.streams = s.toNotify
 	s.toNotify = nil
-	if !hadResults && turns == 0 && len(ready) == 0 && len(streams) == 0 {
-		return false
-	}
-	for _, st := range streams {
+	for _, st := range w.streams {
 		st.notified = false
 	}
-	s.mu.Unlock()
-	defer s.mu.Lock()
-	for _, st := range streams {
+	return w, hadResults || turns > 0 || len(w.ready) > 0 || len(w.streams) > 0
+}
+
+func (s *Service) do(w *work) {
+	for _, st := range w.streams {
 		st.ready()
 	}
-	if len(ready) > 0 {
-		s.sendSwaps(ready, swaps)
+	if len(w.ready) > 0 {
+		s.sendSwaps(w.ready, w.swaps)
 	}
-	return true
 }
 
 // takeResults takes up the results of swaps that have come, and reports whether there were some.
@@ -78,11 +85,11 @@ func (s *Service) takeResults() bool {
 	return len(came) > 0
 }
 
-// next decides keys with operations, and then what streams in turn ask for: as much as the store
-// may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
+// prepareSwaps prepares the swaps of keys with operations, and then of what streams in turn ask for: as much as the
+// store may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
 // the lock.
-func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
-	for len(ready) < maxBatch && s.swapsUnderWay < maxSwaps {
+func (s *Service) prepareSwaps(w *work) (turns int) {
+	for len(w.ready) < maxBatch && s.swapsUnderWay < maxSwaps {
 		k := s.keys.nextReady()
 		if k == nil {
 			if turns < maxBatch && s.takeTurn() {
@@ -93,10 +100,10 @@ func (s *Service) next() (ready []*key, swaps []Swap, turns int) {
 		}
 		s.swapsUnderWay++
 		localNs := s.o.Clock.NowNs()
-		ready = append(ready, k)
-		swaps = append(swaps, k.prepare(localNs, s.clock.storeNs(localNs)))
+		w.ready = append(w.ready, k)
+		w.swaps = append(w.swaps, k.prepare(localNs, s.clock.storeNs(localNs)))
 	}
-	return ready, swaps, turns
+	return turns
 }
 
 // takeTurn lets the next stream begin some of its asks.
@@ -119,7 +126,7 @@ func (s *Service) sendSwaps(ready []*key, swaps []Swap) {
 	s.landed.setPumpComes(true)
 	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
 		if s.landed.add(landing{ready[i], r}) {
-			go s.lockAndPump()
+			go s.pump()
 		}
 		if left.Add(-1) == 0 {
 			cancel()
@@ -222,8 +229,8 @@ func (s *Service) deliver(o *operation, isDecided bool) {
 func (s *Service) later(o *operation) {
 	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
 		s.mu.Lock()
-		defer s.mu.Unlock()
 		s.keys.add(o)
+		s.mu.Unlock()
 		s.pump()
 	})
 }

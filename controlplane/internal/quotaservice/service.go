@@ -28,7 +28,7 @@
 //
 // If the rule of team blocks, its operation waits until that of user is done, which may be denied:
 //
-//	group.startLast      If user is denied, team takes nothing. Else it goes on as above.
+//	group.decideLast     If user is denied, team takes nothing. Else it goes on as above.
 //
 // If the part of team is denied, but in shadow, the ask is granted:
 //
@@ -207,8 +207,8 @@ func (s *Service) Drain(ctx context.Context) {
 		}
 		s.endDrain()
 	}
-	s.pump()
 	s.mu.Unlock()
+	s.pump()
 	select {
 	case <-s.drained:
 	case <-ctx.Done():

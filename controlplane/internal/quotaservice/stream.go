@@ -28,7 +28,12 @@ const (
 
 // Stream is one worker's stream. Its transport calls Receive for each message that comes, and
 // takes what is to be sent from Next. It reads a message once all asks of the last one have
-// begun, so that a stream has one message decoded.
+// begun, so that a stream has one message decoded. An ask goes through these, and is counted meanwhile:
+//
+//	enqueue         takeTurn        send            Next            Next again
+//	   └──▶ pending ────▶ a group ────▶ answers ────▶ sending ────────▶ sent
+//	   └───────────── open ─────────┘
+//	                 └───────────── partsUnderWay ──────────────────────┘
 type Stream struct {
 	service *Service
 	peer    Peer
@@ -96,16 +101,10 @@ func (st *Stream) Receive(message []byte) error {
 	if err := st.checkDomain(m.Domain); err != nil {
 		return err
 	}
-	s := st.service
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if st.domain == nil {
-		st.join(&m)
-	}
 	if err := st.accept(&m); err != nil {
 		return err
 	}
-	s.pump()
+	st.service.pump()
 	return nil
 }
 
@@ -144,6 +143,11 @@ func (st *Stream) join(m *quota.Asks) {
 // accept takes the definitions, returns and asks of a message.
 func (st *Stream) accept(m *quota.Asks) error {
 	s := st.service
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if st.domain == nil {
+		st.join(m)
+	}
 	if s.draining {
 		return status.Error(codes.Unavailable, errClosed.Error())
 	}
@@ -183,13 +187,15 @@ func (st *Stream) enqueue(asks []quota.Ask) {
 	st.queue()
 }
 
-// queue lets the stream wait for its turn, if it has asks to begin and its answers are read.
-func (st *Stream) queue() {
+// queue lets the stream wait for its turn, if it has asks to begin and its answers are read. It reports whether
+// the stream waits only now.
+func (st *Stream) queue() bool {
 	if st.queued || len(st.pending) == 0 || st.partsUnderWay >= maxUnderWay {
-		return
+		return false
 	}
 	st.queued = true
 	st.service.turns = append(st.service.turns, st)
+	return true
 }
 
 // isStuck reports whether all open asks wait for the stream to read its answers.
@@ -224,7 +230,7 @@ func (st *Stream) begin(ask *pendingAsk) {
 		g.answer()
 		return
 	}
-	g.startFirst()
+	g.goOn()
 }
 
 // waitUntilBegun returns once all asks have begun, or ctx ends.
@@ -310,9 +316,9 @@ func (st *Stream) send(result *quota.AskResult, parts int) {
 // Next returns the bytes of the next message; ok says that there is one. The caller sends it before it
 // calls Next again, and that next call counts it as sent.
 func (st *Stream) Next() (message []byte, ok bool) {
+	st.noteSent()
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
-	st.noteSent() // unlocks meanwhile: read no guarded field before it
 	if len(st.answers) == 0 {
 		return nil, false
 	}
@@ -324,16 +330,15 @@ func (st *Stream) Next() (message []byte, ok bool) {
 }
 
 // noteSent notes that the message which Next returned last is sent. A stream that had too many unsent
-// answers may have a turn again now. It pumps then, which unlocks the service meanwhile: read no guarded field
-// before it.
+// answers may have a turn again now.
 func (st *Stream) noteSent() {
+	st.service.mu.Lock()
 	st.partsUnderWay -= st.sending
 	st.sending = 0
-	if !st.queued {
-		st.queue()
-		if st.queued {
-			st.service.pump()
-		}
+	isQueued := st.queue()
+	st.service.mu.Unlock()
+	if isQueued {
+		st.service.pump()
 	}
 }
 

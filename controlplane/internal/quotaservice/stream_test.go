@@ -156,8 +156,8 @@ func (b *rig) slow() (answer func(n int)) {
 // pumped returns once what has landed is taken up, which another goroutine may be doing.
 func (b *rig) pumped() {
 	for busy := true; busy; {
-		b.service.mu.Lock()
 		b.service.pump()
+		b.service.mu.Lock()
 		b.service.landed.mu.Lock()
 		busy = b.service.pumping || len(b.service.landed.all) > 0
 		b.service.landed.mu.Unlock()
@@ -211,7 +211,7 @@ func TestManyStreamsOfABusyKey(t *testing.T) {
 		all = append(all, p)
 	}
 	s.mu.Lock()
-	_, _, turns := s.next()
+	turns := s.prepareSwaps(&work{})
 	left := len(s.turns)
 	s.mu.Unlock()
 	require.Equal(t, []int{maxBatch, maxBatch}, []int{turns, left})

@@ -181,8 +181,8 @@ func (s *Service) Watch() {
 			s.notifyLater(st)
 		}
 	}
-	s.pump()
 	s.mu.Unlock()
+	s.pump()
 	if isNew {
 		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
 			"and on_unavailable decides, while proxies report what they hold",
