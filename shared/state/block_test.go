@@ -160,7 +160,7 @@ func (r *blockRun) must(what string, status Status) {
 // observe lifts all blocks once the directory does not list the block any more.
 func (r *blockRun) observe() {
 	d, _ := readDirectory(r.store.bytes(directoryKey))
-	listed := slices.ContainsFunc(d.tables, func(e tableEntry) bool {
+	listed := slices.ContainsFunc(d.tables, func(e registration) bool {
 		return slices.ContainsFunc(e.windows, func(w limit.Window) bool { return w.Algorithm == limit.Block })
 	})
 	if r.listed && !listed {

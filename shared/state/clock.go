@@ -11,10 +11,9 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	          and written with it, so the time of a key never goes back.
 //	at        when the floor changes: the latest of Now, the floor's last and the last of the
 //	          record that is moved there. The time of a floor never goes back either.
-//	heldNs    the holds' clock, which is monotonic: see HeldNow. It says in which eighth a hold
+//	steadyNs  if the table holds: the holds' clock, see HeldNow. It says in which eighth a hold
 //	          was renewed. lapsedAt translates an eighth to the wall clock.
-//	monotonicNs, LeaseEntry.NowNs
-//	          the store's monotonic clock, by which leases end: see lease.go.
+//	          If it leases: the store's monotonic clock, by which leases end; also LeaseEntry.NowNs.
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //
@@ -29,74 +28,101 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 const aheadNs = 10_000_000_000
 
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
-func (e *Entry) isAhead(last int64) bool { return last > e.CallerNs+aheadNs }
+func (p *loaded) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
 
 // foundSetBack reports whether the clock was set back since last, when a record or floor
 // was written. The worker may only have stood still after it had read its clock, so the
-// first call that suspects it reads the clock once more, into e.CallerNs.
-func (t *Table) foundSetBack(e *Entry, last int64) bool {
-	if !e.isAhead(last) {
+// first call that suspects it reads the clock once more, into p.CallerNs.
+func (t *Table) foundSetBack(p *loaded, last int64) bool {
+	if !p.isAhead(last) {
 		return false
 	}
-	if !e.clockRead {
-		e.clockRead = true
-		e.CallerNs = max(e.CallerNs, t.parent.store.Now())
+	if !p.clockRead {
+		p.clockRead = true
+		p.CallerNs = max(p.CallerNs, t.parent.store.Now())
 	}
-	return e.isAhead(last)
+	return p.isAhead(last)
 }
 
-// rebase moves the key's record, or the floor if it has none, back from last, when it was
-// written, to e.CallerNs.
-func (t *Table) rebase(e *Entry, last int64) {
-	e.Rebased = true
-	if e.slot >= 0 {
-		t.rebaseRecord(e, last)
-	} else {
-		t.rebaseFloor(e, last)
+// setNowOrRebase sets p.Now for what the slot's record has counted, or for the floor if slot is -1. It returns
+// when that was written. What was written before the clock was set back is rebased: it moves back from
+// last to the present, which then is when it was written.
+func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
+	last = p.page.floorTime()
+	if slot >= 0 {
+		last = p.page.time(&t.layout, slot)
 	}
+	if t.foundSetBack(p, last) {
+		p.Rebased = true
+		if slot >= 0 {
+			t.rebaseRecord(p, slot, last)
+		} else {
+			t.rebaseFloor(p, last)
+		}
+		last = p.CallerNs
+	}
+	p.Now = max(p.CallerNs, last)
+	return last
 }
 
 // rebaseRecord gives the record a new generation: what it has counted may be in other
 // windows now, so no hit from before is refunded from it.
-func (t *Table) rebaseRecord(e *Entry, last int64) {
+func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
 	for i := range t.layout.counts {
-		u := e.page.usage(&t.layout, e.slot, i, e.log(i))
-		t.layout.Windows[i].SetBack(&u, last, e.CallerNs)
-		e.page.setUsage(&t.layout, e.slot, i, &u)
+		u := t.decodeUsage(p, slot, i)
+		t.layout.Windows[i].SetBack(&u, last, p.CallerNs)
+		p.page.setUsage(&t.layout, slot, i, &u)
 	}
-	e.page.setTime(&t.layout, e.slot, e.CallerNs)
-	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), e.page.wasReset(&t.layout, e.slot))
+	p.page.setTime(&t.layout, slot, p.CallerNs)
+	p.page.mark(&t.layout, slot, p.page.nextGeneration(), p.page.wasReset(&t.layout, slot))
 }
 
-func (t *Table) rebaseFloor(e *Entry, last int64) {
+func (t *Table) rebaseFloor(p *loaded, last int64) {
 	for i := range t.layout.counts {
-		f := t.layout.Windows[i].SetFloorBack(e.page.floor(&t.layout, i), last, e.CallerNs)
-		e.page.setFloor(&t.layout, i, f)
+		f := t.layout.Windows[i].SetFloorBack(p.page.floor(&t.layout, i), last, p.CallerNs)
+		p.page.setFloor(&t.layout, i, f)
 	}
-	e.page.setFloorTime(e.CallerNs)
+	p.page.setFloorTime(p.CallerNs)
 }
 
 // recordTime is when the slot's record was last written, or the present if the clock
 // was set back since. The slot may be another key's: its record stays as it is.
-func (t *Table) recordTime(e *Entry, slot int) int64 {
-	last := e.page.time(&t.layout, slot)
-	if t.foundSetBack(e, last) {
-		return max(e.Now, e.CallerNs)
+func (t *Table) recordTime(p *loaded, slot int) int64 {
+	last := p.page.time(&t.layout, slot)
+	if t.foundSetBack(p, last) {
+		return max(p.Now, p.CallerNs)
 	}
 	return last
 }
 
 // recordUsage is the usage of column i in the slot's record at its recordTime. It is
 // valid until the next call.
-func (t *Table) recordUsage(e *Entry, slot, i int, at int64) limit.Usage {
-	u := e.page.usage(&t.layout, slot, i, e.memory.otherLog)
-	if u.Log != nil {
-		e.memory.otherLog = u.Log
-	}
-	if last := e.page.time(&t.layout, slot); at < last {
+func (t *Table) recordUsage(p *loaded, slot, i int, at int64) limit.Usage {
+	u := t.decodeUsage(p, slot, i)
+	if last := p.page.time(&t.layout, slot); at < last {
 		t.layout.Windows[i].SetBack(&u, last, at)
 	}
 	return u
+}
+
+// decodeUsage is the usage of column i in the slot's record as it was written. It is valid until the next call.
+func (t *Table) decodeUsage(p *loaded, slot, i int) limit.Usage {
+	u := p.page.usage(&t.layout, slot, i, p.memory.otherLog)
+	if u.Log != nil {
+		p.memory.otherLog = u.Log
+	}
+	return u
+}
+
+// steadyNow reads the clock by which the table's holds or leases end, which nobody sets.
+func (t *Table) steadyNow() int64 {
+	switch {
+	case t.layout.hasHolds:
+		return t.parent.HeldNow()
+	case t.layout.hasLeases:
+		return t.parent.store.Monotonic()
+	}
+	return 0
 }
 
 // The holds' clock is one for all workers: the monotonic clock without the time in which

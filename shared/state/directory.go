@@ -7,9 +7,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// The directory is one value in shared data: the list of tables, with the counter
-// that each belongs to. Its owners are the configurations that count in it. A worker
-// registers a table before it first reads one of its pages.
+// The directory is one value in shared data: a registration of each table, which says to which
+// counter the table belongs, where its pages are and which windows they have. Its owners are the
+// configurations that count in it. A worker registers a table before it first counts in one of its pages.
 //
 // An epoch numbers the windows of a table: a configuration that changes them takes the next
 // one, and each page has the epoch in which it was written. So a worker that meets a page
@@ -33,9 +33,9 @@ import (
 //	1  u8   kind, 2 = directory
 //	2  u16  tables t
 //	4  u32  newest epoch
-//	8       t × table
+//	8       t × registration
 //
-// A table:
+// A registration:
 //
 //	 0  16   counter id
 //	16  u16  number
@@ -50,10 +50,10 @@ import (
 //	50       n × window definition, see putWindow
 //	         m × u64 owner, i64 when the owner's configuration was made
 const (
-	kindDirectory      = 2
-	directoryHeadBytes = 8
-	tableHeadBytes     = 50
-	ownerBytes         = 16
+	kindDirectory         = 2
+	directoryHeadBytes    = 8
+	registrationHeadBytes = 50
+	ownerBytes            = 16
 
 	// WaitingTables is how many tables of vanished counters Envoy may hold beside
 	// those in use. Each waits for its longest window to end before its number is
@@ -63,12 +63,12 @@ const (
 
 type directory struct {
 	epoch  uint32 // the newest
-	tables []tableEntry
+	tables []registration
 	found  lookup // after prepare; empty before
 }
 
-// tableEntry is a table in the directory.
-type tableEntry struct {
+// registration is what the directory has of a table.
+type registration struct {
 	counter      CounterID
 	number       uint16 // in the keys of its pages
 	geometry     Geometry
@@ -98,7 +98,7 @@ func readDirectory(b []byte) (d directory, ok bool) {
 	n := int(le.Uint16(b[2:]))
 	d.epoch = le.Uint32(b[4:])
 	b = b[directoryHeadBytes:]
-	d.tables = make([]tableEntry, n)
+	d.tables = make([]registration, n)
 	for i := range d.tables {
 		b, ok = d.tables[i].read(b)
 		if !ok {
@@ -108,37 +108,37 @@ func readDirectory(b []byte) (d directory, ok bool) {
 	return d, len(b) == 0
 }
 
-func (e *tableEntry) read(b []byte) (rest []byte, ok bool) {
-	if len(b) < tableHeadBytes {
+func (r *registration) read(b []byte) (rest []byte, ok bool) {
+	if len(b) < registrationHeadBytes {
 		return nil, false
 	}
-	copy(e.counter[:], b)
-	e.number = le.Uint16(b[16:])
-	e.geometry = Geometry{Slots: b[18], Pages: le.Uint32(b[20:])}
+	copy(r.counter[:], b)
+	r.number = le.Uint16(b[16:])
+	r.geometry = Geometry{Slots: b[18], Pages: le.Uint32(b[20:])}
 	windows := int(b[19])
-	e.base = le.Uint32(b[24:])
-	e.epoch = le.Uint32(b[28:])
-	e.configuredNs = int64(le.Uint64(b[32:]))
-	e.vanishedNs = int64(le.Uint64(b[40:]))
+	r.base = le.Uint32(b[24:])
+	r.epoch = le.Uint32(b[28:])
+	r.configuredNs = int64(le.Uint64(b[32:]))
+	r.vanishedNs = int64(le.Uint64(b[40:]))
 	owners := int(le.Uint16(b[48:]))
-	b = b[tableHeadBytes:]
-	if e.geometry.Slots == 0 || e.geometry.Pages == 0 || windows > MaxWindows || e.base > e.epoch ||
+	b = b[registrationHeadBytes:]
+	if r.geometry.Slots == 0 || r.geometry.Pages == 0 || windows > MaxWindows || r.base > r.epoch ||
 		len(b) < windows*windowBytes+owners*ownerBytes {
 		return nil, false
 	}
 	definitions := b[:windows*windowBytes]
-	e.windows = make([]limit.Window, windows)
-	for i := range e.windows {
+	r.windows = make([]limit.Window, windows)
+	for i := range r.windows {
 		w, known := readWindow(b)
-		e.windows[i] = w
+		r.windows[i] = w
 		if !known {
-			e.foreign = definitions
+			r.foreign = definitions
 		}
 		b = b[windowBytes:]
 	}
-	e.owners = make([]owner, owners)
-	for i := range e.owners {
-		e.owners[i] = owner{le.Uint64(b), int64(le.Uint64(b[8:]))}
+	r.owners = make([]owner, owners)
+	for i := range r.owners {
+		r.owners[i] = owner{le.Uint64(b), int64(le.Uint64(b[8:]))}
 		b = b[ownerBytes:]
 	}
 	return b, true
@@ -154,26 +154,26 @@ func (d *directory) append(b []byte) []byte {
 	return b
 }
 
-func (e *tableEntry) append(b []byte) []byte {
-	b = append(b, e.counter[:]...)
-	b = le.AppendUint16(b, e.number)
-	b = append(b, e.geometry.Slots, byte(len(e.windows)))
-	b = le.AppendUint32(b, e.geometry.Pages)
-	b = le.AppendUint32(b, e.base)
-	b = le.AppendUint32(b, e.epoch)
-	b = le.AppendUint64(b, uint64(e.configuredNs))
-	b = le.AppendUint64(b, uint64(e.vanishedNs))
-	b = le.AppendUint16(b, uint16(len(e.owners)))
-	if e.foreign != nil {
-		b = append(b, e.foreign...)
+func (r *registration) append(b []byte) []byte {
+	b = append(b, r.counter[:]...)
+	b = le.AppendUint16(b, r.number)
+	b = append(b, r.geometry.Slots, byte(len(r.windows)))
+	b = le.AppendUint32(b, r.geometry.Pages)
+	b = le.AppendUint32(b, r.base)
+	b = le.AppendUint32(b, r.epoch)
+	b = le.AppendUint64(b, uint64(r.configuredNs))
+	b = le.AppendUint64(b, uint64(r.vanishedNs))
+	b = le.AppendUint16(b, uint16(len(r.owners)))
+	if r.foreign != nil {
+		b = append(b, r.foreign...)
 	} else {
-		for i := range e.windows {
+		for i := range r.windows {
 			var def [windowBytes]byte
-			putWindow(def[:], &e.windows[i])
+			putWindow(def[:], &r.windows[i])
 			b = append(b, def[:]...)
 		}
 	}
-	for _, o := range e.owners {
+	for _, o := range r.owners {
 		b = le.AppendUint64(b, o.id)
 		b = le.AppendUint64(b, uint64(o.configuredNs))
 	}
@@ -185,13 +185,13 @@ func (e *tableEntry) append(b []byte) []byte {
 // that vanished then has vanished now.
 func (d *directory) forgetFuture(now int64) {
 	for i := range d.tables {
-		e := &d.tables[i]
-		e.configuredNs = pastOrOldest(e.configuredNs, now)
-		if e.vanishedNs > now+aheadNs {
-			e.vanishedNs = max(now, 1)
+		r := &d.tables[i]
+		r.configuredNs = pastOrOldest(r.configuredNs, now)
+		if r.vanishedNs > now+aheadNs {
+			r.vanishedNs = max(now, 1)
 		}
-		for j := range e.owners {
-			e.owners[j].configuredNs = pastOrOldest(e.owners[j].configuredNs, now)
+		for j := range r.owners {
+			r.owners[j].configuredNs = pastOrOldest(r.owners[j].configuredNs, now)
 		}
 	}
 }
@@ -208,8 +208,8 @@ func pastOrOldest(configuredNs, now int64) int64 {
 // unless a later configuration still has it. It removes tables that have waited long enough.
 func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 	for i := range d.tables {
-		if e := &d.tables[i]; !keeps(e.counter) {
-			e.leave(o, now)
+		if r := &d.tables[i]; !keeps(r.counter) {
+			r.leave(o, now)
 		}
 	}
 	d.removeWaiting(now)
@@ -218,8 +218,8 @@ func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 // removeWaiting removes tables that have waited for their longest window to end, and the first
 // to vanish of more than WaitingTables. It prepares the lookup, because the indexes change.
 func (d *directory) removeWaiting(now int64) {
-	d.tables = slices.DeleteFunc(d.tables, func(e tableEntry) bool {
-		return e.waits() && now-e.vanishedNs >= longestNs(e.windows)
+	d.tables = slices.DeleteFunc(d.tables, func(r registration) bool {
+		return r.waits() && now-r.vanishedNs >= longestNs(r.windows)
 	})
 	waiting := 0
 	for i := range d.tables {
@@ -235,14 +235,14 @@ func (d *directory) removeWaiting(now int64) {
 }
 
 // waits reports whether the table's counter has vanished.
-func (e *tableEntry) waits() bool { return len(e.owners) == 0 }
+func (r *registration) waits() bool { return len(r.owners) == 0 }
 
 // firstVanished returns the index of the waiting table whose counter vanished first.
 func (d *directory) firstVanished() int {
 	first := -1
 	for i := range d.tables {
-		e := &d.tables[i]
-		if e.waits() && (first < 0 || e.vanishedNs < d.tables[first].vanishedNs) {
+		r := &d.tables[i]
+		if r.waits() && (first < 0 || r.vanishedNs < d.tables[first].vanishedNs) {
 			first = i
 		}
 	}
@@ -250,43 +250,43 @@ func (d *directory) firstVanished() int {
 }
 
 // leave removes o, of this configuration or an older one, from the table.
-func (e *tableEntry) leave(o owner, now int64) {
-	e.owners = slices.DeleteFunc(e.owners, func(p owner) bool {
+func (r *registration) leave(o owner, now int64) {
+	r.owners = slices.DeleteFunc(r.owners, func(p owner) bool {
 		return p.id == o.id && p.configuredNs <= o.configuredNs
 	})
-	if len(e.owners) == 0 && e.vanishedNs == 0 {
-		e.vanishedNs = max(now, 1)
+	if len(r.owners) == 0 && r.vanishedNs == 0 {
+		r.vanishedNs = max(now, 1)
 	}
 }
 
-func (e *tableEntry) join(o owner) {
-	e.vanishedNs = 0
-	for i := range e.owners {
-		if p := &e.owners[i]; p.id == o.id {
+func (r *registration) join(o owner) {
+	r.vanishedNs = 0
+	for i := range r.owners {
+		if p := &r.owners[i]; p.id == o.id {
 			p.configuredNs = max(p.configuredNs, o.configuredNs)
 			return
 		}
 	}
-	e.owners = append(e.owners, o)
+	r.owners = append(r.owners, o)
 }
 
 // hasOthers reports whether the table has an owner besides o.
-func (e *tableEntry) hasOthers(o owner) bool {
-	return slices.ContainsFunc(e.owners, func(p owner) bool { return p.id != o.id })
+func (r *registration) hasOthers(o owner) bool {
+	return slices.ContainsFunc(r.owners, func(p owner) bool { return p.id != o.id })
 }
 
-func (e *tableEntry) hasOwner(id uint64) bool {
-	return slices.ContainsFunc(e.owners, func(p owner) bool { return p.id == id })
+func (r *registration) hasOwner(id uint64) bool {
+	return slices.ContainsFunc(r.owners, func(p owner) bool { return p.id == id })
 }
 
 // hasOwner reports whether the owner has a table.
 func (d *directory) hasOwner(id uint64) bool {
-	return slices.ContainsFunc(d.tables, func(e tableEntry) bool { return e.hasOwner(id) })
+	return slices.ContainsFunc(d.tables, func(r registration) bool { return r.hasOwner(id) })
 }
 
 // register returns the table for o's counter: the one that choose finds, changed to these
 // windows unless a later configuration chose others; else a new one.
-func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
+func (d *directory) register(o owner, def *Definition, now int64) *registration {
 	chosen := d.choose(o, def)
 	for _, i := range d.tablesOf(def.Counter) {
 		if i != chosen {
@@ -295,34 +295,34 @@ func (d *directory) register(o owner, def *Definition, now int64) *tableEntry {
 	}
 	if chosen < 0 {
 		d.epoch++
-		return d.add(tableEntry{
+		return d.add(registration{
 			counter: def.Counter, number: d.freeNumber(), geometry: GeometryFor(def.Windows, def.Capacity),
 			base: d.epoch, epoch: d.epoch, configuredNs: o.configuredNs,
 			windows: def.Windows, owners: []owner{o},
 		})
 	}
-	e := &d.tables[chosen]
-	e.join(o)
-	want := longestLogs(def.Windows, e.windows)
-	if !sameWindows(e.windows, want) && e.configuredNs <= o.configuredNs {
+	r := &d.tables[chosen]
+	r.join(o)
+	want := longestLogs(def.Windows, r.windows)
+	if !sameWindows(r.windows, want) && r.configuredNs <= o.configuredNs {
 		d.epoch++
-		e.epoch = d.epoch
-		e.windows = want
+		r.epoch = d.epoch
+		r.windows = want
 	}
-	e.configuredNs = max(e.configuredNs, o.configuredNs)
-	return e
+	r.configuredNs = max(r.configuredNs, o.configuredNs)
+	return r
 }
 
-// choose returns the index of the counter's table that has these windows, else of one that
-// o alone owns, or -1.
+// choose returns the index of the counter's table that has these windows, else of one that o alone
+// or nobody owns, or -1.
 func (d *directory) choose(o owner, def *Definition) int {
 	chosen := -1
 	for _, i := range d.tablesOf(def.Counter) {
-		e := &d.tables[i]
-		if e.foreign != nil {
+		r := &d.tables[i]
+		if r.foreign != nil {
 			continue
 		}
-		if sameWindows(e.windows, def.Windows) || chosen < 0 && !e.hasOthers(o) {
+		if sameWindows(r.windows, def.Windows) || chosen < 0 && !r.hasOthers(o) {
 			chosen = i
 		}
 	}
@@ -408,18 +408,18 @@ func (d *directory) prepare() {
 	}
 }
 
-func (l *lookup) add(e *tableEntry, i int) {
-	l.at[e.counter] = append(l.at[e.counter], i)
-	l.used[e.number] = true
+func (l *lookup) add(r *registration, i int) {
+	l.at[r.counter] = append(l.at[r.counter], i)
+	l.used[r.number] = true
 }
 
 // tablesOf returns the indexes of the counter's tables, in the directory's order.
 func (d *directory) tablesOf(counter CounterID) (indexes []int) { return d.found.at[counter] }
 
 // add appends a table.
-func (d *directory) add(e tableEntry) *tableEntry {
-	d.found.add(&e, len(d.tables))
-	d.tables = append(d.tables, e)
+func (d *directory) add(r registration) *registration {
+	d.found.add(&r, len(d.tables))
+	d.tables = append(d.tables, r)
 	return &d.tables[len(d.tables)-1]
 }
 

@@ -12,62 +12,54 @@ import (
 
 // Entry is what Table.Read found of one key in its page. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
-//
-// A visit of all pages (visit.go) uses an Entry too, which readPage fills with a page and no key:
-//
-//	                                    after Read                    after readPage
-//	page, epoch, cas                    of the key's page             of the page
-//	floorHolds                          if the table holds: what the page's floor holds, without
-//	                                    what has lapsed
-//	windows                             with the key's limits         with the rule's
-//	rule                                with the rule's               with the rule's
-//	slot                                the key's, -1 without record  -1
-//	Now                                 not before that record, or    not before the floor
-//	                                    the floor without one
-//	heldNs                              if the table holds            if the table holds
-//	monotonicNs                         not set                       if the table leases
-//	usage, holds, hash, fingerprint     the key's                     not set
-//	what Read and Commit found          set                           not set
 type Entry struct {
-	// clock.go says which clock counts what.
-	Now         int64 // at which the key is counted: never before the last write
-	CallerNs    int64 // the caller's clock, as it read it or as it was read once more
-	heldNs      int64 // the holds' clock, if the table holds
-	monotonicNs int64 // the store's monotonic clock, if the table leases and readPage read it
+	loaded // the key's page, with Now and CallerNs
 
 	// What Read and Commit found. Reread clears it.
 	FromFloor bool // the key has no record and starts from the page's floor
 	Evicted   bool // Commit evicted a live record
-	Rebased   bool // Read moved what was written before the clock was set back to the present
 	Resets    int  // windows whose usage has ended since the record was written
 	Blocked   bool // Deny began a block
 
 	HeldBack bool // Check found, the last time, that only what is held leaves no room
 
-	// The page, and the key's slot in it.
-	hash        uint64   // of the key, under the tables' seed
-	pageKey     [15]byte // in shared data
-	page        page
-	missing     bool // the page does not exist yet: page is the table's header, to be copied before a change
-	cas         uint32
-	epoch       uint32
+	// The key's slot in the page.
+	hash        uint64 // of the key, under the tables' seed
 	fingerprint uint32
-	slot        int  // -1 without a record
-	clockRead   bool // the clock was read once more, see foundSetBack
+	slot        int // -1 without a record
 
 	// By column of the layout.
 	windows []limit.Window          // with the key's limits
-	rule    []limit.Window          // with the rule's
 	usage   [MaxWindows]limit.Usage // as of Now; of the column of holds: Used is held, see Held
 
 	// What is held of the key is the sum of two: its record's, and the floor's if the record was
 	// evicted while it held.
-	holds      limit.Holds // of the key's record
-	floorHolds limit.Holds // of the page's floor, for all keys without a record
+	holds limit.Holds // of the key's record
 
 	// From Commit, for Refund.
 	generation uint16
 	opened     uint16 // bit i: the hit opened the window of column i
+}
+
+// loaded is a page in a worker's memory, with all that it takes to judge and evict its records. Read loads the
+// page of its key, and a visit (visit.go) one page after the other, without a key.
+type loaded struct {
+	// clock.go says which clock counts what.
+	Now       int64 // at which the key is counted: never before the last write
+	CallerNs  int64 // the caller's clock, as it read it or as it was read once more
+	steadyNs  int64 // the clock by which holds or leases end, see steadyNow
+	clockRead bool  // the caller's clock was read once more, see foundSetBack
+
+	Rebased bool // what was written before the clock was set back has moved to the present
+
+	pageKey [15]byte // in shared data
+	page    page
+	missing bool // the page does not exist yet: page is the table's header, to be copied before a change
+	cas     uint32
+	epoch   uint32 // of the table at that time; 0 after a Look: nothing may be written
+
+	rule       []limit.Window // by column of the layout, with the rule's limits
+	floorHolds limit.Holds    // of the page's floor, for all keys without a record: chargeFloorLapses reads it
 
 	memory entryMemory
 }
@@ -75,14 +67,16 @@ type Entry struct {
 // entryMemory is kept from call to call so that a decision allocates nothing. It carries no
 // result from one call to the next: what lapses is passed on as slices that lie in it.
 type entryMemory struct {
-	windows      [MaxWindows]limit.Window // for Entry.windows
-	rule         [MaxWindows]limit.Window // for Entry.rule
-	logs         [MaxWindows][]int64      // decoded logs of the key
-	otherLog     []int64                  // the decoded log of another key
-	nothing      limit.Usage              // of a window without a column
-	recordLapses []lapse                  // lapse.go says whose lapses these are
-	floorLapses  []lapse
-	otherLapses  []lapse
+	windows  [MaxWindows]limit.Window // for Entry.windows
+	rule     [MaxWindows]limit.Window // for loaded.rule
+	logs     [MaxWindows][]int64      // decoded logs of the key
+	otherLog []int64                  // the decoded log of any record
+	nothing  limit.Usage              // of a window without a column
+
+	recordLapses  lapses // of readHolds: what has lapsed in the key's record
+	floorLapses   lapses // of chargeFloorLapses: in the floor
+	evictedLapses lapses // of moveHoldsToFloor: in a record that is evicted
+	otherLapses   lapses // of expiry: in any record
 }
 
 // log returns memory for a log of column i: twice the longest log, because a hit
@@ -97,26 +91,20 @@ func (e *Entry) log(i int) []int64 {
 // HasRecord reports whether the key has a record, even an empty one.
 func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 
-// unshare makes e's page one that may be changed. Read needs no unshare: a missing page has no time, no
+// unshare makes the page one that may be changed. Read needs no unshare: a missing page has no time, no
 // record and no hold, so Read changes nothing in it.
-func (e *Entry) unshare() {
-	if e.missing {
-		e.page = bytes.Clone(e.page)
-		e.missing = false
+func (p *loaded) unshare() {
+	if p.missing {
+		p.page = bytes.Clone(p.page)
+		p.missing = false
 	}
 }
 
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
 //
-// Before, it brings e's page to the present, which may change more than the key's record:
-//
-//	setNowOrRebase     the clock was set back: times that seem to be of the future become e.Now
-//	chargeFloorLapses  holds of the floor have lapsed: it charges them to the floor, and evicts records
-//	                   of the page, also those of other keys
-//
-// Both change the page in memory alone. Shared data has none of it until Commit or another call
-// that writes the page. If none follows, the next Read does the same again.
+// What Read changes in the page, it changes in memory alone. Shared data has none of it until
+// Commit or another call that writes the page. If none follows, the next Read does the same again.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
 	if status := t.ensureRegistered(now); status != OK {
 		return status
@@ -131,36 +119,44 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	if status := t.load(e, now); status != OK {
 		return status
 	}
-	if t.layout.holds {
-		e.heldNs = t.parent.HeldNow()
-	}
-	t.readKey(e, &key, now)
+	t.readKey(e, &key, now, t.steadyNow())
 	return OK
 }
 
-// readKey reads what the loaded page has of the key. If the table holds, e.heldNs is read before.
-func (t *Table) readKey(e *Entry, key *Key, now int64) {
-	e.clearResults(now)
+// readKey brings the loaded page to the present, and reads what it has of the key, in five steps:
+//
+//	                         finds                          may change in the page
+//	1  define                windows, rule
+//	2  findRecord            slot, Now, and last: when      the clock was set back: moves the record, or the floor
+//	                         record or floor was written    without one, from last to Now
+//	3  chargeFloorLapses     floorHolds                     holds of the floor have lapsed: charges the floor, and
+//	                                                        evicts records, this key's or others'; then 2 once more
+//	4  readHolds             holds, Held, and lapsed: what
+//	                         has lapsed in the record
+//	5  readRecord            usage, as of Now
+//	   or startFromFloor     usage and FromFloor
+func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
+	e.clearResults(now, steadyNs)
 	t.define(e, key)
-	e.slot = e.page.find(&t.layout, e.fingerprint)
-	last := t.setNowOrRebase(e)
-	var lapses []lapse
-	if t.layout.holds {
-		if t.chargeFloorLapses(e) {
-			last = t.setNowOrRebase(e) // the floor has changed, and the key's record may be evicted
+	last := t.findRecord(e)
+	var lapsed lapses
+	if t.layout.hasHolds {
+		if t.chargeFloorLapses(&e.loaded) {
+			last = t.findRecord(e)
 		}
-		lapses = t.readHolds(e, &e.memory.recordLapses, last)
+		lapsed = t.readHolds(e, last)
 	}
 	if e.slot >= 0 {
-		t.readRecord(e, last, lapses)
+		t.readRecord(e, last, lapsed)
 	} else {
 		t.startFromFloor(e, last)
 	}
 }
 
 // clearResults clears what Read and Commit found before.
-func (e *Entry) clearResults(now int64) {
+func (e *Entry) clearResults(now, steadyNs int64) {
 	e.CallerNs = now
+	e.steadyNs = steadyNs
 	e.clockRead = false
 	e.FromFloor = false
 	e.Evicted = false
@@ -175,16 +171,14 @@ func (e *Entry) clearResults(now int64) {
 // have gets no limits. If it is jittered, the key's grid is not known, so each hit
 // counts in it for a whole period.
 func (t *Table) define(e *Entry, key *Key) {
+	t.defineRule(&e.loaded, key.OfRule)
 	if t.direct {
 		e.windows = key.Windows
-		e.rule = key.OfRule
 		return
 	}
 	columns := t.layout.Windows
 	e.windows = e.memory.windows[:len(columns)]
-	e.rule = e.memory.rule[:len(columns)]
 	copy(e.windows, columns)
-	copy(e.rule, columns)
 	for i := range e.windows {
 		if w := &e.windows[i]; w.Jitter > 0 {
 			w.Algorithm = limit.FixedWindowPerKey
@@ -195,42 +189,48 @@ func (t *Table) define(e *Entry, key *Key) {
 		if column < 0 {
 			continue
 		}
-		own, rule := &e.windows[column], &e.rule[column]
+		own := &e.windows[column]
 		*own = key.Windows[i]
-		*rule = key.OfRule[i]
 		own.Units = columns[column].Units
-		rule.Units = columns[column].Units
-		own.Stamp = rule.Stamp
+		own.Stamp = e.rule[column].Stamp
 	}
 }
 
-// setNowOrRebase sets e.Now, and returns when the key's record, or the floor, was written. What was
-// written before the clock was set back it rebases to e.Now: then that is when it was written.
-func (t *Table) setNowOrRebase(e *Entry) (last int64) {
-	last = e.page.floorTime()
-	if e.slot >= 0 {
-		last = e.page.time(&t.layout, e.slot)
+// defineRule sets p.rule.
+func (t *Table) defineRule(p *loaded, rule []limit.Window) {
+	if t.direct {
+		p.rule = rule
+		return
 	}
-	if t.foundSetBack(e, last) {
-		t.rebase(e, last)
-		last = e.CallerNs
+	columns := t.layout.Windows
+	p.rule = p.memory.rule[:len(columns)]
+	copy(p.rule, columns)
+	for i, column := range t.columns[:len(t.def.Windows)] {
+		if column >= 0 {
+			p.rule[column] = rule[i]
+			p.rule[column].Units = columns[column].Units
+		}
 	}
-	e.Now = max(e.CallerNs, last)
-	return last
+}
+
+// findRecord finds the key's record, and returns when it, or the floor without one, was written.
+func (t *Table) findRecord(e *Entry) (last int64) {
+	e.slot = e.page.find(&t.layout, e.fingerprint)
+	return t.setNowOrRebase(&e.loaded, e.slot)
 }
 
 // readRecord reads the record, written at last, charges what has lapsed of its holds, and
 // brings its usage to e.Now.
-func (t *Table) readRecord(e *Entry, last int64, lapses []lapse) {
+func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 	for i := range t.layout.counts {
 		u := &e.usage[i]
 		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
-		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(lapses) == 0 {
+		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
 			continue // within one aligned window the usage does not change
 		}
 		w := &e.windows[i]
 		used := !u.IsZero()
-		w.Roll(u, chargeLapses(w, u, last, lapses), e.Now)
+		w.Roll(u, lapsed.charge(w, u, last), e.Now)
 		if used && u.IsZero() {
 			e.Resets++
 		}
@@ -387,12 +387,12 @@ func (t *Table) finish(e *Entry) Status {
 // hit from before is refunded from it.
 func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 	t.putUsage(e)
-	if t.layout.holds {
+	if t.layout.hasHolds {
 		e.page.setHolds(&t.layout, e.slot, &e.holds)
 	}
 	e.generation = generation
 	e.page.mark(&t.layout, e.slot, generation, false)
-	return t.write(e)
+	return t.write(&e.loaded)
 }
 
 // putUsage puts the key's usage as of e.Now into its record.
@@ -408,12 +408,12 @@ func (t *Table) putUsage(e *Entry) {
 // the key too.
 func (t *Table) Persist(e *Entry) {
 	if e.Rebased {
-		t.write(e)
+		t.write(&e.loaded)
 	}
 }
 
-func (t *Table) write(e *Entry) Status {
-	return t.parent.store.Set(e.pageKey[:], e.page, e.cas)
+func (t *Table) write(p *loaded) Status {
+	return t.parent.store.Set(p.pageKey[:], p.page, p.cas)
 }
 
 // Refund undoes a Commit of cost units, because another rule has denied the
@@ -421,18 +421,23 @@ func (t *Table) write(e *Entry) Status {
 // not keeps them until it ends, so a refund never makes a later decision too
 // loose. e must be as Commit left it.
 func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
-	committed := *e // without its logs: they lie in e's memory, and a refund needs none
+	var c committed
+	c.atNs = e.Now
+	c.epoch = e.epoch
+	c.generation = e.generation
+	c.opened = e.opened
+	copy(c.usage[:], e.usage[:t.layout.counts])
 	for range MaxRetries {
-		if t.load(e, now) != OK || e.epoch != committed.epoch {
+		if t.load(e, now) != OK || e.epoch != c.epoch {
 			return false
 		}
 		e.CallerNs = now
 		e.slot = e.page.find(&t.layout, e.fingerprint)
-		if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != committed.generation {
+		if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != c.generation {
 			return false
 		}
-		complete := t.refund(e, &committed, cost)
-		switch t.write(e) {
+		complete := t.refund(e, &c, cost)
+		switch t.write(&e.loaded) {
 		case OK:
 			return complete
 		case Mismatch:
@@ -443,9 +448,19 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	return false
 }
 
+// committed is what a refund needs of an entry as Commit left it. The entry itself would be a copy of
+// thousands of bytes.
+type committed struct {
+	atNs       int64
+	epoch      uint32
+	generation uint16
+	opened     uint16
+	usage      [MaxWindows]limit.Usage // but not its logs: they lie in the entry's memory, and a refund needs none
+}
+
 // refund takes the hit out of the record in e's page. It reports whether every window gave
 // it back.
-func (t *Table) refund(e, committed *Entry, cost uint32) bool {
+func (t *Table) refund(e *Entry, c *committed, cost uint32) bool {
 	last := e.page.time(&t.layout, e.slot)
 	at := max(e.CallerNs, last)
 	complete := true
@@ -453,8 +468,8 @@ func (t *Table) refund(e, committed *Entry, cost uint32) bool {
 		w, u := &e.windows[i], &e.usage[i]
 		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
 		w.Roll(u, last, at)
-		opened := committed.opened&(1<<i) != 0
-		refunded := w.Refund(u, &committed.usage[i], committed.Now, at, cost, opened)
+		opened := c.opened&(1<<i) != 0
+		refunded := w.Refund(u, &c.usage[i], c.atNs, at, cost, opened)
 		complete = complete && refunded
 	}
 	e.Now = at

@@ -14,94 +14,97 @@ import (
 // findSlot gives e a slot with an empty record: a free one, that of an expired record, or that of the record
 // that uses least, which is evicted. It returns Full if only that is left and evict is not set.
 func (t *Table) findSlot(e *Entry, evict bool) Status {
-	if slot := t.freeSlot(e); slot >= 0 {
+	if slot := t.freeSlot(&e.loaded); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
-		t.rollFloor(e, max(e.Now, e.page.floorTime()), false)
-		t.place(e, slot, t.floorHoldsUnits(e))
+		t.rollFloor(&e.loaded, max(e.Now, e.page.floorTime()), false)
+		t.place(e, slot, t.floorHoldsUnits(&e.loaded))
 		return OK
 	}
-	if slot := t.expiredSlot(e); slot >= 0 {
-		t.remove(e, slot)
-		t.place(e, slot, t.floorHoldsUnits(e))
+	if slot := t.expiredSlot(&e.loaded); slot >= 0 {
+		t.remove(&e.loaded, slot)
+		t.place(e, slot, t.floorHoldsUnits(&e.loaded))
 		return OK
 	}
 	if !evict {
 		return Full
 	}
-	slot := t.leastLoaded(e)
-	shares := t.floorHoldsUnits(e) // of this key: not what the evicted record holds
-	t.evict(e, slot)
+	slot := t.leastLoaded(&e.loaded)
+	shares := t.floorHoldsUnits(&e.loaded) // of this key: not what the evicted record holds
+	t.evict(&e.loaded, slot)
 	t.place(e, slot, shares)
 	e.Evicted = true
 	return OK
 }
 
 // evict adds what the slot's record uses and holds to the floor.
-func (t *Table) evict(e *Entry, slot int) {
-	last := t.recordTime(e, slot)
-	at := max(e.Now, e.page.floorTime(), last)
-	t.rollFloor(e, at, true)
-	var lapses []lapse
-	if t.layout.holds {
-		lapses = t.moveHoldsToFloor(e, &e.memory.recordLapses, slot, last)
+func (t *Table) evict(p *loaded, slot int) {
+	last := t.recordTime(p, slot)
+	at := max(p.Now, p.page.floorTime(), last)
+	t.rollFloor(p, at, true)
+	var lapsed lapses
+	if t.layout.hasHolds {
+		lapsed = *t.moveHoldsToFloor(p, slot, last)
 	}
-	t.addToFloor(e, slot, last, at, lapses)
+	t.addToFloor(p, slot, last, at, lapsed)
 }
 
 // place puts an empty record for e's key into the slot. shares says that the floor may hold
 // units of the key.
 func (t *Table) place(e *Entry, slot int, shares bool) {
 	e.page.place(&t.layout, slot, e.fingerprint)
-	if t.layout.holds {
+	if t.layout.hasHolds {
 		e.page.numberRecord(&t.layout, slot, shares)
 	}
 	e.slot = slot
 }
 
 // freeSlot returns a slot without a record, or -1.
-func (t *Table) freeSlot(e *Entry) int {
+func (t *Table) freeSlot(p *loaded) int {
 	for slot := range t.layout.Slots {
-		if e.page.free(&t.layout, slot) {
+		if p.page.free(&t.layout, slot) {
 			return slot
 		}
 	}
 	return -1
 }
 
-// expiredSlot returns a slot whose record has expired by the caller's clock, or -1.
-func (t *Table) expiredSlot(e *Entry) int {
+// expiredSlot returns a slot whose record has expired, or -1.
+func (t *Table) expiredSlot(p *loaded) int {
 	for slot := range t.layout.Slots {
-		if t.expiry(e, slot) <= e.CallerNs {
+		if t.hasExpired(p, slot) {
 			return slot
 		}
 	}
 	return -1
 }
+
+// hasExpired reports whether the slot's record has expired by the caller's clock. Now may be ahead of that.
+func (t *Table) hasExpired(p *loaded, slot int) bool { return t.expiry(p, slot) <= p.CallerNs }
 
 // expiry returns when the slot's record counts in no window any more. The record
 // of a key that was reset does not expire while the floor counts or holds something: the
-// key would start from it. What the floor holds is that of readKey or readPage: see floorHoldsUnits.
-func (t *Table) expiry(e *Entry, slot int) int64 {
-	if e.page.wasReset(&t.layout, slot) && t.floorLives(e, e.Now) {
+// key would start from it.
+func (t *Table) expiry(p *loaded, slot int) int64 {
+	if p.page.wasReset(&t.layout, slot) && t.floorLives(p, p.Now) {
 		return math.MaxInt64
 	}
-	if t.layout.leases {
-		return t.leaseExpiry(e, slot)
+	if t.layout.hasLeases {
+		return t.leaseExpiry(p, slot)
 	}
-	last := t.recordTime(e, slot)
+	last := t.recordTime(p, slot)
 	at := int64(0)
-	var lapses []lapse
-	if t.layout.holds {
-		h := e.page.holds(&t.layout, slot)
-		lapses = t.takeLapsed(e, &e.memory.otherLapses, &h, t.presentEighth(e), last)
+	var lapsed lapses
+	if t.layout.hasHolds {
+		h := p.page.holds(&t.layout, slot)
+		lapsed = t.takeLapsed(p, &p.memory.otherLapses, &h, t.presentEighth(p), last)
 		if newest, ok := h.Newest(); ok {
-			at = max(t.lapsedAt(e, newest), e.Now+1) // what is held counts now, so the record does not expire at e.Now
+			at = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
 		}
 	}
 	for i := range t.layout.counts {
-		u := t.recordUsage(e, slot, i, last)
-		asOf := chargeLapsesByRule(&e.rule[i], &u, last, lapses)
-		at = max(at, e.rule[i].Expiry(&u, asOf))
+		u := t.recordUsage(p, slot, i, last)
+		asOf := lapsed.chargeByRule(&p.rule[i], &u, last)
+		at = max(at, p.rule[i].Expiry(&u, asOf))
 	}
 	return at
 }
@@ -112,7 +115,7 @@ func (t *Table) expiry(e *Entry, slot int) int64 {
 func (t *Table) Earliest(e *Entry) int64 {
 	first := int64(math.MaxInt64)
 	for slot := range t.layout.Slots {
-		first = min(first, t.expiry(e, slot))
+		first = min(first, t.expiry(&e.loaded, slot))
 	}
 	if first == math.MaxInt64 {
 		return limit.Never
@@ -134,10 +137,10 @@ func (v *victim) goesBefore(w *victim) bool {
 }
 
 // leastLoaded returns the slot whose record uses least of the rule's limits.
-func (t *Table) leastLoaded(e *Entry) int {
+func (t *Table) leastLoaded(p *loaded) int {
 	best := victim{slot: -1}
 	for slot := range t.layout.Slots {
-		v := victim{slot, t.loadOf(e, slot), t.expiry(e, slot)}
+		v := victim{slot, t.loadOf(p, slot), t.expiry(p, slot)}
 		if best.slot < 0 || v.goesBefore(&best) {
 			best = v
 		}
@@ -147,16 +150,16 @@ func (t *Table) leastLoaded(e *Entry) int {
 
 // loadOf is how much of the rule's limits the slot's record uses: the most that it uses of
 // a window's.
-func (t *Table) loadOf(e *Entry, slot int) limit.Load {
-	last := t.recordTime(e, slot)
-	at := max(e.Now, last)
+func (t *Table) loadOf(p *loaded, slot int) limit.Load {
+	last := t.recordTime(p, slot)
+	at := max(p.Now, last)
 	most := limit.Load{Limit: 1}
 	for _, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}
-		w := &e.rule[column]
-		u := w.ByRule(t.recordUsage(e, slot, int(column), last), last, at)
+		w := &p.rule[column]
+		u := w.ByRule(t.recordUsage(p, slot, int(column), last), last, at)
 		if load := w.Load(&u, at); most.Less(load) {
 			most = load
 		}
@@ -165,73 +168,76 @@ func (t *Table) loadOf(e *Entry, slot int) limit.Load {
 }
 
 // addToFloor adds the usage of the slot's record, written at last, to the floor, which was
-// rolled to at. lapses are charged to the usage first. If the floor is ahead of the clock, the
+// rolled to at. lapsed is charged to the usage first. If the floor is ahead of the clock, the
 // usage of a window that starts with its first hit moves ahead as far. So it is as old at the
 // floor's time as it is now, and is not forgotten too early.
-func (t *Table) addToFloor(e *Entry, slot int, last, at int64, lapses []lapse) {
-	ahead := max(at-max(last, e.CallerNs), 0)
+func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
+	ahead := max(at-max(last, p.CallerNs), 0)
 	for i := range t.layout.counts {
-		w := &e.rule[i]
-		u := t.recordUsage(e, slot, i, last)
-		asOf := chargeLapsesByRule(w, &u, last, lapses)
+		w := &p.rule[i]
+		u := t.recordUsage(p, slot, i, last)
+		asOf := lapsed.chargeByRule(w, &u, last)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)
 			asOf += ahead
 		}
 		evicted := w.Floor(u, asOf, at)
-		e.page.setFloor(&t.layout, i, w.MergeFloors(e.page.floor(&t.layout, i), evicted))
+		p.page.setFloor(&t.layout, i, w.MergeFloors(p.page.floor(&t.layout, i), evicted))
 	}
 }
 
 // rollFloor brings the floor to at. It moves the floor's time only if something
 // was removed: a record, or the usage of a window that has ended.
-func (t *Table) rollFloor(e *Entry, at int64, removed bool) {
-	last := e.page.floorTime()
+func (t *Table) rollFloor(p *loaded, at int64, removed bool) {
+	last := p.page.floorTime()
 	for i := range t.layout.counts {
-		before := e.page.floor(&t.layout, i)
-		after := e.rule[i].RollFloor(before, last, at)
+		before := p.page.floor(&t.layout, i)
+		after := p.rule[i].RollFloor(before, last, at)
 		if after != before {
-			e.page.setFloor(&t.layout, i, after)
+			p.page.setFloor(&t.layout, i, after)
 			removed = true
 		}
 	}
 	if removed {
-		e.page.setFloorTime(at)
+		p.page.setFloorTime(at)
 	}
 }
 
 // chargeFloor counts units in the floor at the instant at, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
-func (t *Table) chargeFloor(e *Entry, windows []limit.Window, at int64, units uint32) {
-	at = max(at, e.page.floorTime())
-	t.rollFloor(e, at, true)
+func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units uint32) {
+	at = max(at, p.page.floorTime())
+	t.rollFloor(p, at, true)
 	for i := range t.layout.counts {
-		f := e.page.floor(&t.layout, i)
-		e.page.setFloor(&t.layout, i, e.rule[i].ChargeFloor(&windows[i], f, at, units, e.memory.otherLog[:0]))
+		f := p.page.floor(&t.layout, i)
+		p.page.setFloor(&t.layout, i, p.rule[i].ChargeFloor(&windows[i], f, at, units, p.memory.otherLog[:0]))
 	}
 }
 
 // floorLives reports whether the floor counts anything at at.
-func (t *Table) floorLives(e *Entry, at int64) bool {
-	last := e.page.floorTime()
+func (t *Table) floorLives(p *loaded, at int64) bool {
+	last := p.page.floorTime()
 	for i := range t.layout.counts {
-		f := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, max(at, last))
+		f := p.rule[i].RollFloor(p.page.floor(&t.layout, i), last, max(at, last))
 		if !f.IsZero() {
 			return true
 		}
 	}
-	return t.floorHoldsUnits(e)
+	return t.floorHoldsUnits(p)
 }
 
-// floorHoldsUnits reports whether the floor holds units of keys that were evicted, as chargeFloorLapses has
-// read them: only after readKey or readPage.
-func (t *Table) floorHoldsUnits(e *Entry) bool {
-	return t.layout.holds && e.floorHolds.Total() > 0
+// floorHoldsUnits reports whether the floor holds units of keys that were evicted.
+func (t *Table) floorHoldsUnits(p *loaded) bool {
+	if !t.layout.hasHolds {
+		return false
+	}
+	h := p.page.holds(&t.layout, ofFloor)
+	return h.Total() > 0
 }
 
 // remove frees the slot and sets the floor's time.
-func (t *Table) remove(e *Entry, slot int) {
-	at := max(e.Now, e.page.floorTime(), t.recordTime(e, slot))
-	t.rollFloor(e, at, true)
-	clear(e.page.record(&t.layout, slot))
+func (t *Table) remove(p *loaded, slot int) {
+	at := max(p.Now, p.page.floorTime(), t.recordTime(p, slot))
+	t.rollFloor(p, at, true)
+	clear(p.page.record(&t.layout, slot))
 }

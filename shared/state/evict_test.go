@@ -116,7 +116,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		require.True(t, hitInto(t, d.table, &old, []byte("b"), d.now, 1), "a is evicted")
 		d.reset("b")
 		require.Equal(t, []uint32{0}, used(t, d.table, []byte("b"), d.now))
-		require.True(t, d.table.floorLives(&d.entry, d.now))
+		require.True(t, d.table.floorLives(&d.entry.loaded, d.now))
 		require.False(t, d.table.Refund(&old, d.now, 1), "counted before the reset")
 		freed, status := d.table.Clean(&d.entry, d.table.def.Windows, d.now)
 		require.Equal(t, OK, status)

@@ -72,13 +72,13 @@ func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	return uint64(g.Pages) * valueBytes(l.size)
 }
 
-// entryBytes is the memory of an entry in Envoy's shared data besides its value:
-// the map's node with key and cas, and its share of the hash table.
-const entryBytes = 96
+// nodeBytes is what a value in Envoy's shared data takes besides its bytes: the map's node
+// with key and cas, and its share of the hash table.
+const nodeBytes = 96
 
 // valueBytes is an upper bound of the memory of a page of that size.
 //
 // Envoy's allocator rounds a value up to one of its size classes: in Envoy 1.40,
 // pages with 1 to 8 windows, of 620 to 1,684 bytes, took up to a sixth more. The
 // bound allows a fifth; the difference is for metrics.
-func valueBytes(size int) uint64 { return uint64(entryBytes + size + size/5) }
+func valueBytes(size int) uint64 { return uint64(nodeBytes + size + size/5) }

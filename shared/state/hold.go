@@ -57,7 +57,7 @@ func (h *Hold) InTable() bool { return h.epoch != 0 }
 // hit pass or not. It returns the hold, and the status that Commit would.
 func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h := Hold{Units: units, hash: e.hash}
-	if !t.layout.holds { // a later configuration holds nothing
+	if !t.layout.hasHolds { // a later configuration holds nothing
 		return h, t.Commit(e, units, evict)
 	}
 	if status := t.begin(e, evict); status != OK {
@@ -127,7 +127,7 @@ func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, statu
 
 // IsDue reports whether h has not been renewed in the present eighth, by the holds' clock.
 func (t *Table) IsDue(h *Hold, heldNs int64) bool {
-	if !t.open || !t.layout.holds || !h.InTable() {
+	if !t.open || !t.layout.hasHolds || !h.InTable() {
 		return false
 	}
 	end := (int64(t.eighthOf(h)) + 1) * t.holdWindow().EighthNs()
@@ -136,7 +136,7 @@ func (t *Table) IsDue(h *Hold, heldNs int64) bool {
 
 // Held is how many units of the key are held, by its record and by the floor, as of Read.
 func (t *Table) Held(e *Entry) uint32 {
-	if !t.layout.holds {
+	if !t.layout.hasHolds {
 		return 0
 	}
 	return t.heldUnits(e)
@@ -155,11 +155,11 @@ func (t *Table) chargeAndWrite(e *Entry, units uint32) Status {
 	if units > 0 && e.slot < 0 {
 		status := t.begin(e, false) // finds a slot for the key's record
 		if status != OK {
-			t.chargeFloor(e, e.windows, e.Now, units)
+			t.chargeFloor(&e.loaded, e.windows, e.Now, units)
 		}
 	}
 	if e.slot < 0 {
-		return t.write(e)
+		return t.write(&e.loaded)
 	}
 	if units > 0 {
 		for i := range t.layout.counts {
@@ -184,7 +184,7 @@ func (t *Table) holdState(e *Entry, h *Hold) holdState {
 	if !h.InTable() {
 		return isCharged
 	}
-	if !t.layout.holds || h.epoch < e.page.since(&t.layout) {
+	if !t.layout.hasHolds || h.epoch < e.page.since(&t.layout) {
 		return isGone
 	}
 	state := inFloor
@@ -226,18 +226,20 @@ func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eigh
 // length that h knows, they are too old. Or by the present length, their eighth is past and
 // holds has nothing in it.
 func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
-	age := int32(uint32(e.heldNs/h.eachNs) - h.eighth) // in eighths of the length that h knows
+	age := int32(uint32(e.steadyNs/h.eachNs) - h.eighth) // in eighths of the length that h knows
 	if age > limit.HoldParts {
 		return true
 	}
 	eighth := t.eighthOf(h)
-	return !holds.Has(eighth) && int32(t.presentEighth(e)-eighth) >= limit.HoldParts
+	return !holds.Has(eighth) && int32(t.presentEighth(&e.loaded)-eighth) >= limit.HoldParts
 }
 
 func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counts] }
 
 // presentEighth is the eighth of the holds' clock as of Read.
-func (t *Table) presentEighth(e *Entry) uint32 { return uint32(e.heldNs / t.holdWindow().EighthNs()) }
+func (t *Table) presentEighth(p *loaded) uint32 {
+	return uint32(p.steadyNs / t.holdWindow().EighthNs())
+}
 
 // eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another
 // length may span several of the present ones: then it is the earliest of these.

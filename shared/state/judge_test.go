@@ -206,7 +206,7 @@ func (r *run) admit(w *runWorker, hold Hold) {
 	}
 	h := &stream{key: w.keyIndex, units: w.cost, worker: w, hold: hold, aliveNs: w.heldNs}
 	r.held = append(r.held, h)
-	if !w.table.layout.holds { // a later configuration holds nothing
+	if !w.table.layout.hasHolds { // a later configuration holds nothing
 		r.charge(w, w.entry.Now, w.cost, w.hit)
 		h.lapsed = true
 		return

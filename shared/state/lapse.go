@@ -13,20 +13,15 @@ import (
 //	|---↑-|-----|- ... -|-----↑-----|
 //	    renewed last          lapsedAt(k)
 //
-// A worker may find that much later. It charges the units as of lapsedAt(k).
+// A worker may find that much later, and charges the units as of lapsedAt(k) then. Who charges what:
 //
-// Each list of lapses lies in memory of the entry, and is valid until the next one is taken into the same.
-// A function whose list its caller charges takes it into the memory that the caller names:
-//
-//	memory        it has the lapses of         who names it       who charges them
-//	floorLapses   the floor                    chargeFloorLapses  itself, and evictSharer for each record
-//	recordLapses  the key's record             readKey            readRecord
-//	              a record that is evicted     evictSharer        itself: addToFloor
-//	                                           evict (evict.go)   itself: addToFloor
-//	otherLapses   the floor                    moveHoldsToFloor   itself, at once
-//	              any record                   expiry (evict.go)  itself, at once
-//
-// So readKey calls chargeFloorLapses, which evicts records, before readHolds.
+//	the units were held by   who finds it        to what they are charged
+//	the key's record         readHolds           its usage: readRecord
+//	the floor                chargeFloorLapses   the floor, and each record whose key may have held them, which
+//	                                             evictSharer evicts
+//	a record to evict        moveHoldsToFloor    its usage, before that is added to the floor: addToFloor
+//	the floor, meanwhile     moveHoldsToFloor    the floor
+//	any record               expiry (evict.go)   a copy of its usage, which tells when the record expires
 
 // lapse is units whose hold no stream has renewed in time.
 type lapse struct {
@@ -34,33 +29,44 @@ type lapse struct {
 	units uint32
 }
 
-// takeLapsed removes from h the units that have lapsed when the eighth by begins, and returns them, in
-// memory. last is when h was written: no unit lapses before that. 0 sets no such bound.
-func (t *Table) takeLapsed(e *Entry, memory *[]lapse, h *limit.Holds, by uint32, last int64) []lapse {
+// lapses are what has lapsed of some holds, the earliest first.
+type lapses []lapse
+
+// takeLapsed removes from h the units that have lapsed when the eighth by begins, and returns them in memory,
+// which no other function uses. last is when h was written: no unit lapses before that. 0 sets no such bound.
+func (t *Table) takeLapsed(p *loaded, memory *lapses, h *limit.Holds, by uint32, last int64) lapses {
 	*memory = (*memory)[:0]
 	for {
-		eighth, units, ok := h.Lapse(by)
+		l, ok := t.nextLapse(p, h, by, last)
 		if !ok {
 			return *memory
 		}
-		at := max(last, min(e.Now, t.lapsedAt(e, eighth)))
-		*memory = append(*memory, lapse{at, units})
+		*memory = append(*memory, l)
 	}
+}
+
+// nextLapse is takeLapsed of those that lapsed first.
+func (t *Table) nextLapse(p *loaded, h *limit.Holds, by uint32, last int64) (l lapse, ok bool) {
+	eighth, units, ok := h.Lapse(by)
+	if !ok {
+		return lapse{}, false
+	}
+	return lapse{max(last, min(p.Now, t.lapsedAt(p, eighth))), units}, true
 }
 
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
 // after it begins. The present eighth began heldNs%each ago.
-func (t *Table) lapsedAt(e *Entry, eighth uint32) int64 {
+func (t *Table) lapsedAt(p *loaded, eighth uint32) int64 {
 	each := t.holdWindow().EighthNs()
 	ninth := eighth + limit.HoldParts + 1
-	since := int64(int32(t.presentEighth(e) - ninth)) // how many eighths ago that one began
-	return e.CallerNs - e.heldNs%each - since*each
+	since := int64(int32(t.presentEighth(p) - ninth)) // how many eighths ago that one began
+	return p.CallerNs - p.steadyNs%each - since*each
 }
 
-// chargeLapses charges each lapse in turn, at its instant, to u, which was written at last. It
+// charge charges each lapse in turn, at its instant, to u, which was written at last. It
 // returns the instant of u afterwards. w has the key's limits.
-func chargeLapses(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
-	for _, l := range lapses {
+func (ls lapses) charge(w *limit.Window, u *limit.Usage, last int64) int64 {
+	for _, l := range ls {
 		w.Roll(u, last, l.at)
 		w.Add(u, l.at, l.units)
 		last = l.at
@@ -68,31 +74,39 @@ func chargeLapses(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) i
 	return last
 }
 
-// chargeLapsesByRule is chargeLapses for a key whose own limits are not known: w has the rule's.
-func chargeLapsesByRule(w *limit.Window, u *limit.Usage, last int64, lapses []lapse) int64 {
-	for _, l := range lapses {
+// chargeByRule is charge for a key whose own limits are not known: w has the rule's.
+func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64 {
+	for _, l := range ls {
 		w.Charge(u, last, l.at, l.units)
 		last = l.at
 	}
 	return last
 }
 
+// join adds others. No unit lapses before last.
+func (ls *lapses) join(others lapses, last int64) {
+	for _, l := range others {
+		*ls = append(*ls, lapse{max(l.at, last), l.units})
+	}
+	slices.SortStableFunc(*ls, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
+}
+
 // readHolds reads what is held of the key. Its record, written at last, holds some of it. The
 // floor holds some too if the key may have been evicted. readHolds returns the units of the
-// record that have lapsed, in memory, for readRecord to charge.
-func (t *Table) readHolds(e *Entry, memory *[]lapse, last int64) (lapses []lapse) {
+// record that have lapsed, for readRecord to charge.
+func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 	shared := uint32(0) // in the floor
 	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
 		shared = e.floorHolds.Total()
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.holds(&t.layout, e.slot)
-		lapses = t.takeLapsed(e, memory, &e.holds, t.presentEighth(e), last)
+		lapsed = t.takeLapsed(&e.loaded, &e.memory.recordLapses, &e.holds, t.presentEighth(&e.loaded), last)
 	} else {
-		e.holds = limit.Holds{Eighth: t.presentEighth(e)}
+		e.holds = limit.Holds{Eighth: t.presentEighth(&e.loaded)}
 	}
 	t.setHeldUnits(e, limit.AddSaturating(shared, e.holds.Total()))
-	return lapses
+	return lapsed
 }
 
 // chargeFloorLapses brings what the floor holds to the present, in e's page. The floor does not
@@ -109,22 +123,22 @@ func (t *Table) readHolds(e *Entry, memory *[]lapse, last int64) (lapses []lapse
 //
 // The order matters: a floor that covers A already would be charged the same 5 once more, and at a later
 // instant than that of the lapse, because evictSharer rolls the floor on.
-func (t *Table) chargeFloorLapses(e *Entry) bool {
-	e.floorHolds = e.page.holds(&t.layout, ofFloor)
-	lapses := t.takeLapsed(e, &e.memory.floorLapses, &e.floorHolds, t.presentEighth(e), 0)
-	if len(lapses) == 0 {
+func (t *Table) chargeFloorLapses(p *loaded) bool {
+	p.floorHolds = p.page.holds(&t.layout, ofFloor)
+	lapsed := t.takeLapsed(p, &p.memory.floorLapses, &p.floorHolds, t.presentEighth(p), 0)
+	if len(lapsed) == 0 {
 		return false
 	}
-	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
+	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
 	if t.layout.counts == 0 { // no window to charge
 		return false
 	}
-	for _, l := range lapses {
-		t.chargeFloor(e, e.rule, l.at, l.units)
+	for _, l := range lapsed {
+		t.chargeFloor(p, p.rule, l.at, l.units)
 	}
 	for slot := range t.layout.Slots {
-		if !e.page.free(&t.layout, slot) && e.page.shares(&t.layout, slot) {
-			t.evictSharer(e, slot, lapses)
+		if !p.page.free(&t.layout, slot) && p.page.shares(&t.layout, slot) {
+			t.evictSharer(p, slot, lapsed)
 		}
 	}
 	return true
@@ -132,39 +146,36 @@ func (t *Table) chargeFloorLapses(e *Entry) bool {
 
 // evictSharer evicts the slot's record, because its key may have held what has lapsed in the
 // floor: these units are charged to its usage too, before that goes into the floor.
-func (t *Table) evictSharer(e *Entry, slot int, floorLapses []lapse) {
-	last := t.recordTime(e, slot)
-	lapses := t.moveHoldsToFloor(e, &e.memory.recordLapses, slot, last)
-	for _, l := range floorLapses {
-		lapses = append(lapses, lapse{max(l.at, last), l.units})
-	}
-	e.memory.recordLapses = lapses // append may have replaced the memory by a larger one, to be kept
-	slices.SortStableFunc(lapses, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-	at := max(lapses[len(lapses)-1].at, e.page.floorTime())
-	t.rollFloor(e, at, true)
-	t.addToFloor(e, slot, last, at, lapses)
-	clear(e.page.record(&t.layout, slot))
-	if slot == e.slot {
-		e.slot = -1
-	}
+func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
+	last := t.recordTime(p, slot)
+	lapsed := t.moveHoldsToFloor(p, slot, last)
+	lapsed.join(floorLapsed, last)
+	at := max((*lapsed)[len(*lapsed)-1].at, p.page.floorTime())
+	t.rollFloor(p, at, true)
+	t.addToFloor(p, slot, last, at, *lapsed)
+	clear(p.page.record(&t.layout, slot))
 }
 
 // moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
 // newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
-// there by then, and returns what has lapsed in the record, in memory, for its caller to charge.
-func (t *Table) moveHoldsToFloor(e *Entry, memory *[]lapse, slot int, last int64) (lapses []lapse) {
-	h := e.page.holds(&t.layout, slot)
-	newest := t.presentEighth(e)
-	for _, known := range [...]uint32{h.Eighth, e.floorHolds.Eighth} {
+// there by then, and returns what has lapsed in the record, for its caller to charge.
+func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) *lapses {
+	h := p.page.holds(&t.layout, slot)
+	newest := t.presentEighth(p)
+	for _, known := range [...]uint32{h.Eighth, p.floorHolds.Eighth} {
 		if int32(known-newest) > 0 { // also where eighths begin anew after the largest
 			newest = known
 		}
 	}
-	for _, l := range t.takeLapsed(e, &e.memory.otherLapses, &e.floorHolds, newest, 0) {
-		t.chargeFloor(e, e.rule, l.at, l.units)
+	for {
+		l, ok := t.nextLapse(p, &p.floorHolds, newest, 0)
+		if !ok {
+			break
+		}
+		t.chargeFloor(p, p.rule, l.at, l.units)
 	}
-	lapses = t.takeLapsed(e, memory, &h, newest, last)
-	e.floorHolds.Join(&h)
-	e.page.setHolds(&t.layout, ofFloor, &e.floorHolds)
-	return lapses
+	t.takeLapsed(p, &p.memory.evictedLapses, &h, newest, last)
+	p.floorHolds.Join(&h)
+	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
+	return &p.memory.evictedLapses
 }

@@ -155,13 +155,13 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	b := e.entry.page.lease(&t.layout, e.entry.slot)
 	le.PutUint64(b, e.key.identity)
 	e.encode(b)
-	return t.write(&e.entry)
+	return t.write(&e.entry.loaded)
 }
 
 // findSlot gives the entry a slot.
 func (l *Leases) findSlot(e *LeaseEntry) {
 	t := l.table
-	slot := t.freeSlot(&e.entry)
+	slot := t.freeSlot(&e.entry.loaded)
 	e.Replaced = 0
 	if slot < 0 {
 		slot, e.Replaced = l.smallest(e)
@@ -203,11 +203,11 @@ func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recor
 
 // leaseExpiry is expiry of a lease. Its record does not expire while it says something that
 // would be missed.
-func (t *Table) leaseExpiry(e *Entry, slot int) int64 {
+func (t *Table) leaseExpiry(p *loaded, slot int) int64 {
 	var l Lease
-	l.decode(e.page.lease(&t.layout, slot)[:leaseBytes])
-	ahead := isOfEarlierStart(e.page.time(&t.layout, slot), e.monotonicNs)
-	if !ahead && l.isMissed(e.monotonicNs) {
+	l.decode(p.page.lease(&t.layout, slot)[:leaseBytes])
+	ahead := isOfEarlierStart(p.page.time(&t.layout, slot), p.steadyNs)
+	if !ahead && l.isMissed(p.steadyNs) {
 		return math.MaxInt64
 	}
 	return 0

@@ -6,9 +6,8 @@ package state
 //	PrepareLooks    for tables that this worker has not registered: what the directory has of them
 //	Look            of one key; Usage, Held and BlockEnd then tell as after Read
 
-// PrepareLooks finds the entries of all tables that are not registered, as they would be if they were
-// registered now. Call it before Look, in the same callback. It reads the directory, and works out the
-// entries again only if that has changed.
+// PrepareLooks works out how all tables that are not registered would be registered now. Call it before
+// Look, in the same callback. It reads the directory, and does its work again only if that has changed.
 func (ts *Tables) PrepareLooks(now int64) Status {
 	var closed []*Table
 	for _, table := range ts.tables {
@@ -40,7 +39,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	}
 	done := ts.registerIn(&d, closed, max(now, ts.store.Now()))
 	for i, table := range closed {
-		table.looked = &done.entries[i]
+		table.looked = &done.tables[i]
 	}
 	ts.lookedCAS = cas
 	return OK
@@ -48,24 +47,26 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
+//
+// After a Look, e tells, but counts nothing: the table may not be registered, and its layout may be borrowed.
+// So e is of no epoch, and Commit and all else that writes returns Mismatch until e is Read.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if !t.open {
 		if t.looked == nil {
 			return Failed
 		}
-		if t.borrows != t.looked {
-			t.setLayout(t.looked) // the table stays closed: see the picture in table.go
-			t.borrows = t.looked
-		}
+		t.borrowLooked()
 	}
 	e.hash = t.hash(key.Bytes)
 	if t.loadPage(e) != OK {
 		return Failed
 	}
-	if t.layout.holds {
-		e.heldNs = t.parent.lookHeldNow()
+	heldNs := int64(0)
+	if t.layout.hasHolds {
+		heldNs = t.parent.lookHeldNow()
 	}
-	t.readKey(e, &key, now)
+	t.readKey(e, &key, now, heldNs)
+	e.epoch = 0
 	return OK
 }
 

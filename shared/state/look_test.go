@@ -99,7 +99,7 @@ func TestALookBeforeTheFirstHit(t *testing.T) {
 	}
 	require.Zero(t, lookAtAll())
 	require.Empty(t, store.values)
-	require.False(t, tables.Table(defs[0]).Used())
+	require.False(t, tables.Table(defs[0]).open)
 
 	worker := NewTables(&view{memory: store.memory}, seeded(2), 1, 1)
 	for want, i := range []int{70, 3, 99, 0, 55} { // so few are registered one by one
@@ -113,4 +113,31 @@ func TestALookBeforeTheFirstHit(t *testing.T) {
 	require.EqualValues(t, 105, lookAtAll())
 	require.True(t, hit(t, tables.Table(defs[0]), []byte("k"), second, 1), "this worker registers the table now")
 	require.EqualValues(t, 106, lookAtAll())
+}
+
+// An entry of a look counts nothing: neither in a table that this worker has registered, nor in one that it has not.
+func TestAnEntryOfALookCountsNothing(t *testing.T) {
+	store := newMemory()
+	def := definition("x", 9, aligned(5, second, 0))
+	counting := NewTables(store, seeded(1), 1, 1).Table(def)
+	require.True(t, hit(t, counting, []byte("k"), second, 1))
+	looking := NewTables(store, seeded(1), 1, 1)
+	require.Equal(t, OK, looking.PrepareLooks(second))
+	for _, table := range []*Table{counting, looking.Table(def)} {
+		require.Equal(t, OK, looking.PrepareLooks(second))
+		before := copyOf(store)
+		var e Entry
+		for name, write := range map[string]func() Status{
+			"commit": func() Status { return table.Commit(&e, 1, true) },
+			"deny":   func() Status { return table.Deny(&e, 1, true) },
+			"inc":    func() Status { return table.Inc(&e, AllWindows, 1, true) },
+			"set":    func() Status { return table.Set(&e, AllWindows, 1, true) },
+			"hold":   func() Status { _, status := table.Hold(&e, 1, true); return status },
+			"reset":  func() Status { _, status := table.Reset(&e, true); return status },
+		} {
+			require.Equal(t, OK, table.Look(&e, keyed(table, []byte("k")), second), name)
+			require.Equal(t, Mismatch, write(), name)
+		}
+		require.Equal(t, before.values, store.values)
+	}
 }

@@ -55,19 +55,19 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	}
 	if e.HasRecord() {
 		had = !e.page.wasReset(&t.layout, e.slot)
-		if t.layout.holds && e.holds.Total() > 0 {
+		if t.layout.hasHolds && e.holds.Total() > 0 {
 			e.page.forget(&t.layout, e.slot)
 		}
 	}
-	if t.floorLives(e, e.Now) {
+	if t.floorLives(&e.loaded, e.Now) {
 		return had, t.writeEmptyRecord(e, evict)
 	}
 	if !e.HasRecord() {
 		return false, OK
 	}
-	t.remove(e, e.slot)
+	t.remove(&e.loaded, e.slot)
 	e.page.nextGeneration()
-	return had, t.write(e)
+	return had, t.write(&e.loaded)
 }
 
 // writeEmptyRecord gives the key a record that has counted nothing, in its slot or in one
@@ -81,5 +81,5 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	t.place(e, e.slot, false)
 	e.page.setTime(&t.layout, e.slot, e.Now)
 	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)
-	return t.write(e)
+	return t.write(&e.loaded)
 }

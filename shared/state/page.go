@@ -69,9 +69,9 @@ type Layout struct {
 	recordBytes    int
 	size           int
 
-	counts int  // columns that count; they come first
-	holds  bool // the column after them is a Concurrency, see hold.go
-	leases bool // the only column is a lease, see lease.go
+	counts    int  // columns that count; they come first
+	hasHolds  bool // the column after them is a Concurrency, see hold.go
+	hasLeases bool // the only column is a lease, see lease.go
 }
 
 // NewLayout returns the layout of pages with that many slots.
@@ -80,9 +80,9 @@ func NewLayout(windows []limit.Window, slots int) Layout {
 	l.counts = len(windows)
 	if n := len(windows); n > 0 {
 		last := windows[n-1].Algorithm
-		l.holds = last == limit.Concurrency
-		l.leases = last == algorithmLease
-		if l.holds || l.leases {
+		l.hasHolds = last == limit.Concurrency
+		l.hasLeases = last == algorithmLease
+		if l.hasHolds || l.hasLeases {
 			l.counts--
 		}
 	}
@@ -121,7 +121,7 @@ func newPage(l *Layout, epoch uint32) page {
 	for i := range l.Windows {
 		putWindow(b.definition(i), &l.Windows[i])
 	}
-	if l.holds {
+	if l.hasHolds {
 		b.beginHolds(l)
 	}
 	return b
@@ -315,7 +315,7 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 		fingerprint := b[from.fingerprintsAt+slot*fingerprintBytes:][:fingerprintBytes]
 		copy(out[to.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
 		copy(out.record(to, slot), b.record(from, slot)[:recordHeadBytes])
-		if to.holds {
+		if to.hasHolds {
 			out.setNumber(to, slot, firstNumber)
 		}
 	}

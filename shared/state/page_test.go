@@ -356,7 +356,7 @@ func TestTablesOfANewerBuildAreLeftAlone(t *testing.T) {
 	d.table = configured(d.store, "o", 90*second, goldenDefinition())
 	fillGolden(d)
 	newer := d.store.bytes(directoryKey)
-	newer[directoryHeadBytes+tableHeadBytes] = 200
+	newer[directoryHeadBytes+registrationHeadBytes] = 200
 	d.store.Set(directoryKey, newer, 0)
 
 	table := configured(d.store, "q", 1, definition("new", 3, aligned(9, ms, 0)))

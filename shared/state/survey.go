@@ -15,10 +15,10 @@ type Stats struct {
 
 // Stats counts the table's live keys and pages. It reads every page.
 func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
-	_, status = t.visitPages(e, rule, now, func() (changes uint64) {
+	_, status = t.visitPages(&e.loaded, rule, now, func(p *loaded) (changes uint64) {
 		s.Pages++
-		s.Bytes += uint64(len(e.page))
-		s.Keys += t.liveKeys(e)
+		s.Bytes += uint64(len(p.page))
+		s.Keys += t.liveKeys(p)
 		return 0
 	})
 	s.Slots = uint64(t.pages) * uint64(t.layout.Slots)
@@ -29,16 +29,16 @@ func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status
 // page that it cannot read.
 func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
 	e.CallerNs = now
-	if t.readPage(e, rule, value) != OK {
+	if t.readPage(&e.loaded, rule, value) != OK {
 		return 0
 	}
-	return t.liveKeys(e)
+	return t.liveKeys(&e.loaded)
 }
 
-// liveKeys counts the keys of the entry's page that count something.
-func (t *Table) liveKeys(e *Entry) (keys uint64) {
+// liveKeys counts the keys of the page that count something.
+func (t *Table) liveKeys(p *loaded) (keys uint64) {
 	for slot := range t.layout.Slots {
-		if !e.page.free(&t.layout, slot) && t.expiry(e, slot) > e.CallerNs {
+		if !p.page.free(&t.layout, slot) && !t.hasExpired(p, slot) {
 			keys++
 		}
 	}
@@ -64,18 +64,18 @@ const (
 	surveyBytes = 48 << 10
 )
 
-// Step continues the survey of a table, whose pages' keys live counts, with the table that
-// knows where they are. When it has read the last page, it returns done and what it has found,
-// and the survey starts again. It skips a table that neither this worker has used nor Peek has seen.
+// Step continues the survey of a table; live counts the keys of a page, with the table that can read
+// it. When it has read the last page, it returns done and what it has found, and the survey starts again.
+// It skips a table that no worker has registered, as far as PrepareSurveys has found.
 func (s *Survey) Step(
-	t *Table, live func(t *Table, value []byte) uint64,
+	t *Table, live func(t *Table, page []byte) uint64,
 ) (found Found, done bool, status Status) {
 	if !t.open {
-		if t.seen == nil {
+		if t.surveyed == nil {
 			*s = Survey{}
 			return Found{}, false, OK
 		}
-		t = t.asSeen()
+		t = t.forStep()
 	}
 	if status := s.addPages(t, live); status != OK {
 		*s = Survey{}
@@ -89,15 +89,16 @@ func (s *Survey) Step(
 	return found, true, OK
 }
 
-// asSeen is another table by the entry as Peek saw it, to read pages. The table itself stays as it is.
-func (t *Table) asSeen() *Table {
-	seen := &Table{parent: t.parent, def: t.def}
-	seen.setLayout(t.seen)
-	return seen
+// forStep is a table by the registration that another worker has made of t. It lasts for one step: a layout
+// takes a page of memory, and other workers may have registered thousands of tables.
+func (t *Table) forStep() *Table {
+	other := &Table{parent: t.parent, def: t.def}
+	other.setLayout(t.surveyed)
+	return other
 }
 
 // addPages adds the next pages.
-func (s *Survey) addPages(t *Table, live func(t *Table, value []byte) uint64) Status {
+func (s *Survey) addPages(t *Table, live func(t *Table, page []byte) uint64) Status {
 	read := 0
 	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
 		key := t.pageKey(s.next)
@@ -119,17 +120,17 @@ func (s *Survey) addPages(t *Table, live func(t *Table, value []byte) uint64) St
 // Begun reports whether a survey is under way.
 func (s *Survey) Begun() bool { return s.next > 0 }
 
-// Peek looks in the directory for the tables that this worker has not used. Other workers
-// have, so they can be surveyed. It registers nothing.
-func (ts *Tables) Peek() {
-	var unused []*Table
+// PrepareSurveys finds in the directory the tables that only other workers have registered, so that this one
+// can survey them, too. It registers nothing.
+func (ts *Tables) PrepareSurveys() {
+	var closed []*Table
 	for _, table := range ts.tables {
-		table.seen = nil
+		table.surveyed = nil
 		if !table.open {
-			unused = append(unused, table)
+			closed = append(closed, table)
 		}
 	}
-	if len(unused) == 0 {
+	if len(closed) == 0 {
 		return
 	}
 	d, status := ts.directory()
@@ -137,19 +138,12 @@ func (ts *Tables) Peek() {
 		return
 	}
 	d.prepare()
-	for _, table := range unused {
+	for _, table := range closed {
 		for _, i := range d.tablesOf(table.def.Counter) {
-			if e := &d.tables[i]; e.foreign == nil && e.hasOwner(ts.self.id) {
-				seen := *e
-				table.seen = &seen
+			if r := &d.tables[i]; r.foreign == nil && r.hasOwner(ts.self.id) {
+				found := *r
+				table.surveyed = &found
 			}
 		}
 	}
 }
-
-// Used reports whether this worker has used the table.
-func (t *Table) Used() bool { return t.open }
-
-// Known reports whether a survey reads the table: this worker has used it, or Peek has
-// seen it.
-func (t *Table) Known() bool { return t.open || t.seen != nil }

@@ -8,9 +8,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// A table is the pages of one counter. Its entry in the directory says which number its
+// A table is the pages of one counter. Its registration in the directory says which number its
 // pages have in shared data, how many they are, and which windows their records have. A
-// worker adopts that entry when it first uses the table, and again when it meets a page of a
+// worker adopts the registration when it first uses the table, and again when it meets a page of a
 // later epoch: another configuration has changed the windows.
 //
 //	Read
@@ -23,33 +23,33 @@ import (
 //
 //	registerAndAdopt        in tables.go: writes the directory if it lacks something,
 //	 └─ adopt               opens the table
-//	     └─ setLayout       and takes number, pages, epoch and layout from the table's entry
+//	     └─ setLayout       and takes number, pages, epoch and layout from its registration
 //
 // A table is closed until it is registered, and open from then on:
 //
 //	closed ──── registerAndAdopt: at the first Read, or withOthers ahead of it ───▶ open
 //	       ◀─── Split: the configuration moves to tables of another owner ─────────
 //
-// Pages of a closed table may be read all the same, by an entry in the directory that it does not register:
+// Pages of a closed table may be read all the same, by a registration that the table does not adopt:
 //
-//	seen     Peek sets it, if another worker has registered the table. For a step of a Survey, asSeen makes
-//	         a table with its layout.
-//	looked   PrepareLooks sets it. Look gives its layout to the table itself, because Usage, Held and BlockEnd
-//	         read the table's columns after Look. borrows then is the entry that gave it.
+//	field      set by           what it is                                    read with it
+//	surveyed   PrepareSurveys   as another worker has registered the table    Survey.Step, as another table: forStep
+//	looked     PrepareLooks     as registerAndAdopt would register it now     Look, for which the table borrows the
+//	                                                                          layout: Usage, Held, BlockEnd need it
 
 // Table holds the records of one counter.
 type Table struct {
 	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
 
-	// Of a closed table.
-	seen    *tableEntry // its entry, if Peek has found one
-	looked  *tableEntry // its entry as it would be if it was registered
-	borrows *tableEntry // the entry whose layout Look has set last
-
 	open bool // registered in the directory
 
-	// As of its entry in the directory if it is open, else as of borrows.
+	// Of a closed table. nil: there is none.
+	surveyed *registration
+	looked   *registration
+	borrows  *registration // a looked one, whose layout the table has
+
+	// As of its registration in the directory if it is open, else as of borrows.
 	number  uint16
 	pages   uint32
 	base    uint32
@@ -69,31 +69,38 @@ type span struct{ start, end int64 }
 // Windows are those of the table's definition.
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
 
-// adopt opens the table with its entry in the directory.
-func (t *Table) adopt(e *tableEntry) {
-	if t.open && t.number == e.number && t.base == e.base && t.epoch == e.epoch {
+// adopt opens the table with its registration in the directory.
+func (t *Table) adopt(r *registration) {
+	if t.open && t.number == r.number && t.base == r.base && t.epoch == r.epoch {
 		return // an epoch has one layout
 	}
 	t.open = true
 	t.borrows = nil
-	t.setLayout(e)
+	t.setLayout(r)
 }
 
-// setLayout sets where the table's pages are and what they have, as of the entry. The table stays open
-// or closed.
-func (t *Table) setLayout(e *tableEntry) {
-	t.number = e.number
-	t.pages = e.geometry.Pages
-	t.base = e.base
-	t.epoch = e.epoch
-	t.layout = NewLayout(e.windows, int(e.geometry.Slots))
+// borrowLooked gives a closed table the layout of its looked registration. The table stays closed.
+func (t *Table) borrowLooked() {
+	if t.borrows != t.looked {
+		t.borrows = t.looked
+		t.setLayout(t.looked)
+	}
+}
+
+// setLayout sets where the table's pages are and what they have.
+func (t *Table) setLayout(r *registration) {
+	t.number = r.number
+	t.pages = r.geometry.Pages
+	t.base = r.base
+	t.epoch = r.epoch
+	t.layout = NewLayout(r.windows, int(r.geometry.Slots))
 	t.header = newPage(&t.layout, t.epoch)
-	t.spans = make([]span, len(e.windows))
-	t.direct = len(e.windows) == len(t.def.Windows)
+	t.spans = make([]span, len(r.windows))
+	t.direct = len(r.windows) == len(t.def.Windows)
 	t.block = -1
 	for i := range t.def.Windows {
 		w := &t.def.Windows[i]
-		column := slices.IndexFunc(e.windows, w.Same)
+		column := slices.IndexFunc(r.windows, w.Same)
 		t.columns[i] = int8(column)
 		keepsLayout := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket // see define
 		t.direct = t.direct && column == i && !keepsLayout
@@ -109,7 +116,7 @@ func (t *Table) lacksWindow() bool {
 	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
 }
 
-// ensureRegistered registers the table in the directory if it is not open, and adopts its entry.
+// ensureRegistered registers the table in the directory if it is not open, and opens it.
 func (t *Table) ensureRegistered(now int64) Status {
 	if t.open {
 		return OK
@@ -183,7 +190,7 @@ func (t *Table) adoptNewer(now int64) Status {
 }
 
 // fit converts a page to the table's layout. It returns Mismatch if the page is of a later epoch
-// than the entry that the table has adopted.
+// than the registration that the table has adopted.
 func (t *Table) fit(value []byte) (page, Status) {
 	b := page(value)
 	if t.fits(b) {

@@ -50,7 +50,7 @@ type Tables struct {
 	seeded bool
 	seed   [2]uint64
 
-	lookedCAS uint32 // of the directory of which each table that is not open has Table.looked; 0 = none
+	lookedCAS uint32 // of the directory from which PrepareLooks has set Table.looked of closed tables; 0 = none
 }
 
 // NewTables returns an empty set of tables over store. ownerID is their owner,
@@ -112,7 +112,8 @@ func (ts *Tables) Split() {
 	ts.self.id = ts.splitOwner
 	for _, table := range ts.tables {
 		table.open = false
-		table.seen = nil
+		table.surveyed = nil
+		table.looked = nil
 	}
 	ts.lookedCAS = 0
 }
@@ -145,7 +146,7 @@ func (ts *Tables) Heartbeat(now int64) Status {
 	for _, table := range ts.tables {
 		if table.open {
 			open = append(open, table)
-			if table.layout.holds {
+			if table.layout.hasHolds {
 				ts.HeldNow() // says that the process runs
 			}
 		}
@@ -155,18 +156,18 @@ func (ts *Tables) Heartbeat(now int64) Status {
 		return status
 	}
 	ts.conflict = false
-	registered := ts.registerAndAdopt(now, open) // also if the sign of life was not written
+	adopted := ts.registerAndAdopt(now, open) // also if the sign of life was not written
 	if status != OK {
 		return status
 	}
-	return registered
+	return adopted
 }
 
-// registerAndAdopt registers tables in the directory and adopts their entries in it. If another
+// registerAndAdopt registers tables in the directory and adopts their registrations. If another
 // configuration of the same owner has taken away a counter or a window, this configuration
 // has a conflict, and follows the other workers if they have split.
 func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
-	var done registration
+	var done registered
 	status := ts.update(func(d *directory) {
 		// The caller may have read its clock before another worker wrote d. Without a look at the
 		// clock of now, that worker's times would seem to be of the future.
@@ -181,23 +182,23 @@ func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	}
 	conflict := done.dropped
 	for i, table := range tables {
-		table.adopt(&done.entries[i])
+		table.adopt(&done.tables[i])
 		conflict = conflict || table.lacksWindow()
 	}
 	ts.conflict = (ts.conflict || conflict) && !ts.split
 	return OK
 }
 
-// registration is what registerIn has found and done in the directory.
-type registration struct {
-	entries []tableEntry // of the tables, in their order
-	dropped bool         // the owner was removed from one of its tables
-	split   bool         // there is a conflict, and other workers have split: this one must follow
+// registered is what registerIn has found and done in the directory.
+type registered struct {
+	tables  []registration // of the tables, in their order
+	dropped bool           // the owner was removed from one of its tables
+	split   bool           // there is a conflict, and other workers have split: this one must follow
 }
 
 // registerIn registers tables in the directory d. It changes nothing else: if another worker
 // writes the directory first, it is called again.
-func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done registration) {
+func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done registered) {
 	d.forgetFuture(now)
 	self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}
 	d.release(self, ts.keeps, now) // prepares the lookup, too
@@ -208,7 +209,7 @@ func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done reg
 		self.id = ts.splitOwner
 	}
 	for _, table := range tables {
-		done.entries = append(done.entries, *d.register(self, &table.def, now))
+		done.tables = append(done.tables, *d.register(self, &table.def, now))
 	}
 	return done
 }
@@ -226,7 +227,7 @@ func (ts *Tables) wasDropped(d *directory, tables []*Table) bool {
 // owns reports whether the directory still has the owner for the table.
 func (ts *Tables) owns(d *directory, table *Table) bool {
 	for _, i := range d.tablesOf(table.def.Counter) {
-		if e := &d.tables[i]; e.base == table.base && e.hasOwner(ts.self.id) {
+		if r := &d.tables[i]; r.base == table.base && r.hasOwner(ts.self.id) {
 			return true
 		}
 	}
@@ -238,7 +239,7 @@ func (ts *Tables) owns(d *directory, table *Table) bool {
 const minAhead = 16
 
 // withOthers returns the table and others to register with it: as many as are
-// registered already. Each registration reads and writes the whole directory, so
+// registered already. To register is to read and write the whole directory, so
 // ten thousand tables one by one would take minutes; doubling their number takes
 // few registrations.
 func (ts *Tables) withOthers(first *Table) []*Table {

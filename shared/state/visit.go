@@ -8,10 +8,10 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // Clean frees the slots of expired records and returns their number. It reads
 // every page.
 func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
-	return t.visitPages(e, rule, now, func() (changes uint64) {
+	return t.visitPages(&e.loaded, rule, now, func(p *loaded) (changes uint64) {
 		for slot := range t.layout.Slots {
-			if !e.page.free(&t.layout, slot) && t.expiry(e, slot) <= e.CallerNs { // not e.Now: see clock.go
-				t.remove(e, slot)
+			if !p.page.free(&t.layout, slot) && t.hasExpired(p, slot) {
+				t.remove(p, slot)
 				changes++
 			}
 		}
@@ -19,20 +19,20 @@ func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, s
 	})
 }
 
-// visitPages calls visit with every existing page in e, writes the pages that visit has
+// visitPages loads every existing page into p and calls visit with it, writes the pages that visit has
 // changed, and returns the sum of the changes. It visits a page again if another worker
 // wrote it meanwhile.
 func (t *Table) visitPages(
-	e *Entry, rule []limit.Window, now int64, visit func() (changes uint64),
+	p *loaded, rule []limit.Window, now int64, visit func(p *loaded) (changes uint64),
 ) (sum uint64, status Status) {
 	if status := t.ensureRegistered(now); status != OK {
 		return 0, status
 	}
-	e.CallerNs = now
+	p.CallerNs = now
 	for index := uint32(0); index < t.pages; index++ {
-		changes, status := t.visitPage(e, rule, index, visit)
+		changes, status := t.visitPage(p, rule, index, visit)
 		for retries := 1; status == Mismatch && retries < MaxRetries; retries++ {
-			changes, status = t.visitPage(e, rule, index, visit)
+			changes, status = t.visitPage(p, rule, index, visit)
 		}
 		if status != OK {
 			return sum, Failed
@@ -43,10 +43,10 @@ func (t *Table) visitPages(
 }
 
 func (t *Table) visitPage(
-	e *Entry, rule []limit.Window, index uint32, visit func() (changes uint64),
+	p *loaded, rule []limit.Window, index uint32, visit func(p *loaded) (changes uint64),
 ) (changes uint64, status Status) {
-	e.pageKey = t.pageKey(index)
-	value, cas, status := t.parent.store.Get(e.pageKey[:])
+	p.pageKey = t.pageKey(index)
+	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	switch status {
 	case OK:
 	case NotFound:
@@ -54,10 +54,10 @@ func (t *Table) visitPage(
 	default:
 		return 0, Failed
 	}
-	e.cas = cas
-	status = t.readPage(e, rule, value)
+	p.cas = cas
+	status = t.readPage(p, rule, value)
 	if status == Mismatch { // the directory has newer windows
-		if status := t.adoptNewer(e.CallerNs); status != OK {
+		if status := t.adoptNewer(p.CallerNs); status != OK {
 			return 0, status
 		}
 		return 0, Mismatch
@@ -65,31 +65,28 @@ func (t *Table) visitPage(
 	if status != OK {
 		return 0, status
 	}
-	changes = visit()
+	changes = visit(p)
 	if changes == 0 {
 		return 0, OK
 	}
-	return changes, t.write(e)
+	return changes, t.write(p)
 }
 
-// readPage puts a page into the entry, as of the caller's clock: as Reread does for a key, see Entry.
-func (t *Table) readPage(e *Entry, rule []limit.Window, value []byte) Status {
+// readPage loads a page, and brings it to the present as of p.CallerNs, as readKey does for a key.
+func (t *Table) readPage(p *loaded, rule []limit.Window, value []byte) Status {
 	b, status := t.fit(value)
 	if status != OK {
 		return status
 	}
-	e.page = b
-	e.epoch = t.epoch
-	e.slot = -1
-	e.clockRead = false
-	t.define(e, &Key{Windows: rule, OfRule: rule})
-	t.setNowOrRebase(e)
-	switch {
-	case t.layout.holds:
-		e.heldNs = t.parent.HeldNow()
-		t.chargeFloorLapses(e)
-	case t.layout.leases:
-		e.monotonicNs = t.parent.store.Monotonic()
+	p.page = b
+	p.missing = false
+	p.epoch = t.epoch
+	p.clockRead = false
+	p.steadyNs = t.steadyNow()
+	t.defineRule(p, rule)
+	t.setNowOrRebase(p, -1)
+	if t.layout.hasHolds {
+		t.chargeFloorLapses(p)
 	}
 	return OK
 }

@@ -87,7 +87,7 @@ type surveyor struct {
 	rules  []surveyed
 	at     int          // the rule that is being added up
 	survey state.Survey // of one of its tables
-	lookNs int64        // when to look for unused tables again
+	nextNs int64        // when to prepare surveys again
 }
 
 // surveyed is the memory of one rule. Where rules share a table the first reports it, so that the
@@ -114,17 +114,17 @@ func newSurveyor(host Host, tables *state.Tables, list []rules.Rule) surveyor {
 	return s
 }
 
-// lookEveryNs is how often the tables that this worker has not used are looked for: a
+// prepareEveryNs is how often the tables that only other workers use are looked for: a
 // directory of ten thousand tables takes milliseconds.
-const lookEveryNs = 10_000_000_000
+const prepareEveryNs = 10_000_000_000
 
 // step goes on until it has read pages, or has been through all rules once: a table that nobody
 // uses has no pages to read, so the next rule has its turn in the same call.
 func (s *surveyor) step() {
 	if len(s.rules) > 0 && s.rules[s.at].at == 0 && !s.survey.Begun() {
-		if now := s.host.Monotonic(); now >= s.lookNs {
-			s.lookNs = now + lookEveryNs
-			s.tables.Peek()
+		if now := s.host.Monotonic(); now >= s.nextNs {
+			s.nextNs = now + prepareEveryNs
+			s.tables.PrepareSurveys()
 		}
 	}
 	for range s.rules {
@@ -142,8 +142,8 @@ func (s *surveyor) step() {
 func (s *surveyor) addUp(m *surveyed) (hasRead bool) {
 	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
 		table := tables[m.at]
-		found, done, status := s.survey.Step(table.Table, func(t *state.Table, value []byte) uint64 {
-			return t.Live(table.Entry, table.OfRule, s.host.Now(), value)
+		found, done, status := s.survey.Step(table.Table, func(t *state.Table, page []byte) uint64 {
+			return t.Live(table.Entry, table.OfRule, s.host.Now(), page)
 		})
 		if s.survey.Begun() {
 			return true
