@@ -6,11 +6,10 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // costs or frees its slot. It ends in one of two ways: Settle charges the cost, or the hold
 // lapses, because no stream has renewed it for long, and its units are charged.
 //
-// Four names are near each other:
+// Three names are near each other:
 //
 //	Hold          the units of one running request; its stream keeps it
 //	limit.Holds   all units that a record or a floor holds, by eighth
-//	layout.holds  the table's records hold: they have a column for it (holdpage.go)
 //	HeldTotal     what all streams hold of a rule, for a gauge; no decision reads it (values.go)
 //
 // Units are counted by the eighth of the hold's length in which their stream was last known
@@ -31,8 +30,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	moveHold            takes one hold's units out, and holds them, or none, in the present eighth
 //	chargeAndWrite      counts units in the record, or else in the floor, and writes the page
 //	takeLapsed          takes those that have lapsed out of what is held, as a list of lapses (lapse.go)
-//	chargeLapses        charges a list of lapses to the usage of one window (lapse.go)
-//	chargeLapsesByRule  the same, if only the rule's limits are known (lapse.go)
+//	lapses.charge       charges a list of lapses to the usage of one window; chargeByRule is the same, if only
+//	                    the rule's limits are known (lapse.go)
 //	chargeFloorLapses   does both for the floor, and evicts the records that it concerns (lapse.go)
 //	moveHoldsToFloor    moves all holds of a record that is evicted (lapse.go)
 //	chargeFloor         counts units in the floor's windows (evict.go)

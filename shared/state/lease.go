@@ -21,17 +21,18 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	144       n × standing: u32 used, i64 reset
 const (
 	algorithmLease = limit.Algorithm(64)
-	leaseBytes     = 144
-	grantBytes     = 20
+	grantBytes     = 3*4 + 8
 	offGrants      = 8
 	offDenied      = offGrants + MaxLeaseGrants*grantBytes
-	offPass        = 96
-	offDeniedCost  = 104
-	offAsked       = 108
-	offSilent      = 116
-	offUncharged   = 124
-	offRate        = 128
-	standingBytes  = 12
+	offPass        = offDenied + 8
+	offDeniedCost  = offPass + 8
+	offAsked       = offDeniedCost + 4
+	offSilent      = offAsked + 8
+	offUncharged   = offSilent + 8
+	offRate        = offUncharged + 4
+	leaseBytes     = offRate + rateBytes
+	rateBytes      = 8 + 4 + 4
+	standingBytes  = 4 + 8
 
 	// MaxLeaseGrants is how many grants a record holds units of. Each goes back only on
 	// the stream that got it, and each worker has its own stream.

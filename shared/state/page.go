@@ -307,7 +307,7 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 	out := newPage(to, epoch)
 	le.PutUint16(out[offGeneration:], b.generation())
 	out.setFloorTime(b.floorTime())
-	slots := min(from.Slots, to.Slots)
+	slots := min(from.Slots, to.Slots) // they differ only if the page is damaged: a table keeps its geometry
 	for slot := range slots {
 		if b.free(from, slot) {
 			continue

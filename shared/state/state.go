@@ -1,6 +1,5 @@
-// Package state keeps the counters of a proxy's workers in Envoy's shared data. A counter
-// is a table: pages of a fixed number of slots for records, one record for each key. Every
-// decision is one compare-and-swap of one page.
+// Package state keeps the counters of a proxy's workers in Envoy's shared data. Every decision is one
+// compare-and-swap of one value there.
 //
 // Its invariant: no interleaving of workers, evictions, policy changes or clock steps
 // makes a later decision looser than the records say. Memory is bounded by construction: a
@@ -10,11 +9,45 @@
 // It builds for wasm and natively and must never read a clock but the Store's, hold a
 // key's text, or import anything that does I/O.
 //
+// A counter of requests by client, 2 a minute and 100 an hour, for 1,000 clients:
+//
+//	key in shared data   value
+//	sluice/tables        directory
+//	                      └ registration: counter, table number 0, 45 pages of 32 slots, 2 windows, owners
+//	sl/000000000000      page 0, 772 bytes
+//	  ...
+//	sl/000000000026      page 38, to which the hash of client 192.0.2.1 leads
+//	                      ├ 20       head            epoch of the windows, time of the floor
+//	                      ├ 2 × 20   windows         fixed, 60 s; fixed, 3,600 s
+//	                      ├ 2 × 4    floor           at least what any evicted key has used
+//	                      ├ 32 × 4   fingerprints    of the slots' keys, each a part of its hash
+//	                      └ 32 × 18  records         in slot 0 that of the client
+//	                         ├ 10     head           when it was written
+//	                         └ 2 × 4  usages         2 in this minute, 2 in this hour
+//	  ...
+//	sl/00000000002c      page 44
+//
+// The words:
+//
+//	counter       what a policy counts for each key: requests by client
+//	Table         the pages of one counter. A worker uses it once it is registered in the directory
+//	Tables        the tables of one configuration, which is an owner of them in the directory
+//	page          one value: a fixed number of slots for records, and one floor
+//	record        what one key has used
+//	usage         what one key has used of one window
+//	floor         what records that were evicted have used: a key without a record starts from it
+//	Entry         in a worker's memory: one key as Read found it, with its page
+//	Hold          units that a running request keeps. The key's record, or the floor, has the sum
+//	Lease         units of a limit over many proxies that this one has taken ahead. A lease table has
+//	              leases in the place of usages
+//
+// The package's example makes this counter, and decides on three requests.
+//
 // To read it, begin with the main path, the decision on one key:
 //
 //	state.go       the Store, and which keys in shared data hold what
-//	page.go        a page's bytes: slots, records, floor; usage.go has what a record counts
 //	geometry.go    how many pages of how many slots a table has
+//	page.go        a page's bytes: slots, records, floor; usage.go has what a record counts
 //	table.go       how a table gets its layout and finds the page of a key
 //	entry.go       Read, Check, Commit, Refund of one key
 //
@@ -24,18 +57,18 @@
 //	clock.go       a clock was set back; which clock counts what
 //	hold.go        a request holds units until it ends; lapse.go charges them if it gives no sign of life,
 //	               and holdpage.go has what a page has of them
-//	leases.go      a table keeps leases of the quota service instead of counts; lease.go has one lease
-//	operate.go     operators set, add to and reset counters; visit.go visits all pages, and cleans them
-//	survey.go      how many keys and bytes a table has
+//	leases.go      a lease table; lease.go has one lease
+//	operate.go     operators set, add to and reset counters
+//	visit.go       all pages of a table, to clean them; survey.go says how many keys and bytes they have
 //	look.go        a client asks what it has left: Read without a trace
 //
 // How configurations share tables:
 //
 //	key.go         identities: of counters, owners and keys
 //	tables.go      the tables of one configuration, and what it does if another takes one away
-//	directory.go   the list of all tables in shared data
-//	seed.go        the seed of all hashes, which all workers share
+//	directory.go   the registrations of all tables
 //	heartbeats.go  how a configuration that has ended leaves its tables
+//	seed.go        the seed of all hashes, which all workers share
 //	values.go      what workers tell each other outside of tables
 //	format.go      the version of the layout, and what to do to raise it
 //
