@@ -108,16 +108,17 @@ func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
 // endLooks takes the result of an ask for looks.
 func (c *Client) endLooks(a *ask, result *quota.AskResult) {
+	standings := make([][]state.LeaseStanding, len(a.parts))
 	for i := range a.parts {
-		g := newGrant(a, i, result, c.worker.clock.Monotonic())
-		if g.Failed {
-			continue
-		}
-		for _, req := range a.waiters {
-			req.Look.keysOf(a)[i].standings = g.standings
+		if g := newGrant(a, i, result, c.worker.clock.Monotonic()); !g.Failed {
+			standings[i] = g.standings
 		}
 	}
 	for _, req := range a.waiters {
+		keys := req.Look.keysOf(a)
+		for i := range standings {
+			keys[i].standings = standings[i]
+		}
 		req.asks = without(req.asks, a)
 		if !req.isAsking() {
 			c.waitlist.makeReady(req)
@@ -125,12 +126,12 @@ func (c *Client) endLooks(a *ask, result *quota.AskResult) {
 	}
 }
 
-// keysOf returns those of the look's keys that the ask asks for: they stand in the order of its parts.
+// keysOf returns the look's keys from that of the ask's first part on: the others stand in the order of the
+// ask's other parts.
 func (l *Look) keysOf(a *ask) []lookedKey {
-	for from := range l.keys { // a look has one key of each definition
-		if l.keys[from].Wire.Definition == a.parts[0].Wire.Definition {
-			return l.keys[from:]
-		}
+	from := 0
+	for l.keys[from].Wire.Definition != a.parts[0].Wire.Definition { // a look has one key of each definition
+		from++
 	}
-	return nil
+	return l.keys[from:]
 }
