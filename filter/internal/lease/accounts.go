@@ -74,12 +74,8 @@ func (acc *account) noteBlock(g *grant) {
 	if !g.remembersBlock() {
 		return
 	}
-	acc.block = &blockDenial{
-		Grant: decide.Grant{
-			Received: true, Denied: true, Blocked: true, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
-		},
-		untilNs: min(g.blockNs, g.cameNs+maxRememberNs),
-	}
+	acc.block = &blockDenial{Grant: g.forSubject(0), untilNs: min(g.blockNs, g.cameNs+maxRememberNs)}
+	acc.block.Blocked = true // for all later requests
 }
 
 func (accs *accounts) areMany() bool { return len(accs.byName) >= maxAccounts }

@@ -196,8 +196,8 @@ func (g *grant) give(n *Need) {
 		g.takers++
 		g.Units -= cost
 		g.given = limit.AddSaturating(g.given, cost)
-		if acc := n.account; acc != nil {
-			acc.Given += cost
+		if n.holds() {
+			n.account.Given += cost
 		}
 	}
 }
@@ -205,13 +205,17 @@ func (g *grant) give(n *Need) {
 // writeTo writes the grant to the subject that waits for it.
 func (g *grant) writeTo(n *Need, units uint32) {
 	n.grant = g
-	s := n.subject
-	s.Quota.Grant = decide.Grant{
+	n.subject.Quota.Grant = g.forSubject(units)
+	if n.holds() {
+		n.subject.Account = n.account
+	}
+}
+
+// forSubject is the grant as a subject has it that gets so many units of it.
+func (g *grant) forSubject(units uint32) decide.Grant {
+	return decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held,
 		Blocked: g.Blocked || g.begun, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
-	}
-	if n.account != nil {
-		s.Account = n.account
 	}
 }
 
@@ -223,9 +227,9 @@ func (c *Client) reclaim(n *Need) {
 	own := &n.subject.Quota.Grant
 	units := own.Units
 	own.Units = 0
-	if acc := n.account; acc != nil {
-		acc.Given -= units
-		c.worker.accounts.list(acc)
+	if n.holds() {
+		n.account.Given -= units
+		c.worker.accounts.list(n.account)
 		return
 	}
 	c.release(n.grant, units)

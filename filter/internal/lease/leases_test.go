@@ -12,8 +12,38 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
+
+// The request of the package comment: its figures are these.
+func TestARequestWhoseUnitsAreNotThere(t *testing.T) {
+	w, s := pair(t, `{"name":"r",`+byUser+`,"limits":["1000/1m"]}`)
+	w.proxy.Clock += 57 * second // of a minute
+	for range 300 {
+		w.request("a")
+		w.exchange(s)
+		w.proxy.Clock += 10 * ms
+	}
+	request := w.request("a") // the minute is over
+	require.NotContains(t, w.verdicts, request)
+
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[0]))
+	require.Len(t, m.Asks, 1)
+	ask := m.Asks[0].Parts[0]
+	require.Equal(t, []uint32{1, 1, 600}, []uint32{ask.Cost, ask.Waiting, ask.Ahead})
+
+	s.serve(w.stream)
+	var answer quota.Results
+	require.NoError(t, answer.Decode(w.stream.Answers[0]))
+	require.EqualValues(t, 250, answer.Results[0].Grants[0].Units)
+	w.deliver()
+	require.True(t, w.verdicts[request])
+	leased, err := w.engine.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{"a"}})
+	require.NoError(t, err)
+	require.Equal(t, `{"value":249}`, string(leased))
+}
 
 // A later configuration of fewer windows may have made the table, which then keeps no
 // standing of the others.
