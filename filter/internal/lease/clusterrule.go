@@ -18,7 +18,7 @@ type clusterRule struct {
 	worker *Worker
 	rule   *decide.Rule
 	local  *local.Source // counts while the service is silent, if on_unavailable is local
-	first  uint32        // the number of its first definition: see definitions.add
+	first  uint32        // the number of its first definition: see addDefinitions
 	blocks bool          // the rule has a block: a request that costs nothing asks whether its key is blocked
 
 	key    []byte         // memory for keys with limits
@@ -136,6 +136,10 @@ func (src *clusterRule) share(s *decide.Subject) []limit.Window {
 	return src.shares
 }
 
+// KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept. The
+// service charges nothing for it.
+func (src *clusterRule) KeepDenied(s *decide.Subject) decide.Outcome { return src.local.KeepDenied(s) }
+
 // Persist does nothing: what is held has no record, and a lease of an earlier start of the clock
 // is dropped when it is read.
 func (*clusterRule) Persist(*decide.Subject) {}
@@ -185,9 +189,9 @@ type definitions struct {
 // are made anew, under new numbers.
 const maxRequested = 256
 
-// add adds the definitions of a rule: that of its own limits, and then those of its overrides. It returns the
+// addDefinitions adds those of a rule: that of its own limits, and then those of its overrides. It returns the
 // number of the first.
-func (defs *definitions) add(r *decide.Rule) (first uint32) {
+func (defs *definitions) addDefinitions(r *decide.Rule) (first uint32) {
 	first = uint32(len(defs.Definitions))
 	for override := -1; override < len(r.Policy.Overrides); override++ {
 		d := r.Finder.DefinitionOf(override)

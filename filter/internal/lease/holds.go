@@ -148,9 +148,6 @@ func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
 	return taken
 }
 
-// KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept.
-func (src *HoldSource) KeepDenied(s *decide.Subject) decide.Outcome { return src.local.KeepDenied(s) }
-
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	acc, reports := s.Account.(*account)

@@ -35,7 +35,7 @@ func (src *Source) Operate(
 // other requests give, as far as this worker keeps these.
 func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 	own := string(appendLimits(nil, s))
-	for requested := range src.worker.definitions.requested {
+	for requested := range src.worker.requested {
 		limits, ofRule := requested.limitsOf(src.first)
 		if !ofRule || limits == own {
 			continue

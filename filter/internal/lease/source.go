@@ -176,10 +176,6 @@ func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
 	return src.local.Take(s)
 }
 
-// KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept. The
-// service charges nothing for it.
-func (src *Source) KeepDenied(s *decide.Subject) decide.Outcome { return src.local.KeepDenied(s) }
-
 // write writes a lease, and counts what the record held that it may replace.
 func (src *Source) write(e *state.LeaseEntry) decide.Outcome {
 	switch src.table.Write(e) {
