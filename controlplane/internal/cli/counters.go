@@ -88,11 +88,12 @@ minutes, of all proxies and their workers together, up to 32 of each rule. MODE 
 whether the rule's denials are enforced, or are in shadow mode and deny nobody; with
 enforce_percent, or where proxies run different policies, it is partly enforced.
 
-Each key was denied at least DENIED times, and up to ERROR times more. BLOCKED, of rules
-with a block, says for how long the key still is blocked, as counters get does. It is not
-known of keys that are cut, or shown as hashes. The policy's
+Each key was denied at least DENIED times, and up to ERROR times more. The policy's
 report_keys says how keys are shown: as hashes (the default), plain, or not at all. With
-report_keys: hash a key has the same hash on all proxies of a control plane.`,
+report_keys: hash a key has the same hash on all proxies of a control plane.
+
+If a rule has a block, BLOCKED says for how long the key still is blocked, as counters get
+does. That is not known of keys that are shown as hashes, or cut.`,
 	},
 }
 

@@ -165,7 +165,7 @@ func matched(s *decide.Subject) result.ExplainedRule {
 		Pending:        s.Outcome == decide.Pending,
 		Reason:         s.Reason(),
 	}
-	if r.Pending {
+	if r.Pending { // the explanation says what the quota service would be asked, also if another rule denies
 		r.Reason = ""
 	}
 	for i := range s.Key.Parts {
