@@ -34,7 +34,7 @@ func Example() {
 	fmt.Println("used:", state.StandingOf(0).Used)
 
 	back := quota.Return{Grant: grant.Number, Units: 99} // 3 requests have spent 1 each
-	state.Refund(&counted, back.Units, false)
+	state.Refund(&counted, back.Units)
 	fmt.Println("used:", state.StandingOf(0).Used)
 	// Output:
 	// true 102 units for 9.995s

@@ -229,7 +229,7 @@ func TestLateRefundLeavesTheNextWindow(t *testing.T) {
 		s.Roll(base + 2*minute)
 		s.Add(7, Unleased)
 		before := s.Left(Unleased)
-		s.Refund(&c, 5, false)
+		s.Refund(&c, 5)
 		require.Equal(t, before, s.Left(Unleased), name)
 	}
 }

@@ -233,11 +233,15 @@ func (c *Counted) noteEnd(i, windows int, end int64, opened bool) {
 	}
 }
 
-// Refund takes units out of the windows that counted them, if these are still open. undo says
-// that the request was never admitted, so a window that it opened closes again: see
-// limit.Window.Refund. Refund reports whether no window counts the units any more. s must have
-// the windows that it had when the units were counted.
-func (s *State) Refund(c *Counted, units uint32, undo bool) bool {
+// Refund takes units out of the windows that counted them, if these are still open. It reports whether no
+// window counts the units any more. s must have the windows that it had when the units were counted.
+func (s *State) Refund(c *Counted, units uint32) bool { return s.uncount(c, units, 0) }
+
+// Undo is Refund of a request that was never admitted: a window that it opened closes again.
+func (s *State) Undo(c *Counted, units uint32) bool { return s.uncount(c, units, c.Opened) }
+
+// uncount is Refund. It closes windows that the units opened, a bit each: see limit.Window.Refund.
+func (s *State) uncount(c *Counted, units uint32, closes uint16) bool {
 	ok := true
 	for i := range s.Windows {
 		w, u := &s.Windows[i], &s.Usages[i]
@@ -253,8 +257,7 @@ func (s *State) Refund(c *Counted, units uint32, undo bool) bool {
 		if forgetsByUnit(w) {
 			at = max(c.SpendByNs, after.EndNs)
 		}
-		opened := undo && c.Opened&(1<<i) != 0
-		ok = w.Refund(u, &after, at, s.asOf(i), units, opened) && ok
+		ok = w.Refund(u, &after, at, s.asOf(i), units, closes&(1<<i) != 0) && ok
 	}
 	return ok
 }

@@ -150,7 +150,7 @@ func (c *call) startAll() (isStarted bool, err error) {
 	return c.left > 0, nil
 }
 
-// operation makes that of some hits: see the table at the top.
+// operation makes that of some hits: hit, addUp or charge.
 func (c *call) operation(hits *Hits, h *hasher) operation {
 	d := hits.Counter.definition
 	o := operation{
@@ -216,8 +216,8 @@ func (c *call) conclude() {
 	c.undone = make([]*operation, len(c.operations))
 	for i := range c.operations {
 		o := &c.operations[i]
-		if h, isHit := o.action.(*hit); isHit && o.err == nil && o.taken.units > 0 {
-			c.undone[i] = h.undo(o)
+		if o.err == nil && o.taken.units > 0 {
+			c.undone[i] = o.undo(nil)
 			c.start(c.undone[i])
 		}
 	}

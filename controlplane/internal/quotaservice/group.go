@@ -31,6 +31,14 @@ type askPart struct {
 // failed reports whether its key could not decide it.
 func (p *askPart) failed() bool { return p.decision.err != nil }
 
+// report is its report, if its units are held; else nil.
+func (p *askPart) report() *quota.Report {
+	if p.decision.holdLimit == nil {
+		return nil
+	}
+	return &p.hit.part.Report
+}
+
 func (p *askPart) denied() bool { return !p.failed() && p.decision.denied }
 
 // last is the operation whose outcome says how the key stands when the ask is answered.
@@ -46,34 +54,34 @@ func (p *askPart) last() *operation {
 
 // phase is which operations a group waits for:
 //
-//	begun ─▶ deciding ─▶ decidingLast ─ granted ─▶ keepingDenials ─ the stream has closed ─▶ undoing ─▶ answer
+//	atStart ▶ deciding ▶ decidingLast ─ granted ─▶ keepingDenials ─ the stream has closed ─▶ undoing ─▶ answer
 //	                                  │                           └ it is open ───────────────────────▶ answer
 //	                                  └ not granted ────────────────────────────────────────▶ undoing ─▶ answer
 type phase uint8
 
 const (
-	begun          phase = iota // none yet
+	atStart        phase = iota // none yet
 	deciding                    // the hits of the keys
 	decidingLast                // those that may begin a block: see definition.takesLast
 	keepingDenials              // keepDenials of parts in shadow, because the ask is granted
 	undoing                     // undos of what parts were granted, because the ask is not granted
 )
 
-// begin makes an operation of each part.
-func (g *group) begin(parts []quota.Part) {
+// makeParts makes the operation of each part, and reports whether the stream has defined all of them.
+func (g *group) makeParts(parts []quota.Part) (ok bool) {
 	st := g.stream
 	g.parts = make([]askPart, len(parts))
 	for i := range parts {
 		p := &parts[i]
 		d := st.definitions.use(p.Definition)
 		if d == nil {
-			g.result = quota.Unknown
-			return
+			return false
 		}
 		part := &g.parts[i]
 		part.hit.part = *p
 		part.decision = d.operation(&part.hit, st.hasher, st.domain.name, p.Key, g)
 	}
+	return true
 }
 
 // operationDone is called for each operation that is done.
@@ -90,7 +98,7 @@ func (g *group) operationDone(o *operation) {
 func (g *group) goOn() {
 	for g.left == 0 {
 		switch g.phase {
-		case begun:
+		case atStart:
 			g.decide()
 		case deciding:
 			g.decideLast()
@@ -180,7 +188,7 @@ func (g *group) undo() {
 	for i := range g.parts {
 		p := &g.parts[i]
 		if !p.failed() && p.decision.taken.units > 0 {
-			p.undone = p.hit.undo(&p.decision)
+			p.undone = p.decision.undo(p.report())
 			g.start(p.undone)
 		}
 	}

@@ -97,19 +97,25 @@ func (k *keepDenial) carryOut(o *operation, _ *record, s quota.State) (changed b
 // undo uncounts what a hit has taken, because nobody got it.
 type undo struct {
 	taken  *taken
-	report *quota.Report // of the hit, if its units are held
+	report *quota.Report // of the hit's part; nil = the units are not held
 }
 
-// undo returns an operation that undoes the hit, which took something.
-func (h *hit) undo(o *operation) *operation {
-	return o.followedBy(&undo{&o.taken, &h.part.Report})
+// undo returns an operation that undoes this one, a hit that has taken something.
+func (o *operation) undo(report *quota.Report) *operation {
+	return o.followedBy(&undo{&o.taken, report})
 }
 
 func (u *undo) carryOut(o *operation, r *record, s quota.State) (changed bool) {
-	if o.holdLimit != nil {
+	if u.report != nil {
 		return o.refundHold(&s, u.report, u.taken.units)
 	}
-	return o.refund(r, &s, &u.taken.counted, u.taken.units, true)
+	if !u.taken.counted.isIn(r) {
+		return false
+	}
+	if s.Undo(&u.taken.counted.Counted, u.taken.units) {
+		o.uncounted = u.taken.units
+	}
+	return true
 }
 
 // giveUp uncounts units of a grant that a proxy returns.
@@ -119,20 +125,17 @@ type giveUp struct {
 }
 
 func (g *giveUp) carryOut(o *operation, r *record, s quota.State) (changed bool) {
-	return o.refund(r, &s, &g.counted, g.units, false)
-}
-
-// refund uncounts units where they are still counted. If the record has been made anew since,
-// they are gone already.
-func (o *operation) refund(r *record, s *quota.State, counted *counted, units uint32, isUndo bool) (changed bool) {
-	if r.generation != counted.generation {
+	if !g.counted.isIn(r) {
 		return false
 	}
-	if s.Refund(&counted.Counted, units, isUndo) {
-		o.uncounted = units
+	if s.Refund(&g.counted.Counted, g.units) {
+		o.uncounted = g.units
 	}
 	return true
 }
+
+// isIn reports whether the record may still count the units. If it has been made anew since, they are gone already.
+func (c *counted) isIn(r *record) bool { return r.generation == c.generation }
 
 // followedBy returns an operation that does something else to the same key, for the same owner.
 func (o *operation) followedBy(a action) *operation {

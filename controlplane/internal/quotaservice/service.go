@@ -35,7 +35,7 @@
 //	group.keepDenials    If the rule of team counts what it denies, or blocks, an operation for that is
 //	                     swapped in before the ask is answered.
 //
-// To read it, follow such an ask:
+// To read it, begin with example_test.go, and follow such an ask:
 //
 //	server.go       a gRPC stream hands each message to its Stream
 //	stream.go       what a stream has asked and is to be answered

@@ -221,16 +221,16 @@ func (st *Stream) takeTurn() {
 func (st *Stream) begin(ask *pendingAsk) {
 	g := &group{stream: st, id: ask.ID, size: len(ask.Parts), askedNs: ask.askedNs}
 	st.partsUnderWay += g.size
-	if ask.isBusy {
+	switch {
+	case ask.isBusy:
 		g.result = quota.Busy
-	} else {
-		g.begin(ask.Parts)
-	}
-	if g.result != 0 {
 		g.answer()
-		return
+	case !g.makeParts(ask.Parts):
+		g.result = quota.Unknown
+		g.answer()
+	default:
+		g.goOn()
 	}
-	g.goOn()
 }
 
 // waitUntilBegun returns once all asks have begun, or ctx ends.
