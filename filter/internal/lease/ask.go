@@ -33,7 +33,7 @@ import (
 //	flying   It is in Client.sent. Another ask for the same units stays queued. If the stream ends, or the
 //	         service lacks a definition, requeue queues it again, or ends it if no request waits for it.
 //	late     It is in Client.sent still, without a result after the timeout. Its requests are decided
-//	         without it, and the same units may be asked for again. A result counts until lateNs.
+//	         without it, and the same units may be asked for again. A result counts for lateNs.
 
 // Need is what a request that waits needs of one key.
 type Need struct {

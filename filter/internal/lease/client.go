@@ -34,7 +34,8 @@
 //	stream.go       stream       whether there is one, and whether the service answers
 //	grant.go        grant        what becomes of what the service grants
 //	returns.go      returnable   idle units go back
-//	clusterrule.go  clusterRule  what sources of both kinds do, such as to decide while the service is silent
+//	clusterrule.go  clusterRule  what sources of both kinds do, such as to decide while the service is silent,
+//	                             and how limits are defined to the service
 //	worker.go       Worker       what the sources and the Client of a worker share
 //	operate.go                   what operators see
 //	looks.go        Look         what clients are told that ask for their usage

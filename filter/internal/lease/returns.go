@@ -10,8 +10,8 @@ import (
 // Units that nobody takes go back, so that other proxies can have them:
 //
 //	watch     remembers each grant of which writeLease has put units into a lease
-//	takeIdle  visits it at a Tick, and takes its units out of the lease if the lease has ended, or if nobody
-//	          has written it for idleNs
+//	takeIdle  visits it at a Tick, and takes its units out of the lease if their time is over, or if nobody
+//	          has written the lease for idleNs
 //	Flush     returns them on the stream that got them; once that has ended, it cannot
 
 // returnable is a grant with units in a key's lease, which this worker's stream can give back.
