@@ -81,14 +81,14 @@ func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*dr
 	markReached(leaves)
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		findings.Fail(leaves[0].At, text)
+		findings.Fail(leaves[0].at, text)
 		return nil
 	}
 	leaves = dropUnreachable(findings, leaves)
 	wider := joinOverrides(leaves)
 	var made []*leafMaker
 	for i, l := range leaves {
-		if l.Quota == nil || wider[l] != nil {
+		if l.quota == nil || wider[l] != nil {
 			continue
 		}
 		m := newLeafMaker(findings, d, l)
@@ -119,7 +119,7 @@ func markReached(leaves []*Leaf) {
 // countLimited counts the leaves with a limit.
 func countLimited(leaves []*Leaf) (n int) {
 	for _, l := range leaves {
-		if l.Quota != nil {
+		if l.quota != nil {
 			n++
 		}
 	}
@@ -134,8 +134,8 @@ func dropUnreachable(findings *draft.Findings, leaves []*Leaf) (list []*Leaf) {
 		switch {
 		case !isImpossible && !slices.ContainsFunc(list, l.within):
 			list = append(list, l)
-		case l.Quota != nil:
-			NoteNoRequest(findings, l.At, l.Name)
+		case l.quota != nil:
+			NoteNoRequest(findings, l.at, l.name)
 		}
 	}
 	return list
@@ -147,11 +147,11 @@ func dropUnreachable(findings *draft.Findings, leaves []*Leaf) (list []*Leaf) {
 func joinOverrides(leaves []*Leaf) (wider map[*Leaf]*Leaf) {
 	wider = map[*Leaf]*Leaf{}
 	for i, wide := range slices.Backward(leaves) {
-		if wide.Quota == nil || wider[wide] != nil || wide.isOneText() {
+		if wide.quota == nil || wider[wide] != nil || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.Quota != nil && wider[l] == nil && l.canOverride(wide) {
+			if l.quota != nil && wider[l] == nil && l.canOverride(wide) {
 				wider[l] = wide
 			}
 		}

@@ -20,10 +20,10 @@ import (
 type Leaf struct {
 	level  *Level // nil for the requests of no level
 	order  int    // of its level
-	Name   string
+	name   string
 	values []leafValue // one for each entry of the descriptor that is a part of the request
-	Quota  *draft.Quota
-	At     source.Place
+	quota  *draft.Quota
+	at     source.Place
 }
 
 // leafValue is a part of the request and the pattern that it fits.
@@ -36,9 +36,9 @@ type leafValue struct {
 // NewLeaf is the leaf of a limit for all requests of a descriptor: each part of them may have any value.
 func NewLeaf(name string, q *draft.Quota, at source.Place, entries []Entry) *Leaf {
 	l := leafOfRest(entries, nil)
-	l.Name = name
-	l.Quota = q
-	l.At = at
+	l.name = name
+	l.quota = q
+	l.at = at
 	return l
 }
 
@@ -60,7 +60,7 @@ func (l *Level) leaf(entries []Entry) (end *Leaf, fits bool) {
 	if len(l.Pairs) != len(entries) {
 		return nil, false
 	}
-	end = &Leaf{level: l, order: l.Order, Name: l.Name(), Quota: l.Quota, At: l.At}
+	end = &Leaf{level: l, order: l.Order, name: l.Name(), quota: l.Quota, at: l.At}
 	for i, e := range entries {
 		switch has := l.Pairs[i]; {
 		case has.Key != e.Key, e.Part == nil && !has.Matches(e.Value):
@@ -106,10 +106,10 @@ func (l *Leaf) isOneText() bool {
 // the same window and the same enforcement.
 func (l *Leaf) canOverride(other *Leaf) bool {
 	isPlain := func(l *Leaf) bool {
-		return len(l.Quota.Comments)+len(l.Quota.WhyOff) == 0 && l.unsayable() == "" &&
+		return len(l.quota.Comments)+len(l.quota.WhyOff) == 0 && l.unsayable() == "" &&
 			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
 	}
-	return l.within(other) && l.Quota.IsOfClass(other.Quota) && isPlain(l) && isPlain(other)
+	return l.within(other) && l.quota.IsOfClass(other.quota) && isPlain(l) && isPlain(other)
 }
 
 // unsayable says why no override has a leaf's patterns, if none does. That is so for paths alone: addresses that no

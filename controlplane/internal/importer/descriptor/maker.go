@@ -35,14 +35,14 @@ type leafMaker struct {
 
 // newLeafMaker begins the rule of a leaf: its name, and the requests of the descriptor.
 func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
-	m := &leafMaker{rule: draft.NewRule(findings, l.Name, l.Quota, l.At), descriptor: d, leaf: l}
-	m.rule.Identity = fmt.Sprint(l.At, " ", l.order) // two documents of one file have the same places
+	m := &leafMaker{rule: draft.NewRule(findings, l.name, l.quota, l.at), descriptor: d, leaf: l}
+	m.rule.Identity = fmt.Sprint(l.at, " ", l.order) // two documents of one file have the same places
 	m.rule.Match = d.Match
 	m.rule.Exempt = slices.Clone(d.Exempt)
 	m.rule.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	m.rule.CountDenied = d.Cost > 0 && l.Quota.IsWindowed()
+	m.rule.CountDenied = d.Cost > 0 && l.quota.IsWindowed()
 	return m
 }
 
@@ -101,18 +101,18 @@ func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isJoined bool) {
 		// value that is one text is not in the key either, but that is within the earlier leaf's pattern, or the two
 		// leaves are apart and do not come here.
 		if !slices.Contains(m.inKey, i) && !v.pattern.TextWithin(before.values[i].pattern) {
-			m.rule.TurnOff(v.sharing() + ", apart from " + before.Name + ". The import does not write such a rule: exempt " +
+			m.rule.TurnOff(v.sharing() + ", apart from " + before.name + ". The import does not write such a rule: exempt " +
 				"those requests by hand.")
 			return
 		}
 	}
 	if why := before.unsayable(); why != "" {
-		m.rule.TurnOff("It should leave out the requests of " + before.Name + ". " + why)
+		m.rule.TurnOff("It should leave out the requests of " + before.name + ". " + why)
 		return
 	}
 	o := draft.Override{Patterns: m.patterns(before, m.inKey)}
 	if isJoined {
-		o.Quota = before.Quota
+		o.Quota = before.quota
 	}
 	m.rule.Overrides = append(m.rule.Overrides, o)
 }
@@ -142,7 +142,7 @@ func (m *leafMaker) selectUnmatched() {
 	if why := m.leaf.unsayable(); why != "" {
 		m.rule.TurnOff(why)
 	} else if len(m.unmatched) > 0 {
-		own := draft.Override{Patterns: m.patterns(m.leaf, m.unmatched), Quota: m.leaf.Quota}
+		own := draft.Override{Patterns: m.patterns(m.leaf, m.unmatched), Quota: m.leaf.quota}
 		others := draft.Override{Patterns: m.patterns(m.leaf, nil)}
 		m.rule.Overrides = append(m.rule.Overrides, own, others)
 	}

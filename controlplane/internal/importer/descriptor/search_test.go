@@ -40,8 +40,8 @@ func shown(leaves []*Leaf) (list []string) {
 			texts = append(texts, text)
 		}
 		limit := "-"
-		if l.Quota != nil {
-			limit = strconv.FormatUint(l.Quota.Requests, 10)
+		if l.quota != nil {
+			limit = strconv.FormatUint(l.quota.Requests, 10)
 		}
 		list = append(list, strings.Join(append(texts, limit), " "))
 	}
