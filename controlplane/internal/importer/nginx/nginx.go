@@ -182,7 +182,13 @@ func flat(block []*nginxconf.Directive) (list []*nginxconf.Directive) {
 	return list
 }
 
-// addRules makes the rules for the limits of a kind in a scope, and in those within it.
+// addRules makes the rules for the limits of a kind in a scope, and in those within it. Outer is for the requests of the
+// scope around it. An example, of a server a.example with a limit and a location /a with another:
+//
+//	scope      its rules are for
+//	http       nothing, as it has no limit
+//	server     hosts: [a.example], without paths: [/a*]
+//	location   hosts: [a.example], paths: [/a*]
 func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
 	all := outer.And(s.Selection)
 	inner := s.withOwnRules(kind)
