@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -173,9 +174,13 @@ func TestDecidesAsNginx(t *testing.T) {
 		c.text.WriteString("  access_log off;\n  limit_req_log_level info;\n" + nginxVariables)
 		c.zones()
 		c.limits("  ")
-		c.server("a.example")
-		c.server(".b.example")
-		c.server("x.b.example")
+		servers := []string{"a.example", ".b.example", "x.b.example"}
+		if seed%2 == 1 {
+			slices.Reverse(servers) // the default server has a name that a wildcard of another one has too
+		}
+		for _, names := range servers {
+			c.server(names)
+		}
 		servertest.Nginx(t, c.address, c.text.String())
 		made, err := importer.Nginx([]importer.File{{Name: "nginx.conf", Text: []byte(c.text.String())}}, importer.Options{})
 		if errors.Is(err, importer.ErrNothing) {

@@ -64,7 +64,8 @@ func portOf(address string) string {
 //  1. Each server is read, with its locations.
 //  2. The default server gets the hosts that no server names.
 //  3. Of servers with one name, the first that has limits keeps the name.
-//  4. Each server selects its names, but the default server selects all hosts.
+//  4. Each server selects its names, but the default server selects all hosts. If another server's *.example has one of
+//     its names, it is two servers, as no selection has all hosts but *.example, and a.example.
 //  5. A server leaves its requests to those with narrower names, such as a.example beside *.example. The default server
 //     leaves them to all that have names.
 func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
@@ -79,7 +80,11 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	}
 	first := n.defaultServer(n.servers) // 2
 	n.dropKnownNames(n.servers)         // 3
-	for _, s := range n.servers {       // 4
+	isWider := func(s *server) bool { return s != first && first.isNarrower(s) }
+	if slices.ContainsFunc(n.servers, isWider) {
+		n.servers = append(n.servers, first.splitNames())
+	}
+	for _, s := range n.servers { // 4
 		s.selectHosts(s == first)
 	}
 	for _, s := range n.servers { // 5
@@ -152,6 +157,16 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 		}
 	}
 	return names
+}
+
+// splitNames moves the names of the default server to a server with the same limits. The default server is left with
+// the hosts that no server names.
+func (s *server) splitNames() *server {
+	named := *s
+	scope := *s.scope
+	named.scope = &scope
+	s.names = nil
+	return &named
 }
 
 // selectHosts selects the requests of a server.
