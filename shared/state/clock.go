@@ -44,7 +44,7 @@ func (t *Table) foundSetBack(p *loaded, last int64) bool {
 	return p.isAhead(last)
 }
 
-// setNowOrRebase sets p.Now for what the slot's record has counted, or for the floor if slot is -1. It returns
+// setNowOrRebase sets p.Now for what the slot's record has counted, or for the floor. It returns
 // when that was written. What was written before the clock was set back is rebased: it moves back from
 // last to the present, which then is when it was written.
 func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {

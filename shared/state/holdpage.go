@@ -29,7 +29,7 @@ const (
 	sharesBit = 1 << 31
 	// firstNumber is that of records from before the page held.
 	firstNumber = 1
-	// ofFloor means the floor where the number of a slot is asked for.
+	// ofFloor means the floor where a slot is asked for. A key without a record has this slot: it starts from the floor.
 	ofFloor = -1
 )
 

@@ -55,7 +55,7 @@ func (t *Table) nextLapse(p *loaded, h *limit.Holds, by uint32, last int64) (l l
 }
 
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
-// after it begins. The present eighth began heldNs%each ago.
+// after it begins. The present eighth began steadyNs%each ago.
 func (t *Table) lapsedAt(p *loaded, eighth uint32) int64 {
 	each := t.holdWindow().EighthNs()
 	ninth := eighth + limit.HoldParts + 1

@@ -15,11 +15,12 @@ import (
 //
 //	Read
 //	 ├─ ensureRegistered    if the table is not open: loadSeed, then registerAndAdopt
-//	 └─ load                until a page fits
-//	     ├─ loadPage        gets the page from the store
-//	     │   └─ fit         OK: the page has the table's layout, or an older one, from which it
-//	     │                  was converted. Mismatch: it has a newer one
-//	     └─ adoptNewer      after a Mismatch: registerAndAdopt
+//	 ├─ load                until a page fits
+//	 │   ├─ loadPage        gets the page from the store
+//	 │   │   └─ fit         OK: the page has the table's layout, or an older one, from which it
+//	 │   │                  was converted. Mismatch: it has a newer one
+//	 │   └─ adoptNewer      after a Mismatch: registerAndAdopt
+//	 └─ readKey             in entry.go: brings the page to the present, and reads the key
 //
 //	registerAndAdopt        in tables.go: writes the directory if it lacks something,
 //	 └─ adopt               opens the table

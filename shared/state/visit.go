@@ -84,7 +84,7 @@ func (t *Table) readPage(p *loaded, rule []limit.Window, value []byte) Status {
 	p.clockRead = false
 	p.steadyNs = t.steadyNow()
 	t.defineRule(p, rule)
-	t.setNowOrRebase(p, -1)
+	t.setNowOrRebase(p, ofFloor)
 	if t.layout.hasHolds {
 		t.chargeFloorLapses(p)
 	}
