@@ -31,7 +31,8 @@ import (
 //	asked     It owes one since owesNs, and Flush sends nothing more. If the stream closes, it owes
 //	          none: the same is asked on the next stream.
 //	silent    It has owed one for the timeout (Worker.Silent). It is also silent if a request has waited
-//	          that long without a stream, though it was not asked. No request waits any more, and probe asks until an answer comes.
+//	          that long without a stream, though it was not asked. No request waits any more, and probe
+//	          asks until an answer comes.
 //
 // For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come
 // each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
