@@ -31,6 +31,8 @@ type askPart struct {
 // failed reports whether its key could not decide it.
 func (p *askPart) failed() bool { return p.decision.err != nil }
 
+func (p *askPart) denied() bool { return !p.failed() && p.decision.denied }
+
 // report is its report, if its units are held; else nil.
 func (p *askPart) report() *quota.Report {
 	if p.decision.holdLimit == nil {
@@ -38,8 +40,6 @@ func (p *askPart) report() *quota.Report {
 	}
 	return &p.hit.part.Report
 }
-
-func (p *askPart) denied() bool { return !p.failed() && p.decision.denied }
 
 // last is the operation whose outcome says how the key stands when the ask is answered.
 func (p *askPart) last() *operation {

@@ -51,9 +51,12 @@ type action interface {
 	carryOut(o *operation, r *record, s quota.State) (changed bool)
 }
 
-// owner learns what came of its operations: a group of its ask, returns of what a proxy gives
-// back, a waiter of what an operator does, a call of its hits. The service is locked then.
-type owner interface{ operationDone(o *operation) }
+// owner learns what came of its operations: a group of its ask, returned of what a proxy gives
+// back, a waiter of what an operator does, a call of its hits.
+type owner interface {
+	// operationDone is called while the service is locked.
+	operationDone(o *operation)
+}
 
 // outcome is what an operation came to when it was carried out last. carryOut writes it, and learnSum that of
 // one that adds up. If its swap failed, takeResult writes err.
