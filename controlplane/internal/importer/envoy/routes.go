@@ -109,8 +109,11 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 		for _, domain := range domainsOf(other) {
 			name := request.WithoutPort(domain)
 			isWider := func(d string) bool { return request.IsHostBelow(name, request.WithoutPort(d)) }
+			isNarrower := func(d string) bool { return request.IsHostBelow(request.WithoutPort(d), name) }
 			switch {
 			case !slices.ContainsFunc(domains, isWider):
+			case slices.ContainsFunc(domains, isNarrower): // an exempt would have these too
+				s.CannotMatch("another virtual host takes some of those to " + domain)
 			case !request.IsHost(strings.TrimPrefix(name, "*.")):
 				s.CannotMatch("another virtual host takes those to " + domain)
 			case !slices.Contains(names, name):

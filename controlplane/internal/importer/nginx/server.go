@@ -92,7 +92,11 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 			continue // no request comes to it
 		}
 		for _, other := range n.servers {
-			if other != s && len(other.names) > 0 && (s == first || other.isNarrower(s)) {
+			switch {
+			case other == s, len(other.names) == 0, s != first && !other.isNarrower(s):
+			case s.isNarrower(other): // an exempt would have the hosts that each takes from the other
+				s.CannotMatch("the server and the " + other.what + " take hosts from each other")
+			default:
 				s.loseTo(other.scope)
 			}
 		}
