@@ -182,8 +182,8 @@ func flat(block []*nginxconf.Directive) (list []*nginxconf.Directive) {
 	return list
 }
 
-// addRules makes the rules for the limits of a kind in a scope, and in those within it. Outer is for the requests of the
-// scope around it. An example, of a server a.example with a limit and a location /a with another:
+// addRules makes the rules for the limits of a kind in a scope, and in those within it. Outer is for the requests of
+// the scope around it. An example, of a server a.example with a limit and a location /a with another:
 //
 //	scope      its rules are for
 //	http       nothing, as it has no limit
