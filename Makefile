@@ -68,9 +68,9 @@ run: build ## push the policies of examples to two proxies, send requests, serve
 test: build servers ## all tests but the long ones, on the newest supported Envoy (or on ENVOY_PATH); OLDEST=1: what its version may change on the oldest, too; LONG=1: that and the long ones
 	@$(MAKE) --no-print-directory -j 3 test-sluice test-measure test-release
 
-# The longest package begins first, and waits more than it computes; so do its tests.
+# The longest packages begin first. That of the scenarios waits more than it computes; so do its tests.
 test-sluice:
-	$(call with_envoys,$(and_oldest) $(newest)) $(go_test) $(if $(LONG),-tags long) -p 3 -parallel 4 -timeout 45m ./e2e ./...
+	$(call with_envoys,$(and_oldest) $(newest)) $(go_test) $(if $(LONG),-tags long) -p 3 -parallel 4 -timeout 45m ./e2e ./filter ./controlplane/cmd/sluice ./...
 test-measure:
 	$(call with_envoys,$(newest)); export SLUICE_ENVOY; cd build/measure && $(go_test) -p 1 -timeout 45m ./...
 test-release:
