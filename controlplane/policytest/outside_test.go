@@ -25,7 +25,7 @@ func TestFromAnotherModule(t *testing.T) {
 	run := func(args ...string) string {
 		cmd := exec.CommandContext(t.Context(), "go", args...)
 		cmd.Dir = dir
-		cmd.Env = append(os.Environ(), "GOWORK=off", "GOPROXY=off", "GOFLAGS=-mod=mod",
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOPROXY=off", "GOFLAGS="+os.Getenv("GOFLAGS")+" -mod=mod",
 			"XDG_CACHE_HOME="+filepath.Join(dir, "cache"), "GOCACHE="+goCache(t))
 		out, err := cmd.CombinedOutput()
 		require.NoError(t, err, "go %s\n%s", strings.Join(args, " "), out)
