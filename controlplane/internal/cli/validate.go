@@ -66,7 +66,7 @@ func validate(cmd *cobra.Command, o *validateOptions) error {
 		if read.policy != nil {
 			v.Rules = len(read.policy.Rules)
 			v.Priced = pricedRules(read.policy.Rules)
-			memory := footprint.Of(read.policy)
+			memory := footprint.Of(read.policy, read.json())
 			v.Memory = &memory
 		}
 		return errors.Join(printJSON(cmd.OutOrStdout(), v), err)
@@ -78,7 +78,7 @@ func validate(cmd *cobra.Command, o *validateOptions) error {
 	return outputText.print(cmd, nil, func(b *strings.Builder) {
 		fmt.Fprintf(b, "%s is valid: %s\n", o.file, count(len(read.policy.Rules), "rule", "rules"))
 		printPriced(b, pricedRules(read.policy.Rules))
-		printMemory(b, footprint.Of(read.policy))
+		printMemory(b, footprint.Of(read.policy, read.json()))
 	})
 }
 
@@ -142,14 +142,13 @@ func printMemory(b *strings.Builder, m footprint.Footprint) {
 		fmt.Fprintf(b, "and %d bytes for each running request and rule that holds for it\n", m.HeldBytes)
 	}
 	for _, of := range []struct {
-		bytes, least uint64
-		what         string
+		bytes uint64
+		what  string
 	}{
-		{m.ExpressionBytes, 1, "for regular expressions"}, {m.ScanBytes, 1, "for reading answers"},
-		{m.StatedBytes, 1 << 20, "for what it states to the quota service"},
-		{m.DenialBytes, 1 << 20, "for the keys denied most"},
+		{m.RuleBytes, "for its rules"}, {m.ExpressionBytes, "for regular expressions"}, {m.ScanBytes, "for reading answers"},
+		{m.StatedBytes, "for what it states to the quota service"}, {m.DenialBytes, "for the keys denied most"},
 	} {
-		if of.bytes >= of.least {
+		if of.bytes > 0 {
 			fmt.Fprintf(b, "and at most %s %s in each of its workers\n", kibibytes(of.bytes), of.what)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
-	"github.com/sluice-ratelimit/sluice/shared/top"
 )
 
 // Footprint is how many keys a policy counts at a time, and the most memory that
@@ -24,16 +23,19 @@ type Footprint struct {
 	// VanishedBytes is what the tables of renamed and removed counters may take
 	// beside them until their windows have ended.
 	VanishedBytes uint64 `json:"vanished_bytes"`
-	// ExpressionBytes is what the regular expressions take in each worker.
+	// The others are in the memory of each worker. No worker has more than their sum: see worker.go.
+
+	// RuleBytes is for the rules themselves, while a policy of the same size takes the place of this one.
+	RuleBytes uint64 `json:"rule_bytes"`
+	// ExpressionBytes is what the regular expressions take.
 	ExpressionBytes uint64 `json:"expression_bytes,omitempty"`
-	// HeldBytes is what one running request takes in its worker, for each rule that holds units
-	// for it. ScanBytes is the most that reading answers takes in each worker.
+	// HeldBytes is what one running request takes, for each rule that holds units for it. ScanBytes is the
+	// most that reading answers takes.
 	HeldBytes uint64 `json:"held_bytes,omitempty"`
 	ScanBytes uint64 `json:"scan_bytes,omitempty"`
 	// StatedBytes is the most that a worker keeps of what it reports to the quota service.
 	StatedBytes uint64 `json:"stated_bytes,omitempty"`
-	// DenialBytes is what the keys denied most take in each worker, once all rules deny. A worker whose heap
-	// is nearly full grows by more for them, because its memory doubles, and most others do not grow.
+	// DenialBytes is what the keys denied most take, once all rules deny.
 	DenialBytes uint64 `json:"denial_bytes,omitempty"`
 }
 
@@ -52,8 +54,8 @@ const (
 	statedBytes = 1 << 10
 )
 
-// Of returns what the policy takes.
-func Of(p *policy.Policy) Footprint {
+// Of returns what the policy takes. text is what workers read of it: policy.PushedJSON.
+func Of(p *policy.Policy, text []byte) Footprint {
 	var m Footprint
 	largest := uint64(0) // bytes of a table
 	counted, standsBy := map[string]bool{}, map[string]bool{}
@@ -75,6 +77,7 @@ func Of(p *policy.Policy) Footprint {
 			largest = max(largest, m.addCounter(r))
 		}
 	}
+	m.RuleBytes = ruleBytes(p, len(text))
 	m.ExpressionBytes = expressionBytes(p)
 	m.DenialBytes = denialBytes(p)
 	m.VanishedBytes = state.WaitingTables * largest
@@ -106,8 +109,8 @@ func (m *Footprint) addCounter(r *policy.Rule) (bytes uint64) {
 	return t.bytes
 }
 
-// table is what a rule uses of a table in the shared memory.
-type table struct{ slots, bytes uint64 }
+// table is what a rule uses of a table in the shared memory. Each page of it has pageBytes.
+type table struct{ slots, bytes, pageBytes uint64 }
 
 // localTable has what a rule counts in this Envoy.
 func localTable(r *policy.Rule) table {
@@ -165,38 +168,10 @@ func keys(r *policy.Rule) uint64 {
 // usedPart returns what a rule uses of its table. A page comes with its first key, so a rule
 // without a key has one page.
 func usedPart(r *policy.Rule, whole state.Geometry, bytes uint64) table {
+	pageBytes := bytes / uint64(whole.Pages)
 	if len(r.Key) > 0 {
-		return table{slots: whole.TotalSlots(), bytes: bytes}
+		return table{whole.TotalSlots(), bytes, pageBytes}
 	}
 	onePage := state.Geometry{Pages: 1, Slots: whole.Slots}
-	return table{slots: onePage.TotalSlots(), bytes: bytes / uint64(whole.Pages)}
-}
-
-// denialBytes is the most that the keys denied most take in a worker. A worker's memory may grow by more:
-// see Footprint.DenialBytes.
-func denialBytes(p *policy.Policy) uint64 {
-	if p.ReportKeys == policy.ReportOff {
-		return 0
-	}
-	rules := 0
-	for i := range p.Rules {
-		if p.Rules[i].Mode != policy.ModeOff {
-			rules++
-		}
-	}
-	return top.MaxBytes(rules)
-}
-
-// expressionBytes is the most that a worker's memory grows by for the regular
-// expressions: three times their tables, what compiling takes until it is collected, and
-// the places between the tables that are too short for anything else. The filter's memory
-// doubles where the collector finds no place that is long enough.
-func expressionBytes(p *policy.Policy) uint64 {
-	const (
-		making    = 256 << 10
-		collected = 8 << 20
-		between   = 5 << 10
-	)
-	n := p.Expressions
-	return uint64(2 * (3*p.ExpressionBytes + min(n*making, collected) + n*between))
+	return table{onePage.TotalSlots(), pageBytes, pageBytes}
 }

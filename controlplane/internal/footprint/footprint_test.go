@@ -36,9 +36,17 @@ func read(t *testing.T, rules string) (p *policy.Policy, text []byte, problems [
 
 func of(t *testing.T, rules string) Footprint {
 	t.Helper()
-	p, _, problems := read(t, rules)
+	p, text, problems := read(t, rules)
 	require.Empty(t, problems)
-	return Of(p)
+	return Of(p, text)
+}
+
+// staysWithin demands that the worker of a host has no more memory than validate says.
+func staysWithin(t *testing.T, host *sim.Host, m Footprint, what string, args ...any) {
+	t.Helper()
+	has, bound := host.Memory(0), m.RuleBytes+m.ExpressionBytes+m.ScanBytes+m.StatedBytes+m.DenialBytes
+	t.Logf("%s: a worker has %d KiB, validate says %d", fmt.Sprintf(what, args...), has>>10, bound>>10)
+	require.LessOrEqual(t, has, bound)
 }
 
 // Each row of the archive has rules, and before the next one what they take.
@@ -113,9 +121,11 @@ func TestWorkersStayWithinTheFootprint(t *testing.T) {
 		host := worker(t, `{"name":"r","limits":["9/1h"]}`, &now, nil)
 		before := host.Memory(0)
 		require.NoError(t, host.Configure(text))
-		grown, bound := host.Memory(0)-before, Of(p).ExpressionBytes
+		takes := Of(p, text)
+		grown, bound := host.Memory(0)-before, takes.ExpressionBytes
 		t.Logf("%s: %d expressions, validate says %d KiB, a worker grew by %d KiB", name, len(list), bound>>10, grown>>10)
 		require.LessOrEqual(t, grown, bound)
+		staysWithin(t, host, takes, "with all else")
 	}
 }
 
@@ -123,8 +133,22 @@ func matching(paths []string) string {
 	return `{"name":"matching","limits":["9/1h"],"match":{"paths":[` + strings.Join(paths, ",") + `]}}`
 }
 
-// Rules that deny more keys than are kept take no more than Of says, however many denials lie between
-// two ticks. A worker's memory doubles when it is full, so it is measured beside heaps of several sizes.
+// deny sends a worker requests of more keys than are kept of each rule, and a tick after some.
+func deny(t *testing.T, host *sim.Host, now *int64, every int) {
+	t.Helper()
+	for i := range 3 * top.MaxKeys / 2 {
+		*now += 1e9
+		_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{"u", strings.Repeat("k", 40) + strconv.Itoa(i)}}})
+		require.NoError(t, err)
+		if i%every == every-1 {
+			require.NoError(t, host.Tick(0))
+		}
+	}
+}
+
+// Rules that deny more keys than are kept take no more than Of says, however many denials lie between two
+// ticks. Each worker stays within the sum of all figures. The keys by themselves double its memory once at the
+// most, or make it grow by no more than their figure, which holds on the average of heaps of all sizes, too.
 func TestDenialBytes(t *testing.T) {
 	rules := make([]string, top.MaxRules+10)
 	for i := range rules {
@@ -133,14 +157,8 @@ func TestDenialBytes(t *testing.T) {
 	takes := func(rules string, every int) uint64 {
 		now := int64(1)
 		host := worker(t, rules, &now, nil)
-		for i := range 3 * top.MaxKeys / 2 {
-			now += 1e9
-			_, err := host.Serve(0, &sim.Request{Headers: [][2]string{{"u", strings.Repeat("k", 40) + strconv.Itoa(i)}}})
-			require.NoError(t, err)
-			if i%every == every-1 {
-				require.NoError(t, host.Tick(0))
-			}
-		}
+		deny(t, host, &now, every)
+		staysWithin(t, host, of(t, rules), "%d bytes of rules", len(rules))
 		return host.Memory(0)
 	}
 	const reportOff = `],"report_keys":"off","exempt":[`
@@ -156,12 +174,48 @@ func TestDenialBytes(t *testing.T) {
 				paths = append(paths, fmt.Sprintf(`"~/u%d/[0-9]+"`, i))
 			}
 			all := hashed + "," + matching(paths)
-			with += takes(all, every)
-			without += takes(all+reportOff, every)
+			one, oneWithout := takes(all, every), takes(all+reportOff, every)
+			require.LessOrEqual(t, one, max(2*oneWithout, oneWithout+bound))
+			with += one
+			without += oneWithout
 		}
 		t.Logf("a tick every %d denials: of %d heaps the average is %d KiB, without the keys %d KiB, validate says %d",
 			every, sizes, with/sizes>>10, without/sizes>>10, bound>>10)
 		require.LessOrEqual(t, with, without+sizes*bound)
+	}
+}
+
+// A worker whose rules all deny each request, and which then gets another policy of the same size, stays within
+// the footprint.
+func TestRuleBytes(t *testing.T) {
+	const key = `"key":[{"header":"u"}]`
+	counts := []int{1, 10, 100, 1000}
+	if proctest.Race { // one goroutine does all of it
+		counts = counts[:2]
+	}
+	for _, rule := range []string{
+		`"limits":["9/1h"],"capacity":8,` + key,
+		`"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + key,
+		`"limits":["0/1h"],"block":{"for":"1h"},` + key,
+		`"limits":["512/1h"],"algorithm":"sliding_window_log","block":{"for":"1h"},` + key,
+		`"limits":["100000/1h"],"cost":10,"settle":{"to":"price","prices":[{"model":"*","input":25,"output":10}]},` + key,
+	} {
+		for _, count := range counts {
+			rules := make([]string, count)
+			for i := range rules {
+				rules[i] = fmt.Sprintf(`{"name":"r%d",%s}`, i, strings.ReplaceAll(rule, "#", strconv.Itoa(i)))
+			}
+			all := strings.Join(rules, ",")
+			now := int64(1)
+			host := worker(t, all, &now, nil)
+			deny(t, host, &now, 16)
+			require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+strings.ReplaceAll(all, "1h", "2h")+`]}`)))
+			deny(t, host, &now, 48)
+			takes := of(t, all)
+			takes.ScanBytes = 0 // no answer is read
+			staysWithin(t, host, takes, "%d times %s", count, rule)
+			host.Close()
+		}
 	}
 }
 
@@ -231,9 +285,11 @@ func TestStatedKeysStayWithinTheFootprint(t *testing.T) {
 	for ; s.stated < statedKeys && trips < 1000; trips++ {
 		pass(1e7)
 	}
-	grown, bound := host.Memory(0)-before, of(t, rule).StatedBytes
+	takes := of(t, rule)
+	grown, bound := host.Memory(0)-before, takes.StatedBytes
 	t.Logf("a worker grew by %d KiB, and by %d KiB in the %d round trips in which it reported all; validate says %d",
 		silent>>10, grown>>10, trips, bound>>10)
 	require.LessOrEqual(t, grown, bound)
+	staysWithin(t, host, takes, "with all else")
 	require.LessOrEqual(t, trips, 140, "in time for a store that has lost its state")
 }
