@@ -7,9 +7,9 @@ import (
 )
 
 // A worker's memory doubles when the collector leaves less than a third of its heap free, or no place that is long
-// enough (alloc and growHeap of TinyGo's runtime), and it never shrinks. The first alone makes up to three times of what
-// is in use. With the second, five times were measured: 32 MiB for 6 MiB in use. So a figure is six times what its part
-// uses where nothing else is said.
+// enough (alloc and growHeap of TinyGo's runtime), and it never shrinks. The first alone makes up to three times of
+// what is in use. With the second, five times were measured: 32 MiB for 6 MiB in use. So a figure is six times what
+// its part uses where nothing else is said.
 //
 // Whether one more byte doubles the memory depends on all that is in use. So a part by itself may make the memory
 // grow by more than its figure. The sum of all figures is the bound.
