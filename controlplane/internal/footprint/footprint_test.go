@@ -193,20 +193,23 @@ func TestRuleBytes(t *testing.T) {
 	if proctest.Race { // one goroutine does all of it
 		counts = counts[:2]
 	}
-	for rule, most := range map[string]int{
-		`"limits":["9/1h"],"capacity":8,` + key:                                                                           1000,
-		`"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + key:                                                            1000,
-		`"limits":["0/1h"],"block":{"for":"1h"},` + key:                                                                   1000,
-		`"limits":["512/1h"],"algorithm":"sliding_window_log","block":{"for":"1h"},` + key:                                100,
-		`"limits":["100000/1h"],"cost":10,"settle":{"to":"price","prices":[{"model":"*","input":25,"output":10}]},` + key: 1000,
+	for _, c := range []struct {
+		most int // rules
+		rule string
+	}{
+		{1000, `"limits":["9/1h"],"capacity":8,` + key},
+		{1000, `"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + key},
+		{1000, `"limits":["0/1h"],"block":{"for":"1h"},` + key},
+		{100, `"limits":["512/1h"],"algorithm":"sliding_window_log","block":{"for":"1h"},` + key},
+		{1000, `"limits":["100000/1h"],"cost":10,"settle":{"to":"price","prices":[{"model":"*","input":25,"output":10}]},` + key},
 	} {
 		for _, count := range counts {
-			if count > most {
+			if count > c.most {
 				break
 			}
 			rules := make([]string, count)
 			for i := range rules {
-				rules[i] = fmt.Sprintf(`{"name":"r%d",%s}`, i, strings.ReplaceAll(rule, "#", strconv.Itoa(i)))
+				rules[i] = fmt.Sprintf(`{"name":"r%d",%s}`, i, strings.ReplaceAll(c.rule, "#", strconv.Itoa(i)))
 			}
 			all := strings.Join(rules, ",")
 			now := int64(1)
@@ -216,7 +219,7 @@ func TestRuleBytes(t *testing.T) {
 			deny(t, host, &now, 48)
 			takes := of(t, all)
 			takes.ScanBytes = 0 // no answer is read
-			staysWithin(t, host, takes, "%d times %s", count, rule)
+			staysWithin(t, host, takes, "%d times %s", count, c.rule)
 			host.Close()
 		}
 	}
