@@ -201,7 +201,7 @@ func TestRuleBytes(t *testing.T) {
 		{1000, `"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + key},
 		{1000, `"limits":["0/1h"],"block":{"for":"1h"},` + key},
 		{100, `"limits":["512/1h"],"algorithm":"sliding_window_log","block":{"for":"1h"},` + key},
-		{1000, `"limits":["100000/1h"],"cost":10,"settle":{"to":"price","prices":[{"model":"*","input":9,"output":9}]},` + key},
+		{1000, `"limits":["99999/1h"],"cost":9,"settle":{"to":"price","prices":[{"model":"*","input":9,"output":9}]},` + key},
 	} {
 		for _, count := range counts {
 			if count > c.most {
