@@ -68,7 +68,7 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
 // rebaseRecord gives the record a new generation: what it has counted may be in other
 // windows now, so no hit from before is refunded from it.
 func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		u := t.decodeUsage(p, slot, i)
 		t.layout.Windows[i].SetBack(&u, last, p.CallerNs)
 		p.page.setUsage(&t.layout, slot, i, &u)
@@ -78,7 +78,7 @@ func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
 }
 
 func (t *Table) rebaseFloor(p *loaded, last int64) {
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		f := t.layout.Windows[i].SetFloorBack(p.page.floor(&t.layout, i), last, p.CallerNs)
 		p.page.setFloor(&t.layout, i, f)
 	}

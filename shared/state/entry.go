@@ -18,7 +18,7 @@ type Entry struct {
 	// What Read and Commit found. Reread clears it.
 	FromFloor bool // the key has no record and starts from the page's floor
 	Evicted   bool // Commit evicted a live record
-	Resets    int  // windows whose usage has ended since the record was written
+	Ended    int  // windows whose usage has ended since the record was written
 	Blocked   bool // Deny began a block
 
 	HeldBack bool // Check found, the last time, that only what is held leaves no room
@@ -162,7 +162,7 @@ func (e *Entry) clearResults(now, steadyNs int64) {
 	e.Evicted = false
 	e.Rebased = false
 	e.Blocked = false
-	e.Resets = 0
+	e.Ended = 0
 	e.opened = 0
 }
 
@@ -222,7 +222,7 @@ func (t *Table) findRecord(e *Entry) (last int64) {
 // readRecord reads the record, written at last, charges what has lapsed of its holds, and
 // brings its usage to e.Now.
 func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		u := &e.usage[i]
 		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
 		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
@@ -232,7 +232,7 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 		used := !u.IsZero()
 		w.Roll(u, lapsed.charge(w, u, last), e.Now)
 		if used && u.IsZero() {
-			e.Resets++
+			e.Ended++
 		}
 		if w.OnGrid() {
 			start, end := w.Span(e.Now)
@@ -244,7 +244,7 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 // startFromFloor reads the floor, written at last, from which a key without a record
 // starts at e.Now.
 func (t *Table) startFromFloor(e *Entry, last int64) {
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		floor := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, e.Now)
 		e.usage[i] = e.windows[i].Start(floor, e.Now, e.log(i)[:0])
 		e.FromFloor = e.FromFloor || !floor.IsZero()
@@ -296,7 +296,7 @@ func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 			continue
 		}
 		units := cost
-		if int(column) < t.layout.counts {
+		if int(column) < t.layout.counting {
 			units = limit.AddSaturating(cost, held)
 		}
 		pass := e.windows[column].Check(&e.usage[column], e.Now, units)
@@ -323,7 +323,7 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		w, u := &e.windows[i], &e.usage[i]
 		if w.Algorithm == limit.FixedWindowPerKey && u.EndNs == 0 {
 			e.opened |= 1 << i
@@ -340,7 +340,7 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 		return status
 	}
 	e.Blocked = t.block >= 0 && e.usage[t.block].EndNs == 0
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		w, u := &e.windows[i], &e.usage[i]
 		if cost > 0 {
 			w.Add(u, e.Now, cost)
@@ -372,7 +372,7 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	if status := t.findSlot(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		e.usage[i] = e.windows[i].Inherit(e.usage[i], e.Now)
 	}
 	return OK
@@ -398,7 +398,7 @@ func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 // putUsage puts the key's usage as of e.Now into its record.
 func (t *Table) putUsage(e *Entry) {
 	e.page.setTime(&t.layout, e.slot, e.Now)
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
 	}
 }
@@ -426,7 +426,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	c.epoch = e.epoch
 	c.generation = e.generation
 	c.opened = e.opened
-	copy(c.usage[:], e.usage[:t.layout.counts])
+	copy(c.usage[:], e.usage[:t.layout.counting])
 	for range MaxRetries {
 		if t.load(e, now) != OK || e.epoch != c.epoch {
 			return false
@@ -464,7 +464,7 @@ func (t *Table) refund(e *Entry, c *committed, cost uint32) bool {
 	last := e.page.time(&t.layout, e.slot)
 	at := max(e.CallerNs, last)
 	complete := true
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		w, u := &e.windows[i], &e.usage[i]
 		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
 		w.Roll(u, last, at)

@@ -101,7 +101,7 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 			at = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
 		}
 	}
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		u := t.recordUsage(p, slot, i, last)
 		asOf := lapsed.chargeByRule(&p.rule[i], &u, last)
 		at = max(at, p.rule[i].Expiry(&u, asOf))
@@ -173,7 +173,7 @@ func (t *Table) loadOf(p *loaded, slot int) limit.Load {
 // floor's time as it is now, and is not forgotten too early.
 func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	ahead := max(at-max(last, p.CallerNs), 0)
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		w := &p.rule[i]
 		u := t.recordUsage(p, slot, i, last)
 		asOf := lapsed.chargeByRule(w, &u, last)
@@ -190,7 +190,7 @@ func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 // was removed: a record, or the usage of a window that has ended.
 func (t *Table) rollFloor(p *loaded, at int64, removed bool) {
 	last := p.page.floorTime()
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		before := p.page.floor(&t.layout, i)
 		after := p.rule[i].RollFloor(before, last, at)
 		if after != before {
@@ -208,7 +208,7 @@ func (t *Table) rollFloor(p *loaded, at int64, removed bool) {
 func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units uint32) {
 	at = max(at, p.page.floorTime())
 	t.rollFloor(p, at, true)
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		f := p.page.floor(&t.layout, i)
 		p.page.setFloor(&t.layout, i, p.rule[i].ChargeFloor(&windows[i], f, at, units, p.memory.otherLog[:0]))
 	}
@@ -217,7 +217,7 @@ func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units u
 // floorLives reports whether the floor counts anything at at.
 func (t *Table) floorLives(p *loaded, at int64) bool {
 	last := p.page.floorTime()
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		f := p.rule[i].RollFloor(p.page.floor(&t.layout, i), last, max(at, last))
 		if !f.IsZero() {
 			return true

@@ -142,10 +142,10 @@ func (t *Table) Held(e *Entry) uint32 {
 }
 
 // heldUnits is Held of a table that holds.
-func (t *Table) heldUnits(e *Entry) uint32 { return e.usage[t.layout.counts].Used }
+func (t *Table) heldUnits(e *Entry) uint32 { return e.usage[t.layout.counting].Used }
 
 func (t *Table) setHeldUnits(e *Entry, units uint32) {
-	e.usage[t.layout.counts] = limit.Usage{Used: units}
+	e.usage[t.layout.counting] = limit.Usage{Used: units}
 }
 
 // chargeAndWrite counts units in the key's record, or in the floor if the page has no slot for a
@@ -161,7 +161,7 @@ func (t *Table) chargeAndWrite(e *Entry, units uint32) Status {
 		return t.write(&e.loaded)
 	}
 	if units > 0 {
-		for i := range t.layout.counts {
+		for i := range t.layout.counting {
 			e.windows[i].Add(&e.usage[i], e.Now, units)
 		}
 	}
@@ -233,7 +233,7 @@ func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
 	return !holds.Has(eighth) && int32(t.presentEighth(&e.loaded)-eighth) >= limit.HoldParts
 }
 
-func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counts] }
+func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counting] }
 
 // presentEighth is the eighth of the holds' clock as of Read.
 func (t *Table) presentEighth(p *loaded) uint32 {

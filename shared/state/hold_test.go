@@ -135,7 +135,7 @@ func TestHoldsOfBefore(t *testing.T) {
 func TestHoldingOfAllVMs(t *testing.T) {
 	d := newDesk(t, 64, inFlight())
 	share := func(vm uint64, units int64) int64 {
-		all, status := d.table.parent.ShareHolding(7, vm, HeldTotal{units, 1})
+		all, status := d.table.parent.ShareHeldTotal(7, vm, HeldTotal{units, 1})
 		require.Equal(t, OK, status)
 		return all.Units
 	}
@@ -147,9 +147,9 @@ func TestHoldingOfAllVMs(t *testing.T) {
 		share(1, 2)
 	}
 	require.EqualValues(t, 2, share(1, 2))
-	all, _ := d.table.parent.ShareHolding(7, 1, HeldTotal{})
+	all, _ := d.table.parent.ShareHeldTotal(7, 1, HeldTotal{})
 	require.Zero(t, all)
-	all, _ = d.table.parent.ShareHolding(8, 1, HeldTotal{1, 1})
+	all, _ = d.table.parent.ShareHeldTotal(8, 1, HeldTotal{1, 1})
 	require.Equal(t, HeldTotal{1, 1}, all, "of another rule")
 }
 

@@ -36,9 +36,9 @@ const (
 // holdsOf returns the bytes of what a slot, or the floor, holds.
 func (b page) holdsOf(l *Layout, slot int) []byte {
 	if slot == ofFloor {
-		return b[l.floorAt[l.counts]:][:holdsFloorBytes]
+		return b[l.floorAt[l.counting]:][:holdsFloorBytes]
 	}
-	return b.usageOf(l, slot, l.counts)
+	return b.usageOf(l, slot, l.counting)
 }
 
 // holds reads what the slot's record holds, or the floor.
@@ -115,6 +115,6 @@ func (b page) mayBeForgotten(l *Layout, number uint32) bool {
 func (b page) convertHolds(l *Layout, slot int, old page, from *Layout) {
 	copy(b.holdsOf(l, slot), old.holdsOf(from, slot))
 	h := old.holds(from, slot)
-	h.Scale(&from.Windows[from.counts], &l.Windows[l.counts])
+	h.Scale(&from.Windows[from.counting], &l.Windows[l.counting])
 	b.setHolds(l, slot, &h)
 }

@@ -130,7 +130,7 @@ func (t *Table) chargeFloorLapses(p *loaded) bool {
 		return false
 	}
 	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
-	if t.layout.counts == 0 { // no window to charge
+	if t.layout.counting == 0 { // no window to charge
 		return false
 	}
 	for _, l := range lapsed {

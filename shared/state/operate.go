@@ -11,7 +11,7 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		if t.acts(window, i) {
 			e.windows[i].Add(&e.usage[i], e.Now, n)
 		}
@@ -25,7 +25,7 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counts {
+	for i := range t.layout.counting {
 		if t.acts(window, i) {
 			e.usage[i] = e.windows[i].Set(e.Now, n)
 		}

@@ -69,7 +69,7 @@ type Layout struct {
 	recordBytes    int
 	size           int
 
-	counts    int  // columns that count; they come first
+	counting    int  // columns that count; they come first
 	hasHolds  bool // the column after them is a Concurrency, see hold.go
 	hasLeases bool // the only column is a lease, see lease.go
 }
@@ -77,13 +77,13 @@ type Layout struct {
 // NewLayout returns the layout of pages with that many slots.
 func NewLayout(windows []limit.Window, slots int) Layout {
 	l := Layout{Slots: slots, Windows: windows}
-	l.counts = len(windows)
+	l.counting = len(windows)
 	if n := len(windows); n > 0 {
 		last := windows[n-1].Algorithm
 		l.hasHolds = last == limit.Concurrency
 		l.hasLeases = last == algorithmLease
 		if l.hasHolds || l.hasLeases {
-			l.counts--
+			l.counting--
 		}
 	}
 	l.floorsAt = headBytes + len(windows)*windowBytes

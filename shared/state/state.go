@@ -123,8 +123,8 @@ func (ts *Tables) proxiesKey() (at [12]byte) {
 	return at
 }
 
-// holdingKey returns the key of what the streams hold of a rule. rule is a hash of its name.
-func (ts *Tables) holdingKey(rule uint32) (at [12]byte) {
+// heldTotalKey returns the key of what the streams hold of a rule. rule is a hash of its name.
+func (ts *Tables) heldTotalKey(rule uint32) (at [12]byte) {
 	copy(at[:], "sl/g")
 	le.PutUint32(at[4:], uint32(ts.self.id))
 	le.PutUint32(at[8:], rule)

@@ -32,47 +32,47 @@ type HeldTotal struct{ Units, Streams int64 }
 //	16  i64  units
 //	24  i64  streams
 const (
-	holdingBytes = 32
+	heldRowBytes = 32
 	// silentNs is after how long without a sign of life a VM's row goes.
 	silentNs = 5_000_000_000
 	// aliveNs is how old a row may become that does not change.
 	aliveNs = 2_000_000_000
 )
 
-type holdingRow struct {
+type heldRow struct {
 	vm      uint64
 	wroteNs int64 // when the VM wrote last
 	HeldTotal
 }
 
-func readHoldingRow(b []byte) holdingRow {
-	return holdingRow{
+func readHeldRow(b []byte) heldRow {
+	return heldRow{
 		vm:        le.Uint64(b),
 		wroteNs:   int64(le.Uint64(b[8:])),
 		HeldTotal: HeldTotal{Units: int64(le.Uint64(b[16:])), Streams: int64(le.Uint64(b[24:]))},
 	}
 }
 
-func (r *holdingRow) append(b []byte) []byte {
+func (r *heldRow) append(b []byte) []byte {
 	b = le.AppendUint64(b, r.vm)
 	b = le.AppendUint64(b, uint64(r.wroteNs))
 	b = le.AppendUint64(b, uint64(r.Units))
 	return le.AppendUint64(b, uint64(r.Streams))
 }
 
-// ShareHolding tells the other VMs what the streams of this one hold of a rule, and returns
+// ShareHeldTotal tells the other VMs what the streams of this one hold of a rule, and returns
 // what the streams of all VMs hold. rule is a hash of the rule's name, vm the VM's configuration.
 // A VM that holds nothing has no row.
-func (ts *Tables) ShareHolding(rule uint32, vm uint64, own HeldTotal) (all HeldTotal, status Status) {
-	key := ts.holdingKey(rule)
+func (ts *Tables) ShareHeldTotal(rule uint32, vm uint64, own HeldTotal) (all HeldTotal, status Status) {
+	key := ts.heldTotalKey(rule)
 	now := ts.store.Monotonic()
 	status = Update(ts.store, key[:], func(old []byte) (next []byte, _ Status) {
 		all = own
-		next = make([]byte, 0, len(old)+holdingBytes)
+		next = make([]byte, 0, len(old)+heldRowBytes)
 		ownIsFresh := own == HeldTotal{}
-		whole := old[:len(old)/holdingBytes*holdingBytes]
-		for b := range slices.Chunk(whole, holdingBytes) {
-			row := readHoldingRow(b)
+		whole := old[:len(old)/heldRowBytes*heldRowBytes]
+		for b := range slices.Chunk(whole, heldRowBytes) {
+			row := readHeldRow(b)
 			switch {
 			case row.vm == vm:
 				ownIsFresh = row.HeldTotal == own && now-row.wroteNs < aliveNs
@@ -83,7 +83,7 @@ func (ts *Tables) ShareHolding(rule uint32, vm uint64, own HeldTotal) (all HeldT
 			}
 		}
 		if own != (HeldTotal{}) {
-			row := holdingRow{vm, now, own}
+			row := heldRow{vm, now, own}
 			next = row.append(next)
 		}
 		if ownIsFresh && len(next) == len(old) {

@@ -128,7 +128,7 @@ func (r *Rule) Stored(e *state.Entry) {
 	if e.Evicted {
 		r.Metrics.Evicted++
 	}
-	r.Metrics.WindowResets += uint64(e.Resets)
+	r.Metrics.WindowResets += uint64(e.Ended)
 	if e.Blocked {
 		r.Metrics.Blocks++
 	}

@@ -29,7 +29,7 @@ func (e *Engine) EachHolding(f func(s Series, h decide.HeldTotal)) {
 // ShareHolding says what the streams of this configuration in this VM hold of a rule, and
 // returns what those of all VMs hold. self is unlike that of any other.
 func (e *Engine) ShareHolding(s *Series, self uint64, own decide.HeldTotal) (all decide.HeldTotal, ok bool) {
-	all, status := e.tables.ShareHolding(uint32(state.OwnerID(s.Domain, "\x00", s.Rule)), self, own)
+	all, status := e.tables.ShareHeldTotal(uint32(state.OwnerID(s.Domain, "\x00", s.Rule)), self, own)
 	return all, status == state.OK
 }
 
