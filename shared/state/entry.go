@@ -405,9 +405,9 @@ func (t *Table) putUsage(e *Entry) {
 
 // Persist writes a denied key's entry if Read has rebased it. Else each denial would rebase
 // the key again, and its wait would begin anew. It may lose a race: the winner has rebased
-// the key too.
+// the key too. It writes nothing if the table's windows have changed since Read, or after a Look.
 func (t *Table) Persist(e *Entry) {
-	if e.Rebased {
+	if e.Rebased && e.epoch == t.epoch {
 		t.write(&e.loaded)
 	}
 }
