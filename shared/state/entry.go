@@ -18,7 +18,7 @@ type Entry struct {
 	// What Read and Commit found. Reread clears it.
 	FromFloor bool // the key has no record and starts from the page's floor
 	Evicted   bool // Commit evicted a live record
-	Ended    int  // windows whose usage has ended since the record was written
+	Ended     int  // windows whose usage has ended since the record was written
 	Blocked   bool // Deny began a block
 
 	HeldBack bool // Check found, the last time, that only what is held leaves no room
@@ -59,7 +59,7 @@ type loaded struct {
 	epoch   uint32 // of the table at that time; 0 after a Look: nothing may be written
 
 	rule       []limit.Window // by column of the layout, with the rule's limits
-	floorHolds limit.Holds    // of the page's floor, for all keys without a record: chargeFloorLapses reads it
+	floorHolds limit.Holds    // of the page's floor, for all keys without a record, see readFloorHolds
 
 	memory entryMemory
 }
@@ -74,8 +74,8 @@ type entryMemory struct {
 	nothing  limit.Usage              // of a window without a column
 
 	recordLapses  lapses // of readHolds: what has lapsed in the key's record
-	floorLapses   lapses // of chargeFloorLapses: in the floor
-	evictedLapses lapses // of moveHoldsToFloor: in a record that is evicted
+	floorLapses   lapses // of readFloorHolds: in the floor
+	evictedLapses lapses // of moveHoldsToFloor and evictSharer: in a record that is evicted
 	otherLapses   lapses // of expiry: in any record
 }
 
@@ -129,7 +129,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 //	1  define                windows, rule
 //	2  findRecord            slot, Now, and last: when      the clock was set back: moves the record, or the floor
 //	                         record or floor was written    without one, from last to Now
-//	3  chargeFloorLapses     floorHolds                     holds of the floor have lapsed: charges the floor, and
+//	3  readFloorHolds        floorHolds                     holds of the floor have lapsed: charges the floor, and
 //	                                                        evicts records, this key's or others'; then 2 once more
 //	4  readHolds             holds, Held, and lapsed: what
 //	                         has lapsed in the record
@@ -141,7 +141,7 @@ func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
 	last := t.findRecord(e)
 	var lapsed lapses
 	if t.layout.hasHolds {
-		if t.chargeFloorLapses(&e.loaded) {
+		if t.readFloorHolds(&e.loaded) {
 			last = t.findRecord(e)
 		}
 		lapsed = t.readHolds(e, last)

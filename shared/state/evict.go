@@ -36,14 +36,15 @@ func (t *Table) findSlot(e *Entry, evict bool) Status {
 	return OK
 }
 
-// evict adds what the slot's record uses and holds to the floor.
+// evict adds what the slot's record uses and holds to the floor. The record stays in the slot until place
+// puts another one there: remove and evictSharer free theirs, because no record takes it at once.
 func (t *Table) evict(p *loaded, slot int) {
 	last := t.recordTime(p, slot)
 	at := max(p.Now, p.page.floorTime(), last)
 	t.rollFloor(p, at, true)
 	var lapsed lapses
 	if t.layout.hasHolds {
-		lapsed = *t.moveHoldsToFloor(p, slot, last)
+		lapsed = t.moveHoldsToFloor(p, slot, last)
 	}
 	t.addToFloor(p, slot, last, at, lapsed)
 }
@@ -168,9 +169,12 @@ func (t *Table) loadOf(p *loaded, slot int) limit.Load {
 }
 
 // addToFloor adds the usage of the slot's record, written at last, to the floor, which was
-// rolled to at. lapsed is charged to the usage first. If the floor is ahead of the clock, the
-// usage of a window that starts with its first hit moves ahead as far. So it is as old at the
-// floor's time as it is now, and is not forgotten too early.
+// rolled to at. lapsed is charged to the usage first.
+//
+// The floor may be ahead of this worker's clock. Then the usage of a window that starts with its first hit moves
+// ahead as far, or the floor would forget it too early. An example: now is 100 s, the floor was written at 103 s
+// by a worker whose clock is ahead, and the record's window ends at 102 s. At 103 s it would have ended
+// already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now.
 func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	ahead := max(at-max(last, p.CallerNs), 0)
 	for i := range t.layout.counting {

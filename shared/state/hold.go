@@ -20,8 +20,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	  ↓         evicted: moveHoldsToFloor
 //	record ───────────────────────────────→ floor      Renew moves the units to the present eighth,
 //	  │ │                                    │ │       here as there
-//	  │ └ lapses: readHolds finds it,        │ └ lapses: chargeFloorLapses charges the floor, and evicts
-//	  │   readRecord charges the units       │   each record whose key may have held the units
+//	  │ └ lapses: readHolds finds it,        │ └ lapses: readFloorHolds finds it, chargeFloorLapses charges
+//	  │   readRecord charges the units       │   the floor, and evicts each record whose key may have held them
 //	  ↓                                      ↓
 //	Settle: the units are held no more, and the cost is charged to the key
 //
@@ -32,11 +32,11 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	takeLapsed          takes those that have lapsed out of what is held, as a list of lapses (lapse.go)
 //	lapses.charge       charges a list of lapses to the usage of one window; chargeByRule is the same, if only
 //	                    the rule's limits are known (lapse.go)
-//	chargeFloorLapses   does both for the floor, and evicts the records that it concerns (lapse.go)
+//	readFloorHolds      does both for the floor (lapse.go), and chargeFloorLapses evicts the records that it concerns
 //	moveHoldsToFloor    moves all holds of a record that is evicted (lapse.go)
 //	chargeFloor         counts units in the floor's windows (evict.go)
 //
-// If the key is reset, what its record holds is gone, and nothing is charged: holdState tells Settle so.
+// If the key is reset, what its record holds is gone, and nothing is charged: whereIs tells Settle so.
 
 // Hold is all that it takes to renew or settle units that are held. It stays with the
 // stream.
@@ -82,7 +82,7 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 		}
 		e.unshare()
 		charge := cost
-		state := t.holdState(e, &h)
+		state := t.whereIs(e, &h)
 		switch state {
 		case inRecord, inFloor:
 			t.moveHold(e, state, &h, 0)
@@ -106,7 +106,7 @@ func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, statu
 			return false, status
 		}
 		e.unshare()
-		state := t.holdState(e, h)
+		state := t.whereIs(e, h)
 		if state != inRecord && state != inFloor {
 			return true, OK
 		}
@@ -178,8 +178,8 @@ const (
 	isGone                     // not held any more, and not charged: the key was reset, or the page stopped holding
 )
 
-// holdState returns the state of h as of Read.
-func (t *Table) holdState(e *Entry, h *Hold) holdState {
+// whereIs returns the state of h as of Read.
+func (t *Table) whereIs(e *Entry, h *Hold) holdState {
 	if !h.InTable() {
 		return isCharged
 	}

@@ -17,8 +17,8 @@ import (
 //
 //	the units were held by   who finds it        to what they are charged
 //	the key's record         readHolds           its usage: readRecord
-//	the floor                chargeFloorLapses   the floor, and each record whose key may have held them, which
-//	                                             evictSharer evicts
+//	the floor                readFloorHolds      the floor, and each record whose key may have held them, which
+//	                                             evictSharer evicts: chargeFloorLapses
 //	a record to evict        moveHoldsToFloor    its usage, before that is added to the floor: addToFloor
 //	the floor, meanwhile     moveHoldsToFloor    the floor
 //	any record               expiry (evict.go)   a copy of its usage, which tells when the record expires
@@ -83,17 +83,34 @@ func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64
 	return last
 }
 
-// join adds others. No unit lapses before last.
-func (ls *lapses) join(others lapses, last int64) {
+// join returns both lists as one, the earliest first, in the memory of ls. Of others no unit lapses before last.
+func (ls lapses) join(others lapses, last int64) lapses {
 	for _, l := range others {
-		*ls = append(*ls, lapse{max(l.at, last), l.units})
+		ls = append(ls, lapse{max(l.at, last), l.units})
 	}
-	slices.SortStableFunc(*ls, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
+	slices.SortStableFunc(ls, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
+	return ls
+}
+
+// readFloorHolds reads what the floor holds, as of the present, into p.floorHolds: call it before readHolds and
+// moveHold, and before a record is evicted. It charges what has lapsed, and reports whether it has charged any.
+func (t *Table) readFloorHolds(p *loaded) (charged bool) {
+	p.floorHolds = p.page.holds(&t.layout, ofFloor)
+	lapsed := t.takeLapsed(p, &p.memory.floorLapses, &p.floorHolds, t.presentEighth(p), 0)
+	if len(lapsed) == 0 {
+		return false
+	}
+	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
+	if t.layout.counting == 0 { // no window to charge
+		return false
+	}
+	t.chargeFloorLapses(p, lapsed)
+	return true
 }
 
 // readHolds reads what is held of the key. Its record, written at last, holds some of it. The
-// floor holds some too if the key may have been evicted. readHolds returns the units of the
-// record that have lapsed, for readRecord to charge.
+// floor, which readFloorHolds has read, holds some too if the key may have been evicted. readHolds returns
+// the units of the record that have lapsed, for readRecord to charge.
 func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 	shared := uint32(0) // in the floor
 	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
@@ -109,9 +126,9 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 	return lapsed
 }
 
-// chargeFloorLapses brings what the floor holds to the present, in e's page. The floor does not
-// know which key held the units that have lapsed. So they are charged to the floor, and each key that may have
-// held them is evicted, so that it starts from the floor. It reports whether it has charged any.
+// chargeFloorLapses charges what has lapsed of the floor's holds. The floor does not know which key held
+// these units. So they are charged to the floor, and each key that may have held them is evicted, so that it
+// starts from the floor.
 //
 // An example: 5 units that the floor holds have lapsed. The floor has used 20, record A 30, and B 10. A shares
 // what the floor holds, because its key came back while the floor held; B was there before, and does not.
@@ -123,16 +140,7 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 //
 // The order matters: a floor that covers A already would be charged the same 5 once more, and at a later
 // instant than that of the lapse, because evictSharer rolls the floor on.
-func (t *Table) chargeFloorLapses(p *loaded) bool {
-	p.floorHolds = p.page.holds(&t.layout, ofFloor)
-	lapsed := t.takeLapsed(p, &p.memory.floorLapses, &p.floorHolds, t.presentEighth(p), 0)
-	if len(lapsed) == 0 {
-		return false
-	}
-	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
-	if t.layout.counting == 0 { // no window to charge
-		return false
-	}
+func (t *Table) chargeFloorLapses(p *loaded, lapsed lapses) {
 	for _, l := range lapsed {
 		t.chargeFloor(p, p.rule, l.at, l.units)
 	}
@@ -141,25 +149,29 @@ func (t *Table) chargeFloorLapses(p *loaded) bool {
 			t.evictSharer(p, slot, lapsed)
 		}
 	}
-	return true
 }
 
 // evictSharer evicts the slot's record, because its key may have held what has lapsed in the
-// floor: these units are charged to its usage too, before that goes into the floor.
+// floor: these units are charged to its usage too, before that goes into the floor. It frees the slot.
 func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 	last := t.recordTime(p, slot)
-	lapsed := t.moveHoldsToFloor(p, slot, last)
-	lapsed.join(floorLapsed, last)
-	at := max((*lapsed)[len(*lapsed)-1].at, p.page.floorTime())
+	lapsed := t.moveHoldsToFloor(p, slot, last).join(floorLapsed, last)
+	p.memory.evictedLapses = lapsed // join may have needed more memory: keep it
+	latest := lapsed[len(lapsed)-1] // there is one: floorLapsed is not empty
+	at := max(latest.at, p.page.floorTime())
 	t.rollFloor(p, at, true)
-	t.addToFloor(p, slot, last, at, *lapsed)
+	t.addToFloor(p, slot, last, at, lapsed)
 	clear(p.page.record(&t.layout, slot))
 }
 
 // moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
 // newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
 // there by then, and returns what has lapsed in the record, for its caller to charge.
-func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) *lapses {
+//
+// An example: this worker is at eighth 11. Another one, which read the holds' clock a little later, has written
+// the record at eighth 12. So 12 is the newest. The floor has units of eighth 3 still, which lapse when 12
+// begins: they are charged to it, and the rest of both is held as of 12.
+func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) (lapsed lapses) {
 	h := p.page.holds(&t.layout, slot)
 	newest := t.presentEighth(p)
 	for _, known := range [...]uint32{h.Eighth, p.floorHolds.Eighth} {
@@ -174,8 +186,8 @@ func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) *lapses {
 		}
 		t.chargeFloor(p, p.rule, l.at, l.units)
 	}
-	t.takeLapsed(p, &p.memory.evictedLapses, &h, newest, last)
+	lapsed = t.takeLapsed(p, &p.memory.evictedLapses, &h, newest, last)
 	p.floorHolds.Join(&h)
 	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
-	return &p.memory.evictedLapses
+	return lapsed
 }

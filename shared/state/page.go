@@ -69,7 +69,7 @@ type Layout struct {
 	recordBytes    int
 	size           int
 
-	counting    int  // columns that count; they come first
+	counting  int  // columns that count; they come first
 	hasHolds  bool // the column after them is a Concurrency, see hold.go
 	hasLeases bool // the only column is a lease, see lease.go
 }

@@ -86,7 +86,7 @@ func (t *Table) readPage(p *loaded, rule []limit.Window, value []byte) Status {
 	t.defineRule(p, rule)
 	t.setNowOrRebase(p, ofFloor)
 	if t.layout.hasHolds {
-		t.chargeFloorLapses(p)
+		t.readFloorHolds(p)
 	}
 	return OK
 }
