@@ -9,8 +9,9 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	last      when a record or floor was written, by the clock of the worker that wrote it.
 //	Now       the later of CallerNs and last. All that is counted for the key is counted at it
 //	          and written with it, so the time of a key never goes back.
-//	at        when the floor changes: the latest of Now, the floor's last and the last of the
-//	          record that is moved there. The time of a floor never goes back either.
+//	at        when units lapse, or the floor changes: for an eviction the latest of Now, the floor's
+//	          last and the last of the record that is moved there. The time of a floor never goes back
+//	          either.
 //	steadyNs  if the table holds: the holds' clock, see HeldNow. It says in which eighth a hold
 //	          was renewed. lapsedAt translates an eighth to the wall clock.
 //	          If it leases: the store's monotonic clock, by which leases end; also LeaseEntry.NowNs.
@@ -68,19 +69,19 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
 // rebaseRecord gives the record a new generation: what it has counted may be in other
 // windows now, so no hit from before is refunded from it.
 func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
-	for i := range t.layout.counting {
-		u := t.decodeUsage(p, slot, i)
-		t.layout.Windows[i].SetBack(&u, last, p.CallerNs)
-		p.page.setUsage(&t.layout, slot, i, &u)
+	for column := range t.layout.counting {
+		u := t.decodeUsage(p, slot, column)
+		t.layout.Windows[column].SetBack(&u, last, p.CallerNs)
+		p.page.setUsage(&t.layout, slot, column, &u)
 	}
 	p.page.setTime(&t.layout, slot, p.CallerNs)
 	p.page.mark(&t.layout, slot, p.page.nextGeneration(), p.page.wasReset(&t.layout, slot))
 }
 
 func (t *Table) rebaseFloor(p *loaded, last int64) {
-	for i := range t.layout.counting {
-		f := t.layout.Windows[i].SetFloorBack(p.page.floor(&t.layout, i), last, p.CallerNs)
-		p.page.setFloor(&t.layout, i, f)
+	for column := range t.layout.counting {
+		f := t.layout.Windows[column].SetFloorBack(p.page.floor(&t.layout, column), last, p.CallerNs)
+		p.page.setFloor(&t.layout, column, f)
 	}
 	p.page.setFloorTime(p.CallerNs)
 }
@@ -95,19 +96,19 @@ func (t *Table) recordTime(p *loaded, slot int) int64 {
 	return last
 }
 
-// recordUsage is the usage of column i in the slot's record at its recordTime. It is
+// recordUsage is the usage of a column in the slot's record as of last, its recordTime. It is
 // valid until the next call.
-func (t *Table) recordUsage(p *loaded, slot, i int, at int64) limit.Usage {
-	u := t.decodeUsage(p, slot, i)
-	if last := p.page.time(&t.layout, slot); at < last {
-		t.layout.Windows[i].SetBack(&u, last, at)
+func (t *Table) recordUsage(p *loaded, slot, column int, last int64) limit.Usage {
+	u := t.decodeUsage(p, slot, column)
+	if written := p.page.time(&t.layout, slot); last < written {
+		t.layout.Windows[column].SetBack(&u, written, last)
 	}
 	return u
 }
 
-// decodeUsage is the usage of column i in the slot's record as it was written. It is valid until the next call.
-func (t *Table) decodeUsage(p *loaded, slot, i int) limit.Usage {
-	u := p.page.usage(&t.layout, slot, i, p.memory.otherLog)
+// decodeUsage is the usage of a column in the slot's record as it was written. It is valid until the next call.
+func (t *Table) decodeUsage(p *loaded, slot, column int) limit.Usage {
+	u := p.page.usage(&t.layout, slot, column, p.memory.otherLog)
 	if u.Log != nil {
 		p.memory.otherLog = u.Log
 	}

@@ -64,7 +64,7 @@ const (
 type directory struct {
 	epoch  uint32 // the newest
 	tables []registration
-	found  lookup // after prepare; empty before
+	found  lookup // empty until it is needed, see prepared
 }
 
 // registration is what the directory has of a table.
@@ -216,7 +216,7 @@ func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
 }
 
 // removeWaiting removes tables that have waited for their longest window to end, and the first
-// to vanish of more than WaitingTables. It prepares the lookup, because the indexes change.
+// to vanish of more than WaitingTables.
 func (d *directory) removeWaiting(now int64) {
 	d.tables = slices.DeleteFunc(d.tables, func(r registration) bool {
 		return r.waits() && now-r.vanishedNs >= longestNs(r.windows)
@@ -231,7 +231,7 @@ func (d *directory) removeWaiting(now int64) {
 		first := d.firstVanished()
 		d.tables = slices.Delete(d.tables, first, first+1)
 	}
-	d.prepare()
+	d.found = lookup{} // the indexes have changed
 }
 
 // waits reports whether the table's counter has vanished.
@@ -393,40 +393,45 @@ func (ts *Tables) update(change func(*directory)) Status {
 
 // lookup finds a counter's tables in a directory, and free table numbers, without
 // a search through all tables: a configuration may have ten thousand. It is valid
-// as long as no table is removed, and removeWaiting, which does so, makes it anew.
+// as long as no table is removed: removeWaiting, which does so, empties it.
 type lookup struct {
-	at   map[CounterID][]int
-	used map[uint16]bool
-	free uint16 // every lower number is used
+	indexes map[CounterID][]int // of the counter's tables
+	used    map[uint16]bool
+	free    uint16 // every lower number is used
 }
 
-// prepare makes the lookup, for tablesOf and add. Call it, or release, before them.
-func (d *directory) prepare() {
-	d.found = lookup{at: make(map[CounterID][]int, len(d.tables)), used: make(map[uint16]bool, len(d.tables))}
+// prepared returns the directory's lookup, and makes it if it is empty.
+func (d *directory) prepared() *lookup {
+	if d.found.indexes != nil {
+		return &d.found
+	}
+	d.found = lookup{indexes: make(map[CounterID][]int, len(d.tables)), used: make(map[uint16]bool, len(d.tables))}
 	for i := range d.tables {
 		d.found.add(&d.tables[i], i)
 	}
+	return &d.found
 }
 
-func (l *lookup) add(r *registration, i int) {
-	l.at[r.counter] = append(l.at[r.counter], i)
+func (l *lookup) add(r *registration, index int) {
+	l.indexes[r.counter] = append(l.indexes[r.counter], index)
 	l.used[r.number] = true
 }
 
 // tablesOf returns the indexes of the counter's tables, in the directory's order.
-func (d *directory) tablesOf(counter CounterID) (indexes []int) { return d.found.at[counter] }
+func (d *directory) tablesOf(counter CounterID) (indexes []int) { return d.prepared().indexes[counter] }
 
 // add appends a table.
 func (d *directory) add(r registration) *registration {
-	d.found.add(&r, len(d.tables))
+	d.prepared().add(&r, len(d.tables))
 	d.tables = append(d.tables, r)
 	return &d.tables[len(d.tables)-1]
 }
 
 // freeNumber returns the lowest number that no table has.
 func (d *directory) freeNumber() uint16 {
-	for d.found.used[d.found.free] {
-		d.found.free++
+	l := d.prepared()
+	for l.used[l.free] {
+		l.free++
 	}
-	return d.found.free
+	return l.free
 }

@@ -38,7 +38,7 @@ type Entry struct {
 
 	// From Commit, for Refund.
 	generation uint16
-	opened     uint16 // bit i: the hit opened the window of column i
+	opened     uint16 // a bit for each column: the hit opened its window
 }
 
 // loaded is a page in a worker's memory, with all that it takes to judge and evict its records. Read loads the
@@ -79,13 +79,13 @@ type entryMemory struct {
 	otherLapses   lapses // of expiry: in any record
 }
 
-// log returns memory for a log of column i: twice the longest log, because a hit
+// log returns memory for a log of a column: twice the longest log, because a hit
 // appends its units before the oldest are dropped.
-func (e *Entry) log(i int) []int64 {
-	if e.windows[i].Algorithm == limit.SlidingWindowLog && e.memory.logs[i] == nil {
-		e.memory.logs[i] = make([]int64, 0, 2*limit.MaxLog)
+func (e *Entry) log(column int) []int64 {
+	if e.windows[column].Algorithm == limit.SlidingWindowLog && e.memory.logs[column] == nil {
+		e.memory.logs[column] = make([]int64, 0, 2*limit.MaxLog)
 	}
-	return e.memory.logs[i]
+	return e.memory.logs[column]
 }
 
 // HasRecord reports whether the key has a record, even an empty one.
@@ -179,20 +179,20 @@ func (t *Table) define(e *Entry, key *Key) {
 	columns := t.layout.Windows
 	e.windows = e.memory.windows[:len(columns)]
 	copy(e.windows, columns)
-	for i := range e.windows {
-		if w := &e.windows[i]; w.Jitter > 0 {
+	for column := range e.windows {
+		if w := &e.windows[column]; w.Jitter > 0 {
 			w.Algorithm = limit.FixedWindowPerKey
 			w.Elastic = true
 		}
 	}
-	for i, column := range t.columns[:len(t.def.Windows)] {
+	for window, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}
 		own := &e.windows[column]
-		*own = key.Windows[i]
-		own.Units = columns[column].Units
-		own.Stamp = e.rule[column].Stamp
+		*own = key.Windows[window]
+		own.Units = columns[column].Units // a log may be longer than this key's limit: see longestLogs
+		own.Stamp = e.rule[column].Stamp  // only the rule has one: see Overridden
 	}
 }
 
@@ -205,9 +205,9 @@ func (t *Table) defineRule(p *loaded, rule []limit.Window) {
 	columns := t.layout.Windows
 	p.rule = p.memory.rule[:len(columns)]
 	copy(p.rule, columns)
-	for i, column := range t.columns[:len(t.def.Windows)] {
+	for window, column := range t.columns[:len(t.def.Windows)] {
 		if column >= 0 {
-			p.rule[column] = rule[i]
+			p.rule[column] = rule[window]
 			p.rule[column].Units = columns[column].Units
 		}
 	}
@@ -222,13 +222,13 @@ func (t *Table) findRecord(e *Entry) (last int64) {
 // readRecord reads the record, written at last, charges what has lapsed of its holds, and
 // brings its usage to e.Now.
 func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
-	for i := range t.layout.counting {
-		u := &e.usage[i]
-		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
-		if s := &t.spans[i]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
+	for column := range t.layout.counting {
+		u := &e.usage[column]
+		e.page.readUsage(&t.layout, e.slot, column, e.log(column), u)
+		if s := &t.spans[column]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
 			continue // within one aligned window the usage does not change
 		}
-		w := &e.windows[i]
+		w := &e.windows[column]
 		used := !u.IsZero()
 		w.Roll(u, lapsed.charge(w, u, last), e.Now)
 		if used && u.IsZero() {
@@ -236,7 +236,7 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 		}
 		if w.OnGrid() {
 			start, end := w.Span(e.Now)
-			t.spans[i] = span{start, end}
+			t.spans[column] = span{start, end}
 		}
 	}
 }
@@ -244,17 +244,17 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 // startFromFloor reads the floor, written at last, from which a key without a record
 // starts at e.Now.
 func (t *Table) startFromFloor(e *Entry, last int64) {
-	for i := range t.layout.counting {
-		floor := e.rule[i].RollFloor(e.page.floor(&t.layout, i), last, e.Now)
-		e.usage[i] = e.windows[i].Start(floor, e.Now, e.log(i)[:0])
+	for column := range t.layout.counting {
+		floor := e.rule[column].RollFloor(e.page.floor(&t.layout, column), last, e.Now)
+		e.usage[column] = e.windows[column].Start(floor, e.Now, e.log(column)[:0])
 		e.FromFloor = e.FromFloor || !floor.IsZero()
 	}
 }
 
-// Usage returns what window i of the table's definition has counted, as of e.Now.
+// Usage returns what a window of the table's definition has counted, as of e.Now.
 // It is valid until the next Read into e.
-func (t *Table) Usage(e *Entry, i int) *limit.Usage {
-	if column := t.columns[i]; column >= 0 {
+func (t *Table) Usage(e *Entry, window int) *limit.Usage {
+	if column := t.columns[window]; column >= 0 {
 		return &e.usage[column]
 	}
 	return &e.memory.nothing // a later configuration has dropped this window
@@ -268,29 +268,30 @@ func (t *Table) Usage(e *Entry, i int) *limit.Usage {
 // no room may pass as soon as one hold ends: it is to try again after limit.HeldRetryNs.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
 	e.HeldBack = false
-	at := t.passesAt(e, cost, 0)
+	passes := t.passesAt(e, cost, 0)
 	held := t.Held(e)
-	if held == 0 || cost == 0 || at == limit.Never {
-		return at
+	if held == 0 || cost == 0 || passes == limit.Never {
+		return passes
 	}
-	if at > e.Now {
-		e.HeldBack = t.countsOnlyHolds() // else a window denies the hit: beside one, a concurrency has no limit
-		return at
+	if passes > e.Now {
+		e.HeldBack = t.countsOnlyHolds() // else another window denies the hit
+		return passes
 	}
 	if t.passesAt(e, cost, held) != e.Now {
 		e.HeldBack = true
 		return e.Now + limit.HeldRetryNs
 	}
-	return at
+	return passes
 }
 
-// countsOnlyHolds reports whether the definition is a concurrency alone: it comes last among windows.
+// countsOnlyHolds reports whether the definition's only window is a concurrency, which comes last of several. A
+// policy gives a concurrency a limit only then: beside other windows it is Unlimited.
 func (t *Table) countsOnlyHolds() bool { return t.def.Windows[0].Algorithm == limit.Concurrency }
 
 // passesAt is when a hit passes every window if held more units are counted in those that
 // count.
 func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
-	at := e.Now
+	passes := e.Now
 	for _, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
@@ -303,9 +304,9 @@ func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 		if pass == limit.Never {
 			return limit.Never
 		}
-		at = max(at, pass)
+		passes = max(passes, pass)
 	}
-	return at
+	return passes
 }
 
 // Commit counts a hit of cost units in one compare-and-swap, whether Check lets
@@ -323,10 +324,10 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counting {
-		w, u := &e.windows[i], &e.usage[i]
+	for column := range t.layout.counting {
+		w, u := &e.windows[column], &e.usage[column]
 		if w.Algorithm == limit.FixedWindowPerKey && u.EndNs == 0 {
-			e.opened |= 1 << i
+			e.opened |= 1 << column
 		}
 		w.Add(u, e.Now, cost)
 	}
@@ -340,12 +341,12 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 		return status
 	}
 	e.Blocked = t.block >= 0 && e.usage[t.block].EndNs == 0
-	for i := range t.layout.counting {
-		w, u := &e.windows[i], &e.usage[i]
+	for column := range t.layout.counting {
+		w, u := &e.windows[column], &e.usage[column]
 		if cost > 0 {
 			w.Add(u, e.Now, cost)
 		}
-		if i == int(t.block) { // one of a later configuration is not this one's to begin
+		if column == int(t.block) { // one of a later configuration is not this one's to begin
 			w.Deny(u, e.Now)
 		}
 	}
@@ -372,8 +373,8 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	if status := t.findSlot(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counting {
-		e.usage[i] = e.windows[i].Inherit(e.usage[i], e.Now)
+	for column := range t.layout.counting {
+		e.usage[column] = e.windows[column].Inherit(e.usage[column], e.Now)
 	}
 	return OK
 }
@@ -398,8 +399,8 @@ func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 // putUsage puts the key's usage as of e.Now into its record.
 func (t *Table) putUsage(e *Entry) {
 	e.page.setTime(&t.layout, e.slot, e.Now)
-	for i := range t.layout.counting {
-		e.page.setUsage(&t.layout, e.slot, i, &e.usage[i])
+	for column := range t.layout.counting {
+		e.page.setUsage(&t.layout, e.slot, column, &e.usage[column])
 	}
 }
 
@@ -462,17 +463,17 @@ type committed struct {
 // it back.
 func (t *Table) refund(e *Entry, c *committed, cost uint32) bool {
 	last := e.page.time(&t.layout, e.slot)
-	at := max(e.CallerNs, last)
+	now := max(e.CallerNs, last)
 	complete := true
-	for i := range t.layout.counting {
-		w, u := &e.windows[i], &e.usage[i]
-		e.page.readUsage(&t.layout, e.slot, i, e.log(i), u)
-		w.Roll(u, last, at)
-		opened := c.opened&(1<<i) != 0
-		refunded := w.Refund(u, &c.usage[i], c.atNs, at, cost, opened)
+	for column := range t.layout.counting {
+		w, u := &e.windows[column], &e.usage[column]
+		e.page.readUsage(&t.layout, e.slot, column, e.log(column), u)
+		w.Roll(u, last, now)
+		opened := c.opened&(1<<column) != 0
+		refunded := w.Refund(u, &c.usage[column], c.atNs, now, cost, opened)
 		complete = complete && refunded
 	}
-	e.Now = at
+	e.Now = now
 	t.putUsage(e)
 	return complete
 }

@@ -93,21 +93,21 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 		return t.leaseExpiry(p, slot)
 	}
 	last := t.recordTime(p, slot)
-	at := int64(0)
+	expiry := int64(0)
 	var lapsed lapses
 	if t.layout.hasHolds {
 		h := p.page.holds(&t.layout, slot)
 		lapsed = t.takeLapsed(p, &p.memory.otherLapses, &h, t.presentEighth(p), last)
 		if newest, ok := h.Newest(); ok {
-			at = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
+			expiry = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
 		}
 	}
-	for i := range t.layout.counting {
-		u := t.recordUsage(p, slot, i, last)
-		asOf := lapsed.chargeByRule(&p.rule[i], &u, last)
-		at = max(at, p.rule[i].Expiry(&u, asOf))
+	for column := range t.layout.counting {
+		u := t.recordUsage(p, slot, column, last)
+		asOf := lapsed.chargeByRule(&p.rule[column], &u, last)
+		expiry = max(expiry, p.rule[column].Expiry(&u, asOf))
 	}
-	return at
+	return expiry
 }
 
 // Earliest returns when the first record of e's page expires: a new key waits for
@@ -153,15 +153,15 @@ func (t *Table) leastLoaded(p *loaded) int {
 // a window's.
 func (t *Table) loadOf(p *loaded, slot int) limit.Load {
 	last := t.recordTime(p, slot)
-	at := max(p.Now, last)
+	asOf := max(p.Now, last)
 	most := limit.Load{Limit: 1}
 	for _, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}
 		w := &p.rule[column]
-		u := w.ByRule(t.recordUsage(p, slot, int(column), last), last, at)
-		if load := w.Load(&u, at); most.Less(load) {
+		u := w.ByRule(t.recordUsage(p, slot, int(column), last), last, asOf)
+		if load := w.Load(&u, asOf); most.Less(load) {
 			most = load
 		}
 	}
@@ -177,16 +177,16 @@ func (t *Table) loadOf(p *loaded, slot int) limit.Load {
 // already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now.
 func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	ahead := max(at-max(last, p.CallerNs), 0)
-	for i := range t.layout.counting {
-		w := &p.rule[i]
-		u := t.recordUsage(p, slot, i, last)
+	for column := range t.layout.counting {
+		w := &p.rule[column]
+		u := t.recordUsage(p, slot, column, last)
 		asOf := lapsed.chargeByRule(w, &u, last)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)
 			asOf += ahead
 		}
 		evicted := w.Floor(u, asOf, at)
-		p.page.setFloor(&t.layout, i, w.MergeFloors(p.page.floor(&t.layout, i), evicted))
+		p.page.setFloor(&t.layout, column, w.MergeFloors(p.page.floor(&t.layout, column), evicted))
 	}
 }
 
@@ -194,11 +194,11 @@ func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 // was removed: a record, or the usage of a window that has ended.
 func (t *Table) rollFloor(p *loaded, at int64, removed bool) {
 	last := p.page.floorTime()
-	for i := range t.layout.counting {
-		before := p.page.floor(&t.layout, i)
-		after := p.rule[i].RollFloor(before, last, at)
+	for column := range t.layout.counting {
+		before := p.page.floor(&t.layout, column)
+		after := p.rule[column].RollFloor(before, last, at)
 		if after != before {
-			p.page.setFloor(&t.layout, i, after)
+			p.page.setFloor(&t.layout, column, after)
 			removed = true
 		}
 	}
@@ -212,17 +212,17 @@ func (t *Table) rollFloor(p *loaded, at int64, removed bool) {
 func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units uint32) {
 	at = max(at, p.page.floorTime())
 	t.rollFloor(p, at, true)
-	for i := range t.layout.counting {
-		f := p.page.floor(&t.layout, i)
-		p.page.setFloor(&t.layout, i, p.rule[i].ChargeFloor(&windows[i], f, at, units, p.memory.otherLog[:0]))
+	for column := range t.layout.counting {
+		f := p.page.floor(&t.layout, column)
+		p.page.setFloor(&t.layout, column, p.rule[column].ChargeFloor(&windows[column], f, at, units, p.memory.otherLog[:0]))
 	}
 }
 
-// floorLives reports whether the floor counts anything at at.
-func (t *Table) floorLives(p *loaded, at int64) bool {
+// floorLives reports whether the floor counts or holds anything as of asOf.
+func (t *Table) floorLives(p *loaded, asOf int64) bool {
 	last := p.page.floorTime()
-	for i := range t.layout.counting {
-		f := p.rule[i].RollFloor(p.page.floor(&t.layout, i), last, max(at, last))
+	for column := range t.layout.counting {
+		f := p.rule[column].RollFloor(p.page.floor(&t.layout, column), last, max(asOf, last))
 		if !f.IsZero() {
 			return true
 		}

@@ -165,7 +165,8 @@ func (h *heartbeats) isDue(id uint64, now int64, hasTables bool) bool {
 }
 
 // dropOwners removes owners from their tables. An owner that was only late comes
-// back with its next tick and finds its tables unchanged.
+// back with its next tick and finds its tables unchanged. If this worker dies before it has dropped them, they
+// still have tables, so the next round gives them a heartbeat, and some worker finds again that they miss theirs.
 func (ts *Tables) dropOwners(gone []uint64, now int64) Status {
 	if len(gone) == 0 {
 		return OK

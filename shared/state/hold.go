@@ -161,8 +161,8 @@ func (t *Table) chargeAndWrite(e *Entry, units uint32) Status {
 		return t.write(&e.loaded)
 	}
 	if units > 0 {
-		for i := range t.layout.counting {
-			e.windows[i].Add(&e.usage[i], e.Now, units)
+		for column := range t.layout.counting {
+			e.windows[column].Add(&e.usage[column], e.Now, units)
 		}
 	}
 	return t.finish(e)

@@ -49,6 +49,9 @@ const (
 // MaxLeaseNs is the longest lease.
 const MaxLeaseNs = 10_000_000_000
 
+// lease returns the bytes of the slot's lease.
+func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
+
 // Lease is what this proxy holds of one key. The zero value holds nothing.
 type Lease struct {
 	Grants [MaxLeaseGrants]GrantLeft

@@ -198,9 +198,6 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 	return l.Left(nowNs)
 }
 
-// lease returns the bytes of the slot's lease.
-func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
-
 // leaseExpiry is expiry of a lease. Its record does not expire while it says something that
 // would be missed.
 func (t *Table) leaseExpiry(p *loaded, slot int) int64 {

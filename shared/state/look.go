@@ -22,20 +22,22 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 		return status
 	}
 	value, cas, status := ts.store.Get(directoryKey)
-	var d directory
-	switch {
-	case status == NotFound: // no table is registered
-		cas = 0
-	case status != OK:
-		return Failed
-	case cas == ts.lookedCAS:
+	unchanged := status == OK && cas == ts.lookedCAS
+	if unchanged {
 		return OK
-	default:
+	}
+	var d directory
+	switch status {
+	case OK:
 		stored, ok := readDirectory(value)
 		if !ok {
 			return Failed
 		}
 		d = stored
+	case NotFound: // no table is registered, so the next call looks again
+		cas = 0
+	default:
+		return Failed
 	}
 	done := ts.registerIn(&d, closed, max(now, ts.store.Now()))
 	for i, table := range closed {
@@ -49,7 +51,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 // one has not found out: it does so at the next hit or heartbeat.
 //
 // After a Look, e tells, but counts nothing: the table may not be registered, and its layout may be borrowed.
-// So e is of no epoch, and Commit and all else that writes returns Mismatch until e is Read.
+// So e is of no epoch: until it is Read, Commit and the other writes return Mismatch, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if !t.open {
 		if t.looked == nil {

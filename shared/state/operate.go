@@ -11,9 +11,9 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counting {
-		if t.acts(window, i) {
-			e.windows[i].Add(&e.usage[i], e.Now, n)
+	for column := range t.layout.counting {
+		if t.acts(window, column) {
+			e.windows[column].Add(&e.usage[column], e.Now, n)
 		}
 	}
 	return t.finish(e)
@@ -25,9 +25,9 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for i := range t.layout.counting {
-		if t.acts(window, i) {
-			e.usage[i] = e.windows[i].Set(e.Now, n)
+	for column := range t.layout.counting {
+		if t.acts(window, column) {
+			e.usage[column] = e.windows[column].Set(e.Now, n)
 		}
 	}
 	return t.writeRecord(e, e.page.nextGeneration())
@@ -38,9 +38,9 @@ func (t *Table) acts(window, column int) bool {
 	if column == int(t.block) {
 		return false
 	}
-	for i := range t.def.Windows {
-		if int(t.columns[i]) == column {
-			return window == AllWindows || window == i
+	for w := range t.def.Windows {
+		if int(t.columns[w]) == column {
+			return window == AllWindows || window == w
 		}
 	}
 	return false
@@ -62,7 +62,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	if t.floorLives(&e.loaded, e.Now) {
 		return had, t.writeEmptyRecord(e, evict)
 	}
-	if !e.HasRecord() {
+	if !e.HasRecord() { // a missing page ends here, so Reset needs no unshare
 		return false, OK
 	}
 	t.remove(&e.loaded, e.slot)
@@ -78,6 +78,8 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 			return status
 		}
 	}
+	// Placed once more if findSlot has placed it: the key shares nothing of what the floor holds. The record's
+	// number is new even where the key had a record, so that no hold from before is found in it.
 	t.place(e, e.slot, false)
 	e.page.setTime(&t.layout, e.slot, e.Now)
 	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)

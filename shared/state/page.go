@@ -16,7 +16,7 @@ import (
 //	 2  u8   slots s
 //	 3  u8   windows n
 //	 4  u32  epoch of the windows below, from the directory
-//	 8  u16  generation: incremented when an operation sets or resets a record
+//	 8  u16  generation in the low 12 bits: incremented when a record is set, reset or rebased; the others 0
 //	10  u16  spare, 0
 //	12  i64  floor time: when a record or the floor of a window was last removed, 0 = never
 //	20       n × window definition, see putWindow
@@ -88,10 +88,10 @@ func NewLayout(windows []limit.Window, slots int) Layout {
 	}
 	l.floorsAt = headBytes + len(windows)*windowBytes
 	usageAt, floorAt := 0, l.floorsAt
-	for i := range windows {
-		l.usageAt[i] = usageAt
-		l.floorAt[i] = floorAt
-		usage, floor := usageBytes(&windows[i])
+	for column := range windows {
+		l.usageAt[column] = usageAt
+		l.floorAt[column] = floorAt
+		usage, floor := usageBytes(&windows[column])
 		usageAt += usage
 		floorAt += floor
 	}
@@ -118,8 +118,8 @@ func newPage(l *Layout, epoch uint32) page {
 	b[offSlots] = byte(l.Slots)
 	b[offWindows] = byte(len(l.Windows))
 	le.PutUint32(b[offEpoch:], epoch)
-	for i := range l.Windows {
-		putWindow(b.definition(i), &l.Windows[i])
+	for column := range l.Windows {
+		putWindow(b.definition(column), &l.Windows[column])
 	}
 	if l.hasHolds {
 		b.beginHolds(l)
@@ -163,10 +163,10 @@ func (b page) layout() Layout {
 	return NewLayout(windows, int(b[offSlots]))
 }
 
-func (b page) definition(i int) []byte { return b[headBytes+i*windowBytes:] }
-func (b page) epoch() uint32           { return le.Uint32(b[offEpoch:]) }
-func (b page) generation() uint16      { return le.Uint16(b[offGeneration:]) & generationMask }
-func (b page) floorTime() int64        { return int64(le.Uint64(b[offFloorTime:])) }
+func (b page) definition(column int) []byte { return b[headBytes+column*windowBytes:] }
+func (b page) epoch() uint32                { return le.Uint32(b[offEpoch:]) }
+func (b page) generation() uint16           { return le.Uint16(b[offGeneration:]) & generationMask }
+func (b page) floorTime() int64             { return int64(le.Uint64(b[offFloorTime:])) }
 
 func (b page) setFloorTime(t int64) { le.PutUint64(b[offFloorTime:], uint64(t)) }
 
@@ -261,8 +261,8 @@ func (b page) find(l *Layout, fingerprint uint32) int {
 }
 
 func (b page) record(l *Layout, slot int) []byte {
-	at := l.recordsAt + slot*l.recordBytes
-	return b[at : at+l.recordBytes]
+	offset := l.recordsAt + slot*l.recordBytes
+	return b[offset : offset+l.recordBytes]
 }
 
 // free reports whether the slot has no record.
@@ -319,42 +319,42 @@ func (b page) convert(from, to *Layout, epoch uint32) page {
 			out.setNumber(to, slot, firstNumber)
 		}
 	}
-	for i := range to.Windows {
-		column := slices.IndexFunc(from.Windows, to.Windows[i].Same)
-		if column < 0 {
+	for column := range to.Windows {
+		source := slices.IndexFunc(from.Windows, to.Windows[column].Same)
+		if source < 0 {
 			continue
 		}
-		out.convertFloor(to, i, b, from, column)
+		out.convertFloor(to, column, b, from, source)
 		for slot := range slots {
 			if !b.free(from, slot) {
-				out.convertUsage(to, i, b, from, column, slot)
+				out.convertUsage(to, column, b, from, source, slot)
 			}
 		}
 	}
 	return out
 }
 
-// convertFloor copies the floor of a column of old to column i.
-func (b page) convertFloor(l *Layout, i int, old page, from *Layout, column int) {
-	switch l.Windows[i].Algorithm {
+// convertFloor copies the floor of old's column source.
+func (b page) convertFloor(l *Layout, column int, old page, from *Layout, source int) {
+	switch l.Windows[column].Algorithm {
 	case algorithmLease: // has no floor
 	case limit.Concurrency:
 		b.convertHolds(l, ofFloor, old, from)
 	default:
-		b.setFloor(l, i, old.floor(from, column))
+		b.setFloor(l, column, old.floor(from, source))
 	}
 }
 
-// convertUsage copies a slot's usage of a column of old to column i.
-func (b page) convertUsage(l *Layout, i int, old page, from *Layout, column, slot int) {
-	switch w := &l.Windows[i]; w.Algorithm {
+// convertUsage copies a slot's usage of old's column source.
+func (b page) convertUsage(l *Layout, column int, old page, from *Layout, source, slot int) {
+	switch w := &l.Windows[column]; w.Algorithm {
 	case algorithmLease:
 		copy(b.lease(l, slot), old.lease(from, slot))
 	case limit.Concurrency:
 		b.convertHolds(l, slot, old, from)
 	default:
-		u := fitLog(old.usage(from, slot, column, nil), int(w.Units))
-		b.setUsage(l, slot, i, &u)
+		u := fitLog(old.usage(from, slot, source, nil), int(w.Units))
+		b.setUsage(l, slot, column, &u)
 	}
 }
 

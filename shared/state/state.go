@@ -43,6 +43,9 @@
 //
 // The package's example makes this counter, and decides on three requests.
 //
+// The arithmetic is in shared/limit: its Window says how usage and floors change with time (Roll, Start, Floor),
+// whether a hit passes (Check), and what it counts (Add). Here is only where the counts lie, and who may write them.
+//
 // To read it, begin with the main path, the decision on one key:
 //
 //	state.go       the Store, and which keys in shared data hold what
@@ -68,7 +71,7 @@
 //	tables.go      the tables of one configuration, and what it does if another takes one away
 //	directory.go   the registrations of all tables
 //	heartbeats.go  how a configuration that has ended leaves its tables
-//	seed.go        the seed of all hashes, which all workers share
+//	seed.go        the seed of all hashes, which all workers share. Process and Secret are made from it
 //	values.go      what workers tell each other outside of tables
 //	format.go      the version of the layout, and what to do to raise it
 //
@@ -79,7 +82,7 @@
 //	            Of a grant (lease.go): which one it is on its stream.
 //	epoch       counts the changes of windows, over all tables. A table's base is the epoch in which
 //	            its number became its counter's: see directory.go
-//	generation  counts, in a page, the operations that set or reset a record and the records rebased
+//	generation  counts, in a page, the sets, resets and rebases of its records
 //	round       counts the rounds in which each owner sends one heartbeat: see heartbeats.go
 package state
 
@@ -88,11 +91,12 @@ import "math/bits"
 // Status is the outcome of an operation on a Store or a Table.
 type Status uint8
 
-// The outcomes.
+// The outcomes. Mismatch has three causes: another worker wrote first, the page is of a newer epoch than the
+// table, or the Entry is of an older epoch, or of a Look.
 const (
 	OK       Status = iota
 	NotFound        // the store has no such key
-	Mismatch        // another worker wrote first: read again
+	Mismatch        // what was read is out of date: read again
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
 )
@@ -117,26 +121,26 @@ var (
 )
 
 // proxiesKey returns the key of how many proxies are alive, as the tables' owner knows.
-func (ts *Tables) proxiesKey() (at [12]byte) {
-	copy(at[:], "sl/n")
-	le.PutUint64(at[4:], hexDigits(uint32(ts.self.id)))
-	return at
+func (ts *Tables) proxiesKey() (key [12]byte) {
+	copy(key[:], "sl/n")
+	le.PutUint64(key[4:], hexDigits(uint32(ts.self.id)))
+	return key
 }
 
 // heldTotalKey returns the key of what the streams hold of a rule. rule is a hash of its name.
-func (ts *Tables) heldTotalKey(rule uint32) (at [12]byte) {
-	copy(at[:], "sl/g")
-	le.PutUint32(at[4:], uint32(ts.self.id))
-	le.PutUint32(at[8:], rule)
-	return at
+func (ts *Tables) heldTotalKey(rule uint32) (key [12]byte) {
+	copy(key[:], "sl/g")
+	le.PutUint32(key[4:], uint32(ts.self.id))
+	le.PutUint32(key[8:], rule)
+	return key
 }
 
 // pageKey returns the key of the table's page with that index.
-func (t *Table) pageKey(index uint32) (at [15]byte) {
-	copy(at[:], pagePrefix)
-	le.PutUint32(at[len(pagePrefix):], uint32(hexDigits(uint32(t.number)<<16)))
-	le.PutUint64(at[len(pagePrefix)+4:], hexDigits(index))
-	return at
+func (t *Table) pageKey(index uint32) (key [15]byte) {
+	copy(key[:], pagePrefix)
+	le.PutUint32(key[len(pagePrefix):], uint32(hexDigits(uint32(t.number)<<16)))
+	le.PutUint64(key[len(pagePrefix)+4:], hexDigits(index))
+	return key
 }
 
 // hexDigits returns the eight lower-case hexadecimal digits of v, the first one in

@@ -137,8 +137,8 @@ func (ts *Tables) PrepareSurveys() {
 	if status != OK {
 		return
 	}
-	d.prepare()
 	for _, table := range closed {
+		// An older and a newer configuration of the owner may have one each: then it is the last.
 		for _, i := range d.tablesOf(table.def.Counter) {
 			if r := &d.tables[i]; r.foreign == nil && r.hasOwner(ts.self.id) {
 				found := *r

@@ -14,13 +14,18 @@ import (
 // later epoch: another configuration has changed the windows.
 //
 //	Read
-//	 ├─ ensureRegistered    if the table is not open: loadSeed, then registerAndAdopt
-//	 ├─ load                until a page fits
-//	 │   ├─ loadPage        gets the page from the store
-//	 │   │   └─ fit         OK: the page has the table's layout, or an older one, from which it
-//	 │   │                  was converted. Mismatch: it has a newer one
-//	 │   └─ adoptNewer      after a Mismatch: registerAndAdopt
-//	 └─ readKey             in entry.go: brings the page to the present, and reads the key
+//	 ├─ ensureRegistered     if the table is not open: loadSeed, then registerAndAdopt. The hash of the key,
+//	 │                       which comes next, needs the seed
+//	 └─ Reread               also by itself, if the hash is known: after a lost race, and by Settle and Renew
+//	     ├─ load
+//	     │   ├─ ensureRegistered   again: Settle, Renew and Refund have no Read before them, and a Split
+//	     │   │                     may have closed the table since the hit
+//	     │   └─ until a page fits
+//	     │       ├─ loadPage       gets the page from the store
+//	     │       │   └─ fit        OK: the page has the table's layout, or an older one, from which it
+//	     │       │                 was converted. Mismatch: it has a newer one
+//	     │       └─ adoptNewer     after a Mismatch: registerAndAdopt
+//	     └─ readKey          in entry.go: brings the page to the present, and reads the key
 //
 //	registerAndAdopt        in tables.go: writes the directory if it lacks something,
 //	 └─ adopt               opens the table
@@ -99,12 +104,13 @@ func (t *Table) setLayout(r *registration) {
 	t.spans = make([]span, len(r.windows))
 	t.direct = len(r.windows) == len(t.def.Windows)
 	t.block = -1
-	for i := range t.def.Windows {
-		w := &t.def.Windows[i]
+	for window := range t.def.Windows {
+		w := &t.def.Windows[window]
 		column := slices.IndexFunc(r.windows, w.Same)
-		t.columns[i] = int8(column)
-		keepsLayout := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket // see define
-		t.direct = t.direct && column == i && !keepsLayout
+		t.columns[window] = int8(column)
+		// define changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
+		changes := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
+		t.direct = t.direct && column == window && !changes
 		if w.Algorithm == limit.Block {
 			t.block = int8(column)
 		}

@@ -62,20 +62,20 @@ func NewTables(store Store, random func([]byte), ownerID uint64, configuredNs in
 	}
 }
 
-// On returns the same tables over another store, none of them read yet. A store
-// that keeps writes to itself shows what would happen without changing anything.
+// On returns an empty set of tables for the same configuration over another store: define its tables again. A
+// store that keeps writes to itself shows what would happen without changing anything.
 func (ts *Tables) On(store Store) *Tables {
 	return NewTables(store, ts.random, ts.self.id, ts.self.configuredNs)
 }
 
 // Table returns the table of a counter; rules that share a counter share it.
 func (ts *Tables) Table(def Definition) *Table {
-	at, found := ts.find(def.Counter)
+	index, found := ts.find(def.Counter)
 	if !found {
-		ts.tables = slices.Insert(ts.tables, at, &Table{parent: ts, def: def})
+		ts.tables = slices.Insert(ts.tables, index, &Table{parent: ts, def: def})
 		ts.lookedCAS = 0
 	}
-	return ts.tables[at]
+	return ts.tables[index]
 }
 
 // Clear lets go of all tables.
@@ -86,7 +86,7 @@ func (ts *Tables) Clear() {
 	ts.tables = nil
 }
 
-func (ts *Tables) find(id CounterID) (at int, found bool) {
+func (ts *Tables) find(id CounterID) (index int, found bool) {
 	return slices.BinarySearchFunc(ts.tables, id, func(table *Table, id CounterID) int {
 		return bytes.Compare(table.def.Counter[:], id[:])
 	})
@@ -201,7 +201,7 @@ type registered struct {
 func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done registered) {
 	d.forgetFuture(now)
 	self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}
-	d.release(self, ts.keeps, now) // prepares the lookup, too
+	d.release(self, ts.keeps, now)
 	done.dropped = ts.wasDropped(d, tables)
 	meetsConflict := done.dropped || slices.ContainsFunc(tables, (*Table).lacksWindow)
 	done.split = meetsConflict && !ts.split && d.hasOwner(ts.splitOwner)

@@ -66,21 +66,21 @@ func usageBytes(w *limit.Window) (usage, floor int) {
 	return 0, 0
 }
 
-// usageOf returns the bytes of the usage of column i in the slot's record.
-func (b page) usageOf(l *Layout, slot, i int) []byte {
-	return b.record(l, slot)[recordHeadBytes+l.usageAt[i]:]
+// usageOf returns the bytes of the usage of a column in the slot's record.
+func (b page) usageOf(l *Layout, slot, column int) []byte {
+	return b.record(l, slot)[recordHeadBytes+l.usageAt[column]:]
 }
 
-// usage returns the usage of window i in the slot's record. A log is decoded into
+// usage returns the usage of a column in the slot's record. A log is decoded into
 // log.
-func (b page) usage(l *Layout, slot, i int, log []int64) (u limit.Usage) {
-	b.readUsage(l, slot, i, log, &u)
+func (b page) usage(l *Layout, slot, column int, log []int64) (u limit.Usage) {
+	b.readUsage(l, slot, column, log, &u)
 	return u
 }
 
 // readUsage is usage into u.
-func (b page) readUsage(l *Layout, slot, i int, log []int64, u *limit.Usage) {
-	w, p := &l.Windows[i], b.usageOf(l, slot, i)
+func (b page) readUsage(l *Layout, slot, column int, log []int64, u *limit.Usage) {
+	w, p := &l.Windows[column], b.usageOf(l, slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		*u = limit.Usage{
@@ -100,8 +100,8 @@ func (b page) readUsage(l *Layout, slot, i int, log []int64, u *limit.Usage) {
 	}
 }
 
-func (b page) setUsage(l *Layout, slot, i int, u *limit.Usage) {
-	w, p := &l.Windows[i], b.usageOf(l, slot, i)
+func (b page) setUsage(l *Layout, slot, column int, u *limit.Usage) {
+	w, p := &l.Windows[column], b.usageOf(l, slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		putLog(p, u)
@@ -114,9 +114,9 @@ func (b page) setUsage(l *Layout, slot, i int, u *limit.Usage) {
 	}
 }
 
-// floor returns the page's floor of window i; see limit.Window.Floor.
-func (b page) floor(l *Layout, i int) limit.Floor {
-	w, p := &l.Windows[i], b[l.floorAt[i]:]
+// floor returns the page's floor of a column; see limit.Window.Floor.
+func (b page) floor(l *Layout, column int) limit.Floor {
+	w, p := &l.Windows[column], b[l.floorAt[column]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		return limit.Floor{Used: le.Uint32(p), EndNs: int64(le.Uint64(p[4:]))}
@@ -129,8 +129,8 @@ func (b page) floor(l *Layout, i int) limit.Floor {
 	}
 }
 
-func (b page) setFloor(l *Layout, i int, f limit.Floor) {
-	w, p := &l.Windows[i], b[l.floorAt[i]:]
+func (b page) setFloor(l *Layout, column int, f limit.Floor) {
+	w, p := &l.Windows[column], b[l.floorAt[column]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		le.PutUint32(p, f.Used)

@@ -7,14 +7,14 @@ import "slices"
 
 // SetProxies shares with all workers how many proxies are alive.
 func (ts *Tables) SetProxies(n uint32) {
-	at := ts.proxiesKey()
-	ts.store.Set(at[:], le.AppendUint32(nil, n), 0) // whatever the cas: what a worker heard last is right
+	key := ts.proxiesKey()
+	ts.store.Set(key[:], le.AppendUint32(nil, n), 0) // whatever the cas: what a worker heard last is right
 }
 
 // Proxies returns how many proxies some worker has heard are alive, 0 if none has.
 func (ts *Tables) Proxies() uint32 {
-	at := ts.proxiesKey()
-	value, _, status := ts.store.Get(at[:])
+	key := ts.proxiesKey()
+	value, _, status := ts.store.Get(key[:])
 	if status != OK || len(value) != 4 {
 		return 0
 	}
