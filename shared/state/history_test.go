@@ -104,18 +104,38 @@ type run struct {
 	lengths  int               // how often that has changed
 	charges  map[exactKey][]charge
 	hold     limit.Window // the shortest of any configuration
-	forgot   bool         // a key that held was reset: see differs
-	blurred  map[int]bool // keys of which a lost hold was charged, one does not know exactly when
 
-	found    string // the first violation
-	unjudged bool   // see differs
+	// What the judge does not know, see the table below.
+	forgot   bool
+	blurred  map[int]bool // by key
+	unjudged bool
+
+	found string // the first violation
 }
+
+// Where the judge cannot know what is right, it judges less:
+//
+//	flag          what makes it so                           what is not judged then
+//	hours         the wall clock steps by hours              windows that do not hold (unfit)
+//	changes       configurations change                      debt that a configuration without the window
+//	                                                         forgives (fits); a hold that lapses up to an
+//	                                                         eighth early (differs)
+//	not exactly   changes or stops: it is not known in       a hold that has not lapsed though it should
+//	              which eighth a hold lapses                 (differs)
+//	blurred       a lost hold of the key was charged in a    the key's fixed_window_per_key, which the charge
+//	              history that is not strict: when it        may have opened (fits)
+//	              lapsed is not known
+//	forgot        a key that held was reset                  a hold that has not lapsed though it should
+//	                                                         (differs), or, when it is renewed, has lapsed
+//	                                                         though it should not (renewed)
+//	unjudged      a hold has outlived two changes of its     all that follows: the history ends
+//	              length (differs)
 
 // plays is what may happen in a history.
 type plays struct {
 	holds    bool // most configurations hold
 	skew     bool // workers' clocks differ and step a little
-	hours    bool // the wall clock steps by hours: what holds windows is not judged
+	hours    bool // the wall clock steps by hours
 	stops    bool // the process stands still
 	backs    bool // hits are refunded
 	changes  bool
