@@ -268,20 +268,20 @@ func (t *Table) Usage(e *Entry, window int) *limit.Usage {
 // no room may pass as soon as one hold ends: it is to try again after limit.HeldRetryNs.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
 	e.HeldBack = false
-	passes := t.passesAt(e, cost, 0)
+	earliest := t.passesAt(e, cost, 0)
 	held := t.Held(e)
-	if held == 0 || cost == 0 || passes == limit.Never {
-		return passes
+	if held == 0 || cost == 0 || earliest == limit.Never {
+		return earliest
 	}
-	if passes > e.Now {
+	if earliest > e.Now {
 		e.HeldBack = t.countsOnlyHolds() // else another window denies the hit
-		return passes
+		return earliest
 	}
 	if t.passesAt(e, cost, held) != e.Now {
 		e.HeldBack = true
 		return e.Now + limit.HeldRetryNs
 	}
-	return passes
+	return earliest
 }
 
 // countsOnlyHolds reports whether the definition's only window is a concurrency, which comes last of several. A
@@ -291,7 +291,7 @@ func (t *Table) countsOnlyHolds() bool { return t.def.Windows[0].Algorithm == li
 // passesAt is when a hit passes every window if held more units are counted in those that
 // count.
 func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
-	passes := e.Now
+	earliest := e.Now
 	for _, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
@@ -304,9 +304,9 @@ func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 		if pass == limit.Never {
 			return limit.Never
 		}
-		passes = max(passes, pass)
+		earliest = max(earliest, pass)
 	}
-	return passes
+	return earliest
 }
 
 // Commit counts a hit of cost units in one compare-and-swap, whether Check lets
