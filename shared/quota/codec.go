@@ -319,7 +319,7 @@ func appendGrant(b []byte, g *Grant) []byte {
 	b = wire.AppendUint(b, 5, g.WaitNs)
 	b = wire.AppendBool(b, 7, g.Leased)
 	b = wire.AppendBool(b, 8, g.Failed)
-	b = wire.AppendBool(b, 9, g.Held)
+	b = wire.AppendBool(b, 9, g.HeldBack)
 	b = wire.AppendBool(b, 10, g.Noted)
 	b = wire.AppendBool(b, 11, g.Starting)
 	b = wire.AppendBool(b, 12, g.Blocked)
@@ -353,7 +353,7 @@ func decodeGrant(g *Grant, b []byte) error {
 		case 8:
 			g.Failed = r.Bool()
 		case 9:
-			g.Held = r.Bool()
+			g.HeldBack = r.Bool()
 		case 10:
 			g.Noted = r.Bool()
 		case 11:

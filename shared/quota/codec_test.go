@@ -87,7 +87,7 @@ var goldenAsksBytes = bytesOf(
 var goldenResults = Results{
 	Results: []AskResult{
 		{ID: 300, Outcome: Denied, Grants: []Grant{{
-			Number: 1, Units: 2, Leased: true, ValidNs: 300, Denied: true, Failed: true, WaitNs: limit.Never, Held: true,
+			Number: 1, Units: 2, Leased: true, ValidNs: 300, Denied: true, Failed: true, WaitNs: limit.Never, HeldBack: true,
 			Noted: true, Starting: true, Blocked: true, Windows: []Standing{{Used: 1, ResetNs: 300}, {}},
 		}, {}}},
 		{ID: 1, Outcome: Busy},

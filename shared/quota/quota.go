@@ -187,16 +187,16 @@ type AskResult struct {
 // Grant is what one part got, and how its key stands. In an answer that denies,
 // Units is 0, and Denied says which parts had too few.
 type Grant struct {
-	Number  uint32 // for Return; counts the stream's grants from 1, 0 if nothing was granted
-	Units   uint32
-	Leased  bool  // units may be kept for later requests; otherwise the rest goes back at once
-	ValidNs int64 // how long units may be spent, from the moment before the ask was sent
-	Denied  bool
-	Failed  bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
-	WaitNs  int64 // if Denied: until the cost passes if nobody else asks; limit.Never
-	Held    bool  // if Denied: only what is held leaves no room
-	Blocked bool  // if Denied: the key was blocked before
-	Noted   bool  // the part's Report is noted
+	Number   uint32 // for Return; counts the stream's grants from 1, 0 if nothing was granted
+	Units    uint32
+	Leased   bool  // units may be kept for later requests; otherwise the rest goes back at once
+	ValidNs  int64 // how long units may be spent, from the moment before the ask was sent
+	Denied   bool
+	Failed   bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
+	WaitNs   int64 // if Denied: until the cost passes if nobody else asks; limit.Never
+	HeldBack bool  // if Denied: only what is held leaves no room
+	Blocked  bool  // if Denied: the key was blocked before
+	Noted    bool  // the part's Report is noted
 	// Starting says why a part has Failed whose Report is noted: the store has no state yet.
 	// For WaitNs more, workers report what they hold.
 	Starting bool

@@ -100,13 +100,13 @@ func TestWhatIsHeldBlocksNobody(t *testing.T) {
 	other := b.proxy(b.service, define(1, quota.LeaseOff, fixed(3, minute), limit.NewBlock(hour, false)))
 	require.EqualValues(t, 3, x.report(3).Units)
 	g := x.report(1)
-	require.True(t, g.Denied && g.Held && !g.Blocked)
+	require.True(t, g.Denied && g.HeldBack && !g.Blocked)
 	require.Equal(t, limit.HeldRetryNs, other.ask(want(1)).Grants[0].WaitNs)
 	x.Settle(1, 0)
 	require.EqualValues(t, 1, x.report(1).Units)
 	x.Settle(3, 3)
 	g = x.report(1)
-	require.True(t, g.Denied && !g.Held && !g.Blocked && g.Noted, "%+v", g)
+	require.True(t, g.Denied && !g.HeldBack && !g.Blocked && g.Noted, "%+v", g)
 	require.Equal(t, []quota.Standing{{Used: 3, ResetNs: minute}, {Used: 1, ResetNs: hour}, {}}, g.Windows)
 	b.clock.advance(minute)
 	require.True(t, x.report(1).Blocked)
@@ -126,7 +126,7 @@ func TestADenialInShadowIsNoted(t *testing.T) {
 	a := x.ask(p)
 	require.Equal(t, quota.Granted, a.Outcome)
 	g := a.Grants[0]
-	require.True(t, g.Denied && g.Noted && !g.Held && !g.Blocked, "%+v", g)
+	require.True(t, g.Denied && g.Noted && !g.HeldBack && !g.Blocked, "%+v", g)
 	require.EqualValues(t, hour, g.Windows[1].ResetNs)
 }
 

@@ -303,7 +303,7 @@ func (h *blockHistory) judgeExactly(k *exactBlock, key int, g *quota.Grant) {
 
 // keeps reports whether the windows have denied the part, and the ask keeps that.
 func keeps(p *quota.Part, g *quota.Grant, outcome quota.Outcome) bool {
-	isHeld := g.Held || g.WaitNs == limit.HeldRetryNs || p.Shadow && g.WaitNs == 0 // which is what others held
+	isHeld := g.HeldBack || g.WaitNs == limit.HeldRetryNs || p.Shadow && g.WaitNs == 0 // which is what others held
 	return p.Cost > 0 && g.Denied && !isHeld && (!p.Shadow || outcome == quota.Granted)
 }
 

@@ -269,7 +269,7 @@ func (g *group) grant(part *askPart) quota.Grant {
 	}
 	o, isDenied := part.last(), part.denied()
 	p := quota.Grant{
-		Denied: isDenied, WaitNs: o.waitNs, Held: o.heldBack, Blocked: isDenied && o.blocked,
+		Denied: isDenied, WaitNs: o.waitNs, HeldBack: o.heldBack, Blocked: isDenied && o.blocked,
 		Noted: o.noted && o.err == nil, Windows: o.standings,
 	}
 	switch {

@@ -132,7 +132,7 @@ func (b *rig) meets(windows []limit.Window) (m met) {
 		if a.Outcome == quota.Denied {
 			require.NotEqual(b.t, limit.Never, a.Grants[0].WaitNs)
 			wait = max(a.Grants[0].WaitNs, 1)
-			if a.Grants[0].Held {
+			if a.Grants[0].HeldBack {
 				word = "held"
 			}
 		}

@@ -33,7 +33,7 @@ func TestAStoreThatForgot(t *testing.T) {
 	require.True(t, g.Starting)
 	require.EqualValues(t, 1, g.WaitNs)
 	g = y.report(2)
-	require.True(t, g.Denied && g.Held && !g.Starting, "x holds 2 of 3: no start gives y 2 more")
+	require.True(t, g.Denied && g.HeldBack && !g.Starting, "x holds 2 of 3: no start gives y 2 more")
 	b.clock.advance(1)
 	require.EqualValues(t, 1, y.report(1).Units)
 	require.True(t, y.report(1).Denied)
@@ -59,7 +59,7 @@ func TestTheStartIsTheStores(t *testing.T) {
 			require.True(t, x.report(1).Starting)
 			y.report(0)
 			b.clock.advance(1)
-			require.True(t, x.report(1).Held, "10 are held of 10")
+			require.True(t, x.report(1).HeldBack, "10 are held of 10")
 			y.Settle(10, 0)
 			y.report(0)
 			require.EqualValues(t, 10, x.report(10).Units)
@@ -85,7 +85,7 @@ func TestAnotherServiceDoesNotKnow(t *testing.T) {
 	require.EqualValues(t, StartingNs-second, g.WaitNs)
 	b.clock.advance(3 * second)
 	require.EqualValues(t, 1, x.report(1).Units)
-	require.True(t, y.report(1).Held, "3 are held")
+	require.True(t, y.report(1).HeldBack, "3 are held")
 }
 
 // TestAStoresClockSetBack: the store starts anew, and no longer than ever.

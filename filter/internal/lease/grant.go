@@ -214,7 +214,7 @@ func (g *grant) writeTo(n *Need, units uint32) {
 // forSubject is the grant as a subject has it that gets so many units of it.
 func (g *grant) forSubject(units uint32) decide.Grant {
 	return decide.Grant{
-		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.Held,
+		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.HeldBack,
 		Blocked: g.Blocked || g.begun, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
 	}
 }
