@@ -12,7 +12,21 @@ import (
 //	Lingering   if the request was reset while its upstream may still be at work: it stays for a while
 //	Settle      ends it, always once: by the answer, or without one
 //
-// If nobody renews it in time it lapses: its source charges what was held, and Settle only what it cost beyond.
+// A hold lapses if nobody renews it in time: its source charges what was held, and Settle only what it cost beyond.
+// Its units lie in a table of this proxy, or in an account of which the quota service gets reports, or in both: what
+// the proxy has admitted while the service was silent. So it has one of two lives:
+//
+//	                      without an Account                      with one
+//	until EndNs           Renew renews it in the table            its source reports the account, and Renew renews
+//	                                                              what is in the table too
+//	after EndNs           nothing renews it in the table          the same
+//	about a hold later    it lapses there: the table charges it   Renew charges it in the account: Lapsed
+//	lapsed is set         by Renew, or by Settle, if the table    by Renew, once it has charged the account
+//	                      says that it has lapsed
+//	Settle                has the table charge the cost, or what  has both do that
+//	                      it is beyond the units if it has lapsed
+//
+// Only the source judges EndNs, by HasEnded.
 type Hold struct {
 	// BeginHolds.
 	state.Hold
@@ -23,7 +37,7 @@ type Hold struct {
 	// The caller, after BeginHolds.
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 
-	// Renew.
+	// Renew, and Settle for the metrics alone.
 	lapsed bool // it is charged already
 }
 
@@ -129,11 +143,12 @@ type Clocks struct {
 	HeldNs      int64 // by state.Tables.HeldNow: it says which eighth of a hold in this proxy's table has come
 }
 
-// Renew renews the hold if that is due. Once EndNs has passed, a hold in this proxy's table is left
-// to lapse. One with an account is still handed to its source, which must charge it there.
+// HasEnded reports whether max_hold has ended the hold by then.
+func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotonicNs >= h.EndNs }
+
+// Renew renews the hold if that is due, and counts what became of it.
 func (h *Hold) Renew(at Clocks) {
-	ended := h.EndNs > 0 && at.MonotonicNs >= h.EndNs
-	if h.lapsed || ended && h.Account == nil {
+	if h.lapsed {
 		return
 	}
 	m := &h.Rule.Metrics

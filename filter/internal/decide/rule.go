@@ -68,7 +68,8 @@ type HoldSource interface {
 	// whether the hold had lapsed before, and been charged.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
 	// Renew keeps a hold from lapsing, because its request is still alive. A hold lasts for eight
-	// parts, and Renew writes once in each: it returns NotDue until the next part begins.
+	// parts, and Renew writes once in each: it returns NotDue until the next part begins, and
+	// always in a table once the hold HasEnded. It returns Lapsed if all is charged.
 	Renew(h *Hold, at Clocks) Renewal
 }
 

@@ -189,21 +189,26 @@ func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed
 	return lapsed, ok
 }
 
-// Renew charges a hold that max_hold has ended. It waits holdNs more, as in a table: there a hold
-// lapses holdNs after its last renewal, and max_hold only ends the renewals. Accounts are renewed by
-// the client's tick.
+// Renew renews what lies in this proxy's table, and charges the account of a hold that max_hold has ended: holdNs later,
+// as a table does, where a hold lapses holdNs after its last renewal. Until then the client's tick renews the account.
+// What has lapsed in the table alone is NotDue: Settle takes Lapsed to mean that the account is charged.
 func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
-	ends := h.EndNs > 0
-	if h.InTable() && (!ends || at.MonotonicNs < h.EndNs) {
-		src.local.Renew(h, at)
+	inTable := decide.NotDue
+	if h.InTable() {
+		inTable = src.local.Renew(h, at)
 	}
 	acc, reports := h.Account.(*account)
-	if !reports || !ends || at.MonotonicNs < h.EndNs+acc.holdNs() {
+	switch {
+	case !reports:
+		return inTable
+	case h.HasEnded(at.MonotonicNs - acc.holdNs()):
+		acc.Settle(h.Units, h.Units)
+		src.worker.accounts.list(acc)
+		return decide.Lapsed
+	case inTable == decide.Lapsed:
 		return decide.NotDue
 	}
-	acc.Settle(h.Units, h.Units)
-	src.worker.accounts.list(acc)
-	return decide.Lapsed
+	return inTable
 }
 
 // Held is what all proxies hold of the key, by the grant.

@@ -111,6 +111,51 @@ func TestAccountsAreBounded(t *testing.T) {
 	require.Equal(t, 1<<16, s.asked-asked)
 }
 
+// TestARenewalIsOfTheTable: it renews what lies in the proxy's table, until max_hold ends the hold. A hold later, that
+// has lapsed by itself, and the renewal charges the account.
+func TestARenewalIsOfTheTable(t *testing.T) {
+	silent := func(h *holding) { h.engine.Leases.Silent, h.down = true, true }
+	full := func(h *holding) {
+		silent(h)
+		for n := range 1 << 16 {
+			h.request("b" + strconv.Itoa(n))
+		}
+	}
+	var nothing [2]uint64
+	isRenewed, isLost := [2]uint64{1, 0}, [2]uint64{0, 1}
+	for name, tc := range map[string]struct {
+		before func(h *holding)
+		want   [3][2]uint64 // how often it is renewed and lost: before the end, after it, and a hold later
+	}{
+		"in an account":    {func(*holding) {}, [3][2]uint64{nothing, nothing, isLost}},
+		"in both":          {silent, [3][2]uint64{isRenewed, nothing, isLost}},
+		"in a table alone": {full, [3][2]uint64{isRenewed, nothing, nothing}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, s := holdingPair(t, strings.Replace(localRule, `"hold"`, `"capacity":200000,"hold"`, 1))
+			tc.before(h)
+			id := h.request("a")
+			h.exchange(s)
+			require.Len(t, h.holds[id], 1)
+			hold := &h.holds[id][0]
+			require.Equal(t, name != "in an account", hold.InTable())
+			require.Equal(t, name == "in a table alone", hold.Account == nil)
+			hold.EndNs = h.proxy.Clock + 15*second
+			m := &hold.Rule.Metrics
+			for i, seconds := range []int{12, 12, 80} {
+				renewed, lost := m.HoldsRenewed, m.HoldsLost
+				for range seconds {
+					h.proxy.Clock += second
+					hold.Renew(decide.Clocks{Now: h.proxy.Clock, MonotonicNs: h.proxy.Clock, HeldNs: h.engine.HeldNow()})
+				}
+				got := [2]uint64{m.HoldsRenewed - renewed, m.HoldsLost - lost}
+				require.Equal(t, tc.want[i], got, "stretch %d", i)
+				require.Equal(t, got == isLost, hold.HasLapsed())
+			}
+		})
+	}
+}
+
 // TestAnOwnGrantIsRefunded: a request has waited and takes of its grant; then another worker
 // takes the last unit of the last rule first. What the grant gave is neither used nor held.
 func TestAnOwnGrantIsRefunded(t *testing.T) {

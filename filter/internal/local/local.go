@@ -154,9 +154,9 @@ func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool
 	return lapsed, status == state.OK
 }
 
-// Renew moves what is held into the present eighth of the hold.
+// Renew moves what is held into the present eighth of the hold. A hold that has ended is left to lapse.
 func (c *Source) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
-	if !c.Table.IsDue(&h.Hold, at.HeldNs) {
+	if h.HasEnded(at.MonotonicNs) || !c.Table.IsDue(&h.Hold, at.HeldNs) {
 		return decide.NotDue
 	}
 	lapsed, status := c.Table.Renew(c.entry, h.Limits(), &h.Hold, at.Now)
