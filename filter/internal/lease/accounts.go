@@ -75,7 +75,7 @@ func (acc *account) noteBlock(g *grant) {
 		return
 	}
 	acc.block = &blockDenial{Grant: g.forSubject(0), untilNs: min(g.blockNs, g.cameNs+maxRememberNs)}
-	acc.block.Blocked = true // for all later requests
+	acc.block.Blocked = true // for all later requests, also if nobody has waited for the grant any more
 }
 
 func (accs *accounts) areMany() bool { return len(accs.byName) >= maxAccounts }

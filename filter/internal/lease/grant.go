@@ -31,18 +31,19 @@ import (
 //
 // Units to be held are only given. The worker reports what it has not given as not held.
 
-// grant is the service's answer to one part of an ask.
+// grant is the service's answer to one part of an ask. Its Units are those that nobody has. Its Blocked is what the
+// next request is told that the denial denies: if the ask has begun the block (blockNs is set, and the service says that
+// the key was not Blocked before), the first of these requests is told Denied, and the others Blocked.
 type grant struct {
-	quota.Grant // its Units are those that nobody has
-	part        *part
-	stream      uint32
-	cameNs      int64 // by the monotonic clock, as endNs
-	endNs       int64
-	standings   []state.LeaseStanding
-	blockNs     int64  // of a denial: until when the key is blocked, 0 = it is not
-	begun       bool   // a request that has got the denial has begun the block: the next ones are Blocked
-	takers      int    // requests that have units of it and are not decided
-	given       uint32 // units that requests have got
+	quota.Grant
+	part      *part
+	stream    uint32
+	cameNs    int64 // by the monotonic clock, as endNs
+	endNs     int64
+	standings []state.LeaseStanding
+	blockNs   int64  // of a denial: until when the key is blocked, 0 = it is not
+	takers    int    // requests that have units of it and are not decided
+	everGiven uint32 // units that requests have got, whatever they do with them: the key's rate counts them
 }
 
 // endAsk ends an ask by its result.
@@ -71,7 +72,7 @@ func (c *Client) endWaits(a *ask, result *quota.AskResult) {
 		for _, req := range waiters {
 			req.setWait(decide.Rejected)
 		}
-		a.giveUpReports()
+		a.giveUpReports() // the service takes no more asks now: renew lists the accounts again
 	} else {
 		for i := range a.parts {
 			c.distribute(a, i, result, waiters)
@@ -88,7 +89,7 @@ func (c *Client) defineAgain(a *ask) {
 		delete(c.stream.defined, a.parts[i].Wire.Definition)
 	}
 	c.requeue(a)
-	a.giveUpReports() // the service refuses reports now: renew looks after them
+	a.giveUpReports() // the service refuses reports now: renew lists the accounts again
 }
 
 // decidesMore reports whether the result also decides the requests of a queued ask for the same
@@ -186,16 +187,16 @@ func (g *grant) give(n *Need) {
 	case g.Failed:
 		return
 	case g.Denied && cost >= g.part.Wire.Cost:
-		g.writeTo(n, 0)
-		if g.blockNs > 0 && !g.Blocked && !g.begun {
+		g.writeTo(n, 0) // before Blocked changes: this request has begun the block
+		if g.blockNs > 0 && !g.Blocked {
 			n.subject.Rule.Metrics.Blocks++
-			g.begun = true
+			g.Blocked = true
 		}
 	case !g.Denied && g.Units >= cost && g.cameNs < g.endNs:
 		g.writeTo(n, cost)
 		g.takers++
 		g.Units -= cost
-		g.given = limit.AddSaturating(g.given, cost)
+		g.everGiven = limit.AddSaturating(g.everGiven, cost)
 		if n.holds() {
 			n.account.Given += cost
 		}
@@ -215,7 +216,7 @@ func (g *grant) writeTo(n *Need, units uint32) {
 func (g *grant) forSubject(units uint32) decide.Grant {
 	return decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.HeldBack,
-		Blocked: g.Blocked || g.begun, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
+		Blocked: g.Blocked, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
 	}
 }
 
@@ -260,7 +261,7 @@ func (c *Client) keepRest(g *grant) {
 		rest = 0
 	}
 	g.Units -= rest
-	if !g.writeLease(noteAndPut, rest) {
+	if !g.writeLease((*grant).noteAndPut, rest) {
 		c.returnUnits(g, rest)
 	}
 }
@@ -272,18 +273,14 @@ func (c *Client) release(g *grant, units uint32) {
 	if g.takers > 0 || g.Units == 0 {
 		return
 	}
-	if !g.Leased || !g.writeLease(putOnly, g.Units) {
+	if !g.Leased || !g.writeLease((*grant).put, g.Units) {
 		c.returnUnits(g, g.Units)
 	}
 }
 
-// leaseChange is what writeLease changes in a key's lease.
-type leaseChange uint8
-
-const (
-	noteAndPut leaseChange = iota // what the service said of the key, and units unless their time is over
-	putOnly                       // units, to those of the same grant, even if their time is over
-)
+// leaseChange changes a key's lease, and puts units into it if ok says so. stranded is how many units of an ended
+// stream made room for them: these cannot go back.
+type leaseChange func(g *grant, e *state.LeaseEntry, units uint32) (stranded uint32, ok bool)
 
 // writeLease changes the key's lease, and writes it; both again if another worker writes first. It
 // returns whether the lease has kept the units.
@@ -293,19 +290,10 @@ func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 	e, wallNs := &w.entry, w.clock.Now()
 	for range state.MaxRetries {
 		read := src.table.ReadKey(e, g.part.leaseKey, wallNs, w.clock.Monotonic())
-		if read == state.OK && e.Ahead {
-			read = src.rereadAhead(e, wallNs)
-		}
-		if read != state.OK {
+		if src.rereadAhead(e, read, wallNs) != state.OK {
 			return false
 		}
-		if change == noteAndPut {
-			g.note(&e.Lease, e.NowNs)
-		}
-		stranded, put := uint32(0), false
-		if e.NowNs < g.endNs || change == putOnly {
-			stranded, put = g.put(&e.Lease, units, e.NowNs)
-		}
+		stranded, put := change(g, e, units)
 		switch src.write(e) {
 		case decide.Raced:
 		case decide.Taken:
@@ -322,16 +310,27 @@ func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 	return false
 }
 
-// put puts units into the lease, if they may be spent later. stranded is how many units of an ended
-// stream made room for them: these cannot go back.
-func (g *grant) put(l *state.Lease, units uint32, now int64) (stranded uint32, ok bool) {
+// noteAndPut is what a new grant changes: it notes what the service said of the key, and puts the units unless their
+// time is over.
+func (g *grant) noteAndPut(e *state.LeaseEntry, units uint32) (stranded uint32, ok bool) {
+	g.note(&e.Lease, e.NowNs)
+	if e.NowNs >= g.endNs {
+		return 0, false
+	}
+	return g.put(e, units)
+}
+
+// put puts units into the lease, to those of the same grant, if they may be spent later. A denial that the lease
+// remembers is forgotten if its cost can be spent now. It never is one of a blocked key, which denies each cost: no
+// grant of a rule with a block is Leased.
+func (g *grant) put(e *state.LeaseEntry, units uint32) (stranded uint32, ok bool) {
 	if units == 0 || !g.Leased || g.Failed || g.Denied {
 		return 0, false
 	}
-	if l.DeniedCost <= units {
-		l.DeniedNs = 0
+	if e.DeniedCost <= units {
+		e.DeniedNs = 0
 	}
-	return l.Put(now, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
+	return e.Put(e.NowNs, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
 }
 
 // maxRememberNs is the longest time for which a worker decides about a key by what the service has
@@ -349,7 +348,7 @@ func (g *grant) note(l *state.Lease, now int64) {
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
 	l.Standings = append(l.Standings[:0], g.standings...)
-	l.Rate.Spend(now, src.refill.rateNs, g.given) // as takeLease does for what it takes
+	l.Rate.Spend(now, src.refill.rateNs, g.everGiven) // as takeLease does for what it takes
 	if g.remembersBlock() || g.Denied && src.keeps {
 		g.noteDenial(l, now)
 	}

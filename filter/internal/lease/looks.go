@@ -16,6 +16,9 @@ import (
 //	Client.Receive    writes the standings into the look, which is ready once all its asks are over
 //	Look.Tell         hands them to the subject of the same key, for Source.Look
 //
+// A part of a look is marked Inspect on the wire (quota.Part), as that of a probe is; isLook reads that. It is not
+// decide.Verdict.Peek, which judges a request without counting it.
+//
 // A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
 // looked at already.
 
@@ -35,7 +38,8 @@ type lookedKey struct {
 	standings []state.LeaseStanding // nil: not known
 }
 
-// Add adds the subject's key, unless its rule has scope proxy.
+// Add adds the subject's key, unless its rule has scope proxy. Tell finds the keys in the order of Add: both are called
+// for all rules that the client is shown, in the policy's order.
 func (l *Look) Add(s *decide.Subject) {
 	src, ok := s.Rule.Source.(clusterSource)
 	if !ok || s.Unlimited {
@@ -56,7 +60,7 @@ func (l *Look) size() int {
 }
 
 // Tell gives the subject what the service has said of its key. Call it for the subjects of Add in
-// their order.
+// their order. It tells nothing of a subject that Add has not had.
 func (l *Look) Tell(s *decide.Subject) {
 	if l == nil || l.told == len(l.keys) || l.keys[l.told].rule != s.Rule {
 		return

@@ -73,7 +73,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 				continue
 			}
 			n := c.mostBytes(a)
-			if n > room || c.sent.flying[a.want] != nil || a.awaitsReport() {
+			if c.mustWait(a, n, room) {
 				left = append(left, a)
 				continue
 			}
@@ -89,6 +89,18 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 		c.returns = c.returns[n:]
 	}
 	return packed, left
+}
+
+// mustWait reports whether a queued ask that takes n bytes must wait for a later message.
+func (c *Client) mustWait(a *ask, n, room int) bool {
+	switch {
+	case n > room: // for a message with room for it
+		return true
+	case c.sent.flying[a.want] != nil: // for the result of the ask that flies for the same units
+		return true
+	default: // for the answer to a report of one of its accounts, which may be of an ask earlier in this message
+		return a.awaitsReport()
+	}
 }
 
 // packAsk puts an ask into the message, with the definitions that the stream has not had.

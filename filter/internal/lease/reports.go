@@ -9,14 +9,17 @@ import (
 //
 //	       list          writeReports                   endReport
 //	------------> listed ------------> under way -------------------------> answered
-//	                ^                      |
-//	                +----- reportAgain ----+   without an answer: the stream has ended, the ask is late,
-//	                                           or the message was not sent
+//	                ^                   |    |
+//	                +--- reportAgain ---+    |   without an answer: the stream has ended, the ask is late,
+//	                |                        |   or the message was not sent
+//	                |                        |
+//	                +-- renew -- given up <--+   giveUpReports: the result is Busy or Unknown
 //
 //	listed     It is in accounts.listed. If it mustReport, queueReports queues an ask for no units that
 //	           reports it, unless a request's ask for units of its key does.
 //	under way  account.asked is the ask that has the report.
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
+//	given up   The service takes no reports now. renew lists the account again within a second.
 //
 // A report that has no answer may have arrived or not. The next one says all that it said.
 

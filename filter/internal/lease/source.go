@@ -86,10 +86,7 @@ func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
 	}
 	e := q.Lease
 	read := src.table.Read(e, src.tableKey(s), wallNs, q.NowNs)
-	if read == state.OK && e.Ahead {
-		read = src.rereadAhead(e, wallNs)
-	}
-	if read != state.OK {
+	if src.rereadAhead(e, read, wallNs) != state.OK {
 		return false
 	}
 	q.NowNs = e.NowNs
@@ -97,10 +94,13 @@ func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
 	return true
 }
 
-// rereadAhead reads the clock and the lease once more, after readings that say that the lease was
-// written long after now: the worker may have stood still between the two. If they say so again, the
-// clock has begun anew since, and the lease counts as none.
-func (src *Source) rereadAhead(e *state.LeaseEntry, wallNs int64) state.Status {
+// rereadAhead reads the clock and the lease once more, if they say that the lease was written long after now: the
+// worker may have stood still between the two. If they say so again, the clock has begun anew since, and the lease
+// counts as none.
+func (src *Source) rereadAhead(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
+	if read != state.OK || !e.Ahead {
+		return read
+	}
 	return src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 }
 

@@ -94,7 +94,8 @@ func (w *Worker) SetProxies(n uint32) {
 	}
 }
 
-// AssumeSilent runs do as if this worker had found the service silent itself, if silent says so.
+// AssumeSilent runs do as if this worker had found the service silent itself, if silent says so. A management request
+// is answered in it: its worker may have asked nothing for long, and then only the other workers know.
 func (w *Worker) AssumeSilent(silent bool, do func()) {
 	own := w.Silent
 	w.Silent = own || silent
@@ -102,7 +103,8 @@ func (w *Worker) AssumeSilent(silent bool, do func()) {
 	w.Silent = own
 }
 
-// DecideLike has this worker's sources decide by the timeout and the silence of another one.
+// DecideLike has this worker's sources decide by the timeout and the silence of another one. Engine.Clone calls it, for
+// an explanation: the clone has no Client, which would say both.
 func (w *Worker) DecideLike(from *Worker) { w.timeoutNs, w.Silent = from.timeoutNs, from.Silent }
 
 // HasNews reports whether there is something to send that no request waits for: see
