@@ -4,8 +4,9 @@
 //
 // Its invariant: all rules decide or none counts. A denied request leaves the counters as
 // if it had never come, but for rules that count denied hits, and no race makes a later
-// decision looser. It knows where units come from only as Source, it never reads a clock,
-// and it must never import a source of units.
+// decision looser. It never reads a clock, and it must never import a source of units. It knows where units
+// come from only as Source, and whether the quota service has decided, by Subject.isByService: what that
+// denies it has kept, and how a key stands is its word.
 //
 // Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
 //

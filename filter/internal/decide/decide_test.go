@@ -22,15 +22,26 @@ type purse struct {
 	asks        int
 	heldBack    bool
 	persisted   int
+
+	keeps  []Outcome // what KeepDenied answers, in turn; then Taken
+	finds  []Outcome // what Recheck finds in place of what is so, in turn
+	kept   int       // denied hits
+	usages []limit.Usage
+	held   uint32
+
+	lapsed  bool // a hold has, and was charged
+	fails   bool // a call into the proxy does
+	renewal Renewal
+	charged uint32
 }
 
 func (p *purse) Check(s *Subject, _ int64) Outcome {
+	s.Known = p.asks == 0
 	switch {
 	case p.asks > 0:
 		p.asks--
 		return Pending
 	case p.heldBack:
-		s.Known = true
 		return HeldBack
 	case s.Units() > p.left:
 		s.PassNs = limit.Never
@@ -39,7 +50,25 @@ func (p *purse) Check(s *Subject, _ int64) Outcome {
 	return HasRoom
 }
 
-func (p *purse) Recheck(s *Subject, now int64) Outcome { return p.Check(s, now) }
+func (p *purse) Recheck(s *Subject, now int64) Outcome {
+	found := p.Check(s, now)
+	if len(p.finds) == 0 {
+		return found
+	}
+	found, p.finds = p.finds[0], p.finds[1:]
+	s.PassNs = now + 1
+	return found
+}
+
+func (p *purse) KeepDenied(s *Subject) Outcome {
+	if len(p.keeps) > 0 {
+		outcome := p.keeps[0]
+		p.keeps = p.keeps[1:]
+		return outcome
+	}
+	p.kept++
+	return Taken
+}
 
 func (p *purse) Take(s *Subject) Outcome {
 	if p.loses > 0 {
@@ -57,7 +86,21 @@ func (p *purse) Refund(s *Subject, _ int64) bool {
 
 func (p *purse) Persist(*Subject) { p.persisted++ }
 
-func (p *purse) Usage(*Subject, int) *limit.Usage { return &limit.Usage{} }
+func (p *purse) Usage(_ *Subject, window int) *limit.Usage {
+	if window < len(p.usages) {
+		return &p.usages[window]
+	}
+	return &limit.Usage{}
+}
+
+func (p *purse) Held(*Subject) uint32 { return p.held }
+
+func (p *purse) Settle(_ *Hold, cost uint32, _ int64) (lapsed, ok bool) {
+	p.charged += cost
+	return p.lapsed, !p.fails
+}
+
+func (p *purse) Renew(*Hold, Clocks) Renewal { return p.renewal }
 
 // begin begins a verdict on the rules, and gives them sources.
 func begin(t *testing.T, rules string, sources ...*purse) *Verdict {

@@ -1,6 +1,9 @@
 package decide
 
-import "github.com/sluice-ratelimit/sluice/shared/state"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
 
 // Quota is how far a subject has come with the quota service. It carries the request over from one call of
 // Decide to the next. Who sets it, where a request has to wait:
@@ -25,6 +28,12 @@ type Quota struct {
 
 	// Source.Take, for Refund.
 	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
+}
+
+// isByService reports whether the subject is decided by what the quota service has said of its key, and
+// not by what this proxy has counted.
+func (s *Subject) isByService() bool {
+	return s.Rule.Policy.Scope == policy.ScopeCluster && s.Quota.From != OwnShare
 }
 
 // Wait is what a request that asks the quota service may still wait for.

@@ -35,7 +35,7 @@ type Source interface {
 	// Persist stores what Check has moved to the present, though nothing is taken.
 	Persist(s *Subject)
 	// Usage is the usage of a window of Rule.Finder.Windows, as of Check or Take. It is
-	// valid until the next call.
+	// valid until the next call. It is only for a subject that is Known.
 	Usage(s *Subject, window int) *limit.Usage
 
 	// Operate carries out an operation on the windows of the subject's key, or on one: an index in

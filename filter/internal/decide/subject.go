@@ -20,8 +20,19 @@ type Subject struct {
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
 
 	// Begin.
-	Rule   *Rule
-	Limits state.Key // the key with the limits that hold for it where it is counted
+	Rule *Rule
+	// Limits is the key with the limits that hold for it where it is counted. Its lists of windows, and those near:
+	//
+	//	list                 whose limits                         grids    written by
+	//	Windows              the key's                            shifted  Begin
+	//	Limits.Windows       the same; if OwnShare decides, what  shifted  Begin, and each Check of a rule of scope
+	//	                     this proxy may admit of them                  cluster, in memory of the source
+	//	Limits.OfRule        the rule's, safe for all keys        plain    Begin: Rule.Finder.OfAll
+	//	Rule.Finder.Windows  the rule's                           plain    NewRule
+	//
+	// Shifted grids are shifted by the key's jitter. All lists have the same windows in the order of records:
+	// Rule.Finder.Order[i] is the index of the policy's limit i in each.
+	Limits state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
 	Outcome       Outcome
@@ -30,11 +41,14 @@ type Subject struct {
 
 	// The source, in Check, Recheck and Take.
 	//
-	// found is of the last call of Check or Recheck. Outcome stays what it was when recheckDenied reads again: a denial is
-	// not taken back, but only what is found now begins a block.
+	// found is what the last call of Check or Recheck has returned. become makes it the Outcome, but not what
+	// recheckDenied finds: see there.
 	found Outcome
 
-	Known  bool  // the key's usage is known; without it nothing is told of it, and storeUntaken does not Persist
+	// Known says that the key's usage is known. Without it nothing is told of the key: Source.Usage, Window, Remaining,
+	// Standing and Tightest are not called, and storeUntaken does not Persist. Check sets it. It ends when the record in
+	// memory may be of another key, or may contain a hit that was never stored.
+	Known  bool
 	PassNs int64 // of a denial: when the hit would pass, or limit.Never
 	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
 	// rest too.
@@ -161,8 +175,7 @@ func (s *Subject) storeUntaken(now int64) {
 // a block or prolongs it. What the quota service denies, it has kept.
 func (s *Subject) mustKeepDenied() bool {
 	byLimits := s.Outcome == Denied || s.Outcome == Blocked
-	isHere := s.Rule.Policy.Scope == policy.ScopeProxy || s.Quota.From == OwnShare
-	return byLimits && isHere && s.Cost > 0 && (s.Rule.CountsDenied || s.BeginsBlock())
+	return byLimits && !s.isByService() && s.Cost > 0 && (s.Rule.CountsDenied || s.BeginsBlock())
 }
 
 // keepDenied counts a hit that the rule has denied by its limits, begins a block by it or prolongs that, or
@@ -194,8 +207,14 @@ func (s *Subject) keepDenied(now int64) (kept bool) {
 	return false
 }
 
-// recheckDenied reads the key again, because another worker wrote first. The wait stays the one that was
-// found first, unless the key is blocked by now. It returns false if the key cannot be read.
+// recheckDenied reads the key again, because another worker wrote first. It returns false if the key cannot be
+// read. The denial stays, and its wait, unless the key is blocked by now. But only what is found now begins a
+// block. For example, after a denial with a wait of 40 s:
+//
+//	found now  the other worker     the wait         BeginsBlock
+//	Denied     took units           40 s             yes
+//	Blocked    has begun the block  until its end    no, unless the rule prolongs blocks
+//	HasRoom    refunded units       40 s             no
 func (s *Subject) recheckDenied(now int64) (ok bool) {
 	passNs := s.PassNs
 	s.found = s.Rule.Source.Recheck(s, now)
@@ -242,7 +261,8 @@ func (s *Subject) OverrideName() string {
 // of the key's record if that is later.
 func (s *Subject) Now() int64 { return s.Record.Now }
 
-// Window returns the rule's limit i as it holds for the key, and its usage.
+// Window returns the rule's limit i as it holds for the key, and its usage. It is only for a subject that is
+// Known, as Remaining, Standing and Tightest are.
 func (s *Subject) Window(i int) (*limit.Window, *limit.Usage) {
 	at := s.Rule.Finder.Order[i]
 	return &s.Limits.Windows[at], s.Rule.Source.Usage(s, at)
@@ -277,8 +297,7 @@ func (s *Subject) left(w *limit.Window, used uint32) uint32 {
 func (s *Subject) Standing(i int, now int64) (used, left uint32, resetNs int64) {
 	w, u := s.Window(i)
 	used, resetNs = w.Count(u, s.Now()), max(0, w.Reset(u, s.Now())-now)
-	isOfService := s.Rule.Policy.Scope == policy.ScopeCluster && s.Quota.From != OwnShare
-	if !isOfService || w.Algorithm == limit.Concurrency {
+	if !s.isByService() || w.Algorithm == limit.Concurrency {
 		return used, s.left(w, used), resetNs
 	}
 	if st := &s.Quota.Standings[s.Rule.Finder.Order[i]]; st.ResetNs > s.Quota.NowNs {

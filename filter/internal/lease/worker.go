@@ -95,7 +95,7 @@ func (w *Worker) SetProxies(n uint32) {
 }
 
 // AssumeSilent runs do as if this worker had found the service silent itself, if silent says so. A management request
-// is answered in it: its worker may have asked nothing for long, and then only the other workers know.
+// is answered in it: if its worker has no stream, only the other workers know.
 func (w *Worker) AssumeSilent(silent bool, do func()) {
 	own := w.Silent
 	w.Silent = own || silent
