@@ -182,7 +182,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 			limited = append(limited, m)
 		}
 	}
-	d.Exempt = slices.Concat(d.Exempt, limited)
+	d.AddExempt(limited...)
 	if !isKnown {
 		d.CannotMatch("they are those that no other rule limits")
 	}

@@ -38,7 +38,7 @@ func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
 	m := &leafMaker{rule: draft.NewRule(findings, l.name, l.quota, l.at), descriptor: d, leaf: l}
 	m.rule.Identity = fmt.Sprint(l.at, " ", l.order) // two documents of one file have the same places
 	m.rule.Match = d.Match
-	m.rule.Exempt = slices.Clone(d.Exempt)
+	m.rule.Exempt = d.Exempt
 	m.rule.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.

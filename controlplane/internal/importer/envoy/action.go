@@ -224,14 +224,14 @@ func (r *reader) readHeaderValueMatch(
 	for i, h := range a.GetHeaders() {
 		r.readHeaderMatcher(&s, h, at.In("header_value_match").Item("headers", i))
 	}
-	d.WhyOff, d.Comments = append(d.WhyOff, s.WhyOff...), s.Comments
+	d.AddAll(s.Remarks)
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.Match, d.Exempt = s.Match, s.Exempt
 	case len(s.Exempt) > 0 || len(s.Match) == 0:
 		d.CannotMatch("they must not match headers, of which some are inverted")
 	default:
-		d.Exempt = []request.Match{s.Match}
+		d.AddExempt(s.Match)
 	}
 	return []descriptor.Descriptor{d}
 }
@@ -276,7 +276,7 @@ func (r *reader) readRemoteAddressMatch(
 	case networks == nil:
 		d.CannotMatch("its address_matcher has no ranges")
 	case a.GetAddressMatcher().GetInvertMatch():
-		d.Exempt = []request.Match{m}
+		d.AddExempt(m)
 	default:
 		d.Match = m
 	}

@@ -55,9 +55,9 @@ func leaveOutRoute(s *request.Selection, each *route) {
 	if len(each.selection.WhyOff) > 0 {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	isElsewhere := func(m request.Match) bool { return !slices.ContainsFunc(s.Exempt, m.Equal) }
+	isElsewhere := func(m request.Match) bool { return !s.HasExempt(m) }
 	if slices.ContainsFunc(each.selection.Exempt, isElsewhere) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
-	s.Exempt = append(s.Exempt, each.selection.Match)
+	s.AddExempt(each.selection.Match)
 }

@@ -86,7 +86,7 @@ func (r *reader) guessEach(
 		if value == "" {
 			which = key + ", with a counter for each value"
 		}
-		d.WhyOff = append(slices.Clip(d.WhyOff), "It is for requests for which Envoy sends "+which+". "+why)
+		d.Cannot("It is for requests for which Envoy sends " + which + ". " + why)
 		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Value: value}, way)...)
 	}
 	return list

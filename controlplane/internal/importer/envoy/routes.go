@@ -122,7 +122,7 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 		}
 	}
 	if names != nil {
-		s.Exempt = append(s.Exempt, request.Host.Matching(request.ExactAll(names)...))
+		s.AddExempt(request.Host.Matching(request.ExactAll(names)...))
 	}
 }
 
@@ -134,38 +134,40 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
 		own := r.routeSelection(o, at)
-		left := own // without what the earlier routes take
-		for j := range before {
-			if before[j].IsEverything() {
-				r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
-				return
-			}
-			exemptEarlierRoute(&left, &own, &before[j])
+		if slices.ContainsFunc(before, request.Selection.IsEverything) {
+			r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
+			return
 		}
-		before = append(before, own)
 		h.routes = append(h.routes, &route{
-			selection: h.selection.And(left),
+			selection: h.selection.And(withoutEarlier(own, before)),
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
 			configs:   append(configsPerRoute(o, at), ofHost...),
 		})
+		before = append(before, own)
 	}
 }
 
-// exemptEarlierRoute exempts the requests of an earlier route from those of a later one, if some may be
-// the same. Own is what the later route's match alone selects.
-func exemptEarlierRoute(s, own, earlier *request.Selection) {
-	a, b := own.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
-	if len(a) > 0 && len(b) > 0 && a[0].TextApart(b[0]) {
-		return
+// withoutEarlier are the requests of a route's own match without those that the matches of earlier routes take.
+func withoutEarlier(own request.Selection, before []request.Selection) request.Selection {
+	var taken []request.Match
+	takesUnsaid := false // some of them, and no exemption can say which
+	for i := range before {
+		earlier := &before[i]
+		a, b := own.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
+		switch {
+		case len(a) > 0 && len(b) > 0 && a[0].TextApart(b[0]): // it takes none of them
+		case len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0:
+			takesUnsaid = true
+		default:
+			taken = append(taken, earlier.Match)
+		}
 	}
-	if len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0 {
-		s.CannotMatch("an earlier route takes some of them")
-		return
+	if takesUnsaid {
+		own.CannotMatch("an earlier route takes some of them")
 	}
-	if len(earlier.Match) > 0 {
-		s.Exempt = append(s.Exempt, earlier.Match)
-	}
+	own.AddExempt(taken...)
+	return own
 }
 
 // routeFields are the fields of a route that lead to limits.

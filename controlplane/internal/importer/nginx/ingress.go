@@ -169,8 +169,7 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 	}
 	allowed := imp.allowedNetworks(ing)
 	for _, g := range groupHosts(ing.paths) {
-		s := g.selection(ing, imp.all)
-		s.Exempt = slices.Concat(allowed, s.Exempt)
+		s := request.Selection{Exempt: allowed}.And(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		r := newRule(imp.Findings, name, &draft.Quota{Numbers: numbers, At: at}, s)
 		r.Key = []request.Part{request.ClientIP}

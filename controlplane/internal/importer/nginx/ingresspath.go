@@ -133,16 +133,21 @@ func (g *hostGroup) leaveOut(s *request.Selection, other hostPath) {
 		isWithin := request.IsValueWithin(request.KindHost, request.Exact(other.host), request.Exact(h))
 		return other.host != "" && other.host != h && (h == "" || isWithin)
 	}
+	addNew := func(m request.Match) {
+		if !s.HasExempt(m) {
+			s.AddExempt(m)
+		}
+	}
 	loses := func(p request.Pattern) bool { return isLonger(other.path, p) && !p.TextApart(other.path) }
 	switch {
 	case slices.ContainsFunc(g.hosts, isWider):
-		s.AddExempt(request.Host.Matching(request.Exact(other.host)))
+		addNew(request.Host.Matching(request.Exact(other.host)))
 	case slices.Contains(g.hosts, other.host) && slices.ContainsFunc(g.paths, loses):
 		m := request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
 		if len(g.hosts) > 1 {
 			m = m.With(request.Host, request.Exact(other.host))
 		}
-		s.AddExempt(m)
+		addNew(m)
 	}
 }
 

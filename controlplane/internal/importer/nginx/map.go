@@ -52,8 +52,11 @@ func (n *reader) readVariable(d *nginxconf.Directive) {
 		}
 	}
 	slices.SortStableFunc(v.entries, func(a, b mapEntry) int {
+		if a.kind != b.kind {
+			return cmp.Compare(a.kind, b.kind)
+		}
 		narrowness := entryKinds[a.kind].narrowness
-		return cmp.Or(cmp.Compare(a.kind, b.kind), narrowness(b.patterns[0])-narrowness(a.patterns[0]))
+		return narrowness(b.patterns[0]) - narrowness(a.patterns[0])
 	})
 	v.merge()
 	n.variables[name] = v
@@ -154,7 +157,7 @@ func exemptEarlierValues(s *request.Selection, p request.Part, earlier request.S
 	case len(earlier.WhyOff) > 0:
 		s.Cannot(earlier.WhyOff[0])
 	case !areApart(p.Kind, s.Match.Of(p), earlier.Match.Of(p)):
-		s.Exempt = append(slices.Clip(s.Exempt), earlier.Match)
+		s.AddExempt(earlier.Match)
 	}
 }
 

@@ -192,8 +192,7 @@ func flat(block []*nginxconf.Directive) (list []*nginxconf.Directive) {
 func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
 	all := outer.And(s.Selection)
 	inner := s.withOwnRules(kind)
-	rest := all // without the requests of the inner scopes
-	rest.Exempt = slices.Clone(all.Exempt)
+	rest := all      // without the requests of the inner scopes
 	isEmpty := false // no request is left
 	for _, c := range inner {
 		exemptScope(&rest, c)

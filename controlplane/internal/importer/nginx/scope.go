@@ -51,7 +51,7 @@ func exemptScope(s *request.Selection, c *scope) {
 	case len(c.WhyOff) > 0:
 		s.Cannot("It should leave out the requests of the " + c.what + ". " + c.WhyOff[0])
 	case len(c.Match) > 0:
-		s.Exempt = append(s.Exempt, c.Match)
+		s.AddExempt(c.Match)
 	}
 }
 

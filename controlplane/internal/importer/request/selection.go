@@ -7,23 +7,18 @@
 //	selection  a match and what is exempt from it, or why a policy         selection.go
 //	           cannot say for which requests something holds
 //
-// Five functions join conditions. They differ in what becomes of two conditions on one part:
+// To join conditions, ask whether both sides may have one on the same part:
 //
-//	                   two paths          two hosts         where it cannot
-//	Match.And          the narrower one   equal ones only   ok is false
-//	Match.Narrow       never              never             ok is false
-//	Selection.And      the narrower one   equal ones only   a reason in WhyOff
-//	Selection.Require  never              never             a reason in WhyOff
-//	Selection.Meet     what fits both     what fits both    a reason in WhyOff, or hasAny is false: no request fits both
+//	both may have                    call               example
+//	no part twice                    Selection.Require  a condition of a route or a selector. Exclude is its opposite
+//	a path, of which one is within   Selection.And      a host with its routes, an action with the next (envoy);
+//	the other                                           a scope with those in it, a variable with the next (nginx)
+//	any part, with values of which   Selection.Meet     a scope with one form of a limit's key (nginx): the hosts
+//	some fit both                                       *.example and a.example
 //
-// What they are for:
-//
-//	Match.And          Match.Narrow and Selection.And
-//	Match.Narrow       Require; a value of a leaf (descriptor); whether a match can say a value of a map (nginx)
-//	Selection.And      a host with its routes, an action with the next (envoy); a scope with those in it, a variable
-//	                   with the next (nginx)
-//	Selection.Require  a condition of a route, an action or a selector (envoy). Exclude is its opposite
-//	Selection.Meet     the requests of a scope with those of one form of a limit's key (nginx)
+// What they cannot say is a reason in WhyOff. Under Require and And are two functions for a match alone, which are not
+// ok where it cannot say that: Match.Narrow and Match.And. Match.With joins nothing: its condition replaces the one
+// that the match had on the part.
 //
 // Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
 // the reason in WhyOff, and a rule for it is off.
@@ -37,6 +32,9 @@ import (
 
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
+//
+// A copy of a selection shares its lists. So they change by AddExempt and the methods of Remarks alone, which leave the
+// lists of other copies as they are.
 type Selection struct {
 	Match  Match
 	Exempt []Match
@@ -50,10 +48,16 @@ type Remarks struct {
 }
 
 // Comment adds a comment for the rule.
-func (r *Remarks) Comment(text string) { r.Comments = append(r.Comments, text) }
+func (r *Remarks) Comment(text string) { r.Comments = append(slices.Clip(r.Comments), text) }
 
 // Cannot adds what a policy cannot say, and why: the rule is off.
-func (r *Remarks) Cannot(why string) { r.WhyOff = append(r.WhyOff, why) }
+func (r *Remarks) Cannot(why string) { r.WhyOff = append(slices.Clip(r.WhyOff), why) }
+
+// AddAll adds other remarks.
+func (r *Remarks) AddAll(other Remarks) {
+	r.Comments = append(slices.Clip(r.Comments), other.Comments...)
+	r.WhyOff = append(slices.Clip(r.WhyOff), other.WhyOff...)
+}
 
 // CannotMatch adds a condition that no match can say.
 func (s *Selection) CannotMatch(condition string) {
@@ -63,15 +67,14 @@ func (s *Selection) CannotMatch(condition string) {
 // And is for the requests of both selections, such as those of a route and those of the host around it. If they
 // have different conditions on one part, such as two methods, it says that no match can select them.
 func (s Selection) And(other Selection) Selection {
-	both, ok := s.Match.And(other.Match)
-	all := Selection{Match: both, Exempt: slices.Concat(s.Exempt, other.Exempt)}
-	all.Comments = slices.Concat(s.Comments, other.Comments)
-	all.WhyOff = slices.Clone(s.WhyOff)
+	match, ok := s.Match.And(other.Match)
+	s.Match = match
+	s.AddExempt(other.Exempt...)
 	if !ok {
-		all.CannotMatch("they have two conditions on one part")
+		s.CannotMatch("they have two conditions on one part")
 	}
-	all.WhyOff = append(all.WhyOff, other.WhyOff...)
-	return all
+	s.AddAll(other.Remarks)
+	return s
 }
 
 // Require adds the condition that the part fits the pattern.
@@ -84,7 +87,7 @@ func (s *Selection) Require(p Part, v Pattern) {
 // Exclude exempts the requests whose part fits the pattern.
 func (s *Selection) Exclude(p Part, v Pattern) {
 	if m, ok := s.narrowed(nil, p, v); ok {
-		s.Exempt = append(s.Exempt, m)
+		s.AddExempt(m)
 	}
 }
 
@@ -111,14 +114,13 @@ func (s *Selection) narrowed(m Match, p Part, v Pattern) (narrow Match, ok bool)
 }
 
 // IsEverything reports whether it is for every request.
-func (s *Selection) IsEverything() bool { return len(s.Match)+len(s.Exempt)+len(s.WhyOff) == 0 }
+func (s Selection) IsEverything() bool { return len(s.Match)+len(s.Exempt)+len(s.WhyOff) == 0 }
 
-// AddExempt adds an exemption that is not there yet.
-func (s *Selection) AddExempt(m Match) {
-	if !slices.ContainsFunc(s.Exempt, m.Equal) {
-		s.Exempt = append(s.Exempt, m)
-	}
-}
+// AddExempt adds exemptions. Each call copies the list, so add many at once.
+func (s *Selection) AddExempt(list ...Match) { s.Exempt = append(slices.Clip(s.Exempt), list...) }
+
+// HasExempt reports whether one of the exemptions is this match.
+func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
 
 // Meet is And for selections that often have conditions on one part: it looks which values fit both. The hosts
 // a.example and *.example meet in a.example. It has no request if no value fits both, as of a.example and
