@@ -1,7 +1,6 @@
 package descriptor
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
@@ -36,7 +35,7 @@ type leafMaker struct {
 // newLeafMaker begins the rule of a leaf: its name, and the requests of the descriptor.
 func newLeafMaker(findings *draft.Findings, d *Descriptor, l *Leaf) *leafMaker {
 	m := &leafMaker{rule: draft.NewRule(findings, l.name, l.quota, l.at), descriptor: d, leaf: l}
-	m.rule.Identity = fmt.Sprint(l.at, " ", l.order) // two documents of one file have the same places
+	m.rule.Identity = l.at.String()
 	m.rule.Match = d.Match
 	m.rule.Exempt = d.Exempt
 	m.rule.Cost = d.Cost

@@ -33,8 +33,8 @@ func (r *reader) asEnvoy(in *source.Document) (*source.Document, error) {
 //	a configuration with listeners           it
 func (r *reader) whole(in *source.Document) *policy.Node {
 	root := in.Root
-	if filters := source.OfKind(root, "EnvoyFilter"); len(filters) > 0 {
-		return r.patched(filters, in.Top())
+	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
+		return r.patched(filters)
 	}
 	list := root
 	if root.Kind != policy.List {
@@ -68,11 +68,11 @@ func eachHasOneOf(list *policy.Node, fields ...string) bool {
 	return len(list.Items) > 0
 }
 
-// patched is the listener that the patches of EnvoyFilters make. The place is that of their file.
-func (r *reader) patched(envoyFilters []*policy.Node, at source.Place) *policy.Node {
+// patched is the listener that the patches of EnvoyFilters make.
+func (r *reader) patched(envoyFilters []source.Resource) *policy.Node {
 	filters, hosts := source.NewList(), source.NewList()
 	for _, e := range envoyFilters {
-		for _, p := range source.ItemsOf(e, "spec", "config_patches") {
+		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
 			value := source.FieldOf(p, "patch", "value")
 			vhost := source.FieldOf(p, "match", "route_configuration", "vhost")
 			switch to := source.TextOf(p, "apply_to"); {
@@ -86,7 +86,7 @@ func (r *reader) patched(envoyFilters []*policy.Node, at source.Place) *policy.N
 				requests := everyRequest()
 				if name := source.TextOf(vhost, "route", "name"); name != "" {
 					requests = source.NewObject()
-					r.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
+					r.Note(e.At, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
 						"its rules are off until they have a match")
 				}
 				routes := source.FieldOf(hostOf(hosts, source.TextOf(vhost, "name")), "routes")

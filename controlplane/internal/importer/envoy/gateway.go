@@ -20,7 +20,7 @@ const TrafficPolicy = "BackendTrafficPolicy"
 
 // HasTrafficPolicy reports whether a file has a BackendTrafficPolicy.
 func HasTrafficPolicy(files []*source.Document) bool {
-	hasOne := func(in *source.Document) bool { return len(source.OfKind(in.Root, TrafficPolicy)) > 0 }
+	hasOne := func(in *source.Document) bool { return len(in.OfKind(TrafficPolicy)) > 0 }
 	return slices.ContainsFunc(files, hasOne)
 }
 
@@ -55,9 +55,9 @@ func (g *gatewayImport) run(files []*source.Document) error {
 		return errors.New("a " + TrafficPolicy + " names its requests itself: leave out --routes and --listener")
 	}
 	for _, in := range files {
-		for _, n := range source.Resources(in.Root) {
-			if source.TextOf(n, "kind") == TrafficPolicy {
-				g.addRules(n, in.Top())
+		for _, r := range in.Resources() {
+			if source.TextOf(r.Node, "kind") == TrafficPolicy {
+				g.addRules(r)
 			} else {
 				g.Fail(in.Top(), "holds a "+TrafficPolicy+" and limits of another kind: import each kind by itself")
 			}
@@ -66,16 +66,16 @@ func (g *gatewayImport) run(files []*source.Document) error {
 	return nil
 }
 
-// addRules makes the rules of a BackendTrafficPolicy. The place is that of its file.
-func (g *gatewayImport) addRules(n *policy.Node, file source.Place) {
-	name := source.TextOf(n, "metadata", "name")
-	spec := source.FieldOf(n, "spec")
-	g.noteTargets(name, spec, file)
+// addRules makes the rules of a BackendTrafficPolicy.
+func (g *gatewayImport) addRules(r source.Resource) {
+	name := source.TextOf(r.Node, "metadata", "name")
+	spec := source.FieldOf(r.Node, "spec")
+	g.noteTargets(name, spec, r.At)
 	limit := source.FieldOf(spec, "rate_limit")
 	if limit == nil {
 		return
 	}
-	at := file.In("spec.rateLimit")
+	at := r.At.In("spec.rateLimit")
 	o, ok := g.decodeLimit(limit, at)
 	if !ok {
 		return
@@ -95,7 +95,7 @@ func (g *gatewayImport) addRules(n *policy.Node, file source.Place) {
 }
 
 // noteTargets notes what a BackendTrafficPolicy is for. Its rules are for all requests.
-func (g *gatewayImport) noteTargets(name string, spec *policy.Node, file source.Place) {
+func (g *gatewayImport) noteTargets(name string, spec *policy.Node, at source.Place) {
 	targets := append(source.ItemsOf(spec, "target_refs"), source.ItemsOf(spec, "target_selectors")...)
 	if one := source.FieldOf(spec, "target_ref"); one != nil {
 		targets = append(targets, one)
@@ -105,7 +105,7 @@ func (g *gatewayImport) noteTargets(name string, spec *policy.Node, file source.
 		if source.FieldOf(target, "name") == nil {
 			which = "what its targetSelectors select"
 		}
-		g.Note(file, "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
+		g.Note(at, "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
 			"its rules a match")
 	}
 }

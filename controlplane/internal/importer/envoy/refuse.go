@@ -47,8 +47,8 @@ func (r *reader) refuseForEnvoy(in *source.Document) {
 
 // firstResource is the resource that tells what a file is: the first EnvoyFilter, or else the first of all.
 func firstResource(in *source.Document) *policy.Node {
-	if list := append(source.OfKind(in.Root, "EnvoyFilter"), source.Resources(in.Root)...); len(list) > 0 {
-		return list[0]
+	if list := append(in.OfKind("EnvoyFilter"), in.Resources()...); len(list) > 0 {
+		return list[0].Node
 	}
 	return in.Root
 }

@@ -71,19 +71,25 @@ func byFirstKey(levels []*descriptor.Level) map[string][]*descriptor.Level {
 	return groups
 }
 
+// serviceConfig is a configuration of envoyproxy/ratelimit, and where it stands.
+type serviceConfig struct {
+	*ratelimitconfig.Config
+	at source.Place
+}
+
 // readConfigs reads the files: at least one configuration.
-func (svc *serviceImport) readConfigs(files []*source.Document) (configs []*ratelimitconfig.Config, err error) {
+func (svc *serviceImport) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
 	for _, in := range files {
 		svc.refuseForService(in)
 		if err := svc.Err(); err != nil {
 			return nil, err
 		}
-		for _, n := range source.Resources(in.Root) {
-			c, err := ratelimitconfig.Read(in.File, n)
+		for _, r := range in.Resources() {
+			c, err := ratelimitconfig.Read(in.File, r.Node)
 			if err != nil {
 				return nil, err
 			}
-			configs = append(configs, c)
+			configs = append(configs, serviceConfig{c, r.At})
 		}
 	}
 	if len(configs) == 0 {
@@ -94,8 +100,12 @@ func (svc *serviceImport) readConfigs(files []*source.Document) (configs []*rate
 
 // readDomain returns the domain that the configurations have in common. It is an error if two of them have
 // the same descriptors.
-func (svc *serviceImport) readDomain(configs []*ratelimitconfig.Config) (string, error) {
-	byDomain, err := ratelimitconfig.Join(configs, true)
+func (svc *serviceImport) readDomain(configs []serviceConfig) (string, error) {
+	var all []*ratelimitconfig.Config
+	for _, c := range configs {
+		all = append(all, c.Config)
+	}
+	byDomain, err := ratelimitconfig.Join(all, true)
 	if err != nil {
 		return "", err
 	}
@@ -118,9 +128,9 @@ func (svc *serviceImport) readDomain(configs []*ratelimitconfig.Config) (string,
 }
 
 // levelsOf lists the levels of the configurations, each before those below it.
-func (svc *serviceImport) levelsOf(configs []*ratelimitconfig.Config) (levels []*descriptor.Level) {
+func (svc *serviceImport) levelsOf(configs []serviceConfig) (levels []*descriptor.Level) {
 	for _, c := range configs {
-		levels = append(levels, svc.levelsBelow(&descriptor.Level{}, c.Descriptors, c.File)...)
+		levels = append(levels, svc.levelsBelow(&descriptor.Level{}, c.Descriptors, c.at)...)
 	}
 	for i, l := range levels {
 		l.Order = i
@@ -129,10 +139,10 @@ func (svc *serviceImport) levelsOf(configs []*ratelimitconfig.Config) (levels []
 	return levels
 }
 
-// levelsBelow makes a level of each descriptor of the configuration below another one. From here on
-// a descriptor is only what a request sends.
+// levelsBelow makes a level of each descriptor of the configuration below another one. The place is that of the
+// configuration. From here on a descriptor is only what a request sends.
 func (svc *serviceImport) levelsBelow(
-	parent *descriptor.Level, list []*ratelimitconfig.Descriptor, file string,
+	parent *descriptor.Level, list []*ratelimitconfig.Descriptor, config source.Place,
 ) (levels []*descriptor.Level) {
 	for _, d := range list {
 		p := descriptor.Pair{Key: d.Key, Pattern: request.Exact(d.Value), Shared: d.ShareThreshold && d.HasWildcard()}
@@ -142,7 +152,7 @@ func (svc *serviceImport) levelsBelow(
 		case d.HasWildcard():
 			p.Kind = request.WithWildcards
 		}
-		at := source.Place{File: file, Path: d.Path}
+		at := config.In(d.Path)
 		if strings.Contains(d.Key, "*") {
 			svc.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
 		}
@@ -157,7 +167,7 @@ func (svc *serviceImport) levelsBelow(
 			l.LimitName, l.Replaces = d.Limit.Name, d.Limit.Replaces
 		}
 		levels = append(levels, l)
-		levels = append(levels, svc.levelsBelow(l, d.Descriptors, file)...)
+		levels = append(levels, svc.levelsBelow(l, d.Descriptors, config)...)
 	}
 	return levels
 }

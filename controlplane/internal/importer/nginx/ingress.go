@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // ReadIngresses makes rules of the annotations of Ingress objects by which ingress-nginx limits requests.
@@ -41,10 +40,8 @@ type ingressImport struct {
 // run makes the rules when it knows all Ingresses: they take requests from each other.
 func (imp *ingressImport) run(files []*source.Document) {
 	for _, in := range files {
-		for i, node := range source.Resources(in.Root) {
-			if source.TextOf(node, "kind") == "Ingress" {
-				imp.all = append(imp.all, readIngress(node, in.Top().At(i)))
-			}
+		for _, r := range in.OfKind("Ingress") {
+			imp.all = append(imp.all, readIngress(r))
 		}
 	}
 	regexHosts := hostsWithExpressions(imp.all)
@@ -64,18 +61,16 @@ const defaultMultiplier = 5
 
 // ingress is an Ingress object.
 type ingress struct {
-	node     *policy.Node
-	at       source.Place
+	source.Resource
 	name     string // with the namespace
 	isCanary bool
 	paths    []hostPath // of its requests; set by readPaths
 }
 
 // readIngress reads what an Ingress says of itself.
-func readIngress(node *policy.Node, at source.Place) *ingress {
-	ing := &ingress{node: node, at: at, name: source.TextOf(node, "metadata", "name")}
-	ing.at.Path = strings.TrimPrefix(ing.at.Path, "[0]") // most files have one resource
-	if namespace := source.TextOf(node, "metadata", "namespace"); namespace != "" {
+func readIngress(r source.Resource) *ingress {
+	ing := &ingress{Resource: r, name: source.TextOf(r.Node, "metadata", "name")}
+	if namespace := source.TextOf(r.Node, "metadata", "namespace"); namespace != "" {
 		ing.name = namespace + "/" + ing.name
 	}
 	ing.isCanary = ing.annotation("canary") == "true"
@@ -84,7 +79,7 @@ func readIngress(node *policy.Node, at source.Place) *ingress {
 
 // annotation is an annotation of ingress-nginx; empty if it is absent.
 func (ing *ingress) annotation(name string) string {
-	annotations := source.FieldOf(ing.node, "metadata", "annotations")
+	annotations := source.FieldOf(ing.Node, "metadata", "annotations")
 	if annotations == nil {
 		return ""
 	}
@@ -110,7 +105,7 @@ func (imp *ingressImport) number(ing *ingress, name string, unset uint64) uint64
 }
 
 func (ing *ingress) annotationAt(name string) source.Place {
-	return ing.at.In("metadata.annotations[" + strconv.Quote(annotationPrefix+name) + "]")
+	return ing.At.In("metadata.annotations[" + strconv.Quote(annotationPrefix+name) + "]")
 }
 
 // limitIngress makes the rules of one Ingress.
@@ -145,7 +140,7 @@ var knownLimits = []string{
 
 // refuseUnknownLimits fails for annotations that look like limits and that ingress-nginx does not know.
 func (imp *ingressImport) refuseUnknownLimits(ing *ingress) {
-	annotations := source.FieldOf(ing.node, "metadata", "annotations")
+	annotations := source.FieldOf(ing.Node, "metadata", "annotations")
 	if annotations == nil {
 		return
 	}

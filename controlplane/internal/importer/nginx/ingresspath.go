@@ -22,7 +22,7 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 	hosts := map[string]bool{}
 	for _, ing := range list {
 		if ing.annotation("use-regex") == "true" || ing.annotation("rewrite-target") != "" {
-			for _, ofHost := range source.ItemsOf(ing.node, "spec", "rules") {
+			for _, ofHost := range source.ItemsOf(ing.Node, "spec", "rules") {
 				hosts[strings.ToLower(source.TextOf(ofHost, "host"))] = true
 			}
 		}
@@ -32,8 +32,8 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 
 // readPaths reads the hosts and paths of an Ingress. A default backend has all hosts that no Ingress names.
 func (imp *ingressImport) readPaths(ing *ingress, regexHosts map[string]bool) {
-	rules := source.ItemsOf(ing.node, "spec", "rules")
-	if len(rules) == 0 || source.FieldOf(ing.node, "spec", "default_backend") != nil {
+	rules := source.ItemsOf(ing.Node, "spec", "rules")
+	if len(rules) == 0 || source.FieldOf(ing.Node, "spec", "default_backend") != nil {
 		ing.paths = append(ing.paths, hostPath{path: request.AnyPath})
 	}
 	for i, ofHost := range rules {
@@ -46,7 +46,7 @@ func (imp *ingressImport) readPaths(ing *ingress, regexHosts map[string]bool) {
 			text := source.TextOf(p, "path")
 			path, ok := pathPattern(text, source.TextOf(p, "path_type"), regexHosts[host])
 			if !ok {
-				at := ing.at.Item("spec.rules", i).Item("http.paths", k)
+				at := ing.At.Item("spec.rules", i).Item("http.paths", k)
 				imp.Fail(at, "the path "+strconv.Quote(text)+" must begin with /, and be an expression of RE2 where "+
 					"use-regex or rewrite-target makes it one")
 			}

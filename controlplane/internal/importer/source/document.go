@@ -22,10 +22,17 @@ type File struct {
 	Text []byte
 }
 
-// Document is one file: its document, or a list of its documents.
+// Document is one file. Its root is its only document, or a List node of all its documents. To go through the objects
+// of a file, use Resources.
 type Document struct {
 	File string
 	Root *policy.Node
+}
+
+// Resource is an object of a file, and where it stands.
+type Resource struct {
+	*policy.Node
+	At Place
 }
 
 // Top is the place of what the file begins with.
@@ -84,23 +91,41 @@ func parse(f File) (*policy.Node, error) {
 	return root, nil
 }
 
-// Resources are the documents of a file, also those in a List of Kubernetes.
-func Resources(root *policy.Node) []*policy.Node {
-	items := FieldOf(root, "items")
-	switch {
-	case root.Kind == policy.List:
-		return root.Items
-	case TextOf(root, "kind") == "List" && items != nil:
-		return items.Items
+// Resources are the documents of a file. A List of Kubernetes has those in it instead. Their places, for each file:
+//
+//	one document                 the file itself
+//	two documents                [0], [1]
+//	a List of two                items[0], items[1]
+//	a document, and such a List  [0], [1].items[0], [1].items[1]
+func (in *Document) Resources() (list []Resource) {
+	documents := []Resource{{in.Root, in.Top()}}
+	if in.Root.Kind == policy.List {
+		documents = itemsAt(in.Root, in.Top())
 	}
-	return []*policy.Node{root}
+	for _, d := range documents {
+		items := FieldOf(d.Node, "items")
+		if TextOf(d.Node, "kind") == "List" && items != nil {
+			list = append(list, itemsAt(items, d.At.In("items"))...)
+		} else {
+			list = append(list, d)
+		}
+	}
+	return list
+}
+
+// itemsAt are the items of a list at a place.
+func itemsAt(n *policy.Node, at Place) (list []Resource) {
+	for i, item := range n.Items {
+		list = append(list, Resource{item, at.At(i)})
+	}
+	return list
 }
 
 // OfKind are the resources of a kind.
-func OfKind(root *policy.Node, kind string) (list []*policy.Node) {
-	for _, n := range Resources(root) {
-		if TextOf(n, "kind") == kind {
-			list = append(list, n)
+func (in *Document) OfKind(kind string) (list []Resource) {
+	for _, r := range in.Resources() {
+		if TextOf(r.Node, "kind") == kind {
+			list = append(list, r)
 		}
 	}
 	return list
@@ -139,7 +164,8 @@ func ItemsOf(n *policy.Node, names ...string) []*policy.Node {
 	return nil
 }
 
-// IsField reports whether a field is written in one of the two ways.
+// IsField reports whether a field is written by its name in protocol buffers, rate_limits, or as in their JSON, where
+// any case will do: rateLimits or RateLimits.
 func IsField(written, name string) bool {
 	return written == name || strings.EqualFold(written, strings.ReplaceAll(name, "_", ""))
 }
