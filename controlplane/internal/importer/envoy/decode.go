@@ -115,13 +115,13 @@ func pathAt(n *policy.Node, at source.Place, offset int) source.Place {
 // ignored are the fields about limits that a policy cannot express. All other fields are
 // translated, or say nothing about limits.
 var ignored = map[protoreflect.FullName]bool{
-	localFilter + "request_headers_to_add_when_not_enforced": true,
+	localFields + "request_headers_to_add_when_not_enforced": true,
 
-	serviceFilter + "failure_mode_deny":                  true,
-	serviceFilter + "failure_mode_deny_percent":          true,
-	serviceFilter + "status_on_error":                    true,
-	serviceFilter + "metadata_namespace":                 true,
-	serviceFilter + "disable_x_envoy_ratelimited_header": true,
+	serviceFields + "failure_mode_deny":                  true,
+	serviceFields + "failure_mode_deny_percent":          true,
+	serviceFields + "status_on_error":                    true,
+	serviceFields + "metadata_namespace":                 true,
+	serviceFields + "disable_x_envoy_ratelimited_header": true,
 
 	"envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute.override_option": true,
 
@@ -129,10 +129,13 @@ var ignored = map[protoreflect.FullName]bool{
 	"envoy.config.route.v3.RateLimit.x_ratelimit_option": true,
 }
 
-// The prefixes of the fields of Envoy's filters.
+// The messages of Envoy's filters, and what the names of their fields begin with.
 const (
-	localFilter   = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit."
-	serviceFilter = "envoy.extensions.filters.http.ratelimit.v3.RateLimit."
+	localTypeName   = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+	serviceTypeName = "envoy.extensions.filters.http.ratelimit.v3.RateLimit"
+
+	localFields   = localTypeName + "."
+	serviceFields = serviceTypeName + "."
 )
 
 // refuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.

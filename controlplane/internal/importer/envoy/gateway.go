@@ -85,11 +85,11 @@ func (g *gatewayImport) addRules(r source.Resource) {
 		if !g.Cluster {
 			g.NoteImport(eachEnvoy)
 		}
-		global := gatewayList{gatewayImport: g, rules: o.Global.Rules, name: name, at: at.In("global")}
+		global := gatewayList{to: g, rules: o.Global.Rules, name: name, at: at.In("global")}
 		g.Rules = append(g.Rules, global.makeRules()...)
 	}
 	if o.Local != nil {
-		local := gatewayList{gatewayImport: g, rules: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
+		local := gatewayList{to: g, rules: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
 		g.Rules = append(g.Rules, local.makeRules()...)
 	}
 }
@@ -112,7 +112,7 @@ func (g *gatewayImport) noteTargets(name string, spec *policy.Node, at source.Pl
 
 // gatewayList is one list of rules of a BackendTrafficPolicy.
 type gatewayList struct {
-	*gatewayImport
+	to      *gatewayImport // which gets the rules, and what there is to say of them
 	rules   []gatewayRule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
@@ -146,23 +146,23 @@ func (l *gatewayList) makeRules() (list []*draft.Rule) {
 func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
 	name := l.name + "-" + strconv.Itoa(i+1)
 	leaf := descriptor.NewLeaf(name, l.readQuota(l.rules[i], d.At), d.At, d.Entries)
-	return d.Rules([]*descriptor.Leaf{leaf}, l.Findings)
+	return d.Rules([]*descriptor.Leaf{leaf}, l.to.Findings)
 }
 
 // readRule reads for which requests a rule is: the descriptor is sent for those that its selectors select.
-func (g *gatewayImport) readRule(o gatewayRule, at source.Place) descriptor.Descriptor {
+func (l *gatewayList) readRule(o gatewayRule, at source.Place) descriptor.Descriptor {
 	d := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
-		g.readSelector(&d, s, at.Item("clientSelectors", i))
+		l.to.readSelector(&d, s, at.Item("clientSelectors", i))
 	}
 	if o.Cost != nil {
 		readCost(&d, o.Cost)
 	}
 	if o.Shared {
-		g.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
+		l.to.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
 	}
 	if o.Fields != nil {
-		g.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
+		l.to.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
 	}
 	return d
 }
@@ -182,13 +182,13 @@ func readCost(d *descriptor.Descriptor, o *gatewayCost) {
 // readQuota reads the limit of a rule. The place is that of the rule.
 func (l *gatewayList) readQuota(o gatewayRule, at source.Place) *draft.Quota {
 	if o.Limit == nil {
-		l.Fail(at, "a rule needs a limit")
+		l.to.Fail(at, "a rule needs a limit")
 		return nil
 	}
 	unit := strings.ToLower(o.Limit.Unit)
 	if lengths[unit] == "" {
 		given := strconv.Quote(o.Limit.Unit)
-		l.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
+		l.to.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
 	}
 	q := &draft.Quota{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
 	if o.Limit.Metadata != nil {
@@ -197,7 +197,7 @@ func (l *gatewayList) readQuota(o gatewayRule, at source.Place) *draft.Quota {
 	if l.isLocal && q.Requests > 0 {
 		q.Numbers = draft.TokenBucket(q.Requests, lengths[unit], q.Requests)
 	} else {
-		l.noteCalendar(unit)
+		l.to.noteCalendar(unit)
 	}
 	return q
 }

@@ -77,32 +77,30 @@ func (l *localImport) addRules(filters []filterConfig) {
 // localConfig is the configuration of a filter, or of a route for it.
 type localConfig struct {
 	*localv3.LocalRateLimit
-	node   *policy.Node // that it is decoded from
-	at     source.Place
-	extent extent
+	filterConfig // that it is decoded from
+	extent       extent
 }
 
 // addConfig makes the rules of one configuration, for the requests and routes that have it.
 func (l *localImport) addConfig(config filterConfig, where extent) {
-	if !hasBucket(config.node) {
+	if !limitsAnything(config.node) {
 		return // it is there for its routes
 	}
-	at := config.at
-	c := localConfig{decode[*localv3.LocalRateLimit](l.reader, config.node, at), config.node, at, where}
-	enforced := l.readEnforcement(c, at, 0, c.GetStatus())
-	if config.disabled {
+	c := localConfig{decode[*localv3.LocalRateLimit](l.reader, config.node, config.at), config, where}
+	enforced := l.readEnforcement(c, c.at, 0, c.GetStatus())
+	if c.disabled {
 		enforced.off = true
-		l.Note(at, "the filter is disabled, and its rules are off")
+		l.Note(c.at, "the filter is disabled, and its rules are off")
 	}
 	if c.GetLocalClusterRateLimit() != nil && !l.Cluster {
-		l.Note(at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
+		l.Note(c.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
 			"number: --scope cluster makes rules that count over all")
 	}
 	l.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), l.Headers)
 	rules := l.descriptorRules(c)
 	rules = append(l.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		l.countEachConnection(at, rules)
+		l.countEachConnection(c.at, rules)
 	}
 	enforced.apply(rules)
 	l.Rules = append(l.Rules, rules...)

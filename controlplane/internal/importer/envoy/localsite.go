@@ -21,8 +21,8 @@ func (l *localImport) chooseSite(in *source.Document) (*site, error) {
 		}
 		files = append(files, given)
 	}
-	alone := standsAlone(in)
-	wants := func(s *site) bool { return isLimitedLocally(s) || alone.node != nil && s.hasLimits() }
+	alone, isAlone := standsAlone(in)
+	wants := func(s *site) bool { return isLimitedLocally(s) || isAlone && s.hasLimits() }
 	s, err := l.choose(findSites(files...), wants)
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func (l *localImport) chooseSite(in *source.Document) (*site, error) {
 	if s == nil {
 		s = &site{routing: routing{file: in.File}}
 	}
-	if alone.node != nil {
+	if isAlone {
 		s.filters = []filterConfig{alone}
 	}
 	if routes != nil && s.routing.file != routes.Name {
@@ -40,33 +40,31 @@ func (l *localImport) chooseSite(in *source.Document) (*site, error) {
 }
 
 // standsAlone finds a configuration that stands alone: the filter, its typed_config or what is in it.
-func standsAlone(in *source.Document) filterConfig {
+func standsAlone(in *source.Document) (alone filterConfig, ok bool) {
 	config := source.FieldOf(in.Root, "typed_config")
 	filter := filterConfigAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
 	for _, c := range []filterConfig{filter, filterConfigAt("", in.Root, in.Top())} {
 		if isLocalFilter(c) {
-			return c
+			return c, true
 		}
 	}
-	if hasBucket(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
-		return filterConfig{typeName: localTypeName, node: in.Root, at: in.Top()}
+	if limitsAnything(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
+		return filterConfig{typeName: localTypeName, node: in.Root, at: in.Top()}, true
 	}
-	return filterConfig{}
+	return filterConfig{}, false
 }
-
-const localTypeName = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
 
 func isLocalFilter(c filterConfig) bool { return isA[*localv3.LocalRateLimit](c) }
 
 // isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
 func isLimitedLocally(s *site) bool {
-	isLimit := func(c filterConfig) bool { return isLocalFilter(c) && hasBucket(c.node) }
+	isLimit := func(c filterConfig) bool { return isLocalFilter(c) && limitsAnything(c.node) }
 	isConfig := func(n *policy.Node) bool { return isLocalFilter(filterConfigAt("", n, source.Place{})) }
 	return slices.ContainsFunc(s.filters, isLimit) || source.Contains(s.routing.node, isConfig)
 }
 
-// hasBucket reports whether a configuration limits anything. Otherwise it is
+// limitsAnything reports whether a configuration has a token bucket or descriptors. Otherwise it is
 // there for the configurations of its routes.
-func hasBucket(n *policy.Node) bool {
+func limitsAnything(n *policy.Node) bool {
 	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
 }

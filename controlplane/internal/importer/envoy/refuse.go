@@ -97,7 +97,7 @@ func (r *reader) whyNothing(in *source.Document) error {
 	switch {
 	case r.Err() != nil:
 		return r.Err()
-	case hasActions, strings.HasPrefix(unread, strings.TrimSuffix(serviceFilter, ".")):
+	case hasActions, strings.HasPrefix(unread, serviceTypeName):
 		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
 			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)
 	case unread != "":

@@ -15,9 +15,10 @@ import (
 
 // virtualHost is a virtual host of Envoy, with the requests that come to it.
 type virtualHost struct {
-	selection request.Selection
-	limits    []rateLimit
-	routes    []*route
+	selection  request.Selection
+	limits     []rateLimit
+	routes     []*route
+	hasMatcher bool // it chooses routes that the import does not read, in place of a list
 }
 
 // route is a route of a virtual host, with the requests that Envoy finds it for.
@@ -46,6 +47,10 @@ func (r *reader) virtualHosts(s *site) (list []virtualHost) {
 	for i, n := range all {
 		at := s.routing.at.Item("virtual_hosts", i)
 		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
+		h.hasMatcher = source.FieldOf(n, "matcher") != nil
+		if h.hasMatcher {
+			h.selection.CannotMatch("a matcher of their host chooses the route")
+		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
 		r.addRoutes(&h, n, at, configsPerRoute(s.routing.node, s.routing.at))
 		list = append(list, h)
@@ -219,10 +224,21 @@ const (
 	vhostNever                      // IGNORE
 )
 
+// addsHost reports whether Envoy sends the host's rate_limits H for a route too, which has R or none. R is in the
+// configuration of the filter for the route, or else in the route:
+//
+//	vh_rate_limits    include_vh_rate_limits    a route with R    a route without
+//	OVERRIDE          false                     R                 H
+//	OVERRIDE          true                      R and H           H
+//	INCLUDE           either                    R and H           H
+//	IGNORE            false                     R                 nothing
+//	IGNORE            true                      R and H           H
+func (own *ownLimits) addsHost(each *route, hasR bool) bool {
+	return each.include || own.vhost == vhostAlways || own.vhost != vhostNever && !hasR
+}
+
 // routeDescriptors lists the descriptors that a filter has for the routes, with those of their virtual
-// hosts where Envoy adds them. The function ownLimitsOf is what the filter says of a route. An example: a host has
-// rate_limits H, one of its routes has R, and another has none. Envoy sends R for the first, unless
-// include_vh_rate_limits adds H, and H for the second.
+// hosts where Envoy adds them. The function ownLimitsOf is what the filter says of a route.
 func (r *reader) routeDescriptors(
 	hosts []virtualHost, stage uint32, ownLimitsOf func(*route) ownLimits,
 ) (list []descriptor.Descriptor) {
@@ -239,12 +255,12 @@ func (r *reader) routeDescriptors(
 				limits = each.limits
 			}
 			list = append(list, r.descriptorsOf(limits, each.selection, stage)...)
-			isNeeded := own.vhost != vhostNever && len(limits) == 0
-			if each.include || own.vhost == vhostAlways || isNeeded {
+			if own.addsHost(each, len(limits) > 0) {
 				including = append(including, each.selection)
 			}
 		}
-		if len(including) == len(h.routes) {
+		hasRoutes := len(h.routes) > 0 || h.hasMatcher // without any, no request comes to the host
+		if hasRoutes && len(including) == len(h.routes) {
 			including = []request.Selection{h.selection} // one for all routes
 		}
 		for _, s := range including {

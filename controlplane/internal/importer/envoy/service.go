@@ -232,9 +232,9 @@ func (svc *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descrip
 	if err != nil {
 		return nil, nil, err
 	}
-	filter, at := svc.filterOfDomain(s)
-	enforced := svc.enforcementOfDomain(filter, at) // its notes come before those of the routes
-	return svc.sentBySite(s, filter, at), enforced, nil
+	filter := svc.filterOfDomain(s)
+	enforced := svc.enforcementOfDomain(filter) // its notes come before those of the routes
+	return svc.sentBySite(s, filter), enforced, nil
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
@@ -254,35 +254,47 @@ func (svc *serviceImport) siteOfRoutes(f source.File) (*site, error) {
 	return s, nil
 }
 
-// filterOfDomain is the filter that asks for the domain; nil if the site has none.
-func (svc *serviceImport) filterOfDomain(s *site) (*ratelimitv3.RateLimit, source.Place) {
-	isOther := func(c filterConfig) bool { return !svc.isOfDomain(c) }
-	return decodeFirst[*ratelimitv3.RateLimit](svc.reader, slices.DeleteFunc(slices.Clone(s.filters), isOther))
+// serviceFilter is the filter of a site that asks for the domain.
+type serviceFilter struct {
+	*ratelimitv3.RateLimit
+	filterConfig // that it is decoded from
+}
+
+// filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
+func (svc *serviceImport) filterOfDomain(s *site) *serviceFilter {
+	i := slices.IndexFunc(s.filters, svc.isOfDomain)
+	if i < 0 {
+		return nil
+	}
+	c := s.filters[i]
+	return &serviceFilter{decode[*ratelimitv3.RateLimit](svc.reader, c.node, c.at), c}
 }
 
 // enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
 // headers of answers. A site without the filter enforces everything.
-func (svc *serviceImport) enforcementOfDomain(filter *ratelimitv3.RateLimit, at source.Place) *enforcement {
+func (svc *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcement {
 	if filter == nil {
 		return &enforcement{}
 	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-		svc.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+		svc.Note(filter.at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
 	svc.Headers = headersField(filter.GetEnableXRatelimitHeaders())
-	return svc.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
+	return svc.readEnforcement(filter, filter.at, 100, filter.GetRateLimitedStatus())
 }
 
 // sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
 // its routes.
-func (svc *serviceImport) sentBySite(s *site, filter *ratelimitv3.RateLimit, at source.Place) []descriptor.Descriptor {
-	if len(filter.GetRateLimits()) > 0 {
-		return svc.descriptorsOf(limitsAt(filter.GetRateLimits(), at), request.Selection{}, filter.GetStage())
+func (svc *serviceImport) sentBySite(s *site, filter *serviceFilter) []descriptor.Descriptor {
+	if filter == nil {
+		return svc.routeDescriptors(svc.virtualHosts(s), 0, svc.ofServicePerRoute)
 	}
-	i := slices.IndexFunc(s.filters, svc.isOfDomain) // -1 if none asks for the domain: the routes alone are given
+	if limits := filter.GetRateLimits(); len(limits) > 0 {
+		return svc.descriptorsOf(limitsAt(limits, filter.at), request.Selection{}, filter.GetStage())
+	}
 	own := func(each *route) ownLimits {
-		if i >= 0 && each.isOff(s.filters[i].name) {
+		if each.isOff(filter.name) {
 			return ownLimits{isOff: true}
 		}
 		return svc.ofServicePerRoute(each)
