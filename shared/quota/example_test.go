@@ -42,7 +42,7 @@ func Example() {
 	// used: 603
 }
 
-// The exchange of reports that hold.go draws: two reports are lost, one on the way and one with its answer, and
+// The exchange of reports that account.go draws: two reports are lost, one on the way and one with its answer, and
 // the cost of 5 counts once.
 func ExampleAccount() {
 	perHour := limit.Window{Algorithm: limit.FixedWindow, Limit: 100, PeriodNs: int64(time.Hour)}

@@ -6,94 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// Units of a definition with a limit.Concurrency are held: a request takes them when it is
-// admitted, and when its answer is known they end and its cost is charged. Each worker keeps
-// an Account of what it holds of a key, and reports it. The store keeps a Holder of each
-// worker's last report.
-//
-// A report says how things stand, so it may be lost, late or repeated. Here a request holds 2
-// units, then costs 5, and another one asks for 1. charged and known are sums over all reports:
-//
-//	worker's Account                    on the way                             store's Holder
-//	                                    #7 held 0 charged 0, asks for 2   →    #7 held 2 charged 0
-//	Held 2, stored 2               ←    granted 2
-//	Held 0, charged 5, known 0          Settle: nothing is sent yet
-//	doubt                               #8 held 0 charged 5: lost              #7 held 2 charged 0
-//	doubt                               #9 held 0 charged 5               →    #9 held 0 charged 5: counts 5 − 0
-//	doubt                               its answer: lost
-//	doubt                               #9 once more                      →    ErrStale: nothing changes
-//	doubt                               #10 held 0 charged 5, asks for 1  →    #10 held 1 charged 5: counts 5 − 5
-//	Held 1, stored 1, known 5      ←    granted 1
-//
-// Should an answer to #9 come now, it grants nothing: the worker has reported #10 since. A store
-// that has lost the Holder counts charged − known of the next report. ExampleAccount plays this.
-
-// The worker's side: an Account.
-
-// Account is a worker's side of what it holds of one key. The zero value holds nothing.
-type Account struct {
-	Held  uint32 // by requests
-	Given uint32 // granted to requests that have not taken them yet
-
-	charged uint64 // the costs of all settled holds
-	known   uint64 // the part of charged that the store has counted, by its last answer
-	stored  uint32 // what the store has as held, by its last answer
-	doubt   bool   // the last report has no answer yet: the store may have it or not
-
-	since    uint64 // number of the first report
-	reported Report // the last report
-}
-
-// NewReport returns the report to send with that number. From then on, no answer to an
-// earlier report grants anything. earlier are units that earlier parts of the same ask ask
-// for: they are reported as held, because they may be granted.
-func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
-	if a.since == 0 {
-		a.since = number
-	}
-	a.doubt = true
-	a.reported = Report{
-		Worker:  worker,
-		Held:    limit.AddSaturating(a.Held+a.Given, earlier),
-		Charged: a.charged,
-		Known:   a.known,
-		Since:   a.since,
-		Number:  number,
-	}
-	return a.reported
-}
-
-// NoteGrant notes the answer to a report, which grants so many units. ok is false if the answer
-// grants nothing: a later report has left since, or the answer has come before.
-func (a *Account) NoteGrant(number uint64, units uint32) (ok bool) {
-	if number != a.reported.Number || !a.doubt {
-		return false
-	}
-	a.known = a.reported.Charged
-	a.stored = limit.AddSaturating(a.reported.Held, units)
-	a.doubt = false
-	if a.Idle() {
-		*a = Account{}
-	}
-	return true
-}
-
-// Settle ends what a request holds, and charges what it has cost.
-func (a *Account) Settle(units, cost uint32) {
-	a.Held -= min(units, a.Held)
-	a.charged += uint64(cost)
-}
-
-// Changed reports whether there is something to report: something has changed since the last
-// answer, or the last report has none.
-func (a *Account) Changed() bool {
-	return a.charged != a.known || a.doubt || a.stored != a.Held+a.Given
-}
-
-// Idle reports whether the worker holds nothing and the store knows it: nothing need be kept.
-func (a *Account) Idle() bool { return !a.Changed() && a.stored == 0 }
-
-// The store's side: the Holders of a key.
+// The store's side of units that are held: the Holders of a key. account.go draws both sides.
 
 const (
 	// MaxHolders is how many workers may hold units of one key.
@@ -129,7 +42,8 @@ func (h *Holder) endNs() int64 {
 	return h.NotedNs + h.HoldNs
 }
 
-// Holders are the workers that hold units of a key. nil holds nothing.
+// Holders are the workers that hold units of a key. nil means that nobody holds any: it can be asked what is
+// held, but to take a report or a refund there must be Holders.
 type Holders struct {
 	List []Holder
 	// Starting says that the store has no state yet: workers report what they hold, and
@@ -385,14 +299,4 @@ func (s *State) chargeHeld(units uint32) {
 		}
 		s.charge(i, units)
 	}
-}
-
-// charge counts charged units in one window, whatever is left. It lets a bucket lack no more than
-// it gains within the longest period of a policy, or twice its burst if that is more: see owed.
-func (s *State) charge(i int, units uint32) {
-	if w := &s.Windows[i]; w.Algorithm == limit.TokenBucket {
-		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
-		units = min(units, most-min(w.Count(&s.Usages[i], s.SpendByNs[i]), most))
-	}
-	s.addIn(i, units, &Counted{AtNs: s.NowNs, SpendByNs: s.NowNs}) // nothing refunds a charge
 }

@@ -11,16 +11,17 @@
 //
 // To read it, begin with example_test.go, which plays a lease and a hold. Then:
 //
-//	file      what                                               filter  service
-//	quota.go  the messages: Asks with their parts and reports,      x       x
-//	          Results with their grants
-//	codec.go  the messages' bytes, append beside decode             x       x
-//	state.go  State, how a key stands: its windows, what they               x
-//	          have counted
-//	lease.go  the times of a lease                                  x       x
-//	          what a part is granted of a State: Decide                     x
-//	hold.go   what a worker holds of a key: Account                 x
-//	          what all workers hold of it: Holders, Note                    x
+//	file        what                                             filter  service
+//	quota.go    the messages: Asks with their parts and reports,    x       x
+//	            Results with their grants
+//	codec.go    the messages' bytes, append beside decode           x       x
+//	lease.go    the times of a lease                                x       x
+//	            what a part is granted of a State: Decide                   x
+//	account.go  what a worker holds of a key; draws its reports     x
+//	state.go    State, how a key stands: its windows, what they             x
+//	            have counted
+//	hold.go     what all workers hold of a key: Holders, Note               x
+//	debt.go     what counts whatever is left                                x
 //
 // A new field of a message is first in docs/quota.proto, then in its struct, its append, its decode and the golden
 // bytes of codec_test.go, which have each field. TestAsPublished fails until all agree.
@@ -196,7 +197,7 @@ type Grant struct {
 	WaitNs   int64 // if Denied: until the cost passes if nobody else asks; limit.Never
 	HeldBack bool  // if Denied: only what is held leaves no room
 	Blocked  bool  // if Denied: the key was blocked before
-	Noted    bool  // the part's Report is noted
+	Noted    bool  // the part's Report is noted, or need not be: see State.Note
 	// Starting says why a part has Failed whose Report is noted: the store has no state yet.
 	// For WaitNs more, workers report what they hold.
 	Starting bool

@@ -3,8 +3,16 @@ package quota
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // State is how a key stands at NowNs: its windows, what they have counted, and who holds
-// units. lease.go and hold.go decide on it what is granted. All of its methods answer for NowNs, and Roll
-// moves it to a later instant.
+// units. All of its methods answer for NowNs, and Roll moves it to a later instant. There are two kinds:
+//
+//	kind      Windows                        limits              may be asked
+//	a record  of all who ask for the key,    those of buckets;   Roll, SetBack, ExpiryNs, SpendBy, SetSpendBy, Some
+//	          as the policy has them         others may be 0
+//	a view    of the definition that asks,   all                 everything: what is left, what is granted, how it
+//	          shifted for the key: Shifted                       stands
+//
+// The service's store keeps records. For a part of an ask the service makes a view by Some: it shares the record's
+// Usages, so what the view counts is in the record.
 //
 // Leased units may be spent at any time until their lease ends. A fixed window or a counter
 // counts them at NowNs, because no lease outlives it. A log or a bucket forgets units one after the
@@ -18,12 +26,13 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	token bucket            SpendByNs                    SpendByNs
 type State struct {
 	NowNs     int64
-	Windows   []limit.Window // as they hold for the key: see Shifted
+	Windows   []limit.Window // of a record or of a view
 	Usages    []limit.Usage  // by window
 	SpendByNs []int64        // by window, of the buckets; nil = no window is a bucket
-	Holders   *Holders       // nil = the key holds nothing
-	// HoldLimit is the definition's limit.Concurrency: how many units may be held at once, and for how long a
-	// silent worker holds its own. nil = the definition holds none, but others may hold units of the key.
+	Holders   *Holders       // nil = nobody holds units of the key
+	// HoldLimit is the limit.Concurrency of a view's definition: how many units may be held at once, and for how long
+	// a silent worker holds its own. nil = the definition holds none, but others may hold units of the key.
+	// Note, HasRoom, AwaitsStart and HeldWaitNs need both HoldLimit and Holders.
 	HoldLimit *limit.Window
 }
 
@@ -123,7 +132,7 @@ func (s *State) SpendBy(i int) int64 {
 
 // Add counts units in all windows, whatever is left. It returns what Refund needs.
 func (s *State) Add(units uint32, t Terms) Counted {
-	c := Counted{AtNs: s.NowNs, SpendByNs: max(s.NowNs, t.EndNs)}
+	c := Counted{AtNs: s.NowNs, EndNs: max(s.NowNs, t.EndNs)}
 	for i := range s.Windows {
 		s.addIn(i, units, &c)
 	}
@@ -174,39 +183,15 @@ func (s *State) addNow(i int, units uint32, c *Counted) {
 // that may be spent until later, it counts these then too: a usage's instants never go back.
 func (s *State) addAtEnd(i int, units uint32, c *Counted) {
 	w, u := &s.Windows[i], &s.Usages[i]
-	spendBy := max(s.SpendBy(i), c.SpendByNs)
+	spendBy := max(s.SpendBy(i), c.EndNs)
 	if w.Algorithm == limit.TokenBucket {
 		w.Roll(u, s.SpendByNs[i], spendBy)
 		s.SpendByNs[i] = spendBy
 	}
 	w.Add(u, spendBy, units)
-	if spendBy != c.SpendByNs {
+	if spendBy != c.EndNs {
 		c.noteEnd(i, len(s.Windows), spendBy, false)
 	}
-}
-
-// hasEnded reports whether a fixed window that has counted something ends at now or before.
-func (s *State) hasEnded(i int, now int64) bool {
-	if end := s.Usages[i].EndNs; end != 0 {
-		return end <= now
-	}
-	return s.Windows[i].End(s.NowNs) <= now
-}
-
-// owed is what a fixed window's usage counts as once the window has ended. Charges may exceed
-// the limit, and each period then pays one limit of the debt. The debt is cut to what the window
-// pays within the longest period of a policy, or to two limits if that is more: a proxy could
-// report any charge, and must not lock a key for longer than that. While the window is open there
-// is no cut, because requests with larger limits may have used it.
-func (s *State) owed(i int) *limit.Usage {
-	w, u := &s.Windows[i], &s.Usages[i]
-	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
-	if w.Pays == 0 || uint64(u.Used) <= most {
-		return u
-	}
-	owed := *u
-	owed.Used = uint32(most)
-	return &owed
 }
 
 // saturated is the highest count: a count that has reached it may stand for more.
@@ -214,10 +199,10 @@ const saturated = 1<<32 - 1
 
 // Counted says how units were counted, for their Refund.
 type Counted struct {
-	AtNs      int64 // when they were counted
-	SpendByNs int64 // until when they may be spent
-	// Ends are, by window, the end of a key's own window, or the SpendBy of a log or
-	// bucket if it is later than SpendByNs; nil = there are none.
+	AtNs  int64 // when they were counted
+	EndNs int64 // until when they may be spent: Terms.EndNs, or AtNs if they are not leased
+	// Ends say, by window, until when it counts them, where AtNs and EndNs do not say it: the end of a key's
+	// own window, or the SpendBy of a log or bucket that is later than EndNs; nil = there are none.
 	Ends   []int64
 	Opened uint16 // windows that the units opened, a bit each
 }
@@ -255,7 +240,7 @@ func (s *State) uncount(c *Counted, units uint32, closes uint16) bool {
 		}
 		at := c.AtNs
 		if forgetsByUnit(w) {
-			at = max(c.SpendByNs, after.EndNs)
+			at = max(c.EndNs, after.EndNs)
 		}
 		ok = w.Refund(u, &after, at, s.asOf(i), units, closes&(1<<i) != 0) && ok
 	}

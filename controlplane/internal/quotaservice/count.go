@@ -235,7 +235,7 @@ func (c *call) restate() {
 // charge counts units, whatever is left. No units = only look.
 type charge struct{ units uint32 }
 
-// carryOut lets no bucket or sliding window count more of one call than countClaimed does, so that a wrong number
+// carryOut lets no bucket or sliding window count more of one call than CountClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
 func (c *charge) carryOut(o *operation, _ *record, s quota.State) (changed bool) {
 	if c.units == 0 {
@@ -249,7 +249,7 @@ func (c *charge) carryOut(o *operation, _ *record, s quota.State) (changed bool)
 			continue
 		}
 		one := s.Some(i, i+1)
-		countClaimed(&one, c.units)
+		one.CountClaimed(c.units)
 	}
 	return true
 }

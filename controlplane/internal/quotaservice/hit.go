@@ -28,7 +28,7 @@ func (h *hit) carryOut(o *operation, r *record, s quota.State) (changed bool) {
 		return false
 	}
 	if p.Spent > 0 {
-		countClaimed(&s, p.Spent)
+		s.CountClaimed(p.Spent)
 		decision, units, terms = s.Decide(o.Lease, p)
 		changed = true
 	}
@@ -68,7 +68,7 @@ func (o *operation) countDenial(s *quota.State, p *quota.Part) (changed bool) {
 		changed = s.Deny()
 	}
 	if o.CountDenied {
-		countClaimed(s, max(p.Waiting, p.Cost))
+		s.CountClaimed(max(p.Waiting, p.Cost))
 		changed = true
 	}
 	if changed {

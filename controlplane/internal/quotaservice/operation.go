@@ -145,23 +145,6 @@ func (o *operation) judge(s *quota.State, units uint32) {
 	}
 }
 
-// countClaimed counts units that were asked for by nothing but the proxy's word. In each window
-// they count as at most its limit, and no bucket owes more than it holds when full: a wrong
-// number locks a key for no longer than using up its limit does.
-func countClaimed(s *quota.State, units uint32) {
-	for i := range s.Windows {
-		w, n := &s.Windows[i], units
-		if !w.Unlimited {
-			n = min(n, w.Max())
-		}
-		if w.Algorithm == limit.TokenBucket {
-			lacks, most := uint64(w.Count(&s.Usages[i], s.SpendByNs[i])), 2*uint64(w.Burst)
-			n = uint32(min(uint64(n), most-min(lacks, most)))
-		}
-		add(s, i, n)
-	}
-}
-
 // add counts n units in the window, or in all.
 func add(s *quota.State, window int, n uint32) {
 	of := *s

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// accounts are the accounts of a worker. Read the head of shared/quota/hold.go first: it says what an Account
+// accounts are the accounts of a worker. Read the head of shared/quota/account.go first: it says what an Account
 // is, and how the store counts by its reports.
 type accounts struct {
 	byName  map[accountName]*account

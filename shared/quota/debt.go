@@ -1,0 +1,80 @@
+package quota
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// Debt. Units that are granted must be left before. But some have been used already, or are counted by order,
+// and count whatever is left. A window that has counted more than it has left owes the rest:
+//
+//	what counts                     by            in a fixed window       until a bucket lacks
+//	what held units have cost       charge        all                     what it gains in 366 days, or two bursts
+//	what a proxy or a caller says   CountClaimed  at most one limit       two bursts
+//	an operator's inc and set       Add           all                     no bound
+//
+// A bound is there because a wrong number must not lock a key for long. A claim locks it for no longer than using up
+// the limit does. A charge is the true cost of an answer, so it may lock the key for the longest period of a policy.
+//
+// How a debt ends depends on the window:
+//
+//	bucket         It gains tokens until it lacks none.
+//	fixed window   If its definition holds units, limit.Window.Pays is set: each period pays one limit, and the rest
+//	               goes on into the next. owed bounds that rest. Without Pays, it ends with its window.
+//	counter, log   They forget a debt as they forget all units.
+//
+// chargeHeld, in hold.go, charges for a worker that has fallen silent.
+
+// owed is what a fixed window with Pays counts as once it has ended: at most what it pays within the longest
+// period of a policy, or two limits if that is more. Roll stores that when the window has ended, and not before:
+// while the window is open, requests with larger limits may use more of it. WaitNs, StandingOf and ExpiryNs ask what
+// comes after the end, so they reckon with owed of an open window, too, and store nothing.
+func (s *State) owed(i int) *limit.Usage {
+	w, u := &s.Windows[i], &s.Usages[i]
+	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
+	if w.Pays == 0 || uint64(u.Used) <= most {
+		return u
+	}
+	owed := *u
+	owed.Used = uint32(most)
+	return &owed
+}
+
+// hasEnded reports whether a fixed window that has counted something ends at now or before.
+func (s *State) hasEnded(i int, now int64) bool {
+	if end := s.Usages[i].EndNs; end != 0 {
+		return end <= now
+	}
+	return s.Windows[i].End(s.NowNs) <= now
+}
+
+// charge counts in one window what held units have cost.
+func (s *State) charge(i int, units uint32) {
+	if w := &s.Windows[i]; w.Algorithm == limit.TokenBucket {
+		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
+		units = s.boundLack(i, units, uint64(most))
+	}
+	s.addUnleased(i, units)
+}
+
+// CountClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
+func (s *State) CountClaimed(units uint32) {
+	for i := range s.Windows {
+		w, n := &s.Windows[i], units
+		if !w.Unlimited {
+			n = min(n, w.Max())
+		}
+		if w.Algorithm == limit.TokenBucket {
+			n = s.boundLack(i, n, 2*uint64(w.Burst))
+		}
+		s.addUnleased(i, n)
+	}
+}
+
+// boundLack returns how many of the units a bucket may count so that it lacks at most so many tokens of a full one.
+func (s *State) boundLack(i int, units uint32, most uint64) uint32 {
+	lacks := uint64(s.Windows[i].Count(&s.Usages[i], s.SpendByNs[i]))
+	return uint32(min(uint64(units), most-min(lacks, most)))
+}
+
+// addUnleased counts units in one window that count as spent at once and are never refunded.
+func (s *State) addUnleased(i int, units uint32) {
+	s.addIn(i, units, &Counted{AtNs: s.NowNs, EndNs: s.NowNs})
+}
