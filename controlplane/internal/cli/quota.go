@@ -209,7 +209,7 @@ func (o *quotaOptions) open(
 		options.Allow = func(_ quotaservice.Peer, domain string) error { return served.allow(domain) }
 	}
 	if o.store != quotaMemory {
-		options.Settle = quotaservice.SettleFor
+		options.SecretWait = quotaservice.SecretWait
 	}
 	q, err := newQuotas(ctx, options, proxyCAs)
 	q.allow = allow

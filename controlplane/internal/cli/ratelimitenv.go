@@ -413,7 +413,7 @@ func (r *ratelimitSettings) openStore(ctx context.Context) (quotas, error) {
 		return quotas{}, withHint(fmt.Errorf("open REDIS_URL: %w", err),
 			"REDIS_SOCKET_TYPE, REDIS_TYPE, REDIS_URL, REDIS_AUTH and REDIS_TLS say which Redis")
 	}
-	q, err := newQuotas(ctx, quotaservice.Options{Log: r.log, Store: store, Settle: quotaservice.SettleFor}, nil)
+	q, err := newQuotas(ctx, quotaservice.Options{Log: r.log, Store: store, SecretWait: quotaservice.SecretWait}, nil)
 	q.callsAlone = true
 	if r.clientName != "" {
 		q.allow = func(p quotaservice.Peer, _ string) error { return p.Certificate.VerifyHostname(r.clientName) }

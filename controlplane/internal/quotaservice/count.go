@@ -122,7 +122,8 @@ func (c *call) begin(hits []Hits) error {
 	return err
 }
 
-// startAll starts the operations whose totals over.go does not know, and reports whether there are some.
+// startAll starts the operations whose totals over.go does not know, and reports whether there are some. It locks the
+// service.
 func (c *call) startAll() (isStarted bool, err error) {
 	s := c.service
 	s.mu.Lock()

@@ -42,7 +42,7 @@ var (
 // prepare decides what waits, as of storeNs, and returns the swap, which leaves at localNs. A swap that only
 // reads shows whether the decision not to change anything holds.
 func (k *key) prepare(localNs, storeNs int64) Swap {
-	if len(k.swap) == 0 {
+	if !k.isRetry() {
 		k.swap, k.waiting = k.waiting, k.swap
 		k.firstNs, k.late = localNs, 0
 	}
@@ -51,7 +51,7 @@ func (k *key) prepare(localNs, storeNs int64) Swap {
 		return k.prepareSum()
 	}
 	s := Swap{Key: k.storeKey, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
-	k.reads = !k.carryOut(storeNs)
+	k.reads = !k.decide(storeNs)
 	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.needsAge }) {
 		s.AgeNs = StartingNs
 	}
@@ -67,15 +67,18 @@ func (k *key) prepare(localNs, storeNs int64) Swap {
 	return s
 }
 
-// carryOut carries out the operations on the record, and reports whether that changed it.
-func (k *key) carryOut(storeNs int64) (changed bool) {
+// isRetry reports whether operations are under way that an earlier swap has not done.
+func (k *key) isRetry() bool { return len(k.swap) > 0 }
+
+// decide decides the operations on the record, and reports whether that changed it.
+func (k *key) decide(storeNs int64) (changed bool) {
 	if k.record == nil {
 		k.record = &record{generation: random(), State: quota.State{NowNs: storeNs}}
 	}
 	startingForNs := k.startingForNs(storeNs)
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
-		changed = o.carryOut(k.record, storeNs, startingForNs) || changed
+		changed = o.decideOn(k.record, storeNs, startingForNs) || changed
 		k.slackNs = min(k.slackNs, quota.SlackNs(o.shifted))
 		k.untilNs = min(k.untilNs, o.untilNs)
 	}
@@ -146,35 +149,40 @@ func (k *key) mayRetry(outcome Outcome) error {
 // wouldChange decides the operations on the value that is in the store, at the time of its clock. If they would change
 // it, the next swap has to carry that: so it leaves the record as the store has it, and prepare decides once more.
 func (k *key) wouldChange(r Result) (changes bool, err error) {
-	if !k.carryOut(r.NowNs) {
+	if !k.decide(r.NowNs) {
 		return false, nil
 	}
 	return true, k.learn(r.Value)
 }
 
-// clock is what the service knows of the store's clock: how far it will be ahead of the
+// isMisled reports whether the storeNs by which prepare decided was wrong. A swap that writes is Late then. The store
+// checks no times of a swap that only reads: if its operations change something by the store's clock, although they
+// changed nothing at storeNs, that was wrong.
+func (k *key) isMisled(r Result, done bool) bool { return r.Outcome == Late || k.reads && !done }
+
+// storeClock is what the service knows of the store's clock: how far it will be ahead of the
 // service's own when a swap that leaves now has arrived. That is the smallest lead that was seen, so
 // the fastest way to the store. The store finds a swap Late if it is even faster, because the store's
 // clock is still before storeNs, or if it takes longer than the slack.
 //
 // In all of the package localNs is a time by the service's own clock. storeNs is one by the store's clock, as
 // the store has said it or as far as the service knows it.
-type clock struct {
+type storeClock struct {
 	known   bool
 	aheadNs int64
 }
 
-// note notes that the store's clock said storeNs to a swap that left at sentNs. isWrong says that
+// note notes that the store's clock said storeNs to a swap that left at sentNs. hasMisled says that
 // what was known of the clock has misled the swap, so that this replaces it also if it is larger.
-func (c *clock) note(sentNs, storeNs int64, isWrong bool) {
+func (c *storeClock) note(sentNs, storeNs int64, hasMisled bool) {
 	ahead := storeNs - sentNs
-	if !c.known || isWrong || ahead < c.aheadNs {
+	if !c.known || hasMisled || ahead < c.aheadNs {
 		c.known, c.aheadNs = true, ahead
 	}
 }
 
 // storeNs is the earliest time that the store's clock may show to a swap that leaves at localNs.
-func (c *clock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
+func (c *storeClock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
 
 // storeNow is storeNs of a swap that leaves now.
-func (s *Service) storeNow() int64 { return s.clock.storeNs(s.o.Clock.NowNs()) }
+func (s *Service) storeNow() int64 { return s.storeClock.storeNs(s.o.Clock.NowNs()) }

@@ -24,7 +24,7 @@ func (o *operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
 		o.err = err
 		return false
 	}
-	o.noted = true
+	o.noted = true // also if !n.Noted: to the proxy, a grant that is not Noted means that the store has failed
 	o.taken = taken{units: n.Units, validNs: o.holdLimit.EighthNs()}
 	o.needsAge = n.Units > 0
 	if n.OK {

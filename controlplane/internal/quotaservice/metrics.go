@@ -88,13 +88,14 @@ func (s *Service) gauges() []prometheus.Collector {
 	}
 }
 
+// openStreams is how many streams are open. It locks the service.
 func (s *Service) openStreams() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return float64(len(s.streams))
 }
 
-// leased sums up what the streams were granted by leases that have not ended.
+// leased sums up what the streams were granted by leases that have not ended. It locks the service.
 func (s *Service) leased() float64 {
 	localNs := s.o.Clock.NowNs()
 	sum := uint64(0)

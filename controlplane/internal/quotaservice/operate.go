@@ -134,7 +134,7 @@ func (t *set) carryOut(_ *operation, r *record, s quota.State) (changed bool) {
 	return true
 }
 
-// reset forgets the key. operation.carryOut has done so before it looks for room for the operation's windows.
+// reset forgets the key. operation.decideOn has done so already.
 type reset struct{}
 
 func (reset) carryOut(*operation, *record, quota.State) (changed bool) { return true }

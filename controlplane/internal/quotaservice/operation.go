@@ -18,7 +18,7 @@ const maxAheadNs = 10 * second
 
 const second = 1_000_000_000
 
-// operation is one thing that is to be done to one key. If the store refuses its swap, it is carried out
+// operation is one thing that is to be done to one key. If the store refuses its swap, it is decided
 // again on the value that is there.
 type operation struct {
 	*definition
@@ -58,7 +58,7 @@ type owner interface {
 	operationDone(o *operation)
 }
 
-// outcome is what an operation came to when it was carried out last. carryOut writes it, and learnSum that of
+// outcome is what an operation came to when it was decided last. decideOn writes it, and learnSum that of
 // one that adds up. If its swap failed, takeResult writes err.
 type outcome struct {
 	err       error            // of the store, or why the value cannot be read
@@ -98,12 +98,12 @@ type counted struct {
 // random is for nonces and generations. Nobody gains by guessing them.
 func random() uint64 { return rand.Uint64() } //nolint:gosec // it is fast, and seeded by the system
 
-// carryOut carries the operation out on the record at storeNs, when the store is starting for startingForNs
-// more. It reports whether that changed what the record counts.
-func (o *operation) carryOut(r *record, storeNs, startingForNs int64) (changed bool) {
+// decideOn decides the operation on the record at storeNs, when the store is starting for startingForNs
+// more: it carries out its action. It reports whether that changed what the record counts.
+func (o *operation) decideOn(r *record, storeNs, startingForNs int64) (changed bool) {
 	o.outcome = outcome{standings: o.standings[:0]}
 	o.rebased = r.bringTo(storeNs)
-	if _, isReset := o.action.(reset); isReset {
+	if _, isReset := o.action.(reset); isReset { // before arrangeFor, which may find no room for the operation's windows
 		o.hadUsage = r.forget()
 	}
 	s, err := r.arrangeFor(o.definition, o.shifted, startingForNs > 0)

@@ -24,7 +24,7 @@ func (s *Service) notifyLater(st *Stream) {
 }
 
 // pump takes up the results of swaps, lets streams take turns, and sends what is ready to the store, until there is
-// nothing left to do. It locks the service itself, but not while it calls streams and the store. One goroutine pumps
+// nothing left to do. It locks the service, but not while it calls streams and the store. One goroutine pumps
 // at a time, and the others leave it to that.
 func (s *Service) pump() {
 	s.mu.Lock()
@@ -101,7 +101,7 @@ func (s *Service) prepareSwaps(w *work) (turns int) {
 		s.swapsUnderWay++
 		localNs := s.o.Clock.NowNs()
 		w.ready = append(w.ready, k)
-		w.swaps = append(w.swaps, k.prepare(localNs, s.clock.storeNs(localNs)))
+		w.swaps = append(w.swaps, k.prepare(localNs, s.storeClock.storeNs(localNs)))
 	}
 	return turns
 }
@@ -179,10 +179,7 @@ func (s *Service) takeResult(k *key, r Result) {
 	s.logFailure(k, r)
 	done, err := k.learnResult(r)
 	if r.Outcome != Failed {
-		// The store checks no times of a swap that only reads. If its operations change something by the
-		// store's clock, although they changed nothing at prepare's storeNs, that storeNs was wrong.
-		isWrong := r.Outcome == Late || k.reads && !done
-		s.clock.note(k.sentNs, r.NowNs, isWrong)
+		s.storeClock.note(k.sentNs, r.NowNs, k.isMisled(r, done))
 	}
 	if !done {
 		s.keys.again(k)
@@ -209,7 +206,7 @@ func (s *Service) logFailure(k *key, r Result) {
 	}
 }
 
-// deliver tells the owner of an operation that it is done, unless it has to be carried out again
+// deliver tells the owner of an operation that it is done, unless it has to be decided again
 // later. isDecided says that its outcome holds: the store has its value.
 func (s *Service) deliver(o *operation, isDecided bool) {
 	if isDecided && o.rebased {
@@ -225,7 +222,7 @@ func (s *Service) deliver(o *operation, isDecided bool) {
 	o.owner.operationDone(o)
 }
 
-// later carries an operation out again at againNs. A window that is about to end has ended then.
+// later decides an operation again at againNs. A window that is about to end has ended then.
 func (s *Service) later(o *operation) {
 	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
 		s.mu.Lock()

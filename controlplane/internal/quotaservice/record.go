@@ -83,14 +83,14 @@ func (r *record) arrange(first []limit.Window) error {
 	s := quota.NewState(r.NowNs, windows)
 	s.Holders = r.Holders
 	for i, w := range windows {
-		bucket, stamp := w.Algorithm == limit.TokenBucket, int64(0)
+		isBucket, spendBy := w.Algorithm == limit.TokenBucket, int64(0)
 		if at := find(r.Windows, w); at >= 0 {
-			s.Usages[i], stamp = r.Usages[at], r.SpendBy(at)
-		} else if bucket {
-			s.Usages[i], stamp = r.known(&w)
+			s.Usages[i], spendBy = r.Usages[at], r.SpendBy(at)
+		} else if isBucket {
+			s.Usages[i], spendBy = r.bucketStart(&w)
 		}
-		if bucket {
-			s.SetSpendBy(i, stamp)
+		if isBucket {
+			s.SetSpendBy(i, spendBy)
 		}
 	}
 	r.State = s
@@ -102,10 +102,10 @@ func find(windows []limit.Window, w limit.Window) int {
 	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
 }
 
-// known returns what a new bucket begins with: the tokens of another of its period, and none
+// bucketStart returns what a new bucket begins with: the tokens of another of its period, and none
 // of its debt. How much one of another period lacks depends on its limits.
-func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
-	stamp = r.NowNs
+func (r *record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) {
+	spendBy = r.NowNs
 	for i, v := range r.Windows {
 		u, of := r.Usages[i], r.SpendBy(i)
 		if v.Algorithm != limit.TokenBucket || v.PeriodNs != w.PeriodNs || u.IsZero() {
@@ -115,11 +115,11 @@ func (r *record) known(w *limit.Window) (most limit.Usage, stamp int64) {
 			u.Tokens = limit.Tokens{}
 		}
 		w.Roll(&u, of, of) // no more than w holds
-		if w.Count(&u, of) > w.Count(&most, stamp) {
-			most, stamp = u, of
+		if w.Count(&u, of) > w.Count(&most, spendBy) {
+			most, spendBy = u, of
 		}
 	}
-	return most, stamp
+	return most, spendBy
 }
 
 // keepLogs has no log forget units because the definition that asks remembers fewer.

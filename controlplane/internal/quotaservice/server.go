@@ -29,8 +29,8 @@ const (
 	// verifyEvery is how often a stream's certificate is verified again.
 	verifyEvery = time.Minute
 	heartbeat   = LiveFor / 4
-	// SettleFor outlasts the next heartbeat of every service and its time at the store.
-	SettleFor = heartbeat + time.Second
+	// SecretWait is for Options.SecretWait: it outlasts the next heartbeat of every service and its time at the store.
+	SecretWait = heartbeat + time.Second
 )
 
 // message is one message as its bytes.

@@ -80,13 +80,13 @@ import (
 // Options of a Service. Store is required.
 type Options struct {
 	Store Store
-	Clock Clock // default: this machine's
+	Clock Clock // the service's own; default: this machine's. The store's clock is another: see storeClock
 	// Secret keys what the store knows of clients. Default: one that is made once and
 	// kept in the store.
 	Secret []byte
-	// Settle is how long a service that finds no secret in the store waits for other services
+	// SecretWait is how long a service that finds no secret in the store waits for other services
 	// to store theirs, before it stores its own. Default: 0.
-	Settle time.Duration
+	SecretWait time.Duration
 	// Allow says why the peer may not ask for a domain; nil = it may. Default: all may.
 	Allow        func(p Peer, domain string) error
 	StoreTimeout time.Duration // of a swap; default 1 s
@@ -100,12 +100,12 @@ type Clock interface {
 	AfterFunc(ns int64, f func())
 }
 
-// machine is the Clock of this machine.
-type machine struct{ start time.Time }
+// machineClock is the Clock of this machine.
+type machineClock struct{ start time.Time }
 
-func (m machine) NowNs() int64 { return int64(time.Since(m.start)) }
+func (m machineClock) NowNs() int64 { return int64(time.Since(m.start)) }
 
-func (m machine) AfterFunc(ns int64, f func()) { time.AfterFunc(time.Duration(ns), f) }
+func (m machineClock) AfterFunc(ns int64, f func()) { time.AfterFunc(time.Duration(ns), f) }
 
 // Peer is who opened a stream.
 type Peer struct {
@@ -129,7 +129,10 @@ type Service struct {
 	apart   atomic.Bool // the store knows another secret: this service would count apart
 	landed  landed      // results of swaps; it has a lock of its own
 
-	// mu guards what follows, and the streams, groups, keys and operations in it.
+	// mu guards what follows, and the streams, groups, keys and operations in it. Exported functions and callbacks
+	// of timers lock it themselves, and so does an unexported function if its comment says "It locks the service".
+	// All others that touch what mu guards are called while it is locked: those of keys, key, operation, group and
+	// call, too. It is not locked during calls of Store, of a Stream's ready and of Options.Allow.
 	mu            sync.Mutex
 	domains       map[string]*domain
 	streams       map[*Stream]struct{}
@@ -141,7 +144,7 @@ type Service struct {
 	pumping       bool // a goroutine is in pump
 	asked         bool // some proxy has asked
 
-	clock         clock // the store's
+	storeClock    storeClock
 	startsUntilNs int64 // until when the store is starting, by the service's clock: for operators. See key.startingUntilNs
 
 	draining bool
@@ -164,7 +167,7 @@ const storeLogEvery = 10 * time.Second
 // NewService returns a service that is ready.
 func NewService(ctx context.Context, o Options) (*Service, error) {
 	if o.Clock == nil {
-		o.Clock = machine{time.Now()}
+		o.Clock = machineClock{time.Now()}
 	}
 	if o.Allow == nil {
 		o.Allow = func(Peer, string) error { return nil }
@@ -225,7 +228,7 @@ func (s *Service) Draining() bool {
 	return s.draining
 }
 
-// leaveUnread has Drain wait no more for streams that do not read their answers.
+// leaveUnread has Drain wait no more for streams that do not read their answers. It locks the service.
 func (s *Service) leaveUnread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

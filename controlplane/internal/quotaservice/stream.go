@@ -140,7 +140,7 @@ func (st *Stream) join(m *quota.Asks) {
 	s.o.Clock.AfterFunc(0, func() { s.noteAlive(d, process) }) // the store may be silent, and asks wait for nothing
 }
 
-// accept takes the definitions, returns and asks of a message.
+// accept takes the definitions, returns and asks of a message. It locks the service.
 func (st *Stream) accept(m *quota.Asks) error {
 	s := st.service
 	s.mu.Lock()
@@ -244,6 +244,7 @@ func (st *Stream) waitUntilBegun(ctx context.Context) {
 	}
 }
 
+// awaitsBegin reports whether asks have not begun. noteBegun signals then. It locks the service.
 func (st *Stream) awaitsBegin() bool {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
@@ -330,7 +331,7 @@ func (st *Stream) Next() (message []byte, ok bool) {
 }
 
 // noteSent notes that the message which Next returned last is sent. A stream that had too many unsent
-// answers may have a turn again now.
+// answers may have a turn again now. It locks the service.
 func (st *Stream) noteSent() {
 	st.service.mu.Lock()
 	st.partsUnderWay -= st.sending

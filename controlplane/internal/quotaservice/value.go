@@ -15,32 +15,35 @@ import (
 //	version     1 byte
 //	generation  8 bytes, little-endian like all that follows
 //	time        8 bytes: the store's clock when it was decided
-//	stamp       8 bytes: until when what logs and buckets have counted may be spent
+//	spendBy     8 bytes: until when what logs and buckets have counted may be spent: the last
+//	            quota.State.SpendBy of the windows
 //	windows     1 byte: how many; each is its identity and its usage. Those that the
 //	            last operation named come first, in its order
 //
 // A window and its usage are varints, signed ones in zigzag:
 //
 //	identity  algorithm (1 byte) · period · offset · jitter (1 byte) · flags (1 byte)
-//	usage     used, end                                           fixed windows, block
-//	          used, previous                                      sliding counter
-//	          n, n × (time − last, units)                         log
-//	          limit, burst, stamp − its own stamp, end, high, low  bucket
+//	usage     used, end                                              fixed windows, block
+//	          used, previous                                         sliding counter
+//	          n, n × (time − last, units)                            log
+//	          limit, burst, spendBy − its SpendBy, end, high, low    bucket
 //
-// Versions 2 and 4, which are written for keys that are held only, go on:
+// Versions with holders, which are written for keys that are held only, go on:
 //
 //	pays      by window: see limit.Window.Pays
 //	0         until when nothing was granted, in releases before
 //	holders   how many; each is worker (8 bytes) · since · number · charged · held ·
 //	          time − when its report was noted · hold
 //
-// Versions 3 and 4 are those of values with a block, without holders and with them. A release that does
-// not know them leaves such a value alone. It refuses the definition of a block, too.
+// A release that does not know the versions with a block leaves such a value alone. It refuses the definition of a
+// block, too.
 const (
-	plainVersion  = 1 // a release reads a version before the first one writes it
-	heldVersion   = 2 // of values with holders
-	blockMore     = 2 // how much more the version is of values with a block
-	newestVersion = heldVersion + blockMore
+	// The versions say what a value has. A release reads a version before the first one writes it.
+	plainVersion           = 1
+	holdersVersion         = 2
+	blockVersion           = 3
+	blockAndHoldersVersion = 4
+	newestVersion          = blockAndHoldersVersion
 
 	flagElastic, flagSlides, flagCut = 1, 2, 4
 
@@ -56,29 +59,44 @@ var (
 
 // append appends the value's bytes to b.
 func (r *record) append(b []byte, nonce uint64) []byte {
-	version, stamp := byte(plainVersion), r.NowNs
-	if r.Holders != nil {
-		version = heldVersion
-	}
+	spendBy := r.NowNs
 	for i := range r.Windows {
-		stamp = max(stamp, r.SpendBy(i))
-	}
-	if slices.ContainsFunc(r.Windows, isBlock) {
-		version += blockMore
+		spendBy = max(spendBy, r.SpendBy(i))
 	}
 	b = binary.LittleEndian.AppendUint64(b, nonce)
-	b = append(b, version)
+	b = append(b, r.version())
 	b = binary.LittleEndian.AppendUint64(b, r.generation)
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.NowNs))
-	b = binary.LittleEndian.AppendUint64(b, uint64(stamp))
+	b = binary.LittleEndian.AppendUint64(b, uint64(spendBy))
 	b = append(b, byte(len(r.Windows)))
 	for i := range r.Windows {
-		b = appendWindow(b, &r.Windows[i], &r.Usages[i], stamp-r.SpendBy(i))
+		b = appendWindow(b, &r.Windows[i], &r.Usages[i], spendBy-r.SpendBy(i))
 	}
 	if r.Holders != nil {
 		b = appendHolders(b, r)
 	}
 	return b
+}
+
+// version is that of the value's bytes.
+func (r *record) version() byte {
+	switch isHeld, isBlocked := r.Holders != nil, slices.ContainsFunc(r.Windows, isBlock); {
+	case isHeld && isBlocked:
+		return blockAndHoldersVersion
+	case isBlocked:
+		return blockVersion
+	case isHeld:
+		return holdersVersion
+	}
+	return plainVersion
+}
+
+func hasHolders(version byte) bool {
+	return version == holdersVersion || version == blockAndHoldersVersion
+}
+
+func mayHaveBlock(version byte) bool {
+	return version == blockVersion || version == blockAndHoldersVersion
 }
 
 func isBlock(w limit.Window) bool { return w.Algorithm == limit.Block }
@@ -93,30 +111,30 @@ func parse(b []byte) (*record, error) {
 	}
 	generation := d.uint64()
 	now := int64(d.uint64())
-	stamp := int64(d.uint64())
+	spendBy := int64(d.uint64())
 	n := d.byte()
-	d.must(version >= plainVersion && n <= quota.MaxWindows && now >= 0 && stamp >= now)
+	d.must(version >= plainVersion && n <= quota.MaxWindows && now >= 0 && spendBy >= now)
 	if d.err != nil {
 		return nil, d.err
 	}
 	r := &record{generation: generation, State: quota.NewState(now, make([]limit.Window, n))}
 	for i := range r.Windows {
-		before := d.window(&r.Windows[i], &r.Usages[i], stamp-now)
+		before := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
 		if r.Windows[i].Algorithm == limit.TokenBucket {
-			r.SetSpendBy(i, stamp-before)
+			r.SetSpendBy(i, spendBy-before)
 		}
 	}
-	if version == heldVersion || version == heldVersion+blockMore {
+	if hasHolders(version) {
 		d.holders(r)
 	}
-	d.must(len(d.rest) == 0 && (version > heldVersion || !slices.ContainsFunc(r.Windows, isBlock)))
+	d.must(len(d.rest) == 0 && (mayHaveBlock(version) || !slices.ContainsFunc(r.Windows, isBlock)))
 	if d.err != nil {
 		return nil, d.err
 	}
 	return r, nil
 }
 
-// appendWindow appends a window and its usage. A bucket's own stamp is so much before the value's.
+// appendWindow appends a window and its usage. A bucket's SpendBy is so much before the value's.
 func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []byte {
 	b = append(b, byte(w.Algorithm))
 	b = appendNumber(b, w.PeriodNs)
@@ -142,7 +160,7 @@ func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []b
 	return b
 }
 
-// window reads a window and its usage. It returns by how much a bucket's own stamp is before the
+// window reads a window and its usage. It returns by how much a bucket's SpendBy is before the
 // value's: at most by latest.
 func (d *decoder) window(w *limit.Window, u *limit.Usage, latest int64) (beforeNs int64) {
 	w.Algorithm = limit.Algorithm(d.byte())

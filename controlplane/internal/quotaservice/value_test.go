@@ -78,7 +78,7 @@ func TestValues(t *testing.T) {
 		require.ErrorIs(t, err, errNewer)
 	}
 	b := blockedExample(nil).append(nil, 1)
-	b[NonceBytes] = heldVersion
+	b[NonceBytes] = holdersVersion
 	_, err := parse(b)
 	require.ErrorIs(t, err, errDamage, "no such version has a block")
 }
@@ -99,6 +99,6 @@ func FuzzValue(f *testing.F) {
 		d := definition{Definition: quota.Definition{Windows: example().Windows, Lease: quota.LeaseAuto}}
 		asks := &hit{part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}
 		o := operation{definition: &d, action: asks, shifted: d.Windows}
-		o.carryOut(r, base, 0) // any value can be decided on
+		o.decideOn(r, base, 0) // any value can be decided on
 	})
 }

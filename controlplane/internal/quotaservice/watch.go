@@ -20,10 +20,10 @@ import (
 // firstSecret makes a secret for a store that has none. It waits before: if the store has lost
 // its state, the services that run store their secret at their next heartbeat.
 func (s *Service) firstSecret(ctx context.Context) []byte {
-	if s.o.Settle > 0 {
-		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it", "for", s.o.Settle)
+	if s.o.SecretWait > 0 {
+		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it", "for", s.o.SecretWait)
 		select {
-		case <-time.After(s.o.Settle):
+		case <-time.After(s.o.SecretWait):
 		case <-ctx.Done():
 		}
 	}
@@ -110,7 +110,7 @@ type domain struct {
 	proxies uint32 // that are alive, over all services
 }
 
-// noteAlive notes in the store that a process is alive.
+// noteAlive notes in the store that a process is alive. It locks the service once the store has answered.
 func (s *Service) noteAlive(d *domain, process uint64) {
 	n, err := s.o.Store.Live(s.ctx, d.name, process)
 	if err != nil {
@@ -215,6 +215,7 @@ func (s *Service) Starting() error {
 	return nil
 }
 
+// startingForNs is how much longer the store is starting, as operators are told. It locks the service.
 func (s *Service) startingForNs() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -24,7 +24,7 @@ func TestServicesKeepTheirSecret(t *testing.T) {
 		server := servertest.StartRedis(t, binary)
 		start := func(settle time.Duration, log io.Writer) *quotaservice.Service {
 			s, err := quotaservice.NewService(t.Context(), quotaservice.Options{
-				Store: open(t, "redis://"+server.Addr()), Settle: settle, Log: slog.New(slog.NewTextHandler(log, nil)),
+				Store: open(t, "redis://"+server.Addr()), SecretWait: settle, Log: slog.New(slog.NewTextHandler(log, nil)),
 			})
 			require.NoError(t, err)
 			return s
