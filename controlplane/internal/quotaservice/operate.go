@@ -125,8 +125,8 @@ func (t *set) carryOut(_ *operation, r *record, s quota.State) (changed bool) {
 			continue
 		}
 		s.Usages[i] = limit.Usage{}
-		if t.window == AllWindows && s.SpendByNs != nil {
-			s.SpendByNs[i] = s.NowNs
+		if s.Windows[i].Algorithm == limit.TokenBucket { // what is leased of it counts no more
+			s.SetSpendBy(i, s.NowNs)
 		}
 	}
 	add(&s, t.window, t.units)

@@ -88,14 +88,28 @@ func TestOperateOnOneWindow(t *testing.T) {
 			return []uint32{found.Windows[0].Used, found.Windows[1].Used}
 		}
 		require.EqualValues(t, 6, used(Operation{})[0])
-		held := uint32(0) // a bucket holds back what it gains while a lease lasts, a token at least
-		if a == limit.TokenBucket {
-			held = 1
-		}
-		require.Equal(t, []uint32{6, 3 + held}, used(Operation{What: Set, Units: 3, Window: 1}), "algorithm %d", a)
-		require.Equal(t, []uint32{6, 5 + held}, used(Operation{What: Inc, Units: 2, Window: 1}), "algorithm %d", a)
+		require.Equal(t, []uint32{6, 3}, used(Operation{What: Set, Units: 3, Window: 1}), "algorithm %d", a)
+		require.Equal(t, []uint32{6, 5}, used(Operation{What: Inc, Units: 2, Window: 1}), "algorithm %d", a)
 		p.giveBack(grant, 6)
-		require.Equal(t, []uint32{6, 5 + held}, used(Operation{}), "algorithm %d", a)
-		require.Equal(t, []uint32{2, 5 + held}, used(Operation{What: Set, Units: 2, Window: 0}), "algorithm %d", a)
+		require.Equal(t, []uint32{6, 5}, used(Operation{}), "algorithm %d", a)
+		require.Equal(t, []uint32{2, 5}, used(Operation{What: Set, Units: 2, Window: 0}), "algorithm %d", a)
+	}
+}
+
+// TestSetOfALeasedBucket: while a lease of a bucket lasts, set makes the usage what it says, by the window's index
+// as for all windows.
+func TestSetOfALeasedBucket(t *testing.T) {
+	for _, window := range []int{AllWindows, 0} {
+		b := newRig(t)
+		d := define(1, quota.LeaseAuto, bucket(100, 10*second, 100))
+		asked := want(6)
+		asked.Ahead = 50
+		require.True(t, b.proxy(b.service, d).ask(asked).Grants[0].Leased)
+		set := Operation{What: Set, Units: 5, Window: window}
+		for _, what := range []Operation{set, {What: Inspect}} {
+			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
+			require.NoError(t, err)
+			require.EqualValues(t, 5, found.Windows[0].Used, "%+v after set of window %d", what, window)
+		}
 	}
 }
