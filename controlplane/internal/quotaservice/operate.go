@@ -33,13 +33,14 @@ const AllWindows = -1
 
 // Found is how a key stands after an operation.
 type Found struct {
-	NowNs    int64 // by the store's clock
-	Denied   bool  // too few units were left for Inspect or Hit
-	HeldBack bool  // where Denied: only what is held leaves no room
-	Blocked  bool  // the key was blocked before
-	WaitNs   int64 // where Denied: until they pass if nobody else asks; limit.Never
-	HadUsage bool  // of Reset: the key had counted something
-	Windows  []quota.Standing
+	NowNs    int64            // by the store's clock
+	Denied   bool             // too few units were left for Inspect or Hit
+	HeldBack bool             // where Denied: only what is held leaves no room
+	Blocked  bool             // the key was blocked before
+	WaitNs   int64            // where Denied: until they pass if nobody else asks; limit.Never
+	HadUsage bool             // of Reset: the key had counted something
+	Windows  []quota.Standing // by window of the definition; what is held stands for its limit.Concurrency
+	Held     *uint32          // units that are held; nil = the definition holds none
 }
 
 // Operate does something to one key. Units that proxies lease count as used. Those that they
@@ -73,10 +74,14 @@ func (s *Service) Operate(
 	if what.Units == 0 && limit.Shut(d.Windows) {
 		o.denied, o.waitNs = true, limit.Never
 	}
-	return Found{
+	found := Found{
 		NowNs: o.nowNs, Denied: o.denied, HeldBack: o.heldBack, Blocked: o.blocked, WaitNs: o.waitNs,
 		HadUsage: o.hadUsage, Windows: o.standings,
-	}, nil
+	}
+	if own.holdLimit != nil { // stand puts it last, as the definition does
+		found.Held = &found.Windows[len(found.Windows)-1].Used
+	}
+	return found, nil
 }
 
 func (what Operation) action() action {

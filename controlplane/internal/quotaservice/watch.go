@@ -21,7 +21,8 @@ import (
 // its state, the services that run store their secret at their next heartbeat.
 func (s *Service) firstSecret(ctx context.Context) []byte {
 	if s.o.SecretWait > 0 {
-		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it", "for", s.o.SecretWait)
+		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it",
+			"for", s.o.SecretWait)
 		select {
 		case <-time.After(s.o.SecretWait):
 		case <-ctx.Done():

@@ -30,8 +30,8 @@ type Operation struct {
 	Window string   // name or index of one window for inc and set; empty = all
 }
 
-// decides reports whether the operation answers as a request is: allowed or denied.
-func (o *Operation) decides() bool { return o.Name == "hit" || o.Name == "peek" }
+// isVerdict reports whether the operation answers as a request is: allowed or denied.
+func (o *Operation) isVerdict() bool { return o.Name == "hit" || o.Name == "peek" }
 
 // kinds are the operations on one key by name.
 var kinds = map[string]quotaservice.What{
@@ -62,9 +62,19 @@ type Prepared struct {
 	rule       *policy.Rule
 	key        [16]byte
 	definition quota.Definition
-	order      []int // definition.Windows[order[i]] is the policy's limit i
 	domain     string
-	column     int // of the window that inc and set change
+	// The rule has its limits in the policy's order. The definition and what is found have a window for each, in
+	// columns: columns[limit] is that of the rule's limit.
+	columns []int
+	changed int // the limit whose window inc and set change; -1 = all
+}
+
+// column is the column that the operation changes.
+func (p *Prepared) column() int {
+	if p.changed < 0 {
+		return quotaservice.AllWindows
+	}
+	return p.columns[p.changed]
 }
 
 // Prepare says what is wrong with an operation.
@@ -73,7 +83,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	if r == nil {
 		return nil, fmt.Errorf("there is no rule %q", o.Rule)
 	}
-	prepared := &Prepared{operation: o, rule: r, domain: p.Domain, column: quotaservice.AllWindows}
+	prepared := &Prepared{operation: o, rule: r, domain: p.Domain, changed: -1}
 	s := &prepared.subject
 	if err := r.ParseKey(&s.Key, o.Key); err != nil {
 		return nil, err
@@ -86,16 +96,15 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	of := p.Subjects(r)
 	of.Find(s)
 	prepared.key = of.QuotaKey(s)
-	prepared.definition, prepared.order = of.Definition(s), of.Order
+	prepared.definition, prepared.columns = of.Definition(s), of.Order
 	switch {
-	case s.Unlimited && !o.decides():
+	case s.Unlimited && !o.isVerdict():
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
-		i := r.LimitNamed(o.Window)
-		if i < 0 {
+		prepared.changed = r.LimitNamed(o.Window)
+		if prepared.changed < 0 {
 			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
 		}
-		prepared.column = prepared.order[i]
 	}
 	return prepared, nil
 }
@@ -113,12 +122,12 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 	if p.operation.Name == "get" || p.operation.Name == "expires_at" {
 		units = 0
 	}
-	operation := quotaservice.Operation{What: what, Units: units, Window: p.column}
+	operation := quotaservice.Operation{What: what, Units: units, Window: p.column()}
 	found, err := s.Operate(ctx, p.domain, p.definition, p.key, operation)
 	if err != nil {
 		return result.Result{}, err
 	}
-	if p.operation.decides() {
+	if p.operation.isVerdict() {
 		return p.verdict(&found), nil
 	}
 	return p.value(&found), nil
@@ -127,13 +136,13 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 // value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *quotaservice.Found) result.Result {
 	a := result.Result{
-		Windows: p.windows(found), Value: new(int64), Held: p.held(found), BlockedNs: p.blockedNs(found),
+		Windows: p.windows(found), Value: new(int64), Held: found.Held, BlockedNs: p.blockedNs(found),
 	}
-	at := tightest(a.Windows)
-	if p.column != quotaservice.AllWindows {
-		at = slices.Index(p.order, p.column)
+	shown := p.changed
+	if shown < 0 {
+		shown = tightest(a.Windows)
 	}
-	w := &a.Windows[at]
+	w := &a.Windows[shown]
 	switch p.operation.Name {
 	case "reset":
 		if found.HadUsage {
@@ -152,18 +161,18 @@ func (p *Prepared) value(found *quotaservice.Found) result.Result {
 // verdict is the result of hit and peek, as the filter reports a verdict (respond/report.go there).
 func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
 	allowed := !found.Denied || p.subject.Shadow
-	a := result.Result{Allowed: &allowed, Rules: []result.Rule{p.decided(found)}}
+	a := result.Result{Allowed: &allowed, Rules: []result.Rule{p.ruleResult(found)}}
 	if !allowed {
 		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
 	}
 	return a
 }
 
-// decided is what the rule decides for the key.
-func (p *Prepared) decided(found *quotaservice.Found) result.Rule {
+// ruleResult is what the rule decides for the key.
+func (p *Prepared) ruleResult(found *quotaservice.Found) result.Rule {
 	r := result.Rule{
 		Rule: p.rule.Name, Key: make([]*string, len(p.operation.Key)), Mode: "enforced", Allowed: !found.Denied,
-		Windows: p.windows(found), Held: p.held(found), BlockedNs: p.blockedNs(found),
+		Windows: p.windows(found), Held: found.Held, BlockedNs: p.blockedNs(found),
 	}
 	for i := range p.operation.Key {
 		r.Key[i] = &p.operation.Key[i]
@@ -194,7 +203,7 @@ func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 	if p.subject.Unlimited {
 		return all
 	}
-	for i := range p.order {
+	for i := range p.columns {
 		all = append(all, p.window(i, found))
 	}
 	return all
@@ -202,7 +211,7 @@ func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 
 // window is the i-th limit of the rule.
 func (p *Prepared) window(i int, found *quotaservice.Found) result.Window {
-	column := p.order[i]
+	column := p.columns[i]
 	w, st := &p.definition.Windows[column], found.Windows[column]
 	a := result.Window{
 		Name: p.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
@@ -212,20 +221,12 @@ func (p *Prepared) window(i int, found *quotaservice.Found) result.Window {
 		return a
 	}
 	left := w.Max() - min(st.Used, w.Max())
-	if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
-		left -= min(left, *held)
+	if found.Held != nil && w.Algorithm != limit.Concurrency {
+		left -= min(left, *found.Held)
 	}
 	a.SetLimit(w, left)
 	a.SetLimitFrom(p.rule, i, &p.subject)
 	return a
-}
-
-// held is how many units of the key running requests hold; nil for a rule that holds none.
-func (p *Prepared) held(found *quotaservice.Found) *uint32 {
-	if p.subject.Unlimited || !p.rule.Holds() {
-		return nil
-	}
-	return &found.Windows[len(found.Windows)-1].Used
 }
 
 // blockedNs is what is left of the key's block, 0 if it is not blocked.
