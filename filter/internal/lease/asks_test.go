@@ -292,7 +292,8 @@ func TestWindowsAreTheServicesWord(t *testing.T) {
 			if strings.Contains(rule, "settle") {
 				left -= min(left, held.Used)
 			}
-			require.Equal(t, said, quota.Standing{Used: told[0].Used, ResetNs: told[0].ResetNs}, rule)
+			got := quota.Standing{Used: told[0].Used, ResetNs: told[0].ResetNs}
+			require.Equal(t, said, got, rule)
 			require.Equal(t, left, *told[0].Remaining, rule)
 		}
 	}

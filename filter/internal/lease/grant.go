@@ -31,9 +31,9 @@ import (
 //
 // Units to be held are only given. The worker reports what it has not given as not held.
 
-// grant is the service's answer to one part of an ask. Its Units are those that nobody has. Its Blocked is what the
-// next request is told that the denial denies: if the ask has begun the block (blockNs is set, and the service says that
-// the key was not Blocked before), the first of these requests is told Denied, and the others Blocked.
+// grant is the service's answer to one part of an ask. Its Units are those that nobody has. Its Blocked is what
+// the next request is told that gets a denial: if this ask has begun the block (blockNs is set, and the service
+// says that the key was not Blocked before), the first request is told Denied, and the others Blocked.
 type grant struct {
 	quota.Grant
 	part      *part

@@ -189,9 +189,10 @@ func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed
 	return lapsed, ok
 }
 
-// Renew renews what lies in this proxy's table, and charges the account of a hold that max_hold has ended: holdNs later,
-// as a table does, where a hold lapses holdNs after its last renewal. Until then the client's tick renews the account.
-// What has lapsed in the table alone is NotDue: Settle takes Lapsed to mean that the account is charged.
+// Renew renews what lies in this proxy's table, and charges the account of a hold that max_hold has ended. It
+// charges holdNs after that, as a table does, where a hold lapses holdNs after its last renewal. Until then the
+// client's tick renews the account. What has lapsed in the table alone is NotDue: Settle takes a hold that
+// HasLapsed to be charged in the account.
 func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 	inTable := decide.NotDue
 	if h.InTable() {

@@ -17,6 +17,7 @@ import (
 //
 //	a  a:6  #      a request of user a; with a header v; of a user that nobody was before
 //	a!             a request, and all answers that there are
+//	look:a         user a asks for its own usage
 //	go  serve      the service answers all there is; it answers one message
 //	+50ms  tick    time passes; a tick
 //	renew          a tick that renews what requests hold
@@ -89,6 +90,8 @@ func (h *holding) step(s *service, step string) {
 		h.renew()
 	case "end":
 		h.answer(request(), uint32(number(h.t, "0"+more)))
+	case "look":
+		h.look(value)
 	case "leave":
 		h.client.Forget(request())
 	case "max":
@@ -103,13 +106,7 @@ func (h *holding) step(s *service, step string) {
 	case "up":
 		h.down = false
 	case "forget":
-		s.Forget()
-		h.proxy.Clock += int64(500 * time.Millisecond) // of which the service looks
-		s.Due()
-		if st := h.stream; st != nil && st.service.Ending() {
-			h.stream = nil
-			h.client.StreamEnded(h.proxy.Clock)
-		}
+		h.forget(s)
 	case "silent":
 		h.engine.Leases.Silent, h.down = true, true
 	case "old":
@@ -129,6 +126,17 @@ func (h *holding) step(s *service, step string) {
 		if answered {
 			h.exchange(s)
 		}
+	}
+}
+
+// forget has the store lose its state, and the service see it.
+func (h *holding) forget(s *service) {
+	s.Forget()
+	h.proxy.Clock += int64(500 * time.Millisecond) // after which the service looks
+	s.Due()
+	if st := h.stream; st != nil && st.service.Ending() {
+		h.stream = nil
+		h.client.StreamEnded(h.proxy.Clock)
 	}
 }
 
@@ -186,9 +194,28 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 		return h.starting
 	case "leased": // of user a
 		return h.leased(h.t, "a")
+	case "looked": // how many users were told their usage
+		return len(h.looked)
+	case "known", "shown": // by the last of them: the rules whose usage it has; what is used of these together
+		return h.lookedAt()[name]
 	}
 	require.Fail(h.t, "nothing is called "+name)
 	return 0
+}
+
+// lookedAt is what the last user was told of its usage.
+func (h *holding) lookedAt() map[string]int {
+	told := map[string]int{}
+	for _, r := range h.looked[len(h.looked)-1].Rules {
+		if r.Windows == nil {
+			continue
+		}
+		told["known"]++
+		for _, w := range r.Windows {
+			told["shown"] += int(w.Used)
+		}
+	}
+	return told
 }
 
 // several writes rules that differ by their number.
@@ -346,6 +373,38 @@ const proxySlot = `{"name":"reports","scope":"cluster","key":[{"header":"v"}],"m
 	slots4 + `,"hold":"80s","on_unavailable":"local"},` +
 	`{"name":"r","key":[{"header":"u"}],"algorithm":"concurrency","limits":["1"],"hold":"80s"}`
 
+// lookScripts are of users that ask for their own usage.
+var lookScripts = []script{
+	{"a look is told what is used, and uses nothing", noLease, `
+		2*a! look:a -> looked=0 waits=1
+		go -> looked=1 known=1 shown=2 asked=1 waits=0
+		a! look:b go -> looked=2 known=1 shown=0 admitted=3
+		look:a go -> looked=3 shown=3 used=3`},
+	{"looks at one key are asked together", strings.Replace(noLease, "3/1m", "99/1m", 1), `
+		b 3*look:a a -> looked=0
+		serve -> asked=1 admitted=1
+		serve -> looked=3 asked=2 admitted=2`},
+	{"a look is told what is held", slotRule, `
+		2*a! look:a go -> known=1 shown=2
+		end:1 look:a go -> known=1 shown=1`},
+	{"each rule is told its own key, also beside one that this proxy counts",
+		strings.Replace(noLease, `"r"`, `"first"`, 1) + `,{"name":"proxy","limits":["9/1m"]},` +
+			`{"name":"last","lease":"off","limits":["9/1m"],"scope":"cluster"}`, `
+		a! 2*b! look:a go -> known=3 shown=7`},
+	{"a look at more rules than an ask takes", several(17, `{"name":"r#",`+byUser+`,"limits":["9/1m"],"lease":"off"}`), `
+		look:a go -> looked=1 known=17 shown=0 asked=2`},
+	{"a look at a key that a rule does not limit", `{"name":"r",` + byUser +
+		`,"limits":["9/1m"],"overrides":[{"key":["a"],"unlimited":true}]}`, `look:a -> looked=1 known=1 shown=0 asked=0`},
+	{"without the service a look is told nothing, at once if it is known to be silent", noLease, `
+		look:a 12*+10ms,tick -> looked=1 known=0 silent=1
+		look:a -> looked=2 known=0 waits=0`},
+	{"a look that waits when the stream ends is asked again", noLease, `
+		a! look:a cut +20ms tick go -> looked=1 known=1 shown=1 opened=2`},
+	{"too many keys are not looked at", several(16, `{"name":"r#",`+byUser+`,"limits":["9/1m"],"lease":"off"}`), `
+		300*look:# -> looked=44
+		go 3*tick -> looked=300`},
+}
+
 // silenceScripts are what on_unavailable makes of a service that goes silent.
 func silenceScripts() (list []script) {
 	for then, admitted := range map[string]int{"local": 50, "allow": 200, "deny": 0} {
@@ -405,7 +464,10 @@ func shadowScripts() (list []script) {
 
 // What a worker and its service make of requests, of messages that come or do not, and of time.
 func TestScriptsOfAWorkerAndItsService(t *testing.T) {
-	for _, list := range [][]script{leaseScripts, holdScripts, silenceScripts(), sharingScripts(), shadowScripts()} {
+	lists := [][]script{
+		leaseScripts, holdScripts, lookScripts, silenceScripts(), sharingScripts(), shadowScripts(),
+	}
+	for _, list := range lists {
 		for _, c := range list {
 			t.Run(c.name, c.run)
 		}

@@ -2,6 +2,7 @@ package lease_test
 
 import (
 	"cmp"
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +14,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 const (
@@ -36,6 +39,7 @@ type worker struct {
 	next     uint32
 	users    map[uint32]string
 	verdicts map[uint32]bool // of the requests that are decided: allowed
+	looked   []result.Usage  // what clients were told that asked for their usage
 	onResume func(*decide.Verdict)
 	// onDecided is called with each verdict that is final.
 	onDecided func(context uint32, v *decide.Verdict)
@@ -43,7 +47,9 @@ type worker struct {
 
 func newWorker(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *worker {
 	w := &worker{t: t, proxy: proxy, random: seed, users: map[uint32]string{}, verdicts: map[uint32]bool{}}
-	w.engine = engine.New(hosttest.Policy(t, rules), proxy, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+	p := hosttest.Policy(t, rules)
+	p.Usage = &policy.Usage{Path: "/usage"}
+	w.engine = engine.New(p, proxy, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 	w.client = lease.NewClient(w, w.engine.Leases, 100*ms)
 	return w
 }
@@ -90,6 +96,11 @@ func (w *worker) goOn() {
 
 func (w *worker) resume(next *lease.Waiter) {
 	require.False(w.t, w.isDecided(next.Context), "decided twice")
+	if next.Look != nil {
+		w.client.Done(next)
+		w.tell(next.Context, next.Look)
+		return
+	}
 	w.proxy.Headers = nil // they are gone with the callback
 	v := next.Verdict
 	w.engine.Resume(v)
@@ -133,11 +144,37 @@ func (w *worker) request(user string) uint32 {
 	return w.next
 }
 
-func (w *worker) decide(context uint32) {
+// be has the proxy be at a request.
+func (w *worker) be(context uint32) {
 	w.proxy.Headers = map[string][]string{}
 	for i, value := range strings.Fields(w.users[context]) {
 		w.proxy.Headers[[]string{"u", "v"}[i]] = []string{value}
 	}
+}
+
+// look has a user ask for its own usage.
+func (w *worker) look(user string) {
+	w.next++
+	w.users[w.next] = user
+	w.be(w.next)
+	look := w.engine.LookAtQuota()
+	if look == nil || !w.client.WaitLook(w.next, look, w.proxy.Clock) {
+		w.tell(w.next, look)
+		return
+	}
+	w.client.Flush(w.proxy.Clock)
+}
+
+// tell tells a user its usage.
+func (w *worker) tell(context uint32, look *lease.Look) {
+	w.be(context)
+	var usage result.Usage
+	require.NoError(w.t, json.Unmarshal(w.engine.AppendUsage(nil, look), &usage))
+	w.looked = append(w.looked, usage)
+}
+
+func (w *worker) decide(context uint32) {
+	w.be(context)
 	v := w.engine.Decide()
 	if v.Pending {
 		w.engine.Keep(v)
