@@ -54,23 +54,3 @@ func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([
 	}
 	return secret, nil
 }
-
-func (s *Store) do(ctx context.Context, command rueidis.Completed) rueidis.RedisResult {
-	r, err := within(ctx, func() rueidis.RedisResult { return s.client.Do(ctx, command) })
-	if err != nil {
-		return rueidis.NewErrorResult(err)
-	}
-	return r
-}
-
-// within returns by the context's deadline. The client keeps to it only while it is connected.
-func within[T any](ctx context.Context, do func() T) (r T, err error) {
-	c := make(chan T, 1)
-	go func() { c <- do() }()
-	select {
-	case r = <-c:
-		return r, nil
-	case <-ctx.Done():
-		return r, ctx.Err()
-	}
-}

@@ -58,10 +58,17 @@ func (s *Store) slotTags() []string {
 	return tags
 }
 
-// Age is quotaservice.Store's. A server loses the marks of all its slots at once, so one of them
-// tells. If it has changed since the last call, all marks that the server lacks are made: else
+// Age is quotaservice.Store's. A server loses the marks of all its slots at once, so that of its first slot
+// tells. If it is another than at the last call, all marks that the server lacks are made: else
 // each slot would begin when it is first used. A slot that moves to another server takes its mark
 // along. A server that does not answer is as it was.
+//
+// For example, a Cluster of two servers, whose slots are few here, loses the second one at 500:
+//
+//	at   server 1, slots 0 and 1       server 2, slots 2 and 3       seen after it       answer
+//	100  none: makes 0 and 1           none: makes 2 and 3           100 100 100 100     0 old, anew
+//	400  reads 0: it is as seen        reads 2: it is as seen        100 100 100 100     300 old
+//	600  reads 0: it is as seen        reads 2: makes it, then 3     100 100 600 600     0 old, anew
 func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

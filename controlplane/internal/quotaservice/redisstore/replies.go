@@ -85,7 +85,13 @@ func (r *replies) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// follow goes on in the reply by what the server has sent.
+// follow goes on in the reply by what the server has sent. For example, a list has a string and another list:
+//
+//	the server sends   depth  left
+//	*2\r\n             1      2
+//	$3\r\nabc\r\n      1      1      element: 1 less
+//	*1\r\n             2      1, 1   the outer list lacks this one until it ends
+//	:7\r\n             0             element: the inner list has ended, and with it the outer one
 func (r *replies) follow(b []byte) {
 	for len(b) > 0 && r.err == nil {
 		if r.skip > 0 {
@@ -143,7 +149,6 @@ func (r *replies) element() {
 
 // endLine goes on after a line: it is a value, or it says how long one is.
 func (r *replies) endLine() {
-	each := int64(1)
 	switch r.line[0] {
 	case '-':
 		r.replica = r.replica || bytes.Contains(r.line, readOnly)
@@ -160,41 +165,56 @@ func (r *replies) endLine() {
 		}
 		r.element()
 	case '$', '!', '=':
-		if n := r.number(); n >= 0 {
-			r.take(n)
-			r.skip = n + 2
-		}
+		r.beginString()
 	case '%':
-		each = 2
-		fallthrough
+		r.beginList(2) // a key and a value
 	case '*', '~', '>':
-		n := each * r.number()
-		switch {
-		case n == 0:
-			r.element()
-		case n > 0 && r.depth < maxDepth:
-			r.take(n * elementBytes)
-			r.left[r.depth] = n
-			r.depth++
-		case n != -1:
-			r.err = errReply
-		}
+		r.beginList(1)
 	default:
 		r.err = errReply
 	}
 }
 
-// number is what the line announces; -1 is nothing instead.
-func (r *replies) number() int64 {
-	text, ok := bytes.CutSuffix(r.line[1:], []byte("\r\n"))
-	if string(text) == "-1" {
-		r.element()
-		return -1
-	}
-	n, err := strconv.ParseUint(string(text), 10, 32)
-	if err != nil || !ok {
+// nothing is what a line announces in place of a length, if there is no string or list.
+const nothing = -1
+
+// beginString goes on with the string that the line announces.
+func (r *replies) beginString() {
+	n, ok := r.length()
+	switch {
+	case !ok:
 		r.err = errReply
-		return -1
+	case n == nothing:
+		r.element()
+	default:
+		r.take(n)
+		r.skip = n + 2
 	}
-	return int64(n)
+}
+
+// beginList goes on with the list that the line announces, each of whose members is so many elements.
+func (r *replies) beginList(each int64) {
+	n, ok := r.length()
+	switch {
+	case !ok:
+		r.err = errReply
+	case n == 0, n == nothing && each == 1: // there are no maps that are nothing
+		r.element()
+	case n > 0 && r.depth < maxDepth:
+		r.take(n * each * elementBytes)
+		r.left[r.depth] = n * each
+		r.depth++
+	default:
+		r.err = errReply
+	}
+}
+
+// length is what the line announces: how long something is, or nothing.
+func (r *replies) length() (n int64, ok bool) {
+	text, ok := bytes.CutSuffix(r.line[1:], []byte("\r\n"))
+	if ok && string(text) == "-1" {
+		return nothing, true
+	}
+	size, err := strconv.ParseUint(string(text), 10, 32)
+	return int64(size), ok && err == nil
 }

@@ -77,7 +77,8 @@ var outcomes = [...]quotaservice.Outcome{
 	0: quotaservice.Swapped, 1: quotaservice.Differs, 2: quotaservice.Late, 3: quotaservice.Young,
 }
 
-// maxBatch is how many swaps travel together and answer together.
+// maxBatch is how many swaps, or reads of marks, travel together and answer together. The service hands over fewer
+// swaps at once.
 const maxBatch = 256
 
 // Swap is quotaservice.Store's. In a Cluster each swap goes alone, so that a silent server delays
@@ -97,25 +98,23 @@ func (s *Store) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(i
 }
 
 // batch is swaps that travel together.
-type batch []run
+type batch []scriptCall
 
-// run is a run of a script.
-type run struct {
+// scriptCall is a script with what it is sent.
+type scriptCall struct {
 	*luaScript
 	rueidis.LuaExec
 }
 
 // encode copies a swap: its caller may use the slices again.
-func (s *Store) encode(w *quotaservice.Swap) run {
-	const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
+func (s *Store) encode(w *quotaservice.Swap) scriptCall {
 	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
 	keys := []string{key}
-	first := decimal(ceilDiv(w.AtNs-w.SlackNs, micro))
-	last := decimal(min((w.AtNs+min(w.SlackNs, math.MaxInt64-w.AtNs))/micro, ceilDiv(w.UntilNs, micro)-1))
+	first, last := decimal(ceilDiv(w.AtNs-w.SlackNs, micro)), decimal(lastMicro(w))
 	expires := decimal(max(ceilDiv(w.ExpireNs, milli), 1)) // Redis knows none before
 	if w.Adds {
 		args := []string{strconv.FormatUint(w.Units, 10), first, last, expires}
-		return run{addScript, rueidis.LuaExec{Keys: keys, Args: args}}
+		return scriptCall{addScript, rueidis.LuaExec{Keys: keys, Args: args}}
 	}
 	// A swap without an age names no mark: while a slot moves, value and mark may be at two servers.
 	if w.AgeNs > 0 {
@@ -123,9 +122,19 @@ func (s *Store) encode(w *quotaservice.Swap) run {
 		keys = append(keys, s.mark(s.slot(key)))
 	}
 	args := []string{string(w.Old), first, last, expires, string(w.New), age}
-	return run{swapScript, rueidis.LuaExec{Keys: keys, Args: args}}
+	return scriptCall{swapScript, rueidis.LuaExec{Keys: keys, Args: args}}
 }
 
+const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
+
+// lastMicro is the last time, in microseconds, at which a swap may change something: no later than AtNs and its
+// slack, and before UntilNs.
+func lastMicro(w *quotaservice.Swap) int64 {
+	slackNs := min(w.SlackNs, math.MaxInt64-w.AtNs) // so that their sum does not overflow
+	return min((w.AtNs+slackNs)/micro, ceilDiv(w.UntilNs, micro)-1)
+}
+
+// ceilDiv is a / b, rounded up.
 func ceilDiv(a, b int64) int64 {
 	q := a / b
 	if a%b > 0 {
@@ -167,7 +176,7 @@ func (s *Store) run(ctx context.Context, b batch, done func(i int, r quotaservic
 }
 
 // send sends a batch in one go, each swap by the command.
-func (s *Store) send(b batch, command func(run) rueidis.Completed) []rueidis.RedisResult {
+func (s *Store) send(b batch, command func(scriptCall) rueidis.Completed) []rueidis.RedisResult {
 	commands := make([]rueidis.Completed, len(b))
 	for i, w := range b {
 		commands[i] = command(w)
@@ -175,12 +184,12 @@ func (s *Store) send(b batch, command func(run) rueidis.Completed) []rueidis.Red
 	return s.client.DoMulti(context.Background(), commands...)
 }
 
-func (s *Store) evalsha(r run) rueidis.Completed {
-	return s.client.B().Evalsha().Sha1(r.sha).Numkeys(int64(len(r.Keys))).Key(r.Keys...).Arg(r.Args...).Build()
+func (s *Store) evalsha(c scriptCall) rueidis.Completed {
+	return s.client.B().Evalsha().Sha1(c.sha).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
 }
 
-func (s *Store) eval(r run) rueidis.Completed {
-	return s.client.B().Eval().Script(r.text).Numkeys(int64(len(r.Keys))).Key(r.Keys...).Arg(r.Args...).Build()
+func (s *Store) eval(c scriptCall) rueidis.Completed {
+	return s.client.B().Eval().Script(c.text).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
 }
 
 // unknownScript are the results of servers that do not know the script, and so have swapped
@@ -220,7 +229,6 @@ func result(r rueidis.RedisResult) quotaservice.Result {
 	if err != nil && !rueidis.IsRedisNil(err) || n[0] < 0 || n[0] >= int64(len(outcomes)) {
 		return failed(errAnswer)
 	}
-	const micro = int64(time.Microsecond)
 	read := quotaservice.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro}
 	if read.Outcome == quotaservice.Swapped {
 		read.Sum = uint64(n[3])
