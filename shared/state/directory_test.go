@@ -59,6 +59,21 @@ func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
 	require.Len(t, store.directory(t).tables, 1)
 }
 
+// A directory finds a counter's tables, and a free number, as soon as it is read, and still after a table has gone.
+func TestADirectoryFindsItsTables(t *testing.T) {
+	store := newMemory()
+	def := definition("x", 9, aligned(5, second, 0))
+	require.True(t, hit(t, configured(store, "o", 1, def), []byte("k"), second, 1))
+	d := store.directory(t)
+	require.Equal(t, []int{0}, d.tablesOf(def.Counter))
+	require.EqualValues(t, 1, d.freeNumber())
+
+	d.tables[0].leave(d.tables[0].owners[0], second)
+	d.removeWaiting(anHour)
+	require.Empty(t, d.tablesOf(def.Counter))
+	require.Zero(t, d.freeNumber())
+}
+
 func TestAVanishedCounterComesBack(t *testing.T) {
 	store := newMemory()
 	def := definition("x", 100, aligned(5, anHour, 0))

@@ -92,22 +92,6 @@ func (ls lapses) join(others lapses, last int64) lapses {
 	return ls
 }
 
-// readFloorHolds reads what the floor holds, as of the present, into p.floorHolds: call it before readHolds and
-// moveHold, and before a record is evicted. It charges what has lapsed, and reports whether it has charged any.
-func (t *Table) readFloorHolds(p *loaded) (charged bool) {
-	p.floorHolds = p.page.holds(&t.layout, ofFloor)
-	lapsed := t.takeLapsed(p, &p.memory.floorLapses, &p.floorHolds, t.presentEighth(p), 0)
-	if len(lapsed) == 0 {
-		return false
-	}
-	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
-	if t.layout.counting == 0 { // no window to charge
-		return false
-	}
-	t.chargeFloorLapses(p, lapsed)
-	return true
-}
-
 // readHolds reads what is held of the key. Its record, written at last, holds some of it. The
 // floor, which readFloorHolds has read, holds some too if the key may have been evicted. readHolds returns
 // the units of the record that have lapsed, for readRecord to charge.
@@ -124,6 +108,22 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 	}
 	t.setHeldUnits(e, limit.AddSaturating(shared, e.holds.Total()))
 	return lapsed
+}
+
+// readFloorHolds reads what the floor holds, as of the present, into p.floorHolds: call it before readHolds and
+// moveHold, and before a record is evicted. It charges what has lapsed, and reports whether it has charged any.
+func (t *Table) readFloorHolds(p *loaded) (charged bool) {
+	p.floorHolds = p.page.holds(&t.layout, ofFloor)
+	lapsed := t.takeLapsed(p, &p.memory.floorLapses, &p.floorHolds, t.presentEighth(p), 0)
+	if len(lapsed) == 0 {
+		return false
+	}
+	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
+	if t.layout.counting == 0 { // no window to charge
+		return false
+	}
+	t.chargeFloorLapses(p, lapsed)
+	return true
 }
 
 // chargeFloorLapses charges what has lapsed of the floor's holds. The floor does not know which key held
