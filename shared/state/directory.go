@@ -377,11 +377,11 @@ func (ts *Tables) update(change func(*directory)) Status {
 	return Update(ts.store, directoryKey, func(old []byte) ([]byte, Status) {
 		var d directory
 		if old != nil {
-			stored, ok := readDirectory(old)
+			var ok bool
+			d, ok = readDirectory(old)
 			if !ok {
 				return nil, Failed
 			}
-			d = stored
 		}
 		change(&d)
 		if next := d.append(nil); !bytes.Equal(next, old) {
@@ -405,7 +405,8 @@ func (d *directory) prepared() *lookup {
 	if d.found.indexes != nil {
 		return &d.found
 	}
-	d.found = lookup{indexes: make(map[CounterID][]int, len(d.tables)), used: make(map[uint16]bool, len(d.tables))}
+	d.found.indexes = make(map[CounterID][]int, len(d.tables))
+	d.found.used = make(map[uint16]bool, len(d.tables))
 	for i := range d.tables {
 		d.found.add(&d.tables[i], i)
 	}

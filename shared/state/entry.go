@@ -370,9 +370,12 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	if e.slot >= 0 {
 		return OK
 	}
-	if status := t.findSlot(e, evict); status != OK {
-		return status
+	shares := t.floorHoldsUnits(&e.loaded) // before a record is evicted: what that holds is not this key's
+	slot := t.findSlot(e, evict)
+	if slot < 0 {
+		return Full
 	}
+	t.place(e, slot, shares)
 	for column := range t.layout.counting {
 		e.usage[column] = e.windows[column].Inherit(e.usage[column], e.Now)
 	}

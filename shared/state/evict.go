@@ -11,29 +11,27 @@ import (
 // usage is added to the page's floor, from which every key without a record starts. So an
 // evicted key that comes back has at most what it had left.
 
-// findSlot gives e a slot with an empty record: a free one, that of an expired record, or that of the record
-// that uses least, which is evicted. It returns Full if only that is left and evict is not set.
-func (t *Table) findSlot(e *Entry, evict bool) Status {
-	if slot := t.freeSlot(&e.loaded); slot >= 0 {
+// findSlot returns a slot in which place may put a record for e's key: a free one, that of a record that has
+// expired, or that of the record that uses least, which is evicted. It returns -1 if only that is left and evict is
+// not set.
+func (t *Table) findSlot(e *Entry, evict bool) int {
+	p := &e.loaded
+	if slot := t.freeSlot(p); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
-		t.rollFloor(&e.loaded, max(e.Now, e.page.floorTime()), false)
-		t.place(e, slot, t.floorHoldsUnits(&e.loaded))
-		return OK
+		t.rollFloor(p, max(p.Now, p.page.floorTime()), false)
+		return slot
 	}
-	if slot := t.expiredSlot(&e.loaded); slot >= 0 {
-		t.remove(&e.loaded, slot)
-		t.place(e, slot, t.floorHoldsUnits(&e.loaded))
-		return OK
+	if slot := t.expiredSlot(p); slot >= 0 {
+		t.remove(p, slot)
+		return slot
 	}
 	if !evict {
-		return Full
+		return -1
 	}
-	slot := t.leastLoaded(&e.loaded)
-	shares := t.floorHoldsUnits(&e.loaded) // of this key: not what the evicted record holds
-	t.evict(&e.loaded, slot)
-	t.place(e, slot, shares)
+	slot := t.leastLoaded(p)
+	t.evict(p, slot)
 	e.Evicted = true
-	return OK
+	return slot
 }
 
 // evict adds what the slot's record uses and holds to the floor. The record stays in the slot until place

@@ -29,11 +29,11 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	var d directory
 	switch status {
 	case OK:
-		stored, ok := readDirectory(value)
+		var ok bool
+		d, ok = readDirectory(value)
 		if !ok {
 			return Failed
 		}
-		d = stored
 	case NotFound: // no table is registered, so the next call looks again
 		cas = 0
 	default:

@@ -73,14 +73,15 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 // writeEmptyRecord gives the key a record that has counted nothing, in its slot or in one
 // that it finds.
 func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
+	slot := e.slot
 	if !e.HasRecord() {
-		if status := t.findSlot(e, evict); status != OK {
-			return status
+		slot = t.findSlot(e, evict)
+		if slot < 0 {
+			return Full
 		}
 	}
-	// Placed once more if findSlot has placed it: the key shares nothing of what the floor holds. The record's
-	// number is new even where the key had a record, so that no hold from before is found in it.
-	t.place(e, e.slot, false)
+	// Where the key had a record, it gets a new one with a new number: no hold from before is found in that.
+	t.place(e, slot, false) // a key that was reset shares nothing of what the floor holds
 	e.page.setTime(&t.layout, e.slot, e.Now)
 	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)
 	return t.write(&e.loaded)
