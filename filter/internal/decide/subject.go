@@ -30,8 +30,9 @@ type Subject struct {
 	//	Limits.OfRule        the rule's, safe for all keys        plain    Begin: Rule.Finder.OfAll
 	//	Rule.Finder.Windows  the rule's                           plain    NewRule
 	//
-	// Shifted grids are shifted by the key's jitter. All lists have the same windows in the order of records:
-	// Rule.Finder.Order[i] is the index of the policy's limit i in each.
+	// Shifted grids are shifted by the key's jitter. The lists have the same windows in the order of records, and
+	// Rule.Finder.Order[i] is the index of the policy's limit i in each. If the subject is Unlimited, the first two
+	// may be empty.
 	Limits state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
