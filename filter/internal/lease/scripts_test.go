@@ -309,6 +309,11 @@ var holdScripts = []script{
 	{"what has ended is reported with the next message, however many wait to ask", slotRule, `
 		a! 600*# end:1 -> held=1
 		2*serve -> first=0`},
+	{"asks of one account leave one after the other",
+		several(2, counter+`,"limits":["9/1m"],"settle":{},"match":{"headers":{"v":"#"}}}`) +
+			"," + strings.Replace(counter, "#", "all", 1) + `,"limits":["9/1m"],"settle":{}}`, `
+		b a:0 a:1 2*serve -> admitted=2 asked=2
+		serve -> admitted=3 asked=1 held=5`},
 	{"requests that have not gone on are held", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
 		100*a go -> admitted=65
 		end:1 serve -> held=99 admitted=100`},
