@@ -10,7 +10,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
-// hostPath is one path of one host. The host is empty for all that no Ingress names.
+// allOthers stands for all hosts that no Ingress names, as an Ingress without a host does.
+const allOthers = ""
+
+// hostPath is one path of one host, which may be allOthers.
 type hostPath struct {
 	host string
 	path request.Pattern
@@ -34,7 +37,7 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 func (imp *ingressImport) readPaths(ing *ingress, regexHosts map[string]bool) {
 	rules := source.ItemsOf(ing.Node, "spec", "rules")
 	if len(rules) == 0 || source.FieldOf(ing.Node, "spec", "default_backend") != nil {
-		ing.paths = append(ing.paths, hostPath{path: request.AnyPath})
+		ing.paths = append(ing.paths, hostPath{allOthers, request.AnyPath})
 	}
 	for i, ofHost := range rules {
 		host := strings.ToLower(source.TextOf(ofHost, "host"))
@@ -72,7 +75,7 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 	return p, strings.HasPrefix(path, "/")
 }
 
-// hostGroup are hosts of one Ingress that have the same paths. The empty host is in a group of its own.
+// hostGroup are hosts of one Ingress that have the same paths. allOthers is in a group of its own.
 type hostGroup struct {
 	hosts []string
 	paths []request.Pattern
@@ -89,7 +92,7 @@ func groupHosts(list []hostPath) (groups []*hostGroup) {
 		paths[p.host] = request.AppendNew(paths[p.host], []request.Pattern{p.path})
 	}
 	for _, h := range hosts {
-		isLike := func(g *hostGroup) bool { return (h == "") == g.isUnnamed() && slices.Equal(paths[h], g.paths) }
+		isLike := func(g *hostGroup) bool { return (h == allOthers) == g.isUnnamed() && slices.Equal(paths[h], g.paths) }
 		if i := slices.IndexFunc(groups, isLike); i >= 0 {
 			groups[i].hosts = append(groups[i].hosts, h)
 		} else {
@@ -99,8 +102,8 @@ func groupHosts(list []hostPath) (groups []*hostGroup) {
 	return groups
 }
 
-// isUnnamed reports whether the group is that of the empty host.
-func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == "" }
+// isUnnamed reports whether the group is that of allOthers.
+func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 
 // selection is for the requests of the group, without those that ingress-nginx gives to a longer
 // path or a narrower host of another Ingress. An example:
@@ -131,7 +134,7 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 func (g *hostGroup) leaveOut(s *request.Selection, other hostPath) {
 	isWider := func(h string) bool {
 		isWithin := request.IsValueWithin(request.KindHost, request.Exact(other.host), request.Exact(h))
-		return other.host != "" && other.host != h && (h == "" || isWithin)
+		return other.host != allOthers && other.host != h && (h == allOthers || isWithin)
 	}
 	addNew := func(m request.Match) {
 		if !s.HasExempt(m) {

@@ -32,6 +32,9 @@
 //	ReadIngresses: ingressImport.run                  ingress.go
 //	  readPaths                                       the hosts and paths of each Ingress (ingresspath.go)
 //	  limitIngress: addRules                          a rule of each Ingress, annotation and group of hosts
+//
+// The tests are in the folder above: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
+// imports testdata/imports/nginx-*.txtar and ingress-nginx.txtar.
 package nginx
 
 import (
@@ -183,12 +186,7 @@ func flat(block []*nginxconf.Directive) (list []*nginxconf.Directive) {
 }
 
 // addRules makes the rules for the limits of a kind in a scope, and in those within it. Outer is for the requests of
-// the scope around it. An example, of a server a.example with a limit and a location /a with another:
-//
-//	scope      its rules are for
-//	http       nothing, as it has no limit
-//	server     hosts: [a.example], without paths: [/a*]
-//	location   hosts: [a.example], paths: [/a*]
+// the scope around it. See the example of scope: its last column is what addRules selects.
 func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
 	all := outer.And(s.Selection)
 	inner := s.withOwnRules(kind)

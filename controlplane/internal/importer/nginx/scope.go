@@ -16,9 +16,17 @@ import (
 //	locations                   the winner in nginx' order: winsOver            readLocations, by loseTo
 //	a scope and one in it       the inner, if it has own rules: withOwnRules    addRules, by exemptScope
 //
-// So a scope's own selection is for its requests among those of the scope around it, without those of winners. It
-// still has those of the scopes in it.
+// An example, to which the functions below refer: a server a.example with the limits S. nginx gives /ax and /bx to the
+// expression.
+//
+//	scope           its limits   its selection           own rules                    a rule of them is for
+//	the server      S            a.example                                            a.example without /a* and ~.*x
+//	location /a     A            /a* without ~.*x        yes: A is not S              a.example, /a* without ~.*x
+//	location ~ x$   S            ~.*x                    yes: it wins over /a         a.example, ~.*x
+//	location /b     S            /b* without ~.*x        no                           none: the server's has its requests
 type scope struct {
+	// Which requests of the scope around it are its own: readLocations and readServers take those of winners out. It has
+	// those of the scopes in it: only addRules takes them out.
 	request.Selection
 	limits  map[string]limitSet // by kind
 	inner   []*scope
@@ -55,23 +63,19 @@ func exemptScope(s *request.Selection, c *scope) {
 	}
 }
 
-// isWhole reports whether all requests of the scope around it are in the scope, or in one that wins: it selects
-// nothing.
+// isWhole reports whether the scope has no condition of its own: it has all requests of the scope around it but those
+// of winners, so none is left for that one. A location / is so, and none of the example.
 func (s *scope) isWhole() bool { return len(s.Match)+len(s.WhyOff) == 0 }
 
-// isUniform reports whether the limits of a kind are the same in all scopes within it.
+// isUniform reports whether these limits of a kind are those of the scope and of all scopes within it.
 func (s *scope) isUniform(kind string, limits limitSet) bool {
 	differs := func(c *scope) bool { return !c.isUniform(kind, limits) }
 	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
 // withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that win over one
-// of these, also if their limits are those of the scope around them. An example, of a server with the limits S:
-//
-//	location /a      has other limits: needs rules
-//	location ~ x$    has S, and wins over /a for /ax: needs rules too, as the server's rules leave out all of /a, and
-//	                 those of /a leave out ~ x$, so nothing would limit /ax
-//	location /b      has S, and wins over neither: the server's rules have its requests
+// of these. In the example ~ x$ needs rules though its limits are those of the server: the server's rules leave out all
+// of /a, and those of /a leave out ~ x$, so nothing would limit /ax. It wins over /b too, but that has no rules.
 func (s *scope) withOwnRules(kind string) []*scope {
 	hasOwn := map[*scope]bool{}
 	var add func(c *scope)

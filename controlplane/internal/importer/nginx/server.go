@@ -12,7 +12,7 @@ import (
 // server is one server of nginx.
 type server struct {
 	*scope
-	names     []string // after step 3 of readServers those that no other server has
+	names     []string // readServers changes them: see its steps 3 and 4
 	ports     []string
 	isDefault []string // ports for which it is the default server
 	answers   bool     // without a look at limits
@@ -64,10 +64,19 @@ func portOf(address string) string {
 //  1. Each server is read, with its locations.
 //  2. The default server gets the hosts that no server names.
 //  3. Of servers with one name, the first that has limits keeps the name.
-//  4. Each server selects its names, but the default server selects all hosts. If another server's *.example has one of
-//     its names, it is two servers, as no selection has all hosts but *.example, and a.example.
-//  5. A server leaves its requests to those with narrower names, such as a.example beside *.example. The default server
+//  4. The default server becomes two if one of its names is a host of another server's *.example: no selection has both
+//     that name and all hosts but *.example.
+//  5. Each server selects its names, but the default server selects all hosts.
+//  6. A server leaves its requests to those with narrower names, such as a.example beside *.example. The default server
 //     leaves them to all that have names.
+//
+// An example: the default server has the name a.example and the limits D. Another one has *.example and the limits W.
+//
+//	         the default server: D             the other: W                  made in step 4: D
+//	names    a.example                         *.example
+//	step 4   none                              *.example                     a.example
+//	step 5   all hosts                         *.example                     a.example
+//	step 6   all but *.example and a.example   *.example without a.example   a.example
 func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	if n.areTooMany(blocks) {
 		return
@@ -80,27 +89,42 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	}
 	first := n.defaultServer(n.servers) // 2
 	n.dropKnownNames(n.servers)         // 3
-	isWider := func(s *server) bool { return s != first && first.isNarrower(s) }
-	if slices.ContainsFunc(n.servers, isWider) {
-		n.servers = append(n.servers, first.splitNames())
-	}
-	for _, s := range n.servers { // 4
+	n.splitDefault(first)               // 4
+	for _, s := range n.servers {       // 5
 		s.selectHosts(s == first)
 	}
-	for _, s := range n.servers { // 5
+	for _, s := range n.servers { // 6
 		if s != first && len(s.names) == 0 {
 			continue // no request comes to it
 		}
-		for _, other := range n.servers {
-			switch {
-			case other == s, len(other.names) == 0, s != first && !other.isNarrower(s):
-			case s.isNarrower(other): // an exempt would have the hosts that each takes from the other
-				s.CannotMatch("the server and the " + other.what + " take hosts from each other")
-			default:
-				s.loseTo(other.scope)
-			}
-		}
+		n.leaveToNarrower(s, s == first)
 		http.inner = append(http.inner, s.scope)
+	}
+}
+
+// splitDefault moves the names of the default server to a server of their own, if one of them is a host of another
+// server's wildcard. The new server has the same limits and locations, which no later step changes.
+func (n *reader) splitDefault(first *server) {
+	isWider := func(s *server) bool { return s != first && first.isNarrower(s) }
+	if !slices.ContainsFunc(n.servers, isWider) {
+		return
+	}
+	named := *first
+	named.scope = &scope{limits: first.limits, inner: first.inner, what: first.what}
+	first.names = nil
+	n.servers = append(n.servers, &named)
+}
+
+// leaveToNarrower leaves the requests of a server to the others that nginx prefers for them.
+func (n *reader) leaveToNarrower(s *server, isDefault bool) {
+	for _, other := range n.servers {
+		switch {
+		case other == s, len(other.names) == 0, !isDefault && !other.isNarrower(s):
+		case s.isNarrower(other): // an exempt would have the hosts that each takes from the other
+			s.CannotMatch("the server and the " + other.what + " take hosts from each other")
+		default:
+			s.loseTo(other.scope)
+		}
 	}
 }
 
@@ -161,16 +185,6 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 		}
 	}
 	return names
-}
-
-// splitNames moves the names of the default server to a server with the same limits. The default server is left with
-// the hosts that no server names.
-func (s *server) splitNames() *server {
-	named := *s
-	scope := *s.scope
-	named.scope = &scope
-	s.names = nil
-	return &named
 }
 
 // selectHosts selects the requests of a server.
