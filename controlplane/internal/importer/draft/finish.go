@@ -23,7 +23,13 @@ type Imported struct {
 // ErrNothing is returned for a configuration without limits.
 var ErrNothing = errors.New("there is no rate limit in it")
 
-// Finish sorts the notes, writes the policy and validates it.
+// Finish makes the policy of the rules:
+//
+//  1. It gives each rule a name of its own.
+//  2. Rules of one limit get one counter.
+//  3. With --scope cluster the rules get that scope. Some of them may not lease units.
+//  4. It writes the policy, with the notes by their files.
+//  5. It validates what it wrote. If there is too much of something, the error is about the limit that it comes from.
 func (d *Draft) Finish() (Imported, error) {
 	if err := d.Err(); err != nil {
 		return Imported{}, err
@@ -31,7 +37,7 @@ func (d *Draft) Finish() (Imported, error) {
 	if len(d.Rules) == 0 {
 		return Imported{Notes: d.plainNotes()}, ErrNothing
 	}
-	d.nameRules()
+	shareCounters(d.nameRules())
 	if d.Cluster {
 		d.countOverAll()
 	}

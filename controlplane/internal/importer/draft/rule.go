@@ -34,7 +34,10 @@ type Rule struct {
 	MissingKey  string
 	CountDenied bool
 	Response    *Response
-	Identity    string // of its limit in the configuration, which the name is not: only rules of one limit share a counter
+
+	// Rules share a counter only if this is equal: it names the limit in the configuration. The name may be that of
+	// several limits.
+	Identity string
 
 	counter, scope, lease string // set by Draft.Finish, when it knows all rules
 
@@ -90,7 +93,14 @@ func (r *Rule) AddRemarks(ofSelection request.Remarks) {
 	}
 }
 
-// Finish ends what the reader has to say of the rule. Only what holds for a whole filter may follow.
+// Finish ends what the reader has to say of the rule alone. What holds for all rules of a filter of Envoy may follow:
+//
+//	CountEach, CommentOnly                    localImport.countEachConnection
+//	Response, Quota.Shadow, Quota.Percent,    enforcement.apply
+//	CommentAt, SwitchOff
+//
+// A rule that only SwitchOff turns off has no line "Remove mode". That is meant: its filter is off there too, and the
+// note about that is for all its rules.
 func (r *Rule) Finish() *Rule {
 	if n := len(r.Exempt); n > policy.MaxExempt {
 		r.Exempt = r.Exempt[:policy.MaxExempt]
@@ -103,19 +113,15 @@ func (r *Rule) Finish() *Rule {
 	return r
 }
 
-// mayShareCounter reports whether two rules may share a counter: they count by one limit of the configuration, over
-// the same keys and time. A rule that is off has a counter of its own.
-func (r *Rule) mayShareCounter(other *Rule) bool {
-	isAlike := r.Quota.Algorithm == other.Quota.Algorithm && r.Quota.Per == other.Quota.Per
-	return isAlike && !r.off && !other.off && r.Identity == other.Identity &&
-		slices.EqualFunc(r.Key, other.Key, request.Part.Is)
-}
-
-// LimitedRequests is a match for the requests that the rule limits. The caller leaves the requests exempt out
-// anyway, so the match may have some of them: for a rule of the paths /a* with the exempt /a/b, and the same
-// in exempt, it is the paths /a*. It is not ok where no match can say which requests those are: the rule is off,
-// exempts other requests too, lets some keys pass, or needs a part that no match can ask for. A rule that has x-user
-// in its key limits the requests with that header; for a query parameter no match can say that.
+// LimitedRequests is a match for the requests that the rule limits. It is not ok where no match can say which those
+// are. The caller leaves the requests exempt out anyway, so the match may have some of them:
+//
+//	the rule                                            the match
+//	paths: [/a*], exempt: /a/b, which the caller has    paths: [/a*]
+//	paths: [/a*], exempt: /a/b, which it has not        not ok
+//	key: [{header: x-user}]                             headers: {x-user: "*"}
+//	key: [{query: user}]                                not ok: no match asks for a query parameter
+//	is off, or lets some keys pass by an override       not ok
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
 	if r.off || slices.ContainsFunc(r.Exempt, isLeft) || slices.ContainsFunc(r.Overrides, Override.isUnlimited) {

@@ -1,0 +1,86 @@
+package draft
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// nameRules makes the names unique, and returns the rules that had one name.
+func (d *Draft) nameRules() (namesakes map[string][]*Rule) {
+	namesakes = map[string][]*Rule{}
+	taken := map[string]bool{}
+	highest := map[string]int{} // the number behind a name that more than one rule had
+	for _, r := range d.Rules {
+		base := cmp.Or(r.Name, "rule")
+		namesakes[base] = append(namesakes[base], r)
+		r.Name = base
+		for taken[r.Name] {
+			highest[base] = max(highest[base]+1, 2)
+			r.Name = Clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[base])
+		}
+		taken[r.Name] = true
+	}
+	return namesakes
+}
+
+// shareCounters gives rules that had one name one counter where they may share it, because their requests had one.
+func shareCounters(namesakes map[string][]*Rule) {
+	for _, rules := range namesakes {
+		var owners []*Rule // of a counter
+		for _, r := range rules {
+			if i := slices.IndexFunc(owners, r.mayShareCounter); i >= 0 {
+				r.counter = owners[i].Name
+			} else {
+				owners = append(owners, r)
+			}
+		}
+	}
+}
+
+// mayShareCounter reports whether two rules may share a counter: they count by one limit of the configuration, over
+// the same keys and time. A rule that is off has a counter of its own.
+func (r *Rule) mayShareCounter(other *Rule) bool {
+	isAlike := r.Quota.Algorithm == other.Quota.Algorithm && r.Quota.Per == other.Quota.Per
+	return isAlike && !r.off && !other.off && r.Identity == other.Identity &&
+		slices.EqualFunc(r.Key, other.Key, request.Part.Is)
+}
+
+// countOverAll gives the rules scope cluster, except those with a counter for each connection, because
+// one Envoy has the whole connection.
+func (d *Draft) countOverAll() {
+	sharing := map[string][]*Rule{} // by their counter
+	for _, r := range d.Rules {
+		if slices.ContainsFunc(r.Key, request.ConnectionID.Is) {
+			continue
+		}
+		r.scope = string(policy.ScopeCluster)
+		counter := cmp.Or(r.counter, r.Name)
+		sharing[counter] = append(sharing[counter], r)
+	}
+	for _, rules := range sharing {
+		if mayLease(rules) {
+			continue
+		}
+		for _, r := range rules {
+			r.lease = "off"
+		}
+	}
+}
+
+// mayLease reports whether rules that share a counter may lease its units: all of them do or none. They
+// may not if one of them counts denials: a proxy denies by its lease without an ask, so nobody would count that. Nor
+// may they if one allows another number than the others: units leased under one limit must not be spent under another.
+func mayLease(sharing []*Rule) bool {
+	first := sharing[0]
+	for _, r := range sharing {
+		isAlike := r.Quota.Numbers == first.Quota.Numbers && slices.EqualFunc(r.Overrides, first.Overrides, Override.same)
+		if r.CountDenied || !isAlike {
+			return false
+		}
+	}
+	return true
+}
