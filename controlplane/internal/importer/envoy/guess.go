@@ -110,7 +110,7 @@ var usual = map[string]request.Part{
 	"masked_remote_address": request.MaskedIP,
 	"destination_cluster":   {Kind: request.KindProperty, Path: []string{"xds", "cluster_name"}},
 	"source_cluster":        {Kind: request.KindProperty, Path: []string{"node", "cluster"}},
-	"path":                  request.HeaderPart(":path"), // what actions send: its values may have a query
+	"path":                  request.PathWithQuery, // as actions send it
 	"method":                request.Method,
 	"host":                  request.Host,
 	"authority":             request.Host,

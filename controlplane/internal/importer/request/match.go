@@ -3,8 +3,6 @@ package request
 import (
 	"maps"
 	"slices"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of
@@ -156,20 +154,4 @@ func AppendNew(list, more []Pattern) []Pattern {
 		}
 	}
 	return list
-}
-
-// Encoded is a value as YAML. Package draft writes rules by it too.
-func Encoded(v any) *yaml.Node {
-	n := &yaml.Node{}
-	if err := n.Encode(v); err != nil {
-		panic(err) // texts, numbers and lists of them
-	}
-	return n
-}
-
-// Flow is a value as YAML on one line.
-func Flow(v any) *yaml.Node {
-	n := Encoded(v)
-	n.Style |= yaml.FlowStyle
-	return n
 }

@@ -15,8 +15,11 @@ type Part struct {
 	Name   string   // of a header, query parameter or cookie
 	V4, V6 int      // of client_ip: the lengths of prefixes that count together
 	Path   []string // of a property
-	query  bool     // of a path: Envoy compares it with its query, which fit cuts
-	masked bool     // of client_ip: its values may be networks of any size
+
+	// How the values of the limiter differ from those of a policy: see PathWithQuery and MaskedIP. The policy has one part
+	// for both, so Is, id, String and MarshalYAML pass over these.
+	query  bool
+	masked bool
 }
 
 // PartKind is what a part is, as the policy names it.
@@ -34,13 +37,17 @@ const (
 	KindProperty PartKind = "property"
 )
 
-// The parts that have no name.
+// The parts that have no name. Two are for values that a limiter compares and a policy has no part for:
+//
+//	PathWithQuery  /a?b. fit cuts the query from a pattern, or says that it is about the query. FullPath has none
+//	MaskedIP       10.0.0.0/8: the client's address, of which some bits count. ClientIP has the whole address
 var (
-	ClientIP = Part{Kind: KindClientIP, V4: 32, V6: 128}
-	MaskedIP = Part{Kind: KindClientIP, V4: 32, V6: 128, masked: true}
-	FullPath = Part{Kind: KindPath}
-	Method   = Part{Kind: kindMethod}
-	Host     = Part{Kind: KindHost}
+	ClientIP      = Part{Kind: KindClientIP, V4: 32, V6: 128}
+	MaskedIP      = Part{Kind: KindClientIP, V4: 32, V6: 128, masked: true}
+	FullPath      = Part{Kind: KindPath}
+	PathWithQuery = Part{Kind: KindPath, query: true}
+	Method        = Part{Kind: kindMethod}
+	Host          = Part{Kind: KindHost}
 
 	ConnectionID = Part{Kind: KindProperty, Path: []string{"connection", "id"}}
 )
@@ -50,7 +57,7 @@ func HeaderPart(name string) Part {
 	name = strings.ToLower(name)
 	switch name {
 	case ":path":
-		return Part{Kind: KindPath, query: true}
+		return PathWithQuery
 	case ":method":
 		return Method
 	case ":authority", "host":
