@@ -95,6 +95,7 @@ func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*dr
 		m.build(leaves[:i], wider)
 		made = append(made, m)
 	}
+	// The policy has them in the order of the file.
 	slices.SortStableFunc(made, func(a, b *leafMaker) int { return cmp.Compare(a.leaf.order, b.leaf.order) })
 	for _, m := range made {
 		list = append(list, m.rule)

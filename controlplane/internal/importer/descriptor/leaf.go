@@ -105,6 +105,7 @@ func (l *Leaf) isOneText() bool {
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
 // the same window and the same enforcement.
 func (l *Leaf) canOverride(other *Leaf) bool {
+	// An override has no comments and no mode of its own.
 	isPlain := func(l *Leaf) bool {
 		return len(l.quota.Comments)+len(l.quota.WhyOff) == 0 && l.unsayable() == "" &&
 			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })

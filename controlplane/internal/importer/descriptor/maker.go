@@ -96,9 +96,10 @@ func (m *leafMaker) overrideEarlierLeaves(earlier []*Leaf, wider map[*Leaf]*Leaf
 // user is not in the key, and the rule is off.
 func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isJoined bool) {
 	for i, v := range m.leaf.values {
-		// This part is not in the key, so no override can tell these requests apart. Its values share one counter: a
-		// value that is one text is not in the key either, but that is within the earlier leaf's pattern, or the two
-		// leaves are apart and do not come here.
+		// No override can tell the requests of before by a part that is not in the key:
+		//	the leaf's value is one text    it is within before's pattern: all requests of the rule have that value, and the
+		//	                                other parts tell. Else the leaves are apart, and do not come here
+		//	its values share one counter    some of them are before's, unless all are within its pattern: the rule is off
 		if !slices.Contains(m.inKey, i) && !v.pattern.TextWithin(before.values[i].pattern) {
 			m.rule.TurnOff(v.sharing() + ", apart from " + before.name + ". The import does not write such a rule: exempt " +
 				"those requests by hand.")
