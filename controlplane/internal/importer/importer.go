@@ -75,7 +75,8 @@ type (
 // ErrNothing is returned for a configuration without limits.
 var ErrNothing = draft.ErrNothing
 
-// Options say what the files do not.
+// Options say what the files of an import do not. There is at least one file: messages about the whole policy name the
+// first. LocalRatelimit reads that alone.
 type Options struct {
 	Routes   *File             // Envoy's configuration with the rate_limits; nil = keys are guessed
 	Listener string            // which of its listeners, where several have limits

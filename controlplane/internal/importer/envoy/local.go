@@ -17,7 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// ReadLocal makes rules of Envoy's local rate limit filter.
+// ReadLocal makes rules of Envoy's local rate limit filter, of one file.
 func ReadLocal(d *draft.Draft, one []*source.Document, o Options) error {
 	l := &localImport{reader: newReader(d, o), levels: map[*policy.Node][]*descriptor.Level{}}
 	return cmp.Or(l.run(one[0]), l.keys.unused())
