@@ -2,13 +2,13 @@ package quota
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// Debt. Units that are granted must be left before. But some have been used already, or are counted by order,
-// and count whatever is left. A window that has counted more than it has left owes the rest:
+// Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
+// counted: these count whatever is left. A window that has counted more than its limit owes the rest:
 //
-//	what counts                     by            in a fixed window       until a bucket lacks
-//	what held units have cost       charge        all                     what it gains in 366 days, or two bursts
-//	what a proxy or a caller says   CountClaimed  at most one limit       two bursts
-//	an operator's inc and set       Add           all                     no bound
+//	what counts                     by            in a window           in a bucket, until it lacks
+//	what held units have cost       charge        all; see owed         what it gains in 366 days, or two bursts if more
+//	what a proxy or a caller says   CountClaimed  at most one limit     two bursts
+//	an operator's inc and set       Add           all                   any number
 //
 // A bound is there because a wrong number must not lock a key for long. A claim locks it for no longer than using up
 // the limit does. A charge is the true cost of an answer, so it may lock the key for the longest period of a policy.
@@ -24,8 +24,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // owed is what a fixed window with Pays counts as once it has ended: at most what it pays within the longest
 // period of a policy, or two limits if that is more. Roll stores that when the window has ended, and not before:
-// while the window is open, requests with larger limits may use more of it. WaitNs, StandingOf and ExpiryNs ask what
-// comes after the end, so they reckon with owed of an open window, too, and store nothing.
+// while the window is open, requests with larger limits may use more of it. WaitNs, StandingOf and ExpiryNs look
+// beyond the end of an open window. So they reckon with owed, too, but store nothing.
 func (s *State) owed(i int) *limit.Usage {
 	w, u := &s.Windows[i], &s.Usages[i]
 	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))

@@ -129,10 +129,13 @@ type Service struct {
 	apart   atomic.Bool // the store knows another secret: this service would count apart
 	landed  landed      // results of swaps; it has a lock of its own
 
-	// mu guards what follows, and the streams, groups, keys and operations in it. Exported functions and callbacks
-	// of timers lock it themselves, and so does an unexported function if its comment says "It locks the service".
-	// All others that touch what mu guards are called while it is locked: those of keys, key, operation, group and
-	// call, too. It is not locked during calls of Store, of a Stream's ready and of Options.Allow.
+	// mu guards what follows, and the streams, groups, keys and operations in it. Two kinds of functions touch these:
+	//
+	//   - Exported ones, callbacks of timers, and others if their comment says "It locks the service": they are called
+	//     while mu is free, and lock it.
+	//   - All others: they are called while mu is locked.
+	//
+	// mu is free during calls of Store, of a Stream's ready and of Options.Allow, which may take long.
 	mu            sync.Mutex
 	domains       map[string]*domain
 	streams       map[*Stream]struct{}
