@@ -215,10 +215,15 @@ func (a *ask) add(parts []part) {
 	}
 }
 
+// leave removes a request from those that wait for the ask.
+func (a *ask) leave(req *Waiter) {
+	a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == req })
+}
+
 // leaveAsks has the request wait for its asks no longer. An ask for which no request waits leaves the queue.
 func (c *Client) leaveAsks(req *Waiter) {
 	for _, a := range req.asks {
-		a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == req })
+		a.leave(req)
 		if len(a.waiters) == 0 && c.queue.byWant[a.want] == a {
 			c.unqueue(a)
 		}

@@ -21,7 +21,8 @@ type Waiter struct {
 
 	deadlineNs int64
 	needs      []Need
-	asks       []*ask // for which it waits: one for its needs, or one for each quota.MaxGroup keys of its look
+	asks       []*ask  // for which it waits: one for its needs, or one for each quota.MaxGroup keys of its look
+	oneAsk     [1]*ask // what asks lies in as long as it is one: that saves an allocation a request
 	over       bool
 }
 
@@ -34,6 +35,9 @@ func (req *Waiter) isOverdue(now int64) bool { return req.isAsking() && now >= r
 // waitFor has the request wait for the ask.
 func (req *Waiter) waitFor(a *ask) {
 	a.waiters = append(a.waiters, req)
+	if req.asks == nil {
+		req.asks = req.oneAsk[:0]
+	}
 	req.asks = append(req.asks, a)
 }
 
