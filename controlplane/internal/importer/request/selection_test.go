@@ -1,0 +1,55 @@
+package request
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A copy of a selection shares its lists, also where they have room for more. To change one leaves the other as it is.
+func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
+	post := Method.Matching(Exact("POST"))
+	get := Method.Matching(Exact("GET"))
+	all := Selection{Exempt: make([]Match, 0, 8)}
+	all.Comments = make([]string, 0, 8)
+	all.WhyOff = make([]string, 0, 8)
+
+	one := all
+	one.AddExempt(post)
+	one.Comment("one")
+	one.Cannot("one")
+	other := all
+	other.AddExempt(get)
+	other.Exclude(Host, Exact("a.example"))
+	other.Comment("other")
+	other.Cannot("other")
+	both := all.And(other)
+	both.AddAll(one.Remarks)
+
+	require.Empty(t, all.Exempt)
+	require.Equal(t, Selection{Exempt: []Match{post}, Remarks: Remarks{[]string{"one"}, []string{"one"}}}, one)
+	require.Equal(t, []Match{get, Host.Matching(Exact("a.example"))}, other.Exempt)
+	require.Equal(t, Remarks{[]string{"other"}, []string{"other"}}, other.Remarks)
+	require.Equal(t, Remarks{[]string{"other", "one"}, []string{"other", "one"}}, both.Remarks)
+}
+
+// What becomes of two conditions on one part.
+func TestJoinsOfSelections(t *testing.T) {
+	of := func(p Part, v Pattern) Selection { return Selection{Match: p.Matching(v)} }
+	wide := of(FullPath, Prefix("/a", false))
+	narrow := of(FullPath, Exact("/a/b"))
+	require.Equal(t, narrow, wide.And(narrow))
+	hosts := of(Host, Exact("*.example"))
+	host := of(Host, Exact("a.example"))
+	require.NotEmpty(t, hosts.And(host).WhyOff)
+
+	met, hasAny := hosts.Meet(host)
+	require.True(t, hasAny)
+	require.Equal(t, host, met)
+	_, hasAny = host.Meet(of(Host, Exact("b.example")))
+	require.False(t, hasAny)
+
+	wide.Require(FullPath, Exact("/a/b"))
+	require.NotEmpty(t, wide.WhyOff)
+	require.Equal(t, host.Match, hosts.Match.With(Host, Exact("a.example")))
+}
