@@ -133,12 +133,20 @@ func hostsOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
 	return request.Exact(strings.ToLower(pattern)), ok
 }
 
+// splitRegex is the expression of ~^vip or ~*^vip. The second ignores the case.
+func splitRegex(pattern string) (text string, ignoreCase bool) {
+	if text, ignoreCase = strings.CutPrefix(pattern, "~*"); ignoreCase {
+		return text, true
+	}
+	return strings.TrimPrefix(pattern, "~"), false
+}
+
 func regexFits(pattern, text string) (fits, ok bool) {
-	re, ok := searched(strings.TrimLeft(pattern, "~*"), strings.HasPrefix(pattern, "~*"))
+	re, ok := searched(splitRegex(pattern))
 	return re.Matches(text), ok
 }
 
 func regexOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
-	v, ok = searched(strings.TrimLeft(pattern, "~*"), strings.HasPrefix(pattern, "~*"))
+	v, ok = searched(splitRegex(pattern))
 	return v, ok && (p.Kind == request.KindHeader || p.Kind == request.KindPath)
 }
