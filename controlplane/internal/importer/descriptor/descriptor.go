@@ -161,14 +161,17 @@ func joinOverrides(leaves []*Leaf) (wider map[*Leaf]*Leaf) {
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
-// it has any left. Where the requests of a rule are unknown, no match can select what is left.
+// it has any left. If it has none, it notes that for the limit of a name and place. Where the requests of a rule are
+// unknown, no match can select what is left.
 //
 //	a rule with                    the descriptor exempts
 //	match: {headers: {x-user: a}}  {headers: {x-user: a}}
 //	key: [{header: x-user}]        {headers: {x-user: "*"}}
 //	neither                        it has no request left
 //	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
+func (d *Descriptor) ExemptLimited(
+	rules []*draft.Rule, findings *draft.Findings, name string, at source.Place,
+) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true
 	for _, r := range rules {
@@ -178,6 +181,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 		case !ok:
 			isKnown = false
 		case len(m) == 0: // the rule limits all of them
+			NoteNoRequest(findings, at, name)
 			return false
 		default:
 			limited = append(limited, m)

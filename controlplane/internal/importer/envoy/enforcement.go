@@ -34,12 +34,13 @@ type limitFilter interface {
 	GetRateLimitedAsResourceExhausted() bool
 }
 
-// readEnforcement reads how a filter enforces its limits. A filter that does not
+// readEnforcement reads how a filter enforces its limits: O is decoded from its configuration. A filter that does not
 // say for how many percent of requests it works does so for byDefault percent.
 func (r *reader) readEnforcement(
-	o limitFilter, at source.Place, byDefault float64, status *typev3.HttpStatus,
+	o limitFilter, config filterConfig, byDefault float64, status *typev3.HttpStatus,
 ) *enforcement {
 	e := &enforcement{}
+	at := config.at
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
 	both := enabled * enforced / 100
@@ -57,6 +58,10 @@ func (r *reader) readEnforcement(
 			"keys, always the same ones, and count all requests. Rules without a key are shadow.")
 	}
 	e.response = r.readResponse(o, at, status)
+	if config.disabled {
+		e.off = true
+		r.Note(at, "the filter is disabled, and its rules are off")
+	}
 	return e
 }
 

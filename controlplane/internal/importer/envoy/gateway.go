@@ -134,18 +134,20 @@ func (l *gatewayList) makeRules() (list []*draft.Rule) {
 			continue
 		}
 		d := l.readRule(o, l.at.Item("rules", i))
-		if d.ExemptLimited(list) {
+		if d.ExemptLimited(list, l.to.Findings, l.ruleName(i), d.At) {
 			defaults = append(defaults, l.makeRule(i, &d)...)
 		}
 	}
 	return append(list, defaults...)
 }
 
+// ruleName is the name of the rule at an index.
+func (l *gatewayList) ruleName(i int) string { return l.name + "-" + strconv.Itoa(i+1) }
+
 // makeRule makes the rule at an index, for the requests of a descriptor. Its conditions are in the descriptor's
 // selection, so one leaf has all its requests: each part of the key, with any value.
 func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
-	name := l.name + "-" + strconv.Itoa(i+1)
-	leaf := descriptor.NewLeaf(name, l.readQuota(l.rules[i], d.At), d.At, d.Entries)
+	leaf := descriptor.NewLeaf(l.ruleName(i), l.readQuota(l.rules[i], d.At), d.At, d.Entries)
 	return d.Rules([]*descriptor.Leaf{leaf}, l.to.Findings)
 }
 

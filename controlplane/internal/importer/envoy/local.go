@@ -77,8 +77,8 @@ func (l *localImport) addRules(filters []filterConfig) {
 // localConfig is the configuration of a filter, or of a route for it.
 type localConfig struct {
 	*localv3.LocalRateLimit
-	filterConfig // that it is decoded from
-	extent       extent
+	config filterConfig // that it is decoded from
+	extent extent
 }
 
 // addConfig makes the rules of one configuration, for the requests and routes that have it.
@@ -87,20 +87,16 @@ func (l *localImport) addConfig(config filterConfig, where extent) {
 		return // it is there for its routes
 	}
 	c := localConfig{decode[*localv3.LocalRateLimit](l.reader, config.node, config.at), config, where}
-	enforced := l.readEnforcement(c, c.at, 0, c.GetStatus())
-	if c.disabled {
-		enforced.off = true
-		l.Note(c.at, "the filter is disabled, and its rules are off")
-	}
+	enforced := l.readEnforcement(c, c.config, 0, c.GetStatus())
 	if c.GetLocalClusterRateLimit() != nil && !l.Cluster {
-		l.Note(c.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by their "+
-			"number: --scope cluster makes rules that count over all")
+		l.Note(c.config.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
+			"their number: --scope cluster makes rules that count over all")
 	}
 	l.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), l.Headers)
 	rules := l.descriptorRules(c)
 	rules = append(l.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		l.countEachConnection(c.at, rules)
+		l.countEachConnection(c.config.at, rules)
 	}
 	enforced.apply(rules)
 	l.Rules = append(l.Rules, rules...)
@@ -119,15 +115,14 @@ func (l *localImport) descriptorRules(c localConfig) (rules []*draft.Rule) {
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
 func (l *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*draft.Rule {
-	q := l.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
+	q := l.readBucket(c.GetTokenBucket(), c.config.at.In("token_bucket"))
 	if q == nil {
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
 	d := descriptor.Descriptor{Selection: c.extent.requests}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
-		descriptor.NoteNoRequest(l.Findings, q.At, name)
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited, l.Findings, name, q.At) {
 		return nil
 	}
 	return d.Rules([]*descriptor.Leaf{descriptor.NewLeaf(name, q, q.At, d.Entries)}, l.Findings)
@@ -147,10 +142,10 @@ func (l *localImport) countEachConnection(at source.Place, rules []*draft.Rule) 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
 // route's requests come to it.
 func (l *localImport) levelsOf(c localConfig) []*descriptor.Level {
-	levels, isRead := l.levels[c.node]
+	levels, isRead := l.levels[c.config.node]
 	if !isRead {
 		levels = l.readLevels(c)
-		l.levels[c.node] = levels
+		l.levels[c.config.node] = levels
 		l.all = append(l.all, levels...)
 	}
 	return levels
@@ -160,7 +155,7 @@ func (l *localImport) levelsOf(c localConfig) []*descriptor.Level {
 // entry without one, to bound memory; newcomers are not denied for it.
 func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
-		at := c.at.Item("descriptors", i)
+		at := c.config.at.Item("descriptors", i)
 		made := &descriptor.Level{At: at, Order: i, Quota: l.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if made.Quota != nil {
 			made.Quota.Shadow = d.GetShadowMode()
@@ -186,7 +181,7 @@ func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 func (l *localImport) sentFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
-		return l.descriptorsOf(limitsAt(c.GetRateLimits(), c.at), c.extent.requests, 0)
+		return l.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.at), c.extent.requests, 0)
 	case len(l.hosts) == 0:
 		return l.guess(levels)
 	}

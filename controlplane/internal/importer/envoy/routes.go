@@ -31,8 +31,24 @@ type route struct {
 
 // isOff reports whether the route, or else what it is in, switches the filter of that name off.
 func (r *route) isOff(filter string) bool {
+	c, has := r.configOf(filter)
+	return has && c.disabled
+}
+
+// enables reports whether the route, or else what it is in, enables a filter of that name that is disabled: any
+// configuration does that does not switch it off.
+func (r *route) enables(filter string) bool {
+	c, has := r.configOf(filter)
+	return has && !c.disabled
+}
+
+// configOf is the configuration that holds for the filter of that name.
+func (r *route) configOf(filter string) (c filterConfig, ok bool) {
 	i := slices.IndexFunc(r.configs, func(c filterConfig) bool { return c.name == filter })
-	return i >= 0 && r.configs[i].disabled
+	if i < 0 {
+		return filterConfig{}, false
+	}
+	return r.configs[i], true
 }
 
 // rateLimit is one of rate_limits.

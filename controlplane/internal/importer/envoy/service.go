@@ -257,7 +257,8 @@ func (svc *serviceImport) siteOfRoutes(f source.File) (*site, error) {
 // serviceFilter is the filter of a site that asks for the domain.
 type serviceFilter struct {
 	*ratelimitv3.RateLimit
-	filterConfig // that it is decoded from
+	config        filterConfig // that it is decoded from
+	isEnabledOnly bool         // it is disabled, but for routes that enable it
 }
 
 // filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
@@ -267,7 +268,9 @@ func (svc *serviceImport) filterOfDomain(s *site) *serviceFilter {
 		return nil
 	}
 	c := s.filters[i]
-	return &serviceFilter{decode[*ratelimitv3.RateLimit](svc.reader, c.node, c.at), c}
+	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](svc.reader, c.node, c.at), config: c}
+	f.isEnabledOnly = c.disabled && len(f.GetRateLimits()) == 0 && s.enables(c.name)
+	return f
 }
 
 // enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
@@ -276,12 +279,17 @@ func (svc *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 	if filter == nil {
 		return &enforcement{}
 	}
+	config := filter.config
+	if filter.isEnabledOnly {
+		svc.Note(config.at, "the filter is disabled: there are rules only for the routes that enable it")
+		config.disabled = false
+	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-		svc.Note(filter.at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+		svc.Note(config.at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
 	svc.Headers = headersField(filter.GetEnableXRatelimitHeaders())
-	return svc.readEnforcement(filter, filter.at, 100, filter.GetRateLimitedStatus())
+	return svc.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
 }
 
 // sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
@@ -291,10 +299,11 @@ func (svc *serviceImport) sentBySite(s *site, filter *serviceFilter) []descripto
 		return svc.routeDescriptors(svc.virtualHosts(s), 0, svc.ofServicePerRoute)
 	}
 	if limits := filter.GetRateLimits(); len(limits) > 0 {
-		return svc.descriptorsOf(limitsAt(limits, filter.at), request.Selection{}, filter.GetStage())
+		return svc.descriptorsOf(limitsAt(limits, filter.config.at), request.Selection{}, filter.GetStage())
 	}
 	own := func(each *route) ownLimits {
-		if each.isOff(filter.name) {
+		name := filter.config.name
+		if each.isOff(name) || filter.isEnabledOnly && !each.enables(name) {
 			return ownLimits{isOff: true}
 		}
 		return svc.ofServicePerRoute(each)

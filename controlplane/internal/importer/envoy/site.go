@@ -173,6 +173,14 @@ func (s *site) hasLimits() bool {
 	return source.Contains(s.routing.node, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
 }
 
+// enables reports whether a route, or what routes are in, enables a filter of that name that is disabled.
+func (s *site) enables(filter string) bool {
+	isOn := func(c filterConfig) bool { return c.name == filter && !c.disabled }
+	return source.Contains(s.routing.node, func(n *policy.Node) bool {
+		return slices.ContainsFunc(configsPerRoute(n, source.Place{}), isOn)
+	})
+}
+
 // text is what a site says, to compare it with others.
 func (s *site) text() string {
 	b := []byte(s.name)

@@ -135,7 +135,7 @@ func hostsOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
 
 // splitRegex is the expression of ~^vip or ~*^vip. The second ignores the case.
 func splitRegex(pattern string) (text string, ignoreCase bool) {
-	if text, ignoreCase = strings.CutPrefix(pattern, "~*"); ignoreCase {
+	if text, ignoreCase := strings.CutPrefix(pattern, "~*"); ignoreCase {
 		return text, true
 	}
 	return strings.TrimPrefix(pattern, "~"), false
