@@ -78,3 +78,20 @@ func (s *State) boundLack(i int, units uint32, most uint64) uint32 {
 func (s *State) addUnleased(i int, units uint32) {
 	s.addIn(i, units, &Counted{AtNs: s.NowNs, EndNs: s.NowNs})
 }
+
+// chargedNs is how much longer a window may count if held units are charged. A fixed window with Pays and a bucket
+// take once more for each limit of them, but no longer than for their longest debt: see charge and owed.
+func chargedNs(w *limit.Window, held uint32) int64 {
+	if w.Algorithm == limit.Block {
+		return 0
+	}
+	once := max(forgottenNs(w), 1)
+	most, longest := w.Pays, max(limit.MaxPeriodNs/once, 2)+1
+	if w.Algorithm == limit.TokenBucket { // once is two bursts
+		most, longest = w.Burst, limit.MaxPeriodNs/once+1
+	}
+	if most == 0 || held <= most {
+		return once
+	}
+	return once * min(int64((held-1)/most)+1, longest)
+}

@@ -358,6 +358,75 @@ func TestHoldsNeverOver(t *testing.T) {
 	}
 }
 
+// TestADebtOutlivesASilentWorker: two workers hold 5 units each of 10 a minute. One settles with 100, and the other
+// falls silent, so its 5 are charged on top: they take a minute more than the 100.
+func TestADebtOutlivesASilentWorker(t *testing.T) {
+	w := fixed(10, minute)
+	w.Pays = 10
+	s := at(0, 0, w)
+	s.Holders, s.HoldLimit = &Holders{}, &limit.Window{PeriodNs: holdNs, Unlimited: true}
+	for _, r := range []Report{
+		{Worker: 1, Held: 5, Since: 1, Number: 1}, {Worker: 2, Held: 5, Since: 2, Number: 2},
+		{Worker: 1, Charged: 100, Since: 1, Number: 3},
+	} {
+		_, err := s.Note(&Part{Report: r})
+		require.NoError(t, err)
+	}
+	require.Equal(t, 11*minute, s.ExpiryNs())
+	s.Roll(11*minute - 1)
+	require.EqualValues(t, 5, s.Usages[0].Used)
+	s.Roll(11 * minute)
+	require.True(t, s.Usages[0].IsZero())
+}
+
+// TestNothingCountsFromExpiryOn: whatever workers have charged and hold, also more than the limit together, as after
+// the limit was lowered, ExpiryNs is not too early.
+func TestNothingCountsFromExpiryOn(t *testing.T) {
+	for name, windows := range heldShapes {
+		for seed := range uint64(*histories) {
+			h := newHoldModel(seed, limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}, windows...)
+			own := h.Some(0, len(windows)) // without the model's total, which counts for a year
+			h.State = &own
+			charged, owes := [4]uint64{}, false
+			for number := range uint64(100) {
+				h.Roll(h.NowNs + h.r.Int64N(4*second))
+				worker := h.r.Uint64N(4)
+				charged[worker] += h.r.Uint64N([]uint64{1, 10, 200}[h.r.IntN(3)])
+				_, err := h.Note(&Part{Cost: h.r.Uint32N(3), Report: Report{
+					Worker: worker, Held: h.r.Uint32N(12), Charged: charged[worker], Since: 1, Number: number + 1,
+				}})
+				require.NoError(t, err)
+				after, expiry := copyOf(h.State), h.ExpiryNs()
+				owes = owes || len(windows) > 0 && h.WaitNs(1) > 0
+				after.Roll(expiry)
+				require.Zero(t, after.Holders.Held(), "%s, seed %d", name, seed)
+				for i := range after.Usages {
+					require.True(t, after.Usages[i].IsZero(), "%s, seed %d: %+v", name, seed, after.Usages[i])
+				}
+			}
+			require.Equal(t, len(windows) > 0, owes, "%s, seed %d: no window was ever full", name, seed)
+		}
+	}
+}
+
+// TestExpiryOfASlowBucketIsFarAhead: it gains 1 token a year, and whole limits of it are owed and held.
+func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
+	s := at(base, saturated, bucket(1, limit.MaxPeriodNs, saturated/2))
+	s.Holders = &Holders{List: []Holder{{Worker: 1, Held: saturated, NotedNs: base, HoldNs: holdNs}}}
+	require.Greater(t, s.ExpiryNs(), base+limit.MaxFillNs)
+}
+
+// copyOf returns a copy that shares no memory that Roll changes.
+func copyOf(s *State) *State {
+	c := *s
+	c.Usages, c.SpendByNs = slices.Clone(s.Usages), slices.Clone(s.SpendByNs)
+	for i := range c.Usages {
+		c.Usages[i].Log = slices.Clone(c.Usages[i].Log)
+	}
+	c.Holders = &Holders{List: slices.Clone(s.Holders.List)}
+	return &c
+}
+
 // over returns the first window in which more was spent than it allows, "" if none: the exact
 // limiter's word on when answers came.
 func (h *holdModel) over() string {

@@ -82,32 +82,29 @@ func span(w *limit.Window) int64 {
 //     longest debt takes.
 //   - A block may have begun by a policy whose blocks are longer.
 func MostWaitNs(windows []limit.Window) (most int64) {
-	if blockOf(windows) >= 0 {
-		most = limit.MaxBlockNs
-	}
-	return max(most, forgottenNs(windows))
-}
-
-// forgottenNs is MostWaitNs of the windows that count units.
-func forgottenNs(windows []limit.Window) (most int64) {
 	for i := range windows {
-		w := &windows[i]
-		if w.Algorithm == limit.Block {
-			continue
+		switch w := &windows[i]; {
+		case w.Algorithm == limit.Block:
+			most = max(most, limit.MaxBlockNs)
+		case w.Algorithm == limit.Concurrency && i > 0: // alone it charges nothing: no window owes
+			most = max(most, limit.MaxPeriodNs)
+		default:
+			most = max(most, forgottenNs(w))
 		}
-		n := span(w)
-		if w.Algorithm == limit.Concurrency && i > 0 { // alone it charges nothing: no window owes
-			n = limit.MaxPeriodNs
-		}
-		if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
-			n *= 2
-		}
-		if forgetsByUnit(w) {
-			n += LeaseNs(w)
-		}
-		most = max(most, n)
 	}
 	return most
+}
+
+// forgottenNs is how long after units were asked for a window has forgotten them, if it owes nothing.
+func forgottenNs(w *limit.Window) int64 {
+	n := span(w)
+	if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
+		n *= 2
+	}
+	if forgetsByUnit(w) {
+		n += LeaseNs(w)
+	}
+	return n
 }
 
 // Leases reports whether units of the window may be leased.

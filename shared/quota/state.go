@@ -101,14 +101,17 @@ func (s *State) SetBack(now int64) {
 	s.NowNs = now
 }
 
-// ExpiryNs returns the instant from which s counts nothing.
+// ExpiryNs returns an instant from which s counts nothing. If nothing is held, it is the first one.
 func (s *State) ExpiryNs() int64 {
-	expiry := max(s.NowNs, s.Holders.expiryNs())
-	if s.Holders.Held() > 0 { // held units are charged when their hold ends, and count then
-		expiry += forgottenNs(s.Windows)
-	}
+	held := s.Holders.Held()
+	heldEnd := max(s.NowNs, s.Holders.expiryNs())
+	expiry := heldEnd
 	for i := range s.Windows {
-		expiry = max(expiry, s.SpendBy(i), s.Windows[i].Expiry(s.owed(i), s.asOf(i)))
+		end := max(s.SpendBy(i), s.Windows[i].Expiry(s.owed(i), s.asOf(i)))
+		if held > 0 { // it is charged when its hold ends, beside what counts then
+			end = max(end, heldEnd) + chargedNs(&s.Windows[i], held)
+		}
+		expiry = max(expiry, end)
 	}
 	return expiry
 }
