@@ -16,8 +16,9 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // How a debt ends depends on the window:
 //
 //	bucket         It gains tokens until it lacks none.
-//	fixed window   If its definition holds units, limit.Window.Pays is set: each period pays one limit, and the rest
-//	               goes on into the next. owed bounds that rest. Without Pays, it ends with its window.
+//	fixed window   If its definition holds units, the quota service sets limit.Window.Pays: each period pays one
+//	               limit, and the rest goes on into the next. owed bounds that rest. Without Pays, it ends with
+//	               its window.
 //	counter, log   They forget a debt as they forget all units.
 //
 // chargeHeld, in hold.go, charges for a worker that has fallen silent.

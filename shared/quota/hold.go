@@ -147,7 +147,7 @@ func (hs *Holders) Refund(granted *Report, units uint32) bool {
 // Noting is what came of a part with a report.
 type Noting struct {
 	Noted bool   // the report is noted
-	OK    bool   // the part's cost is held, or it asks for nothing
+	OK    bool   // the part's cost is held, or it asks for nothing and the key is not blocked
 	Units uint32 // what is held from now on beside what the report says
 }
 
@@ -233,7 +233,7 @@ func (s *State) room(p *Part) (units uint32, ok bool) {
 }
 
 // leftToHold is how many units are left beside what all workers hold: see "What is left" in
-// lease.go.
+// decide.go.
 func (s *State) leftToHold() uint32 {
 	left := s.Left(Unleased)
 	if !s.HoldLimit.Unlimited {
@@ -242,7 +242,7 @@ func (s *State) leftToHold() uint32 {
 	return left - min(left, s.Holders.Held())
 }
 
-// HasRoom reports whether a cost would be held.
+// HasRoom reports whether a cost would be held, or of a cost of 0 that the key is not blocked.
 func (s *State) HasRoom(cost uint32) bool {
 	_, ok := s.room(&Part{Cost: cost})
 	return ok
@@ -278,7 +278,7 @@ func (s *State) chargeSilent(now int64) {
 		}
 		ended := s.Holders.List[i]
 		s.Holders.drop(i)
-		s.roll(max(ended.endNs(), s.NowNs))
+		s.rollWindows(max(ended.endNs(), s.NowNs))
 		s.chargeHeld(ended.Held)
 	}
 }

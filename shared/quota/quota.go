@@ -16,7 +16,8 @@
 //	            Results with their grants
 //	codec.go    the messages' bytes, append beside decode           x       x
 //	lease.go    the times of a lease                                x       x
-//	            what a part is granted of a State: Decide                   x
+//	decide.go   what is left of a State, what a part is granted             x
+//	            of that, how the key stands
 //	account.go  what a worker holds of a key; draws its reports     x
 //	state.go    State, how a key stands: its windows, what they             x
 //	            have counted
@@ -175,7 +176,8 @@ const (
 	Denied              // some part has too few units left
 	Unavailable         // one of the keys could not be decided: its part has Failed
 	Unknown             // a definition that the stream has not sent or the service has dropped
-	Busy                // the service takes no more asks of this stream now
+	// Busy: the service takes no more asks of this stream now, or a key has no room for another worker's report.
+	Busy
 )
 
 // AskResult is the answer to an ask.

@@ -69,11 +69,11 @@ func (s *State) Some(from, to int) State {
 // held that have been silent for too long.
 func (s *State) Roll(now int64) {
 	s.chargeSilent(now)
-	s.roll(now)
+	s.rollWindows(now)
 }
 
-// roll is Roll of the windows alone.
-func (s *State) roll(now int64) {
+// rollWindows is Roll of the windows alone.
+func (s *State) rollWindows(now int64) {
 	now = max(now, s.NowNs)
 	for i := range s.Windows {
 		last, to := s.asOf(i), now
