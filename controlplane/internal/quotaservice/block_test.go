@@ -136,7 +136,7 @@ func TestOperationsOnABlock(t *testing.T) {
 		b := old(t)
 		d := define(1, quota.LeaseOff, append([]limit.Window{fixed(3, minute), limit.NewBlock(hour, false)}, more...)...)
 		do := func(what What, n uint32) Found {
-			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: what, Units: n, Window: AllWindows})
+			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: what, Units: n, Window: AllWindows})
 			require.NoError(t, err)
 			return found
 		}

@@ -206,7 +206,7 @@ func (h *blockHistory) operate(a *asking, key int, what What) {
 	if what == Set && a.block != nil {
 		d.Windows = append(d.Windows, *a.block)
 	}
-	_, err := h.services[a.service].Operate(h.t.Context(), "d", d, keyOf(key), Operation{What: what, Window: AllWindows})
+	_, err := h.services[a.service].Operate(h.t.Context(), "d", d, keyOf(key), Command{What: what, Window: AllWindows})
 	require.NoError(h.t, err)
 	if what == Reset {
 		if h.keys[key].endNs > h.now() {
@@ -325,7 +325,7 @@ func (h *blockHistory) keep(k *exactBlock, block *limit.Window, runs bool) {
 // look finds out how a key stands after an ask of which it is not known what became.
 func (h *blockHistory) look(service, key int) {
 	d := define(1, quota.LeaseOff, fixed(3, 20*second), limit.NewBlock(5*second, false))
-	look := Operation{What: Inspect, Window: AllWindows}
+	look := Command{What: Inspect, Window: AllWindows}
 	found, err := h.services[service].Operate(h.t.Context(), "d", d, keyOf(key), look)
 	require.NoError(h.t, err)
 	k, now := &h.keys[key], h.now()

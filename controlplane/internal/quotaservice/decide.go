@@ -22,6 +22,9 @@ import (
 //	learnResult Swapped: the operations are done. Failed: they end with the error. Else the
 //	            store has said which value is there and what its clock says. The operations are
 //	            decided on that: see wouldChange. If they change nothing, they are done.
+//
+// So a retry is decided twice: by wouldChange at r.NowNs, to see whether it is needed, and by prepare at storeNs, to
+// send it.
 
 const (
 	// maxContendedNs is for how long an operation is decided anew because another
@@ -123,7 +126,7 @@ func (k *key) learnResult(r Result) (done bool, err error) {
 		k.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case Late:
 		k.late++
-	case Differs:
+	case Read:
 	}
 	if err := k.learn(r.Value); err != nil {
 		return true, err

@@ -268,26 +268,26 @@ func (g *group) grant(part *askPart) quota.Grant {
 		return failedGrant(&part.decision)
 	}
 	o, isDenied := part.last(), part.denied()
-	p := quota.Grant{
+	got := quota.Grant{
 		Denied: isDenied, WaitNs: o.waitNs, HeldBack: o.heldBack, Blocked: isDenied && o.blocked,
 		Noted: o.noted && o.err == nil, Windows: o.standings,
 	}
 	switch {
 	case g.result != quota.Granted:
-		return p
+		return got
 	case o.taken.units == 0:
 		if o.hasBlock { // a request that costs nothing has asked whether the key is blocked
-			p.ValidNs = o.taken.validNs
+			got.ValidNs = o.taken.validNs
 		}
-		return p
+		return got
 	}
-	p.Units, p.Leased = o.taken.units, o.taken.leased
-	p.ValidNs = o.taken.validNs
+	got.Units, got.Leased = o.taken.units, o.taken.leased
+	got.ValidNs = o.taken.validNs
 	if o.holdLimit == nil {
-		p.Number = g.stream.remember(part)
+		got.Number = g.stream.remember(part)
 	}
-	g.stream.service.metrics.granted.Add(uint64(p.Units))
-	return p
+	g.stream.service.metrics.granted.Add(uint64(got.Units))
+	return got
 }
 
 // failedGrant is for a key that could not be decided. Denied is for proxies that do not know

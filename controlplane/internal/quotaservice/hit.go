@@ -17,6 +17,17 @@ type hit struct {
 // held begins no block, so such a hit need not wait.
 func (d *definition) takesLast() bool { return d.hasBlock && d.holdLimit == nil }
 
+// carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
+//
+//	if                                                what it writes to o   what the record counts
+//	the definition holds units                        see takeHold          see takeHold
+//	a window is about to end, and the part asks       againNs               nothing yet, also no Spent
+//	for units or has Spent some
+//	the part is Inspect                               nothing               nothing
+//	it is denied: too few units, or a blocked key     denied, waitNs        what countDenial counts, unless in shadow
+//	takesNothing                                      nothing               nothing
+//	it is granted units                               taken                 these units
+//	it asks for nothing, and the key is not blocked   taken.validNs         nothing
 func (h *hit) carryOut(o *operation, r *record, s quota.State) (changed bool) {
 	if o.holdLimit != nil {
 		return o.takeHold(&s, &h.part)
@@ -87,7 +98,7 @@ func (d *definition) keepsDenial(p *quota.Part) bool {
 
 func (k *keepDenial) carryOut(o *operation, _ *record, s quota.State) (changed bool) {
 	o.denied, o.waitNs = true, s.WaitNs(k.part.Cost)
-	o.noted = o.holdLimit != nil // its hit has noted the report
+	o.noted = o.holdLimit != nil // the proxy need not report again: the hit has noted its report
 	if s.Left(quota.Unleased) >= k.part.Cost {
 		return false // a window has ended since
 	}

@@ -24,7 +24,7 @@ func (o *operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
 		o.err = err
 		return false
 	}
-	o.noted = true // also if !n.Noted: to the proxy, a grant that is not Noted means that the store has failed
+	o.noted = true // also if !n.Noted: such a report may be forgotten, so the proxy need not report again
 	o.taken = taken{units: n.Units, validNs: o.holdLimit.EighthNs()}
 	o.needsAge = n.Units > 0
 	if n.OK {
@@ -52,7 +52,8 @@ func (o *operation) hitHeld(s *quota.State, p *quota.Part) (changed bool) {
 	return true
 }
 
-// refundHold takes back what was held, unless the worker has reported since.
+// refundHold takes back what was held, unless the worker has reported since. Then o is not noted: the worker's next
+// report says what it holds.
 func (o *operation) refundHold(s *quota.State, report *quota.Report, units uint32) (changed bool) {
 	o.noted = s.Holders.Refund(report, units)
 	if o.noted {

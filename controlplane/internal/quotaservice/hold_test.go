@@ -197,21 +197,21 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
 	x := b.holder(1, d.Windows...)
 	x.report(3)
-	operate := func(o Operation) Found {
+	operate := func(o Command) Found {
 		f, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
 		require.NoError(t, err)
 		return f
 	}
-	f := operate(Operation{What: Inspect, Units: 3})
+	f := operate(Command{What: Inspect, Units: 3})
 	require.True(t, f.Denied && f.HeldBack)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Windows)
-	require.False(t, operate(Operation{What: Hit, Units: 2, Window: AllWindows}).Denied)
-	require.True(t, operate(Operation{What: Hit, Units: 1, Window: AllWindows}).Denied)
-	require.True(t, operate(Operation{What: Reset}).HadUsage)
-	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(Operation{What: Inspect}).Windows)
+	require.False(t, operate(Command{What: Hit, Units: 2, Window: AllWindows}).Denied)
+	require.True(t, operate(Command{What: Hit, Units: 1, Window: AllWindows}).Denied)
+	require.True(t, operate(Command{What: Reset}).HadUsage)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(Command{What: Inspect}).Windows)
 
 	running := define(1, quota.LeaseOff, slots(3))
-	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, Operation{What: Set, Units: 1})
+	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, Command{What: Set, Units: 1})
 	require.ErrorContains(t, err, "which inc and set cannot change")
 }
 

@@ -273,7 +273,7 @@ func TestManyHostileMessages(t *testing.T) {
 			b := old(t)
 			c.attack(b)
 			d := define(1, quota.LeaseOff, c.windows...)
-			_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: what})
+			_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: what})
 			require.NoError(t, err)
 			require.Equal(t, want, b.meets(c.windows).String(), c.name)
 		}

@@ -111,7 +111,7 @@ func (m *Memory) swap(s *Swap) Result {
 	case age < s.AgeNs:
 		r.Outcome, r.AgeNs = Young, age
 	case !s.Adds && (s.New == nil || !isNonce(there.value, s.Old)):
-		r.Outcome = Differs
+		r.Outcome = Read
 	case now < s.AtNs-s.SlackNs || now > s.AtNs+s.SlackNs || now >= s.UntilNs:
 		r.Outcome = Late
 	case s.Adds && s.Units == 0:

@@ -121,7 +121,7 @@ func (m *metrics) countResult(r Result) {
 		return
 	case Late:
 		m.late.Add(1)
-	case Swapped, Differs, Young:
+	case Swapped, Read, Young:
 	}
 	m.degraded.Store(0)
 }

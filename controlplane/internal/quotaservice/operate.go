@@ -21,8 +21,8 @@ const (
 	Reset               // forget the key
 )
 
-// Operation is what Operate does to a key.
-type Operation struct {
+// Command is what Operate does to a key.
+type Command struct {
 	What   What
 	Units  uint32 // of all but Reset; Inspect asks whether they are left
 	Window int    // of Inc and Set: index in the definition, or AllWindows
@@ -46,7 +46,7 @@ type Found struct {
 // Operate does something to one key. Units that proxies lease count as used. Those that they
 // have leased when a key is set or reset, they may spend until their leases end.
 func (s *Service) Operate(
-	ctx context.Context, domain string, d quota.Definition, key [16]byte, what Operation,
+	ctx context.Context, domain string, d quota.Definition, key [16]byte, what Command,
 ) (Found, error) {
 	own, err := newDefinition(domain, &d)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Service) Operate(
 	return found, nil
 }
 
-func (what Operation) action() action {
+func (what Command) action() action {
 	switch what.What {
 	case Hit:
 		return &hit{part: quota.Part{Cost: what.Units}}

@@ -34,17 +34,20 @@ type operation struct {
 
 // action is what an operation does to a key:
 //
-//	action      whose                       what it does                                file
-//	hit         part of an ask, operator's, takes units if all windows have them left   hit.go
-//	            call with keep              (of units that are held: hold.go)
-//	keepDenial  part of an ask in shadow    counts its denial, or begins a block        hit.go
-//	undo        part of an ask, call        uncounts a hit of which nobody got units    hit.go
-//	giveUp      stream                      uncounts units that a proxy returns         hit.go
-//	charge      call                        counts units, whatever is left              count.go
-//	inspect     operator's                  changes nothing                             operate.go
-//	inc         operator's                  counts units, whatever is left              operate.go
-//	set         operator's                  counts so many units and nothing else       operate.go
-//	reset       operator's                  forgets the key                             operate.go
+//	action      whose                       what it does                               writes          file
+//	hit         part of an ask, operator's, takes units if all windows have them left  denied, taken,  hit.go
+//	            call with keep              (of units that are held: hold.go)          againNs, noted
+//	keepDenial  part of an ask in shadow    counts its denial, or begins a block       denied, noted   hit.go
+//	undo        part of an ask, call        uncounts a hit of which nobody got units   uncounted       hit.go
+//	giveUp      stream                      uncounts units that a proxy returns        uncounted       hit.go
+//	charge      call                        counts units, whatever is left             denied          count.go
+//	inspect     operator's                  changes nothing                            denied          operate.go
+//	inc         operator's                  counts units, whatever is left                             operate.go
+//	set         operator's                  counts so many units and nothing else                      operate.go
+//	reset       operator's                  forgets the key                            hadUsage        operate.go
+//
+// Where denied is written, waitNs is too. For units that are held, hit and inspect also write heldBack, needsAge and
+// err, and undo writes noted. The rest of an outcome is decideOn's.
 type action interface {
 	// carryOut does it to the operation's windows s, which share the memory of the record, and writes to o what
 	// came of it. changed says that the record counts something else now.
@@ -67,7 +70,7 @@ type outcome struct {
 	untilNs   int64            // when the first window ends that it counts in
 	standings []quota.Standing // of the windows after it, and behind them what is held
 	needsAge  bool             // it holds units, or says that they would be: not while the store is starting
-	noted     bool             // the worker's report is noted
+	noted     bool             // of a part with a report: false = the proxy has to report again
 	rebased   bool             // the store's clock was set back since the value was written
 
 	// Whether units are left.

@@ -114,7 +114,7 @@ type conversation struct {
 	*Stream
 	grpc.ServerStream
 	ready  chan struct{} // Stream.Next may have something
-	failed chan error    // why receive has ended
+	failed chan error    // why receiveAll has ended
 	first  chan struct{} // closed by the first message
 }
 
@@ -129,7 +129,7 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 		return err
 	}
 	defer c.Close()
-	go c.receive()
+	go c.receiveAll()
 	return s.run(&c, proxy)
 }
 
@@ -141,8 +141,8 @@ func (c *conversation) signalReady() {
 	}
 }
 
-// receive takes messages until the stream ends, each when all asks of the last have begun.
-func (c *conversation) receive() {
+// receiveAll takes messages until the stream ends, each when all asks of the last have begun.
+func (c *conversation) receiveAll() {
 	for first := true; ; first = false {
 		c.waitUntilBegun(c.Context())
 		var m message

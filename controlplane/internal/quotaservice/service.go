@@ -7,12 +7,12 @@
 //
 // An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
 // are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
-// in 60 since:
+// in 60 since. pump does each of these steps but the first:
 //
 //	Stream.Receive       The message is decoded. Its ask waits for the stream's turn.
 //	Stream.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
 //	key.prepare          user: 4 would be used, so 1 is granted. team: 60, so 1 is granted.
-//	Store.Swap           user: Swapped. team: Differs, and the value is 60.
+//	Store.Swap           user: Swapped. team: Read, because the value is 60.
 //	key.learnResult      user: done. team: decided anew on 60. That changes the value, so it is not done.
 //	key.prepare          team: 61 would be used, so 1 is granted.
 //	Store.Swap           team: Swapped.
@@ -61,7 +61,16 @@
 //	over.go         which keys of calls are over their limits
 //	operate.go      what an operator does to one key
 //
-// watch.go finds out about the store meanwhile, and metrics.go counts.
+// watch.go finds out about the store meanwhile, metrics.go counts, and secret.go is for what the services of a store
+// share.
+//
+// Of the tests, these guard:
+//
+//	service_test.go       group.go: what asks are answered
+//	several_test.go       decide.go: several services change one key
+//	stream_test.go        stream.go: turns, and what is bounded
+//	neverover_test.go     all, by a model: no history admits more than a limit
+//	blockhistory_test.go  all, by a model: no history admits what is blocked
 package quotaservice
 
 import (

@@ -89,7 +89,7 @@ func TestReturns(t *testing.T) {
 	require.EqualValues(t, 5, used(), "of a window that has ended")
 
 	late = p.ask(want(2)).Grants[0].Number
-	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Operation{What: Set, Units: 7, Window: AllWindows})
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: Set, Units: 7, Window: AllWindows})
 	require.NoError(t, err)
 	p.giveBack(late, 2)
 	require.EqualValues(t, 7, used(), "of before the key was set")

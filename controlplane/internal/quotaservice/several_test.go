@@ -54,7 +54,7 @@ func TestAlwaysLate(t *testing.T) {
 		return false
 	}
 	d := define(1, quota.LeaseOff, fixed(10, minute))
-	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{1}, Operation{What: Inc, Units: 1, Window: AllWindows})
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{1}, Command{What: Inc, Units: 1, Window: AllWindows})
 	require.EqualError(t, err, "ask the quota store: each swap came too late to the store: "+
 		"it, this service or the way between them is overloaded")
 }

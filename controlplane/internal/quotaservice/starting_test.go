@@ -186,22 +186,22 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	x := b.holder(1, d.Windows...)
 	x.Held = 2
 	x.report(0)
-	operate := func(o Operation) (Found, error) { return b.service.Operate(t.Context(), "d", d, [16]byte{}, o) }
-	f, err := operate(Operation{What: Inspect})
+	operate := func(o Command) (Found, error) { return b.service.Operate(t.Context(), "d", d, [16]byte{}, o) }
+	f, err := operate(Command{What: Inspect})
 	require.NoError(t, err)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 2}}, f.Windows)
 	for _, what := range []What{Inspect, Hit} {
-		_, err = operate(Operation{What: what, Units: 1, Window: AllWindows})
+		_, err = operate(Command{What: what, Units: 1, Window: AllWindows})
 		require.ErrorIs(t, err, ErrStarting)
-		f, err = operate(Operation{What: what, Units: 4, Window: AllWindows})
+		f, err = operate(Command{What: what, Units: 4, Window: AllWindows})
 		require.NoError(t, err)
 		require.True(t, f.Denied && f.HeldBack)
 	}
-	f, err = operate(Operation{What: Reset})
+	f, err = operate(Command{What: Reset})
 	require.NoError(t, err)
 	require.True(t, f.HadUsage)
 	b.clock.advance(StartingNs)
-	f, err = operate(Operation{What: Inspect, Units: 1})
+	f, err = operate(Command{What: Inspect, Units: 1})
 	require.NoError(t, err)
 	require.False(t, f.Denied)
 }

@@ -33,7 +33,7 @@ const LiveFor = 10 * time.Second
 
 // Swap replaces a value if it is what the caller expects, and if the store's
 // clock says that the caller's decision still holds. One that Adds is for a value that is a number
-// in decimal digits. It expects no value, so its outcome is never Differs.
+// in decimal digits. It expects no value, so its outcome is never Read.
 type Swap struct {
 	Key      [16]byte
 	Domain   string // whose key it is: a store may bound what each domain keeps
@@ -62,7 +62,7 @@ var ErrFull = errors.New("the domain has no room for more in the memory store: i
 // The outcomes.
 const (
 	Swapped Outcome = iota
-	Differs         // another value is there, or none; or it was only read: Result.Value
+	Read            // nothing is written: another value is there, or none, or it was only read: Result.Value
 	Late            // the store's clock is too far from AtNs, or not before UntilNs; Result.Value is there
 	Young           // the store has not had its state for AgeNs, but for Result.AgeNs; Result.Value is there
 	Failed          // the store did not answer, or refused: whether it swapped is not known

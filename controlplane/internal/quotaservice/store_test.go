@@ -33,9 +33,9 @@ func TestMemoryTime(t *testing.T) {
 	now = 1004
 	require.Equal(t, Swapped, swapOne(m, write).Outcome)
 	now = 1999
-	require.Equal(t, Result{Outcome: Differs, Value: []byte("nonce..1"), NowNs: 1999}, swapOne(m, Swap{}))
+	require.Equal(t, Result{Outcome: Read, Value: []byte("nonce..1"), NowNs: 1999}, swapOne(m, Swap{}))
 	now = 2000
-	require.Equal(t, Result{Outcome: Differs, NowNs: 2000}, swapOne(m, Swap{}), "it has expired")
+	require.Equal(t, Result{Outcome: Read, NowNs: 2000}, swapOne(m, Swap{}), "it has expired")
 }
 
 // crammed is a Memory that a test fills.

@@ -60,6 +60,13 @@ type Stream struct {
 	grants        grants
 }
 
+// domain is what streams of one domain share.
+type domain struct {
+	name    string
+	streams int
+	proxies uint32 // that are alive, over all services
+}
+
 // pendingAsk has not begun.
 type pendingAsk struct {
 	quota.Ask
@@ -108,8 +115,8 @@ func (st *Stream) Receive(message []byte) error {
 	return nil
 }
 
-// checkDomain refuses a message of a domain that the peer may not ask for, or of another one than
-// the stream's.
+// checkDomain refuses a message of a domain that the peer may not ask for, or of another one than the stream's. It is
+// called while mu is free, because Options.Allow may take long. It may read domain, which Receive alone changes.
 func (st *Stream) checkDomain(domain string) error {
 	switch {
 	case st.domain == nil && domain == "":

@@ -62,7 +62,7 @@ func (k *key) learnSum(r Result) error {
 		return errEnded
 	case Failed:
 		return r.Err
-	case Differs, Young:
+	case Read, Young:
 		return errDamage
 	}
 	sum := r.Sum

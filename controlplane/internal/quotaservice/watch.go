@@ -1,11 +1,8 @@
 package quotaservice
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -13,59 +10,8 @@ import (
 	"time"
 )
 
-// What a service finds out about its store beside the asks: whether it answers, whether it has
-// its state, and which secret its services share. Whoever runs the service calls Watch and
-// Heartbeat regularly.
-
-// firstSecret makes a secret for a store that has none. It waits before: if the store has lost
-// its state, the services that run store their secret at their next heartbeat.
-func (s *Service) firstSecret(ctx context.Context) []byte {
-	if s.o.SecretWait > 0 {
-		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it",
-			"for", s.o.SecretWait)
-		select {
-		case <-time.After(s.o.SecretWait):
-		case <-ctx.Done():
-		}
-	}
-	fresh := make([]byte, sha256.Size)
-	_, _ = rand.Read(fresh) // never fails
-	return fresh
-}
-
-// errOtherSecret would let each service of a store count apart.
-var errOtherSecret = errors.New("the services of this quota store have another key: " +
-	"all need the same --quota-key-file, or none")
-
-// agree takes the secret that all services of the store share. It is mine if the store has none,
-// because it is new or has lost it. The store also has a mark of the secret. A service with
-// another secret does not start, or takes no asks while the mark differs.
-func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
-	secret := s.o.Secret
-	if secret == nil {
-		secret, err = s.o.Store.Secret(ctx, "key", mine)
-		if err != nil {
-			return fmt.Errorf("read the key of the quota store: %w", err)
-		}
-	}
-	mark := newHasher(secret).storeKey(nil, []byte("which key"))
-	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return mark[:] })
-	switch {
-	case err != nil:
-		return fmt.Errorf("compare the key with that of the quota store: %w", err)
-	case !bytes.Equal(kept, mark[:]):
-		s.apart.Store(true)
-		return errOtherSecret
-	}
-	s.apart.Store(false)
-	if old := s.secret.Load(); old == nil || !bytes.Equal(*old, secret) {
-		s.secret.Store(&secret)
-		if old != nil {
-			s.o.Log.Warn("the store has lost its state and another key since: what was counted in between is lost")
-		}
-	}
-	return nil
-}
+// What a service finds out about its store beside the asks: whether it answers, and whether it has its state.
+// Whoever runs the service calls Watch and Heartbeat regularly.
 
 // logUnusable logs why the store does not do what it should, once a while.
 func (s *Service) logUnusable(err error) {
@@ -102,13 +48,6 @@ func (s *Service) Heartbeat() {
 	for p := range alive {
 		s.noteAlive(p.domain, p.number)
 	}
-}
-
-// domain is what streams of one domain share.
-type domain struct {
-	name    string
-	streams int
-	proxies uint32 // that are alive, over all services
 }
 
 // noteAlive notes in the store that a process is alive. It locks the service once the store has answered.

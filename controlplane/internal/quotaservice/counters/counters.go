@@ -122,8 +122,8 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 	if p.operation.Name == "get" || p.operation.Name == "expires_at" {
 		units = 0
 	}
-	operation := quotaservice.Operation{What: what, Units: units, Window: p.column()}
-	found, err := s.Operate(ctx, p.domain, p.definition, p.key, operation)
+	command := quotaservice.Command{What: what, Units: units, Window: p.column()}
+	found, err := s.Operate(ctx, p.domain, p.definition, p.key, command)
 	if err != nil {
 		return result.Result{}, err
 	}

@@ -99,7 +99,7 @@ func timeOf(t testing.TB, store quotaservice.Store) int64 {
 	t.Helper()
 	r := swap(t, store, quotaservice.Swap{Key: newKey()})
 	require.NoError(t, r.Err)
-	want := quotaservice.Result{Outcome: quotaservice.Differs, NowNs: r.NowNs}
+	want := quotaservice.Result{Outcome: quotaservice.Read, NowNs: r.NowNs}
 	require.Equal(t, want, r, "a key that is not there is read")
 	return r.NowNs
 }
@@ -122,18 +122,18 @@ func swaps(t *testing.T, store quotaservice.Store) {
 		want  quotaservice.Outcome
 		value []byte
 	}{
-		{"read nothing", quotaservice.Swap{Key: key}, quotaservice.Differs, nil},
-		{"expect a value where none is", write(now, key, a, b), quotaservice.Differs, nil},
+		{"read nothing", quotaservice.Swap{Key: key}, quotaservice.Read, nil},
+		{"expect a value where none is", write(now, key, a, b), quotaservice.Read, nil},
 		{"write the first", write(now, key, nil, a), quotaservice.Swapped, nil},
-		{"read it", quotaservice.Swap{Key: key}, quotaservice.Differs, a},
-		{"read it, expecting it", quotaservice.Swap{Key: key, Old: nonceOf(a)}, quotaservice.Differs, a},
-		{"expect nothing where a value is", write(now, key, nil, b), quotaservice.Differs, a},
-		{"expect another", write(now, key, c, b), quotaservice.Differs, a},
+		{"read it", quotaservice.Swap{Key: key}, quotaservice.Read, a},
+		{"read it, expecting it", quotaservice.Swap{Key: key, Old: nonceOf(a)}, quotaservice.Read, a},
+		{"expect nothing where a value is", write(now, key, nil, b), quotaservice.Read, a},
+		{"expect another", write(now, key, c, b), quotaservice.Read, a},
 		{"swap", write(now, key, a, b), quotaservice.Swapped, nil},
-		{"swap again", write(now, key, a, b), quotaservice.Differs, b},
-		{"another key", write(now, newKey(), b, c), quotaservice.Differs, nil},
+		{"swap again", write(now, key, a, b), quotaservice.Read, b},
+		{"another key", write(now, newKey(), b, c), quotaservice.Read, nil},
 		{"a nonce alone is a value", write(now, key, b, c), quotaservice.Swapped, nil},
-		{"read the last", quotaservice.Swap{Key: key}, quotaservice.Differs, c},
+		{"read the last", quotaservice.Swap{Key: key}, quotaservice.Read, c},
 	}
 	for _, step := range steps {
 		r := swap(t, store, step.swap)
@@ -174,7 +174,7 @@ func age(t *testing.T, store quotaservice.Store) {
 	w.AgeNs = 0
 	swapped(t, swap(t, store, w))
 	w.AgeNs = 1000
-	require.Equal(t, quotaservice.Differs, swap(t, store, w).Outcome)
+	require.Equal(t, quotaservice.Read, swap(t, store, w).Outcome)
 }
 
 func clock(t *testing.T, store quotaservice.Store) {
@@ -219,7 +219,7 @@ func clock(t *testing.T, store quotaservice.Store) {
 	swapped(t, swap(t, store, write(now, key, nil, newValue("a"))))
 	w := write(now, key, nil, newValue("b"))
 	w.UntilNs = 0
-	require.Equal(t, quotaservice.Differs, swap(t, store, w).Outcome)
+	require.Equal(t, quotaservice.Read, swap(t, store, w).Outcome)
 }
 
 func expiry(t *testing.T, store quotaservice.Store) {
@@ -269,7 +269,7 @@ func races(t *testing.T, store quotaservice.Store) {
 				case quotaservice.Swapped:
 					won++
 					old = value
-				case quotaservice.Differs:
+				case quotaservice.Read:
 					old = r.Value
 				default:
 					t.Errorf("a swap came to %d: %v", r.Outcome, r.Err)
@@ -302,7 +302,7 @@ func many(t *testing.T, store quotaservice.Store) {
 		if i%2 == 0 {
 			swapped(t, r)
 		} else {
-			require.Equal(t, quotaservice.Differs, r.Outcome)
+			require.Equal(t, quotaservice.Read, r.Outcome)
 		}
 	}
 }

@@ -37,7 +37,7 @@ if ARGV[6] ~= '' then
   end
 end
 if ARGV[5] == '' or (there and string.sub(there, 1, 8) or '') ~= ARGV[1] then
-  return {1, now, there, 0} -- Differs
+  return {1, now, there, 0} -- Read
 end
 if now < tonumber(ARGV[2]) or now > tonumber(ARGV[3]) then
   return {2, now, there, 0} -- Late
@@ -74,7 +74,7 @@ func newScript(text string) *luaScript {
 
 // outcomes are those of the script's answers, by the number that it returns.
 var outcomes = [...]quotaservice.Outcome{
-	0: quotaservice.Swapped, 1: quotaservice.Differs, 2: quotaservice.Late, 3: quotaservice.Young,
+	0: quotaservice.Swapped, 1: quotaservice.Read, 2: quotaservice.Late, 3: quotaservice.Young,
 }
 
 // maxBatch is how many swaps, or reads of marks, travel together and answer together. The service hands over fewer
