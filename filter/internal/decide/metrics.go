@@ -8,12 +8,19 @@ import (
 
 // Metrics counts what became of one rule's requests since the engine was made.
 type Metrics struct {
-	Allowed        uint64 // requests the rule matched that went through
-	Denied         uint64 // requests this rule denied
-	ShadowDenied   uint64 // requests it would have denied, were it enforced
+	// Verdict.note counts a request once, however often its rules are checked.
+	Allowed      uint64 // requests the rule matched that went through
+	Denied       uint64 // requests this rule denied
+	ShadowDenied uint64 // requests it would have denied, were it enforced
+	FloorDenied  uint64 // denials of keys that started from a page's floor
+	Unavailable  uint64 // of rules of scope cluster only: requests for which on_unavailable decided
+
+	// Full counts requests for which on_full decided, deny or allow: note counts them. It also counts hits that
+	// the rule denied by its limits, and of which a full page kept nothing: keepDenied counts these.
+	Full uint64
+
+	// The others count events, each where it happens: one request may have several.
 	Evicted        uint64 // live records that made room for others
-	FloorDenied    uint64 // denials of keys that started from a page's floor
-	Full           uint64 // hits for which on_full decided: deny or allow
 	CASRetries     uint64 // compare-and-swaps that another worker won
 	Contention     uint64 // hits that ran out of retries
 	Errors         uint64 // decisions that a failing host call prevented
@@ -36,9 +43,8 @@ type Metrics struct {
 	Withheld     uint64                 // answers whose body the proxy did not show
 
 	// Of rules of scope cluster only.
-	Waited      uint64 // requests that waited for the quota service
-	Unavailable uint64 // requests for which on_unavailable decided
-	LeaseLost   uint64 // leased units that could not go back
+	Waited    uint64 // requests that waited for the quota service
+	LeaseLost uint64 // leased units that could not go back
 }
 
 // Priced counts what the answers of one rule took that charges prices.
@@ -140,6 +146,9 @@ func (v *Verdict) note() {
 		m := &s.Rule.Metrics
 		if s.Outcome == Full {
 			m.Full++
+		}
+		if s.isByOnUnavailable() {
+			m.Unavailable++
 		}
 		switch n := s.named(); {
 		case v.Allowed && s.Allowed:

@@ -71,10 +71,8 @@ func (s *Subject) become(o Outcome, now int64) {
 		m.Contention++
 		s.undecided(p.OnContention == policy.FailDeny, now)
 	case Silent:
-		m.Unavailable++
 		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
 	case Starting:
-		m.Unavailable++
 		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
 	default: // the units are free, taken, or to be asked for
 	}

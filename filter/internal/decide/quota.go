@@ -8,7 +8,7 @@ import (
 // Quota is how far a subject has come with the quota service. It carries the request over from one call of
 // Decide to the next. Who sets it, where a request has to wait:
 //
-//	Subject.Begin   Wait = NotWaited, no Grant
+//	Subject.Begin   Wait = NotWaited, no Grant, From = Nowhere
 //	Source.Check    From = Nowhere: too few units here. The outcome is Pending
 //	lease.Client    Wait = Waits, and it asks the service. Then Grant = what the service has granted, or
 //	                Wait = TimedOut or Rejected
@@ -28,12 +28,28 @@ type Quota struct {
 
 	// Source.Take, for Refund.
 	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
+	// Source.Take, for its next call: the lease says that the service must charge the cost. The request may take
+	// from OwnShare again, because another worker wrote first or another rule must ask.
+	Noted bool
 }
 
 // isByService reports whether the subject is decided by what the quota service has said of its key, and
 // not by what this proxy has counted.
 func (s *Subject) isByService() bool {
 	return s.Rule.Policy.Scope == policy.ScopeCluster && s.Quota.From != OwnShare
+}
+
+// isByOnUnavailable reports whether on_unavailable has decided about the subject: by this proxy's share, or because
+// nothing could decide in the service's place. It has not if another rule denied before.
+func (s *Subject) isByOnUnavailable() bool {
+	switch s.Outcome {
+	case Silent, Starting:
+		return true
+	case NotAsked:
+		return false
+	default:
+		return s.Quota.From == OwnShare
+	}
 }
 
 // Wait is what a request that asks the quota service may still wait for.

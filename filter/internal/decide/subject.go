@@ -70,6 +70,7 @@ func (s *Subject) Begin(r *Rule) {
 	s.Outcome, s.Allowed = HasRoom, true
 	s.CountedBefore, s.Known = 0, false
 	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
+	s.Quota.From, s.Quota.Noted = Nowhere, false
 	s.Account = nil
 	r.Finder.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}

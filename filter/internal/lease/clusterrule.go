@@ -103,9 +103,6 @@ func (src *clusterRule) alone(s *decide.Subject, wallNs int64, why decide.Outcom
 	if found == decide.HeldBack && why == decide.Starting {
 		return why
 	}
-	if s.Quota.From == decide.OwnShare {
-		src.rule.Metrics.Unavailable++
-	}
 	return found
 }
 

@@ -166,12 +166,16 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 }
 
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
-// has to charge it: what the service never hears of would be admitted twice.
+// has to charge it: what the service never hears of would be admitted twice. It says so once for
+// a request, which may take of the share again: see Quota.Noted.
 func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
-	e := s.Quota.Lease
-	e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
-	if written := src.write(e); written != decide.Taken {
-		return written
+	if !s.Quota.Noted {
+		e := s.Quota.Lease
+		e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
+		if written := src.write(e); written != decide.Taken {
+			return written
+		}
+		s.Quota.Noted = true
 	}
 	return src.local.Take(s)
 }

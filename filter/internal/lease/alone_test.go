@@ -1,0 +1,56 @@
+package lease_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// A request that on_unavailable decides counts as one, however often its rules are checked: a shadow rule is checked
+// again once another rule has counted in its record, and an enforced one once another worker has written first.
+func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
+	const rule = `{"name":"r#","counter":"c","limits":["100/1m"],` + byUser + `,"on_unavailable":`
+	for _, then := range []string{"local", "allow", "deny"} {
+		for _, mode := range []string{"enforce", "shadow"} {
+			second := strings.Replace(rule, `"r#"`, `"r#","mode":"`+mode+`"`, 1)
+			w, _ := pair(t, strings.Replace(rule, "#", "1", 1)+`"`+then+`"},`+strings.Replace(second, "#", "2", 1)+`"`+then+`"}`)
+			w.engine.Leases.Silent = true
+			var rules []*decide.Rule
+			w.onDecided = func(_ uint32, v *decide.Verdict) {
+				rules = []*decide.Rule{v.Subjects[0].Rule, v.Subjects[1].Rule}
+			}
+			for range 10 {
+				w.request("a")
+			}
+			counts := []uint64{rules[0].Metrics.Unavailable, rules[1].Metrics.Unavailable}
+			want := []uint64{10, 10}
+			if then == "deny" && mode == "shadow" {
+				want[1] = 0 // the first rule has denied: nothing asks the second
+			}
+			require.Equal(t, want, counts, "%s %s", then, mode)
+		}
+	}
+}
+
+// What a request leaves for the service to charge is its cost, also if another worker writes the share first.
+func TestARaceForTheShareIsChargedOnce(t *testing.T) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"on_unavailable":"local"}`)
+	w.engine.Leases.Silent = true
+	w.request("a")
+	w.proxy.After = func(string) { // the lease says the cost: the next write is the share's
+		w.proxy.After = nil
+		w.proxy.Steal = 1
+	}
+	w.request("a")
+	require.Equal(t, 2, w.admitted())
+	require.Zero(t, w.proxy.Steal)
+	w.engine.Leases.Silent = false
+	w.request("a")
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[0]))
+	require.EqualValues(t, 2, m.Asks[0].Parts[0].Spent)
+}
