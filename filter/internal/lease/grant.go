@@ -31,38 +31,40 @@ import (
 //
 // Units to be held are only given. The worker reports what it has not given as not held.
 
-// grant is the service's answer to one part of an ask. Its Units are those that nobody has. Its Blocked is what
-// the next request is told that gets a denial: if this ask has begun the block (blockNs is set, and the service
-// says that the key was not Blocked before), the first request is told Denied, and the others Blocked.
+// grant is the service's answer to one part of an ask. Its Units are those that nobody has.
 type grant struct {
 	quota.Grant
 	part      *part
 	stream    uint32
-	cameNs    int64 // by the monotonic clock, as endNs
+	cameNs    int64 // by the monotonic clock, as endNs, blockNs and those of standings
 	endNs     int64
 	standings []state.LeaseStanding
-	blockNs   int64  // of a denial: until when the key is blocked, 0 = it is not
+	blockNs   int64 // of a denial: until when the key is blocked, 0 = it is not
+	// tellBlocked says that the next request that gets the denial is told Blocked. If this ask has begun the block
+	// (blockNs is set, and the service says that the key was not Blocked before), the first is told Denied.
+	tellBlocked bool
+
 	takers    int    // requests that have units of it and are not decided
 	everGiven uint32 // units that requests have got, whatever they do with them: the key's rate counts them
 }
 
 // endAsk ends an ask by its result.
-func (c *Client) endAsk(result *quota.AskResult) {
+func (c *Client) endAsk(result *quota.AskResult, now int64) {
 	a := c.sent.take(result.ID)
 	switch {
 	case a == nil: // it has come more than lateNs after the ask
 	case result.Outcome == quota.Unknown:
 		c.defineAgain(a)
 	case a.isLook():
-		c.endLooks(a, result)
+		c.endLooks(a, result, now)
 	default:
-		c.endWaits(a, result)
+		c.endWaits(a, result, now)
 	}
 }
 
 // endWaits ends an ask for units, for the requests that have waited for it and for those to come. The
 // result may also decide requests that came since, which have joined the next ask for these units.
-func (c *Client) endWaits(a *ask, result *quota.AskResult) {
+func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
 	waiters := a.waiters
 	if next := c.queue.byWant[a.want]; next != nil && len(next.waiters) > 0 && a.decidesMore(result) {
 		waiters = append(waiters, next.waiters...)
@@ -75,7 +77,7 @@ func (c *Client) endWaits(a *ask, result *quota.AskResult) {
 		a.giveUpReports() // the service takes no more asks now: renew lists the accounts again
 	} else {
 		for i := range a.parts {
-			c.distribute(a, i, result, waiters)
+			c.distribute(newGrant(a, i, result, now), a, i, waiters)
 		}
 	}
 	for _, req := range waiters {
@@ -114,11 +116,9 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 	return true
 }
 
-// distribute gives the waiters what the result has for part i of the ask, in their order, and puts
-// the rest into the key's lease. What is held has no lease: the account's next report says what
-// is left.
-func (c *Client) distribute(a *ask, i int, result *quota.AskResult, waiters []*Waiter) {
-	g := newGrant(a, i, result, c.worker.clock.Monotonic())
+// distribute gives the waiters the grant of part i of the ask, in their order, and puts the rest into
+// the key's lease. What is held has no lease: the account's next report says what is left.
+func (c *Client) distribute(g *grant, a *ask, i int, waiters []*Waiter) {
 	if !g.part.holds() {
 		g.giveAll(waiters)
 		c.keepRest(g)
@@ -142,6 +142,7 @@ func newGrant(a *ask, i int, result *quota.AskResult, now int64) *grant {
 	if !g.Failed {
 		g.Grant = result.Grants[i]
 	}
+	g.tellBlocked = g.Blocked
 	g.date(a.sentNs)
 	return g
 }
@@ -187,10 +188,10 @@ func (g *grant) give(n *Need) {
 	case g.Failed:
 		return
 	case g.Denied && cost >= g.part.Wire.Cost:
-		g.writeTo(n, 0) // before Blocked changes: this request has begun the block
-		if g.blockNs > 0 && !g.Blocked {
+		g.writeTo(n, 0) // before tellBlocked changes: this request has begun the block
+		if g.blockNs > 0 && !g.tellBlocked {
 			n.subject.Rule.Metrics.Blocks++
-			g.Blocked = true
+			g.tellBlocked = true
 		}
 	case !g.Denied && g.Units >= cost && g.cameNs < g.endNs:
 		g.writeTo(n, cost)
@@ -216,7 +217,7 @@ func (g *grant) writeTo(n *Need, units uint32) {
 func (g *grant) forSubject(units uint32) decide.Grant {
 	return decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.HeldBack,
-		Blocked: g.Blocked, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
+		Blocked: g.tellBlocked, WaitNs: g.WaitNs, NowNs: g.cameNs, Standings: g.standings,
 	}
 }
 
@@ -244,24 +245,27 @@ func (c *Client) returnUnits(g *grant, units uint32) {
 	}
 }
 
+// mayStay reports whether the key's lease may keep units of the grant, for later requests.
+func (g *grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
+
 // keepRest has the key's lease note what a new grant says, and keep the units for which nobody has waited.
 // What becomes of these, and in the end of those that the takers leave:
 //
-//	takers  Leased  keepRest                                    release, by the last taker
-//	0       yes     They go into the lease.
-//	0       no      They go back.
-//	some    yes     They go into the lease.                     What is left joins them there.
-//	some    no      They stay in g.Units: a grant goes back     They go back, with what is left.
-//	                once, so they wait for what is left.
+//	takers  mayStay  keepRest                                    release, by the last taker
+//	0       yes      They go into the lease.
+//	0       no       They go back.
+//	some    yes      They go into the lease.                     What is left joins them there.
+//	some    no       They stay in g.Units: a grant goes back     They go back, with what is left.
+//	                 once, so they wait for what is left.
 //
 // Units for which the lease has no room, or whose time is over when they come, go back too.
 func (c *Client) keepRest(g *grant) {
 	rest := g.Units
-	if g.takers > 0 && !g.Leased {
+	if g.takers > 0 && !g.mayStay() {
 		rest = 0
 	}
 	g.Units -= rest
-	if !g.writeLease((*grant).noteAndPut, rest) {
+	if !g.noteInLease(rest) {
 		c.returnUnits(g, rest)
 	}
 }
@@ -273,18 +277,22 @@ func (c *Client) release(g *grant, units uint32) {
 	if g.takers > 0 || g.Units == 0 {
 		return
 	}
-	if !g.Leased || !g.writeLease((*grant).put, g.Units) {
+	if !g.mayStay() || !g.addToLease(g.Units) {
 		c.returnUnits(g, g.Units)
 	}
 }
 
-// leaseChange changes a key's lease, and puts units into it if ok says so. stranded is how many units of an ended
-// stream made room for them: these cannot go back.
-type leaseChange func(g *grant, e *state.LeaseEntry, units uint32) (stranded uint32, ok bool)
+// noteInLease has the key's lease note what a new grant says of the key, also if it has no units to keep. It returns
+// whether the lease has kept the units: it keeps none whose time is over.
+func (g *grant) noteInLease(units uint32) (kept bool) { return g.writeLease(true, units) }
 
-// writeLease changes the key's lease, and writes it; both again if another worker writes first. It
-// returns whether the lease has kept the units.
-func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
+// addToLease puts units that takers have left to those that the lease has of the grant, also if their time is over:
+// they go back with these. It returns whether the lease has kept the units.
+func (g *grant) addToLease(units uint32) (kept bool) { return g.writeLease(false, units) }
+
+// writeLease changes the key's lease for noteInLease or addToLease, and writes it; both again if another worker writes
+// first.
+func (g *grant) writeLease(isNew bool, units uint32) (kept bool) {
 	src := g.part.source
 	w := src.worker
 	e, wallNs := &w.entry, w.clock.Now()
@@ -293,7 +301,14 @@ func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 		if src.rereadAhead(e, read, wallNs) != state.OK {
 			return false
 		}
-		stranded, put := change(g, e, units)
+		if isNew {
+			g.note(&e.Lease, e.NowNs)
+		}
+		isOver := isNew && e.NowNs >= g.endNs
+		stranded, put := uint32(0), false
+		if units > 0 && g.mayStay() && !isOver {
+			stranded, put = g.put(e, units)
+		}
 		switch src.write(e) {
 		case decide.Raced:
 		case decide.Taken:
@@ -310,23 +325,10 @@ func (g *grant) writeLease(change leaseChange, units uint32) (kept bool) {
 	return false
 }
 
-// noteAndPut is what a new grant changes: it notes what the service said of the key, and puts the units unless their
-// time is over.
-func (g *grant) noteAndPut(e *state.LeaseEntry, units uint32) (stranded uint32, ok bool) {
-	g.note(&e.Lease, e.NowNs)
-	if e.NowNs >= g.endNs {
-		return 0, false
-	}
-	return g.put(e, units)
-}
-
-// put puts units into the lease, to those of the same grant, if they may be spent later. A denial that the lease
-// remembers is forgotten if its cost can be spent now. It never is one of a blocked key, which denies each cost: no
-// grant of a rule with a block is Leased.
+// put puts units into the lease, to those of the same grant. A denial that the lease remembers is forgotten if its
+// cost can be spent now. It never is one of a blocked key, which denies each cost: no grant of a rule with a block is
+// Leased. stranded is how many units of an ended stream made room for them: these cannot go back.
 func (g *grant) put(e *state.LeaseEntry, units uint32) (stranded uint32, ok bool) {
-	if units == 0 || !g.Leased || g.Failed || g.Denied {
-		return 0, false
-	}
 	if e.DeniedCost <= units {
 		e.DeniedNs = 0
 	}

@@ -111,10 +111,10 @@ func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
 func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
 // endLooks takes the result of an ask for looks.
-func (c *Client) endLooks(a *ask, result *quota.AskResult) {
+func (c *Client) endLooks(a *ask, result *quota.AskResult, now int64) {
 	standings := make([][]state.LeaseStanding, len(a.parts))
 	for i := range a.parts {
-		if g := newGrant(a, i, result, c.worker.clock.Monotonic()); !g.Failed {
+		if g := newGrant(a, i, result, now); !g.Failed {
 			standings[i] = g.standings
 		}
 	}

@@ -111,7 +111,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 	c.worker.Silent = false
 	c.worker.SetProxies(c.in.Proxies)
 	for i := range c.in.Results {
-		c.endAsk(&c.in.Results[i])
+		c.endAsk(&c.in.Results[i], now)
 	}
 	return nil
 }
