@@ -14,17 +14,19 @@ import (
 //
 // A hold lapses if nobody renews it in time: its source charges what was held, and Settle only what it cost beyond.
 // Its units lie in a table of this proxy, or in an account of which the quota service gets reports, or in both: what
-// the proxy has admitted while the service was silent. So it has one of two lives:
+// the proxy has admitted while the service was silent. So it has one of three lives:
 //
-//	                      without an Account                      with one
-//	until EndNs           Renew renews it in the table            its source reports the account, and Renew renews
-//	                                                              what is in the table too
-//	after EndNs           nothing renews it in the table          the same
-//	about a hold later    it lapses there: the table charges it   Renew charges it in the account: Lapsed
-//	lapsed is set         by Renew, or by Settle, if the table    by Renew, once it has charged the account
-//	                      says that it has lapsed
-//	Settle                has the table charge the cost, or what  has both do that
-//	                      it is beyond the units if it has lapsed
+//	                    the table alone           the account alone         both
+//	until EndNs         Renew renews it there     its source reports it     each as if it were alone
+//	after EndNs         nothing renews it         it is reported still      each as if it were alone
+//	about a hold later  it lapses: the table      Renew charges the         each is charged
+//	                    charges it                account: Lapsed
+//	lapsed is set       by Renew, or by Settle,   by Renew, once it has     by Renew as in the account,
+//	                    if the table says so      charged the account       by Settle as in the table
+//	Settle              the table charges the     the account does the      each does that
+//	                    cost, or if it has        same
+//	                    lapsed what the cost is
+//	                    beyond the units
 //
 // Only the source judges EndNs, by HasEnded.
 type Hold struct {

@@ -26,9 +26,16 @@ type Source interface {
 	// Check left it, also for Full: a request that had room, and then found the page full, is told
 	// that it may try again at once.
 	Take(s *Subject) Outcome
-	// KeepDenied stores what a hit leaves that the rule has denied by its limits: its cost if
-	// Rule.CountsDenied, and a block of its key if Subject.BeginsBlock. Its outcomes are those of
-	// Take. If it is Taken, PassNs becomes the instant at which the next hit like this one passes.
+	// KeepDenied stores what a hit leaves that the rule has denied by its limits. Its outcomes are those of
+	// Take. If it is Taken, PassNs becomes the instant at which the next hit like this one passes. What is left:
+	//
+	//	the rule has    its cost, if CountsDeniedHere  a block, if Subject.BeginsBlock
+	//	neither         -                              -
+	//	count_denied    of scope proxy only            -
+	//	block           -                              by this proxy
+	//	both            of scope proxy only            by this proxy
+	//
+	// Of a rule of scope cluster it is only called for what OwnShare has denied: the service keeps what that denies.
 	KeepDenied(s *Subject) Outcome
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)
@@ -83,9 +90,11 @@ type Table struct {
 // Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
 	// NewRule.
-	Policy       *policy.Rule
-	Finder       policy.Subjects
-	CountsDenied bool // this proxy counts hits that the rule denies; for scope cluster the service does
+	Policy *policy.Rule
+	Finder policy.Subjects
+	// CountsDeniedHere says that this proxy counts hits that the rule denies. It is false for scope cluster: there
+	// the service counts them, as the rule's definition says.
+	CountsDeniedHere bool
 
 	// takesLast is of a rule that blocks a key when its last unit is taken, but not when it is held.
 	// Verdict.take takes its units last, so that few are refunded: another request may see one that is
@@ -119,7 +128,7 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 	if r.Settle != nil && len(r.Settle.Prices) > 0 {
 		rule.Priced = &Priced{}
 	}
-	rule.CountsDenied = r.CountDenied && r.Scope == policy.ScopeProxy
+	rule.CountsDeniedHere = r.CountDenied && r.Scope == policy.ScopeProxy
 	rule.takesLast = r.Block != nil && !r.Holds()
 	rule.blocksOthers = r.Block != nil && slices.ContainsFunc(p.Rules, func(other policy.Rule) bool {
 		enforces := other.Mode == policy.ModeEnforce && other.EnforcePercent > 0

@@ -47,10 +47,14 @@ type Subject struct {
 	found Outcome
 
 	// Known says that the key's usage is known. Without it nothing is told of the key: Source.Usage, Window, Remaining,
-	// Standing and Tightest are not called, and storeUntaken does not Persist. Check sets it. It ends when the record in
-	// memory may be of another key, or may contain a hit that was never stored.
+	// Standing and Tightest are not called, and storeUntaken does not Persist. Source.Check sets it. Who ends it:
+	//
+	//	Begin, and Source.Check  nothing is known yet, or the key cannot be read
+	//	undecided                a source failed, or gave up: the record in memory may contain a hit that was never stored
+	//	keepDenied               the same, for a hit that was to be kept
+	//	skip                     the record was read in an earlier callback: the memory may have another key's by now
 	Known  bool
-	PassNs int64 // of a denial: when the hit would pass, or limit.Never
+	PassNs int64 // of a denial: when the hit would pass, by the wall clock, or limit.Never
 	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
 	// rest too.
 	Record state.Entry
@@ -93,7 +97,7 @@ func (s *Subject) BeginsBlock() bool {
 	if block == nil || s.BlocksNobody() {
 		return false
 	}
-	prolongs := block.Prolong && (s.Rule.CountsDenied || s.Record.HasRecord())
+	prolongs := block.Prolong && (s.Rule.CountsDeniedHere || s.Record.HasRecord())
 	return s.found == Denied || s.found == Blocked && prolongs
 }
 
@@ -177,7 +181,7 @@ func (s *Subject) storeUntaken(now int64) {
 // a block or prolongs it. What the quota service denies, it has kept.
 func (s *Subject) mustKeepDenied() bool {
 	byLimits := s.Outcome == Denied || s.Outcome == Blocked
-	return byLimits && !s.isByService() && s.Cost > 0 && (s.Rule.CountsDenied || s.BeginsBlock())
+	return byLimits && !s.isByService() && s.Cost > 0 && (s.Rule.CountsDeniedHere || s.BeginsBlock())
 }
 
 // keepDenied counts a hit that the rule has denied by its limits, begins a block by it or prolongs that, or
@@ -189,20 +193,18 @@ func (s *Subject) keepDenied(now int64) (kept bool) {
 		if !s.mustKeepDenied() {
 			return false
 		}
-		outcome := r.Source.KeepDenied(s)
-		if outcome == Raced && s.recheckDenied(now) {
-			continue
-		}
-		switch outcome {
-		case Taken:
+		switch outcome := r.Source.KeepDenied(s); {
+		case outcome == Taken:
 			return true
-		case Full: // a newcomer without a slot, and still denied
+		case outcome == Full: // a newcomer without a slot, and still denied
 			r.Metrics.Full++
-		default:
+			return false
+		case outcome == Raced && s.recheckDenied(now): // another worker wrote first: it is tried again
+		default: // it cannot be written, or cannot be read again
 			r.Metrics.Errors++
 			s.Known = false
+			return false
 		}
-		return false
 	}
 	r.Metrics.Contention++
 	s.Known = false
@@ -259,7 +261,7 @@ func (s *Subject) OverrideName() string {
 	return s.Rule.Policy.Overrides[s.Override].Name
 }
 
-// Now returns the instant at which the key is counted: the request's, or that
+// Now returns the instant at which the key is counted, by the wall clock: the request's, or that
 // of the key's record if that is later.
 func (s *Subject) Now() int64 { return s.Record.Now }
 

@@ -42,7 +42,13 @@ type Need struct {
 	grant   *grant // that has given units to it or denied them, nil until one has
 }
 
-// part is what an ask asks for of one key, or reports of it. One of a look has neither source nor account.
+// part is what an ask asks for of one key, or reports of it:
+//
+//	of                   made by               source  account  Wire.Inspect
+//	a rule that leases   Source.askPart        set     -        no
+//	a rule that holds    HoldSource.askPart,   -       set      no
+//	                     queueReports
+//	a look               clusterRule.lookPart  -       -        yes
 type part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	definition *quota.Definition // which Wire names by its number

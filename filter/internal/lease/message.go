@@ -8,6 +8,9 @@ import (
 
 // A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are
 // queued: those for which no request waits, which are refills and reports, before those of requests.
+//
+// Packing writes the reports of an ask's accounts: later asks of this message see them, and wait (awaitsReport).
+// If the message is not sent, Flush undoes it by reportAgain.
 
 // What a message takes at most: the domain, a return, a part with its share of the ask, and a window
 // or the rest of a definition.
@@ -78,7 +81,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 				continue
 			}
 			room -= n
-			c.packAsk(a, now)
+			c.stampAndPack(a, now)
 			packed = append(packed, a)
 		}
 	}
@@ -103,8 +106,9 @@ func (c *Client) mustWait(a *ask, n, room int) bool {
 	}
 }
 
-// packAsk puts an ask into the message, with the definitions that the stream has not had.
-func (c *Client) packAsk(a *ask, now int64) {
+// stampAndPack gives the ask its number, instant, stream and reports, and puts it into the message with the definitions
+// that the stream has not had.
+func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
 	a.stream = c.stream.number

@@ -22,6 +22,15 @@ import (
 //	given up   The service takes no reports now. renew lists the account again within a second.
 //
 // A report that has no answer may have arrived or not. The next one says all that it said.
+//
+// Who calls what:
+//
+//	list           whoever changes an account; endReport, renew, and listAll once a stream has ended
+//	writeReports   Flush, by stampAndPack: for each ask that it packs
+//	endReport      Receive, by distribute
+//	reportAgain    Flush if nothing was sent, noteLate, StreamEnded
+//	giveUpReports  endWaits if the service is Busy, defineAgain, and reportAgain
+//	renew          Tick
 
 // queueReports queues an ask for no units for each listed account that must be reported, unless a
 // queued ask reports it already. It passes over an account whose report is under way, or whose key is

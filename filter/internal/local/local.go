@@ -98,7 +98,7 @@ func (c *Source) KeepDenied(s *decide.Subject) decide.Outcome {
 	switch {
 	case !s.BeginsBlock():
 		status = c.Table.Commit(e, s.Cost, c.evicts())
-	case s.Rule.CountsDenied:
+	case s.Rule.CountsDeniedHere:
 		status = c.Table.Deny(e, s.Cost, c.evicts())
 	default:
 		status = c.Table.Deny(e, 0, c.evicts())
