@@ -179,7 +179,7 @@ func (q *quotaTalk) tick() bool {
 	q.client.Tick(now)
 	q.goOn()
 	q.setPeriod()
-	q.gauge(q.plugin.engine.Leases.Silent)
+	q.gauge(q.plugin.engine.Leases.IsSilent())
 	if now-q.quietNs < tickMs*1e6 {
 		return false
 	}

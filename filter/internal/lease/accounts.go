@@ -149,7 +149,11 @@ func (accs *accounts) renew(now, timeoutNs int64) {
 }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
-// has it reported.
+// has it reported. For example, worker 7 holds 3 of key k, and its configuration is replaced:
+//
+//	worker 8 inherits  account "k7", reported by 7: held 3. Its definition has a number of worker 8
+//	a request of k     account "k", reported by 8, beside it. The service counts both
+//	worker 9 inherits  "k7" as it is, and "k" as "k8": an account is reported by who opened it
 func (c *Client) Inherit(from *Client) {
 	accs, old := &c.worker.accounts, &from.worker.accounts
 	accs.number = max(accs.number, old.number) // the store takes no lower numbers: ErrStale

@@ -30,11 +30,11 @@ func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
 		w.request("a")
 	}
 	for range 10 {
-		require.False(t, w.engine.Leases.Silent)
+		require.False(t, w.engine.Leases.IsSilent())
 		w.proxy.Clock += 10 * ms
 		w.tick()
 	}
-	require.True(t, w.engine.Leases.Silent)
+	require.True(t, w.engine.Leases.IsSilent())
 	require.Len(t, w.verdicts, w.admitted(), "all were admitted at once")
 	for range 200 {
 		w.request("a")
@@ -124,7 +124,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	for i, host := range hosts {
 		w := &worker{t: t, proxy: proxy, random: uint32(i), users: map[uint32]string{}, verdicts: map[uint32]bool{}}
 		w.engine = engine.New(rules, host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		w.engine.Leases.Silent = true
+		w.engine.Leases.SetSilent(true)
 		w.client = lease.NewClient(w, w.engine.Leases, 100*ms)
 		workers = append(workers, w)
 	}
@@ -134,7 +134,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	require.True(t, workers[1].verdicts[workers[1].request("b")]) // finds the table
 	hosts[1].old = []int64{proxy.Clock - 15*second}
 	require.True(t, workers[1].verdicts[workers[1].request("a")])
-	workers[0].engine.Leases.Silent = false
+	workers[0].engine.Leases.SetSilent(false)
 	workers[0].request("a")
 	var m quota.Asks
 	require.NoError(t, m.Decode(workers[0].stream.Asks[0]))

@@ -34,8 +34,8 @@
 //	stream.go       stream       whether there is one, and whether the service answers
 //	grant.go        grant        what becomes of what the service grants
 //	returns.go      returnable   idle units go back
-//	clusterrule.go  clusterRule  what sources of both kinds do, such as to decide while the service is silent,
-//	                             and how limits are defined to the service
+//	clusterrule.go  clusterRule  what sources of both kinds do, such as to decide while the service is silent
+//	definitions.go  definitions  how limits are defined to the service
 //	worker.go       Worker       what the sources and the Client of a worker share
 //	operate.go                   what operators see
 //	looks.go        Look         what clients are told that ask for their usage
@@ -51,7 +51,7 @@
 //	the client leaves          Forget ends the wait. Its units go into the lease, or back.
 //	an answer comes late       noteLate lets others ask anew. endAsk puts late units into the lease.
 //	the stream ends            StreamEnded queues its asks again. Units of its grants cannot go back.
-//	no answer comes            noteSilence makes the worker Silent. alone decides, and probe asks on.
+//	no answer comes            noteSilence makes the worker silent. alone decides, and probe asks on.
 //	another worker is faster   Source.write returns Raced. Check, or writeLease, reads the lease again.
 //
 // A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
@@ -203,7 +203,7 @@ func (c *Client) ExpireAll() {
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
 	for _, req := range c.waitlist.order {
-		if req.isOverdue(now) || req.isAsking() && c.worker.Silent {
+		if req.isOverdue(now) || req.isAsking() && c.worker.silent {
 			c.expire(req)
 		}
 	}
@@ -228,7 +228,7 @@ func (c *Client) Tick(now int64) {
 	c.expireOverdue(now)
 	c.noteLate(now)
 	c.worker.accounts.renew(now, c.worker.timeoutNs)
-	if c.worker.Silent {
+	if c.worker.silent {
 		c.probe(now)
 	}
 }

@@ -66,7 +66,7 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 func (src *HoldSource) unavailable(s *decide.Subject) (why decide.Outcome, unavailable bool) {
 	acc := src.account(s)
 	switch {
-	case src.worker.Silent, acc == nil && src.worker.accounts.areMany():
+	case src.worker.silent, acc == nil && src.worker.accounts.areMany():
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false

@@ -79,7 +79,8 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 // memory, and when it is back, requests do not wait for all of them to be reported.
 func TestAccountsAreBounded(t *testing.T) {
 	w, s := holdingPair(t, strings.Replace(localRule, `"hold"`, `"capacity":200000,"hold"`, 1))
-	w.engine.Leases.Silent, w.down = true, true
+	w.engine.Leases.SetSilent(true)
+	w.down = true
 	for n := range 1<<16 + 100 {
 		w.request(strconv.Itoa(n))
 	}
@@ -114,7 +115,10 @@ func TestAccountsAreBounded(t *testing.T) {
 // TestARenewalIsOfTheTable: it renews what lies in the proxy's table, until max_hold ends the hold. A hold later, that
 // has lapsed by itself, and the renewal charges the account.
 func TestARenewalIsOfTheTable(t *testing.T) {
-	silent := func(h *holding) { h.engine.Leases.Silent, h.down = true, true }
+	silent := func(h *holding) {
+		h.engine.Leases.SetSilent(true)
+		h.down = true
+	}
 	full := func(h *holding) {
 		silent(h)
 		for n := range 1 << 16 {

@@ -25,11 +25,8 @@ import (
 // maxLooked is how many keys may be looked at at once. One look alone may have more.
 const maxLooked = 4096
 
-// Look is what a client is told of its keys at the service.
-type Look struct {
-	keys []lookedKey
-	told int // keys that Tell has passed
-}
+// Look is what a client is told of its keys at the service: one of each rule, at most.
+type Look struct{ keys []lookedKey }
 
 // lookedKey is one key, and how it stands.
 type lookedKey struct {
@@ -38,8 +35,7 @@ type lookedKey struct {
 	standings []state.LeaseStanding // nil: not known
 }
 
-// Add adds the subject's key, unless its rule has scope proxy. Tell finds the keys in the order of Add: both are called
-// for all rules that the client is shown, in the policy's order.
+// Add adds the subject's key, unless its rule has scope proxy.
 func (l *Look) Add(s *decide.Subject) {
 	src, ok := s.Rule.Source.(clusterSource)
 	if !ok || s.Unlimited {
@@ -59,15 +55,18 @@ func (l *Look) size() int {
 	return len(l.keys)
 }
 
-// Tell gives the subject what the service has said of its key. Call it for the subjects of Add in
-// their order. It tells nothing of a subject that Add has not had.
+// Tell gives the subject what the service has said of its key. It tells nothing of a subject that Add
+// has not had.
 func (l *Look) Tell(s *decide.Subject) {
-	if l == nil || l.told == len(l.keys) || l.keys[l.told].rule != s.Rule {
+	if l == nil {
 		return
 	}
-	k := &l.keys[l.told]
-	l.told++
-	s.Quota.Grant.Received, s.Quota.Grant.Standings = k.standings != nil, k.standings
+	for i := range l.keys {
+		if k := &l.keys[i]; k.rule == s.Rule {
+			s.Quota.Grant.Received, s.Quota.Grant.Standings = k.standings != nil, k.standings
+			return
+		}
+	}
 }
 
 // lookPart is what is asked for a look at the subject's key.
@@ -91,7 +90,7 @@ func (src *clusterRule) Look(s *decide.Subject, wallNs int64) {
 func (c *Client) WaitLook(context uint32, l *Look, now int64) bool {
 	looked := c.waitlist.lookedKeys
 	tooMany := looked > 0 && looked+len(l.keys) > maxLooked
-	if c.worker.Silent || c.worker.crowded || tooMany {
+	if c.worker.silent || c.worker.crowded || tooMany {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.timeoutNs}

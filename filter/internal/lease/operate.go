@@ -34,8 +34,8 @@ func (src *Source) Operate(
 // leftOfOthers is how many units of the subject's key may be spent under other limits, which
 // other requests give, as far as this worker keeps these.
 func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
-	own := string(appendLimits(nil, s))
-	for requested := range src.worker.requested {
+	own, defs := string(appendLimits(nil, s)), &src.worker.definitions
+	for requested := range defs.requested {
 		limits, ofRule := requested.limitsOf(src.first)
 		if !ofRule || limits == own {
 			continue

@@ -108,7 +108,8 @@ func (h *holding) step(s *service, step string) {
 	case "forget":
 		h.forget(s)
 	case "silent":
-		h.engine.Leases.Silent, h.down = true, true
+		h.engine.Leases.SetSilent(true)
+		h.down = true
 	case "old":
 		s.old = true
 	case "proxies":
@@ -175,7 +176,7 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 	case "waits": // whether somebody does
 		return isTrue[h.client.Waiting()]
 	case "silent": // whether the service is taken for that
-		return isTrue[h.engine.Leases.Silent]
+		return isTrue[h.engine.Leases.IsSilent()]
 	case "opened": // streams
 		return h.opened
 	case "sent": // messages that the service has not got

@@ -30,7 +30,7 @@ import (
 //	answered  It owes no answer: stream.owesNs is 0.
 //	asked     It owes one since owesNs, and Flush sends nothing more. If the stream closes, it owes
 //	          none: the same is asked on the next stream.
-//	silent    It has owed one for the timeout (Worker.Silent). It is also silent if a request has waited
+//	silent    It has owed one for the timeout (Worker.silent). It is also silent if a request has waited
 //	          that long without a stream, though it was not asked. No request waits any more, and probe
 //	          asks until an answer comes.
 //
@@ -108,7 +108,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 	}
 	s.heard, s.pauseNs = true, firstPauseNs
 	s.owesNs, s.stalled = 0, false
-	c.worker.Silent = false
+	c.worker.silent = false
 	c.worker.SetProxies(c.in.Proxies)
 	for i := range c.in.Results {
 		c.endAsk(&c.in.Results[i], now)
@@ -178,7 +178,7 @@ func (c *Client) noteSilence(now int64) {
 	if !silent {
 		return
 	}
-	c.worker.Silent, s.pauseNs = true, maxPauseNs
+	c.worker.silent, s.pauseNs = true, maxPauseNs
 	if s.isOpen() {
 		c.hangUp(now)
 	}

@@ -29,7 +29,7 @@ type Worker struct {
 	timeoutNs int64 // how long a request waits, as NewClient says
 
 	// The Client writes them, and sources read them.
-	Silent  bool   // it has found the service silent for the timeout: nobody waits
+	silent  bool   // it has found the service silent for the timeout: nobody waits
 	crowded bool   // so many requests wait that no other may
 	proxies uint32 // of the domain, by the service's last message
 
@@ -94,18 +94,21 @@ func (w *Worker) SetProxies(n uint32) {
 	}
 }
 
+// IsSilent reports whether this worker has found the service silent.
+func (w *Worker) IsSilent() bool { return w.silent }
+
 // AssumeSilent runs do as if this worker had found the service silent itself, if silent says so. A management request
 // is answered in it: if its worker has no stream, only the other workers know.
 func (w *Worker) AssumeSilent(silent bool, do func()) {
-	own := w.Silent
-	w.Silent = own || silent
+	own := w.silent
+	w.silent = own || silent
 	do()
-	w.Silent = own
+	w.silent = own
 }
 
 // DecideLike has this worker's sources decide by the timeout and the silence of another one. Engine.Clone calls it, for
 // an explanation: the clone has no Client, which would say both.
-func (w *Worker) DecideLike(from *Worker) { w.timeoutNs, w.Silent = from.timeoutNs, from.Silent }
+func (w *Worker) DecideLike(from *Worker) { w.timeoutNs, w.silent = from.timeoutNs, from.silent }
 
 // HasNews reports whether there is something to send that no request waits for: see
 // Client.Flush.
