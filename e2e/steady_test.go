@@ -118,6 +118,18 @@ func (s *steady) take(name string) (all, beside []exchange) {
 	return all, beside
 }
 
+// since returns how many requests that were sent after the instant have ended.
+func (s *steady) since(ns int64) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.all {
+		if s.all[i].from > ns {
+			n++
+		}
+	}
+	return n
+}
+
 // steadyConnection sends one request after the other.
 type steadyConnection struct {
 	load   *steady
