@@ -8,7 +8,7 @@
 //	  readConfigs, readDomain, levelsOf               the levels of the files
 //	  sent                                            what Envoy sends, and how its filter enforces the answers:
 //	    guess                                         without --routes (guess.go)
-//	    siteOfRoutes: openEnvoy, findSites, choose    the listener (file.go, site.go)
+//	    siteOfRoutes: openEnvoy, findSites, choose    the listener (file.go, site.go, filterconfig.go)
 //	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
 //	    sentBySite: virtualHosts, routeDescriptors    its routes (routes.go, match.go),
 //	      descriptorsOf: readRateLimit                and what their actions send (action.go)

@@ -99,7 +99,11 @@ func requirePresence(s *request.Selection, p request.Part, isThere bool) {
 // the matcher says nothing of values, or says it in a way that the import does not read.
 func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) (v request.Pattern, known bool) {
 	m := o.ProtoReflect()
-	// The first oneof is path_specifier, header_match_specifier or match_pattern.
+	// The first oneof is path_specifier, header_match_specifier or match_pattern. Its fields, without _match:
+	//
+	//	RouteMatch     path, prefix, path_separated_prefix, safe_regex
+	//	HeaderMatcher  exact, prefix, suffix, contains, safe_regex, string
+	//	StringMatcher  exact, prefix, suffix, contains, safe_regex
 	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
 	if fd == nil {
 		return request.Pattern{}, false

@@ -208,21 +208,6 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 	return s
 }
 
-// configsPerRoute lists the configurations of filters that a route or virtual host has.
-func configsPerRoute(n *policy.Node, at source.Place) (list []filterConfig) {
-	configs := source.FieldOf(n, "typed_per_filter_config")
-	if configs == nil {
-		return nil
-	}
-	at = at.In("typed_per_filter_config")
-	for _, f := range configs.Fields {
-		its := at
-		its.Path += "[" + strconv.Quote(f.Name) + "]"
-		list = append(list, filterConfigAt(f.Name, f.Value, its))
-	}
-	return list
-}
-
 // ownLimits is what a filter says of the rate_limits of one route.
 type ownLimits struct {
 	isOff  bool        // it limits nothing there, and the rest does not matter

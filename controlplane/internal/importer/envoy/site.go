@@ -7,15 +7,24 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // site is what one listener of Envoy says about limits: its filters, and the routes with their
 // rate_limits. It is found in the tree of a file, because listeners hold configurations of types
-// that this import does not know.
+// that this import does not know. What findSites looks for, wherever it stands:
+//
+//	name: front                                   the listener: what has filter_chains
+//	filter_chains:
+//	- filters:
+//	  - typed_config:
+//	      http_filters: [...]                     a site: what has http_filters. These are its filters
+//	      route_config: {virtual_hosts: [...]}    its routing; or, as rds names it,
+//	      rds: {route_config_name: shop}          the one of that name below
+//
+//	name: shop                                    a routing apart from a listener: what has virtual_hosts. If no
+//	virtual_hosts: [...]                          listener has it, it is a site without filters
 type site struct {
 	name       string // of the listener, or of routes that no listener names
 	routesName string // the routes that the listener names
@@ -29,15 +38,6 @@ type routing struct {
 	file string
 	at   source.Place
 	node *policy.Node // has virtual_hosts; nil if the routes of a listener are not found
-}
-
-// filterConfig is the configuration of a filter, which is decoded when it is needed.
-type filterConfig struct {
-	name     string // of the filter
-	typeName string // of its message
-	node     *policy.Node
-	at       source.Place
-	disabled bool
 }
 
 // findSites finds the listeners in configurations of Envoy, each with the routes that it names, and
@@ -132,40 +132,6 @@ func readListener(in *source.Document, n *policy.Node) *site {
 		s.filters = append(s.filters, c)
 	}
 	return s
-}
-
-// filterConfigAt finds the configuration in a typed_config, which may be in a TypedStruct or in a
-// FilterConfig of a route.
-func filterConfigAt(name string, n *policy.Node, at source.Place) filterConfig {
-	typeName := typeOf(source.TextOf(n, "@type"))
-	switch {
-	case strings.HasSuffix(typeName, ".TypedStruct"):
-		typeName = typeOf(source.TextOf(n, "type_url"))
-		return filterConfig{name: name, typeName: typeName, node: source.FieldOf(n, "value"), at: at.In("value")}
-	case strings.HasSuffix(typeName, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
-		return filterConfig{name: name, disabled: true} // Envoy ignores its config
-	case strings.HasSuffix(typeName, ".FilterConfig"):
-		return filterConfigAt(name, source.FieldOf(n, "config"), at.In("config"))
-	}
-	return filterConfig{name: name, typeName: typeName, node: n, at: at}
-}
-
-// typeOf is the name of a message in an address of its type.
-func typeOf(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
-
-// isA reports whether a configuration is of a message type.
-func isA[M proto.Message](c filterConfig) bool {
-	var m M
-	return c.node != nil && c.typeName == string(m.ProtoReflect().Descriptor().FullName())
-}
-
-// decodeFirst decodes the first of these configurations that is an M; nil if none is.
-func decodeFirst[M proto.Message](r *reader, list []filterConfig) (m M, at source.Place) {
-	i := slices.IndexFunc(list, isA[M])
-	if i < 0 {
-		return m, source.Place{}
-	}
-	return decode[M](r, list[i].node, list[i].at), list[i].at
 }
 
 // hasLimits reports whether any route has rate_limits.
