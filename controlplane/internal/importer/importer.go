@@ -143,7 +143,7 @@ func importYAML(from string, files []File, o Options, read readFunc) (Imported, 
 	}
 	d := draft.New(from, files[0].Name, o.Cluster)
 	err = read(d, opened, envoy.Options{Routes: o.Routes, Listener: o.Listener, Keys: keys})
-	if err := cmp.Or(d.Err(), err); err != nil {
+	if err := cmp.Or(d.Err(), err); err != nil { // the problems first: see readFunc
 		return Imported{}, err
 	}
 	return d.Finish()

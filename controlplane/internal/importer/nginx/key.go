@@ -31,6 +31,9 @@ import (
 //	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that:
 //	    formsOfText  its form is a text: formsOf the one value for that text
 //	    formsByPart  its form is a part: formsOf each value of the map, for the requests that get it
+//
+// All of these return why a policy cannot have the key, or an empty why and the forms. It is no error, as the rule is
+// made and is off: countedForms gives it the reason.
 type keyForm struct {
 	request.Selection
 	parts []request.Part

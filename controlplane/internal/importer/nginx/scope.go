@@ -24,6 +24,15 @@ import (
 //	location /a     A            /a* without ~.*x        yes: A is not S              a.example, /a* without ~.*x
 //	location ~ x$   S            ~.*x                    yes: it wins over /a         a.example, ~.*x
 //	location /b     S            /b* without ~.*x        no                           none: the server's has its requests
+//
+// The same by paths:
+//
+//	path   fits       nginx gives it to   limits   which rule limits it
+//	/a1    /a         /a                  A        that of /a
+//	/ax    /a, ~ x$   ~ x$                S        that of ~ x$
+//	/bx    /b, ~ x$   ~ x$                S        that of ~ x$
+//	/b1    /b         /b                  S        the server's: /b has no own rules, and the server's leave out /a, ~ x$
+//	/c1    none       the server          S        the server's
 type scope struct {
 	// Which requests of the scope around it are its own: readLocations and readServers take those of winners out. It has
 	// those of the scopes in it: only addRules takes them out.

@@ -77,6 +77,16 @@ func portOf(address string) string {
 //	step 4   none                              *.example                     a.example
 //	step 5   all hosts                         *.example                     a.example
 //	step 6   all but *.example and a.example   *.example without a.example   a.example
+//
+// What each step needs of those before it, and what it leaves:
+//
+//	step                needs                            leaves
+//	1  readServer       a block                          names as written, ports, answers, and a scope without conditions
+//	2  defaultServer    ports and answers                first, the default server
+//	3  dropKnownNames   the names of all                 each name with one server
+//	4  splitDefault     first, and names as of step 3    the names that last, and perhaps one more server
+//	5  selectHosts      names as of step 4               the scope's Match
+//	6  leaveToNarrower  names, and the Match of all      the scope's Exempt and winners
 func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	if n.areTooMany(blocks) {
 		return

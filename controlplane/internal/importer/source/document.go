@@ -22,8 +22,8 @@ type File struct {
 	Text []byte
 }
 
-// Document is one file. Its root is its only document, or a List node of all its documents. To go through the objects
-// of a file, use Resources.
+// Document is one file. Its root is its only document, or a List node of all its documents: see Resources, which goes
+// through the objects of a file.
 type Document struct {
 	File string
 	Root *policy.Node
@@ -93,10 +93,11 @@ func parse(f File) (*policy.Node, error) {
 
 // Resources are the documents of a file. A List of Kubernetes has those in it instead. Their places, for each file:
 //
-//	one document                 the file itself
-//	two documents                [0], [1]
-//	a List of two                items[0], items[1]
-//	a document, and such a List  [0], [1].items[0], [1].items[1]
+//	the file has                 Root           places of the resources
+//	one document                 it             the file itself
+//	two documents                list of both   [0], [1]
+//	a List of two                the List       items[0], items[1]
+//	a document, and such a List  list of both   [0], [1].items[0], [1].items[1]
 func (in *Document) Resources() (list []Resource) {
 	documents := []Resource{{in.Root, in.Top()}}
 	if in.Root.Kind == policy.List {
