@@ -78,7 +78,6 @@ func (d *Descriptor) keys() string {
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
 func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*draft.Rule) {
-	markReached(leaves)
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
 		findings.Fail(leaves[0].at, text)
@@ -106,15 +105,6 @@ func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*dr
 		}
 	}
 	return list
-}
-
-// markReached marks the levels of leaves for NoteUnreached.
-func markReached(leaves []*Leaf) {
-	for _, l := range leaves {
-		if l.level != nil {
-			l.level.isReached = true
-		}
-	}
 }
 
 // countLimited counts the leaves with a limit.

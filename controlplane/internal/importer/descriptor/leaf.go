@@ -49,7 +49,7 @@ func leafOfRest(entries []Entry, begin []Pair) *Leaf {
 	for _, e := range entries[len(begin):] {
 		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
 	}
-	end, _ := l.leaf(entries)
+	end, _ := l.leaf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
 	end.level = nil
 	return end
 }

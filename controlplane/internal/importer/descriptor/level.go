@@ -19,7 +19,7 @@ type Level struct {
 	LimitName string   // of its limit
 	Replaces  []string // names of the limits that its limit replaces
 
-	isReached bool // set by Descriptor.Rules: some descriptor comes to it
+	isReached bool // set by MarkReached: some descriptor comes to it
 }
 
 // Pair is a key with the values that it may have.
@@ -68,7 +68,17 @@ func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) 
 	return groups
 }
 
-// NoteUnreached notes the limits to which none of the descriptors came whose Rules were made.
+// MarkReached marks the levels that a descriptor with these leaves comes to. Once all descriptors have, NoteUnreached
+// notes the other levels.
+func MarkReached(leaves []*Leaf) {
+	for _, l := range leaves {
+		if l.level != nil {
+			l.level.isReached = true
+		}
+	}
+}
+
+// NoteUnreached notes the limits of the levels that MarkReached left.
 func NoteUnreached(findings *draft.Findings, levels []*Level) {
 	for _, l := range levels {
 		if l.Quota != nil && !l.isReached {

@@ -52,7 +52,7 @@ func (m *leafMaker) build(earlier []*Leaf, wider map[*Leaf]*Leaf) {
 	m.rule.AddRemarks(m.descriptor.Remarks)
 	m.overrideEarlierLeaves(earlier, wider)
 	m.selectUnmatched()
-	m.rule.Finish()
+	m.rule.CapExempt()
 }
 
 // addValues adds the values of the leaf to the rule's match and key.
@@ -66,7 +66,7 @@ func (m *leafMaker) addValues() {
 // count together, need only the match. Values that count apart need the key.
 func (m *leafMaker) addValue(i int, v leafValue) {
 	var matched bool
-	m.rule.Match, matched = m.rule.Match.Narrow(*v.part, v.pattern)
+	m.rule.Match, matched = m.rule.Match.TryRequire(*v.part, v.pattern)
 	switch {
 	case matched && (v.shared || v.pattern.Kind == request.Exactly):
 	case v.shared:
@@ -96,11 +96,7 @@ func (m *leafMaker) overrideEarlierLeaves(earlier []*Leaf, wider map[*Leaf]*Leaf
 // user is not in the key, and the rule is off.
 func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isJoined bool) {
 	for i, v := range m.leaf.values {
-		// No override can tell the requests of before by a part that is not in the key:
-		//	the leaf's value is one text    it is within before's pattern: all requests of the rule have that value, and the
-		//	                                other parts tell. Else the leaves are apart, and do not come here
-		//	its values share one counter    some of them are before's, unless all are within its pattern: the rule is off
-		if !slices.Contains(m.inKey, i) && !v.pattern.TextWithin(before.values[i].pattern) {
+		if !m.canTell(i, before) {
 			m.rule.TurnOff(v.sharing() + ", apart from " + before.name + ". The import does not write such a rule: exempt " +
 				"those requests by hand.")
 			return
@@ -115,6 +111,17 @@ func (m *leafMaker) overrideEarlierLeaf(before *Leaf, isJoined bool) {
 		o.Quota = before.quota
 	}
 	m.rule.Overrides = append(m.rule.Overrides, o)
+}
+
+// canTell reports whether an override can tell the requests of an earlier leaf from the others of the rule, as far as
+// the value at an index goes. It tells them by a part of the key. If the part is not in the key:
+//
+//	the leaf's value is one text    the earlier pattern has it, as leaves that are apart do not come here: all requests
+//	                                of the rule have the value, and the other parts tell
+//	its values share one counter    all of them must be within the earlier pattern. Else some of them are the earlier
+//	                                leaf's, and nothing tells which
+func (m *leafMaker) canTell(i int, before *Leaf) bool {
+	return slices.Contains(m.inKey, i) || m.leaf.values[i].pattern.TextWithin(before.values[i].pattern)
 }
 
 // patterns are the patterns of an override of the rule, one for each part of its key: the leaf's

@@ -3,7 +3,7 @@
 //
 //	New            a draft without rules                                 draft.go
 //	NewRule        begins the rule of a limit (quota.go)                 rule.go
-//	Rule.Finish    ends it; the reader adds it to Draft.Rules
+//	Rule           gets the rest from its reader, which adds it to Draft.Rules
 //	Note, Fail     what the user should know, and what makes the import  findings.go
 //	               fail
 //	Draft.Finish   names the rules, gives them their counters            finish.go

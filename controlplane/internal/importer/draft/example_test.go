@@ -21,7 +21,8 @@ func Example() {
 	r.Match = requests.Match
 	r.Key = []request.Part{request.ClientIP}
 	r.AddRemarks(requests.Remarks)
-	d.Rules = append(d.Rules, r.Finish())
+	r.CapExempt()
+	d.Rules = append(d.Rules, r)
 
 	made, err := d.Finish()
 	fmt.Printf("%s", made.Policy)

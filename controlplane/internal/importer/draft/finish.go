@@ -37,7 +37,8 @@ func (d *Draft) Finish() (Imported, error) {
 	if len(d.Rules) == 0 {
 		return Imported{Notes: d.plainNotes()}, ErrNothing
 	}
-	shareCounters(d.nameRules())
+	namesakes := d.nameRules()
+	shareCounters(namesakes)
 	if d.Cluster {
 		d.countOverAll()
 	}

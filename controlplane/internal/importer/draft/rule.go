@@ -12,38 +12,50 @@ import (
 )
 
 // Rule is a rule in the making. NewRule begins it. Then its reader sets the fields that it needs, adds the remarks of
-// the selection and the limit, and calls Finish.
+// the selection and the limit, and calls CapExempt. What holds for all rules of a filter of Envoy follows:
+//
+//	CountEach, CommentOnly                    localImport.countEachConnection
+//	Response, Quota.Shadow, Quota.Percent,    enforcement.apply
+//	CommentAt, SwitchOff
 //
 // These methods give it comments, and turn it off:
 //
 //	            the policy gets            the user gets the note   callers
-//	Comment     # TEXT                     NAME: TEXT               readers, before Finish; AddRemarks
-//	TurnOff     mode: off, and # Off: WHY  NAME is off: WHY         readers, before Finish; AddRemarks
+//	Comment     # TEXT                     NAME: TEXT               readers; AddRemarks
+//	TurnOff     mode: off, and # Off: WHY  NAME is off: WHY         readers; AddRemarks and CapExempt
 //	CommentAt   # TEXT                     NAME: TEXT, at a place   a filter that enforces a share of its rules
 //	CommentOnly # TEXT                     none                     a filter: one note is for all its rules
 //	SwitchOff   mode: off                  none                     a filter: one note is for all its rules
+//
+// A rule that SwitchOff alone turns off has no line "Remove mode". That is meant: its filter is off there too.
 type Rule struct {
-	Name        string // Draft.Finish makes it unique
+	// NewRule sets these.
+	Name  string // Draft.Finish makes it unique
+	Quota Quota  // the limit, a copy of its own. A filter of Envoy sets its Shadow and Percent
+
+	// The reader sets these.
 	Match       request.Match
 	Exempt      []request.Match
 	Key         []request.Part
-	Quota       Quota // the limit; a copy of its own
 	Overrides   []Override
 	Cost        uint64 // 0 = 1
 	Capacity    uint64 // 0 = the default of policies
 	MissingKey  string
 	CountDenied bool
-	Response    *Response
-
+	Response    *Response // that of Envoy is its filter's, for all rules
 	// Rules share a counter only if this is equal: it names the limit in the configuration. The name may be that of
 	// several limits.
 	Identity string
 
-	counter, scope, lease string // set by Draft.Finish, when it knows all rules
+	// Draft.Finish sets these, when it knows all rules.
+	counter, scope, lease string
 
 	findings *Findings
 	at       source.Place // for notes about the rule
-	off      bool
+
+	// The methods above set these.
+	off      bool // by TurnOff or SwitchOff
+	hasWhy   bool // TurnOff said why. Then the policy says to remove mode once the user has dealt with that
 	comments []string
 }
 
@@ -76,6 +88,7 @@ func (r *Rule) CommentOnly(text string) { r.comments = append(r.comments, text) 
 // TurnOff turns the rule off, and says why.
 func (r *Rule) TurnOff(why string) {
 	r.SwitchOff()
+	r.hasWhy = true
 	r.CommentOnly("Off: " + why)
 	r.findings.NoteOfRule(r.at, r.Name+" is off: "+why)
 }
@@ -93,24 +106,13 @@ func (r *Rule) AddRemarks(ofSelection request.Remarks) {
 	}
 }
 
-// Finish ends what the reader has to say of the rule alone. What holds for all rules of a filter of Envoy may follow:
-//
-//	CountEach, CommentOnly                    localImport.countEachConnection
-//	Response, Quota.Shadow, Quota.Percent,    enforcement.apply
-//	CommentAt, SwitchOff
-//
-// A rule that only SwitchOff turns off has no line "Remove mode". That is meant: its filter is off there too, and the
-// note about that is for all its rules.
-func (r *Rule) Finish() *Rule {
+// CapExempt turns the rule off if it has more exemptions than a policy takes, and leaves out those beyond.
+func (r *Rule) CapExempt() {
 	if n := len(r.Exempt); n > policy.MaxExempt {
 		r.Exempt = r.Exempt[:policy.MaxExempt]
 		r.TurnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
 	}
-	if r.off {
-		r.CommentOnly("Remove mode once you have dealt with that.")
-	}
-	return r
 }
 
 // LimitedRequests is a match for the requests that the rule limits. It is not ok where no match can say which those

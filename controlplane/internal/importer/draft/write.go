@@ -85,6 +85,9 @@ func (r *Rule) asYAML() *yaml.Node {
 	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
+	if r.hasWhy {
+		comments = append(comments, asComment("Remove mode once you have dealt with that."))
+	}
 	n.HeadComment = strings.Join(comments, "\n")
 	return n
 }

@@ -107,6 +107,7 @@ func (l *localImport) descriptorRules(c localConfig) (rules []*draft.Rule) {
 	levels := l.levelsOf(c)
 	for _, d := range l.sentFor(c, levels) {
 		leaves := descriptor.LocalLeaves(levels, d.Entries)
+		descriptor.MarkReached(leaves)
 		rules = append(rules, d.Rules(leaves, l.Findings)...)
 	}
 	return rules

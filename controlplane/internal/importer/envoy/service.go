@@ -55,6 +55,7 @@ func (svc *serviceImport) addRules(levels []*descriptor.Level, sent []descriptor
 	byKey := byFirstKey(levels)
 	for _, d := range sent {
 		leaves := descriptor.ServiceLeaves(byKey[d.Entries[0].Key], d.Entries)
+		descriptor.MarkReached(leaves)
 		svc.Rules = append(svc.Rules, d.Rules(leaves, svc.Findings)...)
 	}
 	descriptor.NoteUnreached(svc.Findings, levels)

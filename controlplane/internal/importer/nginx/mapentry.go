@@ -118,7 +118,7 @@ func textOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
 		return request.Absent, p.Kind == request.KindHeader
 	}
 	v = request.Text(strings.TrimPrefix(pattern, `\`), p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	_, ok = request.Match{}.Narrow(p, v)
+	_, ok = request.Match{}.TryRequire(p, v)
 	return v, ok
 }
 

@@ -38,7 +38,6 @@
 package nginx
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -232,7 +231,9 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, 
 
 // readLimitReq reads burst, nodelay and delay.
 func (n *reader) readLimitReq(q *draft.Quota, d *nginxconf.Directive) {
-	delays, burst := "", uint64(0)
+	burst := uint64(0)
+	delaysNone := false
+	delayed := "all that are beyond the rate"
 	for _, arg := range d.Args {
 		name, value, _ := strings.Cut(arg, "=")
 		number, err := strconv.ParseUint(value, 10, 32)
@@ -241,18 +242,18 @@ func (n *reader) readLimitReq(q *draft.Quota, d *nginxconf.Directive) {
 		case name == "zone":
 		case name == "burst" && isNumber && number > 0:
 			burst = number
-			delays = cmp.Or(delays, "all that are beyond the rate")
 		case name == "delay" && isNumber:
-			delays = "all but " + value + " of those that are beyond the rate"
+			delaysNone = false
+			delayed = "all but " + value + " of those that are beyond the rate"
 		case arg == "nodelay":
-			delays = "none"
+			delaysNone = true
 		default:
 			n.Fail(q.At, "unknown parameter "+strconv.Quote(arg))
 		}
 	}
 	q.Burst = burst + 1
-	if burst > 0 && delays != "none" {
-		q.Comment("nginx admits the requests of the burst, and delays " + delays + ". A policy delays " +
+	if burst > 0 && !delaysNone {
+		q.Comment("nginx admits the requests of the burst, and delays " + delayed + ". A policy delays " +
 			"none: the rule admits the same requests, and they pass at once.")
 	}
 }
@@ -285,7 +286,8 @@ func (n *reader) addRule(z *zone, q *draft.Quota, f keyForm, status uint64, requ
 			r.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}
-	n.Rules = append(n.Rules, r.Finish())
+	r.CapExempt()
+	n.Rules = append(n.Rules, r)
 }
 
 // newRule begins the rule of a limit for the requests of a selection. The caller sets the key.

@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of
-// its patterns. The parts are hosts, methods, paths, headers and client addresses: a policy matches no others, and
-// Narrow refuses them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
+// Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns. The
+// parts are hosts, methods, paths, headers and client addresses: a policy matches no others, and TryRequire refuses
+// them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
 // Matching is the match in which the part must fit one of the patterns.
@@ -63,9 +63,9 @@ func (m Match) Without(other Match) Match {
 	return left
 }
 
-// And is the match with the conditions of both. Of two paths it takes the narrower one. If both have
+// and is the match with the conditions of both. Of two paths it takes the narrower one. If both have
 // different conditions on another part, it keeps the condition of m and is not ok.
-func (m Match) And(other Match) (both Match, ok bool) {
+func (m Match) and(other Match) (both Match, ok bool) {
 	both = Match{}
 	ok = true
 	maps.Copy(both, m)
@@ -83,27 +83,36 @@ func (m Match) And(other Match) (both Match, ok bool) {
 	return both, ok
 }
 
-// Narrow is the match with the condition that a part fits a pattern. It is not ok if no match can say that. It refuses
-// any second condition on a method, host, path or address, also where And would take the narrower of two paths. That
-// is safe: a leaf's value is then in the key and not in the match, and a selection says that no match can select it.
-func (m Match) Narrow(p Part, v Pattern) (narrow Match, ok bool) {
-	if v.Kind == AnyValue {
-		return m, true
-	}
-	v, ok = p.fit(v)
-	if p.Kind == KindHeader {
-		return m.And(p.Matching(v))
-	}
-	if !ok || !p.canMatch(v) || m.Of(p) != nil {
-		return m, false
-	}
-	return m.And(p.Matching(v))
+// TryRequire is the match with the condition that a part fits a pattern. It is not ok if no match can say that. Then
+// the caller has another way to say it, and a selection, which has none, takes Selection.Require.
+func (m Match) TryRequire(p Part, v Pattern) (narrow Match, ok bool) {
+	narrow, _, why := m.narrow(p, v)
+	return narrow, why == ""
 }
 
-// canMatch reports whether a match can have the pattern, as fit returns it, of a part that is no header.
+// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see fit. It refuses
+// any second condition on a method, host, path or address, also where and would take the narrower of two paths. That
+// is safe: a leaf's value is then in the key and not in the match, and a selection says that no match can select it.
+func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
+	if v.Kind == AnyValue {
+		return m, "", ""
+	}
+	v, comment, why = p.fit(v)
+	if why != "" {
+		return m, comment, why
+	}
+	narrow, ok := m.and(p.Matching(v))
+	isSecond := p.Kind != KindHeader && m.Of(p) != nil
+	if !ok || isSecond || !p.canMatch(v) {
+		return m, comment, p.unsayable()
+	}
+	return narrow, comment, ""
+}
+
+// canMatch reports whether a match can have the pattern, as fit returns it, of the part.
 func (p Part) canMatch(v Pattern) bool {
 	switch p.Kind {
-	case KindPath:
+	case KindPath, KindHeader:
 		return true
 	case kindMethod:
 		return v.Kind == Exactly && HasOnly(v.Text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
@@ -111,7 +120,7 @@ func (p Part) canMatch(v Pattern) bool {
 		return v.Kind == Exactly && IsHost(v.Text)
 	case KindClientIP:
 		return v.Kind == Exactly
-	case KindHeader, KindQuery, KindCookie, KindProperty:
+	case KindQuery, KindCookie, KindProperty:
 	}
 	return false
 }

@@ -17,7 +17,12 @@ type Part struct {
 	Path   []string // of a property
 
 	// How the values of the limiter differ from those of a policy: see PathWithQuery and MaskedIP. The policy has one part
-	// for both, so Is, id, String and MarshalYAML pass over these.
+	// for both:
+	//
+	//	                                        query    masked
+	//	fit, so AsOverride and every condition  heeded   ignored
+	//	IsNever                                 ignored  heeded
+	//	Is, id, String, MarshalYAML, canMatch   ignored  ignored
 	query  bool
 	masked bool
 }
@@ -134,36 +139,65 @@ func (p Part) IsNever(v Pattern) bool {
 }
 
 // fit returns the pattern that does the same in a policy, where paths come without their query, hosts without
-// a port, and addresses in one spelling: the host a.example:80 becomes a.example, and the address
-// 10.0.0.1/32 becomes 10.0.0.1. It is not ok if there is none, as for the path /a?b.
-func (p Part) fit(v Pattern) (fit Pattern, ok bool) {
-	ok = true
+// a port, and addresses in one spelling. If there is none, why is the condition that a policy cannot say. The comment
+// says what else than the limiter the policy compares.
+//
+//	part            pattern        fit        comment                 why
+//	Host            a.example:80   a.example  compared without port
+//	PathWithQuery   /a             /a         with any query behind
+//	PathWithQuery   /a?b                                              it is about the query
+//	ClientIP        10.0.0.1/32    10.0.0.1
+func (p Part) fit(v Pattern) (fit Pattern, comment, why string) {
 	switch {
 	case p.Kind == KindPath:
-		if p.query {
-			v, _, ok = v.ofPath()
-		}
-		return v, ok && (v.Kind == AnyValue || v.Kind == ByExpression || v.beginsPath() && !strings.Contains(v.Text, "?"))
+		return p.fitPath(v)
 	case v.Kind != Exactly:
 	case p.Kind == KindHost:
-		v.Text = WithoutPort(v.Text)
+		if name := WithoutPort(v.Text); name != v.Text {
+			comment = "The host " + v.Text + " is compared without its port here."
+			v.Text = name
+		}
 	case p.Kind == KindClientIP:
 		network, isNetwork := NetworkOf(v.Text)
-		ok = isNetwork
 		switch {
 		case network.IsSingleIP():
 			v.Text = network.Addr().String()
-		case ok:
+		case isNetwork:
 			v.Text = network.String()
+		default:
+			why = p.unsayable()
 		}
 	}
-	return v, ok
+	return v, comment, why
 }
+
+// fitPath is fit for a path.
+func (p Part) fitPath(v Pattern) (path Pattern, comment, why string) {
+	path = v
+	if p.query {
+		cut, same, ok := v.ofPath()
+		switch {
+		case !ok:
+			return cut, "", "Envoy compares :path and its query with " + v.Text
+		case !same:
+			comment = "Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it."
+		}
+		path = cut
+	}
+	isText := path.Kind != AnyValue && path.Kind != ByExpression
+	if isText && (!path.beginsPath() || strings.Contains(path.Text, "?")) {
+		why = p.unsayable()
+	}
+	return path, comment, why
+}
+
+// unsayable is the condition that a policy cannot say, if there is no more to say of it.
+func (p Part) unsayable() string { return "they have a condition on " + p.String() }
 
 // AsOverride writes a pattern over the part as overrides have it. It is not ok if no override can say it.
 func (p Part) AsOverride(v Pattern) (text string, ok bool) {
-	v, ok = p.fit(v)
-	return v.notation(p), ok
+	v, _, why := p.fit(v)
+	return v.notation(p), why == ""
 }
 
 // IsHost reports whether text is a name that hosts of a match may have.

@@ -16,9 +16,9 @@
 //	any part, with values of which   Selection.Meet     a scope with one form of a limit's key (nginx): the hosts
 //	some fit both                                       *.example and a.example
 //
-// What they cannot say is a reason in WhyOff. Under Require and And are two functions for a match alone, which are not
-// ok where it cannot say that: Match.Narrow and Match.And. Match.With joins nothing: its condition replaces the one
-// that the match had on the part.
+// What they cannot say is a reason in WhyOff. For a match alone there is Match.TryRequire, which is not ok where it
+// cannot say the condition: a leaf's value then goes to the key (descriptor), and a map's entry is off (nginx).
+// Match.With joins nothing: its condition replaces the one that the match had on the part.
 //
 // Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
 // the reason in WhyOff, and a rule for it is off.
@@ -67,7 +67,7 @@ func (s *Selection) CannotMatch(condition string) {
 // And is for the requests of both selections, such as those of a route and those of the host around it. If they
 // have different conditions on one part, such as two methods, it says that no match can select them.
 func (s Selection) And(other Selection) Selection {
-	match, ok := s.Match.And(other.Match)
+	match, ok := s.Match.and(other.Match)
 	s.Match = match
 	s.AddExempt(other.Exempt...)
 	if !ok {
@@ -94,23 +94,14 @@ func (s *Selection) Exclude(p Part, v Pattern) {
 // narrowed is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
 // selection has the reason. If the policy compares another text, the selection has a comment.
 func (s *Selection) narrowed(m Match, p Part, v Pattern) (narrow Match, ok bool) {
-	if p.Kind == KindHost && v.Kind == Exactly && WithoutPort(v.Text) != v.Text {
-		s.Comment("The host " + v.Text + " is compared without its port here.")
+	narrow, comment, why := m.narrow(p, v)
+	if comment != "" {
+		s.Comment(comment)
 	}
-	if p.query { // Narrow cuts it, by fit
-		switch _, same, ok := v.ofPath(); {
-		case !ok:
-			s.CannotMatch("Envoy compares :path and its query with " + v.Text)
-			return nil, false
-		case !same:
-			s.Comment("Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it.")
-		}
+	if why != "" {
+		s.CannotMatch(why)
 	}
-	narrow, ok = m.Narrow(p, v)
-	if !ok {
-		s.CannotMatch("they have a condition on " + p.String())
-	}
-	return narrow, ok
+	return narrow, why == ""
 }
 
 // IsEverything reports whether it is for every request.
