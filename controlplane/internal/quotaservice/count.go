@@ -53,7 +53,7 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 // Windows are those that it counts in.
 func (c *Counter) Windows() []limit.Window { return c.definition.Windows }
 
-// Hits are what a call counts under one key.
+// Hits are what a call counts under one key. Their operation is a hit only in a call with keep: see call.operation.
 type Hits struct {
 	Counter *Counter
 	Key     []byte
