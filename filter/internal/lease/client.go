@@ -58,9 +58,9 @@
 // decide.Grant as one of these requests has it, and state.GrantLeft for what is left in the table.
 //
 // There are two clocks. now is always the monotonic one, by which leases end and requests wait: so are Quota.NowNs, all
-// of a grant, a state.Lease with its PassNs, and standings. wallNs is the wall clock, by which windows are counted: it
-// is what package decide calls now, and so are Subject.PassNs, Subject.Now and what Usage returns. passNs turns a wait
-// into the wall clock's. A callback reads the clock once and hands it on. It is read anew right before a lease is read,
+// of a grant, a state.Lease, and standings. wallNs is the wall clock, by which windows are counted: it is what package
+// decide calls now, and so are Subject.PassNs, Subject.Now and what Usage returns. passNs turns a wait into the wall
+// clock's. The caller of Client gives it now, which it hands on. The clock is read anew right before a lease is read,
 // and by rereadAhead, because the worker may have stood still since.
 //
 // Each type has one name for its variables: c is a Client, w a Worker, src a source of either kind,
