@@ -299,14 +299,14 @@ func (w *Window) SetBack(u *Usage, last, now int64) {
 	}
 }
 
-// Load is the fraction of a limit that is used.
-type Load struct{ Used, Limit uint32 }
+// Fraction is how much of a limit is used.
+type Fraction struct{ Used, Limit uint32 }
 
-// Load returns how much of the limit u uses. u must have been rolled to now.
-func (w *Window) Load(u *Usage, now int64) Load { return Load{w.Count(u, now), max(w.Max(), 1)} }
+// FractionUsed returns how much of the limit u uses. u must have been rolled to now.
+func (w *Window) FractionUsed(u *Usage, now int64) Fraction { return Fraction{w.Count(u, now), max(w.Max(), 1)} }
 
 // Less reports whether l is the smaller fraction.
-func (l Load) Less(m Load) bool {
+func (l Fraction) Less(m Fraction) bool {
 	return uint64(l.Used)*uint64(m.Limit) < uint64(m.Used)*uint64(l.Limit)
 }
 

@@ -33,23 +33,23 @@ func TestRefundPerKey(t *testing.T) {
 	}
 }
 
-func TestLoad(t *testing.T) {
+func TestFractionUsed(t *testing.T) {
 	for _, c := range []struct {
-		l, m Load
+		l, m Fraction
 		less bool
 	}{
-		{Load{1, 10}, Load{2, 10}, true},
-		{Load{2, 10}, Load{2, 10}, false},
-		{Load{1, 5}, Load{2, 10}, false},
-		{Load{1, 6}, Load{2, 10}, true},
-		{Load{9, 10}, Load{1, 1}, true},
-		{Load{math.MaxUint32, math.MaxUint32}, Load{math.MaxUint32 - 1, math.MaxUint32}, false},
-		{Load{math.MaxUint32 - 1, math.MaxUint32}, Load{math.MaxUint32, math.MaxUint32}, true},
+		{Fraction{1, 10}, Fraction{2, 10}, true},
+		{Fraction{2, 10}, Fraction{2, 10}, false},
+		{Fraction{1, 5}, Fraction{2, 10}, false},
+		{Fraction{1, 6}, Fraction{2, 10}, true},
+		{Fraction{9, 10}, Fraction{1, 1}, true},
+		{Fraction{math.MaxUint32, math.MaxUint32}, Fraction{math.MaxUint32 - 1, math.MaxUint32}, false},
+		{Fraction{math.MaxUint32 - 1, math.MaxUint32}, Fraction{math.MaxUint32, math.MaxUint32}, true},
 	} {
 		require.Equal(t, c.less, c.l.Less(c.m), "%v %v", c.l, c.m)
 	}
 	w := aligned(0, ms, 0)
-	require.Equal(t, Load{Used: 3, Limit: 1}, w.Load(&Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
+	require.Equal(t, Fraction{Used: 3, Limit: 1}, w.FractionUsed(&Usage{Used: 3}, 0), "a limit of 0 divides nothing by it")
 }
 
 const (

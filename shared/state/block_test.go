@@ -15,7 +15,7 @@ import (
 // definition, no key passes while it is blocked. Where no key is evicted, a key is blocked
 // exactly from its first denied hit on, for as long as the definition said then.
 func TestBlocksHold(t *testing.T) {
-	judge(t, func(seed uint64) string {
+	playAll(t, func(seed uint64) string {
 		random := rand.New(rand.NewPCG(seed, 0xb10c))
 		r := &blockRun{random: random, store: newMemory(), now: 100_000 * second, keys: 3 + random.IntN(4)}
 		r.capacity = 1 + random.Uint32N(3)

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -22,8 +21,8 @@ import (
 //
 // The life of a table:
 //
-//	     register              leave, of the last owner               release
-//	none ---------> in use ------------------------------> waiting ----------> none: its number is free
+//	     register              leave, of the last owner               removeWaiting
+//	none ---------> in use ------------------------------> waiting ----------------> none: its number is free
 //	                  ^                                       |
 //	                  +----------- register (join) -----------+
 //
@@ -47,7 +46,7 @@ import (
 //	32  i64  when the configuration that chose the windows was made
 //	40  i64  when its last owner left, 0 = in use
 //	48  u16  owners m
-//	50       n × window definition, see putWindow
+//	50       n × window definition, see definition.go
 //	         m × u64 owner, i64 when the owner's configuration was made
 const (
 	kindDirectory         = 2
@@ -64,7 +63,7 @@ const (
 type directory struct {
 	epoch  uint32 // the newest
 	tables []registration
-	found  lookup // empty until it is needed, see prepared
+	found  lookup // lookup.go; empty until it is needed, see prepared
 }
 
 // registration is what the directory has of a table.
@@ -204,9 +203,9 @@ func pastOrOldest(configuredNs, now int64) int64 {
 	return configuredNs
 }
 
-// release removes o from tables whose counter its configuration no longer has,
+// leaveAndSweep removes o from tables whose counter its configuration no longer has,
 // unless a later configuration still has it. It removes tables that have waited long enough.
-func (d *directory) release(o owner, keeps func(CounterID) bool, now int64) {
+func (d *directory) leaveAndSweep(o owner, keeps func(CounterID) bool, now int64) {
 	for i := range d.tables {
 		if r := &d.tables[i]; !keeps(r.counter) {
 			r.leave(o, now)
@@ -357,82 +356,4 @@ func longestNs(windows []limit.Window) int64 {
 		ns = max(ns, w.PeriodNs)
 	}
 	return ns
-}
-
-// directory reads the directory.
-func (ts *Tables) directory() (d directory, status Status) {
-	value, _, status := ts.store.Get(directoryKey)
-	if status != OK {
-		return d, status
-	}
-	d, ok := readDirectory(value)
-	if !ok {
-		return d, Failed
-	}
-	return d, OK
-}
-
-// update applies change to the directory, and writes the result if it differs.
-func (ts *Tables) update(change func(*directory)) Status {
-	return Update(ts.store, directoryKey, func(old []byte) ([]byte, Status) {
-		var d directory
-		if old != nil {
-			var ok bool
-			d, ok = readDirectory(old)
-			if !ok {
-				return nil, Failed
-			}
-		}
-		change(&d)
-		if next := d.append(nil); !bytes.Equal(next, old) {
-			return next, OK
-		}
-		return nil, OK
-	})
-}
-
-// lookup finds a counter's tables in a directory, and free table numbers, without
-// a search through all tables: a configuration may have ten thousand. It is valid
-// as long as no table is removed: removeWaiting, which does so, empties it.
-type lookup struct {
-	indexes map[CounterID][]int // of the counter's tables
-	used    map[uint16]bool
-	free    uint16 // every lower number is used
-}
-
-// prepared returns the directory's lookup, and makes it if it is empty.
-func (d *directory) prepared() *lookup {
-	if d.found.indexes != nil {
-		return &d.found
-	}
-	d.found.indexes = make(map[CounterID][]int, len(d.tables))
-	d.found.used = make(map[uint16]bool, len(d.tables))
-	for i := range d.tables {
-		d.found.add(&d.tables[i], i)
-	}
-	return &d.found
-}
-
-func (l *lookup) add(r *registration, index int) {
-	l.indexes[r.counter] = append(l.indexes[r.counter], index)
-	l.used[r.number] = true
-}
-
-// tablesOf returns the indexes of the counter's tables, in the directory's order.
-func (d *directory) tablesOf(counter CounterID) (indexes []int) { return d.prepared().indexes[counter] }
-
-// add appends a table.
-func (d *directory) add(r registration) *registration {
-	d.prepared().add(&r, len(d.tables))
-	d.tables = append(d.tables, r)
-	return &d.tables[len(d.tables)-1]
-}
-
-// freeNumber returns the lowest number that no table has.
-func (d *directory) freeNumber() uint16 {
-	l := d.prepared()
-	for l.used[l.free] {
-		l.free++
-	}
-	return l.free
 }

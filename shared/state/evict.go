@@ -28,7 +28,7 @@ func (t *Table) findSlot(e *Entry, evict bool) int {
 	if !evict {
 		return -1
 	}
-	slot := t.leastLoaded(p)
+	slot := t.leastUsed(p)
 	t.evict(p, slot)
 	e.Evicted = true
 	return slot
@@ -125,21 +125,21 @@ func (t *Table) Earliest(e *Entry) int64 {
 // victim is a record that may be evicted.
 type victim struct {
 	slot   int
-	load   limit.Load
+	use    limit.Fraction
 	expiry int64
 }
 
 // goesBefore reports whether v is to be evicted rather than w: it uses less of the limits,
 // or as much and expires first.
 func (v *victim) goesBefore(w *victim) bool {
-	return v.load.Less(w.load) || !w.load.Less(v.load) && v.expiry < w.expiry
+	return v.use.Less(w.use) || !w.use.Less(v.use) && v.expiry < w.expiry
 }
 
-// leastLoaded returns the slot whose record uses least of the rule's limits.
-func (t *Table) leastLoaded(p *loaded) int {
+// leastUsed returns the slot whose record uses least of the rule's limits.
+func (t *Table) leastUsed(p *loaded) int {
 	best := victim{slot: -1}
 	for slot := range t.layout.Slots {
-		v := victim{slot, t.loadOf(p, slot), t.expiry(p, slot)}
+		v := victim{slot, t.useOf(p, slot), t.expiry(p, slot)}
 		if best.slot < 0 || v.goesBefore(&best) {
 			best = v
 		}
@@ -147,20 +147,20 @@ func (t *Table) leastLoaded(p *loaded) int {
 	return best.slot
 }
 
-// loadOf is how much of the rule's limits the slot's record uses: the most that it uses of
+// useOf is how much of the rule's limits the slot's record uses: the most that it uses of
 // a window's.
-func (t *Table) loadOf(p *loaded, slot int) limit.Load {
+func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
 	last := t.recordTime(p, slot)
 	asOf := max(p.Now, last)
-	most := limit.Load{Limit: 1}
+	most := limit.Fraction{Limit: 1}
 	for _, column := range t.columns[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}
 		w := &p.rule[column]
 		u := w.ByRule(t.recordUsage(p, slot, int(column), last), last, asOf)
-		if load := w.Load(&u, asOf); most.Less(load) {
-			most = load
+		if use := w.FractionUsed(&u, asOf); most.Less(use) {
+			most = use
 		}
 	}
 	return most

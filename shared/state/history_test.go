@@ -23,24 +23,24 @@ var (
 // TestEvictionNeverRefunds: with any evictions, refunds and configuration changes,
 // no key gets more than its limit in any window.
 func TestEvictionNeverRefunds(t *testing.T) {
-	judge(t, func(seed uint64) string { return newRun(seed, false, false).play() })
+	playAll(t, func(seed uint64) string { return newRun(seed, false, false).play() })
 }
 
 // TestHeldNeverOver: with any answers, lost holds, evictions, resets, clock steps and
 // configuration changes, what a key has used and holds is within its limit in every window
 // when a hit is admitted, where each hold is charged with its answer.
 func TestHeldNeverOver(t *testing.T) {
-	judge(t, func(seed uint64) string { return newRun(seed, true, false).play() })
+	playAll(t, func(seed uint64) string { return newRun(seed, true, false).play() })
 }
 
 // TestHeldIsExact: where no key is evicted, a hit is admitted iff what its key has used and
 // holds leaves room, and lost holds lapse after nine eighths.
 func TestHeldIsExact(t *testing.T) {
-	judge(t, func(seed uint64) string { return newRun(seed, true, true).play() })
+	playAll(t, func(seed uint64) string { return newRun(seed, true, true).play() })
 }
 
-// judge plays random histories, and requires that none violates a limit.
-func judge(t *testing.T, play func(seed uint64) string) {
+// playAll plays random histories, and requires that none violates a limit.
+func playAll(t *testing.T, play func(seed uint64) string) {
 	runs, first := *floorRuns, *floorSeed
 	if testing.Short() {
 		runs /= 10

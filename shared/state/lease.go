@@ -57,13 +57,13 @@ type Lease struct {
 	Grants [MaxLeaseGrants]GrantLeft
 
 	// The last denial.
-	DeniedNs   int64  // until when it holds
-	PassNs     int64  // when a denied hit passes, as the service knew it; -1 = never
-	DeniedCost uint32 // the smallest cost that was denied; 0 = the key is blocked
+	DeniedUntilNs int64  // until when it holds
+	PassNs        int64  // when a denied hit passes, as the service knew it; -1 = never
+	DeniedCost    uint32 // the smallest cost that was denied; 0 = the key is blocked
 
-	AskedNs   int64  // until when no other worker asks ahead
-	SilentNs  int64  // until when the service cannot reach the key
-	Uncharged uint32 // units admitted without the service, not counted by it yet
+	AskedUntilNs  int64  // until when no other worker asks ahead
+	SilentUntilNs int64  // until when the service cannot reach the key
+	Uncharged     uint32 // units admitted without the service, not counted by it yet
 
 	Rate      Rate
 	Standings []LeaseStanding
@@ -143,7 +143,7 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 
 // Denies reports whether the last denial still holds for so many units.
 func (l *Lease) Denies(units uint32, nowNs int64) bool {
-	return l.DeniedNs > nowNs && units >= l.DeniedCost
+	return l.DeniedUntilNs > nowNs && units >= l.DeniedCost
 }
 
 // Blocks reports whether the last denial still holds, and is of a blocked key.
@@ -199,7 +199,7 @@ func (r *Rate) Spend(nowNs, periodNs int64, units uint32) {
 // isMissed reports whether the lease has units that may be spent or returned, has units that
 // the service has not counted yet, or says how long not to ask it.
 func (l *Lease) isMissed(nowNs int64) bool {
-	if l.Uncharged > 0 || max(l.DeniedNs, l.AskedNs, l.SilentNs) > nowNs {
+	if l.Uncharged > 0 || max(l.DeniedUntilNs, l.AskedUntilNs, l.SilentUntilNs) > nowNs {
 		return true
 	}
 	for i := range l.Grants {
@@ -214,11 +214,11 @@ func (l *Lease) decode(b []byte) {
 	for i := range l.Grants {
 		l.Grants[i].decode(b[offGrants+i*grantBytes:])
 	}
-	l.DeniedNs = int64(le.Uint64(b[offDenied:]))
+	l.DeniedUntilNs = int64(le.Uint64(b[offDenied:]))
 	l.PassNs = int64(le.Uint64(b[offPass:]))
 	l.DeniedCost = le.Uint32(b[offDeniedCost:])
-	l.AskedNs = int64(le.Uint64(b[offAsked:]))
-	l.SilentNs = int64(le.Uint64(b[offSilent:]))
+	l.AskedUntilNs = int64(le.Uint64(b[offAsked:]))
+	l.SilentUntilNs = int64(le.Uint64(b[offSilent:]))
 	l.Uncharged = le.Uint32(b[offUncharged:])
 	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
@@ -231,11 +231,11 @@ func (l *Lease) encode(b []byte) {
 	for i := range l.Grants {
 		l.Grants[i].encode(b[offGrants+i*grantBytes:])
 	}
-	le.PutUint64(b[offDenied:], uint64(l.DeniedNs))
+	le.PutUint64(b[offDenied:], uint64(l.DeniedUntilNs))
 	le.PutUint64(b[offPass:], uint64(l.PassNs))
 	le.PutUint32(b[offDeniedCost:], l.DeniedCost)
-	le.PutUint64(b[offAsked:], uint64(l.AskedNs))
-	le.PutUint64(b[offSilent:], uint64(l.SilentNs))
+	le.PutUint64(b[offAsked:], uint64(l.AskedUntilNs))
+	le.PutUint64(b[offSilent:], uint64(l.SilentUntilNs))
 	le.PutUint32(b[offUncharged:], l.Uncharged)
 	l.Rate.encode(b[offRate:])
 	b = b[leaseBytes:]

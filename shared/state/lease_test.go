@@ -37,8 +37,8 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := Lease{
-		Grants:   [MaxLeaseGrants]GrantLeft{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
-		DeniedNs: 11, PassNs: -1, DeniedCost: 13, AskedNs: 15, SilentNs: 16, Uncharged: 18, Rate: Rate{17, 19, 21},
+		Grants:        [MaxLeaseGrants]GrantLeft{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
+		DeniedUntilNs: 11, PassNs: -1, DeniedCost: 13, AskedUntilNs: 15, SilentUntilNs: 16, Uncharged: 18, Rate: Rate{17, 19, 21},
 		Standings: []LeaseStanding{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
 	e.Lease = want
@@ -185,10 +185,10 @@ func TestCleanKeepsLeases(t *testing.T) {
 		"to return":    {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - second})}, true},
 		"stranded":     {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - 3*second})}, false},
 		"spent":        {Lease{Grants: of(GrantLeft{1, 1, 0, later}), Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
-		"denied":       {Lease{DeniedNs: later}, true},
-		"denied once":  {Lease{DeniedNs: leaseNow}, false},
-		"asked":        {Lease{AskedNs: later}, true},
-		"unreachable":  {Lease{SilentNs: later}, true},
+		"denied":       {Lease{DeniedUntilNs: later}, true},
+		"denied once":  {Lease{DeniedUntilNs: leaseNow}, false},
+		"asked":        {Lease{AskedUntilNs: later}, true},
+		"unreachable":  {Lease{SilentUntilNs: later}, true},
 		"not told yet": {Lease{Uncharged: 1}, true},
 	}
 	kept := uint64(0)

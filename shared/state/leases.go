@@ -59,15 +59,15 @@ type LeaseEntry struct {
 
 // Leases is the lease table of a counter.
 type Leases struct {
-	table  *Table
-	layout uint64
+	table       *Table
+	windowsHash uint64 // of what makes windows the same
 }
 
-// Leases returns the lease table of a counter with that many windows. layout is a
+// Leases returns the lease table of a counter with that many windows. windowsHash is a
 // hash of what makes windows the same: units that were counted in others are not
 // found again.
-func (ts *Tables) Leases(counter CounterID, layout uint64, windows int, capacity uint32) *Leases {
-	return &Leases{layout: layout, table: ts.Table(Definition{
+func (ts *Tables) Leases(counter CounterID, windowsHash uint64, windows int, capacity uint32) *Leases {
+	return &Leases{windowsHash: windowsHash, table: ts.Table(Definition{
 		Counter: counter, Windows: []limit.Window{leaseWindow(windows)}, Capacity: capacity,
 	})}
 }
@@ -92,7 +92,7 @@ type LeaseKey struct {
 
 func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
 	hash, identity := siphash.Hash128(l.table.parent.seed[0], l.table.parent.seed[1], key)
-	return LeaseKey{hash, identity ^ l.layout}
+	return LeaseKey{hash, identity ^ l.windowsHash}
 }
 
 // Key returns the entry's key.

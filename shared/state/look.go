@@ -71,15 +71,3 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	e.epoch = 0
 	return OK
 }
-
-// lookHeldNow is HeldNow without a trace.
-func (ts *Tables) lookHeldNow() int64 {
-	now, stoodNs := ts.store.Monotonic(), ts.stoodNs
-	if now-ts.heldReadNs >= readEveryNs {
-		value, _, status := ts.store.Get(heldClockKey)
-		if _, stood, ok := readHeldClock(value, now); ok && status == OK {
-			stoodNs = stood
-		}
-	}
-	return heldSinceNs + now - stoodNs
-}

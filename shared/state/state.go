@@ -50,30 +50,34 @@
 //
 //	state.go       the Store, and which keys in shared data hold what
 //	geometry.go    how many pages of how many slots a table has
-//	page.go        a page's bytes: slots, records, floor; usage.go has what a record counts
+//	page.go        a page's bytes: slots, records, floor; usage.go has what a record counts, and definition.go
+//	               how a window is written down
 //	table.go       how a table gets its layout and finds the page of a key
 //	entry.go       Read, Check, Commit, Refund of one key
 //
 // What happens beside it:
 //
 //	evict.go       a page is full: a record is evicted into the floor
-//	clock.go       a clock was set back; which clock counts what
+//	clock.go       a clock was set back; which clock counts what. heldclock.go has the clock of holds
 //	hold.go        a request holds units until it ends; lapse.go charges them if it gives no sign of life,
 //	               and holdpage.go has what a page has of them
 //	leases.go      a lease table; lease.go has one lease
 //	operate.go     operators set, add to and reset counters
-//	visit.go       all pages of a table, to clean them; survey.go says how many keys and bytes they have
+//	visit.go       all pages of a table, to clean or to count them; survey.go counts them a few at a time
 //	look.go        a client asks what it has left: Read without a trace
 //
 // How configurations share tables:
 //
 //	key.go         identities: of counters, owners and keys
 //	tables.go      the tables of one configuration, and what it does if another takes one away
-//	directory.go   the registrations of all tables
+//	directory.go   the registrations of all tables; lookup.go finds one of them
 //	heartbeats.go  how a configuration that has ended leaves its tables
 //	seed.go        the seed of all hashes, which all workers share. Process and Secret are made from it
 //	values.go      what workers tell each other outside of tables
 //	format.go      the version of the layout, and what to do to raise it
+//
+// Of the tests, history_test.go plays random histories, and judge_test.go judges them by exact limiters.
+// page_test.go has the golden bytes of pages.
 //
 // Which number counts what:
 //
@@ -109,7 +113,7 @@ const (
 //	"sluice/tables" keySuffix                     directory of all tables       directory.go
 //	"sluice/owners" keySuffix                     heartbeats of all owners      heartbeats.go
 //	"sluice/seed"                                 seed of all hashes            seed.go
-//	"sl/held"                                     holds' clock                  clock.go
+//	"sl/held"                                     holds' clock                  heldclock.go
 //	"sl/n" 8 hex of owner                         how many proxies are alive    values.go
 //	"sl/g" u32 owner, u32 rule                    what streams hold of a rule   values.go
 //	pagePrefix 4 hex of table, 8 hex of index     page                          page.go

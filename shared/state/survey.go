@@ -2,48 +2,7 @@ package state
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// How many keys and bytes a table has: Stats reads all its pages for one answer, a Survey
-// reads a few at each tick for the metrics.
-
-// Stats is the size of a table.
-type Stats struct {
-	Keys  uint64 // keys that count something
-	Slots uint64 // keys that fit
-	Pages uint64 // pages that exist in shared data
-	Bytes uint64 // size of these pages
-}
-
-// Stats counts the table's live keys and pages. It reads every page.
-func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
-	_, status = t.visitPages(&e.loaded, rule, now, func(p *loaded) (changes uint64) {
-		s.Pages++
-		s.Bytes += uint64(len(p.page))
-		s.Keys += t.liveKeys(p)
-		return 0
-	})
-	s.Slots = uint64(t.pages) * uint64(t.layout.Slots)
-	return s, status
-}
-
-// Live counts the keys that count something in a page as it is stored. It returns 0 for a
-// page that it cannot read.
-func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
-	e.CallerNs = now
-	if t.readPage(&e.loaded, rule, value) != OK {
-		return 0
-	}
-	return t.liveKeys(&e.loaded)
-}
-
-// liveKeys counts the keys of the page that count something.
-func (t *Table) liveKeys(p *loaded) (keys uint64) {
-	for slot := range t.layout.Slots {
-		if !p.page.free(&t.layout, slot) && !t.hasExpired(p, slot) {
-			keys++
-		}
-	}
-	return keys
-}
+// How many keys and bytes a table has, for the metrics: a Survey reads a few pages at each tick.
 
 // Survey adds up the memory and the live keys of a table, a few pages at a time, so
 // that no tick blocks a worker for long. The zero value is ready.
@@ -115,6 +74,16 @@ func (s *Survey) addPages(t *Table, live func(t *Table, page []byte) uint64) Sta
 		s.next++
 	}
 	return OK
+}
+
+// Live counts the keys that count something in a page as it is stored. It returns 0 for a
+// page that it cannot read.
+func (t *Table) Live(e *Entry, rule []limit.Window, now int64, value []byte) uint64 {
+	e.CallerNs = now
+	if t.readPage(&e.loaded, rule, value) != OK {
+		return 0
+	}
+	return t.liveKeys(&e.loaded)
 }
 
 // Begun reports whether a survey is under way.

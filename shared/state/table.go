@@ -22,7 +22,7 @@ import (
 //	     │   │                     may have closed the table since the hit
 //	     │   └─ until a page fits
 //	     │       ├─ loadPage       gets the page from the store
-//	     │       │   └─ fit        OK: the page has the table's layout, or an older one, from which it
+//	     │       │   └─ convertIn  OK: the page has the table's layout, or an older one, from which it
 //	     │       │                 was converted. Mismatch: it has a newer one
 //	     │       └─ adoptNewer     after a Mismatch: registerAndAdopt
 //	     └─ readKey          in entry.go: brings the page to the present, and reads the key
@@ -53,9 +53,9 @@ type Table struct {
 	// Of a closed table. nil: there is none.
 	surveyed *registration
 	looked   *registration
-	borrows  *registration // a looked one, whose layout the table has
+	layoutOf *registration // a looked one, whose layout the table has
 
-	// As of its registration in the directory if it is open, else as of borrows.
+	// As of its registration in the directory if it is open, else as of layoutOf.
 	number  uint16
 	pages   uint32
 	base    uint32
@@ -81,14 +81,14 @@ func (t *Table) adopt(r *registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.borrows = nil
+	t.layoutOf = nil
 	t.setLayout(r)
 }
 
 // borrowLooked gives a closed table the layout of its looked registration. The table stays closed.
 func (t *Table) borrowLooked() {
-	if t.borrows != t.looked {
-		t.borrows = t.looked
+	if t.layoutOf != t.looked {
+		t.layoutOf = t.looked
 		t.setLayout(t.looked)
 	}
 }
@@ -169,7 +169,7 @@ func (t *Table) loadPage(e *Entry) Status {
 	value, cas, status := t.parent.store.Get(e.pageKey[:])
 	switch status {
 	case OK:
-		e.page, status = t.fit(value)
+		e.page, status = t.convertIn(value)
 		e.missing = false
 		e.cas = cas
 	case NotFound:
@@ -196,11 +196,11 @@ func (t *Table) adoptNewer(now int64) Status {
 	return OK
 }
 
-// fit converts a page to the table's layout. It returns Mismatch if the page is of a later epoch
+// convertIn converts a page that comes in to the table's layout. It returns Mismatch if the page is of a later epoch
 // than the registration that the table has adopted.
-func (t *Table) fit(value []byte) (page, Status) {
+func (t *Table) convertIn(value []byte) (page, Status) {
 	b := page(value)
-	if t.fits(b) {
+	if t.hasLayout(b) {
 		return b, OK
 	}
 	if !b.readable() {
@@ -219,9 +219,9 @@ func (t *Table) fit(value []byte) (page, Status) {
 	}
 }
 
-// fits reports whether b has the table's layout and is readable. TinyGo's bytes.Equal
+// hasLayout reports whether b has the table's layout and is readable. TinyGo's bytes.Equal
 // would allocate.
-func (t *Table) fits(b page) bool {
+func (t *Table) hasLayout(b page) bool {
 	if len(b) != len(t.header) {
 		return false
 	}

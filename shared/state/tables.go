@@ -125,7 +125,7 @@ func (ts *Tables) Release(now int64) Status {
 	for _, table := range ts.tables {
 		if ts.split && table.open {
 			return ts.update(func(d *directory) {
-				d.release(ts.self, func(CounterID) bool { return false }, now)
+				d.leaveAndSweep(ts.self, func(CounterID) bool { return false }, now)
 			})
 		}
 	}
@@ -201,7 +201,7 @@ type registered struct {
 func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done registered) {
 	d.forgetFuture(now)
 	self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}
-	d.release(self, ts.keeps, now)
+	d.leaveAndSweep(self, ts.keeps, now)
 	done.dropped = ts.wasDropped(d, tables)
 	meetsConflict := done.dropped || slices.ContainsFunc(tables, (*Table).lacksWindow)
 	done.split = meetsConflict && !ts.split && d.hasOwner(ts.splitOwner)
@@ -257,4 +257,36 @@ func (ts *Tables) withOthers(first *Table) []*Table {
 		return []*Table{first}
 	}
 	return append([]*Table{first}, closed[:min(open, len(closed))]...)
+}
+
+// directory reads the directory.
+func (ts *Tables) directory() (d directory, status Status) {
+	value, _, status := ts.store.Get(directoryKey)
+	if status != OK {
+		return d, status
+	}
+	d, ok := readDirectory(value)
+	if !ok {
+		return d, Failed
+	}
+	return d, OK
+}
+
+// update applies change to the directory, and writes the result if it differs.
+func (ts *Tables) update(change func(*directory)) Status {
+	return Update(ts.store, directoryKey, func(old []byte) ([]byte, Status) {
+		var d directory
+		if old != nil {
+			var ok bool
+			d, ok = readDirectory(old)
+			if !ok {
+				return nil, Failed
+			}
+		}
+		change(&d)
+		if next := d.append(nil); !bytes.Equal(next, old) {
+			return next, OK
+		}
+		return nil, OK
+	})
 }

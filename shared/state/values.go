@@ -33,8 +33,8 @@ type HeldTotal struct{ Units, Streams int64 }
 //	24  i64  streams
 const (
 	heldRowBytes = 32
-	// silentNs is after how long without a sign of life a VM's row goes.
-	silentNs = 5_000_000_000
+	// silentAfterNs is after how long without a sign of life a VM's row goes.
+	silentAfterNs = 5_000_000_000
 	// aliveNs is how old a row may become that does not change.
 	aliveNs = 2_000_000_000
 )
@@ -69,14 +69,14 @@ func (ts *Tables) ShareHeldTotal(rule uint32, vm uint64, own HeldTotal) (all Hel
 	status = Update(ts.store, key[:], func(old []byte) (next []byte, _ Status) {
 		all = own
 		next = make([]byte, 0, len(old)+heldRowBytes)
-		ownIsFresh := own == HeldTotal{}
+		mustWrite := own != HeldTotal{}
 		whole := old[:len(old)/heldRowBytes*heldRowBytes]
 		for b := range slices.Chunk(whole, heldRowBytes) {
 			row := readHeldRow(b)
 			switch {
 			case row.vm == vm:
-				ownIsFresh = row.HeldTotal == own && now-row.wroteNs < aliveNs
-			case now-row.wroteNs < silentNs:
+				mustWrite = row.HeldTotal != own || now-row.wroteNs >= aliveNs
+			case now-row.wroteNs < silentAfterNs:
 				all.Units += row.Units
 				all.Streams += row.Streams
 				next = append(next, b...)
@@ -86,7 +86,7 @@ func (ts *Tables) ShareHeldTotal(rule uint32, vm uint64, own HeldTotal) (all Hel
 			row := heldRow{vm, now, own}
 			next = row.append(next)
 		}
-		if ownIsFresh && len(next) == len(old) {
+		if !mustWrite && len(next) == len(old) {
 			return nil, OK
 		}
 		return next, OK

@@ -2,8 +2,8 @@ package state
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// A visit of all pages of a table, to clean them or to count what they have (survey.go). It reads each page
-// as Read does, but for no key.
+// A visit of all pages of a table, to clean them (Clean) or to count what they have (Stats). It reads each page
+// as Read does, but for no key. A Survey (survey.go) counts too, but a few pages at a time.
 
 // Clean frees the slots of expired records and returns their number. It reads
 // every page.
@@ -17,6 +17,36 @@ func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, s
 		}
 		return changes
 	})
+}
+
+// Stats is the size of a table.
+type Stats struct {
+	Keys  uint64 // keys that count something
+	Slots uint64 // keys that fit
+	Pages uint64 // pages that exist in shared data
+	Bytes uint64 // size of these pages
+}
+
+// Stats counts the table's live keys and pages. It reads every page.
+func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
+	_, status = t.visitPages(&e.loaded, rule, now, func(p *loaded) (changes uint64) {
+		s.Pages++
+		s.Bytes += uint64(len(p.page))
+		s.Keys += t.liveKeys(p)
+		return 0
+	})
+	s.Slots = uint64(t.pages) * uint64(t.layout.Slots)
+	return s, status
+}
+
+// liveKeys counts the keys of the page that count something.
+func (t *Table) liveKeys(p *loaded) (keys uint64) {
+	for slot := range t.layout.Slots {
+		if !p.page.free(&t.layout, slot) && !t.hasExpired(p, slot) {
+			keys++
+		}
+	}
+	return keys
 }
 
 // visitPages loads every existing page into p and calls visit with it, writes the pages that visit has
@@ -74,7 +104,7 @@ func (t *Table) visitPage(
 
 // readPage loads a page, and brings it to the present as of p.CallerNs, as readKey does for a key.
 func (t *Table) readPage(p *loaded, rule []limit.Window, value []byte) Status {
-	b, status := t.fit(value)
+	b, status := t.convertIn(value)
 	if status != OK {
 		return status
 	}

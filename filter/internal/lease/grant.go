@@ -330,7 +330,7 @@ func (g *grant) writeLease(isNew bool, units uint32) (kept bool) {
 // Leased. stranded is how many units of an ended stream made room for them: these cannot go back.
 func (g *grant) put(e *state.LeaseEntry, units uint32) (stranded uint32, ok bool) {
 	if e.DeniedCost <= units {
-		e.DeniedNs = 0
+		e.DeniedUntilNs = 0
 	}
 	return e.Put(e.NowNs, state.GrantLeft{Stream: g.stream, Number: g.Number, Units: units, EndNs: g.endNs})
 }
@@ -343,9 +343,9 @@ const maxRememberNs = 1_000_000_000
 // note writes into the lease what the service said of the key.
 func (g *grant) note(l *state.Lease, now int64) {
 	src := g.part.source
-	l.AskedNs, l.SilentNs = 0, 0
+	l.AskedUntilNs, l.SilentUntilNs = 0, 0
 	if g.Failed {
-		l.SilentNs = now + maxRememberNs
+		l.SilentUntilNs = now + maxRememberNs
 		return
 	}
 	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
@@ -364,7 +364,7 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 	if g.remembersBlock() {
 		cost, holdsNs = 0, min(holdsNs, g.blockNs-now)
 	}
-	if l.DeniedNs > now {
+	if l.DeniedUntilNs > now {
 		cost = min(cost, l.DeniedCost)
 	}
 	l.DeniedCost, l.PassNs = cost, limit.Never
@@ -372,5 +372,5 @@ func (g *grant) noteDenial(l *state.Lease, now int64) {
 		l.PassNs = g.cameNs + g.WaitNs
 		holdsNs = min(holdsNs, g.WaitNs)
 	}
-	l.DeniedNs = now + holdsNs
+	l.DeniedUntilNs = now + holdsNs
 }

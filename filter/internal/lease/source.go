@@ -106,7 +106,7 @@ func (src *Source) rereadAhead(e *state.LeaseEntry, read state.Status, wallNs in
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
 func (src *Source) isSilent(e *state.LeaseEntry) bool {
-	return e.SilentNs > e.NowNs || src.worker.silent
+	return e.SilentUntilNs > e.NowNs || src.worker.silent
 }
 
 // tableKey is what the subject's lease is found by: its key and, if requests give limits, these.
@@ -154,9 +154,9 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
-	asks := e.AskedNs <= e.NowNs && !w.silent && src.refill.isDue(e)
+	asks := e.AskedUntilNs <= e.NowNs && !w.silent && src.refill.isDue(e)
 	if asks {
-		e.AskedNs = e.NowNs + w.timeoutNs
+		e.AskedUntilNs = e.NowNs + w.timeoutNs
 	}
 	taken := src.write(e)
 	if asks && taken == decide.Taken {

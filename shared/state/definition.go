@@ -1,0 +1,65 @@
+package state
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// The definition of a window, in pages and in the directory:
+//
+//	 0  u8   algorithm
+//	 1  u8   flags; bit 0: elastic, of a block: prolonged by each denied hit
+//	 2  u16  jitter percent of a fixed_window, units of a log, windows of a lease
+//	 4  i64  period
+//	12  i64  offset
+const (
+	offFlags  = 1
+	offExtra  = 2
+	offPeriod = 4
+	offOffset = 12
+
+	elasticBit = 1
+)
+
+func putWindow(b []byte, w *limit.Window) {
+	b[0] = byte(w.Algorithm)
+	b[offFlags] = 0
+	if w.Elastic {
+		b[offFlags] = elasticBit
+	}
+	extra := uint16(w.Jitter)
+	if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == algorithmLease {
+		extra = w.Units
+	}
+	le.PutUint16(b[offExtra:], extra)
+	le.PutUint64(b[offPeriod:], uint64(w.PeriodNs))
+	le.PutUint64(b[offOffset:], uint64(w.OffsetNs))
+}
+
+// readWindow returns the definition at b, and whether this build knows it.
+func readWindow(b []byte) (w limit.Window, known bool) {
+	w = limit.Window{
+		Algorithm: limit.Algorithm(b[0]),
+		PeriodNs:  int64(le.Uint64(b[offPeriod:])),
+		OffsetNs:  int64(le.Uint64(b[offOffset:])),
+		Elastic:   b[offFlags] == elasticBit,
+	}
+	extra := le.Uint16(b[offExtra:])
+	maxExtra := uint16(0)
+	switch w.Algorithm {
+	case limit.FixedWindow:
+		w.Jitter = uint8(extra)
+		maxExtra = 100
+	case limit.SlidingWindowLog:
+		w.Units = extra
+		maxExtra = limit.MaxLog
+	case algorithmLease:
+		w.Units = extra
+		maxExtra = MaxWindows
+	default: // no extra
+	}
+	mayBeElastic := w.Algorithm == limit.FixedWindowPerKey || w.Algorithm == limit.Block
+	usage, _ := usageBytes(&w)
+	known = usage != 0 &&
+		extra <= maxExtra &&
+		(b[offFlags] == 0 || w.Elastic && mayBeElastic) &&
+		w.InRange()
+	return w, known
+}
