@@ -303,7 +303,9 @@ func (w *Window) SetBack(u *Usage, last, now int64) {
 type Fraction struct{ Used, Limit uint32 }
 
 // FractionUsed returns how much of the limit u uses. u must have been rolled to now.
-func (w *Window) FractionUsed(u *Usage, now int64) Fraction { return Fraction{w.Count(u, now), max(w.Max(), 1)} }
+func (w *Window) FractionUsed(u *Usage, now int64) Fraction {
+	return Fraction{w.Count(u, now), max(w.Max(), 1)}
+}
 
 // Less reports whether l is the smaller fraction.
 func (l Fraction) Less(m Fraction) bool {

@@ -9,9 +9,9 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	last      when a record or floor was written, by the clock of the worker that wrote it.
 //	Now       the later of CallerNs and last. All that is counted for the key is counted at it
 //	          and written with it, so the time of a key never goes back.
-//	at        when units lapse, or the floor changes: for an eviction the latest of Now, the floor's
-//	          last and the last of the record that is moved there. The time of a floor never goes back
-//	          either.
+//	at        when units lapse, or the floor changes. The time of a floor never goes back either. For example, Now
+//	          is 100 s, the floor was written at 103 s, and the record to evict at 102 s: it goes into the floor at
+//	          103 s. evict.go says which instant each change takes.
 //	steadyNs  if the table holds: the holds' clock, see HeldNow. It says in which eighth a hold
 //	          was renewed. lapsedAt translates an eighth to the wall clock.
 //	          If it leases: the store's monotonic clock, by which leases end; also LeaseEntry.NowNs.
@@ -87,7 +87,7 @@ func (t *Table) rebaseFloor(p *loaded, last int64) {
 }
 
 // recordTime is when the slot's record was last written, or the present if the clock
-// was set back since. The slot may be another key's: its record stays as it is.
+// was set back since. The slot may be another key's: its record stays in the page as it is.
 func (t *Table) recordTime(p *loaded, slot int) int64 {
 	last := p.page.time(&t.layout, slot)
 	if t.foundSetBack(p, last) {
@@ -96,8 +96,8 @@ func (t *Table) recordTime(p *loaded, slot int) int64 {
 	return last
 }
 
-// recordUsage is the usage of a column in the slot's record as of last, its recordTime. It is
-// valid until the next call.
+// recordUsage is the usage of a column in the slot's record as of last, its recordTime. If the clock was set
+// back, it is moved back in a copy: the page stays as it is. It is valid until the next call.
 func (t *Table) recordUsage(p *loaded, slot, column int, last int64) limit.Usage {
 	u := t.decodeUsage(p, slot, column)
 	if written := p.page.time(&t.layout, slot); last < written {

@@ -312,8 +312,8 @@ func (d *directory) register(o owner, def *Definition, now int64) *registration 
 	return r
 }
 
-// choose returns the index of the counter's table that has these windows, else of one that o alone
-// or nobody owns, or -1.
+// choose returns the index of the counter's table that has these windows (the last of several); else of the first
+// that o alone or nobody owns; else -1.
 func (d *directory) choose(o owner, def *Definition) int {
 	chosen := -1
 	for _, i := range d.tablesOf(def.Counter) {
@@ -321,14 +321,15 @@ func (d *directory) choose(o owner, def *Definition) int {
 		if r.foreign != nil {
 			continue
 		}
-		if sameWindows(r.windows, def.Windows) || chosen < 0 && !r.hasOthers(o) {
+		if sameWindows(r.windows, def.Windows) || (chosen < 0 && !r.hasOthers(o)) {
 			chosen = i
 		}
 	}
 	return chosen
 }
 
-// sameWindows reports whether records have the same layout with windows a and b.
+// sameWindows reports whether windows a and b count alike, with the same length of a log, and the same length
+// of a hold or block. Then records need no change.
 func sameWindows(a, b []limit.Window) bool {
 	return slices.EqualFunc(a, b, func(v, w limit.Window) bool {
 		return v.Same(w) && v.Units == w.Units && v.PeriodNs == w.PeriodNs

@@ -58,8 +58,11 @@ type loaded struct {
 	cas     uint32
 	epoch   uint32 // of the table at that time; 0 after a Look: nothing may be written
 
-	rule       []limit.Window // by column of the layout, with the rule's limits
-	floorHolds limit.Holds    // of the page's floor, for all keys without a record, see readFloorHolds
+	rule []limit.Window // by column of the layout, with the rule's limits
+
+	// What the page's floor holds, for all keys without a record. Only readFloorHolds sets it for a page that was
+	// loaded: moveHold and moveHoldsToFloor need that before them, and keep it the same as in the page.
+	floorHolds limit.Holds
 
 	memory entryMemory
 }
@@ -103,8 +106,8 @@ func (p *loaded) unshare() {
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
 //
-// What Read changes in the page, it changes in memory alone. Shared data has none of it until
-// Commit or another call that writes the page. If none follows, the next Read does the same again.
+// What Read changes in the page, it changes in memory alone, unless the Store gives its own bytes. Shared data
+// has none of it until Commit or another call that writes the page. If none follows, the next Read does the same again.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
 	if status := t.ensureRegistered(now); status != OK {
 		return status
@@ -266,6 +269,15 @@ func (t *Table) Usage(e *Entry, window int) *limit.Usage {
 //
 // Units that are held count as if they had been counted. A hit for which only they leave
 // no room may pass as soon as one hold ends: it is to try again after limit.HeldRetryNs.
+//
+//	by what is counted   with what is held   Check returns              HeldBack
+//	it never passes                          limit.Never                no
+//	it passes later                          that instant               only if it is what is held that counts:
+//	                                                                    see countsOnlyHolds
+//	it passes now        it does not pass    Now + limit.HeldRetryNs    yes
+//	it passes now        it passes           Now                        no
+//
+// Where nothing is held, or the cost is 0, only what is counted matters, and HeldBack is not set.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
 	e.HeldBack = false
 	earliest := t.passesAt(e, cost, 0)
@@ -435,6 +447,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 		if t.load(e, now) != OK || e.epoch != c.epoch {
 			return false
 		}
+		// No unshare: a page that is missing has no record, and ends below.
 		e.CallerNs = now
 		e.slot = e.page.find(&t.layout, e.fingerprint)
 		if e.slot < 0 || e.page.recordGeneration(&t.layout, e.slot) != c.generation {

@@ -10,6 +10,33 @@ import (
 // If all records are live, the one that uses least of the rule's limits is evicted: its
 // usage is added to the page's floor, from which every key without a record starts. So an
 // evicted key that comes back has at most what it had left.
+//
+// The arithmetic is that of limit.Window, a method for each step:
+//
+//	record ───Floor, MergeFloors───▶ floor ────Start────▶ usage ────Inherit────▶ record
+//	of a key that is evicted         of the page          of a key without       that the key gets
+//	                                                      a record, to check     at its next hit
+//
+//	method        what it does                                          called by
+//	Shift         moves the usage ahead as far as the floor is ahead    addToFloor
+//	Floor         makes a floor of one record's usage                   addToFloor
+//	MergeFloors   makes one floor that covers two                       addToFloor
+//	RollFloor     drops what has ended by an instant                    rollFloor, floorLives, startFromFloor
+//	Start         makes a usage of the floor                            startFromFloor (entry.go)
+//	Inherit       makes of that usage what a new record begins with     begin (entry.go)
+//	ChargeFloor   counts units whose key has no record                  chargeFloor
+//	Charge        counts units that have lapsed in a record of          lapses.chargeByRule (lapse.go)
+//	              a key whose own limits are not known
+//	ByRule        measures a record by the rule's limits                useOf
+//
+// The floor's time never goes back, and no usage is rolled back. So the instant at which the floor changes is
+// the latest of several:
+//
+//	evict         p.Now, the floor's time, and when the record was written
+//	remove        the same, see there
+//	findSlot      p.Now and the floor's time: no record goes, because a slot is free
+//	chargeFloor   when the units were counted or have lapsed, and the floor's time
+//	evictSharer   when the last of the units has lapsed, and the floor's time
 
 // findSlot returns a slot in which place may put a record for e's key: a free one, that of a record that has
 // expired, or that of the record that uses least, which is evicted. It returns -1 if only that is left and evict is
@@ -67,7 +94,7 @@ func (t *Table) freeSlot(p *loaded) int {
 	return -1
 }
 
-// expiredSlot returns a slot whose record has expired, or -1.
+// expiredSlot returns a slot whose record has expired, or -1. No slot may be free.
 func (t *Table) expiredSlot(p *loaded) int {
 	for slot := range t.layout.Slots {
 		if t.hasExpired(p, slot) {
@@ -237,7 +264,9 @@ func (t *Table) floorHoldsUnits(p *loaded) bool {
 	return h.Total() > 0
 }
 
-// remove frees the slot and sets the floor's time.
+// remove frees the slot, and sets the floor's time even if the record has expired. The key starts from the floor
+// from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
+// the record still counts, does not give the key new units before those of the record have ended.
 func (t *Table) remove(p *loaded, slot int) {
 	at := max(p.Now, p.page.floorTime(), t.recordTime(p, slot))
 	t.rollFloor(p, at, true)

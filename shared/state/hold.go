@@ -6,11 +6,13 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // costs or frees its slot. It ends in one of two ways: Settle charges the cost, or the hold
 // lapses, because no stream has renewed it for long, and its units are charged.
 //
-// Three names are near each other:
+// These names are near each other:
 //
 //	Hold          the units of one running request; its stream keeps it
 //	limit.Holds   all units that a record or a floor holds, by eighth
 //	HeldTotal     what all streams hold of a rule, for a gauge; no decision reads it (values.go)
+//	HeldNow       what the holds' clock says (heldclock.go)
+//	heldUnits     all units that are held of one key: by its record, and by the floor
 //
 // Units are counted by the eighth of the hold's length in which their stream was last known
 // to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the
@@ -32,7 +34,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	takeLapsed          takes those that have lapsed out of what is held, as a list of lapses (lapse.go)
 //	lapses.charge       charges a list of lapses to the usage of one window; chargeByRule is the same, if only
 //	                    the rule's limits are known (lapse.go)
-//	readFloorHolds      does both for the floor (lapse.go), and chargeFloorLapses evicts the records that it concerns
+//	readFloorHolds      takes out and charges what has lapsed of the floor's holds (lapse.go); chargeFloorLapses
+//	                    evicts the records that it concerns
 //	moveHoldsToFloor    moves all holds of a record that is evicted (lapse.go)
 //	chargeFloor         counts units in the floor's windows (evict.go)
 //
@@ -241,7 +244,8 @@ func (t *Table) presentEighth(p *loaded) uint32 {
 }
 
 // eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another
-// length may span several of the present ones: then it is the earliest of these.
+// length may span several of the present ones: then it is the one in which it ends, for example 7 if the stream
+// was last known to run in eighth 3 of 20 s, which ends at 80 s, and eighths are 10 s long now.
 func (t *Table) eighthOf(h *Hold) uint32 {
 	return t.holdWindow().EighthBy((int64(h.eighth) + 1) * h.eachNs)
 }

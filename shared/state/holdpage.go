@@ -105,7 +105,8 @@ func (b page) forget(l *Layout, slot int) {
 // mayBeForgotten reports whether a record with that number that is gone may have been
 // reset instead of evicted. The page only notes the last record that was, so this is not
 // known of those before it. Numbers begin anew after the largest: a number is before last if it
-// is less than half of all numbers behind it.
+// is less than half of all numbers behind it. For example, last is 5: then 3 is, and also the largest number, because
+// it is 6 behind. 8 is not.
 func (b page) mayBeForgotten(l *Layout, number uint32) bool {
 	last := le.Uint32(b.holdsOf(l, ofFloor)[offForgotten:])
 	return last != 0 && (last-number)&^sharesBit < sharesBit/2

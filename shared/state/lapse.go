@@ -51,6 +51,7 @@ func (t *Table) nextLapse(p *loaded, h *limit.Holds, by uint32, last int64) (l l
 	if !ok {
 		return lapse{}, false
 	}
+	// Not after p.Now: the eighth by may be another worker's, ahead of ours.
 	return lapse{max(last, min(p.Now, t.lapsedAt(p, eighth))), units}, true
 }
 
@@ -83,7 +84,8 @@ func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64
 	return last
 }
 
-// join returns both lists as one, the earliest first, in the memory of ls. Of others no unit lapses before last.
+// join returns both lists as one, the earliest first. Of others no unit lapses before last. It changes ls, and takes
+// more memory if that of ls is too small.
 func (ls lapses) join(others lapses, last int64) lapses {
 	for _, l := range others {
 		ls = append(ls, lapse{max(l.at, last), l.units})
@@ -156,7 +158,7 @@ func (t *Table) chargeFloorLapses(p *loaded, lapsed lapses) {
 func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 	last := t.recordTime(p, slot)
 	lapsed := t.moveHoldsToFloor(p, slot, last).join(floorLapsed, last)
-	p.memory.evictedLapses = lapsed // join may have needed more memory: keep it
+	p.memory.evictedLapses = lapsed // from where moveHoldsToFloor took it: join may have made it larger
 	latest := lapsed[len(lapsed)-1] // there is one: floorLapsed is not empty
 	at := max(latest.at, p.page.floorTime())
 	t.rollFloor(p, at, true)
@@ -166,7 +168,8 @@ func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 
 // moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
 // newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
-// there by then, and returns what has lapsed in the record, for its caller to charge.
+// there by then, and returns what has lapsed in the record, for its caller to charge. That lies in
+// p.memory.evictedLapses. readFloorHolds must have read p.floorHolds.
 //
 // An example: this worker is at eighth 11. Another one, which read the holds' clock a little later, has written
 // the record at eighth 12. So 12 is the newest. The floor has units of eighth 3 still, which lapse when 12

@@ -42,8 +42,8 @@ const (
 	strandedNs = 2_000_000_000
 
 	// leaseWaitNs is how long the number of a vanished lease table waits until it is
-	// used again: a lease lasts 10 seconds.
-	leaseWaitNs = 20_000_000_000
+	// used again.
+	leaseWaitNs = 2 * MaxLeaseNs
 )
 
 // MaxLeaseNs is the longest lease.
@@ -120,7 +120,7 @@ func (l *Lease) endsFirst(nowNs int64) (first *GrantLeft) {
 // none, it takes the place of a stranded grant: its end is long over, so its stream must have ended
 // too, or its worker would have returned the rest. stranded is how many units that had.
 func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
-	var room *GrantLeft
+	var room *GrantLeft // the first free place, else that of the first stranded grant
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		switch {

@@ -38,7 +38,8 @@ func TestALeaseIsKept(t *testing.T) {
 
 	want := Lease{
 		Grants:        [MaxLeaseGrants]GrantLeft{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
-		DeniedUntilNs: 11, PassNs: -1, DeniedCost: 13, AskedUntilNs: 15, SilentUntilNs: 16, Uncharged: 18, Rate: Rate{17, 19, 21},
+		DeniedUntilNs: 11, PassNs: -1, DeniedCost: 13, AskedUntilNs: 15, SilentUntilNs: 16,
+		Uncharged: 18, Rate: Rate{17, 19, 21},
 		Standings: []LeaseStanding{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
 	e.Lease = want

@@ -22,7 +22,11 @@ import (
 
 // leaseWindow is the column of a lease table for keys with that many windows.
 func leaseWindow(windows int) limit.Window {
-	return limit.Window{Algorithm: algorithmLease, PeriodNs: leaseWaitNs, Units: uint16(windows)}
+	return limit.Window{
+		Algorithm: algorithmLease,
+		PeriodNs:  leaseWaitNs,     // only the directory reads it: how long the table of a vanished counter waits
+		Units:     uint16(windows), // how many standings a lease has
+	}
 }
 
 // LeaseGeometry returns the geometry of a lease table.
@@ -53,7 +57,7 @@ type LeaseEntry struct {
 	// NowNs is the monotonic clock of the last read.
 	NowNs int64
 
-	entry Entry
+	entry Entry // only what finds the page and the slot: Now and CallerNs are not set, because leases end by NowNs
 	key   LeaseKey
 }
 

@@ -22,13 +22,12 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 		return status
 	}
 	value, cas, status := ts.store.Get(directoryKey)
-	unchanged := status == OK && cas == ts.lookedCAS
-	if unchanged {
-		return OK
-	}
 	var d directory
 	switch status {
 	case OK:
+		if cas == ts.lookedCAS { // it has not changed
+			return OK
+		}
 		var ok bool
 		d, ok = readDirectory(value)
 		if !ok {

@@ -59,10 +59,11 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 			e.page.forget(&t.layout, e.slot)
 		}
 	}
+	// Reset needs no unshare: a missing page has no floor and no record, and ends at the second of these.
 	if t.floorLives(&e.loaded, e.Now) {
 		return had, t.writeEmptyRecord(e, evict)
 	}
-	if !e.HasRecord() { // a missing page ends here, so Reset needs no unshare
+	if !e.HasRecord() {
 		return false, OK
 	}
 	t.remove(&e.loaded, e.slot)

@@ -206,7 +206,7 @@ func (b page) record(l *Layout, slot int) []byte {
 // free reports whether the slot has no record.
 func (b page) free(l *Layout, slot int) bool { return le.Uint64(b.record(l, slot)) == 0 }
 
-// place puts an empty record into the slot for the key with that fingerprint.
+// place puts an empty record into the slot for the key with that fingerprint. The slot is free until setTime.
 func (b page) place(l *Layout, slot int, fingerprint uint32) {
 	clear(b.record(l, slot))
 	le.PutUint32(b[l.fingerprintsAt+slot*fingerprintBytes:], fingerprint)

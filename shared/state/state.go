@@ -116,7 +116,7 @@ const (
 //	"sl/held"                                     holds' clock                  heldclock.go
 //	"sl/n" 8 hex of owner                         how many proxies are alive    values.go
 //	"sl/g" u32 owner, u32 rule                    what streams hold of a rule   values.go
-//	pagePrefix 4 hex of table, 8 hex of index     page                          page.go
+//	pagePrefix 4 hex of number, 8 hex of index    page of the table of number   page.go
 var (
 	directoryKey  = []byte("sluice/tables" + keySuffix)
 	heartbeatsKey = []byte("sluice/owners" + keySuffix)
@@ -142,7 +142,8 @@ func (ts *Tables) heldTotalKey(rule uint32) (key [12]byte) {
 // pageKey returns the key of the table's page with that index.
 func (t *Table) pageKey(index uint32) (key [15]byte) {
 	copy(key[:], pagePrefix)
-	le.PutUint32(key[len(pagePrefix):], uint32(hexDigits(uint32(t.number)<<16)))
+	number := uint32(hexDigits(uint32(t.number) << 16)) // the first four of eight digits
+	le.PutUint32(key[len(pagePrefix):], number)
 	le.PutUint64(key[len(pagePrefix)+4:], hexDigits(index))
 	return key
 }

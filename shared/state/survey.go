@@ -24,7 +24,8 @@ const (
 )
 
 // Step continues the survey of a table; live counts the keys of a page, with the table that can read
-// it. When it has read the last page, it returns done and what it has found, and the survey starts again.
+// it. It is a callback of the caller, because only that has the rule's windows and an Entry: see Table.Live.
+// When it has read the last page, it returns done and what it has found, and the survey starts again.
 // It skips a table that no worker has registered, as far as PrepareSurveys has found.
 func (s *Survey) Step(
 	t *Table, live func(t *Table, page []byte) uint64,

@@ -55,7 +55,9 @@ type Table struct {
 	looked   *registration
 	layoutOf *registration // a looked one, whose layout the table has
 
-	// As of its registration in the directory if it is open, else as of layoutOf.
+	// If the table is open, the fields from number to spans are those of its registration in the directory. If it is
+	// closed, they are those of layoutOf, for Look; or from before a Split, which may close the table between a Read
+	// and its Commit; or zero.
 	number  uint16
 	pages   uint32
 	base    uint32

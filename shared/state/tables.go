@@ -78,7 +78,8 @@ func (ts *Tables) Table(def Definition) *Table {
 	return ts.tables[index]
 }
 
-// Clear lets go of all tables.
+// Clear lets go of all tables. It empties each, because TinyGo's collector may take some number for a pointer to a
+// table: then it keeps no page and no layout with it.
 func (ts *Tables) Clear() {
 	for _, table := range ts.tables {
 		*table = Table{}
@@ -196,8 +197,13 @@ type registered struct {
 	split   bool           // there is a conflict, and other workers have split: this one must follow
 }
 
-// registerIn registers tables in the directory d. It changes nothing else: if another worker
+// registerIn registers tables in the directory d, in four steps. It changes nothing else: if another worker
 // writes the directory first, it is called again.
+//
+//  1. Times of the future, from before the clock was set back, become the oldest.
+//  2. The owner leaves the tables whose counters it no longer has, and those that have waited long enough go.
+//  3. It looks for a conflict. If there is one, and other workers have split, the tables are the split owner's.
+//  4. It registers each table for that owner.
 func (ts *Tables) registerIn(d *directory, tables []*Table, now int64) (done registered) {
 	d.forgetFuture(now)
 	self := owner{ts.self.id, pastOrOldest(ts.self.configuredNs, now)}

@@ -5,7 +5,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // What a record and the floor hold of each window. Times that are not given are 64 bits of
 // nanoseconds since the Unix epoch; a floor is like the usage unless it says otherwise.
 //
-//	fixed_window             u32 used; with jitter also u64 end; of months: no jitter
+//	fixed_window             u32 used; with jitter also u64 end
+//	calendar                 u32 used (a fixed_window of months)
 //	fixed_window_per_key     u32 used, u64 end in the low 63 bits and, in the top
 //	                         bit, whether the window slides
 //	sliding_window_log       u16 units, in the top bit whether older ones were
@@ -18,7 +19,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	                         floor: u32 tokens gained a period, u32 burst,
 //	                         u64 when full, stamped
 //	block                    u64 end, 0 = none runs; it comes after the windows
-//	concurrency              see hold.go; it is the last column
+//	concurrency              see holdpage.go; it is the last column
 //	a lease                  see lease.go; it is the only column of its table
 const (
 	countBytes   = 4
