@@ -40,6 +40,10 @@ func policyOf(rules []string, scope string) string {
 	return "version: 1\nheaders: both\nrules:\n  - {" + strings.Join(rules, scope+"}\n  - {") + scope + "}\n"
 }
 
+// notAsked is what three proxies say of a rule that nobody was asked about, because another rule had
+// denied. One proxy needs not ask.
+var notAsked = regexp.MustCompile(`("mode":"enforced","allowed":true),"reason":"not_asked"`)
+
 // asOneProxy compares what lines come to over three proxies, by rules with a scope, with what one
 // proxy makes of them, and returns how many are denied.
 func asOneProxy(t *testing.T, rules []string, scope, lines string, words *regexp.Regexp) (denied int) {
@@ -47,6 +51,10 @@ func asOneProxy(t *testing.T, rules []string, scope, lines string, words *regexp
 	one, three := simulateLines(t, policyOf(rules, ""), 1, lines), simulateLines(t, policyOf(rules, scope), 3, lines)
 	require.Len(t, three, len(one))
 	for i := range one {
+		isDenied := strings.Contains(one[i], `"allowed":false,"status"`)
+		if isDenied {
+			three[i] = notAsked.ReplaceAllString(three[i], "$1")
+		}
 		require.Equal(t, words.FindAllString(one[i], -1), words.FindAllString(three[i], -1),
 			"line %d by %q:\n%s\n%s", i+1, rules, one[i], three[i])
 		denied += strings.Count(one[i], `"allowed":false,"status"`)
