@@ -9,15 +9,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// linger is how much longer a value lives than what it has counted.
-const linger = 10 * second
-
-// maxAheadNs is how far ahead of the store's clock a value may be. If it lies further
-// ahead, the clock was set back.
-const maxAheadNs = 10 * second
-
-const second = 1_000_000_000
-
 // operation is one thing that is to be done to one key. If the store refuses its swap, it is decided
 // again on the value that is there.
 type operation struct {

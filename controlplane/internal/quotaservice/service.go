@@ -52,6 +52,7 @@
 //	value.go        the value's bytes
 //	store.go        compare-and-swap: in memory.go, or in package redisstore
 //	grants.go       what was granted, for what comes back of it
+//	clock.go        the two clocks: localNs is by the service's own, storeNs by the store's
 //
 // Beside asks there are calls of this process and what operators do. Their operations go the same way from keys.go
 // on:
@@ -101,20 +102,6 @@ type Options struct {
 	StoreTimeout time.Duration // of a swap; default 1 s
 	Log          *slog.Logger  // default: nothing
 }
-
-// Clock measures time that goes on evenly. Its beginning is of no matter.
-type Clock interface {
-	NowNs() int64
-	// AfterFunc calls f after ns nanoseconds.
-	AfterFunc(ns int64, f func())
-}
-
-// machineClock is the Clock of this machine.
-type machineClock struct{ start time.Time }
-
-func (m machineClock) NowNs() int64 { return int64(time.Since(m.start)) }
-
-func (m machineClock) AfterFunc(ns int64, f func()) { time.AfterFunc(time.Duration(ns), f) }
 
 // Peer is who opened a stream.
 type Peer struct {
