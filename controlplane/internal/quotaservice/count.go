@@ -106,7 +106,7 @@ type call struct {
 	done       chan struct{}
 }
 
-// begin makes the operations, and lets them wait for their keys.
+// begin makes the operations, and lets them wait for their keys. It locks the service.
 func (c *call) begin(hits []Hits) error {
 	s := c.service
 	c.operations, c.totals = make([]operation, len(hits)), make([]Total, len(hits))

@@ -22,20 +22,20 @@ type group struct {
 // askPart is one part of a group. Its key decides it first; from the result of all parts follows at most one
 // more operation.
 type askPart struct {
-	hit      hit
-	decision operation  // carries the hit out
-	kept     *operation // keepDenial, if it was denied in shadow, and the ask is granted
-	undone   *operation // undo, if it was granted units, but the ask is not granted
+	hit     hit
+	hitting operation  // carries the hit out
+	kept    *operation // keepDenial, if it was denied in shadow, and the ask is granted
+	undone  *operation // undo, if it was granted units, but the ask is not granted
 }
 
 // failed reports whether its key could not decide it.
-func (p *askPart) failed() bool { return p.decision.err != nil }
+func (p *askPart) failed() bool { return p.hitting.err != nil }
 
-func (p *askPart) denied() bool { return !p.failed() && p.decision.denied }
+func (p *askPart) denied() bool { return !p.failed() && p.hitting.denied }
 
 // report is its report, if its units are held; else nil.
 func (p *askPart) report() *quota.Report {
-	if p.decision.holdLimit == nil {
+	if p.hitting.holdLimit == nil {
 		return nil
 	}
 	return &p.hit.part.Report
@@ -49,7 +49,7 @@ func (p *askPart) last() *operation {
 	case p.undone != nil:
 		return p.undone
 	}
-	return &p.decision
+	return &p.hitting
 }
 
 // phase is which operations a group waits for:
@@ -79,7 +79,7 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 		}
 		part := &g.parts[i]
 		part.hit.part = *p
-		part.decision = d.operation(&part.hit, st.hasher, st.domain.name, p.Key, g)
+		part.hitting = d.operation(&part.hit, st.hasher, st.domain.name, p.Key, g)
 	}
 	return true
 }
@@ -99,9 +99,9 @@ func (g *group) goOn() {
 	for g.left == 0 {
 		switch g.phase {
 		case atStart:
-			g.decide()
+			g.startHits()
 		case deciding:
-			g.decideLast()
+			g.startLastHits()
 		case decidingLast:
 			g.result = g.conclude()
 			if g.result == quota.Granted {
@@ -123,24 +123,24 @@ func (g *group) goOn() {
 	}
 }
 
-// decide starts the hits, but for those that take last.
-func (g *group) decide() {
+// startHits starts the hits, but for those that take last.
+func (g *group) startHits() {
 	g.phase = deciding
 	for i := range g.parts {
-		if o := &g.parts[i].decision; !o.takesLast() {
+		if o := &g.parts[i].hitting; !o.takesLast() {
 			g.start(o)
 		}
 	}
 }
 
-// decideLast starts the other ones. If a part is denied already, or has failed, they take nothing.
-func (g *group) decideLast() {
+// startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
+func (g *group) startLastHits() {
 	g.phase = decidingLast
 	isRefused := g.conclude() != quota.Granted
 	for i := range g.parts {
-		if p := &g.parts[i]; p.decision.takesLast() {
+		if p := &g.parts[i]; p.hitting.takesLast() {
 			p.hit.takesNothing = isRefused
-			g.start(&p.decision)
+			g.start(&p.hitting)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (g *group) conclude() quota.Outcome {
 			continue
 		}
 		switch {
-		case errors.Is(p.decision.err, quota.ErrHolders):
+		case errors.Is(p.hitting.err, quota.ErrHolders):
 			return quota.Busy
 		case p.failed():
 			return quota.Unavailable
@@ -174,7 +174,7 @@ func (g *group) keepDenials() {
 	g.phase = keepingDenials
 	for i := range g.parts {
 		p := &g.parts[i]
-		o := &p.decision
+		o := &p.hitting
 		if p.denied() && !o.heldBack && o.keepsDenial(&p.hit.part) {
 			p.kept = o.followedBy(&keepDenial{&p.hit.part})
 			g.start(p.kept)
@@ -187,8 +187,8 @@ func (g *group) undo() {
 	g.phase = undoing
 	for i := range g.parts {
 		p := &g.parts[i]
-		if !p.failed() && p.decision.taken.units > 0 {
-			p.undone = p.decision.undo(p.report())
+		if !p.failed() && p.hitting.taken.units > 0 {
+			p.undone = p.hitting.undo(p.report())
 			g.start(p.undone)
 		}
 	}
@@ -227,7 +227,7 @@ func (g *group) answer() {
 func (g *group) measure() {
 	s := g.stream.service
 	became := g.result
-	isStarting := func(p askPart) bool { return errors.Is(p.decision.err, ErrStarting) }
+	isStarting := func(p askPart) bool { return errors.Is(p.hitting.err, ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
 		became = unavailableStarting
 	}
@@ -235,7 +235,7 @@ func (g *group) measure() {
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &g.parts[i]
 		if p.undone != nil && p.undone.holdLimit == nil {
-			s.metrics.lost.Add(uint64(p.decision.taken.units - p.undone.uncounted))
+			s.metrics.lost.Add(uint64(p.hitting.taken.units - p.undone.uncounted))
 		}
 	}
 }
@@ -251,7 +251,7 @@ func (g *group) restate() {
 		if !g.parts[i].denied() {
 			continue
 		}
-		denied := &g.parts[i].decision
+		denied := &g.parts[i].hitting
 		for j := range g.parts {
 			o := g.parts[j].undone
 			isUndone := o != nil && o.err == nil
@@ -262,10 +262,11 @@ func (g *group) restate() {
 	}
 }
 
-// grant is what one part got.
+// grant is what one part got. If the ask is granted, no part is undone, and a part whose denial is kept has taken no
+// units. So if a part has taken units, its last operation is the hit that took them.
 func (g *group) grant(part *askPart) quota.Grant {
 	if part.failed() {
-		return failedGrant(&part.decision)
+		return failedGrant(&part.hitting)
 	}
 	o, isDenied := part.last(), part.denied()
 	got := quota.Grant{

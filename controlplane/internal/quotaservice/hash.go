@@ -8,10 +8,11 @@ import (
 	"sync"
 )
 
-// A key has two forms:
+// A key has two forms, and one that adds up has a third:
 //
-//	partKey   names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Hits.Key
-//	storeKey  names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
+//	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Hits.Key
+//	storeKey   names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
+//	clientKey  of addUp: that hash. Its storeKey is made of clientKey and the window: see addUpAt
 
 // hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
 type hasher struct {

@@ -27,8 +27,13 @@ type key struct {
 	idle     *list.Element // unless busy: in keys.idle
 	bytes    int           // of it while it is idle
 
-	// isSum says that all operations add up. Then the value is a sum and not a record: there is
-	// nothing to decide on, and no value or nonce to know. See sum.go.
+	// isSum says that all operations add up. Then the value is a sum and not a record: see sum.go.
+	//
+	//	             key of a record                        key of a sum
+	//	prepare      decides on the value known last        prepareSum: adds the units, knowing no value
+	//	learnResult  done, or to be decided on a new value  learnSum: done, or errEnded
+	//	rest         keeps the value while idle             forgets the key
+	//	retried by   keys.again, for the same key           call.operationDone, for the key of another window
 	isSum bool
 
 	// The value.

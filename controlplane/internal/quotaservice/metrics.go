@@ -82,7 +82,7 @@ func (s *Service) gauges() []prometheus.Collector {
 			func() float64 { return float64(s.metrics.degraded.Load()) }),
 		gauge("quota_starting",
 			"1 while the store has no state yet: on_unavailable decides for rules with settle or concurrency.",
-			func() float64 { return float64(min(s.startingForNs(), 1)) }),
+			func() float64 { return float64(min(s.shownStartForNs(), 1)) }),
 		gauge("quota_streams", "Open streams of proxies' workers.", s.openStreams),
 		gauge("quota_units_held", "Units of leases that have not ended, whether spent or not.", s.leased),
 	}

@@ -46,19 +46,19 @@ type Found struct {
 // Operate does something to one key. Units that proxies lease count as used. Those that they
 // have leased when a key is set or reset, they may spend until their leases end.
 func (s *Service) Operate(
-	ctx context.Context, domain string, d quota.Definition, key [16]byte, what Command,
+	ctx context.Context, domain string, d quota.Definition, key [16]byte, cmd Command,
 ) (Found, error) {
 	own, err := newDefinition(domain, &d)
 	if err != nil {
 		return Found{}, err
 	}
 	countsRunning := own.holdLimit != nil && len(own.Windows) == 0
-	if countsRunning && (what.What == Inc || what.What == Set) {
+	if countsRunning && (cmd.What == Inc || cmd.What == Set) {
 		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}
 	own.Lease = quota.LeaseOff
 	done := make(waiter)
-	o := own.operation(what.action(), newHasher(*s.secret.Load()), domain, key, done)
+	o := own.operation(cmd.action(), newHasher(*s.secret.Load()), domain, key, done)
 	s.mu.Lock()
 	s.keys.add(&o)
 	s.mu.Unlock()
@@ -71,7 +71,7 @@ func (s *Service) Operate(
 	if o.err != nil {
 		return Found{}, fmt.Errorf("ask the quota store: %w", o.err)
 	}
-	if what.Units == 0 && limit.Shut(d.Windows) {
+	if cmd.Units == 0 && limit.Shut(d.Windows) {
 		o.denied, o.waitNs = true, limit.Never
 	}
 	found := Found{
@@ -84,19 +84,19 @@ func (s *Service) Operate(
 	return found, nil
 }
 
-func (what Command) action() action {
-	switch what.What {
+func (cmd Command) action() action {
+	switch cmd.What {
 	case Hit:
-		return &hit{part: quota.Part{Cost: what.Units}}
+		return &hit{part: quota.Part{Cost: cmd.Units}}
 	case Inc:
-		return &inc{what.Units, what.Window}
+		return &inc{cmd.Units, cmd.Window}
 	case Set:
-		return &set{what.Units, what.Window}
+		return &set{cmd.Units, cmd.Window}
 	case Reset:
 		return reset{}
 	case Inspect:
 	}
-	return &inspect{what.Units}
+	return &inspect{cmd.Units}
 }
 
 // inspect finds out whether units are left.

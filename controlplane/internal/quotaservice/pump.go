@@ -15,7 +15,7 @@ const (
 	maxBatch = 64
 )
 
-// notifyLater has pump call the stream's ready, so that its transport looks for answers.
+// notifyLater has pump call the stream's onAnswers, so that its transport looks for answers.
 func (s *Service) notifyLater(st *Stream) {
 	if !st.notified {
 		st.notified = true
@@ -67,7 +67,7 @@ func (s *Service) nextWork() (w work, ok bool) {
 
 func (s *Service) do(w *work) {
 	for _, st := range w.streams {
-		st.ready()
+		st.onAnswers()
 	}
 	if len(w.ready) > 0 {
 		s.sendSwaps(w.ready, w.swaps)

@@ -3,7 +3,7 @@
 //
 // Its invariant: units are deducted in the store before they are granted, and the store's
 // clock decides. It must never import the API, xDS or the command line: server.go alone
-// serves gRPC, and redisstore alone knows Redis.
+// serves gRPC, of which stream.go uses only the statuses, and redisstore alone knows Redis.
 //
 // An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
 // are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
@@ -28,7 +28,7 @@
 //
 // If the rule of team blocks, its operation waits until that of user is done, which may be denied:
 //
-//	group.decideLast     If user is denied, team takes nothing. Else it goes on as above.
+//	group.startLastHits  If user is denied, team takes nothing. Else it goes on as above.
 //
 // If the part of team is denied, but in shadow, the ask is granted:
 //
@@ -127,11 +127,11 @@ type Service struct {
 
 	// mu guards what follows, and the streams, groups, keys and operations in it. Two kinds of functions touch these:
 	//
-	//   - Exported ones, callbacks of timers, and others if their comment says "It locks the service": they are called
-	//     while mu is free, and lock it.
+	//   - Exported ones, those of server.go, callbacks of timers, and others if their comment says "It locks the
+	//     service": they are called while mu is free, and lock it, or call one that does.
 	//   - All others: they are called while mu is locked.
 	//
-	// mu is free during calls of Store, of a Stream's ready and of Options.Allow, which may take long.
+	// mu is free during calls of Store, of a Stream's onAnswers and of Options.Allow, which may take long.
 	mu            sync.Mutex
 	domains       map[string]*domain
 	streams       map[*Stream]struct{}
@@ -143,8 +143,10 @@ type Service struct {
 	pumping       bool // a goroutine is in pump
 	asked         bool // some proxy has asked
 
-	storeClock    storeClock
-	startsUntilNs int64 // until when the store is starting, by the service's clock: for operators. See key.startingUntilNs
+	storeClock storeClock
+	// shownStartUntilNs is until when the store is starting, by the service's clock: operators are shown it, and nothing
+	// is decided by it. See key.startingUntilNs.
+	shownStartUntilNs int64
 
 	draining bool
 	isLate   bool // it has been draining for lastWithin

@@ -35,11 +35,11 @@ const (
 //	   └───────────── open ─────────┘
 //	                 └───────────── partsUnderWay ──────────────────────┘
 type Stream struct {
-	service *Service
-	peer    Peer
-	ready   func()
-	rate    *rate.Limiter
-	begun   chan struct{} // see waitUntilBegun
+	service   *Service
+	peer      Peer
+	onAnswers func()
+	rate      *rate.Limiter
+	begun     chan struct{} // see waitUntilBegun
 
 	// The service's lock guards the rest.
 	domain        *domain // nil before the first message; Receive alone changes it
@@ -80,10 +80,10 @@ type answers struct {
 	parts int // that are answered
 }
 
-// Open begins a stream. ready is called when Next has something; it must not wait.
-func (s *Service) Open(p Peer, ready func()) (*Stream, error) {
+// Open begins a stream. onAnswers is called when Next has something; it must not wait.
+func (s *Service) Open(p Peer, onAnswers func()) (*Stream, error) {
 	st := &Stream{
-		service: s, peer: p, ready: ready, definitions: newDefinitions(),
+		service: s, peer: p, onAnswers: onAnswers, definitions: newDefinitions(),
 		rate: rate.NewLimiter(asksPerSecond, burstAsks), begun: make(chan struct{}, 1),
 	}
 	s.mu.Lock()
@@ -240,7 +240,7 @@ func (st *Stream) begin(ask *pendingAsk) {
 	}
 }
 
-// waitUntilBegun returns once all asks have begun, or ctx ends.
+// waitUntilBegun returns once all asks have begun, or ctx ends. It locks the service.
 func (st *Stream) waitUntilBegun(ctx context.Context) {
 	for st.awaitsBegin() {
 		select {
@@ -300,7 +300,7 @@ func (r returned) operationDone(o *operation) {
 
 // remember notes what was granted, for its return, and returns the grant's number.
 func (st *Stream) remember(p *askPart) (number uint32) {
-	o := &p.decision
+	o := &p.hitting
 	return st.grants.add(granted{
 		definition: o.definition, partKey: p.hit.part.Key, counted: o.taken.counted, units: o.taken.units,
 		atNs: st.service.o.Clock.NowNs(),

@@ -76,9 +76,9 @@ func (s *Service) noteAlive(d *domain, process uint64) {
 //
 // So "the store is starting" is known at three places, from two sources:
 //
-//	Service.startsUntilNs   from Store.Age, by the service's clock    operators, logs and metrics read it
-//	key.startingUntilNs     from a Young swap, by the store's clock   operations are decided by it
-//	quota.Holders.Starting  from the key, for one decision            quota.State.Note reads it
+//	Service.shownStartUntilNs  from Store.Age, by the service's clock    operators, logs and metrics read it
+//	key.startingUntilNs        from a Young swap, by the store's clock   operations are decided by it
+//	quota.Holders.Starting     from the key, for one decision            quota.State.Note reads it
 const (
 	// StartingNs is for how long a store without state lets nobody hold units.
 	StartingNs = 4 * second
@@ -93,7 +93,7 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 //
 //	anew  a server of it has another state than at the last look. All streams end, and their workers
 //	      report what they hold on new ones
-//	age   how long the store has had its state, for startsUntilNs. If it has begun since the last
+//	age   how long the store has had its state, for shownStartUntilNs. If it has begun since the last
 //	      look, which isNewStart finds out, the log says so
 //
 // Whoever runs the service calls it often within StartingNs.
@@ -108,13 +108,14 @@ func (s *Service) Watch() {
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
 	untilNs := now - age + StartingNs
-	isNew := isNewStart(untilNs, s.startsUntilNs, before, now)
+	isNew := isNewStart(untilNs, s.shownStartUntilNs, before, now)
+	isFirstLook := s.shownStartUntilNs == 0
 	level := slog.LevelWarn
-	if s.startsUntilNs == 0 { // the first look: a new store is as it should be
+	if isFirstLook { // a new store is as it should be
 		level = slog.LevelInfo
-		s.startsUntilNs = untilNs
+		s.shownStartUntilNs = untilNs
 	}
-	s.startsUntilNs = max(s.startsUntilNs, untilNs)
+	s.shownStartUntilNs = max(s.shownStartUntilNs, untilNs)
 	if anew {
 		for st := range s.streams {
 			st.ending = true
@@ -148,18 +149,18 @@ func isNewStart(untilNs, knownNs, before, now int64) bool {
 
 // Starting says for how much longer the store is starting; nil = it has its state.
 func (s *Service) Starting() error {
-	if ns := s.startingForNs(); ns > 0 {
+	if ns := s.shownStartForNs(); ns > 0 {
 		left := time.Duration(ns).Round(100 * time.Millisecond)
 		return fmt.Errorf("%w; on_unavailable decides for %s", ErrStarting, left)
 	}
 	return nil
 }
 
-// startingForNs is how much longer the store is starting, as operators are told. It locks the service.
-func (s *Service) startingForNs() int64 {
+// shownStartForNs is how much longer the store is starting, as operators are told. It locks the service.
+func (s *Service) shownStartForNs() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(s.startsUntilNs-s.o.Clock.NowNs(), 0)
+	return max(s.shownStartUntilNs-s.o.Clock.NowNs(), 0)
 }
 
 // Healthy says why the store does not answer, or has no state yet.
