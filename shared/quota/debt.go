@@ -71,7 +71,7 @@ func (s *State) CountClaimed(units uint32) {
 
 // boundLack returns how many of the units a bucket may count so that it lacks at most so many tokens of a full one.
 func (s *State) boundLack(i int, units uint32, most uint64) uint32 {
-	lacks := uint64(s.Windows[i].Count(&s.Usages[i], s.SpendByNs[i]))
+	lacks := uint64(s.Windows[i].Count(&s.Usages[i], s.bucketAsOfNs[i]))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
@@ -82,6 +82,9 @@ func (s *State) addUnleased(i int, units uint32) {
 
 // chargedNs is how much longer a window may count if held units are charged. A fixed window with Pays and a bucket
 // take once more for each limit of them, but no longer than for their longest debt: see charge and owed.
+//
+// For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
+// Without Pays it takes 1 h.
 func chargedNs(w *limit.Window, held uint32) int64 {
 	if w.Algorithm == limit.Block {
 		return 0

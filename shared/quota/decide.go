@@ -53,8 +53,8 @@ func (s *State) leftIn(i int, end int64) uint32 {
 	case w.Algorithm != limit.TokenBucket:
 		return w.Remaining(&s.Usages[i], s.NowNs)
 	}
-	u, spendBy := s.Usages[i], max(end, s.SpendByNs[i])
-	w.Roll(&u, s.SpendByNs[i], spendBy)
+	u, spendBy := s.Usages[i], max(end, s.bucketAsOfNs[i])
+	w.Roll(&u, s.bucketAsOfNs[i], spendBy)
 	remaining, gain := w.Remaining(&u, spendBy), gained(w, spendBy-s.NowNs)
 	return remaining - min(remaining, gain)
 }
@@ -94,7 +94,7 @@ const (
 //	15    3, because 15 are few     for 100 ms, less SlackNs
 //	2     2, or none if the first request costs 3
 func (s *State) Decide(lease uint32, p *Part) (d Decision, units uint32, t Terms) {
-	t = s.Terms(lease)
+	t = s.terms(lease)
 	if t.AgainNs != 0 {
 		return NotYet, 0, t
 	}
@@ -151,7 +151,7 @@ func (s *State) WaitNs(cost uint32) int64 {
 // at its SpendBy. In the picture above leftIn, a cost of 6 needs 6 + 10 tokens at SpendBy. 2 are missing,
 // so it passes in 200 ms.
 func (s *State) bucketPass(i int, cost uint32, pass int64) int64 {
-	w, spendBy := &s.Windows[i], s.SpendByNs[i]
+	w, spendBy := &s.Windows[i], s.bucketAsOfNs[i]
 	gain := gained(w, spendBy-s.NowNs)
 	if gain > w.Burst-cost { // cost ≤ Burst: Check was not Never
 		return pass

@@ -419,7 +419,7 @@ func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
 // copyOf returns a copy that shares no memory that Roll changes.
 func copyOf(s *State) *State {
 	c := *s
-	c.Usages, c.SpendByNs = slices.Clone(s.Usages), slices.Clone(s.SpendByNs)
+	c.Usages, c.bucketAsOfNs = slices.Clone(s.Usages), slices.Clone(s.bucketAsOfNs)
 	for i := range c.Usages {
 		c.Usages[i].Log = slices.Clone(c.Usages[i].Log)
 	}

@@ -19,15 +19,21 @@ const (
 	// logShare makes a hundredth: units of a log or bucket are leased for at most that
 	// part of its span.
 	logShare = 100
+	// aheadShare makes a tenth: of the shortest period, a proxy asks ahead for at most that part,
+	// and units that are not leased may be spent for at most that part.
+	aheadShare = 10
+	// slackShare makes a twentieth: of the shortest period, the slack is at most that part, and so is
+	// the time for which a proxy keeps a lease without a hit.
+	slackShare = 20
 )
 
 // SlackNs is ε: how much later than a decision was made the store may apply it.
-func SlackNs(windows []limit.Window) int64 { return min(5*ms, Shortest(windows)/20) }
+func SlackNs(windows []limit.Window) int64 { return min(5*ms, Shortest(windows)/slackShare) }
 
 // HorizonNs is how far ahead a proxy should ask: for what it expects to need in
 // that time.
 func HorizonNs(windows []limit.Window) int64 {
-	h := min(maxLease, Shortest(windows)/10)
+	h := min(maxLease, Shortest(windows)/aheadShare)
 	for i := range windows {
 		if forgetsByUnit(&windows[i]) {
 			h = min(h, span(&windows[i])/logShare)
@@ -37,7 +43,7 @@ func HorizonNs(windows []limit.Window) int64 {
 }
 
 // IdleNs is how long a proxy keeps a lease without a hit before it returns the rest.
-func IdleNs(windows []limit.Window) int64 { return min(maxLease, Shortest(windows)/20) }
+func IdleNs(windows []limit.Window) int64 { return min(maxLease, Shortest(windows)/slackShare) }
 
 // Shortest returns the shortest period.
 func Shortest(windows []limit.Window) int64 {
@@ -124,8 +130,8 @@ type Terms struct {
 // Unleased are the terms of units that count as spent at once.
 var Unleased = Terms{}
 
-// Terms returns the terms for leasing.
-func (s *State) Terms(lease uint32) Terms {
+// terms returns the terms for leasing.
+func (s *State) terms(lease uint32) Terms {
 	if lease == LeaseOff {
 		return Unleased
 	}
@@ -175,9 +181,10 @@ func (s *State) endOf(i int) int64 {
 // asked before the store applies the decision, and the store applies it at most SlackNs after
 // NowNs. An answer without delay is always in time.
 func (s *State) ValidNs(t Terms) int64 {
-	if t.EndNs == 0 {
+	if t.EndNs == 0 { // not leased: for a short time, and not beyond the end of the first window
 		left := max(s.FirstEndNs()-s.NowNs-SlackNs(s.Windows), 1)
-		return min(shortLease, Shortest(s.Windows)/10, left)
+		return min(shortLease, Shortest(s.Windows)/aheadShare, left)
 	}
+	// Leased: until the lease ends, which is no later than the first window does.
 	return t.EndNs - s.NowNs - SlackNs(s.Windows)
 }

@@ -90,7 +90,7 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		{"until a counter's period ends", at(base+55*second, 0, counter(100, minute)), LeaseAuto,
 			Terms{EndNs: base + minute}, 4995 * ms},
 		{"an open window of a key", &State{
-			NowNs: base, SpendByNs: []int64{base}, Windows: []limit.Window{perKey(100, minute)},
+			NowNs: base, bucketAsOfNs: []int64{base}, Windows: []limit.Window{perKey(100, minute)},
 			Usages: []limit.Usage{{Used: 1, EndNs: base + 3*second}},
 		}, LeaseAuto, Terms{EndNs: base + 3*second}, 2995 * ms},
 		{"a window that would open", at(base, 0, perKey(100, second)), LeaseAuto, Terms{EndNs: base + second}, 995 * ms},
@@ -109,7 +109,7 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		{"no lease, spent in its window", at(base+minute-50*ms, 0, fixed(100, minute)), LeaseOff, Unleased, 45 * ms},
 		{"no lease, never too late", at(base+minute-5*ms, 0, fixed(100, minute)), LeaseOff, Unleased, 1},
 	} {
-		got := c.state.Terms(c.lease)
+		got := c.state.terms(c.lease)
 		require.Equal(t, c.want, got, c.name)
 		if got.AgainNs == 0 {
 			require.Equal(t, c.valid, c.state.ValidNs(got), c.name)
@@ -166,7 +166,7 @@ func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 // TestWaitEndsInTime: after the wait the cost passes, and a millisecond before it does not.
 func TestWaitEndsInTime(t *testing.T) {
 	leased := at(base, 0, bucket(100, second, 1000))
-	leased.Add(985, leased.Terms(LeaseAuto))
+	leased.Add(985, leased.terms(LeaseAuto))
 	for name, c := range map[string]struct {
 		state *State
 		cost  uint32
@@ -184,7 +184,7 @@ func TestWaitEndsInTime(t *testing.T) {
 		require.Positive(t, wait, name)
 		passes := func(after int64) bool {
 			s := *c.state
-			s.Usages, s.SpendByNs = slices.Clone(s.Usages), slices.Clone(s.SpendByNs)
+			s.Usages, s.bucketAsOfNs = slices.Clone(s.Usages), slices.Clone(s.bucketAsOfNs)
 			s.Roll(s.NowNs + after)
 			return s.Left(Unleased) >= c.cost
 		}
@@ -199,7 +199,7 @@ func TestStandingSaysUseAndReset(t *testing.T) {
 	require.Equal(t, Standing{Used: 30, ResetNs: 60 * second}, standing(at(base+second, 30, logOf(100, 60*second))))
 	require.Equal(t, Standing{Used: 30, ResetNs: 300 * ms}, standing(at(base, 30, bucket(100, second, 1000))))
 	leased := at(base, 0, bucket(100, second, 1000))
-	leased.Add(30, leased.Terms(LeaseAuto)) // stands as if they were spent when the lease ends, in 100 ms
+	leased.Add(30, leased.terms(LeaseAuto)) // stands as if they were spent when the lease ends, in 100 ms
 	require.Equal(t, Standing{Used: 40, ResetNs: 400 * ms}, standing(leased))
 }
 

@@ -24,6 +24,13 @@
 //	hold.go     what all workers hold of a key: Holders, Note               x
 //	debt.go     what counts whatever is left                                x
 //
+// Of the tests, these guard:
+//
+//	codec_test.go  codec.go: golden bytes, and what is refused
+//	lease_test.go  lease.go, decide.go, state.go: examples of times, grants, waits and standings
+//	hold_test.go   hold.go, account.go, debt.go, by a model: no more runs than may, each answer is charged once
+//	proto_test.go  quota.go: docs/quota.proto has the same messages
+//
 // A new field of a message is first in docs/quota.proto, then in its struct, its append, its decode and the golden
 // bytes of codec_test.go, which have each field. TestAsPublished fails until all agree.
 package quota

@@ -23,13 +23,13 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	fixed, calendar         NowNs                        NowNs
 //	sliding window counter  NowNs                        NowNs
 //	sliding window log      NowNs                        that of its newest unit, or NowNs
-//	token bucket            SpendByNs                    SpendByNs
+//	token bucket            bucketAsOfNs                 bucketAsOfNs
 type State struct {
-	NowNs     int64
-	Windows   []limit.Window // of a record or of a view
-	Usages    []limit.Usage  // by window
-	SpendByNs []int64        // by window, of the buckets; nil = no window is a bucket
-	Holders   *Holders       // nil = nobody holds units of the key
+	NowNs        int64
+	Windows      []limit.Window // of a record or of a view
+	Usages       []limit.Usage  // by window
+	bucketAsOfNs []int64        // by window, of the buckets; nil = no window is a bucket
+	Holders      *Holders       // nil = nobody holds units of the key
 	// HoldLimit is the limit.Concurrency of a view's definition: how many units may be held at once, and for how long
 	// a silent worker holds its own. nil = the definition holds none, but others may hold units of the key.
 	// Note, HasRoom, AwaitsStart and HeldWaitNs need both HoldLimit and Holders.
@@ -49,18 +49,18 @@ func NewState(now int64, windows []limit.Window) State {
 
 // SetSpendBy sets the instant until which the units that a bucket has counted may be spent.
 func (s *State) SetSpendBy(i int, spendBy int64) {
-	if s.SpendByNs == nil {
-		s.SpendByNs = make([]int64, len(s.Windows))
+	if s.bucketAsOfNs == nil {
+		s.bucketAsOfNs = make([]int64, len(s.Windows))
 	}
-	s.SpendByNs[i] = spendBy
+	s.bucketAsOfNs[i] = spendBy
 }
 
 // Some returns s with only the windows [from, to). It shares the memory of s.
 func (s *State) Some(from, to int) State {
 	some := State{NowNs: s.NowNs, Windows: s.Windows[from:to], Usages: s.Usages[from:to],
 		Holders: s.Holders, HoldLimit: s.HoldLimit}
-	if s.SpendByNs != nil {
-		some.SpendByNs = s.SpendByNs[from:to]
+	if s.bucketAsOfNs != nil {
+		some.bucketAsOfNs = s.bucketAsOfNs[from:to]
 	}
 	return some
 }
@@ -80,7 +80,7 @@ func (s *State) rollWindows(now int64) {
 		switch {
 		case s.Windows[i].Algorithm == limit.TokenBucket:
 			to = max(now, last) // its usage may be as of a later instant already
-			s.SpendByNs[i] = to
+			s.bucketAsOfNs[i] = to
 		case s.Windows[i].Pays > 0 && s.hasEnded(i, now):
 			s.Usages[i].Used = s.owed(i).Used
 		}
@@ -94,8 +94,8 @@ func (s *State) SetBack(now int64) {
 	for i := range s.Windows {
 		s.Windows[i].SetBack(&s.Usages[i], s.NowNs, now)
 	}
-	for i := range s.SpendByNs {
-		s.SpendByNs[i] += now - s.NowNs
+	for i := range s.bucketAsOfNs {
+		s.bucketAsOfNs[i] += now - s.NowNs
 	}
 	s.Holders.shift(now - s.NowNs)
 	s.NowNs = now
@@ -119,7 +119,7 @@ func (s *State) ExpiryNs() int64 {
 // asOf is the instant of a window's usage: see State.
 func (s *State) asOf(i int) int64 {
 	if s.Windows[i].Algorithm == limit.TokenBucket {
-		return s.SpendByNs[i]
+		return s.bucketAsOfNs[i]
 	}
 	return s.NowNs
 }
@@ -188,8 +188,8 @@ func (s *State) addAtEnd(i int, units uint32, c *Counted) {
 	w, u := &s.Windows[i], &s.Usages[i]
 	spendBy := max(s.SpendBy(i), c.EndNs)
 	if w.Algorithm == limit.TokenBucket {
-		w.Roll(u, s.SpendByNs[i], spendBy)
-		s.SpendByNs[i] = spendBy
+		w.Roll(u, s.bucketAsOfNs[i], spendBy)
+		s.bucketAsOfNs[i] = spendBy
 	}
 	w.Add(u, spendBy, units)
 	if spendBy != c.EndNs {
