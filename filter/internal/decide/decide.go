@@ -16,10 +16,11 @@
 //	            subject is Pending, the verdict is: nothing is counted, and Decide is called
 //	            again, from the start, once the quota service has answered.
 //	take        Source.Take of each enforced subject, last those whose denials block keys. If one denies
-//	            after all, the units of those before it are refunded: endDenied.
-//	endDenied   shadow rules are skipped. Source.KeepDenied of each subject that denies, if its rule
-//	            counts denied hits or blocks keys.
-//	takeShadow  Source.Take, or KeepDenied, of each shadow subject: what an allowed request comes to there.
+//	            after all, the units of those before it are refunded: endDenied. If one is Pending after all,
+//	            they are refunded too, and the verdict is Pending.
+//	endDenied   shadow rules are skipped. storeUntaken of each other subject: Source.KeepDenied if it denies and its
+//	            rule counts denied hits or blocks keys, else Source.Persist if it is Known.
+//	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there. If it denies, storeUntaken.
 //	note        metrics, and the keys that were denied.
 //
 // What requests of each kind come to:
@@ -34,8 +35,17 @@
 //
 // In names, count is about units and note is about metrics.
 //
+// Three names are about seeing how keys stand:
+//
+//	Verdict.Peek    Engine.Peek calls it for an explanation, and Engine.Operate for "peek". It checks each rule by
+//	                itself, and takes and keeps nothing. Like Decide it may register tables and count errors.
+//	Source.Look     Engine.AppendUsage calls it for each rule that is shown to a client that asks for its usage. It
+//	                leaves no trace.
+//	Verdict.IsLook  Rules.Match sets it on the request of such a client. Decide decides and counts that as any other,
+//	                but only by rules that name its path. If it is allowed, its answer is what Look finds.
+//
 // Read in this order: Verdict.Decide here, Source and Rule (rule.go), Outcome (outcome.go), Subject and
-// its part in each phase (subject.go), how a subject waits for the quota service (quota.go), Hold
+// its part in each phase (subject.go, denied.go), how a subject waits for the quota service (quota.go), Hold
 // (hold.go), Metrics (metrics.go, spikes.go).
 package decide
 

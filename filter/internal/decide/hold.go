@@ -14,19 +14,19 @@ import (
 //
 // A hold lapses if nobody renews it in time: its source charges what was held, and Settle only what it cost beyond.
 // Its units lie in a table of this proxy, or in an account of which the quota service gets reports, or in both: what
-// the proxy has admitted while the service was silent. So it has one of three lives:
+// the proxy has admitted while the service was silent:
 //
-//	                    the table alone           the account alone         both
-//	until EndNs         Renew renews it there     its source reports it     each as if it were alone
-//	after EndNs         nothing renews it         it is reported still      each as if it were alone
-//	about a hold later  it lapses: the table      Renew charges the         each is charged
-//	                    charges it                account: Lapsed
-//	lapsed is set       by Renew, or by Settle,   by Renew, once it has     by Renew as in the account,
-//	                    if the table says so      charged the account       by Settle as in the table
-//	Settle              the table charges the     the account does the      each does that
-//	                    cost, or if it has        same
-//	                    lapsed what the cost is
-//	                    beyond the units
+//	                    in the table                              in the account
+//	until EndNs         Renew renews it there                     its source reports it
+//	after EndNs         nothing renews it                         it is reported still
+//	about a hold later  it lapses: the table charges it           Renew charges the account: Lapsed
+//	lapsed is set       by Renew, or by Settle, if the table      by Renew, once it has charged the account
+//	                    says so
+//	Settle              the table charges the cost, or if it has  the account does the same
+//	                    lapsed what the cost is beyond the units
+//
+// Units that lie in both go both ways, each as if it were the only one. But if they lapse in the table, and not yet in
+// the account, Renew gets NotDue and does not set lapsed: otherwise Settle would take those in the account for charged.
 //
 // Only the source judges EndNs, by HasEnded.
 type Hold struct {

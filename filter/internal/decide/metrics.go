@@ -53,8 +53,8 @@ type Priced struct {
 	Tokens policy.Tokens // of the answers
 }
 
-// CountTokens counts the tokens for which an answer is charged.
-func (r *Rule) CountTokens(t policy.Tokens) {
+// NoteTokens adds the tokens for which an answer is charged to the metrics.
+func (r *Rule) NoteTokens(t policy.Tokens) {
 	p := r.Priced
 	if p == nil {
 		return
@@ -129,8 +129,8 @@ func (r *Rule) Each(f func(name string, count uint64)) {
 	}
 }
 
-// Stored adds to the metrics what storing a hit has done to the record's page.
-func (r *Rule) Stored(e *state.Entry) {
+// NoteStored adds to the metrics what storing a hit has done to the record's page.
+func (r *Rule) NoteStored(e *state.Entry) {
 	if e.Evicted {
 		r.Metrics.Evicted++
 	}

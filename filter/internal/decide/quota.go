@@ -28,9 +28,9 @@ type Quota struct {
 
 	// Source.Take, for Refund.
 	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
-	// Source.Take, for its next call: the lease says that the service must charge the cost. The request may take
-	// from OwnShare again, because another worker wrote first or another rule must ask.
-	Noted bool
+	// Source.Take, for its next call: the lease keeps for the service that it must charge the cost. The request may
+	// take from OwnShare again, because another worker wrote first or another rule must ask.
+	ChargeKept bool
 }
 
 // isByService reports whether the subject is decided by what the quota service has said of its key, and

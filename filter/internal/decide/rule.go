@@ -26,16 +26,9 @@ type Source interface {
 	// Check left it, also for Full: a request that had room, and then found the page full, is told
 	// that it may try again at once.
 	Take(s *Subject) Outcome
-	// KeepDenied stores what a hit leaves that the rule has denied by its limits. Its outcomes are those of
-	// Take. If it is Taken, PassNs becomes the instant at which the next hit like this one passes. What is left:
-	//
-	//	the rule has    its cost, if CountsDeniedHere  a block, if Subject.BeginsBlock
-	//	neither         -                              -
-	//	count_denied    of scope proxy only            -
-	//	block           -                              by this proxy
-	//	both            of scope proxy only            by this proxy
-	//
-	// Of a rule of scope cluster it is only called for what OwnShare has denied: the service keeps what that denies.
+	// KeepDenied stores what a hit leaves that the rule has denied by its limits: see denied.go. Its outcomes are
+	// those of Take. If it is Taken, PassNs becomes the instant at which the next hit like this one passes. Of a
+	// rule of scope cluster it is only called for what OwnShare has denied.
 	KeepDenied(s *Subject) Outcome
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)

@@ -42,9 +42,9 @@ type Subject struct {
 
 	// The source, in Check, Recheck and Take.
 	//
-	// found is what the last call of Check or Recheck has returned. become makes it the Outcome, but not what
+	// lastFound is what the last call of Check or Recheck has returned. becomeFound makes it the Outcome, but not what
 	// recheckDenied finds: see there.
-	found Outcome
+	lastFound Outcome
 
 	// Known says that the key's usage is known. Without it nothing is told of the key: Source.Usage, Window, Remaining,
 	// Standing and Tightest are not called, and storeUntaken does not Persist. Source.Check sets it. Who ends it:
@@ -74,7 +74,7 @@ func (s *Subject) Begin(r *Rule) {
 	s.Outcome, s.Allowed = HasRoom, true
 	s.CountedBefore, s.Known = 0, false
 	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
-	s.Quota.From, s.Quota.Noted = Nowhere, false
+	s.Quota.From, s.Quota.ChargeKept = Nowhere, false
 	s.Account = nil
 	r.Finder.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
@@ -85,25 +85,6 @@ func (s *Subject) LackKey() {
 	s.Outcome, s.Allowed = MissingKey, false
 	s.PassNs = limit.Never
 }
-
-// BeginsBlock reports whether the hit, which the rule has denied, begins a block of its key or prolongs
-// it. It does not if another worker has made room since, or has begun the block. A rule in shadow mode
-// blocks no key for a rule that enforces.
-//
-// A key without a record is blocked by the page's floor, which blocks others too: if it prolonged that,
-// keys that were never denied would keep a page blocked for good.
-func (s *Subject) BeginsBlock() bool {
-	block := s.Rule.Policy.Block
-	if block == nil || s.BlocksNobody() {
-		return false
-	}
-	prolongs := block.Prolong && (s.Rule.CountsDeniedHere || s.Record.HasRecord())
-	return s.found == Denied || s.found == Blocked && prolongs
-}
-
-// BlocksNobody reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
-// mode and the block would be one of a rule that enforces.
-func (s *Subject) BlocksNobody() bool { return s.Shadow && s.Rule.blocksOthers }
 
 // Units are the subject's cost and what is counted before it; a cost of 0 needs neither.
 func (s *Subject) Units() uint32 {
@@ -116,7 +97,7 @@ func (s *Subject) Units() uint32 {
 // check finds out whether the rule has room.
 func (s *Subject) check(now int64) {
 	if !s.Unlimited && s.Outcome != MissingKey {
-		s.noteCheck(s.Rule.Source.Check(s, now), now)
+		s.becomeFound(s.Rule.Source.Check(s, now), now)
 	}
 }
 
@@ -125,12 +106,13 @@ func (s *Subject) check(now int64) {
 func (s *Subject) checkAgain(now int64) {
 	s.CountedBefore = 0
 	if !s.Unlimited && s.Outcome != MissingKey {
-		s.noteCheck(s.Rule.Source.Recheck(s, now), now)
+		s.becomeFound(s.Rule.Source.Recheck(s, now), now)
 	}
 }
 
-func (s *Subject) noteCheck(found Outcome, now int64) {
-	s.found = found
+// becomeFound makes what a source has found the outcome.
+func (s *Subject) becomeFound(found Outcome, now int64) {
+	s.lastFound = found
 	if found != Failed && s.Record.Rebased {
 		s.Rule.Metrics.ClockRebased++
 	}
@@ -167,69 +149,6 @@ func (s *Subject) refund(now int64) {
 	if !s.Rule.Source.Refund(s, now) {
 		s.Rule.Metrics.NotRefunded++
 	}
-}
-
-// storeUntaken stores what the rule keeps of a hit that is not taken: its cost if denied hits count,
-// a block that it begins, else that the record has moved to the present.
-func (s *Subject) storeUntaken(now int64) {
-	if kept := s.keepDenied(now); !kept && s.Known {
-		s.Rule.Source.Persist(s)
-	}
-}
-
-// mustKeepDenied reports whether a hit that the rule has denied by its limits must be counted, or begins
-// a block or prolongs it. What the quota service denies, it has kept.
-func (s *Subject) mustKeepDenied() bool {
-	byLimits := s.Outcome == Denied || s.Outcome == Blocked
-	return byLimits && !s.isByService() && s.Cost > 0 && (s.Rule.CountsDeniedHere || s.BeginsBlock())
-}
-
-// keepDenied counts a hit that the rule has denied by its limits, begins a block by it or prolongs that, or
-// does both: see mustKeepDenied. The wait then is the one from the new record. If that cannot be stored,
-// nothing is kept: the hit was denied.
-func (s *Subject) keepDenied(now int64) (kept bool) {
-	r := s.Rule
-	for range state.MaxRetries {
-		if !s.mustKeepDenied() {
-			return false
-		}
-		switch outcome := r.Source.KeepDenied(s); {
-		case outcome == Taken:
-			return true
-		case outcome == Full: // a newcomer without a slot, and still denied
-			r.Metrics.Full++
-			return false
-		case outcome == Raced && s.recheckDenied(now): // another worker wrote first: it is tried again
-		default: // it cannot be written, or cannot be read again
-			r.Metrics.Errors++
-			s.Known = false
-			return false
-		}
-	}
-	r.Metrics.Contention++
-	s.Known = false
-	return false
-}
-
-// recheckDenied reads the key again, because another worker wrote first. It returns false if the key cannot be
-// read. The denial stays, and its wait, unless the key is blocked by now. But only what is found now begins a
-// block. For example, after a denial with a wait of 40 s:
-//
-//	found now  the other worker     the wait         BeginsBlock
-//	Denied     took units           40 s             yes
-//	Blocked    has begun the block  until its end    no, unless the rule prolongs blocks
-//	HasRoom    refunded units       40 s             no
-func (s *Subject) recheckDenied(now int64) (ok bool) {
-	passNs := s.PassNs
-	s.found = s.Rule.Source.Recheck(s, now)
-	if s.found == Failed {
-		return false
-	}
-	if s.found != Blocked {
-		s.PassNs = passNs
-	}
-	s.Rule.Metrics.CASRetries++
-	return true
 }
 
 // skip is the outcome of a shadow rule if an enforced rule denies the request. If the request has

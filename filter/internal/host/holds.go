@@ -47,7 +47,7 @@ func (s *stream) settle() {
 		case r.Settle != nil:
 			var priced policy.Tokens
 			cost, by, priced = settle.Cost(r, h.Units, &a)
-			h.Rule.CountTokens(priced)
+			h.Rule.NoteTokens(priced)
 		case r.LingerNs > 0 && abandoned():
 			p.linger(decide.Lingering{Hold: *h, UntilNs: theProxy.Monotonic() + r.LingerNs})
 			continue

@@ -167,15 +167,15 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
 // has to charge it: what the service never hears of would be admitted twice. It says so once for
-// a request, which may take of the share again: see Quota.Noted.
+// a request, which may take of the share again: see Quota.ChargeKept.
 func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
-	if !s.Quota.Noted {
+	if !s.Quota.ChargeKept {
 		e := s.Quota.Lease
 		e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
 		if written := src.write(e); written != decide.Taken {
 			return written
 		}
-		s.Quota.Noted = true
+		s.Quota.ChargeKept = true
 	}
 	return src.local.Take(s)
 }

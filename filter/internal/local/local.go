@@ -116,7 +116,7 @@ func (c *Source) KeepDenied(s *decide.Subject) decide.Outcome {
 func stored(s *decide.Subject, status state.Status) decide.Outcome {
 	switch status {
 	case state.OK:
-		s.Rule.Stored(&s.Record)
+		s.Rule.NoteStored(&s.Record)
 		return decide.Taken
 	case state.Full:
 		return decide.Full
@@ -223,7 +223,7 @@ func (c *Source) operate(
 	if status != state.OK {
 		return 0, status
 	}
-	s.Rule.Stored(e)
+	s.Rule.NoteStored(e)
 	return c.used(s, window), state.OK
 }
 
