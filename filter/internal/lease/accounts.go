@@ -3,7 +3,6 @@ package lease
 import (
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -40,12 +39,6 @@ type account struct {
 	block      *blockDenial // of a blocked key, nil for all others: a worker has many accounts
 }
 
-// blockDenial is a denial that the worker remembers of a blocked key.
-type blockDenial struct {
-	decide.Grant
-	untilNs int64 // no longer than the key is blocked, and maxRememberNs
-}
-
 const (
 	// forgetNs is how long nobody must want units of an idle account before it is forgotten:
 	// longer than a request waits.
@@ -67,15 +60,6 @@ func (acc *account) holdNs() int64 {
 // eighth of the hold has passed.
 func (acc *account) mustReport(now int64) bool {
 	return acc.Changed() || !acc.Idle() && now-acc.reportedNs >= acc.holdNs()/limit.HoldParts
-}
-
-// noteBlock remembers a grant that finds the key blocked.
-func (acc *account) noteBlock(g *grant) {
-	if !g.remembersBlock() {
-		return
-	}
-	acc.block = &blockDenial{Grant: g.forSubject(0), untilNs: min(g.blockNs, g.cameNs+maxRememberNs)}
-	acc.block.Blocked = true // for all later requests, also if nobody has waited for the grant any more
 }
 
 func (accs *accounts) areMany() bool { return len(accs.byName) >= maxAccounts }

@@ -272,9 +272,9 @@ func (c *Client) requeue(a *ask) {
 // lateNs is after which time the result of an ask counts no longer.
 const lateNs = 10_000_000_000
 
-// noteLate finds the asks that have no result in time, though others have: their units may be
-// asked for again.
-func (c *Client) noteLate(now int64) {
+// endLate lets the units of asks that have no result in time, though others have, be asked for again. It drops asks
+// that have none after lateNs.
+func (c *Client) endLate(now int64) {
 	for _, a := range c.sent.list {
 		if now-a.sentNs < c.worker.timeoutNs {
 			break

@@ -32,7 +32,9 @@
 //	ask.go          Need, ask    what requests need; the asks that are queued or sent
 //	message.go                   what is sent when
 //	stream.go       stream       whether there is one, and whether the service answers
-//	grant.go        grant        what becomes of what the service grants
+//	grant.go        grant        what the service grants, and which requests get it
+//	keep.go                      the rest goes into the key's lease, or back
+//	block.go                     how a block of a key is told and remembered
 //	returns.go      returnable   idle units go back
 //	clusterrule.go  clusterRule  what sources of both kinds do, such as to decide while the service is silent
 //	definitions.go  definitions  how limits are defined to the service
@@ -49,9 +51,9 @@
 // What may go wrong meanwhile:
 //
 //	the client leaves          Forget ends the wait. Its units go into the lease, or back.
-//	an answer comes late       noteLate lets others ask anew. endAsk puts late units into the lease.
+//	an answer comes late       endLate lets others ask anew. endAsk puts late units into the lease.
 //	the stream ends            StreamEnded queues its asks again. Units of its grants cannot go back.
-//	no answer comes            noteSilence makes the worker silent. alone decides, and probe asks on.
+//	no answer comes            endSilent makes the worker silent. alone decides, and probe asks on.
 //	another worker is faster   Source.write returns Raced. Check, or writeLease, reads the lease again.
 //
 // A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
@@ -61,11 +63,13 @@
 // of a grant, a state.Lease, and standings. wallNs is the wall clock, by which windows are counted: it is what package
 // decide calls now, and so are Subject.PassNs, Subject.Now and what Usage returns. passNs turns a wait into the wall
 // clock's. The caller of Client gives it now, which it hands on. The clock is read anew right before a lease is read,
-// and by rereadAhead, because the worker may have stood still since.
+// and by rereadAhead, because the worker may have stood still since. There are two exceptions: refundLease goes by the
+// instant of Check, and takeIdle reads the clock once for all leases that it visits.
 //
 // Each type has one name for its variables: c is a Client, w a Worker, src a source of either kind,
-// req a request that waits, n a need of it, a an ask, p a part of it, g a grant, acc an account, accs
-// the accounts, ret a returnable grant, s a decide.Subject, l a state.Lease or a Look, and e a lease's entry.
+// req a request that waits, n a need of it, a an ask, p a part of it, g a grant but for a state.GrantLeft, which is
+// left, acc an account, accs the accounts, ret a returnable grant, s a decide.Subject, l a state.Lease or a Look, and
+// e a lease's entry. But in stream.go s is the stream, and an n that is an int is a number of things.
 package lease
 
 import (
@@ -220,13 +224,13 @@ func (c *Client) expire(req *Waiter) {
 // Tick finds requests whose time is over and units that are idle, and finds out whether
 // the service is silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
-	c.returns = c.worker.takeIdle(c.returns, c.stream.number, len(c.returns)+maxReturns)
+	c.returns = c.worker.takeIdle(c.returns, c.stream.number)
 	if !c.stream.grantMoreTime(now, c.worker.timeoutNs) {
-		c.noteSilence(now)
+		c.endSilent(now)
 	}
 	c.stream.tickNs = now
 	c.expireOverdue(now)
-	c.noteLate(now)
+	c.endLate(now)
 	c.worker.accounts.renew(now, c.worker.timeoutNs)
 	if c.worker.silent {
 		c.probe(now)

@@ -99,23 +99,6 @@ func (src *HoldSource) askPart(s *decide.Subject, cost uint32) part {
 	}}
 }
 
-// recallBlock gives the subject the denial that the worker remembers of its key, if the key is blocked.
-func (src *HoldSource) recallBlock(s *decide.Subject) bool {
-	if !src.blocks {
-		return false
-	}
-	acc, now := src.account(s), s.Quota.NowNs
-	if acc == nil || acc.block == nil || now >= acc.block.untilNs {
-		return false
-	}
-	g := &s.Quota.Grant
-	*g = acc.block.Grant
-	if g.WaitNs != limit.Never {
-		g.WaitNs -= now - g.NowNs
-	}
-	return true
-}
-
 // Take holds the cost.
 func (src *HoldSource) Take(s *decide.Subject) decide.Outcome {
 	switch s.Quota.From {

@@ -76,7 +76,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 				continue
 			}
 			n := c.mostBytes(a)
-			if c.mustWait(a, n, room) {
+			if c.askMustWait(a, n, room) {
 				left = append(left, a)
 				continue
 			}
@@ -94,8 +94,8 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 	return packed, left
 }
 
-// mustWait reports whether a queued ask that takes n bytes must wait for a later message.
-func (c *Client) mustWait(a *ask, n, room int) bool {
+// askMustWait reports whether a queued ask that takes n bytes must wait for a later message.
+func (c *Client) askMustWait(a *ask, n, room int) bool {
 	switch {
 	case n > room: // for a message with room for it
 		return true

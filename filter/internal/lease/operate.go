@@ -89,8 +89,8 @@ func (src *Source) known(s *decide.Subject) *result.Lease {
 		return known
 	}
 	for i := range e.Grants {
-		if g := &e.Grants[i]; g.Units > 0 && g.EndNs > e.NowNs {
-			known.EndsNs = max(known.EndsNs, g.EndNs-e.NowNs)
+		if left := &e.Grants[i]; left.Units > 0 && left.EndNs > e.NowNs {
+			known.EndsNs = max(known.EndsNs, left.EndNs-e.NowNs)
 		}
 	}
 	known.Units = e.Left(e.NowNs)

@@ -21,14 +21,18 @@ import (
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
 //	given up   The service takes no reports now. renew lists the account again within a second.
 //
+// An account that changes while its report is under way is listed at once: it is both. queueReports passes over it, and
+// endReport lists it again.
+//
 // A report that has no answer may have arrived or not. The next one says all that it said.
 //
 // Who calls what:
 //
-//	list           whoever changes an account; endReport, renew, and listAll once a stream has ended
+//	list           whoever changes an account; unqueue, endReport, reportAgain, renew and listAll
+//	listAll        StreamEnded, Inherit
 //	writeReports   Flush, by stampAndPack: for each ask that it packs
 //	endReport      Receive, by distribute
-//	reportAgain    Flush if nothing was sent, noteLate, StreamEnded
+//	reportAgain    Flush if nothing was sent, endLate, StreamEnded
 //	giveUpReports  endWaits if the service is Busy, defineAgain, and reportAgain
 //	renew          Tick
 
@@ -143,7 +147,7 @@ func (accs *accounts) reportAgain(a *ask) {
 // there, so only the account's newest report counts.
 func (accs *accounts) endReport(g *grant, a *ask, i int) (gives bool) {
 	acc := a.parts[i].account
-	accs.list(acc)
+	accs.list(acc) // for what has changed since the report, or was passed over while it was under way
 	if g.Starting {
 		acc.startNs = g.cameNs + min(g.WaitNs, maxRememberNs)
 	}

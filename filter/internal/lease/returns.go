@@ -9,10 +9,10 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	watch     remembers each grant of which writeLease has put units into a lease
-//	takeIdle  visits it at a Tick, and takes its units out of the lease if their time is over, or if nobody
-//	          has written the lease for idleNs
-//	Flush     returns them on the stream that got them; once that has ended, it cannot
+//	watchGrant  remembers each grant of which writeLease has put units into a lease
+//	takeIdle    visits it at a Tick, and takes its units out of the lease if their time is over, or if nobody
+//	            has written the lease for idleNs
+//	Flush       returns them on the stream that got them; once that has ended, it cannot
 
 // returnable is a grant with units in a key's lease, which this worker's stream can give back.
 type returnable struct {
@@ -37,7 +37,7 @@ type returnables struct {
 	idleNs  int64 // the shortest time after which one is idle, 0 = none is left
 }
 
-// watch remembers the grant, for takeIdle to visit it at visitNs.
+// watch remembers a returnable grant, for takeIdle to visit it at visitNs.
 func (rets *returnables) watch(ret returnable) {
 	if len(rets.list) >= maxReturnable {
 		ret.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
@@ -50,6 +50,13 @@ func (rets *returnables) watch(ret returnable) {
 	}
 }
 
+// watchGrant remembers a grant whose units were put into the lease at writtenNs.
+func (rets *returnables) watchGrant(g *grant, writtenNs int64) {
+	src := g.part.source
+	visitNs := rets.visitAt(src, writtenNs, writtenNs, g.endNs)
+	rets.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, visitNs})
+}
+
 // visitAt is when to visit units next that were written last at writtenNs: when they may be idle, or when
 // their lease ends, and within maxVisitNs. If the list is half full, it is within 50 ms.
 func (rets *returnables) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
@@ -60,10 +67,9 @@ func (rets *returnables) visitAt(src *Source, now, writtenNs, endNs int64) int64
 	return min(writtenNs+src.idleNs, endNs, now+most)
 }
 
-// takeIdle appends the units that the stream got and nobody takes any more, at most so many
-// grants of them.
-func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) []quota.Return {
-	rets := &w.returnables
+// takeIdle appends the units that the stream got and nobody takes any more, of at most maxReturns grants.
+func (w *Worker) takeIdle(returns []quota.Return, stream uint32) []quota.Return {
+	rets, most := &w.returnables, len(returns)+maxReturns
 	if len(rets.list) == 0 {
 		return returns
 	}
@@ -78,7 +84,7 @@ func (w *Worker) takeIdle(returns []quota.Return, stream uint32, maxGrants int) 
 		if ret.stream != stream {
 			continue // its stream has ended: the units stay counted
 		}
-		if now < ret.visitNs || len(returns) >= maxGrants {
+		if now < ret.visitNs || len(returns) >= most {
 			rets.watch(ret)
 			continue
 		}
@@ -102,15 +108,15 @@ func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 		if src.table.ReadKey(e, ret.key, wallNs, now) != state.OK {
 			return 0, true
 		}
-		g := ret.find(&e.Lease)
-		if g == nil {
+		left := ret.find(&e.Lease)
+		if left == nil {
 			return 0, e.Ahead // a later tick can read it
 		}
-		if now < g.EndNs && now-e.WrittenNs < src.idleNs {
-			ret.visitNs = src.worker.returnables.visitAt(src, now, e.WrittenNs, g.EndNs)
+		if now < left.EndNs && now-e.WrittenNs < src.idleNs {
+			ret.visitNs = src.worker.returnables.visitAt(src, now, e.WrittenNs, left.EndNs)
 			return 0, true
 		}
-		units, g.Units = g.Units, 0
+		units, left.Units = left.Units, 0
 		switch src.table.Write(e) {
 		case state.OK:
 			return units, false
@@ -125,8 +131,9 @@ func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 // find returns what is left of the grant, nil if nothing is.
 func (ret *returnable) find(l *state.Lease) *state.GrantLeft {
 	for i := range l.Grants {
-		if g := &l.Grants[i]; g.Stream == ret.stream && g.Number == ret.number && g.Units > 0 {
-			return g
+		left := &l.Grants[i]
+		if left.Stream == ret.stream && left.Number == ret.number && left.Units > 0 {
+			return left
 		}
 	}
 	return nil

@@ -22,7 +22,7 @@ import (
 //
 // The life of the service, over all streams:
 //
-//	          send, of asks           noteSilence
+//	          send, of asks            endSilent
 //	answered ---------------> asked ---------------> silent
 //	   ^                        |                      |
 //	   +-------- Receive -------+------- Receive ------+
@@ -170,9 +170,9 @@ func (s *stream) grantMoreTime(now, timeoutNs int64) (granted bool) {
 	return late
 }
 
-// noteSilence declares the service silent when nothing has come for the timeout after a
-// message, or no stream could be opened for so long. It ends a silent stream.
-func (c *Client) noteSilence(now int64) {
+// endSilent declares the service silent when nothing has come for the timeout after a
+// message, or no stream could be opened for so long. It hangs up on a silent service.
+func (c *Client) endSilent(now int64) {
 	s := &c.stream
 	silent := s.owes() && now-s.owesNs >= c.worker.timeoutNs || !s.isOpen() && c.waitlist.areOverdue(now)
 	if !silent {

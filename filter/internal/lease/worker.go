@@ -37,7 +37,8 @@ type Worker struct {
 	refills  []part // what requests to come will soon need
 	accounts accounts
 
-	// The Client alone: each grant with units in a lease, which Tick may give back.
+	// The Client alone: each grant with units in a lease, which Tick may give back. They are here because a grant
+	// that is put into a lease knows its source, and by that the Worker, but no Client.
 	returnables returnables
 
 	// Memory:
