@@ -31,10 +31,10 @@ const aheadNs = 10_000_000_000
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
 func (p *loaded) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
 
-// foundSetBack reports whether the clock was set back since last, when a record or floor
+// confirmSetBack reports whether the clock was set back since last, when a record or floor
 // was written. The worker may only have stood still after it had read its clock, so the
-// first call that suspects it reads the clock once more, into p.CallerNs.
-func (t *Table) foundSetBack(p *loaded, last int64) bool {
+// first call that suspects it reads the clock once more, into p.CallerNs: it may then be later than p.Now.
+func (t *Table) confirmSetBack(p *loaded, last int64) bool {
 	if !p.isAhead(last) {
 		return false
 	}
@@ -53,7 +53,7 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
 	if slot >= 0 {
 		last = p.page.time(&t.layout, slot)
 	}
-	if t.foundSetBack(p, last) {
+	if t.confirmSetBack(p, last) {
 		p.Rebased = true
 		if slot >= 0 {
 			t.rebaseRecord(p, slot, last)
@@ -90,7 +90,7 @@ func (t *Table) rebaseFloor(p *loaded, last int64) {
 // was set back since. The slot may be another key's: its record stays in the page as it is.
 func (t *Table) recordTime(p *loaded, slot int) int64 {
 	last := p.page.time(&t.layout, slot)
-	if t.foundSetBack(p, last) {
+	if t.confirmSetBack(p, last) {
 		return max(p.Now, p.CallerNs)
 	}
 	return last

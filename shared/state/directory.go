@@ -15,6 +15,9 @@ import (
 // of a later epoch knows that it must read the directory again, and converts those of
 // earlier epochs.
 //
+// Owners with the same windows of a counter share its table. An owner with other windows gets a table of its own
+// while the owner before still counts in the old one.
+//
 // A counter has vanished when the last owner of its table has left. The table waits until
 // its windows have ended, in case the counter comes back. Then its number is used for
 // another one, with the present epoch as its base: pages of an earlier one are empty.
@@ -312,8 +315,11 @@ func (d *directory) register(o owner, def *Definition, now int64) *registration 
 	return r
 }
 
-// choose returns the index of the counter's table that has these windows (the last of several); else of the first
-// that o alone or nobody owns; else -1.
+// choose returns the index of the counter's table in which o shall count:
+//
+//  1. one that has these windows (the last, if there are several),
+//  2. else the first that nobody but o owns: its windows will change,
+//  3. else none, -1: o gets a new one.
 func (d *directory) choose(o owner, def *Definition) int {
 	chosen := -1
 	for _, i := range d.tablesOf(def.Counter) {

@@ -48,7 +48,7 @@ type loaded struct {
 	Now       int64 // at which the key is counted: never before the last write
 	CallerNs  int64 // the caller's clock, as it read it or as it was read once more
 	steadyNs  int64 // the clock by which holds or leases end, see steadyNow
-	clockRead bool  // the caller's clock was read once more, see foundSetBack
+	clockRead bool  // the caller's clock was read once more, see confirmSetBack
 
 	Rebased bool // what was written before the clock was set back has moved to the present
 

@@ -105,7 +105,10 @@ func (t *Table) expiredSlot(p *loaded) int {
 }
 
 // hasExpired reports whether the slot's record has expired by the caller's clock. Now may be ahead of that.
-func (t *Table) hasExpired(p *loaded, slot int) bool { return t.expiry(p, slot) <= p.CallerNs }
+func (t *Table) hasExpired(p *loaded, slot int) bool {
+	expiry := t.expiry(p, slot) // it may read CallerNs anew
+	return expiry <= p.CallerNs
+}
 
 // expiry returns when the slot's record counts in no window any more. The record
 // of a key that was reset does not expire while the floor counts or holds something: the

@@ -193,7 +193,7 @@ func (t *Table) whereIs(e *Entry, h *Hold) holdState {
 	switch {
 	case e.slot >= 0 && e.page.number(&t.layout, e.slot) == h.number:
 		state = inRecord
-	case e.page.mayBeForgotten(&t.layout, h.number):
+	case e.page.mayBeForgotten(&t.layout, h.number): // then it is taken for reset
 		return isGone
 	}
 	if t.hasLapsed(e, e.holdsIn(state), h) {

@@ -2,6 +2,7 @@ package envoy
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,6 +22,9 @@ import (
 // ReadService makes rules of the configuration of the envoyproxy/ratelimit service.
 func ReadService(d *draft.Draft, files []*source.Document, o Options) error {
 	svc := &serviceImport{newReader(d, o)}
+	if o.Routes != nil && len(o.Keys) > 0 {
+		return errors.New("--key is for an import without --routes: the routes say what each key stands for")
+	}
 	return cmp.Or(svc.run(files), svc.keys.unused())
 }
 
