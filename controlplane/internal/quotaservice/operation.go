@@ -29,7 +29,7 @@ type operation struct {
 //	hit         part of an ask, operator's, takes units if all windows have them left  denied, taken,  hit.go
 //	            call with keep              (of units that are held: hold.go)          againNs, noted
 //	keepDenial  part of an ask in shadow    counts its denial, or begins a block       denied, noted   hit.go
-//	undo        part of an ask, call        uncounts a hit of which nobody got units   uncounted       hit.go
+//	undo        part of an ask, call        takes back a hit whose units nobody got    uncounted       hit.go
 //	giveUp      stream                      uncounts units that a proxy returns        uncounted       hit.go
 //	charge      call                        counts units, whatever is left             denied          count.go
 //	inspect     operator's                  changes nothing                            denied          operate.go

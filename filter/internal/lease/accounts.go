@@ -137,7 +137,8 @@ func (accs *accounts) renew(now, timeoutNs int64) {
 //
 //	worker 8 inherits  account "k7", reported by 7: held 3. Its definition has a number of worker 8
 //	a request of k     account "k", reported by 8, beside it. The service counts both
-//	worker 9 inherits  "k7" as it is, and "k" as "k8": an account is reported by who opened it
+//	worker 9 inherits  both: "k7" keeps its name, and "k" becomes "k8". Worker 9 reports each of them under the
+//	                   number of the worker that opened it
 func (c *Client) Inherit(from *Client) {
 	accs, old := &c.worker.accounts, &from.worker.accounts
 	accs.number = max(accs.number, old.number) // the store takes no lower numbers: ErrStale

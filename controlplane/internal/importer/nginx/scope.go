@@ -11,10 +11,11 @@ import (
 // scope is what nginx inherits limits by: http, a server or a location. nginx finds one location for a request, and
 // only its limits hold. So of the scopes that a request fits one has it, and the rules of the others leave it out:
 //
-//	between                     who has the request                             who has the other leave it out
-//	servers                     the one with the narrower name: isNarrower      readServers, by loseTo
-//	locations                   the winner in nginx' order: winsOver            readLocations, by loseTo
-//	a scope and one in it       the inner, if it has own rules: withOwnRules    addRules, by exemptScope
+//	between                 nginx gives the request to                    this exempts it from the other's rules
+//	two servers             the one with the narrower name: isNarrower    readServers, by loseTo
+//	two locations           the winner in nginx' order: winsOver          readLocations, by loseTo
+//	a scope and one in it   the inner one                                 addRules, by exemptScope, if the inner one
+//	                                                                      has own rules: withOwnRules
 //
 // An example, to which the functions below refer: a server a.example with the limits S. nginx gives /ax and /bx to the
 // expression.
