@@ -18,6 +18,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -81,7 +82,7 @@ func dialQuotas(tb TB) *grpc.ClientConn {
 	tb.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(tb.Context()))
 	service, err := quotaservice.NewService(ctx, quotaservice.Options{
-		Store: quotaservice.NewMemory(quotaservice.SteadyClock()).Aged(),
+		Store: swapstore.NewMemory(swapstore.SteadyClock()).Aged(),
 	})
 	if err != nil {
 		tb.Fatalf("start the quota service: %v", err)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 // Service is a quota service.
@@ -26,11 +27,11 @@ type Service struct {
 
 // store is in memory, and may lose its state.
 type store struct {
-	*quotaservice.Memory
+	*swapstore.Memory
 	anew bool // it has lost its state since the last Age
 }
 
-// Age implements quotaservice.Store.
+// Age implements swapstore.Store.
 func (s *store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	ns, _, err = s.Memory.Age(ctx)
 	anew, s.anew = s.anew, false
@@ -45,7 +46,7 @@ type timer struct {
 // New returns a service with that clock.
 func New(tb testing.TB, now func() int64) *Service {
 	tb.Helper()
-	s := &Service{tb: tb, now: now, store: &store{Memory: quotaservice.NewMemory(now).Aged()}}
+	s := &Service{tb: tb, now: now, store: &store{Memory: swapstore.NewMemory(now).Aged()}}
 	s.watch()
 	s.Restart()
 	return s
@@ -61,7 +62,7 @@ func (s *Service) Restart() {
 
 // Forget has the store lose its state. The service sees it within quotaservice.WatchEvery, and
 // ends its streams: see Stream.Ending.
-func (s *Service) Forget() { s.store.Memory, s.store.anew = quotaservice.NewMemory(s.now), true }
+func (s *Service) Forget() { s.store.Memory, s.store.anew = swapstore.NewMemory(s.now), true }
 
 // watch has the service watch its store.
 func (s *Service) watch() {

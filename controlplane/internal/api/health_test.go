@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
@@ -53,7 +54,7 @@ func (stopped) AfterFunc(int64, func()) {}
 // A quota store without state makes serve not ready, if some policy has rules that wait for it: else
 // nobody misses it.
 func TestAQuotaStoreThatStarts(t *testing.T) {
-	memory := quotaservice.NewMemory(stopped{}.NowNs)
+	memory := swapstore.NewMemory(stopped{}.NowNs)
 	open := func() *quotaservice.Service {
 		s, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: memory, Clock: stopped{}})
 		require.NoError(t, err)

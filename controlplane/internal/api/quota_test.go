@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 const leased = `version: 1
@@ -22,17 +23,17 @@ rules:
 
 // brokenStore is a quota store that can fail.
 type brokenStore struct {
-	quotaservice.Store
+	swapstore.Store
 	broken bool
 }
 
-func (b *brokenStore) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(int, quotaservice.Result)) {
+func (b *brokenStore) Swap(ctx context.Context, swaps []swapstore.Swap, done func(int, swapstore.Result)) {
 	if !b.broken {
 		b.Store.Swap(ctx, swaps, done)
 		return
 	}
 	for i := range swaps {
-		done(i, quotaservice.Result{Outcome: quotaservice.Failed, Err: errors.New("connection refused")})
+		done(i, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("connection refused")})
 	}
 }
 
@@ -63,7 +64,7 @@ func TestCountedApart(t *testing.T) {
 // beside it, as far as they can be asked. The script clustercounters.txtar has more operations.
 func TestCountersOfAClusterRule(t *testing.T) {
 	m := newManagedFixture(t)
-	backing := &brokenStore{Store: quotaservice.NewMemory(quotaservice.SteadyClock())}
+	backing := &brokenStore{Store: swapstore.NewMemory(swapstore.SteadyClock())}
 	service, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: backing})
 	require.NoError(t, err)
 	var asked []string

@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -175,7 +176,7 @@ func (o *quotaOptions) check(proxyCA, caFlag string) error {
 
 // quotas is a quota service on a listener for proxies. Without one it is empty.
 type quotas struct {
-	store   quotaservice.Store
+	store   swapstore.Store
 	service *quotaservice.Service
 	server  *quotaservice.Server
 	allow   allowFunc // of the flag --quota-domains; nil: all may ask for every domain
@@ -225,9 +226,9 @@ func newQuotas(ctx context.Context, o quotaservice.Options, proxyCAs func() *x50
 	return quotas{store: o.Store, service: service, server: quotaservice.NewServer(service, proxyCAs)}, nil
 }
 
-func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (quotaservice.Store, error) {
+func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (swapstore.Store, error) {
 	if o.store == quotaMemory {
-		return quotaservice.NewMemory(quotaservice.SteadyClock()), nil
+		return swapstore.NewMemory(swapstore.SteadyClock()), nil
 	}
 	s, err := redisstore.Open(ctx, redisstore.Options{URL: o.store, PasswordFile: o.passwordFile, Log: log})
 	if err != nil {

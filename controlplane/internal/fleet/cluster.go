@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -29,7 +30,7 @@ func newCluster(ctx context.Context, now func() int64) (*cluster, error) {
 	secret := make([]byte, 32) // nobody reads the store
 	var err error
 	c.service, err = quotaservice.NewService(ctx, quotaservice.Options{
-		Store: quotaservice.NewMemory(now).Aged(), Clock: c, Secret: secret,
+		Store: swapstore.NewMemory(now).Aged(), Clock: c, Secret: secret,
 	})
 	return c, err
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/ratelimitconfig"
 )
 
@@ -43,7 +44,7 @@ func newRig(t testing.TB, o Options, files ...string) *rig {
 	t.Helper()
 	clock := newClock()
 	quotas, err := quotaservice.NewService(t.Context(), quotaservice.Options{
-		Store: quotaservice.NewMemory(clock.NowNs), Clock: clock,
+		Store: swapstore.NewMemory(clock.NowNs), Clock: clock,
 	})
 	require.NoError(t, err)
 	o.Now = func() time.Time { return clock.now }

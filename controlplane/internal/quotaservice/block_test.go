@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -81,7 +82,7 @@ func TestAUnitThatGoesBackBlocksNobody(t *testing.T) {
 	require.Equal(t, quota.Denied, p.ask(want(1), gate).Outcome)
 	require.EqualValues(t, 2, b.store.swaps.Load()-before, "a look at each key, and no unit to take back")
 	swaps, other := 0, quota.Outcome(0)
-	b.store.bend = func([]Swap, func(int, Result)) bool {
+	b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool {
 		if swaps++; swaps == 2 {
 			other = q.ask(want(1)).Outcome
 		}

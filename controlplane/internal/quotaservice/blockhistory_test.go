@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -91,7 +92,7 @@ func newBlockHistory(t testing.TB, seed uint64) *blockHistory {
 	b := newRig(t)
 	b.memory.Aged()
 	h := &blockHistory{rig: b, r: rand.New(rand.NewPCG(seed, 0xb10c))}
-	h.memory = NewMemory(func() int64 { return base + h.clock.now - h.stepNs }).Aged()
+	h.memory = swapstore.NewMemory(func() int64 { return base + h.clock.now - h.stepNs }).Aged()
 	h.store.Store = h.memory
 	h.steps, h.changes = h.r.IntN(3) == 0, h.r.IntN(2) == 0
 	h.counts = h.r.IntN(4) == 0
@@ -149,7 +150,7 @@ func (h *blockHistory) connect(service int, before *asking) *asking {
 func (h *blockHistory) now() int64 { return base + h.clock.now - h.stepNs }
 
 // bend lets something else happen before a swap, or has it fail: before the store has carried it out, or after.
-func (h *blockHistory) bend(swaps []Swap, done func(int, Result)) bool {
+func (h *blockHistory) bend(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 	if first := h.first; first != nil {
 		h.first = nil
 		first()
@@ -159,12 +160,12 @@ func (h *blockHistory) bend(swaps []Swap, done func(int, Result)) bool {
 	}
 	h.fails = false
 	h.lost++
-	carriedOut := func(_ int, _ Result) {}
+	carriedOut := func(_ int, _ swapstore.Result) {}
 	if h.r.IntN(2) == 0 {
 		h.memory.Swap(context.Background(), swaps, carriedOut)
 	}
 	for i := range swaps {
-		done(i, Result{Outcome: Failed, Err: errors.New("lost")})
+		done(i, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")})
 	}
 	return true
 }

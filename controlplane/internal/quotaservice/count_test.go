@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -185,13 +186,13 @@ func TestCountFails(t *testing.T) {
 	b := newRig(t)
 	c := newCounter(t, fixed(10, minute))
 	broken := errors.New("broken")
-	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		for i := range swaps {
 			if len(swaps) > 1 && i == 0 {
-				done(i, Result{Outcome: Failed, Err: broken})
+				done(i, swapstore.Result{Outcome: swapstore.Failed, Err: broken})
 				continue
 			}
-			done(i, b.memory.swap(&swaps[i]))
+			b.memory.Swap(t.Context(), swaps[i:i+1], func(_ int, r swapstore.Result) { done(i, r) })
 		}
 		return true
 	}
@@ -200,7 +201,7 @@ func TestCountFails(t *testing.T) {
 	require.ErrorIs(t, err, broken)
 	anyway := func([]Total) bool { return true }
 	require.Zero(t, b.count(c, anyway, under("b", 0))[0].Windows[0].Used)
-	b.store.bend = func([]Swap, func(int, Result)) bool { return true } // it never answers
+	b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool { return true } // it never answers
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = b.service.Count(gone, hits, nil)
@@ -216,7 +217,7 @@ func TestCountInTheNextWindow(t *testing.T) {
 	c := newCounter(t, fixed(10, minute))
 	b.count(c, nil, under("a", 4))
 	b.clock.advance(minute - 1)
-	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		b.clock.now += 2
 		return false
 	}
@@ -228,7 +229,7 @@ func TestCountInTheNextWindow(t *testing.T) {
 		many[i] = under(fmt.Sprint("key ", i), 1)
 	}
 	b.clock.advance(minute - 3)
-	b.store.bend = func([]Swap, func(int, Result)) bool {
+	b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool {
 		b.clock.now += 4
 		b.store.bend = nil
 		return false
@@ -236,8 +237,8 @@ func TestCountInTheNextWindow(t *testing.T) {
 	for _, total := range b.count(c, nil, many...) {
 		require.EqualValues(t, 1, total.Windows[0].Used, "each of many may come too late")
 	}
-	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
-		done(0, Result{Outcome: Late, NowNs: base + b.clock.now})
+	b.store.bend = func(_ []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		done(0, swapstore.Result{Outcome: swapstore.Late, NowNs: base + b.clock.now})
 		return true
 	}
 	_, err := b.service.Count(t.Context(), []Hits{{c, []byte("a"), 1}}, nil)

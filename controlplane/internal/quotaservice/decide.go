@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -12,13 +13,8 @@ import (
 //
 //	prepare     decides what waits on the value known last, at storeNs: what the store's clock will
 //	            say when the swap arrives, as far as the service knows that clock
-//	the store   swaps only while its own clock is between these two:
-//
-//	              storeNs ───────────── AtNs ───────────── storeNs + slackNs
-//	                      ◀─ SlackNs ─▶      ◀─ SlackNs ─▶
-//
-//	            Before storeNs, units could be spent before the window begins that counts them. After
-//	            storeNs + slackNs, what was decided may not hold any more.
+//	the store   swaps from storeNs until storeNs + slackNs by its own clock. Earlier, units could be spent
+//	            before the window begins that counts them. Later, what was decided may not hold any more.
 //	learnResult Swapped: the operations are done. Failed: they end with the error. Else the
 //	            store has said which value is there and what its clock says. The operations are
 //	            decided on that: see wouldChange. If they change nothing, they are done.
@@ -44,7 +40,7 @@ var (
 
 // prepare decides what waits, as of storeNs, and returns the swap, which leaves at localNs. A swap that only
 // reads shows whether the decision not to change anything holds.
-func (k *key) prepare(localNs, storeNs int64) Swap {
+func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 	if !k.isRetry() {
 		k.swap, k.waiting = k.waiting, k.swap
 		k.firstNs, k.late = localNs, 0
@@ -53,7 +49,7 @@ func (k *key) prepare(localNs, storeNs int64) Swap {
 	if k.isSum {
 		return k.prepareSum()
 	}
-	s := Swap{Key: k.storeKey, Domain: k.domain, Old: k.nonce, UntilNs: math.MaxInt64}
+	s := swapstore.Swap{Key: k.storeKey, Domain: k.domain, Old: k.nonce}
 	k.reads = !k.decide(storeNs)
 	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.needsAge }) {
 		s.AgeNs = StartingNs
@@ -63,10 +59,8 @@ func (k *key) prepare(localNs, storeNs int64) Swap {
 	}
 	k.value = k.record.append(k.value[:0], random())
 	s.New = k.value
-	s.UntilNs = k.untilNs
+	s.FromNs, s.UntilNs = storeNs, min(storeNs+k.slackNs, k.untilNs)
 	s.ExpireNs = k.record.ExpiryNs() + linger
-	// AtNs is half the slack after storeNs, and the swap may be half the slack off it: see the picture above.
-	s.AtNs, s.SlackNs = storeNs+k.slackNs/2, k.slackNs/2
 	return s
 }
 
@@ -104,29 +98,29 @@ func (k *key) learn(value []byte) (err error) {
 	}
 	k.record, err = parse(value)
 	if err == nil {
-		k.nonce = append(k.nonce, value[:NonceBytes]...)
+		k.nonce = append(k.nonce, value[:swapstore.NonceBytes]...)
 	}
 	return err
 }
 
 // learnResult takes the result of a key's swap, and reports whether its operations are done. If they
 // are not, the key needs another swap.
-func (k *key) learnResult(r Result) (done bool, err error) {
+func (k *key) learnResult(r swapstore.Result) (done bool, err error) {
 	if k.isSum {
 		return true, k.learnSum(r)
 	}
 	switch r.Outcome {
-	case Failed:
+	case swapstore.Failed:
 		k.record, k.nonce = nil, nil
 		return true, r.Err
-	case Swapped:
-		k.nonce = append(k.nonce[:0], k.value[:NonceBytes]...)
+	case swapstore.Swapped:
+		k.nonce = append(k.nonce[:0], k.value[:swapstore.NonceBytes]...)
 		return true, nil
-	case Young:
+	case swapstore.Young:
 		k.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
-	case Late:
+	case swapstore.Late:
 		k.late++
-	case Read:
+	case swapstore.Read:
 	}
 	if err := k.learn(r.Value); err != nil {
 		return true, err
@@ -139,11 +133,11 @@ func (k *key) learnResult(r Result) (done bool, err error) {
 }
 
 // mayRetry says why the operations are not decided anew; nil = they are.
-func (k *key) mayRetry(outcome Outcome) error {
+func (k *key) mayRetry(outcome swapstore.Outcome) error {
 	switch {
 	case k.late <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
 		return nil
-	case outcome == Late:
+	case outcome == swapstore.Late:
 		return errLate
 	}
 	return errContended
@@ -151,7 +145,7 @@ func (k *key) mayRetry(outcome Outcome) error {
 
 // wouldChange decides the operations on the value that is in the store, at the time of its clock. If they would change
 // it, the next swap has to carry that: so it leaves the record as the store has it, and prepare decides once more.
-func (k *key) wouldChange(r Result) (changes bool, err error) {
+func (k *key) wouldChange(r swapstore.Result) (changes bool, err error) {
 	if !k.decide(r.NowNs) {
 		return false, nil
 	}
@@ -161,4 +155,6 @@ func (k *key) wouldChange(r Result) (changes bool, err error) {
 // isMisled reports whether the storeNs by which prepare decided was wrong. A swap that writes is Late then. The store
 // checks no times of a swap that only reads: if its operations change something by the store's clock, although they
 // changed nothing at storeNs, that was wrong.
-func (k *key) isMisled(r Result, done bool) bool { return r.Outcome == Late || k.reads && !done }
+func (k *key) isMisled(r swapstore.Result, done bool) bool {
+	return r.Outcome == swapstore.Late || k.reads && !done
+}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -18,7 +19,7 @@ func (noon) NowNs() int64 { return 0 }
 func (noon) AfterFunc(int64, func()) {}
 
 func newService(ctx context.Context) *quotaservice.Service {
-	store := quotaservice.NewMemory(func() int64 { return int64(12 * time.Hour) })
+	store := swapstore.NewMemory(func() int64 { return int64(12 * time.Hour) })
 	s, err := quotaservice.NewService(ctx, quotaservice.Options{Store: store, Clock: noon{}})
 	if err != nil {
 		panic(err)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -136,11 +137,11 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 	require.True(t, !g.Denied && g.Noted)
 	require.Zero(t, g.Units)
 	require.False(t, x.Changed())
-	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		if len(swaps) > 1 {
 			return false
 		}
-		done(0, Result{Outcome: Failed, Err: errContended})
+		done(0, swapstore.Result{Outcome: swapstore.Failed, Err: errContended})
 		return true
 	}
 	require.False(t, x.report(2, quota.Part{Definition: 2, Cost: 1}).Noted)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -108,10 +109,10 @@ func (s *Service) leased() float64 {
 }
 
 // countResult counts a store's result.
-func (m *metrics) countResult(r Result) {
+func (m *metrics) countResult(r swapstore.Result) {
 	switch r.Outcome {
-	case Failed:
-		if errors.Is(r.Err, ErrFull) { // the store answers
+	case swapstore.Failed:
+		if errors.Is(r.Err, swapstore.ErrFull) { // the store answers
 			m.full.Add(1)
 			return
 		}
@@ -119,9 +120,9 @@ func (m *metrics) countResult(r Result) {
 		m.failedSwap.Store(true)
 		m.degraded.Store(1)
 		return
-	case Late:
+	case swapstore.Late:
 		m.late.Add(1)
-	case Swapped, Read, Young:
+	case swapstore.Swapped, swapstore.Read, swapstore.Young:
 	}
 	m.degraded.Store(0)
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/steptest"
@@ -129,7 +130,7 @@ func TestNeverOver(t *testing.T) {
 // them.
 func TestTheStoresClockSteps(t *testing.T) {
 	steptest.Judge(t, 300, func(windows []limit.Window, _ uint32, clock *steptest.Clock) steptest.Limiter {
-		b := &rig{t: t, clock: &virtual{}, memory: NewMemory(func() int64 { return clock.Ns })}
+		b := &rig{t: t, clock: &virtual{}, memory: swapstore.NewMemory(func() int64 { return clock.Ns })}
 		b.store = &odd{Store: b.memory}
 		var proxies [2]*proxy
 		for i := range proxies {
@@ -171,11 +172,11 @@ func newFleet(t *testing.T, seed uint64, definitions ...[]limit.Window) *fleet {
 		f.definitions = append(f.definitions, define(1, []uint32{quota.LeaseAuto, quota.LeaseOff, 3}[seed%3], windows...))
 	}
 	f.services = [2]*Service{f.service, f.another(3600 * second)}
-	f.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+	f.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		f.clock.advance(f.delay())
-		f.memory.Swap(context.Background(), swaps, func(i int, r Result) {
+		f.memory.Swap(context.Background(), swaps, func(i int, r swapstore.Result) {
 			if f.r.IntN(30) == 0 {
-				r = Result{Outcome: Failed, Err: errors.New("lost")}
+				r = swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")}
 			}
 			done(i, r)
 		})

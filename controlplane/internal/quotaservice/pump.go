@@ -5,6 +5,8 @@ import (
 	"errors"
 	"sync"
 	"sync/atomic"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 const (
@@ -50,7 +52,7 @@ func (s *Service) pump() {
 type work struct {
 	streams []*Stream // look for answers
 	ready   []*key    // whose swaps go to the store
-	swaps   []Swap
+	swaps   []swapstore.Swap
 }
 
 // nextWork does what needs the lock; ok says that there was something, so that there may be more.
@@ -119,12 +121,12 @@ func (s *Service) takeTurn() bool {
 
 // sendSwaps sends the swaps of the keys that are ready. Results that come before Store.Swap returns
 // are for the pump that has called this. The first one that comes later starts a pump.
-func (s *Service) sendSwaps(ready []*key, swaps []Swap) {
+func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	var left atomic.Int64
 	left.Store(int64(len(ready)))
 	s.landed.setPumpComes(true)
-	s.o.Store.Swap(ctx, swaps, func(i int, r Result) {
+	s.o.Store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
 		if s.landed.add(landing{ready[i], r}) {
 			go s.pump()
 		}
@@ -145,7 +147,7 @@ type landed struct {
 
 type landing struct {
 	key    *key
-	result Result
+	result swapstore.Result
 }
 
 // add adds a result, and reports whether the caller must start a pump for it. One pump takes up all
@@ -173,12 +175,12 @@ func (l *landed) drain(empty []landing) []landing {
 }
 
 // takeResult takes up the result of a key's swap: its operations are done, or need another swap.
-func (s *Service) takeResult(k *key, r Result) {
+func (s *Service) takeResult(k *key, r swapstore.Result) {
 	s.swapsUnderWay--
 	s.metrics.countResult(r)
 	s.logFailure(k, r)
 	done, err := k.learnResult(r)
-	if r.Outcome != Failed {
+	if r.Outcome != swapstore.Failed {
 		s.storeClock.note(k.sentNs, r.NowNs, k.isMisled(r, done))
 	}
 	if !done {
@@ -197,11 +199,11 @@ func (s *Service) takeResult(k *key, r Result) {
 	s.keys.rest(k)
 }
 
-func (s *Service) logFailure(k *key, r Result) {
+func (s *Service) logFailure(k *key, r swapstore.Result) {
 	switch {
-	case errors.Is(r.Err, ErrFull):
+	case errors.Is(r.Err, swapstore.ErrFull):
 		s.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
-	case r.Outcome == Failed:
+	case r.Outcome == swapstore.Failed:
 		s.logUnusable(r.Err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -47,8 +48,8 @@ func (v *virtual) advance(ns int64) {
 
 // odd is a store whose swaps a test may bend.
 type odd struct {
-	Store
-	bend  func(swaps []Swap, done func(int, Result)) bool // true = it has called done
+	swapstore.Store
+	bend  func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool // true = it has called done
 	swaps atomic.Int64
 	anew  bool   // Age says so
 	err   error  // of Age
@@ -63,7 +64,7 @@ func (s *odd) Age(ctx context.Context) (int64, bool, error) {
 	return ns, s.anew, s.err
 }
 
-func (s *odd) Swap(ctx context.Context, swaps []Swap, done func(int, Result)) {
+func (s *odd) Swap(ctx context.Context, swaps []swapstore.Swap, done func(int, swapstore.Result)) {
 	s.swaps.Add(int64(len(swaps)))
 	if s.bend == nil || !s.bend(swaps, done) {
 		s.Store.Swap(ctx, swaps, done)
@@ -74,14 +75,14 @@ func (s *odd) Swap(ctx context.Context, swaps []Swap, done func(int, Result)) {
 type rig struct {
 	t       testing.TB
 	clock   *virtual
-	memory  *Memory
+	memory  *swapstore.Memory
 	store   *odd
 	service *Service
 }
 
 func newRig(t testing.TB) *rig {
 	clock := &virtual{}
-	memory := NewMemory(func() int64 { return base + clock.now })
+	memory := swapstore.NewMemory(func() int64 { return base + clock.now })
 	b := &rig{t: t, clock: clock, memory: memory, store: &odd{Store: memory}}
 	b.service = b.another(0)
 	return b

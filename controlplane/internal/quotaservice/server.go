@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -28,7 +29,7 @@ const (
 	lastWithin = time.Second
 	// verifyEvery is how often a stream's certificate is verified again.
 	verifyEvery = time.Minute
-	heartbeat   = LiveFor / 4
+	heartbeat   = swapstore.LiveFor / 4
 	// SecretWait is for Options.SecretWait: it outlasts the next heartbeat of every service and its time at the store.
 	SecretWait = heartbeat + time.Second
 )

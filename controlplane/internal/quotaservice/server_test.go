@@ -25,6 +25,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -86,7 +87,7 @@ func (w *worker) end() {
 	_ = w.conn.Close()
 }
 
-func newService(t testing.TB, store Store) *Service {
+func newService(t testing.TB, store swapstore.Store) *Service {
 	t.Helper()
 	s, err := NewService(t.Context(), Options{Store: store})
 	require.NoError(t, err)
@@ -100,11 +101,11 @@ func TestServerNeverOver(t *testing.T) {
 		for _, most := range []uint32{quota.LeaseAuto, quota.LeaseOff} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				memory := NewMemory(SteadyClock())
-				store := &odd{Store: memory, bend: func(swaps []Swap, done func(int, Result)) bool {
-					memory.Swap(context.Background(), slices.Clone(swaps), func(i int, r Result) {
+				memory := swapstore.NewMemory(swapstore.SteadyClock())
+				store := &odd{Store: memory, bend: func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
+					memory.Swap(context.Background(), slices.Clone(swaps), func(i int, r swapstore.Result) {
 						if rand.IntN(50) == 0 {
-							r = Result{Outcome: Failed, Err: errors.New("lost")}
+							r = swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")}
 						}
 						done(i, r)
 					})
@@ -181,7 +182,7 @@ func spend(t *testing.T, address string, d quota.Definition, r *rand.Rand) (spen
 // TestStreamsEnd: a stream that is old ends with its asks answered, and one that says
 // nothing valid ends with the reason.
 func TestStreamsEnd(t *testing.T) {
-	s := newService(t, NewMemory(SteadyClock()))
+	s := newService(t, swapstore.NewMemory(swapstore.SteadyClock()))
 	w := dial(t, startServer(t, s, 50*time.Millisecond), define(1, quota.LeaseAuto, fixed(10, minute)))
 	defer w.end()
 	var m quota.Results
@@ -211,7 +212,7 @@ func TestTrustEndsWhereNothingIsRead(t *testing.T) {
 		MinVersion: tls.VersionTLS12, Certificates: issue("localhost"), NextProtos: []string{"h2"},
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
 	}), grpc.ForceServerCodecV2(testCodec()))...)
-	server := NewServer(newService(t, NewMemory(SteadyClock())), trusted.Load)
+	server := NewServer(newService(t, swapstore.NewMemory(swapstore.SteadyClock())), trusted.Load)
 	server.verifyEvery = time.Second
 	server.Register(web)
 	go func() { _ = web.Serve(l) }()
@@ -244,7 +245,7 @@ func TestTrustEndsWhereNothingIsRead(t *testing.T) {
 // with one message under way each, of 64 asks for as many keys. It counts seconds of
 // one core, the workers' side of the connection included.
 func BenchmarkServer(b *testing.B) {
-	s := newService(b, NewMemory(SteadyClock()))
+	s := newService(b, swapstore.NewMemory(swapstore.SteadyClock()))
 	address := startServer(b, s, time.Hour)
 	const streams, batch = 8, 64
 	var all sync.WaitGroup

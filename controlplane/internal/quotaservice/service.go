@@ -50,7 +50,7 @@
 //	hold.go         the same with units that are held
 //	record.go       a key's windows and holders, read from its value
 //	value.go        the value's bytes
-//	store.go        compare-and-swap: in memory.go, or in package redisstore
+//	swapstore       the store: compare-and-swap, in memory or in Redis (package redisstore)
 //	grants.go       what was granted, for what comes back of it
 //	clock.go        the two clocks: localNs is by the service's own, storeNs by the store's
 //
@@ -84,12 +84,13 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // Options of a Service. Store is required.
 type Options struct {
-	Store Store
+	Store swapstore.Store
 	Clock Clock // the service's own; default: this machine's. The store's clock is another: see storeClock
 	// Secret keys what the store knows of clients. Default: one that is made once and
 	// kept in the store.

@@ -1,6 +1,7 @@
 package quotaservice
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -155,8 +157,8 @@ func TestMetrics(t *testing.T) {
 		"streams": 1, "late_total": 1, "ask_seconds": 2,
 	}, page())
 	p.ask(want(3))
-	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
-		done(0, Result{Outcome: Failed, Err: errors.New("cut")})
+	b.store.bend = func(_ []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		done(0, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("cut")})
 		return true
 	}
 	p.ask(want(1))
@@ -172,7 +174,7 @@ func TestMetrics(t *testing.T) {
 }
 
 // silent is a store that has gone away.
-type silent struct{ Store }
+type silent struct{ swapstore.Store }
 
 func (silent) Secret(context.Context, string, func() []byte) ([]byte, error) {
 	return nil, errors.New("gone")
@@ -190,8 +192,8 @@ func TestDegradedIsTrueOfAnIdleService(t *testing.T) {
 	require.Zero(t, degraded())
 
 	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
-	b.store.bend = func(_ []Swap, done func(int, Result)) bool {
-		done(0, Result{Outcome: Failed, Err: errors.New("read only")})
+	b.store.bend = func(_ []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		done(0, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("read only")})
 		return true
 	}
 	p.ask(want(1))
@@ -215,7 +217,7 @@ func TestTheStoresClockDecides(t *testing.T) {
 			p.ask(quota.Part{Definition: 1, Inspect: true}) // the service knows the store's clock
 			b.clock.advance(c.startNs)
 			slow := c.slowNs
-			b.store.bend = func([]Swap, func(int, Result)) bool {
+			b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool {
 				b.clock.now, slow = b.clock.now+slow, 0
 				return false
 			}
@@ -271,8 +273,10 @@ func TestUnknownOutcome(t *testing.T) {
 	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
 	b.inspect(p)
 	before := b.store.swaps.Load()
-	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
-		b.memory.Swap(t.Context(), swaps, func(i int, _ Result) { done(i, Result{Outcome: Failed, Err: errors.New("cut")}) })
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		b.memory.Swap(t.Context(), swaps, func(i int, _ swapstore.Result) {
+			done(i, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("cut")})
+		})
 		return true
 	}
 	require.Equal(t, quota.Unavailable, p.ask(want(4)).Outcome)
@@ -309,7 +313,7 @@ func TestCountDeniedInShadowTooLate(t *testing.T) {
 	p := b.proxy(b.service, tried)
 	p.ask(want(3))
 	swaps := 0
-	b.store.bend = func([]Swap, func(int, Result)) bool {
+	b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool {
 		if swaps++; swaps == 2 {
 			b.clock.advance(200 * ms)
 		}
@@ -326,13 +330,20 @@ func TestCountDeniedInShadowTooLate(t *testing.T) {
 func TestAFailedShadowPart(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)), define(2, quota.LeaseAuto, fixed(10, minute)))
-	p.ask(want(4))
-	for _, shard := range b.memory.values {
-		for _, there := range shard.values {
-			there.value[NonceBytes]++ // of a newer release
-			there.value[0]++
-		}
+	var newer swapstore.Swap
+	b.store.bend = func(swaps []swapstore.Swap, _ func(int, swapstore.Result)) bool {
+		newer = swaps[0]
+		newer.New = bytes.Clone(newer.New)
+		return false
 	}
+	p.ask(want(4))
+	b.store.bend = nil
+	newer.Old = bytes.Clone(newer.New[:swapstore.NonceBytes])
+	newer.New[0]++
+	newer.New[swapstore.NonceBytes] = 255 // its version
+	b.memory.Swap(t.Context(), []swapstore.Swap{newer}, func(_ int, r swapstore.Result) {
+		require.Equal(t, swapstore.Swapped, r.Outcome)
+	})
 	fails, works := want(1), quota.Part{Definition: 2, Cost: 1}
 	fails.Shadow = true
 	a := p.ask(fails, works)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -27,7 +28,7 @@ func TestContention(t *testing.T) {
 			other := b.proxy(b.another(0), define(1, quota.LeaseAuto, fixed(10_000, minute)))
 			mine.ask(want(1))
 			losses, others := 0, false
-			b.store.bend = func([]Swap, func(int, Result)) bool {
+			b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool {
 				if !others && losses < c.max {
 					losses++
 					b.clock.now += c.eachNs
@@ -48,7 +49,7 @@ func TestContention(t *testing.T) {
 func TestAlwaysLate(t *testing.T) {
 	b := newRig(t)
 	slow := int64(0)
-	b.store.bend = func([]Swap, func(int, Result)) bool {
+	b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool {
 		slow = 20*ms - slow
 		b.clock.now += slow
 		return false
@@ -68,7 +69,7 @@ func TestLostSecret(t *testing.T) {
 			d := define(1, quota.LeaseOff, fixed(10, minute))
 			old := b.proxy(b.service, d)
 			require.Equal(t, quota.Granted, old.ask(want(5)).Outcome)
-			b.memory = NewMemory(func() int64 { return base + b.clock.now })
+			b.memory = swapstore.NewMemory(func() int64 { return base + b.clock.now })
 			b.store.Store = b.memory
 			var fresh *proxy
 			if first {
@@ -88,7 +89,7 @@ func TestLostSecret(t *testing.T) {
 // TestServicesOfAStoreHaveOneKey: with different ones each would count apart, and so
 // admit the limit again.
 func TestServicesOfAStoreHaveOneKey(t *testing.T) {
-	start := func(s Store, secret string) error {
+	start := func(s swapstore.Store, secret string) error {
 		o := Options{Store: s}
 		if secret != "" {
 			o.Secret = []byte(secret)
@@ -97,7 +98,7 @@ func TestServicesOfAStoreHaveOneKey(t *testing.T) {
 		return err
 	}
 	for _, first := range []string{"", "one"} {
-		store := NewMemory(SteadyClock())
+		store := swapstore.NewMemory(swapstore.SteadyClock())
 		require.NoError(t, start(store, first))
 		require.NoError(t, start(store, first))
 		require.ErrorIs(t, start(store, "another"), errOtherSecret)
@@ -112,7 +113,7 @@ func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
 	d := define(1, quota.LeaseOff, fixed(10, minute))
 	p := b.proxy(b.service, d)
 	require.Equal(t, quota.Granted, p.ask(want(5)).Outcome)
-	b.memory = NewMemory(func() int64 { return base + b.clock.now })
+	b.memory = swapstore.NewMemory(func() int64 { return base + b.clock.now })
 	b.store.Store = b.memory
 	_, err := NewService(t.Context(), Options{Store: b.store, Secret: []byte("another")})
 	require.NoError(t, err)
@@ -121,7 +122,7 @@ func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
 	require.ErrorContains(t, p.send(asks), "have another key")
 	require.ErrorIs(t, b.service.Healthy(t.Context()), errOtherSecret)
 
-	b.store.Store = NewMemory(func() int64 { return base + b.clock.now })
+	b.store.Store = swapstore.NewMemory(func() int64 { return base + b.clock.now })
 	b.service.Heartbeat()
 	require.NoError(t, b.service.Healthy(t.Context()))
 	require.Equal(t, quota.Granted, p.ask(want(5)).Outcome)

@@ -8,12 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // forget has the rig's store lose its state.
 func (b *rig) forget() {
-	b.memory = NewMemory(func() int64 { return base + b.clock.now })
+	b.memory = swapstore.NewMemory(func() int64 { return base + b.clock.now })
 	b.store.Store = b.memory
 }
 

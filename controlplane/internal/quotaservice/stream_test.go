@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -133,12 +134,12 @@ func TestUnreadAnswersOfABusyStreamEndTurns(t *testing.T) {
 // slow is a store that answers when a test lets it.
 func (b *rig) slow() (answer func(n int)) {
 	var open []func()
-	b.store.bend = func(swaps []Swap, done func(int, Result)) bool {
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		for i := range swaps {
 			one := swaps[i]
 			one.New = slices.Clone(one.New)
 			open = append(open, func() {
-				b.memory.Swap(context.Background(), []Swap{one}, func(_ int, r Result) { done(i, r) })
+				b.memory.Swap(context.Background(), []swapstore.Swap{one}, func(_ int, r swapstore.Result) { done(i, r) })
 			})
 		}
 		return true

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -41,12 +42,11 @@ func (o *operation) addUpAt(storeNs int64) {
 }
 
 // prepareSum returns the swap that adds what waits, while the store's clock is in the window.
-func (k *key) prepareSum() Swap {
+func (k *key) prepareSum() swapstore.Swap {
 	window := k.swap[0].adds // the same for all
-	half := (window.endNs - window.startNs) / 2
-	s := Swap{
+	s := swapstore.Swap{
 		Key: k.storeKey, Domain: k.domain, Adds: true,
-		AtNs: window.startNs + half, SlackNs: half, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
+		FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
 	for _, o := range k.swap {
 		s.Units += uint64(o.adds.units)
@@ -55,14 +55,14 @@ func (k *key) prepareSum() Swap {
 }
 
 // learnSum says to each operation what the sum was with its units and with those before it.
-func (k *key) learnSum(r Result) error {
+func (k *key) learnSum(r swapstore.Result) error {
 	switch r.Outcome {
-	case Swapped:
-	case Late:
+	case swapstore.Swapped:
+	case swapstore.Late:
 		return errEnded
-	case Failed:
+	case swapstore.Failed:
 		return r.Err
-	case Read, Young:
+	case swapstore.Read, swapstore.Young:
 		return errDamage
 	}
 	sum := r.Sum

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -73,12 +74,12 @@ func TestValues(t *testing.T) {
 		}
 		_, err = parse(append(b, 0))
 		require.ErrorIs(t, err, errDamage)
-		b[NonceBytes] = newestVersion + 1
+		b[swapstore.NonceBytes] = newestVersion + 1
 		_, err = parse(b)
 		require.ErrorIs(t, err, errNewer)
 	}
 	b := blockedExample(nil).append(nil, 1)
-	b[NonceBytes] = holdersVersion
+	b[swapstore.NonceBytes] = holdersVersion
 	_, err := parse(b)
 	require.ErrorIs(t, err, errDamage, "no such version has a block")
 }

@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"math"
 	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 // What a service finds out about its store beside the asks: whether it answers, and whether it has its state.
@@ -169,7 +171,7 @@ func (s *Service) Healthy(ctx context.Context) error {
 		return errOtherSecret
 	}
 	failed := make(chan error, 1)
-	s.o.Store.Swap(ctx, []Swap{{UntilNs: math.MaxInt64}}, func(_ int, r Result) { failed <- r.Err })
+	s.o.Store.Swap(ctx, []swapstore.Swap{{}}, func(_ int, r swapstore.Result) { failed <- r.Err })
 	select {
 	case err := <-failed:
 		return cmp.Or(err, s.Starting())

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/counters"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 const shop = `version: 1
@@ -29,7 +30,7 @@ func (noon) AfterFunc(int64, func()) {}
 // A user has used 9 of 10 units by the operator's word: 2 units more would be denied.
 func ExamplePrepare() {
 	ctx := context.Background()
-	store := quotaservice.NewMemory(func() int64 { return int64(12 * time.Hour) })
+	store := swapstore.NewMemory(func() int64 { return int64(12 * time.Hour) })
 	service, err := quotaservice.NewService(ctx, quotaservice.Options{Store: store, Clock: noon{}})
 	if err != nil {
 		panic(err)

@@ -13,13 +13,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 // conform holds the stores that open returns to it. Each is closed by its test; they may
 // share their values.
-func conform(t *testing.T, open func() quotaservice.Store) {
-	for name, test := range map[string]func(*testing.T, quotaservice.Store){
+func conform(t *testing.T, open func() swapstore.Store) {
+	for name, test := range map[string]func(*testing.T, swapstore.Store){
 		"swap":                        swaps,
 		"the clock decides":           clock,
 		"values expire":               expiry,
@@ -43,23 +43,23 @@ func conform(t *testing.T, open func() quotaservice.Store) {
 const patience = 5 * time.Second
 
 // swap carries out one swap and waits for its result.
-func swap(t testing.TB, store quotaservice.Store, w quotaservice.Swap) quotaservice.Result {
+func swap(t testing.TB, store swapstore.Store, w swapstore.Swap) swapstore.Result {
 	t.Helper()
-	return swapAll(t.Context(), t, store, []quotaservice.Swap{w})[0]
+	return swapAll(t.Context(), t, store, []swapstore.Swap{w})[0]
 }
 
 // swapAll carries out swaps and waits for their results; each must come once.
 func swapAll(
-	ctx context.Context, t testing.TB, store quotaservice.Store, swaps []quotaservice.Swap,
-) []quotaservice.Result {
+	ctx context.Context, t testing.TB, store swapstore.Store, swaps []swapstore.Swap,
+) []swapstore.Result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	results := make([]quotaservice.Result, len(swaps))
+	results := make([]swapstore.Result, len(swaps))
 	times := make([]atomic.Int32, len(swaps))
 	var all sync.WaitGroup
 	all.Add(len(swaps))
-	store.Swap(ctx, swaps, func(i int, r quotaservice.Result) {
+	store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
 		results[i] = r
 		if times[i].Add(1) == 1 {
 			all.Done()
@@ -80,60 +80,60 @@ func newKey() (key [16]byte) {
 
 // newValue is a value with a nonce of its own.
 func newValue(text string) []byte {
-	value := make([]byte, quotaservice.NonceBytes, quotaservice.NonceBytes+len(text))
+	value := make([]byte, swapstore.NonceBytes, swapstore.NonceBytes+len(text))
 	_, _ = rand.Read(value)
 	return append(value, text...)
 }
 
 // nonceOf is what Swap.Old takes of a value.
-func nonceOf(value []byte) []byte { return value[:min(len(value), quotaservice.NonceBytes)] }
+func nonceOf(value []byte) []byte { return value[:min(len(value), swapstore.NonceBytes)] }
 
-func swapped(t testing.TB, r quotaservice.Result) {
+func swapped(t testing.TB, r swapstore.Result) {
 	t.Helper()
 	require.NoError(t, r.Err)
-	require.Equal(t, quotaservice.Swapped, r.Outcome)
+	require.Equal(t, swapstore.Swapped, r.Outcome)
 }
 
 // timeOf is the store's clock.
-func timeOf(t testing.TB, store quotaservice.Store) int64 {
+func timeOf(t testing.TB, store swapstore.Store) int64 {
 	t.Helper()
-	r := swap(t, store, quotaservice.Swap{Key: newKey()})
+	r := swap(t, store, swapstore.Swap{Key: newKey()})
 	require.NoError(t, r.Err)
-	want := quotaservice.Result{Outcome: quotaservice.Read, NowNs: r.NowNs}
+	want := swapstore.Result{Outcome: swapstore.Read, NowNs: r.NowNs}
 	require.Equal(t, want, r, "a key that is not there is read")
 	return r.NowNs
 }
 
 // write is a swap that the store's clock does not refuse.
-func write(now int64, key [16]byte, old, value []byte) quotaservice.Swap {
-	return quotaservice.Swap{
-		Key: key, Old: nonceOf(old), New: value, AtNs: now, SlackNs: int64(time.Minute),
+func write(now int64, key [16]byte, old, value []byte) swapstore.Swap {
+	return swapstore.Swap{
+		Key: key, Old: nonceOf(old), New: value, FromNs: now - int64(time.Minute),
 		UntilNs: now + int64(time.Minute), ExpireNs: now + int64(time.Minute),
 	}
 }
 
-func swaps(t *testing.T, store quotaservice.Store) {
+func swaps(t *testing.T, store swapstore.Store) {
 	key, now := newKey(), timeOf(t, store)
 	a, c := newValue("a"), newValue("")
 	b := newValue("\x00\r\n{}\x7f\x80\xff" + strings.Repeat("\x00", 4096))
 	steps := []struct {
 		name  string
-		swap  quotaservice.Swap
-		want  quotaservice.Outcome
+		swap  swapstore.Swap
+		want  swapstore.Outcome
 		value []byte
 	}{
-		{"read nothing", quotaservice.Swap{Key: key}, quotaservice.Read, nil},
-		{"expect a value where none is", write(now, key, a, b), quotaservice.Read, nil},
-		{"write the first", write(now, key, nil, a), quotaservice.Swapped, nil},
-		{"read it", quotaservice.Swap{Key: key}, quotaservice.Read, a},
-		{"read it, expecting it", quotaservice.Swap{Key: key, Old: nonceOf(a)}, quotaservice.Read, a},
-		{"expect nothing where a value is", write(now, key, nil, b), quotaservice.Read, a},
-		{"expect another", write(now, key, c, b), quotaservice.Read, a},
-		{"swap", write(now, key, a, b), quotaservice.Swapped, nil},
-		{"swap again", write(now, key, a, b), quotaservice.Read, b},
-		{"another key", write(now, newKey(), b, c), quotaservice.Read, nil},
-		{"a nonce alone is a value", write(now, key, b, c), quotaservice.Swapped, nil},
-		{"read the last", quotaservice.Swap{Key: key}, quotaservice.Read, c},
+		{"read nothing", swapstore.Swap{Key: key}, swapstore.Read, nil},
+		{"expect a value where none is", write(now, key, a, b), swapstore.Read, nil},
+		{"write the first", write(now, key, nil, a), swapstore.Swapped, nil},
+		{"read it", swapstore.Swap{Key: key}, swapstore.Read, a},
+		{"read it, expecting it", swapstore.Swap{Key: key, Old: nonceOf(a)}, swapstore.Read, a},
+		{"expect nothing where a value is", write(now, key, nil, b), swapstore.Read, a},
+		{"expect another", write(now, key, c, b), swapstore.Read, a},
+		{"swap", write(now, key, a, b), swapstore.Swapped, nil},
+		{"swap again", write(now, key, a, b), swapstore.Read, b},
+		{"another key", write(now, newKey(), b, c), swapstore.Read, nil},
+		{"a nonce alone is a value", write(now, key, b, c), swapstore.Swapped, nil},
+		{"read the last", swapstore.Swap{Key: key}, swapstore.Read, c},
 	}
 	for _, step := range steps {
 		r := swap(t, store, step.swap)
@@ -147,7 +147,7 @@ func swaps(t *testing.T, store quotaservice.Store) {
 
 // age: a swap that needs an older store changes nothing, says what is there, and how old the
 // store is. One that does not, as what is stated, is not kept up.
-func age(t *testing.T, store quotaservice.Store) {
+func age(t *testing.T, store swapstore.Store) {
 	_, _, err := store.Age(t.Context())
 	require.NoError(t, err)
 	first, anew, err := store.Age(t.Context())
@@ -158,45 +158,45 @@ func age(t *testing.T, store quotaservice.Store) {
 	w.AgeNs = first + int64(time.Hour)
 	for range 2 {
 		refused := swap(t, store, w)
-		require.Equal(t, quotaservice.Young, refused.Outcome)
+		require.Equal(t, swapstore.Young, refused.Outcome)
 		require.Less(t, refused.AgeNs, first+int64(patience))
 		require.Nil(t, refused.Value)
 	}
 	w.AgeNs = 1000
 	swapped(t, swap(t, store, w))
 	w.AgeNs = first + int64(time.Hour)
-	require.Equal(t, quotaservice.Young, swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Young, swap(t, store, w).Outcome)
 	require.Equal(t, value, swap(t, store, w).Value)
 	w.Old, w.New = nonceOf(value), newValue("b")
-	require.Equal(t, quotaservice.Young, swap(t, store, w).Outcome, "also where it is what is expected")
-	read := quotaservice.Swap{Key: key, AgeNs: w.AgeNs}
-	require.Equal(t, quotaservice.Young, swap(t, store, read).Outcome, "and where it is only read")
+	require.Equal(t, swapstore.Young, swap(t, store, w).Outcome, "also where it is what is expected")
+	read := swapstore.Swap{Key: key, AgeNs: w.AgeNs}
+	require.Equal(t, swapstore.Young, swap(t, store, read).Outcome, "and where it is only read")
 	w.AgeNs = 0
 	swapped(t, swap(t, store, w))
 	w.AgeNs = 1000
-	require.Equal(t, quotaservice.Read, swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Read, swap(t, store, w).Outcome)
 }
 
-func clock(t *testing.T, store quotaservice.Store) {
+func clock(t *testing.T, store swapstore.Store) {
 	// Far from the edges, which the time that passes meanwhile would cross.
 	const far, near = int64(time.Hour), int64(time.Minute)
 	now := timeOf(t, store)
 	for _, c := range []struct {
-		name             string
-		at, slack, until int64
-		want             quotaservice.Outcome
+		name        string
+		from, until int64
+		want        swapstore.Outcome
 	}{
-		{"within the slack, before the end", now, near, now + far, quotaservice.Swapped},
-		{"decided a little earlier", now - near, far, now + far, quotaservice.Swapped},
-		{"decided a little later", now + near, far, now + far, quotaservice.Swapped},
-		{"decided too early", now - far, near, now + far, quotaservice.Late},
-		{"decided in the future", now + far, near, now + 2*far, quotaservice.Late},
-		{"after the end", now - near, far, now - 1, quotaservice.Late},
-		{"at the end, which has come", now, far, now, quotaservice.Late},
-		{"no slack, a moment ago", now - int64(time.Millisecond), 0, now + far, quotaservice.Late},
-		{"any slack, no end", 0, math.MaxInt64, math.MaxInt64, quotaservice.Swapped},
+		{"between both", now - near, now + near, swapstore.Swapped},
+		{"between both, soon before the end", now - far - near, now + far - near, swapstore.Swapped},
+		{"between both, soon after the beginning", now + near - far, now + near + far, swapstore.Swapped},
+		{"long after the end", now - far - near, now - far + near, swapstore.Late},
+		{"long before the beginning", now + far - near, now + far + near, swapstore.Late},
+		{"after the end", now - near - far, now - 1, swapstore.Late},
+		{"at the end, which has come", now - far, now, swapstore.Late},
+		{"a moment, which has gone", now - int64(time.Millisecond), now - int64(time.Millisecond) + 1, swapstore.Late},
+		{"no beginning, no end", -math.MaxInt64, math.MaxInt64, swapstore.Swapped},
 	} {
-		w := quotaservice.Swap{New: newValue("x"), AtNs: c.at, SlackNs: c.slack, UntilNs: c.until, ExpireNs: now + far}
+		w := swapstore.Swap{New: newValue("x"), FromNs: c.from, UntilNs: c.until, ExpireNs: now + far}
 		for _, there := range [][]byte{nil, newValue("there")} {
 			w.Key = newKey()
 			if there != nil {
@@ -205,8 +205,8 @@ func clock(t *testing.T, store quotaservice.Store) {
 			w.Old = nonceOf(there)
 			r := swap(t, store, w)
 			require.Equal(t, c.want, r.Outcome, "%s: %v", c.name, r.Err)
-			is := swap(t, store, quotaservice.Swap{Key: w.Key}).Value
-			if c.want == quotaservice.Late {
+			is := swap(t, store, swapstore.Swap{Key: w.Key}).Value
+			if c.want == swapstore.Late {
 				require.Equal(t, there, r.Value, "%s: what is there comes with it", c.name)
 				require.Equal(t, there, is, c.name)
 			} else {
@@ -219,10 +219,10 @@ func clock(t *testing.T, store quotaservice.Store) {
 	swapped(t, swap(t, store, write(now, key, nil, newValue("a"))))
 	w := write(now, key, nil, newValue("b"))
 	w.UntilNs = 0
-	require.Equal(t, quotaservice.Read, swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Read, swap(t, store, w).Outcome)
 }
 
-func expiry(t *testing.T, store quotaservice.Store) {
+func expiry(t *testing.T, store swapstore.Store) {
 	const life = 300 * time.Millisecond
 	now := timeOf(t, store)
 	short := write(now, newKey(), nil, newValue("short"))
@@ -231,11 +231,11 @@ func expiry(t *testing.T, store quotaservice.Store) {
 	long.ExpireNs = math.MaxInt64
 	past := write(now, newKey(), nil, newValue("past"))
 	past.ExpireNs = now - int64(time.Second)
-	for _, r := range swapAll(t.Context(), t, store, []quotaservice.Swap{short, long, past}) {
+	for _, r := range swapAll(t.Context(), t, store, []swapstore.Swap{short, long, past}) {
 		swapped(t, r)
 	}
 	for {
-		r := swap(t, store, quotaservice.Swap{Key: short.Key})
+		r := swap(t, store, swapstore.Swap{Key: short.Key})
 		if r.NowNs < short.ExpireNs-int64(5*time.Millisecond) {
 			require.Equal(t, short.New, r.Value)
 		} else if r.NowNs > short.ExpireNs+int64(5*time.Millisecond) {
@@ -244,15 +244,15 @@ func expiry(t *testing.T, store quotaservice.Store) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	require.Nil(t, swap(t, store, quotaservice.Swap{Key: past.Key}).Value)
-	require.Equal(t, long.New, swap(t, store, quotaservice.Swap{Key: long.Key}).Value)
+	require.Nil(t, swap(t, store, swapstore.Swap{Key: past.Key}).Value)
+	require.Equal(t, long.New, swap(t, store, swapstore.Swap{Key: long.Key}).Value)
 	// A swap renews it, and where a value has expired, none is there.
 	short.ExpireNs = now + int64(time.Hour)
 	swapped(t, swap(t, store, short))
 }
 
 // races counts in values, from many goroutines: each win counts one.
-func races(t *testing.T, store quotaservice.Store) {
+func races(t *testing.T, store swapstore.Store) {
 	const goroutines, each = 16, 25
 	now, key := timeOf(t, store), newKey()
 	var all sync.WaitGroup
@@ -262,14 +262,14 @@ func races(t *testing.T, store quotaservice.Store) {
 			for won := 0; won < each; {
 				var n uint64
 				if old != nil {
-					n = binary.BigEndian.Uint64(old[quotaservice.NonceBytes:])
+					n = binary.BigEndian.Uint64(old[swapstore.NonceBytes:])
 				}
 				value := binary.BigEndian.AppendUint64(newValue(""), n+1)
 				switch r := swap(t, store, write(now, key, old, value)); r.Outcome {
-				case quotaservice.Swapped:
+				case swapstore.Swapped:
 					won++
 					old = value
-				case quotaservice.Read:
+				case swapstore.Read:
 					old = r.Value
 				default:
 					t.Errorf("a swap came to %d: %v", r.Outcome, r.Err)
@@ -282,15 +282,15 @@ func races(t *testing.T, store quotaservice.Store) {
 	if t.Failed() {
 		return
 	}
-	last := swap(t, store, quotaservice.Swap{Key: key}).Value
-	require.Equal(t, uint64(goroutines*each), binary.BigEndian.Uint64(last[quotaservice.NonceBytes:]))
+	last := swap(t, store, swapstore.Swap{Key: key}).Value
+	require.Equal(t, uint64(goroutines*each), binary.BigEndian.Uint64(last[swapstore.NonceBytes:]))
 }
 
 // many sends more swaps at once than travel together, half of them in vain.
-func many(t *testing.T, store quotaservice.Store) {
+func many(t *testing.T, store swapstore.Store) {
 	const n = 2000
 	now := timeOf(t, store)
-	all := make([]quotaservice.Swap, n)
+	all := make([]swapstore.Swap, n)
 	for i := range all {
 		all[i] = write(now, newKey(), nil, newValue("v"))
 		if i%2 == 1 {
@@ -302,34 +302,33 @@ func many(t *testing.T, store quotaservice.Store) {
 		if i%2 == 0 {
 			swapped(t, r)
 		} else {
-			require.Equal(t, quotaservice.Read, r.Outcome)
+			require.Equal(t, swapstore.Read, r.Outcome)
 		}
 	}
 }
 
-func adds(t *testing.T, store quotaservice.Store) {
+func adds(t *testing.T, store swapstore.Store) {
 	key, now := newKey(), timeOf(t, store)
-	add := func(units uint64, from, until time.Duration) quotaservice.Result {
+	add := func(units uint64, from, until time.Duration) swapstore.Result {
 		first, last := now+int64(from), now+int64(until)
-		half := (last - first) / 2
-		return swap(t, store, quotaservice.Swap{
+		return swap(t, store, swapstore.Swap{
 			Key: key, Adds: true, Units: units,
-			AtNs: first + half, SlackNs: half, UntilNs: last, ExpireNs: last + int64(time.Second),
+			FromNs: first, UntilNs: last, ExpireNs: last + int64(time.Second),
 		})
 	}
 	for _, step := range []struct {
 		units       uint64
 		from, until time.Duration
-		want        quotaservice.Outcome
+		want        swapstore.Outcome
 		sum         uint64
 	}{
-		{0, -time.Minute, time.Minute, quotaservice.Swapped, 0},
-		{3, -time.Minute, time.Minute, quotaservice.Swapped, 3},
-		{4_294_967_295, -time.Minute, time.Minute, quotaservice.Swapped, 4_294_967_298},
-		{0, -time.Minute, time.Minute, quotaservice.Swapped, 4_294_967_298},
-		{5, time.Minute, 2 * time.Minute, quotaservice.Late, 0},
-		{5, -2 * time.Minute, -time.Minute, quotaservice.Late, 0},
-		{1, -time.Minute, time.Minute, quotaservice.Swapped, 4_294_967_299},
+		{0, -time.Minute, time.Minute, swapstore.Swapped, 0},
+		{3, -time.Minute, time.Minute, swapstore.Swapped, 3},
+		{4_294_967_295, -time.Minute, time.Minute, swapstore.Swapped, 4_294_967_298},
+		{0, -time.Minute, time.Minute, swapstore.Swapped, 4_294_967_298},
+		{5, time.Minute, 2 * time.Minute, swapstore.Late, 0},
+		{5, -2 * time.Minute, -time.Minute, swapstore.Late, 0},
+		{1, -time.Minute, time.Minute, swapstore.Swapped, 4_294_967_299},
 	} {
 		r := add(step.units, step.from, step.until)
 		require.NoError(t, r.Err)
@@ -343,38 +342,38 @@ func adds(t *testing.T, store quotaservice.Store) {
 	brief.ExpireNs = now + int64(time.Second)
 	swapped(t, swap(t, store, brief))
 	require.Eventually(t, func() bool {
-		return swap(t, store, quotaservice.Swap{Key: brief.Key}).Value == nil
+		return swap(t, store, swapstore.Swap{Key: brief.Key}).Value == nil
 	}, patience, 20*time.Millisecond, "it expires")
 }
 
-func ended(t *testing.T, store quotaservice.Store) {
+func ended(t *testing.T, store swapstore.Store) {
 	now := timeOf(t, store)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := write(now, newKey(), nil, newValue("x"))
-	if r := swapAll(ctx, t, store, []quotaservice.Swap{w})[0]; r.Outcome != quotaservice.Swapped {
-		require.Equal(t, quotaservice.Failed, r.Outcome)
+	if r := swapAll(ctx, t, store, []swapstore.Swap{w})[0]; r.Outcome != swapstore.Swapped {
+		require.Equal(t, swapstore.Failed, r.Outcome)
 		require.Error(t, r.Err)
 		require.Nil(t, r.Value)
 	}
-	store.Swap(ctx, nil, func(int, quotaservice.Result) { t.Error("a result of no swap") })
+	store.Swap(ctx, nil, func(int, swapstore.Result) { t.Error("a result of no swap") })
 }
 
 // reuse changes what it gave to Swap as soon as that returns.
-func reuse(t *testing.T, store quotaservice.Store) {
-	now, done := timeOf(t, store), make(chan quotaservice.Result, 1)
+func reuse(t *testing.T, store swapstore.Store) {
+	now, done := timeOf(t, store), make(chan swapstore.Result, 1)
 	value := newValue("right")
 	want := string(value)
-	w := []quotaservice.Swap{write(now, newKey(), nil, value)}
+	w := []swapstore.Swap{write(now, newKey(), nil, value)}
 	key := w[0].Key
-	store.Swap(t.Context(), w, func(_ int, r quotaservice.Result) { done <- r })
+	store.Swap(t.Context(), w, func(_ int, r swapstore.Result) { done <- r })
 	clear(value)
 	clear(w)
 	swapped(t, <-done)
-	require.Equal(t, want, string(swap(t, store, quotaservice.Swap{Key: key}).Value))
+	require.Equal(t, want, string(swap(t, store, swapstore.Swap{Key: key}).Value))
 }
 
-func live(t *testing.T, store quotaservice.Store) {
+func live(t *testing.T, store swapstore.Store) {
 	a, b := string(newValue("a")), string(newValue("b"))
 	for i, step := range []struct {
 		domain  string
@@ -389,7 +388,7 @@ func live(t *testing.T, store quotaservice.Store) {
 	}
 }
 
-func secret(t *testing.T, store quotaservice.Store) {
+func secret(t *testing.T, store swapstore.Store) {
 	name := string(newValue("secret"))
 	var made sync.Map
 	var all sync.WaitGroup

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/servertest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 // A swap whose answer is lost was carried out; it fails and is not sent again.
@@ -30,12 +30,12 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 		server.Do("CONFIG", "RESETSTAT")
 		middle.cut()
 		const n = 50
-		swaps := make([]quotaservice.Swap, n)
+		swaps := make([]swapstore.Swap, n)
 		for i := range swaps {
 			swaps[i] = write(now, newKey(), nil, newValue(fmt.Sprintf("swap number %d.", i)))
 		}
 		for _, r := range swapAll(t.Context(), t, store, swaps) {
-			require.Equal(t, quotaservice.Failed, r.Outcome)
+			require.Equal(t, swapstore.Failed, r.Outcome)
 			require.Error(t, r.Err)
 			require.Zero(t, r.NowNs)
 			require.Nil(t, r.Value)
@@ -46,7 +46,7 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 			}, 30*time.Second, 10*time.Millisecond, "each was carried out, once: %s", what)
 		}
 		for i := range swaps {
-			require.Equal(t, swaps[i].New, swap(t, store, quotaservice.Swap{Key: swaps[i].Key}).Value)
+			require.Equal(t, swaps[i].New, swap(t, store, swapstore.Swap{Key: swaps[i].Key}).Value)
 		}
 	})
 }
@@ -60,20 +60,20 @@ func TestStoppedServer(t *testing.T) {
 		server := servertest.StartRedis(t, b)
 		store := open(t, "redis://"+server.Addr())
 		server.Signal(syscall.SIGSTOP)
-		var swaps []quotaservice.Swap
+		var swaps []swapstore.Swap
 		var all, deadlines sync.WaitGroup
 		start := time.Now()
 		for range 2000 { // more than the client has room for
 			w := write(start.UnixNano(), newKey(), nil, newValue(""))
-			w.UntilNs = w.AtNs + int64(timeout)
+			w.UntilNs = start.Add(timeout).UnixNano()
 			swaps = append(swaps, w)
 			all.Add(1)
 			ctx, cancel := context.WithDeadline(t.Context(), start.Add(timeout))
 			defer cancel()
 			deadlines.Add(1)
 			context.AfterFunc(ctx, deadlines.Done)
-			store.Swap(ctx, []quotaservice.Swap{w}, func(_ int, r quotaservice.Result) {
-				if r.Outcome != quotaservice.Failed || !strings.Contains(r.Err.Error(), "in time") {
+			store.Swap(ctx, []swapstore.Swap{w}, func(_ int, r swapstore.Result) {
+				if r.Outcome != swapstore.Failed || !strings.Contains(r.Err.Error(), "in time") {
 					t.Errorf("outcome %d: %v", r.Outcome, r.Err)
 				}
 				all.Done()
@@ -90,7 +90,7 @@ func TestStoppedServer(t *testing.T) {
 		_, err = store.Secret(ctx, "s", nil)
 		require.ErrorContains(t, err, "in time")
 		server.Signal(syscall.SIGCONT)
-		require.Eventually(t, func() bool { return swap(t, store, swaps[0]).Outcome != quotaservice.Failed },
+		require.Eventually(t, func() bool { return swap(t, store, swaps[0]).Outcome != swapstore.Failed },
 			30*time.Second, 10*time.Millisecond)
 		require.Equal(t, "0", server.Do("DBSIZE"), "nothing was written late")
 	})
@@ -111,12 +111,12 @@ func TestRefusals(t *testing.T) {
 		} {
 			server.Do(strings.Fields(c.do)...)
 			r := swap(t, store, write(now, key, nil, newValue("v")))
-			require.Equal(t, quotaservice.Failed, r.Outcome, c.name)
+			require.Equal(t, swapstore.Failed, r.Outcome, c.name)
 			require.ErrorContains(t, r.Err, c.says)
 			server.Do(strings.Fields(c.undo)...)
-			require.Equal(t, quotaservice.Read, swap(t, store, quotaservice.Swap{Key: key}).Outcome, c.name)
+			require.Equal(t, swapstore.Read, swap(t, store, swapstore.Swap{Key: key}).Outcome, c.name)
 		}
-		require.Equal(t, quotaservice.Swapped, swap(t, store, write(now, key, nil, newValue("v"))).Outcome)
+		require.Equal(t, swapstore.Swapped, swap(t, store, write(now, key, nil, newValue("v"))).Outcome)
 		name := strings.TrimSpace(server.Do("KEYS", "*"))
 		server.Do("DEL", name)
 		server.Do("LPUSH", name, "x")
@@ -142,7 +142,7 @@ func TestRepointed(t *testing.T) {
 		middle := standBetween(t, old.Addr())
 		store := open(t, middle.url())
 		first := write(timeOf(t, store), newKey(), nil, newValue("first"))
-		require.Equal(t, quotaservice.Swapped, swap(t, store, first).Outcome)
+		require.Equal(t, swapstore.Swapped, swap(t, store, first).Outcome)
 		require.Eventually(t, func() bool { return fresh.Do("DBSIZE") == old.Do("DBSIZE") },
 			30*time.Second, 10*time.Millisecond)
 
@@ -151,14 +151,14 @@ func TestRepointed(t *testing.T) {
 		before := middle.dials.Load()
 		began := time.Now()
 		for range 200 {
-			require.Equal(t, quotaservice.Failed, swap(t, store, second).Outcome)
+			require.Equal(t, swapstore.Failed, swap(t, store, second).Outcome)
 		}
 		require.LessOrEqual(t, middle.dials.Load()-before, 1+int32(time.Since(began)/time.Second), "one connection a second")
 
 		middle.repoint(fresh.Addr())
-		require.Eventually(t, func() bool { return swap(t, store, second).Outcome == quotaservice.Swapped },
+		require.Eventually(t, func() bool { return swap(t, store, second).Outcome == swapstore.Swapped },
 			30*time.Second, 50*time.Millisecond)
-		require.Equal(t, second.New, swap(t, store, quotaservice.Swap{Key: first.Key}).Value)
+		require.Equal(t, second.New, swap(t, store, swapstore.Swap{Key: first.Key}).Value)
 		require.Contains(t, fresh.Do("INFO", "replication"), "role:master")
 	})
 }

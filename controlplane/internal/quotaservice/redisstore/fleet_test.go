@@ -15,8 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/servertest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 // A Cluster does what one server does; a master that stands still holds up no other's keys.
@@ -25,7 +25,7 @@ func TestCluster(t *testing.T) {
 	forAll(t, func(t *testing.T, b servertest.Binary) {
 		c := servertest.StartCluster(t, b)
 		t.Run("conformance", func(t *testing.T) {
-			conform(t, func() quotaservice.Store {
+			conform(t, func() swapstore.Store {
 				store, err := try(t, redisstore.Options{URL: c.URL()})
 				require.NoError(t, err)
 				return store
@@ -39,7 +39,7 @@ func TestCluster(t *testing.T) {
 		require.Eventually(t, func() bool { return strings.Contains(c.Servers[0].Do("INFO", "replication"), "role:slave") },
 			30*time.Second, 10*time.Millisecond)
 		for range 60 { // keys of all masters
-			require.Equal(t, quotaservice.Swapped, swap(t, store, write(now, newKey(), nil, newValue(""))).Outcome)
+			require.Equal(t, swapstore.Swapped, swap(t, store, write(now, newKey(), nil, newValue(""))).Outcome)
 		}
 		c.Servers[0], c.Servers[3] = c.Servers[3], c.Servers[0]
 		standstill(t, store, c)
@@ -118,8 +118,8 @@ func marks(t *testing.T, c *servertest.Cluster) (n int) {
 // ages counts the slots of 100 keys that are younger than two seconds, and those that are not.
 func ages(t *testing.T, store *redisstore.Store) (young, old int) {
 	for range 100 {
-		r := swap(t, store, quotaservice.Swap{Key: newKey(), AgeNs: int64(time.Hour)})
-		require.Equal(t, quotaservice.Young, r.Outcome)
+		r := swap(t, store, swapstore.Swap{Key: newKey(), AgeNs: int64(time.Hour)})
+		require.Equal(t, swapstore.Young, r.Outcome)
 		if r.AgeNs < int64(2*time.Second) {
 			young++
 		} else {
@@ -147,9 +147,9 @@ func TestASlotMoves(t *testing.T) {
 		c.BeginMove(slot, 0, 1)
 		now, value := timeOf(t, store), newValue("a")
 		r := swap(t, store, write(now, key, nil, value))
-		require.Equal(t, quotaservice.Swapped, r.Outcome, "%v", r.Err)
+		require.Equal(t, swapstore.Swapped, r.Outcome, "%v", r.Err)
 		c.Move(slot, 0, 1)
-		require.Equal(t, value, swap(t, store, quotaservice.Swap{Key: key, AgeNs: 1000}).Value)
+		require.Equal(t, value, swap(t, store, swapstore.Swap{Key: key, AgeNs: 1000}).Value)
 	})
 }
 
@@ -158,7 +158,7 @@ func TestASlotMoves(t *testing.T) {
 func standstill(t *testing.T, store *redisstore.Store, c *servertest.Cluster) {
 	const n, timeout = 60, 2 * time.Second
 	now := timeOf(t, store)
-	swaps := make([]quotaservice.Swap, n)
+	swaps := make([]swapstore.Swap, n)
 	require.Eventually(t, func() bool { // until the store knows the slots
 		for i := range swaps {
 			swaps[i] = write(now, newKey(), nil, newValue(""))
@@ -171,10 +171,10 @@ func standstill(t *testing.T, store *redisstore.Store, c *servertest.Cluster) {
 		var all sync.WaitGroup
 		var swapped, late, failed atomic.Int64
 		all.Add(n)
-		store.Swap(ctx, swaps, func(_ int, r quotaservice.Result) {
+		store.Swap(ctx, swaps, func(_ int, r swapstore.Result) {
 			defer all.Done()
 			switch {
-			case r.Outcome != quotaservice.Swapped:
+			case r.Outcome != swapstore.Swapped:
 				failed.Add(1)
 			case failed.Load() > 0:
 				late.Add(1) // than the stopped server's
@@ -201,15 +201,15 @@ func TestSentinel(t *testing.T) {
 		store := open(t, strings.Replace(at, "://", "://"+url.UserPassword("", password).String()+"@", 1))
 		now, key := timeOf(t, store), newKey()
 		first := newValue("first")
-		require.Equal(t, quotaservice.Swapped, swap(t, store, write(now, key, nil, first)).Outcome)
+		require.Equal(t, swapstore.Swapped, swap(t, store, write(now, key, nil, first)).Outcome)
 		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 30*time.Second, 10*time.Millisecond)
 		servers.Master.Kill()
 		second := newValue("second")
 		require.Eventually(t, func() bool {
 			r := swap(t, store, write(now, key, first, second))
-			return r.Outcome == quotaservice.Swapped
+			return r.Outcome == swapstore.Swapped
 		}, 30*time.Second, 20*time.Millisecond, "an election may fail, and comes again")
-		require.Equal(t, second, swap(t, store, quotaservice.Swap{Key: key}).Value)
+		require.Equal(t, second, swap(t, store, swapstore.Swap{Key: key}).Value)
 		require.Contains(t, servers.Replica.Do("INFO", "replication"), "role:master")
 	})
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 // liveScript notes ARGV[1] in the sorted set KEYS[1] by time, drops what is older
@@ -20,9 +20,9 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], now + ARGV[2], '+inf')
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 return redis.call('ZCARD', KEYS[1])`)
 
-// Live is quotaservice.Store's.
+// Live is swapstore.Store's.
 func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, error) {
-	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(quotaservice.LiveFor.Milliseconds(), 10)}
+	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(swapstore.LiveFor.Milliseconds(), 10)}
 	r, err := within(ctx, func() rueidis.RedisResult {
 		return liveScript.Exec(ctx, s.client, []string{s.prefix + "live:" + domain}, args)
 	})
@@ -36,7 +36,7 @@ func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, e
 	return int(n), nil
 }
 
-// Secret is quotaservice.Store's.
+// Secret is swapstore.Store's.
 func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error) {
 	key := s.prefix + "secret:" + name
 	get := func() ([]byte, error) { return s.do(ctx, s.client.B().Get().Key(key).Build()).AsBytes() }

@@ -58,7 +58,7 @@ func (s *Store) slotTags() []string {
 	return tags
 }
 
-// Age is quotaservice.Store's. A server loses the marks of all its slots at once, so that of its first slot
+// Age is swapstore.Store's. A server loses the marks of all its slots at once, so that of its first slot
 // tells. If it is another than at the last call, all marks that the server lacks are made: else
 // each slot would begin when it is first used. A slot that moves to another server takes its mark
 // along. A server that does not answer is as it was.

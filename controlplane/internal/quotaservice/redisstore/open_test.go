@@ -13,8 +13,8 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 const (
@@ -71,11 +71,11 @@ func TestTLSAndPassword(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, c.name)
-		r := swap(t, store, quotaservice.Swap{Key: newKey()})
+		r := swap(t, store, swapstore.Swap{Key: newKey()})
 		if strings.Contains(c.url, "other") {
 			require.ErrorContains(t, r.Err, "NOPERM: the user may not do that")
 		} else {
-			require.Equal(t, quotaservice.Read, r.Outcome, "%s: %v", c.name, r.Err)
+			require.Equal(t, swapstore.Read, r.Outcome, "%s: %v", c.name, r.Err)
 		}
 		require.NoError(t, store.Close())
 	}
@@ -109,7 +109,7 @@ func TestServersThatForget(t *testing.T) {
 			} else {
 				require.Contains(t, log.String(), c.warns, c.do)
 			}
-			require.Equal(t, quotaservice.Read, swap(t, store, quotaservice.Swap{Key: newKey()}).Outcome)
+			require.Equal(t, swapstore.Read, swap(t, store, swapstore.Swap{Key: newKey()}).Outcome)
 			require.NoError(t, store.Close())
 		}
 	})
@@ -123,7 +123,7 @@ func TestPrefix(t *testing.T) {
 	for _, prefix := range []string{"", "?prefix=a:", "?prefix=b:"} {
 		store := open(t, "redis://"+server.Addr()+prefix)
 		w := write(timeOf(t, store), key, nil, newValue(""))
-		require.Equal(t, quotaservice.Swapped, swap(t, store, w).Outcome)
+		require.Equal(t, swapstore.Swapped, swap(t, store, w).Outcome)
 		n, err := store.Live(t.Context(), "domain", 1)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
@@ -155,7 +155,7 @@ func TestAUserWithFewRights(t *testing.T) {
 			rights = append(rights, "+"+command)
 		}
 		server.Do(rights...)
-		conform(t, func() quotaservice.Store {
+		conform(t, func() swapstore.Store {
 			store, err := try(t, redisstore.Options{URL: "redis://limiter:secret@" + server.Addr()})
 			require.NoError(t, err)
 			return store

@@ -35,7 +35,7 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 const (
@@ -66,7 +66,7 @@ type Options struct {
 	Sentinel *url.Userinfo // user and password at Sentinels; nil = as the URL says
 }
 
-// Store is a quotaservice.Store.
+// Store is a swapstore.Store.
 type Store struct {
 	client  rueidis.Client
 	prefix  string
@@ -77,7 +77,7 @@ type Store struct {
 	seen [slots]int64 // by slot: its mark when Age read it last
 }
 
-var _ quotaservice.Store = (*Store)(nil)
+var _ swapstore.Store = (*Store)(nil)
 
 func clientOption() rueidis.ClientOption {
 	return rueidis.ClientOption{

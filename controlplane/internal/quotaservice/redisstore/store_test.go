@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/servertest"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 func open(t testing.TB, url string) *redisstore.Store {
@@ -53,7 +53,7 @@ func TestAClockSetBack(t *testing.T) {
 		mark := server.Do("KEYS", "*since")
 		server.Do("SET", mark, strconv.FormatInt(now/1000+3600_000_000, 10))
 		begun := swap(t, store, w)
-		require.Equal(t, quotaservice.Young, begun.Outcome)
+		require.Equal(t, swapstore.Young, begun.Outcome)
 		require.Less(t, begun.AgeNs, int64(time.Second), "it begins now")
 		again := swap(t, store, w)
 		require.Equal(t, again.NowNs-begun.NowNs, again.AgeNs-begun.AgeNs)
@@ -61,7 +61,7 @@ func TestAClockSetBack(t *testing.T) {
 }
 
 func TestMemoryConforms(t *testing.T) {
-	conform(t, func() quotaservice.Store { return quotaservice.NewMemory(quotaservice.SteadyClock()) })
+	conform(t, func() swapstore.Store { return swapstore.NewMemory(swapstore.SteadyClock()) })
 }
 
 // What a store does costs nothing that the server forgets its scripts all the time.
@@ -76,7 +76,7 @@ func TestConformance(t *testing.T) {
 				server.Do("SCRIPT", "FLUSH")
 			}
 		})
-		conform(t, func() quotaservice.Store {
+		conform(t, func() swapstore.Store {
 			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr()})
 			require.NoError(t, err)
 			return store

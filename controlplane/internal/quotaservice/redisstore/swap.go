@@ -6,14 +6,13 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"sync/atomic"
 	"time"
 
 	"github.com/redis/rueidis"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 // swapScript swaps the value of KEYS[1]:
@@ -73,17 +72,17 @@ func newScript(text string) *luaScript {
 }
 
 // outcomes are those of the script's answers, by the number that it returns.
-var outcomes = [...]quotaservice.Outcome{
-	0: quotaservice.Swapped, 1: quotaservice.Read, 2: quotaservice.Late, 3: quotaservice.Young,
+var outcomes = [...]swapstore.Outcome{
+	0: swapstore.Swapped, 1: swapstore.Read, 2: swapstore.Late, 3: swapstore.Young,
 }
 
 // maxBatch is how many swaps, or reads of marks, travel together and answer together. The service hands over fewer
 // swaps at once.
 const maxBatch = 256
 
-// Swap is quotaservice.Store's. In a Cluster each swap goes alone, so that a silent server delays
+// Swap is swapstore.Store's. In a Cluster each swap goes alone, so that a silent server delays
 // no other server's: the client finds its server, and puts what goes there into one pipeline.
-func (s *Store) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(i int, r quotaservice.Result)) {
+func (s *Store) Swap(ctx context.Context, swaps []swapstore.Swap, done func(i int, r swapstore.Result)) {
 	most := maxBatch
 	if s.cluster {
 		most = 1
@@ -93,7 +92,7 @@ func (s *Store) Swap(ctx context.Context, swaps []quotaservice.Swap, done func(i
 		for i := from; i < min(from+most, len(swaps)); i++ {
 			b = append(b, s.encode(&swaps[i]))
 		}
-		go s.run(ctx, b, func(i int, r quotaservice.Result) { done(from+i, r) })
+		go s.run(ctx, b, func(i int, r swapstore.Result) { done(from+i, r) })
 	}
 }
 
@@ -107,10 +106,11 @@ type scriptCall struct {
 }
 
 // encode copies a swap: its caller may use the slices again.
-func (s *Store) encode(w *quotaservice.Swap) scriptCall {
+func (s *Store) encode(w *swapstore.Swap) scriptCall {
 	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
 	keys := []string{key}
-	first, last := decimal(ceilDiv(w.AtNs-w.SlackNs, micro)), decimal(lastMicro(w))
+	// The first and the last microsecond at which the swap may change something.
+	first, last := decimal(ceilDiv(w.FromNs, micro)), decimal(ceilDiv(w.UntilNs, micro)-1)
 	expires := decimal(max(ceilDiv(w.ExpireNs, milli), 1)) // Redis knows none before
 	if w.Adds {
 		args := []string{strconv.FormatUint(w.Units, 10), first, last, expires}
@@ -127,13 +127,6 @@ func (s *Store) encode(w *quotaservice.Swap) scriptCall {
 
 const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
 
-// lastMicro is the last time, in microseconds, at which a swap may change something: no later than AtNs and its
-// slack, and before UntilNs.
-func lastMicro(w *quotaservice.Swap) int64 {
-	slackNs := min(w.SlackNs, math.MaxInt64-w.AtNs) // so that their sum does not overflow
-	return min((w.AtNs+slackNs)/micro, ceilDiv(w.UntilNs, micro)-1)
-}
-
 // ceilDiv is a / b, rounded up.
 func ceilDiv(a, b int64) int64 {
 	q := a / b
@@ -147,16 +140,16 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // run carries a batch out, and says its results by the context's deadline. The client gets no
 // deadline: it would give up commands that it has sent, and their room.
-func (s *Store) run(ctx context.Context, b batch, done func(i int, r quotaservice.Result)) {
+func (s *Store) run(ctx context.Context, b batch, done func(i int, r swapstore.Result)) {
 	var isSaid atomic.Bool
-	say := func(result func(i int) quotaservice.Result) {
+	say := func(result func(i int) swapstore.Result) {
 		if isSaid.CompareAndSwap(false, true) {
 			for i := range b {
 				done(i, result(i))
 			}
 		}
 	}
-	late := func() { say(func(int) quotaservice.Result { return failed(explain(ctx.Err())) }) }
+	late := func() { say(func(int) swapstore.Result { return failed(explain(ctx.Err())) }) }
 	if ctx.Err() != nil {
 		late()
 		return
@@ -172,7 +165,7 @@ func (s *Store) run(ctx context.Context, b batch, done func(i int, r quotaservic
 			results[unknown[n]] = r
 		}
 	}
-	say(func(i int) quotaservice.Result { return result(results[i]) })
+	say(func(i int) swapstore.Result { return result(results[i]) })
 }
 
 // send sends a batch in one go, each swap by the command.
@@ -203,14 +196,14 @@ func unknownScript(results []rueidis.RedisResult) (unknown []int) {
 	return unknown
 }
 
-func failed(err error) quotaservice.Result {
-	return quotaservice.Result{Outcome: quotaservice.Failed, Err: err}
+func failed(err error) swapstore.Result {
+	return swapstore.Result{Outcome: swapstore.Failed, Err: err}
 }
 
 var errAnswer = errors.New("read the quota store's answer: it is not the script's")
 
 // result reads the script's answer.
-func result(r rueidis.RedisResult) quotaservice.Result {
+func result(r rueidis.RedisResult) swapstore.Result {
 	parts, err := r.ToArray()
 	if err != nil {
 		return failed(explain(err))
@@ -229,8 +222,8 @@ func result(r rueidis.RedisResult) quotaservice.Result {
 	if err != nil && !rueidis.IsRedisNil(err) || n[0] < 0 || n[0] >= int64(len(outcomes)) {
 		return failed(errAnswer)
 	}
-	read := quotaservice.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro}
-	if read.Outcome == quotaservice.Swapped {
+	read := swapstore.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro}
+	if read.Outcome == swapstore.Swapped {
 		read.Sum = uint64(n[3])
 	} else {
 		read.AgeNs = n[3] * micro

@@ -1,4 +1,4 @@
-package quotaservice
+package swapstore
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 const (
 	// shards are looked through one after the other, so that no swap waits long: all in sweepAllNs.
 	shards     = 256
-	sweepAllNs = 10 * second
+	sweepAllNs = int64(10 * time.Second)
 	// maxBytes bounds what a Memory holds. The process takes up to twice that before Go
 	// collects what has expired.
 	maxBytes = 512 << 20
@@ -112,7 +112,7 @@ func (m *Memory) swap(s *Swap) Result {
 		r.Outcome, r.AgeNs = Young, age
 	case !s.Adds && (s.New == nil || !isNonce(there.value, s.Old)):
 		r.Outcome = Read
-	case now < s.AtNs-s.SlackNs || now > s.AtNs+s.SlackNs || now >= s.UntilNs:
+	case now < s.FromNs || now >= s.UntilNs:
 		r.Outcome = Late
 	case s.Adds && s.Units == 0:
 		return Result{Outcome: Swapped, NowNs: now, Sum: number(there.value)}

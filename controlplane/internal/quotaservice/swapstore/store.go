@@ -1,4 +1,18 @@
-package quotaservice
+// Package swapstore is where the quota service keeps its values: a Store changes them by compare-and-swap, and by
+// its own clock. Memory is one in this process; package redisstore has those in Redis.
+//
+// Its invariant: a value changes only by a swap whose conditions hold at the store, and a swap is carried out at most
+// once. It must not know what a value means.
+//
+// The store compares a swap in this order, in one go with carrying it out:
+//
+//	AgeNs            has the store had its state for so long?  else Young
+//	Old              is it the nonce of the value there?       else Read
+//	FromNs, UntilNs  is its clock between them?                else Late
+//	New              is the value from now on                  Swapped
+//
+// Young, Read and Late come with the value that is there.
+package swapstore
 
 import (
 	"context"
@@ -31,17 +45,16 @@ type Store interface {
 // LiveFor is how long a process counts as alive after it was noted.
 const LiveFor = 10 * time.Second
 
-// Swap replaces a value if it is what the caller expects, and if the store's
-// clock says that the caller's decision still holds. One that Adds is for a value that is a number
-// in decimal digits. It expects no value, so its outcome is never Read.
+// Swap replaces a value if it is what the caller expects, and if the caller's decision holds at the time of the
+// store's clock. One that Adds is for a value that is a number in decimal digits. It expects no value, so its outcome
+// is never Read.
 type Swap struct {
 	Key      [16]byte
 	Domain   string // whose key it is: a store may bound what each domain keeps
 	Old      []byte // nonce of the value that is expected; nil = none is there
 	New      []byte // the value; its first NonceBytes are its nonce. nil = only read
-	AtNs     int64  // when the caller decided, by the store's clock as far as it knows
-	SlackNs  int64  // how far the store's clock may be from AtNs
-	UntilNs  int64  // the store's clock must be before this instant
+	FromNs   int64  // the store's clock must have reached this instant
+	UntilNs  int64  // and must be before this one
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
 	AgeNs    int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
 	Adds     bool   // add the Units to the value in place of Old and New; 0 = only read it
@@ -55,16 +68,12 @@ const NonceBytes = 8
 // Outcome is what became of a Swap.
 type Outcome uint8
 
-// ErrFull is the error of a Failed swap that was not carried out because the domain has
-// no room for more.
-var ErrFull = errors.New("the domain has no room for more in the memory store: its keys count more than their share")
-
 // The outcomes.
 const (
 	Swapped Outcome = iota
-	Read            // nothing is written: another value is there, or none, or it was only read: Result.Value
-	Late            // the store's clock is too far from AtNs, or not before UntilNs; Result.Value is there
-	Young           // the store has not had its state for AgeNs, but for Result.AgeNs; Result.Value is there
+	Read            // another value is there, or none, or it was only read
+	Late            // the store's clock is before FromNs, or not before UntilNs
+	Young           // the store has not had its state for AgeNs
 	Failed          // the store did not answer, or refused: whether it swapped is not known
 )
 
@@ -77,3 +86,7 @@ type Result struct {
 	AgeNs   int64  // of Young
 	Err     error  // of Failed
 }
+
+// ErrFull is the error of a Failed swap that was not carried out because the domain has
+// no room for more.
+var ErrFull = errors.New("the domain has no room for more in the memory store: its keys count more than their share")

@@ -1,4 +1,4 @@
-package quotaservice
+package swapstore
 
 import (
 	"context"
@@ -7,12 +7,9 @@ import (
 	"math"
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/sluice-ratelimit/sluice/build/proctest"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 func swapOne(m *Memory, s Swap) (got Result) {
@@ -23,7 +20,7 @@ func swapOne(m *Memory, s Swap) (got Result) {
 func TestMemoryTime(t *testing.T) {
 	now := int64(1000)
 	m := NewMemory(func() int64 { return now })
-	write := Swap{New: []byte("nonce..1"), AtNs: 1000, SlackNs: 10, UntilNs: 1005, ExpireNs: 2000}
+	write := Swap{New: []byte("nonce..1"), FromNs: 990, UntilNs: 1005, ExpireNs: 2000}
 	for at, want := range map[int64]Outcome{989: Late, 990: Swapped, 1004: Swapped, 1005: Late, 1011: Late} {
 		m.values[0].values = map[[16]byte]kept{}
 		now = at
@@ -57,8 +54,8 @@ func cram(t *testing.T, most int) *crammed {
 func (c *crammed) fill(domain string, most, bytes int) (n int) {
 	for n = range most {
 		s := Swap{
-			Domain: domain, New: make([]byte, bytes), AtNs: c.now, SlackNs: 1,
-			UntilNs: math.MaxInt64, ExpireNs: c.now + second,
+			Domain: domain, New: make([]byte, bytes), FromNs: c.now,
+			UntilNs: math.MaxInt64, ExpireNs: c.now + int64(time.Second),
 		}
 		c.n++
 		s.Key[0] = byte(c.n)
@@ -123,25 +120,4 @@ func TestMemoryCountsWhatItTakes(t *testing.T) {
 		c.sweepAll()
 		require.Less(t, heapBytes()-before, took/20)
 	}
-}
-
-// TestLongLogsAreBounded: a key that has counted long logs takes kilobytes as the service
-// knows it, and few in the store.
-func TestLongLogsAreBounded(t *testing.T) {
-	b := newRig(t)
-	var windows []limit.Window
-	for i := range quota.MaxWindows {
-		windows = append(windows, logOf(512, minute+int64(i)))
-	}
-	p := b.proxy(b.service, define(1, quota.LeaseOff, windows...))
-	before := heapBytes()
-	for i := range 15_000 {
-		part := want(512)
-		part.Key = quota.KeyOf(uint64(i), 0)
-		require.Equal(t, quota.Granted, p.ask(part).Outcome)
-	}
-	took := heapBytes() - before
-	t.Logf("15,000 asks took %d MiB", took>>20)
-	proctest.Below(t, took, 64<<20)
-	runtime.KeepAlive(b)
 }
