@@ -3,54 +3,46 @@
 // one denies after all.
 //
 // Its invariant: all rules decide or none counts. A denied request leaves the counters as
-// if it had never come, but for rules that count denied hits, and no race makes a later
-// decision looser. It never reads a clock, and it must never import a source of units. It knows where units
-// come from only as Source, and whether the quota service has decided, by Subject.isByService: what that
-// denies it has kept, and how a key stands is its word.
+// if it had never come, but for what rules keep of a denial (Keep), and no race makes a later
+// decision looser. It never reads a clock, and it must never import a source of units: it knows them
+// as Source alone.
 //
 // Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
 //
-// Decide goes through its phases, each a function of Verdict:
+// Decide has phases, each a method of Verdict. Check and take end in one of three ways, and two more follow:
 //
-//	check       Source.Check of each subject. If an enforced rule denies, endDenied. If a
-//	            subject is Pending, the verdict is: nothing is counted, and Decide is called
-//	            again, from the start, once the quota service has answered.
-//	take        Source.Take of each enforced subject, last those whose denials block keys. If one denies
-//	            after all, the units of those before it are refunded: endDenied. If one is Pending after all,
-//	            they are refunded too, and the verdict is Pending.
-//	endDenied   shadow rules are skipped. storeUntaken of each other subject: Source.KeepDenied if it denies and its
-//	            rule counts denied hits or blocks keys, else Source.Persist if it is Known.
-//	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there. If it denies, storeUntaken.
+//	          passes                denies                asks
+//	check ----------> take          endDenied, note       wait: nothing is counted, and Decide
+//	take  ----------> takeShadow,   endDenied, note       begins again with check once the
+//	                  note                                quota service has answered
+//
+//	check       Source.Check of each subject.
+//	take        Source.Take of each enforced subject. If one denies or asks after all, because another request
+//	            was faster, the units of those before it are refunded.
+//	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
+//	endDenied   shadow subjects are skipped. Of the others, storeUntaken stores what their rules keep of a denial.
 //	note        metrics, and the keys that were denied.
 //
-// What requests of each kind come to:
+// For example, two rules and a request of cost 2:
 //
-//	allowed           check, take, takeShadow, note
-//	denied            check, endDenied, note; or check, take, endDenied, note if it lost a race
-//	denied in shadow  check, take, takeShadow, note: Verdict.Allowed stays, Subject.Allowed does not
-//	cluster rule      check: Pending. The request waits, its grant comes to Subject.Quota, and Decide
-//	                  begins again: check finds the grant, and take takes it
-//	charged later     as allowed. The caller turns what Take has held into Holds by BeginHolds, and
-//	                  charges the cost by Hold.Settle once the answer tells it
+//	first  second                 phases                                first  second
+//	5      3                      check, take, takeShadow, note         3      1
+//	1      9                      check, endDenied, note                1      9
+//	5      2, and another worker  check, take, endDenied, note:         5      0
+//	       takes them in between  the first has its units back
+//	5      must ask               check; then, once the grant is in     3      -
+//	                              Subject.Quota, all as in the first line
 //
-// In names, count is about units and note is about metrics.
+// A cost that only the answer tells is held by Take. The caller turns it into Holds by BeginHolds, and charges it
+// by Hold.Settle.
 //
-// Three names are about seeing how keys stand:
-//
-//	Verdict.Peek    Engine.Peek calls it for an explanation, and Engine.Operate for "peek". It checks each rule by
-//	                itself, and takes and keeps nothing. Like Decide it may register tables and count errors.
-//	Source.Look     Engine.AppendUsage calls it for each rule that is shown to a client that asks for its usage. It
-//	                leaves no trace.
-//	Verdict.IsLook  Rules.Match sets it on the request of such a client. Decide decides and counts that as any other,
-//	                but only by rules that name its path. If it is allowed, its answer is what Look finds.
-//
-// Read in this order: Verdict.Decide here, Source and Rule (rule.go), Outcome (outcome.go), Subject and
-// its part in each phase (subject.go, denied.go), how a subject waits for the quota service (quota.go), Hold
-// (hold.go), Metrics (metrics.go, spikes.go).
+// Read in this order: Verdict.Decide here, Source (source.go), Outcome (outcome.go), Subject and its part in each
+// phase (subject.go), what is kept of a denial (denied.go), what is told of a key (standing.go). Then, each by
+// itself: Quota, how a subject waits for the quota service (quota.go), Hold (hold.go), Rule (rule.go), Metrics
+// (metrics.go, note.go, spikes.go).
 package decide
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/fields"
@@ -61,39 +53,51 @@ import (
 
 // Verdict is the outcome of one request over all rules.
 type Verdict struct {
-	Allowed     bool
-	Exempt      bool       // from all rules
-	IsLook      bool       // the client asks for its usage: only rules that name the path decide
-	Pending     bool       // some rule must ask the quota service first: nothing is decided or counted
-	Now         int64      // when the request was decided, ns since the epoch; 0 if no rule matched
-	RetryNs     int64      // of a denial: the wait until the same request would pass; limit.Never
-	Subjects    []*Subject // of the rules that matched, in policy order
-	FirstDenied int        // of a denial: index of the first subject that denied
+	// Rules.Match sets these, for those who read the verdict: no rule applies to an exempt request, and only rules that
+	// name its path to a look, by which a client asks for its usage.
+	Exempt, IsLook bool
 
-	// memory has as many subjects as a request has ever needed, which are few of a policy's rules.
-	// Subjects are the first of them. Next returns the one behind those, and Add appends it:
-	//
-	//	memory    s0  s1  s2  s3
-	//	Subjects  s0  s1            Next returns s2
-	memory []*Subject
+	Subjects []*Subject // of the rules that matched, in policy order
+	turns    []*Subject // those that ask their sources, in the order in which they do: see turn
+
+	Now     int64 // when the request was decided, ns since the epoch; 0 if no rule matched
+	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
+	Allowed bool
+	// Of a denial:
+	Denying *Subject // the first in policy order that denied
+	RetryNs int64    // the wait until the same request would pass; limit.Never
 }
 
 // Begin empties the verdict for the next request.
-func (v *Verdict) Begin() { *v = Verdict{Allowed: true, Subjects: v.memory[:0], memory: v.memory} }
+func (v *Verdict) Begin() { *v = Verdict{Allowed: true, Subjects: v.Subjects[:0], turns: v.turns[:0]} }
 
-// Next is the memory of the next subject, which Add appends.
+// Next is the memory of the next subject, which Add appends. Subjects keeps it behind its end from one request to
+// the next.
 func (v *Verdict) Next() *Subject {
-	if n := len(v.Subjects); n < len(v.memory) {
-		return v.memory[n]
+	n := len(v.Subjects)
+	if n == cap(v.Subjects) {
+		v.Subjects = append(v.Subjects, nil)[:n]
 	}
-	s := new(Subject)
-	v.memory = append(v.memory, s)
-	v.Subjects = v.memory[:len(v.Subjects)]
-	return s
+	next := &v.Subjects[:n+1][n]
+	if *next == nil {
+		*next = new(Subject)
+	}
+	return *next
 }
 
-// Add appends the subject that Next has returned.
-func (v *Verdict) Add() { v.Subjects = v.memory[:len(v.Subjects)+1] }
+// Add appends the subject that Next has returned, and gives it its turn. It has none if its source is not to be asked.
+func (v *Verdict) Add() {
+	n := len(v.Subjects)
+	v.Subjects = v.Subjects[:n+1]
+	s := v.Subjects[n]
+	if s.Unlimited || s.Outcome == MissingKey {
+		return
+	}
+	v.turns = append(v.turns, s)
+	for i := len(v.turns) - 1; i > 0 && v.turns[i-1].turn() > s.turn(); i-- {
+		v.turns[i-1], v.turns[i] = s, v.turns[i-1]
+	}
+}
 
 // CloneTexts makes the texts of the keys last beyond the callback.
 func (v *Verdict) CloneTexts() {
@@ -105,23 +109,19 @@ func (v *Verdict) CloneTexts() {
 	}
 }
 
-// Decide decides the request in phases: it checks all rules, takes the units of the enforced
-// ones, then those of the shadow rules. All enforced rules are counted or none. If some rule
-// has to ask the quota service first, the verdict is Pending: nothing is counted, and Decide
-// is called again once the service has answered.
-//
-// So check and take end in one of three ways: they report that an enforced rule denies, or set
-// Pending, or all rules pass.
+// Decide decides the request, and counts it in all rules or in none. But if the verdict is Pending, it is to be
+// called again once the quota service has answered.
 func (v *Verdict) Decide(now int64) {
 	v.start(now)
-	denied := v.check(now)
-	if !denied && !v.Pending {
-		denied = v.take(now)
+	end := v.check(now)
+	if end == passes {
+		end = v.take(now)
 	}
-	switch {
-	case v.Pending:
+	switch end {
+	case asks:
+		v.Pending = true
 		return
-	case denied:
+	case denies:
 		v.endDenied(now)
 	default:
 		v.takeShadow(now)
@@ -129,70 +129,105 @@ func (v *Verdict) Decide(now int64) {
 	v.note()
 }
 
-// Peek decides without counting, each rule by itself.
-func (v *Verdict) Peek(now int64) {
+// CheckEach checks each rule by itself, as if it were the only one, and counts nothing.
+func (v *Verdict) CheckEach(now int64) {
 	v.start(now)
-	for _, s := range v.Subjects {
-		s.check(now)
+	for _, s := range v.turns {
+		s.check(s.Cost, now)
 	}
 	v.conclude()
 }
 
 func (v *Verdict) start(now int64) {
-	v.Now, v.RetryNs = now, 0
-	v.Allowed, v.Pending = true, false
+	v.Now, v.Pending, v.Allowed = now, false, true
+	v.Denying, v.RetryNs = nil, 0
 }
 
-// check finds out whether every rule has room, the enforced ones first. It reports whether an
-// enforced rule denies. Otherwise the verdict is Pending if some rule has to ask.
-func (v *Verdict) check(now int64) (denied bool) {
+// end is how a phase ends.
+type end uint8
+
+const (
+	passes end = iota // no enforced rule is against the request
+	denies            // an enforced rule denies it
+	asks              // a rule has to ask the quota service first
+)
+
+// check finds out whether every rule has room. It leaves the shadow rules out if an enforced one denies.
+func (v *Verdict) check(now int64) end {
 	asking := 0
-	for _, shadow := range [2]bool{false, true} {
-		for i, s := range v.Subjects {
-			if s.Shadow != shadow {
-				continue
-			}
-			s.CountedBefore = v.countedBefore(i)
-			s.check(now)
-			if s.Outcome == Pending && asking == quota.MaxGroup {
-				s.become(Contended, now) // an ask is granted as a whole: what has no room in it cannot ask apart
-			}
-			if s.Outcome == Pending {
-				asking++
-			}
-			denied = denied || !s.Allowed && !shadow
+	for i, s := range v.turns {
+		if s.Shadow && v.isDenied() {
+			break
 		}
-		if denied {
+		s.check(v.unitsFor(i), now)
+		switch {
+		case s.Outcome != Pending:
+		case asking == quota.MaxGroup: // an ask is granted as a whole: what has no room in it cannot ask apart
+			s.become(Contended, now)
+		default:
+			asking++
+		}
+	}
+	switch {
+	case v.isDenied():
+		return denies
+	case asking > 0:
+		return asks
+	}
+	return passes
+}
+
+// isDenied reports whether an enforced rule denies.
+func (v *Verdict) isDenied() bool {
+	for _, s := range v.Subjects {
+		if !s.Allowed && !s.Shadow {
 			return true
 		}
 	}
-	v.Pending = asking > 0
 	return false
 }
 
-// take takes the units of all enforced rules, or of none: not if one denies or has to ask
-// after all, because another request was faster. It reports whether one denies.
-func (v *Verdict) take(now int64) (denied bool) {
-	for _, last := range [2]bool{false, true} {
-		for _, s := range v.Subjects {
-			if s.Shadow || s.Rule.takesLast != last {
-				continue
-			}
-			s.take(now)
-			denied, v.Pending = !s.Allowed, s.Outcome == Pending
-			if denied || v.Pending {
-				v.refund(now)
-				return denied
-			}
+// unitsFor is how many units must be free in the record of the subject of that turn: its cost, and what the
+// subjects before it count there. Rules that share a counter count a request once each.
+func (v *Verdict) unitsFor(at int) uint32 {
+	s := v.turns[at]
+	units := s.Cost
+	for _, before := range v.turns[:at] {
+		if s.sharesRecord(before) {
+			units = limit.AddSaturating(units, before.Cost)
 		}
 	}
-	return false
+	return units
+}
+
+// take takes the units of all enforced rules, or of none.
+func (v *Verdict) take(now int64) end {
+	for _, s := range v.turns {
+		if s.Shadow {
+			break
+		}
+		s.take(now)
+		if end := s.end(); end != passes {
+			v.refund(now)
+			return end
+		}
+	}
+	return passes
 }
 
 // refund undoes take.
 func (v *Verdict) refund(now int64) {
-	for _, s := range v.Subjects {
+	for _, s := range v.turns {
 		s.refund(now)
+	}
+}
+
+// takeShadow counts an allowed request in the shadow rules.
+func (v *Verdict) takeShadow(now int64) {
+	for _, s := range v.turns {
+		if s.Shadow {
+			s.takeShadow(now)
+		}
 	}
 }
 
@@ -202,64 +237,21 @@ func (v *Verdict) endDenied(now int64) {
 	for _, s := range v.Subjects {
 		if s.Shadow {
 			s.skip()
-			continue
+		} else {
+			s.storeUntaken(now)
 		}
-		s.storeUntaken(now)
 	}
 	v.conclude()
 }
 
-// takeShadow counts an allowed request in the shadow rules. What check has read of a record is out of
-// date once another rule of this request has counted in it.
-func (v *Verdict) takeShadow(now int64) {
-	for i, s := range v.Subjects {
-		if !s.Shadow {
-			continue
-		}
-		if v.countedBefore(i) > 0 {
-			s.checkAgain(now)
-		}
-		s.take(now)
-		s.passOvertaken()
-		if !s.Allowed {
-			s.storeUntaken(now)
-		}
-	}
-}
-
-// countedBefore is how many units of this request are counted in the record of the i-th subject before
-// its own: rules that share a counter count a request once each, and shadow rules count last. Three
-// such rules, and a cost of 2:
-//
-//	rule    mode      countedBefore  needs room for
-//	first   enforced  0              2
-//	second  shadow    4              6
-//	third   enforced  2              4
-func (v *Verdict) countedBefore(i int) (units uint32) {
-	s := v.Subjects[i]
-	for j, other := range v.Subjects {
-		before := j < i && other.Shadow == s.Shadow || s.Shadow && !other.Shadow
-		if before && s.sharesRecord(other) {
-			units = limit.AddSaturating(units, other.Cost)
-		}
-	}
-	return units
-}
-
-// sharesRecord reports whether both are counted in one record.
-func (s *Subject) sharesRecord(other *Subject) bool {
-	return other.Rule.Counted == s.Rule.Counted && !other.Unlimited && !s.Unlimited && s.Cost > 0 &&
-		slices.Equal(other.Key.Bytes, s.Key.Bytes)
-}
-
 // conclude makes the verdict out of the subjects.
 func (v *Verdict) conclude() {
-	for i, s := range v.Subjects {
+	for _, s := range v.Subjects {
 		if s.Allowed || s.Shadow {
 			continue
 		}
 		if v.Allowed {
-			v.Allowed, v.FirstDenied = false, i
+			v.Allowed, v.Denying = false, s
 		}
 		switch {
 		case v.RetryNs == limit.Never:
@@ -274,18 +266,16 @@ func (v *Verdict) conclude() {
 // Matched reports whether any rule matched.
 func (v *Verdict) Matched() bool { return len(v.Subjects) > 0 }
 
-// DeniedBy is the first rule in policy order that denied.
+// DeniedBy is the first rule in policy order that denied, nil if none did.
 func (v *Verdict) DeniedBy() *policy.Rule {
 	if v.Allowed {
 		return nil
 	}
-	return v.Subjects[v.FirstDenied].Rule.Policy
+	return v.Denying.Rule.Policy
 }
 
 // LacksKey reports whether the request is denied because it lacks a key part.
-func (v *Verdict) LacksKey() bool {
-	return !v.Allowed && v.Subjects[v.FirstDenied].Outcome == MissingKey
-}
+func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.Outcome == MissingKey }
 
 // Response is what the client of a denied request gets.
 func (v *Verdict) Response() *policy.Response {

@@ -15,7 +15,7 @@ import (
 // purse is a source with units of its own. Another worker takes loses of them between
 // Check and Take, and the next asks Checks have to ask for them first.
 type purse struct {
-	Source // what deciding does not call
+	Keys // what deciding does not call
 
 	table       state.Table // rules with one purse share its record
 	left, loses uint32
@@ -23,9 +23,9 @@ type purse struct {
 	heldBack    bool
 	persisted   int
 
-	keeps  []Outcome // what KeepDenied answers, in turn; then Taken
-	finds  []Outcome // what Recheck finds in place of what is so, in turn
-	kept   int       // denied hits
+	keeps  []state.Status // what KeepDenied answers, in turn; then OK
+	finds  []Outcome      // what Recheck finds in place of what is so, in turn
+	kept   []Keep         // of denied hits
 	usages []limit.Usage
 	held   uint32
 
@@ -43,7 +43,7 @@ func (p *purse) Check(s *Subject, _ int64) Outcome {
 		return Pending
 	case p.heldBack:
 		return HeldBack
-	case s.Units() > p.left:
+	case s.Units > p.left:
 		s.PassNs = limit.Never
 		return Denied
 	}
@@ -60,23 +60,23 @@ func (p *purse) Recheck(s *Subject, now int64) Outcome {
 	return found
 }
 
-func (p *purse) KeepDenied(s *Subject) Outcome {
+func (p *purse) KeepDenied(_ *Subject, keep Keep) state.Status {
 	if len(p.keeps) > 0 {
 		outcome := p.keeps[0]
 		p.keeps = p.keeps[1:]
 		return outcome
 	}
-	p.kept++
-	return Taken
+	p.kept = append(p.kept, keep)
+	return state.OK
 }
 
-func (p *purse) Take(s *Subject) Outcome {
+func (p *purse) Take(s *Subject) state.Status {
 	if p.loses > 0 {
 		p.left, p.loses = p.left-p.loses, 0
-		return Raced
+		return state.Mismatch
 	}
 	p.left -= s.Cost
-	return Taken
+	return state.OK
 }
 
 func (p *purse) Refund(s *Subject, _ int64) bool {
@@ -248,7 +248,7 @@ func TestAPeekForgetsWhatTheRequestBeforeCounted(t *testing.T) {
 			v.Next().Begin(r)
 			v.Add()
 		}
-		v.Peek(2)
+		v.CheckEach(2)
 		require.Equal(t, HasRoom, v.Subjects[1].Outcome, mode)
 	}
 }

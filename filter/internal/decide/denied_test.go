@@ -23,49 +23,49 @@ var deniedHits = map[string]struct {
 	rule   string
 	purse  purse
 	from   From
-	kept   int
+	kept   []Keep
 	passNs int64
 	known  bool
 	counts Metrics // beside those of any denial
 }{
-	"nothing is kept":           {one, purse{}, Nowhere, 0, limit.Never, true, Metrics{}},
-	"its cost is counted":       {counts, purse{}, Nowhere, 1, limit.Never, true, Metrics{}},
-	"it begins a block":         {blocks, purse{}, Nowhere, 1, limit.Never, true, Metrics{}},
-	"only held units are short": {counts, purse{heldBack: true}, Nowhere, 0, 0, true, Metrics{}},
+	"nothing is kept":           {one, purse{}, Nowhere, nil, limit.Never, true, Metrics{}},
+	"its cost is counted":       {counts, purse{}, Nowhere, []Keep{{Units: 2}}, limit.Never, true, Metrics{}},
+	"it begins a block":         {blocks, purse{}, Nowhere, []Keep{{Block: true}}, limit.Never, true, Metrics{}},
+	"only held units are short": {counts, purse{heldBack: true}, Nowhere, nil, 0, true, Metrics{}},
 	"another worker was faster": {
-		blocks, purse{keeps: []Outcome{Raced}, finds: []Outcome{Denied}}, Nowhere,
-		1, limit.Never, true, Metrics{CASRetries: 1},
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Denied}}, Nowhere,
+		[]Keep{{Block: true}}, limit.Never, true, Metrics{CASRetries: 1},
 	},
 	"another worker has begun the block": {
-		blocks, purse{keeps: []Outcome{Raced}, finds: []Outcome{Blocked}}, Nowhere,
-		0, 2, true, Metrics{CASRetries: 1},
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Blocked}}, Nowhere,
+		nil, 2, true, Metrics{CASRetries: 1},
 	},
 	"another worker has made room: no block": {
-		blocks, purse{keeps: []Outcome{Raced}, finds: []Outcome{HasRoom}}, Nowhere,
-		0, limit.Never, true, Metrics{CASRetries: 1},
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{HasRoom}}, Nowhere,
+		nil, limit.Never, true, Metrics{CASRetries: 1},
 	},
 	"another worker has made room: it counts": {
-		counts, purse{keeps: []Outcome{Raced}, finds: []Outcome{HasRoom}}, Nowhere,
-		1, limit.Never, true, Metrics{CASRetries: 1},
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{HasRoom}}, Nowhere,
+		[]Keep{{Units: 2}}, limit.Never, true, Metrics{CASRetries: 1},
 	},
 	"others are faster each time": {
-		counts, purse{keeps: slices.Repeat([]Outcome{Raced}, state.MaxRetries)}, Nowhere,
-		0, limit.Never, false, Metrics{CASRetries: state.MaxRetries, Contention: 1},
+		counts, purse{keeps: slices.Repeat([]state.Status{state.Mismatch}, state.MaxRetries)}, Nowhere,
+		nil, limit.Never, false, Metrics{CASRetries: state.MaxRetries, Contention: 1},
 	},
 	"the key cannot be read again": {
-		counts, purse{keeps: []Outcome{Raced}, finds: []Outcome{Failed}}, Nowhere,
-		0, 2, false, Metrics{Errors: 1},
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Failed}}, Nowhere,
+		nil, 2, false, Metrics{Errors: 1},
 	},
 	"the page is full": {
-		counts, purse{keeps: []Outcome{Full}}, Nowhere,
-		0, limit.Never, true, Metrics{Full: 1},
+		counts, purse{keeps: []state.Status{state.Full}}, Nowhere,
+		nil, limit.Never, true, Metrics{Full: 1},
 	},
 	"it cannot be written": {
-		counts, purse{keeps: []Outcome{Failed}}, Nowhere,
-		0, limit.Never, false, Metrics{Errors: 1},
+		counts, purse{keeps: []state.Status{state.Failed}}, Nowhere,
+		nil, limit.Never, false, Metrics{Errors: 1},
 	},
-	"the quota service keeps it": {cluster, purse{}, Nowhere, 0, limit.Never, true, Metrics{}},
-	"the service is silent":      {cluster, purse{}, OwnShare, 1, limit.Never, true, Metrics{}},
+	"the quota service keeps it": {cluster, purse{}, Nowhere, nil, limit.Never, true, Metrics{}},
+	"the service is silent":      {cluster, purse{}, OwnShare, []Keep{{Block: true}}, limit.Never, true, Metrics{}},
 }
 
 func TestDeniedHitsThatAreKept(t *testing.T) {
@@ -79,7 +79,7 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 			require.Equal(t, tc.kept, tc.purse.kept)
 			require.Equal(t, tc.passNs, s.PassNs)
 			require.Equal(t, tc.known, s.Known)
-			require.Equal(t, tc.known && tc.kept == 0, tc.purse.persisted == 1, "what is not kept has moved to the present")
+			require.Equal(t, tc.known && tc.kept == nil, tc.purse.persisted == 1, "what is not kept has moved to the present")
 			m := &s.Rule.Metrics
 			got := Metrics{CASRetries: m.CASRetries, Contention: m.Contention, Errors: m.Errors, Full: m.Full}
 			require.Equal(t, tc.counts, got)
@@ -93,7 +93,7 @@ func TestADeniedHitThatCostsNothingIsNotKept(t *testing.T) {
 	v := begin(t, counts, p)
 	s := v.Subjects[0]
 	s.Cost = 0
-	s.Outcome, s.lastFound = Denied, Denied
+	s.Outcome = Denied
 	s.storeUntaken(1)
-	require.Zero(t, p.kept)
+	require.Empty(t, p.kept)
 }

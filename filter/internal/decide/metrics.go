@@ -3,7 +3,6 @@ package decide
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Metrics counts what became of one rule's requests since the engine was made.
@@ -126,66 +125,5 @@ func (r *Rule) Each(f func(name string, count uint64)) {
 		f("tokens_cached", uint64(p.Tokens.Cached))
 		f("tokens_cache_write", uint64(p.Tokens.CacheWrite))
 		f("tokens_output", uint64(p.Tokens.Output))
-	}
-}
-
-// NoteStored adds to the metrics what storing a hit has done to the record's page.
-func (r *Rule) NoteStored(e *state.Entry) {
-	if e.Evicted {
-		r.Metrics.Evicted++
-	}
-	r.Metrics.WindowResets += uint64(e.Ended)
-	if e.Blocked {
-		r.Metrics.Blocks++
-	}
-}
-
-// note adds the verdict to the rules' metrics, and to the keys that were denied.
-func (v *Verdict) note() {
-	for _, s := range v.Subjects {
-		m := &s.Rule.Metrics
-		if s.Outcome == Full {
-			m.Full++
-		}
-		if s.isByOnUnavailable() {
-			m.Unavailable++
-		}
-		switch n := s.named(); {
-		case v.Allowed && s.Allowed:
-			m.Allowed++
-			n.Allowed++
-		case v.Allowed:
-			m.ShadowDenied++
-			n.ShadowDenied++
-			s.noteDenied(v.Now)
-		case !s.Allowed && !s.Shadow:
-			m.Denied++
-			n.Denied++
-			s.noteDenied(v.Now)
-			if (s.Outcome == Denied || s.Outcome == Blocked) && s.Record.FromFloor {
-				m.FloorDenied++
-			}
-		}
-		if s.Outcome == Taken && s.Rule.HoldSource == nil {
-			s.Rule.spikes.note(s)
-		}
-	}
-}
-
-// named is what counts the subject under its override's name; a counter that nobody reads if
-// it has none.
-func (s *Subject) named() *Named {
-	if s.Override >= 0 {
-		if i := s.Rule.namedBy[s.Override]; i >= 0 {
-			return &s.Rule.Named[i]
-		}
-	}
-	return &s.unnamed
-}
-
-// noteDenied counts a denial of the subject's key, also one in shadow mode.
-func (s *Subject) noteDenied(now int64) {
-	if r := s.Rule; r.Denials != nil {
-		r.DenialWorker.Count(r.Denials, &s.Key, now)
 	}
 }

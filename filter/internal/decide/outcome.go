@@ -7,30 +7,28 @@ type Outcome uint8
 
 // The outcomes, with who sets each, and whether the rule then denies:
 //
-//	outcome     set by                                    denies
-//	HasRoom     Begin, Source.Check, Subject.refund       no
-//	Taken       Source.Take                               no
-//	Raced       Source.Take; no subject keeps it          -
-//	Pending     Source.Check                              not yet
-//	Denied      Source.Check                              yes
-//	Blocked     Source.Check                              yes
-//	HeldBack    Source.Check                              yes
-//	MissingKey  Subject.LackKey                           yes
-//	Full        Source.Check, Source.Take                 by on_full
-//	Failed      Source.Check, Source.Take                 by on_error
-//	Contended   Source.Check: too many requests wait      by on_contention
-//	            Subject.take: retries ran out             by on_contention
-//	            Verdict.check: too many subjects ask      by on_contention
-//	            passOvertaken: for a shadow rule          no
-//	Silent      Source.Check                              by on_unavailable
-//	Starting    Source.Check                              by on_unavailable
-//	NotAsked    Subject.skip                              no
+//	outcome     set by                                         denies
+//	HasRoom     Begin, Source.Check, Subject.refund            no
+//	Taken       Subject.take                                   no
+//	Pending     Source.Check                                   not yet
+//	Denied      Source.Check                                   yes
+//	Blocked     Source.Check                                   yes
+//	HeldBack    Source.Check                                   yes
+//	MissingKey  Subject.LackKey                                yes
+//	Full        Source.Check, Source.Take                      by on_full
+//	Failed      Source.Check, Source.Take                      by on_error
+//	Contended   Source.Check: too many requests wait           by on_contention
+//	            Subject.take: retries ran out                  by on_contention
+//	            Verdict.check: too many subjects ask           by on_contention
+//	            Subject.takeShadow: it cannot wait any more    no
+//	Silent      Source.Check                                   by on_unavailable
+//	Starting    Source.Check                                   by on_unavailable
+//	NotAsked    Subject.skip                                   no
 //
 // become sets the outcome that a Source has found, and has the policy decide where it may.
 const (
 	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
 	Taken                     // they are counted
-	Raced                     // another worker wrote first
 	Pending                   // the quota service must be asked
 	Denied                    // a window has no room
 	Blocked                   // the key is blocked since an earlier denial

@@ -135,7 +135,7 @@ func (e *Engine) Decide() *decide.Verdict {
 func (e *Engine) Peek() *decide.Verdict {
 	v := e.verdict
 	e.rules.Match(v)
-	v.Peek(e.host.Now())
+	v.CheckEach(e.host.Now())
 	return v
 }
 
@@ -162,7 +162,7 @@ func (e *Engine) AppendUsage(b []byte, look *lease.Look) []byte {
 	e.rules.EachShown(&e.looked, func(s *decide.Subject) {
 		if !s.Unlimited {
 			look.Tell(s)
-			s.Rule.Source.Look(s, now)
+			s.Rule.Keys.Look(s, now)
 		}
 		if b[len(b)-1] == '}' {
 			b = append(b, ',')

@@ -53,7 +53,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	v, now := e.verdict, e.host.Now()
 	switch {
 	case op.Name == "peek":
-		v.Peek(now)
+		v.CheckEach(now)
 		return respond.AppendReport(nil, v), nil
 	case op.Name == "hit":
 		v.Decide(now)
@@ -66,7 +66,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	value, err := s.Rule.Source.Operate(s, decide.Operation(op.Name), window, op.N, now)
+	value, err := s.Rule.Keys.Operate(s, decide.Operation(op.Name), window, op.N, now)
 	if err != nil {
 		return nil, err
 	}

@@ -54,7 +54,7 @@
 //	an answer comes late       endLate lets others ask anew. endAsk puts late units into the lease.
 //	the stream ends            StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes            endSilent makes the worker silent. alone decides, and probe asks on.
-//	another worker is faster   Source.write returns Raced. Check, or writeLease, reads the lease again.
+//	another worker is faster   Source.write returns Mismatch. Check, or writeLease, reads the lease again.
 //
 // A grant has four types on its way: quota.Grant on the wire, grant while requests take from it,
 // decide.Grant as one of these requests has it, and state.GrantLeft for what is left in the table.

@@ -131,7 +131,9 @@ func (src *clusterRule) share(s *decide.Subject) []limit.Window {
 
 // KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept. The
 // service charges nothing for it.
-func (src *clusterRule) KeepDenied(s *decide.Subject) decide.Outcome { return src.local.KeepDenied(s) }
+func (src *clusterRule) KeepDenied(s *decide.Subject, keep decide.Keep) state.Status {
+	return src.local.KeepDenied(s, keep)
+}
 
 // Persist does nothing: what is held has no record, and a lease of an earlier start of the clock
 // is dropped when it is read.

@@ -100,7 +100,7 @@ func (src *HoldSource) askPart(s *decide.Subject, cost uint32) part {
 }
 
 // Take holds the cost.
-func (src *HoldSource) Take(s *decide.Subject) decide.Outcome {
+func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		acc := s.Account.(*account)
@@ -108,20 +108,20 @@ func (src *HoldSource) Take(s *decide.Subject) decide.Outcome {
 		acc.Given -= s.Cost
 		acc.Held += s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
-		return decide.Taken
+		return state.OK
 	case decide.OwnShare:
 		return src.takeShare(s)
 	default:
-		return decide.Failed
+		return state.Failed
 	}
 }
 
 // takeShare holds the cost in this proxy's own table, and reports it later, unless there are
 // too many accounts for one more.
-func (src *HoldSource) takeShare(s *decide.Subject) decide.Outcome {
+func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	s.Account = nil
 	taken := src.local.Take(s)
-	if taken != decide.Taken || src.account(s) == nil && src.worker.accounts.areMany() {
+	if taken != state.OK || src.account(s) == nil && src.worker.accounts.areMany() {
 		return taken
 	}
 	acc := src.openAccount(s)

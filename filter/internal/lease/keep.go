@@ -1,7 +1,6 @@
 package lease
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -80,8 +79,8 @@ func (g *grant) writeLease(isNew bool, units uint32) (kept bool) {
 			stranded, put = g.put(e, units)
 		}
 		switch src.write(e) {
-		case decide.Raced:
-		case decide.Taken:
+		case state.Mismatch:
+		case state.OK:
 			if put {
 				src.rule.Metrics.LeaseLost += uint64(stranded)
 				w.returnables.watchGrant(g, e.NowNs)

@@ -14,10 +14,9 @@ import (
 //	                  keys are joined
 //	Client.Flush      sends them in the message with all other asks, behind these
 //	Client.Receive    writes the standings into the look, which is ready once all its asks are over
-//	Look.Tell         hands them to the subject of the same key, for Source.Look
+//	Look.Tell         hands them to the subject of the same key, for Keys.Look
 //
-// A part of a look is marked Inspect on the wire (quota.Part), as that of a probe is; isLook reads that. It is not
-// decide.Verdict.Peek, which judges a request without counting it.
+// A part of a look is marked Inspect on the wire (quota.Part), as that of a probe is; isLook reads that.
 //
 // A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
 // looked at already.

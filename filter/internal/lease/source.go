@@ -50,7 +50,7 @@ func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	if !src.readLease(s, wallNs) {
 		return decide.Failed
 	}
-	e, units := s.Quota.Lease, s.Units()
+	e, units := s.Quota.Lease, s.Units
 	switch {
 	case e.Blocks(e.NowNs):
 		s.PassNs = passNs(wallNs, e.WaitNs(e.NowNs))
@@ -134,23 +134,23 @@ func (src *Source) askPart(s *decide.Subject, cost uint32) part {
 }
 
 // Take takes the cost from where Check has found it.
-func (src *Source) Take(s *decide.Subject) decide.Outcome {
+func (src *Source) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		s.Quota.Grant.Units -= s.Cost
-		return decide.Taken
+		return state.OK
 	case decide.LeaseTable:
 		return src.takeLease(s)
 	case decide.OwnShare:
 		return src.takeShare(s)
 	default:
-		return decide.Failed
+		return state.Failed
 	}
 }
 
 // takeLease takes units that the proxy has leased. If few are left, it asks ahead, and has the lease
 // say so: until the timeout no other worker of this proxy does.
-func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
+func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
@@ -159,7 +159,7 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 		e.AskedUntilNs = e.NowNs + w.timeoutNs
 	}
 	taken := src.write(e)
-	if asks && taken == decide.Taken {
+	if asks && taken == state.OK {
 		w.refills = append(w.refills, src.askPart(s, 0))
 	}
 	return taken
@@ -168,11 +168,11 @@ func (src *Source) takeLease(s *decide.Subject) decide.Outcome {
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
 // has to charge it: what the service never hears of would be admitted twice. It says so once for
 // a request, which may take of the share again: see Quota.ChargeKept.
-func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
+func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if !s.Quota.ChargeKept {
 		e := s.Quota.Lease
 		e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
-		if written := src.write(e); written != decide.Taken {
+		if written := src.write(e); written != state.OK {
 			return written
 		}
 		s.Quota.ChargeKept = true
@@ -181,16 +181,12 @@ func (src *Source) takeShare(s *decide.Subject) decide.Outcome {
 }
 
 // write writes a lease, and counts what the record held that it may replace.
-func (src *Source) write(e *state.LeaseEntry) decide.Outcome {
-	switch src.table.Write(e) {
-	case state.OK:
+func (src *Source) write(e *state.LeaseEntry) state.Status {
+	written := src.table.Write(e)
+	if written == state.OK {
 		src.rule.Metrics.LeaseLost += uint64(e.Replaced)
-		return decide.Taken
-	case state.Mismatch:
-		return decide.Raced
-	default:
-		return decide.Failed
 	}
+	return written
 }
 
 // Refund puts the units back to where they were taken from.
@@ -219,8 +215,8 @@ func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 		if _, ok := e.Put(e.NowNs, back); !ok {
 			return false
 		}
-		if written := src.write(e); written != decide.Raced {
-			return written == decide.Taken
+		if written := src.write(e); written != state.Mismatch {
+			return written == state.OK
 		}
 	}
 	return false

@@ -58,7 +58,7 @@ func (c *Source) outcomeOf(s *decide.Subject, now int64, read state.Status) deci
 		return decide.Failed
 	}
 	e := &s.Record
-	s.PassNs = c.Table.Check(e, s.Units())
+	s.PassNs = c.Table.Check(e, s.Units)
 	needsSlot := s.Cost > 0 && s.PassNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.full == policy.FullDeny {
 		if vacantNs := c.Table.Earliest(e); vacantNs == limit.Never || vacantNs > max(s.PassNs, e.Now) {
@@ -80,50 +80,38 @@ func (c *Source) outcomeOf(s *decide.Subject, now int64, read state.Status) deci
 }
 
 // Take counts the hit in the record.
-func (c *Source) Take(s *decide.Subject) decide.Outcome {
+func (c *Source) Take(s *decide.Subject) (status state.Status) {
 	e := &s.Record
-	var status state.Status
 	if c.holds {
 		s.Hold, status = c.Table.Hold(e, s.Cost, c.evicts())
 	} else {
 		status = c.Table.Commit(e, s.Cost, c.evicts())
 	}
-	return stored(s, status)
+	noteStored(s, status)
+	return status
 }
 
 // KeepDenied counts the hit in the record, begins its block, or does both.
-func (c *Source) KeepDenied(s *decide.Subject) decide.Outcome {
+func (c *Source) KeepDenied(s *decide.Subject, keep decide.Keep) (status state.Status) {
 	e := &s.Record
-	var status state.Status
-	switch {
-	case !s.BeginsBlock():
-		status = c.Table.Commit(e, s.Cost, c.evicts())
-	case s.Rule.CountsDeniedHere:
-		status = c.Table.Deny(e, s.Cost, c.evicts())
-	default:
-		status = c.Table.Deny(e, 0, c.evicts())
+	if keep.Block {
+		status = c.Table.Deny(e, keep.Units, c.evicts())
+	} else {
+		status = c.Table.Commit(e, keep.Units, c.evicts())
 	}
-	kept := stored(s, status)
-	if kept == decide.Taken {
-		if passNs := c.Table.Check(e, s.Units()); passNs > e.Now {
+	noteStored(s, status)
+	if status == state.OK {
+		if passNs := c.Table.Check(e, s.Units); passNs > e.Now {
 			s.PassNs = passNs
 		}
 	}
-	return kept
+	return status
 }
 
-// stored is the outcome of a write of the subject's record.
-func stored(s *decide.Subject, status state.Status) decide.Outcome {
-	switch status {
-	case state.OK:
+// noteStored counts what a write of the subject's record has done.
+func noteStored(s *decide.Subject, status state.Status) {
+	if status == state.OK {
 		s.Rule.NoteStored(&s.Record)
-		return decide.Taken
-	case state.Full:
-		return decide.Full
-	case state.Mismatch:
-		return decide.Raced
-	default:
-		return decide.Failed
 	}
 }
 

@@ -28,19 +28,19 @@ func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 	if seconds, ok := v.RetryAfter(); ok {
 		dst = append(dst, Field{"retry-after", strconv.FormatInt(seconds, 10)})
 	}
-	if v.Allowed {
-		return f.appendWindows(dst, v.Subjects, v.Now)
+	if !v.Allowed {
+		dst = f.appendResponse(dst, v)
 	}
-	return f.appendWindows(f.appendResponse(dst, v), v.Subjects[v.FirstDenied:v.FirstDenied+1], v.Now)
+	return f.appendWindows(dst, v)
 }
 
-// appendWindows appends the fields of the style for the windows of rules. Clients learn nothing of
-// shadow rules.
+// appendWindows appends the fields of the style for the windows of the rule that denied, or of all rules.
+// Clients learn nothing of shadow rules.
 //
 // RateLimit-Policy and RateLimit have one item for each window: see package fields. The
 // X-RateLimit fields of draft 03 have the tightest window. Its limit is followed by the quota
 // policies of all windows, each with the w that the draft requires.
-func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int64) []Field {
+func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 	ietf := f.Style == policy.HeadersIETF || f.Style == policy.HeadersBoth
 	xRateLimit := f.Style == policy.HeadersXRateLimit || f.Style == policy.HeadersBoth
 	if !ietf && !xRateLimit {
@@ -53,17 +53,17 @@ func (f *Fields) appendWindows(dst []Field, subjects []*decide.Subject, now int6
 		least    uint32 // units left, in the tightest window
 		endsIn   int64
 	)
-	for _, s := range subjects {
-		if !s.Known || s.Shadow {
+	for _, s := range v.Subjects {
+		if !s.Known || s.Shadow || !v.Allowed && s != v.Denying {
 			continue
 		}
-		blocked := s.BlockedNs(now)
+		blocked := s.BlockedNs(v.Now)
 		for i := range s.Rule.Policy.Limits {
 			w, u := s.Window(i)
 			if w.Unlimited {
 				continue
 			}
-			left, reset := s.Remaining(i), fields.Seconds(w.ResetWith(u, s.Now(), s.Held())-now)
+			left, reset := s.Remaining(i), fields.Seconds(w.ResetWith(u, s.Now(), s.Held())-v.Now)
 			if blocked > 0 { // the windows do not matter
 				left, reset = 0, fields.Seconds(blocked)
 			}

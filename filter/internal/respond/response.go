@@ -98,7 +98,7 @@ func appendPart(b []byte, v *decide.Verdict, part policy.TemplatePart) (_ []byte
 		if !v.LacksKey() {
 			return b, false
 		}
-		return appendMissing(b, v.Subjects[v.FirstDenied]), true
+		return appendMissing(b, v.Denying), true
 	default:
 		n, known := figure(v, part.Value)
 		if known {
@@ -134,7 +134,7 @@ func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	if p == policy.ValueRetryAfter {
 		return v.RetryAfter()
 	}
-	s := v.Subjects[v.FirstDenied]
+	s := v.Denying
 	if !s.Known || len(s.Rule.Policy.Limits) == 0 {
 		return 0, false
 	}

@@ -1,0 +1,79 @@
+package decide
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Source is where the units of one rule come from. What it finds out about a subject it writes
+// to the subject: it remembers nothing of a request.
+type Source interface {
+	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known.
+	// For Denied, Blocked, HeldBack and Full it sets PassNs to the instant at which they are.
+	Check(s *Subject, now int64) Outcome
+	// Recheck is Check after another worker, or another rule, wrote first.
+	Recheck(s *Subject, now int64) Outcome
+	// Take counts the cost of a subject for which Check has found room: OK, Mismatch if another worker wrote
+	// first, Full, or Failed. A rule that holds keeps the units until its HoldSource settles them. PassNs stays
+	// as Check left it, also for Full: a request that had room, and then found the page full, is told that it
+	// may try again at once.
+	Take(s *Subject) state.Status
+	// Refund undoes Take. It reports whether every window has the units back.
+	Refund(s *Subject, now int64) (complete bool)
+	// KeepDenied stores what the rule keeps of a hit that it has denied. It returns what Take does. If it is OK,
+	// PassNs becomes the instant at which the next hit like this one passes.
+	KeepDenied(s *Subject, keep Keep) state.Status
+	// Persist stores what Check has moved to the present, though nothing is taken.
+	Persist(s *Subject)
+	// Usage is the usage of a window of Rule.Finder.Windows, as of Check or Take. It is
+	// valid until the next call. It is only for a subject that is Known.
+	Usage(s *Subject, window int) *limit.Usage
+}
+
+// HoldSource is a Source of a rule that holds units until answers are known.
+type HoldSource interface {
+	Source
+	// Held is how many units of the key are held, as of Check or Take.
+	Held(s *Subject) uint32
+	// Settle ends a hold, and charges what the request really cost. It reports
+	// whether the hold had lapsed before, and been charged.
+	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
+	// Renew keeps a hold from lapsing, because its request is still alive. A hold lasts for eight
+	// parts, and Renew writes once in each: it returns NotDue until the next part begins, and
+	// always in a table once the hold HasEnded. It returns Lapsed if all is charged.
+	Renew(h *Hold, at Clocks) Renewal
+}
+
+// Keys is a Source as package engine shows its keys and changes them, without a request to decide.
+type Keys interface {
+	Source
+	// Look finds out how the key stands at now, and leaves no trace. It sets Known. A rule of scope cluster
+	// knows only what the quota service has told the subject before.
+	Look(s *Subject, now int64)
+	// Operate carries out an operation on the windows of the subject's key, or on one: an index in
+	// Rule.Finder.Windows, or state.AllWindows.
+	Operate(s *Subject, o Operation, window int, n uint32, now int64) (value int64, err error)
+	// Tables are those in which the source counts. The first has every key.
+	Tables() []Table
+}
+
+// Operation is what Keys.Operate does.
+type Operation string
+
+// The operations, by the names that operators give them. A source of scope cluster carries out Leased
+// alone, and another one all but Leased.
+const (
+	Get       Operation = "get"
+	Inc       Operation = "inc"
+	Set       Operation = "set"
+	Reset     Operation = "reset"
+	ExpiresAt Operation = "expires_at"
+	Leased    Operation = "leased"
+)
+
+// Table is a table of a source.
+type Table struct {
+	*state.Table
+	OfRule []limit.Window // the limits by which its records count
+	Entry  *state.Entry   // memory for a visit of all pages
+}
