@@ -320,7 +320,7 @@ func (h *blockHistory) keep(k *exactBlock, block *limit.Window, runs bool) {
 		return
 	}
 	k.endNs, k.denied = max(k.endNs, h.now()+block.PeriodNs), true
-	k.atLeast = max(k.atLeast, h.clock.now+block.PeriodNs-maxAheadNs)
+	k.atLeast = max(k.atLeast, h.clock.now+block.PeriodNs-10*second) // a clock that was set back by less is not noticed
 }
 
 // look finds out how a key stands after an ask of which it is not known what became.

@@ -9,9 +9,6 @@ const (
 	second = 1_000_000_000
 	// linger is how much longer a value lives than what it has counted.
 	linger = 10 * second
-	// maxAheadNs is how far ahead of the store's clock a value may be. If it lies further
-	// ahead, the clock was set back.
-	maxAheadNs = 10 * second
 )
 
 // Clock measures time that goes on evenly. Its beginning is of no matter.

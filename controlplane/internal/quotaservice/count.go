@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -42,7 +43,7 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 	switch {
 	case err != nil:
 		return nil, err
-	case d.holdLimit != nil:
+	case d.HoldLimit != nil:
 		return nil, errors.New("a call cannot hold units: nobody says when it ends")
 	case len(windows) == 0:
 		return nil, errors.New("there is no window to count in")
@@ -155,15 +156,16 @@ func (c *call) startAll() (isStarted bool, err error) {
 func (c *call) operation(hits *Hits, h *hasher) operation {
 	d := hits.Counter.definition
 	o := operation{
-		definition: d, shifted: d.Windows, storeKey: h.storeKey(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
+		Operation: action.Operation{Definition: d.Definition, Shifted: d.Windows},
+		storeKey:  h.storeKey(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
 	}
 	switch {
 	case c.keep != nil && hits.Units > 0:
-		o.action = &hit{part: quota.Part{Cost: hits.Units}}
+		o.Action = &action.Hit{Part: quota.Part{Cost: hits.Units}}
 	case c.keep == nil && hits.Counter.isSum():
 		o.adds = &addUp{units: hits.Units, clientKey: o.storeKey}
 	default:
-		o.action = &charge{hits.Units}
+		o.Action = &action.Charge{Units: hits.Units}
 	}
 	return o
 }
@@ -175,15 +177,15 @@ func (c *call) start(o *operation) {
 
 // operationDone is called for each operation that is done.
 func (c *call) operationDone(o *operation) {
-	if errors.Is(o.err, errEnded) && o.adds.restarts < maxLate {
+	if errors.Is(o.Err, errEnded) && o.adds.restarts < maxLate {
 		o.adds.restarts++
-		o.err = nil
+		o.Err = nil
 		o.addUpAt(c.service.storeNow())
 		c.service.keys.add(o)
 		return
 	}
-	if o.err != nil {
-		c.err = o.err
+	if o.Err != nil {
+		c.err = o.Err
 	}
 	c.left--
 	if c.left > 0 {
@@ -206,8 +208,8 @@ func (c *call) conclude() {
 		if c.totals[i].Remembered {
 			continue
 		}
-		c.totals[i] = Total{Over: o.denied, WaitNs: o.waitNs, Windows: o.standings}
-		if _, isHit := o.action.(*hit); !isHit { // a hit counts nowhere if it is too many
+		c.totals[i] = Total{Over: o.Denied, WaitNs: o.WaitNs, Windows: o.Standings}
+		if _, isHit := o.Action.(*action.Hit); !isHit { // a hit counts nowhere if it is too many
 			c.service.over.note(o)
 		}
 	}
@@ -217,8 +219,8 @@ func (c *call) conclude() {
 	c.undone = make([]*operation, len(c.operations))
 	for i := range c.operations {
 		o := &c.operations[i]
-		if o.err == nil && o.taken.units > 0 {
-			c.undone[i] = o.undo(nil)
+		if undo := o.Undo(); undo != nil {
+			c.undone[i] = o.followedBy(undo)
 			c.start(c.undone[i])
 		}
 	}
@@ -228,43 +230,7 @@ func (c *call) conclude() {
 func (c *call) restate() {
 	for i, o := range c.undone {
 		if o != nil {
-			c.totals[i].Windows = o.standings
-		}
-	}
-}
-
-// charge counts units, whatever is left. No units = only look.
-type charge struct{ units uint32 }
-
-// carryOut lets no bucket or sliding window count more of one call than CountClaimed does, so that a wrong number
-// does not close it for long. A fixed window ends anyway.
-func (c *charge) carryOut(o *operation, _ *record, s quota.State) (changed bool) {
-	if c.units == 0 {
-		o.look(&s)
-		return false
-	}
-	o.judge(&s, c.units)
-	for i := range s.Windows {
-		if s.Windows[i].IsFixed() {
-			add(&s, i, c.units)
-			continue
-		}
-		one := s.Some(i, i+1)
-		one.CountClaimed(c.units)
-	}
-	return true
-}
-
-// look finds out whether a window is over its limit, or one that cannot be has nothing left.
-func (o *operation) look(s *quota.State) {
-	for i := range s.Windows {
-		w, of := &s.Windows[i], s.Some(i, i+1)
-		isOver := of.Left(quota.Unleased) == 0
-		if w.IsFixed() {
-			isOver = isOver && s.StandingOf(i).Used > w.Limit
-		}
-		if isOver {
-			o.denied, o.waitNs = true, s.WaitNs(1)
+			c.totals[i].Windows = o.Standings
 		}
 	}
 }

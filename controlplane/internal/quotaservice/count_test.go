@@ -97,7 +97,8 @@ func TestCountRemembers(t *testing.T) {
 	perKey := newCounter(t, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 10, PeriodNs: minute})
 	b.count(perKey, nil, under("e", 11))
 	require.True(t, b.count(perKey, nil, under("e", 1))[0].Remembered)
-	o := operation{definition: perKey.definition, storeKey: [16]byte{1}, shifted: perKey.Windows()}
+	o := operation{storeKey: [16]byte{1}}
+	o.Shifted = perKey.Windows()
 	b.service.over[o.storeKey] = fullWindow{perKey.Windows()[0], base + hour}
 	require.True(t, b.service.over.recall(&o, base+hour-minute, &Total{}))
 	require.False(t, b.service.over.recall(&o, base, &Total{}), "the store's clock was set back")
@@ -107,19 +108,19 @@ func TestCountRemembers(t *testing.T) {
 func TestCountRemembersBounded(t *testing.T) {
 	b := newRig(t)
 	over := b.service.over
-	o := operation{definition: newCounter(t, fixed(10, minute)).definition}
-	o.shifted = o.Windows
-	o.standings = []quota.Standing{{Used: 11, ResetNs: minute}}
-	o.nowNs = base
+	o := operation{}
+	o.Shifted = newCounter(t, fixed(10, minute)).Windows()
+	o.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
+	o.NowNs = base
 	for i := range maxOver {
 		o.storeKey = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}
 		over.note(&o)
 	}
 	require.Len(t, over, maxOver)
-	o.storeKey, o.nowNs = [16]byte{}, base+minute/2
+	o.storeKey, o.NowNs = [16]byte{}, base+minute/2
 	over.note(&o)
 	require.Len(t, over, 1, "none of them has ended")
-	o.storeKey, o.nowNs = [16]byte{1}, base+2*minute
+	o.storeKey, o.NowNs = [16]byte{1}, base+2*minute
 	over.note(&o)
 	require.Len(t, over, 2)
 	for i := range maxOver - 2 {
@@ -127,7 +128,7 @@ func TestCountRemembersBounded(t *testing.T) {
 		over.note(&o)
 	}
 	require.Len(t, over, maxOver)
-	o.storeKey, o.nowNs = [16]byte{3}, base+3*minute-minute/2 // one has ended: too few to look through all again soon
+	o.storeKey, o.NowNs = [16]byte{3}, base+3*minute-minute/2 // one has ended: too few to look through all again soon
 	over.note(&o)
 	require.Len(t, over, 1)
 }

@@ -3,8 +3,10 @@ package quotaservice
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -51,13 +53,13 @@ func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 	}
 	s := swapstore.Swap{Key: k.storeKey, Domain: k.domain, Old: k.nonce}
 	k.reads = !k.decide(storeNs)
-	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.needsAge }) {
+	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.NeedsAge }) {
 		s.AgeNs = StartingNs
 	}
 	if k.reads {
 		return s
 	}
-	k.value = k.record.append(k.value[:0], random())
+	k.value = k.record.Append(k.value[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
 	s.New = k.value
 	s.FromNs, s.UntilNs = storeNs, min(storeNs+k.slackNs, k.untilNs)
 	s.ExpireNs = k.record.ExpiryNs() + linger
@@ -70,14 +72,14 @@ func (k *key) isRetry() bool { return len(k.swap) > 0 }
 // decide decides the operations on the record, and reports whether that changed it.
 func (k *key) decide(storeNs int64) (changed bool) {
 	if k.record == nil {
-		k.record = &record{generation: random(), State: quota.State{NowNs: storeNs}}
+		k.record = record.New(storeNs)
 	}
 	startingForNs := k.startingForNs(storeNs)
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
-		changed = o.decideOn(k.record, storeNs, startingForNs) || changed
-		k.slackNs = min(k.slackNs, quota.SlackNs(o.shifted))
-		k.untilNs = min(k.untilNs, o.untilNs)
+		changed = o.Decide(k.record, storeNs, startingForNs) || changed
+		k.slackNs = min(k.slackNs, quota.SlackNs(o.Shifted))
+		k.untilNs = min(k.untilNs, o.UntilNs)
 	}
 	return changed
 }
@@ -96,7 +98,7 @@ func (k *key) learn(value []byte) (err error) {
 	if value == nil {
 		return nil
 	}
-	k.record, err = parse(value)
+	k.record, err = record.Parse(value)
 	if err == nil {
 		k.nonce = append(k.nonce, value[:swapstore.NonceBytes]...)
 	}

@@ -2,142 +2,31 @@ package quotaservice
 
 import (
 	"container/list"
-	"errors"
-	"slices"
 
-	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // definition is a counter as a stream has defined it.
 type definition struct {
-	quota.Definition               // its windows without a limit.Concurrency
-	holdLimit        *limit.Window // the limit.Concurrency; nil = no units of it are held
-	hasBlock         bool          // the last of its windows is a limit.Block
-	prefix           []byte        // of what is hashed for a key: see hasher
-	broken           bool          // it was refused: asks that name it are answered Unknown
-	place            *list.Element // in definitions.used
+	*action.Definition               // nil = it was refused: asks that name it are answered Unknown
+	id                 uint32        // as the stream has numbered it
+	prefix             []byte        // of what is hashed for a key: see hasher
+	place              *list.Element // in definitions.used
 }
 
-// newDefinition returns a broken definition with the error that says what is wrong.
+// newDefinition returns a definition also if it is refused, with the error that says what is wrong.
 func newDefinition(domain string, d *quota.Definition) (*definition, error) {
-	own := &definition{Definition: *d, prefix: prefix(domain, &d.Counter)}
-	err := check(d)
-	if err != nil {
-		own.broken, own.Windows = true, nil
-	}
-	own.Windows, own.holdLimit = split(own.Windows)
-	last := len(own.Windows) - 1
-	own.hasBlock = last >= 0 && own.Windows[last].Algorithm == limit.Block
-	return own, err
-}
-
-// split copies windows, and parts those that count from the limit.Concurrency; nil = there is
-// none. With one, a fixed window pays what is charged over its limit.
-func split(all []limit.Window) (windows []limit.Window, hold *limit.Window) {
-	windows = slices.Clone(all)
-	last := len(windows) - 1
-	if last < 0 || windows[last].Algorithm != limit.Concurrency {
-		return windows, nil
-	}
-	windows, hold = windows[:last], &windows[last]
-	for i := range windows {
-		if w := &windows[i]; w.IsFixed() && !w.Unlimited {
-			w.Pays = w.Limit
-		}
-	}
-	return windows, hold
+	checked, err := action.NewDefinition(d)
+	return &definition{Definition: checked, id: d.ID, prefix: prefix(domain, &d.Counter)}, err
 }
 
 // operation is one on a key of the definition.
-func (d *definition) operation(a action, h *hasher, domain string, partKey [16]byte, owner owner) operation {
+func (d *definition) operation(a action.Action, h *hasher, domain string, partKey [16]byte, owner owner) operation {
 	return operation{
-		definition: d, action: a, storeKey: h.storeKey(d.prefix, partKey[:]), domain: domain,
-		shifted: shifted(d.Windows, partKey), owner: owner,
+		Operation: action.Operation{Definition: d.Definition, Action: a, Shifted: d.Shifted(partKey)},
+		storeKey:  h.storeKey(d.prefix, partKey[:]), domain: domain, owner: owner,
 	}
-}
-
-// shifted returns the windows as they hold for the key: those with jitter begin a little later.
-func shifted(windows []limit.Window, partKey [16]byte) []limit.Window {
-	if !slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
-		return windows
-	}
-	own := make([]limit.Window, len(windows))
-	for i, w := range windows {
-		own[i] = quota.Shifted(w, partKey)
-	}
-	return own
-}
-
-// check refuses a definition that cannot be decided by.
-func check(d *quota.Definition) error {
-	for i := range d.Windows {
-		var err error
-		switch isLast := i == len(d.Windows)-1; {
-		case isLast && d.Windows[i].Algorithm == limit.Concurrency:
-			err = checkHold(d, &d.Windows[i])
-		case d.Windows[i].Algorithm == limit.Block:
-			err = checkBlock(d, i)
-		default:
-			err = checkWindow(d, i)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkBlock refuses a limit.Block, or what the definition says beside it.
-func checkBlock(d *quota.Definition, i int) error {
-	w, last := &d.Windows[i], len(d.Windows)-1
-	if d.Windows[last].Algorithm == limit.Concurrency {
-		last--
-	}
-	switch {
-	case w.PeriodNs < limit.MinBlockNs || w.PeriodNs > limit.MaxBlockNs || *w != limit.NewBlock(w.PeriodNs, w.Elastic):
-		return errors.New("a block is not 1 second to 30 days long, or has more than a limit of 1")
-	case i == 0 || i != last:
-		return errors.New("a block does not come after all windows that count")
-	case d.Lease != quota.LeaseOff:
-		return errors.New("a block takes no lease")
-	}
-	return nil
-}
-
-var errUnknownWindow = errors.New("the algorithm of a window is not known: the proxy runs a newer release")
-
-// checkHold refuses a limit.Concurrency, or what the definition says beside it.
-func checkHold(d *quota.Definition, hold *limit.Window) error {
-	if hold.PeriodNs < limit.MinHoldNs || hold.PeriodNs > limit.MaxHoldNs {
-		return errors.New("a hold is not 10 seconds to 1 day long")
-	}
-	if d.CountDenied || d.Lease != quota.LeaseOff {
-		return errors.New("what holds units until their answers takes no count_denied and no lease")
-	}
-	return nil
-}
-
-// checkWindow refuses a window that counts nothing known, or stands in the wrong place.
-func checkWindow(d *quota.Definition, i int) error {
-	w := &d.Windows[i]
-	isBucket := w.Algorithm == limit.TokenBucket
-	switch {
-	case !slices.Contains(limit.Counting[:], w.Algorithm):
-		return errUnknownWindow
-	case !w.InRange():
-		return errors.New("a window is not 1 ms to 366 days or 1, 2, 3, 4, 6 or 12 months long, or its offset is not less")
-	case isBucket && w.Unlimited && (w.Limit > 0 || w.Burst > 0):
-		return errors.New("an unlimited bucket has no limit and no burst")
-	case w.Units > limit.MaxLog:
-		return errors.New("a log remembers at most 512 units")
-	case i > 0 && d.Windows[i-1].Compare(*w) >= 0:
-		return errors.New("windows are not in order of their period, algorithm, offset, jitter and elastic, " +
-			"or one is there twice")
-	case d.CountDenied && (isBucket || d.Lease != quota.LeaseOff):
-		return errors.New("count_denied takes no token bucket and no lease")
-	}
-	return nil
 }
 
 // definitions are those of one stream.
@@ -153,10 +42,10 @@ func newDefinitions() definitions {
 // put keeps a definition in place of one with its number. If there are too many, the least
 // recently used one goes.
 func (ds *definitions) put(d *definition) {
-	if before := ds.byID[d.ID]; before != nil {
+	if before := ds.byID[d.id]; before != nil {
 		ds.drop(before)
 	}
-	ds.byID[d.ID] = d
+	ds.byID[d.id] = d
 	d.place = ds.used.PushBack(d)
 	if ds.used.Len() > quota.MaxDefinitions {
 		ds.drop(ds.used.Front().Value.(*definition))
@@ -164,14 +53,14 @@ func (ds *definitions) put(d *definition) {
 }
 
 func (ds *definitions) drop(d *definition) {
-	delete(ds.byID, d.ID)
+	delete(ds.byID, d.id)
 	ds.used.Remove(d.place)
 }
 
 // use returns a definition for an ask; nil if there is none, or it was refused.
 func (ds *definitions) use(id uint32) *definition {
 	d := ds.byID[id]
-	if d == nil || d.broken {
+	if d == nil || d.Definition == nil {
 		return nil
 	}
 	ds.used.MoveToBack(d.place)

@@ -1,12 +1,17 @@
 package quotaservice
 
-import "github.com/sluice-ratelimit/sluice/shared/quota"
+import (
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
 
 // granted is what a return needs to know of a grant.
 type granted struct {
-	definition *definition
-	partKey    [16]byte
-	counted    counted
+	definition *action.Definition
+	shifted    []limit.Window
+	storeKey   [16]byte
+	counted    action.Counted
 	units      uint32 // that may be returned
 	atNs       int64  // by the service's clock
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -22,24 +24,16 @@ type group struct {
 // askPart is one part of a group. Its key decides it first; from the result of all parts follows at most one
 // more operation.
 type askPart struct {
-	hit     hit
+	hit     action.Hit
 	hitting operation  // carries the hit out
 	kept    *operation // keepDenial, if it was denied in shadow, and the ask is granted
 	undone  *operation // undo, if it was granted units, but the ask is not granted
 }
 
 // failed reports whether its key could not decide it.
-func (p *askPart) failed() bool { return p.hitting.err != nil }
+func (p *askPart) failed() bool { return p.hitting.Err != nil }
 
-func (p *askPart) denied() bool { return !p.failed() && p.hitting.denied }
-
-// report is its report, if its units are held; else nil.
-func (p *askPart) report() *quota.Report {
-	if p.hitting.holdLimit == nil {
-		return nil
-	}
-	return &p.hit.part.Report
-}
+func (p *askPart) denied() bool { return !p.failed() && p.hitting.Denied }
 
 // last is the operation whose outcome says how the key stands when the ask is answered.
 func (p *askPart) last() *operation {
@@ -78,7 +72,7 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 			return false
 		}
 		part := &g.parts[i]
-		part.hit.part = *p
+		part.hit.Part = *p
 		part.hitting = d.operation(&part.hit, st.hasher, st.domain.name, p.Key, g)
 	}
 	return true
@@ -86,8 +80,8 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 
 // operationDone is called for each operation that is done.
 func (g *group) operationDone(o *operation) {
-	if errors.Is(o.err, errWindows) {
-		g.stream.logRefusal("ask refused", o.err)
+	if errors.Is(o.Err, record.ErrWindows) {
+		g.stream.logRefusal("ask refused", o.Err)
 	}
 	g.left--
 	g.goOn()
@@ -127,7 +121,7 @@ func (g *group) goOn() {
 func (g *group) startHits() {
 	g.phase = deciding
 	for i := range g.parts {
-		if o := &g.parts[i].hitting; !o.takesLast() {
+		if o := &g.parts[i].hitting; !o.TakesLast() {
 			g.start(o)
 		}
 	}
@@ -138,8 +132,8 @@ func (g *group) startLastHits() {
 	g.phase = decidingLast
 	isRefused := g.conclude() != quota.Granted
 	for i := range g.parts {
-		if p := &g.parts[i]; p.hitting.takesLast() {
-			p.hit.takesNothing = isRefused
+		if p := &g.parts[i]; p.hitting.TakesLast() {
+			p.hit.TakesNothing = isRefused
 			g.start(&p.hitting)
 		}
 	}
@@ -153,11 +147,11 @@ func (g *group) conclude() quota.Outcome {
 	result := quota.Granted
 	for i := range g.parts {
 		p := &g.parts[i]
-		if p.hit.part.Shadow {
+		if p.hit.Part.Shadow {
 			continue
 		}
 		switch {
-		case errors.Is(p.hitting.err, quota.ErrHolders):
+		case errors.Is(p.hitting.Err, quota.ErrHolders):
 			return quota.Busy
 		case p.failed():
 			return quota.Unavailable
@@ -174,9 +168,8 @@ func (g *group) keepDenials() {
 	g.phase = keepingDenials
 	for i := range g.parts {
 		p := &g.parts[i]
-		o := &p.hitting
-		if p.denied() && !o.heldBack && o.keepsDenial(&p.hit.part) {
-			p.kept = o.followedBy(&keepDenial{&p.hit.part})
+		if keep := p.hitting.KeepDenial(); keep != nil {
+			p.kept = p.hitting.followedBy(keep)
 			g.start(p.kept)
 		}
 	}
@@ -187,8 +180,8 @@ func (g *group) undo() {
 	g.phase = undoing
 	for i := range g.parts {
 		p := &g.parts[i]
-		if !p.failed() && p.hitting.taken.units > 0 {
-			p.undone = p.hitting.undo(p.report())
+		if undo := p.hitting.Undo(); undo != nil {
+			p.undone = p.hitting.followedBy(undo)
 			g.start(p.undone)
 		}
 	}
@@ -227,15 +220,15 @@ func (g *group) answer() {
 func (g *group) measure() {
 	s := g.stream.service
 	became := g.result
-	isStarting := func(p askPart) bool { return errors.Is(p.hitting.err, ErrStarting) }
+	isStarting := func(p askPart) bool { return errors.Is(p.hitting.Err, action.ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
 		became = unavailableStarting
 	}
 	s.metrics.countAnswer(became, s.o.Clock.NowNs()-g.askedNs)
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &g.parts[i]
-		if p.undone != nil && p.undone.holdLimit == nil {
-			s.metrics.lost.Add(uint64(p.hitting.taken.units - p.undone.uncounted))
+		if p.undone != nil && p.undone.HoldLimit == nil {
+			s.metrics.lost.Add(uint64(p.hitting.Taken.Units - p.undone.Uncounted))
 		}
 	}
 }
@@ -254,9 +247,9 @@ func (g *group) restate() {
 		denied := &g.parts[i].hitting
 		for j := range g.parts {
 			o := g.parts[j].undone
-			isUndone := o != nil && o.err == nil
-			if isUndone && o.storeKey == denied.storeKey && slices.Equal(o.shifted, denied.shifted) {
-				denied.standings = o.standings
+			isUndone := o != nil && o.Err == nil
+			if isUndone && o.storeKey == denied.storeKey && slices.Equal(o.Shifted, denied.Shifted) {
+				denied.Standings = o.Standings
 			}
 		}
 	}
@@ -270,22 +263,22 @@ func (g *group) grant(part *askPart) quota.Grant {
 	}
 	o, isDenied := part.last(), part.denied()
 	got := quota.Grant{
-		Denied: isDenied, WaitNs: o.waitNs, HeldBack: o.heldBack, Blocked: isDenied && o.blocked,
-		Noted: o.noted && o.err == nil, Windows: o.standings,
+		Denied: isDenied, WaitNs: o.WaitNs, HeldBack: o.HeldBack, Blocked: isDenied && o.Blocked,
+		Noted: o.Noted && o.Err == nil, Windows: o.Standings,
 	}
 	switch {
 	case g.result != quota.Granted:
 		return got
-	case o.taken.units == 0:
-		if o.hasBlock { // a request that costs nothing has asked whether the key is blocked
-			got.ValidNs = o.taken.validNs
+	case o.Taken.Units == 0:
+		if o.HasBlock { // a request that costs nothing has asked whether the key is blocked
+			got.ValidNs = o.Taken.ValidNs
 		}
 		return got
 	}
-	got.Units, got.Leased = o.taken.units, o.taken.leased
-	got.ValidNs = o.taken.validNs
-	if o.holdLimit == nil {
-		got.Number = g.stream.remember(part)
+	got.Units, got.Leased = o.Taken.Units, o.Taken.Leased
+	got.ValidNs = o.Taken.ValidNs
+	if o.HoldLimit == nil {
+		got.Number = g.stream.remember(o)
 	}
 	g.stream.service.metrics.granted.Add(uint64(got.Units))
 	return got
@@ -295,9 +288,9 @@ func (g *group) grant(part *askPart) quota.Grant {
 // Failed.
 func failedGrant(o *operation) quota.Grant {
 	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
-	if errors.Is(o.err, ErrStarting) {
+	if errors.Is(o.Err, action.ErrStarting) {
 		p.Starting, p.Noted = true, true
-		p.WaitNs = o.waitNs
+		p.WaitNs = o.WaitNs
 	}
 	return p
 }

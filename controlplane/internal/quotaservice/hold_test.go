@@ -215,13 +215,3 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, Command{What: Set, Units: 1})
 	require.ErrorContains(t, err, "which inc and set cannot change")
 }
-
-func heldExample() *record {
-	r := example()
-	r.Windows[0].Pays = 9
-	r.Holders = &quota.Holders{List: []quota.Holder{
-		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, NotedNs: r.NowNs - ms, HoldNs: hold},
-		{Worker: 9, Since: 2, Number: 3, NotedNs: r.NowNs, HoldNs: hold},
-	}}
-	return r
-}

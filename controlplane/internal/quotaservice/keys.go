@@ -1,6 +1,10 @@
 package quotaservice
 
-import "container/list"
+import (
+	"container/list"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+)
 
 const (
 	// maxIdle and maxIdleBytes bound the keys whose last value is kept: usual keys by
@@ -37,9 +41,9 @@ type key struct {
 	isSum bool
 
 	// The value.
-	record          *record // nil = as far as is known, none is there
-	nonce           []byte  // of the value; nil = none
-	startingUntilNs int64   // until when the store is starting, by its clock: the last Young swap has said so
+	record          *record.Record // nil = as far as is known, none is there
+	nonce           []byte         // of the value; nil = none
+	startingUntilNs int64          // until when the store is starting, by its clock: the last Young swap has said so
 
 	// The swap that is under way.
 	swap    []*operation // decided together

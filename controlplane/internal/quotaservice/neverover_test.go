@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -268,7 +269,7 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 	}
 }
 
-func (f *fleet) counted(p *proxy, g quota.Grant) counted {
+func (f *fleet) counted(p *proxy, g quota.Grant) action.Counted {
 	return p.grants.list[len(p.grants.list)-1-int(p.grants.number-g.Number)].counted
 }
 

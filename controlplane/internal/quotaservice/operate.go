@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -29,7 +30,7 @@ type Command struct {
 }
 
 // AllWindows makes Inc and Set act on every window.
-const AllWindows = -1
+const AllWindows = action.AllWindows
 
 // Found is how a key stands after an operation.
 type Found struct {
@@ -52,7 +53,7 @@ func (s *Service) Operate(
 	if err != nil {
 		return Found{}, err
 	}
-	countsRunning := own.holdLimit != nil && len(own.Windows) == 0
+	countsRunning := own.HoldLimit != nil && len(own.Windows) == 0
 	if countsRunning && (cmd.What == Inc || cmd.What == Set) {
 		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}
@@ -68,81 +69,36 @@ func (s *Service) Operate(
 	case <-ctx.Done():
 		return Found{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
 	}
-	if o.err != nil {
-		return Found{}, fmt.Errorf("ask the quota store: %w", o.err)
+	if o.Err != nil {
+		return Found{}, fmt.Errorf("ask the quota store: %w", o.Err)
 	}
 	if cmd.Units == 0 && limit.Shut(d.Windows) {
-		o.denied, o.waitNs = true, limit.Never
+		o.Denied, o.WaitNs = true, limit.Never
 	}
 	found := Found{
-		NowNs: o.nowNs, Denied: o.denied, HeldBack: o.heldBack, Blocked: o.blocked, WaitNs: o.waitNs,
-		HadUsage: o.hadUsage, Windows: o.standings,
+		NowNs: o.NowNs, Denied: o.Denied, HeldBack: o.HeldBack, Blocked: o.Blocked, WaitNs: o.WaitNs,
+		HadUsage: o.HadUsage, Windows: o.Standings,
 	}
-	if own.holdLimit != nil { // stand puts it last, as the definition does
+	if own.HoldLimit != nil { // stand puts it last, as the definition does
 		found.Held = &found.Windows[len(found.Windows)-1].Used
 	}
 	return found, nil
 }
 
-func (cmd Command) action() action {
+func (cmd Command) action() action.Action {
 	switch cmd.What {
 	case Hit:
-		return &hit{part: quota.Part{Cost: cmd.Units}}
+		return &action.Hit{Part: quota.Part{Cost: cmd.Units}}
 	case Inc:
-		return &inc{cmd.Units, cmd.Window}
+		return &action.Inc{Units: cmd.Units, Window: cmd.Window}
 	case Set:
-		return &set{cmd.Units, cmd.Window}
+		return &action.Set{Units: cmd.Units, Window: cmd.Window}
 	case Reset:
-		return reset{}
+		return action.Reset{}
 	case Inspect:
 	}
-	return &inspect{cmd.Units}
+	return &action.Inspect{Units: cmd.Units}
 }
-
-// inspect finds out whether units are left.
-type inspect struct{ units uint32 }
-
-func (i *inspect) carryOut(o *operation, _ *record, s quota.State) (changed bool) {
-	o.judge(&s, i.units)
-	return false
-}
-
-// inc counts units in a window, or in all, whatever is left.
-type inc struct {
-	units  uint32
-	window int
-}
-
-func (i *inc) carryOut(_ *operation, _ *record, s quota.State) (changed bool) {
-	add(&s, i.window, i.units)
-	return true
-}
-
-// set makes a window, or all, count so many units and nothing else. A block goes on.
-type set struct {
-	units  uint32
-	window int
-}
-
-func (t *set) carryOut(_ *operation, r *record, s quota.State) (changed bool) {
-	for i := range s.Windows {
-		if t.window != AllWindows && t.window != i || s.Windows[i].Algorithm == limit.Block {
-			continue
-		}
-		s.Usages[i] = limit.Usage{}
-		if s.Windows[i].Algorithm == limit.TokenBucket { // what is leased of it counts no more
-			s.SetSpendBy(i, s.NowNs)
-		}
-	}
-	add(&s, t.window, t.units)
-	r.generation = random() // a return does not know which window was set since its grant
-	return true
-}
-
-// reset forgets the key. operation.decideOn has done so already.
-type reset struct{}
-
-func (reset) carryOut(*operation, *record, quota.State) (changed bool) { return true }
 
 // waiter is closed when its operation is done.
 type waiter chan struct{}

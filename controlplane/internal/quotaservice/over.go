@@ -33,7 +33,7 @@ type fullWindow struct {
 // recall makes the total of an operation whose key is over the limit of one of its windows.
 func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
 	over, ok := k[o.storeKey]
-	i := slices.Index(o.shifted, over.Window)
+	i := slices.Index(o.Shifted, over.Window)
 	if !ok || i < 0 || over.endNs <= storeNs { // or the limit is another one now
 		return false
 	}
@@ -41,19 +41,19 @@ func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
 	if left > over.LengthNs(storeNs) { // the store's clock was set back
 		return false
 	}
-	*total = Total{Over: true, WaitNs: left, Remembered: true, Windows: make([]quota.Standing, len(o.shifted))}
+	*total = Total{Over: true, WaitNs: left, Remembered: true, Windows: make([]quota.Standing, len(o.Shifted))}
 	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
 	return true
 }
 
 // note remembers the key of an operation that found a fixed window over its limit.
 func (k overKeys) note(o *operation) {
-	if o.err != nil {
+	if o.Err != nil {
 		return
 	}
 	var last fullWindow
-	for i, standing := range o.standings {
-		w, endNs := o.shifted[i], o.nowNs+standing.ResetNs
+	for i, standing := range o.Standings {
+		w, endNs := o.Shifted[i], o.NowNs+standing.ResetNs
 		if w.IsFixed() && !w.Elastic && !w.Unlimited && standing.Used > w.Limit && endNs > last.endNs {
 			last = fullWindow{w, endNs}
 		}
@@ -63,7 +63,7 @@ func (k overKeys) note(o *operation) {
 	}
 	isFull := len(k) >= maxOver
 	if isFull {
-		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.nowNs })
+		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.NowNs })
 	}
 	if isFull && len(k) > maxOver/2 { // the next look for what has ended would come too soon
 		clear(k)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -187,12 +188,12 @@ func (s *Service) takeResult(k *key, r swapstore.Result) {
 		s.keys.again(k)
 		return
 	}
-	if errors.Is(err, errNewer) || errors.Is(err, errDamage) {
+	if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
 		s.metrics.mismatches.Add(1)
 	}
 	for _, o := range k.swap {
 		if err != nil {
-			o.err = err
+			o.Err = err
 		}
 		s.deliver(o, err == nil)
 	}
@@ -211,13 +212,13 @@ func (s *Service) logFailure(k *key, r swapstore.Result) {
 // deliver tells the owner of an operation that it is done, unless it has to be decided again
 // later. isDecided says that its outcome holds: the store has its value.
 func (s *Service) deliver(o *operation, isDecided bool) {
-	if isDecided && o.rebased {
+	if isDecided && o.Rebased {
 		s.metrics.rebased.Add(1)
 	}
-	if isDecided && errors.Is(o.err, errWindows) {
+	if isDecided && errors.Is(o.Err, record.ErrWindows) {
 		s.metrics.crowded.Add(1)
 	}
-	if isDecided && o.againNs != 0 {
+	if isDecided && o.AgainNs != 0 {
 		s.later(o)
 		return
 	}
@@ -226,7 +227,7 @@ func (s *Service) deliver(o *operation, isDecided bool) {
 
 // later decides an operation again at againNs. A window that is about to end has ended then.
 func (s *Service) later(o *operation) {
-	s.o.Clock.AfterFunc(max(o.againNs-s.storeNow(), 0)+1, func() {
+	s.o.Clock.AfterFunc(max(o.AgainNs-s.storeNow(), 0)+1, func() {
 		s.mu.Lock()
 		s.keys.add(o)
 		s.mu.Unlock()

@@ -45,11 +45,9 @@
 //	pump.go         lets streams take turns, and sends what is ready to the store
 //	keys.go         a key's operations wait for each other, and are swapped in together
 //	decide.go       a swap: the operations are decided, and decided anew if the store has another value
-//	operation.go    an operation: what is to be done to a key, and what came of it
-//	hit.go          what asks do: take units, and give them back
-//	hold.go         the same with units that are held
-//	record.go       a key's windows and holders, read from its value
-//	value.go        the value's bytes
+//	operation.go    an operation: an action on a key of the store
+//	action          what actions do to a record
+//	record          what a key has counted, and its bytes
 //	swapstore       the store: compare-and-swap, in memory or in Redis (package redisstore)
 //	grants.go       what was granted, for what comes back of it
 //	clock.go        the two clocks: localNs is by the service's own, storeNs by the store's

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -281,9 +282,11 @@ func (st *Stream) giveBack(r quota.Return) {
 	if units == 0 {
 		return
 	}
-	gives := &giveUp{units, g.counted}
-	o := g.definition.operation(gives, st.hasher, st.domain.name, g.partKey, returned{&s.metrics, units})
-	s.keys.add(&o)
+	gives := &action.GiveUp{Units: units, Counted: g.counted}
+	s.keys.add(&operation{
+		Operation: action.Operation{Definition: g.definition, Action: gives, Shifted: g.shifted},
+		storeKey:  g.storeKey, domain: st.domain.name, owner: returned{&s.metrics, units},
+	})
 }
 
 // returned owns an operation that uncounts returned units: nobody waits for it, so it only
@@ -294,16 +297,15 @@ type returned struct {
 }
 
 func (r returned) operationDone(o *operation) {
-	r.metrics.returned.Add(uint64(o.uncounted))
-	r.metrics.lost.Add(uint64(r.units - o.uncounted))
+	r.metrics.returned.Add(uint64(o.Uncounted))
+	r.metrics.lost.Add(uint64(r.units - o.Uncounted))
 }
 
-// remember notes what was granted, for its return, and returns the grant's number.
-func (st *Stream) remember(p *askPart) (number uint32) {
-	o := &p.hitting
+// remember notes what a hit was granted, for its return, and returns the grant's number.
+func (st *Stream) remember(o *operation) (number uint32) {
 	return st.grants.add(granted{
-		definition: o.definition, partKey: p.hit.part.Key, counted: o.taken.counted, units: o.taken.units,
-		atNs: st.service.o.Clock.NowNs(),
+		definition: o.Definition, shifted: o.Shifted, storeKey: o.storeKey,
+		counted: o.Taken.Counted, units: o.Taken.Units, atNs: st.service.o.Clock.NowNs(),
 	})
 }
 

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"math"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -35,7 +37,7 @@ var errEnded = errors.New("the window has ended")
 // those of two windows differ.
 func (o *operation) addUpAt(storeNs int64) {
 	a := o.adds
-	a.startNs, a.endNs = o.shifted[0].Span(storeNs)
+	a.startNs, a.endNs = o.Shifted[0].Span(storeNs)
 	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
 	binary.LittleEndian.PutUint64(o.storeKey[:], first^uint64(a.startNs))
 	binary.LittleEndian.PutUint64(o.storeKey[8:], last^uint64(a.endNs))
@@ -63,7 +65,7 @@ func (k *key) learnSum(r swapstore.Result) error {
 	case swapstore.Failed:
 		return r.Err
 	case swapstore.Read, swapstore.Young:
-		return errDamage
+		return record.ErrDamage
 	}
 	sum := r.Sum
 	for _, o := range k.swap {
@@ -72,12 +74,12 @@ func (k *key) learnSum(r swapstore.Result) error {
 	for _, o := range k.swap {
 		sum += uint64(o.adds.units)
 		left := o.adds.endNs - r.NowNs
-		o.outcome = outcome{
-			nowNs: r.NowNs, denied: sum > uint64(o.shifted[0].Limit),
-			standings: append(o.standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
+		o.Outcome = action.Outcome{
+			NowNs: r.NowNs, Denied: sum > uint64(o.Shifted[0].Limit),
+			Standings: append(o.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
 		}
-		if o.denied {
-			o.waitNs = left
+		if o.Denied {
+			o.WaitNs = left
 		}
 	}
 	return nil

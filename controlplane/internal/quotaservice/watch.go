@@ -3,12 +3,12 @@ package quotaservice
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -89,7 +89,7 @@ const (
 )
 
 // ErrStarting is why units are not held yet.
-var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
+var ErrStarting = action.ErrStarting
 
 // Watch looks whether the store has lost its state. The store's answer says it in two ways:
 //

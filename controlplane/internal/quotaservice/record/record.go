@@ -1,64 +1,83 @@
-package quotaservice
+// Package record is what one key has counted: the windows of all who ask for the key, and its holders. The store
+// keeps it as bytes, which Append writes and Parse reads.
+//
+// Its invariant: what a definition has counted stays until its window has ended, whichever other definitions ask for
+// the key meanwhile. It knows nothing of the store, and not what is counted for.
+//
+//	record.go  a Record, and how definitions share it
+//	value.go   its bytes in the store: the format that all releases share
+//	bytes.go   numbers in these bytes
+package record
 
 import (
 	"errors"
+	"math/rand/v2"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// record is what one key has counted: a value of the store, read. It holds the windows of all
-// who ask for the key: as the policy has them, not shifted, and read from a store without the
-// limits that the value does not have.
-type record struct {
-	generation uint64 // random when made; changed by what takes usages away
+// Record is what one key has counted. Its windows are as the policy has them, not shifted by the key's jitter. Those
+// that were read from bytes lack the limits that these do not have.
+type Record struct {
+	Generation uint64 // another one since something took usages away: see Renew
 	quota.State
 }
 
-// errWindows is for the definition that would be one too many: no other's usage makes
+// maxAheadNs is how far ahead of the store's clock a record may be. If it lies further ahead, the clock was set back.
+const maxAheadNs = 10_000_000_000
+
+// New returns the record of a key that has counted nothing.
+func New(storeNs int64) *Record {
+	r := &Record{State: quota.State{NowNs: storeNs}}
+	r.Renew()
+	return r
+}
+
+// Renew gives the record another generation: what was counted before cannot be uncounted any more.
+func (r *Record) Renew() { r.Generation = rand.Uint64() } //nolint:gosec // nobody gains by guessing it
+
+// ErrWindows is for the definition that would be one too many: no other's usage makes
 // room for it.
-var errWindows = errors.New("the key counts in 16 windows of other definitions: " +
+var ErrWindows = errors.New("the key counts in 16 windows of other definitions: " +
 	"more are refused until one of them ends")
 
-// bringTo brings the record to storeNs. It reports whether the record was rebased: it lay ahead, because the
+// BringTo brings the record to storeNs. It reports whether the record was rebased: it lay ahead, because the
 // store's clock was set back.
-func (r *record) bringTo(storeNs int64) (rebased bool) {
+func (r *Record) BringTo(storeNs int64) (rebased bool) {
 	if r.NowNs > storeNs+maxAheadNs { // if storeNs is wrong, the store refuses what is decided by it
 		r.SetBack(storeNs)
-		r.generation = random()
+		r.Renew()
 		rebased = true
 	}
 	r.Roll(storeNs)
 	return rebased
 }
 
-// forget forgets what the key has counted and what it holds, and reports whether there was something.
-func (r *record) forget() (hadUsage bool) {
+// Forget forgets what the key has counted and what it holds, and reports whether there was something.
+func (r *Record) Forget() (hadUsage bool) {
 	isUsed := func(u limit.Usage) bool { return !u.IsZero() }
 	hadUsage = r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, isUsed)
-	r.State, r.generation = quota.State{NowNs: r.NowNs}, random()
+	*r = *New(r.NowNs)
 	return hadUsage
 }
 
-// arrangeFor puts the definition's windows first in the record. Others stay behind them, with what they have
-// counted, until they have ended. It returns those of the definition, shifted by the key's jitter: the record
-// itself keeps them unshifted.
-func (r *record) arrangeFor(d *definition, shifted []limit.Window, isStarting bool) (asked quota.State, err error) {
-	if d.holdLimit != nil {
-		if r.Holders == nil {
-			r.Holders = &quota.Holders{}
-		}
-		r.Holders.Starting = isStarting
-	}
+// ArrangeFor puts a definition's windows first in the record. Others stay behind them, with what they have
+// counted, until they have ended. It returns those of the definition as they hold for the key: shifted by its jitter.
+// They share the record's memory. hold is the definition's limit.Concurrency; nil = it has none.
+func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window) (asked quota.State, err error) {
 	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
-	if !slices.EqualFunc(r.Windows, d.Windows, isAlike) {
-		if err := r.arrange(d.Windows); err != nil {
+	if !slices.EqualFunc(r.Windows, windows, isAlike) {
+		if err := r.arrange(windows); err != nil {
 			return asked, err
 		}
 	}
-	asked = r.Some(0, len(d.Windows))
-	asked.Windows, asked.HoldLimit = shifted, d.holdLimit
+	if hold != nil && r.Holders == nil {
+		r.Holders = &quota.Holders{}
+	}
+	asked = r.Some(0, len(windows))
+	asked.Windows, asked.HoldLimit = shifted, hold
 	keepLogs(&asked)
 	return asked, nil
 }
@@ -70,7 +89,7 @@ func same(v, w limit.Window) bool {
 }
 
 // arrange puts the windows first. It leaves the record as it is if they are too many with the others.
-func (r *record) arrange(first []limit.Window) error {
+func (r *Record) arrange(first []limit.Window) error {
 	windows := slices.Clip(first)
 	for i, v := range r.Windows {
 		if !r.Usages[i].IsZero() && find(first, v) < 0 {
@@ -78,7 +97,7 @@ func (r *record) arrange(first []limit.Window) error {
 		}
 	}
 	if len(windows) > quota.MaxWindows {
-		return errWindows
+		return ErrWindows
 	}
 	s := quota.NewState(r.NowNs, windows)
 	s.Holders = r.Holders
@@ -104,7 +123,7 @@ func find(windows []limit.Window, w limit.Window) int {
 
 // bucketStart returns what a new bucket begins with: the tokens of another of its period, and none
 // of its debt. How much one of another period lacks depends on its limits.
-func (r *record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) {
+func (r *Record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) {
 	spendBy = r.NowNs
 	for i, v := range r.Windows {
 		u, of := r.Usages[i], r.SpendBy(i)

@@ -1,4 +1,4 @@
-package quotaservice
+package record
 
 import (
 	"encoding/hex"
@@ -6,12 +6,19 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-func example() *record {
+const (
+	ms     = 1_000_000
+	second = 1000 * ms
+	minute = 60 * second
+	// base is a midnight; all grids of whole seconds have a start there.
+	base = 1_700_006_400 * second
+)
+
+func example() *Record {
 	windows := []limit.Window{
 		{Algorithm: limit.FixedWindow, PeriodNs: second, OffsetNs: 5 * ms, Jitter: 10, Limit: 9},
 		{Algorithm: limit.FixedWindowPerKey, PeriodNs: minute, Elastic: true, Limit: 9},
@@ -19,17 +26,27 @@ func example() *record {
 		{Algorithm: limit.SlidingWindowCounter, PeriodNs: minute, Limit: 9},
 		{Algorithm: limit.TokenBucket, PeriodNs: minute, Limit: 9, Burst: 9},
 	}
-	r := &record{generation: 0x0102030405060708, State: quota.NewState(base, windows)}
+	r := &Record{Generation: 0x0102030405060708, State: quota.NewState(base, windows)}
 	r.Add(2, quota.Unleased)
 	r.Roll(base + second/2)
 	r.Add(1, quota.Terms{EndNs: base + second})
 	return r
 }
 
+func heldExample() *Record {
+	r := example()
+	r.Windows[0].Pays = 9
+	r.Holders = &quota.Holders{List: []quota.Holder{
+		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, NotedNs: r.NowNs - ms, HoldNs: 80 * second},
+		{Worker: 9, Since: 2, Number: 3, NotedNs: r.NowNs, HoldNs: 80 * second},
+	}}
+	return r
+}
+
 // blockedExample is a record whose key is blocked for a minute more.
-func blockedExample(holders *quota.Holders) *record {
-	windows := []limit.Window{fixed(9, second), limit.NewBlock(minute, true)}
-	r := &record{generation: 0x0102030405060708, State: quota.NewState(base, windows)}
+func blockedExample(holders *quota.Holders) *Record {
+	windows := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 9, PeriodNs: second}, limit.NewBlock(minute, true)}
+	r := &Record{Generation: 0x0102030405060708, State: quota.NewState(base, windows)}
 	r.Deny()
 	r.Holders = holders
 	return r
@@ -47,7 +64,7 @@ func TestValues(t *testing.T) {
 		"0580b09dc2df010000000909008090efdfcfdae8cb170080d4f4d0de0a"
 	const blocked = "0807060504030201" + "0000e453d0a29717" + "0000e453d0a29717" + "02" +
 		"018094ebdc03000000" + "0000" + "0880b09dc2df0100000101" + "80b0ade1e4dbe8cb17"
-	for r, want := range map[*record]string{
+	for r, want := range map[*Record]string{
 		example(): nonce + "01" + plain,
 		heldExample(): nonce + "02" + plain + "0900000000" + "00" + "02" + // pays, 0, holders
 			"080706050403020101ac020502c0843d80c0fc82aa02" +
@@ -55,11 +72,11 @@ func TestValues(t *testing.T) {
 		blockedExample(nil):              nonce + "03" + blocked,
 		blockedExample(&quota.Holders{}): nonce + "04" + blocked + "0000" + "00" + "00",
 	} {
-		b := r.append(nil, 0x1112131415161718)
+		b := r.Append(nil, 0x1112131415161718)
 		require.Equal(t, want, hex.EncodeToString(b))
-		got, err := parse(b)
+		got, err := Parse(b)
 		require.NoError(t, err)
-		require.Equal(t, []any{r.generation, r.NowNs}, []any{got.generation, got.NowNs})
+		require.Equal(t, []any{r.Generation, r.NowNs}, []any{got.Generation, got.NowNs})
 		require.Equal(t, r.Usages, got.Usages)
 		require.Equal(t, r.Holders, got.Holders)
 		for i := range r.Windows {
@@ -68,38 +85,51 @@ func TestValues(t *testing.T) {
 			require.Equal(t, r.SpendBy(i), got.SpendBy(i))
 		}
 		for n := range b {
-			got, err := parse(b[:n])
-			require.ErrorIs(t, err, errDamage, "%d bytes", n)
+			got, err := Parse(b[:n])
+			require.ErrorIs(t, err, ErrDamage, "%d bytes", n)
 			require.Nil(t, got)
 		}
-		_, err = parse(append(b, 0))
-		require.ErrorIs(t, err, errDamage)
-		b[swapstore.NonceBytes] = newestVersion + 1
-		_, err = parse(b)
-		require.ErrorIs(t, err, errNewer)
+		_, err = Parse(append(b, 0))
+		require.ErrorIs(t, err, ErrDamage)
+		b[NonceBytes] = newestVersion + 1
+		_, err = Parse(b)
+		require.ErrorIs(t, err, ErrNewer)
 	}
-	b := blockedExample(nil).append(nil, 1)
-	b[swapstore.NonceBytes] = holdersVersion
-	_, err := parse(b)
-	require.ErrorIs(t, err, errDamage, "no such version has a block")
+	b := blockedExample(nil).Append(nil, 1)
+	b[NonceBytes] = plainVersion + withHolders
+	_, err := Parse(b)
+	require.ErrorIs(t, err, ErrDamage, "no such version has a block")
 }
 
 func FuzzValue(f *testing.F) {
-	f.Add(example().append(nil, 1))
-	f.Add((&record{}).append(nil, 2))
-	f.Add(heldExample().append(nil, 1))
-	f.Add(blockedExample(&quota.Holders{}).append(nil, 1))
+	f.Add(example().Append(nil, 1))
+	f.Add((&Record{}).Append(nil, 2))
+	f.Add(heldExample().Append(nil, 1))
+	f.Add(blockedExample(&quota.Holders{}).Append(nil, 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		r, err := parse(b)
+		r, err := Parse(b)
 		if err != nil {
 			return
 		}
-		again, err := parse(r.append(nil, 3))
+		again, err := Parse(r.Append(nil, 3))
 		require.NoError(t, err)
 		require.Equal(t, r, again)
-		d := definition{Definition: quota.Definition{Windows: example().Windows, Lease: quota.LeaseAuto}}
-		asks := &hit{part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}
-		o := operation{definition: &d, action: asks, shifted: d.Windows}
-		o.decideOn(r, base, 0) // any value can be decided on
+		r.BringTo(base) // any value can be decided on
+		windows := example().Windows
+		s, err := r.ArrangeFor(windows, windows, nil)
+		if err != nil {
+			return
+		}
+		p := quota.Part{Cost: 1, Waiting: 3, Ahead: 9}
+		decision, units, terms := s.Decide(quota.LeaseAuto, &p)
+		if decision == quota.Passes {
+			s.Add(units, terms)
+		} else {
+			s.Deny()
+		}
+		s.FirstEndNs()
+		for i := range s.Windows {
+			s.StandingOf(i)
+		}
 	})
 }

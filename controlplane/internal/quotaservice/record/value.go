@@ -1,4 +1,4 @@
-package quotaservice
+package record
 
 import (
 	"encoding/binary"
@@ -37,35 +37,35 @@ import (
 //
 // A release that does not know the versions with a block leaves such a value alone. It refuses the definition of a
 // block, too.
+//
+// A version is plainVersion, and more for each thing that a value has. A release reads a version before the first one
+// writes it.
 const (
-	// The versions say what a value has. A release reads a version before the first one writes it.
 	plainVersion           = 1
-	holdersVersion         = 2
-	blockVersion           = 3
-	blockAndHoldersVersion = 4
-	newestVersion          = blockAndHoldersVersion
+	withHolders, withBlock = 1, 2
+	newestVersion          = plainVersion + withHolders + withBlock
 
 	flagElastic, flagSlides, flagCut = 1, 2, 4
-
-	any64      = 1<<64 - 1
-	maxInstant = 1<<63 - 1
-	maxUnits   = 1<<32 - 1
 )
 
+// NonceBytes is the size of the nonce.
+const NonceBytes = 8
+
+// Why a value is not read.
 var (
-	errNewer  = errors.New("the value was written by a newer release")
-	errDamage = errors.New("the value is damaged")
+	ErrNewer  = errors.New("the value was written by a newer release")
+	ErrDamage = errors.New("the value is damaged")
 )
 
-// append appends the value's bytes to b.
-func (r *record) append(b []byte, nonce uint64) []byte {
+// Append appends the value's bytes to b.
+func (r *Record) Append(b []byte, nonce uint64) []byte {
 	spendBy := r.NowNs
 	for i := range r.Windows {
 		spendBy = max(spendBy, r.SpendBy(i))
 	}
 	b = binary.LittleEndian.AppendUint64(b, nonce)
 	b = append(b, r.version())
-	b = binary.LittleEndian.AppendUint64(b, r.generation)
+	b = binary.LittleEndian.AppendUint64(b, r.Generation)
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.NowNs))
 	b = binary.LittleEndian.AppendUint64(b, uint64(spendBy))
 	b = append(b, byte(len(r.Windows)))
@@ -79,35 +79,21 @@ func (r *record) append(b []byte, nonce uint64) []byte {
 }
 
 // version is that of the value's bytes.
-func (r *record) version() byte {
-	switch isHeld, isBlocked := r.Holders != nil, slices.ContainsFunc(r.Windows, isBlock); {
-	case isHeld && isBlocked:
-		return blockAndHoldersVersion
-	case isBlocked:
-		return blockVersion
-	case isHeld:
-		return holdersVersion
-	}
-	return plainVersion
+func (r *Record) version() byte {
+	return plainVersion + flag(r.Holders != nil, withHolders) + flag(r.hasBlock(), withBlock)
 }
 
-func hasHolders(version byte) bool {
-	return version == holdersVersion || version == blockAndHoldersVersion
+func (r *Record) hasBlock() bool {
+	return slices.ContainsFunc(r.Windows, func(w limit.Window) bool { return w.Algorithm == limit.Block })
 }
 
-func mayHaveBlock(version byte) bool {
-	return version == blockVersion || version == blockAndHoldersVersion
-}
-
-func isBlock(w limit.Window) bool { return w.Algorithm == limit.Block }
-
-// parse reads a value.
-func parse(b []byte) (*record, error) {
+// Parse reads a value.
+func Parse(b []byte) (*Record, error) {
 	d := decoder{rest: b}
 	d.uint64() // the nonce
 	version := d.byte()
 	if d.err == nil && version > newestVersion {
-		return nil, errNewer
+		return nil, ErrNewer
 	}
 	generation := d.uint64()
 	now := int64(d.uint64())
@@ -117,17 +103,18 @@ func parse(b []byte) (*record, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	r := &record{generation: generation, State: quota.NewState(now, make([]limit.Window, n))}
+	r := &Record{Generation: generation, State: quota.NewState(now, make([]limit.Window, n))}
 	for i := range r.Windows {
 		before := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
 		if r.Windows[i].Algorithm == limit.TokenBucket {
 			r.SetSpendBy(i, spendBy-before)
 		}
 	}
-	if hasHolders(version) {
+	has := version - plainVersion
+	if has&withHolders != 0 {
 		d.holders(r)
 	}
-	d.must(len(d.rest) == 0 && (mayHaveBlock(version) || !slices.ContainsFunc(r.Windows, isBlock)))
+	d.must(len(d.rest) == 0 && (has&withBlock != 0 || !r.hasBlock()))
 	if d.err != nil {
 		return nil, d.err
 	}
@@ -229,7 +216,7 @@ func (d *decoder) log() (log []int64) {
 }
 
 // appendHolders appends what only a value with holders has.
-func appendHolders(b []byte, r *record) []byte {
+func appendHolders(b []byte, r *Record) []byte {
 	for i := range r.Windows {
 		b = appendNumber(b, r.Windows[i].Pays)
 	}
@@ -248,7 +235,7 @@ func appendHolders(b []byte, r *record) []byte {
 	return b
 }
 
-func (d *decoder) holders(r *record) {
+func (d *decoder) holders(r *Record) {
 	for i := range r.Windows {
 		r.Windows[i].Pays = uint32(d.number(maxUnits))
 	}
@@ -266,67 +253,4 @@ func (d *decoder) holders(r *record) {
 		}
 		r.Holders.List = append(r.Holders.List, h)
 	}
-}
-
-func flag(is bool, bit byte) byte {
-	if is {
-		return bit
-	}
-	return 0
-}
-
-// appendNumber appends a number that is not negative.
-func appendNumber[T ~uint32 | ~uint64 | ~int64](b []byte, n T) []byte {
-	return binary.AppendUvarint(b, uint64(n))
-}
-
-// decoder reads a value. The first error ends it; what is read then is 0.
-type decoder struct {
-	rest []byte
-	err  error
-}
-
-// must ends the decoder if the value cannot be one.
-func (d *decoder) must(holds bool) {
-	if d.err == nil && !holds {
-		d.err = errDamage
-	}
-}
-
-// next is the next bytes, zeros if there are too few.
-func (d *decoder) next(n int) (b [8]byte) {
-	d.must(n <= len(d.rest))
-	if d.err == nil {
-		copy(b[:], d.rest[:n])
-		d.rest = d.rest[n:]
-	}
-	return b
-}
-
-func (d *decoder) byte() byte { return d.next(1)[0] }
-
-func (d *decoder) uint64() uint64 {
-	b := d.next(8)
-	return binary.LittleEndian.Uint64(b[:])
-}
-
-// number reads a number from 0 to most.
-func (d *decoder) number(most uint64) uint64 {
-	n, size := binary.Uvarint(d.rest)
-	d.must(size > 0 && n <= most)
-	if d.err != nil {
-		return 0
-	}
-	d.rest = d.rest[size:]
-	return n
-}
-
-func (d *decoder) signed() int64 {
-	n, size := binary.Varint(d.rest)
-	d.must(size > 0)
-	if d.err != nil {
-		return 0
-	}
-	d.rest = d.rest[size:]
-	return n
 }

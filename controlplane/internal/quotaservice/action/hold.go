@@ -1,4 +1,4 @@
-package quotaservice
+package action
 
 import "github.com/sluice-ratelimit/sluice/shared/quota"
 
@@ -12,7 +12,7 @@ import "github.com/sluice-ratelimit/sluice/shared/quota"
 
 // takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
 // is an operator's hit, whose answer is known.
-func (o *operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
+func (o *Operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
 	if p.Inspect {
 		return false
 	}
@@ -21,60 +21,60 @@ func (o *operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
 	}
 	n, err := s.Note(p)
 	if err != nil {
-		o.err = err
+		o.Err = err
 		return false
 	}
-	o.noted = true // also if !n.Noted: such a report may be forgotten, so the proxy need not report again
-	o.taken = taken{units: n.Units, validNs: o.holdLimit.EighthNs()}
-	o.needsAge = n.Units > 0
+	o.Noted = true // also if !n.Noted: such a report may be forgotten, so the proxy need not report again
+	o.Taken = Taken{Units: n.Units, ValidNs: o.HoldLimit.EighthNs()}
+	o.NeedsAge = n.Units > 0
 	if n.OK {
 		return n.Noted
 	}
 	o.refuseHold(s, p.Cost)
 	changed = n.Noted
-	if o.denied && !p.Shadow {
+	if o.Denied && !p.Shadow {
 		changed = o.countDenial(s, p) || changed
 	}
 	return changed
 }
 
 // hitHeld counts an operator's hit, if there is room for it beside what is held.
-func (o *operation) hitHeld(s *quota.State, p *quota.Part) (changed bool) {
+func (o *Operation) hitHeld(s *quota.State, p *quota.Part) (changed bool) {
 	o.judgeHeld(s, p.Cost)
 	switch {
-	case o.denied:
+	case o.Denied:
 		return o.countDenial(s, p)
-	case o.err != nil || p.Cost == 0:
+	case o.Err != nil || p.Cost == 0:
 		return false
 	}
 	s.Add(p.Cost, quota.Unleased)
-	o.needsAge = true
+	o.NeedsAge = true
 	return true
 }
 
 // refundHold takes back what was held, unless the worker has reported since. Then o is not noted: the worker's next
 // report says what it holds.
-func (o *operation) refundHold(s *quota.State, report *quota.Report, units uint32) (changed bool) {
-	o.noted = s.Holders.Refund(report, units)
-	if o.noted {
-		o.uncounted = units
+func (o *Operation) refundHold(s *quota.State, report *quota.Report, units uint32) (changed bool) {
+	o.Noted = s.Holders.Refund(report, units)
+	if o.Noted {
+		o.Uncounted = units
 	}
-	return o.noted
+	return o.Noted
 }
 
 // judgeHeld finds out whether units are left beside what is held.
-func (o *operation) judgeHeld(s *quota.State, units uint32) {
+func (o *Operation) judgeHeld(s *quota.State, units uint32) {
 	if !s.HasRoom(units) {
 		o.refuseHold(s, units)
 	}
 }
 
 // refuseHold says why a cost is not held.
-func (o *operation) refuseHold(s *quota.State, cost uint32) {
+func (o *Operation) refuseHold(s *quota.State, cost uint32) {
 	if s.AwaitsStart(cost) {
-		o.err = ErrStarting
+		o.Err = ErrStarting
 		return
 	}
-	o.denied = true
-	o.waitNs, o.heldBack = s.HeldWaitNs(cost)
+	o.Denied = true
+	o.WaitNs, o.HeldBack = s.HeldWaitNs(cost)
 }

@@ -1,0 +1,102 @@
+package action
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	minute = int64(60_000_000_000)
+	// base is a midnight; all grids of whole seconds have a start there.
+	base = int64(1_700_006_400_000_000_000)
+)
+
+var key [16]byte
+
+func tenAMinute() *Definition {
+	w := limit.Window{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute}
+	d, err := NewDefinition(&quota.Definition{ID: 1, Windows: []limit.Window{w}, Lease: quota.LeaseOff})
+	if err != nil {
+		panic(err)
+	}
+	return d
+}
+
+// on returns an operation of the definition that is decided on the record.
+func on(r *record.Record, d *Definition, a Action) *Operation {
+	o := &Operation{Definition: d, Action: a, Shifted: d.Shifted(key)}
+	o.Decide(r, base, 0)
+	return o
+}
+
+// A hit takes 3 of 10 units. It is undone, because another part of its ask is denied.
+func Example() {
+	r, d := record.New(base), tenAMinute()
+	hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
+	fmt.Println("taken", hit.Taken.Units, "used", hit.Standings[0].Used)
+	undo := on(r, d, hit.Undo())
+	fmt.Println("uncounted", undo.Uncounted, "used", undo.Standings[0].Used)
+	// Output:
+	// taken 3 used 3
+	// uncounted 3 used 0
+}
+
+// TestNothingToUndo: what took nothing, or changes nothing by its denial, has no second operation.
+func TestNothingToUndo(t *testing.T) {
+	r, d := record.New(base), tenAMinute()
+	on(r, d, &Set{Units: 10, Window: AllWindows})
+	denied := on(r, d, &Hit{Part: quota.Part{Cost: 1, Shadow: true}})
+	require.True(t, denied.Denied)
+	require.Equal(t, minute, denied.WaitNs)
+	require.Nil(t, denied.Undo())
+	require.Nil(t, denied.KeepDenial())
+	require.Nil(t, on(r, d, &Charge{Units: 1}).Undo())
+
+	d.CountDenied = true
+	require.NotNil(t, denied.KeepDenial())
+	require.EqualValues(t, 12, on(r, d, denied.KeepDenial()).Standings[0].Used)
+}
+
+// TestAnUndoAfterASet: units that were counted before the key was set or forgotten are gone already.
+func TestAnUndoAfterASet(t *testing.T) {
+	for _, between := range []Action{&Set{Units: 5, Window: AllWindows}, Reset{}} {
+		r, d := record.New(base), tenAMinute()
+		hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
+		used := on(r, d, between).Standings[0].Used
+		undo := on(r, d, hit.Undo())
+		require.Zero(t, undo.Uncounted)
+		require.Equal(t, used, undo.Standings[0].Used)
+		giveUp := on(r, d, &GiveUp{Units: 3, Counted: hit.Taken.Counted})
+		require.Zero(t, giveUp.Uncounted)
+		require.Equal(t, used, giveUp.Standings[0].Used)
+	}
+}
+
+// FuzzDecide: any value can be decided on.
+func FuzzDecide(f *testing.F) {
+	r, d := record.New(base), tenAMinute()
+	on(r, d, &Hit{Part: quota.Part{Cost: 3}})
+	f.Add(r.Append(nil, 1))
+	f.Add(record.New(base).Append(nil, 2))
+	r.Holders = &quota.Holders{List: []quota.Holder{{Worker: 9, Since: 2, Number: 3, NotedNs: base, HoldNs: 80 * minute}}}
+	f.Add(r.Append(nil, 3))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		for _, a := range []Action{&Hit{Part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}, &Charge{Units: 1}, &Set{Units: 1}} {
+			r, err := record.Parse(b)
+			if err != nil {
+				return
+			}
+			leased := *d
+			leased.Lease = quota.LeaseAuto
+			on(r, &leased, a)
+			_, err = record.Parse(r.Append(nil, 4))
+			require.NoError(t, err, "what is decided can be read")
+		}
+	})
+}

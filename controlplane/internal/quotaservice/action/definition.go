@@ -1,0 +1,128 @@
+package action
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Definition is a counter that can be decided by.
+type Definition struct {
+	quota.Definition               // its windows without a limit.Concurrency
+	HoldLimit        *limit.Window // the limit.Concurrency; nil = no units of it are held
+	HasBlock         bool          // the last of its windows is a limit.Block
+}
+
+// NewDefinition says what is wrong with a definition.
+func NewDefinition(d *quota.Definition) (*Definition, error) {
+	if err := check(d); err != nil {
+		return nil, err
+	}
+	own := &Definition{Definition: *d}
+	own.Windows, own.HoldLimit = split(d.Windows)
+	last := len(own.Windows) - 1
+	own.HasBlock = last >= 0 && own.Windows[last].Algorithm == limit.Block
+	return own, nil
+}
+
+// Shifted returns the definition's windows as they hold for the key: those with jitter begin a little later.
+func (d *Definition) Shifted(partKey [16]byte) []limit.Window {
+	if !slices.ContainsFunc(d.Windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
+		return d.Windows
+	}
+	own := make([]limit.Window, len(d.Windows))
+	for i, w := range d.Windows {
+		own[i] = quota.Shifted(w, partKey)
+	}
+	return own
+}
+
+// split copies windows, and parts those that count from the limit.Concurrency; nil = there is
+// none. With one, a fixed window pays what is charged over its limit.
+func split(all []limit.Window) (windows []limit.Window, hold *limit.Window) {
+	windows = slices.Clone(all)
+	last := len(windows) - 1
+	if last < 0 || windows[last].Algorithm != limit.Concurrency {
+		return windows, nil
+	}
+	windows, hold = windows[:last], &windows[last]
+	for i := range windows {
+		if w := &windows[i]; w.IsFixed() && !w.Unlimited {
+			w.Pays = w.Limit
+		}
+	}
+	return windows, hold
+}
+
+// check refuses a definition that cannot be decided by.
+func check(d *quota.Definition) error {
+	for i := range d.Windows {
+		var err error
+		switch isLast := i == len(d.Windows)-1; {
+		case isLast && d.Windows[i].Algorithm == limit.Concurrency:
+			err = checkHold(d, &d.Windows[i])
+		case d.Windows[i].Algorithm == limit.Block:
+			err = checkBlock(d, i)
+		default:
+			err = checkWindow(d, i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkBlock refuses a limit.Block, or what the definition says beside it.
+func checkBlock(d *quota.Definition, i int) error {
+	w, last := &d.Windows[i], len(d.Windows)-1
+	if d.Windows[last].Algorithm == limit.Concurrency {
+		last--
+	}
+	switch {
+	case w.PeriodNs < limit.MinBlockNs || w.PeriodNs > limit.MaxBlockNs || *w != limit.NewBlock(w.PeriodNs, w.Elastic):
+		return errors.New("a block is not 1 second to 30 days long, or has more than a limit of 1")
+	case i == 0 || i != last:
+		return errors.New("a block does not come after all windows that count")
+	case d.Lease != quota.LeaseOff:
+		return errors.New("a block takes no lease")
+	}
+	return nil
+}
+
+var errUnknownWindow = errors.New("the algorithm of a window is not known: the proxy runs a newer release")
+
+// checkHold refuses a limit.Concurrency, or what the definition says beside it.
+func checkHold(d *quota.Definition, hold *limit.Window) error {
+	if hold.PeriodNs < limit.MinHoldNs || hold.PeriodNs > limit.MaxHoldNs {
+		return errors.New("a hold is not 10 seconds to 1 day long")
+	}
+	if d.CountDenied || d.Lease != quota.LeaseOff {
+		return errors.New("what holds units until their answers takes no count_denied and no lease")
+	}
+	return nil
+}
+
+// checkWindow refuses a window that counts nothing known, or stands in the wrong place.
+func checkWindow(d *quota.Definition, i int) error {
+	w := &d.Windows[i]
+	isBucket := w.Algorithm == limit.TokenBucket
+	switch {
+	case !slices.Contains(limit.Counting[:], w.Algorithm):
+		return errUnknownWindow
+	case !w.InRange():
+		return errors.New("a window is not 1 ms to 366 days or 1, 2, 3, 4, 6 or 12 months long, or its offset is not less")
+	case isBucket && w.Unlimited && (w.Limit > 0 || w.Burst > 0):
+		return errors.New("an unlimited bucket has no limit and no burst")
+	case w.Units > limit.MaxLog:
+		return errors.New("a log remembers at most 512 units")
+	case i > 0 && d.Windows[i-1].Compare(*w) >= 0:
+		return errors.New("windows are not in order of their period, algorithm, offset, jitter and elastic, " +
+			"or one is there twice")
+	case d.CountDenied && (isBucket || d.Lease != quota.LeaseOff):
+		return errors.New("count_denied takes no token bucket and no lease")
+	}
+	return nil
+}

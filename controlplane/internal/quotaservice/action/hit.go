@@ -1,0 +1,157 @@
+package action
+
+import (
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Hit takes the units of a part, if all windows of its key have them left. An operator's and a call's part has
+// a Cost alone.
+type Hit struct {
+	Part         quota.Part
+	TakesNothing bool // another part of its ask is denied already, or has failed
+}
+
+// TakesLast reports whether a hit of the definition waits for the others of its ask: it takes units, and one denied
+// for lack of these begins a block, although they may be uncounted at once. A denial for lack of units that are only
+// held begins no block, so such a hit need not wait.
+func (d *Definition) TakesLast() bool { return d.HasBlock && d.HoldLimit == nil }
+
+// carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
+//
+//	if                                                what it writes to o   what the record counts
+//	the definition holds units                        see takeHold          see takeHold
+//	a window is about to end, and the part asks       againNs               nothing yet, also no Spent
+//	for units or has Spent some
+//	the part is Inspect                               nothing               nothing
+//	it is denied: too few units, or a blocked key     denied, waitNs        what countDenial counts, unless in shadow
+//	takesNothing                                      nothing               nothing
+//	it is granted units                               taken                 these units
+//	it asks for nothing, and the key is not blocked   taken.validNs         nothing
+func (h *Hit) carryOut(o *Operation, r *record.Record, s quota.State) (changed bool) {
+	if o.HoldLimit != nil {
+		return o.takeHold(&s, &h.Part)
+	}
+	p := &h.Part
+	decision, units, terms := s.Decide(o.Lease, p)
+	if decision == quota.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+		o.AgainNs = terms.AgainNs
+		return false
+	}
+	if p.Spent > 0 {
+		s.CountClaimed(p.Spent)
+		decision, units, terms = s.Decide(o.Lease, p)
+		changed = true
+	}
+	switch {
+	case p.Inspect:
+	case decision != quota.Passes && (p.Cost > 0 || o.Blocked):
+		changed = o.deny(&s, p) || changed
+	case h.TakesNothing:
+	case units > 0:
+		counts := Counted{s.Add(units, terms), r.Generation}
+		o.Taken = Taken{Units: units, Leased: terms.EndNs != 0, Counted: counts}
+		o.Taken.ValidNs = s.ValidNs(terms)
+		changed = true
+	default: // it asks for nothing
+		o.Taken.ValidNs = s.ValidNs(terms)
+	}
+	return changed
+}
+
+// deny denies a part. A denial in shadow counts only once no other part has denied: see keepDenial.
+func (o *Operation) deny(s *quota.State, p *quota.Part) (changed bool) {
+	o.Denied, o.WaitNs = true, s.WaitNs(p.Cost)
+	if o.WaitNs == 0 { // only what workers of another policy hold leaves no room
+		o.WaitNs = limit.HeldRetryNs
+	}
+	return !p.Shadow && o.countDenial(s, p)
+}
+
+// countDenial keeps of a denied part what its definition says: what waits for it counts, and the windows' denial
+// begins the key's block or prolongs it. It reports whether that changed something. The wait is from
+// the new count.
+func (o *Operation) countDenial(s *quota.State, p *quota.Part) (changed bool) {
+	if p.Cost == 0 {
+		return false
+	}
+	if !p.NoBlock && s.Left(quota.Unleased) < p.Cost { // not only what is held leaves no room
+		changed = s.Deny()
+	}
+	if o.CountDenied {
+		s.CountClaimed(max(p.Waiting, p.Cost))
+		changed = true
+	}
+	if changed {
+		o.WaitNs = s.WaitNs(p.Cost)
+	}
+	return changed
+}
+
+// keepDenial counts the denial of a part in shadow.
+type keepDenial struct{ part *quota.Part }
+
+// KeepDenial counts the denial of this hit, whose part is in shadow, because its ask is granted; nil = that would
+// change nothing.
+func (o *Operation) KeepDenial() Action {
+	p := &o.Action.(*Hit).Part
+	keeps := o.CountDenied || o.HasBlock && !p.NoBlock
+	if o.Err != nil || !o.Denied || o.HeldBack || !keeps {
+		return nil
+	}
+	return &keepDenial{p}
+}
+
+func (k *keepDenial) carryOut(o *Operation, _ *record.Record, s quota.State) (changed bool) {
+	o.Denied, o.WaitNs = true, s.WaitNs(k.part.Cost)
+	o.Noted = o.HoldLimit != nil // the proxy need not report again: the hit has noted its report
+	if s.Left(quota.Unleased) >= k.part.Cost {
+		return false // a window has ended since
+	}
+	return o.countDenial(&s, k.part)
+}
+
+// undo uncounts what a hit has taken.
+type undo struct {
+	hit   *Hit
+	taken *Taken
+}
+
+// Undo uncounts what this hit has taken, because nobody got it; nil = it has taken nothing.
+func (o *Operation) Undo() Action {
+	if o.Err != nil || o.Taken.Units == 0 {
+		return nil
+	}
+	return &undo{o.Action.(*Hit), &o.Taken}
+}
+
+func (u *undo) carryOut(o *Operation, r *record.Record, s quota.State) (changed bool) {
+	if o.HoldLimit != nil {
+		return o.refundHold(&s, &u.hit.Part.Report, u.taken.Units)
+	}
+	counted := &u.taken.Counted
+	if !counted.isIn(r) {
+		return false
+	}
+	if s.Undo(&counted.Counted, u.taken.Units) {
+		o.Uncounted = u.taken.Units
+	}
+	return true
+}
+
+// GiveUp uncounts units of a grant that a proxy returns.
+type GiveUp struct {
+	Units   uint32
+	Counted Counted
+}
+
+func (g *GiveUp) carryOut(o *Operation, r *record.Record, s quota.State) (changed bool) {
+	if !g.Counted.isIn(r) {
+		return false
+	}
+	if s.Refund(&g.Counted.Counted, g.Units) {
+		o.Uncounted = g.Units
+	}
+	return true
+}

@@ -1,0 +1,55 @@
+package action
+
+import (
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// AllWindows makes Inc and Set act on every window.
+const AllWindows = -1
+
+// Inspect finds out whether units are left.
+type Inspect struct{ Units uint32 }
+
+func (i *Inspect) carryOut(o *Operation, _ *record.Record, s quota.State) (changed bool) {
+	o.judge(&s, i.Units)
+	return false
+}
+
+// Inc counts units in a window, or in all, whatever is left.
+type Inc struct {
+	Units  uint32
+	Window int // index in the definition, or AllWindows
+}
+
+func (i *Inc) carryOut(_ *Operation, _ *record.Record, s quota.State) (changed bool) {
+	add(&s, i.Window, i.Units)
+	return true
+}
+
+// Set makes a window, or all, count so many units and nothing else. A block goes on.
+type Set struct {
+	Units  uint32
+	Window int // index in the definition, or AllWindows
+}
+
+func (t *Set) carryOut(_ *Operation, r *record.Record, s quota.State) (changed bool) {
+	for i := range s.Windows {
+		if t.Window != AllWindows && t.Window != i || s.Windows[i].Algorithm == limit.Block {
+			continue
+		}
+		s.Usages[i] = limit.Usage{}
+		if s.Windows[i].Algorithm == limit.TokenBucket { // what is leased of it counts no more
+			s.SetSpendBy(i, s.NowNs)
+		}
+	}
+	add(&s, t.Window, t.Units)
+	r.Renew() // a return does not know which window was set since its grant
+	return true
+}
+
+// Reset forgets the key. operation.decideOn has done so already.
+type Reset struct{}
+
+func (Reset) carryOut(*Operation, *record.Record, quota.State) (changed bool) { return true }
