@@ -4,7 +4,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // Units of a definition with a limit.Concurrency are held: a request takes them when it is
 // admitted, and when its answer is known they end and its cost is charged. Each worker keeps
-// an Account of what it holds of a key, and reports it. The store keeps a Holder of each
+// an Account of what it holds of a key, and reports it. The store keeps a balance.Holder of each
 // worker's last report.
 //
 // A report says how things stand, so it may be lost, late or repeated. Here a request holds 2
@@ -22,7 +22,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	Held 1, stored 1, known 5      ←    granted 1
 //
 // Should an answer to #9 come now, it grants nothing: the worker has reported #10 since. A store
-// that has lost the Holder counts charged − known of the next report. ExampleAccount plays this.
+// that has lost the Holder counts charged − known of the next report. ExampleAccount plays the worker, and
+// ExampleView_Note of quotaservice/balance both.
 
 // Account is a worker's side of what it holds of one key. The zero value holds nothing.
 type Account struct {

@@ -8,74 +8,71 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-var key = quota.KeyOf(1, 2)
-
-// A worker asks for units, gets more than it needs, and returns what it has not spent. The service keeps the
-// State of the key.
+// A worker asks for 3 units, gets 102, and returns what it has not spent.
 func Example() {
 	perMinute := limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: int64(time.Minute)}
-	definition := quota.Definition{ID: 1, Windows: []limit.Window{perMinute}, Lease: quota.LeaseAuto}
+	part := quota.Part{Definition: 1, Key: quota.KeyOf(1, 2), Cost: 1, Waiting: 3, Ahead: 600}
 	asks := quota.Asks{
-		Domain: "shop", Process: 7, Definitions: []quota.Definition{definition},
-		Asks: []quota.Ask{{ID: 1, Parts: []quota.Part{{Definition: 1, Key: key, Cost: 1, Waiting: 3, Ahead: 600}}}},
+		Domain: "shop", Process: 7,
+		Definitions: []quota.Definition{{ID: 1, Windows: []limit.Window{perMinute}, Lease: quota.LeaseAuto}},
+		Asks:        []quota.Ask{{ID: 1, Parts: []quota.Part{part}}},
 	}
 	message := asks.Append(nil)
 
-	var got quota.Asks
+	var got quota.Asks // by the service
 	if err := got.Decode(message); err != nil {
 		panic(err)
 	}
-	state := quota.NewState(int64(20*time.Second), got.Definitions[0].Windows)
-	state.Add(600, quota.Unleased) // what others have used before
-	decision, units, terms := state.Decide(got.Definitions[0].Lease, &got.Asks[0].Parts[0])
-	counted := state.Add(units, terms)
-	grant := quota.Grant{Number: 1, Units: units, Leased: true, ValidNs: state.ValidNs(terms)}
-	fmt.Println(decision == quota.Passes, grant.Units, "units for", time.Duration(grant.ValidNs))
-	fmt.Println("used:", state.StandingOf(0).Used)
+	fmt.Println("waiting:", got.Asks[0].Parts[0].Waiting, "of", got.Definitions[0].Windows[0].Limit)
+	grant := quota.Grant{
+		Number: 1, Units: 102, Leased: true, ValidNs: int64(10 * time.Second),
+		Windows: []quota.Standing{{Used: 702, ResetNs: int64(40 * time.Second)}},
+	}
+	answer := quota.AskResult{ID: got.Asks[0].ID, Outcome: quota.Granted, Grants: []quota.Grant{grant}}
+	message = (&quota.Results{Results: []quota.AskResult{answer}}).Append(message[:0])
 
-	back := quota.Return{Grant: grant.Number, Units: 99} // 3 requests have spent 1 each
-	state.Refund(&counted, back.Units)
-	fmt.Println("used:", state.StandingOf(0).Used)
+	var results quota.Results // by the worker
+	if err := results.Decode(message); err != nil {
+		panic(err)
+	}
+	granted := results.Results[0].Grants[0]
+	fmt.Println("granted:", granted.Units, "for", time.Duration(granted.ValidNs))
+	back := quota.Asks{Returns: []quota.Return{{Grant: granted.Number, Units: granted.Units - 3}}}
+	fmt.Println("returned:", back.Returns[0].Units, "in", len(back.Append(nil)), "bytes")
 	// Output:
-	// true 102 units for 9.995s
-	// used: 702
-	// used: 603
+	// waiting: 3 of 1000
+	// granted: 102 for 10s
+	// returned: 99 in 6 bytes
 }
 
-// The exchange of reports that account.go draws: two reports are lost, one on the way and one with its answer, and
-// the cost of 5 counts once.
+// The worker's side of the exchange that account.go draws.
 func ExampleAccount() {
-	perHour := limit.Window{Algorithm: limit.FixedWindow, Limit: 100, PeriodNs: int64(time.Hour)}
-	store := quota.NewState(0, []limit.Window{perHour})
-	store.Holders = &quota.Holders{}
-	store.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, Limit: 10, PeriodNs: int64(time.Minute)}
-	var worker quota.Account
-	note := func(r quota.Report, cost uint32) uint32 {
-		noting, err := store.Note(&quota.Part{Key: key, Cost: cost, Report: r})
-		fmt.Printf("#%d held %d charged %d: granted %d, held %d, used %d, %v\n", r.Number, r.Held, r.Charged,
-			noting.Units, store.Holders.Held(), store.StandingOf(0).Used, err)
-		return noting.Units
+	var a quota.Account
+	report := func(number uint64) {
+		r := a.NewReport(1, number, 0)
+		fmt.Printf("#%d held %d, charged %d, known %d\n", r.Number, r.Held, r.Charged, r.Known)
 	}
-
-	granted := note(worker.NewReport(1, 7, 0), 2)
-	worker.NoteGrant(7, granted)
-	worker.Held += granted
-	worker.Settle(2, 5)
-	worker.NewReport(1, 8, 0) // it is lost
-	report := worker.NewReport(1, 9, 0)
-	note(report, 0) // the answer is lost
-	note(report, 0) // it comes once more
-	granted = note(worker.NewReport(1, 10, 0), 1)
-	fmt.Println("a late answer to #9:", worker.NoteGrant(9, 1))
-	fmt.Println("the answer to #10:", worker.NoteGrant(10, granted))
-	worker.Held += granted
-	fmt.Println("something to report:", worker.Changed())
+	report(7) // asks for 2
+	fmt.Println(a.NoteGrant(7, 2))
+	a.Held += 2
+	a.Settle(2, 5)
+	report(8)  // it is lost
+	report(9)  // its answer is late
+	report(10) // asks for 1
+	fmt.Println(a.NoteGrant(9, 0), a.NoteGrant(10, 1))
+	a.Held++
+	fmt.Println("something to report:", a.Changed())
+	a.Settle(1, 0)
+	report(11)
+	fmt.Println(a.NoteGrant(11, 0), "idle:", a.Idle())
 	// Output:
-	// #7 held 0 charged 0: granted 2, held 2, used 0, <nil>
-	// #9 held 0 charged 5: granted 0, held 0, used 5, <nil>
-	// #9 held 0 charged 5: granted 0, held 0, used 5, a newer report of the worker is noted already
-	// #10 held 0 charged 5: granted 1, held 1, used 5, <nil>
-	// a late answer to #9: false
-	// the answer to #10: true
+	// #7 held 0, charged 0, known 0
+	// true
+	// #8 held 0, charged 5, known 0
+	// #9 held 0, charged 5, known 0
+	// #10 held 0, charged 5, known 0
+	// false true
 	// something to report: false
+	// #11 held 0, charged 5, known 5
+	// true idle: true
 }

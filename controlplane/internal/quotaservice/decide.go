@@ -6,9 +6,9 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // A key's operations reach the store by swaps, one at a time:
@@ -78,7 +78,7 @@ func (k *key) decide(storeNs int64) (changed bool) {
 	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
 	for _, o := range k.swap {
 		changed = o.Decide(k.record, storeNs, startingForNs) || changed
-		k.slackNs = min(k.slackNs, quota.SlackNs(o.Shifted))
+		k.slackNs = min(k.slackNs, balance.SlackNs(o.Shifted))
 		k.untilNs = min(k.untilNs, o.UntilNs)
 	}
 	return changed

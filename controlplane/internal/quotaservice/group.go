@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -151,7 +152,7 @@ func (g *group) conclude() quota.Outcome {
 			continue
 		}
 		switch {
-		case errors.Is(p.hitting.Err, quota.ErrHolders):
+		case errors.Is(p.hitting.Err, balance.ErrHolders):
 			return quota.Busy
 		case p.failed():
 			return quota.Unavailable

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -179,11 +180,11 @@ func TestLeasesBesideWhatIsHeld(t *testing.T) {
 // TestTooManyWorkers: on_contention decides.
 func TestTooManyWorkers(t *testing.T) {
 	b := old(t)
-	for i := range uint64(quota.MaxHolders) {
+	for i := range uint64(balance.MaxHolders) {
 		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).report(1).Units)
 	}
 	for _, k := range b.service.keys.byStoreKey {
-		require.Greater(t, k.size(), quota.MaxHolders*holderBytes, "the cache is bounded in bytes")
+		require.Greater(t, k.size(), balance.MaxHolders*holderBytes, "the cache is bounded in bytes")
 	}
 	last := b.holder(1000, slots(1000))
 	part := want(1)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -258,7 +259,7 @@ func hostileMessages() []manyMessages {
 		}, "denied, free after 0 s"},
 		{"256 workers", concurrent, func(b *rig) {
 			var all []*quota.Asks
-			for worker := range uint64(quota.MaxHolders) {
+			for worker := range uint64(balance.MaxHolders) {
 				all = append(all, held(1000+worker))
 			}
 			b.attack(all...)

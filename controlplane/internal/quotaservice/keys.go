@@ -63,9 +63,7 @@ func (k *key) size() int {
 		for i := range k.record.Windows {
 			n += 2*windowBytes + 8*cap(k.record.Usages[i].Log)
 		}
-		if k.record.Holders != nil {
-			n += holderBytes * cap(k.record.Holders.List)
-		}
+		n += holderBytes * cap(k.record.Holders)
 	}
 	return n
 }

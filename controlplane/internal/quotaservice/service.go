@@ -1,5 +1,5 @@
 // Package quotaservice is the quota service: it grants units of counters that hold over
-// all proxies, by the arithmetic of shared/limit and shared/quota on values in a store.
+// all proxies, by the arithmetic of package balance on values in a store.
 //
 // Its invariant: units are deducted in the store before they are granted, and the store's
 // clock decides. It must never import the API, xDS or the command line: server.go alone

@@ -80,7 +80,7 @@ func (s *Service) noteAlive(d *domain, process uint64) {
 //
 //	Service.shownStartUntilNs  from Store.Age, by the service's clock    operators, logs and metrics read it
 //	key.startingUntilNs        from a Young swap, by the store's clock   operations are decided by it
-//	quota.Holders.Starting     from the key, for one decision            quota.State.Note reads it
+//	balance.View.IsStarting    from the key, for one decision            balance.View.Note reads it
 const (
 	// StartingNs is for how long a store without state lets nobody hold units.
 	StartingNs = 4 * second

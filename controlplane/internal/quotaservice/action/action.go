@@ -1,5 +1,5 @@
 // Package action is what the quota service does to a key's record: each Action reads or changes what the key has
-// counted, and says what came of it. It is the arithmetic of shared/quota, put together.
+// counted, and says what came of it. It is the arithmetic of package balance, put together.
 //
 // Its invariant: what comes of an action depends on the record and on the instant alone. So an operation can be
 // decided again on the value that another service has written meanwhile. It knows neither the store, nor who asks.
@@ -24,6 +24,7 @@ import (
 	"errors"
 	"math"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -46,9 +47,8 @@ import (
 // Where Denied is written, WaitNs is too. For units that are held, Hit and Inspect also write HeldBack, NeedsAge and
 // Err, and undo writes Noted. Decide writes the rest of an Outcome.
 type Action interface {
-	// carryOut does it to the operation's windows s, which share the memory of the record, and writes to o what
-	// came of it. changed says that the record counts something else now.
-	carryOut(o *Operation, r *record.Record, s quota.State) (changed bool)
+	// carryOut does it to the record, as the operation's definition sees it, and writes to o what came of it. changed says that the record counts something else now.
+	carryOut(o *Operation, r *record.Record, v balance.View) (changed bool)
 }
 
 // Operation is an action on one key of a definition, and what came of it.
@@ -91,7 +91,7 @@ type Taken struct {
 
 // Counted says what a hit has counted where.
 type Counted struct {
-	quota.Counted
+	balance.Counted
 	generation uint64 // of the record
 }
 
@@ -109,53 +109,51 @@ func (o *Operation) Decide(r *record.Record, storeNs, startingForNs int64) (chan
 	if _, isReset := o.Action.(Reset); isReset { // before ArrangeFor, which may find no room for the operation's windows
 		o.HadUsage = r.Forget()
 	}
-	s, err := r.ArrangeFor(o.Windows, o.Shifted, o.HoldLimit)
+	v, err := r.ArrangeFor(o.Windows, o.Shifted, o.HoldLimit)
 	if err != nil {
 		o.Err, o.UntilNs = err, math.MaxInt64
 		return false
 	}
-	if o.HoldLimit != nil {
-		s.Holders.Starting = startingForNs > 0
-	}
-	o.NowNs, o.Blocked = s.NowNs, s.Blocked()
-	changed = o.Action.carryOut(o, r, s)
+	v.IsStarting = startingForNs > 0
+	o.NowNs, o.Blocked = v.State.NowNs, v.IsBlocked()
+	changed = o.Action.carryOut(o, r, v)
 	if errors.Is(o.Err, ErrStarting) {
 		o.WaitNs = startingForNs
 	}
 	if o.AgainNs == 0 {
-		o.stand(&s)
+		o.stand(&v)
 	}
-	o.UntilNs = s.FirstEndNs()
+	o.UntilNs = v.FirstEndNs()
 	return changed || o.Rebased
 }
 
 // stand says how the windows stand, and what is held.
-func (o *Operation) stand(s *quota.State) {
-	for i := range s.Windows {
-		o.Standings = append(o.Standings, s.StandingOf(i))
+func (o *Operation) stand(v *balance.View) {
+	for i := range v.Windows {
+		o.Standings = append(o.Standings, v.Standing(i))
 	}
 	if o.HoldLimit != nil {
-		o.Standings = append(o.Standings, quota.Standing{Used: s.Holders.Held()})
+		o.Standings = append(o.Standings, quota.Standing{Used: v.State.Holders.Held()})
 	}
 }
 
 // judge finds out whether units are left.
-func (o *Operation) judge(s *quota.State, units uint32) {
+func (o *Operation) judge(v *balance.View, units uint32) {
 	if o.HoldLimit != nil {
-		o.judgeHeld(s, units)
+		o.judgeHeld(v, units)
 		o.NeedsAge = units > 0 && !o.Denied && o.Err == nil
 		return
 	}
-	if s.Left(quota.Unleased) < units || o.Blocked {
-		o.Denied, o.WaitNs = true, s.WaitNs(units)
+	if v.Left() < units || o.Blocked {
+		o.Denied, o.WaitNs = true, v.WaitNs(units)
 	}
 }
 
 // add counts n units in the window, or in all.
-func add(s *quota.State, window int, n uint32) {
-	of := *s
-	if window != AllWindows {
-		of = s.Some(window, window+1)
+func add(v *balance.View, window int, n uint32) {
+	if window == AllWindows {
+		v.Add(n)
+	} else {
+		v.AddIn(window, n)
 	}
-	of.Add(n, quota.Unleased)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -84,7 +85,7 @@ func FuzzDecide(f *testing.F) {
 	on(r, d, &Hit{Part: quota.Part{Cost: 3}})
 	f.Add(r.Append(nil, 1))
 	f.Add(record.New(base).Append(nil, 2))
-	r.Holders = &quota.Holders{List: []quota.Holder{{Worker: 9, Since: 2, Number: 3, NotedNs: base, HoldNs: 80 * minute}}}
+	r.Holders = balance.Holders{{Worker: 9, Since: 2, Number: 3, NotedNs: base, HoldNs: 80 * minute}}
 	f.Add(r.Append(nil, 3))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, a := range []Action{&Hit{Part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}, &Charge{Units: 1}, &Set{Units: 1}} {

@@ -1,6 +1,7 @@
 package action
 
 import (
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -29,62 +30,61 @@ func (d *Definition) TakesLast() bool { return d.HasBlock && d.HoldLimit == nil 
 //	takesNothing                                      nothing               nothing
 //	it is granted units                               taken                 these units
 //	it asks for nothing, and the key is not blocked   taken.validNs         nothing
-func (h *Hit) carryOut(o *Operation, r *record.Record, s quota.State) (changed bool) {
+func (h *Hit) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
 	if o.HoldLimit != nil {
-		return o.takeHold(&s, &h.Part)
+		return o.takeHold(&v, &h.Part)
 	}
 	p := &h.Part
-	decision, units, terms := s.Decide(o.Lease, p)
-	if decision == quota.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
-		o.AgainNs = terms.AgainNs
+	d := v.Decide(o.Lease, p)
+	if d.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+		o.AgainNs = v.FirstEndNs()
 		return false
 	}
 	if p.Spent > 0 {
-		s.CountClaimed(p.Spent)
-		decision, units, terms = s.Decide(o.Lease, p)
+		v.CountClaimed(p.Spent)
+		d = v.Decide(o.Lease, p)
 		changed = true
 	}
 	switch {
 	case p.Inspect:
-	case decision != quota.Passes && (p.Cost > 0 || o.Blocked):
-		changed = o.deny(&s, p) || changed
+	case d.Verdict != balance.Passes && (p.Cost > 0 || o.Blocked):
+		changed = o.deny(&v, p) || changed
 	case h.TakesNothing:
-	case units > 0:
-		counts := Counted{s.Add(units, terms), r.Generation}
-		o.Taken = Taken{Units: units, Leased: terms.EndNs != 0, Counted: counts}
-		o.Taken.ValidNs = s.ValidNs(terms)
+	case d.Units > 0:
+		counts := Counted{v.Take(d.Units, d.EndNs), r.Generation}
+		o.Taken = Taken{Units: d.Units, Leased: d.EndNs != 0, ValidNs: v.ValidNs(d.EndNs), Counted: counts}
 		changed = true
 	default: // it asks for nothing
-		o.Taken.ValidNs = s.ValidNs(terms)
+		o.Taken.ValidNs = v.ValidNs(d.EndNs)
 	}
 	return changed
 }
 
 // deny denies a part. A denial in shadow counts only once no other part has denied: see keepDenial.
-func (o *Operation) deny(s *quota.State, p *quota.Part) (changed bool) {
-	o.Denied, o.WaitNs = true, s.WaitNs(p.Cost)
+func (o *Operation) deny(v *balance.View, p *quota.Part) (changed bool) {
+	o.Denied, o.WaitNs = true, v.WaitNs(p.Cost)
 	if o.WaitNs == 0 { // only what workers of another policy hold leaves no room
 		o.WaitNs = limit.HeldRetryNs
 	}
-	return !p.Shadow && o.countDenial(s, p)
+	return !p.Shadow && o.countDenial(v, p)
 }
 
 // countDenial keeps of a denied part what its definition says: what waits for it counts, and the windows' denial
 // begins the key's block or prolongs it. It reports whether that changed something. The wait is from
 // the new count.
-func (o *Operation) countDenial(s *quota.State, p *quota.Part) (changed bool) {
+func (o *Operation) countDenial(v *balance.View, p *quota.Part) (changed bool) {
 	if p.Cost == 0 {
 		return false
 	}
-	if !p.NoBlock && s.Left(quota.Unleased) < p.Cost { // not only what is held leaves no room
-		changed = s.Deny()
+	if !p.NoBlock && v.Left() < p.Cost { // not only what is held leaves no room
+		changed = v.Deny()
 	}
 	if o.CountDenied {
-		s.CountClaimed(max(p.Waiting, p.Cost))
+		v.CountClaimed(max(p.Waiting, p.Cost))
 		changed = true
 	}
 	if changed {
-		o.WaitNs = s.WaitNs(p.Cost)
+		o.WaitNs = v.WaitNs(p.Cost)
 	}
 	return changed
 }
@@ -103,13 +103,13 @@ func (o *Operation) KeepDenial() Action {
 	return &keepDenial{p}
 }
 
-func (k *keepDenial) carryOut(o *Operation, _ *record.Record, s quota.State) (changed bool) {
-	o.Denied, o.WaitNs = true, s.WaitNs(k.part.Cost)
+func (k *keepDenial) carryOut(o *Operation, _ *record.Record, v balance.View) (changed bool) {
+	o.Denied, o.WaitNs = true, v.WaitNs(k.part.Cost)
 	o.Noted = o.HoldLimit != nil // the proxy need not report again: the hit has noted its report
-	if s.Left(quota.Unleased) >= k.part.Cost {
+	if v.Left() >= k.part.Cost {
 		return false // a window has ended since
 	}
-	return o.countDenial(&s, k.part)
+	return o.countDenial(&v, k.part)
 }
 
 // undo uncounts what a hit has taken.
@@ -126,15 +126,15 @@ func (o *Operation) Undo() Action {
 	return &undo{o.Action.(*Hit), &o.Taken}
 }
 
-func (u *undo) carryOut(o *Operation, r *record.Record, s quota.State) (changed bool) {
+func (u *undo) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
 	if o.HoldLimit != nil {
-		return o.refundHold(&s, &u.hit.Part.Report, u.taken.Units)
+		return o.refundHold(&v, &u.hit.Part.Report, u.taken.Units)
 	}
 	counted := &u.taken.Counted
 	if !counted.isIn(r) {
 		return false
 	}
-	if s.Undo(&counted.Counted, u.taken.Units) {
+	if v.Undo(&counted.Counted, u.taken.Units) {
 		o.Uncounted = u.taken.Units
 	}
 	return true
@@ -146,11 +146,11 @@ type GiveUp struct {
 	Counted Counted
 }
 
-func (g *GiveUp) carryOut(o *Operation, r *record.Record, s quota.State) (changed bool) {
+func (g *GiveUp) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
 	if !g.Counted.isIn(r) {
 		return false
 	}
-	if s.Refund(&g.Counted.Counted, g.Units) {
+	if v.Refund(&g.Counted.Counted, g.Units) {
 		o.Uncounted = g.Units
 	}
 	return true

@@ -1,6 +1,9 @@
 package action
 
-import "github.com/sluice-ratelimit/sluice/shared/quota"
+import (
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
 
 // What operations do to a key whose definition has a holdLimit: its units are held until workers report what
 // they have cost.
@@ -12,14 +15,14 @@ import "github.com/sluice-ratelimit/sluice/shared/quota"
 
 // takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
 // is an operator's hit, whose answer is known.
-func (o *Operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
+func (o *Operation) takeHold(v *balance.View, p *quota.Part) (changed bool) {
 	if p.Inspect {
 		return false
 	}
 	if p.Number == 0 {
-		return o.hitHeld(s, p)
+		return o.hitHeld(v, p)
 	}
-	n, err := s.Note(p)
+	n, err := v.Note(p)
 	if err != nil {
 		o.Err = err
 		return false
@@ -30,32 +33,32 @@ func (o *Operation) takeHold(s *quota.State, p *quota.Part) (changed bool) {
 	if n.OK {
 		return n.Noted
 	}
-	o.refuseHold(s, p.Cost)
+	o.refuseHold(v, p.Cost)
 	changed = n.Noted
 	if o.Denied && !p.Shadow {
-		changed = o.countDenial(s, p) || changed
+		changed = o.countDenial(v, p) || changed
 	}
 	return changed
 }
 
 // hitHeld counts an operator's hit, if there is room for it beside what is held.
-func (o *Operation) hitHeld(s *quota.State, p *quota.Part) (changed bool) {
-	o.judgeHeld(s, p.Cost)
+func (o *Operation) hitHeld(v *balance.View, p *quota.Part) (changed bool) {
+	o.judgeHeld(v, p.Cost)
 	switch {
 	case o.Denied:
-		return o.countDenial(s, p)
+		return o.countDenial(v, p)
 	case o.Err != nil || p.Cost == 0:
 		return false
 	}
-	s.Add(p.Cost, quota.Unleased)
+	v.Add(p.Cost)
 	o.NeedsAge = true
 	return true
 }
 
 // refundHold takes back what was held, unless the worker has reported since. Then o is not noted: the worker's next
 // report says what it holds.
-func (o *Operation) refundHold(s *quota.State, report *quota.Report, units uint32) (changed bool) {
-	o.Noted = s.Holders.Refund(report, units)
+func (o *Operation) refundHold(v *balance.View, report *quota.Report, units uint32) (changed bool) {
+	o.Noted = v.State.Holders.Refund(report, units)
 	if o.Noted {
 		o.Uncounted = units
 	}
@@ -63,18 +66,18 @@ func (o *Operation) refundHold(s *quota.State, report *quota.Report, units uint3
 }
 
 // judgeHeld finds out whether units are left beside what is held.
-func (o *Operation) judgeHeld(s *quota.State, units uint32) {
-	if !s.HasRoom(units) {
-		o.refuseHold(s, units)
+func (o *Operation) judgeHeld(v *balance.View, units uint32) {
+	if !v.HasRoom(units) {
+		o.refuseHold(v, units)
 	}
 }
 
 // refuseHold says why a cost is not held.
-func (o *Operation) refuseHold(s *quota.State, cost uint32) {
-	if s.AwaitsStart(cost) {
+func (o *Operation) refuseHold(v *balance.View, cost uint32) {
+	if v.AwaitsStart(cost) {
 		o.Err = ErrStarting
 		return
 	}
 	o.Denied = true
-	o.WaitNs, o.HeldBack = s.HeldWaitNs(cost)
+	o.WaitNs, o.HeldBack = v.HeldWaitNs(cost)
 }

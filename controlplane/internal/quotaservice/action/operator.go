@@ -1,9 +1,9 @@
 package action
 
 import (
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // AllWindows makes Inc and Set act on every window.
@@ -12,8 +12,8 @@ const AllWindows = -1
 // Inspect finds out whether units are left.
 type Inspect struct{ Units uint32 }
 
-func (i *Inspect) carryOut(o *Operation, _ *record.Record, s quota.State) (changed bool) {
-	o.judge(&s, i.Units)
+func (i *Inspect) carryOut(o *Operation, _ *record.Record, v balance.View) (changed bool) {
+	o.judge(&v, i.Units)
 	return false
 }
 
@@ -23,8 +23,8 @@ type Inc struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (i *Inc) carryOut(_ *Operation, _ *record.Record, s quota.State) (changed bool) {
-	add(&s, i.Window, i.Units)
+func (i *Inc) carryOut(_ *Operation, _ *record.Record, v balance.View) (changed bool) {
+	add(&v, i.Window, i.Units)
 	return true
 }
 
@@ -34,17 +34,14 @@ type Set struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (t *Set) carryOut(_ *Operation, r *record.Record, s quota.State) (changed bool) {
-	for i := range s.Windows {
-		if t.Window != AllWindows && t.Window != i || s.Windows[i].Algorithm == limit.Block {
-			continue
-		}
-		s.Usages[i] = limit.Usage{}
-		if s.Windows[i].Algorithm == limit.TokenBucket { // what is leased of it counts no more
-			s.SetSpendBy(i, s.NowNs)
+func (t *Set) carryOut(_ *Operation, r *record.Record, v balance.View) (changed bool) {
+	for i := range v.Windows {
+		isIt := t.Window == AllWindows || t.Window == i
+		if isIt && v.Windows[i].Algorithm != limit.Block {
+			v.Clear(i)
 		}
 	}
-	add(&s, t.Window, t.Units)
+	add(&v, t.Window, t.Units)
 	r.Renew() // a return does not know which window was set since its grant
 	return true
 }
@@ -52,4 +49,4 @@ func (t *Set) carryOut(_ *Operation, r *record.Record, s quota.State) (changed b
 // Reset forgets the key. operation.decideOn has done so already.
 type Reset struct{}
 
-func (Reset) carryOut(*Operation, *record.Record, quota.State) (changed bool) { return true }
+func (Reset) carryOut(*Operation, *record.Record, balance.View) (changed bool) { return true }

@@ -14,6 +14,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -22,7 +23,7 @@ import (
 // that were read from bytes lack the limits that these do not have.
 type Record struct {
 	Generation uint64 // another one since something took usages away: see Renew
-	quota.State
+	balance.State
 }
 
 // maxAheadNs is how far ahead of the store's clock a record may be. If it lies further ahead, the clock was set back.
@@ -30,7 +31,7 @@ const maxAheadNs = 10_000_000_000
 
 // New returns the record of a key that has counted nothing.
 func New(storeNs int64) *Record {
-	r := &Record{State: quota.State{NowNs: storeNs}}
+	r := &Record{State: balance.State{NowNs: storeNs}}
 	r.Renew()
 	return r
 }
@@ -64,22 +65,19 @@ func (r *Record) Forget() (hadUsage bool) {
 }
 
 // ArrangeFor puts a definition's windows first in the record. Others stay behind them, with what they have
-// counted, until they have ended. It returns those of the definition as they hold for the key: shifted by its jitter.
-// They share the record's memory. hold is the definition's limit.Concurrency; nil = it has none.
-func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window) (asked quota.State, err error) {
+// counted, until they have ended. It returns the record as the definition sees it: shifted are its windows, shifted by
+// the key's jitter, and hold is the definition's limit.Concurrency; nil = it has none.
+func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window) (v balance.View, err error) {
 	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
 	if !slices.EqualFunc(r.Windows, windows, isAlike) {
 		if err := r.arrange(windows); err != nil {
-			return asked, err
+			return v, err
 		}
 	}
 	if hold != nil && r.Holders == nil {
-		r.Holders = &quota.Holders{}
+		r.Holders = balance.Holders{}
 	}
-	asked = r.Some(0, len(windows))
-	asked.Windows, asked.HoldLimit = shifted, hold
-	keepLogs(&asked)
-	return asked, nil
+	return balance.View{State: &r.State, Windows: r.keepLogs(shifted), HoldLimit: hold}, nil
 }
 
 // same reports whether the windows count as one. Buckets of other limits do not: each
@@ -99,7 +97,7 @@ func (r *Record) arrange(first []limit.Window) error {
 	if len(windows) > quota.MaxWindows {
 		return ErrWindows
 	}
-	s := quota.NewState(r.NowNs, windows)
+	s := balance.NewState(r.NowNs, windows)
 	s.Holders = r.Holders
 	for i, w := range windows {
 		isBucket, spendBy := w.Algorithm == limit.TokenBucket, int64(0)
@@ -141,17 +139,18 @@ func (r *Record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) 
 	return most, spendBy
 }
 
-// keepLogs has no log forget units because the definition that asks remembers fewer.
-func keepLogs(s *quota.State) {
+// keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
+func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
 	own := false
-	for i := range s.Windows {
-		n := len(s.Usages[i].Log)
-		if n <= int(s.Windows[i].Units) {
+	for i := range windows {
+		n := len(r.Usages[i].Log)
+		if n <= int(windows[i].Units) {
 			continue
 		}
 		if !own {
-			s.Windows, own = slices.Clone(s.Windows), true
+			windows, own = slices.Clone(windows), true
 		}
-		s.Windows[i].Units = uint16(n)
+		windows[i].Units = uint16(n)
 	}
+	return windows
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -16,7 +17,7 @@ import (
 //	generation  8 bytes, little-endian like all that follows
 //	time        8 bytes: the store's clock when it was decided
 //	spendBy     8 bytes: until when what logs and buckets have counted may be spent: the last
-//	            quota.State.SpendBy of the windows
+//	            balance.State.SpendBy of the windows
 //	windows     1 byte: how many; each is its identity and its usage. Those that the
 //	            last operation named come first, in its order
 //
@@ -103,7 +104,7 @@ func Parse(b []byte) (*Record, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	r := &Record{Generation: generation, State: quota.NewState(now, make([]limit.Window, n))}
+	r := &Record{Generation: generation, State: balance.NewState(now, make([]limit.Window, n))}
 	for i := range r.Windows {
 		before := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
 		if r.Windows[i].Algorithm == limit.TokenBucket {
@@ -221,9 +222,9 @@ func appendHolders(b []byte, r *Record) []byte {
 		b = appendNumber(b, r.Windows[i].Pays)
 	}
 	b = append(b, 0) // no older release has to wait
-	b = appendNumber(b, uint32(len(r.Holders.List)))
-	for i := range r.Holders.List {
-		h := &r.Holders.List[i]
+	b = appendNumber(b, uint32(len(r.Holders)))
+	for i := range r.Holders {
+		h := &r.Holders[i]
 		b = binary.LittleEndian.AppendUint64(b, h.Worker)
 		b = appendNumber(b, h.Since)
 		b = appendNumber(b, h.Number)
@@ -240,9 +241,9 @@ func (d *decoder) holders(r *Record) {
 		r.Windows[i].Pays = uint32(d.number(maxUnits))
 	}
 	d.number(uint64(maxInstant - r.NowNs)) // for how long an older release has waited
-	r.Holders = &quota.Holders{}
-	for n := d.number(quota.MaxHolders); n > 0 && d.err == nil; n-- {
-		h := quota.Holder{
+	r.Holders = balance.Holders{}
+	for n := d.number(balance.MaxHolders); n > 0 && d.err == nil; n-- {
+		h := balance.Holder{
 			Worker:  d.uint64(),
 			Since:   d.number(any64),
 			Number:  d.number(any64),
@@ -251,6 +252,6 @@ func (d *decoder) holders(r *Record) {
 			NotedNs: r.NowNs - int64(d.number(uint64(r.NowNs))),
 			HoldNs:  int64(d.number(uint64(limit.MaxPeriodNs))),
 		}
-		r.Holders.List = append(r.Holders.List, h)
+		r.Holders = append(r.Holders, h)
 	}
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -26,28 +27,30 @@ func example() *Record {
 		{Algorithm: limit.SlidingWindowCounter, PeriodNs: minute, Limit: 9},
 		{Algorithm: limit.TokenBucket, PeriodNs: minute, Limit: 9, Burst: 9},
 	}
-	r := &Record{Generation: 0x0102030405060708, State: quota.NewState(base, windows)}
-	r.Add(2, quota.Unleased)
+	r := &Record{Generation: 0x0102030405060708, State: balance.NewState(base, windows)}
+	v := balance.View{State: &r.State, Windows: windows}
+	v.Add(2)
 	r.Roll(base + second/2)
-	r.Add(1, quota.Terms{EndNs: base + second})
+	v.Take(1, base+second)
 	return r
 }
 
 func heldExample() *Record {
 	r := example()
 	r.Windows[0].Pays = 9
-	r.Holders = &quota.Holders{List: []quota.Holder{
+	r.Holders = balance.Holders{
 		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, NotedNs: r.NowNs - ms, HoldNs: 80 * second},
 		{Worker: 9, Since: 2, Number: 3, NotedNs: r.NowNs, HoldNs: 80 * second},
-	}}
+	}
 	return r
 }
 
 // blockedExample is a record whose key is blocked for a minute more.
-func blockedExample(holders *quota.Holders) *Record {
+func blockedExample(holders balance.Holders) *Record {
 	windows := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 9, PeriodNs: second}, limit.NewBlock(minute, true)}
-	r := &Record{Generation: 0x0102030405060708, State: quota.NewState(base, windows)}
-	r.Deny()
+	r := &Record{Generation: 0x0102030405060708, State: balance.NewState(base, windows)}
+	v := balance.View{State: &r.State, Windows: windows}
+	v.Deny()
 	r.Holders = holders
 	return r
 }
@@ -69,8 +72,8 @@ func TestValues(t *testing.T) {
 		heldExample(): nonce + "02" + plain + "0900000000" + "00" + "02" + // pays, 0, holders
 			"080706050403020101ac020502c0843d80c0fc82aa02" +
 			"0900000000000000020300000080c0fc82aa02",
-		blockedExample(nil):              nonce + "03" + blocked,
-		blockedExample(&quota.Holders{}): nonce + "04" + blocked + "0000" + "00" + "00",
+		blockedExample(nil):               nonce + "03" + blocked,
+		blockedExample(balance.Holders{}): nonce + "04" + blocked + "0000" + "00" + "00",
 	} {
 		b := r.Append(nil, 0x1112131415161718)
 		require.Equal(t, want, hex.EncodeToString(b))
@@ -105,7 +108,7 @@ func FuzzValue(f *testing.F) {
 	f.Add(example().Append(nil, 1))
 	f.Add((&Record{}).Append(nil, 2))
 	f.Add(heldExample().Append(nil, 1))
-	f.Add(blockedExample(&quota.Holders{}).Append(nil, 1))
+	f.Add(blockedExample(balance.Holders{}).Append(nil, 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := Parse(b)
 		if err != nil {
@@ -116,20 +119,20 @@ func FuzzValue(f *testing.F) {
 		require.Equal(t, r, again)
 		r.BringTo(base) // any value can be decided on
 		windows := example().Windows
-		s, err := r.ArrangeFor(windows, windows, nil)
+		v, err := r.ArrangeFor(windows, windows, nil)
 		if err != nil {
 			return
 		}
 		p := quota.Part{Cost: 1, Waiting: 3, Ahead: 9}
-		decision, units, terms := s.Decide(quota.LeaseAuto, &p)
-		if decision == quota.Passes {
-			s.Add(units, terms)
+		d := v.Decide(quota.LeaseAuto, &p)
+		if d.Verdict == balance.Passes {
+			v.Take(d.Units, d.EndNs)
 		} else {
-			s.Deny()
+			v.Deny()
 		}
-		s.FirstEndNs()
-		for i := range s.Windows {
-			s.StandingOf(i)
+		v.FirstEndNs()
+		for i := range v.Windows {
+			v.Standing(i)
 		}
 	})
 }

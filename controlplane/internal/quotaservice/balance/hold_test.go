@@ -1,4 +1,4 @@
-package quota
+package balance
 
 import (
 	"flag"
@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 var histories = flag.Int("histories", 60, "how many random histories each shape of windows goes through")
@@ -21,7 +22,7 @@ const (
 
 // modelWorker is a worker with running requests: its account, and what the exact limiter knows.
 type modelWorker struct {
-	Account
+	quota.Account
 	id      uint64
 	running []uint32 // units of each
 	notedNs int64    // when its last report was noted
@@ -31,7 +32,7 @@ type modelWorker struct {
 // letter is a message under way, or its answer.
 type letter struct {
 	to    *modelWorker
-	part  Part
+	part  quota.Part
 	dueNs int64
 	sent  int64
 	units uint32
@@ -43,7 +44,7 @@ type letter struct {
 // holdModel is workers that report to a service whose messages get lost, late, repeated and out
 // of order.
 type holdModel struct {
-	*State
+	*View
 	r       *rand.Rand
 	number  uint64
 	workers []*modelWorker
@@ -64,7 +65,7 @@ type holdModel struct {
 func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *holdModel {
 	total := limit.Window{Algorithm: limit.FixedWindow, PeriodNs: limit.MaxPeriodNs, Unlimited: true}
 	h := &holdModel{
-		State: at(base, 0, append(slices.Clone(windows), total)...), r: rand.New(rand.NewPCG(seed, 3)),
+		View: at(base, 0, append(slices.Clone(windows), total)...), r: rand.New(rand.NewPCG(seed, 3)),
 		losses: seed%3 == 0, kills: seed%2 == 0, lies: seed%5 == 1,
 	}
 	for i := range h.Windows {
@@ -72,7 +73,7 @@ func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *hold
 			w.Pays = w.Limit // as in the service
 		}
 	}
-	h.Holders, h.HoldLimit = &Holders{}, &hold
+	h.HoldLimit = &hold
 	for range 3 {
 		h.begin()
 	}
@@ -80,12 +81,12 @@ func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *hold
 }
 
 func (h *holdModel) begin() {
-	h.workers = append(h.workers, &modelWorker{id: h.r.Uint64(), notedNs: h.NowNs})
+	h.workers = append(h.workers, &modelWorker{id: h.r.Uint64(), notedNs: h.State.NowNs})
 }
 
 func (h *holdModel) step(t *testing.T) {
-	h.Roll(h.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
-	h.Holders.Starting = h.Holders.Starting && h.NowNs-h.lostNs < startNs
+	h.State.Roll(h.State.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
+	h.IsStarting = h.IsStarting && h.State.NowNs-h.lostNs < startNs
 	h.deliver()
 	w := h.workers[h.r.IntN(len(h.workers))]
 	switch n := h.r.IntN(40); {
@@ -99,7 +100,7 @@ func (h *holdModel) step(t *testing.T) {
 		h.answer(w)
 	case w.sentNs == 0:
 		cost := 1 + h.r.Uint32N(2)
-		h.send(w, Part{Cost: cost, Waiting: cost + h.r.Uint32N(4)})
+		h.send(w, quota.Part{Cost: cost, Waiting: cost + h.r.Uint32N(4)})
 	}
 	for _, w := range h.workers {
 		h.tick(w)
@@ -120,12 +121,14 @@ func (h *holdModel) kill(w *modelWorker) {
 func (h *holdModel) loseState() {
 	h.charged = 0 // but for what no worker knows to be counted
 	for _, w := range h.workers {
-		h.charged += w.charged - w.known
-		w.notedNs, w.sentNs = h.NowNs-holdNs, 0
+		account := w.Account // a copy: this report is not sent
+		report := account.NewReport(w.id, h.number, 0)
+		h.charged += report.Charged - report.Known
+		w.notedNs, w.sentNs = h.State.NowNs-holdNs, 0
 	}
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return !m.back }) // else what is repeated counts again
-	h.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.NowNs
-	h.Holders = &Holders{Starting: true}
+	h.State.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.State.NowNs
+	h.State.Holders, h.IsStarting = nil, true
 }
 
 // lie reports any numbers, for a worker that nobody else is.
@@ -133,16 +136,16 @@ func (h *holdModel) lie(t *testing.T) {
 	numbers := [...]uint64{0, 1, 10, 1 << 31, 1<<32 - 1, 1 << 63, 1<<64 - 1}
 	any64 := func() uint64 { return numbers[h.r.IntN(len(numbers))] }
 	any32 := func() uint32 { return uint32(min(any64(), 1<<32-1)) }
-	p := Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Report: Report{
+	p := quota.Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Report: quota.Report{
 		Worker: h.r.Uint64N(2 * MaxHolders), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
 	}}
 	h.lied++
-	most := h.mostHeld(h.Holders.find(p.Worker))
+	most := h.mostHeld(h.State.Holders.find(p.Worker))
 	n, err := h.Note(&p)
 	if err != nil || !n.Noted {
 		return
 	}
-	require.LessOrEqual(t, h.Holders.find(p.Worker).Held, limit.AddSaturating(most, n.Units))
+	require.LessOrEqual(t, h.State.Holders.find(p.Worker).Held, limit.AddSaturating(most, n.Units))
 	if wait := h.WaitNs(1); wait != 0 {
 		require.LessOrEqual(t, wait, limit.MaxPeriodNs)
 	}
@@ -160,37 +163,37 @@ func (h *holdModel) answer(w *modelWorker) {
 	w.Settle(units, cost)
 	h.charged += uint64(cost)
 	for range cost {
-		h.spent = append(h.spent, h.NowNs)
+		h.spent = append(h.spent, h.State.NowNs)
 	}
 }
 
 // tick gives up what has had no answer for long, and reports what is due.
 func (h *holdModel) tick(w *modelWorker) {
-	if w.sentNs != 0 && h.NowNs-w.sentNs > 100*ms {
+	if w.sentNs != 0 && h.State.NowNs-w.sentNs > 100*ms {
 		w.sentNs = 0
 	}
 	renew := holdNs / limit.HoldParts
 	if w.Idle() {
-		w.Account = Account{} // and nothing is kept
+		w.Account = quota.Account{} // and nothing is kept
 	}
-	if w.Idle() || w.sentNs != 0 || !w.Changed() && h.NowNs-w.notedNs < renew {
+	if w.Idle() || w.sentNs != 0 || !w.Changed() && h.State.NowNs-w.notedNs < renew {
 		return
 	}
-	h.send(w, Part{})
+	h.send(w, quota.Part{})
 }
 
-func (h *holdModel) send(w *modelWorker, p Part) {
+func (h *holdModel) send(w *modelWorker, p quota.Part) {
 	h.number++
 	p.Report = w.NewReport(w.id, h.number, 0)
-	w.sentNs = h.NowNs
-	lost := h.r.IntN(6) == 0 && h.NowNs-w.notedNs < holdNs/2
+	w.sentNs = h.State.NowNs
+	lost := h.r.IntN(6) == 0 && h.State.NowNs-w.notedNs < holdNs/2
 	for first := true; first || h.r.IntN(6) == 0; first = false {
 		lateNs := h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
-		if h.NowNs-w.notedNs > holdNs/16 {
+		if h.State.NowNs-w.notedNs > holdNs/16 {
 			lateNs = 0 // a worker that is not heard for long counts as silent: another test
 		}
 		if !lost {
-			h.mail = append(h.mail, letter{to: w, part: p, dueNs: h.NowNs + lateNs, sent: h.NowNs})
+			h.mail = append(h.mail, letter{to: w, part: p, dueNs: h.State.NowNs + lateNs, sent: h.State.NowNs})
 		}
 	}
 }
@@ -198,16 +201,16 @@ func (h *holdModel) send(w *modelWorker, p Part) {
 func (h *holdModel) deliver() {
 	var due []letter
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool {
-		if m.dueNs <= h.NowNs {
+		if m.dueNs <= h.State.NowNs {
 			due = append(due, m)
 		}
-		return m.dueNs <= h.NowNs
+		return m.dueNs <= h.State.NowNs
 	})
 	h.r.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 	for _, m := range due {
 		switch {
 		case m.undo:
-			h.Holders.Refund(&m.part.Report, m.units)
+			h.State.Holders.Refund(&m.part.Report, m.units)
 		case m.back:
 			h.answered(&m)
 		default:
@@ -223,19 +226,19 @@ func (h *holdModel) serve(m letter) {
 		return
 	}
 	if n.Noted {
-		m.to.notedNs = h.NowNs
+		m.to.notedNs = h.State.NowNs
 	}
 	ok, units := n.OK, n.Units
 	if ok && units > 0 && h.r.IntN(5) == 0 { // another part of the ask is denied
 		ok, units = false, 0
-		undo := letter{to: m.to, part: m.part, undo: true, units: n.Units, dueNs: h.NowNs + h.r.Int64N(200*ms)}
+		undo := letter{to: m.to, part: m.part, undo: true, units: n.Units, dueNs: h.State.NowNs + h.r.Int64N(200*ms)}
 		h.mail = append(h.mail, undo)
 	}
 	m.back, m.ok = true, ok
 	m.units = units
 	for first := true; first || h.r.IntN(6) == 0; first = false {
 		if h.r.IntN(6) > 0 {
-			m.dueNs = h.NowNs + h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
+			m.dueNs = h.State.NowNs + h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
 			h.mail = append(h.mail, m)
 		}
 	}
@@ -247,7 +250,7 @@ func (h *holdModel) answered(m *letter) {
 		return
 	}
 	w.sentNs = 0
-	if !m.ok || h.NowNs-m.sent >= holdNs/limit.HoldParts {
+	if !m.ok || h.State.NowNs-m.sent >= holdNs/limit.HoldParts {
 		return
 	}
 	for left := m.units; left > 0 && h.r.IntN(8) > 0; { // what nobody takes goes back with the next report
@@ -269,7 +272,7 @@ func (h *holdModel) check(t *testing.T) {
 		}
 		require.Equal(t, own, w.Held)
 		if h.lostNs == 0 && own > 0 {
-			holder := h.Holders.find(w.id)
+			holder := h.State.Holders.find(w.id)
 			require.NotNil(t, holder)
 			require.GreaterOrEqual(t, holder.Held, own, "more runs than the store has as held")
 		}
@@ -280,14 +283,14 @@ func (h *holdModel) check(t *testing.T) {
 		require.LessOrEqual(t, running, h.HoldLimit.Limit, "too many run at once")
 	}
 	if total := len(h.Windows) - 1; h.killed+h.lied == 0 {
-		require.LessOrEqual(t, uint64(h.Usages[total].Used), h.charged, "an answer is charged twice")
+		require.LessOrEqual(t, uint64(h.State.Usages[total].Used), h.charged, "an answer is charged twice")
 	}
 	if h.lostNs != 0 || h.lied > 0 {
 		return
 	}
 	for i := range h.Windows {
 		if w := &h.Windows[i]; !w.Unlimited {
-			require.LessOrEqual(t, w.Count(&h.Usages[i], h.asOf(i))+h.Holders.Held(), w.Max())
+			require.LessOrEqual(t, w.Count(&h.State.Usages[i], *h.window(i).asOfNs)+h.State.Holders.Held(), w.Max())
 		}
 	}
 }
@@ -295,9 +298,9 @@ func (h *holdModel) check(t *testing.T) {
 // end lets all that is under way arrive, and all that runs end.
 func (h *holdModel) end() {
 	for range 400 {
-		h.Roll(h.NowNs + 20*ms)
+		h.State.Roll(h.State.NowNs + 20*ms)
 		for i := range h.mail {
-			h.mail[i].dueNs = h.NowNs
+			h.mail[i].dueNs = h.State.NowNs
 		}
 		h.deliver()
 		for _, w := range h.workers {
@@ -341,17 +344,17 @@ func TestHoldsNeverOver(t *testing.T) {
 				}
 				require.Empty(t, h.over(), "seed %d", seed)
 				if h.lied > 0 {
-					h.Roll(h.NowNs + holdNs)
+					h.State.Roll(h.State.NowNs + holdNs)
 					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
-					h.Roll(h.NowNs + limit.MaxPeriodNs)
+					h.State.Roll(h.State.NowNs + limit.MaxPeriodNs)
 					require.True(t, h.HasRoom(1), "seed %d: the key is locked for longer", seed)
 				}
 				if h.killed+h.lied > 0 {
 					continue
 				}
 				h.end()
-				require.Zero(t, h.Holders.Held(), "seed %d: something is held for ever", seed)
-				require.Equal(t, h.charged, uint64(h.Usages[len(h.Usages)-1].Used), "seed %d", seed)
+				require.Zero(t, h.State.Holders.Held(), "seed %d: something is held for ever", seed)
+				require.Equal(t, h.charged, uint64(h.State.Usages[len(h.State.Usages)-1].Used), "seed %d", seed)
 			}
 			require.Greater(t, granted, runs*30, "too little was granted to prove anything")
 		})
@@ -363,20 +366,20 @@ func TestHoldsNeverOver(t *testing.T) {
 func TestADebtOutlivesASilentWorker(t *testing.T) {
 	w := fixed(10, minute)
 	w.Pays = 10
-	s := at(0, 0, w)
-	s.Holders, s.HoldLimit = &Holders{}, &limit.Window{PeriodNs: holdNs, Unlimited: true}
-	for _, r := range []Report{
+	v := at(0, 0, w)
+	v.HoldLimit = &limit.Window{PeriodNs: holdNs, Unlimited: true}
+	for _, r := range []quota.Report{
 		{Worker: 1, Held: 5, Since: 1, Number: 1}, {Worker: 2, Held: 5, Since: 2, Number: 2},
 		{Worker: 1, Charged: 100, Since: 1, Number: 3},
 	} {
-		_, err := s.Note(&Part{Report: r})
+		_, err := v.Note(&quota.Part{Report: r})
 		require.NoError(t, err)
 	}
-	require.Equal(t, 11*minute, s.ExpiryNs())
-	s.Roll(11*minute - 1)
-	require.EqualValues(t, 5, s.Usages[0].Used)
-	s.Roll(11 * minute)
-	require.True(t, s.Usages[0].IsZero())
+	require.Equal(t, 11*minute, v.State.ExpiryNs())
+	v.State.Roll(11*minute - 1)
+	require.EqualValues(t, 5, v.State.Usages[0].Used)
+	v.State.Roll(11 * minute)
+	require.True(t, v.State.Usages[0].IsZero())
 }
 
 // TestNothingCountsFromExpiryOn: whatever workers have charged and hold, also more than the limit together, as after
@@ -385,18 +388,18 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 	for name, windows := range heldShapes {
 		for seed := range uint64(*histories) {
 			h := newHoldModel(seed, limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}, windows...)
-			own := h.Some(0, len(windows)) // without the model's total, which counts for a year
-			h.State = &own
+			h.Windows = h.Windows[:len(windows)] // without the model's total, which counts for a year
+			h.State.Windows, h.State.Usages = h.Windows, h.State.Usages[:len(windows)]
 			charged, owes := [4]uint64{}, false
 			for number := range uint64(100) {
-				h.Roll(h.NowNs + h.r.Int64N(4*second))
+				h.State.Roll(h.State.NowNs + h.r.Int64N(4*second))
 				worker := h.r.Uint64N(4)
 				charged[worker] += h.r.Uint64N([]uint64{1, 10, 200}[h.r.IntN(3)])
-				_, err := h.Note(&Part{Cost: h.r.Uint32N(3), Report: Report{
+				_, err := h.Note(&quota.Part{Cost: h.r.Uint32N(3), Report: quota.Report{
 					Worker: worker, Held: h.r.Uint32N(12), Charged: charged[worker], Since: 1, Number: number + 1,
 				}})
 				require.NoError(t, err)
-				after, expiry := copyOf(h.State), h.ExpiryNs()
+				after, expiry := copyOf(h.View).State, h.State.ExpiryNs()
 				owes = owes || len(windows) > 0 && h.WaitNs(1) > 0
 				after.Roll(expiry)
 				require.Zero(t, after.Holders.Held(), "%s, seed %d", name, seed)
@@ -411,19 +414,21 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 
 // TestExpiryOfASlowBucketIsFarAhead: it gains 1 token a year, and whole limits of it are owed and held.
 func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
-	s := at(base, saturated, bucket(1, limit.MaxPeriodNs, saturated/2))
-	s.Holders = &Holders{List: []Holder{{Worker: 1, Held: saturated, NotedNs: base, HoldNs: holdNs}}}
-	require.Greater(t, s.ExpiryNs(), base+limit.MaxFillNs)
+	v := at(base, saturated, bucket(1, limit.MaxPeriodNs, saturated/2))
+	v.State.Holders = Holders{{Worker: 1, Held: saturated, NotedNs: base, HoldNs: holdNs}}
+	require.Greater(t, v.State.ExpiryNs(), base+limit.MaxFillNs)
 }
 
 // copyOf returns a copy that shares no memory that Roll changes.
-func copyOf(s *State) *State {
-	c := *s
-	c.Usages, c.bucketAsOfNs = slices.Clone(s.Usages), slices.Clone(s.bucketAsOfNs)
-	for i := range c.Usages {
-		c.Usages[i].Log = slices.Clone(c.Usages[i].Log)
+func copyOf(v *View) *View {
+	s := *v.State
+	s.Usages, s.bucketAsOfNs = slices.Clone(s.Usages), slices.Clone(s.bucketAsOfNs)
+	s.Holders = slices.Clone(s.Holders)
+	for i := range s.Usages {
+		s.Usages[i].Log = slices.Clone(s.Usages[i].Log)
 	}
-	c.Holders = &Holders{List: slices.Clone(s.Holders.List)}
+	c := *v
+	c.State = &s
 	return &c
 }
 
@@ -434,7 +439,7 @@ func (h *holdModel) over() string {
 	for i := range h.Windows {
 		switch w := &h.Windows[i]; {
 		case w.Unlimited || w.Algorithm == limit.FixedWindowPerKey: // that begins when the service hears of an answer
-		case !forgetsByUnit(w) && w.Algorithm != limit.SlidingWindowCounter:
+		case !quota.ForgetsByUnit(w) && w.Algorithm != limit.SlidingWindowCounter:
 			counts := map[int64]uint32{}
 			for _, at := range h.spent {
 				if counts[w.End(at)]++; counts[w.End(at)] > w.Limit {
@@ -469,28 +474,28 @@ func overIn(w *limit.Window, n, long int64) bool {
 
 // TestReportsSaturate: no sum of what workers report wraps around.
 func TestReportsSaturate(t *testing.T) {
-	s := at(base, 0, fixed(100, second))
-	s.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
-	s.Holders = &Holders{List: []Holder{
-		{Worker: 1, Held: saturated, NotedNs: s.NowNs, HoldNs: holdNs},
-		{Worker: 2, Held: 5, NotedNs: s.NowNs, HoldNs: holdNs},
-	}}
-	n, err := s.Note(&Part{Cost: 1, Waiting: 1, Report: Report{Worker: 1, Number: 1}})
+	v := at(base, 0, fixed(100, second))
+	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
+	v.State.Holders = Holders{
+		{Worker: 1, Held: saturated, NotedNs: v.State.NowNs, HoldNs: holdNs},
+		{Worker: 2, Held: 5, NotedNs: v.State.NowNs, HoldNs: holdNs},
+	}
+	n, err := v.Note(&quota.Part{Cost: 1, Waiting: 1, Report: quota.Report{Worker: 1, Number: 1}})
 	require.NoError(t, err)
 	require.False(t, n.OK, "the other has all 5")
 	for _, c := range []struct {
-		report Report
+		report quota.Report
 		used   int
 	}{
-		{Report{Worker: 1, Number: 2, Since: 2, Known: 9}, 0},
-		{Report{Worker: 1, Number: 3, Since: 2, Charged: 4}, 4},
-		{Report{Worker: 1, Number: 4, Since: 2, Charged: 3}, 4},
+		{quota.Report{Worker: 1, Number: 2, Since: 2, Known: 9}, 0},
+		{quota.Report{Worker: 1, Number: 3, Since: 2, Charged: 4}, 4},
+		{quota.Report{Worker: 1, Number: 4, Since: 2, Charged: 3}, 4},
 	} {
-		_, err = s.Note(&Part{Report: c.report})
+		_, err = v.Note(&quota.Part{Report: c.report})
 		require.NoError(t, err)
-		require.EqualValues(t, c.used, s.Usages[0].Used)
+		require.EqualValues(t, c.used, v.State.Usages[0].Used)
 	}
-	a := Account{Held: 1}
+	a := quota.Account{Held: 1}
 	require.Equal(t, uint32(saturated), a.NewReport(1, 1, saturated).Held)
 	a.NoteGrant(1, 1)
 	require.True(t, a.Changed())
@@ -498,38 +503,36 @@ func TestReportsSaturate(t *testing.T) {
 
 // TestABlockBoundsNoHold: its limit is none of units. A store that has lost its state believes what a worker holds.
 func TestABlockBoundsNoHold(t *testing.T) {
-	s := at(base, 0, fixed(5, second), limit.NewBlock(second, false))
-	s.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
-	s.Holders = &Holders{}
-	_, err := s.Note(&Part{Report: Report{Worker: 1, Since: 1, Number: 1, Held: 4}})
+	v := at(base, 0, fixed(5, second), limit.NewBlock(second, false))
+	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
+	_, err := v.Note(&quota.Part{Report: quota.Report{Worker: 1, Since: 1, Number: 1, Held: 4}})
 	require.NoError(t, err)
-	require.EqualValues(t, 4, s.Holders.Held())
+	require.EqualValues(t, 4, v.State.Holders.Held())
 }
 
 // TestHolderOfNothingIsNoted: no older report counts after it. A denial leaves no holder.
 func TestHolderOfNothingIsNoted(t *testing.T) {
-	s := at(base, 0)
-	s.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
-	s.Holders = &Holders{}
-	note := func(cost uint32, r Report) (bool, error) {
-		n, err := s.Note(&Part{Cost: cost, Waiting: cost, Report: r})
+	v := at(base, 0)
+	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
+	note := func(cost uint32, r quota.Report) (bool, error) {
+		n, err := v.Note(&quota.Part{Cost: cost, Waiting: cost, Report: r})
 		return n.Noted, err
 	}
 	for i, c := range []struct {
 		cost   uint32
-		report Report
+		report quota.Report
 		noted  bool
 	}{
-		{6, Report{Worker: 1, Since: 3, Number: 3}, false},
-		{0, Report{Worker: 1, Since: 3, Number: 3}, true},
-		{6, Report{Worker: 2, Since: 2, Number: 3}, true}, // 2 may be under way
+		{6, quota.Report{Worker: 1, Since: 3, Number: 3}, false},
+		{0, quota.Report{Worker: 1, Since: 3, Number: 3}, true},
+		{6, quota.Report{Worker: 2, Since: 2, Number: 3}, true}, // 2 may be under way
 	} {
 		noted, err := note(c.cost, c.report)
 		require.NoError(t, err)
 		require.Equal(t, c.noted, noted, i)
 	}
 	for worker := range uint64(2) {
-		_, err := note(0, Report{Worker: worker + 1, Number: 2, Held: 3})
+		_, err := note(0, quota.Report{Worker: worker + 1, Number: 2, Held: 3})
 		require.ErrorIs(t, err, ErrStale)
 	}
 }

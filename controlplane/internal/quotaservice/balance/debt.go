@@ -1,6 +1,9 @@
-package quota
+package balance
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
 
 // Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
 // counted: these count whatever is left. A window that has counted more than its limit owes the rest:
@@ -20,64 +23,72 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	               limit, and the rest goes on into the next. owed bounds that rest. Without Pays, it ends with
 //	               its window.
 //	counter, log   They forget a debt as they forget all units.
-//
-// chargeHeld, in hold.go, charges for a worker that has fallen silent.
 
-// owed is what a fixed window with Pays counts as once it has ended: at most what it pays within the longest
-// period of a policy, or two limits if that is more. Roll stores that when the window has ended, and not before:
-// while the window is open, requests with larger limits may use more of it. WaitNs, StandingOf and ExpiryNs look
-// beyond the end of an open window. So they reckon with owed, too, but store nothing.
-func (s *State) owed(i int) *limit.Usage {
-	w, u := &s.Windows[i], &s.Usages[i]
+// owed is what a fixed window with Pays counts as once it has ended: at most what it pays within the longest period of
+// a policy, or two limits if that is more. roll stores that when the window has ended, and not before: while the window
+// is open, requests with larger limits may use more of it. Those who look beyond the end of an open window reckon
+// with owed, too, but store nothing: waitNs, standing and expiryNs.
+func (w window) owed() *limit.Usage {
 	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
-	if w.Pays == 0 || uint64(u.Used) <= most {
-		return u
+	if w.Pays == 0 || uint64(w.usage.Used) <= most {
+		return w.usage
 	}
-	owed := *u
+	owed := *w.usage
 	owed.Used = uint32(most)
 	return &owed
 }
 
 // hasEnded reports whether a fixed window that has counted something ends at now or before.
-func (s *State) hasEnded(i int, now int64) bool {
-	if end := s.Usages[i].EndNs; end != 0 {
+func (w window) hasEnded(now int64) bool {
+	if end := w.usage.EndNs; end != 0 {
 		return end <= now
 	}
-	return s.Windows[i].End(s.NowNs) <= now
+	return w.End(w.nowNs) <= now
 }
 
-// charge counts in one window what held units have cost.
-func (s *State) charge(i int, units uint32) {
-	if w := &s.Windows[i]; w.Algorithm == limit.TokenBucket {
-		most := max(gained(w, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
-		units = s.boundLack(i, units, uint64(most))
+// charge counts what held units have cost.
+func (w window) charge(units uint32) {
+	if w.Algorithm == limit.TokenBucket {
+		most := max(gained(w.Window, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
+		units = w.boundLack(units, uint64(most))
 	}
-	s.addUnleased(i, units)
+	w.add(units, w.nowNs)
+}
+
+// chargeSilent charges what a silent worker held. A log in the store does not say how many units it remembers, so here
+// it remembers as many as any log can.
+func (w window) chargeSilent(units uint32) {
+	if w.Algorithm == limit.SlidingWindowLog {
+		longest := *w.Window
+		longest.Units = limit.MaxLog
+		w.Window = &longest
+	}
+	w.charge(units)
 }
 
 // CountClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
-func (s *State) CountClaimed(units uint32) {
-	for i := range s.Windows {
-		w, n := &s.Windows[i], units
-		if !w.Unlimited {
-			n = min(n, w.Max())
-		}
-		if w.Algorithm == limit.TokenBucket {
-			n = s.boundLack(i, n, 2*uint64(w.Burst))
-		}
-		s.addUnleased(i, n)
+func (v *View) CountClaimed(units uint32) {
+	for i := range v.Windows {
+		v.CountClaimedIn(i, units)
 	}
 }
 
-// boundLack returns how many of the units a bucket may count so that it lacks at most so many tokens of a full one.
-func (s *State) boundLack(i int, units uint32, most uint64) uint32 {
-	lacks := uint64(s.Windows[i].Count(&s.Usages[i], s.bucketAsOfNs[i]))
-	return uint32(min(uint64(units), most-min(lacks, most)))
+// CountClaimedIn counts in one window what CountClaimed counts in all.
+func (v *View) CountClaimedIn(i int, units uint32) {
+	w := v.window(i)
+	if !w.Unlimited {
+		units = min(units, w.Max())
+	}
+	if w.Algorithm == limit.TokenBucket {
+		units = w.boundLack(units, 2*uint64(w.Burst))
+	}
+	w.add(units, w.nowNs)
 }
 
-// addUnleased counts units in one window that count as spent at once and are never refunded.
-func (s *State) addUnleased(i int, units uint32) {
-	s.addIn(i, units, &Counted{AtNs: s.NowNs, EndNs: s.NowNs})
+// boundLack returns how many of the units a bucket may count so that it lacks at most so many tokens of a full one.
+func (w window) boundLack(units uint32, most uint64) uint32 {
+	lacks := uint64(w.Count(w.usage, *w.asOfNs))
+	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
 // chargedNs is how much longer a window may count if held units are charged. A fixed window with Pays and a bucket
@@ -89,7 +100,7 @@ func chargedNs(w *limit.Window, held uint32) int64 {
 	if w.Algorithm == limit.Block {
 		return 0
 	}
-	once := max(forgottenNs(w), 1)
+	once := max(quota.ForgottenNs(w), 1)
 	most, longest := w.Pays, max(limit.MaxPeriodNs/once, 2)+1
 	if w.Algorithm == limit.TokenBucket { // once is two bursts
 		most, longest = w.Burst, limit.MaxPeriodNs/once+1

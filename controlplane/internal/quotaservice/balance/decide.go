@@ -1,0 +1,127 @@
+package balance
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	// leastAhead is how many units must be left for some to be granted ahead.
+	leastAhead = 16
+	// scarce makes a quarter: if less than a quarter of a limit is left, leases are short, and at most a quarter of
+	// what is left is granted ahead.
+	scarce = 4
+	// shortLease is how long a lease lasts once less than a quarter of the limit is left. A log or bucket whose
+	// leases would be shorter leases nothing.
+	shortLease = 100 * ms
+	// soonShare makes a tenth: units that are not leased may be spent for at most that part of the shortest period.
+	soonShare = 10
+	// slackShare makes a twentieth: the slack is at most that part of the shortest period.
+	slackShare = 20
+)
+
+// SlackNs is ε: how much later than a decision was made the store may apply it.
+func SlackNs(windows []limit.Window) int64 { return min(5*ms, quota.Shortest(windows)/slackShare) }
+
+// Decision is what Decide finds.
+type Decision struct {
+	Verdict Verdict
+	Units   uint32 // if it Passes: what waits and what is granted ahead
+	EndNs   int64  // if it Passes: the end of their lease; 0 = they are not leased
+}
+
+// Verdict says whether a part passes.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Passes Verdict = iota
+	TooFew         // too few units are left for it, or the key is blocked
+	NotYet         // a window is about to end: decide again at FirstEndNs
+)
+
+// Decide decides what a part is granted: the units that wait, as far as they are left, and ahead of need at most a
+// quarter of the rest. It counts nothing. If the cost does not fit with a lease and fits without one, the units are
+// granted without a lease.
+//
+// For example, 3 units of a limit of 1000 a minute are asked for, and 600 ahead, 40 s before the minute ends:
+//
+//	left  granted                   may be spent
+//	400   3 + 397/4 = 102           for 10 s, less SlackNs
+//	200   3 + 197/4 = 52            for 100 ms, less SlackNs, because less than a quarter is left
+//	15    3, because 15 are few     for 100 ms, less SlackNs
+//	2     2, or none if the first request costs 3
+func (v *View) Decide(lease uint32, p *quota.Part) Decision {
+	endNs := v.leaseEndNs(lease)
+	if endNs != 0 && v.FirstEndNs()-v.State.NowNs <= SlackNs(v.Windows) {
+		return Decision{Verdict: NotYet}
+	}
+	left := v.leftToLease(endNs)
+	if left < p.Cost && endNs != 0 {
+		endNs = 0
+		left = v.leftToLease(endNs)
+	}
+	if left < p.Cost || v.IsBlocked() {
+		return Decision{Verdict: TooFew}
+	}
+	d := Decision{Verdict: Passes, Units: min(left, max(p.Waiting, p.Cost)), EndNs: endNs}
+	if endNs == 0 || left < leastAhead {
+		return d
+	}
+	ahead := min(v.aheadUntil(endNs, p.Ahead), (left-d.Units)/scarce)
+	if lease != quota.LeaseAuto {
+		ahead = min(ahead, lease)
+	}
+	d.Units += ahead
+	return d
+}
+
+// leftToLease is what is left beside what workers hold: some may have a policy by which units of this key are held.
+func (v *View) leftToLease(endNs int64) uint32 {
+	return minus(v.leftUntil(endNs), v.State.Holders.Held())
+}
+
+// leaseEndNs is when a lease that began now would end: with the first window that counts its units, or before; 0 =
+// nothing is leased.
+func (v *View) leaseEndNs(lease uint32) int64 {
+	if lease == quota.LeaseOff {
+		return 0
+	}
+	now := v.State.NowNs
+	end := min(now+quota.MaxLeaseNs, v.FirstEndNs())
+	for i := range v.Windows {
+		w := &v.Windows[i]
+		forgetsByUnit := quota.ForgetsByUnit(w)
+		switch {
+		case w.Elastic || forgetsByUnit && quota.LeaseNs(w) < shortLease:
+			return 0
+		case forgetsByUnit:
+			end = min(end, now+quota.LeaseNs(w))
+		case !w.Unlimited && uint64(v.LeftIn(i))*scarce < uint64(w.Limit):
+			end = min(end, now+shortLease)
+		}
+	}
+	return end
+}
+
+// aheadUntil is what a proxy expects to need until a lease ends. The proxy says what it needs in quota.HorizonNs: of
+// a lease that ends much sooner, because a window does, it needs less.
+func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
+	rest, horizon := endNs-v.State.NowNs, quota.HorizonNs(v.Windows)
+	if rest >= min(shortLease, horizon) {
+		return ahead
+	}
+	return uint32(uint64(ahead) * uint64(rest) / uint64(horizon))
+}
+
+// ValidNs returns how long units may be spent, counted from the moment before they were asked for; endNs is that of
+// the Decision. No unit is spent in a later window than it was counted in, even if it is not leased: the worker
+// asked before the store applies the decision, and the store applies it at most SlackNs after NowNs. An answer
+// without delay is always in time.
+func (v *View) ValidNs(endNs int64) int64 {
+	if endNs != 0 { // which is no later than the first window's end
+		return endNs - v.State.NowNs - SlackNs(v.Windows)
+	}
+	left := max(v.FirstEndNs()-v.State.NowNs-SlackNs(v.Windows), 1)
+	return min(shortLease, quota.Shortest(v.Windows)/soonShare, left)
+}

@@ -1,0 +1,72 @@
+package balance_test
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// A worker asks for 3 units of 1000 a minute, of which 400 are left, and expects to need 600 more. It gets 102, and
+// returns the 99 that it has not spent.
+func Example() {
+	perMinute := limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: int64(time.Minute)}
+	windows := []limit.Window{perMinute}
+	state := balance.NewState(int64(10*time.Second), windows)
+	view := balance.View{State: &state, Windows: windows}
+	view.Add(600) // what others have used before
+
+	state.Roll(int64(20 * time.Second))
+	d := view.Decide(quota.LeaseAuto, &quota.Part{Cost: 1, Waiting: 3, Ahead: 600})
+	counted := view.Take(d.Units, d.EndNs)
+	fmt.Println(d.Verdict == balance.Passes, d.Units, "units for", time.Duration(view.ValidNs(d.EndNs)))
+	fmt.Println("used:", view.Standing(0).Used)
+
+	view.Refund(&counted, 99)
+	fmt.Println("used:", view.Standing(0).Used)
+	// Output:
+	// true 102 units for 9.995s
+	// used: 702
+	// used: 603
+}
+
+// The store's side of the exchange of reports that account.go of package quota draws: two reports are lost, one on
+// the way and one with its answer, and the cost of 5 counts once.
+func ExampleView_Note() {
+	perHour := limit.Window{Algorithm: limit.FixedWindow, Limit: 100, PeriodNs: int64(time.Hour)}
+	windows := []limit.Window{perHour}
+	state := balance.NewState(0, windows)
+	view := balance.View{State: &state, Windows: windows}
+	view.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, Limit: 10, PeriodNs: int64(time.Minute)}
+	var worker quota.Account
+	note := func(r quota.Report, cost uint32) uint32 {
+		noting, err := view.Note(&quota.Part{Cost: cost, Report: r})
+		fmt.Printf("#%d held %d charged %d: granted %d, held %d, used %d, %v\n", r.Number, r.Held, r.Charged,
+			noting.Units, state.Holders.Held(), view.Standing(0).Used, err)
+		return noting.Units
+	}
+
+	granted := note(worker.NewReport(1, 7, 0), 2)
+	worker.NoteGrant(7, granted)
+	worker.Held += granted
+	worker.Settle(2, 5)
+	worker.NewReport(1, 8, 0) // it is lost
+	report := worker.NewReport(1, 9, 0)
+	note(report, 0) // the answer is lost
+	note(report, 0) // it comes once more
+	granted = note(worker.NewReport(1, 10, 0), 1)
+	fmt.Println("a late answer to #9:", worker.NoteGrant(9, 1))
+	fmt.Println("the answer to #10:", worker.NoteGrant(10, granted))
+	worker.Held += granted
+	fmt.Println("something to report:", worker.Changed())
+	// Output:
+	// #7 held 0 charged 0: granted 2, held 2, used 0, <nil>
+	// #9 held 0 charged 5: granted 0, held 0, used 5, <nil>
+	// #9 held 0 charged 5: granted 0, held 0, used 5, a newer report of the worker is noted already
+	// #10 held 0 charged 5: granted 1, held 1, used 5, <nil>
+	// a late answer to #9: false
+	// the answer to #10: true
+	// something to report: false
+}

@@ -1,0 +1,160 @@
+package balance
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// View is a State as one definition sees it, at the State's NowNs. What it counts is in the State.
+type View struct {
+	State *State
+	// Windows are the definition's, shifted for the key. The State has the same ones first, in this order. A
+	// limit.Block is the last one.
+	Windows []limit.Window
+	// HoldLimit is the definition's limit.Concurrency: how many units may be held at once, and for how long a silent
+	// worker holds its own. nil = the definition holds none, and nothing of hold.go is for it.
+	HoldLimit *limit.Window
+	// IsStarting says that the store has lost what workers hold: they report it, and nothing is granted to hold.
+	IsStarting bool
+}
+
+func (v *View) window(i int) window { return v.State.windowWith(&v.Windows[i], i) }
+
+// Left returns how many units all windows have left for spending at once.
+func (v *View) Left() uint32 { return v.leftUntil(0) }
+
+// LeftIn returns how many units one window has left for spending at once.
+func (v *View) LeftIn(i int) uint32 { return v.window(i).left(0) }
+
+// leftUntil is what all windows have left for spending until endNs; 0 = at once. Decide and Note grant no more than
+// that less what workers hold.
+func (v *View) leftUntil(endNs int64) uint32 {
+	left := uint32(saturated)
+	for i := range v.Windows {
+		left = min(left, v.window(i).left(endNs))
+	}
+	return left
+}
+
+// WaitNs returns how long a denied cost must wait if nobody else asks; limit.Never.
+func (v *View) WaitNs(cost uint32) (wait int64) {
+	for i := range v.Windows {
+		own := v.window(i).waitNs(cost)
+		if own == limit.Never {
+			return limit.Never
+		}
+		wait = max(wait, own)
+	}
+	return wait
+}
+
+// Standing returns how a window stands.
+func (v *View) Standing(i int) quota.Standing { return v.window(i).standing() }
+
+// FirstEndNs is when the first of the windows ends that count units now.
+func (v *View) FirstEndNs() int64 {
+	first := int64(1<<63 - 1)
+	for i := range v.Windows {
+		if w := &v.Windows[i]; !quota.ForgetsByUnit(w) && w.Algorithm != limit.Block {
+			first = min(first, v.window(i).endNs())
+		}
+	}
+	return first
+}
+
+// block returns the definition's limit.Block, if it has one.
+func (v *View) block() (block window, ok bool) {
+	last := len(v.Windows) - 1
+	if last < 0 || v.Windows[last].Algorithm != limit.Block {
+		return block, false
+	}
+	return v.window(last), true
+}
+
+// IsBlocked reports whether the key is blocked.
+func (v *View) IsBlocked() bool {
+	block, ok := v.block()
+	return ok && block.usage.EndNs != 0
+}
+
+// Deny counts a denied hit in the key's block, if there is one: see limit.Window.Deny. It reports whether the block
+// has begun, or lasts longer.
+func (v *View) Deny() (changed bool) {
+	block, ok := v.block()
+	if !ok {
+		return false
+	}
+	before := block.usage.EndNs
+	block.Deny(block.usage, block.nowNs)
+	return block.usage.EndNs != before
+}
+
+// Add counts units in all windows, whatever is left. They count as spent at once.
+func (v *View) Add(units uint32) {
+	for i := range v.Windows {
+		v.AddIn(i, units)
+	}
+}
+
+// AddIn counts units in one window, as Add does in all.
+func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.State.NowNs) }
+
+// Clear has a window forget what it has counted.
+func (v *View) Clear(i int) {
+	w := v.window(i)
+	*w.usage = limit.Usage{}
+	*w.asOfNs = w.nowNs // also of a bucket: what is leased of it counts no more
+}
+
+// Take counts units that may be spent until endNs, in all windows; 0 = they count as spent at once. It returns what
+// Refund needs.
+func (v *View) Take(units uint32, endNs int64) Counted {
+	c := Counted{AtNs: v.State.NowNs, EndNs: max(v.State.NowNs, endNs)}
+	for i := range v.Windows {
+		how := v.window(i).add(units, c.EndNs)
+		if how == (Counting{}) {
+			continue
+		}
+		if c.Windows == nil {
+			c.Windows = make([]Counting, len(v.Windows))
+		}
+		c.Windows[i] = how
+	}
+	return c
+}
+
+// Counted says how a View has counted units. Another View of the same windows can refund them.
+type Counted struct {
+	AtNs    int64      // when
+	EndNs   int64      // until when they may be spent: the end of their lease, or AtNs
+	Windows []Counting // by window; nil = there is nothing to say of any
+}
+
+// Refund takes units out of the windows that counted them, if these are still open. It reports whether no window
+// counts the units any more.
+func (v *View) Refund(c *Counted, units uint32) (ok bool) {
+	ok = true
+	for i := range v.Windows {
+		how := c.in(i)
+		how.Opened = false // the request was admitted: the window that it opened stays
+		ok = v.window(i).refund(units, c.AtNs, c.EndNs, how) && ok
+	}
+	return ok
+}
+
+// Undo is Refund of a request that was never admitted: a window that it opened closes again.
+func (v *View) Undo(c *Counted, units uint32) (ok bool) {
+	ok = true
+	for i := range v.Windows {
+		ok = v.window(i).refund(units, c.AtNs, c.EndNs, c.in(i)) && ok
+	}
+	return ok
+}
+
+// in is how one window has counted the units.
+func (c *Counted) in(i int) Counting {
+	if c.Windows == nil {
+		return Counting{}
+	}
+	return c.Windows[i]
+}

@@ -1,0 +1,178 @@
+package balance
+
+import (
+	"math/bits"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// window is one window of a key, with what it has counted.
+//
+// Leased units may be spent at any time until their lease ends. A fixed window or a counter counts them at nowNs,
+// because no lease outlives it. A log or a bucket forgets units one after the other, so it counts them at the end of
+// their lease, which is after nowNs. So a window has two instants more:
+//
+//	window                  asOfNs: instant of its usage   spendBy: last end of a lease counted
+//	fixed, calendar         nowNs                          nowNs
+//	sliding window counter  nowNs                          nowNs
+//	sliding window log      nowNs                          that of its newest unit, or nowNs
+//	token bucket            its spendBy                    that of its newest units, or nowNs
+type window struct {
+	*limit.Window
+	usage  *limit.Usage
+	nowNs  int64
+	asOfNs *int64
+}
+
+// spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
+// for each unit, in order.
+func (w window) spendBy() int64 {
+	if log := w.usage.Log; len(log) > 0 {
+		return max(w.nowNs, log[len(log)-1])
+	}
+	return *w.asOfNs
+}
+
+// roll brings the window to now. A bucket may be as of a later instant already.
+func (w window) roll(now int64) {
+	last, to := *w.asOfNs, now
+	switch {
+	case w.Algorithm == limit.TokenBucket:
+		to = max(now, last)
+		*w.asOfNs = to
+	case w.Pays > 0 && w.hasEnded(now):
+		w.usage.Used = w.owed().Used
+	}
+	w.Roll(w.usage, last, to)
+}
+
+// expiryNs is from when the window counts nothing.
+func (w window) expiryNs() int64 { return max(w.spendBy(), w.Expiry(w.owed(), *w.asOfNs)) }
+
+// left returns how many units are left if they may be spent until endNs; 0 = at once. A bucket counts them at endNs,
+// or at its spendBy if that is later. Until then it gains tokens, but the units may be spent before it has them. So
+// its gain is taken away from what remains then. For example, with a gain of 10 tokens a second:
+//
+//	nowNs ───── 1 s, gains 10 ─────▶ spendBy
+//	4 are left                       14 remain
+func (w window) left(endNs int64) uint32 {
+	switch {
+	case w.Unlimited, w.Algorithm == limit.Block && w.usage.EndNs == 0:
+		return saturated
+	case w.Algorithm == limit.Block:
+		return 0
+	case w.Algorithm != limit.TokenBucket:
+		return w.Remaining(w.usage, w.nowNs)
+	}
+	u, spendBy := *w.usage, max(endNs, w.spendBy())
+	w.Roll(&u, w.spendBy(), spendBy)
+	return minus(w.Remaining(&u, spendBy), gained(w.Window, spendBy-w.nowNs))
+}
+
+// gained is how many tokens a bucket gains in ns, rounded up.
+func gained(w *limit.Window, ns int64) uint32 {
+	hi, lo := bits.Mul64(uint64(w.Limit), uint64(ns))
+	lo, carry := bits.Add64(lo, uint64(w.PeriodNs-1), 0)
+	hi += carry
+	if hi >= uint64(w.PeriodNs) {
+		return saturated
+	}
+	n, _ := bits.Div64(hi, lo, uint64(w.PeriodNs))
+	return uint32(min(n, saturated))
+}
+
+// waitNs is how long a cost must wait if nobody else asks; limit.Never.
+func (w window) waitNs(cost uint32) int64 {
+	if w.Unlimited {
+		return 0
+	}
+	pass := w.Check(w.owed(), *w.asOfNs, cost)
+	switch {
+	case pass == limit.Never:
+		return limit.Never
+	case w.Algorithm == limit.TokenBucket:
+		pass = w.bucketPass(cost, pass)
+	}
+	return pass - w.nowNs
+}
+
+// bucketPass is when a bucket's cost passes, given when it would pass if the bucket stood as it will at its spendBy.
+// In the picture above left, a cost of 6 needs 6 + 10 tokens at spendBy. 2 are missing, so it passes in 200 ms.
+func (w window) bucketPass(cost uint32, pass int64) int64 {
+	spendBy := w.spendBy()
+	gain := gained(w.Window, spendBy-w.nowNs)
+	if gain > w.Burst-cost { // cost ≤ Burst: Check was not Never
+		return pass
+	}
+	return w.nowNs + w.Check(w.usage, spendBy, cost+gain) - spendBy
+}
+
+func (w window) standing() quota.Standing {
+	used := w.Count(w.usage, *w.asOfNs)
+	if w.Algorithm == limit.TokenBucket && !w.Unlimited {
+		used = max(used, w.Burst-w.left(0))
+	}
+	return quota.Standing{Used: used, ResetNs: max(w.Reset(w.owed(), *w.asOfNs)-w.nowNs, 0)}
+}
+
+// endNs is when a fixed window or a counter's period ends, if it counts units now.
+func (w window) endNs() int64 {
+	switch {
+	case w.Algorithm != limit.FixedWindowPerKey:
+		return w.End(w.nowNs)
+	case w.usage.EndNs == 0 || w.usage.Slides:
+		return w.nowNs + w.PeriodNs
+	}
+	return w.usage.EndNs
+}
+
+// add counts units that may be spent until endNs, and says how. A block counts none.
+func (w window) add(units uint32, endNs int64) (how Counting) {
+	switch {
+	case w.Algorithm == limit.Block:
+		return how
+	case quota.ForgetsByUnit(w.Window):
+		return w.addAtEnd(units, endNs)
+	}
+	isOpen := w.usage.EndNs != 0
+	w.Add(w.usage, w.nowNs, units)
+	how.EndNs = w.usage.EndNs
+	how.Opened = !isOpen && how.EndNs != 0 && w.Algorithm == limit.FixedWindowPerKey
+	return how
+}
+
+// addAtEnd counts units in a log or a bucket, at the end of their lease. If it has counted others that may be spent
+// until later, it counts these then too: a usage's instants never go back.
+func (w window) addAtEnd(units uint32, endNs int64) (how Counting) {
+	spendBy := max(w.spendBy(), endNs)
+	if w.Algorithm == limit.TokenBucket {
+		w.Roll(w.usage, *w.asOfNs, spendBy)
+		*w.asOfNs = spendBy
+	}
+	w.Add(w.usage, spendBy, units)
+	if spendBy != endNs {
+		how.EndNs = spendBy
+	}
+	return how
+}
+
+// Counting is how one window has counted units.
+type Counting struct {
+	// EndNs is until when it counts them, where Counted does not say it: the end of a key's own window, or the spendBy
+	// of a log or bucket that is later than their lease; 0 = Counted says it.
+	EndNs  int64
+	Opened bool // they opened the key's window
+}
+
+// refund takes out units that the window counted at atNs, to be spent until endNs. It reports whether it does not
+// count them any more.
+func (w window) refund(units uint32, atNs, endNs int64, how Counting) bool {
+	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
+		return false
+	}
+	if quota.ForgetsByUnit(w.Window) {
+		atNs = max(endNs, how.EndNs)
+	}
+	return w.Refund(w.usage, &limit.Usage{EndNs: how.EndNs}, atNs, *w.asOfNs, units, how.Opened)
+}

@@ -1,0 +1,193 @@
+package quota
+
+import "github.com/sluice-ratelimit/sluice/shared/wire"
+
+// Asks is a message from a worker to the service.
+type Asks struct {
+	// Domain and Process are in a stream's first message only. Process identifies
+	// the proxy's process: all its workers send the same number.
+	Domain  string
+	Process uint64
+
+	Definitions []Definition // before the first ask that names them
+	Asks        []Ask
+	Returns     []Return
+}
+
+// Append appends the message's bytes to b.
+func (m *Asks) Append(b []byte) []byte {
+	b = wire.AppendBytes(b, 1, m.Domain)
+	b = wire.AppendFixed64(b, 2, m.Process)
+	b = appendEach(b, 3, m.Definitions, appendDefinition)
+	b = appendEach(b, 4, m.Asks, appendAsk)
+	return appendEach(b, 5, m.Returns, appendReturn)
+}
+
+// Decode reads a message from its bytes. It uses the memory of the message that m
+// held before, and keeps nothing of b. Fields that it does not know are skipped.
+func (m *Asks) Decode(b []byte) error {
+	*m = Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
+	if len(b) > MaxMessageBytes {
+		return errLong
+	}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			m.Domain = readDomain(&r)
+		case 2:
+			m.Process = r.Fixed64()
+		case 3:
+			decodeNext(&r, &m.Definitions, MaxDefinitions, decodeDefinition)
+		case 4:
+			decodeNext(&r, &m.Asks, noMax, decodeAsk)
+		case 5:
+			decodeNext(&r, &m.Returns, noMax, decodeReturn)
+		}
+	}
+	return r.Err()
+}
+
+// Ask asks for units of all its parts: all are granted or none, but for the parts in shadow.
+type Ask struct {
+	ID    uint32 // the worker's own number, in the answer again
+	Parts []Part
+}
+
+func appendAsk(b []byte, a *Ask) []byte {
+	b = wire.AppendUint(b, 1, a.ID)
+	return appendEach(b, 2, a.Parts, appendPart)
+}
+
+func decodeAsk(a *Ask, b []byte) error {
+	*a = Ask{Parts: a.Parts[:0]}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			a.ID = r.Uint32()
+		case 2:
+			decodeNext(&r, &a.Parts, MaxGroup, decodePart)
+		}
+	}
+	if len(a.Parts) == 0 {
+		r.Fail(errNeeds)
+	}
+	return r.Err()
+}
+
+// Part asks for units of one key, or reports what is held of it, or both.
+type Part struct {
+	Definition uint32
+	Key        [16]byte // see KeyOf
+	Cost       uint32   // of the request that has waited longest: a grant has at least that
+	Waiting    uint32   // units that all waiting requests of the worker need, at least Cost
+	Ahead      uint32   // units that the proxy expects to need while a lease lasts
+	// Spent are units that the proxy has admitted by itself while it could not ask.
+	// They are counted whatever is left, at most a window's limit.
+	Spent   uint32
+	Inspect bool // grant nothing, only say how the key stands
+	Shadow  bool // whether this part is denied does not matter to the other parts
+	NoBlock bool // a denial begins no block and prolongs none
+	Report       // of a definition that holds: what the worker holds and has charged
+}
+
+// Report is what one worker of a proxy holds of a key, and what it has charged in all. It says
+// how things stand, not what changed: a report that is lost, late or repeated harms nothing,
+// and any stream may carry it.
+type Report struct {
+	Worker  uint64 // whose report it is: another number for each worker and configuration
+	Held    uint32 // units that it holds, without what the part asks for
+	Charged uint64 // sum of the costs of settled holds, from report number Since on
+	Known   uint64 // the part of Charged that the worker knows to be counted
+	Since   uint64 // number of the report from which Charged is summed; Number if no earlier one may be under way
+	Number  uint64 // of the report: each report of the worker has a larger one; 0 = no report
+}
+
+func appendPart(b []byte, p *Part) []byte {
+	b = wire.AppendUint(b, 1, p.Definition)
+	b = wire.AppendBytes(b, 2, p.Key[:])
+	b = wire.AppendUint(b, 3, p.Cost)
+	b = wire.AppendUint(b, 4, p.Waiting)
+	b = wire.AppendUint(b, 5, p.Ahead)
+	b = wire.AppendUint(b, 6, p.Spent)
+	b = wire.AppendBool(b, 7, p.Inspect)
+	b = wire.AppendBool(b, 8, p.Shadow)
+	b = wire.AppendUint(b, 9, p.Held)
+	b = wire.AppendUint(b, 10, p.Charged)
+	b = wire.AppendUint(b, 11, p.Known)
+	b = wire.AppendUint(b, 12, p.Since)
+	b = wire.AppendUint(b, 13, p.Number)
+	b = wire.AppendFixed64(b, 14, p.Worker)
+	return wire.AppendBool(b, 15, p.NoBlock)
+}
+
+func decodePart(p *Part, b []byte) error {
+	*p = Part{}
+	hasKey := false
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			p.Definition = r.Uint32()
+		case 2:
+			p.Key, hasKey = readKey(&r), true
+		case 3:
+			p.Cost = r.Uint32()
+		case 4:
+			p.Waiting = r.Uint32()
+		case 5:
+			p.Ahead = r.Uint32()
+		case 6:
+			p.Spent = r.Uint32()
+		case 7:
+			p.Inspect = r.Bool()
+		case 8:
+			p.Shadow = r.Bool()
+		case 9:
+			p.Held = r.Uint32()
+		case 10:
+			p.Charged = r.Uint64()
+		case 11:
+			p.Known = r.Uint64()
+		case 12:
+			p.Since = r.Uint64()
+		case 13:
+			p.Number = r.Uint64()
+		case 14:
+			p.Worker = r.Fixed64()
+		case 15:
+			p.NoBlock = r.Bool()
+		}
+	}
+	if !hasKey {
+		r.Fail(errNeeds)
+	}
+	return r.Err()
+}
+
+// Return gives back units of a grant. It is sent once, on the stream that got
+// the grant, after that stream's first answer.
+type Return struct {
+	Grant uint32 // number of the grant on this stream
+	Units uint32 // that were not spent
+}
+
+func appendReturn(b []byte, g *Return) []byte {
+	b = wire.AppendUint(b, 1, g.Grant)
+	return wire.AppendUint(b, 2, g.Units)
+}
+
+func decodeReturn(g *Return, b []byte) error {
+	*g = Return{}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			g.Grant = r.Uint32()
+		case 2:
+			g.Units = r.Uint32()
+		}
+	}
+	return r.Err()
+}

@@ -1,0 +1,119 @@
+package quota
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/wire"
+)
+
+// Definition is the windows of a counter with the limits that hold for some of
+// its keys. A stream numbers its definitions itself; sending a number again
+// replaces its definition.
+type Definition struct {
+	ID      uint32
+	Counter [16]byte // the counter's stable identity
+	// Windows are in the order of limit.Window.Compare; Stamp, FillNs and Pays do not travel.
+	// With a limit.Concurrency, the last window, units are held until their answers are known:
+	// parts report what is held, and nothing is leased. With a limit.Block nothing is leased either.
+	Windows []limit.Window
+	// Lease is the most units that may be granted ahead of need to one proxy:
+	// LeaseOff, LeaseAuto or a number.
+	Lease uint32
+	// CountDenied makes what waits for an ask that is denied count all the same, at most
+	// a window's limit.
+	CountDenied bool
+}
+
+// CountsDenials reports whether each denied ask changes what the key has counted: also one of a
+// key that is known to be denied must be sent.
+func (d *Definition) CountsDenials() bool {
+	block := d.Block()
+	return d.CountDenied || block >= 0 && d.Windows[block].Elastic
+}
+
+// Block is the index of the limit.Block in Windows, -1 if there is none.
+func (d *Definition) Block() int {
+	for i := len(d.Windows) - 1; i >= 0; i-- { // it is near the end
+		if d.Windows[i].Algorithm == limit.Block {
+			return i
+		}
+	}
+	return -1
+}
+
+// Values of Definition.Lease beside a number of units.
+const (
+	LeaseOff  = 0
+	LeaseAuto = 1<<32 - 1
+)
+
+func appendDefinition(b []byte, d *Definition) []byte {
+	b = wire.AppendUint(b, 1, d.ID)
+	b = wire.AppendBytes(b, 2, d.Counter[:])
+	b = appendEach(b, 3, d.Windows, appendWindow)
+	b = wire.AppendUint(b, 4, d.Lease)
+	return wire.AppendBool(b, 5, d.CountDenied)
+}
+
+func decodeDefinition(d *Definition, b []byte) error {
+	*d = Definition{Windows: d.Windows[:0]}
+	hasCounter := false
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			d.ID = r.Uint32()
+		case 2:
+			d.Counter, hasCounter = readKey(&r), true
+		case 3:
+			decodeNext(&r, &d.Windows, MaxWindows, decodeWindow)
+		case 4:
+			d.Lease = r.Uint32()
+		case 5:
+			d.CountDenied = r.Bool()
+		}
+	}
+	if !hasCounter || len(d.Windows) == 0 {
+		r.Fail(errNeeds)
+	}
+	return r.Err()
+}
+
+func appendWindow(b []byte, w *limit.Window) []byte {
+	b = wire.AppendUint(b, 1, w.Algorithm)
+	b = wire.AppendUint(b, 2, w.Limit)
+	b = wire.AppendUint(b, 3, w.PeriodNs)
+	b = wire.AppendUint(b, 4, w.OffsetNs)
+	b = wire.AppendUint(b, 5, w.Jitter)
+	b = wire.AppendBool(b, 6, w.Elastic)
+	b = wire.AppendUint(b, 7, w.Burst)
+	b = wire.AppendUint(b, 8, w.Units)
+	return wire.AppendBool(b, 9, w.Unlimited)
+}
+
+func decodeWindow(w *limit.Window, b []byte) error {
+	*w = limit.Window{}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			w.Algorithm = limit.Algorithm(r.Uint(1<<8 - 1))
+		case 2:
+			w.Limit = r.Uint32()
+		case 3:
+			w.PeriodNs = r.Int64()
+		case 4:
+			w.OffsetNs = r.Int64()
+		case 5:
+			w.Jitter = uint8(r.Uint(100))
+		case 6:
+			w.Elastic = r.Bool()
+		case 7:
+			w.Burst = r.Uint32()
+		case 8:
+			w.Units = uint16(r.Uint(1<<16 - 1))
+		case 9:
+			w.Unlimited = r.Bool()
+		}
+	}
+	return r.Err()
+}

@@ -1,0 +1,184 @@
+package quota
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/wire"
+)
+
+// Results is a message from the service to a worker.
+type Results struct {
+	Results []AskResult
+	Proxies uint32 // live proxies of the domain, 0 = not known
+}
+
+// Append appends the message's bytes to b.
+func (m *Results) Append(b []byte) []byte {
+	b = appendEach(b, 1, m.Results, appendAskResult)
+	return wire.AppendUint(b, 2, m.Proxies)
+}
+
+// Decode reads a message from its bytes. It uses the memory of the message that m
+// held before, and keeps nothing of b. Fields that it does not know are skipped.
+func (m *Results) Decode(b []byte) error {
+	*m = Results{Results: m.Results[:0]}
+	if len(b) > MaxMessageBytes {
+		return errLong
+	}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			decodeNext(&r, &m.Results, noMax, decodeAskResult)
+		case 2:
+			m.Proxies = r.Uint32()
+		}
+	}
+	return r.Err()
+}
+
+// Outcome is what became of an ask.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Granted     Outcome = 1 + iota
+	Denied              // some part has too few units left
+	Unavailable         // one of the keys could not be decided: its part has Failed
+	Unknown             // a definition that the stream has not sent or the service has dropped
+	// Busy: the service takes no more asks of this stream now, or a key has no room for another worker's report.
+	Busy
+)
+
+// AskResult is the answer to an ask.
+type AskResult struct {
+	ID      uint32
+	Outcome Outcome
+	Grants  []Grant // one for each part, if Outcome is Granted, Denied or Unavailable
+}
+
+// Clone returns a copy that shares no memory.
+func (a *AskResult) Clone() *AskResult {
+	c := *a
+	c.Grants = slices.Clone(a.Grants)
+	for i := range c.Grants {
+		c.Grants[i].Windows = slices.Clone(c.Grants[i].Windows)
+	}
+	return &c
+}
+
+func appendAskResult(b []byte, a *AskResult) []byte {
+	b = wire.AppendUint(b, 1, a.ID)
+	b = wire.AppendUint(b, 2, a.Outcome)
+	return appendEach(b, 3, a.Grants, appendGrant)
+}
+
+func decodeAskResult(a *AskResult, b []byte) error {
+	*a = AskResult{Grants: a.Grants[:0]}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			a.ID = r.Uint32()
+		case 2:
+			a.Outcome = Outcome(r.Uint(1<<8 - 1))
+		case 3:
+			decodeNext(&r, &a.Grants, MaxGroup, decodeGrant)
+		}
+	}
+	return r.Err()
+}
+
+// Grant is what one part got, and how its key stands. In an answer that denies,
+// Units is 0, and Denied says which parts had too few.
+type Grant struct {
+	Number   uint32 // for Return; counts the stream's grants from 1, 0 if nothing was granted
+	Units    uint32
+	Leased   bool  // units may be kept for later requests; otherwise the rest goes back at once
+	ValidNs  int64 // how long units may be spent, from the moment before the ask was sent
+	Denied   bool
+	Failed   bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
+	WaitNs   int64 // if Denied: until the cost passes if nobody else asks; limit.Never
+	HeldBack bool  // if Denied: only what is held leaves no room
+	Blocked  bool  // if Denied: the key was blocked before
+	Noted    bool  // the part's Report is noted, or need not be: see balance.View.Note
+	// Starting says why a part has Failed whose Report is noted: the store has no state yet.
+	// For WaitNs more, workers report what they hold.
+	Starting bool
+	Windows  []Standing
+}
+
+// appendGrant writes the windows last: a message's fields may come in any order.
+func appendGrant(b []byte, g *Grant) []byte {
+	b = wire.AppendUint(b, 1, g.Number)
+	b = wire.AppendUint(b, 2, g.Units)
+	b = wire.AppendUint(b, 3, g.ValidNs)
+	b = wire.AppendBool(b, 4, g.Denied)
+	b = wire.AppendUint(b, 5, g.WaitNs)
+	b = wire.AppendBool(b, 7, g.Leased)
+	b = wire.AppendBool(b, 8, g.Failed)
+	b = wire.AppendBool(b, 9, g.HeldBack)
+	b = wire.AppendBool(b, 10, g.Noted)
+	b = wire.AppendBool(b, 11, g.Starting)
+	b = wire.AppendBool(b, 12, g.Blocked)
+	return appendEach(b, 6, g.Windows, appendStanding)
+}
+
+func decodeGrant(g *Grant, b []byte) error {
+	*g = Grant{Windows: g.Windows[:0]}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			g.Number = r.Uint32()
+		case 2:
+			g.Units = r.Uint32()
+		case 3:
+			g.ValidNs = r.Int64()
+		case 4:
+			g.Denied = r.Bool()
+		case 5:
+			g.WaitNs = r.Int64()
+		case 6:
+			decodeNext(&r, &g.Windows, MaxWindows, decodeStanding)
+		case 7:
+			g.Leased = r.Bool()
+		case 8:
+			g.Failed = r.Bool()
+		case 9:
+			g.HeldBack = r.Bool()
+		case 10:
+			g.Noted = r.Bool()
+		case 11:
+			g.Starting = r.Bool()
+		case 12:
+			g.Blocked = r.Bool()
+		}
+	}
+	return r.Err()
+}
+
+// Standing is how one window of a key stands over all proxies.
+type Standing struct {
+	Used    uint32
+	ResetNs int64 // until the window has forgotten what it has counted, from the answer on
+}
+
+func appendStanding(b []byte, s *Standing) []byte {
+	b = wire.AppendUint(b, 1, s.Used)
+	return wire.AppendUint(b, 2, s.ResetNs)
+}
+
+func decodeStanding(s *Standing, b []byte) error {
+	*s = Standing{}
+	r := wire.NewReader(b)
+	for r.Next() {
+		switch r.ID() {
+		case 1:
+			s.Used = r.Uint32()
+		case 2:
+			s.ResetNs = r.Int64()
+		}
+	}
+	return r.Err()
+}

@@ -1,0 +1,100 @@
+package quota
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// The times that follow from a definition's windows. The proxy times its leases by them. The service grants by some
+// of them, too.
+
+const (
+	ms     int64 = 1_000_000
+	second       = 1000 * ms
+
+	// MaxLeaseNs is how long units may be leased at most.
+	MaxLeaseNs = 10 * second
+
+	// logShare makes a hundredth: units of a log or bucket are leased for at most that part of its span.
+	logShare = 100
+	// aheadShare makes a tenth: a proxy asks ahead for at most that part of the shortest period.
+	aheadShare = 10
+	// idleShare makes a twentieth: a proxy keeps a lease without a hit for at most that part of the shortest period.
+	idleShare = 20
+)
+
+// HorizonNs is how far ahead a proxy should ask: for what it expects to need in
+// that time.
+func HorizonNs(windows []limit.Window) int64 {
+	h := min(MaxLeaseNs, Shortest(windows)/aheadShare)
+	for i := range windows {
+		if ForgetsByUnit(&windows[i]) {
+			h = min(h, LeaseNs(&windows[i]))
+		}
+	}
+	return h
+}
+
+// IdleNs is how long a proxy keeps a lease without a hit before it returns the rest.
+func IdleNs(windows []limit.Window) int64 { return min(MaxLeaseNs, Shortest(windows)/idleShare) }
+
+// Shortest returns the shortest period.
+func Shortest(windows []limit.Window) int64 {
+	shortest := limit.MaxPeriodNs
+	for i := range windows {
+		shortest = min(shortest, windows[i].PeriodNs)
+	}
+	return shortest
+}
+
+// ForgetsByUnit reports whether the window forgets units one after the other. Units that are leased from it may be
+// spent at any time until the lease ends, so they count as spent then.
+func ForgetsByUnit(w *limit.Window) bool {
+	return w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
+}
+
+// LeaseNs is how long units of a log or a bucket may be leased at most. Those of another window may be leased until
+// it ends.
+func LeaseNs(w *limit.Window) int64 { return min(MaxLeaseNs, span(w)/logShare) }
+
+// span is how long the window remembers units.
+func span(w *limit.Window) int64 {
+	switch {
+	case w.Algorithm != limit.TokenBucket:
+		return w.PeriodNs
+	case w.Unlimited:
+		return limit.MaxPeriodNs
+	}
+	return w.Fill()
+}
+
+// MostWaitNs is the longest wait for units, which is also the longest time until all units are
+// forgotten. It is the longest of the windows' times:
+//   - A fixed window or a log takes its period, a sliding counter two.
+//   - A bucket takes twice the time in which it fills, because it owes no more than it holds.
+//   - A log or bucket counts units when their lease ends, so it takes the lease more.
+//   - If costs are charged after the answer, windows may owe. Then it is as long as the longest
+//     debt takes.
+//   - A block may have begun by a policy whose blocks are longer.
+func MostWaitNs(windows []limit.Window) (most int64) {
+	for i := range windows {
+		switch w := &windows[i]; {
+		case w.Algorithm == limit.Block:
+			most = max(most, limit.MaxBlockNs)
+		case w.Algorithm == limit.Concurrency && i > 0: // alone it charges nothing: no window owes
+			most = max(most, limit.MaxPeriodNs)
+		default:
+			most = max(most, ForgottenNs(w))
+		}
+	}
+	return most
+}
+
+// ForgottenNs is how long after units were asked for a window has forgotten them, if it owes nothing.
+func ForgottenNs(w *limit.Window) int64 {
+	n := span(w)
+	if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
+		n *= 2
+	}
+	if ForgetsByUnit(w) {
+		n += LeaseNs(w)
+	}
+	return n
+}
