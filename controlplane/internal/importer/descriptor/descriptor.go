@@ -66,7 +66,7 @@ func (d *Descriptor) keys() string {
 	return strings.Join(names, ".")
 }
 
-// Rules makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
+// rules makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
 // search, and a request belongs to the first whose values it has. Each leaf with a limit becomes a
 // rule, or an override of the rule of a later leaf. Each rule leaves out the requests of the leaves
 // before its own.
@@ -77,7 +77,7 @@ func (d *Descriptor) keys() string {
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*draft.Rule) {
+func (d *Descriptor) rules(leaves []*leaf, findings *draft.Findings) (list []*draft.Rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
 		findings.Fail(leaves[0].at, text)
@@ -85,20 +85,16 @@ func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*dr
 	}
 	leaves = dropUnreachable(findings, leaves)
 	wider := joinOverrides(leaves)
-	var made []*leafMaker
+	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
 		if l.quota == nil || wider[l] != nil {
 			continue
 		}
-		m := newLeafMaker(findings, d, l)
-		m.build(leaves[:i], wider)
-		made = append(made, m)
+		r := d.rule(l, leaves[:i], wider, findings)
+		order[r] = l.order
+		list = append(list, r)
 	}
-	// The policy has them in the order of the file.
-	slices.SortStableFunc(made, func(a, b *leafMaker) int { return cmp.Compare(a.leaf.order, b.leaf.order) })
-	for _, m := range made {
-		list = append(list, m.rule)
-	}
+	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
 	if len(list) == 0 {
 		for _, why := range d.WhyOff {
 			findings.Note(d.At, why+" There is no limit for it.")
@@ -107,8 +103,17 @@ func (d *Descriptor) Rules(leaves []*Leaf, findings *draft.Findings) (list []*dr
 	return list
 }
 
+// RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
+func (d *Descriptor) RuleOfAll(name string, q *draft.Quota, findings *draft.Findings) *draft.Rule {
+	l := leafOfRest(d.Entries, nil)
+	l.name = name
+	l.quota = q
+	l.at = d.At
+	return d.rule(l, nil, nil, findings)
+}
+
 // countLimited counts the leaves with a limit.
-func countLimited(leaves []*Leaf) (n int) {
+func countLimited(leaves []*leaf) (n int) {
 	for _, l := range leaves {
 		if l.quota != nil {
 			n++
@@ -119,24 +124,24 @@ func countLimited(leaves []*Leaf) (n int) {
 
 // dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
 // request ends in the first leaf whose values it has.
-func dropUnreachable(findings *draft.Findings, leaves []*Leaf) (list []*Leaf) {
+func dropUnreachable(findings *draft.Findings, leaves []*leaf) (list []*leaf) {
 	for _, l := range leaves {
 		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
 		switch {
 		case !isImpossible && !slices.ContainsFunc(list, l.within):
 			list = append(list, l)
 		case l.quota != nil:
-			NoteNoRequest(findings, l.at, l.name)
+			noteNoRequest(findings, l.at, l.name)
 		}
 	}
 	return list
 }
 
 // joinOverrides finds the leaves that become overrides of another leaf's rule, each with that wider leaf. The last
-// leaf that can have an override gets it, as it is the widest. In the example of Rules, alice becomes one of the rule
+// leaf that can have an override gets it, as it is the widest. In the example of rules, alice becomes one of the rule
 // for any user.
-func joinOverrides(leaves []*Leaf) (wider map[*Leaf]*Leaf) {
-	wider = map[*Leaf]*Leaf{}
+func joinOverrides(leaves []*leaf) (wider map[*leaf]*leaf) {
+	wider = map[*leaf]*leaf{}
 	for i, wide := range slices.Backward(leaves) {
 		if wide.quota == nil || wider[wide] != nil || wide.isOneText() {
 			continue
@@ -151,17 +156,15 @@ func joinOverrides(leaves []*Leaf) (wider map[*Leaf]*Leaf) {
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
-// it has any left. If it has none, it notes that for the limit of a name and place. Where the requests of a rule are
-// unknown, no match can select what is left.
+// it has any left. If it has none, it notes that for the limit of a name. Where the requests of a rule are unknown, no
+// match can select what is left.
 //
 //	a rule with                    the descriptor exempts
 //	match: {headers: {x-user: a}}  {headers: {x-user: a}}
 //	key: [{header: x-user}]        {headers: {x-user: "*"}}
 //	neither                        it has no request left
 //	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(
-	rules []*draft.Rule, findings *draft.Findings, name string, at source.Place,
-) (hasAny bool) {
+func (d *Descriptor) ExemptLimited(rules []*draft.Rule, name string, findings *draft.Findings) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true
 	for _, r := range rules {
@@ -171,7 +174,7 @@ func (d *Descriptor) ExemptLimited(
 		case !ok:
 			isKnown = false
 		case len(m) == 0: // the rule limits all of them
-			NoteNoRequest(findings, at, name)
+			noteNoRequest(findings, d.At, name)
 			return false
 		default:
 			limited = append(limited, m)

@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
-// Leaf is where the limiter's search ends for some requests of a descriptor: the values that
+// leaf is where the limiter's search ends for some requests of a descriptor: the values that
 // they have, and their limit, nil if there is none. An example:
 //
 //	entries of the descriptor   pairs of the level   values of the leaf
@@ -17,7 +17,7 @@ import (
 //	user = the header x-user    user = anything      anything for the header x-user
 //
 // The leaves of one descriptor have values for the same parts, in the same order.
-type Leaf struct {
+type leaf struct {
 	level  *Level // nil for the requests of no level
 	order  int    // of its level
 	name   string
@@ -33,34 +33,25 @@ type leafValue struct {
 	shared  bool // all that fits counts together
 }
 
-// NewLeaf is the leaf of a limit for all requests of a descriptor: each part of them may have any value.
-func NewLeaf(name string, q *draft.Quota, at source.Place, entries []Entry) *Leaf {
-	l := leafOfRest(entries, nil)
-	l.name = name
-	l.quota = q
-	l.at = at
-	return l
-}
-
 // leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the
 // pairs begin, and any values behind them. It has no limit.
-func leafOfRest(entries []Entry, begin []Pair) *Leaf {
+func leafOfRest(entries []Entry, begin []Pair) *leaf {
 	l := &Level{Pairs: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
 		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
 	}
-	end, _ := l.leaf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
+	end, _ := l.leafOf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
 	end.level = nil
 	return end
 }
 
-// leaf is the leaf of the level for a descriptor with these entries. It fits if the entries have
+// leafOf is the leaf of the level for a descriptor with these entries. It fits if the entries have
 // the keys of the level's pairs, and may have their values.
-func (l *Level) leaf(entries []Entry) (end *Leaf, fits bool) {
+func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 	if len(l.Pairs) != len(entries) {
 		return nil, false
 	}
-	end = &Leaf{level: l, order: l.Order, name: l.Name(), quota: l.Quota, at: l.At}
+	end = &leaf{level: l, order: l.Order, name: l.Name(), quota: l.Quota, at: l.At}
 	for i, e := range entries {
 		switch has := l.Pairs[i]; {
 		case has.Key != e.Key, e.Part == nil && !has.Matches(e.Value):
@@ -77,7 +68,7 @@ func (l *Level) leaf(entries []Entry) (end *Leaf, fits bool) {
 //
 // Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
-func (l *Leaf) within(other *Leaf) bool {
+func (l *leaf) within(other *leaf) bool {
 	for i := range l.values {
 		if !l.values[i].pattern.TextWithin(other.values[i].pattern) {
 			return false
@@ -88,7 +79,7 @@ func (l *Leaf) within(other *Leaf) bool {
 
 // apart reports whether no request has the values of both leaves, compared as within does. Like that of patterns it
 // may say false where it is so.
-func (l *Leaf) apart(other *Leaf) bool {
+func (l *leaf) apart(other *leaf) bool {
 	for i := range l.values {
 		if l.values[i].pattern.TextApart(other.values[i].pattern) {
 			return true
@@ -98,15 +89,15 @@ func (l *Leaf) apart(other *Leaf) bool {
 }
 
 // isOneText reports whether each value is one text: then no other leaf is within this one.
-func (l *Leaf) isOneText() bool {
+func (l *leaf) isOneText() bool {
 	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.Kind != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
 // the same window and the same enforcement.
-func (l *Leaf) canOverride(other *Leaf) bool {
+func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
-	isPlain := func(l *Leaf) bool {
+	isPlain := func(l *leaf) bool {
 		return len(l.quota.Comments)+len(l.quota.WhyOff) == 0 && l.unsayable() == "" &&
 			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
 	}
@@ -115,7 +106,7 @@ func (l *Leaf) canOverride(other *Leaf) bool {
 
 // unsayable says why no override has a leaf's patterns, if none does. That is so for paths alone: addresses that no
 // override can say are those that no request has, and dropUnreachable took their leaves out.
-func (l *Leaf) unsayable() string {
+func (l *leaf) unsayable() string {
 	for _, v := range l.values {
 		if _, ok := v.asOverride(); !ok {
 			return "Paths are compared without the query, and cannot say " + v.pattern.Text + "."

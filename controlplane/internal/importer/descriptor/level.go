@@ -18,8 +18,6 @@ type Level struct {
 
 	LimitName string   // of its limit
 	Replaces  []string // names of the limits that its limit replaces
-
-	isReached bool // set by MarkReached: some descriptor comes to it
 }
 
 // Pair is a key with the values that it may have.
@@ -68,26 +66,53 @@ func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) 
 	return groups
 }
 
-// MarkReached marks the levels that a descriptor with these leaves comes to. Once all descriptors have, NoteUnreached
-// notes the other levels.
-func MarkReached(leaves []*Leaf) {
-	for _, l := range leaves {
-		if l.level != nil {
-			l.level.isReached = true
+// Levels are those of a configuration, with the search of its limiter through them.
+type Levels struct {
+	List    []*Level
+	search  func(entries []Entry) []*leaf
+	reached map[*Level]bool // by some descriptor
+}
+
+// ServiceLevels are searched as envoyproxy/ratelimit does.
+func ServiceLevels(list []*Level) *Levels {
+	// A descriptor meets only levels with the key of its first entry. To search all of them for each would take long.
+	byKey := map[string][]*Level{}
+	for _, l := range list {
+		key := l.Pairs[0].Key
+		byKey[key] = append(byKey[key], l)
+	}
+	search := func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }
+	return &Levels{List: list, search: search, reached: map[*Level]bool{}}
+}
+
+// LocalLevels are searched as Envoy's local filter does.
+func LocalLevels(list []*Level) *Levels {
+	search := func(entries []Entry) []*leaf { return localLeaves(list, entries) }
+	return &Levels{List: list, search: search, reached: map[*Level]bool{}}
+}
+
+// Rules makes the rules of the levels that requests with these descriptors come to.
+func (ls *Levels) Rules(sent []Descriptor, findings *draft.Findings) (list []*draft.Rule) {
+	for i := range sent {
+		leaves := ls.search(sent[i].Entries)
+		for _, l := range leaves {
+			ls.reached[l.level] = true
+		}
+		list = append(list, sent[i].rules(leaves, findings)...)
+	}
+	return list
+}
+
+// NoteUnreached notes the limits of the levels that no descriptor came to.
+func (ls *Levels) NoteUnreached(findings *draft.Findings) {
+	for _, l := range ls.List {
+		if l.Quota != nil && !ls.reached[l] {
+			noteNoRequest(findings, l.At, l.Name())
 		}
 	}
 }
 
-// NoteUnreached notes the limits of the levels that MarkReached left.
-func NoteUnreached(findings *draft.Findings, levels []*Level) {
-	for _, l := range levels {
-		if l.Quota != nil && !l.isReached {
-			NoteNoRequest(findings, l.At, l.Name())
-		}
-	}
-}
-
-// NoteNoRequest notes a limit that has no rule, because no request comes to it.
-func NoteNoRequest(findings *draft.Findings, at source.Place, name string) {
+// noteNoRequest notes a limit that has no rule, because no request comes to it.
+func noteNoRequest(findings *draft.Findings, at source.Place, name string) {
 	findings.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }

@@ -14,7 +14,7 @@ import (
 func written(t *testing.T, user request.Part, levels []*Level) string {
 	d := draft.New("levels", "f", false)
 	sent := Descriptor{Entries: []Entry{{Key: "user", Part: &user}}}
-	d.Rules = sent.Rules(ServiceLeaves(levels, sent.Entries), d.Findings)
+	d.Rules = ServiceLevels(levels).Rules([]Descriptor{sent}, d.Findings)
 	made, err := d.Finish()
 	require.NoError(t, err)
 	_, rules, _ := strings.Cut(string(made.Policy), "rules:\n")

@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// ServiceLeaves lists the leaves of a descriptor in the order in which envoyproxy/ratelimit chooses: first the level
+// serviceLeaves lists the leaves of a descriptor in the order in which envoyproxy/ratelimit chooses: first the level
 // with exactly the request's value of the key, then the first with a wildcard that fits, then the level for any value.
 // Once it has chosen, it does not go back, even if no level below the chosen one fits.
 //
@@ -17,20 +17,20 @@ import (
 //	path = anything, user = bob: 2  path = /login, user = anything    none: it does not go back to bob
 //	                                path = anything, user = bob       limit 2
 //	                                path = anything, user = anything  none
-func ServiceLeaves(levels []*Level, entries []Entry) []*Leaf {
+func serviceLeaves(levels []*Level, entries []Entry) []*leaf {
 	return leavesBelow(levels, entries, nil)
 }
 
 // leavesBelow lists the leaves of the requests that have the pairs begin. All the levels begin with these pairs.
-func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*Leaf) {
+func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) {
 	depth := len(begin)
 	if depth == len(entries) {
 		for _, l := range levels {
-			if end, fits := l.leaf(entries); fits {
-				return []*Leaf{end}
+			if end, fits := l.leafOf(entries); fits {
+				return []*leaf{end}
 			}
 		}
-		return []*Leaf{leafOfRest(entries, begin)}
+		return []*leaf{leafOfRest(entries, begin)}
 	}
 	e := entries[depth]
 	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text, p.Key == e.Key })
@@ -62,17 +62,17 @@ func rankOf(p request.Pattern) int {
 	return 2
 }
 
-// LocalLeaves lists the leaves of a descriptor for Envoy's local filter: levels without an empty value first,
+// localLeaves lists the leaves of a descriptor for Envoy's local filter: levels without an empty value first,
 // then the others, each as a whole. With the levels of the example above it goes on to the second one:
 //
 //	path = /login, user = alice       limit 1
 //	path = anything, user = bob       limit 2
 //	path = anything, user = anything  none
-func LocalLeaves(levels []*Level, entries []Entry) (list []*Leaf) {
+func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
 	isOpen := func(p Pair) bool { return p.Kind == request.AnyValue }
 	for _, open := range []bool{false, true} {
 		for _, l := range levels {
-			if end, fits := l.leaf(entries); fits && open == slices.ContainsFunc(l.Pairs, isOpen) {
+			if end, fits := l.leafOf(entries); fits && open == slices.ContainsFunc(l.Pairs, isOpen) {
 				list = append(list, end)
 			}
 		}

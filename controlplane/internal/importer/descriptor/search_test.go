@@ -29,7 +29,7 @@ func newLevel(limit uint64, pairs ...string) *Level {
 }
 
 // shown are the leaves as "/login alice 1", with * for any value, and - for those without a limit.
-func shown(leaves []*Leaf) (list []string) {
+func shown(leaves []*leaf) (list []string) {
 	for _, l := range leaves {
 		var texts []string
 		for _, v := range l.values {
@@ -53,24 +53,24 @@ func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
 	header := request.HeaderPart("x-user")
 	entries := []Entry{{Key: "path", Part: &request.FullPath}, {Key: "user", Part: &header}}
 	levels := []*Level{newLevel(1, "path=/login", "user=alice"), newLevel(2, "path=*", "user=bob")}
-	require.Equal(t, []string{"/login alice 1", "/login * -", "* bob 2", "* * -"}, shown(ServiceLeaves(levels, entries)))
-	require.Equal(t, []string{"/login alice 1", "* bob 2", "* * -"}, shown(LocalLeaves(levels, entries)))
+	require.Equal(t, []string{"/login alice 1", "/login * -", "* bob 2", "* * -"}, shown(serviceLeaves(levels, entries)))
+	require.Equal(t, []string{"/login alice 1", "* bob 2", "* * -"}, shown(localLeaves(levels, entries)))
 
 	// The exact value first, then wildcards in the order of the file, then any value.
 	levels = []*Level{newLevel(1, "user=*"), newLevel(2, "user=a*"), newLevel(3, "user=alice")}
-	require.Equal(t, []string{"alice 3", "a* 2", "* 1"}, shown(ServiceLeaves(levels, entries[1:])))
+	require.Equal(t, []string{"alice 3", "a* 2", "* 1"}, shown(serviceLeaves(levels, entries[1:])))
 
 	// A fixed text chooses its level when it is imported.
 	fixed := []Entry{{Key: "user", Value: "anna"}}
-	require.Equal(t, []string{"2"}, shown(ServiceLeaves(levels, fixed)))
+	require.Equal(t, []string{"2"}, shown(serviceLeaves(levels, fixed)))
 }
 
 // A search ends without a limit where no level has exactly the pairs that it came by.
 func TestSearchEndsWhereNoLevelIs(t *testing.T) {
 	header := request.HeaderPart("x-user")
 	entries := []Entry{{Key: "user", Part: &header}}
-	require.Equal(t, []string{"* -"}, shown(ServiceLeaves(nil, entries)))
+	require.Equal(t, []string{"* -"}, shown(serviceLeaves(nil, entries)))
 	below := []*Level{newLevel(1, "user=alice", "path=/login")}
-	require.Equal(t, []string{"alice -", "* -"}, shown(ServiceLeaves(below, entries)))
-	require.Equal(t, []string{"-"}, shown(ServiceLeaves(nil, nil)))
+	require.Equal(t, []string{"alice -", "* -"}, shown(serviceLeaves(below, entries)))
+	require.Equal(t, []string{"-"}, shown(serviceLeaves(nil, nil)))
 }

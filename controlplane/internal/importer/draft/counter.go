@@ -44,8 +44,8 @@ func shareCounters(namesakes map[string][]*Rule) {
 // mayShareCounter reports whether two rules may share a counter: they count by one limit of the configuration, over
 // the same keys and time. A rule that is off has a counter of its own.
 func (r *Rule) mayShareCounter(other *Rule) bool {
-	isAlike := r.Quota.Algorithm == other.Quota.Algorithm && r.Quota.Per == other.Quota.Per
-	return isAlike && !r.off && !other.off && r.Identity == other.Identity &&
+	isAlike := r.limit.Algorithm == other.limit.Algorithm && r.limit.Per == other.limit.Per
+	return isAlike && !r.isOff() && !other.isOff() && r.Identity == other.Identity &&
 		slices.EqualFunc(r.Key, other.Key, request.Part.Is)
 }
 
@@ -77,7 +77,7 @@ func (d *Draft) countOverAll() {
 func mayLease(sharing []*Rule) bool {
 	first := sharing[0]
 	for _, r := range sharing {
-		isAlike := r.Quota.Numbers == first.Quota.Numbers && slices.EqualFunc(r.Overrides, first.Overrides, Override.same)
+		isAlike := r.limit.Numbers == first.limit.Numbers && slices.EqualFunc(r.Overrides, first.Overrides, Override.same)
 		if r.CountDenied || !isAlike {
 			return false
 		}

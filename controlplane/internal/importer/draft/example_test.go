@@ -17,11 +17,8 @@ func Example() {
 	requests := request.Selection{Match: request.Method.Matching(request.Exact("POST"))}
 	requests.CannotMatch("they come at night")
 
-	r := draft.NewRule(d.Findings, "clients", q, at)
-	r.Match = requests.Match
+	r := draft.NewRule(d.Findings, "clients", at, q, requests)
 	r.Key = []request.Part{request.ClientIP}
-	r.AddRemarks(requests.Remarks)
-	r.CapExempt()
 	d.Rules = append(d.Rules, r)
 
 	made, err := d.Finish()

@@ -89,7 +89,7 @@ func (d *Draft) beyond(text []byte) (problems policyfile.Errors) {
 		name := "it"
 		path := p.Path
 		if r, below := d.ruleAt(p.Path); r != nil {
-			at = r.Quota.At
+			at = r.limit.At
 			name = r.Name
 			path = below
 		}

@@ -8,12 +8,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
-// Quota is one limit of a configuration and how it is enforced. Several rules may come of it.
+// Quota is one limit of a configuration. Several rules may come of it.
 type Quota struct {
 	Numbers
-	Shadow          bool
-	Percent         uint64 // 0 = all
-	request.Remarks        // of its rules
+	Shadow          bool // it denies nothing
+	request.Remarks      // of its rules
 	At              source.Place
 }
 
@@ -68,7 +67,7 @@ type limitText struct {
 
 // IsOfClass reports whether one rule can have both quotas: they have one window and mode.
 func (q *Quota) IsOfClass(other *Quota) bool {
-	return q.Algorithm == other.Algorithm && q.Per == other.Per && q.Shadow == other.Shadow && q.Percent == other.Percent
+	return q.Algorithm == other.Algorithm && q.Per == other.Per && q.Shadow == other.Shadow
 }
 
 // Override gives keys other numbers; without a quota they are unlimited.

@@ -11,107 +11,109 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Rule is a rule in the making. NewRule begins it. Then its reader sets the fields that it needs, adds the remarks of
-// the selection and the limit, and calls CapExempt. What holds for all rules of a filter of Envoy follows:
+// Rule is a rule in the making: of one limit, for the requests of one selection. Its reader sets the fields that it
+// needs, and may have more to say of the rule:
 //
-//	CountEach, CommentOnly                    localImport.countEachConnection
-//	Response, Quota.Shadow, Quota.Percent,    enforcement.apply
-//	CommentAt, SwitchOff
+//	          the policy gets            the user gets the note
+//	Comment   # TEXT                     NAME: TEXT
+//	TurnOff   mode: off, and # Off: WHY  NAME is off: WHY
 //
-// These methods give it comments, and turn it off:
-//
-//	            the policy gets            the user gets the note   callers
-//	Comment     # TEXT                     NAME: TEXT               readers; AddRemarks
-//	TurnOff     mode: off, and # Off: WHY  NAME is off: WHY         readers; AddRemarks and CapExempt
-//	CommentAt   # TEXT                     NAME: TEXT, at a place   a filter that enforces a share of its rules
-//	CommentOnly # TEXT                     none                     a filter: one note is for all its rules
-//	SwitchOff   mode: off                  none                     a filter: one note is for all its rules
-//
-// A rule that SwitchOff alone turns off has no line "Remove mode". That is meant: its filter is off there too.
+// CountEach, Enforce and Disable are for what a filter of Envoy says of all its rules.
 type Rule struct {
-	// NewRule sets these.
-	Name  string // Draft.Finish makes it unique
-	Quota Quota  // the limit, a copy of its own. A filter of Envoy sets its Shadow and Percent
+	Name string // Draft.Finish makes it unique
 
 	// The reader sets these.
-	Match       request.Match
-	Exempt      []request.Match
 	Key         []request.Part
 	Overrides   []Override
 	Cost        uint64 // 0 = 1
 	Capacity    uint64 // 0 = the default of policies
 	MissingKey  string
 	CountDenied bool
-	Response    *Response // that of Envoy is its filter's, for all rules
+	Response    *Response
 	// Rules share a counter only if this is equal: it names the limit in the configuration. The name may be that of
 	// several limits.
 	Identity string
 
+	limit    *Quota
+	requests request.Selection
+	at       source.Place // for notes about the rule
+	findings *Findings
+
+	comments  []string
+	turnedOff bool   // by TurnOff, which says why
+	disabled  bool   // with its filter
+	percent   uint64 // of its keys that it denies; 0 = it is shadow
+
 	// Draft.Finish sets these, when it knows all rules.
 	counter, scope, lease string
-
-	findings *Findings
-	at       source.Place // for notes about the rule
-
-	// The methods above set these.
-	off      bool // by TurnOff or SwitchOff
-	hasWhy   bool // TurnOff said why. Then the policy says to remove mode once the user has dealt with that
-	comments []string
 }
 
-// NewRule begins the rule of a limit.
-func NewRule(findings *Findings, name string, q *Quota, at source.Place) *Rule {
-	return &Rule{Name: Clip(name, 100), Quota: *q, findings: findings, at: at}
+// all is the percentage of a rule that denies for each of its keys.
+const all = 100
+
+// NewRule begins the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
+// one of them.
+func NewRule(findings *Findings, name string, at source.Place, q *Quota, requests request.Selection) *Rule {
+	r := &Rule{Name: Clip(name, 100), limit: q, requests: requests, at: at, findings: findings, percent: all}
+	if q.Shadow {
+		r.percent = 0
+	}
+	for _, text := range slices.Concat(requests.Comments, q.Comments) {
+		r.Comment(text)
+	}
+	for _, why := range slices.Concat(requests.WhyOff, q.WhyOff) {
+		r.TurnOff(why)
+	}
+	if n := len(requests.Exempt); n > policy.MaxExempt {
+		r.requests.Exempt = requests.Exempt[:policy.MaxExempt]
+		r.TurnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
+			strconv.Itoa(policy.MaxExempt) + ".")
+	}
+	return r
+}
+
+// Comment adds a comment, and a note.
+func (r *Rule) Comment(text string) { r.commentAt(r.at, text) }
+
+func (r *Rule) commentAt(at source.Place, text string) {
+	r.comments = append(r.comments, text)
+	r.findings.NoteOfRule(at, r.Name+": "+text)
+}
+
+// TurnOff turns the rule off, and says why.
+func (r *Rule) TurnOff(why string) {
+	r.turnedOff = true
+	r.comments = append(r.comments, "Off: "+why)
+	r.findings.NoteOfRule(r.at, r.Name+" is off: "+why)
 }
 
 // CountEach makes the rule count each value of one more part of the request for itself. Its overrides are for all of
-// these values.
-func (r *Rule) CountEach(p request.Part) {
+// these values. The comment is the rule's: the caller notes it once, for all its rules.
+func (r *Rule) CountEach(p request.Part, comment string) {
 	r.Key = slices.Insert(slices.Clone(r.Key), 0, p)
 	for i := range r.Overrides {
 		r.Overrides[i].Patterns = slices.Insert(r.Overrides[i].Patterns, 0, "*")
 	}
+	r.comments = append(r.comments, comment)
 }
 
-// Comment adds a comment, and a note.
-func (r *Rule) Comment(text string) { r.CommentAt(r.at, text) }
+// Disable turns the rule off, as its filter is off there too: nothing has to be dealt with first.
+func (r *Rule) Disable() { r.disabled = true }
 
-// CommentAt adds a comment, and a note about a place.
-func (r *Rule) CommentAt(at source.Place, text string) {
-	r.CommentOnly(text)
-	r.findings.NoteOfRule(at, r.Name+": "+text)
-}
+func (r *Rule) isOff() bool { return r.turnedOff || r.disabled }
 
-// CommentOnly adds a comment. The caller notes it for several rules at once.
-func (r *Rule) CommentOnly(text string) { r.comments = append(r.comments, text) }
-
-// TurnOff turns the rule off, and says why.
-func (r *Rule) TurnOff(why string) {
-	r.SwitchOff()
-	r.hasWhy = true
-	r.CommentOnly("Off: " + why)
-	r.findings.NoteOfRule(r.at, r.Name+" is off: "+why)
-}
-
-// SwitchOff turns the rule off. The caller notes why for several rules at once.
-func (r *Rule) SwitchOff() { r.off = true }
-
-// AddRemarks adds what the selection of the rule's requests has to say of it, and its limit.
-func (r *Rule) AddRemarks(ofSelection request.Remarks) {
-	for _, text := range slices.Concat(ofSelection.Comments, r.Quota.Comments) {
-		r.Comment(text)
-	}
-	for _, why := range slices.Concat(ofSelection.WhyOff, r.Quota.WhyOff) {
-		r.TurnOff(why)
-	}
-}
-
-// CapExempt turns the rule off if it has more exemptions than a policy takes, and leaves out those beyond.
-func (r *Rule) CapExempt() {
-	if n := len(r.Exempt); n > policy.MaxExempt {
-		r.Exempt = r.Exempt[:policy.MaxExempt]
-		r.TurnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
-			strconv.Itoa(policy.MaxExempt) + ".")
+// Enforce makes the rule deny for some percent of its keys alone; 0 makes it shadow. A rule without a key has no share
+// of keys, and is shadow too.
+func (r *Rule) Enforce(percent uint64) {
+	isShare := 0 < percent && percent < all
+	switch {
+	case r.percent == 0:
+	case isShare && len(r.Key) == 0:
+		r.percent = 0
+		r.commentAt(r.limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: it is "+
+			"shadow.")
+	default:
+		r.percent = percent
 	}
 }
 
@@ -126,10 +128,11 @@ func (r *Rule) CapExempt() {
 //	is off, or lets some keys pass by an override       not ok
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.off || slices.ContainsFunc(r.Exempt, isLeft) || slices.ContainsFunc(r.Overrides, Override.isUnlimited) {
+	if r.turnedOff || slices.ContainsFunc(r.requests.Exempt, isLeft) ||
+		slices.ContainsFunc(r.Overrides, Override.isUnlimited) {
 		return nil, false
 	}
-	m = r.Match
+	m = r.requests.Match
 	for _, p := range r.Key {
 		switch {
 		case p.Kind == request.KindHeader && m.Of(p) == nil:

@@ -68,24 +68,24 @@ type ruleText struct {
 func (r *Rule) asYAML() *yaml.Node {
 	text := ruleText{
 		Name: r.Name, Counter: r.counter, Scope: r.scope, Lease: r.lease,
-		Match: r.Match, Exempt: r.Exempt, Key: r.Key,
-		Algorithm: r.Quota.Algorithm, Limits: r.Quota.asLimits(), Overrides: r.Overrides,
+		Match: r.requests.Match, Exempt: r.requests.Exempt, Key: r.Key,
+		Algorithm: r.limit.Algorithm, Limits: r.limit.asLimits(), Overrides: r.Overrides,
 		Cost: r.Cost, Capacity: r.Capacity, MissingKey: r.MissingKey, CountDenied: r.CountDenied, Response: r.Response,
 	}
 	switch {
-	case r.off:
+	case r.isOff():
 		text.Mode = string(policy.ModeOff)
-	case r.Quota.Shadow:
+	case r.percent == 0:
 		text.Mode = string(policy.ModeShadow)
-	default:
-		text.EnforcePercent = r.Quota.Percent
+	case r.percent < all:
+		text.EnforcePercent = r.percent
 	}
 	n := request.Encoded(text)
 	var comments []string
 	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
-	if r.hasWhy {
+	if r.turnedOff {
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

@@ -21,10 +21,14 @@ import (
 // enforcement is what a filter of Envoy says about all its limits: for which
 // share of requests it enforces them, and what a denied request gets.
 type enforcement struct {
-	off, shadow bool
-	percent     uint64 // 0 = all
-	response    *draft.Response
+	off            bool
+	percent        uint64 // 0 = the rules are shadow
+	eachConnection bool   // has limits of its own
+	response       *draft.Response
 }
+
+// inFull is how limits are enforced of which no filter says more.
+func inFull() *enforcement { return &enforcement{percent: 100} }
 
 // limitFilter is a configuration of either filter.
 type limitFilter interface {
@@ -39,7 +43,7 @@ type limitFilter interface {
 func (r *reader) readEnforcement(
 	o limitFilter, config filterConfig, byDefault float64, status *typev3.HttpStatus,
 ) *enforcement {
-	e := &enforcement{}
+	e := inFull()
 	at := config.at
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
@@ -49,7 +53,7 @@ func (r *reader) readEnforcement(
 		e.off = true
 		r.Note(at.In("filter_enabled"), "0 percent: the filter does nothing, and its rules are off")
 	case enforced == 0:
-		e.shadow = true
+		e.percent = 0
 		r.Note(at.In("filter_enforced"), "0 percent: its rules are shadow")
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
@@ -137,26 +141,22 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// apply gives the rules this enforcement. A rule without a key has no share of keys to enforce, so it becomes shadow.
+// apply gives the rules this enforcement.
 func (e *enforcement) apply(rules []*draft.Rule) {
 	for _, r := range rules {
+		if e.eachConnection {
+			r.CountEach(request.ConnectionID, connectionNote)
+		}
+		r.Enforce(e.percent) // of its keys: with eachConnection it has some
 		r.Response = e.response
 		if e.off {
-			r.SwitchOff()
-		}
-		switch {
-		case r.Quota.Shadow:
-		case e.shadow:
-			r.Quota.Shadow = true
-		case e.percent > 0 && len(r.Key) > 0:
-			r.Quota.Percent = e.percent
-		case e.percent > 0:
-			r.Quota.Shadow = true
-			r.CommentAt(r.Quota.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: it is "+
-				"shadow.")
+			r.Disable()
 		}
 	}
 }
+
+const connectionNote = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays " +
+	"until its bucket is full again."
 
 // headersField is the policy's headers field for enable_x_ratelimit_headers.
 func headersField[E ~int32](version E) string {

@@ -12,8 +12,7 @@
 //	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
 //	    sentBySite: virtualHosts, routeDescriptors    its routes (routes.go, match.go),
 //	      descriptorsOf: readRateLimit                and what their actions send (action.go)
-//	  addRules: for each descriptor
-//	    descriptor.ServiceLeaves, Rules               a rule of each limit that requests come to
+//	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  enforcement.apply                               for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
@@ -21,9 +20,9 @@
 //	  chooseSite: openEnvoy, findSites, choose        the listener, or a filter that stands alone (localsite.go)
 //	  addRules: addConfig                             for the filter, and for each route with its own (extent.go)
 //	    readEnforcement
-//	    descriptorRules: levelsOf, sentFor            as above: guess, routeDescriptors or descriptorsOf
-//	      descriptor.LocalLeaves, Rules               for each descriptor
-//	    defaultBucket, enforcement.apply
+//	    levelsOf, sentFor                             as above: guess, routeDescriptors or descriptorsOf
+//	    descriptor.Levels.Rules, defaultBucket
+//	    enforcement.apply
 //
 //	ReadTrafficPolicies: gatewayImport.run            gateway.go, gatewaydecode.go
 //	  addRules: gatewayList.makeRules                 a rule of Envoy Gateway is a descriptor with one leaf

@@ -120,51 +120,53 @@ type gatewayList struct {
 }
 
 // makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
-func (l *gatewayList) makeRules() (list []*draft.Rule) {
-	isDefault := func(o gatewayRule) bool { return l.isLocal && len(o.Selectors) == 0 }
+func (list *gatewayList) makeRules() (made []*draft.Rule) {
+	isDefault := func(o gatewayRule) bool { return list.isLocal && len(o.Selectors) == 0 }
 	var defaults []*draft.Rule
-	for i, o := range l.rules {
+	for i, o := range list.rules {
 		if !isDefault(o) {
-			d := l.readRule(o, l.at.Item("rules", i))
-			list = append(list, l.makeRule(i, &d)...)
+			d := list.readRule(o, list.at.Item("rules", i))
+			made = append(made, list.makeRule(i, &d)...)
 		}
 	}
-	for i, o := range l.rules {
+	for i, o := range list.rules {
 		if !isDefault(o) {
 			continue
 		}
-		d := l.readRule(o, l.at.Item("rules", i))
-		if d.ExemptLimited(list, l.to.Findings, l.ruleName(i), d.At) {
-			defaults = append(defaults, l.makeRule(i, &d)...)
+		d := list.readRule(o, list.at.Item("rules", i))
+		if d.ExemptLimited(made, list.ruleName(i), list.to.Findings) {
+			defaults = append(defaults, list.makeRule(i, &d)...)
 		}
 	}
-	return append(list, defaults...)
+	return append(made, defaults...)
 }
 
 // ruleName is the name of the rule at an index.
-func (l *gatewayList) ruleName(i int) string { return l.name + "-" + strconv.Itoa(i+1) }
+func (list *gatewayList) ruleName(i int) string { return list.name + "-" + strconv.Itoa(i+1) }
 
-// makeRule makes the rule at an index, for the requests of a descriptor. Its conditions are in the descriptor's
-// selection, so one leaf has all its requests: each part of the key, with any value.
-func (l *gatewayList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
-	leaf := descriptor.NewLeaf(l.ruleName(i), l.readQuota(l.rules[i], d.At), d.At, d.Entries)
-	return d.Rules([]*descriptor.Leaf{leaf}, l.to.Findings)
+// makeRule makes the rule at an index, for the requests of a descriptor; none if it has no limit.
+func (list *gatewayList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
+	q := list.readQuota(list.rules[i], d.At)
+	if q == nil {
+		return nil
+	}
+	return []*draft.Rule{d.RuleOfAll(list.ruleName(i), q, list.to.Findings)}
 }
 
 // readRule reads for which requests a rule is: the descriptor is sent for those that its selectors select.
-func (l *gatewayList) readRule(o gatewayRule, at source.Place) descriptor.Descriptor {
+func (list *gatewayList) readRule(o gatewayRule, at source.Place) descriptor.Descriptor {
 	d := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
-		l.to.readSelector(&d, s, at.Item("clientSelectors", i))
+		list.to.readSelector(&d, s, at.Item("clientSelectors", i))
 	}
 	if o.Cost != nil {
 		readCost(&d, o.Cost)
 	}
 	if o.Shared {
-		l.to.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
+		list.to.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
 	}
 	if o.Fields != nil {
-		l.to.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
+		list.to.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
 	}
 	return d
 }
@@ -182,24 +184,24 @@ func readCost(d *descriptor.Descriptor, o *gatewayCost) {
 }
 
 // readQuota reads the limit of a rule. The place is that of the rule.
-func (l *gatewayList) readQuota(o gatewayRule, at source.Place) *draft.Quota {
+func (list *gatewayList) readQuota(o gatewayRule, at source.Place) *draft.Quota {
 	if o.Limit == nil {
-		l.to.Fail(at, "a rule needs a limit")
+		list.to.Fail(at, "a rule needs a limit")
 		return nil
 	}
 	unit := strings.ToLower(o.Limit.Unit)
 	if lengths[unit] == "" {
 		given := strconv.Quote(o.Limit.Unit)
-		l.to.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
+		list.to.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
 	}
 	q := &draft.Quota{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
 	if o.Limit.Metadata != nil {
 		q.Cannot("Envoy may take another limit from metadata.")
 	}
-	if l.isLocal && q.Requests > 0 {
+	if list.isLocal && q.Requests > 0 {
 		q.Numbers = draft.TokenBucket(q.Requests, lengths[unit], q.Requests)
 	} else {
-		l.to.noteCalendar(unit)
+		list.to.noteCalendar(unit)
 	}
 	return q
 }

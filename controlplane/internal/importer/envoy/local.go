@@ -19,7 +19,7 @@ import (
 
 // ReadLocal makes rules of Envoy's local rate limit filter, of one file.
 func ReadLocal(d *draft.Draft, one []*source.Document, o Options) error {
-	l := &localImport{reader: newReader(d, o), levels: map[*policy.Node][]*descriptor.Level{}}
+	l := &localImport{reader: newReader(d, o)}
 	return cmp.Or(l.run(one[0]), l.keys.unused())
 }
 
@@ -27,8 +27,13 @@ func ReadLocal(d *draft.Draft, one []*source.Document, o Options) error {
 type localImport struct {
 	*reader
 	hosts  []virtualHost
-	levels map[*policy.Node][]*descriptor.Level // by their configuration, which several routes may have
-	all    []*descriptor.Level                  // of all configurations, in the order in which rules were made of them
+	levels []levelsOfConfig // of all configurations, in the order in which rules are made of them
+}
+
+// levelsOfConfig are the levels of a configuration, which several routes may have.
+type levelsOfConfig struct {
+	*descriptor.Levels
+	of *policy.Node
 }
 
 // run makes rules of a filter alone, or of the listener that is chosen.
@@ -71,7 +76,9 @@ func (l *localImport) addRules(filters []filterConfig) {
 			}
 		}
 	}
-	descriptor.NoteUnreached(l.Findings, l.all)
+	for _, levels := range l.levels {
+		levels.NoteUnreached(l.Findings)
+	}
 }
 
 // localConfig is the configuration of a filter, or of a route for it.
@@ -93,24 +100,15 @@ func (l *localImport) addConfig(config filterConfig, where extent) {
 			"their number: --scope cluster makes rules that count over all")
 	}
 	l.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), l.Headers)
-	rules := l.descriptorRules(c)
+	levels := l.levelsOf(c)
+	rules := levels.Rules(l.sentFor(c, levels.List), l.Findings)
 	rules = append(l.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		l.countEachConnection(c.config.at, rules)
+		enforced.eachConnection = true
+		l.NoteOfRule(c.config.at, connectionNote)
 	}
 	enforced.apply(rules)
 	l.Rules = append(l.Rules, rules...)
-}
-
-// descriptorRules makes the rules for the descriptors that requests send, but not for the default bucket.
-func (l *localImport) descriptorRules(c localConfig) (rules []*draft.Rule) {
-	levels := l.levelsOf(c)
-	for _, d := range l.sentFor(c, levels) {
-		leaves := descriptor.LocalLeaves(levels, d.Entries)
-		descriptor.MarkReached(leaves)
-		rules = append(rules, d.Rules(leaves, l.Findings)...)
-	}
-	return rules
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
@@ -121,34 +119,23 @@ func (l *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*dra
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Selection: c.extent.requests}
+	d := descriptor.Descriptor{Selection: c.extent.requests, At: q.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited, l.Findings, name, q.At) {
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited, name, l.Findings) {
 		return nil
 	}
-	return d.Rules([]*descriptor.Leaf{descriptor.NewLeaf(name, q, q.At, d.Entries)}, l.Findings)
-}
-
-// countEachConnection counts each connection for itself.
-func (l *localImport) countEachConnection(at source.Place, rules []*draft.Rule) {
-	text := "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
-		"its bucket is full again."
-	l.NoteOfRule(at, text)
-	for _, r := range rules {
-		r.CountEach(request.ConnectionID)
-		r.CommentOnly(text)
-	}
+	return []*draft.Rule{d.RuleOfAll(name, q, l.Findings)}
 }
 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
 // route's requests come to it.
-func (l *localImport) levelsOf(c localConfig) []*descriptor.Level {
-	levels, isRead := l.levels[c.config.node]
-	if !isRead {
-		levels = l.readLevels(c)
-		l.levels[c.config.node] = levels
-		l.all = append(l.all, levels...)
+func (l *localImport) levelsOf(c localConfig) *descriptor.Levels {
+	isOfIt := func(known levelsOfConfig) bool { return known.of == c.config.node }
+	if i := slices.IndexFunc(l.levels, isOfIt); i >= 0 {
+		return l.levels[i].Levels
 	}
+	levels := descriptor.LocalLevels(l.readLevels(c))
+	l.levels = append(l.levels, levelsOfConfig{levels, c.config.node})
 	return levels
 }
 

@@ -41,39 +41,18 @@ func (svc *serviceImport) run(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	levels := svc.levelsOf(configs)
+	levels := descriptor.ServiceLevels(svc.levelsOf(configs))
 	if !svc.Cluster {
 		svc.NoteImport(eachEnvoy)
 	}
-	sent, enforced, err := svc.sent(levels)
+	sent, enforced, err := svc.sent(levels.List)
 	if err != nil {
 		return err
 	}
-	svc.addRules(levels, sent)
+	svc.Rules = levels.Rules(sent, svc.Findings)
+	levels.NoteUnreached(svc.Findings)
 	enforced.apply(svc.Rules)
 	return nil
-}
-
-// addRules makes the rules for the descriptors that requests send.
-func (svc *serviceImport) addRules(levels []*descriptor.Level, sent []descriptor.Descriptor) {
-	byKey := byFirstKey(levels)
-	for _, d := range sent {
-		leaves := descriptor.ServiceLeaves(byKey[d.Entries[0].Key], d.Entries)
-		descriptor.MarkReached(leaves)
-		svc.Rules = append(svc.Rules, d.Rules(leaves, svc.Findings)...)
-	}
-	descriptor.NoteUnreached(svc.Findings, levels)
-}
-
-// byFirstKey groups levels by the key of their first pair: a descriptor meets only those with its own, and searching
-// all levels for each of them would take long.
-func byFirstKey(levels []*descriptor.Level) map[string][]*descriptor.Level {
-	groups := map[string][]*descriptor.Level{}
-	for _, l := range levels {
-		key := l.Pairs[0].Key
-		groups[key] = append(groups[key], l)
-	}
-	return groups
 }
 
 // serviceConfig is a configuration of envoyproxy/ratelimit, and where it stands.
@@ -231,7 +210,7 @@ func switchReplacedOff(levels []*descriptor.Level) {
 // they are guessed, and enforced as they are.
 func (svc *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
 	if svc.options.Routes == nil {
-		return svc.guess(levels), &enforcement{}, nil
+		return svc.guess(levels), inFull(), nil
 	}
 	s, err := svc.siteOfRoutes(*svc.options.Routes)
 	if err != nil {
@@ -282,7 +261,7 @@ func (svc *serviceImport) filterOfDomain(s *site) *serviceFilter {
 // headers of answers. A site without the filter enforces everything.
 func (svc *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcement {
 	if filter == nil {
-		return &enforcement{}
+		return inFull()
 	}
 	config := filter.config
 	if filter.isEnabledOnly {

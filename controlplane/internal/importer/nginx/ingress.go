@@ -170,7 +170,6 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		r.Key = []request.Part{request.ClientIP}
 		r.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
 		r.Identity = at.String()
-		r.CapExempt()
 		imp.Rules = append(imp.Rules, r)
 	}
 }

@@ -89,7 +89,7 @@ func groupHosts(list []hostPath) (groups []*hostGroup) {
 		if paths[p.host] == nil {
 			hosts = append(hosts, p.host)
 		}
-		paths[p.host] = request.AppendNew(paths[p.host], []request.Pattern{p.path})
+		paths[p.host] = request.AppendNew(paths[p.host], p.path)
 	}
 	for _, h := range hosts {
 		isLike := func(g *hostGroup) bool { return (h == allOthers) == g.isUnnamed() && slices.Equal(paths[h], g.paths) }
@@ -133,8 +133,7 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 // leaveOut exempts the requests of a path of another Ingress if that path wins.
 func (g *hostGroup) leaveOut(s *request.Selection, other hostPath) {
 	isWider := func(h string) bool {
-		isWithin := request.IsValueWithin(request.KindHost, request.Exact(other.host), request.Exact(h))
-		return other.host != allOthers && other.host != h && (h == allOthers || isWithin)
+		return other.host != allOthers && other.host != h && (h == allOthers || request.IsHostBelow(other.host, h))
 	}
 	addNew := func(m request.Match) {
 		if !s.HasExempt(m) {

@@ -139,7 +139,7 @@ func (n *reader) formsByPart(v mapping, p request.Part, depth int) (forms []keyF
 		}
 		own := fits // without the values that nginx finds in an earlier entry
 		for _, s := range earlier {
-			exemptEarlierValues(&own, p, s)
+			exemptEarlierValues(&own, s)
 		}
 		earlier = append(earlier, fits)
 		found, why := n.formsOf(e.value, depth)
@@ -152,23 +152,11 @@ func (n *reader) formsByPart(v mapping, p request.Part, depth int) (forms []keyF
 }
 
 // exemptEarlierValues exempts the requests of an earlier entry from those of a later one.
-func exemptEarlierValues(s *request.Selection, p request.Part, earlier request.Selection) {
+func exemptEarlierValues(s *request.Selection, earlier request.Selection) {
 	switch {
 	case len(earlier.WhyOff) > 0:
 		s.Cannot(earlier.WhyOff[0])
-	case !areApart(p.Kind, s.Match.Of(p), earlier.Match.Of(p)):
+	case !s.Match.IsApart(earlier.Match):
 		s.AddExempt(earlier.Match)
 	}
-}
-
-// areApart reports whether no value of a kind of part fits patterns of both lists; an empty list fits all.
-func areApart(kind request.PartKind, a, b []request.Pattern) bool {
-	for _, p := range a {
-		for _, q := range b {
-			if !request.IsValueApart(kind, p, q) {
-				return false
-			}
-		}
-	}
-	return len(a) > 0 && len(b) > 0
 }

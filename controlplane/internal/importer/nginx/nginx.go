@@ -269,11 +269,10 @@ func (n *reader) readLimitConn(q *draft.Quota, d *nginxconf.Directive) {
 
 // addRule makes the rule of a limit for one form of its key.
 func (n *reader) addRule(z *zone, q *draft.Quota, f keyForm, status uint64, requests request.Selection) {
-	all, hasAny := requests.Meet(f.Selection)
-	if !hasAny {
+	if requests.Match.IsApart(f.Match) {
 		return
 	}
-	r := newRule(n.Findings, z.name, q, all)
+	r := newRule(n.Findings, z.name, q, requests.And(f.Selection))
 	r.Key = f.parts
 	r.Capacity = z.capacity
 	if status != defaultStatus {
@@ -286,17 +285,13 @@ func (n *reader) addRule(z *zone, q *draft.Quota, f keyForm, status uint64, requ
 			r.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}
-	r.CapExempt()
 	n.Rules = append(n.Rules, r)
 }
 
 // newRule begins the rule of a limit for the requests of a selection. The caller sets the key.
 func newRule(findings *draft.Findings, name string, q *draft.Quota, s request.Selection) *draft.Rule {
-	r := draft.NewRule(findings, name, q, q.At)
-	r.Match = s.Match
-	r.Exempt = request.Joined(s.Exempt)
-	r.AddRemarks(s.Remarks)
-	return r
+	s.Exempt = request.Joined(s.Exempt)
+	return draft.NewRule(findings, name, q.At, q, s)
 }
 
 // defaultStatus is the status of a denial that a policy need not say.

@@ -63,36 +63,14 @@ func (m Match) Without(other Match) Match {
 	return left
 }
 
-// and is the match with the conditions of both. Of two paths it takes the narrower one. If both have
-// different conditions on another part, it keeps the condition of m and is not ok.
-func (m Match) and(other Match) (both Match, ok bool) {
-	both = Match{}
-	ok = true
-	maps.Copy(both, m)
-	for id, more := range other {
-		has := m[id]
-		isPath := id.kind == KindPath && len(has) == 1 && len(more) == 1
-		switch {
-		case has == nil, isPath && more[0].TextWithin(has[0]):
-			both[id] = more
-		case slices.Equal(has, more), isPath && has[0].TextWithin(more[0]):
-		default:
-			ok = false
-		}
-	}
-	return both, ok
-}
-
-// TryRequire is the match with the condition that a part fits a pattern. It is not ok if no match can say that. Then
-// the caller has another way to say it, and a selection, which has none, takes Selection.Require.
+// TryRequire is the match with the condition that a part fits a pattern. It is not ok if no match can say that: the
+// caller has another way to say it. A selection has none, and takes Selection.Require.
 func (m Match) TryRequire(p Part, v Pattern) (narrow Match, ok bool) {
 	narrow, _, why := m.narrow(p, v)
 	return narrow, why == ""
 }
 
-// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see fit. It refuses
-// any second condition on a method, host, path or address, also where and would take the narrower of two paths. That
-// is safe: a leaf's value is then in the key and not in the match, and a selection says that no match can select it.
+// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see fit.
 func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
 	if v.Kind == AnyValue {
 		return m, "", ""
@@ -102,8 +80,7 @@ func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
 		return m, comment, why
 	}
 	narrow, ok := m.and(p.Matching(v))
-	isSecond := p.Kind != KindHeader && m.Of(p) != nil
-	if !ok || isSecond || !p.canMatch(v) {
+	if !ok || !p.canMatch(v) {
 		return m, comment, p.unsayable()
 	}
 	return narrow, comment, ""
@@ -136,7 +113,7 @@ func Joined(list []Match) (short []Match) {
 		case !isList:
 			short = append(short, m)
 		case isKnown:
-			short[i] = Match{id: AppendNew(short[i][id], m[id])}
+			short[i] = Match{id: AppendNew(short[i][id], m[id]...)}
 		default:
 			index[id] = len(short)
 			short = append(short, m)
@@ -155,7 +132,7 @@ func (m Match) onlyList() (id partID, ok bool) {
 }
 
 // AppendNew adds the patterns that the list does not have.
-func AppendNew(list, more []Pattern) []Pattern {
+func AppendNew(list []Pattern, more ...Pattern) []Pattern {
 	list = slices.Clone(list)
 	for _, p := range more {
 		if !slices.Contains(list, p) {

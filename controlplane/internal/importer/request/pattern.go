@@ -8,7 +8,7 @@ import (
 
 // Pattern says which values of a part of a request fit. The pattern of a host or an address is Exactly one name or
 // network: *.a.example and 10.0.0.0/8 have many values. Matches, TextWithin, TextApart and Begin take the pattern for
-// a text. Where the part may be a host or an address, IsValueWithin and IsValueApart tell.
+// a text; join.go compares hosts and addresses as a match does.
 type Pattern struct {
 	Kind PatternKind
 	Text string // as the configuration has it; of an expression the expression
@@ -151,9 +151,8 @@ func (p Pattern) Begin() (text string, isAll bool) {
 	return "", false
 }
 
-// TextWithin reports whether every text that fits p fits q, as /a/b* is within /a*. It takes hosts and networks for
-// texts: where a match compares them, ask IsValueWithin. A true answer is sure. A false one may be wrong, and costs a
-// rule of its own where an override would do, or a rule that is off: never a wrong limit.
+// TextWithin reports whether every text that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
+// one may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
 func (p Pattern) TextWithin(q Pattern) bool {
 	if q.Kind == AnyValue || p == q {
 		return true
@@ -172,9 +171,9 @@ func (p Pattern) TextWithin(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// TextApart reports whether no text fits both, as /a* is apart from /b. It takes hosts and networks for texts: where a
-// match compares them, ask IsValueApart. A true answer is sure. A false one may be wrong, and costs an exempt or an
-// override for requests that the rule does not have, or a rule that is off: never a wrong limit.
+// TextApart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong,
+// and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong
+// limit.
 func (p Pattern) TextApart(q Pattern) bool {
 	begin, isAll := p.Begin()
 	other, isAllOther := q.Begin()

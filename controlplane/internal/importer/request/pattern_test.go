@@ -114,8 +114,8 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 		if tc.kind == KindPath && strings.Contains(tc.p, "*") {
 			p = wildcard(tc.p)
 		}
-		require.Equal(t, tc.within, IsValueWithin(tc.kind, p, q), "%v", tc)
-		require.Equal(t, tc.apart, IsValueApart(tc.kind, p, q), "%v", tc)
-		require.Equal(t, tc.apart, IsValueApart(tc.kind, q, p), "%v", tc)
+		require.Equal(t, tc.within, isValueWithin(tc.kind, p, q), "%v", tc)
+		require.Equal(t, tc.apart, isValueApart(tc.kind, p, q), "%v", tc)
+		require.Equal(t, tc.apart, isValueApart(tc.kind, q, p), "%v", tc)
 	}
 }

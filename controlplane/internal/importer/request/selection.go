@@ -7,27 +7,16 @@
 //	selection  a match and what is exempt from it, or why a policy         selection.go
 //	           cannot say for which requests something holds
 //
-// To join conditions, ask whether both sides may have one on the same part:
-//
-//	both may have                    call               example
-//	no part twice                    Selection.Require  a condition of a route or a selector. Exclude is its opposite
-//	a path, of which one is within   Selection.And      a host with its routes, an action with the next (envoy);
-//	the other                                           a scope with those in it, a variable with the next (nginx)
-//	any part, with values of which   Selection.Meet     a scope with one form of a limit's key (nginx): the hosts
-//	some fit both                                       *.example and a.example
-//
-// What they cannot say is a reason in WhyOff. For a match alone there is Match.TryRequire, which is not ok where it
-// cannot say the condition: a leaf's value then goes to the key (descriptor), and a map's entry is off (nginx).
-// Match.With joins nothing: its condition replaces the one that the match had on the part.
+// Two conditions on one part are joined to the values that fit both, by Match.and: of the paths /a* and /a/b it is
+// /a/b. Selection.And joins all the conditions of two selections, and Selection.Require adds one. What they cannot say
+// is a reason in WhyOff.
 //
 // Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
 // the reason in WhyOff, and a rule for it is off.
 package request
 
 import (
-	"maps"
 	"slices"
-	"strings"
 )
 
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
@@ -65,7 +54,7 @@ func (s *Selection) CannotMatch(condition string) {
 }
 
 // And is for the requests of both selections, such as those of a route and those of the host around it. If they
-// have different conditions on one part, such as two methods, it says that no match can select them.
+// have conditions on one part that cannot be joined, such as two methods, it says that no match can select them.
 func (s Selection) And(other Selection) Selection {
 	match, ok := s.Match.and(other.Match)
 	s.Match = match
@@ -112,82 +101,3 @@ func (s *Selection) AddExempt(list ...Match) { s.Exempt = append(slices.Clip(s.E
 
 // HasExempt reports whether one of the exemptions is this match.
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
-
-// Meet is And for selections that often have conditions on one part: it looks which values fit both. The hosts
-// a.example and *.example meet in a.example. It has no request if no value fits both, as of a.example and
-// b.example.
-func (s Selection) Meet(other Selection) (both Selection, hasAny bool) {
-	met := Match{}
-	maps.Copy(met, s.Match)
-	unmet := Match{} // conditions of other that And says no match can select
-	for id, values := range other.Match {
-		common, ok := commonValues(id.kind, s.Match[id], values)
-		switch {
-		case !ok:
-			unmet[id] = values
-		case len(common) == 0:
-			return Selection{}, false
-		default:
-			met[id] = common
-		}
-	}
-	s.Match = met
-	other.Match = unmet
-	return s.And(other), true
-}
-
-// commonValues are the patterns for the values of a kind of part that fit one of each list; an empty list
-// fits all. It is not ok if no list of patterns says that.
-func commonValues(kind PartKind, a, b []Pattern) (common []Pattern, ok bool) {
-	if len(a) == 0 {
-		return b, true
-	}
-	for _, p := range a {
-		for _, q := range b {
-			switch {
-			case IsValueWithin(kind, p, q):
-				common = AppendNew(common, []Pattern{p})
-			case IsValueWithin(kind, q, p):
-				common = AppendNew(common, []Pattern{q})
-			case !IsValueApart(kind, p, q):
-				return nil, false
-			}
-		}
-	}
-	return common, true
-}
-
-// IsValueWithin reports whether every value of a kind of part that fits p fits q. Hosts and addresses are
-// compared as a match does: the text of a pattern may be *.a.example or a network.
-func IsValueWithin(kind PartKind, p, q Pattern) bool {
-	switch kind {
-	case KindHost:
-		return strings.EqualFold(p.Text, q.Text) || IsHostBelow(p.Text, q.Text)
-	case KindClientIP:
-		narrow, _ := NetworkOf(p.Text)
-		wide, _ := NetworkOf(q.Text)
-		return wide.Bits() <= narrow.Bits() && wide.Overlaps(narrow)
-	default:
-		return p.TextWithin(q)
-	}
-}
-
-// IsValueApart reports whether no value of a kind of part fits both p and q. Of two hosts or networks, one is
-// within the other or they are apart.
-func IsValueApart(kind PartKind, p, q Pattern) bool {
-	switch kind {
-	case KindHost, KindClientIP:
-		return !IsValueWithin(kind, p, q) && !IsValueWithin(kind, q, p)
-	default:
-		return p.TextApart(q)
-	}
-}
-
-// IsHostBelow reports whether every host of a name is one of another, wider name, as those of a.b.example and
-// *.b.example are hosts of *.example. Hosts have no case.
-func IsHostBelow(name, wider string) bool {
-	name = strings.ToLower(name)
-	wider = strings.ToLower(wider)
-	end, isWildcard := strings.CutPrefix(wider, "*")
-	return isWildcard && name != wider && strings.HasSuffix(strings.TrimPrefix(name, "*"), end)
-}

@@ -41,15 +41,17 @@ func TestJoinsOfSelections(t *testing.T) {
 	require.Equal(t, narrow, wide.And(narrow))
 	hosts := of(Host, Exact("*.example"))
 	host := of(Host, Exact("a.example"))
-	require.NotEmpty(t, hosts.And(host).WhyOff)
-
-	met, hasAny := hosts.Meet(host)
-	require.True(t, hasAny)
-	require.Equal(t, host, met)
-	_, hasAny = host.Meet(of(Host, Exact("b.example")))
-	require.False(t, hasAny)
-
+	require.Equal(t, host, hosts.And(host))
 	wide.Require(FullPath, Exact("/a/b"))
-	require.NotEmpty(t, wide.WhyOff)
+	require.Equal(t, narrow, wide)
+
+	other := of(Host, Exact("b.example"))
+	require.False(t, hosts.Match.IsApart(host.Match))
+	require.True(t, host.Match.IsApart(other.Match))
+	require.NotEmpty(t, host.And(other).WhyOff)
+	begun := of(FullPath, Prefix("/a", false))
+	expression := of(FullPath, Expression("/.*b")) // an import cannot tell which values fit both
+	require.False(t, begun.Match.IsApart(expression.Match))
+	require.NotEmpty(t, begun.And(expression).WhyOff)
 	require.Equal(t, host.Match, hosts.Match.With(Host, Exact("a.example")))
 }
