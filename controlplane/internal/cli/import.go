@@ -24,14 +24,15 @@ A rule is off if a policy cannot say the same, with a comment that says why.`
 	return cmd
 }
 
-// importOptions are the flags of the imports.
-type importOptions struct {
-	importer.Options
-	routes, scope string
+// envoyOptions are the flags of the imports of Envoy.
+type envoyOptions struct {
+	importer.EnvoyOptions
+	routes string
+	scope  policy.Scope
 }
 
-// AddFlags adds the flags.
-func (o *importOptions) AddFlags(cmd *cobra.Command) {
+// addFlags adds the flags.
+func (o *envoyOptions) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.routes, "routes", "", "Envoy configuration `FILE` with the rate_limits of its routes")
 	flags.StringVar(&o.Listener, "listener", "",
@@ -39,18 +40,28 @@ func (o *importOptions) AddFlags(cmd *cobra.Command) {
 	flags.StringToStringVar(&o.Keys, "key", nil,
 		"`KEY=PART` of a request that a descriptor's key stands for: header:NAME, query:NAME, client_ip, path, method or "+
 			"host; may be repeated")
-	o.addScope(cmd)
+	addImportScope(cmd, &o.scope)
 }
 
-// addScope adds the flag that all imports have.
-func (o *importOptions) addScope(cmd *cobra.Command) {
-	addWordFlag(cmd, &o.scope, "scope", "", string(policy.ScopeProxy),
+// addRoutes reads the file of the routes.
+func (o *envoyOptions) addRoutes(cmd *cobra.Command) error {
+	if o.routes == "" {
+		return nil
+	}
+	f, err := readImport(cmd, o.routes)
+	o.Routes = &f
+	return err
+}
+
+// addImportScope adds the flag that all imports have.
+func addImportScope(cmd *cobra.Command, scope *policy.Scope) {
+	addWordFlag(cmd, (*string)(scope), "scope", "", string(policy.ScopeProxy),
 		"`SCOPE` of the rules: proxy, each Envoy counts for itself; or cluster, all count together, which needs a quota "+
 			"service", string(policy.ScopeProxy), string(policy.ScopeCluster))
 }
 
 func newImportEnvoyRatelimitCommand() *cobra.Command {
-	var o importOptions
+	var o envoyOptions
 	cmd := &cobra.Command{
 		Use:   "envoy-ratelimit (FILE|-)...",
 		Short: "Translate a configuration of envoyproxy/ratelimit",
@@ -67,15 +78,20 @@ key, such as generic_key. A BackendTrafficPolicy needs no routes.`,
   sluice import envoy-ratelimit config.yaml --key user=header:x-user-id --key tenant=query:tenant`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return importFrom(cmd, o, args, importer.EnvoyRatelimit)
+			return importFrom(cmd, args, func(files []importer.File) (importer.Imported, error) {
+				if err := o.addRoutes(cmd); err != nil {
+					return importer.Imported{}, err
+				}
+				return importer.EnvoyRatelimit(files, o.scope, o.EnvoyOptions)
+			})
 		},
 	}
-	o.AddFlags(cmd)
+	o.addFlags(cmd)
 	return cmd
 }
 
 func newImportLocalRatelimitCommand() *cobra.Command {
-	var o importOptions
+	var o envoyOptions
 	cmd := &cobra.Command{
 		Use:   "local-ratelimit (FILE|-)",
 		Short: "Translate a configuration of Envoy's local rate limit filter",
@@ -89,15 +105,20 @@ envoy-ratelimit.`,
   sluice import local-ratelimit filter.yaml --key client_id=header:x-client-id`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return importFrom(cmd, o, args, importer.LocalRatelimit)
+			return importFrom(cmd, args, func(files []importer.File) (importer.Imported, error) {
+				if err := o.addRoutes(cmd); err != nil {
+					return importer.Imported{}, err
+				}
+				return importer.LocalRatelimit(files[0], o.scope, o.EnvoyOptions)
+			})
 		},
 	}
-	o.AddFlags(cmd)
+	o.addFlags(cmd)
 	return cmd
 }
 
 func newImportNginxCommand() *cobra.Command {
-	var o importOptions
+	var scope policy.Scope
 	cmd := &cobra.Command{
 		Use:   "nginx (FILE|-)...",
 		Short: "Translate the limit_req and limit_conn of nginx",
@@ -108,16 +129,18 @@ Its includes are read, relative to its folder.`,
   sluice import nginx conf.d/zones.conf conf.d/shop.conf --scope cluster`,
 		Args: cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Include = func(file, pattern string) ([]importer.File, error) { return readIncludes(cmd, file, pattern) }
-			return importFrom(cmd, o, args, importer.Nginx)
+			include := func(file, pattern string) ([]importer.File, error) { return readIncludes(cmd, file, pattern) }
+			return importFrom(cmd, args, func(files []importer.File) (importer.Imported, error) {
+				return importer.Nginx(files, scope, include)
+			})
 		},
 	}
-	o.addScope(cmd)
+	addImportScope(cmd, &scope)
 	return cmd
 }
 
 func newImportIngressNginxCommand() *cobra.Command {
-	var o importOptions
+	var scope policy.Scope
 	cmd := &cobra.Command{
 		Use:   "ingress-nginx (FILE|-)...",
 		Short: "Translate the annotations of ingress-nginx about limits",
@@ -128,10 +151,12 @@ controller, because they take requests from each other. Other objects are ignore
 		Example: `  kubectl get ingress -A -o yaml | sluice import ingress-nginx - > policy.yaml`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return importFrom(cmd, o, args, importer.IngressNginx)
+			return importFrom(cmd, args, func(files []importer.File) (importer.Imported, error) {
+				return importer.IngressNginx(files, scope)
+			})
 		},
 	}
-	o.addScope(cmd)
+	addImportScope(cmd, &scope)
 	return cmd
 }
 
@@ -154,11 +179,10 @@ func readIncludes(cmd *cobra.Command, file, pattern string) (files []importer.Fi
 	return files, nil
 }
 
-type importFunc func([]importer.File, importer.Options) (importer.Imported, error)
-
-// importFrom reads the files, and prints the policy and the notes.
-func importFrom(cmd *cobra.Command, o importOptions, names []string, run importFunc) error {
-	o.Cluster = o.scope == string(policy.ScopeCluster)
+// importFrom reads the files, imports them, and prints the policy and the notes.
+func importFrom(
+	cmd *cobra.Command, names []string, run func(files []importer.File) (importer.Imported, error),
+) error {
 	var files []importer.File
 	for _, name := range names {
 		f, err := readImport(cmd, name)
@@ -167,14 +191,7 @@ func importFrom(cmd *cobra.Command, o importOptions, names []string, run importF
 		}
 		files = append(files, f)
 	}
-	if o.routes != "" {
-		f, err := readImport(cmd, o.routes)
-		if err != nil {
-			return err
-		}
-		o.Routes = &f
-	}
-	made, err := run(files, o.Options)
+	made, err := run(files)
 	for i := range made.Notes {
 		fmt.Fprintln(cmd.ErrOrStderr(), "note:", printable.Text(made.Notes[i].String()))
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // A key without a value counts each of its values for itself. A value that routes choose makes a rule that is off.
@@ -17,7 +18,7 @@ descriptors:
   value: slow
   rate_limit: {unit: second, requests_per_unit: 100}
 `)}
-	made, err := importer.EnvoyRatelimit([]importer.File{config}, importer.Options{Cluster: true})
+	made, err := importer.EnvoyRatelimit([]importer.File{config}, policy.ScopeCluster, importer.EnvoyOptions{})
 	fmt.Printf("%s", made.Policy)
 	fmt.Println(len(made.Notes), "note,", err)
 	// Output:
@@ -49,7 +50,7 @@ server {
   location /login { limit_req zone=one burst=9 nodelay; }
 }
 `)}
-	made, err := importer.Nginx([]importer.File{config}, importer.Options{})
+	made, err := importer.Nginx([]importer.File{config}, policy.ScopeProxy, nil)
 	fmt.Printf("%s", made.Policy)
 	fmt.Println(len(made.Notes), "notes,", err)
 	// Output:

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 var update = flag.Bool("update", false, "write what comes of the examples into their files")
@@ -30,8 +31,9 @@ func shown(made *importer.Imported) string {
 
 // example is what is to be imported, and how.
 type example struct {
-	importer.Options
+	importer.EnvoyOptions
 	Import   string // of the command
+	Cluster  bool
 	files    []importer.File
 	included map[string][]byte
 }
@@ -43,26 +45,42 @@ func newExample(t testing.TB, f *txtar.File) example {
 	name := "it.yaml"
 	if e.Import == "nginx" {
 		name = "nginx.conf"
-		e.Include = func(_, pattern string) (found []importer.File, err error) {
-			for name, text := range e.included {
-				if ok, err := path.Match(pattern, name); ok && err == nil {
-					found = append(found, importer.File{Name: name, Text: text})
-				}
-			}
-			slices.SortFunc(found, func(a, b importer.File) int { return strings.Compare(a.Name, b.Name) })
-			return found, nil
-		}
 	}
 	e.files = []importer.File{{Name: name, Text: f.Data}}
 	return e
 }
 
-var imports = map[string]func([]importer.File, importer.Options) (importer.Imported, error){
-	"envoy-ratelimit": importer.EnvoyRatelimit, "local-ratelimit": importer.LocalRatelimit,
-	"nginx": importer.Nginx, "ingress-nginx": importer.IngressNginx,
+// include finds the files that were given for an include of nginx.
+func (e *example) include(_, pattern string) (found []importer.File, err error) {
+	for name, text := range e.included {
+		if ok, err := path.Match(pattern, name); ok && err == nil {
+			found = append(found, importer.File{Name: name, Text: text})
+		}
+	}
+	slices.SortFunc(found, func(a, b importer.File) int { return strings.Compare(a.Name, b.Name) })
+	return found, nil
 }
 
-func (e *example) run() (importer.Imported, error) { return imports[e.Import](e.files, e.Options) }
+// imports are the commands.
+var imports = []string{"envoy-ratelimit", "local-ratelimit", "nginx", "ingress-nginx"}
+
+func (e *example) run() (importer.Imported, error) {
+	scope := policy.ScopeProxy
+	if e.Cluster {
+		scope = policy.ScopeCluster
+	}
+	switch e.Import {
+	case "envoy-ratelimit":
+		return importer.EnvoyRatelimit(e.files, scope, e.EnvoyOptions)
+	case "local-ratelimit":
+		return importer.LocalRatelimit(e.files[0], scope, e.EnvoyOptions)
+	case "nginx":
+		return importer.Nginx(e.files, scope, e.include)
+	case "ingress-nginx":
+		return importer.IngressNginx(e.files, scope)
+	}
+	panic("there is no import " + e.Import)
+}
 
 // examples reads the archives of what is to be imported: the files of a marker that says how,
 // beside the routes if there are any, and before what comes of it.
@@ -91,7 +109,7 @@ func examples(t testing.TB, each func(e *example, comesTo *txtar.File)) {
 
 // service imports a configuration of envoyproxy/ratelimit.
 func service(text string) (importer.Imported, error) {
-	return importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(text)}}, importer.Options{})
+	return importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(text)}}, policy.ScopeProxy, importer.EnvoyOptions{})
 }
 
 func TestImports(t *testing.T) {
@@ -138,7 +156,7 @@ func FuzzImport(f *testing.F) {
 		if routes != "" {
 			e.Routes = &importer.File{Name: "r.yaml", Text: []byte(routes)}
 		}
-		for e.Import = range imports {
+		for _, e.Import = range imports {
 			if _, err := e.run(); err != nil {
 				require.NotContains(t, err.Error(), "a fault of this import")
 			}
@@ -225,11 +243,11 @@ func TestManyBlocksOfNginxAreRefused(t *testing.T) {
 		strings.Repeat("server { }\n", 20_000):                           "1001: server: there are more than 1000",
 		"server {\n" + strings.Repeat("location /a { }\n", 20_000) + "}": "1002: location: there are more than 1000",
 	} {
-		_, err := importer.Nginx([]importer.File{{Name: "n", Text: []byte(text)}}, importer.Options{})
+		_, err := importer.Nginx([]importer.File{{Name: "n", Text: []byte(text)}}, policy.ScopeProxy, nil)
 		require.ErrorContains(t, err, want)
 	}
 	text := zone + "map $http_a $k {\n" + entries.String() + "}"
-	made, err := importer.Nginx([]importer.File{{Name: "n", Text: []byte(text)}}, importer.Options{})
+	made, err := importer.Nginx([]importer.File{{Name: "n", Text: []byte(text)}}, policy.ScopeProxy, nil)
 	require.NoError(t, err)
 	require.Contains(t, string(made.Policy), "# Off: The key has more than 100 forms.")
 }
@@ -259,8 +277,8 @@ func TestManyRoutesAreRefused(t *testing.T) {
 			}
 		}
 		text := "domain: d\ndescriptors: [{key: remote_address, rate_limit: {unit: day, requests_per_unit: 1}}]\n"
-		made, err := importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(text)}},
-			importer.Options{Routes: &importer.File{Name: "r.yaml", Text: []byte(routes.String())}})
+		made, err := importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(text)}}, policy.ScopeProxy,
+			importer.EnvoyOptions{Routes: &importer.File{Name: "r.yaml", Text: []byte(routes.String())}})
 		require.ErrorContains(t, err, tc.want)
 		require.NotContains(t, err.Error(), "fault of this import")
 		require.NotContains(t, err.Error(), "\n")

@@ -52,21 +52,27 @@
 package importer
 
 import (
-	"cmp"
-	"strconv"
-	"strings"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoy"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/gateway"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginx"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // What users of this package need of those in its folders.
 type (
 	// File is a configuration to import; the name is for messages.
 	File = source.File
+	// EnvoyOptions say what the files of the imports of Envoy do not.
+	EnvoyOptions = envoy.Options
+	// NginxInclude finds the files that a file of nginx includes; nil = it includes none.
+	NginxInclude = nginx.Include
 	// Imported is a policy as YAML with the notes as comments, and the notes.
 	Imported = draft.Imported
 	// UsageError is about an option, with a hint that says what would be right.
@@ -76,105 +82,78 @@ type (
 // ErrNothing is returned for a configuration without limits.
 var ErrNothing = draft.ErrNothing
 
-// Options say what the files of an import do not. There is at least one file: messages about the whole policy name the
-// first. LocalRatelimit reads that alone.
-type Options struct {
-	Routes   *File             // Envoy's configuration with the rate_limits; nil = keys are guessed
-	Listener string            // which of its listeners, where several have limits
-	Keys     map[string]string // a descriptor's key to header:NAME, query:NAME, client_ip, path, method or host
-	Cluster  bool              // rules get scope: cluster
-
-	// Include finds the files that a file of nginx includes; nil = it includes none.
-	Include func(file, pattern string) ([]File, error)
-}
-
-// EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service: the files of one domain.
-func EnvoyRatelimit(files []File, o Options) (Imported, error) {
-	return importYAML("envoyproxy/ratelimit", files, o, envoy.ReadService)
+// EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service: the files of one domain. As in every
+// import there is at least one file, messages about the whole policy name the first, and the rules get the scope.
+func EnvoyRatelimit(files []File, scope policy.Scope, o EnvoyOptions) (Imported, error) {
+	return importEnvoy("envoyproxy/ratelimit", files, scope, o, envoy.ReadService)
 }
 
 // LocalRatelimit imports Envoy's local rate limit filter, from a file with the configuration of the filter
 // or of a whole Envoy.
-func LocalRatelimit(one []File, o Options) (Imported, error) {
-	return importYAML("Envoy's local rate limit filter", one, o, envoy.ReadLocal)
-}
-
-// IngressNginx imports the annotations of Ingress objects by which ingress-nginx limits requests.
-func IngressNginx(files []File, o Options) (Imported, error) {
-	read := func(to *draft.Draft, files []*source.Document, _ envoy.Options) error {
-		nginx.ReadIngresses(to, files)
-		return nil
-	}
-	return importYAML("ingress-nginx", files, o, read)
+func LocalRatelimit(file File, scope policy.Scope, o EnvoyOptions) (Imported, error) {
+	return importEnvoy("Envoy's local rate limit filter", []File{file}, scope, o, envoy.ReadLocal)
 }
 
 // Nginx imports limit_req and limit_conn of nginx' configurations.
-func Nginx(files []File, o Options) (Imported, error) {
-	d := draft.New("nginx", files[0].Name, o.Cluster)
-	if err := nginx.Read(d, files, o.Include); err != nil {
+func Nginx(files []File, scope policy.Scope, include NginxInclude) (Imported, error) {
+	d := draft.New("nginx", files[0].Name, scope)
+	if err := nginx.Read(d, files, include); err != nil {
 		return Imported{}, err
 	}
 	return d.Finish()
 }
 
-// readFunc makes the rules of a draft of files. A problem of what a file says is left in the draft, so that the
-// user reads all of them at once: Draft.Finish returns them. An error is returned where the import cannot go on, as
-// for a file that is no YAML, and for an option. If there are both, the error may follow from the problems, and they
-// are returned in its place.
-type readFunc func(to *draft.Draft, files []*source.Document, o envoy.Options) error
-
-// importYAML opens the files, has their rules made, and writes the policy. If a file has a BackendTrafficPolicy
-// of Envoy Gateway, its rules are made of that, whichever import was asked for.
-func importYAML(from string, files []File, o Options, read readFunc) (Imported, error) {
-	keys, err := o.parts()
+// IngressNginx imports the annotations of Ingress objects by which ingress-nginx limits requests.
+func IngressNginx(files []File, scope policy.Scope) (Imported, error) {
+	opened, err := open(files)
 	if err != nil {
 		return Imported{}, err
 	}
-	var opened []*source.Document
-	for _, f := range files {
-		in, err := source.Open(f)
-		if err != nil {
-			return Imported{}, err
-		}
-		opened = append(opened, in)
+	d := draft.New("ingress-nginx", files[0].Name, scope)
+	nginx.ReadIngresses(d, opened)
+	return d.Finish()
+}
+
+// importEnvoy imports one of Envoy's limiters. If a file has a BackendTrafficPolicy of Envoy Gateway, it imports that,
+// whichever limiter was asked for.
+func importEnvoy(from string, files []File, scope policy.Scope, o EnvoyOptions,
+	read func(to *draft.Draft, files []*source.Document, o EnvoyOptions) error,
+) (Imported, error) {
+	opened, err := open(files)
+	if err != nil {
+		return Imported{}, err
 	}
-	if envoy.HasTrafficPolicy(opened) {
-		from = envoy.TrafficPolicy
-		read = envoy.ReadTrafficPolicies
+	if gateway.HasPolicy(opened) {
+		return importGateway(opened, scope, o)
 	}
-	d := draft.New(from, files[0].Name, o.Cluster)
-	err = read(d, opened, envoy.Options{Routes: o.Routes, Listener: o.Listener, Keys: keys})
-	if err := cmp.Or(d.Err(), err); err != nil { // the problems first: see readFunc
+	d := draft.New(from, files[0].Name, scope)
+	if err := read(d, opened, o); err != nil {
 		return Imported{}, err
 	}
 	return d.Finish()
 }
 
-// parts reads which parts of a request Keys name.
-func (o Options) parts() (map[string]request.Part, error) {
-	parts := map[string]request.Part{}
-	for key, text := range o.Keys {
-		kind, name, _ := strings.Cut(text, ":")
-		switch {
-		case kind == "header" && request.IsHeaderName(strings.ToLower(name)):
-			parts[key] = request.HeaderPart(name)
-		case kind == "query" && name != "":
-			parts[key] = request.Part{Kind: request.KindQuery, Name: name}
-		case text == "client_ip":
-			parts[key] = request.ClientIP
-		case text == "path": // without the query, while Envoy's actions send :path with it: see guess.go
-			parts[key] = request.FullPath
-		case text == "method":
-			parts[key] = request.Method
-		case text == "host":
-			parts[key] = request.Host
-		default:
-			return nil, &UsageError{
-				Message: "the key " + key + " cannot be " + strconv.Quote(text) + ": it is header:NAME, query:NAME, client_ip, " +
-					"path, method or host",
-				Hint: "write one such as --key user=header:x-user-id",
-			}
-		}
+// importGateway imports BackendTrafficPolicies. They need no options.
+func importGateway(files []*source.Document, scope policy.Scope, o EnvoyOptions) (Imported, error) {
+	if o.Routes != nil || o.Listener != "" {
+		return Imported{}, errors.New("a " + gateway.Kind + " names its requests itself: leave out --routes and --listener")
 	}
-	return parts, nil
+	if keys := slices.Sorted(maps.Keys(o.Keys)); len(keys) > 0 {
+		return Imported{}, fmt.Errorf("no descriptor has the key %s of --key", keys[0])
+	}
+	d := draft.New(gateway.Kind, files[0].File, scope)
+	gateway.Read(d, files)
+	return d.Finish()
+}
+
+// open parses the files.
+func open(files []File) (opened []*source.Document, err error) {
+	for _, f := range files {
+		in, err := source.Open(f)
+		if err != nil {
+			return nil, err
+		}
+		opened = append(opened, in)
+	}
+	return opened, nil
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/ports"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // nginxVariables are keys that maps make, one by another.
@@ -182,7 +183,7 @@ func TestDecidesAsNginx(t *testing.T) {
 			c.server(names)
 		}
 		servertest.Nginx(t, c.address, c.text.String())
-		made, err := importer.Nginx([]importer.File{{Name: "nginx.conf", Text: []byte(c.text.String())}}, importer.Options{})
+		made, err := importer.Nginx([]importer.File{{Name: "nginx.conf", Text: []byte(c.text.String())}}, policy.ScopeProxy, nil)
 		if errors.Is(err, importer.ErrNothing) {
 			made.Policy, err = []byte("version: 1\nrules: []\n"), nil
 		}
@@ -248,7 +249,7 @@ func TestConcurrencyAsInNginx(t *testing.T) {
 	close(finish)
 	running.Wait()
 
-	made, err := importer.Nginx([]importer.File{{Name: "nginx.conf", Text: []byte(text)}}, importer.Options{})
+	made, err := importer.Nginx([]importer.File{{Name: "nginx.conf", Text: []byte(text)}}, policy.ScopeProxy, nil)
 	require.NoError(t, err)
 	line, err := json.Marshal(q)
 	require.NoError(t, err)

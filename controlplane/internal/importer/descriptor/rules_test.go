@@ -8,11 +8,12 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // written are the rules of levels for requests that send the user, without what is the same in all.
 func written(t *testing.T, user request.Part, levels []*Level) string {
-	d := draft.New("levels", "f", false)
+	d := draft.New("levels", "f", policy.ScopeProxy)
 	sent := Descriptor{Entries: []Entry{{Key: "user", Part: &user}}}
 	d.Rules = ServiceLevels(levels).Rules([]Descriptor{sent}, d.Findings)
 	made, err := d.Finish()

@@ -13,6 +13,8 @@
 // Its invariant: what Draft.Finish returns without an error is a valid policy.
 package draft
 
+import "github.com/sluice-ratelimit/sluice/shared/policy"
+
 // Draft is the policy before it is written, with what there is to say of the files that it is made of.
 type Draft struct {
 	*Findings
@@ -26,6 +28,6 @@ type Draft struct {
 }
 
 // New begins a draft. File is the first of those that it is made of.
-func New(from, file string, cluster bool) *Draft {
-	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: cluster}
+func New(from, file string, scope policy.Scope) *Draft {
+	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: scope == policy.ScopeCluster}
 }

@@ -6,11 +6,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // An import that finds a limit for each client, which has a condition that no policy can say.
 func Example() {
-	d := draft.New("a limiter", "limits.yaml", false)
+	d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 	at := source.Place{File: "limits.yaml", Line: 3}
 	q := &draft.Quota{Numbers: draft.Windowed(5, "minute"), At: at}
 	q.Comment("There it counts in UTC.")

@@ -19,8 +19,7 @@ import (
 
 // ReadLocal makes rules of Envoy's local rate limit filter, of one file.
 func ReadLocal(d *draft.Draft, one []*source.Document, o Options) error {
-	l := &localImport{reader: newReader(d, o)}
-	return cmp.Or(l.run(one[0]), l.keys.unused())
+	return read(d, o, func(r *reader) error { return (&localImport{reader: r}).run(one[0]) })
 }
 
 // localImport is an import of the configurations of one listener.
@@ -37,19 +36,19 @@ type levelsOfConfig struct {
 }
 
 // run makes rules of a filter alone, or of the listener that is chosen.
-func (l *localImport) run(file *source.Document) error {
-	in, err := l.asEnvoy(file)
+func (imp *localImport) run(file *source.Document) error {
+	in, err := imp.asEnvoy(file)
 	if err != nil {
 		return err
 	}
-	s, err := l.chooseSite(in)
+	s, err := imp.chooseSite(in)
 	if err != nil {
 		return err
 	}
-	l.hosts = l.virtualHosts(s)
-	l.addRules(s.filters)
-	if len(l.Rules) == 0 && l.Err() == nil {
-		return l.whyNothing(in)
+	imp.hosts = imp.virtualHosts(s)
+	imp.addRules(s.filters)
+	if len(imp.Rules) == 0 && imp.Err() == nil {
+		return imp.whyNothing(in)
 	}
 	return nil
 }
@@ -61,23 +60,23 @@ func (l *localImport) run(file *source.Document) error {
 //	/a, which has R                  R               the requests of /a
 //	/b, which switches F off         none
 //	/c, which has nothing of these   F               all requests but those of /a and /b, also those of no route
-func (l *localImport) addRules(filters []filterConfig) {
+func (imp *localImport) addRules(filters []filterConfig) {
 	isOther := func(c filterConfig) bool { return !isLocalFilter(c) }
 	local := localFilters(slices.DeleteFunc(slices.Clone(filters), isOther))
-	ofFilters := local.extent(l.hosts)
+	ofFilters := local.extent(imp.hosts)
 	for _, c := range local {
-		l.addConfig(c, ofFilters)
+		imp.addConfig(c, ofFilters)
 	}
-	for _, h := range l.hosts {
+	for _, h := range imp.hosts {
 		for _, each := range h.routes {
 			own := slices.IndexFunc(each.configs, isLocalFilter)
 			if own >= 0 && !local.areOffFor(each) {
-				l.addConfig(each.configs[own], extentOfRoute(each))
+				imp.addConfig(each.configs[own], extentOfRoute(each))
 			}
 		}
 	}
-	for _, levels := range l.levels {
-		levels.NoteUnreached(l.Findings)
+	for _, levels := range imp.levels {
+		levels.NoteUnreached(imp.Findings)
 	}
 }
 
@@ -89,62 +88,62 @@ type localConfig struct {
 }
 
 // addConfig makes the rules of one configuration, for the requests and routes that have it.
-func (l *localImport) addConfig(config filterConfig, where extent) {
+func (imp *localImport) addConfig(config filterConfig, where extent) {
 	if !limitsAnything(config.node) {
 		return // it is there for its routes
 	}
-	c := localConfig{decode[*localv3.LocalRateLimit](l.reader, config.node, config.at), config, where}
-	enforced := l.readEnforcement(c, c.config, 0, c.GetStatus())
-	if c.GetLocalClusterRateLimit() != nil && !l.Cluster {
-		l.Note(c.config.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
+	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.node, config.at), config, where}
+	enforced := imp.readEnforcement(c, c.config, 0, c.GetStatus())
+	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
+		imp.Note(c.config.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
 			"their number: --scope cluster makes rules that count over all")
 	}
-	l.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), l.Headers)
-	levels := l.levelsOf(c)
-	rules := levels.Rules(l.sentFor(c, levels.List), l.Findings)
-	rules = append(l.defaultBucket(c, rules), rules...)
+	imp.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.Headers)
+	levels := imp.levelsOf(c)
+	rules := levels.Rules(imp.sentFor(c, levels.List), imp.Findings)
+	rules = append(imp.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		enforced.eachConnection = true
-		l.NoteOfRule(c.config.at, connectionNote)
+		imp.NoteOfRule(c.config.at, connectionNote)
 	}
 	enforced.apply(rules)
-	l.Rules = append(l.Rules, rules...)
+	imp.Rules = append(imp.Rules, rules...)
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
-func (l *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*draft.Rule {
-	q := l.readBucket(c.GetTokenBucket(), c.config.at.In("token_bucket"))
+func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*draft.Rule {
+	q := imp.readBucket(c.GetTokenBucket(), c.config.at.In("token_bucket"))
 	if q == nil {
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
 	d := descriptor.Descriptor{Selection: c.extent.requests, At: q.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited, name, l.Findings) {
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited, name, imp.Findings) {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(name, q, l.Findings)}
+	return []*draft.Rule{d.RuleOfAll(name, q, imp.Findings)}
 }
 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
 // route's requests come to it.
-func (l *localImport) levelsOf(c localConfig) *descriptor.Levels {
+func (imp *localImport) levelsOf(c localConfig) *descriptor.Levels {
 	isOfIt := func(known levelsOfConfig) bool { return known.of == c.config.node }
-	if i := slices.IndexFunc(l.levels, isOfIt); i >= 0 {
-		return l.levels[i].Levels
+	if i := slices.IndexFunc(imp.levels, isOfIt); i >= 0 {
+		return imp.levels[i].Levels
 	}
-	levels := descriptor.LocalLevels(l.readLevels(c))
-	l.levels = append(l.levels, levelsOfConfig{levels, c.config.node})
+	levels := descriptor.LocalLevels(imp.readLevels(c))
+	imp.levels = append(imp.levels, levelsOfConfig{levels, c.config.node})
 	return levels
 }
 
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
 // entry without one, to bound memory; newcomers are not denied for it.
-func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
+func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
 		at := c.config.at.Item("descriptors", i)
-		made := &descriptor.Level{At: at, Order: i, Quota: l.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
+		made := &descriptor.Level{At: at, Order: i, Quota: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if made.Quota != nil {
 			made.Quota.Shadow = d.GetShadowMode()
 		}
@@ -153,7 +152,7 @@ func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 			if p.Text == "" {
 				p.Kind = request.AnyValue
 				kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
-				l.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
+				imp.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
 					"least recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an " +
 					"evicted key does not come back to a full bucket.")
 			}
@@ -166,20 +165,20 @@ func (l *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 
 // sentFor lists what requests send where a configuration holds: by the rate_limits of the filter, or else by those
 // of its routes. Without either it guesses.
-func (l *localImport) sentFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
+func (imp *localImport) sentFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
-		return l.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.at), c.extent.requests, 0)
-	case len(l.hosts) == 0:
-		return l.guess(levels)
+		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.at), c.extent.requests, 0)
+	case len(imp.hosts) == 0:
+		return imp.guess(levels)
 	}
-	return l.routeDescriptors(l.hosts, c.GetStage(), func(each *route) ownLimits {
+	return imp.routeDescriptors(imp.hosts, c.GetStage(), func(each *route) ownLimits {
 		return ownLimits{isOff: !c.extent.routes[each], vhost: vhostLimits(c.GetVhRateLimits())}
 	})
 }
 
 // readBucket reads a token bucket; nil if there is none.
-func (l *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draft.Quota {
+func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draft.Quota {
 	if o == nil {
 		return nil
 	}
@@ -187,12 +186,12 @@ func (l *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draft.
 		return &draft.Quota{At: at, Numbers: draft.Windowed(0, "1s")} // always denies, as there
 	}
 	if o.GetFillInterval() == nil {
-		l.Note(at, "ignored: Envoy takes no token bucket without fill_interval")
+		imp.Note(at, "ignored: Envoy takes no token bucket without fill_interval")
 		return nil
 	}
 	ns := int64(o.GetFillInterval().AsDuration())
 	if ns < int64(50*time.Millisecond) || ns > limit.MaxPeriodNs {
-		l.Fail(at.In("fill_interval"), "must be a duration in seconds from 0.05s to "+
+		imp.Fail(at.In("fill_interval"), "must be a duration in seconds from 0.05s to "+
 			policy.FormatDuration(limit.MaxPeriodNs)+", such as 60s")
 		return nil
 	}

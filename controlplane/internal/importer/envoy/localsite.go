@@ -11,11 +11,11 @@ import (
 
 // chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
 // given for it.
-func (l *localImport) chooseSite(in *source.Document) (*site, error) {
+func (imp *localImport) chooseSite(in *source.Document) (*site, error) {
 	files := []*source.Document{in}
-	routes := l.options.Routes
+	routes := imp.options.Routes
 	if routes != nil {
-		given, err := l.openEnvoy(*routes)
+		given, err := imp.openEnvoy(*routes)
 		if err != nil {
 			return nil, err
 		}
@@ -23,7 +23,7 @@ func (l *localImport) chooseSite(in *source.Document) (*site, error) {
 	}
 	alone, isAlone := standsAlone(in)
 	wants := func(s *site) bool { return isLimitedLocally(s) || isAlone && s.hasLimits() }
-	s, err := l.choose(findSites(files...), wants)
+	s, err := imp.choose(findSites(files...), wants)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func (l *localImport) chooseSite(in *source.Document) (*site, error) {
 		s.filters = []filterConfig{alone}
 	}
 	if routes != nil && s.routing.file != routes.Name {
-		l.NoteImport(routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
+		imp.NoteImport(routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
 	return s, nil
 }

@@ -1,8 +1,6 @@
 package envoy
 
 import (
-	"regexp"
-	"strconv"
 	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -61,12 +59,11 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 
 // readHeaderPart is the part for a header that a file names. It adds a problem if no header has that name.
 func (r *reader) readHeaderPart(name string, at source.Place) (p request.Part, ok bool) {
-	p = request.HeaderPart(name)
-	ok = p.Kind != request.KindHeader || request.IsHeaderName(p.Name)
-	if !ok {
-		r.Fail(at, strconv.Quote(name)+" is not the name of a header")
+	p, err := request.HeaderNamed(name)
+	if err != nil {
+		r.Fail(at, err.Error())
 	}
-	return p, ok
+	return p, err == nil
 }
 
 // requireValue adds the condition that a header fits a pattern, or, inverted, that it has a value that
@@ -120,19 +117,14 @@ func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) 
 	case "path_separated_prefix":
 		return request.OrBelow(value.String()), true
 	case "safe_regex":
-		return r.regex(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex(), at)
+		v, err := request.ParseExpression(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex())
+		if err != nil {
+			r.Fail(at, err.Error())
+		}
+		return v, err == nil
 	case "string":
 		text := value.Message().Interface().(*matcherv3.StringMatcher)
 		return r.readPattern(text, at, text.GetIgnoreCase())
 	}
 	return request.Pattern{}, false
-}
-
-// regex is an expression of a field; a problem where it is none.
-func (r *reader) regex(text string, at source.Place) (v request.Pattern, ok bool) {
-	if _, err := regexp.Compile(text); err != nil || text == "" {
-		r.Fail(at, strconv.Quote(text)+" is not a regular expression of RE2")
-		return request.Pattern{}, false
-	}
-	return request.Expression(text), true
 }

@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"cmp"
 	"errors"
 	"slices"
 	"strconv"
@@ -21,37 +20,34 @@ import (
 
 // ReadService makes rules of the configuration of the envoyproxy/ratelimit service.
 func ReadService(d *draft.Draft, files []*source.Document, o Options) error {
-	svc := &serviceImport{newReader(d, o)}
-	if o.Routes != nil && len(o.Keys) > 0 {
-		return errors.New("--key is for an import without --routes: the routes say what each key stands for")
-	}
-	return cmp.Or(svc.run(files), svc.keys.unused())
+	return read(d, o, func(r *reader) error { return (&serviceImport{r}).run(files) })
 }
 
 // serviceImport is an import of the levels of one domain.
 type serviceImport struct{ *reader }
 
 // run makes rules of the levels of the files and of the descriptors that Envoy sends.
-func (svc *serviceImport) run(files []*source.Document) error {
-	configs, err := svc.readConfigs(files)
+func (imp *serviceImport) run(files []*source.Document) error {
+	if imp.options.Routes != nil && len(imp.options.Keys) > 0 {
+		return errors.New("--key is for an import without --routes: the routes say what each key stands for")
+	}
+	configs, err := imp.readConfigs(files)
 	if err != nil {
 		return err
 	}
-	svc.Domain, err = svc.readDomain(configs)
+	imp.Domain, err = imp.readDomain(configs)
 	if err != nil {
 		return err
 	}
-	levels := descriptor.ServiceLevels(svc.levelsOf(configs))
-	if !svc.Cluster {
-		svc.NoteImport(eachEnvoy)
-	}
-	sent, enforced, err := svc.sent(levels.List)
+	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
+	descriptor.NoteEachEnvoy(imp.Draft)
+	sent, enforced, err := imp.sent(levels.List)
 	if err != nil {
 		return err
 	}
-	svc.Rules = levels.Rules(sent, svc.Findings)
-	levels.NoteUnreached(svc.Findings)
-	enforced.apply(svc.Rules)
+	imp.Rules = levels.Rules(sent, imp.Findings)
+	levels.NoteUnreached(imp.Findings)
+	enforced.apply(imp.Rules)
 	return nil
 }
 
@@ -62,10 +58,10 @@ type serviceConfig struct {
 }
 
 // readConfigs reads the files: at least one configuration.
-func (svc *serviceImport) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
+func (imp *serviceImport) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
 	for _, in := range files {
-		svc.refuseForService(in)
-		if err := svc.Err(); err != nil {
+		imp.refuseForService(in)
+		if err := imp.Err(); err != nil {
 			return nil, err
 		}
 		for _, r := range in.Resources() {
@@ -84,7 +80,7 @@ func (svc *serviceImport) readConfigs(files []*source.Document) (configs []servi
 
 // readDomain returns the domain that the configurations have in common. It is an error if two of them have
 // the same descriptors.
-func (svc *serviceImport) readDomain(configs []serviceConfig) (string, error) {
+func (imp *serviceImport) readDomain(configs []serviceConfig) (string, error) {
 	var all []*ratelimitconfig.Config
 	for _, c := range configs {
 		all = append(all, c.Config)
@@ -100,21 +96,21 @@ func (svc *serviceImport) readDomain(configs []serviceConfig) (string, error) {
 			merged.File + " is " + merged.Domain + ": give the files of one domain"}}
 	}
 	for _, p := range merged.Ignored {
-		svc.NoteProblem(p)
+		imp.NoteProblem(p)
 	}
 	domain := merged.Domain
 	if len(domain) > policy.MaxNameBytes || strings.TrimSpace(domain) != domain || !printable.Is(domain) {
 		at := source.Place{File: merged.File, Path: "domain"}
-		svc.Fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
+		imp.Fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
 			"characters and spaces at its ends")
 	}
 	return domain, nil
 }
 
 // levelsOf lists the levels of the configurations, each before those below it.
-func (svc *serviceImport) levelsOf(configs []serviceConfig) (levels []*descriptor.Level) {
+func (imp *serviceImport) levelsOf(configs []serviceConfig) (levels []*descriptor.Level) {
 	for _, c := range configs {
-		levels = append(levels, svc.levelsBelow(&descriptor.Level{}, c.Descriptors, c.at)...)
+		levels = append(levels, imp.levelsBelow(&descriptor.Level{}, c.Descriptors, c.at)...)
 	}
 	for i, l := range levels {
 		l.Order = i
@@ -125,7 +121,7 @@ func (svc *serviceImport) levelsOf(configs []serviceConfig) (levels []*descripto
 
 // levelsBelow makes a level of each descriptor of the configuration below another one. The place is that of the
 // configuration. From here on a descriptor is only what a request sends.
-func (svc *serviceImport) levelsBelow(
+func (imp *serviceImport) levelsBelow(
 	parent *descriptor.Level, list []*ratelimitconfig.Descriptor, config source.Place,
 ) (levels []*descriptor.Level) {
 	for _, d := range list {
@@ -138,30 +134,30 @@ func (svc *serviceImport) levelsBelow(
 		}
 		at := config.In(d.Path)
 		if strings.Contains(d.Key, "*") {
-			svc.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
+			imp.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
 		}
 		if d.DetailedMetric || d.ValueToMetric {
-			svc.Note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
+			imp.Note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
 		}
 		if d.Metadata != nil {
-			svc.Note(at.In("metadata"), "ignored: a policy has nothing like it")
+			imp.Note(at.In("metadata"), "ignored: a policy has nothing like it")
 		}
-		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Quota: svc.quotaOf(d, at)}
+		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Quota: imp.quotaOf(d, at)}
 		if d.Limit != nil {
 			l.LimitName, l.Replaces = d.Limit.Name, d.Limit.Replaces
 		}
 		levels = append(levels, l)
-		levels = append(levels, svc.levelsBelow(l, d.Descriptors, config)...)
+		levels = append(levels, imp.levelsBelow(l, d.Descriptors, config)...)
 	}
 	return levels
 }
 
 // quotaOf is the limit of a descriptor; nil if it has none, or says that it is unlimited.
-func (svc *serviceImport) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Quota {
+func (imp *serviceImport) quotaOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Quota {
 	switch {
 	case d.Limit == nil:
 		if d.ShadowMode || d.QuotaMode {
-			svc.Note(at, "ignored: its mode, because it has no rate_limit")
+			imp.Note(at, "ignored: its mode, because it has no rate_limit")
 		}
 		return nil
 	case d.Limit.Unlimited:
@@ -169,7 +165,7 @@ func (svc *serviceImport) quotaOf(d *ratelimitconfig.Descriptor, at source.Place
 	}
 	q := &draft.Quota{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	q.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	svc.noteCalendar(d.Limit.Unit)
+	descriptor.NoteCalendar(d.Limit.Unit, imp.Findings)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		q.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
@@ -208,32 +204,32 @@ func switchReplacedOff(levels []*descriptor.Level) {
 
 // sent lists the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
 // they are guessed, and enforced as they are.
-func (svc *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
-	if svc.options.Routes == nil {
-		return svc.guess(levels), inFull(), nil
+func (imp *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
+	if imp.options.Routes == nil {
+		return imp.guess(levels), inFull(), nil
 	}
-	s, err := svc.siteOfRoutes(*svc.options.Routes)
+	s, err := imp.siteOfRoutes(*imp.options.Routes)
 	if err != nil {
 		return nil, nil, err
 	}
-	filter := svc.filterOfDomain(s)
-	enforced := svc.enforcementOfDomain(filter) // its notes come before those of the routes
-	return svc.sentBySite(s, filter), enforced, nil
+	filter := imp.filterOfDomain(s)
+	enforced := imp.enforcementOfDomain(filter) // its notes come before those of the routes
+	return imp.sentBySite(s, filter), enforced, nil
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
-func (svc *serviceImport) siteOfRoutes(f source.File) (*site, error) {
-	in, err := svc.openEnvoy(f)
+func (imp *serviceImport) siteOfRoutes(f source.File) (*site, error) {
+	in, err := imp.openEnvoy(f)
 	if err != nil {
 		return nil, err
 	}
-	s, err := svc.siteOfDomain(findSites(in))
+	s, err := imp.siteOfDomain(findSites(in))
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + svc.Domain)}
+			"envoy.filters.http.ratelimit with the domain " + imp.Domain)}
 	}
 	return s, nil
 }
@@ -246,78 +242,78 @@ type serviceFilter struct {
 }
 
 // filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
-func (svc *serviceImport) filterOfDomain(s *site) *serviceFilter {
-	i := slices.IndexFunc(s.filters, svc.isOfDomain)
+func (imp *serviceImport) filterOfDomain(s *site) *serviceFilter {
+	i := slices.IndexFunc(s.filters, imp.isOfDomain)
 	if i < 0 {
 		return nil
 	}
 	c := s.filters[i]
-	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](svc.reader, c.node, c.at), config: c}
+	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](imp.reader, c.node, c.at), config: c}
 	f.isEnabledOnly = c.disabled && len(f.GetRateLimits()) == 0 && s.enables(c.name)
 	return f
 }
 
 // enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
 // headers of answers. A site without the filter enforces everything.
-func (svc *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcement {
+func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcement {
 	if filter == nil {
 		return inFull()
 	}
 	config := filter.config
 	if filter.isEnabledOnly {
-		svc.Note(config.at, "the filter is disabled: there are rules only for the routes that enable it")
+		imp.Note(config.at, "the filter is disabled: there are rules only for the routes that enable it")
 		config.disabled = false
 	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-		svc.Note(config.at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+		imp.Note(config.at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
-	svc.Headers = headersField(filter.GetEnableXRatelimitHeaders())
-	return svc.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
+	imp.Headers = headersField(filter.GetEnableXRatelimitHeaders())
+	return imp.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
 }
 
 // sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
 // its routes.
-func (svc *serviceImport) sentBySite(s *site, filter *serviceFilter) []descriptor.Descriptor {
+func (imp *serviceImport) sentBySite(s *site, filter *serviceFilter) []descriptor.Descriptor {
 	if filter == nil {
-		return svc.routeDescriptors(svc.virtualHosts(s), 0, svc.ofServicePerRoute)
+		return imp.routeDescriptors(imp.virtualHosts(s), 0, imp.ofServicePerRoute)
 	}
 	if limits := filter.GetRateLimits(); len(limits) > 0 {
-		return svc.descriptorsOf(limitsAt(limits, filter.config.at), request.Selection{}, filter.GetStage())
+		return imp.descriptorsOf(limitsAt(limits, filter.config.at), request.Selection{}, filter.GetStage())
 	}
 	own := func(each *route) ownLimits {
 		name := filter.config.name
 		if each.isOff(name) || filter.isEnabledOnly && !each.enables(name) {
 			return ownLimits{isOff: true}
 		}
-		return svc.ofServicePerRoute(each)
+		return imp.ofServicePerRoute(each)
 	}
-	return svc.routeDescriptors(svc.virtualHosts(s), filter.GetStage(), own)
+	return imp.routeDescriptors(imp.virtualHosts(s), filter.GetStage(), own)
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
 // filter, but with rate_limits in its routes; nil if there is neither.
-func (svc *serviceImport) siteOfDomain(list []*site) (*site, error) {
-	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, svc.isOfDomain) }
-	s, err := svc.choose(list, asks)
+func (imp *serviceImport) siteOfDomain(list []*site) (*site, error) {
+	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, imp.isOfDomain) }
+	s, err := imp.choose(list, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return svc.choose(list, func(s *site) bool {
+	return imp.choose(list, func(s *site) bool {
 		return !slices.ContainsFunc(s.filters, isA[*ratelimitv3.RateLimit]) && s.hasLimits()
 	})
 }
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
-func (svc *serviceImport) isOfDomain(c filterConfig) bool {
-	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == svc.Domain
+func (imp *serviceImport) isOfDomain(c filterConfig) bool {
+	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == imp.Domain
 }
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
-func (svc *serviceImport) ofServicePerRoute(each *route) ownLimits {
-	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](svc.reader, each.configs)
-	if own.GetDomain() != "" && own.GetDomain() != svc.Domain {
-		svc.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
+func (imp *serviceImport) ofServicePerRoute(each *route) ownLimits {
+	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](imp.reader, each.configs)
+	if own.GetDomain() != "" && own.GetDomain() != imp.Domain {
+		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}
 	}
 	return ownLimits{limits: limitsAt(own.GetRateLimits(), at), vhost: vhostLimits(own.GetVhRateLimits())}

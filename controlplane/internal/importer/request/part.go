@@ -1,6 +1,7 @@
 package request
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -69,6 +70,15 @@ func HeaderPart(name string) Part {
 		return Host
 	}
 	return Part{Kind: KindHeader, Name: name}
+}
+
+// HeaderNamed is the part for a header that a file names, or why there is none.
+func HeaderNamed(name string) (Part, error) {
+	p := HeaderPart(name)
+	if p.Kind == KindHeader && !IsHeaderName(p.Name) {
+		return Part{}, errors.New(strconv.Quote(name) + " is not the name of a header")
+	}
+	return p, nil
 }
 
 // IsHeaderName reports whether a header may have this name, in lower case.

@@ -1,8 +1,10 @@
 package request
 
 import (
+	"errors"
 	"regexp"
 	"regexp/syntax"
+	"strconv"
 	"strings"
 )
 
@@ -38,6 +40,14 @@ func OrBelow(path string) Pattern { return Pattern{PathOrBelow, path} }
 
 // Expression fits what RE2 matches as a whole.
 func Expression(text string) Pattern { return Pattern{ByExpression, text} }
+
+// ParseExpression is the expression that a file has, or why it is none.
+func ParseExpression(text string) (Pattern, error) {
+	if _, err := regexp.Compile(text); err != nil || text == "" {
+		return Pattern{}, errors.New(strconv.Quote(text) + " is not a regular expression of RE2")
+	}
+	return Expression(text), nil
+}
 
 // The patterns that need no text.
 var (

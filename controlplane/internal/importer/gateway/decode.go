@@ -1,4 +1,4 @@
-package envoy
+package gateway
 
 import (
 	"bytes"
@@ -8,58 +8,59 @@ import (
 	"reflect"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// gatewayLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
+// rateLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
 // lists are none, so that one that is null is an empty one.
-type gatewayLimit struct {
-	Type   string        `json:"type"`
-	Global *gatewayRules `json:"global"`
-	Local  *gatewayRules `json:"local"`
+type rateLimit struct {
+	Type   string `json:"type"`
+	Global *rules `json:"global"`
+	Local  *rules `json:"local"`
 }
 
-type gatewayRules struct {
-	Rules []gatewayRule `json:"rules"`
+type rules struct {
+	Rules []rule `json:"rules"`
 }
 
-type gatewayRule struct {
-	Selectors []gatewaySelector `json:"clientSelectors"`
-	Limit     *gatewayQuota     `json:"limit"`
-	Cost      *gatewayCost      `json:"cost"`
-	Shared    bool              `json:"shared"`
-	Shadow    bool              `json:"shadowMode"`
-	Fields    json.RawMessage   `json:"xRateLimitHeaders"`
+type rule struct {
+	Selectors []selector      `json:"clientSelectors"`
+	Limit     *quota          `json:"limit"`
+	Cost      *cost           `json:"cost"`
+	Shared    bool            `json:"shared"`
+	Shadow    bool            `json:"shadowMode"`
+	Fields    json.RawMessage `json:"xRateLimitHeaders"`
 }
 
-type gatewayCost struct {
-	Request  *gatewayHits `json:"request"`
-	Response *gatewayHits `json:"response"`
+type cost struct {
+	Request  *hits `json:"request"`
+	Response *hits `json:"response"`
 }
 
-type gatewayHits struct {
+type hits struct {
 	From     string          `json:"from"`
 	Number   uint32          `json:"number"`
 	Metadata json.RawMessage `json:"metadata"`
 }
 
-type gatewayQuota struct {
+type quota struct {
 	Requests uint32          `json:"requests"`
 	Unit     string          `json:"unit"`
 	Metadata json.RawMessage `json:"fromMetadata"`
 }
 
-// gatewaySelector says which requests a rule is for: those that meet all of its conditions.
-type gatewaySelector struct {
-	Headers    []gatewayMatch `json:"headers"`
-	Methods    []gatewayMatch `json:"methods"`
-	Path       *gatewayMatch  `json:"path"`
-	SourceCIDR *gatewayMatch  `json:"sourceCIDR"`
-	Query      []gatewayMatch `json:"queryParams"`
+// selector says which requests a rule is for: those that meet all of its conditions.
+type selector struct {
+	Headers    []condition `json:"headers"`
+	Methods    []condition `json:"methods"`
+	Path       *condition  `json:"path"`
+	SourceCIDR *condition  `json:"sourceCIDR"`
+	Query      []condition `json:"queryParams"`
 }
 
-type gatewayMatch struct {
+type condition struct {
 	Type   string `json:"type"`
 	Name   string `json:"name"`
 	Value  string `json:"value"`
@@ -68,7 +69,7 @@ type gatewayMatch struct {
 
 // decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
 // field that the types above lack.
-func (g *gatewayImport) decodeLimit(n *policy.Node, at source.Place) (o *gatewayLimit, ok bool) {
+func decodeLimit(n *policy.Node, at source.Place, findings *draft.Findings) (o *rateLimit, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()
 	err := d.Decode(&o)
@@ -76,9 +77,9 @@ func (g *gatewayImport) decodeLimit(n *policy.Node, at source.Place) (o *gateway
 	switch {
 	case errors.As(err, &wrong):
 		given := cmp.Or(jsonWords[wrong.Value], strings.TrimPrefix(wrong.Value, "number ")) // such as "number -1"
-		g.Fail(at.In(wrong.Field), "must be "+wordOf(wrong.Type)+", not "+given)
+		findings.Fail(at.In(wrong.Field), "must be "+wordOf(wrong.Type)+", not "+given)
 	case err != nil:
-		g.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
+		findings.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return o, err == nil
 }

@@ -1,0 +1,203 @@
+// Package gateway reads the limits of Envoy Gateway: its BackendTrafficPolicies. Each of their rules says itself which
+// requests it is for, so it becomes one rule. An example, of a BackendTrafficPolicy named shop:
+//
+//	global:
+//	  rules:
+//	  - clientSelectors:
+//	    - methods: [{value: POST}]                        conditions go to the match
+//	      headers: [{name: x-user, type: Distinct}]       what counts apart goes to the key
+//	    limit: {requests: 5, unit: Minute}
+//
+// The rule is
+//
+//	rules:
+//	- name: shop-1
+//	  match: {methods: [POST]}
+//	  key: [{header: x-user}]
+//	  limits: [5/minute]
+//
+// The calls:
+//
+//	Read: addPolicy
+//	  decodeLimit       its rateLimit; an unknown field is a problem        decode.go
+//	  makeRules         a rule of each in the lists global and local
+//	    requestsOf      which requests it is for: readSelector              selector.go
+//	    quotaOf         its limit
+package gateway
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Kind is the kind of the resources that have limits.
+const Kind = "BackendTrafficPolicy"
+
+// HasPolicy reports whether a file has a BackendTrafficPolicy.
+func HasPolicy(files []*source.Document) bool {
+	hasOne := func(in *source.Document) bool { return len(in.OfKind(Kind)) > 0 }
+	return slices.ContainsFunc(files, hasOne)
+}
+
+// Read makes rules of BackendTrafficPolicies. Other limits beside them are a problem: a policy is made of one kind.
+func Read(d *draft.Draft, files []*source.Document) {
+	for _, in := range files {
+		for _, r := range in.Resources() {
+			if source.TextOf(r.Node, "kind") == Kind {
+				addPolicy(d, r)
+			} else {
+				d.Fail(in.Top(), "holds a "+Kind+" and limits of another kind: import each kind by itself")
+			}
+		}
+	}
+}
+
+// addPolicy makes the rules of a BackendTrafficPolicy.
+func addPolicy(d *draft.Draft, r source.Resource) {
+	name := source.TextOf(r.Node, "metadata", "name")
+	spec := source.FieldOf(r.Node, "spec")
+	noteTargets(d, name, spec, r.At)
+	limit := source.FieldOf(spec, "rate_limit")
+	if limit == nil {
+		return
+	}
+	at := r.At.In("spec.rateLimit")
+	o, ok := decodeLimit(limit, at, d.Findings)
+	if !ok {
+		return
+	}
+	name = draft.Clip(name, 100)
+	if o.Global != nil {
+		descriptor.NoteEachEnvoy(d)
+		global := ruleList{Findings: d.Findings, rules: o.Global.Rules, name: name, at: at.In("global")}
+		d.Rules = append(d.Rules, global.makeRules()...)
+	}
+	if o.Local != nil {
+		local := ruleList{Findings: d.Findings, rules: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
+		d.Rules = append(d.Rules, local.makeRules()...)
+	}
+}
+
+// noteTargets notes what a BackendTrafficPolicy is for. Its rules are for all requests.
+func noteTargets(d *draft.Draft, name string, spec *policy.Node, at source.Place) {
+	targets := append(source.ItemsOf(spec, "target_refs"), source.ItemsOf(spec, "target_selectors")...)
+	if one := source.FieldOf(spec, "target_ref"); one != nil {
+		targets = append(targets, one)
+	}
+	for _, target := range targets {
+		which := strings.TrimSpace("the " + source.TextOf(target, "kind") + " " + source.TextOf(target, "name"))
+		if source.FieldOf(target, "name") == nil {
+			which = "what its targetSelectors select"
+		}
+		d.Note(at, "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
+			"its rules a match")
+	}
+}
+
+// ruleList is one list of rules of a BackendTrafficPolicy.
+type ruleList struct {
+	*draft.Findings
+	rules   []rule
+	name    string // of the policy
+	isLocal bool   // each Envoy counts for itself, by token buckets
+	at      source.Place
+}
+
+// makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
+func (list *ruleList) makeRules() (made []*draft.Rule) {
+	isDefault := func(o rule) bool { return list.isLocal && len(o.Selectors) == 0 }
+	for i, o := range list.rules {
+		if !isDefault(o) {
+			d := list.requestsOf(o, list.at.Item("rules", i))
+			made = append(made, list.makeRule(i, &d)...)
+		}
+	}
+	var defaults []*draft.Rule
+	for i, o := range list.rules {
+		if !isDefault(o) {
+			continue
+		}
+		d := list.requestsOf(o, list.at.Item("rules", i))
+		if d.ExemptLimited(made, list.ruleName(i), list.Findings) {
+			defaults = append(defaults, list.makeRule(i, &d)...)
+		}
+	}
+	return append(made, defaults...)
+}
+
+// ruleName is the name of the rule at an index.
+func (list *ruleList) ruleName(i int) string { return list.name + "-" + strconv.Itoa(i+1) }
+
+// makeRule makes the rule at an index, for the requests of a descriptor; none if it has no limit.
+func (list *ruleList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
+	q := list.quotaOf(list.rules[i], d.At)
+	if q == nil {
+		return nil
+	}
+	return []*draft.Rule{d.RuleOfAll(list.ruleName(i), q, list.Findings)}
+}
+
+// requestsOf reads for which requests a rule is: a descriptor is sent for those that its selectors select.
+func (list *ruleList) requestsOf(o rule, at source.Place) descriptor.Descriptor {
+	d := descriptor.Descriptor{At: at}
+	for i, s := range o.Selectors {
+		r := selectorReader{list.Findings, &d}
+		r.readSelector(s, at.Item("clientSelectors", i))
+	}
+	if o.Cost != nil {
+		readCost(&d, o.Cost)
+	}
+	if o.Shared {
+		list.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
+	}
+	if o.Fields != nil {
+		list.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
+	}
+	return d
+}
+
+func readCost(d *descriptor.Descriptor, o *cost) {
+	h := o.Request
+	switch {
+	case o.Response != nil:
+		d.Cannot("It counts what a response says.")
+	case h != nil && (h.From != "Number" || h.Number == 0):
+		d.Cannot("Its cost is not a number of at least 1.")
+	case h != nil && h.Number > 1:
+		d.Cost = uint64(h.Number)
+	}
+}
+
+// lengths are the units of time with the lengths that token buckets have for them.
+var lengths = map[string]string{
+	"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d",
+}
+
+// quotaOf reads the limit of a rule; nil, and a problem, if it has none. The place is that of the rule.
+func (list *ruleList) quotaOf(o rule, at source.Place) *draft.Quota {
+	if o.Limit == nil {
+		list.Fail(at, "a rule needs a limit")
+		return nil
+	}
+	unit := strings.ToLower(o.Limit.Unit)
+	if lengths[unit] == "" {
+		given := strconv.Quote(o.Limit.Unit)
+		list.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
+	}
+	q := &draft.Quota{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
+	if o.Limit.Metadata != nil {
+		q.Cannot("Envoy may take another limit from metadata.")
+	}
+	if list.isLocal && q.Requests > 0 {
+		q.Numbers = draft.TokenBucket(q.Requests, lengths[unit], q.Requests)
+	} else {
+		descriptor.NoteCalendar(unit, list.Findings)
+	}
+	return q
+}

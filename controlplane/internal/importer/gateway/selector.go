@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"cmp"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+)
+
+// selectorReader adds what the selectors of a rule select to its descriptor.
+type selectorReader struct {
+	*draft.Findings
+	sent *descriptor.Descriptor
+}
+
+// readSelector adds a selector's conditions and parts of keys.
+func (r *selectorReader) readSelector(o selector, at source.Place) {
+	for i, h := range o.Headers {
+		at := at.Item("headers", i)
+		p, err := request.HeaderNamed(h.Name)
+		if err != nil {
+			r.Fail(at, err.Error())
+			continue
+		}
+		r.readMatch(p, h, at)
+	}
+	r.readMethods(o.Methods, at)
+	for i, q := range o.Query {
+		at := at.Item("queryParams", i)
+		if q.Name == "" {
+			r.Fail(at, "a query parameter needs a name")
+		}
+		r.readMatch(request.Part{Kind: request.KindQuery, Name: q.Name}, q, at)
+	}
+	if o.Path != nil {
+		path := *o.Path
+		path.Type = cmp.Or(path.Type, "PathPrefix")
+		if path.Type != "PathPrefix" || path.Value != "/" {
+			r.readMatch(request.FullPath, path, at.In("path"))
+		}
+	}
+	if o.SourceCIDR != nil {
+		r.readMatch(request.ClientIP, *o.SourceCIDR, at.In("sourceCIDR"))
+	}
+}
+
+// readMethods adds the condition that a request has any of some methods.
+func (r *selectorReader) readMethods(list []condition, at source.Place) {
+	var methods []string
+	for i, m := range list {
+		switch {
+		case m.Invert && len(list) > 1:
+			r.sent.CannotMatch("they have one of several methods, and not another")
+		case m.Invert:
+			r.sent.Exclude(request.Method, request.Exact(m.Value))
+		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
+			methods = append(methods, m.Value)
+		default:
+			r.Fail(at.Item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
+		}
+	}
+	if methods != nil {
+		r.sent.Selection = r.sent.And(request.Selection{Match: request.Method.Matching(request.ExactAll(methods)...)})
+	}
+}
+
+// readMatch adds one condition: on a part of the request, or that each value of
+// the part counts for itself.
+func (r *selectorReader) readMatch(p request.Part, o condition, at source.Place) {
+	v := request.Exact(o.Value)
+	switch o.Type {
+	case "Distinct":
+		r.sent.Entries = append(r.sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: &p})
+		if v.Text == "" {
+			return
+		}
+	case "PathPrefix":
+		v = request.OrBelow(strings.TrimSuffix(o.Value, "/"))
+	case "RegularExpression":
+		var err error
+		v, err = request.ParseExpression(o.Value)
+		if err != nil {
+			r.Fail(at, err.Error())
+			return
+		}
+	case "Exact", "":
+	default:
+		r.Fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
+		return
+	}
+	if p.Kind == request.KindClientIP {
+		network, err := netip.ParsePrefix(o.Value)
+		if err != nil {
+			r.Fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
+			return
+		}
+		v.Text = network.Masked().String()
+	}
+	if o.Invert {
+		r.sent.Exclude(p, v)
+	} else {
+		r.sent.Require(p, v)
+	}
+}
