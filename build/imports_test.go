@@ -144,7 +144,7 @@ var importLaws = []importLaw{
 	{who: "controlplane/internal/importer/nginx", what: "must not reach what is Envoy's",
 		forbidden: inFolders("controlplane/internal/importer/envoy", "controlplane/internal/importer/gateway",
 			"controlplane/internal/importer/descriptor"),
-		reason:    "readers share the draft alone, so that each can change without the others"},
+		reason: "readers share the draft alone, so that each can change without the others"},
 	{who: "filter/internal", except: "filter/internal/host", what: "imports neither unsafe nor time",
 		forbidden: anyOf("unsafe", "time"), direct: true,
 		reason: "time comes from the host, once a request; memory tricks belong to filter/internal/host"},

@@ -109,7 +109,8 @@ func examples(t testing.TB, each func(e *example, comesTo *txtar.File)) {
 
 // service imports a configuration of envoyproxy/ratelimit.
 func service(text string) (importer.Imported, error) {
-	return importer.EnvoyRatelimit([]importer.File{{Name: "c.yaml", Text: []byte(text)}}, policy.ScopeProxy, importer.EnvoyOptions{})
+	files := []importer.File{{Name: "c.yaml", Text: []byte(text)}}
+	return importer.EnvoyRatelimit(files, policy.ScopeProxy, importer.EnvoyOptions{})
 }
 
 func TestImports(t *testing.T) {

@@ -183,7 +183,8 @@ func TestDecidesAsNginx(t *testing.T) {
 			c.server(names)
 		}
 		servertest.Nginx(t, c.address, c.text.String())
-		made, err := importer.Nginx([]importer.File{{Name: "nginx.conf", Text: []byte(c.text.String())}}, policy.ScopeProxy, nil)
+		file := importer.File{Name: "nginx.conf", Text: []byte(c.text.String())}
+		made, err := importer.Nginx([]importer.File{file}, policy.ScopeProxy, nil)
 		if errors.Is(err, importer.ErrNothing) {
 			made.Policy, err = []byte("version: 1\nrules: []\n"), nil
 		}

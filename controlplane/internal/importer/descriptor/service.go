@@ -2,7 +2,7 @@ package descriptor
 
 import "github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 
-// NoteEachEnvoy notes who counts limits that envoyproxy/ratelimit counts: its own, and the global ones of Envoy Gateway.
+// NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.
 func NoteEachEnvoy(d *draft.Draft) {
 	if !d.Cluster {
 		d.NoteImport("envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +

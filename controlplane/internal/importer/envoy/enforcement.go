@@ -155,8 +155,8 @@ func (e *enforcement) apply(rules []*draft.Rule) {
 	}
 }
 
-const connectionNote = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays " +
-	"until its bucket is full again."
+const connectionNote = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record " +
+	"stays until its bucket is full again."
 
 // headersField is the policy's headers field for enable_x_ratelimit_headers.
 func headersField[E ~int32](version E) string {

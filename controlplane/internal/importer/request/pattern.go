@@ -181,9 +181,9 @@ func (p Pattern) TextWithin(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// TextApart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong,
-// and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong
-// limit.
+// TextApart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be
+// wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a
+// wrong limit.
 func (p Pattern) TextApart(q Pattern) bool {
 	begin, isAll := p.Begin()
 	other, isAllOther := q.Begin()
