@@ -10,13 +10,13 @@ import (
 //
 //	Subject.Begin   Wait = NotWaited, no Grant, From = Nowhere
 //	Source.Check    From = Nowhere: too few units here. The outcome is Pending
-//	lease.Client    Wait = Waits, and it asks the service. Then Grant = what the service has granted, or
+//	talk.Client     Wait = Waits, and it asks the service. Then Grant = what the service has granted, or
 //	                Wait = TimedOut or Rejected
 //	Source.Check    From = OwnGrant if the grant suffices, LeaseTable or OwnShare if units are there by now.
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
 //	Source.Take     takes the units from where From says; Taken, for Refund
 type Quota struct {
-	// lease.Client.
+	// talk.Client.
 	Wait  Wait
 	Grant Grant // what the service has granted
 

@@ -55,7 +55,7 @@ type Engine struct {
 	visitor state.Entry    // memory for what visits pages without a subject
 
 	// Leases is what the rules of scope cluster have in common. The host sets its timeout and makes
-	// a lease.Client of it, which writes the rest.
+	// a talk.Client of it, which writes the rest.
 	Leases *lease.Worker
 
 	denials *denials.Worker

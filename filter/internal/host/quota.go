@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -19,11 +20,11 @@ const (
 	streamRequest = 0
 )
 
-// quotaTalk is a configuration's talk with the quota service: lease.Client decides
-// what is sent, and this is its way through the proxy, lease.Transport.
+// quotaTalk is a configuration's talk with the quota service: talk.Client decides
+// what is sent, and this is its way through the proxy, talk.Transport.
 type quotaTalk struct {
 	plugin  *plugin
-	client  *lease.Client
+	client  *talk.Client
 	service []byte // a GrpcService message
 	token   uint32 // of the open stream, 0 = none
 	period  uint32 // of the ticks, ms
@@ -38,7 +39,7 @@ func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
 		return nil
 	}
 	q := &quotaTalk{plugin: p, period: tickMs, service: grpcService(pol.Quota.Cluster)}
-	q.client = lease.NewClient(q, p.engine.Leases, pol.Quota.TimeoutNs)
+	q.client = talk.NewClient(q, p.engine.Leases, pol.Quota.TimeoutNs)
 	return q
 }
 
@@ -84,7 +85,7 @@ func (q *quotaTalk) flush(context uint32) {
 // goOn goes on with requests that have waited, as many as one callback may, and sends what
 // they leave to be sent.
 func (q *quotaTalk) goOn() {
-	for range lease.MaxResumed {
+	for range talk.MaxResumed {
 		w := q.client.Next()
 		if w == nil {
 			break
@@ -95,7 +96,7 @@ func (q *quotaTalk) goOn() {
 }
 
 // resume decides a request again that has waited. It goes on unless it has to wait again.
-func (q *quotaTalk) resume(w *lease.Waiter) {
+func (q *quotaTalk) resume(w *talk.Waiter) {
 	importActFor(w.Context)
 	defer importActFor(q.plugin.context)
 	arena.reset()

@@ -18,7 +18,7 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 		for _, mode := range []string{"enforce", "shadow"} {
 			second := strings.Replace(rule, `"r#"`, `"r#","mode":"`+mode+`"`, 1)
 			w, _ := pair(t, strings.Replace(rule, "#", "1", 1)+`"`+then+`"},`+strings.Replace(second, "#", "2", 1)+`"`+then+`"}`)
-			w.engine.Leases.SetSilent(true)
+			w.engine.Leases.Service.Silent = true
 			var rules []*decide.Rule
 			w.onDecided = func(_ uint32, v *decide.Verdict) {
 				rules = []*decide.Rule{v.Subjects[0].Rule, v.Subjects[1].Rule}
@@ -39,7 +39,7 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 // What a request leaves for the service to charge is its cost, also if another worker writes the share first.
 func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"on_unavailable":"local"}`)
-	w.engine.Leases.SetSilent(true)
+	w.engine.Leases.Service.Silent = true
 	w.request("a")
 	w.proxy.After = func(string) { // the lease says the cost: the next write is the share's
 		w.proxy.After = nil
@@ -48,7 +48,7 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	w.request("a")
 	require.Equal(t, 2, w.admitted())
 	require.Zero(t, w.proxy.Steal)
-	w.engine.Leases.SetSilent(false)
+	w.engine.Leases.Service.Silent = false
 	w.request("a")
 	var m quota.Asks
 	require.NoError(t, m.Decode(w.stream.Asks[0]))

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -124,8 +125,8 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	for i, host := range hosts {
 		w := &worker{t: t, proxy: proxy, random: uint32(i), users: map[uint32]string{}, verdicts: map[uint32]bool{}}
 		w.engine = engine.New(rules, host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-		w.engine.Leases.SetSilent(true)
-		w.client = lease.NewClient(w, w.engine.Leases, 100*ms)
+		w.engine.Leases.Service.Silent = true
+		w.client = talk.NewClient(w, w.engine.Leases, 100*ms)
 		workers = append(workers, w)
 	}
 	for range 5 {
@@ -134,7 +135,7 @@ func TestAStandstillForgetsNoCharge(t *testing.T) {
 	require.True(t, workers[1].verdicts[workers[1].request("b")]) // finds the table
 	hosts[1].old = []int64{proxy.Clock - 15*second}
 	require.True(t, workers[1].verdicts[workers[1].request("a")])
-	workers[0].engine.Leases.SetSilent(false)
+	workers[0].engine.Leases.Service.Silent = false
 	workers[0].request("a")
 	var m quota.Asks
 	require.NoError(t, m.Decode(workers[0].stream.Asks[0]))

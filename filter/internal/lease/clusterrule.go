@@ -4,7 +4,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -22,17 +21,8 @@ type clusterRule struct {
 	usage  limit.Usage    // memory for Usage
 }
 
-// clusterSource is the source of a clusterRule: a Source or a HoldSource.
-type clusterSource interface {
-	// askPart is what is asked for a cost of the subject's key.
-	askPart(s *decide.Subject, cost uint32) part
-	// lookPart is what is asked for a look at the subject's key.
-	lookPart(s *decide.Subject) part
-	// known is what LeaseOf tells of the subject's key.
-	known(s *decide.Subject) *result.Lease
-}
-
-// begin begins a check of the subject.
+// begin begins a check of the subject, and says what time it is: by the wall clock in Record.Now, and by the
+// monotonic one in Quota.NowNs.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.Limits.Windows = s.Windows
 	s.Known, s.PassNs = false, wallNs
@@ -51,26 +41,26 @@ func (src *clusterRule) noteStandings(s *decide.Subject, standings []state.Lease
 }
 
 // byGrant decides by the grant for which the request has waited.
-func (src *clusterRule) byGrant(s *decide.Subject, wallNs int64) decide.Outcome {
+func (src *clusterRule) byGrant(s *decide.Subject) decide.Outcome {
 	g := &s.Quota.Grant
 	src.noteStandings(s, g.Standings)
-	if !g.Denied {
-		s.Quota.From = decide.OwnGrant
-		if s.Cost == 0 {
-			return forNothing(s)
-		}
-		return decide.HasRoom
+	if g.Denied {
+		return deniedFor(s, g.WaitNs, g.Denial())
 	}
-	s.PassNs = passNs(wallNs, g.WaitNs)
-	return g.Denial()
+	s.Quota.From = decide.OwnGrant
+	if s.Cost == 0 {
+		return forNothing(s)
+	}
+	return decide.HasRoom
 }
 
-// passNs is when a wait that begins now is over; never if the wait is limit.Never.
-func passNs(wallNs, waitNs int64) int64 {
-	if waitNs == limit.Never {
-		return limit.Never
+// deniedFor is the outcome of a request that passes after a wait, or never if that is limit.Never.
+func deniedFor(s *decide.Subject, waitNs int64, denial decide.Outcome) decide.Outcome {
+	s.PassNs = limit.Never
+	if waitNs != limit.Never {
+		s.PassNs = s.Record.Now + max(waitNs, 1)
 	}
-	return wallNs + max(waitNs, 1)
+	return denial
 }
 
 // asksNothing reports whether forNothing decides without the service.
@@ -79,8 +69,7 @@ func (src *clusterRule) asksNothing(s *decide.Subject) bool { return s.Cost == 0
 // forNothing decides about a cost of 0 whose key is not blocked: only a limit of 0 denies it.
 func forNothing(s *decide.Subject) decide.Outcome {
 	if limit.Shut(s.Windows) {
-		s.PassNs = limit.Never
-		return decide.Denied
+		return deniedFor(s, limit.Never, decide.Denied)
 	}
 	return decide.HasRoom
 }
@@ -88,14 +77,14 @@ func forNothing(s *decide.Subject) decide.Outcome {
 // alone decides without the service, for the reason why: by this proxy's share, if
 // on_unavailable is local, or by a limit of 0. If nothing decides, the outcome is why, also
 // while the quota store starts and others hold the share.
-func (src *clusterRule) alone(s *decide.Subject, wallNs int64, why decide.Outcome) decide.Outcome {
+func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Outcome {
 	switch {
 	case src.local == nil && s.Cost == 0 && limit.Shut(s.Windows):
 		return forNothing(s)
 	case src.local == nil:
 		return why
 	}
-	found := src.checkShare(s, wallNs)
+	found := src.checkShare(s, s.Record.Now)
 	if found == decide.HeldBack && why == decide.Starting {
 		return why
 	}
@@ -127,6 +116,26 @@ func (src *clusterRule) share(s *decide.Subject) []limit.Window {
 		}
 	}
 	return src.shares
+}
+
+// Usage is how the key stands over all proxies, as the service has said last.
+func (src *clusterRule) Usage(s *decide.Subject, window int) *limit.Usage {
+	if s.Quota.From == decide.OwnShare {
+		return src.local.Usage(s, window)
+	}
+	w := &s.Limits.Windows[window]
+	src.usage = limit.Usage{Log: src.usage.Log[:0]}
+	if window >= len(s.Quota.Standings) {
+		return &src.usage
+	}
+	st := &s.Quota.Standings[window]
+	switch leftNs := st.ResetNs - s.Quota.NowNs; {
+	case w.Algorithm == limit.Concurrency: // what is held does not end by a clock
+		src.usage.Used = st.Used
+	case leftNs > 0:
+		src.usage = w.Standing(s.Record.Now, st.Used, leftNs, src.usage.Log)
+	}
+	return &src.usage
 }
 
 // KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept. The

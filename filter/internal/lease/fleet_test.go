@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/controlplane/quotatest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -125,7 +125,7 @@ func (l load) live(t *testing.T) *fleet {
 			host.Clock = f.now
 		}
 		m := &member{worker: newWorker(t, host, rules, uint32(i)), fleet: f, since: map[uint32]int64{}}
-		m.client = lease.NewClient(m, m.engine.Leases, 100*ms)
+		m.client = talk.NewClient(m, m.engine.Leases, 100*ms)
 		m.onDecided = m.noted
 		f.members = append(f.members, m)
 		first := second * int64(i) / int64(l.proxies*l.workers)

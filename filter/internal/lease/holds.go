@@ -2,14 +2,14 @@ package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // HoldSource is the source of units of a rule of scope cluster that holds them until answers
 // are known: each request asks for its cost, and nothing is leased. What the worker holds of
-// a key is its account (accounts.go), and the service gets reports of it.
+// a key is its account, and the service gets reports of it: see package account.
 //
 // Check goes down this list to the first line that holds:
 //
@@ -23,21 +23,15 @@ import (
 //	more asks
 //	none of these: the service may have units          Pending: the request waits
 //
-// What a request of cost 2 does to the account of its key, if its answer costs 5 in the end:
-//
-//	                  Given  Held  charged
-//	grant.give           +2
-//	Take                 -2    +2
-//	Settle                     -2       +5
-//
-// If another rule denies it after Take, Refund undoes Take, and Client.Done takes the 2 from Given.
+// If another rule denies the request after Take, Refund undoes Take, and Need.Reclaim takes the units from
+// Account.Given.
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	src.begin(s, wallNs)
 	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) || src.recallBlock(s) {
-		return src.byGrant(s, wallNs)
+		return src.byGrant(s)
 	}
 	if src.asksNothing(s) {
 		return forNothing(s)
@@ -45,9 +39,9 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	why, unavailable := src.unavailable(s)
 	switch {
 	case unavailable:
-		return src.alone(s, wallNs, why)
+		return src.alone(s, why)
 	case s.Quota.Wait == decide.TimedOut:
-		return src.alone(s, wallNs, decide.Silent)
+		return src.alone(s, decide.Silent)
 	case src.worker.mustNotWait(s):
 		return decide.Contended
 	default:
@@ -66,36 +60,36 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 func (src *HoldSource) unavailable(s *decide.Subject) (why decide.Outcome, unavailable bool) {
 	acc := src.account(s)
 	switch {
-	case src.worker.silent, acc == nil && src.worker.accounts.areMany():
+	case src.worker.Service.Silent, acc == nil && src.worker.book.IsFull():
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
-	case acc.startNs > s.Quota.NowNs:
+	case acc.StartNs > s.Quota.NowNs:
 		return decide.Starting, true
-	case acc.silentNs > s.Quota.NowNs:
+	case acc.SilentNs > s.Quota.NowNs:
 		return decide.Silent, true
 	}
 	return 0, false
 }
 
 // account is the account of the subject's key, nil if there is none.
-func (src *HoldSource) account(s *decide.Subject) *account {
-	if len(src.worker.accounts.byName) == 0 {
+func (src *HoldSource) account(s *decide.Subject) *account.Account {
+	if src.worker.book.IsEmpty() {
 		return nil
 	}
-	return src.worker.accounts.find(src.definition(s), src.quotaKey(s))
+	return src.worker.book.Find(src.definition(s), src.quotaKey(s))
 }
 
 // openAccount is the account of the subject's key, a new one if there is none.
-func (src *HoldSource) openAccount(s *decide.Subject) *account {
-	return src.worker.accounts.open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
+func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
+	return src.worker.book.Open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
 }
 
 // askPart is what is asked for the subject's key. It opens the key's account if there is none.
-func (src *HoldSource) askPart(s *decide.Subject, cost uint32) part {
+func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 	acc := src.openAccount(s)
-	return part{definition: acc.definition, account: acc, Wire: quota.Part{
-		Definition: acc.definition.ID, Key: acc.key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
+	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{
+		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
 }
 
@@ -103,7 +97,7 @@ func (src *HoldSource) askPart(s *decide.Subject, cost uint32) part {
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		acc := s.Account.(*account)
+		acc := s.Account.(*account.Account)
 		s.Quota.Grant.Units -= s.Cost
 		acc.Given -= s.Cost
 		acc.Held += s.Cost
@@ -121,19 +115,19 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	s.Account = nil
 	taken := src.local.Take(s)
-	if taken != state.OK || src.account(s) == nil && src.worker.accounts.areMany() {
+	if taken != state.OK || src.account(s) == nil && src.worker.book.IsFull() {
 		return taken
 	}
 	acc := src.openAccount(s)
 	acc.Held += s.Cost
 	s.Account = acc
-	src.worker.accounts.list(acc)
+	acc.List()
 	return taken
 }
 
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
-	acc, reports := s.Account.(*account)
+	acc, reports := s.Account.(*account.Account)
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		acc.Held -= s.Cost
@@ -143,7 +137,7 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	case decide.OwnShare:
 		if reports {
 			acc.Held -= s.Cost
-			src.worker.accounts.list(acc)
+			acc.List()
 		}
 		return src.local.Refund(s, wallNs)
 	default:
@@ -158,17 +152,17 @@ func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed
 	if h.InTable() {
 		lapsed, ok = src.local.Settle(h, cost, wallNs)
 	}
-	acc, reports := h.Account.(*account)
+	acc, reports := h.Account.(*account.Account)
 	if !reports {
 		return lapsed, ok
 	}
-	acc = src.worker.accounts.recall(acc)
+	acc = acc.Current()
 	if units := h.Units; h.HasLapsed() { // they are charged already
 		acc.Settle(0, cost-min(cost, units))
 	} else {
 		acc.Settle(units, cost)
 	}
-	src.worker.accounts.list(acc)
+	acc.List()
 	return lapsed, ok
 }
 
@@ -181,13 +175,13 @@ func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 	if h.InTable() {
 		inTable = src.local.Renew(h, at)
 	}
-	acc, reports := h.Account.(*account)
+	acc, reports := h.Account.(*account.Account)
 	switch {
 	case !reports:
 		return inTable
-	case h.HasEnded(at.MonotonicNs - acc.holdNs()):
+	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
 		acc.Settle(h.Units, h.Units)
-		src.worker.accounts.list(acc)
+		acc.List()
 		return decide.Lapsed
 	case inTable == decide.Lapsed:
 		return decide.NotDue
@@ -205,22 +199,4 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 		return 0
 	}
 	return standings[len(standings)-1].Used // the last window is the limit.Concurrency
-}
-
-// Usage is how the key stands over all proxies, by the grant.
-func (src *HoldSource) Usage(s *decide.Subject, window int) *limit.Usage {
-	if s.Quota.From == decide.OwnShare {
-		return src.local.Usage(s, window)
-	}
-	w, standings := &s.Limits.Windows[window], s.Quota.Standings
-	switch {
-	case window >= len(standings):
-		src.usage = limit.Usage{Log: src.usage.Log[:0]}
-	case w.Algorithm == limit.Concurrency:
-		src.usage = limit.Usage{Used: standings[window].Used}
-	default:
-		st := &standings[window]
-		src.usage = w.Standing(s.Record.Now, st.Used, max(st.ResetNs-s.Quota.NowNs, 0), src.usage.Log)
-	}
-	return &src.usage
 }

@@ -239,7 +239,7 @@ func TestOperationsOnLeases(t *testing.T) {
 	require.Contains(t, stats, `{"rule":"r","keys":0,`)
 
 	// While the service is silent the proxy says what it has counted by itself, of its share.
-	w.engine.Leases.SetSilent(true)
+	w.engine.Leases.Service.Silent = true
 	for range 3 {
 		w.request("b")
 	}
@@ -292,7 +292,7 @@ func TestExplainALease(t *testing.T) {
 	require.Zero(t, x.Rules[0].Lease.Units)
 	require.NotEmpty(t, x.Rules[0].Windows, "it is still known what the service has said last")
 
-	w.engine.Leases.SetSilent(true)
+	w.engine.Leases.Service.Silent = true
 	x = explained()
 	require.False(t, x.Pending)
 	require.True(t, *x.Allowed, "on_unavailable decides")
@@ -303,7 +303,7 @@ func TestExplainALease(t *testing.T) {
 // shifts them.
 func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":[{"requests":100,"per":"1h","jitter":50}]}`)
-	w.engine.Leases.SetSilent(true)
+	w.engine.Leases.Service.Silent = true
 	w.proxy.With("u", "a")
 	s := w.engine.Decide().Subjects[0]
 	require.True(t, s.Allowed)

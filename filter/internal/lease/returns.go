@@ -9,111 +9,145 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	watchGrant  remembers each grant of which writeLease has put units into a lease
-//	takeIdle    visits it at a Tick, and takes its units out of the lease if their time is over, or if nobody
-//	            has written the lease for idleNs
-//	Flush       returns them on the stream that got them; once that has ended, it cannot
+//	KeepRest, release    remember each grant of which they put units into a lease; or have its units go back at once
+//	CollectIdle          visits it at a tick, and takes its units out of the lease if their time is over, or if nobody
+//	                     has written the lease for idleNs
+//	Returns.Take         has them leave with a message on the stream that got them; once that has ended, they cannot
 
-// returnable is a grant with units in a key's lease, which this worker's stream can give back.
-type returnable struct {
+// Returns are the units of a worker's grants that go back.
+type Returns struct {
+	stream uint32         // that is open: only units of its grants can go back. 0 = none
+	due    []quota.Return // to be sent
+
+	leased  []leasedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
+	visitNs int64         // when to visit the first of them
+	idleNs  int64         // the shortest time after which one is idle, 0 = none is left
+}
+
+// leasedGrant is a grant with units in a key's lease.
+type leasedGrant struct {
 	source  *Source
 	key     state.LeaseKey
 	stream  uint32
 	number  uint32 // of the grant
-	visitNs int64  // when takeIdle visits it next; see visitAt
+	visitNs int64  // when to visit it next; see visitAt
 }
 
 const (
-	// maxReturnable is how many such grants one worker remembers.
-	maxReturnable = 4096
+	// MaxReturns is of how many grants one message returns units.
+	MaxReturns = 1024
+	// maxLeased is how many grants with units in leases one worker remembers.
+	maxLeased = 4096
 	// maxVisitNs is the longest time until a worker visits a grant again.
 	maxVisitNs = 1_000_000_000
 )
 
-// returnables are a worker's grants of that kind. Those whose units are spent leave them at the next visit.
-type returnables struct {
-	list    []returnable
-	visitNs int64 // when to visit the first of them
-	idleNs  int64 // the shortest time after which one is idle, 0 = none is left
+// StreamOpened says which stream is open.
+func (rets *Returns) StreamOpened(number uint32) { rets.stream = number }
+
+// StreamEnded drops what should have gone back on the stream.
+func (rets *Returns) StreamEnded() {
+	rets.stream = 0
+	rets.due = rets.due[:0]
 }
 
-// watch remembers a returnable grant, for takeIdle to visit it at visitNs.
-func (rets *returnables) watch(ret returnable) {
-	if len(rets.list) >= maxReturnable {
-		ret.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
-		return
-	}
-	rets.list = append(rets.list, ret)
-	rets.visitNs = min(rets.visitNs, ret.visitNs)
-	if idle := ret.source.idleNs; rets.idleNs == 0 || idle < rets.idleNs {
-		rets.idleNs = idle
+// Count is of how many grants the next message returns units.
+func (rets *Returns) Count() int { return min(len(rets.due), MaxReturns) }
+
+// Take appends these to a message.
+func (rets *Returns) Take(message []quota.Return) []quota.Return {
+	n := rets.Count()
+	message = append(message, rets.due[:n]...)
+	rets.due = rets.due[n:]
+	return message
+}
+
+// IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
+func (rets *Returns) IdleNs() int64 { return rets.idleNs }
+
+// add has units of a grant go back, on the stream that got them or not at all.
+func (rets *Returns) add(g *Grant, units uint32) {
+	if g.Number > 0 && units > 0 && g.trip.Stream == rets.stream {
+		rets.due = append(rets.due, quota.Return{Grant: g.Number, Units: units})
 	}
 }
 
 // watchGrant remembers a grant whose units were put into the lease at writtenNs.
-func (rets *returnables) watchGrant(g *grant, writtenNs int64) {
+func (rets *Returns) watchGrant(g *Grant, writtenNs int64) {
 	src := g.part.source
 	visitNs := rets.visitAt(src, writtenNs, writtenNs, g.endNs)
-	rets.watch(returnable{src, g.part.leaseKey, g.stream, g.Number, visitNs})
+	rets.watch(leasedGrant{src, g.part.leaseKey, g.trip.Stream, g.Number, visitNs})
+}
+
+// watch has CollectIdle visit a grant.
+func (rets *Returns) watch(left leasedGrant) {
+	if len(rets.leased) >= maxLeased {
+		left.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
+		return
+	}
+	rets.leased = append(rets.leased, left)
+	rets.visitNs = min(rets.visitNs, left.visitNs)
+	if idle := left.source.idleNs; rets.idleNs == 0 || idle < rets.idleNs {
+		rets.idleNs = idle
+	}
 }
 
 // visitAt is when to visit units next that were written last at writtenNs: when they may be idle, or when
 // their lease ends, and within maxVisitNs. If the list is half full, it is within 50 ms.
-func (rets *returnables) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
+func (rets *Returns) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
 	most := int64(maxVisitNs)
-	if len(rets.list) >= maxReturnable/2 {
+	if len(rets.leased) >= maxLeased/2 {
 		most /= 20
 	}
 	return min(writtenNs+src.idleNs, endNs, now+most)
 }
 
-// takeIdle appends the units that the stream got and nobody takes any more, of at most maxReturns grants.
-func (w *Worker) takeIdle(returns []quota.Return, stream uint32) []quota.Return {
-	rets, most := &w.returnables, len(returns)+maxReturns
-	if len(rets.list) == 0 {
-		return returns
+// CollectIdle has units go back that the open stream got and nobody takes any more, of at most MaxReturns grants.
+// Of each grant that it visits, it reads the lease by one instant: a tick visits many.
+func (w *Worker) CollectIdle() {
+	rets, most := &w.Returns, len(w.Returns.due)+MaxReturns
+	if len(rets.leased) == 0 {
+		return
 	}
 	now := w.clock.Monotonic()
 	if now < rets.visitNs {
-		return returns
+		return
 	}
-	wallNs, all := w.clock.Now(), rets.list
-	rets.list = all[:0] // watch fills it again with what stays, never further than the loop has read
+	wallNs, all := w.clock.Now(), rets.leased
+	rets.leased = all[:0] // watch fills it again with what stays, never further than the loop has read
 	rets.visitNs, rets.idleNs = math.MaxInt64, 0
-	for _, ret := range all {
-		if ret.stream != stream {
+	for _, left := range all {
+		if left.stream != rets.stream {
 			continue // its stream has ended: the units stay counted
 		}
-		if now < ret.visitNs || len(returns) >= most {
-			rets.watch(ret)
+		if now < left.visitNs || len(rets.due) >= most {
+			rets.watch(left)
 			continue
 		}
-		units, keep := ret.take(&w.entry, wallNs, now)
+		units, stays := left.take(&w.entry, wallNs, now)
 		if units > 0 {
-			returns = append(returns, quota.Return{Grant: ret.number, Units: units})
+			rets.due = append(rets.due, quota.Return{Grant: left.number, Units: units})
 		}
-		if keep {
-			rets.watch(ret)
+		if stays {
+			rets.watch(left)
 		}
 	}
-	return returns
 }
 
-// take takes the grant's units out of the record if they are idle. Where it keeps
-// them, it notes when to visit it again.
-func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint32, keep bool) {
-	src := ret.source
+// take takes the grant's units out of the lease if they are idle. If they stay, it notes when to visit them again.
+func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now int64) (units uint32, stays bool) {
+	src := lg.source
 	for range state.MaxRetries {
-		ret.visitNs = now + maxVisitNs
-		if src.table.ReadKey(e, ret.key, wallNs, now) != state.OK {
+		lg.visitNs = now + maxVisitNs
+		if src.table.ReadKey(e, lg.key, wallNs, now) != state.OK {
 			return 0, true
 		}
-		left := ret.find(&e.Lease)
+		left := lg.find(&e.Lease)
 		if left == nil {
 			return 0, e.Ahead // a later tick can read it
 		}
 		if now < left.EndNs && now-e.WrittenNs < src.idleNs {
-			ret.visitNs = src.worker.returnables.visitAt(src, now, e.WrittenNs, left.EndNs)
+			lg.visitNs = src.worker.Returns.visitAt(src, now, e.WrittenNs, left.EndNs)
 			return 0, true
 		}
 		units, left.Units = left.Units, 0
@@ -129,10 +163,10 @@ func (ret *returnable) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 }
 
 // find returns what is left of the grant, nil if nothing is.
-func (ret *returnable) find(l *state.Lease) *state.GrantLeft {
+func (lg *leasedGrant) find(l *state.Lease) *state.GrantLeft {
 	for i := range l.Grants {
 		left := &l.Grants[i]
-		if left.Stream == ret.stream && left.Number == ret.number && left.Units > 0 {
+		if left.Stream == lg.stream && left.Number == lg.number && left.Units > 0 {
 			return left
 		}
 	}

@@ -108,7 +108,7 @@ func (h *holding) step(s *service, step string) {
 	case "forget":
 		h.forget(s)
 	case "silent":
-		h.engine.Leases.SetSilent(true)
+		h.engine.Leases.Service.Silent = true
 		h.down = true
 	case "old":
 		s.old = true

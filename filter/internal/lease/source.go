@@ -1,3 +1,50 @@
+// Package lease has the sources of units of rules that hold over all proxies. A Source keeps units that the quota
+// service has granted in a table of leases, so that most requests ask nobody. A HoldSource asks for each request,
+// because its units are held until the answer is known.
+//
+// Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
+//
+//	package decide                                    the proxy
+//	   |  Check, Take, Refund                            |  a request waits, a message comes, a tick
+//	   v                                                 v
+//	Source, HoldSource  --- Part: is asked for -->  talk.Client  <------>  quota service
+//	   |          ^
+//	   v          +-------- Grant: is given ---------+
+//	table of leases, account.Book
+//
+// Package talk asks the service, and calls this one. Package account has what a HoldSource holds. What a request
+// carries from one call to the next is in its decide.Subject.
+//
+// A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
+// them. A request whose units are not there, for example of a key of 1000 a minute, of which 300 were
+// taken in the last 3 seconds:
+//
+//	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
+//	Client.Wait      AppendNeeds finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
+//	Client.Flush     A message leaves with all asks that are queued.
+//	Client.Receive   The service grants 1, and a quarter of the other 999: 250 units. Grant.Give gives 1 of them to
+//	                 the request's Subject, and Grant.KeepRest puts 249 into the lease.
+//	Source.Check     The request is decided again. The Subject's grant has 1 unit. The outcome is HasRoom.
+//	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
+//	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.
+//
+// To read it, follow such a request:
+//
+//	source.go       Source       checks and takes units of leases
+//	part.go         Part, Need   what is asked for, and who needs it
+//	grant.go        Grant        what the service grants, and which requests get it
+//	keep.go                      the key's lease keeps the rest
+//	returns.go      Returns      what goes back, at once or when it is idle
+//	block.go                     how a block of a key is told and remembered
+//	holds.go        HoldSource   checks, holds and settles
+//	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
+//	definitions.go  definitions  how limits are defined to the service
+//	worker.go       Worker       what the sources of a worker share with the talk
+//	operate.go                   what operators see
+//	looks.go        Look         what clients are told that ask for their usage
+//
+// Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
+// The tests play workers, their talk and a service together.
 package lease
 
 import (
@@ -45,26 +92,24 @@ type Source struct {
 func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	src.begin(s, wallNs)
 	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) {
-		return src.byGrant(s, wallNs)
+		return src.byGrant(s)
 	}
-	if !src.readLease(s, wallNs) {
+	if !src.readLease(s) {
 		return decide.Failed
 	}
-	e, units := s.Quota.Lease, s.Units
+	e, now := s.Quota.Lease, s.Quota.NowNs
 	switch {
-	case e.Blocks(e.NowNs):
-		s.PassNs = passNs(wallNs, e.WaitNs(e.NowNs))
-		return decide.Blocked
+	case e.Blocks(now):
+		return deniedFor(s, e.WaitNs(now), decide.Blocked)
 	case src.asksNothing(s):
 		return forNothing(s)
-	case src.keeps && e.Left(e.NowNs) >= units:
+	case src.keeps && e.Left(now) >= s.Units:
 		s.Quota.From = decide.LeaseTable
 		return decide.HasRoom
-	case src.keeps && e.Denies(units, e.NowNs):
-		s.PassNs = passNs(wallNs, e.WaitNs(e.NowNs))
-		return decide.Denied
+	case src.keeps && e.Denies(s.Units, now):
+		return deniedFor(s, e.WaitNs(now), decide.Denied)
 	case src.isSilent(e) || s.Quota.Wait == decide.TimedOut:
-		return src.alone(s, wallNs, decide.Silent)
+		return src.alone(s, decide.Silent)
 	case src.worker.mustNotWait(s):
 		return decide.Contended
 	default:
@@ -79,14 +124,14 @@ func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 
 // readLease reads the key's lease into Quota.Lease, and what the service has said last of the key.
 // It returns false if the proxy's store fails.
-func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
-	q := &s.Quota
+func (src *Source) readLease(s *decide.Subject) (ok bool) {
+	q, wallNs := &s.Quota, s.Record.Now
 	if q.Lease == nil {
 		q.Lease = new(state.LeaseEntry)
 	}
 	e := q.Lease
 	read := src.table.Read(e, src.tableKey(s), wallNs, q.NowNs)
-	if src.rereadAhead(e, read, wallNs) != state.OK {
+	if !src.isRead(e, read, wallNs) {
 		return false
 	}
 	q.NowNs = e.NowNs
@@ -94,19 +139,27 @@ func (src *Source) readLease(s *decide.Subject, wallNs int64) (ok bool) {
 	return true
 }
 
-// rereadAhead reads the clock and the lease once more, if they say that the lease was written long after now: the
-// worker may have stood still between the two. If they say so again, the clock has begun anew since, and the lease
-// counts as none.
-func (src *Source) rereadAhead(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
-	if read != state.OK || !e.Ahead {
-		return read
+// readKept reads the lease of a key for which there is no subject: for what is left of a grant.
+func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
+	clock := src.worker.clock
+	wallNs := clock.Now()
+	read := src.table.ReadKey(e, key, wallNs, clock.Monotonic())
+	return src.isRead(e, read, wallNs)
+}
+
+// isRead reports whether a lease was read. If it was written long after now, the worker may have stood still between
+// reading the clock and the lease, so both are read once more. If that says so again, the clock has begun anew since,
+// and the lease counts as none.
+func (src *Source) isRead(e *state.LeaseEntry, read state.Status, wallNs int64) bool {
+	if read == state.OK && e.Ahead {
+		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 	}
-	return src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
+	return read == state.OK
 }
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
 func (src *Source) isSilent(e *state.LeaseEntry) bool {
-	return e.SilentUntilNs > e.NowNs || src.worker.silent
+	return e.SilentUntilNs > e.NowNs || src.worker.Service.Silent
 }
 
 // tableKey is what the subject's lease is found by: its key and, if requests give limits, these.
@@ -121,9 +174,9 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 }
 
 // askPart is what is asked for the subject's key, whose lease was read.
-func (src *Source) askPart(s *decide.Subject, cost uint32) part {
+func (src *Source) askPart(s *decide.Subject, cost uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := part{definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
+	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: e.Uncharged, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
@@ -154,9 +207,9 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
-	asks := e.AskedUntilNs <= e.NowNs && !w.silent && src.refill.isDue(e)
+	asks := e.AskedUntilNs <= e.NowNs && !w.Service.Silent && src.refill.isDue(e)
 	if asks {
-		e.AskedUntilNs = e.NowNs + w.timeoutNs
+		e.AskedUntilNs = e.NowNs + w.Service.TimeoutNs
 	}
 	taken := src.write(e)
 	if asks && taken == state.OK {
@@ -204,7 +257,8 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	}
 }
 
-// refundLease puts units back into the lease. If it fails the units stay counted.
+// refundLease puts units back into the lease, as of the instant at which they were taken. If it fails the units stay
+// counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 	e, back := s.Quota.Lease, s.Quota.Taken
 	back.Units = s.Cost
@@ -220,19 +274,6 @@ func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 		}
 	}
 	return false
-}
-
-// Usage is how the key stands over all proxies, as the service has said last.
-func (src *Source) Usage(s *decide.Subject, window int) *limit.Usage {
-	if s.Quota.From == decide.OwnShare {
-		return src.local.Usage(s, window)
-	}
-	used, resetNs := uint32(0), int64(0)
-	if st := &s.Quota.Standings[window]; st.ResetNs > s.Quota.NowNs {
-		used, resetNs = st.Used, st.ResetNs-s.Quota.NowNs
-	}
-	src.usage = s.Limits.Windows[window].Standing(s.Record.Now, used, resetNs, src.usage.Log)
-	return &src.usage
 }
 
 // refill says when a key's next units are asked for ahead of need, and how many. It looks as far

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -19,39 +20,37 @@ type Clock interface {
 	Monotonic() int64
 }
 
-// Worker is what the rules of scope cluster of one worker have in common. Their sources and the
-// Client share it: what the one writes, the other reads.
+// Worker is what the rules of scope cluster of one worker have in common. Its sources decide by it, and leave in it
+// what the service is to be asked and told; the talk with the service does that, and says how the service is.
 type Worker struct {
 	definitions
-	clock     Clock
-	tables    *state.Tables
-	domain    string
-	timeoutNs int64 // how long a request waits, as NewClient says
-
-	// The Client writes them, and sources read them.
-	silent  bool   // it has found the service silent for the timeout: nobody waits
-	crowded bool   // so many requests wait that no other may
+	clock   Clock
+	tables  *state.Tables
+	domain  string
 	proxies uint32 // of the domain, by the service's last message
 
-	// Sources write them, and Client.Flush asks and reports by them.
-	refills  []part // what requests to come will soon need
-	accounts accounts
-
-	// The Client alone: each grant with units in a lease, which Tick may give back. They are here because a grant
-	// that is put into a lease knows its source, and by that the Worker, but no Client.
-	returnables returnables
+	Service Service       // how the service is
+	refills []Part        // what requests to come will soon need, for the service
+	book    *account.Book // what is held
+	Returns Returns       // what goes back
 
 	// Memory:
 	entry   state.LeaseEntry // for records that no request reads
 	visitor state.Entry      // for visits of all pages
 }
 
+// Service is what the talk with the quota service has found out. The talk writes it, and sources decide by it.
+type Service struct {
+	TimeoutNs int64 // how long a request waits
+	Silent    bool  // nothing has come for the timeout: nobody waits
+	Crowded   bool  // so many requests wait that no other may
+}
+
 // NewWorker returns a worker without rules.
 func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 	return &Worker{
-		clock: clock, tables: tables, domain: domain,
+		clock: clock, tables: tables, domain: domain, book: account.NewBook(),
 		definitions: definitions{requested: map[requestedKey]*quota.Definition{}},
-		accounts:    accounts{byName: map[accountName]*account{}},
 	}
 }
 
@@ -96,27 +95,44 @@ func (w *Worker) SetProxies(n uint32) {
 }
 
 // IsSilent reports whether this worker has found the service silent.
-func (w *Worker) IsSilent() bool { return w.silent }
+func (w *Worker) IsSilent() bool { return w.Service.Silent }
 
 // AssumeSilent runs do as if this worker had found the service silent itself, if silent says so. A management request
 // is answered in it: if its worker has no stream, only the other workers know.
 func (w *Worker) AssumeSilent(silent bool, do func()) {
-	own := w.silent
-	w.silent = own || silent
+	own := w.Service.Silent
+	w.Service.Silent = own || silent
 	do()
-	w.silent = own
+	w.Service.Silent = own
 }
 
 // DecideLike has this worker's sources decide by the timeout and the silence of another one. Engine.Clone calls it, for
-// an explanation: the clone has no Client, which would say both.
-func (w *Worker) DecideLike(from *Worker) { w.timeoutNs, w.silent = from.timeoutNs, from.silent }
+// an explanation: the clone has no talk with the service, which would say both.
+func (w *Worker) DecideLike(from *Worker) {
+	w.Service = Service{TimeoutNs: from.Service.TimeoutNs, Silent: from.Service.Silent}
+}
 
-// HasNews reports whether there is something to send that no request waits for: see
-// Client.Flush.
-func (w *Worker) HasNews() bool { return len(w.refills)+len(w.accounts.listed) > 0 }
+// HasNews reports whether there is something to send that no request waits for.
+func (w *Worker) HasNews() bool { return len(w.refills) > 0 || w.book.HasListed() }
+
+// Book has what the worker holds.
+func (w *Worker) Book() *account.Book { return w.book }
+
+// TakeRefills returns what requests to come will soon need: units are to be asked for ahead.
+func (w *Worker) TakeRefills() []Part {
+	refills := w.refills
+	w.refills = nil
+	return refills
+}
+
+// Greet says in a stream's first message which domain and process asks.
+func (w *Worker) Greet(m *quota.Asks) { m.Domain, m.Process = w.domain, w.tables.Process() }
+
+// Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
+func (w *Worker) Inherit(from *Worker) { w.book.Inherit(from.book, w.newNumber, w.clock.Monotonic()) }
 
 // mustNotWait reports whether the request must not wait for the service: it has waited, and the service
 // takes no more asks, or it has not waited, and too many others do.
 func (w *Worker) mustNotWait(s *decide.Subject) bool {
-	return s.Quota.Wait == decide.Rejected || s.Quota.Wait == decide.NotWaited && w.crowded
+	return s.Quota.Wait == decide.Rejected || s.Quota.Wait == decide.NotWaited && w.Service.Crowded
 }

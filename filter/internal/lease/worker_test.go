@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
@@ -29,7 +30,7 @@ type worker struct {
 	t      *testing.T
 	proxy  *hosttest.Proxy
 	engine *engine.Engine
-	client *lease.Client
+	client *talk.Client
 	stream *stream // nil = none is open
 	down   bool    // no stream can be opened
 	opened int
@@ -50,7 +51,7 @@ func newWorker(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *
 	p := hosttest.Policy(t, rules)
 	p.Usage = &policy.Usage{Path: "/usage"}
 	w.engine = engine.New(p, proxy, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
-	w.client = lease.NewClient(w, w.engine.Leases, 100*ms)
+	w.client = talk.NewClient(w, w.engine.Leases, 100*ms)
 	return w
 }
 
@@ -84,7 +85,7 @@ func (w *worker) Random() uint32 {
 
 // goOn goes on with requests that have waited, as many as one callback may.
 func (w *worker) goOn() {
-	for range lease.MaxResumed {
+	for range talk.MaxResumed {
 		next := w.client.Next()
 		if next == nil {
 			break
@@ -94,7 +95,7 @@ func (w *worker) goOn() {
 	w.client.Flush(w.proxy.Clock)
 }
 
-func (w *worker) resume(next *lease.Waiter) {
+func (w *worker) resume(next *talk.Waiter) {
 	require.False(w.t, w.isDecided(next.Context), "decided twice")
 	if next.Look != nil {
 		w.client.Done(next)

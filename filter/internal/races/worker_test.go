@@ -11,6 +11,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -20,7 +21,7 @@ type worker struct {
 	world  *world
 	id     int
 	engine *engine.Engine
-	client *lease.Client
+	client *talk.Client
 	stream *stream // nil = none is open
 	random uint32
 	row    uint64 // the number of the client's reports at the service
@@ -46,7 +47,7 @@ func (k *worker) start() {
 	k.engine = engine.New(k.world.policy, k, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 	next := worker{random: k.random}
 	k.row = uint64(next.Random())<<32 | uint64(next.Random())
-	k.client = lease.NewClient(k, k.engine.Leases, timeoutNs)
+	k.client = talk.NewClient(k, k.engine.Leases, timeoutNs)
 	k.ticks = k.world.now + second
 }
 
@@ -187,7 +188,7 @@ func (k *worker) goOn() {
 	k.client.Flush(k.now())
 }
 
-func (k *worker) resumeWaiter(w *lease.Waiter) {
+func (k *worker) resumeWaiter(w *talk.Waiter) {
 	require.Contains(k.world.t, k.waiting, w.Context, "its client has left")
 	k.headers = k.waiting[w.Context]
 	v := w.Verdict

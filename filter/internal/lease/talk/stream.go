@@ -1,4 +1,4 @@
-package lease
+package talk
 
 import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -22,7 +22,7 @@ import (
 //
 // The life of the service, over all streams:
 //
-//	          send, of asks            endSilent
+//	          send, of asks            noteSilence
 //	answered ---------------> asked ---------------> silent
 //	   ^                        |                      |
 //	   +-------- Receive -------+------- Receive ------+
@@ -30,7 +30,7 @@ import (
 //	answered  It owes no answer: stream.owesNs is 0.
 //	asked     It owes one since owesNs, and Flush sends nothing more. If the stream closes, it owes
 //	          none: the same is asked on the next stream.
-//	silent    It has owed one for the timeout (Worker.silent). It is also silent if a request has waited
+//	silent    It has owed one for the timeout (lease.Service.Silent). It is also silent if a request has waited
 //	          that long without a stream, though it was not asked. No request waits any more, and probe
 //	          asks until an answer comes.
 //
@@ -79,6 +79,7 @@ func (c *Client) ensureOpen(now int64) bool {
 		return false
 	}
 	s.number = max(c.transport.Random(), 1) // another worker may have the number, with little chance
+	c.worker.Returns.StreamOpened(s.number)
 	s.greeted, s.heard = false, false
 	clear(s.defined)
 	return true
@@ -108,7 +109,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 	}
 	s.heard, s.pauseNs = true, firstPauseNs
 	s.owesNs, s.stalled = 0, false
-	c.worker.silent = false
+	c.worker.Service.Silent = false
 	c.worker.SetProxies(c.in.Proxies)
 	for i := range c.in.Results {
 		c.endAsk(&c.in.Results[i], now)
@@ -123,15 +124,10 @@ func (c *Client) StreamEnded(now int64) {
 		return
 	}
 	c.stream.number, c.stream.owesNs = 0, 0
-	c.returns = c.returns[:0]
+	c.worker.Returns.StreamEnded()
 	c.backOff(now)
-	for _, a := range c.sent.list {
-		c.worker.accounts.reportAgain(a)
-		c.requeue(a)
-	}
-	c.sent.list = nil
-	clear(c.sent.flying)
-	c.worker.accounts.listAll(now)
+	c.asks.requeueAll()
+	c.worker.Book().ReportAll(now)
 }
 
 // hangUp ends the open stream.
@@ -170,15 +166,15 @@ func (s *stream) grantMoreTime(now, timeoutNs int64) (granted bool) {
 	return late
 }
 
-// endSilent declares the service silent when nothing has come for the timeout after a
+// noteSilence declares the service silent when nothing has come for the timeout after a
 // message, or no stream could be opened for so long. It hangs up on a silent service.
-func (c *Client) endSilent(now int64) {
+func (c *Client) noteSilence(now int64) {
 	s := &c.stream
-	silent := s.owes() && now-s.owesNs >= c.worker.timeoutNs || !s.isOpen() && c.waitlist.areOverdue(now)
+	silent := s.owes() && now-s.owesNs >= c.worker.Service.TimeoutNs || !s.isOpen() && c.waitlist.areOverdue(now)
 	if !silent {
 		return
 	}
-	c.worker.silent, s.pauseNs = true, maxPauseNs
+	c.worker.Service.Silent, s.pauseNs = true, maxPauseNs
 	if s.isOpen() {
 		c.hangUp(now)
 	}

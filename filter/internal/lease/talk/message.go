@@ -1,16 +1,14 @@
-package lease
+package talk
 
 import (
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are
 // queued: those for which no request waits, which are refills and reports, before those of requests.
-//
-// Packing writes the reports of an ask's accounts: later asks of this message see them, and wait (awaitsReport).
-// If the message is not sent, Flush undoes it by reportAgain.
 
 // What a message takes at most: the domain, a return, a part with its share of the ask, and a window
 // or the rest of a definition.
@@ -20,9 +18,8 @@ const (
 	partBytes   = 128
 	windowBytes = 48
 
-	roomBytes  = quota.MaxMessageBytes - domainBytes
-	mostAsks   = roomBytes / partBytes // of one part each
-	maxReturns = 1024                  // grants of which one message returns units
+	roomBytes = quota.MaxMessageBytes - domainBytes
+	mostAsks  = roomBytes / partBytes // of one part each
 )
 
 // Flush sends what is to be sent, in one message. While no result of the last message has come, it
@@ -33,19 +30,19 @@ func (c *Client) Flush(now int64) {
 		return
 	}
 	c.queueReports(now)
-	if len(c.queue.list)+len(c.returns) == 0 || !c.ensureOpen(now) {
+	if len(c.asks.queue)+c.worker.Returns.Count() == 0 || !c.ensureOpen(now) {
 		return
 	}
 	packed, left := c.pack(now)
-	if len(c.out.Asks)+len(c.out.Returns) == 0 || !c.send(&c.out, now) {
-		for _, a := range packed { // they stay in the queue
-			c.worker.accounts.reportAgain(a)
-		}
+	if len(c.out.Asks)+len(c.out.Returns) == 0 {
 		return
 	}
-	c.queue.removePacked(packed, left)
-	for _, a := range packed {
-		c.sent.add(a)
+	if c.send(&c.out, now) {
+		c.asks.markSent(packed, left)
+		return
+	}
+	for _, a := range packed { // they stay in the queue
+		a.reportAgain()
 	}
 }
 
@@ -54,24 +51,54 @@ const maxRefills = 1024
 
 // queueRefills queues asks for what requests to come will need.
 func (c *Client) queueRefills() {
-	refills := c.worker.refills
-	c.worker.refills = nil
+	refills := c.worker.TakeRefills()
 	for i := range refills {
-		if len(c.queue.list) < maxRefills {
-			c.askAhead(refills[i : i+1])
+		if len(c.asks.queue) < maxRefills {
+			c.asks.askAhead(refills[i : i+1])
 		}
 	}
+}
+
+// queueReports queues an ask for no units for each account that must be reported, unless a queued ask reports it
+// already.
+func (c *Client) queueReports(now int64) {
+	book := c.worker.Book()
+	if !book.HasListed() {
+		return
+	}
+	c.due = book.Due(c.due[:0], c.roomForReports(), now)
+	for _, acc := range c.due {
+		c.asks.askAhead([]lease.Part{lease.ReportPart(acc)})
+	}
+}
+
+// roomForReports is how many more asks for nothing may be queued or under way. Reports fill what
+// requests leave of a message, and at least half of it. Flush sends the next message after the results
+// of the last one. So a worker with a full account.Book needs 129 messages. If a round trip takes
+// 15 ms or less, a store that is starting has all the reports before it begins to grant.
+func (c *Client) roomForReports() int {
+	reports, others := 0, 0
+	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent} {
+		for _, a := range list {
+			if a.isReport() {
+				reports++
+			} else {
+				others++
+			}
+		}
+	}
+	return max(mostAsks/2, mostAsks-others) - reports
 }
 
 // pack fills the message Client.out with what has room in it. It returns the asks that are in the
 // message, and those that have to wait.
 func (c *Client) pack(now int64) (packed, left []*ask) {
-	m := &c.out
+	m, rets := &c.out, &c.worker.Returns
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
 	packed = c.packed[:0]
-	room := roomBytes - returnBytes*min(len(c.returns), maxReturns)
+	room := roomBytes - returnBytes*rets.Count()
 	for _, looks := range [2]bool{false, true} { // looks do not delay requests that are to be decided
-		for _, a := range c.queue.list {
+		for _, a := range c.asks.queue {
 			if looks != a.isLook() {
 				continue
 			}
@@ -87,9 +114,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 	}
 	c.packed = packed
 	if c.stream.heard { // units go back on the stream that got them, after its first results
-		n := min(len(c.returns), maxReturns)
-		m.Returns = append(m.Returns, c.returns[:n]...)
-		c.returns = c.returns[n:]
+		m.Returns = rets.Take(m.Returns)
 	}
 	return packed, left
 }
@@ -99,7 +124,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	switch {
 	case n > room: // for a message with room for it
 		return true
-	case c.sent.flying[a.want] != nil: // for the result of the ask that flies for the same units
+	case c.asks.isFlying(a): // for the result of the ask that flies for the same units
 		return true
 	default: // for the answer to a report of one of its accounts, which may be of an ask earlier in this message
 		return a.awaitsReport()
@@ -112,14 +137,14 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
 	a.stream = c.stream.number
-	a.writeReports(&c.worker.accounts, now)
+	a.writeReports(now) // an ask behind it, for the same accounts, waits from now on
 	m := &c.out
 	at := len(m.Asks)
 	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
 	message := &m.Asks[at]
 	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 	for i := range a.parts {
-		c.define(a.parts[i].definition)
+		c.define(a.parts[i].Definition)
 		message.Parts = append(message.Parts, a.parts[i].Wire)
 	}
 }
@@ -129,7 +154,7 @@ func (c *Client) mostBytes(a *ask) (n int) {
 	for i := range a.parts {
 		n += partBytes
 		if !c.stream.defined[a.parts[i].Wire.Definition] {
-			n += windowBytes * (1 + len(a.parts[i].definition.Windows))
+			n += windowBytes * (1 + len(a.parts[i].Definition.Windows))
 		}
 	}
 	return n
@@ -151,7 +176,7 @@ func (c *Client) define(d *quota.Definition) {
 // send sends a message. A stream's first one says which domain and process asks.
 func (c *Client) send(m *quota.Asks, now int64) bool {
 	if !c.stream.greeted {
-		m.Domain, m.Process = c.worker.domain, c.worker.tables.Process()
+		c.worker.Greet(m)
 	}
 	c.message = m.Append(c.message[:0])
 	if !c.transport.Send(c.message) {

@@ -1,14 +1,15 @@
-package lease
+package talk
 
 import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 )
 
 // Waiter is a request that waits: to be decided by a verdict, or for a look. Its life:
 //
-//	     Wait, WaitLook           endAsk, expire             Next
+//	     Wait, WaitLook           endWaits, expire            Next
 //	new ---------------> asking -----------------> ready ---------> decided again --- Done ---> over
 //	                       ^                                              |
 //	                       +------------ Wait, if it is Pending again ----+
@@ -17,10 +18,10 @@ import (
 type Waiter struct {
 	Context uint32
 	Verdict *decide.Verdict // nil of a look
-	Look    *Look           // of a client that asks for its usage; it is not decided again, and has no needs
+	Look    *lease.Look     // of a client that asks for its usage; it is not decided again, and has no needs
 
 	deadlineNs int64
-	needs      []Need
+	needs      []lease.Need
 	asks       []*ask  // for which it waits: one for its needs, or one for each quota.MaxGroup keys of its look
 	oneAsk     [1]*ask // what asks lies in as long as it is one: that saves an allocation a request
 	over       bool
@@ -70,14 +71,14 @@ func (wl *waitlist) areMany() bool { return len(wl.byContext) >= maxWaiters }
 func (wl *waitlist) add(req *Waiter) {
 	wl.byContext[req.Context] = req
 	wl.order = append(wl.order, req)
-	wl.lookedKeys += req.Look.size()
+	wl.lookedKeys += req.Look.Size()
 }
 
 // remove removes a request, which is over.
 func (wl *waitlist) remove(req *Waiter) {
 	req.over = true
 	delete(wl.byContext, req.Context)
-	wl.lookedKeys -= req.Look.size()
+	wl.lookedKeys -= req.Look.Size()
 }
 
 // dropOver drops the requests that are over from the order.

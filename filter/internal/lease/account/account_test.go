@@ -1,0 +1,152 @@
+package account_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const second = 1_000_000_000
+
+// noted is a grant of so many units by a store that has noted the report.
+func noted(units uint32) *quota.Grant { return &quota.Grant{Noted: true, Units: units} }
+
+// open returns a book with the account of a key, of which a request holds 3 units.
+func open() (*account.Book, *account.Account) {
+	b := account.NewBook()
+	b.Worker = 7
+	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 10 * second}}}
+	acc := b.Open(d, [16]byte{1}, 0)
+	acc.Held = 3
+	acc.List()
+	return b, acc
+}
+
+// due returns how many accounts must be reported.
+func due(b *account.Book, now int64) int { return len(b.Due(nil, 100, now)) }
+
+// What changes while a report is under way is reported after it, and by one more report.
+func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
+	b, acc := open()
+	require.Equal(t, 1, due(b, 0))
+	require.Zero(t, due(b, 0), "it is not listed any more")
+	first := acc.Report(0, 0)
+	require.EqualValues(t, 3, first.Held)
+	acc.Settle(3, 5)
+	acc.List()
+	require.False(t, b.HasListed())
+	require.True(t, acc.End(first.Number, noted(0), 0))
+	require.Equal(t, 1, due(b, 0))
+	next := acc.Report(0, 0)
+	require.EqualValues(t, 0, next.Held)
+	require.EqualValues(t, 5, next.Charged)
+	require.True(t, acc.End(next.Number, noted(0), 0))
+	require.Zero(t, due(b, 0), "nothing has changed since")
+}
+
+// Nothing changes, but the service must hear of what is held within an eighth of the hold, or it ends it.
+func TestWhatIsHeldIsReportedAgain(t *testing.T) {
+	b, acc := open()
+	require.Equal(t, 1, due(b, 0))
+	require.True(t, acc.End(acc.Report(0, 0).Number, noted(0), 0))
+	b.Renew(second, 0)
+	require.Zero(t, due(b, second))
+	b.Renew(2*second, 0)
+	require.Equal(t, 1, due(b, 2*second))
+}
+
+// Rules that share a counter have a part each in one ask: the later one counts as held what the earlier asks for.
+func TestPartsOfOneAskShareAnAccount(t *testing.T) {
+	_, acc := open()
+	first, second := acc.Report(2, 0), acc.Report(2, 0)
+	require.EqualValues(t, 3, first.Held)
+	require.EqualValues(t, 5, second.Held)
+	require.True(t, acc.End(first.Number, noted(2), 0))
+	acc.Given += 2
+	require.True(t, acc.IsUnderWay())
+	require.True(t, acc.End(second.Number, noted(2), 0))
+	acc.Given += 2
+	require.False(t, acc.IsUnderWay())
+	require.False(t, acc.Changed(), "the store has 7 units as held")
+}
+
+// A report that was given up grants nothing if its answer comes all the same, and is made again within a second.
+func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
+	b, acc := open()
+	require.Equal(t, 1, due(b, 0))
+	report := acc.Report(2, 0)
+	acc.GiveUp(report.Number)
+	require.False(t, b.HasListed())
+	b.Renew(second, 0)
+	require.Equal(t, 1, due(b, second))
+	again := acc.Report(0, second)
+	require.False(t, acc.End(report.Number, noted(2), second))
+	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
+	require.True(t, acc.End(again.Number, noted(0), second))
+}
+
+// A report that may be lost is made again with the next message, by another number.
+func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
+	b, acc := open()
+	require.Equal(t, 1, due(b, 0))
+	lost := acc.Report(0, 0)
+	acc.TryAgain(lost.Number)
+	require.Equal(t, 1, due(b, 0))
+	again := acc.Report(0, 0)
+	require.Greater(t, again.Number, lost.Number)
+	acc.TryAgain(lost.Number)
+	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
+}
+
+// A store that has failed for the key is not told of it for a second.
+func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
+	b, acc := open()
+	require.Equal(t, 1, due(b, 0))
+	require.False(t, acc.End(acc.Report(2, 0).Number, &quota.Grant{Failed: true}, 0))
+	require.EqualValues(t, account.MaxRememberNs, acc.SilentNs)
+	require.Zero(t, due(b, second-1))
+	b.Renew(second, 0)
+	require.Equal(t, 1, due(b, second))
+}
+
+// More accounts than a message has room for stay listed.
+func TestWhatHasNoRoomStaysListed(t *testing.T) {
+	b, acc := open()
+	other := b.Open(acc.Definition, [16]byte{2}, 0)
+	other.Held = 1
+	other.List()
+	require.Equal(t, []*account.Account{acc}, b.Due(nil, 1, 0))
+	require.Equal(t, []*account.Account{other}, b.Due(nil, 1, 0))
+	require.False(t, b.HasListed())
+}
+
+// An heir reports what it has inherited as the worker that opened it, beside what its own requests hold of the key.
+func TestAnHeirReportsBoth(t *testing.T) {
+	old, acc := open()
+	heir := account.NewBook()
+	heir.Worker = 8
+	heir.Inherit(old, func() uint32 { return 40 }, 0)
+	require.True(t, old.IsEmpty())
+	require.Equal(t, 1, due(heir, 0))
+	require.EqualValues(t, 7, acc.Report(0, 0).Worker)
+	require.EqualValues(t, 40, acc.Definition.ID)
+	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
+	require.NotSame(t, acc, own)
+	require.EqualValues(t, 8, own.Report(1, 0).Worker)
+	require.Same(t, acc, acc.Current())
+	require.Same(t, own, own.Current())
+}
+
+// An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
+func TestAnIdleAccountIsForgotten(t *testing.T) {
+	b, acc := open()
+	acc.Held = 0
+	b.Renew(100*second, 0)
+	require.True(t, b.IsEmpty())
+	require.Same(t, acc, acc.Current())
+	require.False(t, b.IsEmpty())
+}

@@ -1,0 +1,154 @@
+package account
+
+import (
+	"strconv"
+
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Book has the accounts of a worker.
+type Book struct {
+	Worker uint64 // by which the service knows this worker
+
+	byName     map[name]*Account
+	listed     []*Account // for Due
+	lastNumber uint64     // of the newest report
+	renewNs    int64      // when to look which accounts are to be renewed
+	memory     []byte     // for a name
+}
+
+// NewBook returns a book without accounts.
+func NewBook() *Book { return &Book{byName: map[name]*Account{}} }
+
+// name is what an account is found by: counter and key, and for an inherited account also the
+// worker that opened it, because the key may have an account of this worker too.
+type name string
+
+const (
+	// forgetNs is how long nobody must want units of an idle account before it is forgotten:
+	// longer than a request waits.
+	forgetNs = 10_000_000_000
+	// maxAccounts is how many keys a worker reports: if the service does not answer, each of
+	// them stays. on_unavailable decides about one more.
+	maxAccounts = 1 << 16
+	// renewEveryNs is how often Renew goes through the accounts: within an eighth of the shortest
+	// hold, which is 1.25 s.
+	renewEveryNs = 1_000_000_000
+)
+
+// IsFull reports whether the book takes no account more.
+func (b *Book) IsFull() bool { return len(b.byName) >= maxAccounts }
+
+// IsEmpty reports whether the book has no account.
+func (b *Book) IsEmpty() bool { return len(b.byName) == 0 }
+
+// nameOf is the name of a key's account, in memory that the next call uses.
+func (b *Book) nameOf(d *quota.Definition, key [16]byte) []byte {
+	b.memory = append(append(b.memory[:0], d.Counter[:]...), key[:]...)
+	return b.memory
+}
+
+// Find returns the account of a key, nil if there is none.
+func (b *Book) Find(d *quota.Definition, key [16]byte) *Account {
+	return b.byName[name(b.nameOf(d, key))]
+}
+
+// Open returns the account of a key from which a request wants units, a new one if there is none.
+func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
+	found := b.nameOf(d, key)
+	acc := b.byName[name(found)]
+	if acc == nil {
+		acc = &Account{Key: key, book: b, name: name(found), worker: b.Worker}
+		b.byName[acc.name] = acc
+	}
+	acc.Definition, acc.usedNs = d, now
+	return acc
+}
+
+// newNumber numbers a report: the store takes no number that is not larger than the last one.
+func (b *Book) newNumber() uint64 {
+	b.lastNumber++
+	return b.lastNumber
+}
+
+// HasListed reports whether some account may have to be reported.
+func (b *Book) HasListed() bool { return len(b.listed) > 0 }
+
+// Due appends the listed accounts that must be reported, and lists them no more. At most that many are appended;
+// what is left stays listed. It drops an account whose key is silent, and one whose report has left since: Renew or
+// the report's end lists these again.
+func (b *Book) Due(due []*Account, most int, now int64) []*Account {
+	n := 0
+	for ; n < len(b.listed) && len(due) < most; n++ {
+		acc := b.listed[n]
+		acc.isListed = false
+		if !acc.IsUnderWay() && acc.SilentNs <= now && acc.mustReport(now) {
+			due = append(due, acc)
+		}
+	}
+	left := copy(b.listed, b.listed[n:])
+	clear(b.listed[left:])
+	b.listed = b.listed[:left]
+	return due
+}
+
+// ReportAll has all that is held reported anew: the service, or its store, may have lost it.
+func (b *Book) ReportAll(now int64) {
+	for _, acc := range b.byName {
+		if !acc.Idle() {
+			acc.reportedNs = now - acc.HoldNs()
+			acc.List()
+		}
+	}
+}
+
+// Renew looks, once a second, which accounts must be reported, and forgets those that hold nothing and from
+// which no request has waited for units of late.
+func (b *Book) Renew(now, timeoutNs int64) {
+	if len(b.byName) == 0 || now < b.renewNs {
+		return
+	}
+	b.renewNs = now + renewEveryNs
+	for name, acc := range b.byName {
+		switch {
+		case acc.mustReport(now):
+			acc.List()
+		case acc.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
+			delete(b.byName, name)
+		}
+	}
+}
+
+// Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
+// has it reported. newNumber numbers the definitions anew. For example, worker 7 holds 3 of key k, and its
+// configuration is replaced:
+//
+//	worker 8 inherits  account "k7", reported by 7: held 3. Its definition has a number of worker 8
+//	a request of k     account "k", reported by 8, beside it. The service counts both
+//	worker 9 inherits  both: "k7" keeps its name, and "k" becomes "k8". Worker 9 reports each of them under the
+//	                   number of the worker that opened it
+func (b *Book) Inherit(old *Book, newNumber func() uint32, now int64) {
+	b.lastNumber = max(b.lastNumber, old.lastNumber) // the store takes no lower numbers: ErrStale
+
+	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
+	for _, acc := range old.byName {
+		if acc.Idle() {
+			continue
+		}
+		d := renumbered[acc.Definition]
+		if d == nil {
+			d = new(quota.Definition)
+			*d = *acc.Definition
+			d.ID = newNumber()
+			renumbered[acc.Definition] = d
+		}
+		if acc.worker == old.Worker { // it was not inherited before
+			acc.name += name(strconv.FormatUint(acc.worker, 16))
+		}
+		acc.book, acc.Definition = b, d
+		acc.isListed, acc.lastNumber = false, 0
+		b.byName[acc.name] = acc
+	}
+	b.ReportAll(now)
+	clear(old.byName)
+}

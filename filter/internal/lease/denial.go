@@ -1,0 +1,104 @@
+package lease
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// The service blocks a key, and a worker remembers that for account.MaxRememberNs. A rule with a block leases
+// nothing, so each request asks for itself unless its worker knows of the block:
+//
+//	                           a rule that leases nothing         a rule that holds
+//	the service says it        readBlock: Grant.blockNs           the same
+//	requests that asked hear   deny: one Denied, others Blocked   the same
+//	the worker remembers it    noteDenial: in the key's lease,    keepBlock: in Account.Block
+//	                           as a DeniedCost of 0
+//	later requests hear        Source.Check, by Lease.Blocks:     HoldSource.Check, by recallBlock:
+//	                           Blocked                            Blocked
+//
+// If each denied ask changes what the key has counted, each request must ask: nothing is remembered then.
+//
+// For example, a limit of 3 a minute with a block of 1 h:
+//
+//	0 s    Two requests wait for one ask, when none is left. It is denied, and the key was not Blocked before: the ask
+//	       has begun the block. The first request is told Denied, and the rule counts a block. The second is told
+//	       Blocked.
+//	0.5 s  Another request is told Blocked, and nobody asks.
+//	1.2 s  The next one asks. The service says that the key was Blocked before, so it is told Blocked. The worker
+//	       remembers that for another second.
+
+// readBlock finds out until when the key is blocked.
+func (g *Grant) readBlock() {
+	block := g.part.Definition.Block()
+	if block < 0 || block >= len(g.Standings) || !g.Denied {
+		return
+	}
+	if st := &g.Standings[block]; st.Used > 0 {
+		g.blockNs = st.ResetNs
+	}
+}
+
+// deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
+// rule has begun the block, and all others are told Blocked.
+func (g *Grant) deny(n *Need) {
+	g.writeTo(n, 0)
+	if g.blockNs > 0 && !g.Blocked {
+		n.subject.Rule.Metrics.Blocks++
+		g.Blocked = true
+	}
+}
+
+// remembersBlock reports whether the key is blocked, and stays so without further asks.
+func (g *Grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.CountsDenied() }
+
+// noteDenial keeps the denial in the lease: of what was asked for, or of each cost if the key is blocked.
+// Nobody asks again until the wait or the block is over, and no longer than account.MaxRememberNs. If another
+// denial still holds, the smaller cost of both is denied.
+//
+// In a lease, a denied cost of 0 says that the key is blocked. No other denial is of a Cost of 0. A refill has that
+// Cost, but only rules without a block lease, and of these the service denies no Cost of 0. A request of cost 0 asks
+// nothing of such rules: see asksNothing.
+func (g *Grant) noteDenial(l *state.Lease, now int64) {
+	cost, holdsNs := g.part.Wire.Cost, int64(account.MaxRememberNs)
+	if g.remembersBlock() {
+		cost, holdsNs = 0, min(holdsNs, g.blockNs-now)
+	}
+	if l.DeniedUntilNs > now {
+		cost = min(cost, l.DeniedCost)
+	}
+	l.DeniedCost, l.PassNs = cost, limit.Never
+	if g.WaitNs != limit.Never {
+		l.PassNs = g.trip.CameNs + g.WaitNs
+		holdsNs = min(holdsNs, g.WaitNs)
+	}
+	l.DeniedUntilNs = now + holdsNs
+}
+
+// keepBlock remembers a grant that finds the key blocked.
+func (g *Grant) keepBlock(acc *account.Account) {
+	if !g.remembersBlock() {
+		return
+	}
+	untilNs := min(g.blockNs, g.trip.CameNs+account.MaxRememberNs)
+	acc.Block = &account.KeptDenial{Grant: g.forSubject(0), UntilNs: untilNs}
+	acc.Block.Blocked = true // for all later requests, also if nobody has waited for the grant any more
+}
+
+// recallBlock gives the subject the denial that the worker remembers of its key, if the key is blocked.
+func (src *HoldSource) recallBlock(s *decide.Subject) bool {
+	if !src.blocks {
+		return false
+	}
+	acc, now := src.account(s), s.Quota.NowNs
+	if acc == nil || acc.Block == nil || now >= acc.Block.UntilNs {
+		return false
+	}
+	g := &s.Quota.Grant
+	*g = acc.Block.Grant
+	if g.WaitNs != limit.Never {
+		g.WaitNs -= now - g.NowNs
+	}
+	return true
+}

@@ -1,0 +1,122 @@
+package talk
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+// ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no
+// request waits for it, it is for requests to come, or it only reports what is held.
+//
+// It has a part for each key of which units are needed, for all requests that have joined it:
+//
+//	request   needs                         the ask's parts
+//	first     1 of key k, 2 of key l        k: Cost 1, Waiting 1     l: Cost 2, Waiting 2
+//	second    3 of key k, 1 of key l        k: Cost 1, Waiting 1+3   l: Cost 2, Waiting 2+1
+//
+// Cost is that of the first request: the service grants at least this much, or denies.
+type ask struct {
+	id      uint32
+	want    string // which units it asks for: see appendWant
+	parts   []lease.Part
+	waiters []*Waiter // that wait for it
+	sentNs  int64
+	stream  uint32 // on which it was sent
+}
+
+// appendWant appends which units the parts want. If a rule counts denied requests, it also says the
+// cost: of a denied ask the service counts all units, and a request that costs less might pass.
+func appendWant(b []byte, parts []lease.Part) []byte {
+	for i := range parts {
+		p := &parts[i]
+		b = binary.LittleEndian.AppendUint32(b, p.Wire.Definition)
+		b = append(b, p.Wire.Key[:]...)
+		switch {
+		case p.Wire.Inspect: // a look at these keys is another ask than one for their units
+			b = append(b, "look"...)
+		case p.CountsDenied():
+			b = binary.LittleEndian.AppendUint32(b, p.Wire.Cost)
+		}
+	}
+	return b
+}
+
+// isLook reports whether the ask is for looks: it asks for no units.
+func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
+
+// add adds what another request needs to the ask.
+func (a *ask) add(parts []lease.Part) {
+	for i := range a.parts {
+		p, cost := &a.parts[i].Wire, parts[i].Wire.Cost
+		if len(a.waiters) == 0 { // the request is the first one of an ask that was for requests to come
+			p.Cost = cost
+		}
+		p.Waiting = limit.AddSaturating(p.Waiting, cost)
+	}
+}
+
+// putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
+func (a *ask) putBefore(earlier *ask) {
+	for _, req := range earlier.waiters {
+		req.asks = append(without(req.asks, earlier), a)
+	}
+	for i := range a.parts {
+		p, before := &a.parts[i].Wire, &earlier.parts[i].Wire
+		p.Cost = before.Cost
+		p.Waiting = limit.AddSaturating(p.Waiting, before.Waiting)
+	}
+	a.waiters = append(earlier.waiters, a.waiters...)
+}
+
+// leave removes a request from those that wait for the ask.
+func (a *ask) leave(req *Waiter) {
+	a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == req })
+}
+
+// without removes an ask from a list.
+func without(list []*ask, a *ask) []*ask {
+	return slices.DeleteFunc(list, func(other *ask) bool { return other == a })
+}
+
+// The rest is about the reports of its accounts: see package account.
+
+// isReport reports whether the ask is only for a report.
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
+
+// awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
+func (a *ask) awaitsReport() bool {
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil && acc.IsUnderWay() {
+			return true
+		}
+	}
+	return false
+}
+
+// writeReports writes what its accounts hold now.
+func (a *ask) writeReports(now int64) {
+	for i := range a.parts {
+		a.parts[i].WriteReport(now)
+	}
+}
+
+// giveUpReports is for an ask whose reports the service does not take now.
+func (a *ask) giveUpReports() {
+	for i := range a.parts {
+		if p := &a.parts[i]; p.Account != nil {
+			p.Account.GiveUp(p.Wire.Number)
+		}
+	}
+}
+
+// reportAgain has its accounts reported with the next message: their reports may be lost, or never leave with it.
+func (a *ask) reportAgain() {
+	for i := range a.parts {
+		if p := &a.parts[i]; p.Account != nil {
+			p.Account.TryAgain(p.Wire.Number)
+		}
+	}
+}

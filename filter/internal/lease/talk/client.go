@@ -1,0 +1,222 @@
+// Package talk is one worker's talk with the quota service: which requests wait for which units, what is asked when,
+// and when the service counts as silent. What is asked for, and what becomes of a grant, is package lease's.
+//
+// Its invariant: every request that waits is decided within the timeout and a tick, whatever the service,
+// the network or the client does. It calls nobody but the proxy's stream (Transport) and package lease: the host calls
+// it, and asks it by Next who goes on.
+//
+//	host            Client                              service
+//
+//	Wait     ---->  a Waiter; it joins an ask
+//	Flush    ---->  all queued asks, in a message  ---->
+//	Receive  ---->  each result ends an ask        <----
+//	Next     <----  the Waiter is ready, and is decided again
+//	Done     ---->  what it has not taken goes back
+//	Tick     ---->  the Waiter's time is over: ready, to be decided without the service
+//
+// What may go wrong meanwhile:
+//
+//	the client leaves     Forget ends the wait. Its units go into the lease, or back.
+//	an answer comes late  askLateAgain lets others ask anew. endAsk puts late units into the lease.
+//	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
+//	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. probe asks on.
+//
+// To read it, begin with Client. Its tests are those of package lease, which play workers, their talk and a service
+// together.
+//
+//	client.go    Client        has requests wait, and ticks
+//	waitlist.go  Waiter        a request that waits
+//	ask.go       ask           what some requests need of some keys
+//	asks.go      asks          those that are queued or sent
+//	message.go                 what is sent when
+//	result.go                  what a result does to an ask and its requests
+//	stream.go    stream        whether there is one, and whether the service answers
+package talk
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Transport is the proxy's stream to the quota service.
+type Transport interface {
+	// Open opens a stream and reports whether it may be used.
+	Open() bool
+	// Send sends a message on the open stream and reports whether the proxy took it.
+	Send(message []byte) bool
+	// Cancel ends the open stream; no callback of it follows.
+	Cancel()
+	// Random returns a random number.
+	Random() uint32
+}
+
+// Client is one worker's side of the talk. Its zero value is not ready: use NewClient. Every
+// callback that has called it ends with Flush.
+type Client struct {
+	transport Transport
+	worker    *lease.Worker
+	stream    stream
+	waitlist  waitlist // requests that wait
+	asks      asks     // for which they wait, and others
+	lastID    uint32   // of the ask that was sent last
+
+	// Memory:
+	packed  []*ask             // of a message
+	due     []*account.Account // for queueReports
+	out     quota.Asks
+	in      quota.Results
+	message []byte
+}
+
+// NewClient returns a client of a worker with cluster rules, whose requests wait for the timeout.
+func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
+	w.Service.TimeoutNs = timeoutNs
+	w.Book().Worker = uint64(t.Random())<<32 | uint64(t.Random())
+	return &Client{
+		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
+		waitlist: waitlist{byContext: map[uint32]*Waiter{}}, asks: newAsks(),
+	}
+}
+
+// Waiting reports whether some request waits.
+func (c *Client) Waiting() bool { return len(c.waitlist.byContext) > 0 }
+
+// Wait makes a request wait for the units of its pending verdict, which stays as it is until
+// Done or Forget: Engine.Keep must have kept it. A request that Next has returned may have to
+// wait again.
+func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
+	req := c.waitlist.byContext[context]
+	if req == nil {
+		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
+		c.addWaiter(req)
+		req.setWait(decide.Waits)
+		for _, s := range v.Subjects {
+			if s.Outcome == decide.Pending {
+				s.Rule.Metrics.Waited++
+			}
+		}
+	}
+	granted := lease.DropUngranted(req.needs)
+	req.needs = lease.AppendNeeds(granted, v)
+	parts := make([]lease.Part, len(req.needs)-len(granted))
+	for i := range parts {
+		parts[i] = req.needs[len(granted)+i].Part
+	}
+	c.asks.join(req, parts)
+}
+
+func (c *Client) addWaiter(req *Waiter) {
+	c.waitlist.add(req)
+	c.worker.Service.Crowded = c.waitlist.areMany()
+}
+
+// MaxResumed is how many requests one callback may let go on: Envoy resumes a request
+// inside the call, and 300 of them have overflowed a VM's stack.
+const MaxResumed = 64
+
+// Next returns a request that has its grant, or has waited for too long, to be decided
+// again: then it is Done, or has to Wait again. nil if there is none.
+func (c *Client) Next() *Waiter { return c.waitlist.next() }
+
+// Done ends the wait of a request. What it has got and not taken goes back.
+func (c *Client) Done(req *Waiter) {
+	for i := range req.needs {
+		req.needs[i].Reclaim()
+	}
+	c.asks.leave(req)
+	c.waitlist.remove(req)
+	c.worker.Service.Crowded = c.waitlist.areMany()
+}
+
+// Forget is Done for a request that has ended. It returns its verdict, nil if it does not wait.
+func (c *Client) Forget(context uint32) *decide.Verdict {
+	req := c.waitlist.byContext[context]
+	if req == nil {
+		return nil
+	}
+	c.Done(req)
+	return req.Verdict
+}
+
+// maxLooked is how many keys may be looked at at once. One look alone may have more.
+const maxLooked = 4096
+
+// WaitLook makes a request wait for what the service says of the look's keys. It returns false if
+// nobody is asked, because the service is silent, or too many requests or keys wait.
+func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
+	looked := c.waitlist.lookedKeys
+	tooMany := looked > 0 && looked+l.Size() > maxLooked
+	if service := &c.worker.Service; service.Silent || service.Crowded || tooMany {
+		return false
+	}
+	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.Service.TimeoutNs}
+	c.addWaiter(req)
+	for from := 0; from < l.Size(); from += quota.MaxGroup {
+		c.asks.join(req, l.Parts(from))
+	}
+	return true
+}
+
+// ExpireAll makes all requests ready, to be decided without the service: the configuration ends.
+func (c *Client) ExpireAll() {
+	for _, req := range c.waitlist.order {
+		if req.isAsking() {
+			c.expire(req)
+		}
+	}
+}
+
+// expireOverdue makes requests ready whose time is over, all of them while the service is silent.
+func (c *Client) expireOverdue(now int64) {
+	for _, req := range c.waitlist.order {
+		if req.isOverdue(now) || req.isAsking() && c.worker.Service.Silent {
+			c.expire(req)
+		}
+	}
+	c.waitlist.dropOver()
+}
+
+// expire makes a request ready that has waited for too long.
+func (c *Client) expire(req *Waiter) {
+	c.asks.leave(req)
+	req.setWait(decide.TimedOut)
+	c.waitlist.makeReady(req)
+}
+
+// Tick finds requests whose time is over and units that are idle, and finds out whether
+// the service is silent. Period says when to call it next.
+func (c *Client) Tick(now int64) {
+	c.worker.CollectIdle()
+	if !c.stream.grantMoreTime(now, c.worker.Service.TimeoutNs) {
+		c.noteSilence(now)
+	}
+	c.stream.tickNs = now
+	c.expireOverdue(now)
+	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
+	c.worker.Book().Renew(now, c.worker.Service.TimeoutNs)
+	if c.worker.Service.Silent {
+		c.probe(now)
+	}
+}
+
+// minReturnNs is the shortest time between two ticks that look for idle units.
+const minReturnNs = 50_000_000
+
+// Period is how soon Tick must be called, in milliseconds.
+func (c *Client) Period() uint32 {
+	switch {
+	case c.waitlist.areSomeReady():
+		return 1 // for those that MaxResumed has left
+	case c.Waiting() || c.stream.owes():
+		return 10
+	}
+	if ns := c.worker.Returns.IdleNs(); ns > 0 {
+		return uint32(min(max(ns, minReturnNs)/1e6, 1000))
+	}
+	return 1000
+}
+
+// Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
+func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }

@@ -1,0 +1,118 @@
+package talk
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// endAsk ends an ask by its result.
+func (c *Client) endAsk(result *quota.AskResult, now int64) {
+	a := c.asks.take(result.ID)
+	switch {
+	case a == nil: // it has come more than lateNs after the ask
+	case result.Outcome == quota.Unknown:
+		c.defineAgain(a)
+	case a.isLook():
+		c.endLooks(a, result, now)
+	case result.Outcome == quota.Busy:
+		c.reject(a, result)
+	default:
+		c.endWaits(a, result, now)
+	}
+}
+
+// defineAgain queues the ask again, with its definitions: the service lacks one of them.
+func (c *Client) defineAgain(a *ask) {
+	for i := range a.parts {
+		delete(c.stream.defined, a.parts[i].Wire.Definition)
+	}
+	a.giveUpReports() // the service refuses reports now
+	c.asks.requeue(a)
+}
+
+// reject has the requests wait no longer: the service takes no more asks now.
+func (c *Client) reject(a *ask, result *quota.AskResult) {
+	a.giveUpReports()
+	for _, req := range c.decidedBy(a, result) {
+		req.setWait(decide.Rejected)
+		c.waitlist.makeReady(req)
+	}
+}
+
+// endWaits ends an ask for units: it gives them to the requests that it decides, in the order in which they came, and
+// then keeps the rest.
+func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
+	waiters := c.decidedBy(a, result)
+	for i := range a.parts {
+		g := newGrant(a, i, result, now)
+		for _, req := range waiters {
+			g.Give(req.needs)
+		}
+		g.KeepRest()
+	}
+	for _, req := range waiters {
+		c.waitlist.makeReady(req)
+	}
+}
+
+// newGrant reads the grant of part i of the ask.
+func newGrant(a *ask, i int, result *quota.AskResult, now int64) *lease.Grant {
+	var answer *quota.Grant
+	switch result.Outcome {
+	case quota.Granted, quota.Denied, quota.Unavailable:
+		if i < len(result.Grants) { // an older service has none if it is Unavailable
+			answer = &result.Grants[i]
+		}
+	default: // what a newer service answers
+	}
+	return lease.NewGrant(&a.parts[i], answer, lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now})
+}
+
+// decidedBy returns the requests that the result of an ask decides: those that have waited for it, and maybe those that
+// came since, which have joined the next ask for these units.
+func (c *Client) decidedBy(a *ask, result *quota.AskResult) []*Waiter {
+	next := c.asks.queued[a.want]
+	if next == nil || len(next.waiters) == 0 || !a.decidesMore(result) {
+		return a.waiters
+	}
+	c.asks.unqueue(next)
+	return append(a.waiters, next.waiters...)
+}
+
+// decidesMore reports whether the result also decides the requests of a queued ask for the same
+// units: it has more units than the ask's own requests need, or asking again would get nothing
+// better. If the rule counts denied requests, each request must have been asked for.
+func (a *ask) decidesMore(result *quota.AskResult) bool {
+	if result.Outcome != quota.Granted && result.Outcome != quota.Denied {
+		return true
+	}
+	for i := range a.parts {
+		p := &a.parts[i]
+		if p.CountsDenied() {
+			return false
+		}
+		if result.Outcome == quota.Denied || i >= len(result.Grants) {
+			continue
+		}
+		if g := &result.Grants[i]; !g.Denied && g.Units <= p.Wire.Waiting {
+			return false
+		}
+	}
+	return true
+}
+
+// endLooks writes how the keys stand into the looks that wait for it.
+func (c *Client) endLooks(a *ask, result *quota.AskResult, now int64) {
+	grants := make([]*lease.Grant, len(a.parts))
+	for i := range a.parts {
+		grants[i] = newGrant(a, i, result, now)
+	}
+	for _, req := range a.waiters {
+		req.Look.Note(a.parts, grants)
+		req.asks = without(req.asks, a)
+		if !req.isAsking() {
+			c.waitlist.makeReady(req)
+		}
+	}
+}
