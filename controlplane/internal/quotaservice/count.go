@@ -102,7 +102,8 @@ type call struct {
 	operations []operation
 	undone     []*operation // by operation; nil = what it took stays counted
 	totals     []Total
-	left       int // operations that are not done
+	left       int         // operations that are not done
+	next       func(*call) // the step that follows then
 	err        error
 	done       chan struct{}
 }
@@ -146,10 +147,9 @@ func (c *call) startAll() (isStarted bool, err error) {
 		}
 		c.start(o)
 	}
-	if c.left == 0 {
-		close(c.done)
-	}
-	return c.left > 0, nil
+	isStarted = c.left > 0
+	c.then((*call).conclude)
+	return isStarted, nil
 }
 
 // operation makes that of some hits: hit, addUp or charge.
@@ -188,16 +188,16 @@ func (c *call) operationDone(o *operation) {
 		c.err = o.Err
 	}
 	c.left--
-	if c.left > 0 {
-		return
-	}
-	if c.undone == nil {
-		c.conclude()
-	} else {
-		c.restate()
-	}
 	if c.left == 0 {
-		close(c.done)
+		c.next(c)
+	}
+}
+
+// then has a step follow once all operations are done that were started so far. If none was, it follows at once.
+func (c *call) then(step func(*call)) {
+	c.next = step
+	if c.left == 0 {
+		step(c)
 	}
 }
 
@@ -214,6 +214,7 @@ func (c *call) conclude() {
 		}
 	}
 	if c.keep == nil || c.err == nil && c.keep(c.totals) {
+		close(c.done)
 		return
 	}
 	c.undone = make([]*operation, len(c.operations))
@@ -224,13 +225,15 @@ func (c *call) conclude() {
 			c.start(c.undone[i])
 		}
 	}
+	c.then((*call).restate)
 }
 
-// restate makes the totals say how the keys stand after the undos.
+// restate makes the totals say how the keys stand after the undos, and ends the call.
 func (c *call) restate() {
 	for i, o := range c.undone {
 		if o != nil {
 			c.totals[i].Windows = o.Standings
 		}
 	}
+	close(c.done)
 }

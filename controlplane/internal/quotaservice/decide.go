@@ -1,7 +1,6 @@
 package quotaservice
 
 import (
-	"errors"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -11,152 +10,116 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
-// A key's operations reach the store by swaps, one at a time:
+// recordValue is a value that is a record: operations are decided on what is known of it, before it is swapped.
 //
-//	prepare     decides what waits on the value known last, at storeNs: what the store's clock will
-//	            say when the swap arrives, as far as the service knows that clock
-//	the store   swaps from storeNs until storeNs + slackNs by its own clock. Earlier, units could be spent
-//	            before the window begins that counts them. Later, what was decided may not hold any more.
-//	learnResult Swapped: the operations are done. Failed: they end with the error. Else the
-//	            store has said which value is there and what its clock says. The operations are
-//	            decided on that: see wouldChange. If they change nothing, they are done.
+//	prepare    decides at storeNs: what the store's clock will say when the swap arrives, as far as the service
+//	           knows that clock
+//	the store  swaps from storeNs on, for as long as lastNs says. Earlier, units could be spent before the window
+//	           begins that counts them. Later, what was decided may not hold any more
+//	learn      Swapped: the operations are done. Failed: they end with the error. Else the store has said which
+//	           value is there and what its clock says. The operations are decided on that. If they change
+//	           nothing, they are done
 //
-// So a retry is decided twice: by wouldChange at r.NowNs, to see whether it is needed, and by prepare at storeNs, to
-// send it.
+// So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
+type recordValue struct {
+	record          *record.Record // nil = as far as is known, none is there
+	nonce           []byte         // of the value; nil = none
+	startingUntilNs int64          // until when the store is starting, by its clock: the last Young swap has said so
+	swapped         []byte         // the value that the swap under way writes
+}
 
-const (
-	// maxContendedNs is for how long an operation is decided anew because another
-	// service has written first. How often is no bound: a service whose answers come a
-	// little later can lose a busy key to the others a hundred times in a row.
-	maxContendedNs = second
-	// maxLate is how often it is decided anew because the store's clock had moved on. If
-	// windows are short, that may be each time.
-	maxLate = 64
-)
-
-var (
-	errContended = errors.New("the key's value changed each time before it was swapped")
-	errLate      = errors.New("each swap came too late to the store: " +
-		"it, this service or the way between them is overloaded")
-)
-
-// prepare decides what waits, as of storeNs, and returns the swap, which leaves at localNs. A swap that only
-// reads shows whether the decision not to change anything holds.
-func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
-	if !k.isRetry() {
-		k.swap, k.waiting = k.waiting, k.swap
-		k.firstNs, k.late = localNs, 0
-	}
-	k.sentNs = localNs
-	if k.isSum {
-		return k.prepareSum()
-	}
-	s := swapstore.Swap{Key: k.storeKey, Domain: k.domain, Old: k.nonce}
-	k.reads = !k.decide(storeNs)
-	if slices.ContainsFunc(k.swap, func(o *operation) bool { return o.NeedsAge }) {
+// prepare implements value. A swap that only reads shows whether the decision not to change anything holds.
+func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.Swap {
+	s := swapstore.Swap{Old: v.nonce}
+	changed := v.decide(operations, storeNs)
+	if slices.ContainsFunc(operations, func(o *operation) bool { return o.NeedsAge }) {
 		s.AgeNs = StartingNs
 	}
-	if k.reads {
+	if !changed {
 		return s
 	}
-	k.value = k.record.Append(k.value[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
-	s.New = k.value
-	s.FromNs, s.UntilNs = storeNs, min(storeNs+k.slackNs, k.untilNs)
-	s.ExpireNs = k.record.ExpiryNs() + linger
+	v.swapped = v.record.Append(v.swapped[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
+	s.New = v.swapped
+	s.FromNs, s.UntilNs = storeNs, lastNs(operations, storeNs)
+	s.ExpireNs = v.record.ExpiryNs() + linger
 	return s
 }
 
-// isRetry reports whether operations are under way that an earlier swap has not done.
-func (k *key) isRetry() bool { return len(k.swap) > 0 }
+// lastNs is until when what was decided at storeNs holds.
+func lastNs(operations []*operation, storeNs int64) int64 {
+	last := int64(math.MaxInt64)
+	for _, o := range operations {
+		last = min(last, o.UntilNs, storeNs+balance.SlackNs(o.Shifted))
+	}
+	return last
+}
 
 // decide decides the operations on the record, and reports whether that changed it.
-func (k *key) decide(storeNs int64) (changed bool) {
-	if k.record == nil {
-		k.record = record.New(storeNs)
+func (v *recordValue) decide(operations []*operation, storeNs int64) (changed bool) {
+	if v.record == nil {
+		v.record = record.New(storeNs)
 	}
-	startingForNs := k.startingForNs(storeNs)
-	k.slackNs, k.untilNs = math.MaxInt64, math.MaxInt64
-	for _, o := range k.swap {
-		changed = o.Decide(k.record, storeNs, startingForNs) || changed
-		k.slackNs = min(k.slackNs, balance.SlackNs(o.Shifted))
-		k.untilNs = min(k.untilNs, o.UntilNs)
+	startingForNs := v.startingForNs(storeNs)
+	for _, o := range operations {
+		changed = o.Decide(v.record, storeNs, startingForNs) || changed
 	}
 	return changed
 }
 
 // startingForNs is how much longer than storeNs the store is starting. By a clock that was set back it is not.
-func (k *key) startingForNs(storeNs int64) int64 {
-	if left := k.startingUntilNs - storeNs; left <= StartingNs {
+func (v *recordValue) startingForNs(storeNs int64) int64 {
+	if left := v.startingUntilNs - storeNs; left <= StartingNs {
 		return max(left, 0)
 	}
 	return 0
 }
 
-// learn takes over the value that is in the store.
-func (k *key) learn(value []byte) (err error) {
-	k.record, k.nonce = nil, nil
-	if value == nil {
+// learn implements value.
+func (v *recordValue) learn(operations []*operation, r swapstore.Result) (done bool, err error) {
+	switch r.Outcome {
+	case swapstore.Failed:
+		v.record, v.nonce = nil, nil
+		return true, r.Err
+	case swapstore.Swapped:
+		v.nonce = append(v.nonce[:0], v.swapped[:swapstore.NonceBytes]...)
+		return true, nil
+	case swapstore.Young:
+		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
+	case swapstore.Late, swapstore.Read:
+	}
+	if err := v.read(r.Value); err != nil {
+		return true, err
+	}
+	if !v.decide(operations, r.NowNs) {
+		return true, nil
+	}
+	return false, v.read(r.Value) // prepare decides once more
+}
+
+// read takes over the value that is in the store.
+func (v *recordValue) read(bytes []byte) (err error) {
+	v.record, v.nonce = nil, nil
+	if bytes == nil {
 		return nil
 	}
-	k.record, err = record.Parse(value)
+	v.record, err = record.Parse(bytes)
 	if err == nil {
-		k.nonce = append(k.nonce, value[:swapstore.NonceBytes]...)
+		v.nonce = append(v.nonce, bytes[:swapstore.NonceBytes]...)
 	}
 	return err
 }
 
-// learnResult takes the result of a key's swap, and reports whether its operations are done. If they
-// are not, the key needs another swap.
-func (k *key) learnResult(r swapstore.Result) (done bool, err error) {
-	if k.isSum {
-		return true, k.learnSum(r)
-	}
-	switch r.Outcome {
-	case swapstore.Failed:
-		k.record, k.nonce = nil, nil
-		return true, r.Err
-	case swapstore.Swapped:
-		k.nonce = append(k.nonce[:0], k.value[:swapstore.NonceBytes]...)
-		return true, nil
-	case swapstore.Young:
-		k.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
-	case swapstore.Late:
-		k.late++
-	case swapstore.Read:
-	}
-	if err := k.learn(r.Value); err != nil {
-		return true, err
-	}
-	if err := k.mayRetry(r.Outcome); err != nil {
-		return true, err
-	}
-	changes, err := k.wouldChange(r)
-	return !changes, err
-}
+// About what a window and a holder take.
+const windowBytes, holderBytes = 64, 56
 
-// mayRetry says why the operations are not decided anew; nil = they are.
-func (k *key) mayRetry(outcome swapstore.Outcome) error {
-	switch {
-	case k.late <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
-		return nil
-	case outcome == swapstore.Late:
-		return errLate
+// size implements value.
+func (v *recordValue) size() int {
+	n := 100 + cap(v.swapped)
+	if v.record != nil {
+		for i := range v.record.Windows {
+			n += 2*windowBytes + 8*cap(v.record.Usages[i].Log)
+		}
+		n += holderBytes * cap(v.record.Holders)
 	}
-	return errContended
-}
-
-// wouldChange decides the operations on the value that is in the store, at the time of its clock. If they would change
-// it, the next swap has to carry that: so it leaves the record as the store has it, and prepare decides once more.
-func (k *key) wouldChange(r swapstore.Result) (changes bool, err error) {
-	if !k.decide(r.NowNs) {
-		return false, nil
-	}
-	return true, k.learn(r.Value)
-}
-
-// isMisled reports whether the storeNs by which prepare decided was wrong. A swap that writes is Late then. The store
-// checks no times of a swap that only reads: if its operations change something by the store's clock, although they
-// changed nothing at storeNs, that was wrong.
-func (k *key) isMisled(r swapstore.Result, done bool) bool {
-	return r.Outcome == swapstore.Late || k.reads && !done
+	return n
 }

@@ -10,15 +10,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// group is one ask: all its parts are granted or none, those in shadow aside.
+// group is one ask: all its parts are granted or none, those in shadow aside. Each step starts operations, and
+// another one follows when they are done:
+//
+//	startHits ▶ startLastHits ▶ conclude ─ granted ─▶ keepDenials ▶ confirm ─ the stream is open ─▶ answer
+//	                                     │                                  └ it has closed ─▶ undo ▶ answer
+//	                                     └ not granted ─▶ undo ▶ answer
 type group struct {
 	stream  *Stream
 	id      uint32
 	size    int   // how many parts the ask has
 	askedNs int64 // when it came
 	parts   []askPart
-	phase   phase
-	left    int           // operations of the phase that are not done
+	left    int           // operations that are not done
+	next    func(*group)  // the step that follows then
 	result  quota.Outcome // once it is decided
 }
 
@@ -47,21 +52,6 @@ func (p *askPart) last() *operation {
 	return &p.hitting
 }
 
-// phase is which operations a group waits for:
-//
-//	atStart ▶ deciding ▶ decidingLast ─ granted ─▶ keepingDenials ─ the stream has closed ─▶ undoing ─▶ answer
-//	                                  │                           └ it is open ───────────────────────▶ answer
-//	                                  └ not granted ────────────────────────────────────────▶ undoing ─▶ answer
-type phase uint8
-
-const (
-	atStart        phase = iota // none yet
-	deciding                    // the hits of the keys
-	decidingLast                // those that may begin a block: see definition.takesLast
-	keepingDenials              // keepDenials of parts in shadow, because the ask is granted
-	undoing                     // undos of what parts were granted, because the ask is not granted
-)
-
 // makeParts makes the operation of each part, and reports whether the stream has defined all of them.
 func (g *group) makeParts(parts []quota.Part) (ok bool) {
 	st := g.stream
@@ -85,63 +75,53 @@ func (g *group) operationDone(o *operation) {
 		g.stream.logRefusal("ask refused", o.Err)
 	}
 	g.left--
-	g.goOn()
-}
-
-// goOn begins the next phase once all operations of this one are done. A phase without operations is over at once.
-// After the last one it answers the ask.
-func (g *group) goOn() {
-	for g.left == 0 {
-		switch g.phase {
-		case atStart:
-			g.startHits()
-		case deciding:
-			g.startLastHits()
-		case decidingLast:
-			g.result = g.conclude()
-			if g.result == quota.Granted {
-				g.keepDenials()
-			} else {
-				g.undo()
-			}
-		case keepingDenials:
-			if !g.stream.closed {
-				g.answer()
-				return
-			}
-			g.result = quota.Unavailable // nobody takes what was granted
-			g.undo()
-		case undoing:
-			g.answer()
-			return
-		}
+	if g.left == 0 {
+		g.next(g)
 	}
 }
 
-// startHits starts the hits, but for those that take last.
+// then has a step follow once all operations are done that were started so far. If none was, it follows at once.
+func (g *group) then(step func(*group)) {
+	g.next = step
+	if g.left == 0 {
+		step(g)
+	}
+}
+
+// startHits starts the hits, but for those that take last: see action.Definition.TakesLast.
 func (g *group) startHits() {
-	g.phase = deciding
 	for i := range g.parts {
 		if o := &g.parts[i].hitting; !o.TakesLast() {
 			g.start(o)
 		}
 	}
+	g.then((*group).startLastHits)
 }
 
 // startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
 func (g *group) startLastHits() {
-	g.phase = decidingLast
-	isRefused := g.conclude() != quota.Granted
+	isRefused := g.outcome() != quota.Granted
 	for i := range g.parts {
 		if p := &g.parts[i]; p.hitting.TakesLast() {
 			p.hit.TakesNothing = isRefused
 			g.start(&p.hitting)
 		}
 	}
+	g.then((*group).conclude)
 }
 
-// conclude finds the result of the parts that are decided.
-func (g *group) conclude() quota.Outcome {
+// conclude goes on by the result of all parts.
+func (g *group) conclude() {
+	g.result = g.outcome()
+	if g.result == quota.Granted {
+		g.keepDenials()
+	} else {
+		g.undo()
+	}
+}
+
+// outcome is the result of the parts that are decided.
+func (g *group) outcome() quota.Outcome {
 	if g.stream.closed {
 		return quota.Unavailable
 	}
@@ -166,7 +146,6 @@ func (g *group) conclude() quota.Outcome {
 // keepDenials keeps the denials of the parts in shadow, where denied asks count or block their key.
 // No other part of a granted ask is denied.
 func (g *group) keepDenials() {
-	g.phase = keepingDenials
 	for i := range g.parts {
 		p := &g.parts[i]
 		if keep := p.hitting.KeepDenial(); keep != nil {
@@ -174,11 +153,21 @@ func (g *group) keepDenials() {
 			g.start(p.kept)
 		}
 	}
+	g.then((*group).confirm)
+}
+
+// confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
+func (g *group) confirm() {
+	if g.stream.closed {
+		g.result = quota.Unavailable
+		g.undo()
+		return
+	}
+	g.answer()
 }
 
 // undo uncounts what parts were granted, because others were not or nobody takes it.
 func (g *group) undo() {
-	g.phase = undoing
 	for i := range g.parts {
 		p := &g.parts[i]
 		if undo := p.hitting.Undo(); undo != nil {
@@ -186,9 +175,10 @@ func (g *group) undo() {
 			g.start(p.undone)
 		}
 	}
+	g.then((*group).answer)
 }
 
-// start lets an operation of the phase wait for its key.
+// start lets an operation wait for its key.
 func (g *group) start(o *operation) {
 	g.left++
 	g.stream.service.keys.add(o)

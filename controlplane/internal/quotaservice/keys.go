@@ -2,8 +2,9 @@ package quotaservice
 
 import (
 	"container/list"
+	"errors"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
 const (
@@ -11,62 +12,106 @@ const (
 	// number, those with long logs by their bytes.
 	maxIdle      = 1 << 15
 	maxIdleBytes = 16 << 20
-	// About what a window and a holder take.
-	windowBytes = 64
-	holderBytes = 56
 )
 
-// key is the operations of one key, which reach the store by one swap at a time, and its last value as far as it
-// is known. decide.go does what is between two of these states, and this file the rest:
+// key is the operations of one key, which reach the store by one swap at a time, and its value there as far as that is
+// known:
 //
-//	       add            next              decide.go        rest
+//	       add            next              prepare          rest
 //	idle ───────▶ ready ───────▶ under way ───────────▶ done ──────▶ idle, or ready if others wait
 //	                ▲                           │
-//	                └────────── again ──────────┘ the operations need another swap
+//	                └────────── again ──────────┘ learnResult: the operations need another swap
 type key struct {
 	storeKey [16]byte
 	domain   string
+	value    value
 	waiting  []*operation
 	busy     bool          // it is ready, or its swap is under way
 	idle     *list.Element // unless busy: in keys.idle
 	bytes    int           // of it while it is idle
 
-	// isSum says that all operations add up. Then the value is a sum and not a record: see sum.go.
-	//
-	//	             key of a record                        key of a sum
-	//	prepare      decides on the value known last        prepareSum: adds the units, knowing no value
-	//	learnResult  done, or to be decided on a new value  learnSum: done, or errEnded
-	//	rest         keeps the value while idle             forgets the key
-	//	retried by   keys.again, for the same key           call.operationDone, for the key of another window
-	isSum bool
-
-	// The value.
-	record          *record.Record // nil = as far as is known, none is there
-	nonce           []byte         // of the value; nil = none
-	startingUntilNs int64          // until when the store is starting, by its clock: the last Young swap has said so
-
 	// The swap that is under way.
 	swap    []*operation // decided together
-	reads   bool         // the swap only reads, because its operations change nothing
-	value   []byte       // memory for what is swapped in
+	reads   bool         // it only reads, because its operations change nothing
 	sentNs  int64        // when it left, by the service's clock
-	slackNs int64        // how much later the store may carry it out
-	untilNs int64        // when the first window ends that it counts in
 	firstNs int64        // when the first swap of these operations left
 	late    int          // how often the store found it Late
 }
 
-// size is about what the key takes.
-func (k *key) size() int {
-	n := 300 + cap(k.value) + 8*(cap(k.swap)+cap(k.waiting))
-	if k.record != nil {
-		for i := range k.record.Windows {
-			n += 2*windowBytes + 8*cap(k.record.Usages[i].Log)
-		}
-		n += holderBytes * cap(k.record.Holders)
-	}
-	return n
+// value is what the service knows of a key's value in the store: a *recordValue (decide.go), or a sumValue (sum.go) if
+// the key's operations add up.
+type value interface {
+	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
+	prepare(operations []*operation, storeNs int64) swapstore.Swap
+	// learn takes the result of that swap. done says that the operations have their outcomes; else they need another
+	// swap. err is why there are none.
+	learn(operations []*operation, r swapstore.Result) (done bool, err error)
+	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
+	size() int
 }
+
+// prepare returns the swap of what waits, or of what needs another swap. It leaves at localNs.
+func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
+	if isRetry := len(k.swap) > 0; !isRetry {
+		k.swap, k.waiting = k.waiting, k.swap
+		k.firstNs, k.late = localNs, 0
+	}
+	k.sentNs = localNs
+	s := k.value.prepare(k.swap, storeNs)
+	s.Key, s.Domain = k.storeKey, k.domain
+	k.reads = s.New == nil
+	return s
+}
+
+// learnResult takes the result of the swap, and reports whether its operations are done. If they
+// are not, the key needs another swap.
+func (k *key) learnResult(r swapstore.Result) (done bool, err error) {
+	if r.Outcome == swapstore.Late {
+		k.late++
+	}
+	done, err = k.value.learn(k.swap, r)
+	if !done {
+		err = k.mayRetry(r.Outcome)
+	}
+	return done || err != nil, err
+}
+
+const (
+	// maxContendedNs is for how long an operation is decided anew because another
+	// service has written first. How often is no bound: a service whose answers come a
+	// little later can lose a busy key to the others a hundred times in a row.
+	maxContendedNs = second
+	// maxLate is how often it is decided anew because the store's clock had moved on. If
+	// windows are short, that may be each time.
+	maxLate = 64
+)
+
+var (
+	errContended = errors.New("the key's value changed each time before it was swapped")
+	errLate      = errors.New("each swap came too late to the store: " +
+		"it, this service or the way between them is overloaded")
+)
+
+// mayRetry says why the operations are not decided anew; nil = they are.
+func (k *key) mayRetry(outcome swapstore.Outcome) error {
+	switch {
+	case k.late <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
+		return nil
+	case outcome == swapstore.Late:
+		return errLate
+	}
+	return errContended
+}
+
+// isMisled reports whether the storeNs by which prepare decided was wrong. A swap that writes is Late then. The store
+// checks no times of a swap that only reads: if its operations change something by the store's clock, although they
+// changed nothing at storeNs, that was wrong.
+func (k *key) isMisled(r swapstore.Result, done bool) bool {
+	return r.Outcome == swapstore.Late || k.reads && !done
+}
+
+// size is about what the key takes while it is idle.
+func (k *key) size() int { return 200 + k.value.size() + 8*(cap(k.swap)+cap(k.waiting)) }
 
 // keys are those with operations, and the last ones that had some.
 type keys struct {
@@ -90,7 +135,10 @@ func (ks *keys) removeIdle(k *key) {
 func (ks *keys) add(o *operation) {
 	k := ks.byStoreKey[o.storeKey]
 	if k == nil {
-		k = &key{storeKey: o.storeKey, domain: o.domain, isSum: o.adds != nil}
+		k = &key{storeKey: o.storeKey, domain: o.domain, value: &recordValue{}}
+		if o.adds != nil {
+			k.value = sumValue{}
+		}
 		ks.byStoreKey[o.storeKey] = k
 	}
 	k.waiting = append(k.waiting, o)
@@ -127,7 +175,7 @@ func (ks *keys) rest(k *key) {
 		return
 	}
 	k.busy = false
-	if k.isSum { // the next swap does without the store's value
+	if k.value.size() == 0 {
 		delete(ks.byStoreKey, k.storeKey)
 		return
 	}

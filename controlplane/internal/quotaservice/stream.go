@@ -237,7 +237,7 @@ func (st *Stream) begin(ask *pendingAsk) {
 		g.result = quota.Unknown
 		g.answer()
 	default:
-		g.goOn()
+		g.startHits()
 	}
 }
 

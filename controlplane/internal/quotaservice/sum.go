@@ -43,35 +43,38 @@ func (o *operation) addUpAt(storeNs int64) {
 	binary.LittleEndian.PutUint64(o.storeKey[8:], last^uint64(a.endNs))
 }
 
-// prepareSum returns the swap that adds what waits, while the store's clock is in the window.
-func (k *key) prepareSum() swapstore.Swap {
-	window := k.swap[0].adds // the same for all
+// sumValue is a value that is a sum: the store adds to it, so the service need not know it. A key that adds up is
+// retried by its call, under the key of another window: see call.operationDone.
+type sumValue struct{}
+
+// prepare implements value: the swap adds what waits, while the store's clock is in the window.
+func (sumValue) prepare(operations []*operation, _ int64) swapstore.Swap {
+	window := operations[0].adds // the same for all
 	s := swapstore.Swap{
-		Key: k.storeKey, Domain: k.domain, Adds: true,
-		FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
+		Adds: true, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
-	for _, o := range k.swap {
+	for _, o := range operations {
 		s.Units += uint64(o.adds.units)
 	}
 	return s
 }
 
-// learnSum says to each operation what the sum was with its units and with those before it.
-func (k *key) learnSum(r swapstore.Result) error {
+// learn implements value: it says to each operation what the sum was with its units and with those before it.
+func (sumValue) learn(operations []*operation, r swapstore.Result) (done bool, err error) {
 	switch r.Outcome {
 	case swapstore.Swapped:
 	case swapstore.Late:
-		return errEnded
+		return true, errEnded
 	case swapstore.Failed:
-		return r.Err
+		return true, r.Err
 	case swapstore.Read, swapstore.Young:
-		return record.ErrDamage
+		return true, record.ErrDamage
 	}
 	sum := r.Sum
-	for _, o := range k.swap {
+	for _, o := range operations {
 		sum -= uint64(o.adds.units)
 	}
-	for _, o := range k.swap {
+	for _, o := range operations {
 		sum += uint64(o.adds.units)
 		left := o.adds.endNs - r.NowNs
 		o.Outcome = action.Outcome{
@@ -82,5 +85,8 @@ func (k *key) learnSum(r swapstore.Result) error {
 			o.WaitNs = left
 		}
 	}
-	return nil
+	return true, nil
 }
+
+// size implements value.
+func (sumValue) size() int { return 0 }
