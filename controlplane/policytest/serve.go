@@ -19,6 +19,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/transport"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -87,8 +88,8 @@ func dialQuotas(tb TB) *grpc.ClientConn {
 	if err != nil {
 		tb.Fatalf("start the quota service: %v", err)
 	}
-	server := grpc.NewServer(grpc.ForceServerCodecV2(quotaservice.NewCodec(encoding.GetCodecV2("proto"))))
-	quotaservice.NewServer(service, nil).Register(server)
+	server := grpc.NewServer(grpc.ForceServerCodecV2(transport.NewCodec(encoding.GetCodecV2("proto"))))
+	transport.NewServer(service, nil).Register(server)
 	const buffer = 1 << 16
 	l := bufconn.Listen(buffer)
 	go func() { _ = server.Serve(l) }()

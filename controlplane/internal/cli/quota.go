@@ -20,6 +20,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/transport"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -178,7 +179,7 @@ func (o *quotaOptions) check(proxyCA, caFlag string) error {
 type quotas struct {
 	store   swapstore.Store
 	service *quotaservice.Service
-	server  *quotaservice.Server
+	server  *transport.Server
 	allow   allowFunc // of the flag --quota-domains; nil: all may ask for every domain
 	// callsAlone says that the listener takes rate limit calls, and no streams that ask for units.
 	callsAlone bool
@@ -223,7 +224,7 @@ func newQuotas(ctx context.Context, o quotaservice.Options, proxyCAs func() *x50
 	if err != nil {
 		return quotas{}, errors.Join(err, o.Store.Close())
 	}
-	return quotas{store: o.Store, service: service, server: quotaservice.NewServer(service, proxyCAs)}, nil
+	return quotas{store: o.Store, service: service, server: transport.NewServer(service, proxyCAs)}, nil
 }
 
 func (o *quotaOptions) openStore(ctx context.Context, log *slog.Logger) (swapstore.Store, error) {
@@ -259,7 +260,7 @@ func (o *quotaOptions) secret() ([]byte, error) {
 // serverOptions are the options of a listener that serves quotas, with xDS or alone.
 func (q *quotas) serverOptions(alone bool) []grpc.ServerOption {
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(quotaservice.NewCodec(xds.NewCodec())),
+		grpc.ForceServerCodecV2(transport.NewCodec(xds.NewCodec())),
 	}
 	if alone { // so that proxies find services that were added behind the address
 		k := listener.Keepalive()

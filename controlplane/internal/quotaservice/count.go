@@ -132,7 +132,7 @@ func (c *call) startAll() (isStarted bool, err error) {
 	defer s.mu.Unlock()
 	switch {
 	case s.ctx.Err() != nil:
-		return false, errClosed
+		return false, ErrClosed
 	case s.apart.Load():
 		return false, errOtherSecret
 	}

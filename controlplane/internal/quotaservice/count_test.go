@@ -209,7 +209,7 @@ func TestCountFails(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	b.service.Close()
 	_, err = b.service.Count(t.Context(), hits, nil)
-	require.ErrorIs(t, err, errClosed)
+	require.ErrorIs(t, err, ErrClosed)
 }
 
 // TestCountInTheNextWindow: what reaches the store after its window has ended counts in the next one.

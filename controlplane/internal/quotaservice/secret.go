@@ -12,6 +12,9 @@ import (
 
 // All services of a store share a secret, which the store keeps: see hasher.
 
+// SecretWait is for Options.SecretWait: it outlasts the next heartbeat of every service and its time at the store.
+const SecretWait = HeartbeatEvery + time.Second
+
 // firstSecret makes a secret for a store that has none. It waits before: if the store has lost
 // its state, the services that run store their secret at their next heartbeat.
 func (s *Service) firstSecret(ctx context.Context) []byte {

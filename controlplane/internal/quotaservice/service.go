@@ -2,8 +2,8 @@
 // all proxies, by the arithmetic of package balance on values in a store.
 //
 // Its invariant: units are deducted in the store before they are granted, and the store's
-// clock decides. It must never import the API, xDS or the command line: server.go alone
-// serves gRPC, of which stream.go uses only the statuses, and redisstore alone knows Redis.
+// clock decides. It must never import the API, xDS or the command line: package
+// transport alone serves gRPC, of which stream.go uses only the statuses, and redisstore alone knows Redis.
 //
 // An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
 // are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
@@ -37,7 +37,7 @@
 //
 // To read it, begin with example_test.go, and follow such an ask:
 //
-//	server.go       a gRPC stream hands each message to its Stream
+//	transport       a gRPC stream hands each message to its Stream
 //	stream.go       what a stream has asked and is to be answered
 //	definitions.go  the windows of a counter, as the stream has defined them
 //	hash.go         under which key the store has a client's key
@@ -148,7 +148,7 @@ type Service struct {
 	shownStartUntilNs int64
 
 	draining bool
-	isLate   bool // it has been draining for lastWithin
+	isLate   bool // it has been draining for LastWithin
 	drained  chan struct{}
 
 	// Memory that is used again.
@@ -156,6 +156,9 @@ type Service struct {
 	grants  []quota.Grant // for its grants
 	spare   []landing     // for landed
 }
+
+// LastWithin is how long an ending stream waits for its open asks.
+const LastWithin = time.Second
 
 // burstLines is how many lines about refused definitions and asks are logged before
 // they are one a second.
@@ -199,12 +202,12 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 
 // Drain makes the service take no more asks, and returns once all that were taken
 // are answered, or ctx ends. It does not wait for asks of a stream that has read no answers
-// for lastWithin. Count goes on until Close.
+// for LastWithin. Count goes on until Close.
 func (s *Service) Drain(ctx context.Context) {
 	s.mu.Lock()
 	if !s.draining {
 		s.draining = true
-		s.o.Clock.AfterFunc(int64(lastWithin), s.leaveUnread)
+		s.o.Clock.AfterFunc(int64(LastWithin), s.leaveUnread)
 		for st := range s.streams {
 			s.notifyLater(st)
 		}
@@ -253,4 +256,5 @@ func (s *Service) endDrain() {
 	}
 }
 
-var errClosed = errors.New("the quota service is shutting down")
+// ErrClosed is for who asks a service that ends.
+var ErrClosed = errors.New("the quota service is shutting down")

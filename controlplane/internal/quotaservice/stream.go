@@ -40,7 +40,7 @@ type Stream struct {
 	peer      Peer
 	onAnswers func()
 	rate      *rate.Limiter
-	begun     chan struct{} // see waitUntilBegun
+	begun     chan struct{} // see WaitUntilBegun
 
 	// The service's lock guards the rest.
 	domain        *domain // nil before the first message; Receive alone changes it
@@ -52,7 +52,7 @@ type Stream struct {
 	ending        bool // the worker is to report all that it holds anew, on another stream
 	notified      bool // it is in Service.toNotify
 	queued        bool // it waits for its turn
-	awaited       bool // somebody is in waitUntilBegun
+	awaited       bool // somebody is in WaitUntilBegun
 	pending       []pendingAsk
 	open          int // asks that have no answer yet
 	partsUnderWay int // that have begun and whose answer is not sent yet
@@ -91,7 +91,7 @@ func (s *Service) Open(p Peer, onAnswers func()) (*Stream, error) {
 	defer s.mu.Unlock()
 	switch {
 	case s.draining:
-		return nil, status.Error(codes.Unavailable, errClosed.Error())
+		return nil, status.Error(codes.Unavailable, ErrClosed.Error())
 	case len(s.streams) >= maxStreams:
 		return nil, status.Errorf(codes.ResourceExhausted, "%d streams are open, no more are served", maxStreams)
 	}
@@ -157,7 +157,7 @@ func (st *Stream) accept(m *quota.Asks) error {
 		st.join(m)
 	}
 	if s.draining {
-		return status.Error(codes.Unavailable, errClosed.Error())
+		return status.Error(codes.Unavailable, ErrClosed.Error())
 	}
 	if s.apart.Load() {
 		return status.Error(codes.Unavailable, errOtherSecret.Error())
@@ -241,8 +241,8 @@ func (st *Stream) begin(ask *pendingAsk) {
 	}
 }
 
-// waitUntilBegun returns once all asks have begun, or ctx ends. It locks the service.
-func (st *Stream) waitUntilBegun(ctx context.Context) {
+// WaitUntilBegun returns once all asks have begun, or ctx ends. It locks the service.
+func (st *Stream) WaitUntilBegun(ctx context.Context) {
 	for st.awaitsBegin() {
 		select {
 		case <-st.begun:
@@ -260,7 +260,7 @@ func (st *Stream) awaitsBegin() bool {
 	return st.awaited
 }
 
-// noteBegun has waitUntilBegun look again.
+// noteBegun has WaitUntilBegun look again.
 func (st *Stream) noteBegun() {
 	if !st.awaited {
 		return

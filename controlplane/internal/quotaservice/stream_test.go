@@ -78,10 +78,10 @@ func TestUnreadAnswersEndTurns(t *testing.T) {
 	require.Len(t, p.pending, maxUnderWay)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
-	p.waitUntilBegun(gone) // returns
+	p.WaitUntilBegun(gone) // returns
 	begun := make(chan struct{})
 	go func() {
-		p.waitUntilBegun(t.Context())
+		p.WaitUntilBegun(t.Context())
 		close(begun)
 	}()
 	require.Eventually(t, func() bool {
@@ -302,7 +302,7 @@ func TestDrainLeavesUnread(t *testing.T) {
 		require.Fail(t, "it may still be read")
 	default:
 	}
-	b.clock.advance(int64(lastWithin))
+	b.clock.advance(int64(LastWithin))
 	<-drained
 }
 

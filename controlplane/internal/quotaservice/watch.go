@@ -84,6 +84,8 @@ func (s *Service) noteAlive(d *domain, process uint64) {
 const (
 	// StartingNs is for how long a store without state lets nobody hold units.
 	StartingNs = 4 * second
+	// HeartbeatEvery is how often a service notes in the store which processes are alive.
+	HeartbeatEvery = swapstore.LiveFor / 4
 	// WatchEvery is how often a service looks whether its store has lost its state.
 	WatchEvery = 250 * time.Millisecond
 )

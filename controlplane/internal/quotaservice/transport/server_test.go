@@ -1,4 +1,4 @@
-package quotaservice
+package transport
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"errors"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -25,14 +24,16 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 func testCodec() encoding.CodecV2 { return NewCodec(encoding.GetCodecV2("proto")) }
 
 // startServer serves a service on loopback.
-func startServer(t testing.TB, s *Service, age time.Duration) (address string) {
+func startServer(t testing.TB, s *quotaservice.Service, age time.Duration) (address string) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
@@ -43,6 +44,48 @@ func startServer(t testing.TB, s *Service, age time.Duration) (address string) {
 	go func() { _ = web.Serve(l) }()
 	t.Cleanup(web.Stop)
 	return l.Addr().String()
+}
+
+const minute = int64(time.Minute)
+
+func fixed(n uint32, period int64) limit.Window {
+	return limit.Window{Algorithm: limit.FixedWindow, Limit: n, PeriodNs: period}
+}
+
+// each has every algorithm, with windows that end after the test.
+func each(n uint32) map[string]limit.Window {
+	all := map[string]limit.Window{}
+	for name, algorithm := range map[string]limit.Algorithm{
+		"fixed": limit.FixedWindow, "per key": limit.FixedWindowPerKey, "counter": limit.SlidingWindowCounter,
+		"log": limit.SlidingWindowLog, "bucket": limit.TokenBucket,
+	} {
+		w := fixed(n, int64(240*time.Hour))
+		w.Algorithm = algorithm
+		switch algorithm {
+		case limit.SlidingWindowLog:
+			w.Units = uint16(n)
+		case limit.TokenBucket:
+			w.Burst = n
+		}
+		all[name] = w
+	}
+	return all
+}
+
+func define(id, most uint32, windows ...limit.Window) quota.Definition {
+	return quota.Definition{ID: id, Counter: [16]byte{byte(id)}, Windows: windows, Lease: most}
+}
+
+// lossy is a store of whose answers some get lost.
+type lossy struct{ swapstore.Store }
+
+func (l *lossy) Swap(ctx context.Context, swaps []swapstore.Swap, done func(int, swapstore.Result)) {
+	l.Store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
+		if rand.IntN(50) == 0 {
+			r = swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")}
+		}
+		done(i, r)
+	})
 }
 
 // worker is a stream of a proxy over gRPC.
@@ -87,9 +130,9 @@ func (w *worker) end() {
 	_ = w.conn.Close()
 }
 
-func newService(t testing.TB, store swapstore.Store) *Service {
+func newService(t testing.TB, store swapstore.Store) *quotaservice.Service {
 	t.Helper()
-	s, err := NewService(t.Context(), Options{Store: store})
+	s, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: store})
 	require.NoError(t, err)
 	return s
 }
@@ -97,20 +140,11 @@ func newService(t testing.TB, store swapstore.Store) *Service {
 // TestServerNeverOver: many workers over gRPC, of which some break off, and answers
 // of the store that get lost. What is admitted stays within the limit.
 func TestServerNeverOver(t *testing.T) {
-	for name, w := range each(300, 240*hour) {
+	for name, w := range each(300) {
 		for _, most := range []uint32{quota.LeaseAuto, quota.LeaseOff} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				memory := swapstore.NewMemory(swapstore.SteadyClock())
-				store := &odd{Store: memory, bend: func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
-					memory.Swap(context.Background(), slices.Clone(swaps), func(i int, r swapstore.Result) {
-						if rand.IntN(50) == 0 {
-							r = swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")}
-						}
-						done(i, r)
-					})
-					return true
-				}}
+				store := &lossy{swapstore.NewMemory(swapstore.SteadyClock())}
 				address := startServer(t, newService(t, store), time.Minute)
 				beside := startServer(t, newService(t, store), time.Minute)
 				var mu sync.Mutex

@@ -1,4 +1,8 @@
-package quotaservice
+// Package transport serves the quota service to proxies: each worker's stream over gRPC is a quotaservice.Stream.
+//
+// Its invariant: one goroutine receives a stream's messages and another sends its answers, so a proxy that reads
+// nothing holds up no answers of others. It must not know what the messages say: they pass as bytes.
+package transport
 
 import (
 	"context"
@@ -15,7 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/listener"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -25,13 +29,8 @@ const (
 	streamAge = 5 * time.Minute
 	// firstWithin is the deadline of a stream's first message.
 	firstWithin = 10 * time.Second
-	// lastWithin is how long an ending stream waits for its open asks.
-	lastWithin = time.Second
 	// verifyEvery is how often a stream's certificate is verified again.
 	verifyEvery = time.Minute
-	heartbeat   = swapstore.LiveFor / 4
-	// SecretWait is for Options.SecretWait: it outlasts the next heartbeat of every service and its time at the store.
-	SecretWait = heartbeat + time.Second
 )
 
 // message is one message as its bytes.
@@ -64,7 +63,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 
 // Server serves streams over gRPC.
 type Server struct {
-	service     *Service
+	service     *quotaservice.Service
 	age         time.Duration
 	verifyEvery time.Duration
 	// clientCAs vouch for proxies' certificates; nil = proxies need none.
@@ -73,7 +72,7 @@ type Server struct {
 
 // NewServer returns a server for the service. clientCAs vouch for proxies' certificates
 // while a stream is open; nil = proxies need none.
-func NewServer(s *Service, clientCAs func() *x509.CertPool) *Server {
+func NewServer(s *quotaservice.Service, clientCAs func() *x509.CertPool) *Server {
 	return &Server{service: s, age: streamAge, verifyEvery: verifyEvery, clientCAs: clientCAs}
 }
 
@@ -92,8 +91,8 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 
 // Run notes in the store which processes are alive, and watches the store, until ctx ends.
 func (s *Server) Run(ctx context.Context) {
-	go every(ctx, WatchEvery, s.service.Watch) // a heartbeat may wait for the store
-	every(ctx, heartbeat, s.service.Heartbeat)
+	go every(ctx, quotaservice.WatchEvery, s.service.Watch) // a heartbeat may wait for the store
+	every(ctx, quotaservice.HeartbeatEvery, s.service.Heartbeat)
 }
 
 func every(ctx context.Context, period time.Duration, do func()) {
@@ -112,7 +111,7 @@ func every(ctx context.Context, period time.Duration, do func()) {
 // conversation is one stream over gRPC: one goroutine receives messages, another sends answers
 // and ends the stream.
 type conversation struct {
-	*Stream
+	*quotaservice.Stream
 	grpc.ServerStream
 	ready  chan struct{} // Stream.Next may have something
 	failed chan error    // why receiveAll has ended
@@ -125,7 +124,7 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
 	}
 	var err error
-	c.Stream, err = s.service.Open(Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
+	c.Stream, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
 	if err != nil {
 		return err
 	}
@@ -145,7 +144,7 @@ func (c *conversation) signalReady() {
 // receiveAll takes messages until the stream ends, each when all asks of the last have begun.
 func (c *conversation) receiveAll() {
 	for first := true; ; first = false {
-		c.waitUntilBegun(c.Context())
+		c.WaitUntilBegun(c.Context())
 		var m message
 		err := c.RecvMsg(&m)
 		if err == nil {
@@ -232,9 +231,9 @@ func (c *conversation) flush() error {
 	}
 }
 
-// sendRest ends the stream once its open asks are answered, or after lastWithin.
-func (c *conversation) sendRest(s *Service) error {
-	end := time.NewTimer(lastWithin)
+// sendRest ends the stream once its open asks are answered, or after quotaservice.LastWithin.
+func (c *conversation) sendRest(s *quotaservice.Service) error {
+	end := time.NewTimer(quotaservice.LastWithin)
 	defer end.Stop()
 	for !c.Idle() {
 		select {
@@ -243,18 +242,18 @@ func (c *conversation) sendRest(s *Service) error {
 				return err
 			}
 		case <-end.C:
-			return s.goodbye()
+			return goodbye(s)
 		case <-c.Context().Done():
 			return nil
 		}
 	}
-	return s.goodbye()
+	return goodbye(s)
 }
 
 // goodbye is the status of a stream that the service ends.
-func (s *Service) goodbye() error {
+func goodbye(s *quotaservice.Service) error {
 	if s.Draining() {
-		return status.Error(codes.Unavailable, errClosed.Error())
+		return status.Error(codes.Unavailable, quotaservice.ErrClosed.Error())
 	}
 	return nil
 }
