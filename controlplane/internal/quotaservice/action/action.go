@@ -47,7 +47,8 @@ import (
 // Where Denied is written, WaitNs is too. For units that are held, Hit and Inspect also write HeldBack, NeedsAge and
 // Err, and undo writes Noted. Decide writes the rest of an Outcome.
 type Action interface {
-	// carryOut does it to the record, as the operation's definition sees it, and writes to o what came of it. changed says that the record counts something else now.
+	// carryOut does it to the record, as the operation's definition sees it, and writes to o what came of it. changed
+	// says that the record counts something else now.
 	carryOut(o *Operation, r *record.Record, v balance.View) (changed bool)
 }
 

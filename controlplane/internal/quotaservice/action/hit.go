@@ -23,13 +23,13 @@ func (d *Definition) TakesLast() bool { return d.HasBlock && d.HoldLimit == nil 
 //
 //	if                                                what it writes to o   what the record counts
 //	the definition holds units                        see takeHold          see takeHold
-//	a window is about to end, and the part asks       againNs               nothing yet, also no Spent
+//	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
 //	for units or has Spent some
 //	the part is Inspect                               nothing               nothing
-//	it is denied: too few units, or a blocked key     denied, waitNs        what countDenial counts, unless in shadow
-//	takesNothing                                      nothing               nothing
-//	it is granted units                               taken                 these units
-//	it asks for nothing, and the key is not blocked   taken.validNs         nothing
+//	it is denied: too few units, or a blocked key     Denied, WaitNs        what countDenial counts, unless in shadow
+//	TakesNothing                                      nothing               nothing
+//	it is granted units                               Taken                 these units
+//	it asks for nothing, and the key is not blocked   Taken.ValidNs         nothing
 func (h *Hit) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
 	if o.HoldLimit != nil {
 		return o.takeHold(&v, &h.Part)
