@@ -236,7 +236,7 @@ func (v *Verdict) takeShadow(now int64) {
 func (v *Verdict) endDenied(now int64) {
 	for _, s := range v.Subjects {
 		if s.Shadow {
-			s.skip()
+			s.skip(now)
 		} else {
 			s.storeUntaken(now)
 		}

@@ -9,32 +9,16 @@ import (
 //
 //	BeginHolds  Source.Take has held the units, and the request goes on
 //	Renew       again and again while the request is alive
-//	Lingering   if the request was reset while its upstream may still be at work: it stays for a while
 //	Settle      ends it, always once: by the answer, or without one
 //
-// A hold lapses if nobody renews it in time: its source charges what was held, and Settle only what it cost beyond.
-// Its units lie in a table of this proxy, or in an account of which the quota service gets reports, or in both: what
-// the proxy has admitted while the service was silent:
-//
-//	                    in the table                              in the account
-//	until EndNs         Renew renews it there                     its source reports it
-//	after EndNs         nothing renews it                         it is reported still
-//	about a hold later  it lapses: the table charges it           Renew charges the account: Lapsed
-//	lapsed is set       by Renew, or by Settle, if the table      by Renew, once it has charged the account
-//	                    says so
-//	Settle              the table charges the cost, or if it has  the account does the same
-//	                    lapsed what the cost is beyond the units
-//
-// Units that lie in both go both ways, each as if it were the only one. But if they lapse in the table, and not yet in
-// the account, Renew gets NotDue and does not set lapsed: otherwise Settle would take those in the account for charged.
-//
-// Only the source judges EndNs, by HasEnded.
+// A hold lapses if nobody renews it in time, or once it HasEnded: its source charges what was held, and Settle only
+// what it cost beyond.
 type Hold struct {
 	// BeginHolds.
 	state.Hold
 	Rule    *Rule
 	Windows []limit.Window // with the limits that hold for the key
-	Account any            // what Subject.Account was; nil if nobody is told of the hold
+	Account any            // what Subject.Account was; nil if the quota service gets no reports of the hold
 
 	// The caller, after BeginHolds.
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
@@ -42,15 +26,6 @@ type Hold struct {
 	// Renew, and Settle for the metrics alone.
 	lapsed bool // it is charged already
 }
-
-// Lingering is a hold whose request was reset, while its upstream may still be at work.
-type Lingering struct {
-	Hold
-	UntilNs int64 // when it is settled, by the monotonic clock
-}
-
-// HeldTotal is what streams hold of one rule now.
-type HeldTotal = state.HeldTotal
 
 // Limits are those of the hold's key, whose bytes are not kept.
 func (h *Hold) Limits() state.Key {

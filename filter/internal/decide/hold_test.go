@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 const (
@@ -20,7 +22,7 @@ func holdOf(t *testing.T, rule string, p *purse) (h *Hold, of *Subject) {
 	s.Hold.Units = 2
 	holds := v.BeginHolds(nil)
 	require.Len(t, holds, 1)
-	require.Equal(t, HeldTotal{Units: 2, Streams: 1}, s.Rule.Holding)
+	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, s.Rule.Holding)
 	return &holds[0], s
 }
 
@@ -51,7 +53,7 @@ func TestTheLifeOfAHold(t *testing.T) {
 			h.Settle(5, ByAnswer, 2)
 			require.EqualValues(t, 5, p.charged)
 			require.Equal(t, tc.lapsed, h.HasLapsed())
-			require.Equal(t, HeldTotal{}, s.Rule.Holding)
+			require.Equal(t, state.HeldTotal{}, s.Rule.Holding)
 			m := &s.Rule.Metrics
 			require.EqualValues(t, 1, m.Settled[ByAnswer])
 			require.EqualValues(t, 3, m.ChargedOver, "beyond the 2 that were held")
@@ -94,6 +96,6 @@ func TestReleaseChargesTheCost(t *testing.T) {
 		v.Subjects[0].Hold.Units = 2
 		v.Release()
 		require.Equal(t, charged, p.charged, rule)
-		require.Equal(t, HeldTotal{}, v.Subjects[0].Rule.Holding)
+		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Holding)
 	}
 }

@@ -5,27 +5,25 @@ import "github.com/sluice-ratelimit/sluice/shared/policy"
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes, with who sets each, and whether the rule then denies:
+// The outcomes, with who finds each, and whether the rule then denies:
 //
-//	outcome     set by                                         denies
-//	HasRoom     Begin, Source.Check, Subject.refund            no
-//	Taken       Subject.take                                   no
-//	Pending     Source.Check                                   not yet
-//	Denied      Source.Check                                   yes
-//	Blocked     Source.Check                                   yes
-//	HeldBack    Source.Check                                   yes
-//	MissingKey  Subject.LackKey                                yes
-//	Full        Source.Check, Source.Take                      by on_full
-//	Failed      Source.Check, Source.Take                      by on_error
-//	Contended   Source.Check: too many requests wait           by on_contention
-//	            Subject.take: retries ran out                  by on_contention
-//	            Verdict.check: too many subjects ask           by on_contention
-//	            Subject.takeShadow: it cannot wait any more    no
-//	Silent      Source.Check                                   by on_unavailable
-//	Starting    Source.Check                                   by on_unavailable
-//	NotAsked    Subject.skip                                   no
-//
-// become sets the outcome that a Source has found, and has the policy decide where it may.
+//	outcome     found by                                     denies
+//	HasRoom     Begin, Source.Check, Subject.refund          no
+//	Taken       Source.Take                                  no
+//	Pending     Source.Check                                 not yet
+//	Denied      Source.Check                                 yes
+//	Blocked     Source.Check                                 yes
+//	HeldBack    Source.Check                                 yes
+//	MissingKey  Subject.LackKey                              yes
+//	Full        Source.Check, Source.Take                    by on_full
+//	Failed      Source.Check, Source.Take                    by on_error
+//	Contended   Source.Check: too many requests wait         by on_contention
+//	            Subject.take: retries ran out
+//	            Verdict.check: too many subjects ask
+//	Overtaken   Subject.takeShadow                           no
+//	Silent      Source.Check                                 by on_unavailable
+//	Starting    Source.Check                                 by on_unavailable
+//	NotAsked    Subject.skip                                 no
 const (
 	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
 	Taken                     // they are counted
@@ -37,6 +35,7 @@ const (
 	Full                      // the key's page is full
 	Failed                    // a call into the proxy failed
 	Contended                 // retries ran out, or too many requests wait or parts ask already
+	Overtaken                 // a shadow rule of a request that cannot wait any more has lost its units to another request
 	Silent                    // the quota service is silent, and nothing decides in its place
 	Starting                  // the quota store has no state yet, and no share of this proxy has room
 	NotAsked                  // a shadow rule of a request that another rule denied
@@ -46,19 +45,19 @@ const (
 // was not asked either: another rule had denied.
 var reasons = [...]string{
 	Pending: "not_asked", Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
-	Full: "on_full", Failed: "on_error", Contended: "on_contention",
+	Full: "on_full", Failed: "on_error", Contended: "on_contention", Overtaken: "on_contention",
 	Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
 }
 
 // Reason says why the rule denied, or allowed without counting; else it is empty.
 func (s *Subject) Reason() string { return reasons[s.Outcome] }
 
-// become notes an outcome and, if the rule could not decide, has the policy decide.
+// become sets the outcome, and Allowed by it: where the rule could not decide, its policy does.
 func (s *Subject) become(o Outcome, now int64) {
 	m, p := &s.Rule.Metrics, s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
 	switch o {
-	case Denied, Blocked, HeldBack:
+	case Denied, Blocked, HeldBack, MissingKey:
 		s.Allowed = false
 	case Full:
 		s.Allowed = p.OnFull != policy.FullDeny
@@ -68,11 +67,13 @@ func (s *Subject) become(o Outcome, now int64) {
 	case Contended:
 		m.Contention++
 		s.undecided(p.OnContention == policy.FailDeny, now)
+	case Overtaken:
+		m.Contention++
 	case Silent:
 		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
 	case Starting:
 		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
-	default: // the units are free, taken, or to be asked for
+	default: // the units are free, taken, or to be asked for, or the rule is not asked
 	}
 }
 

@@ -33,6 +33,9 @@ type Quota struct {
 	ChargeKept bool
 }
 
+// begin begins a request that has not waited. The lease stays: it is memory, which Source.Check writes.
+func (q *Quota) begin() { *q = Quota{Lease: q.Lease} }
+
 // isByService reports whether the subject is decided by what the quota service has said of its key, and
 // not by what this proxy has counted.
 func (s *Subject) isByService() bool {

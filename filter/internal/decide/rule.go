@@ -32,11 +32,11 @@ type Rule struct {
 
 	// What this worker has counted.
 	Metrics Metrics
-	Priced  *Priced   // nil unless the rule charges prices
-	Holding HeldTotal // of its streams
-	Named   []Named   // by names of overrides
-	namedBy []int     // by override: index in Named, -1 for none
-	unnamed Named     // all others
+	Priced  *Priced         // nil unless the rule charges prices
+	Holding state.HeldTotal // of its streams
+	Named   []Named         // by names of overrides
+	namedBy []int           // by override: index in Named, -1 for none
+	unnamed Named           // all others
 	spikes  spikes
 
 	// The engine.

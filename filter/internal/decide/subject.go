@@ -45,14 +45,12 @@ type Subject struct {
 	Account any // where lease.HoldSource has counted the units, for its reports; only that reads it
 }
 
-// Begin prepares the subject, whose key has been read. What it leaves of the request before is
-// read only after Check, Take or the service has written it anew.
+// Begin prepares the subject, whose key and cost have been read. Record and Hold stay: Check and Take write them.
 func (s *Subject) Begin(r *Rule) {
 	s.Rule = r
 	s.Outcome, s.Allowed = HasRoom, true
 	s.Units, s.Known = s.Cost, false
-	s.Quota.Wait, s.Quota.Grant.Received = NotWaited, false
-	s.Quota.From, s.Quota.ChargeKept = Nowhere, false
+	s.Quota.begin()
 	s.Account = nil
 	r.Finder.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
@@ -60,7 +58,7 @@ func (s *Subject) Begin(r *Rule) {
 
 // LackKey denies because the request lacks a key part.
 func (s *Subject) LackKey() {
-	s.Outcome, s.Allowed = MissingKey, false
+	s.become(MissingKey, 0)
 	s.PassNs = limit.Never
 }
 
@@ -129,7 +127,7 @@ func (s *Subject) take(now int64) {
 	for retries := 0; s.Outcome == HasRoom; retries++ {
 		switch s.Rule.Source.Take(s) {
 		case state.OK:
-			s.Outcome = Taken
+			s.become(Taken, now)
 		case state.Full:
 			s.become(Full, now)
 		case state.Mismatch:
@@ -150,7 +148,7 @@ func (s *Subject) refund(now int64) {
 	if s.Outcome != Taken {
 		return
 	}
-	s.Outcome = HasRoom
+	s.become(HasRoom, now)
 	if !s.Rule.Source.Refund(s, now) {
 		s.Rule.Metrics.NotRefunded++
 	}
@@ -164,21 +162,20 @@ func (s *Subject) takeShadow(now int64) {
 	}
 	s.take(now)
 	switch {
-	case s.Outcome == Pending: // another request took the units: this one is counted elsewhere, and cannot wait any more
-		s.Outcome = Contended
-		s.Rule.Metrics.Contention++
+	case s.Outcome == Pending: // other rules have counted the request, so it cannot wait any more
+		s.become(Overtaken, now)
 	case !s.Allowed:
 		s.storeUntaken(now)
 	}
 }
 
-// skip is the outcome of a shadow rule if an enforced rule denies the request. If the request has
-// waited, the rule's record was read in an earlier callback, whose memory others have used since.
-func (s *Subject) skip() {
+// skip is the part of a shadow rule in a request that an enforced rule denies. If the request has waited,
+// the rule's record was read in an earlier callback, whose memory others have used since.
+func (s *Subject) skip(now int64) {
 	s.Known = false
 	switch s.Outcome {
 	case HasRoom, Denied, Blocked, HeldBack, Pending:
-		s.Outcome, s.Allowed = NotAsked, true
+		s.become(NotAsked, now)
 	default: // the rule would not have decided: the reason stays
 	}
 }

@@ -49,7 +49,7 @@ func (s *stream) settle() {
 			cost, by, priced = settle.Cost(r, h.Units, &a)
 			h.Rule.NoteTokens(priced)
 		case r.LingerNs > 0 && abandoned():
-			p.linger(decide.Lingering{Hold: *h, UntilNs: theProxy.Monotonic() + r.LingerNs})
+			p.linger(lingeringHold{Hold: *h, untilNs: theProxy.Monotonic() + r.LingerNs})
 			continue
 		}
 		h.Settle(cost, by, now)
@@ -68,10 +68,16 @@ func (s *stream) settle() {
 	}
 }
 
+// lingeringHold is a hold whose request was reset, while its upstream may still be at work.
+type lingeringHold struct {
+	decide.Hold
+	untilNs int64 // when it is settled, by the monotonic clock
+}
+
 // linger keeps a hold until its time is over.
-func (p *plugin) linger(l decide.Lingering) {
-	if len(p.lingering) == 0 || l.UntilNs < p.lingersNs {
-		p.lingersNs = l.UntilNs
+func (p *plugin) linger(l lingeringHold) {
+	if len(p.lingering) == 0 || l.untilNs < p.lingersNs {
+		p.lingersNs = l.untilNs
 	}
 	p.lingering = append(p.lingering, l)
 }
@@ -85,7 +91,7 @@ func (p *plugin) endLingering(monotonic int64) {
 	all, now := p.lingering, theProxy.Now()
 	p.lingering = all[:0]
 	for i := range all {
-		if l := all[i]; l.UntilNs <= monotonic {
+		if l := all[i]; l.untilNs <= monotonic {
 			arena.reset() // each reads a page
 			l.Settle(0, decide.ByNone, now)
 		} else {

@@ -3,9 +3,9 @@ package host
 import (
 	"unsafe"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 const (
@@ -61,7 +61,7 @@ func (p *plugin) flushMetrics() {
 		must(importIncrementMetric(c.number, int64(count-c.count)))
 		c.count = count
 	})
-	p.gaugeHolding(func(h decide.HeldTotal) decide.HeldTotal { return h })
+	p.gaugeHolding(func(h state.HeldTotal) state.HeldTotal { return h })
 	p.engine.EachMemory(true, func(m engine.Memory) {
 		eachGauge(&m, func(name string, value uint64) {
 			if _, have := defined[name]; have || m.Bytes > 0 {
@@ -73,21 +73,21 @@ func (p *plugin) flushMetrics() {
 
 // shownHolding is what the gauges of a rule show, once its streams have held something.
 type shownHolding struct {
-	all   decide.HeldTotal
+	all   state.HeldTotal
 	begun bool
 }
 
 // gaugeHolding shows what the streams of all VMs hold. own is what it takes for this VM's streams,
 // from what they hold.
-func (p *plugin) gaugeHolding(own func(h decide.HeldTotal) decide.HeldTotal) {
+func (p *plugin) gaugeHolding(own func(h state.HeldTotal) state.HeldTotal) {
 	i := 0
-	p.engine.EachHolding(func(s engine.Series, h decide.HeldTotal) {
+	p.engine.EachHolding(func(s engine.Series, h state.HeldTotal) {
 		if i == len(p.holding) {
 			p.holding = append(p.holding, shownHolding{})
 		}
 		shown, mine := &p.holding[i], own(h)
 		i++
-		if mine == (decide.HeldTotal{}) && !shown.begun {
+		if mine == (state.HeldTotal{}) && !shown.begun {
 			return
 		}
 		shown.begun = true

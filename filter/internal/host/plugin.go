@@ -94,7 +94,7 @@ type plugin struct {
 	holdNs    int64 // the shortest hold of the rules, 0 if none holds
 	renewedNs int64 // when holds were last renewed
 	renewsAt  int   // the bucket of streams at which that ended
-	lingering []decide.Lingering
+	lingering []lingeringHold
 	lingersNs int64 // when the first of them ends
 
 	// What metrics show:
@@ -287,7 +287,7 @@ func (p *plugin) OnPluginDone() bool {
 	}
 	if p.engine != nil {
 		p.flushMetrics()
-		p.gaugeHolding(func(decide.HeldTotal) decide.HeldTotal { return decide.HeldTotal{} })
+		p.gaugeHolding(func(state.HeldTotal) state.HeldTotal { return state.HeldTotal{} })
 		p.forgetGauges()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them
