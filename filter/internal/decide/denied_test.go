@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -26,46 +27,46 @@ var deniedHits = map[string]struct {
 	kept   []Keep
 	passNs int64
 	known  bool
-	counts Metrics // beside those of any denial
+	counts metrics.Counts // beside those of any denial
 }{
-	"nothing is kept":           {one, purse{}, Nowhere, nil, limit.Never, true, Metrics{}},
-	"its cost is counted":       {counts, purse{}, Nowhere, []Keep{{Units: 2}}, limit.Never, true, Metrics{}},
-	"it begins a block":         {blocks, purse{}, Nowhere, []Keep{{Block: true}}, limit.Never, true, Metrics{}},
-	"only held units are short": {counts, purse{heldBack: true}, Nowhere, nil, 0, true, Metrics{}},
+	"nothing is kept":           {one, purse{}, Nowhere, nil, limit.Never, true, metrics.Counts{}},
+	"its cost is counted":       {counts, purse{}, Nowhere, []Keep{{Units: 2}}, limit.Never, true, metrics.Counts{}},
+	"it begins a block":         {blocks, purse{}, Nowhere, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
+	"only held units are short": {counts, purse{heldBack: true}, Nowhere, nil, 0, true, metrics.Counts{}},
 	"another worker was faster": {
 		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Denied}}, Nowhere,
-		[]Keep{{Block: true}}, limit.Never, true, Metrics{CASRetries: 1},
+		[]Keep{{Block: true}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has begun the block": {
 		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Blocked}}, Nowhere,
-		nil, 2, true, Metrics{CASRetries: 1},
+		nil, 2, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: no block": {
 		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{HasRoom}}, Nowhere,
-		nil, limit.Never, true, Metrics{CASRetries: 1},
+		nil, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: it counts": {
 		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{HasRoom}}, Nowhere,
-		[]Keep{{Units: 2}}, limit.Never, true, Metrics{CASRetries: 1},
+		[]Keep{{Units: 2}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"others are faster each time": {
 		counts, purse{keeps: slices.Repeat([]state.Status{state.Mismatch}, state.MaxRetries)}, Nowhere,
-		nil, limit.Never, false, Metrics{CASRetries: state.MaxRetries, Contention: 1},
+		nil, limit.Never, false, metrics.Counts{CASRetries: state.MaxRetries, Contention: 1},
 	},
 	"the key cannot be read again": {
 		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Failed}}, Nowhere,
-		nil, 2, false, Metrics{Errors: 1},
+		nil, 2, false, metrics.Counts{Errors: 1},
 	},
 	"the page is full": {
 		counts, purse{keeps: []state.Status{state.Full}}, Nowhere,
-		nil, limit.Never, true, Metrics{Full: 1},
+		nil, limit.Never, true, metrics.Counts{Full: 1},
 	},
 	"it cannot be written": {
 		counts, purse{keeps: []state.Status{state.Failed}}, Nowhere,
-		nil, limit.Never, false, Metrics{Errors: 1},
+		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
-	"the quota service keeps it": {cluster, purse{}, Nowhere, nil, limit.Never, true, Metrics{}},
-	"the service is silent":      {cluster, purse{}, OwnShare, []Keep{{Block: true}}, limit.Never, true, Metrics{}},
+	"the quota service keeps it": {cluster, purse{}, Nowhere, nil, limit.Never, true, metrics.Counts{}},
+	"the service is silent":      {cluster, purse{}, OwnShare, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
 }
 
 func TestDeniedHitsThatAreKept(t *testing.T) {
@@ -81,7 +82,7 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 			require.Equal(t, tc.known, s.Known)
 			require.Equal(t, tc.known && tc.kept == nil, tc.purse.persisted == 1, "what is not kept has moved to the present")
 			m := &s.Rule.Metrics
-			got := Metrics{CASRetries: m.CASRetries, Contention: m.Contention, Errors: m.Errors, Full: m.Full}
+			got := metrics.Counts{CASRetries: m.CASRetries, Contention: m.Contention, Errors: m.Errors, Full: m.Full}
 			require.Equal(t, tc.counts, got)
 		})
 	}

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -32,41 +33,25 @@ func (h *Hold) Limits() state.Key {
 	return state.Key{Windows: h.Windows, OfRule: h.Rule.Finder.OfAll}
 }
 
-// BeginHolds appends what the request holds, and counts it in Rule.Holding until it is settled:
+// BeginHolds appends what the request holds, and counts it in Metrics.Holding until it is settled:
 // each Hold must end by one call of Settle.
 func (v *Verdict) BeginHolds(holds []Hold) []Hold {
 	for _, s := range v.Subjects {
 		if r := s.Rule; s.Outcome == Taken && r.HoldSource != nil {
-			r.Holding.Streams++
-			r.Holding.Units += int64(s.Hold.Units)
+			r.Metrics.Holding.Streams++
+			r.Metrics.Holding.Units += int64(s.Hold.Units)
 			holds = append(holds, Hold{Hold: s.Hold, Rule: r, Windows: s.KeepWindows(), Account: s.Account})
 		}
 	}
 	return holds
 }
 
-// By says how a settlement knows the cost.
-type By uint8
-
-// How settlements know the cost.
-const (
-	ByAnswer   By = iota // the answer says it
-	ByEstimate           // it is estimated
-	ByCost               // it is what was held
-	ByNone               // it is nothing
-)
-
-var bys = [...]string{"answer", "estimate", "cost", "none"}
-
-func (b By) String() string { return bys[b] }
-
 // Settle ends the hold and charges the cost.
-func (h *Hold) Settle(cost uint32, by By, now int64) {
-	r := h.Rule
-	r.Holding.Streams--
-	r.Holding.Units -= int64(h.Units)
+func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
+	r, m := h.Rule, &h.Rule.Metrics
+	m.Holding.Streams--
+	m.Holding.Units -= int64(h.Units)
 	lapsed, ok := r.HoldSource.Settle(h, cost, now)
-	m := &r.Metrics
 	switch {
 	case !ok:
 		m.Errors++
@@ -74,12 +59,12 @@ func (h *Hold) Settle(cost uint32, by By, now int64) {
 		m.HoldsLost++
 		h.lapsed = true
 	}
-	if r.Priced != nil && ok {
+	if m.Priced != nil && ok {
 		charged := cost
 		if h.lapsed {
 			charged = max(cost, h.Units)
 		}
-		r.Priced.Units += uint64(charged)
+		m.Priced.Units += uint64(charged)
 	}
 	if r.Policy.Settle != nil {
 		m.Settled[by]++
@@ -95,7 +80,7 @@ func (v *Verdict) Release() {
 		if h.Rule.Policy.Concurrency() {
 			cost = 0
 		}
-		h.Settle(cost, ByCost, v.Now)
+		h.Settle(cost, metrics.ByCost, v.Now)
 	}
 }
 

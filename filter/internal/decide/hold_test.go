@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -22,7 +23,7 @@ func holdOf(t *testing.T, rule string, p *purse) (h *Hold, of *Subject) {
 	s.Hold.Units = 2
 	holds := v.BeginHolds(nil)
 	require.Len(t, holds, 1)
-	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, s.Rule.Holding)
+	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, s.Rule.Metrics.Holding)
 	return &holds[0], s
 }
 
@@ -32,15 +33,15 @@ func TestTheLifeOfAHold(t *testing.T) {
 		renewals []Renewal
 		atEnd    purse
 		lapsed   bool
-		counts   Metrics
+		counts   metrics.Counts
 	}{
-		"it is settled":                {[]Renewal{NotDue}, purse{}, false, Metrics{}},
-		"it is renewed":                {[]Renewal{Renewed, NotDue, Renewed}, purse{}, false, Metrics{HoldsRenewed: 2}},
-		"a renewal fails":              {[]Renewal{Unknown, Renewed}, purse{}, false, Metrics{Errors: 1, HoldsRenewed: 1}},
-		"a renewal finds it lapsed":    {[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, Metrics{HoldsLost: 1}},
-		"the end finds it lapsed":      {nil, purse{lapsed: true}, true, Metrics{HoldsLost: 1}},
-		"the end fails":                {nil, purse{fails: true}, false, Metrics{Errors: 1}},
-		"the account alone is charged": {[]Renewal{Lapsed}, purse{}, true, Metrics{HoldsLost: 1}},
+		"it is settled":                {[]Renewal{NotDue}, purse{}, false, metrics.Counts{}},
+		"it is renewed":                {[]Renewal{Renewed, NotDue, Renewed}, purse{}, false, metrics.Counts{HoldsRenewed: 2}},
+		"a renewal fails":              {[]Renewal{Unknown, Renewed}, purse{}, false, metrics.Counts{Errors: 1, HoldsRenewed: 1}},
+		"a renewal finds it lapsed":    {[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
+		"the end finds it lapsed":      {nil, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
+		"the end fails":                {nil, purse{fails: true}, false, metrics.Counts{Errors: 1}},
+		"the account alone is charged": {[]Renewal{Lapsed}, purse{}, true, metrics.Counts{HoldsLost: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &purse{left: 9}
@@ -50,14 +51,14 @@ func TestTheLifeOfAHold(t *testing.T) {
 				h.Renew(Clocks{})
 			}
 			p.lapsed, p.fails = tc.atEnd.lapsed, tc.atEnd.fails
-			h.Settle(5, ByAnswer, 2)
+			h.Settle(5, metrics.ByAnswer, 2)
 			require.EqualValues(t, 5, p.charged)
 			require.Equal(t, tc.lapsed, h.HasLapsed())
-			require.Equal(t, state.HeldTotal{}, s.Rule.Holding)
+			require.Equal(t, state.HeldTotal{}, s.Rule.Metrics.Holding)
 			m := &s.Rule.Metrics
-			require.EqualValues(t, 1, m.Settled[ByAnswer])
+			require.EqualValues(t, 1, m.Settled[metrics.ByAnswer])
 			require.EqualValues(t, 3, m.ChargedOver, "beyond the 2 that were held")
-			got := Metrics{HoldsRenewed: m.HoldsRenewed, HoldsLost: m.HoldsLost, Errors: m.Errors}
+			got := metrics.Counts{HoldsRenewed: m.HoldsRenewed, HoldsLost: m.HoldsLost, Errors: m.Errors}
 			require.Equal(t, tc.counts, got)
 		})
 	}
@@ -82,8 +83,8 @@ func TestWhatAHoldWithAPriceCounts(t *testing.T) {
 	} {
 		p := &purse{left: 9, lapsed: tc.at.lapsed, fails: tc.at.fails}
 		h, s := holdOf(t, priced, p)
-		h.Settle(tc.cost, ByAnswer, 2)
-		require.Equal(t, tc.units, s.Rule.Priced.Units, "%+v", tc)
+		h.Settle(tc.cost, metrics.ByAnswer, 2)
+		require.Equal(t, tc.units, s.Rule.Metrics.Priced.Units, "%+v", tc)
 	}
 }
 
@@ -96,6 +97,6 @@ func TestReleaseChargesTheCost(t *testing.T) {
 		v.Subjects[0].Hold.Units = 2
 		v.Release()
 		require.Equal(t, charged, p.charged, rule)
-		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Holding)
+		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Metrics.Holding)
 	}
 }

@@ -1,18 +1,5 @@
 package decide
 
-import "github.com/sluice-ratelimit/sluice/shared/state"
-
-// NoteStored adds to the metrics what storing a hit has done to the record's page.
-func (r *Rule) NoteStored(e *state.Entry) {
-	if e.Evicted {
-		r.Metrics.Evicted++
-	}
-	r.Metrics.WindowResets += uint64(e.Ended)
-	if e.Blocked {
-		r.Metrics.Blocks++
-	}
-}
-
 // note adds the verdict to the rules' metrics, and to the keys that were denied.
 func (v *Verdict) note() {
 	for _, s := range v.Subjects {
@@ -23,7 +10,7 @@ func (v *Verdict) note() {
 		if s.isByOnUnavailable() {
 			m.Unavailable++
 		}
-		switch n := s.named(); {
+		switch n := m.NamedBy(s.Override); {
 		case v.Allowed && s.Allowed:
 			m.Allowed++
 			n.Allowed++
@@ -40,19 +27,9 @@ func (v *Verdict) note() {
 			}
 		}
 		if s.Outcome == Taken && s.Rule.HoldSource == nil {
-			s.Rule.spikes.note(s)
+			m.NoteUnits(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
 		}
 	}
-}
-
-// named is what counts the subject under its override's name.
-func (s *Subject) named() *Named {
-	if s.Override >= 0 {
-		if i := s.Rule.namedBy[s.Override]; i >= 0 {
-			return &s.Rule.Named[i]
-		}
-	}
-	return &s.Rule.unnamed
 }
 
 // noteDenied counts a denial of the subject's key, also one in shadow mode.

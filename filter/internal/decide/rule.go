@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -11,8 +12,9 @@ import (
 // Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
 	// NewRule.
-	Policy *policy.Rule
-	Finder policy.Subjects
+	Policy  *policy.Rule
+	Metrics metrics.Rule
+	Finder  policy.Subjects
 	// countsDenied says that this proxy counts hits that the rule denies. It is false for scope cluster: there
 	// the service counts them, as the rule's definition says.
 	countsDenied bool
@@ -30,15 +32,6 @@ type Rule struct {
 	Keys       Keys         // Source again
 	Counted    *state.Table // in which Source counts; rules that share a counter share it
 
-	// What this worker has counted.
-	Metrics Metrics
-	Priced  *Priced         // nil unless the rule charges prices
-	Holding state.HeldTotal // of its streams
-	Named   []Named         // by names of overrides
-	namedBy []int           // by override: index in Named, -1 for none
-	unnamed Named           // all others
-	spikes  spikes
-
 	// The engine.
 	Denials      *denials.Rule   // the keys that the rule denies; nil if the policy reports no keys
 	DenialWorker *denials.Worker // which counts them
@@ -46,24 +39,13 @@ type Rule struct {
 
 // NewRule returns the rule of a policy, without a source.
 func NewRule(p *policy.Policy, r *policy.Rule) Rule {
-	rule := Rule{Policy: r, Finder: p.Subjects(r)}
-	if r.Settle != nil && len(r.Settle.Prices) > 0 {
-		rule.Priced = &Priced{}
-	}
+	rule := Rule{Policy: r, Metrics: metrics.Of(r), Finder: p.Subjects(r)}
 	rule.countsDenied = r.CountDenied && r.Scope == policy.ScopeProxy
 	rule.takesLate = r.Block != nil && !r.Holds()
 	rule.blocksOthers = r.Block != nil && slices.ContainsFunc(p.Rules, func(other policy.Rule) bool {
 		enforces := other.Mode == policy.ModeEnforce && other.EnforcePercent > 0
 		return enforces && other.Counter == r.Counter && other.Name != r.Name
 	})
-	names := r.OverrideNames()
-	names = names[:min(len(names), policy.MaxCountedNames)]
-	for _, name := range names {
-		rule.Named = append(rule.Named, Named{Name: name})
-	}
-	for i := range r.Overrides {
-		rule.namedBy = append(rule.namedBy, slices.Index(names, r.Overrides[i].Name))
-	}
 	return rule
 }
 

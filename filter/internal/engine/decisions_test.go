@@ -13,6 +13,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
@@ -433,7 +434,7 @@ func TestDebtIsPaid(t *testing.T) {
 		e := compileJSON(t, p, `{"name":"r","algorithm":"`+algorithm+`","limits":["10/1m"],`+
 			`"settle":{"to":{"header":"x-cost"}}}`)
 		for _, h := range e.Decide().BeginHolds(nil) {
-			h.Settle(35, decide.ByAnswer, p.Clock)
+			h.Settle(35, metrics.ByAnswer, p.Clock)
 		}
 		for _, left := range []uint32{35, 25, 15, 5} {
 			require.Equal(t, [][]uint32{{left}}, used(e.Peek()), algorithm)

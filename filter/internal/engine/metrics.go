@@ -21,7 +21,7 @@ var VMStarts = Series{Metric: "vm_starts"}
 func (e *Engine) EachHolding(f func(s Series, h state.HeldTotal)) {
 	for i := range e.rules.List {
 		if r := &e.rules.List[i]; r.Policy.Holds() {
-			f(Series{Domain: e.policy.Domain, Rule: r.Policy.Name}, r.Holding)
+			f(Series{Domain: e.policy.Domain, Rule: r.Policy.Name}, r.Metrics.Holding)
 		}
 	}
 }
@@ -38,12 +38,12 @@ func (e *Engine) EachMetric(f func(s Series, count uint64)) {
 	for i := range e.rules.List {
 		r := &e.rules.List[i]
 		s := Series{Domain: e.policy.Domain, Rule: r.Policy.Name}
-		r.Each(func(name string, count uint64) {
+		r.Metrics.Each(func(name string, count uint64) {
 			s.Metric = name
 			f(s, count)
 		})
-		for j := range r.Named {
-			n := &r.Named[j]
+		for j := range r.Metrics.Named {
+			n := &r.Metrics.Named[j]
 			s.Override = n.Name
 			for _, c := range [...]struct {
 				name  string

@@ -186,7 +186,7 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 	}
 	starts := e.host.Counted("", "", VMStarts.Metric)
 	return result.AppendStats(nil, stats, starts, func(i int, yield func(name string, n uint64)) {
-		list[i].Each(func(name string, _ uint64) {
+		list[i].Metrics.Each(func(name string, _ uint64) {
 			yield(name, e.host.Counted(e.policy.Domain, stats[i].Rule, name))
 		})
 	}), nil

@@ -129,7 +129,7 @@ func TestOverrideNamesAreBounded(t *testing.T) {
 	require.EqualValues(t, len(overrides), counts["default r: allowed"])
 	require.EqualValues(t, 1, counts["default r:n15 allowed"])
 	require.Zero(t, counts["default r:n16 allowed"])
-	require.Len(t, e.rules.List[0].Named, policy.MaxCountedNames)
+	require.Len(t, e.rules.List[0].Metrics.Named, policy.MaxCountedNames)
 	require.Equal(t, "n19", e.verdict.Subjects[0].OverrideName())
 }
 

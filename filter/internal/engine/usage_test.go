@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	windowfields "github.com/sluice-ratelimit/sluice/shared/fields"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -147,7 +148,7 @@ func TestUsageIsWhatPeekSays(t *testing.T) {
 				holds = v.BeginHolds(holds)
 			}
 			if n := len(holds); n > 0 && in.Next()%3 == 0 {
-				holds[n-1].Settle(uint32(in.Next()%9), decide.ByAnswer, p.Clock)
+				holds[n-1].Settle(uint32(in.Next()%9), metrics.ByAnswer, p.Clock)
 				holds = holds[:n-1]
 			}
 			before, counted := maps.Clone(p.Store), series(e)

@@ -4,6 +4,7 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/settle"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -41,13 +42,13 @@ func (s *stream) settle() {
 	settled := p.settled[:0]
 	for i := range s.holds {
 		h := &s.holds[i]
-		cost, by := uint32(0), decide.ByNone
+		cost, by := uint32(0), metrics.ByNone
 		switch r := h.Rule.Policy; {
 		case redirected:
 		case r.Settle != nil:
 			var priced policy.Tokens
 			cost, by, priced = settle.Cost(r, h.Units, &a)
-			h.Rule.NoteTokens(priced)
+			h.Rule.Metrics.NoteTokens(priced)
 		case r.LingerNs > 0 && abandoned():
 			p.linger(lingeringHold{Hold: *h, untilNs: theProxy.Monotonic() + r.LingerNs})
 			continue
@@ -93,7 +94,7 @@ func (p *plugin) endLingering(monotonic int64) {
 	for i := range all {
 		if l := all[i]; l.untilNs <= monotonic {
 			arena.reset() // each reads a page
-			l.Settle(0, decide.ByNone, now)
+			l.Settle(0, metrics.ByNone, now)
 		} else {
 			p.linger(l)
 		}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 )
 
 const (
@@ -52,7 +53,7 @@ func holdingPair(t *testing.T, rules string) (*holding, *service) {
 // answer ends a request, at what its answer costs.
 func (h *holding) answer(context, cost uint32) {
 	for _, hold := range h.holds[context] {
-		hold.Settle(cost, decide.ByAnswer, h.proxy.Clock)
+		hold.Settle(cost, metrics.ByAnswer, h.proxy.Clock)
 	}
 	delete(h.holds, context)
 	h.flush()

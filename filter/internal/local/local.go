@@ -111,7 +111,7 @@ func (c *Source) KeepDenied(s *decide.Subject, keep decide.Keep) (status state.S
 // noteStored counts what a write of the subject's record has done.
 func noteStored(s *decide.Subject, status state.Status) {
 	if status == state.OK {
-		s.Rule.NoteStored(&s.Record)
+		s.Rule.Metrics.NoteStored(&s.Record)
 	}
 }
 
@@ -211,7 +211,7 @@ func (c *Source) operate(
 	if status != state.OK {
 		return 0, status
 	}
-	s.Rule.NoteStored(e)
+	s.Rule.Metrics.NoteStored(e)
 	return c.used(s, window), state.OK
 }
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -160,7 +161,7 @@ func (k *worker) settle(isOver func(r *run) bool) {
 			k.runs = append(k.runs, *r)
 			continue
 		}
-		r.hold.Settle(r.charged, decide.ByAnswer, k.now())
+		r.hold.Settle(r.charged, metrics.ByAnswer, k.now())
 		k.world.charged[r.key] += r.charged
 	}
 }

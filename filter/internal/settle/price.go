@@ -3,7 +3,7 @@ package settle
 import (
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -17,7 +17,7 @@ import (
 //	to estimate
 //	less otherwise, or there    the price of an estimate, and no less than what was held
 //	is no answer
-func price(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By, priced policy.Tokens) {
+func price(p *policy.Settle, held uint32, x Exchange) (units int64, by metrics.By, priced policy.Tokens) {
 	u := usageOf(x)
 	isKnown := u.InputKnown && u.OutputKnown
 	if !isKnown && u.Total == 0 && p.Unknown != policy.UnknownEstimate && x.Status() != 0 {
@@ -27,9 +27,9 @@ func price(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By
 	priced = classes(&u, x.RequestBytes)
 	units = policy.PriceOf(p.Prices, modelOf(&u, x), priced)
 	if isKnown {
-		return units, decide.ByAnswer, priced
+		return units, metrics.ByAnswer, priced
 	}
-	return max(units, int64(held)), decide.ByEstimate, priced
+	return max(units, int64(held)), metrics.ByEstimate, priced
 }
 
 // classes divides the tokens of an answer by what they cost. If they are not all known, they are

@@ -11,7 +11,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -45,52 +45,52 @@ var prices = []struct {
 	name, settle string
 	answer       answer
 	units        uint32
-	by           decide.By
+	by           metrics.By
 }{
-	{"each class has its price", ``, read(said("small-1")), 3000 + 600 + 1200 + 700, decide.ByAnswer},
-	{"cache_write is as dear as input", ``, read(said("large")), 6000 + 1200 + 2000 + 350, decide.ByAnswer},
-	{"a model that is not said", ``, read(said("")), 6000 + 1200 + 2000 + 350, decide.ByAnswer},
-	{"max", `,"max":99`, read(said("small-1")), 99, decide.ByAnswer},
-	{"when", `,"when":{"status":["4xx"]}`, read(said("small-1")), 0, decide.ByNone},
-	{"the path of Bedrock", ``, bedrock("").at("/model/small-1/converse"), 5500, decide.ByAnswer},
-	{"streams of Bedrock", ``, bedrock("").at("/model/small-1/converse-stream?x=/a/b"), 5500, decide.ByAnswer},
-	{"a model that names itself on Bedrock", ``, bedrock("small-1").at("/model/large/invoke"), 5500, decide.ByAnswer},
+	{"each class has its price", ``, read(said("small-1")), 3000 + 600 + 1200 + 700, metrics.ByAnswer},
+	{"cache_write is as dear as input", ``, read(said("large")), 6000 + 1200 + 2000 + 350, metrics.ByAnswer},
+	{"a model that is not said", ``, read(said("")), 6000 + 1200 + 2000 + 350, metrics.ByAnswer},
+	{"max", `,"max":99`, read(said("small-1")), 99, metrics.ByAnswer},
+	{"when", `,"when":{"status":["4xx"]}`, read(said("small-1")), 0, metrics.ByNone},
+	{"the path of Bedrock", ``, bedrock("").at("/model/small-1/converse"), 5500, metrics.ByAnswer},
+	{"streams of Bedrock", ``, bedrock("").at("/model/small-1/converse-stream?x=/a/b"), 5500, metrics.ByAnswer},
+	{"a model that names itself on Bedrock", ``, bedrock("small-1").at("/model/large/invoke"), 5500, metrics.ByAnswer},
 	{"a path before Bedrock's", ``, bedrock("").at("/aws/model/small-1/invoke-with-response-stream"), 5500,
-		decide.ByAnswer},
-	{"escapes in Bedrock's path", ``, bedrock("").at("/model/eu.small-1%3A0/invoke"), 3021, decide.ByAnswer},
-	{"paths of others", ``, bedrock("").at("/models/small-1/invoke"), 9550, decide.ByAnswer},
-	{"operations of others", ``, bedrock("").at("/model/small-1/generate"), 9550, decide.ByAnswer},
+		metrics.ByAnswer},
+	{"escapes in Bedrock's path", ``, bedrock("").at("/model/eu.small-1%3A0/invoke"), 3021, metrics.ByAnswer},
+	{"paths of others", ``, bedrock("").at("/models/small-1/invoke"), 9550, metrics.ByAnswer},
+	{"operations of others", ``, bedrock("").at("/model/small-1/generate"), 9550, metrics.ByAnswer},
 	// A client writes the path: it does not choose the price of what another API answers.
-	{"another API, Bedrock's path", ``, read(said("large")).at("/v1/chat/model/small-1/invoke"), 9550, decide.ByAnswer},
-	{"the same, without a name", ``, read(said("")).at("/v1/chat/model/small-1/invoke"), 9550, decide.ByAnswer},
-	{"the same, unread", ``, ok.at("/v1/chat/model/small-1/invoke"), 10_000 + 100*225, decide.ByEstimate},
-	{"a path of Bedrock without a model", ``, read(said("small-1")).at("/model//invoke"), 5500, decide.ByAnswer},
-	{"short paths", ``, read(said("small-1")).at("invoke"), 5500, decide.ByAnswer},
+	{"another API, Bedrock's path", ``, read(said("large")).at("/v1/chat/model/small-1/invoke"), 9550, metrics.ByAnswer},
+	{"the same, without a name", ``, read(said("")).at("/v1/chat/model/small-1/invoke"), 9550, metrics.ByAnswer},
+	{"the same, unread", ``, ok.at("/v1/chat/model/small-1/invoke"), 10_000 + 100*225, metrics.ByEstimate},
+	{"a path of Bedrock without a model", ``, read(said("small-1")).at("/model//invoke"), 5500, metrics.ByAnswer},
+	{"short paths", ``, read(said("small-1")).at("invoke"), 5500, metrics.ByAnswer},
 
 	{"the input alone is known", ``, read(usage.Usage{
 		Input: 1000, InputKnown: true, CacheRead: 600, Output: 2, TextBytes: 40, TextEvents: 1, Model: "small-1",
-	}), 4000 + 600 + 1000, decide.ByEstimate},
+	}), 4000 + 600 + 1000, metrics.ByEstimate},
 	{"nothing is known but the model", ``, read(usage.Usage{TextBytes: 40, Model: "small-1"}), 10_000 + 1000,
-		decide.ByEstimate},
-	{"nothing is known", ``, unsaid, 10_000 + 100*300, decide.ByEstimate}, // by the first row: its output is dearer
-	{"nobody read it", ``, ok, 10_000 + 100*225, decide.ByEstimate},
-	{"the answer never came", ``, none, 20_000, decide.ByEstimate},
-	{"the answer never came, Bedrock", ``, none.at("/model/small-1/invoke"), 10_000, decide.ByEstimate},
-	{"the answer never came, cost", `,"unknown":"cost"`, none, 20_000, decide.ByEstimate},
-	{"unknown is cost", `,"unknown":"cost"`, unsaid, held, decide.ByCost},
-	{"unknown is 0", `,"unknown":0`, unsaid, 0, decide.ByNone},
-	{"a broken answer", ``, broken, 1500*10 + 1300*100, decide.ByEstimate},
+		metrics.ByEstimate},
+	{"nothing is known", ``, unsaid, 10_000 + 100*300, metrics.ByEstimate}, // by the first row: its output is dearer
+	{"nobody read it", ``, ok, 10_000 + 100*225, metrics.ByEstimate},
+	{"the answer never came", ``, none, 20_000, metrics.ByEstimate},
+	{"the answer never came, Bedrock", ``, none.at("/model/small-1/invoke"), 10_000, metrics.ByEstimate},
+	{"the answer never came, cost", `,"unknown":"cost"`, none, 20_000, metrics.ByEstimate},
+	{"unknown is cost", `,"unknown":"cost"`, unsaid, held, metrics.ByCost},
+	{"unknown is 0", `,"unknown":0`, unsaid, 0, metrics.ByNone},
+	{"a broken answer", ``, broken, 1500*10 + 1300*100, metrics.ByEstimate},
 	// Of a total the request's part is input, and output has at least the answer's text.
-	{"a total", ``, read(usage.Usage{Total: 1815, TextBytes: 4, Model: "small-1"}), 10_000 + 81_500, decide.ByEstimate},
+	{"a total", ``, read(usage.Usage{Total: 1815, TextBytes: 4, Model: "small-1"}), 10_000 + 81_500, metrics.ByEstimate},
 	{"a total, unknown is 0", `,"unknown":0`, read(usage.Usage{Total: 1815, TextBytes: 4, Model: "small-1"}),
-		10_000 + 81_500, decide.ByEstimate},
+		10_000 + 81_500, metrics.ByEstimate},
 	{"a total, unknown is cost", `,"unknown":"cost"`, read(usage.Usage{Total: 1815, TextBytes: 4, Model: "small-1"}),
-		10_000 + 81_500, decide.ByEstimate},
+		10_000 + 81_500, metrics.ByEstimate},
 	{"a total with much text", ``, read(usage.Usage{Total: 1815, TextBytes: 6000, Model: "small-1"}), 3150 + 150_000,
-		decide.ByEstimate},
+		metrics.ByEstimate},
 	{"a total below the text", ``, read(usage.Usage{Total: 10, TextBytes: 6000, Model: "small-1"}), 1000,
-		decide.ByEstimate},
-	{"an estimate below what was held", ``, read(usage.Usage{Total: 2, Model: "small-1"}), held, decide.ByEstimate},
+		metrics.ByEstimate},
+	{"an estimate below what was held", ``, read(usage.Usage{Total: 2, Model: "small-1"}), held, metrics.ByEstimate},
 }
 
 func TestPriceOfAnAnswer(t *testing.T) {
@@ -132,7 +132,7 @@ func TestRecordedAnswersCostWhatTheirClassesSay(t *testing.T) {
 				`{"model":"none","input":0,"output":0},{"model":%q,"input":%s,"cached":%s,"cache_write":%s,"output":%s},`+
 				`{"model":"*","input":0,"output":0}]}}`, model, text[0], text[1], text[2], text[3]))
 			units, by, tokens := Cost(&p.Rules[0], held, &x)
-			require.Equal(t, decide.ByAnswer, by, a.Name)
+			require.Equal(t, metrics.ByAnswer, by, a.Name)
 			counts := [4]int64{a.Input - a.CacheRead - a.CacheWritten, a.CacheRead, a.CacheWritten, a.Output}
 			require.Equal(t, policy.Tokens{
 				Input: counts[0], Cached: counts[1], CacheWrite: counts[2], Output: counts[3],

@@ -6,7 +6,7 @@
 package settle
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -36,10 +36,10 @@ type Exchange interface {
 
 // Cost returns what a request has cost that held so many units of a rule, how that is known, and the
 // tokens that had a price.
-func Cost(r *policy.Rule, held uint32, x Exchange) (units uint32, by decide.By, priced policy.Tokens) {
+func Cost(r *policy.Rule, held uint32, x Exchange) (units uint32, by metrics.By, priced policy.Tokens) {
 	p := r.Settle
 	if p == nil || !meets(&p.When, x) {
-		return 0, decide.ByNone, priced
+		return 0, metrics.ByNone, priced
 	}
 	var n int64
 	if p.To == policy.SettlePrice {
@@ -52,7 +52,7 @@ func Cost(r *policy.Rule, held uint32, x Exchange) (units uint32, by decide.By, 
 
 // value is the cost of an answer that meets the condition. If none came it is what was held,
 // or what the proxy knows if that is more: disconnecting early must not lower the charge.
-func value(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By) {
+func value(p *policy.Settle, held uint32, x Exchange) (units int64, by metrics.By) {
 	hasAnswer := x.Status() != 0
 	switch {
 	case p.To.Tokens():
@@ -61,9 +61,9 @@ func value(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By
 		return fromField(p, held, x)
 	}
 	if n, ok := measured(p.To, x); ok && (hasAnswer || n > int64(held)) {
-		return n, decide.ByAnswer
+		return n, metrics.ByAnswer
 	}
-	return int64(held), decide.ByCost
+	return int64(held), metrics.ByCost
 }
 
 // measured is what the proxy itself knows. ok is false if it knows nothing.
@@ -81,30 +81,30 @@ func measured(to policy.Settled, x Exchange) (units int64, ok bool) {
 }
 
 // fromField is the cost in a header or a trailer.
-func fromField(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By) {
+func fromField(p *policy.Settle, held uint32, x Exchange) (units int64, by metrics.By) {
 	read := x.Header
 	if p.To == policy.SettleTrailer {
 		read = x.Trailer
 	}
 	text, present := read(p.Field)
 	if n, ok := rules.ParseNumber(text); present && ok {
-		return int64(n), decide.ByAnswer
+		return int64(n), metrics.ByAnswer
 	}
 	return unknown(p, held)
 }
 
 // unknown is the cost of an answer that does not say it, without an estimate.
-func unknown(p *policy.Settle, held uint32) (units int64, by decide.By) {
+func unknown(p *policy.Settle, held uint32) (units int64, by metrics.By) {
 	if p.Unknown == policy.UnknownNothing {
-		return 0, decide.ByNone
+		return 0, metrics.ByNone
 	}
-	return int64(held), decide.ByCost
+	return int64(held), metrics.ByCost
 }
 
 // tokens is the usage in the answer. If the answer does not say it, the policy's "unknown" says what
 // the request costs. If there is no answer, the cost is always an estimate, because disconnecting
 // early must not choose the price. An estimate is no less than what was held.
-func tokens(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.By) {
+func tokens(p *policy.Settle, held uint32, x Exchange) (units int64, by metrics.By) {
 	u := usageOf(x)
 	known := true
 	if p.To != policy.SettleOutputTokens {
@@ -115,14 +115,14 @@ func tokens(p *policy.Settle, held uint32, x Exchange) (units int64, by decide.B
 	}
 	switch {
 	case known:
-		return sum(p.To, u.Input, u.Output), decide.ByAnswer
+		return sum(p.To, u.Input, u.Output), metrics.ByAnswer
 	case p.To == policy.SettleTokens && u.Total > 0:
-		return u.Total, decide.ByAnswer
+		return u.Total, metrics.ByAnswer
 	case p.Unknown != policy.UnknownEstimate && x.Status() != 0:
 		return unknown(p, held)
 	}
 	input, output := u.Estimate(x.RequestBytes())
-	return max(sum(p.To, input, output), int64(held)), decide.ByEstimate
+	return max(sum(p.To, input, output), int64(held)), metrics.ByEstimate
 }
 
 // usageOf is what the answer says of its tokens. If nobody read it, only its size is known.

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -106,92 +106,92 @@ var costs = []struct {
 	settle string
 	answer answer
 	units  uint32
-	by     decide.By
+	by     metrics.By
 }{
-	{`{}`, ok, held, decide.ByCost},
-	{`{}`, failed, held, decide.ByCost},
-	{`{}`, none, held, decide.ByCost},
-	{`{"max":60}`, ok, 60, decide.ByCost},
-	{`{"when":{"no_answer":false}}`, none, 0, decide.ByNone},
+	{`{}`, ok, held, metrics.ByCost},
+	{`{}`, failed, held, metrics.ByCost},
+	{`{}`, none, held, metrics.ByCost},
+	{`{"max":60}`, ok, 60, metrics.ByCost},
+	{`{"when":{"no_answer":false}}`, none, 0, metrics.ByNone},
 
 	// Of answers that were sent, when.status decides; no answer meets any.
-	{`{"when":{"status":[401,"4xx","500-502"]}}`, ok, 0, decide.ByNone},
-	{`{"when":{"status":[401,"4xx","500-503"]}}`, failed, held, decide.ByCost},
-	{`{"when":{"status":[401]}}`, none, held, decide.ByCost},
-	{`{"when":{"status":[401],"no_answer":false}}`, none, 0, decide.ByNone},
-	{`{"when":{"grpc_status":[7]}}`, grpc7, held, decide.ByCost},
-	{`{"when":{"grpc_status":[7]}}`, grpcOK, 0, decide.ByNone},
-	{`{"when":{"grpc_status":[7]}}`, ok, held, decide.ByCost}, // it never came
-	{`{"when":{"headers":{"x-kind":"paid"}}}`, costs7, held, decide.ByCost},
-	{`{"when":{"headers":{"x-kind":"paid"}}}`, ok, 0, decide.ByNone},
-	{`{"when":{"headers":{"x-kind":"paid"}}}`, none, held, decide.ByCost},
-	{`{"when":{"headers":{"x-kind":"p*","x-cost":"8"}}}`, costs7, 0, decide.ByNone},
+	{`{"when":{"status":[401,"4xx","500-502"]}}`, ok, 0, metrics.ByNone},
+	{`{"when":{"status":[401,"4xx","500-503"]}}`, failed, held, metrics.ByCost},
+	{`{"when":{"status":[401]}}`, none, held, metrics.ByCost},
+	{`{"when":{"status":[401],"no_answer":false}}`, none, 0, metrics.ByNone},
+	{`{"when":{"grpc_status":[7]}}`, grpc7, held, metrics.ByCost},
+	{`{"when":{"grpc_status":[7]}}`, grpcOK, 0, metrics.ByNone},
+	{`{"when":{"grpc_status":[7]}}`, ok, held, metrics.ByCost}, // it never came
+	{`{"when":{"headers":{"x-kind":"paid"}}}`, costs7, held, metrics.ByCost},
+	{`{"when":{"headers":{"x-kind":"paid"}}}`, ok, 0, metrics.ByNone},
+	{`{"when":{"headers":{"x-kind":"paid"}}}`, none, held, metrics.ByCost},
+	{`{"when":{"headers":{"x-kind":"p*","x-cost":"8"}}}`, costs7, 0, metrics.ByNone},
 	// One value that fits is enough; none is the whole of all.
-	{`{"when":{"headers":{"set-cookie":"failed=1"}}}`, cookies, held, decide.ByCost},
-	{`{"when":{"headers":{"set-cookie":"failed*"}}}`, cookies, held, decide.ByCost},
-	{`{"when":{"headers":{"set-cookie":"*GMT"}}}`, cookies, held, decide.ByCost},
-	{`{"when":{"headers":{"set-cookie":"~a=1.*"}}}`, cookies, held, decide.ByCost},
-	{`{"when":{"headers":{"set-cookie":"*"}}}`, cookies, held, decide.ByCost},
-	{`{"when":{"headers":{"set-cookie":"!"}}}`, cookies, 0, decide.ByNone},
-	{`{"when":{"headers":{"set-cookie":"!"}}}`, ok, held, decide.ByCost},
-	{`{"when":{"headers":{"set-cookie":" 01 Jan*"}}}`, cookies, 0, decide.ByNone},
-	{`{"when":{"headers":{"set-cookie":"~a=1.*failed=1"}}}`, cookies, 0, decide.ByNone},
-	{`{"when":{"status":["2xx"],"grpc_status":[7],"headers":{"x-kind":"paid"}}}`, grpc7, 0, decide.ByNone},
+	{`{"when":{"headers":{"set-cookie":"failed=1"}}}`, cookies, held, metrics.ByCost},
+	{`{"when":{"headers":{"set-cookie":"failed*"}}}`, cookies, held, metrics.ByCost},
+	{`{"when":{"headers":{"set-cookie":"*GMT"}}}`, cookies, held, metrics.ByCost},
+	{`{"when":{"headers":{"set-cookie":"~a=1.*"}}}`, cookies, held, metrics.ByCost},
+	{`{"when":{"headers":{"set-cookie":"*"}}}`, cookies, held, metrics.ByCost},
+	{`{"when":{"headers":{"set-cookie":"!"}}}`, cookies, 0, metrics.ByNone},
+	{`{"when":{"headers":{"set-cookie":"!"}}}`, ok, held, metrics.ByCost},
+	{`{"when":{"headers":{"set-cookie":" 01 Jan*"}}}`, cookies, 0, metrics.ByNone},
+	{`{"when":{"headers":{"set-cookie":"~a=1.*failed=1"}}}`, cookies, 0, metrics.ByNone},
+	{`{"when":{"status":["2xx"],"grpc_status":[7],"headers":{"x-kind":"paid"}}}`, grpc7, 0, metrics.ByNone},
 
-	{`{"to":"request_bytes"}`, ok, 4000, decide.ByAnswer},
-	{`{"to":"response_bytes"}`, ok, 900, decide.ByAnswer},
-	{`{"to":"response_bytes","max":899}`, ok, 899, decide.ByAnswer},
-	{`{"to":"milliseconds"}`, ok, 2, decide.ByAnswer},
+	{`{"to":"request_bytes"}`, ok, 4000, metrics.ByAnswer},
+	{`{"to":"response_bytes"}`, ok, 900, metrics.ByAnswer},
+	{`{"to":"response_bytes","max":899}`, ok, 899, metrics.ByAnswer},
+	{`{"to":"milliseconds"}`, ok, 2, metrics.ByAnswer},
 	// Who leaves early pays what the proxy knows, if that is more than was held.
-	{`{"to":"milliseconds"}`, none, held, decide.ByCost},
-	{`{"to":"milliseconds","unknown":0}`, slow, 1401, decide.ByAnswer},
-	{`{"to":"request_bytes"}`, none, 4000, decide.ByAnswer},
-	{`{"to":"request_bytes","max":3000}`, none, 3000, decide.ByAnswer},
-	{`{"to":"response_bytes"}`, none, held, decide.ByCost},
-	{`{"to":{"header":"x-cost"}}`, slow, held, decide.ByCost},
-	{`{"to":{"header":"x-cost"}}`, costs7, 7, decide.ByAnswer},
-	{`{"to":{"trailer":"x-cost"}}`, costs7, 8, decide.ByAnswer},
-	{`{"to":{"header":"x-cost"}}`, ok, held, decide.ByCost},
-	{`{"to":{"header":"x-cost"}}`, costsBad, held, decide.ByCost},
-	{`{"to":{"trailer":"x-cost"}}`, costsBad, held, decide.ByCost},
-	{`{"to":{"trailer":"x-cost"}}`, ok, held, decide.ByCost},
-	{`{"to":{"header":"x-cost"}}`, costsAll, math.MaxUint32, decide.ByAnswer},
-	{`{"to":{"header":"x-cost"},"unknown":0}`, ok, 0, decide.ByNone},
-	{`{"to":{"header":"x-cost"},"unknown":0}`, none, held, decide.ByCost},
+	{`{"to":"milliseconds"}`, none, held, metrics.ByCost},
+	{`{"to":"milliseconds","unknown":0}`, slow, 1401, metrics.ByAnswer},
+	{`{"to":"request_bytes"}`, none, 4000, metrics.ByAnswer},
+	{`{"to":"request_bytes","max":3000}`, none, 3000, metrics.ByAnswer},
+	{`{"to":"response_bytes"}`, none, held, metrics.ByCost},
+	{`{"to":{"header":"x-cost"}}`, slow, held, metrics.ByCost},
+	{`{"to":{"header":"x-cost"}}`, costs7, 7, metrics.ByAnswer},
+	{`{"to":{"trailer":"x-cost"}}`, costs7, 8, metrics.ByAnswer},
+	{`{"to":{"header":"x-cost"}}`, ok, held, metrics.ByCost},
+	{`{"to":{"header":"x-cost"}}`, costsBad, held, metrics.ByCost},
+	{`{"to":{"trailer":"x-cost"}}`, costsBad, held, metrics.ByCost},
+	{`{"to":{"trailer":"x-cost"}}`, ok, held, metrics.ByCost},
+	{`{"to":{"header":"x-cost"}}`, costsAll, math.MaxUint32, metrics.ByAnswer},
+	{`{"to":{"header":"x-cost"},"unknown":0}`, ok, 0, metrics.ByNone},
+	{`{"to":{"header":"x-cost"},"unknown":0}`, none, held, metrics.ByCost},
 
-	{`{"to":"tokens"}`, told, 70, decide.ByAnswer}, // though it held more
-	{`{"to":"input_tokens"}`, told, 30, decide.ByAnswer},
-	{`{"to":"output_tokens"}`, told, 40, decide.ByAnswer},
-	{`{"to":"tokens"}`, whole, 815, decide.ByAnswer}, // whatever its parts are
-	{`{"to":"tokens","unknown":0}`, whole, 815, decide.ByAnswer},
-	{`{"to":"input_tokens"}`, whole, 1000, decide.ByEstimate},
-	{`{"to":"output_tokens"}`, whole, 1000, decide.ByEstimate},
-	{`{"to":"tokens"}`, huge, math.MaxUint32, decide.ByAnswer},
-	{`{"to":"tokens","max":20000}`, huge, 20_000, decide.ByAnswer},
-	{`{"to":"tokens","when":{"status":["4xx"]}}`, told, 0, decide.ByNone},
-	{`{"to":"tokens"}`, cut, 504, decide.ByEstimate}, // 16 bytes of text
-	{`{"to":"input_tokens"}`, cut, 500, decide.ByAnswer},
-	{`{"to":"output_tokens"}`, cut, held, decide.ByEstimate},
-	{`{"to":"tokens","unknown":"cost"}`, cut, held, decide.ByCost},
-	{`{"to":"tokens","unknown":0}`, cut, 0, decide.ByNone},
-	{`{"to":"tokens"}`, unsaid, 1300, decide.ByEstimate},
-	{`{"to":"tokens"}`, spoken, 1300, decide.ByEstimate},
-	{`{"to":"output_tokens"}`, unsaid, 300, decide.ByEstimate},
-	{`{"to":"tokens"}`, begun, 1000, decide.ByEstimate}, // no text yet
-	{`{"to":"tokens"}`, partial, 2200, decide.ByEstimate},
-	{`{"to":"tokens"}`, encoded, 2200, decide.ByEstimate},
-	{`{"to":"output_tokens"}`, encoded, 1200, decide.ByEstimate},
-	{`{"to":"tokens"}`, broken, 2800, decide.ByEstimate}, // what it said is no less than a floor
-	{`{"to":"tokens"}`, ok, 1225, decide.ByEstimate},     // nobody read it
-	{`{"to":"output_tokens"}`, empty, held, decide.ByEstimate},
-	{`{"to":"tokens","max":1000}`, unsaid, 1000, decide.ByEstimate},
-	{`{"to":"tokens"}`, none, 1000, decide.ByEstimate},
-	{`{"to":"output_tokens"}`, none, held, decide.ByEstimate},
-	{`{"to":"tokens","when":{"status":["2xx"]}}`, none, 1000, decide.ByEstimate},
-	{`{"to":"tokens","when":{"no_answer":false}}`, none, 0, decide.ByNone},
+	{`{"to":"tokens"}`, told, 70, metrics.ByAnswer}, // though it held more
+	{`{"to":"input_tokens"}`, told, 30, metrics.ByAnswer},
+	{`{"to":"output_tokens"}`, told, 40, metrics.ByAnswer},
+	{`{"to":"tokens"}`, whole, 815, metrics.ByAnswer}, // whatever its parts are
+	{`{"to":"tokens","unknown":0}`, whole, 815, metrics.ByAnswer},
+	{`{"to":"input_tokens"}`, whole, 1000, metrics.ByEstimate},
+	{`{"to":"output_tokens"}`, whole, 1000, metrics.ByEstimate},
+	{`{"to":"tokens"}`, huge, math.MaxUint32, metrics.ByAnswer},
+	{`{"to":"tokens","max":20000}`, huge, 20_000, metrics.ByAnswer},
+	{`{"to":"tokens","when":{"status":["4xx"]}}`, told, 0, metrics.ByNone},
+	{`{"to":"tokens"}`, cut, 504, metrics.ByEstimate}, // 16 bytes of text
+	{`{"to":"input_tokens"}`, cut, 500, metrics.ByAnswer},
+	{`{"to":"output_tokens"}`, cut, held, metrics.ByEstimate},
+	{`{"to":"tokens","unknown":"cost"}`, cut, held, metrics.ByCost},
+	{`{"to":"tokens","unknown":0}`, cut, 0, metrics.ByNone},
+	{`{"to":"tokens"}`, unsaid, 1300, metrics.ByEstimate},
+	{`{"to":"tokens"}`, spoken, 1300, metrics.ByEstimate},
+	{`{"to":"output_tokens"}`, unsaid, 300, metrics.ByEstimate},
+	{`{"to":"tokens"}`, begun, 1000, metrics.ByEstimate}, // no text yet
+	{`{"to":"tokens"}`, partial, 2200, metrics.ByEstimate},
+	{`{"to":"tokens"}`, encoded, 2200, metrics.ByEstimate},
+	{`{"to":"output_tokens"}`, encoded, 1200, metrics.ByEstimate},
+	{`{"to":"tokens"}`, broken, 2800, metrics.ByEstimate}, // what it said is no less than a floor
+	{`{"to":"tokens"}`, ok, 1225, metrics.ByEstimate},     // nobody read it
+	{`{"to":"output_tokens"}`, empty, held, metrics.ByEstimate},
+	{`{"to":"tokens","max":1000}`, unsaid, 1000, metrics.ByEstimate},
+	{`{"to":"tokens"}`, none, 1000, metrics.ByEstimate},
+	{`{"to":"output_tokens"}`, none, held, metrics.ByEstimate},
+	{`{"to":"tokens","when":{"status":["2xx"]}}`, none, 1000, metrics.ByEstimate},
+	{`{"to":"tokens","when":{"no_answer":false}}`, none, 0, metrics.ByNone},
 	// What unknown says is of answers that should have said it.
-	{`{"to":"tokens","unknown":"cost"}`, none, 1000, decide.ByEstimate},
-	{`{"to":"tokens","unknown":0}`, none, 1000, decide.ByEstimate},
+	{`{"to":"tokens","unknown":"cost"}`, none, 1000, metrics.ByEstimate},
+	{`{"to":"tokens","unknown":0}`, none, 1000, metrics.ByEstimate},
 }
 
 func TestCostOfAnAnswer(t *testing.T) {
@@ -219,7 +219,7 @@ func TestLeavingEarlyIsNotCheaper(t *testing.T) {
 		left := gone{}
 		for range 20 {
 			units, by, _ := Cost(&p.Rules[0], held, &left)
-			require.NotEqual(t, decide.ByNone, by, "%+v", s)
+			require.NotEqual(t, metrics.ByNone, by, "%+v", s)
 			require.GreaterOrEqual(t, units, before, "%+v", s)
 			require.LessOrEqual(t, units, s.Max, "%+v", s)
 			known := map[policy.Settled]int64{
@@ -250,5 +250,5 @@ func TestCostOfSlots(t *testing.T) {
 	p := hosttest.Policy(t, `{"name":"r","algorithm":"concurrency","limits":["10"]}`)
 	units, by, _ := Cost(&p.Rules[0], 1, &none)
 	require.Zero(t, units)
-	require.Equal(t, decide.ByNone, by)
+	require.Equal(t, metrics.ByNone, by)
 }

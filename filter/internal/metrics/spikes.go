@@ -1,4 +1,4 @@
-package decide
+package metrics
 
 import (
 	"math"
@@ -21,18 +21,15 @@ type spikes struct {
 	quietFrom, quietTo int64 // between these instants a hit changes nothing here
 }
 
-// note adds a hit that was counted.
-func (s *spikes) note(of *Subject) {
-	if at := of.Record.Now; at < s.quietFrom || at >= s.quietTo {
-		s.noteNearBoundary(of)
+// NoteUnits adds units that were counted at now in the rule's windows.
+func (r *Rule) NoteUnits(windows []limit.Window, units uint32, now int64) {
+	s := &r.spikes
+	if now >= s.quietFrom && now < s.quietTo {
+		return
 	}
-}
-
-func (s *spikes) noteNearBoundary(of *Subject) {
-	windows := of.Rule.Finder.Windows
 	for i := range windows {
 		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
-			of.Rule.Metrics.BoundarySpikes += s.add(w, of.Record.Now, uint64(of.Cost))
+			r.BoundarySpikes += s.add(w, now, uint64(units))
 			return
 		}
 	}

@@ -1,0 +1,201 @@
+// Package metrics has what a worker has counted of each rule since its engine was made.
+//
+// Its invariant: it decides nothing, and no decision reads it. Who finds something out adds to the field that is
+// for it: most in package decide, whose Verdict notes each request once. Each tells all of them by name.
+package metrics
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// Rule are the metrics of one rule.
+type Rule struct {
+	Counts
+	Priced  *Priced         // nil unless the rule charges prices
+	Holding state.HeldTotal // what streams hold of the rule now
+	Named   []Named         // by names of overrides
+
+	policy  *policy.Rule
+	namedBy []int // by override: index in Named, -1 for none
+	unnamed Named // all others
+	spikes  spikes
+}
+
+// Of returns the metrics of a rule, of which nothing is counted.
+func Of(p *policy.Rule) Rule {
+	r := Rule{policy: p}
+	if p.Settle != nil && len(p.Settle.Prices) > 0 {
+		r.Priced = &Priced{}
+	}
+	names := p.OverrideNames()
+	names = names[:min(len(names), policy.MaxCountedNames)]
+	for _, name := range names {
+		r.Named = append(r.Named, Named{Name: name})
+	}
+	for i := range p.Overrides {
+		r.namedBy = append(r.namedBy, slices.Index(names, p.Overrides[i].Name))
+	}
+	return r
+}
+
+// Counts are numbers that only grow.
+type Counts struct {
+	// decide.Verdict counts a request once, however often its rules are checked.
+	Allowed      uint64 // requests the rule matched that went through
+	Denied       uint64 // requests this rule denied
+	ShadowDenied uint64 // requests it would have denied, were it enforced
+	FloorDenied  uint64 // denials of keys that started from a page's floor
+	Unavailable  uint64 // of rules of scope cluster only: requests for which on_unavailable decided
+
+	// Full counts requests for which on_full decided, deny or allow. It also counts hits that the rule denied by its
+	// limits, and of which a full page kept nothing.
+	Full uint64
+
+	// The others count events, each where it happens: one request may have several.
+	Evicted        uint64 // live records that made room for others
+	CASRetries     uint64 // compare-and-swaps that another worker won
+	Contention     uint64 // hits that ran out of retries
+	Errors         uint64 // decisions that a failing host call prevented
+	ClockRebased   uint64 // records of a wild clock, moved to the present
+	NotRefunded    uint64 // charges of denied requests that had to stay; the metric keeps its old name, not_taken_back
+	WindowResets   uint64 // windows that had ended when their key was counted again
+	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
+	TooLong        uint64 // requests with a value too long for a regular expression
+	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
+
+	Blocks uint64 // of rules with a block only: how many were begun
+
+	// Of rules that hold only.
+	Settled      [len(bys)]uint64 // holds settled, by what they were made of
+	ChargedOver  uint64           // units charged beyond what was held
+	HoldsLost    uint64           // holds that lapsed before their answer
+	HoldsRenewed uint64
+	Unread       [usage.Failures]uint64 // answers whose usage could not be read, by why
+	Unscanned    uint64                 // answers that came while too many others were read
+	Withheld     uint64                 // answers whose body the proxy did not show
+
+	// Of rules of scope cluster only.
+	Waited    uint64 // requests that waited for the quota service
+	LeaseLost uint64 // leased units that could not go back
+}
+
+// Priced counts what the answers of one rule took that charges prices.
+type Priced struct {
+	Units  uint64        // charged, for answers and for holds that lapsed
+	Tokens policy.Tokens // of the answers
+}
+
+// By says how a settlement knows the cost.
+type By uint8
+
+// How settlements know the cost.
+const (
+	ByAnswer   By = iota // the answer says it
+	ByEstimate           // it is estimated
+	ByCost               // it is what was held
+	ByNone               // it is nothing
+)
+
+var bys = [...]string{"answer", "estimate", "cost", "none"}
+
+func (b By) String() string { return bys[b] }
+
+// Named counts what became of the requests for which overrides of one name held.
+type Named struct {
+	Name                          string
+	Allowed, Denied, ShadowDenied uint64 // as in Counts
+}
+
+// NamedBy is what counts requests for which that override holds, -1 for none.
+func (r *Rule) NamedBy(override int) *Named {
+	if override >= 0 {
+		if i := r.namedBy[override]; i >= 0 {
+			return &r.Named[i]
+		}
+	}
+	return &r.unnamed
+}
+
+// NoteStored adds what storing a hit has done to the record's page.
+func (r *Rule) NoteStored(e *state.Entry) {
+	if e.Evicted {
+		r.Evicted++
+	}
+	r.WindowResets += uint64(e.Ended)
+	if e.Blocked {
+		r.Blocks++
+	}
+}
+
+// NoteTokens adds the tokens for which an answer is charged.
+func (r *Rule) NoteTokens(t policy.Tokens) {
+	p := r.Priced
+	if p == nil {
+		return
+	}
+	p.Tokens.Input += t.Input
+	p.Tokens.Cached += t.Cached
+	p.Tokens.CacheWrite += t.CacheWrite
+	p.Tokens.Output += t.Output
+}
+
+// Each calls f for every metric of the rule in a stable order: the name without
+// prefix and unit, and the count.
+func (r *Rule) Each(f func(name string, count uint64)) {
+	all := [...]struct {
+		name  string
+		count uint64
+	}{
+		{"allowed", r.Allowed}, {"denied", r.Denied}, {"shadow_denied", r.ShadowDenied},
+		{"evicted", r.Evicted}, {"floor_denied", r.FloorDenied}, {"full", r.Full},
+		{"cas_retries", r.CASRetries}, {"contention", r.Contention},
+		{"errors", r.Errors}, {"clock_rebased", r.ClockRebased},
+		{"not_taken_back", r.NotRefunded}, {"window_resets", r.WindowResets},
+		{"boundary_spikes", r.BoundarySpikes},
+		{"too_long", r.TooLong},
+		{"cost_unreadable", r.CostUnreadable},
+	}
+	for i := range all {
+		f(all[i].name, all[i].count)
+	}
+	if len(r.policy.Limits) == 0 {
+		return
+	}
+	if r.policy.Block != nil {
+		f("blocks_begun", r.Blocks)
+	}
+	if r.policy.Scope == policy.ScopeCluster {
+		f("quota_waited", r.Waited)
+		f("quota_unavailable", r.Unavailable)
+		f("leased_units_lost", r.LeaseLost)
+	}
+	if r.policy.Holds() {
+		f("holds_lost", r.HoldsLost)
+		f("holds_renewed", r.HoldsRenewed)
+	}
+	if r.policy.Settle == nil {
+		return
+	}
+	for by, count := range r.Settled {
+		f("settled_by_"+bys[by], count)
+	}
+	f("charged_over_hold", r.ChargedOver)
+	if r.policy.Settle.To.Tokens() {
+		for why := usage.UnknownType; int(why) < usage.Failures; why++ {
+			f("unread_"+why.String(), r.Unread[why])
+		}
+		f("unread_too_many", r.Unscanned)
+		f("unread_withheld", r.Withheld)
+	}
+	if p := r.Priced; p != nil {
+		f("charged_units", p.Units)
+		f("tokens_input", uint64(p.Tokens.Input))
+		f("tokens_cached", uint64(p.Tokens.Cached))
+		f("tokens_cache_write", uint64(p.Tokens.CacheWrite))
+		f("tokens_output", uint64(p.Tokens.Output))
+	}
+}
