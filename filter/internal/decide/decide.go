@@ -9,37 +9,38 @@
 //
 // Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
 //
-// Decide has phases, each a method of Verdict. Check and take end in one of three ways, and two more follow:
+// Decide has phases, each a method of Verdict. The first two end in one of three ways:
 //
-//	          passes                denies                asks
-//	check ----------> take          endDenied, note       wait: nothing is counted, and Decide
-//	take  ----------> takeShadow,   endDenied, note       begins again with check once the
-//	                  note                                quota service has answered
+//	check --passes--> take --passes--> takeShadow --> note
+//	  |                 |
+//	  +-----denies------+------------> endDenied ---> note
+//	  |                 |
+//	  +------asks-------+------------> Pending: nothing is counted, and Decide begins again with
+//	                                   check once the quota service has answered
 //
-//	check       Source.Check of each subject.
+//	check       Source.Check of each subject, which is a rule as it holds for the request.
 //	take        Source.Take of each enforced subject. If one denies or asks after all, because another request
 //	            was faster, the units of those before it are refunded.
 //	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
-//	endDenied   shadow subjects are skipped. Of the others, storeUntaken stores what their rules keep of a denial.
+//	endDenied   storeUntaken of each enforced subject: what its rule keeps of a denial. Shadow subjects are skipped.
 //	note        metrics, and the keys that were denied.
 //
-// For example, two rules and a request of cost 2:
+// For example, what two rules have left before and after a request of cost 2:
 //
-//	first  second                 phases                                first  second
-//	5      3                      check, take, takeShadow, note         3      1
-//	1      9                      check, endDenied, note                1      9
-//	5      2, and another worker  check, take, endDenied, note:         5      0
-//	       takes them in between  the first has its units back
-//	5      must ask               check; then, once the grant is in     3      -
-//	                              Subject.Quota, all as in the first line
+//	before  what happens                                                       after
+//	5, 3    check, take, takeShadow, note                                      3, 1
+//	1, 9    check: the first rule denies. endDenied, note                      1, 9
+//	5, 2    check, and another worker takes 2 of the second rule. take: that   5, 0
+//	        denies, and the first rule has its units back. endDenied, note
+//	5, ?    check: the second rule asks. Once its grant is in Subject.Quota,   3, ?
+//	        all is as in the first line
 //
 // A cost that only the answer tells is held by Take. The caller turns it into Holds by BeginHolds, and charges it
 // by Hold.Settle.
 //
 // Read in this order: Verdict.Decide here, Source (source.go), Outcome (outcome.go), Subject and its part in each
 // phase (subject.go), what is kept of a denial (denied.go), what is told of a key (standing.go). Then, each by
-// itself: Quota, how a subject waits for the quota service (quota.go), Hold (hold.go), Rule (rule.go), Metrics
-// (metrics.go, note.go, spikes.go).
+// itself: Quota, how a subject waits for the quota service (quota.go), Hold (hold.go), Rule (rule.go).
 package decide
 
 import (
@@ -139,8 +140,8 @@ func (v *Verdict) CheckEach(now int64) {
 }
 
 func (v *Verdict) start(now int64) {
-	v.Now, v.Pending, v.Allowed = now, false, true
-	v.Denying, v.RetryNs = nil, 0
+	v.Now, v.RetryNs = now, 0
+	v.Pending, v.Allowed = false, true
 }
 
 // end is how a phase ends.
