@@ -180,6 +180,10 @@ func TestTwoRules(t *testing.T) {
 		"a shadow rule that is held, of a request that loses a race": {
 			shadow(two), [2]*purse{{left: 2, loses: 1}, {heldBack: true}}, false, [2]Outcome{Denied, NotAsked}, [2]uint32{1, 0},
 		},
+		"a shadow rule's units are gone, and it would have to ask": {
+			shadow(two), [2]*purse{{left: 2}, {left: 4, loses: 1, finds: []Outcome{Pending}}}, true,
+			[2]Outcome{Taken, Overtaken}, [2]uint32{0, 3},
+		},
 		"the second must ask": {
 			two, [2]*purse{{left: 2}, {left: 2, asks: 1}}, true, [2]Outcome{HasRoom, Pending}, [2]uint32{2, 2},
 		},
@@ -264,6 +268,9 @@ func TestOutcomes(t *testing.T) {
 			require.Equal(t, reason, s.Reason())
 			require.Equal(t, then == policy.FailAllow, s.Allowed, reason)
 		}
+		s.become(Overtaken, 1)
+		require.True(t, s.Allowed)
+		require.Equal(t, "on_contention", s.Reason())
 		s.become(Denied, 1)
 		require.False(t, s.Allowed)
 		require.Equal(t, "limit", s.Reason())

@@ -35,9 +35,13 @@ func TestTheLifeOfAHold(t *testing.T) {
 		lapsed   bool
 		counts   metrics.Counts
 	}{
-		"it is settled":                {[]Renewal{NotDue}, purse{}, false, metrics.Counts{}},
-		"it is renewed":                {[]Renewal{Renewed, NotDue, Renewed}, purse{}, false, metrics.Counts{HoldsRenewed: 2}},
-		"a renewal fails":              {[]Renewal{Unknown, Renewed}, purse{}, false, metrics.Counts{Errors: 1, HoldsRenewed: 1}},
+		"it is settled": {[]Renewal{NotDue}, purse{}, false, metrics.Counts{}},
+		"it is renewed": {
+			[]Renewal{Renewed, NotDue, Renewed}, purse{}, false, metrics.Counts{HoldsRenewed: 2},
+		},
+		"a renewal fails": {
+			[]Renewal{Unknown, Renewed}, purse{}, false, metrics.Counts{Errors: 1, HoldsRenewed: 1},
+		},
 		"a renewal finds it lapsed":    {[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
 		"the end finds it lapsed":      {nil, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
 		"the end fails":                {nil, purse{fails: true}, false, metrics.Counts{Errors: 1}},

@@ -29,7 +29,6 @@ type Rule struct {
 	// SetSource.
 	Source     Source       // nil without limits
 	HoldSource HoldSource   // Source again if the rule holds, else nil
-	Keys       Keys         // Source again
 	Counted    *state.Table // in which Source counts; rules that share a counter share it
 
 	// The engine.
@@ -51,9 +50,8 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 
 // SetSource gives the rule its source, and the table in which it counts. The source of a rule
 // that holds must be a HoldSource.
-func (r *Rule) SetSource(s Keys, counted *state.Table) {
-	r.Source, r.Keys = s, s
-	r.Counted = counted
+func (r *Rule) SetSource(s Source, counted *state.Table) {
+	r.Source, r.Counted = s, counted
 	if r.Policy.Holds() {
 		r.HoldSource = s.(HoldSource)
 	}
@@ -64,5 +62,5 @@ func (r *Rule) Tables() []Table {
 	if r.Source == nil {
 		return nil
 	}
-	return r.Keys.Tables()
+	return r.Source.Tables()
 }

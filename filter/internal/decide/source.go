@@ -6,8 +6,14 @@ import (
 )
 
 // Source is where the units of one rule come from. What it finds out about a subject it writes
-// to the subject: it remembers nothing of a request.
+// to the subject: it remembers nothing of a request. Package decide calls its Decider, and package engine its Keys.
 type Source interface {
+	Decider
+	Keys
+}
+
+// Decider is how a Source decides.
+type Decider interface {
 	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known.
 	// For Denied, Blocked, HeldBack and Full it sets PassNs to the instant at which they are.
 	Check(s *Subject, now int64) Outcome
@@ -30,23 +36,8 @@ type Source interface {
 	Usage(s *Subject, window int) *limit.Usage
 }
 
-// HoldSource is a Source of a rule that holds units until answers are known.
-type HoldSource interface {
-	Source
-	// Held is how many units of the key are held, as of Check or Take.
-	Held(s *Subject) uint32
-	// Settle ends a hold, and charges what the request really cost. It reports
-	// whether the hold had lapsed before, and been charged.
-	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. A hold lasts for eight
-	// parts, and Renew writes once in each: it returns NotDue until the next part begins, and
-	// always in a table once the hold HasEnded. It returns Lapsed if all is charged.
-	Renew(h *Hold, at Clocks) Renewal
-}
-
-// Keys is a Source as package engine shows its keys and changes them, without a request to decide.
+// Keys is how a Source shows its keys to clients and operators, and has operators change them.
 type Keys interface {
-	Source
 	// Look finds out how the key stands at now, and leaves no trace. It sets Known. A rule of scope cluster
 	// knows only what the quota service has told the subject before.
 	Look(s *Subject, now int64)
@@ -76,4 +67,18 @@ type Table struct {
 	*state.Table
 	OfRule []limit.Window // the limits by which its records count
 	Entry  *state.Entry   // memory for a visit of all pages
+}
+
+// HoldSource is a Source of a rule that holds units until answers are known.
+type HoldSource interface {
+	Source
+	// Held is how many units of the key are held, as of Check or Take.
+	Held(s *Subject) uint32
+	// Settle ends a hold, and charges what the request really cost. It reports
+	// whether the hold had lapsed before, and been charged.
+	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
+	// Renew keeps a hold from lapsing, because its request is still alive. A hold lasts for eight
+	// parts, and Renew writes once in each: it returns NotDue until the next part begins, and
+	// always in a table once the hold HasEnded. It returns Lapsed if all is charged.
+	Renew(h *Hold, at Clocks) Renewal
 }

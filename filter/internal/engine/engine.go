@@ -162,7 +162,7 @@ func (e *Engine) AppendUsage(b []byte, look *lease.Look) []byte {
 	e.rules.EachShown(&e.looked, func(s *decide.Subject) {
 		if !s.Unlimited {
 			look.Tell(s)
-			s.Rule.Keys.Look(s, now)
+			s.Rule.Source.Look(s, now)
 		}
 		if b[len(b)-1] == '}' {
 			b = append(b, ',')

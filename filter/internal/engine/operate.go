@@ -66,7 +66,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	value, err := s.Rule.Keys.Operate(s, decide.Operation(op.Name), window, op.N, now)
+	value, err := s.Rule.Source.Operate(s, decide.Operation(op.Name), window, op.N, now)
 	if err != nil {
 		return nil, err
 	}
