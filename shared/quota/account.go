@@ -35,16 +35,16 @@ type Account struct {
 	stored  uint32 // what the store has as held, by its last answer
 	doubt   bool   // the last report has no answer yet: the store may have it or not
 
-	since    uint64 // number of the first report
-	reported Report // the last report
+	reported Report // the last report; Number 0 = none
 }
 
 // NewReport returns the report to send with that number. From then on, no answer to an
 // earlier report grants anything. earlier are units that earlier parts of the same ask ask
 // for: they are reported as held, because they may be granted.
 func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
-	if a.since == 0 {
-		a.since = number
+	since := a.reported.Since
+	if since == 0 {
+		since = number
 	}
 	a.doubt = true
 	a.reported = Report{
@@ -52,7 +52,7 @@ func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
 		Held:    limit.AddSaturating(a.Held+a.Given, earlier),
 		Charged: a.charged,
 		Known:   a.known,
-		Since:   a.since,
+		Since:   since,
 		Number:  number,
 	}
 	return a.reported

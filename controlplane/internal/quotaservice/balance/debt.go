@@ -49,7 +49,7 @@ func (w window) hasEnded(now int64) bool {
 // charge counts what held units have cost.
 func (w window) charge(units uint32) {
 	if w.Algorithm == limit.TokenBucket {
-		most := max(gained(w.Window, limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
+		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
 		units = w.boundLack(units, uint64(most))
 	}
 	w.add(units, w.nowNs)
@@ -96,11 +96,11 @@ func (w window) boundLack(units uint32, most uint64) uint32 {
 //
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
 // Without Pays it takes 1 h.
-func chargedNs(w *limit.Window, held uint32) int64 {
+func (w window) chargedNs(held uint32) int64 {
 	if w.Algorithm == limit.Block {
 		return 0
 	}
-	once := max(quota.ForgottenNs(w), 1)
+	once := max(quota.ForgottenNs(w.Window), 1)
 	most, longest := w.Pays, max(limit.MaxPeriodNs/once, 2)+1
 	if w.Algorithm == limit.TokenBucket { // once is two bursts
 		most, longest = w.Burst, limit.MaxPeriodNs/once+1

@@ -52,8 +52,9 @@ const (
 //	15    3, because 15 are few     for 100 ms, less SlackNs
 //	2     2, or none if the first request costs 3
 func (v *View) Decide(lease uint32, p *quota.Part) Decision {
-	endNs := v.leaseEndNs(lease)
-	if endNs != 0 && v.FirstEndNs()-v.State.NowNs <= SlackNs(v.Windows) {
+	firstEndNs := v.FirstEndNs()
+	endNs := v.leaseEndNs(lease, firstEndNs)
+	if endNs != 0 && firstEndNs-v.State.NowNs <= SlackNs(v.Windows) {
 		return Decision{Verdict: NotYet}
 	}
 	left := v.leftToLease(endNs)
@@ -81,22 +82,24 @@ func (v *View) leftToLease(endNs int64) uint32 {
 	return minus(v.leftUntil(endNs), v.State.Holders.Held())
 }
 
-// leaseEndNs is when a lease that began now would end: with the first window that counts its units, or before; 0 =
-// nothing is leased.
-func (v *View) leaseEndNs(lease uint32) int64 {
+// leaseEndNs is when a lease that began now would end: at firstEndNs, or before; 0 = nothing is leased.
+func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
 	if lease == quota.LeaseOff {
 		return 0
 	}
 	now := v.State.NowNs
-	end := min(now+quota.MaxLeaseNs, v.FirstEndNs())
+	end := min(now+quota.MaxLeaseNs, firstEndNs)
 	for i := range v.Windows {
 		w := &v.Windows[i]
-		forgetsByUnit := quota.ForgetsByUnit(w)
 		switch {
-		case w.Elastic || forgetsByUnit && quota.LeaseNs(w) < shortLease:
+		case w.Elastic:
 			return 0
-		case forgetsByUnit:
-			end = min(end, now+quota.LeaseNs(w))
+		case quota.ForgetsByUnit(w):
+			leaseNs := quota.LeaseNs(w)
+			if leaseNs < shortLease {
+				return 0
+			}
+			end = min(end, now+leaseNs)
 		case !w.Unlimited && uint64(v.LeftIn(i))*scarce < uint64(w.Limit):
 			end = min(end, now+shortLease)
 		}

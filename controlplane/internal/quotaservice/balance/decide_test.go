@@ -148,10 +148,12 @@ func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 			quota.LeaseAuto, ask(1, 1, 10), 1 + 6, true},
 		{"the last 100 ms of a second: all", at(base+second-100*ms, 0, fixed(100, second)),
 			quota.LeaseAuto, ask(1, 1, 10), 1 + 10, true},
-		{"a hundredth of a log is less than 100 ms", at(base, 0, logOf(100, second)), quota.LeaseAuto, ask(1, 1, 1000), 1, true},
+		{"a hundredth of a log is less than 100 ms", at(base, 0, logOf(100, second)),
+			quota.LeaseAuto, ask(1, 1, 1000), 1, true},
 		{"the least of several windows", at(base, 60, fixed(100, minute), fixed(80, 2*minute)),
 			quota.LeaseAuto, ask(1, 4, 1000), 8, true},
-		{"an unlimited window", at(base, 60, fixed(100, minute), unlimited(2*minute)), quota.LeaseAuto, ask(1, 4, 1000), 13, true},
+		{"an unlimited window", at(base, 60, fixed(100, minute), unlimited(2*minute)),
+			quota.LeaseAuto, ask(1, 4, 1000), 13, true},
 		{"most ahead", at(0, 0, fixed(1<<32-1, minute)), quota.LeaseAuto, ask(0, 0, 1<<32-1), 1<<30 - 1, true},
 		{"a window shorter than a lease", at(0, 0, fixed(1000, 50*ms)), quota.LeaseAuto, ask(1, 1, 10), 11, true},
 		{"a limit of 0", at(base, 0, fixed(0, minute)), quota.LeaseAuto, ask(1, 1, 0), 0, false},
@@ -170,7 +172,7 @@ func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 // TestWaitEndsInTime: after the wait the cost passes, and a millisecond before it does not.
 func TestWaitEndsInTime(t *testing.T) {
 	leased := at(base, 0, bucket(100, second, 1000))
-	leased.Take(985, leased.leaseEndNs(quota.LeaseAuto))
+	leased.Take(985, base+100*ms)
 	for name, c := range map[string]struct {
 		view *View
 		cost uint32
@@ -198,15 +200,20 @@ func TestWaitEndsInTime(t *testing.T) {
 }
 
 func TestStandingSaysUseAndReset(t *testing.T) {
-	require.Equal(t, quota.Standing{Used: 30, ResetNs: 59 * second}, standing(at(base+second, 30, fixed(100, 60*second))))
-	require.Equal(t, quota.Standing{Used: 30, ResetNs: 60 * second}, standing(at(base+second, 30, logOf(100, 60*second))))
-	require.Equal(t, quota.Standing{Used: 30, ResetNs: 300 * ms}, standing(at(base, 30, bucket(100, second, 1000))))
 	leased := at(base, 0, bucket(100, second, 1000))
-	leased.Take(30, leased.leaseEndNs(quota.LeaseAuto)) // stands as if they were spent when the lease ends, in 100 ms
-	require.Equal(t, quota.Standing{Used: 40, ResetNs: 400 * ms}, standing(leased))
+	leased.Take(30, base+100*ms) // stands as if they were spent when the lease ends
+	for _, c := range []struct {
+		view *View
+		want quota.Standing
+	}{
+		{at(base+second, 30, fixed(100, 60*second)), quota.Standing{Used: 30, ResetNs: 59 * second}},
+		{at(base+second, 30, logOf(100, 60*second)), quota.Standing{Used: 30, ResetNs: 60 * second}},
+		{at(base, 30, bucket(100, second, 1000)), quota.Standing{Used: 30, ResetNs: 300 * ms}},
+		{leased, quota.Standing{Used: 40, ResetNs: 400 * ms}},
+	} {
+		require.Equal(t, c.want, c.view.Standing(0), "%+v", c.view.Windows)
+	}
 }
-
-func standing(v *View) quota.Standing { return v.Standing(0) }
 
 // shapes are the mixes of windows of the tests below.
 var shapes = map[string][]limit.Window{

@@ -94,9 +94,10 @@ func (s *State) ExpiryNs() int64 {
 	heldEnd := max(s.NowNs, s.Holders.endNs())
 	expiry := heldEnd
 	for i := range s.Windows {
-		end := s.window(i).expiryNs()
+		w := s.window(i)
+		end := w.expiryNs()
 		if held > 0 { // it is charged when its hold ends, beside what counts then
-			end = max(end, heldEnd) + chargedNs(&s.Windows[i], held)
+			end = max(end, heldEnd) + w.chargedNs(held)
 		}
 		expiry = max(expiry, end)
 	}

@@ -22,7 +22,7 @@ type window struct {
 	*limit.Window
 	usage  *limit.Usage
 	nowNs  int64
-	asOfNs *int64
+	asOfNs *int64 // in the State: roll and add move that of a bucket
 }
 
 // spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
@@ -65,13 +65,13 @@ func (w window) left(endNs int64) uint32 {
 	case w.Algorithm != limit.TokenBucket:
 		return w.Remaining(w.usage, w.nowNs)
 	}
-	u, spendBy := *w.usage, max(endNs, w.spendBy())
-	w.Roll(&u, w.spendBy(), spendBy)
-	return minus(w.Remaining(&u, spendBy), gained(w.Window, spendBy-w.nowNs))
+	u, spendBy := *w.usage, max(endNs, *w.asOfNs)
+	w.Roll(&u, *w.asOfNs, spendBy)
+	return minus(w.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
 }
 
 // gained is how many tokens a bucket gains in ns, rounded up.
-func gained(w *limit.Window, ns int64) uint32 {
+func (w window) gained(ns int64) uint32 {
 	hi, lo := bits.Mul64(uint64(w.Limit), uint64(ns))
 	lo, carry := bits.Add64(lo, uint64(w.PeriodNs-1), 0)
 	hi += carry
@@ -101,7 +101,7 @@ func (w window) waitNs(cost uint32) int64 {
 // In the picture above left, a cost of 6 needs 6 + 10 tokens at spendBy. 2 are missing, so it passes in 200 ms.
 func (w window) bucketPass(cost uint32, pass int64) int64 {
 	spendBy := w.spendBy()
-	gain := gained(w.Window, spendBy-w.nowNs)
+	gain := w.gained(spendBy - w.nowNs)
 	if gain > w.Burst-cost { // cost ≤ Burst: Check was not Never
 		return pass
 	}
