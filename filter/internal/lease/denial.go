@@ -53,15 +53,11 @@ func (g *Grant) deny(n *Need) {
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
 func (g *Grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.CountsDenied() }
 
-// noteDenial keeps the denial in the lease: of what was asked for, or of each cost if the key is blocked.
-// Nobody asks again until the wait or the block is over, and no longer than account.MaxRememberNs. If another
-// denial still holds, the smaller cost of both is denied.
-//
-// In a lease, a denied cost of 0 says that the key is blocked. No other denial is of a Cost of 0. A refill has that
-// Cost, but only rules without a block lease, and of these the service denies no Cost of 0. A request of cost 0 asks
-// nothing of such rules: see asksNothing.
+// noteDenial keeps the denial in the lease: of what was asked for, or of each cost if the key is blocked, which
+// a DeniedCost of 0 says. Nobody asks again until the wait or the block is over, and no longer than
+// account.MaxRememberNs. If another denial still holds, the smaller cost of both is denied.
 func (g *Grant) noteDenial(l *state.Lease, now int64) {
-	cost, holdsNs := g.part.Wire.Cost, int64(account.MaxRememberNs)
+	cost, holdsNs := max(g.part.Wire.Cost, 1), int64(account.MaxRememberNs)
 	if g.remembersBlock() {
 		cost, holdsNs = 0, min(holdsNs, g.blockNs-now)
 	}

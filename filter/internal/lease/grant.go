@@ -30,10 +30,10 @@ import (
 // units of grant 7. Later requests spend 4 of them, and then none comes for IdleNs. So CollectIdle takes
 // the other 15 out of the lease, and they go back as quota.Return{Grant: 7, Units: 15}.
 
-// Grant is the service's answer to one part of an ask. Its Units are those that nobody has.
+// Grant is the service's answer to one part of an ask.
 type Grant struct {
-	quota.Grant
-	Standings []state.LeaseStanding // how the key's windows stand
+	quota.Grant                       // as it came, but Units are those that nobody has
+	Standings   []state.LeaseStanding // how the key's windows stand
 
 	part    *Part
 	trip    Trip
@@ -113,7 +113,7 @@ func (g *Grant) giveUnits(n *Need, units uint32) {
 	g.Units -= units
 	g.everGiven = limit.AddSaturating(g.everGiven, units)
 	if n.Account != nil {
-		n.Account.Given += units
+		n.Account.Give(units)
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 //	more asks
 //	none of these: the service may have units          Pending: the request waits
 //
-// If another rule denies the request after Take, Refund undoes Take, and Need.Reclaim takes the units from
-// Account.Given.
+// If another rule denies the request after Take, Refund undoes Take, and Need.Reclaim takes the units back from the
+// request.
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.
@@ -97,10 +97,8 @@ func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		acc := s.Account.(*account.Account)
+		s.Account.(*account.Account).Take(s.Cost)
 		s.Quota.Grant.Units -= s.Cost
-		acc.Given -= s.Cost
-		acc.Held += s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
 	case decide.OwnShare:
@@ -119,9 +117,8 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 		return taken
 	}
 	acc := src.openAccount(s)
-	acc.Held += s.Cost
+	acc.Hold(s.Cost)
 	s.Account = acc
-	acc.List()
 	return taken
 }
 
@@ -130,14 +127,12 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	acc, reports := s.Account.(*account.Account)
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		acc.Held -= s.Cost
-		acc.Given += s.Cost
+		acc.Untake(s.Cost)
 		s.Quota.Grant.Units += s.Cost
 		return true
 	case decide.OwnShare:
 		if reports {
-			acc.Held -= s.Cost
-			acc.List()
+			acc.Unhold(s.Cost)
 		}
 		return src.local.Refund(s, wallNs)
 	default:
@@ -162,12 +157,11 @@ func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed
 	} else {
 		acc.Settle(units, cost)
 	}
-	acc.List()
 	return lapsed, ok
 }
 
 // Renew renews what lies in this proxy's table, and charges the account of a hold that max_hold has ended. It
-// charges holdNs after that, as a table does, where a hold lapses holdNs after its last renewal. Until then the
+// charges HoldNs after that, as a table does, where a hold lapses HoldNs after its last renewal. Until then the
 // client's tick renews the account. What has lapsed in the table alone is NotDue: Settle takes a hold that
 // HasLapsed to be charged in the account.
 func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
@@ -181,7 +175,6 @@ func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 		return inTable
 	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
 		acc.Settle(h.Units, h.Units)
-		acc.List()
 		return decide.Lapsed
 	case inTable == decide.Lapsed:
 		return decide.NotDue

@@ -97,8 +97,7 @@ func (n *Need) Reclaim() {
 	units := own.Units
 	own.Units = 0
 	if n.Account != nil {
-		n.Account.Given -= units
-		n.Account.List()
+		n.Account.Reclaim(units)
 		return
 	}
 	n.grant.release(units)

@@ -14,20 +14,19 @@
 //	                 |                                          |
 //	                 +------------------ Renew -----------------+
 //
-//	listed     Book.Due returns the account if it must be reported. Whoever changes an account lists it.
+//	listed     Book.Due returns the account if it must be reported. What changes it lists it.
 //	under way  An ask has the report. What changes meanwhile is reported after it.
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
 //	given up   The service takes no reports now. Renew lists the account again within a second.
 //
 // TryAgain is for a report that may be lost: the stream has ended, or the service has not answered in time.
 //
-// For example, a request takes 2 units of a key, of which the worker holds none, and its answer costs 5 in the end.
-// The caller changes Given and Held; only Settle charges:
+// For example, a request takes 2 units of a key, of which the worker holds none, and its answer costs 5 in the end:
 //
-//	                           Given  Held  charged
-//	a grant gives it 2 units      +2
-//	it takes them                 -2    +2
-//	Settle(2, 5)                        -2       +5
+//	              given  held  charged
+//	Give(2)          +2
+//	Take(2)          -2    +2
+//	Settle(2, 5)           -2       +5
 package account
 
 import (
@@ -38,7 +37,6 @@ import (
 
 // Account is what this worker holds of one key, and what the service knows of that by its reports.
 type Account struct {
-	quota.Account
 	Key        [16]byte
 	Definition *quota.Definition
 
@@ -47,6 +45,7 @@ type Account struct {
 	StartNs  int64       // its store is starting: it takes reports, and grants nothing
 	Block    *KeptDenial // the key is blocked
 
+	units    quota.Account
 	book     *Book
 	name     name
 	worker   uint64 // that reports it: an earlier configuration's, if that has ended
@@ -76,10 +75,49 @@ func (acc *Account) HoldNs() int64 {
 	return acc.Definition.Windows[len(acc.Definition.Windows)-1].PeriodNs
 }
 
+// Give notes that a request has got units. It has not taken them yet.
+func (acc *Account) Give(units uint32) { acc.units.Given += units }
+
+// Reclaim notes that a request will not take what it has got.
+func (acc *Account) Reclaim(units uint32) {
+	acc.units.Given -= units
+	acc.List()
+}
+
+// Take has a request hold what it has got.
+func (acc *Account) Take(units uint32) {
+	acc.units.Given -= units
+	acc.units.Held += units
+}
+
+// Untake undoes Take.
+func (acc *Account) Untake(units uint32) {
+	acc.units.Given += units
+	acc.units.Held -= units
+}
+
+// Hold has a request hold units that the service has not granted.
+func (acc *Account) Hold(units uint32) {
+	acc.units.Held += units
+	acc.List()
+}
+
+// Unhold undoes Hold.
+func (acc *Account) Unhold(units uint32) {
+	acc.units.Held -= units
+	acc.List()
+}
+
+// Settle ends what a request holds, and charges what it has cost.
+func (acc *Account) Settle(units, cost uint32) {
+	acc.units.Settle(units, cost)
+	acc.List()
+}
+
 // mustReport reports whether the service is to hear of the account: it has changed, or an
 // eighth of the hold has passed.
 func (acc *Account) mustReport(now int64) bool {
-	return acc.Changed() || !acc.Idle() && now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
+	return acc.units.Changed() || !acc.units.Idle() && now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
 }
 
 // Current returns the account that acc's key has by now. If acc was forgotten and no other was
@@ -117,7 +155,7 @@ func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
 	if !acc.IsUnderWay() {
 		acc.firstNumber, acc.asking = number, 0
 	}
-	report := acc.NewReport(acc.worker, number, acc.asking)
+	report := acc.units.NewReport(acc.worker, number, acc.asking)
 	acc.asking = limit.AddSaturating(acc.asking, asksFor)
 	acc.lastNumber, acc.reportedNs = number, now
 	return report
@@ -140,7 +178,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 		acc.SilentNs = now + MaxRememberNs
 	default:
 		acc.lastNumber = 0
-		acc.NoteGrant(number, g.Units)
+		acc.units.NoteGrant(number, g.Units)
 		mayGive = true
 	}
 	acc.List() // for what has changed since the report

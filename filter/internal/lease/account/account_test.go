@@ -21,8 +21,7 @@ func open() (*account.Book, *account.Account) {
 	b.Worker = 7
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 10 * second}}}
 	acc := b.Open(d, [16]byte{1}, 0)
-	acc.Held = 3
-	acc.List()
+	acc.Hold(3)
 	return b, acc
 }
 
@@ -37,7 +36,6 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	first := acc.Report(0, 0)
 	require.EqualValues(t, 3, first.Held)
 	acc.Settle(3, 5)
-	acc.List()
 	require.False(t, b.HasListed())
 	require.True(t, acc.End(first.Number, noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
@@ -61,17 +59,17 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 
 // Rules that share a counter have a part each in one ask: the later one counts as held what the earlier asks for.
 func TestPartsOfOneAskShareAnAccount(t *testing.T) {
-	_, acc := open()
+	b, acc := open()
 	first, second := acc.Report(2, 0), acc.Report(2, 0)
 	require.EqualValues(t, 3, first.Held)
 	require.EqualValues(t, 5, second.Held)
 	require.True(t, acc.End(first.Number, noted(2), 0))
-	acc.Given += 2
+	acc.Give(2)
 	require.True(t, acc.IsUnderWay())
 	require.True(t, acc.End(second.Number, noted(2), 0))
-	acc.Given += 2
+	acc.Give(2)
 	require.False(t, acc.IsUnderWay())
-	require.False(t, acc.Changed(), "the store has 7 units as held")
+	require.Zero(t, due(b, 0), "the store has 7 units as held")
 }
 
 // A report that was given up grants nothing if its answer comes all the same, and is made again within a second.
@@ -117,8 +115,7 @@ func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 func TestWhatHasNoRoomStaysListed(t *testing.T) {
 	b, acc := open()
 	other := b.Open(acc.Definition, [16]byte{2}, 0)
-	other.Held = 1
-	other.List()
+	other.Hold(1)
 	require.Equal(t, []*account.Account{acc}, b.Due(nil, 1, 0))
 	require.Equal(t, []*account.Account{other}, b.Due(nil, 1, 0))
 	require.False(t, b.HasListed())
@@ -144,7 +141,7 @@ func TestAnHeirReportsBoth(t *testing.T) {
 // An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
 func TestAnIdleAccountIsForgotten(t *testing.T) {
 	b, acc := open()
-	acc.Held = 0
+	acc.Unhold(3)
 	b.Renew(100*second, 0)
 	require.True(t, b.IsEmpty())
 	require.Same(t, acc, acc.Current())

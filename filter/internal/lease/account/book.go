@@ -95,7 +95,7 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 // ReportAll has all that is held reported anew: the service, or its store, may have lost it.
 func (b *Book) ReportAll(now int64) {
 	for _, acc := range b.byName {
-		if !acc.Idle() {
+		if !acc.units.Idle() {
 			acc.reportedNs = now - acc.HoldNs()
 			acc.List()
 		}
@@ -113,7 +113,7 @@ func (b *Book) Renew(now, timeoutNs int64) {
 		switch {
 		case acc.mustReport(now):
 			acc.List()
-		case acc.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
+		case acc.units.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(b.byName, name)
 		}
 	}
@@ -132,7 +132,7 @@ func (b *Book) Inherit(old *Book, newNumber func() uint32, now int64) {
 
 	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
 	for _, acc := range old.byName {
-		if acc.Idle() {
+		if acc.units.Idle() {
 			continue
 		}
 		d := renumbered[acc.Definition]

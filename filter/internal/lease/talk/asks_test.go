@@ -1,0 +1,116 @@
+package talk
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+var perKey = &quota.Definition{ID: 3}
+
+// of is a part that asks for units of a key.
+func of(key byte, cost uint32) []lease.Part {
+	return []lease.Part{{
+		Definition: perKey,
+		Wire:       quota.Part{Definition: perKey.ID, Key: [16]byte{key}, Cost: cost, Waiting: cost},
+	}}
+}
+
+// sendAll sends what is queued, under numbers from first on.
+func (as *asks) sendAll(first uint32, now int64) {
+	all := append([]*ask(nil), as.queue...)
+	for i, a := range all {
+		a.id, a.sentNs = first+uint32(i), now
+	}
+	as.markSent(all, nil)
+}
+
+func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
+	as, first, second, third := newAsks(), &Waiter{}, &Waiter{}, &Waiter{}
+	as.join(first, of('k', 1))
+	as.join(second, of('k', 3))
+	as.join(third, of('l', 1))
+	require.Len(t, as.queue, 2)
+	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
+	wire := &as.queue[0].parts[0].Wire
+	require.EqualValues(t, 1, wire.Cost)
+	require.EqualValues(t, 4, wire.Waiting)
+
+	as.leave(first)
+	require.Len(t, as.queue, 2)
+	as.leave(second)
+	require.Len(t, as.queue, 1, "nobody waits for k any more")
+	require.False(t, second.isAsking())
+}
+
+// What requests to come need is asked first. A request that joins it says what the service grants at least.
+func TestAnAskAheadIsFirst(t *testing.T) {
+	as, req := newAsks(), &Waiter{}
+	as.join(&Waiter{}, of('l', 1))
+	as.askAhead(of('k', 0))
+	as.askAhead(of('k', 0))
+	require.Len(t, as.queue, 2)
+	as.join(req, of('k', 5))
+	require.Equal(t, []*Waiter{req}, as.queue[0].waiters)
+	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Cost)
+	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
+}
+
+// After the end of a stream, requests of the ask that was sent wait before those of the queued one.
+func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
+	as, first, second := newAsks(), &Waiter{}, &Waiter{}
+	as.join(first, of('k', 2))
+	as.askAhead(of('l', 0))
+	as.sendAll(1, 0)
+	as.join(second, of('k', 3))
+	require.True(t, as.isFlying(as.queue[0]))
+	as.requeueAll()
+	require.Len(t, as.queue, 1, "nobody waits for l")
+	require.False(t, as.isFlying(as.queue[0]))
+	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
+	require.EqualValues(t, 2, as.queue[0].parts[0].Wire.Cost)
+	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
+	require.Equal(t, []*ask{as.queue[0]}, first.asks)
+}
+
+// An ask without a result lets others ask for its units after the timeout, and has a result for lateNs.
+func TestALateAskIsAskedAgain(t *testing.T) {
+	const timeoutNs = 100
+	as := newAsks()
+	as.join(&Waiter{}, of('k', 1))
+	as.sendAll(7, 0)
+	late := as.sent[0]
+	as.askLateAgain(timeoutNs-1, timeoutNs)
+	require.True(t, as.isFlying(late))
+	as.askLateAgain(timeoutNs, timeoutNs)
+	require.False(t, as.isFlying(late))
+
+	as.join(&Waiter{}, of('k', 1))
+	as.sendAll(8, timeoutNs)
+	next := as.sent[1]
+	require.Same(t, late, as.take(7))
+	require.True(t, as.isFlying(next), "the result of the late one is not its own")
+	as.askLateAgain(timeoutNs+lateNs, timeoutNs)
+	require.Nil(t, as.take(8))
+}
+
+// Numbers of asks begin anew after the largest.
+func TestResultsFindTheirAsks(t *testing.T) {
+	as := newAsks()
+	for key := range byte(5) {
+		as.join(&Waiter{}, of(key, 1))
+	}
+	as.sendAll(1<<32-2, 0)
+	require.EqualValues(t, 1, as.sent[3].id)
+	for _, id := range []uint32{1<<32 - 1, 2, 1<<32 - 2, 0, 1} {
+		a := as.take(id)
+		require.NotNil(t, a)
+		require.Equal(t, id, a.id)
+		require.Nil(t, as.take(id))
+	}
+	require.Empty(t, as.sent)
+	require.Empty(t, as.flying)
+}
