@@ -27,30 +27,24 @@ import (
 //	  limits: [{requests: 30, per: 1m, burst: 151}]    5 times the limit, and one more as for nginx
 //	  response: {status: 503}
 func ReadIngresses(d *draft.Draft, files []*source.Document) {
+	var objects []source.Resource
+	for _, in := range files {
+		objects = append(objects, in.OfKind("Ingress")...)
+	}
 	imp := &ingressImport{Draft: d}
-	imp.run(files)
+	regexHosts := hostsWithExpressions(objects)
+	for _, r := range objects {
+		imp.all = append(imp.all, imp.readIngress(r, regexHosts))
+	}
+	for _, ing := range imp.all {
+		imp.limitIngress(ing)
+	}
 }
 
 // ingressImport is one import of Ingress objects.
 type ingressImport struct {
 	*draft.Draft
-	all []*ingress
-}
-
-// run makes the rules when it knows all Ingresses: they take requests from each other.
-func (imp *ingressImport) run(files []*source.Document) {
-	for _, in := range files {
-		for _, r := range in.OfKind("Ingress") {
-			imp.all = append(imp.all, readIngress(r))
-		}
-	}
-	regexHosts := hostsWithExpressions(imp.all)
-	for _, ing := range imp.all {
-		imp.readPaths(ing, regexHosts)
-	}
-	for _, ing := range imp.all {
-		imp.limitIngress(ing)
-	}
+	all []*ingress // they take requests from each other
 }
 
 // annotationPrefix begins the names of ingress-nginx' annotations.
@@ -64,22 +58,25 @@ type ingress struct {
 	source.Resource
 	name     string // with the namespace
 	isCanary bool
-	paths    []hostPath // of its requests; set by readPaths
+	paths    []hostPath // of its requests
 }
 
-// readIngress reads what an Ingress says of itself.
-func readIngress(r source.Resource) *ingress {
+// readIngress reads what an Ingress says of itself. The paths of some hosts are expressions.
+func (imp *ingressImport) readIngress(r source.Resource, regexHosts map[string]bool) *ingress {
 	ing := &ingress{Resource: r, name: source.TextOf(r.Node, "metadata", "name")}
 	if namespace := source.TextOf(r.Node, "metadata", "namespace"); namespace != "" {
 		ing.name = namespace + "/" + ing.name
 	}
 	ing.isCanary = ing.annotation("canary") == "true"
+	ing.paths = imp.pathsOf(r, regexHosts)
 	return ing
 }
 
 // annotation is an annotation of ingress-nginx; empty if it is absent.
-func (ing *ingress) annotation(name string) string {
-	annotations := source.FieldOf(ing.Node, "metadata", "annotations")
+func (ing *ingress) annotation(name string) string { return annotationOf(ing.Resource, name) }
+
+func annotationOf(r source.Resource, name string) string {
+	annotations := source.FieldOf(r.Node, "metadata", "annotations")
 	if annotations == nil {
 		return ""
 	}

@@ -21,11 +21,11 @@ type hostPath struct {
 
 // hostsWithExpressions are the hosts whose paths are all expressions: ingress-nginx makes them so if one
 // Ingress of the host has use-regex or a rewrite-target.
-func hostsWithExpressions(list []*ingress) map[string]bool {
+func hostsWithExpressions(ingresses []source.Resource) map[string]bool {
 	hosts := map[string]bool{}
-	for _, ing := range list {
-		if ing.annotation("use-regex") == "true" || ing.annotation("rewrite-target") != "" {
-			for _, ofHost := range source.ItemsOf(ing.Node, "spec", "rules") {
+	for _, r := range ingresses {
+		if annotationOf(r, "use-regex") == "true" || annotationOf(r, "rewrite-target") != "" {
+			for _, ofHost := range source.ItemsOf(r.Node, "spec", "rules") {
 				hosts[strings.ToLower(source.TextOf(ofHost, "host"))] = true
 			}
 		}
@@ -33,29 +33,30 @@ func hostsWithExpressions(list []*ingress) map[string]bool {
 	return hosts
 }
 
-// readPaths reads the hosts and paths of an Ingress. A default backend has all hosts that no Ingress names.
-func (imp *ingressImport) readPaths(ing *ingress, regexHosts map[string]bool) {
-	rules := source.ItemsOf(ing.Node, "spec", "rules")
-	if len(rules) == 0 || source.FieldOf(ing.Node, "spec", "default_backend") != nil {
-		ing.paths = append(ing.paths, hostPath{allOthers, request.AnyPath})
+// pathsOf reads the hosts and paths of an Ingress. A default backend has all hosts that no Ingress names.
+func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool) (list []hostPath) {
+	rules := source.ItemsOf(r.Node, "spec", "rules")
+	if len(rules) == 0 || source.FieldOf(r.Node, "spec", "default_backend") != nil {
+		list = append(list, hostPath{allOthers, request.AnyPath})
 	}
 	for i, ofHost := range rules {
 		host := strings.ToLower(source.TextOf(ofHost, "host"))
 		paths := source.ItemsOf(ofHost, "http", "paths")
 		if len(paths) == 0 {
-			ing.paths = append(ing.paths, hostPath{host, request.AnyPath})
+			list = append(list, hostPath{host, request.AnyPath})
 		}
 		for k, p := range paths {
 			text := source.TextOf(p, "path")
 			path, ok := pathPattern(text, source.TextOf(p, "path_type"), regexHosts[host])
 			if !ok {
-				at := ing.At.Item("spec.rules", i).Item("http.paths", k)
+				at := r.At.Item("spec.rules", i).Item("http.paths", k)
 				imp.Fail(at, "the path "+strconv.Quote(text)+" must begin with /, and be an expression of RE2 where "+
 					"use-regex or rewrite-target makes it one")
 			}
-			ing.paths = append(ing.paths, hostPath{host, path})
+			list = append(list, hostPath{host, path})
 		}
 	}
+	return list
 }
 
 // pathPattern is the pattern of a path, as buildLocation of ingress-nginx makes a location of it.

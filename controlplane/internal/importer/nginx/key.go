@@ -31,14 +31,15 @@ import (
 //	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that:
 //	    formsOfText  its form is a text: formsOf the one value for that text
 //	    formsByPart  its form is a part: formsOf each value of the map, for the requests that get it
-//
-// All of these return why a policy cannot have the key, or an empty why and the forms. It is no error, as the rule is
-// made and is off: countedForms gives it the reason.
 type keyForm struct {
 	request.Selection
 	parts []request.Part
 	text  string
 }
+
+// unsayable is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
+// is off: countedForms gives it the reason.
+type unsayable string
 
 // countedForms are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
 // have the key, there is one form, whose rule is off.
@@ -46,7 +47,7 @@ func (n *reader) countedForms(key string) []keyForm {
 	forms, why := n.formsOf(key, 0)
 	if why != "" {
 		var unknown keyForm
-		unknown.Cannot(why)
+		unknown.Cannot(string(why))
 		return []keyForm{unknown}
 	}
 	return slices.DeleteFunc(forms, func(f keyForm) bool { return len(f.parts) == 0 && f.text == "" })
@@ -61,7 +62,7 @@ const (
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
 // formsOf are the forms of a text with variables, or why a policy has none.
-func (n *reader) formsOf(text string, depth int) (forms []keyForm, why string) {
+func (n *reader) formsOf(text string, depth int) (forms []keyForm, why unsayable) {
 	forms = []keyForm{{}}
 	end := 0 // of the variable before
 	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
@@ -116,7 +117,7 @@ var partsByPrefix = map[string]request.PartKind{
 }
 
 // variable are the forms of a variable.
-func (n *reader) variable(name string, depth int) (forms []keyForm, why string) {
+func (n *reader) variable(name string, depth int) (forms []keyForm, why unsayable) {
 	if v, isMade := n.variables[name]; isMade {
 		if depth == maxMaps {
 			return nil, "More than 10 maps look each other up."
@@ -125,7 +126,7 @@ func (n *reader) variable(name string, depth int) (forms []keyForm, why string) 
 	}
 	p, ok := partOfVariable(name)
 	if !ok {
-		return nil, "A policy has nothing like nginx' $" + name + "."
+		return nil, unsayable("A policy has nothing like nginx' $" + name + ".")
 	}
 	f := keyForm{parts: []request.Part{p}}
 	if name == "request_uri" {

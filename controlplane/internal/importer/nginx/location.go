@@ -37,12 +37,8 @@ func readLocation(d *nginxconf.Directive) *location {
 
 func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
 
-// readLocations adds the locations of a block. BesideRegex says that a location around the block has expressions
-// beside it. nginx tries those of the block first, which no match can say: here b$ before a$.
-//
-//	location ~ a$ { ... }
-//	location / { location ~ b$ { ... } }
-func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, besideRegex bool) {
+// readLocations adds the locations of a block to its scope.
+func (n *reader) readLocations(s *scope, block []*nginxconf.Directive) {
 	var list []*location
 	blocks := nginxconf.Named(block, "location")
 	if n.areTooMany(blocks) {
@@ -55,7 +51,7 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, besideReg
 		}
 		l.scope = n.newScope(s, "location "+strings.Join(d.Args, " "), d.Block)
 		l.selectPath()
-		if besideRegex && l.isRegex() {
+		if s.besideRegex && l.isRegex() {
 			l.CannotMatch("nginx tries it before the expressions of the locations around it")
 		}
 		list = append(list, l)
@@ -71,7 +67,8 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, besideReg
 	}
 	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
 	for _, l := range list {
-		n.readLocations(l.scope, l.block, besideRegex || hasRegex && l.modifier == "")
+		l.besideRegex = s.besideRegex || hasRegex && l.modifier == ""
+		n.readLocations(l.scope, l.block)
 	}
 }
 

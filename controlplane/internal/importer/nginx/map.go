@@ -20,7 +20,7 @@ type mapping struct {
 	source  string
 	entries []mapEntry // nginx takes the first that fits
 	other   string     // the value if none fits
-	why     string     // why a policy cannot say it
+	why     unsayable
 }
 
 // readVariable reads a map or a geo.
@@ -41,9 +41,9 @@ func (n *reader) readVariable(d *nginxconf.Directive) {
 		case e.Name == "default":
 			v.other = value
 		case e.Name == "include":
-			v.why = "The file " + value + " is not here, which $" + name + " is made of."
+			v.why = unsayable("The file " + value + " is not here, which $" + name + " is made of.")
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
-			v.why = "The import does not read " + e.Name + " of geo $" + name + "."
+			v.why = unsayable("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
 			n.Note(placeOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
@@ -77,7 +77,7 @@ func (v *mapping) merge() {
 }
 
 // mapped are the forms of what a map or a geo makes of its source.
-func (n *reader) mapped(v mapping, depth int) (forms []keyForm, why string) {
+func (n *reader) mapped(v mapping, depth int) (forms []keyForm, why unsayable) {
 	if v.why != "" {
 		return nil, v.why
 	}
@@ -101,7 +101,7 @@ func (n *reader) mapped(v mapping, depth int) (forms []keyForm, why string) {
 }
 
 // formsOfText are the forms of the value for a text that is known.
-func (n *reader) formsOfText(v mapping, text string, depth int) (forms []keyForm, why string) {
+func (n *reader) formsOfText(v mapping, text string, depth int) (forms []keyForm, why unsayable) {
 	value, why := v.lookup(text)
 	if why != "" {
 		return nil, why
@@ -110,13 +110,13 @@ func (n *reader) formsOfText(v mapping, text string, depth int) (forms []keyForm
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.
-func (v *mapping) lookup(text string) (value, why string) {
+func (v *mapping) lookup(text string) (value string, why unsayable) {
 	for _, e := range v.entries {
 		for _, p := range e.patterns {
 			fits, ok := entryKinds[e.kind].fits(p, text)
 			switch {
 			case !ok:
-				return "", "The import cannot tell whether " + p + " of a map fits " + strconv.Quote(text) + "."
+				return "", unsayable("The import cannot tell whether " + p + " of a map fits " + strconv.Quote(text) + ".")
 			case fits:
 				return e.value, ""
 			}
@@ -126,7 +126,7 @@ func (v *mapping) lookup(text string) (value, why string) {
 }
 
 // formsByPart are the forms for the values that a part of a request may have.
-func (n *reader) formsByPart(v mapping, p request.Part, depth int) (forms []keyForm, why string) {
+func (n *reader) formsByPart(v mapping, p request.Part, depth int) (forms []keyForm, why unsayable) {
 	if len(v.entries) > maxForms { // each is compared with each before it
 		return nil, "The key has more than 100 forms."
 	}

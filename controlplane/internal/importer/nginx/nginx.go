@@ -29,8 +29,8 @@
 //	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key
 //	    countedForms: formsOf                         the forms of a key (key.go)
 //
-//	ReadIngresses: ingressImport.run                  ingress.go
-//	  readPaths                                       the hosts and paths of each Ingress (ingresspath.go)
+//	ReadIngresses                                     ingress.go
+//	  readIngress: pathsOf                            the hosts and paths of each Ingress (ingresspath.go)
 //	  limitIngress: addRules                          a rule of each Ingress, annotation and group of hosts
 //
 // The tests are in the folder above: nginx_test.go compares decisions with those of a real nginx, and golden_test.go

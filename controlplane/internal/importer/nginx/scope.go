@@ -12,7 +12,7 @@ import (
 // only its limits hold. So of the scopes that a request fits one has it, and the rules of the others leave it out:
 //
 //	between                 nginx gives the request to                    this exempts it from the other's rules
-//	two servers             the one with the narrower name: isNarrower    readServers, by loseTo
+//	two servers             the one with the narrower name: areNarrower   readServers, by loseTo
 //	two locations           the winner in nginx' order: winsOver          readLocations, by loseTo
 //	a scope and one in it   the inner one                                 addRules, by exemptScope, if the inner one
 //	                                                                      has own rules: withOwnRules
@@ -42,6 +42,13 @@ type scope struct {
 	inner   []*scope
 	winners []*scope // beside it: nginx gives them the requests that fit both
 	what    string   // for messages
+
+	// A location around has expressions beside it. nginx tries those within it first, which no match can say: here b$
+	// before a$.
+	//
+	//	location ~ a$ { ... }
+	//	location / { location ~ b$ { ... } }
+	besideRegex bool
 }
 
 // limitSet has the limits of a kind that hold in a scope, with their settings.
@@ -113,7 +120,7 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope) {
 	n.readLimits(http, block)
 	n.readServers(http, nginxconf.Named(block, "server"))
 	if len(http.inner) == 0 { // a part of a server
-		n.readLocations(http, block, false)
+		n.readLocations(http, block)
 	}
 	return http
 }

@@ -9,10 +9,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
-// server is one server of nginx.
+// server is one server of nginx, as it is written.
 type server struct {
 	*scope
-	names     []string // readServers changes them: see its steps 3 and 4
+	names     []string
 	ports     []string
 	isDefault []string // ports for which it is the default server
 	answers   bool     // without a look at limits
@@ -59,83 +59,102 @@ func portOf(address string) string {
 }
 
 // readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A policy knows the
-// host alone. So each host gets one server:
+// host alone, so each host gets one server. An example: the default server has the name a.example and the limits D,
+// another one has *.example and the limits W.
 //
-//  1. Each server is read, with its locations.
-//  2. The default server gets the hosts that no server names.
-//  3. Of servers with one name, the first that has limits keeps the name.
-//  4. The default server becomes two if one of its names is a host of another server's *.example: no selection has both
-//     that name and all hosts but *.example.
-//  5. Each server selects its names, but the default server selects all hosts.
-//  6. A server leaves its requests to those with narrower names, such as a.example beside *.example. The default server
-//     leaves them to all that have names.
-//
-// An example: the default server has the name a.example and the limits D. Another one has *.example and the limits W.
-//
-//	         the default server: D             the other: W                  made in step 4: D
-//	names    a.example                         *.example
-//	step 4   none                              *.example                     a.example
-//	step 5   all hosts                         *.example                     a.example
-//	step 6   all but *.example and a.example   *.example without a.example   a.example
-//
-// What each step needs of those before it, and what it leaves:
-//
-//	step                needs                            leaves
-//	1  readServer       a block                          names as written, ports, answers, and a scope without conditions
-//	2  defaultServer    ports and answers                first, the default server
-//	3  dropKnownNames   the names of all                 each name with one server
-//	4  splitDefault     first, and names as of step 3    the names that last, and perhaps one more server
-//	5  selectHosts      names as of step 4               the scope's Match
-//	6  leaveToNarrower  names, and the Match of all      the scope's Exempt and winners
+//	hosts                         limits   why
+//	a.example                     D        the narrower name
+//	*.example without a.example   W
+//	all but *.example             D        no server names them
 func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	if n.areTooMany(blocks) {
 		return
 	}
-	for _, d := range blocks { // 1
+	for _, d := range blocks {
 		s := readServer(d)
 		s.scope = n.newScope(http, "server "+strings.Join(s.names, " "), d.Block)
-		n.readLocations(s.scope, d.Block, false)
+		n.readLocations(s.scope, d.Block)
 		n.servers = append(n.servers, s)
 	}
-	first := n.defaultServer(n.servers) // 2
-	n.dropKnownNames(n.servers)         // 3
-	n.splitDefault(first)               // 4
-	for _, s := range n.servers {       // 5
-		s.selectHosts(s == first)
+	list := n.byHosts(n.servers)
+	for _, s := range list {
+		s.selectHosts()
 	}
-	for _, s := range n.servers { // 6
-		if s != first && len(s.names) == 0 {
-			continue // no request comes to it
+	for _, s := range list {
+		for _, other := range list {
+			if other != s {
+				s.leaveTo(other)
+			}
 		}
-		n.leaveToNarrower(s, s == first)
 		http.inner = append(http.inner, s.scope)
 	}
 }
 
-// splitDefault moves the names of the default server to a server of their own, if one of them is a host of another
-// server's wildcard. The new server has the same limits and locations, which no later step changes.
-func (n *reader) splitDefault(first *server) {
-	isWider := func(s *server) bool { return s != first && first.isNarrower(s) }
-	if !slices.ContainsFunc(n.servers, isWider) {
-		return
-	}
-	named := *first
-	named.scope = &scope{limits: first.limits, inner: first.inner, what: first.what}
-	first.names = nil
-	n.servers = append(n.servers, &named)
+// hostScope is the scope of some hosts. A scope has them by its names, or it has those that no server names.
+type hostScope struct {
+	*scope
+	names  []string // no other hostScope has one of them
+	isRest bool
 }
 
-// leaveToNarrower leaves the requests of a server to the others that nginx prefers for them.
-func (n *reader) leaveToNarrower(s *server, isDefault bool) {
-	for _, other := range n.servers {
-		switch {
-		case other == s, len(other.names) == 0, !isDefault && !other.isNarrower(s):
-		case s.isNarrower(other): // an exempt would have the hosts that each takes from the other
-			s.CannotMatch("the server and the " + other.what + " take hosts from each other")
-		default:
-			s.loseTo(other.scope)
+// byHosts are the scopes by their hosts, in the order of the servers. Those to which no request comes are left out.
+//
+// The default server is two if one of its names is a host of another server's *.example: no selection has both that
+// name and all hosts but *.example. Both have the same limits and locations.
+func (n *reader) byHosts(servers []*server) (list []*hostScope) {
+	rest := n.defaultServer(servers)
+	names := n.ownNames(servers)
+	for _, s := range servers {
+		if s == rest || len(names[s]) > 0 {
+			list = append(list, &hostScope{s.scope, names[s], s == rest})
 		}
 	}
+	for _, s := range list {
+		isWider := func(other *hostScope) bool { return other != s && areNarrower(s.names, other.names) }
+		if s.isRest && slices.ContainsFunc(list, isWider) {
+			named := &hostScope{&scope{limits: s.limits, inner: s.inner, what: s.what}, s.names, false}
+			s.names = nil
+			return append(list, named)
+		}
+	}
+	return list
+}
+
+// selectHosts selects the requests to the hosts.
+func (s *hostScope) selectHosts() {
+	if s.isRest {
+		return
+	}
+	var hosts []request.Pattern
+	for _, name := range s.names {
+		if !request.IsHost(strings.TrimPrefix(name, "*.")) {
+			s.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
+			continue
+		}
+		hosts = append(hosts, request.Exact(name))
+	}
+	if len(hosts) > 0 {
+		s.Match = request.Host.Matching(hosts...)
+	}
+}
+
+// leaveTo leaves the requests to another one that nginx prefers for them: one with narrower names, and of all hosts
+// one with any.
+func (s *hostScope) leaveTo(other *hostScope) {
+	switch {
+	case len(other.names) == 0, !s.isRest && !areNarrower(other.names, s.names):
+	case areNarrower(s.names, other.names): // an exempt would have the hosts that each takes from the other
+		s.CannotMatch("the server and the " + other.what + " take hosts from each other")
+	default:
+		s.loseTo(other.scope)
+	}
+}
+
+// areNarrower reports whether one of the names is a host of one of the others, which are wider.
+func areNarrower(names, wider []string) bool {
+	return slices.ContainsFunc(names, func(name string) bool {
+		return slices.ContainsFunc(wider, func(wide string) bool { return request.IsHostBelow(name, wide) })
+	})
 }
 
 // defaultServer is the server for hosts that no server names: the default server of the first port, or, if that
@@ -167,17 +186,19 @@ func (n *reader) defaultServer(list []*server) (first *server) {
 	return first
 }
 
-// dropKnownNames takes the names from a server that another one has. The first in the file keeps a name, but servers
-// that answer by themselves come last, because they have no limits.
-func (n *reader) dropKnownNames(list []*server) {
+// ownNames are the names of each server that no other one has. The first in the file keeps a name, but servers that
+// answer by themselves come last, because they have no limits.
+func (n *reader) ownNames(servers []*server) map[*server][]string {
 	owner := map[string]*server{}
+	names := map[*server][]string{}
 	for _, answers := range []bool{false, true} {
-		for _, s := range list {
+		for _, s := range servers {
 			if s.answers == answers {
-				s.names = n.claimNames(s, owner)
+				names[s] = n.claimNames(s, owner)
 			}
 		}
 	}
+	return names
 }
 
 // claimNames makes a server the owner of its names that have none, and returns those that it owns.
@@ -195,31 +216,6 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 		}
 	}
 	return names
-}
-
-// selectHosts selects the requests of a server.
-func (s *server) selectHosts(isDefault bool) {
-	if isDefault {
-		return
-	}
-	var hosts []request.Pattern
-	for _, name := range s.names {
-		if !request.IsHost(strings.TrimPrefix(name, "*.")) {
-			s.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
-			continue
-		}
-		hosts = append(hosts, request.Exact(name))
-	}
-	if len(hosts) > 0 {
-		s.Match = request.Host.Matching(hosts...)
-	}
-}
-
-// isNarrower reports whether the server has a name that one of the other's wildcards has too.
-func (s *server) isNarrower(other *server) bool {
-	return slices.ContainsFunc(s.names, func(name string) bool {
-		return slices.ContainsFunc(other.names, func(wide string) bool { return request.IsHostBelow(name, wide) })
-	})
 }
 
 // noteOfServerName says that $server_name of nginx is another text than the host; empty if it is the same: if there is

@@ -1,0 +1,69 @@
+package nginx
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// scoped are the names of the rules of a configuration with the requests that they are for. Each zone counts by address
+// at a rate of its own.
+func scoped(t *testing.T, servers string) (list []string) {
+	t.Helper()
+	text := ""
+	for _, name := range []string{"s", "a", "d", "w"} {
+		text += "limit_req_zone $remote_addr zone=" + name + ":1m rate=1r/s;\n"
+	}
+	d := draft.New("nginx", "nginx.conf", policy.ScopeProxy)
+	require.NoError(t, Read(d, []source.File{{Name: "nginx.conf", Text: []byte(text + servers)}}, nil))
+	made, err := d.Finish()
+	require.NoError(t, err)
+	_, rules, _ := strings.Cut(string(made.Policy), "rules:\n")
+	for _, r := range strings.Split(rules, "  - name: ")[1:] {
+		requests, _, _ := strings.Cut(r, "\n    key: ")
+		// Rules of one limit have one counter, with the name of the zone, which is a letter.
+		requests = strings.Replace(requests, "\n    counter: "+requests[:1], "", 1)
+		list = append(list, strings.Join(strings.Fields(requests), " "))
+	}
+	return list
+}
+
+// The example of scope: /bx and /ax have the limits of the server, by the expression's rule, and /b1 has them by the
+// server's own.
+func TestEachRequestHasTheLimitsOfOneScope(t *testing.T) {
+	require.Equal(t, []string{
+		"s match: {hosts: [a.example]} exempt: - {paths: [/a*, ~.*x]}",
+		"a match: {hosts: [a.example], paths: [/a*]} exempt: - {paths: [~.*x]}",
+		"s-2 match: {hosts: [a.example], paths: [~.*x]}",
+	}, scoped(t, `
+server { server_name www.example; }
+server {
+  server_name a.example;
+  limit_req zone=s;
+  location /a { limit_req zone=a; }
+  location ~ x$ { }
+  location /b { }
+}`))
+}
+
+// The example of readServers: the default server has a host of the other one's, and those that nobody names.
+func TestEachHostHasOneServer(t *testing.T) {
+	require.Equal(t, []string{
+		"d exempt: - {hosts: ['*.example', a.example]}",
+		"w match: {hosts: ['*.example']} exempt: - {hosts: [a.example]}",
+		"d-2 match: {hosts: [a.example]}",
+	}, scoped(t, `
+server { server_name a.example; limit_req zone=d; }
+server { server_name *.example; limit_req zone=w; }`))
+}
+
+// An outer scope has no request left if a location has all of them.
+func TestALocationOfAllRequests(t *testing.T) {
+	require.Equal(t, []string{"a exempt: - {paths: [/b]}"}, scoped(t, `
+server { limit_req zone=s; location / { limit_req zone=a; } location = /b { return 204; } }`))
+}
