@@ -8,21 +8,18 @@
 //
 // This package opens the files, chooses their reader, and has the policy written. The rest is in folders:
 //
-//	files                      reader                      draft                    result
+//	files                              readers                      draft                  result
 //
-//	configurations of Envoy    envoy ──► descriptor ──┐
-//	                                                  ├──►  Draft, its Rules   ──►  YAML, and notes
-//	configurations of nginx    nginx ─────────────────┘
+//	envoyproxy/ratelimit, Envoy        envoy ────┬──► descriptor ──┐
+//	BackendTrafficPolicy               gateway ──┘                 ├──►  Draft, its Rules  ──►  YAML, and notes
+//	nginx, Ingress                     nginx ──────────────────────┘
 //
-//	source   opens a file, finds fields in it, and says where they are     (used by the readers)
-//	request  says which requests a rule is for: match, exempt, key         (used by all of them)
+//	source     opens a file, finds fields in it, and says where they are     (used by the readers)
+//	envoyfile  finds the listeners in a configuration of Envoy               (used by envoy)
+//	request    says which requests a rule is for: match, exempt, key         (used by all of them)
 //
-// Read one import at a time:
-//
-//   - of Envoy: envoy/envoy.go lists its calls. service.go, local.go and gateway.go are the three imports.
-//     Then descriptor/descriptor.go, where levels and descriptors become rules.
-//   - of nginx: nginx/nginx.go lists its calls. ingress.go is the import of ingress-nginx.
-//   - of both: request/selection.go, then draft/draft.go.
+// Read one import at a time: the comment of its reader's package lists its calls. Then descriptor/descriptor.go if it
+// is of Envoy, request/selection.go and draft/draft.go.
 //
 // A small import from end to end, which ExampleEnvoyRatelimit runs. This is a file of envoyproxy/ratelimit:
 //

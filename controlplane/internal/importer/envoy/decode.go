@@ -11,8 +11,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -129,23 +129,17 @@ var ignored = map[protoreflect.FullName]bool{
 	"envoy.config.route.v3.RateLimit.x_ratelimit_option": true,
 }
 
-// The messages of Envoy's filters, and what the names of their fields begin with.
+// What the names of the fields of Envoy's filters begin with.
 const (
-	localTypeName   = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
-	serviceTypeName = "envoy.extensions.filters.http.ratelimit.v3.RateLimit"
-
-	localFields   = localTypeName + "."
-	serviceFields = serviceTypeName + "."
+	localFields   = envoyfile.LocalType + "."
+	serviceFields = envoyfile.ServiceType + "."
 )
 
-// refuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
-func (r *reader) refuseTypos(n *policy.Node, at source.Place, known []string) {
-	for _, f := range n.Fields {
-		near := message.Nearest(f.Name, known)
-		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })
-		difference := len(near) - len(f.Name)
-		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
-			r.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
-		}
+// decodeFirst decodes the first of these configurations that is an M; nil if none is.
+func decodeFirst[M proto.Message](r *reader, list []envoyfile.Config) (m M, at source.Place) {
+	i := slices.IndexFunc(list, envoyfile.IsA[M])
+	if i < 0 {
+		return m, source.Place{}
 	}
+	return decode[M](r, list[i].Node, list[i].At), list[i].At
 }

@@ -7,8 +7,8 @@
 //	ReadService: serviceImport.run                    service.go
 //	  readConfigs, readDomain, levelsOf               the levels of the files
 //	  sent                                            what Envoy sends, and how its filter enforces the answers:
-//	    guess                                         without --routes (guess.go)
-//	    siteOfRoutes: openEnvoy, findSites, choose    the listener (file.go, site.go, filterconfig.go)
+//	    guess                                         without --routes (guess.go, keys.go)
+//	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
 //	    sentBySite: virtualHosts, routeDescriptors    its routes (routes.go, match.go),
 //	      descriptorsOf: readRateLimit                and what their actions send (action.go)
@@ -16,17 +16,15 @@
 //	  enforcement.apply                               for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
-//	  asEnvoy                                         the file as a configuration of Envoy (file.go)
-//	  chooseSite: openEnvoy, findSites, choose        the listener, or a filter that stands alone (localsite.go)
+//	  chooseSite                                      the listener, or a filter that stands alone (localsite.go)
 //	  addRules: addConfig                             for the filter, and for each route with its own (extent.go)
 //	    readEnforcement
 //	    levelsOf, sentFor                             as above: guess, routeDescriptors or descriptorsOf
 //	    descriptor.Levels.Rules, defaultBucket
 //	    enforcement.apply
 //
-// Each import is a type that embeds the reader. The reader has what is the same for two of them, and decode.go, which
-// decodes messages strictly: a field that Envoy's types lack is an error. file.go makes the configuration of an Envoy
-// of parts of one and of EnvoyFilters. refuse.go says what is wrong with other files.
+// Each import is a type that embeds the reader, which has what is the same for both. decode.go decodes messages
+// strictly: a field that Envoy's types lack is an error.
 package envoy
 
 import (

@@ -3,6 +3,7 @@ package envoy
 import (
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
@@ -18,7 +19,7 @@ func extentOfRoute(each *route) extent {
 }
 
 // localFilters are the local filters of a listener.
-type localFilters []filterConfig
+type localFilters []envoyfile.Config
 
 // extent is where the filters' configurations hold: not for the routes that have a configuration of their own, nor for
 // those that switch a filter off.
@@ -43,7 +44,7 @@ func (list localFilters) areReplacedFor(each *route) bool {
 
 // areOffFor reports whether a route switches one of the filters off.
 func (list localFilters) areOffFor(each *route) bool {
-	return slices.ContainsFunc(list, func(f filterConfig) bool { return each.isOff(f.name) })
+	return slices.ContainsFunc(list, func(f envoyfile.Config) bool { return each.isOff(f.Name) })
 }
 
 // leaveOutRoute exempts the requests of a route, or says why it cannot.

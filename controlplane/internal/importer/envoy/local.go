@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -37,7 +38,7 @@ type levelsOfConfig struct {
 
 // run makes rules of a filter alone, or of the listener that is chosen.
 func (imp *localImport) run(file *source.Document) error {
-	in, err := imp.asEnvoy(file)
+	in, err := envoyfile.Whole(file, imp.Findings)
 	if err != nil {
 		return err
 	}
@@ -46,9 +47,9 @@ func (imp *localImport) run(file *source.Document) error {
 		return err
 	}
 	imp.hosts = imp.virtualHosts(s)
-	imp.addRules(s.filters)
+	imp.addRules(s.Filters)
 	if len(imp.Rules) == 0 && imp.Err() == nil {
-		return imp.whyNothing(in)
+		return envoyfile.WhyNothing(in, imp.Findings)
 	}
 	return nil
 }
@@ -60,8 +61,8 @@ func (imp *localImport) run(file *source.Document) error {
 //	/a, which has R                  R               the requests of /a
 //	/b, which switches F off         none
 //	/c, which has nothing of these   F               all requests but those of /a and /b, also those of no route
-func (imp *localImport) addRules(filters []filterConfig) {
-	isOther := func(c filterConfig) bool { return !isLocalFilter(c) }
+func (imp *localImport) addRules(filters []envoyfile.Config) {
+	isOther := func(c envoyfile.Config) bool { return !isLocalFilter(c) }
 	local := localFilters(slices.DeleteFunc(slices.Clone(filters), isOther))
 	ofFilters := local.extent(imp.hosts)
 	for _, c := range local {
@@ -83,19 +84,19 @@ func (imp *localImport) addRules(filters []filterConfig) {
 // localConfig is the configuration of a filter, or of a route for it.
 type localConfig struct {
 	*localv3.LocalRateLimit
-	config filterConfig // that it is decoded from
+	config envoyfile.Config // that it is decoded from
 	extent extent
 }
 
 // addConfig makes the rules of one configuration, for the requests and routes that have it.
-func (imp *localImport) addConfig(config filterConfig, where extent) {
-	if !limitsAnything(config.node) {
+func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
+	if !limitsAnything(config.Node) {
 		return // it is there for its routes
 	}
-	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.node, config.at), config, where}
+	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
 	enforced := imp.readEnforcement(c, c.config, 0, c.GetStatus())
 	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
-		imp.Note(c.config.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
+		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
 			"their number: --scope cluster makes rules that count over all")
 	}
 	imp.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.Headers)
@@ -104,7 +105,7 @@ func (imp *localImport) addConfig(config filterConfig, where extent) {
 	rules = append(imp.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		enforced.eachConnection = true
-		imp.NoteOfRule(c.config.at, connectionNote)
+		imp.NoteOfRule(c.config.At, connectionNote)
 	}
 	enforced.apply(rules)
 	imp.Rules = append(imp.Rules, rules...)
@@ -113,7 +114,7 @@ func (imp *localImport) addConfig(config filterConfig, where extent) {
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
 func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*draft.Rule {
-	q := imp.readBucket(c.GetTokenBucket(), c.config.at.In("token_bucket"))
+	q := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
 	if q == nil {
 		return nil
 	}
@@ -129,12 +130,12 @@ func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*d
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
 // route's requests come to it.
 func (imp *localImport) levelsOf(c localConfig) *descriptor.Levels {
-	isOfIt := func(known levelsOfConfig) bool { return known.of == c.config.node }
+	isOfIt := func(known levelsOfConfig) bool { return known.of == c.config.Node }
 	if i := slices.IndexFunc(imp.levels, isOfIt); i >= 0 {
 		return imp.levels[i].Levels
 	}
 	levels := descriptor.LocalLevels(imp.readLevels(c))
-	imp.levels = append(imp.levels, levelsOfConfig{levels, c.config.node})
+	imp.levels = append(imp.levels, levelsOfConfig{levels, c.config.Node})
 	return levels
 }
 
@@ -142,7 +143,7 @@ func (imp *localImport) levelsOf(c localConfig) *descriptor.Levels {
 // entry without one, to bound memory; newcomers are not denied for it.
 func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
-		at := c.config.at.Item("descriptors", i)
+		at := c.config.At.Item("descriptors", i)
 		made := &descriptor.Level{At: at, Order: i, Quota: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if made.Quota != nil {
 			made.Quota.Shadow = d.GetShadowMode()
@@ -168,7 +169,7 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 func (imp *localImport) sentFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
-		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.at), c.extent.requests, 0)
+		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.extent.requests, 0)
 	case len(imp.hosts) == 0:
 		return imp.guess(levels)
 	}

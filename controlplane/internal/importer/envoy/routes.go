@@ -8,6 +8,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -25,28 +26,28 @@ type virtualHost struct {
 type route struct {
 	selection request.Selection
 	limits    []rateLimit
-	configs   []filterConfig // of the route, then of what it is in
-	include   bool           // the virtual host's limits too
+	configs   []envoyfile.Config // of the route, then of what it is in
+	include   bool               // the virtual host's limits too
 }
 
 // isOff reports whether the route, or else what it is in, switches the filter of that name off.
 func (r *route) isOff(filter string) bool {
 	c, has := r.configOf(filter)
-	return has && c.disabled
+	return has && c.Disabled
 }
 
 // enables reports whether the route, or else what it is in, enables a filter of that name that is disabled: any
 // configuration does that does not switch it off.
 func (r *route) enables(filter string) bool {
 	c, has := r.configOf(filter)
-	return has && !c.disabled
+	return has && !c.Disabled
 }
 
 // configOf is the configuration that holds for the filter of that name.
-func (r *route) configOf(filter string) (c filterConfig, ok bool) {
-	i := slices.IndexFunc(r.configs, func(c filterConfig) bool { return c.name == filter })
+func (r *route) configOf(filter string) (c envoyfile.Config, ok bool) {
+	i := slices.IndexFunc(r.configs, func(c envoyfile.Config) bool { return c.Name == filter })
 	if i < 0 {
-		return filterConfig{}, false
+		return envoyfile.Config{}, false
 	}
 	return r.configs[i], true
 }
@@ -58,17 +59,17 @@ type rateLimit struct {
 }
 
 // virtualHosts reads the virtual hosts of a site.
-func (r *reader) virtualHosts(s *site) (list []virtualHost) {
-	all := source.ItemsOf(s.routing.node, "virtual_hosts")
+func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
+	all := source.ItemsOf(s.Routing.Node, "virtual_hosts")
 	for i, n := range all {
-		at := s.routing.at.Item("virtual_hosts", i)
+		at := s.Routing.At.Item("virtual_hosts", i)
 		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
 		h.hasMatcher = source.FieldOf(n, "matcher") != nil
 		if h.hasMatcher {
 			h.selection.CannotMatch("a matcher of their host chooses the route")
 		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
-		r.addRoutes(&h, n, at, configsPerRoute(s.routing.node, s.routing.at))
+		r.addRoutes(&h, n, at, envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At))
 		list = append(list, h)
 	}
 	return list
@@ -149,8 +150,8 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 
 // addRoutes reads a virtual host's routes. Envoy takes the first that fits, so each leaves out
 // those before it: behind the route /a, the route / is for all paths but /a.
-func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAll []filterConfig) {
-	ofHost := append(configsPerRoute(n, at), ofAll...)
+func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAll []envoyfile.Config) {
+	ofHost := append(envoyfile.ConfigsPerRoute(n, at), ofAll...)
 	var before []request.Selection
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
@@ -163,7 +164,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 			selection: h.selection.And(withoutEarlier(own, before)),
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
-			configs:   append(configsPerRoute(o, at), ofHost...),
+			configs:   append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
 		})
 		before = append(before, own)
 	}
@@ -196,9 +197,9 @@ var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_co
 
 // routeSelection is for the requests that a route's match takes.
 func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Selection) {
-	r.refuseTypos(n, at, routeFields)
+	envoyfile.RefuseTypos(n, at, routeFields, r.Findings)
 	if action := source.FieldOf(n, "route"); action != nil {
-		r.refuseTypos(action, at.In("route"), routeFields)
+		envoyfile.RefuseTypos(action, at.In("route"), routeFields, r.Findings)
 	}
 	o := &routev3.RouteMatch{}
 	if condition := source.FieldOf(n, "match"); condition != nil {

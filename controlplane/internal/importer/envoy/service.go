@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -60,7 +61,7 @@ type serviceConfig struct {
 // readConfigs reads the files: at least one configuration.
 func (imp *serviceImport) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
 	for _, in := range files {
-		imp.refuseForService(in)
+		envoyfile.RefuseForService(in, imp.Findings)
 		if err := imp.Err(); err != nil {
 			return nil, err
 		}
@@ -218,12 +219,12 @@ func (imp *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descrip
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
-func (imp *serviceImport) siteOfRoutes(f source.File) (*site, error) {
-	in, err := imp.openEnvoy(f)
+func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
+	in, err := envoyfile.Open(f, imp.Findings)
 	if err != nil {
 		return nil, err
 	}
-	s, err := imp.siteOfDomain(findSites(in))
+	s, err := imp.siteOfDomain(envoyfile.FindSites(in))
 	if err != nil {
 		return nil, err
 	}
@@ -237,19 +238,19 @@ func (imp *serviceImport) siteOfRoutes(f source.File) (*site, error) {
 // serviceFilter is the filter of a site that asks for the domain.
 type serviceFilter struct {
 	*ratelimitv3.RateLimit
-	config        filterConfig // that it is decoded from
-	isEnabledOnly bool         // it is disabled, but for routes that enable it
+	config        envoyfile.Config // that it is decoded from
+	isEnabledOnly bool             // it is disabled, but for routes that enable it
 }
 
 // filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
-func (imp *serviceImport) filterOfDomain(s *site) *serviceFilter {
-	i := slices.IndexFunc(s.filters, imp.isOfDomain)
+func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) *serviceFilter {
+	i := slices.IndexFunc(s.Filters, imp.isOfDomain)
 	if i < 0 {
 		return nil
 	}
-	c := s.filters[i]
-	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](imp.reader, c.node, c.at), config: c}
-	f.isEnabledOnly = c.disabled && len(f.GetRateLimits()) == 0 && s.enables(c.name)
+	c := s.Filters[i]
+	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At), config: c}
+	f.isEnabledOnly = c.Disabled && len(f.GetRateLimits()) == 0 && s.Enables(c.Name)
 	return f
 }
 
@@ -261,11 +262,11 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 	}
 	config := filter.config
 	if filter.isEnabledOnly {
-		imp.Note(config.at, "the filter is disabled: there are rules only for the routes that enable it")
-		config.disabled = false
+		imp.Note(config.At, "the filter is disabled: there are rules only for the routes that enable it")
+		config.Disabled = false
 	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-		imp.Note(config.at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+		imp.Note(config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
 	imp.Headers = headersField(filter.GetEnableXRatelimitHeaders())
@@ -274,15 +275,15 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 
 // sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
 // its routes.
-func (imp *serviceImport) sentBySite(s *site, filter *serviceFilter) []descriptor.Descriptor {
+func (imp *serviceImport) sentBySite(s *envoyfile.Site, filter *serviceFilter) []descriptor.Descriptor {
 	if filter == nil {
 		return imp.routeDescriptors(imp.virtualHosts(s), 0, imp.ofServicePerRoute)
 	}
 	if limits := filter.GetRateLimits(); len(limits) > 0 {
-		return imp.descriptorsOf(limitsAt(limits, filter.config.at), request.Selection{}, filter.GetStage())
+		return imp.descriptorsOf(limitsAt(limits, filter.config.At), request.Selection{}, filter.GetStage())
 	}
 	own := func(each *route) ownLimits {
-		name := filter.config.name
+		name := filter.config.Name
 		if each.isOff(name) || filter.isEnabledOnly && !each.enables(name) {
 			return ownLimits{isOff: true}
 		}
@@ -293,20 +294,20 @@ func (imp *serviceImport) sentBySite(s *site, filter *serviceFilter) []descripto
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
 // filter, but with rate_limits in its routes; nil if there is neither.
-func (imp *serviceImport) siteOfDomain(list []*site) (*site, error) {
-	asks := func(s *site) bool { return slices.ContainsFunc(s.filters, imp.isOfDomain) }
-	s, err := imp.choose(list, asks)
+func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
+	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, imp.isOfDomain) }
+	s, err := envoyfile.Choose(list, imp.options.Listener, imp.Findings, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return imp.choose(list, func(s *site) bool {
-		return !slices.ContainsFunc(s.filters, isA[*ratelimitv3.RateLimit]) && s.hasLimits()
+	return envoyfile.Choose(list, imp.options.Listener, imp.Findings, func(s *envoyfile.Site) bool {
+		return !slices.ContainsFunc(s.Filters, envoyfile.IsA[*ratelimitv3.RateLimit]) && s.HasLimits()
 	})
 }
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
-func (imp *serviceImport) isOfDomain(c filterConfig) bool {
-	return isA[*ratelimitv3.RateLimit](c) && source.TextOf(c.node, "domain") == imp.Domain
+func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
+	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.Domain
 }
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.

@@ -17,15 +17,9 @@ type Part struct {
 	V4, V6 int      // of client_ip: the lengths of prefixes that count together
 	Path   []string // of a property
 
-	// How the values of the limiter differ from those of a policy: see PathWithQuery and MaskedIP. The policy has one part
-	// for both:
-	//
-	//	                                        query    masked
-	//	fit, so AsOverride and every condition  heeded   ignored
-	//	IsNever                                 ignored  heeded
-	//	Is, id, String, MarshalYAML, canMatch   ignored  ignored
-	query  bool
-	masked bool
+	// What the values of the limiter have and those of the policy have not. To the policy it is the same part.
+	query  bool // the query too: fit cuts it from a pattern
+	masked bool // only some bits of the address: IsNever allows for any
 }
 
 // PartKind is what a part is, as the policy names it.
@@ -43,10 +37,8 @@ const (
 	KindProperty PartKind = "property"
 )
 
-// The parts that have no name. Two are for values that a limiter compares and a policy has no part for:
-//
-//	PathWithQuery  /a?b. fit cuts the query from a pattern, or says that it is about the query. FullPath has none
-//	MaskedIP       10.0.0.0/8: the client's address, of which some bits count. ClientIP has the whole address
+// The parts that have no name. Two are for values that a limiter compares and a policy has no part for: PathWithQuery
+// for /a?b, and MaskedIP for 10.0.0.0/8.
 var (
 	ClientIP      = Part{Kind: KindClientIP, V4: 32, V6: 128}
 	MaskedIP      = Part{Kind: KindClientIP, V4: 32, V6: 128, masked: true}

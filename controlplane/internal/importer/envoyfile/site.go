@@ -1,4 +1,4 @@
-package envoy
+package envoyfile
 
 import (
 	"cmp"
@@ -7,13 +7,14 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// site is what one listener of Envoy says about limits: its filters, and the routes with their
+// Site is what one listener of Envoy says about limits: its filters, and the routes with their
 // rate_limits. It is found in the tree of a file, because listeners hold configurations of types
-// that this import does not know. What findSites looks for, wherever it stands:
+// that this import does not know. What FindSites looks for, wherever it stands:
 //
 //	name: front                                   the listener: what has filter_chains
 //	filter_chains:
@@ -25,42 +26,42 @@ import (
 //
 //	name: shop                                    a routing apart from a listener: what has virtual_hosts. If no
 //	virtual_hosts: [...]                          listener has it, it is a site without filters
-type site struct {
+type Site struct {
+	Filters    []Config
+	Routing    Routing
 	name       string // of the listener, or of routes that no listener names
 	routesName string // the routes that the listener names
-	filters    []filterConfig
-	routing    routing
 }
 
-// routing is a configuration of routes.
-type routing struct {
-	name string // if it stands apart from a listener
-	file string
-	at   source.Place
-	node *policy.Node // has virtual_hosts; nil if the routes of a listener are not found
+// Routing is a configuration of routes.
+type Routing struct {
+	File string
+	At   source.Place
+	Node *policy.Node // has virtual_hosts; nil if the routes of a listener are not found
+	name string       // if it stands apart from a listener
 }
 
-// findSites finds the listeners in configurations of Envoy, each with the routes that it names, and
+// FindSites finds the listeners in configurations of Envoy, each with the routes that it names, and
 // routes that no listener names.
-func findSites(files ...*source.Document) []*site {
+func FindSites(files ...*source.Document) []*Site {
 	var found foundSites
 	for _, in := range files {
 		found.addBelow(in, in.Root, "")
 	}
-	used := map[*routing]bool{}
+	used := map[*Routing]bool{}
 	list := found.listeners
 	for _, s := range found.listeners {
-		if s.routing.node != nil {
+		if s.Routing.Node != nil {
 			continue
 		}
 		if routes := found.routesOf(s, files[0].File); routes != nil {
-			s.routing = *routes
+			s.Routing = *routes
 			used[routes] = true
 		}
 	}
 	for _, routes := range found.apart {
 		if !used[routes] {
-			list = append(list, &site{name: routes.name, routing: *routes})
+			list = append(list, &Site{name: routes.name, Routing: *routes})
 		}
 	}
 	return list
@@ -68,19 +69,19 @@ func findSites(files ...*source.Document) []*site {
 
 // foundSites are the listeners of some files, and the routes that stand apart from a listener.
 type foundSites struct {
-	listeners []*site
-	apart     []*routing
+	listeners []*Site
+	apart     []*Routing
 }
 
 // routesOf are the routes that a listener names. If it names none of these, they are the routes of a file
 // that was given beside the first one, if that has only one; nil if there are none for it.
-func (f *foundSites) routesOf(s *site, first string) *routing {
-	var given []*routing
+func (f *foundSites) routesOf(s *Site, first string) *Routing {
+	var given []*Routing
 	for _, routes := range f.apart {
 		if s.routesName != "" && routes.name == s.routesName {
 			return routes
 		}
-		if routes.file != first {
+		if routes.File != first {
 			given = append(given, routes)
 		}
 	}
@@ -108,7 +109,7 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 		f.listeners = append(f.listeners, s)
 	case source.FieldOf(n, "virtual_hosts") != nil:
 		name := cmp.Or(source.TextOf(n, "name"), listener, line)
-		f.apart = append(f.apart, &routing{name: name, file: in.File, at: in.Top(), node: n})
+		f.apart = append(f.apart, &Routing{name: name, File: in.File, At: in.Top(), Node: n})
 	default:
 		for _, child := range n.Fields {
 			// No request comes to these.
@@ -121,56 +122,57 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 }
 
 // readListener reads what has http_filters, and its routes if they are in it. The paths of places start at it.
-func readListener(in *source.Document, n *policy.Node) *site {
+func readListener(in *source.Document, n *policy.Node) *Site {
 	routes := source.FieldOf(n, "route_config")
-	s := &site{routing: routing{file: in.File, at: in.Top().In("route_config"), node: routes}}
+	s := &Site{Routing: Routing{File: in.File, At: in.Top().In("route_config"), Node: routes}}
 	s.routesName = cmp.Or(source.TextOf(routes, "name"), source.TextOf(n, "rds", "route_config_name"))
 	for i, f := range source.ItemsOf(n, "http_filters") {
 		at := in.Top().Item("http_filters", i).In("typed_config")
-		c := filterConfigAt(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
-		c.disabled = source.TextOf(f, "disabled") == "true"
-		s.filters = append(s.filters, c)
+		c := ConfigAt(source.TextOf(f, "name"), source.FieldOf(f, "typed_config"), at)
+		c.Disabled = source.TextOf(f, "disabled") == "true"
+		s.Filters = append(s.Filters, c)
 	}
 	return s
 }
 
-// hasLimits reports whether any route has rate_limits.
-func (s *site) hasLimits() bool {
-	return source.Contains(s.routing.node, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
+// HasLimits reports whether any route has rate_limits.
+func (s *Site) HasLimits() bool {
+	return source.Contains(s.Routing.Node, func(n *policy.Node) bool { return len(source.ItemsOf(n, "rate_limits")) > 0 })
 }
 
-// enables reports whether a route, or what routes are in, enables a filter of that name that is disabled.
-func (s *site) enables(filter string) bool {
-	isOn := func(c filterConfig) bool { return c.name == filter && !c.disabled }
-	return source.Contains(s.routing.node, func(n *policy.Node) bool {
-		return slices.ContainsFunc(configsPerRoute(n, source.Place{}), isOn)
+// Enables reports whether a route, or what routes are in, enables a filter of that name that is disabled.
+func (s *Site) Enables(filter string) bool {
+	isOn := func(c Config) bool { return c.Name == filter && !c.Disabled }
+	return source.Contains(s.Routing.Node, func(n *policy.Node) bool {
+		return slices.ContainsFunc(ConfigsPerRoute(n, source.Place{}), isOn)
 	})
 }
 
 // text is what a site says, to compare it with others.
-func (s *site) text() string {
+func (s *Site) text() string {
 	b := []byte(s.name)
-	for _, c := range s.filters {
-		if c.node != nil {
-			b = policy.AppendJSON(append(b, c.typeName...), c.node)
+	for _, c := range s.Filters {
+		if c.Node != nil {
+			b = policy.AppendJSON(append(b, c.TypeName...), c.Node)
 		}
 	}
-	if s.routing.node != nil {
-		b = policy.AppendJSON(b, s.routing.node)
+	if s.Routing.Node != nil {
+		b = policy.AppendJSON(b, s.Routing.Node)
 	}
 	return string(b)
 }
 
-// choose picks the site that has what is wanted, by --listener where there are several; nil if there is none.
-func (r *reader) choose(sites []*site, wants func(s *site) bool) (*site, error) {
-	listener := r.options.Listener
-	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *site) bool { return !wants(s) }))
+// Choose picks the site that has what is wanted, by --listener where there are several; nil if there is none.
+func Choose(
+	sites []*Site, listener string, findings *draft.Findings, wants func(s *Site) bool,
+) (*Site, error) {
+	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *Site) bool { return !wants(s) }))
 	if len(fits) == 0 {
 		return nil, nil
 	}
-	names, chosen := namesOfSites(fits), []*site(nil)
+	names, chosen := namesOfSites(fits), []*Site(nil)
 	for i, s := range fits {
-		isOnly := !slices.ContainsFunc(fits, func(other *site) bool { return other != s && other.name == s.name })
+		isOnly := !slices.ContainsFunc(fits, func(other *Site) bool { return other != s && other.name == s.name })
 		if listener == "" || listener == names[i] || listener == s.name && isOnly {
 			chosen = append(chosen, s)
 		}
@@ -183,18 +185,18 @@ func (r *reader) choose(sites []*site, wants func(s *site) bool) (*site, error) 
 		return nil, &source.UsageError{Message: message, Hint: "choose one with --listener: " + strings.Join(names, ", ")}
 	}
 	s := chosen[0]
-	if s.routing.node == nil {
+	if s.Routing.Node == nil {
 		routes := strings.TrimSpace("The routes " + s.routesName)
-		r.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
+		findings.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
 	}
 	return s, nil
 }
 
 // distinct leaves out sites that say the same: Istio has a chain for TLS, and the same for plain
 // text.
-func distinct(sites []*site) []*site {
+func distinct(sites []*Site) []*Site {
 	seen := map[string]bool{}
-	return slices.DeleteFunc(sites, func(s *site) bool {
+	return slices.DeleteFunc(sites, func(s *Site) bool {
 		id := s.text()
 		isKnown := seen[id]
 		seen[id] = true
@@ -203,7 +205,7 @@ func distinct(sites []*site) []*site {
 }
 
 // namesOfSites are the names of listeners, each with what tells it from others of its name.
-func namesOfSites(sites []*site) (names []string) {
+func namesOfSites(sites []*Site) (names []string) {
 	count := map[string]int{}
 	for _, s := range sites {
 		count[s.name]++

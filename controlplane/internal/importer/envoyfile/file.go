@@ -1,40 +1,52 @@
-package envoy
+// Package envoyfile finds the listeners in files of Envoy, with their filters and routes. It knows where limits may
+// stand, and not what they say: package envoy decodes them.
+//
+//	Open, Whole  a configuration or a dump of Envoy, a part of one, or       file.go
+//	             EnvoyFilters of Istio: as the configuration of an Envoy
+//	FindSites    its sites: each a listener with its routes, or routes that  site.go
+//	             no listener has
+//	Choose       one of the sites, by --listener if several have limits      site.go
+//	Config       the configuration of a filter, in a site or for a route     config.go
+//	Refuse...    says what a file is that is none of these, and where a      refuse.go
+//	             name is spelled wrongly
+package envoyfile
 
 import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// openEnvoy opens a configuration of Envoy, or a part of one as the whole.
-func (r *reader) openEnvoy(f source.File) (*source.Document, error) {
+// Open opens a configuration of Envoy, or a part of one as the whole.
+func Open(f source.File, findings *draft.Findings) (*source.Document, error) {
 	in, err := source.Open(f)
 	if err != nil {
 		return nil, err
 	}
-	return r.asEnvoy(in)
+	return Whole(in, findings)
 }
 
-// asEnvoy is the configuration of Envoy that a file has, or has a part of.
-func (r *reader) asEnvoy(in *source.Document) (*source.Document, error) {
-	r.refuseForEnvoy(in)
-	whole := &source.Document{File: in.File, Root: r.whole(in)}
-	return whole, r.Err()
+// Whole is the configuration of Envoy that a file has, or has a part of.
+func Whole(in *source.Document, findings *draft.Findings) (*source.Document, error) {
+	refuseOthers(in, findings)
+	whole := &source.Document{File: in.File, Root: wholeOf(in, findings)}
+	return whole, findings.Err()
 }
 
-// whole makes the configuration of Envoy of EnvoyFilters and of parts of one. Examples:
+// wholeOf makes the configuration of Envoy of EnvoyFilters and of parts of one. Examples:
 //
 //	the file is                              the whole is
 //	a virtual host: {routes: [...]}          {virtual_hosts: [it]}
 //	a route: {match: ..., route: ...}        {virtual_hosts: [{routes: [it]}]}
 //	an EnvoyFilter that patches a filter     {http_filters: [the filter]}
 //	a configuration with listeners           it
-func (r *reader) whole(in *source.Document) *policy.Node {
+func wholeOf(in *source.Document, findings *draft.Findings) *policy.Node {
 	root := in.Root
 	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
-		return r.patched(filters)
+		return patched(filters, findings)
 	}
 	list := root
 	if root.Kind != policy.List {
@@ -69,7 +81,7 @@ func eachHasOneOf(list *policy.Node, fields ...string) bool {
 }
 
 // patched is the listener that the patches of EnvoyFilters make.
-func (r *reader) patched(envoyFilters []source.Resource) *policy.Node {
+func patched(envoyFilters []source.Resource, findings *draft.Findings) *policy.Node {
 	filters, hosts := source.NewList(), source.NewList()
 	for _, e := range envoyFilters {
 		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
@@ -86,7 +98,7 @@ func (r *reader) patched(envoyFilters []source.Resource) *policy.Node {
 				requests := everyRequest()
 				if name := source.TextOf(vhost, "route", "name"); name != "" {
 					requests = source.NewObject()
-					r.Note(e.At, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
+					findings.Note(e.At, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
 						"its rules are off until they have a match")
 				}
 				routes := source.FieldOf(hostOf(hosts, source.TextOf(vhost, "name")), "routes")
@@ -99,8 +111,8 @@ func (r *reader) patched(envoyFilters []source.Resource) *policy.Node {
 			routes.Items = []*policy.Node{withMatch(source.NewObject(), everyRequest())}
 		}
 	}
-	r.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for every " +
-		"request of the proxies that get the policy.")
+	findings.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
+		"every request of the proxies that get the policy.")
 	listener := source.Wrap("http_filters", filters)
 	if len(hosts.Items) > 0 {
 		listener.Fields = append(listener.Fields, source.NewField("route_config", source.Wrap("virtual_hosts", hosts)))

@@ -1,4 +1,4 @@
-package envoy
+package envoyfile
 
 import (
 	"fmt"
@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/gateway"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -17,9 +18,9 @@ var ofEnvoy = []string{
 	"typed_config", "typed_per_filter_config", "token_bucket", "@type",
 }
 
-// refuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
+// RefuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
 // is, and what to do.
-func (r *reader) refuseForService(in *source.Document) {
+func RefuseForService(in *source.Document, findings *draft.Findings) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {
 	case isOfEnvoy(n):
@@ -27,22 +28,22 @@ func (r *reader) refuseForService(in *source.Document) {
 		if source.TextOf(n, "kind") == "EnvoyFilter" {
 			is = "an EnvoyFilter"
 		}
-		r.Fail(in.Top(), "this is "+is+": give it as --routes, beside the configuration of envoyproxy/ratelimit, or to "+
-			"sluice import local-ratelimit")
+		findings.Fail(in.Top(), "this is "+is+": give it as --routes, beside the configuration of envoyproxy/ratelimit, "+
+			"or to sluice import local-ratelimit")
 	case why != "":
-		r.Fail(in.Top(), why)
+		findings.Fail(in.Top(), why)
 	}
 }
 
-// refuseForEnvoy rejects a file that is not a configuration of Envoy, as refuseForService does.
-func (r *reader) refuseForEnvoy(in *source.Document) {
+// refuseOthers rejects a file that is not a configuration of Envoy, as RefuseForService does.
+func refuseOthers(in *source.Document, findings *draft.Findings) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {
 	case isOfEnvoy(n):
 	case why != "":
-		r.Fail(in.Top(), why)
+		findings.Fail(in.Top(), why)
 	case source.TextOf(n, "kind") == "" && source.FieldOf(n, "domain") != nil && source.FieldOf(n, "descriptors") != nil:
-		r.Fail(in.Top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
+		findings.Fail(in.Top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
 	}
 }
 
@@ -84,25 +85,37 @@ var limitFields = []string{
 	"typed_per_filter_config", "virtual_hosts",
 }
 
-// whyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
+// WhyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
 // that the import does not read.
-func (r *reader) whyNothing(in *source.Document) error {
+func WhyNothing(in *source.Document, findings *draft.Findings) error {
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
-		r.refuseTypos(n, in.Top(), limitFields)
+		RefuseTypos(n, in.Top(), limitFields, findings)
 		if t := typeOf(source.TextOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
 			unread = t
 		}
 	})
 	hasActions := source.Contains(in.Root, func(n *policy.Node) bool { return source.FieldOf(n, "rate_limits") != nil })
 	switch {
-	case r.Err() != nil:
-		return r.Err()
-	case hasActions, strings.HasPrefix(unread, serviceTypeName):
+	case findings.Err() != nil:
+		return findings.Err()
+	case hasActions, strings.HasPrefix(unread, ServiceType):
 		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
 			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)
 	case unread != "":
 		return fmt.Errorf("%w: %s is not read", draft.ErrNothing, unread)
 	}
 	return nil
+}
+
+// RefuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
+func RefuseTypos(n *policy.Node, at source.Place, known []string, findings *draft.Findings) {
+	for _, f := range n.Fields {
+		near := message.Nearest(f.Name, known)
+		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })
+		difference := len(near) - len(f.Name)
+		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
+			findings.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
+		}
+	}
 }
