@@ -35,12 +35,11 @@
 //	5, ?    check: the second rule asks. Once its grant is in Subject.Quota,   3, ?
 //	        all is as in the first line
 //
-// A cost that only the answer tells is held by Take. The caller turns it into Holds by BeginHolds, and charges it
-// by Hold.Settle.
+// A cost that only the answer tells is held by Take. BeginHolds makes a hold.Hold of it, which the caller settles.
 //
 // Read in this order: Verdict.Decide here, Source (source.go), Outcome (outcome.go), Subject and its part in each
 // phase (subject.go), what is kept of a denial (denied.go), what is told of a key (standing.go). Then, each by
-// itself: Quota, how a subject waits for the quota service (quota.go), Hold (hold.go), Rule (rule.go).
+// itself: Quota, how a subject waits for the quota service (quota.go), BeginHolds (holds.go), Rule (rule.go).
 package decide
 
 import (

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -29,9 +30,6 @@ type purse struct {
 	usages []limit.Usage
 	held   uint32
 
-	lapsed  bool // a hold has, and was charged
-	fails   bool // a call into the proxy does
-	renewal Renewal
 	charged uint32
 }
 
@@ -95,12 +93,12 @@ func (p *purse) Usage(_ *Subject, window int) *limit.Usage {
 
 func (p *purse) Held(*Subject) uint32 { return p.held }
 
-func (p *purse) Settle(_ *Hold, cost uint32, _ int64) (lapsed, ok bool) {
+func (p *purse) Settle(_ *hold.Hold, cost uint32, _ int64) (lapsed, ok bool) {
 	p.charged += cost
-	return p.lapsed, !p.fails
+	return false, true
 }
 
-func (p *purse) Renew(*Hold, Clocks) Renewal { return p.renewal }
+func (p *purse) Renew(*hold.Hold, hold.Clocks) hold.Renewal { return hold.NotDue }
 
 // begin begins a verdict on the rules, and gives them sources.
 func begin(t *testing.T, rules string, sources ...*purse) *Verdict {

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -29,6 +30,7 @@ type Rule struct {
 	// SetSource.
 	Source     Source       // nil without limits
 	HoldSource HoldSource   // Source again if the rule holds, else nil
+	holds      hold.Rule    // if it holds
 	Counted    *state.Table // in which Source counts; rules that share a counter share it
 
 	// The engine.
@@ -54,6 +56,7 @@ func (r *Rule) SetSource(s Source, counted *state.Table) {
 	r.Source, r.Counted = s, counted
 	if r.Policy.Holds() {
 		r.HoldSource = s.(HoldSource)
+		r.holds = hold.Rule{Policy: r.Policy, Metrics: &r.Metrics, Source: r.HoldSource, Windows: r.Finder.OfAll}
 	}
 }
 

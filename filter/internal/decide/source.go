@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -72,13 +73,7 @@ type Table struct {
 // HoldSource is a Source of a rule that holds units until answers are known.
 type HoldSource interface {
 	Source
+	hold.Source
 	// Held is how many units of the key are held, as of Check or Take.
 	Held(s *Subject) uint32
-	// Settle ends a hold, and charges what the request really cost. It reports
-	// whether the hold had lapsed before, and been charged.
-	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. A hold lasts for eight
-	// parts, and Renew writes once in each: it returns NotDue until the next part begins, and
-	// always in a table once the hold HasEnded. It returns Lapsed if all is charged.
-	Renew(h *Hold, at Clocks) Renewal
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	windowfields "github.com/sluice-ratelimit/sluice/shared/fields"
@@ -141,7 +142,7 @@ func TestUsageIsWhatPeekSays(t *testing.T) {
 		p := hosttest.New()
 		p.Clock = 1_700_000_000_123_456_789
 		e := engineOf(usagePolicy(t, rules), p)
-		var holds []decide.Hold
+		var holds []hold.Hold
 		for step := 0; step < 40 && len(in) > 0; step++ {
 			in.Request(p, step%7 == 6)
 			if v := e.Decide(); v.Allowed {

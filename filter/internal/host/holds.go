@@ -4,6 +4,7 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/filter/internal/settle"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -71,7 +72,7 @@ func (s *stream) settle() {
 
 // lingeringHold is a hold whose request was reset, while its upstream may still be at work.
 type lingeringHold struct {
-	decide.Hold
+	hold.Hold
 	untilNs int64 // when it is settled, by the monotonic clock
 }
 
@@ -109,7 +110,7 @@ func (p *plugin) renew() {
 		return
 	}
 	p.endLingering(theProxy.Monotonic())
-	at := decide.Clocks{Now: theProxy.Now(), MonotonicNs: theProxy.Monotonic(), HeldNs: p.engine.HeldNow()}
+	at := hold.Clocks{Now: theProxy.Now(), MonotonicNs: theProxy.Monotonic(), HeldNs: p.engine.HeldNow()}
 	for i := range p.lingering {
 		arena.reset()
 		p.lingering[i].Renew(at)

@@ -11,8 +11,8 @@ import (
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm"
 	"github.com/proxy-wasm/proxy-wasm-go-sdk/proxywasm/types"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/origin"
@@ -82,7 +82,7 @@ type plugin struct {
 	// Memory for the request that is decided:
 	fieldWriter            respond.Fields
 	fields                 []respond.Field
-	holds                  []decide.Hold
+	holds                  []hold.Hold
 	details, headers, body []byte           // of a denial
 	word                   []byte           // the verdict for access logs
 	sent                   []string         // fields that the upstream sent

@@ -1,7 +1,7 @@
 package host
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 )
@@ -11,7 +11,7 @@ import (
 type stream struct {
 	plugin *plugin
 	fields []respond.Field
-	holds  []decide.Hold
+	holds  []hold.Hold
 	scan   *usage.Scanner // nil if nothing of the answer is read
 
 	status uint16 // of the answer whose headers have come, 0 if none have

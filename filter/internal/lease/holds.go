@@ -2,6 +2,7 @@ package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -142,7 +143,7 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 
 // Settle ends what the request holds, and charges its cost. What was held while the service was
 // silent counts in this proxy's own table as well.
-func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
+func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
 	ok = true
 	if h.InTable() {
 		lapsed, ok = src.local.Settle(h, cost, wallNs)
@@ -164,8 +165,8 @@ func (src *HoldSource) Settle(h *decide.Hold, cost uint32, wallNs int64) (lapsed
 // charges HoldNs after that, as a table does, where a hold lapses HoldNs after its last renewal. Until then the
 // client's tick renews the account. What has lapsed in the table alone is NotDue: Settle takes a hold that
 // HasLapsed to be charged in the account.
-func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
-	inTable := decide.NotDue
+func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
+	inTable := hold.NotDue
 	if h.InTable() {
 		inTable = src.local.Renew(h, at)
 	}
@@ -175,9 +176,9 @@ func (src *HoldSource) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
 		return inTable
 	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
 		acc.Settle(h.Units, h.Units)
-		return decide.Lapsed
-	case inTable == decide.Lapsed:
-		return decide.NotDue
+		return hold.Lapsed
+	case inTable == hold.Lapsed:
+		return hold.NotDue
 	}
 	return inTable
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 )
 
@@ -25,12 +26,12 @@ type holding struct {
 	*worker
 	rules    string
 	seed     uint32
-	holds    map[uint32][]decide.Hold
+	holds    map[uint32][]hold.Hold
 	starting int // verdicts that say so
 }
 
 func newHolding(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *holding {
-	h := &holding{worker: newWorker(t, proxy, rules, seed), rules: rules, seed: seed, holds: map[uint32][]decide.Hold{}}
+	h := &holding{worker: newWorker(t, proxy, rules, seed), rules: rules, seed: seed, holds: map[uint32][]hold.Hold{}}
 	h.onDecided = func(context uint32, v *decide.Verdict) {
 		for _, s := range v.Subjects {
 			if s.Reason() == "starting" {
@@ -52,8 +53,8 @@ func holdingPair(t *testing.T, rules string) (*holding, *service) {
 
 // answer ends a request, at what its answer costs.
 func (h *holding) answer(context, cost uint32) {
-	for _, hold := range h.holds[context] {
-		hold.Settle(cost, metrics.ByAnswer, h.proxy.Clock)
+	for _, held := range h.holds[context] {
+		held.Settle(cost, metrics.ByAnswer, h.proxy.Clock)
 	}
 	delete(h.holds, context)
 	h.flush()
@@ -142,20 +143,20 @@ func TestARenewalIsOfTheTable(t *testing.T) {
 			id := h.request("a")
 			h.exchange(s)
 			require.Len(t, h.holds[id], 1)
-			hold := &h.holds[id][0]
-			require.Equal(t, name != "in an account", hold.InTable())
-			require.Equal(t, name == "in a table alone", hold.Account == nil)
-			hold.EndNs = h.proxy.Clock + 15*second
-			m := &hold.Rule.Metrics
+			held := &h.holds[id][0]
+			require.Equal(t, name != "in an account", held.InTable())
+			require.Equal(t, name == "in a table alone", held.Account == nil)
+			held.EndNs = h.proxy.Clock + 15*second
+			m := held.Rule.Metrics
 			for i, seconds := range []int{12, 12, 80} {
 				renewed, lost := m.HoldsRenewed, m.HoldsLost
 				for range seconds {
 					h.proxy.Clock += second
-					hold.Renew(decide.Clocks{Now: h.proxy.Clock, MonotonicNs: h.proxy.Clock, HeldNs: h.engine.HeldNow()})
+					held.Renew(hold.Clocks{Now: h.proxy.Clock, MonotonicNs: h.proxy.Clock, HeldNs: h.engine.HeldNow()})
 				}
 				got := [2]uint64{m.HoldsRenewed - renewed, m.HoldsLost - lost}
 				require.Equal(t, tc.want[i], got, "stretch %d", i)
-				require.Equal(t, got == isLost, hold.HasLapsed())
+				require.Equal(t, got == isLost, held.HasLapsed())
 			}
 		})
 	}

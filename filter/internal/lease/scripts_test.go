@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 )
 
 // script is what happens to a worker and its service, and behind -> what must be so then.
@@ -145,7 +145,7 @@ func (h *holding) forget(s *service) {
 func (h *holding) renew() {
 	for _, holds := range h.holds {
 		for i := range holds {
-			holds[i].Renew(decide.Clocks{Now: h.proxy.Clock, MonotonicNs: h.proxy.Clock, HeldNs: h.engine.HeldNow()})
+			holds[i].Renew(hold.Clocks{Now: h.proxy.Clock, MonotonicNs: h.proxy.Clock, HeldNs: h.engine.HeldNow()})
 		}
 	}
 	h.tick()

@@ -10,6 +10,7 @@ import (
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -137,24 +138,24 @@ func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
 func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record) }
 
 // Settle charges the key's record, or the floor if the record was evicted.
-func (c *Source) Settle(h *decide.Hold, cost uint32, now int64) (lapsed, ok bool) {
+func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
 	lapsed, status := c.Table.Settle(c.entry, h.Limits(), h.Hold, now, cost)
 	return lapsed, status == state.OK
 }
 
 // Renew moves what is held into the present eighth of the hold. A hold that has ended is left to lapse.
-func (c *Source) Renew(h *decide.Hold, at decide.Clocks) decide.Renewal {
+func (c *Source) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	if h.HasEnded(at.MonotonicNs) || !c.Table.IsDue(&h.Hold, at.HeldNs) {
-		return decide.NotDue
+		return hold.NotDue
 	}
 	lapsed, status := c.Table.Renew(c.entry, h.Limits(), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
-		return decide.Unknown
+		return hold.Unknown
 	case lapsed:
-		return decide.Lapsed
+		return hold.Lapsed
 	}
-	return decide.Renewed
+	return hold.Renewed
 }
 
 // Operate reads the key's usage and changes it. It tries again if another worker writes in between.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -37,7 +37,7 @@ type run struct {
 	context uint32
 	key     string
 	row     row
-	hold    decide.Hold
+	hold    hold.Hold
 	dueNs   int64 // when its answer comes at the earliest
 	endNs   int64 // when the upstream certainly ends; 0 = there is no answer yet
 }
@@ -88,7 +88,7 @@ func (w *world) count(name string) (held, charged uint32) {
 }
 
 // hold records what an admitted request holds, and checks that it is not too much.
-func (k *worker) hold(context uint32, r request, holds []decide.Hold) {
+func (k *worker) hold(context uint32, r request, holds []hold.Hold) {
 	w := k.world
 	for i, name := range []string{r.user, r.tenant}[:len(holds)] {
 		k.runs = append(k.runs, run{r, context, name, row{k.row, w.keys[name].hash}, holds[i], w.now + r.lastNs, 0})

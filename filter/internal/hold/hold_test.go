@@ -1,30 +1,40 @@
-package decide
+package hold
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-const (
-	settles = `{"name":"r","limits":["100/1h"],"settle":{}}`
-	slots   = `{"name":"r","limits":["9"],"algorithm":"concurrency"}`
-)
+const settles = `{"name":"r","limits":["100/1h"],"settle":{}}`
 
-// holdOf is what a request of cost 2 holds.
-func holdOf(t *testing.T, rule string, p *purse) (h *Hold, of *Subject) {
-	v := begin(t, rule, p)
-	v.Decide(1)
-	require.True(t, v.Allowed)
-	s := v.Subjects[0]
-	s.Hold.Units = 2
-	holds := v.BeginHolds(nil)
-	require.Len(t, holds, 1)
-	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, s.Rule.Metrics.Holding)
-	return &holds[0], s
+// purse is a source that charges what it is told.
+type purse struct {
+	lapsed  bool // a hold has, and was charged
+	fails   bool // a call into the proxy does
+	renewal Renewal
+	charged uint32
+}
+
+func (p *purse) Settle(_ *Hold, cost uint32, _ int64) (lapsed, ok bool) {
+	p.charged += cost
+	return p.lapsed, !p.fails
+}
+
+func (p *purse) Renew(*Hold, Clocks) Renewal { return p.renewal }
+
+// begin begins a hold of 2 units.
+func begin(t *testing.T, rule string, p *purse) *Hold {
+	r := &hosttest.Policy(t, rule).Rules[0]
+	m := metrics.Of(r)
+	h := &Hold{Hold: state.Hold{Units: 2}, Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
+	h.Begin()
+	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, m.Holding)
+	return h
 }
 
 // A hold is renewed until it has lapsed, and each end of it is counted once.
@@ -48,8 +58,8 @@ func TestTheLifeOfAHold(t *testing.T) {
 		"the account alone is charged": {[]Renewal{Lapsed}, purse{}, true, metrics.Counts{HoldsLost: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			p := &purse{left: 9}
-			h, s := holdOf(t, settles, p)
+			p := &purse{}
+			h := begin(t, settles, p)
 			for _, renewal := range tc.renewals {
 				p.renewal = renewal
 				h.Renew(Clocks{})
@@ -58,8 +68,8 @@ func TestTheLifeOfAHold(t *testing.T) {
 			h.Settle(5, metrics.ByAnswer, 2)
 			require.EqualValues(t, 5, p.charged)
 			require.Equal(t, tc.lapsed, h.HasLapsed())
-			require.Equal(t, state.HeldTotal{}, s.Rule.Metrics.Holding)
-			m := &s.Rule.Metrics
+			m := h.Rule.Metrics
+			require.Equal(t, state.HeldTotal{}, m.Holding)
 			require.EqualValues(t, 1, m.Settled[metrics.ByAnswer])
 			require.EqualValues(t, 3, m.ChargedOver, "beyond the 2 that were held")
 			got := metrics.Counts{HoldsRenewed: m.HoldsRenewed, HoldsLost: m.HoldsLost, Errors: m.Errors}
@@ -85,22 +95,8 @@ func TestWhatAHoldWithAPriceCounts(t *testing.T) {
 	}{
 		{purse{}, 1, 1}, {purse{lapsed: true}, 1, 2}, {purse{lapsed: true}, 3, 3}, {purse{fails: true}, 3, 0},
 	} {
-		p := &purse{left: 9, lapsed: tc.at.lapsed, fails: tc.at.fails}
-		h, s := holdOf(t, priced, p)
+		h := begin(t, priced, &tc.at)
 		h.Settle(tc.cost, metrics.ByAnswer, 2)
-		require.Equal(t, tc.units, s.Rule.Metrics.Priced.Units, "%+v", tc)
-	}
-}
-
-// Where nobody waits for an answer, a request is charged what it has held, and nothing for a slot.
-func TestReleaseChargesTheCost(t *testing.T) {
-	for rule, charged := range map[string]uint32{settles: 2, slots: 0} {
-		p := &purse{left: 9}
-		v := begin(t, rule, p)
-		v.Decide(1)
-		v.Subjects[0].Hold.Units = 2
-		v.Release()
-		require.Equal(t, charged, p.charged, rule)
-		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Metrics.Holding)
+		require.Equal(t, tc.units, h.Rule.Metrics.Priced.Units, "%+v", tc)
 	}
 }
