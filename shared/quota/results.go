@@ -1,10 +1,6 @@
 package quota
 
-import (
-	"slices"
-
-	"github.com/sluice-ratelimit/sluice/shared/wire"
-)
+import "github.com/sluice-ratelimit/sluice/shared/wire"
 
 // Results is a message from the service to a worker.
 type Results struct {
@@ -55,16 +51,6 @@ type AskResult struct {
 	ID      uint32
 	Outcome Outcome
 	Grants  []Grant // one for each part, if Outcome is Granted, Denied or Unavailable
-}
-
-// Clone returns a copy that shares no memory.
-func (a *AskResult) Clone() *AskResult {
-	c := *a
-	c.Grants = slices.Clone(a.Grants)
-	for i := range c.Grants {
-		c.Grants[i].Windows = slices.Clone(c.Grants[i].Windows)
-	}
-	return &c
 }
 
 func appendAskResult(b []byte, a *AskResult) []byte {

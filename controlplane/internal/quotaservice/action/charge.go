@@ -8,7 +8,7 @@ import (
 // Charge counts units, whatever is left. No units = only look.
 type Charge struct{ Units uint32 }
 
-// carryOut lets no bucket or sliding window count more of one call than CountClaimed does, so that a wrong number
+// carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
 func (c *Charge) carryOut(o *Operation, _ *record.Record, v balance.View) (changed bool) {
 	if c.Units == 0 {
@@ -20,7 +20,7 @@ func (c *Charge) carryOut(o *Operation, _ *record.Record, v balance.View) (chang
 		if v.Windows[i].IsFixed() {
 			v.AddIn(i, c.Units)
 		} else {
-			v.CountClaimedIn(i, c.Units)
+			v.AddClaimedIn(i, c.Units)
 		}
 	}
 	return true

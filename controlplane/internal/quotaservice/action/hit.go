@@ -41,7 +41,7 @@ func (h *Hit) carryOut(o *Operation, r *record.Record, v balance.View) (changed 
 		return false
 	}
 	if p.Spent > 0 {
-		v.CountClaimed(p.Spent)
+		v.AddClaimed(p.Spent)
 		d = v.Decide(o.Lease, p)
 		changed = true
 	}
@@ -80,7 +80,7 @@ func (o *Operation) countDenial(v *balance.View, p *quota.Part) (changed bool) {
 		changed = v.Deny()
 	}
 	if o.CountDenied {
-		v.CountClaimed(max(p.Waiting, p.Cost))
+		v.AddClaimed(max(p.Waiting, p.Cost))
 		changed = true
 	}
 	if changed {

@@ -22,19 +22,19 @@ func (o *Operation) takeHold(v *balance.View, p *quota.Part) (changed bool) {
 	if p.Number == 0 {
 		return o.hitHeld(v, p)
 	}
-	n, err := v.Note(p)
+	noted, room, err := v.Note(p)
 	if err != nil {
 		o.Err = err
 		return false
 	}
-	o.Noted = true // also if !n.Noted: such a report may be forgotten, so the proxy need not report again
-	o.Taken = Taken{Units: n.Units, ValidNs: o.HoldLimit.EighthNs()}
-	o.NeedsAge = n.Units > 0
-	if n.OK {
-		return n.Noted
+	o.Noted = true // also if !noted: such a report may be forgotten, so the proxy need not report again
+	o.Taken = Taken{Units: room.Units, ValidNs: o.HoldLimit.EighthNs()}
+	o.NeedsAge = room.Units > 0
+	if room.OK {
+		return noted
 	}
-	o.refuseHold(v, p.Cost)
-	changed = n.Noted
+	o.refuseHold(&room)
+	changed = noted
 	if o.Denied && !p.Shadow {
 		changed = o.countDenial(v, p) || changed
 	}
@@ -67,17 +67,17 @@ func (o *Operation) refundHold(v *balance.View, report *quota.Report, units uint
 
 // judgeHeld finds out whether units are left beside what is held.
 func (o *Operation) judgeHeld(v *balance.View, units uint32) {
-	if !v.HasRoom(units) {
-		o.refuseHold(v, units)
+	if room := v.Room(units, units); !room.OK {
+		o.refuseHold(&room)
 	}
 }
 
 // refuseHold says why a cost is not held.
-func (o *Operation) refuseHold(v *balance.View, cost uint32) {
-	if v.AwaitsStart(cost) {
+func (o *Operation) refuseHold(room *balance.Room) {
+	if room.IsStarting {
 		o.Err = ErrStarting
 		return
 	}
 	o.Denied = true
-	o.WaitNs, o.HeldBack = v.HeldWaitNs(cost)
+	o.WaitNs, o.HeldBack = room.WaitNs, room.HeldBack
 }

@@ -8,10 +8,10 @@ import (
 // Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
 // counted: these count whatever is left. A window that has counted more than its limit owes the rest:
 //
-//	what counts                     by            in a window           in a bucket, until it lacks
-//	what held units have cost       charge        all; see owed         what it gains in 366 days, or two bursts if more
-//	what a proxy or a caller says   CountClaimed  at most one limit     two bursts
-//	an operator's inc and set       Add           all                   any number
+//	what counts                     by          in a window           in a bucket, until it lacks
+//	what held units have cost       charge      all; see owed         what it gains in 366 days, or two bursts if more
+//	what a proxy or a caller says   AddClaimed  at most one limit     two bursts
+//	an operator's inc and set       Add         all                   any number
 //
 // A bound is there because a wrong number must not lock a key for long. A claim locks it for no longer than using up
 // the limit does. A charge is the true cost of an answer, so it may lock the key for the longest period of a policy.
@@ -66,15 +66,15 @@ func (w window) chargeSilent(units uint32) {
 	w.charge(units)
 }
 
-// CountClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
-func (v *View) CountClaimed(units uint32) {
+// AddClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
+func (v *View) AddClaimed(units uint32) {
 	for i := range v.Windows {
-		v.CountClaimedIn(i, units)
+		v.AddClaimedIn(i, units)
 	}
 }
 
-// CountClaimedIn counts in one window what CountClaimed counts in all.
-func (v *View) CountClaimedIn(i int, units uint32) {
+// AddClaimedIn counts units in one window, as AddClaimed does in all.
+func (v *View) AddClaimedIn(i int, units uint32) {
 	w := v.window(i)
 	if !w.Unlimited {
 		units = min(units, w.Max())

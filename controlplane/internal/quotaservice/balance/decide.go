@@ -57,10 +57,11 @@ func (v *View) Decide(lease uint32, p *quota.Part) Decision {
 	if endNs != 0 && firstEndNs-v.State.NowNs <= SlackNs(v.Windows) {
 		return Decision{Verdict: NotYet}
 	}
-	left := v.leftToLease(endNs)
+	held := v.State.Holders.Held() // others may have a policy by which units of this key are held
+	left := minus(v.leftUntil(endNs), held)
 	if left < p.Cost && endNs != 0 {
 		endNs = 0
-		left = v.leftToLease(endNs)
+		left = minus(v.Left(), held)
 	}
 	if left < p.Cost || v.IsBlocked() {
 		return Decision{Verdict: TooFew}
@@ -75,11 +76,6 @@ func (v *View) Decide(lease uint32, p *quota.Part) Decision {
 	}
 	d.Units += ahead
 	return d
-}
-
-// leftToLease is what is left beside what workers hold: some may have a policy by which units of this key are held.
-func (v *View) leftToLease(endNs int64) uint32 {
-	return minus(v.leftUntil(endNs), v.State.Holders.Held())
 }
 
 // leaseEndNs is when a lease that began now would end: at firstEndNs, or before; 0 = nothing is leased.

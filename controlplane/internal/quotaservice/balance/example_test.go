@@ -42,10 +42,10 @@ func ExampleView_Note() {
 	view.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, Limit: 10, PeriodNs: int64(time.Minute)}
 	var worker quota.Account
 	note := func(r quota.Report, cost uint32) uint32 {
-		noting, err := view.Note(&quota.Part{Cost: cost, Report: r})
+		_, room, err := view.Note(&quota.Part{Cost: cost, Report: r})
 		fmt.Printf("#%d held %d charged %d: granted %d, held %d, used %d, %v\n", r.Number, r.Held, r.Charged,
-			noting.Units, state.Holders.Held(), view.Standing(0).Used, err)
-		return noting.Units
+			room.Units, state.Holders.Held(), view.Standing(0).Used, err)
+		return room.Units
 	}
 
 	granted := note(worker.NewReport(1, 7, 0), 2)

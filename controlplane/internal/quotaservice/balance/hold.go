@@ -7,31 +7,37 @@ import (
 
 // What a View with a HoldLimit is asked: parts report what is held, and are granted units to hold.
 
-// Noting is what came of a part with a report.
-type Noting struct {
-	Noted bool   // the report is noted
-	OK    bool   // the part's cost is held, or it asks for nothing and the key is not blocked
-	Units uint32 // what is held from now on beside what the report says
+// Room says whether units are left to hold, and if not, why.
+type Room struct {
+	OK    bool   // the cost fits; a cost of 0 fits unless the key is blocked
+	Units uint32 // if OK: how many may be held, at most those that wait
+
+	IsStarting bool  // if not OK: only the store's start is in the way
+	HeldBack   bool  // if not OK: only units that are held are in the way
+	WaitNs     int64 // if not OK: until the cost fits if nobody else asks; limit.Never; 0 if IsStarting
 }
 
 // Note notes the report of a part: it charges what the report has charged and the store has not counted yet. If the
-// part asks for units, it holds them if all windows and the hold have room for them. A report that says nothing and
-// is denied is not noted, so that a denied worker needs no holder.
-func (v *View) Note(p *quota.Part) (n Noting, err error) {
+// part asks for units, it holds the room.Units. A report that says nothing and is denied is not noted, so that a denied
+// worker needs no holder.
+func (v *View) Note(p *quota.Part) (noted bool, room Room, err error) {
 	h := v.State.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
-		return n, ErrStale
+		return false, room, ErrStale
 	}
 	held := min(p.Held, v.mostHeld(h))
 	charges := uncounted(&p.Report, h)
 	// Such a report may be forgotten: the worker's next one says all that the store must know.
 	saysNothing := h == nil && held == 0 && charges == 0 && isFirst(&p.Report)
-	if saysNothing && p.Cost > 0 && !v.HasRoom(p.Cost) {
-		return n, nil
+	if saysNothing && p.Cost > 0 {
+		room = v.Room(p.Cost, p.Waiting)
+		if !room.OK {
+			return false, room, nil
+		}
 	}
 	h, err = v.State.Holders.findOrAdd(p.Worker)
 	if err != nil {
-		return n, err
+		return false, Room{}, err
 	}
 	*h = Holder{
 		Worker: p.Worker, Since: p.Since, Number: p.Number, Charged: p.Charged,
@@ -42,10 +48,9 @@ func (v *View) Note(p *quota.Part) (n Noting, err error) {
 			v.window(i).charge(uint32(min(charges, saturated)))
 		}
 	}
-	n.Noted = true
-	n.Units, n.OK = v.room(p.Cost, p.Waiting) // after the charge, and beside what h holds
-	h.Held = limit.AddSaturating(held, n.Units)
-	return n, nil
+	room = v.Room(p.Cost, p.Waiting) // after the charge, and beside what h holds
+	h.Held = limit.AddSaturating(held, room.Units)
+	return true, room, nil
 }
 
 // uncounted is what a report has charged and the store has not counted. h is what the store has of the worker, nil
@@ -81,49 +86,29 @@ func (v *View) mostHeld(h *Holder) uint32 {
 	return most
 }
 
-// room is how many units may be held, at most those that wait. ok says that the cost fits. A cost of 0 asks only
-// whether the key is blocked.
-func (v *View) room(cost, waiting uint32) (units uint32, ok bool) {
-	left := v.leftToHold()
-	switch {
-	case cost == 0:
-		return 0, !v.IsBlocked()
-	case left < cost || v.IsStarting:
-		return 0, false
-	}
-	return min(left, max(waiting, cost)), true
-}
-
-// leftToHold is how many units are left beside what all workers hold.
-func (v *View) leftToHold() uint32 {
+// Room finds out how many units may be held beside what all workers hold, if so many wait, of which the first request
+// costs so many.
+func (v *View) Room(cost, waiting uint32) (r Room) {
 	left := v.Left()
 	if !v.HoldLimit.Unlimited {
 		left = min(left, v.HoldLimit.Limit)
 	}
-	return minus(left, v.State.Holders.Held())
-}
-
-// HasRoom reports whether a cost would be held, or of a cost of 0 that the key is not blocked.
-func (v *View) HasRoom(cost uint32) bool {
-	_, ok := v.room(cost, cost)
-	return ok
-}
-
-// AwaitsStart reports whether nothing but the store's start keeps a cost from being held. If a worker's report asks
-// for it, the report is noted.
-func (v *View) AwaitsStart(cost uint32) bool {
-	return v.IsStarting && cost > 0 && v.leftToHold() >= cost
-}
-
-// HeldWaitNs is how long a cost must wait that was not held. heldBack says that the windows have room for the cost,
-// and that only held units are in its way.
-func (v *View) HeldWaitNs(cost uint32) (wait int64, heldBack bool) {
-	if !v.HoldLimit.Unlimited && cost > v.HoldLimit.Limit {
-		return limit.Never, false
+	left = minus(left, v.State.Holders.Held())
+	switch {
+	case cost == 0 && !v.IsBlocked():
+		r.OK = true
+	case cost > 0 && cost <= left && v.IsStarting:
+		r.IsStarting = true
+	case cost > 0 && cost <= left:
+		r.OK = true
+		r.Units = min(left, max(waiting, cost))
+	case !v.HoldLimit.Unlimited && cost > v.HoldLimit.Limit:
+		r.WaitNs = limit.Never
+	default:
+		r.WaitNs = v.WaitNs(cost)
+		if r.WaitNs == 0 {
+			r.HeldBack, r.WaitNs = true, limit.HeldRetryNs
+		}
 	}
-	wait = v.WaitNs(cost)
-	if wait != 0 {
-		return wait, false
-	}
-	return limit.HeldRetryNs, true
+	return r
 }

@@ -141,11 +141,11 @@ func (h *holdModel) lie(t *testing.T) {
 	}}
 	h.lied++
 	most := h.mostHeld(h.State.Holders.find(p.Worker))
-	n, err := h.Note(&p)
-	if err != nil || !n.Noted {
+	noted, room, err := h.Note(&p)
+	if err != nil || !noted {
 		return
 	}
-	require.LessOrEqual(t, h.State.Holders.find(p.Worker).Held, limit.AddSaturating(most, n.Units))
+	require.LessOrEqual(t, h.State.Holders.find(p.Worker).Held, limit.AddSaturating(most, room.Units))
 	if wait := h.WaitNs(1); wait != 0 {
 		require.LessOrEqual(t, wait, limit.MaxPeriodNs)
 	}
@@ -221,17 +221,17 @@ func (h *holdModel) deliver() {
 
 // serve is the service: it notes a report and answers.
 func (h *holdModel) serve(m letter) {
-	n, err := h.Note(&m.part)
+	noted, room, err := h.Note(&m.part)
 	if err != nil {
 		return
 	}
-	if n.Noted {
+	if noted {
 		m.to.notedNs = h.State.NowNs
 	}
-	ok, units := n.OK, n.Units
+	ok, units := room.OK, room.Units
 	if ok && units > 0 && h.r.IntN(5) == 0 { // another part of the ask is denied
 		ok, units = false, 0
-		undo := letter{to: m.to, part: m.part, undo: true, units: n.Units, dueNs: h.State.NowNs + h.r.Int64N(200*ms)}
+		undo := letter{to: m.to, part: m.part, undo: true, units: room.Units, dueNs: h.State.NowNs + h.r.Int64N(200*ms)}
 		h.mail = append(h.mail, undo)
 	}
 	m.back, m.ok = true, ok
@@ -347,7 +347,7 @@ func TestHoldsNeverOver(t *testing.T) {
 					h.State.Roll(h.State.NowNs + holdNs)
 					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
 					h.State.Roll(h.State.NowNs + limit.MaxPeriodNs)
-					require.True(t, h.HasRoom(1), "seed %d: the key is locked for longer", seed)
+					require.True(t, h.Room(1, 1).OK, "seed %d: the key is locked for longer", seed)
 				}
 				if h.killed+h.lied > 0 {
 					continue
@@ -372,7 +372,7 @@ func TestADebtOutlivesASilentWorker(t *testing.T) {
 		{Worker: 1, Held: 5, Since: 1, Number: 1}, {Worker: 2, Held: 5, Since: 2, Number: 2},
 		{Worker: 1, Charged: 100, Since: 1, Number: 3},
 	} {
-		_, err := v.Note(&quota.Part{Report: r})
+		_, _, err := v.Note(&quota.Part{Report: r})
 		require.NoError(t, err)
 	}
 	require.Equal(t, 11*minute, v.State.ExpiryNs())
@@ -395,7 +395,7 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 				h.State.Roll(h.State.NowNs + h.r.Int64N(4*second))
 				worker := h.r.Uint64N(4)
 				charged[worker] += h.r.Uint64N([]uint64{1, 10, 200}[h.r.IntN(3)])
-				_, err := h.Note(&quota.Part{Cost: h.r.Uint32N(3), Report: quota.Report{
+				_, _, err := h.Note(&quota.Part{Cost: h.r.Uint32N(3), Report: quota.Report{
 					Worker: worker, Held: h.r.Uint32N(12), Charged: charged[worker], Since: 1, Number: number + 1,
 				}})
 				require.NoError(t, err)
@@ -480,9 +480,9 @@ func TestReportsSaturate(t *testing.T) {
 		{Worker: 1, Held: saturated, NotedNs: v.State.NowNs, HoldNs: holdNs},
 		{Worker: 2, Held: 5, NotedNs: v.State.NowNs, HoldNs: holdNs},
 	}
-	n, err := v.Note(&quota.Part{Cost: 1, Waiting: 1, Report: quota.Report{Worker: 1, Number: 1}})
+	_, room, err := v.Note(&quota.Part{Cost: 1, Waiting: 1, Report: quota.Report{Worker: 1, Number: 1}})
 	require.NoError(t, err)
-	require.False(t, n.OK, "the other has all 5")
+	require.False(t, room.OK, "the other has all 5")
 	for _, c := range []struct {
 		report quota.Report
 		used   int
@@ -491,7 +491,7 @@ func TestReportsSaturate(t *testing.T) {
 		{quota.Report{Worker: 1, Number: 3, Since: 2, Charged: 4}, 4},
 		{quota.Report{Worker: 1, Number: 4, Since: 2, Charged: 3}, 4},
 	} {
-		_, err = v.Note(&quota.Part{Report: c.report})
+		_, _, err = v.Note(&quota.Part{Report: c.report})
 		require.NoError(t, err)
 		require.EqualValues(t, c.used, v.State.Usages[0].Used)
 	}
@@ -505,7 +505,7 @@ func TestReportsSaturate(t *testing.T) {
 func TestABlockBoundsNoHold(t *testing.T) {
 	v := at(base, 0, fixed(5, second), limit.NewBlock(second, false))
 	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
-	_, err := v.Note(&quota.Part{Report: quota.Report{Worker: 1, Since: 1, Number: 1, Held: 4}})
+	_, _, err := v.Note(&quota.Part{Report: quota.Report{Worker: 1, Since: 1, Number: 1, Held: 4}})
 	require.NoError(t, err)
 	require.EqualValues(t, 4, v.State.Holders.Held())
 }
@@ -515,8 +515,8 @@ func TestHolderOfNothingIsNoted(t *testing.T) {
 	v := at(base, 0)
 	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
 	note := func(cost uint32, r quota.Report) (bool, error) {
-		n, err := v.Note(&quota.Part{Cost: cost, Waiting: cost, Report: r})
-		return n.Noted, err
+		noted, _, err := v.Note(&quota.Part{Cost: cost, Waiting: cost, Report: r})
+		return noted, err
 	}
 	for i, c := range []struct {
 		cost   uint32

@@ -26,8 +26,7 @@ func (v *View) Left() uint32 { return v.leftUntil(0) }
 // LeftIn returns how many units one window has left for spending at once.
 func (v *View) LeftIn(i int) uint32 { return v.window(i).left(0) }
 
-// leftUntil is what all windows have left for spending until endNs; 0 = at once. Decide and Note grant no more than
-// that less what workers hold.
+// leftUntil is what all windows have left for spending until endNs; 0 = at once.
 func (v *View) leftUntil(endNs int64) uint32 {
 	left := uint32(saturated)
 	for i := range v.Windows {
@@ -112,11 +111,11 @@ func (v *View) Take(units uint32, endNs int64) Counted {
 	c := Counted{AtNs: v.State.NowNs, EndNs: max(v.State.NowNs, endNs)}
 	for i := range v.Windows {
 		how := v.window(i).add(units, c.EndNs)
-		if how == (Counting{}) {
+		if how == (CountedIn{}) {
 			continue
 		}
 		if c.Windows == nil {
-			c.Windows = make([]Counting, len(v.Windows))
+			c.Windows = make([]CountedIn, len(v.Windows))
 		}
 		c.Windows[i] = how
 	}
@@ -125,9 +124,9 @@ func (v *View) Take(units uint32, endNs int64) Counted {
 
 // Counted says how a View has counted units. Another View of the same windows can refund them.
 type Counted struct {
-	AtNs    int64      // when
-	EndNs   int64      // until when they may be spent: the end of their lease, or AtNs
-	Windows []Counting // by window; nil = there is nothing to say of any
+	AtNs    int64       // when
+	EndNs   int64       // until when they may be spent: the end of their lease, or AtNs
+	Windows []CountedIn // by window; nil = there is nothing to say of any
 }
 
 // Refund takes units out of the windows that counted them, if these are still open. It reports whether no window
@@ -152,9 +151,9 @@ func (v *View) Undo(c *Counted, units uint32) (ok bool) {
 }
 
 // in is how one window has counted the units.
-func (c *Counted) in(i int) Counting {
+func (c *Counted) in(i int) CountedIn {
 	if c.Windows == nil {
-		return Counting{}
+		return CountedIn{}
 	}
 	return c.Windows[i]
 }

@@ -128,7 +128,7 @@ func (w window) endNs() int64 {
 }
 
 // add counts units that may be spent until endNs, and says how. A block counts none.
-func (w window) add(units uint32, endNs int64) (how Counting) {
+func (w window) add(units uint32, endNs int64) (how CountedIn) {
 	switch {
 	case w.Algorithm == limit.Block:
 		return how
@@ -144,7 +144,7 @@ func (w window) add(units uint32, endNs int64) (how Counting) {
 
 // addAtEnd counts units in a log or a bucket, at the end of their lease. If it has counted others that may be spent
 // until later, it counts these then too: a usage's instants never go back.
-func (w window) addAtEnd(units uint32, endNs int64) (how Counting) {
+func (w window) addAtEnd(units uint32, endNs int64) (how CountedIn) {
 	spendBy := max(w.spendBy(), endNs)
 	if w.Algorithm == limit.TokenBucket {
 		w.Roll(w.usage, *w.asOfNs, spendBy)
@@ -157,8 +157,8 @@ func (w window) addAtEnd(units uint32, endNs int64) (how Counting) {
 	return how
 }
 
-// Counting is how one window has counted units.
-type Counting struct {
+// CountedIn is how one window has counted units.
+type CountedIn struct {
 	// EndNs is until when it counts them, where Counted does not say it: the end of a key's own window, or the spendBy
 	// of a log or bucket that is later than their lease; 0 = Counted says it.
 	EndNs  int64
@@ -167,7 +167,7 @@ type Counting struct {
 
 // refund takes out units that the window counted at atNs, to be spent until endNs. It reports whether it does not
 // count them any more.
-func (w window) refund(units uint32, atNs, endNs int64, how Counting) bool {
+func (w window) refund(units uint32, atNs, endNs int64, how CountedIn) bool {
 	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
 		return false
 	}
