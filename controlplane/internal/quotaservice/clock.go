@@ -47,4 +47,4 @@ func (c *storeClock) note(sentNs, storeNs int64, hasMisled bool) {
 func (c *storeClock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
 
 // storeNow is storeNs of a swap that leaves now.
-func (s *Service) storeNow() int64 { return s.storeClock.storeNs(s.o.Clock.NowNs()) }
+func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }

@@ -15,16 +15,16 @@ import (
 //
 //	package front  call.makeHits: each descriptor with a limit becomes Hits.
 //	Service.Count  The goroutine of the call waits until the call is done.
-//	call.begin     user: addUp, because its only window is aligned (sum.go). team: charge.
+//	call.operation user: addUp, because its only window is aligned (sum.go). team: charge.
 //	keys.go …      As with an ask. The store's results may come to another goroutine.
 //	operationDone  user: 11 are used, so the hit is over its limit. team: 61 are used.
 //	conclude       Both are done: the totals. over.go notes that user is over its limit until the minute ends.
 //	Service.Count  returns the totals.
 //
-// The next call of user is over its limit without the store, because call.begin asks over.go first. A call with keep
+// The next call of user is over its limit without the store, because call.startAll asks over.go first. A call with keep
 // counts all of its hits or none:
 //
-//	call.begin     user and team: hit.
+//	call.operation user and team: hit.
 //	operationDone  user: 11 would be used, so nothing is taken. team: 61 are used.
 //	conclude       keep says from the totals that the call does not pass. team: undo.
 //	operationDone  team: 60 are used again.
@@ -80,9 +80,13 @@ type Total struct {
 // ends first, Count has returned before, and keep is called all the same. In a counter of one aligned window, calls
 // with keep and calls without do not see each other.
 func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) bool) ([]Total, error) {
-	c := &call{service: s, keep: keep, done: make(chan struct{})}
-	if err := c.begin(hits); err != nil {
+	c := s.newCall(hits, keep)
+	isStarted, err := s.start(c)
+	if err != nil {
 		return nil, err
+	}
+	if isStarted {
+		s.pump()
 	}
 	select {
 	case <-c.done:
@@ -97,7 +101,7 @@ func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) boo
 
 // call is a call that is counted: an operation for each of its hits, and then one for each hit that is undone.
 type call struct {
-	service    *Service
+	core       *core
 	keep       func([]Total) bool
 	operations []operation
 	undone     []*operation // by operation; nil = what it took stays counted
@@ -108,26 +112,22 @@ type call struct {
 	done       chan struct{}
 }
 
-// begin makes the operations, and lets them wait for their keys. It locks the service.
-func (c *call) begin(hits []Hits) error {
-	s := c.service
-	c.operations, c.totals = make([]operation, len(hits)), make([]Total, len(hits))
+// newCall makes the operations of a call.
+func (s *Service) newCall(hits []Hits, keep func([]Total) bool) *call {
+	c := &call{
+		core: &s.core, keep: keep, done: make(chan struct{}),
+		operations: make([]operation, len(hits)), totals: make([]Total, len(hits)),
+	}
 	h := s.hashers.of(s.secret.Load())
 	for i := range hits {
 		c.operations[i] = c.operation(&hits[i], h.hasher)
 	}
 	s.hashers.pool.Put(h)
-	isStarted, err := c.startAll()
-	if isStarted {
-		s.pump()
-	}
-	return err
+	return c
 }
 
-// startAll starts the operations whose totals over.go does not know, and reports whether there are some. It locks the
-// service.
-func (c *call) startAll() (isStarted bool, err error) {
-	s := c.service
+// start starts a call, and reports whether that has started operations.
+func (s *Service) start(c *call) (isStarted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -136,20 +136,25 @@ func (c *call) startAll() (isStarted bool, err error) {
 	case s.apart.Load():
 		return false, errOtherSecret
 	}
-	storeNs := s.storeNow()
+	return c.startAll(), nil
+}
+
+// startAll starts the operations whose totals over.go does not know, and reports whether there are some.
+func (c *call) startAll() (isStarted bool) {
+	storeNs := c.core.storeNow()
 	for i := range c.operations {
 		o := &c.operations[i]
 		if o.adds != nil {
 			o.addUpAt(storeNs)
 		}
-		if c.keep == nil && s.over.recall(o, storeNs, &c.totals[i]) {
+		if c.keep == nil && c.core.over.recall(o, storeNs, &c.totals[i]) {
 			continue
 		}
 		c.start(o)
 	}
 	isStarted = c.left > 0
 	c.then((*call).conclude)
-	return isStarted, nil
+	return isStarted
 }
 
 // operation makes that of some hits: hit, addUp or charge.
@@ -172,7 +177,7 @@ func (c *call) operation(hits *Hits, h *hasher) operation {
 
 func (c *call) start(o *operation) {
 	c.left++
-	c.service.keys.add(o)
+	c.core.keys.add(o)
 }
 
 // operationDone is called for each operation that is done.
@@ -180,8 +185,8 @@ func (c *call) operationDone(o *operation) {
 	if errors.Is(o.Err, errEnded) && o.adds.restarts < maxLate {
 		o.adds.restarts++
 		o.Err = nil
-		o.addUpAt(c.service.storeNow())
-		c.service.keys.add(o)
+		o.addUpAt(c.core.storeNow())
+		c.core.keys.add(o)
 		return
 	}
 	if o.Err != nil {
@@ -210,7 +215,7 @@ func (c *call) conclude() {
 		}
 		c.totals[i] = Total{Over: o.Denied, WaitNs: o.WaitNs, Windows: o.Standings}
 		if _, isHit := o.Action.(*action.Hit); !isHit { // a hit counts nowhere if it is too many
-			c.service.over.note(o)
+			c.core.over.note(o)
 		}
 	}
 	if c.keep == nil || c.err == nil && c.keep(c.totals) {

@@ -99,15 +99,15 @@ func TestCountRemembers(t *testing.T) {
 	require.True(t, b.count(perKey, nil, under("e", 1))[0].Remembered)
 	o := operation{storeKey: [16]byte{1}}
 	o.Shifted = perKey.Windows()
-	b.service.over[o.storeKey] = fullWindow{perKey.Windows()[0], base + hour}
-	require.True(t, b.service.over.recall(&o, base+hour-minute, &Total{}))
-	require.False(t, b.service.over.recall(&o, base, &Total{}), "the store's clock was set back")
+	b.service.core.over[o.storeKey] = fullWindow{perKey.Windows()[0], base + hour}
+	require.True(t, b.service.core.over.recall(&o, base+hour-minute, &Total{}))
+	require.False(t, b.service.core.over.recall(&o, base, &Total{}), "the store's clock was set back")
 }
 
 // TestCountRemembersBounded: what is remembered is bounded, and what has ended makes room first.
 func TestCountRemembersBounded(t *testing.T) {
 	b := newRig(t)
-	over := b.service.over
+	over := b.service.core.over
 	o := operation{}
 	o.Shifted = newCounter(t, fixed(10, minute)).Windows()
 	o.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}

@@ -2,7 +2,6 @@ package quotaservice
 
 import (
 	"errors"
-	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
@@ -17,7 +16,7 @@ import (
 //	                                     │                                  └ it has closed ─▶ undo ▶ answer
 //	                                     └ not granted ─▶ undo ▶ answer
 type group struct {
-	stream  *Stream
+	worker  *worker
 	id      uint32
 	size    int   // how many parts the ask has
 	askedNs int64 // when it came
@@ -41,30 +40,19 @@ func (p *askPart) failed() bool { return p.hitting.Err != nil }
 
 func (p *askPart) denied() bool { return !p.failed() && p.hitting.Denied }
 
-// last is the operation whose outcome says how the key stands when the ask is answered.
-func (p *askPart) last() *operation {
-	switch {
-	case p.kept != nil:
-		return p.kept
-	case p.undone != nil:
-		return p.undone
-	}
-	return &p.hitting
-}
-
 // makeParts makes the operation of each part, and reports whether the stream has defined all of them.
 func (g *group) makeParts(parts []quota.Part) (ok bool) {
-	st := g.stream
+	w := g.worker
 	g.parts = make([]askPart, len(parts))
 	for i := range parts {
 		p := &parts[i]
-		d := st.definitions.use(p.Definition)
+		d := w.definitions.use(p.Definition)
 		if d == nil {
 			return false
 		}
 		part := &g.parts[i]
 		part.hit.Part = *p
-		part.hitting = d.operation(&part.hit, st.hasher, st.domain.name, p.Key, g)
+		part.hitting = d.operation(&part.hit, w.hasher.hasher, w.domain.name, p.Key, g)
 	}
 	return true
 }
@@ -72,7 +60,7 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 // operationDone is called for each operation that is done.
 func (g *group) operationDone(o *operation) {
 	if errors.Is(o.Err, record.ErrWindows) {
-		g.stream.logRefusal("ask refused", o.Err)
+		g.worker.logRefusal("ask refused", o.Err)
 	}
 	g.left--
 	if g.left == 0 {
@@ -122,7 +110,7 @@ func (g *group) conclude() {
 
 // outcome is the result of the parts that are decided.
 func (g *group) outcome() quota.Outcome {
-	if g.stream.closed {
+	if g.worker.closed {
 		return quota.Unavailable
 	}
 	result := quota.Granted
@@ -158,7 +146,7 @@ func (g *group) keepDenials() {
 
 // confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
 func (g *group) confirm() {
-	if g.stream.closed {
+	if g.worker.closed {
 		g.result = quota.Unavailable
 		g.undo()
 		return
@@ -181,107 +169,5 @@ func (g *group) undo() {
 // start lets an operation wait for its key.
 func (g *group) start(o *operation) {
 	g.left++
-	g.stream.service.keys.add(o)
-}
-
-// answer answers the ask, unless its stream has closed.
-func (g *group) answer() {
-	st := g.stream
-	s := st.service
-	st.open--
-	g.measure()
-	if !st.closed {
-		a := quota.AskResult{ID: g.id, Outcome: g.result}
-		if g.result != quota.Granted {
-			g.restate()
-		}
-		if g.result == quota.Granted || g.result == quota.Denied || g.result == quota.Unavailable {
-			for i := range g.parts {
-				s.grants = append(s.grants, g.grant(&g.parts[i]))
-			}
-			a.Grants = s.grants
-		}
-		st.send(&a, g.size)
-		s.grants = s.grants[:0]
-	}
-	s.endDrain()
-}
-
-// measure counts the answer.
-func (g *group) measure() {
-	s := g.stream.service
-	became := g.result
-	isStarting := func(p askPart) bool { return errors.Is(p.hitting.Err, action.ErrStarting) }
-	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
-		became = unavailableStarting
-	}
-	s.metrics.countAnswer(became, s.o.Clock.NowNs()-g.askedNs)
-	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
-		p := &g.parts[i]
-		if p.undone != nil && p.undone.HoldLimit == nil {
-			s.metrics.lost.Add(uint64(p.hitting.Taken.Units - p.undone.Uncounted))
-		}
-	}
-}
-
-// restate gives a denied part the standings of its key after other parts of that key were undone:
-// those that it was denied with count units which nobody got.
-//
-// An example: two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first
-// part gets its 2, so the second one is denied, when 3 are left. The 2 are undone, so both parts are
-// answered that 5 are left.
-func (g *group) restate() {
-	for i := range g.parts {
-		if !g.parts[i].denied() {
-			continue
-		}
-		denied := &g.parts[i].hitting
-		for j := range g.parts {
-			o := g.parts[j].undone
-			isUndone := o != nil && o.Err == nil
-			if isUndone && o.storeKey == denied.storeKey && slices.Equal(o.Shifted, denied.Shifted) {
-				denied.Standings = o.Standings
-			}
-		}
-	}
-}
-
-// grant is what one part got. If the ask is granted, no part is undone, and a part whose denial is kept has taken no
-// units. So if a part has taken units, its last operation is the hit that took them.
-func (g *group) grant(part *askPart) quota.Grant {
-	if part.failed() {
-		return failedGrant(&part.hitting)
-	}
-	o, isDenied := part.last(), part.denied()
-	got := quota.Grant{
-		Denied: isDenied, WaitNs: o.WaitNs, HeldBack: o.HeldBack, Blocked: isDenied && o.Blocked,
-		Noted: o.Noted && o.Err == nil, Windows: o.Standings,
-	}
-	switch {
-	case g.result != quota.Granted:
-		return got
-	case o.Taken.Units == 0:
-		if o.HasBlock { // a request that costs nothing has asked whether the key is blocked
-			got.ValidNs = o.Taken.ValidNs
-		}
-		return got
-	}
-	got.Units, got.Leased = o.Taken.Units, o.Taken.Leased
-	got.ValidNs = o.Taken.ValidNs
-	if o.HoldLimit == nil {
-		got.Number = g.stream.remember(o)
-	}
-	g.stream.service.metrics.granted.Add(uint64(got.Units))
-	return got
-}
-
-// failedGrant is for a key that could not be decided. Denied is for proxies that do not know
-// Failed.
-func failedGrant(o *operation) quota.Grant {
-	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
-	if errors.Is(o.Err, action.ErrStarting) {
-		p.Starting, p.Noted = true, true
-		p.WaitNs = o.WaitNs
-	}
-	return p
+	g.worker.core.keys.add(o)
 }

@@ -40,8 +40,14 @@ type keptHasher struct {
 }
 
 func (hs *hashers) of(secret *[]byte) *keptHasher {
-	if h, ok := hs.pool.Get().(*keptHasher); ok && h.secret == secret {
-		return h
+	last, _ := hs.pool.Get().(*keptHasher)
+	return hasherOf(secret, last)
+}
+
+// hasherOf returns the last hasher if it is of the secret, else a new one. The last may be nil.
+func hasherOf(secret *[]byte, last *keptHasher) *keptHasher {
+	if last != nil && last.secret == secret {
+		return last
 	}
 	return &keptHasher{newHasher(*secret), secret}
 }

@@ -89,21 +89,21 @@ func (s *Service) gauges() []prometheus.Collector {
 	}
 }
 
-// openStreams is how many streams are open. It locks the service.
+// openStreams is how many streams are open.
 func (s *Service) openStreams() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return float64(len(s.streams))
+	return float64(len(s.core.workers))
 }
 
-// leased sums up what the streams were granted by leases that have not ended. It locks the service.
+// leased sums up what the streams were granted by leases that have not ended.
 func (s *Service) leased() float64 {
 	localNs := s.o.Clock.NowNs()
 	sum := uint64(0)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for st := range s.streams {
-		sum += st.grants.leased(localNs)
+	for w := range s.core.workers {
+		sum += w.grants.leased(localNs)
 	}
 	return float64(sum)
 }

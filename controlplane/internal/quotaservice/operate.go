@@ -60,10 +60,7 @@ func (s *Service) Operate(
 	own.Lease = quota.LeaseOff
 	done := make(waiter)
 	o := own.operation(cmd.action(), newHasher(*s.secret.Load()), domain, key, done)
-	s.mu.Lock()
-	s.keys.add(&o)
-	s.mu.Unlock()
-	s.pump()
+	s.carryOut(&o)
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -109,5 +106,5 @@ func (w waiter) operationDone(*operation) { close(w) }
 func (s *Service) WasAsked() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.asked
+	return s.core.asked
 }

@@ -83,7 +83,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/lograte"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // Options of a Service. Store is required.
@@ -116,45 +115,16 @@ type Service struct {
 	ctx      context.Context
 	cancel   context.CancelFunc
 	metrics  metrics
-	log      *slog.Logger // of what streams do
-	storeLog *slog.Logger // of a store that does not answer, or refuses
+	storeLog storeLog
 
 	secret  atomic.Pointer[[]byte]
 	hashers hashers     // of calls
 	apart   atomic.Bool // the store knows another secret: this service would count apart
 	landed  landed      // results of swaps; it has a lock of its own
 
-	// mu guards what follows, and the streams, groups, keys and operations in it. Two kinds of functions touch these:
-	//
-	//   - Exported ones, those of server.go, callbacks of timers, and others if their comment says "It locks the
-	//     service": they are called while mu is free, and lock it, or call one that does.
-	//   - All others: they are called while mu is locked.
-	//
-	// mu is free during calls of Store, of a Stream's onAnswers and of Options.Allow, which may take long.
-	mu            sync.Mutex
-	domains       map[string]*domain
-	streams       map[*Stream]struct{}
-	turns         []*Stream // wait for their turn, the next one first
-	toNotify      []*Stream // have answers
-	keys          keys
-	over          overKeys // of calls
-	swapsUnderWay int
-	pumping       bool // a goroutine is in pump
-	asked         bool // some proxy has asked
-
-	storeClock storeClock
-	// shownStartUntilNs is until when the store is starting, by the service's clock: operators are shown it, and nothing
-	// is decided by it. See key.startingUntilNs.
-	shownStartUntilNs int64
-
-	draining bool
-	isLate   bool // it has been draining for LastWithin
-	drained  chan struct{}
-
-	// Memory that is used again.
-	message quota.Results // for one answer
-	grants  []quota.Grant // for its grants
-	spare   []landing     // for landed
+	mu      sync.Mutex
+	core    core // what mu guards
+	pumping bool // a goroutine is in pump; mu guards it
 }
 
 // LastWithin is how long an ending stream waits for its open asks.
@@ -181,17 +151,15 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{
-		o:        o,
-		log:      lograte.NewLimit(burstLines).Logger(o.Log),
-		storeLog: lograte.NewEvery(storeLogEvery).Logger(o.Log),
-		domains:  map[string]*domain{},
-		streams:  map[*Stream]struct{}{},
-		keys:     newKeys(),
-		over:     overKeys{},
-		drained:  make(chan struct{}),
-	}
+	s := &Service{o: o}
 	s.ctx, s.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	s.storeLog = storeLog{lograte.NewEvery(storeLogEvery).Logger(o.Log), s.ctx.Err}
+	s.core = core{
+		service: s, clock: o.Clock, metrics: &s.metrics, storeLog: &s.storeLog,
+		log:     lograte.NewLimit(burstLines).Logger(o.Log),
+		domains: map[string]*domain{}, workers: map[*worker]struct{}{},
+		keys: newKeys(), over: overKeys{}, drained: make(chan struct{}),
+	}
 	s.Watch() // a store without state begins now, whatever else a service has to wait for
 	if err := s.agree(ctx, func() []byte { return s.firstSecret(ctx) }); err != nil {
 		s.cancel()
@@ -205,18 +173,13 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 // for LastWithin. Count goes on until Close.
 func (s *Service) Drain(ctx context.Context) {
 	s.mu.Lock()
-	if !s.draining {
-		s.draining = true
-		s.o.Clock.AfterFunc(int64(LastWithin), s.leaveUnread)
-		for st := range s.streams {
-			s.notifyLater(st)
-		}
-		s.endDrain()
+	if !s.core.draining {
+		s.core.drain()
 	}
 	s.mu.Unlock()
 	s.pump()
 	select {
-	case <-s.drained:
+	case <-s.core.drained:
 	case <-ctx.Done():
 	}
 }
@@ -228,32 +191,15 @@ func (s *Service) Close() { s.cancel() }
 func (s *Service) Draining() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.draining
+	return s.core.draining
 }
 
-// leaveUnread has Drain wait no more for streams that do not read their answers. It locks the service.
+// leaveUnread has Drain wait no more for streams that do not read their answers.
 func (s *Service) leaveUnread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.isLate = true
-	s.endDrain()
-}
-
-// endDrain ends Drain once a draining service has answered everything.
-func (s *Service) endDrain() {
-	if !s.draining {
-		return
-	}
-	for st := range s.streams {
-		if st.open > 0 && (!s.isLate || !st.isStuck()) {
-			return
-		}
-	}
-	select {
-	case <-s.drained:
-	default:
-		close(s.drained)
-	}
+	s.core.isLate = true
+	s.core.endDrain()
 }
 
 // ErrClosed is for who asks a service that ends.

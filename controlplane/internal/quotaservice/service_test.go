@@ -120,7 +120,7 @@ func TestGrantsRemembered(t *testing.T) {
 	require.EqualValues(t, quota.MaxReturnable-1, used())
 	b.clock.advance(31 * second)
 	p.ask(want(1))
-	require.Len(t, p.grants.list, 1)
+	require.Len(t, p.worker.grants.list, 1)
 }
 
 // TestMetrics: what the service counts is on its page.
@@ -256,12 +256,12 @@ func TestTheServicesClockSteps(t *testing.T) {
 func TestCacheIsBounded(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
-	b.service.keys.max = 100
+	b.service.core.keys.max = 100
 	for i := range uint64(1100) {
 		p.ask(quota.Part{Definition: 1, Key: quota.KeyOf(i, 1), Cost: 6})
 	}
-	require.Len(t, b.service.keys.byStoreKey, 100)
-	require.Equal(t, 100, b.service.keys.idle.Len())
+	require.Len(t, b.service.core.keys.byStoreKey, 100)
+	require.Equal(t, 100, b.service.core.keys.idle.Len())
 	more := quota.Part{Definition: 1, Key: quota.KeyOf(1, 1), Cost: 6}
 	require.Equal(t, quota.Denied, p.ask(more).Outcome, "the store has them all")
 }

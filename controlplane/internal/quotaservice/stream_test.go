@@ -60,8 +60,8 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	require.Equal(t, quota.Granted, of(0))
 	require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(5000, 0, fixed(10, minute))}}))
 	require.Equal(t, []quota.Outcome{quota.Granted, quota.Unknown, quota.Granted}, []quota.Outcome{of(0), of(1), of(5000)})
-	require.Len(t, p.definitions.byID, quota.MaxDefinitions)
-	require.Equal(t, quota.MaxDefinitions, p.definitions.used.Len())
+	require.Len(t, p.worker.definitions.byID, quota.MaxDefinitions)
+	require.Equal(t, quota.MaxDefinitions, p.worker.definitions.used.Len())
 }
 
 // TestUnreadAnswersEndTurns: a stream that does not read its answers begins no further asks, and
@@ -74,25 +74,36 @@ func TestUnreadAnswersEndTurns(t *testing.T) {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Inspect: true}}})
 	}
 	require.NoError(t, p.send(m))
-	require.Equal(t, maxUnderWay, p.partsUnderWay)
-	require.Len(t, p.pending, maxUnderWay)
+	require.Equal(t, maxUnderWay, p.worker.partsUnderWay)
+	require.Len(t, p.worker.pending, maxUnderWay)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	p.WaitUntilBegun(gone) // returns
 	begun := make(chan struct{})
+	waited := waitedFor{t.Context(), make(chan struct{}, 1)}
 	go func() {
-		p.WaitUntilBegun(t.Context())
+		p.WaitUntilBegun(waited)
 		close(begun)
 	}()
-	require.Eventually(t, func() bool {
-		b.service.mu.Lock()
-		defer b.service.mu.Unlock()
-		return p.awaited
-	}, 5e9, 1e6)
+	<-waited.begins
 	answered := len(p.take())
 	require.Equal(t, 2*maxUnderWay, answered)
 	<-begun
-	require.Zero(t, p.partsUnderWay)
+	require.Zero(t, p.worker.partsUnderWay)
+}
+
+// waitedFor is a context that says that somebody begins to wait for its end.
+type waitedFor struct {
+	context.Context
+	begins chan struct{}
+}
+
+func (w waitedFor) Done() <-chan struct{} {
+	select {
+	case w.begins <- struct{}{}:
+	default:
+	}
+	return w.Context.Done()
 }
 
 // TestRate: a stream that asks more often than one core serves is busy.
@@ -117,18 +128,18 @@ func TestRate(t *testing.T) {
 func TestUnreadAnswersOfABusyStreamEndTurns(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
-	require.True(t, p.rate.AllowN(time.Unix(0, b.service.o.Clock.NowNs()), burstAsks))
+	require.True(t, p.worker.rate.AllowN(time.Unix(0, b.service.o.Clock.NowNs()), burstAsks))
 	var m quota.Asks
 	for range 2 * maxUnderWay {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{want(1)}})
 	}
 	require.NoError(t, p.send(m))
-	require.Equal(t, maxUnderWay, p.partsUnderWay)
-	require.Len(t, p.pending, maxUnderWay)
+	require.Equal(t, maxUnderWay, p.worker.partsUnderWay)
+	require.Len(t, p.worker.pending, maxUnderWay)
 	answers := p.take()
 	require.Len(t, answers, 2*maxUnderWay)
 	require.Equal(t, quota.Busy, answers[0].Outcome)
-	require.Zero(t, p.partsUnderWay)
+	require.Zero(t, p.worker.partsUnderWay)
 }
 
 // slow is a store that answers when a test lets it.
@@ -185,7 +196,7 @@ func TestStreamsTakeTurns(t *testing.T) {
 	}
 	require.NoError(t, light.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
 	b.service.mu.Lock()
-	require.Equal(t, maxSwaps, b.service.swapsUnderWay, "no more wait at the store")
+	require.Equal(t, maxSwaps, b.service.core.swapsUnderWay, "no more wait at the store")
 	b.service.mu.Unlock()
 	answer(maxSwaps + (floods+1)*turn)
 	require.Len(t, light.take(), 1)
@@ -212,12 +223,12 @@ func TestManyStreamsOfABusyKey(t *testing.T) {
 		all = append(all, p)
 	}
 	s.mu.Lock()
-	turns := s.prepareSwaps(&work{})
-	left := len(s.turns)
+	turns := s.core.prepareSwaps(&work{})
+	left := len(s.core.turns)
 	s.mu.Unlock()
 	require.Equal(t, []int{maxBatch, maxBatch}, []int{turns, left})
 	b.pumped()
-	require.Empty(t, s.turns)
+	require.Empty(t, s.core.turns)
 	answer(2)
 	for _, p := range all {
 		require.Len(t, p.take(), 1)
@@ -265,7 +276,7 @@ func TestDrain(t *testing.T) {
 	require.Eventually(t, func() bool {
 		b.service.mu.Lock()
 		defer b.service.mu.Unlock()
-		return b.service.draining
+		return b.service.core.draining
 	}, 5e9, 1e6)
 	require.Equal(t, codes.Unavailable, status.Code(p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}})))
 	select {

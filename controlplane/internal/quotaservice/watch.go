@@ -15,10 +15,15 @@ import (
 // What a service finds out about its store beside the asks: whether it answers, and whether it has its state.
 // Whoever runs the service calls Watch and Heartbeat regularly.
 
-// logUnusable logs why the store does not do what it should, once a while.
-func (s *Service) logUnusable(err error) {
-	if s.ctx.Err() == nil { // else this service gives it up
-		s.storeLog.Error("use the store: meanwhile on_unavailable decides", "error", err)
+// storeLog logs why the store does not do what it should, once a while.
+type storeLog struct {
+	*slog.Logger
+	closed func() error // not nil once this service gives up what the store has under way
+}
+
+func (l *storeLog) unusable(err error) {
+	if l.closed() == nil {
+		l.Error("use the store: meanwhile on_unavailable decides", "error", err)
 	}
 }
 
@@ -33,7 +38,7 @@ func (s *Service) Heartbeat() {
 		s.o.Log.Info("the store answers again")
 	}
 	if err != nil {
-		s.logUnusable(err)
+		s.storeLog.unusable(err)
 	}
 	type process struct {
 		domain *domain
@@ -41,9 +46,9 @@ func (s *Service) Heartbeat() {
 	}
 	alive := map[process]bool{}
 	s.mu.Lock()
-	for st := range s.streams {
-		if st.domain != nil {
-			alive[process{st.domain, st.process}] = true
+	for w := range s.core.workers {
+		if w.domain != nil {
+			alive[process{w.domain, w.process}] = true
 		}
 	}
 	s.mu.Unlock()
@@ -52,12 +57,12 @@ func (s *Service) Heartbeat() {
 	}
 }
 
-// noteAlive notes in the store that a process is alive. It locks the service once the store has answered.
+// noteAlive notes in the store that a process is alive.
 func (s *Service) noteAlive(d *domain, process uint64) {
 	n, err := s.o.Store.Live(s.ctx, d.name, process)
 	if err != nil {
 		s.metrics.storeErrors.Add(1)
-		s.logUnusable(err)
+		s.storeLog.unusable(err)
 		return
 	}
 	s.mu.Lock()
@@ -78,9 +83,9 @@ func (s *Service) noteAlive(d *domain, process uint64) {
 //
 // So "the store is starting" is known at three places, from two sources:
 //
-//	Service.shownStartUntilNs  from Store.Age, by the service's clock    operators, logs and metrics read it
-//	key.startingUntilNs        from a Young swap, by the store's clock   operations are decided by it
-//	balance.View.IsStarting    from the key, for one decision            balance.View.Note reads it
+//	core.shownStartUntilNs       from Store.Age, by the service's clock    operators, logs and metrics read it
+//	recordValue.startingUntilNs  from a Young swap, by the store's clock   operations are decided by it
+//	balance.View.IsStarting      from the key, for one decision            balance.View.Note reads it
 const (
 	// StartingNs is for how long a store without state lets nobody hold units.
 	StartingNs = 4 * second
@@ -112,18 +117,18 @@ func (s *Service) Watch() {
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
 	untilNs := now - age + StartingNs
-	isNew := isNewStart(untilNs, s.shownStartUntilNs, before, now)
-	isFirstLook := s.shownStartUntilNs == 0
+	isNew := isNewStart(untilNs, s.core.shownStartUntilNs, before, now)
+	isFirstLook := s.core.shownStartUntilNs == 0
 	level := slog.LevelWarn
 	if isFirstLook { // a new store is as it should be
 		level = slog.LevelInfo
-		s.shownStartUntilNs = untilNs
+		s.core.shownStartUntilNs = untilNs
 	}
-	s.shownStartUntilNs = max(s.shownStartUntilNs, untilNs)
+	s.core.shownStartUntilNs = max(s.core.shownStartUntilNs, untilNs)
 	if anew {
-		for st := range s.streams {
-			st.ending = true
-			s.notifyLater(st)
+		for w := range s.core.workers {
+			w.ending = true
+			s.core.notifyLater(w)
 		}
 	}
 	s.mu.Unlock()
@@ -160,11 +165,11 @@ func (s *Service) Starting() error {
 	return nil
 }
 
-// shownStartForNs is how much longer the store is starting, as operators are told. It locks the service.
+// shownStartForNs is how much longer the store is starting, as operators are told.
 func (s *Service) shownStartForNs() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return max(s.shownStartUntilNs-s.o.Clock.NowNs(), 0)
+	return max(s.core.shownStartUntilNs-s.o.Clock.NowNs(), 0)
 }
 
 // Healthy says why the store does not answer, or has no state yet.

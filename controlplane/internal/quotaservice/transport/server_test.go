@@ -54,26 +54,19 @@ func fixed(n uint32, period int64) limit.Window {
 
 // each has every algorithm, with windows that end after the test.
 func each(n uint32) map[string]limit.Window {
-	all := map[string]limit.Window{}
-	for name, algorithm := range map[string]limit.Algorithm{
-		"fixed": limit.FixedWindow, "per key": limit.FixedWindowPerKey, "counter": limit.SlidingWindowCounter,
-		"log": limit.SlidingWindowLog, "bucket": limit.TokenBucket,
-	} {
-		w := fixed(n, int64(240*time.Hour))
-		w.Algorithm = algorithm
-		switch algorithm {
-		case limit.SlidingWindowLog:
-			w.Units = uint16(n)
-		case limit.TokenBucket:
-			w.Burst = n
-		}
-		all[name] = w
+	const period = int64(240 * time.Hour)
+	of := func(a limit.Algorithm) limit.Window { return limit.Window{Algorithm: a, Limit: n, PeriodNs: period} }
+	log, bucket := of(limit.SlidingWindowLog), of(limit.TokenBucket)
+	log.Units, bucket.Burst = uint16(n), n
+	return map[string]limit.Window{
+		"fixed": of(limit.FixedWindow), "per key": of(limit.FixedWindowPerKey), "counter": of(limit.SlidingWindowCounter),
+		"log": log, "bucket": bucket,
 	}
-	return all
 }
 
-func define(id, most uint32, windows ...limit.Window) quota.Definition {
-	return quota.Definition{ID: id, Counter: [16]byte{byte(id)}, Windows: windows, Lease: most}
+// define is the definition 1 of a window.
+func define(most uint32, w limit.Window) quota.Definition {
+	return quota.Definition{ID: 1, Counter: [16]byte{1}, Windows: []limit.Window{w}, Lease: most}
 }
 
 // lossy is a store of whose answers some get lost.
@@ -153,7 +146,7 @@ func TestServerNeverOver(t *testing.T) {
 				for i := range 12 {
 					all.Go(func() {
 						r := rand.New(rand.NewPCG(uint64(i), 1))
-						got := spend(t, []string{address, beside}[i%2], define(1, most, w), r)
+						got := spend(t, []string{address, beside}[i%2], define(most, w), r)
 						mu.Lock()
 						defer mu.Unlock()
 						for k := range got {
@@ -217,7 +210,7 @@ func spend(t *testing.T, address string, d quota.Definition, r *rand.Rand) (spen
 // nothing valid ends with the reason.
 func TestStreamsEnd(t *testing.T) {
 	s := newService(t, swapstore.NewMemory(swapstore.SteadyClock()))
-	w := dial(t, startServer(t, s, 50*time.Millisecond), define(1, quota.LeaseAuto, fixed(10, minute)))
+	w := dial(t, startServer(t, s, 50*time.Millisecond), define(quota.LeaseAuto, fixed(10, minute)))
 	defer w.end()
 	var m quota.Results
 	require.EqualError(t, w.receive(&m), "EOF")
@@ -255,7 +248,7 @@ func TestTrustEndsWhereNothingIsRead(t *testing.T) {
 		grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
 			MinVersion: tls.VersionTLS12, RootCAs: pool, ServerName: "localhost", Certificates: issue("proxy"),
 		})), grpc.WithStaticStreamWindowSize(64 << 10),
-	}, define(1, quota.LeaseAuto, fixed(1e9, minute)))
+	}, define(quota.LeaseAuto, fixed(1e9, minute)))
 	defer w.end()
 	trusted.Store(x509.NewCertPool())
 	ended := make(chan error)
@@ -287,7 +280,7 @@ func BenchmarkServer(b *testing.B) {
 	before := cpuSeconds(b)
 	for i := range streams {
 		all.Go(func() {
-			w := dial(b, address, define(1, quota.LeaseAuto, fixed(1e9, minute)))
+			w := dial(b, address, define(quota.LeaseAuto, fixed(1e9, minute)))
 			defer w.end()
 			var m quota.Results
 			var asks quota.Asks

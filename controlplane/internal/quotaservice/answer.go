@@ -1,0 +1,125 @@
+package quotaservice
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// answer answers the ask, unless its stream has closed.
+func (g *group) answer() {
+	w := g.worker
+	c := w.core
+	w.open--
+	g.measure()
+	if !w.closed {
+		a := quota.AskResult{ID: g.id, Outcome: g.result}
+		if g.result != quota.Granted {
+			g.restate()
+		}
+		if g.result == quota.Granted || g.result == quota.Denied || g.result == quota.Unavailable {
+			for i := range g.parts {
+				c.grants = append(c.grants, g.grant(&g.parts[i]))
+			}
+			a.Grants = c.grants
+		}
+		w.send(&a, g.size)
+		c.grants = c.grants[:0]
+	}
+	c.endDrain()
+}
+
+// measure counts the answer.
+func (g *group) measure() {
+	c := g.worker.core
+	became := g.result
+	isStarting := func(p askPart) bool { return errors.Is(p.hitting.Err, action.ErrStarting) }
+	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
+		became = unavailableStarting
+	}
+	c.metrics.countAnswer(became, c.clock.NowNs()-g.askedNs)
+	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
+		p := &g.parts[i]
+		if p.undone != nil && p.undone.HoldLimit == nil {
+			c.metrics.lost.Add(uint64(p.hitting.Taken.Units - p.undone.Uncounted))
+		}
+	}
+}
+
+// restate gives a denied part the standings of its key after other parts of that key were undone:
+// those that it was denied with count units which nobody got.
+//
+// An example: two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first
+// part gets its 2, so the second one is denied, when 3 are left. The 2 are undone, so both parts are
+// answered that 5 are left.
+func (g *group) restate() {
+	for i := range g.parts {
+		if !g.parts[i].denied() {
+			continue
+		}
+		denied := &g.parts[i].hitting
+		for j := range g.parts {
+			o := g.parts[j].undone
+			isUndone := o != nil && o.Err == nil
+			if isUndone && o.storeKey == denied.storeKey && slices.Equal(o.Shifted, denied.Shifted) {
+				denied.Standings = o.Standings
+			}
+		}
+	}
+}
+
+// last is the operation whose outcome says how the key stands when the ask is answered.
+func (p *askPart) last() *operation {
+	switch {
+	case p.kept != nil:
+		return p.kept
+	case p.undone != nil:
+		return p.undone
+	}
+	return &p.hitting
+}
+
+// grant is what one part got.
+func (g *group) grant(part *askPart) quota.Grant {
+	if part.failed() {
+		return failedGrant(&part.hitting)
+	}
+	o, isDenied := part.last(), part.denied()
+	got := quota.Grant{
+		Denied: isDenied, WaitNs: o.WaitNs, HeldBack: o.HeldBack, Blocked: isDenied && o.Blocked,
+		Noted: o.Noted && o.Err == nil, Windows: o.Standings,
+	}
+	if g.result == quota.Granted {
+		g.handOver(&got, &part.hitting)
+	}
+	return got
+}
+
+// handOver grants what the hit of a granted ask has taken.
+func (g *group) handOver(got *quota.Grant, o *operation) {
+	taken := &o.Taken
+	switch {
+	case taken.Units > 0:
+		got.Units, got.Leased = taken.Units, taken.Leased
+		got.ValidNs = taken.ValidNs
+		if o.HoldLimit == nil {
+			got.Number = g.worker.remember(o)
+		}
+		g.worker.core.metrics.granted.Add(uint64(got.Units))
+	case o.HasBlock: // a request that costs nothing has asked whether the key is blocked
+		got.ValidNs = taken.ValidNs
+	}
+}
+
+// failedGrant is for a key that could not be decided. Denied is for proxies that do not know
+// Failed.
+func failedGrant(o *operation) quota.Grant {
+	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
+	if errors.Is(o.Err, action.ErrStarting) {
+		p.Starting, p.Noted = true, true
+		p.WaitNs = o.WaitNs
+	}
+	return p
+}

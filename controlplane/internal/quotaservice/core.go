@@ -1,0 +1,196 @@
+package quotaservice
+
+import (
+	"errors"
+	"log/slog"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	// maxSwaps is how many swaps may be under way to the store. More wait here, because here
+	// streams take turns.
+	maxSwaps = 512
+	// maxBatch is how many of them are decided and leave together.
+	maxBatch = 64
+)
+
+// core is what Service.mu guards: the workers, and the keys for which they ask. Who locks mu is seen from the type:
+//
+//	functions of                                     are called while mu is
+//	Service, Stream                                  free, and lock it where they need the core
+//	core, and what is in it: worker, group, keys, …  locked, and never wait
+//
+// What may wait is done by pump: it takes work out of the core.
+type core struct {
+	service  *Service // for what is done later, by a timer
+	clock    Clock    // Options.Clock
+	metrics  *metrics
+	log      *slog.Logger // of what workers do
+	storeLog *storeLog
+
+	domains       map[string]*domain
+	workers       map[*worker]struct{}
+	turns         []*worker // wait for their turn, the next one first
+	toNotify      []*worker // have answers
+	keys          keys
+	over          overKeys // of calls
+	swapsUnderWay int
+	asked         bool // some proxy has asked
+
+	storeClock storeClock
+	// shownStartUntilNs is until when the store is starting, by the service's clock: operators are shown it, and nothing
+	// is decided by it. See recordValue.startingUntilNs.
+	shownStartUntilNs int64
+
+	draining bool
+	isLate   bool // it has been draining for LastWithin
+	drained  chan struct{}
+
+	// Memory that is used again.
+	message quota.Results // for one answer
+	grants  []quota.Grant // for its grants
+}
+
+// notifyLater has pump call the onAnswers of the worker's stream, so that its transport looks for answers.
+func (c *core) notifyLater(w *worker) {
+	if !w.notified {
+		w.notified = true
+		c.toNotify = append(c.toNotify, w)
+	}
+}
+
+// work is what pump does without the lock.
+type work struct {
+	notify []*worker // their streams look for answers
+	ready  []*key    // whose swaps go to the store
+	swaps  []swapstore.Swap
+}
+
+// nextWork takes up the results that have come, and finds out what is to be done next. ok says that there was
+// something, so that there may be more.
+func (c *core) nextWork(came []landing) (w work, ok bool) {
+	for i := range came {
+		c.takeResult(came[i].key, came[i].result)
+	}
+	turns := c.prepareSwaps(&w)
+	w.notify = c.toNotify
+	c.toNotify = nil
+	for _, n := range w.notify {
+		n.notified = false
+	}
+	return w, len(came) > 0 || turns > 0 || len(w.ready) > 0 || len(w.notify) > 0
+}
+
+// prepareSwaps prepares the swaps of keys with operations, and then of what workers in turn ask for: as much as the
+// store may have under way, but no more than maxBatch keys and turns, because meanwhile no stream gets
+// the lock.
+func (c *core) prepareSwaps(w *work) (turns int) {
+	for len(w.ready) < maxBatch && c.swapsUnderWay < maxSwaps {
+		k := c.keys.nextReady()
+		if k == nil {
+			if turns < maxBatch && c.takeTurn() {
+				turns++
+				continue
+			}
+			break
+		}
+		c.swapsUnderWay++
+		localNs := c.clock.NowNs()
+		w.ready = append(w.ready, k)
+		w.swaps = append(w.swaps, k.prepare(localNs, c.storeClock.storeNs(localNs)))
+	}
+	return turns
+}
+
+// takeTurn lets the next worker begin some of its asks.
+func (c *core) takeTurn() bool {
+	if len(c.turns) == 0 {
+		return false
+	}
+	w := c.turns[0]
+	c.turns = c.turns[1:]
+	w.takeTurn()
+	return true
+}
+
+// takeResult takes up the result of a key's swap: its operations are done, or need another swap.
+func (c *core) takeResult(k *key, r swapstore.Result) {
+	c.swapsUnderWay--
+	c.metrics.countResult(r)
+	c.logFailure(k, r)
+	done, err := k.learnResult(r)
+	if r.Outcome != swapstore.Failed {
+		c.storeClock.note(k.sentNs, r.NowNs, k.isMisled(r, done))
+	}
+	if !done {
+		c.keys.again(k)
+		return
+	}
+	if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
+		c.metrics.mismatches.Add(1)
+	}
+	for _, o := range k.swap {
+		if err != nil {
+			o.Err = err
+			o.owner.operationDone(o)
+			continue
+		}
+		c.deliver(o)
+	}
+	c.keys.rest(k)
+}
+
+func (c *core) logFailure(k *key, r swapstore.Result) {
+	switch {
+	case errors.Is(r.Err, swapstore.ErrFull):
+		c.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
+	case r.Outcome == swapstore.Failed:
+		c.storeLog.unusable(r.Err)
+	}
+}
+
+// deliver tells the owner of an operation that it is done: its outcome holds, because the store has its value. An
+// operation with AgainNs is decided again then. A window that is about to end has ended by that time.
+func (c *core) deliver(o *operation) {
+	if o.Rebased {
+		c.metrics.rebased.Add(1)
+	}
+	if errors.Is(o.Err, record.ErrWindows) {
+		c.metrics.crowded.Add(1)
+	}
+	if o.AgainNs == 0 {
+		o.owner.operationDone(o)
+		return
+	}
+	c.clock.AfterFunc(max(o.AgainNs-c.storeNow(), 0)+1, func() { c.service.carryOut(o) })
+}
+
+// drain has all workers answered, and no more asks taken.
+func (c *core) drain() {
+	c.draining = true
+	c.clock.AfterFunc(int64(LastWithin), c.service.leaveUnread)
+	for w := range c.workers {
+		c.notifyLater(w)
+	}
+	c.endDrain()
+}
+
+// endDrain ends Drain once a draining service has answered everything.
+func (c *core) endDrain() {
+	if !c.draining {
+		return
+	}
+	for w := range c.workers {
+		if w.open > 0 && (!c.isLate || !w.isStuck()) {
+			return
+		}
+	}
+	select {
+	case <-c.drained:
+	default:
+		close(c.drained)
+	}
+}

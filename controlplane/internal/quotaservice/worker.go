@@ -1,0 +1,256 @@
+package quotaservice
+
+import (
+	"slices"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const (
+	// One stream may ask so often: more than one core serves.
+	asksPerSecond, burstAsks = 100_000, 20_000
+	// turn is how many parts of asks a stream begins before it is the next stream's turn.
+	turn = 16
+	// maxUnderWay is how many parts that have begun may be without an answer that is sent: a
+	// stream that does not read its answers has no further turn. A worker has no more waiting.
+	maxUnderWay = 1024
+	// enoughAnswers is when a message takes no further answer. One takes at most 8 KiB.
+	enoughAnswers = 8 << 10
+)
+
+// worker is who asks by a stream: what it has asked, and is to be answered. An ask goes through these, and is counted
+// meanwhile:
+//
+//	enqueue         takeTurn        send            Next            Next again
+//	   └──▶ pending ────▶ a group ────▶ answers ────▶ sending ────────▶ sent
+//	   └───────────── open ─────────┘
+//	                 └───────────── partsUnderWay ──────────────────────┘
+type worker struct {
+	core          *core
+	stream        *Stream
+	rate          *rate.Limiter
+	domain        *domain // nil before the first message
+	process       uint64
+	definitions   definitions
+	hasher        *keptHasher
+	closed        bool
+	ending        bool // it is to report all that it holds anew, on another stream
+	notified      bool // it is in core.toNotify
+	queued        bool // it waits for its turn
+	pending       []pendingAsk
+	open          int // asks that have no answer yet
+	partsUnderWay int // that have begun and whose answer is not sent yet
+	answers       []answers
+	sending       int // parts that the message answers which Next returned last
+	grants        grants
+}
+
+// domain is what streams of one domain share.
+type domain struct {
+	name    string
+	streams int
+	proxies uint32 // that are alive, over all services
+}
+
+// pendingAsk has not begun.
+type pendingAsk struct {
+	quota.Ask
+	askedNs int64
+	isBusy  bool // the stream asks too often
+}
+
+// answers are a message to be sent.
+type answers struct {
+	bytes []byte
+	parts int // that are answered
+}
+
+// join takes the domain and the process of the first message.
+func (w *worker) join(m *quota.Asks) {
+	c := w.core
+	d := c.domains[m.Domain]
+	if d == nil {
+		d = &domain{name: m.Domain}
+		c.domains[m.Domain] = d
+	}
+	d.streams++
+	w.domain, w.process = d, m.Process
+	c.asked = true
+	process := m.Process
+	c.clock.AfterFunc(0, func() { c.service.noteAlive(d, process) }) // the store may be silent, and asks wait for nothing
+}
+
+// define keeps a definition. One that is refused is kept as broken.
+func (w *worker) define(d *quota.Definition) {
+	own, err := newDefinition(w.domain.name, d)
+	if err != nil {
+		w.logRefusal("definition refused", err)
+	}
+	w.definitions.put(own)
+}
+
+// enqueue lets asks wait for the stream's turn. If it asks too often, they are only answered then.
+func (w *worker) enqueue(asks []quota.Ask) {
+	localNs := w.core.clock.NowNs()
+	isBusy := !w.rate.AllowN(time.Unix(0, localNs), len(asks))
+	w.open += len(asks)
+	for i := range asks {
+		w.pending = append(w.pending, pendingAsk{asks[i], localNs, isBusy})
+	}
+	w.queue()
+}
+
+// queue lets the stream wait for its turn, if it has asks to begin and its answers are read. It reports whether
+// the stream waits only now.
+func (w *worker) queue() bool {
+	if w.queued || len(w.pending) == 0 || w.partsUnderWay >= maxUnderWay {
+		return false
+	}
+	w.queued = true
+	w.core.turns = append(w.core.turns, w)
+	return true
+}
+
+// isStuck reports whether all open asks wait for the stream to read its answers.
+func (w *worker) isStuck() bool { return !w.queued && w.open == len(w.pending) }
+
+// takeTurn begins the stream's next asks.
+func (w *worker) takeTurn() {
+	w.queued = false
+	for parts := 0; parts < turn && len(w.pending) > 0; {
+		ask := &w.pending[0]
+		parts += len(ask.Parts)
+		w.begin(ask)
+		w.pending = w.pending[1:]
+	}
+	if len(w.pending) == 0 {
+		w.pending = nil
+		w.noteBegun()
+	}
+	w.queue()
+}
+
+// begin makes a group of an ask, and lets its operations wait for their keys.
+func (w *worker) begin(ask *pendingAsk) {
+	g := &group{worker: w, id: ask.ID, size: len(ask.Parts), askedNs: ask.askedNs}
+	w.partsUnderWay += g.size
+	switch {
+	case ask.isBusy:
+		g.result = quota.Busy
+		g.answer()
+	case !g.makeParts(ask.Parts):
+		g.result = quota.Unknown
+		g.answer()
+	default:
+		g.startHits()
+	}
+}
+
+// noteBegun has Stream.WaitUntilBegun look again.
+func (w *worker) noteBegun() {
+	select {
+	case w.stream.begun <- struct{}{}:
+	default:
+	}
+}
+
+// giveBack uncounts returned units.
+func (w *worker) giveBack(r quota.Return) {
+	c := w.core
+	g, units := w.grants.redeem(r)
+	if g == nil {
+		c.metrics.lost.Add(uint64(r.Units))
+		return
+	}
+	if units == 0 {
+		return
+	}
+	gives := &action.GiveUp{Units: units, Counted: g.counted}
+	c.keys.add(&operation{
+		Operation: action.Operation{Definition: g.definition, Action: gives, Shifted: g.shifted},
+		storeKey:  g.storeKey, domain: w.domain.name, owner: returned{c.metrics, units},
+	})
+}
+
+// returned owns an operation that uncounts returned units: nobody waits for it, so it only
+// measures how many could still be uncounted.
+type returned struct {
+	metrics *metrics
+	units   uint32
+}
+
+func (r returned) operationDone(o *operation) {
+	r.metrics.returned.Add(uint64(o.Uncounted))
+	r.metrics.lost.Add(uint64(r.units - o.Uncounted))
+}
+
+// remember notes what a hit was granted, for its return, and returns the grant's number.
+func (w *worker) remember(o *operation) (number uint32) {
+	return w.grants.add(granted{
+		definition: o.Definition, shifted: o.Shifted, storeKey: o.storeKey,
+		counted: o.Taken.Counted, units: o.Taken.Units, atNs: w.core.clock.NowNs(),
+	})
+}
+
+// send lets an answer to an ask of so many parts wait for Next.
+func (w *worker) send(result *quota.AskResult, parts int) {
+	c := w.core
+	last := len(w.answers) - 1
+	if last < 0 || len(w.answers[last].bytes) >= enoughAnswers {
+		w.answers = append(w.answers, answers{bytes: make([]byte, 0, 512)})
+		last++
+	}
+	c.message.Results = append(c.message.Results[:0], *result)
+	w.answers[last].bytes = c.message.Append(w.answers[last].bytes)
+	w.answers[last].parts += parts
+	c.notifyLater(w)
+}
+
+// next takes the next message.
+func (w *worker) next() (message []byte, ok bool) {
+	if len(w.answers) == 0 {
+		return nil, false
+	}
+	next := w.answers[0]
+	w.answers = slices.Delete(w.answers, 0, 1)
+	w.sending = next.parts
+	m := quota.Results{Proxies: w.domain.proxies} // appended to the results, it is one message with them
+	return m.Append(next.bytes), true
+}
+
+// noteSent notes that the message which next returned last is sent. It reports whether the worker waits for its turn
+// only now.
+func (w *worker) noteSent() bool {
+	w.partsUnderWay -= w.sending
+	w.sending = 0
+	return w.queue()
+}
+
+// leave ends what the worker has asked.
+func (w *worker) leave() {
+	if w.closed {
+		return
+	}
+	c := w.core
+	w.closed = true
+	w.open -= len(w.pending)
+	w.pending, w.answers = nil, nil
+	w.grants = grants{}
+	delete(c.workers, w)
+	if d := w.domain; d != nil {
+		d.streams--
+		if d.streams == 0 {
+			delete(c.domains, d.name)
+		}
+	}
+	c.endDrain()
+}
+
+// logRefusal logs why something is refused, without a key, and not more often than a log takes.
+func (w *worker) logRefusal(what string, err error) {
+	w.core.log.Warn(what, "address", w.stream.peer.Address, "domain", w.domain.name, "error", err)
+}
