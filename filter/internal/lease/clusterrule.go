@@ -78,10 +78,10 @@ func forNothing(s *decide.Subject) decide.Outcome {
 // on_unavailable is local, or by a limit of 0. If nothing decides, the outcome is why, also
 // while the quota store starts and others hold the share.
 func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Outcome {
-	switch {
-	case src.local == nil && s.Cost == 0 && limit.Shut(s.Windows):
-		return forNothing(s)
-	case src.local == nil:
+	if src.local == nil {
+		if s.Cost == 0 && limit.Shut(s.Windows) {
+			return forNothing(s)
+		}
 		return why
 	}
 	found := src.checkShare(s, s.Record.Now)

@@ -80,14 +80,14 @@ func (rets *Returns) watchGrant(g *Grant, writtenNs int64) {
 }
 
 // watch has CollectIdle visit a grant.
-func (rets *Returns) watch(left leasedGrant) {
+func (rets *Returns) watch(lg leasedGrant) {
 	if len(rets.leased) >= maxLeased {
-		left.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
+		lg.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
 		return
 	}
-	rets.leased = append(rets.leased, left)
-	rets.visitNs = min(rets.visitNs, left.visitNs)
-	if idle := left.source.idleNs; rets.idleNs == 0 || idle < rets.idleNs {
+	rets.leased = append(rets.leased, lg)
+	rets.visitNs = min(rets.visitNs, lg.visitNs)
+	if idle := lg.source.idleNs; rets.idleNs == 0 || idle < rets.idleNs {
 		rets.idleNs = idle
 	}
 }
@@ -103,7 +103,7 @@ func (rets *Returns) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
 }
 
 // CollectIdle has units go back that the open stream got and nobody takes any more, of at most MaxReturns grants.
-// Of each grant that it visits, it reads the lease by one instant: a tick visits many.
+// It reads the clock once for all leases that it visits: each read of the clock takes time, and they may be many.
 func (w *Worker) CollectIdle() {
 	rets, most := &w.Returns, len(w.Returns.due)+MaxReturns
 	if len(rets.leased) == 0 {
@@ -116,20 +116,20 @@ func (w *Worker) CollectIdle() {
 	wallNs, all := w.clock.Now(), rets.leased
 	rets.leased = all[:0] // watch fills it again with what stays, never further than the loop has read
 	rets.visitNs, rets.idleNs = math.MaxInt64, 0
-	for _, left := range all {
-		if left.stream != rets.stream {
+	for _, lg := range all {
+		if lg.stream != rets.stream {
 			continue // its stream has ended: the units stay counted
 		}
-		if now < left.visitNs || len(rets.due) >= most {
-			rets.watch(left)
+		if now < lg.visitNs || len(rets.due) >= most {
+			rets.watch(lg)
 			continue
 		}
-		units, stays := left.take(&w.entry, wallNs, now)
+		units, stays := lg.take(&w.entry, wallNs, now)
 		if units > 0 {
-			rets.due = append(rets.due, quota.Return{Grant: left.number, Units: units})
+			rets.due = append(rets.due, quota.Return{Grant: lg.number, Units: units})
 		}
 		if stays {
-			rets.watch(left)
+			rets.watch(lg)
 		}
 	}
 }

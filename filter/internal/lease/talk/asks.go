@@ -9,7 +9,7 @@ import (
 
 // asks has all asks that have no result. The life of an ask:
 //
-//	  queuedFor              markSent             take
+//	  queuedFor              markSent             end
 //	--------------> queued ------------> flying ----------> over
 //	                 |  ^                 |  |               ^
 //	                 |  +--- requeue -----+  +----> late ----+
@@ -95,9 +95,9 @@ func (as *asks) markSent(packed, left []*ask) {
 // isFlying reports whether an ask for the same units flies.
 func (as *asks) isFlying(a *ask) bool { return as.flying[a.want] != nil }
 
-// take ends the sent ask of that number, and returns nil if there is none. Numbers begin anew
+// end ends the sent ask of that number, and returns nil if there is none. Numbers begin anew
 // after the largest.
-func (as *asks) take(id uint32) *ask {
+func (as *asks) end(id uint32) *ask {
 	sent := as.sent
 	i := sort.Search(len(sent), func(i int) bool { return sent[i].id-sent[0].id >= id-sent[0].id })
 	if i == len(sent) || sent[i].id != id {
@@ -105,13 +105,13 @@ func (as *asks) take(id uint32) *ask {
 	}
 	a := sent[i]
 	as.sent = slices.Delete(sent, i, i+1)
-	as.makeLate(a)
+	as.stopFlying(a)
 	return a
 }
 
-// makeLate lets the units of a flying ask be asked for again. It returns false if the ask does not
+// stopFlying lets the units of a flying ask be asked for again. It returns false if the ask does not
 // fly any more.
-func (as *asks) makeLate(a *ask) bool {
+func (as *asks) stopFlying(a *ask) bool {
 	flies := as.flying[a.want] == a
 	if flies {
 		delete(as.flying, a.want)
@@ -152,7 +152,7 @@ func (as *asks) askLateAgain(now, timeoutNs int64) {
 		if now-a.sentNs < timeoutNs {
 			break
 		}
-		if as.makeLate(a) {
+		if as.stopFlying(a) {
 			a.reportAgain()
 		}
 	}

@@ -91,10 +91,10 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	as.join(&Waiter{}, of('k', 1))
 	as.sendAll(8, timeoutNs)
 	next := as.sent[1]
-	require.Same(t, late, as.take(7))
+	require.Same(t, late, as.end(7))
 	require.True(t, as.isFlying(next), "the result of the late one is not its own")
 	as.askLateAgain(timeoutNs+lateNs, timeoutNs)
-	require.Nil(t, as.take(8))
+	require.Nil(t, as.end(8))
 }
 
 // Numbers of asks begin anew after the largest.
@@ -106,10 +106,10 @@ func TestResultsFindTheirAsks(t *testing.T) {
 	as.sendAll(1<<32-2, 0)
 	require.EqualValues(t, 1, as.sent[3].id)
 	for _, id := range []uint32{1<<32 - 1, 2, 1<<32 - 2, 0, 1} {
-		a := as.take(id)
+		a := as.end(id)
 		require.NotNil(t, a)
 		require.Equal(t, id, a.id)
-		require.Nil(t, as.take(id))
+		require.Nil(t, as.end(id))
 	}
 	require.Empty(t, as.sent)
 	require.Empty(t, as.flying)

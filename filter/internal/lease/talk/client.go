@@ -30,7 +30,8 @@
 //	asks.go      asks          those that are queued or sent
 //	message.go                 what is sent when
 //	result.go                  what a result does to an ask and its requests
-//	stream.go    stream        whether there is one, and whether the service answers
+//	stream.go    stream        whether there is one
+//	watchdog.go  watchdog      whether the service answers
 package talk
 
 import (
@@ -58,6 +59,7 @@ type Client struct {
 	transport Transport
 	worker    *lease.Worker
 	stream    stream
+	watchdog  watchdog
 	waitlist  waitlist // requests that wait
 	asks      asks     // for which they wait, and others
 	lastID    uint32   // of the ask that was sent last
@@ -189,10 +191,10 @@ func (c *Client) expire(req *Waiter) {
 // the service is silent. Period says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle()
-	if !c.stream.grantMoreTime(now, c.worker.Service.TimeoutNs) {
+	if !c.watchdog.giveMoreTime(now, c.worker.Service.TimeoutNs) {
 		c.noteSilence(now)
 	}
-	c.stream.tickNs = now
+	c.watchdog.tickNs = now
 	c.expireOverdue(now)
 	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
 	c.worker.Book().Renew(now, c.worker.Service.TimeoutNs)
@@ -209,7 +211,7 @@ func (c *Client) Period() uint32 {
 	switch {
 	case c.waitlist.areSomeReady():
 		return 1 // for those that MaxResumed has left
-	case c.Waiting() || c.stream.owes():
+	case c.Waiting() || c.watchdog.owes():
 		return 10
 	}
 	if ns := c.worker.Returns.IdleNs(); ns > 0 {

@@ -26,7 +26,7 @@ const (
 // sends nothing: the callback with the result calls it again.
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
-	if c.stream.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
+	if c.watchdog.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
 		return
 	}
 	c.queueReports(now)
@@ -113,7 +113,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 		}
 	}
 	c.packed = packed
-	if c.stream.heard { // units go back on the stream that got them, after its first results
+	if c.stream.phase == heard { // units go back on the stream that got them, after its first results
 		m.Returns = rets.Take(m.Returns)
 	}
 	return packed, left
@@ -175,7 +175,8 @@ func (c *Client) define(d *quota.Definition) {
 
 // send sends a message. A stream's first one says which domain and process asks.
 func (c *Client) send(m *quota.Asks, now int64) bool {
-	if !c.stream.greeted {
+	isFirst := c.stream.phase == open
+	if isFirst {
 		c.worker.Greet(m)
 	}
 	c.message = m.Append(c.message[:0])
@@ -183,9 +184,11 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 		c.StreamEnded(now)
 		return false
 	}
-	c.stream.greeted = true
+	if isFirst {
+		c.stream.phase = greeted
+	}
 	if len(m.Asks) > 0 {
-		c.stream.owesNs = now
+		c.watchdog.owesNs = now
 	}
 	return true
 }

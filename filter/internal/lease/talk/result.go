@@ -8,7 +8,7 @@ import (
 
 // endAsk ends an ask by its result.
 func (c *Client) endAsk(result *quota.AskResult, now int64) {
-	a := c.asks.take(result.ID)
+	a := c.asks.end(result.ID)
 	switch {
 	case a == nil: // it has come more than lateNs after the ask
 	case result.Outcome == quota.Unknown:

@@ -1,65 +1,43 @@
 package talk
 
-import (
-	"github.com/sluice-ratelimit/sluice/shared/quota"
-)
-
-// The life of a stream, and of the next one:
+// phase is how far a stream has come. Its life, and that of the next one:
 //
 //	         ensureOpen           send               Receive
 //	closed -------------> open ----------> greeted ----------> heard
 //	  ^                     |                 |                  |
 //	  +---- StreamEnded ----+-----------------+------------------+
 //
-//	closed   There is none: number is 0. After each end, and each try that fails, backOff says
-//	         when the next may be opened.
+//	closed   There is none. After each end, and each try that fails, backOff says when the next may be
+//	         opened.
 //	open     It may be used. The service does not know the domain and the process yet.
 //	greeted  Its first message has named them.
 //	heard    The service has answered on it. From then on it takes units back.
 //
 // The proxy calls StreamEnded when it has ended the stream. hangUp ends it from here: after a message that
 // cannot be read, and when the service is silent.
-//
-// The life of the service, over all streams:
-//
-//	          send, of asks            noteSilence
-//	answered ---------------> asked ---------------> silent
-//	   ^                        |                      |
-//	   +-------- Receive -------+------- Receive ------+
-//
-//	answered  It owes no answer: stream.owesNs is 0.
-//	asked     It owes one since owesNs, and Flush sends nothing more. If the stream closes, it owes
-//	          none: the same is asked on the next stream.
-//	silent    It has owed one for the timeout (lease.Service.Silent). It is also silent if a request has waited
-//	          that long without a stream, though it was not asked. No request waits any more, and probe
-//	          asks until an answer comes.
-//
-// For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come
-// each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
-// decided that wait. About a second later a tick opens a stream, and sends a probe. The service is
-// silent until it answers that.
+type phase uint8
 
-// stream is the stream to the service, and what the worker knows of the service by it.
+const (
+	closed phase = iota
+	open
+	greeted
+	heard
+)
+
+// stream is the stream to the service.
 type stream struct {
+	phase phase
+
 	// Of the open stream:
-	number  uint32          // 0 = it is closed
-	greeted bool            // it has had its first message
-	heard   bool            // the service has answered on it
+	number  uint32          // which the worker has given it
 	defined map[uint32]bool // definitions that it has had
 
 	// Of the closed one:
 	reopenNs int64 // when the next may be opened
 	pauseNs  int64 // how long that takes, from the next end or failed try on: see backOff
-
-	// Of the service:
-	owesNs  int64 // since when it owes an answer to asks; 0 = it owes none
-	tickNs  int64 // when the last tick was
-	stalled bool  // a late tick has given it more time, and nothing has come since
 }
 
-func (s *stream) isOpen() bool { return s.number != 0 }
-
-func (s *stream) owes() bool { return s.owesNs != 0 }
+func (s *stream) isOpen() bool { return s.phase != closed }
 
 // IsConnected reports whether a stream is open. A worker without one does not know whether
 // the service is silent, unless it has found so.
@@ -80,7 +58,7 @@ func (c *Client) ensureOpen(now int64) bool {
 	}
 	s.number = max(c.transport.Random(), 1) // another worker may have the number, with little chance
 	c.worker.Returns.StreamOpened(s.number)
-	s.greeted, s.heard = false, false
+	s.phase = open
 	clear(s.defined)
 	return true
 }
@@ -107,8 +85,8 @@ func (c *Client) Receive(message []byte, now int64) error {
 		c.hangUp(now)
 		return err
 	}
-	s.heard, s.pauseNs = true, firstPauseNs
-	s.owesNs, s.stalled = 0, false
+	s.phase, s.pauseNs = heard, firstPauseNs
+	c.watchdog.hasAnswered()
 	c.worker.Service.Silent = false
 	c.worker.SetProxies(c.in.Proxies)
 	for i := range c.in.Results {
@@ -123,7 +101,8 @@ func (c *Client) StreamEnded(now int64) {
 	if !c.stream.isOpen() {
 		return
 	}
-	c.stream.number, c.stream.owesNs = 0, 0
+	c.stream.phase = closed
+	c.watchdog.owesNs = 0 // the same is asked on the next stream
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
 	c.asks.requeueAll()
@@ -140,53 +119,6 @@ func (c *Client) hangUp(now int64) {
 func (c *Client) Close() {
 	if c.stream.isOpen() {
 		c.transport.Cancel()
-		c.stream.number = 0
+		c.stream.phase = closed
 	}
-}
-
-// standstillNs is how long a worker may stand still and go on with its stream.
-const standstillNs = 1_000_000_000
-
-// grantMoreTime gives the service its timeout anew, if the tick is so late that the worker itself
-// stood still: its message may not have left, or the result may be in the queue behind the tick.
-// Requests do not wait longer for it. With a timeout of 100 ms:
-//
-//	0 ms    A message is sent. The service owes an answer until 100 ms.
-//	10 ms   A tick. Then the worker stands still.
-//	70 ms   The next tick. More than half of the timeout has passed since: the service has until 170 ms.
-//	150 ms  The next tick, late again. The service has had more time, and has not answered: it gets none.
-//
-// After standstillNs without a tick it gets none either: Tick may end the stream.
-func (s *stream) grantMoreTime(now, timeoutNs int64) (granted bool) {
-	gap := now - max(s.tickNs, s.owesNs)
-	late := s.owes() && !s.stalled && gap > timeoutNs/2 && gap < standstillNs
-	if late {
-		s.stalled, s.owesNs = true, now
-	}
-	return late
-}
-
-// noteSilence declares the service silent when nothing has come for the timeout after a
-// message, or no stream could be opened for so long. It hangs up on a silent service.
-func (c *Client) noteSilence(now int64) {
-	s := &c.stream
-	silent := s.owes() && now-s.owesNs >= c.worker.Service.TimeoutNs || !s.isOpen() && c.waitlist.areOverdue(now)
-	if !silent {
-		return
-	}
-	c.worker.Service.Silent, s.pauseNs = true, maxPauseNs
-	if s.isOpen() {
-		c.hangUp(now)
-	}
-}
-
-// probe asks the silent service for no units, to hear whether it answers again.
-func (c *Client) probe(now int64) {
-	if c.stream.owes() || !c.ensureOpen(now) {
-		return
-	}
-	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
-	m := quota.Asks{Definitions: c.worker.Definitions[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
-	c.stream.defined[0] = true
-	c.send(&m, now)
 }
