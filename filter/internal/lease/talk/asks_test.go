@@ -29,10 +29,11 @@ func (as *asks) sendAll(first uint32, now int64) {
 }
 
 func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
-	as, first, second, third := newAsks(), &Waiter{}, &Waiter{}, &Waiter{}
+	as := newAsks()
+	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 1))
 	as.join(second, of('k', 3))
-	as.join(third, of('l', 1))
+	as.join(&Waiter{}, of('l', 1))
 	require.Len(t, as.queue, 2)
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
 	wire := &as.queue[0].parts[0].Wire
@@ -61,7 +62,8 @@ func TestAnAskAheadIsFirst(t *testing.T) {
 
 // After the end of a stream, requests of the ask that was sent wait before those of the queued one.
 func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
-	as, first, second := newAsks(), &Waiter{}, &Waiter{}
+	as := newAsks()
+	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 2))
 	as.askAhead(of('l', 0))
 	as.sendAll(1, 0)
