@@ -276,5 +276,5 @@ func (f *fleet) counted(p *proxy, g quota.Grant) action.Counted {
 // unleased reports whether the units count as spent when they were counted.
 func (f *fleet) unleased(p *proxy, g quota.Grant) bool {
 	c := f.counted(p, g)
-	return f.definitions[0].Lease == quota.LeaseOff || c.EndNs <= c.AtNs
+	return f.definitions[0].Lease == quota.LeaseOff || !c.IsLeased()
 }

@@ -52,7 +52,7 @@ func (h *Hit) carryOut(o *Operation, r *record.Record, v balance.View) (changed 
 	case h.TakesNothing:
 	case d.Units > 0:
 		counts := Counted{v.Take(d.Units, d.EndNs), r.Generation}
-		o.Taken = Taken{Units: d.Units, Leased: d.EndNs != 0, ValidNs: v.ValidNs(d.EndNs), Counted: counts}
+		o.Taken = Taken{Units: d.Units, Leased: counts.IsLeased(), ValidNs: v.ValidNs(d.EndNs), Counted: counts}
 		changed = true
 	default: // it asks for nothing
 		o.Taken.ValidNs = v.ValidNs(d.EndNs)

@@ -27,7 +27,7 @@ func SlackNs(windows []limit.Window) int64 { return min(5*ms, quota.Shortest(win
 type Decision struct {
 	Verdict Verdict
 	Units   uint32 // if it Passes: what waits and what is granted ahead
-	EndNs   int64  // if it Passes: the end of their lease; 0 = they are not leased
+	EndNs   int64  // if it Passes: the end of their lease; NowNs if they are not leased
 }
 
 // Verdict says whether a part passes.
@@ -52,22 +52,22 @@ const (
 //	15    3, because 15 are few     for 100 ms, less SlackNs
 //	2     2, or none if the first request costs 3
 func (v *View) Decide(lease uint32, p *quota.Part) Decision {
-	firstEndNs := v.FirstEndNs()
+	now, firstEndNs := v.State.NowNs, v.FirstEndNs()
 	endNs := v.leaseEndNs(lease, firstEndNs)
-	if endNs != 0 && firstEndNs-v.State.NowNs <= SlackNs(v.Windows) {
+	if endNs > now && firstEndNs-now <= SlackNs(v.Windows) {
 		return Decision{Verdict: NotYet}
 	}
 	held := v.State.Holders.Held() // others may have a policy by which units of this key are held
 	left := minus(v.leftUntil(endNs), held)
-	if left < p.Cost && endNs != 0 {
-		endNs = 0
+	if left < p.Cost && endNs > now {
+		endNs = now
 		left = minus(v.Left(), held)
 	}
 	if left < p.Cost || v.IsBlocked() {
 		return Decision{Verdict: TooFew}
 	}
 	d := Decision{Verdict: Passes, Units: min(left, max(p.Waiting, p.Cost)), EndNs: endNs}
-	if endNs == 0 || left < leastAhead {
+	if endNs == now || left < leastAhead {
 		return d
 	}
 	ahead := min(v.aheadUntil(endNs, p.Ahead), (left-d.Units)/scarce)
@@ -78,22 +78,22 @@ func (v *View) Decide(lease uint32, p *quota.Part) Decision {
 	return d
 }
 
-// leaseEndNs is when a lease that began now would end: at firstEndNs, or before; 0 = nothing is leased.
+// leaseEndNs is when a lease that began now would end: at firstEndNs, or before. It is now if nothing is leased.
 func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
-	if lease == quota.LeaseOff {
-		return 0
-	}
 	now := v.State.NowNs
+	if lease == quota.LeaseOff {
+		return now
+	}
 	end := min(now+quota.MaxLeaseNs, firstEndNs)
 	for i := range v.Windows {
 		w := &v.Windows[i]
 		switch {
 		case w.Elastic:
-			return 0
+			return now
 		case quota.ForgetsByUnit(w):
 			leaseNs := quota.LeaseNs(w)
 			if leaseNs < shortLease {
-				return 0
+				return now
 			}
 			end = min(end, now+leaseNs)
 		case !w.Unlimited && uint64(v.LeftIn(i))*scarce < uint64(w.Limit):
@@ -118,9 +118,10 @@ func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
 // asked before the store applies the decision, and the store applies it at most SlackNs after NowNs. An answer
 // without delay is always in time.
 func (v *View) ValidNs(endNs int64) int64 {
-	if endNs != 0 { // which is no later than the first window's end
-		return endNs - v.State.NowNs - SlackNs(v.Windows)
+	now, slack := v.State.NowNs, SlackNs(v.Windows)
+	if endNs > now { // which is no later than the first window's end
+		return endNs - now - slack
 	}
-	left := max(v.FirstEndNs()-v.State.NowNs-SlackNs(v.Windows), 1)
+	left := max(v.FirstEndNs()-now-slack, 1)
 	return min(shortLease, quota.Shortest(v.Windows)/soonShare, left)
 }

@@ -83,7 +83,7 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		name  string
 		view  *View
 		lease uint32
-		endNs int64
+		endNs int64 // 0 = nothing is leased
 		valid int64
 	}{
 		{"off", at(base, 0, fixed(100, minute)), quota.LeaseOff, 0, 100 * ms},
@@ -111,6 +111,9 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		{"no lease, never too late", at(base+minute-5*ms, 0, fixed(100, minute)), quota.LeaseOff, 0, 1},
 	} {
 		got := c.view.Decide(c.lease, &quota.Part{})
+		if c.endNs == 0 {
+			c.endNs = c.view.State.NowNs
+		}
 		require.Equal(t, Decision{Verdict: Passes, EndNs: c.endNs}, got, c.name)
 		require.Equal(t, c.valid, c.view.ValidNs(got.EndNs), c.name)
 	}
@@ -235,7 +238,7 @@ var shapes = map[string][]limit.Window{
 func TestLateRefundLeavesTheNextWindow(t *testing.T) {
 	for name, windows := range shapes {
 		v := at(base, 0, windows...)
-		c := v.Take(5, 0)
+		c := v.Take(5, base)
 		v.State.Roll(base + 2*minute)
 		v.Add(7)
 		before := v.Left()

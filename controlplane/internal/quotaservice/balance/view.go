@@ -21,12 +21,12 @@ type View struct {
 func (v *View) window(i int) window { return v.State.windowWith(&v.Windows[i], i) }
 
 // Left returns how many units all windows have left for spending at once.
-func (v *View) Left() uint32 { return v.leftUntil(0) }
+func (v *View) Left() uint32 { return v.leftUntil(v.State.NowNs) }
 
 // LeftIn returns how many units one window has left for spending at once.
-func (v *View) LeftIn(i int) uint32 { return v.window(i).left(0) }
+func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.State.NowNs) }
 
-// leftUntil is what all windows have left for spending until endNs; 0 = at once.
+// leftUntil is what all windows have left for spending until endNs.
 func (v *View) leftUntil(endNs int64) uint32 {
 	left := uint32(saturated)
 	for i := range v.Windows {
@@ -105,10 +105,9 @@ func (v *View) Clear(i int) {
 	*w.asOfNs = w.nowNs // also of a bucket: what is leased of it counts no more
 }
 
-// Take counts units that may be spent until endNs, in all windows; 0 = they count as spent at once. It returns what
-// Refund needs.
+// Take counts units in all windows that may be spent until endNs. It returns what Refund needs.
 func (v *View) Take(units uint32, endNs int64) Counted {
-	c := Counted{AtNs: v.State.NowNs, EndNs: max(v.State.NowNs, endNs)}
+	c := Counted{AtNs: v.State.NowNs, EndNs: endNs}
 	for i := range v.Windows {
 		how := v.window(i).add(units, c.EndNs)
 		if how == (CountedIn{}) {
@@ -128,6 +127,9 @@ type Counted struct {
 	EndNs   int64       // until when they may be spent: the end of their lease, or AtNs
 	Windows []CountedIn // by window; nil = there is nothing to say of any
 }
+
+// IsLeased reports whether the units may be spent later than they were counted.
+func (c *Counted) IsLeased() bool { return c.EndNs > c.AtNs }
 
 // Refund takes units out of the windows that counted them, if these are still open. It reports whether no window
 // counts the units any more.

@@ -50,7 +50,7 @@ func (w window) roll(now int64) {
 // expiryNs is from when the window counts nothing.
 func (w window) expiryNs() int64 { return max(w.spendBy(), w.Expiry(w.owed(), *w.asOfNs)) }
 
-// left returns how many units are left if they may be spent until endNs; 0 = at once. A bucket counts them at endNs,
+// left returns how many units are left if they may be spent until endNs. A bucket counts them at endNs,
 // or at its spendBy if that is later. Until then it gains tokens, but the units may be spent before it has them. So
 // its gain is taken away from what remains then. For example, with a gain of 10 tokens a second:
 //
@@ -111,7 +111,7 @@ func (w window) bucketPass(cost uint32, pass int64) int64 {
 func (w window) standing() quota.Standing {
 	used := w.Count(w.usage, *w.asOfNs)
 	if w.Algorithm == limit.TokenBucket && !w.Unlimited {
-		used = max(used, w.Burst-w.left(0))
+		used = max(used, w.Burst-w.left(w.nowNs))
 	}
 	return quota.Standing{Used: used, ResetNs: max(w.Reset(w.owed(), *w.asOfNs)-w.nowNs, 0)}
 }
