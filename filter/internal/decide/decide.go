@@ -37,77 +37,15 @@
 //
 // A cost that only the answer tells is held by Take. BeginHolds makes a hold.Hold of it, which the caller settles.
 //
-// Read in this order: Verdict.Decide here, Source (source.go), Outcome (outcome.go), Subject and its part in each
-// phase (subject.go), what is kept of a denial (denied.go), what is told of a key (standing.go). Then, each by
-// itself: Quota, how a subject waits for the quota service (quota.go), BeginHolds (holds.go), Rule (rule.go).
+// Read in this order: Decide here, Verdict (verdict.go), Source (source.go), Outcome (outcome.go), Subject and its
+// part in each phase (subject.go), what is kept of a denial (denied.go). Then, each by itself: what is told of a key
+// (standing.go), how a subject waits for the quota service (quota.go), Rule (rule.go).
 package decide
 
 import (
-	"strings"
-
-	"github.com/sluice-ratelimit/sluice/shared/fields"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
-
-// Verdict is the outcome of one request over all rules.
-type Verdict struct {
-	// Rules.Match sets these, for those who read the verdict: no rule applies to an exempt request, and only rules that
-	// name its path to a look, by which a client asks for its usage.
-	Exempt, IsLook bool
-
-	Subjects []*Subject // of the rules that matched, in policy order
-	turns    []*Subject // those that ask their sources, in the order in which they do: see turn
-
-	Now     int64 // when the request was decided, ns since the epoch; 0 if no rule matched
-	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
-	Allowed bool
-	// Of a denial:
-	Denying *Subject // the first in policy order that denied
-	RetryNs int64    // the wait until the same request would pass; limit.Never
-}
-
-// Begin empties the verdict for the next request.
-func (v *Verdict) Begin() { *v = Verdict{Allowed: true, Subjects: v.Subjects[:0], turns: v.turns[:0]} }
-
-// Next is the memory of the next subject, which Add appends. Subjects keeps it behind its end from one request to
-// the next.
-func (v *Verdict) Next() *Subject {
-	n := len(v.Subjects)
-	if n == cap(v.Subjects) {
-		v.Subjects = append(v.Subjects, nil)[:n]
-	}
-	next := &v.Subjects[:n+1][n]
-	if *next == nil {
-		*next = new(Subject)
-	}
-	return *next
-}
-
-// Add appends the subject that Next has returned, and gives it its turn. It has none if its source is not to be asked.
-func (v *Verdict) Add() {
-	n := len(v.Subjects)
-	v.Subjects = v.Subjects[:n+1]
-	s := v.Subjects[n]
-	if s.Unlimited || s.Outcome == MissingKey {
-		return
-	}
-	v.turns = append(v.turns, s)
-	for i := len(v.turns) - 1; i > 0 && v.turns[i-1].turn() > s.turn(); i-- {
-		v.turns[i-1], v.turns[i] = s, v.turns[i-1]
-	}
-}
-
-// CloneTexts makes the texts of the keys last beyond the callback.
-func (v *Verdict) CloneTexts() {
-	for _, s := range v.Subjects {
-		for i := range s.Key.Parts {
-			p := &s.Key.Parts[i]
-			p.Text = strings.Clone(p.Text)
-		}
-	}
-}
 
 // Decide decides the request, and counts it in all rules or in none. But if the verdict is Pending, it is to be
 // called again once the quota service has answered.
@@ -263,32 +201,41 @@ func (v *Verdict) conclude() {
 	}
 }
 
-// Matched reports whether any rule matched.
-func (v *Verdict) Matched() bool { return len(v.Subjects) > 0 }
-
-// DeniedBy is the first rule in policy order that denied, nil if none did.
-func (v *Verdict) DeniedBy() *policy.Rule {
-	if v.Allowed {
-		return nil
+// note adds the verdict to the rules' metrics, and to the keys that were denied.
+func (v *Verdict) note() {
+	for _, s := range v.Subjects {
+		m := &s.Rule.Metrics
+		if s.Outcome == Full {
+			m.Full++
+		}
+		if s.isByOnUnavailable() {
+			m.Unavailable++
+		}
+		switch n := m.NamedBy(s.Override); {
+		case v.Allowed && s.Allowed:
+			m.Allowed++
+			n.Allowed++
+		case v.Allowed:
+			m.ShadowDenied++
+			n.ShadowDenied++
+			s.noteDenied(v.Now)
+		case !s.Allowed && !s.Shadow:
+			m.Denied++
+			n.Denied++
+			s.noteDenied(v.Now)
+			if (s.Outcome == Denied || s.Outcome == Blocked) && s.Record.FromFloor {
+				m.FloorDenied++
+			}
+		}
+		if s.Outcome == Taken && s.Rule.HoldSource == nil {
+			m.NoteUnits(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
+		}
 	}
-	return v.Denying.Rule.Policy
 }
 
-// LacksKey reports whether the request is denied because it lacks a key part.
-func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.Outcome == MissingKey }
-
-// Response is what the client of a denied request gets.
-func (v *Verdict) Response() *policy.Response {
-	if v.LacksKey() {
-		return v.DeniedBy().MissingResponse
+// noteDenied counts a denial of the subject's key, also one in shadow mode.
+func (s *Subject) noteDenied(now int64) {
+	if r := s.Rule; r.Denials != nil {
+		r.DenialWorker.Count(r.Denials, &s.Key, now)
 	}
-	return &v.DeniedBy().Response
-}
-
-// RetryAfter returns the seconds of the Retry-After header; ok is false if no wait would help.
-func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
-	if v.Allowed || v.RetryNs == limit.Never {
-		return 0, false
-	}
-	return max(1, fields.Seconds(v.RetryNs)), true
 }

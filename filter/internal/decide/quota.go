@@ -27,7 +27,8 @@ type Quota struct {
 	Standings []state.LeaseStanding // how the windows stand over all proxies, by the grant or else the lease
 
 	// Source.Take, for Refund.
-	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
+	Taken   state.GrantLeft // from LeaseTable: the grant that the units are of
+	Account any             // of a rule that holds: where its source has counted the units; only that reads it
 	// Source.Take, for its next call: the lease keeps for the service that it must charge the cost. The request may
 	// take from OwnShare again, because another worker wrote first or another rule must ask.
 	ChargeKept bool

@@ -12,10 +12,10 @@ import (
 
 // Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
+	hold.Rule // NewRule sets Policy, Finder and Metrics, and SetSource Holder
+
 	// NewRule.
-	Policy  *policy.Rule
-	Metrics metrics.Rule
-	Finder  policy.Subjects
+	//
 	// countsDenied says that this proxy counts hits that the rule denies. It is false for scope cluster: there
 	// the service counts them, as the rule's definition says.
 	countsDenied bool
@@ -30,7 +30,6 @@ type Rule struct {
 	// SetSource.
 	Source     Source       // nil without limits
 	HoldSource HoldSource   // Source again if the rule holds, else nil
-	holds      hold.Rule    // if it holds
 	Counted    *state.Table // in which Source counts; rules that share a counter share it
 
 	// The engine.
@@ -40,7 +39,7 @@ type Rule struct {
 
 // NewRule returns the rule of a policy, without a source.
 func NewRule(p *policy.Policy, r *policy.Rule) Rule {
-	rule := Rule{Policy: r, Metrics: metrics.Of(r), Finder: p.Subjects(r)}
+	rule := Rule{Rule: hold.Rule{Policy: r, Finder: p.Subjects(r), Metrics: metrics.Of(r)}}
 	rule.countsDenied = r.CountDenied && r.Scope == policy.ScopeProxy
 	rule.takesLate = r.Block != nil && !r.Holds()
 	rule.blocksOthers = r.Block != nil && slices.ContainsFunc(p.Rules, func(other policy.Rule) bool {
@@ -56,7 +55,7 @@ func (r *Rule) SetSource(s Source, counted *state.Table) {
 	r.Source, r.Counted = s, counted
 	if r.Policy.Holds() {
 		r.HoldSource = s.(HoldSource)
-		r.holds = hold.Rule{Policy: r.Policy, Metrics: &r.Metrics, Source: r.HoldSource, Windows: r.Finder.OfAll}
+		r.Holder = r.HoldSource
 	}
 }
 

@@ -41,8 +41,7 @@ type Subject struct {
 	Hold   state.Hold // of a rule that holds: what Take has held
 
 	// The source of a rule of scope cluster. The service's grant comes between two calls of Decide.
-	Quota   Quota
-	Account any // where lease.HoldSource has counted the units, for its reports; only that reads it
+	Quota Quota
 }
 
 // Begin prepares the subject, whose key and cost have been read. Record and Hold stay: Check and Take write them.
@@ -51,7 +50,6 @@ func (s *Subject) Begin(r *Rule) {
 	s.Outcome, s.Allowed = HasRoom, true
 	s.Units, s.Known = s.Cost, false
 	s.Quota.begin()
-	s.Account = nil
 	r.Finder.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
 }

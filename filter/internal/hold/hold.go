@@ -21,12 +21,12 @@ type Source interface {
 	Renew(h *Hold, at Clocks) Renewal
 }
 
-// Rule is a rule that holds.
+// Rule is what a hold needs of its rule. Package decide has the rest.
 type Rule struct {
 	Policy  *policy.Rule
-	Metrics *metrics.Rule
-	Source  Source
-	Windows []limit.Window // safe for all keys: see policy.Subjects.OfAll
+	Finder  policy.Subjects
+	Metrics metrics.Rule
+	Holder  Source // nil unless the rule holds
 }
 
 // Hold is what a request holds of one rule. The caller keeps it:
@@ -49,13 +49,13 @@ type Hold struct {
 
 // Begin counts the hold in Metrics.Holding until it is settled.
 func (h *Hold) Begin() {
-	m := h.Rule.Metrics
+	m := &h.Rule.Metrics
 	m.Holding.Streams++
 	m.Holding.Units += int64(h.Units)
 }
 
 // Limits are those of the hold's key, whose bytes are not kept.
-func (h *Hold) Limits() state.Key { return state.Key{Windows: h.Windows, OfRule: h.Rule.Windows} }
+func (h *Hold) Limits() state.Key { return state.Key{Windows: h.Windows, OfRule: h.Rule.Finder.OfAll} }
 
 // Renewal is what became of a hold that a source was to renew.
 type Renewal uint8
@@ -80,8 +80,8 @@ func (h *Hold) Renew(at Clocks) {
 	if h.lapsed {
 		return
 	}
-	m := h.Rule.Metrics
-	switch h.Rule.Source.Renew(h, at) {
+	m := &h.Rule.Metrics
+	switch h.Rule.Holder.Renew(h, at) {
 	case Renewed:
 		m.HoldsRenewed++
 	case Lapsed:
@@ -98,10 +98,10 @@ func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotoni
 
 // Settle ends the hold and charges the cost.
 func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
-	r, m := h.Rule, h.Rule.Metrics
+	r, m := h.Rule, &h.Rule.Metrics
 	m.Holding.Streams--
 	m.Holding.Units -= int64(h.Units)
-	lapsed, ok := r.Source.Settle(h, cost, now)
+	lapsed, ok := r.Holder.Settle(h, cost, now)
 	switch {
 	case !ok:
 		m.Errors++

@@ -151,7 +151,7 @@ func (s *stream) readsUsage(status uint16) (reads, prices bool) {
 func (s *stream) countUnread(count func(m *metrics.Rule)) {
 	for i := range s.holds {
 		if r := s.holds[i].Rule; r.Policy.Settle != nil && r.Policy.Settle.To.Tokens() {
-			count(r.Metrics)
+			count(&r.Metrics)
 		}
 	}
 }

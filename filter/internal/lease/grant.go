@@ -122,7 +122,7 @@ func (g *Grant) writeTo(n *Need, units uint32) {
 	n.grant = g
 	n.subject.Quota.Grant = g.forSubject(units)
 	if n.Account != nil {
-		n.subject.Account = n.Account
+		n.subject.Quota.Account = n.Account
 	}
 }
 

@@ -98,7 +98,7 @@ func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		s.Account.(*account.Account).Take(s.Cost)
+		s.Quota.Account.(*account.Account).Take(s.Cost)
 		s.Quota.Grant.Units -= s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
@@ -112,20 +112,20 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 // takeShare holds the cost in this proxy's own table, and reports it later, unless there are
 // too many accounts for one more.
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
-	s.Account = nil
+	s.Quota.Account = nil
 	taken := src.local.Take(s)
 	if taken != state.OK || src.account(s) == nil && src.worker.book.IsFull() {
 		return taken
 	}
 	acc := src.openAccount(s)
 	acc.Hold(s.Cost)
-	s.Account = acc
+	s.Quota.Account = acc
 	return taken
 }
 
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
-	acc, reports := s.Account.(*account.Account)
+	acc, reports := s.Quota.Account.(*account.Account)
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		acc.Untake(s.Cost)

@@ -1,0 +1,124 @@
+package decide
+
+import (
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
+	"github.com/sluice-ratelimit/sluice/shared/fields"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// Verdict is the outcome of one request over all rules.
+type Verdict struct {
+	// Rules.Match sets these, for those who read the verdict: no rule applies to an exempt request, and only rules that
+	// name its path to a look, by which a client asks for its usage.
+	Exempt, IsLook bool
+
+	Subjects []*Subject // of the rules that matched, in policy order
+	turns    []*Subject // those that ask their sources, in the order in which they do: see turn
+
+	Now     int64 // when the request was decided, ns since the epoch; 0 if no rule matched
+	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
+	Allowed bool
+	// Of a denial:
+	Denying *Subject // the first in policy order that denied
+	RetryNs int64    // the wait until the same request would pass; limit.Never
+}
+
+// Begin empties the verdict for the next request.
+func (v *Verdict) Begin() { *v = Verdict{Allowed: true, Subjects: v.Subjects[:0], turns: v.turns[:0]} }
+
+// Next is the memory of the next subject, which Add appends. Subjects keeps it behind its end from one request to
+// the next.
+func (v *Verdict) Next() *Subject {
+	n := len(v.Subjects)
+	if n == cap(v.Subjects) {
+		v.Subjects = append(v.Subjects, nil)[:n]
+	}
+	next := &v.Subjects[:n+1][n]
+	if *next == nil {
+		*next = new(Subject)
+	}
+	return *next
+}
+
+// Add appends the subject that Next has returned, and gives it its turn. It has none if its source is not to be asked.
+func (v *Verdict) Add() {
+	n := len(v.Subjects)
+	v.Subjects = v.Subjects[:n+1]
+	s := v.Subjects[n]
+	if s.Unlimited || s.Outcome == MissingKey {
+		return
+	}
+	v.turns = append(v.turns, s)
+	for i := len(v.turns) - 1; i > 0 && v.turns[i-1].turn() > s.turn(); i-- {
+		v.turns[i-1], v.turns[i] = s, v.turns[i-1]
+	}
+}
+
+// CloneTexts makes the texts of the keys last beyond the callback.
+func (v *Verdict) CloneTexts() {
+	for _, s := range v.Subjects {
+		for i := range s.Key.Parts {
+			p := &s.Key.Parts[i]
+			p.Text = strings.Clone(p.Text)
+		}
+	}
+}
+
+// Matched reports whether any rule matched.
+func (v *Verdict) Matched() bool { return len(v.Subjects) > 0 }
+
+// DeniedBy is the first rule in policy order that denied, nil if none did.
+func (v *Verdict) DeniedBy() *policy.Rule {
+	if v.Allowed {
+		return nil
+	}
+	return v.Denying.Rule.Policy
+}
+
+// LacksKey reports whether the request is denied because it lacks a key part.
+func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.Outcome == MissingKey }
+
+// Response is what the client of a denied request gets.
+func (v *Verdict) Response() *policy.Response {
+	if v.LacksKey() {
+		return v.DeniedBy().MissingResponse
+	}
+	return &v.DeniedBy().Response
+}
+
+// RetryAfter returns the seconds of the Retry-After header; ok is false if no wait would help.
+func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
+	if v.Allowed || v.RetryNs == limit.Never {
+		return 0, false
+	}
+	return max(1, fields.Seconds(v.RetryNs)), true
+}
+
+// BeginHolds appends what the request holds: each hold must end by one call of Settle.
+func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
+	for _, s := range v.Subjects {
+		if s.Outcome == Taken && s.Rule.HoldSource != nil {
+			holds = append(holds, hold.Hold{
+				Hold: s.Hold, Rule: &s.Rule.Rule, Windows: s.KeepWindows(), Account: s.Quota.Account,
+			})
+			holds[len(holds)-1].Begin()
+		}
+	}
+	return holds
+}
+
+// Release settles at once what the verdict's subjects hold: nobody waits for an answer. Each
+// is charged its cost.
+func (v *Verdict) Release() {
+	for _, h := range v.BeginHolds(nil) {
+		cost := h.Units
+		if h.Rule.Policy.Concurrency() {
+			cost = 0
+		}
+		h.Settle(cost, metrics.ByCost, v.Now)
+	}
+}
