@@ -12,16 +12,15 @@ import (
 
 // Rule decides by a policy.Rule, and counts what it has decided.
 type Rule struct {
-	hold.Rule // NewRule sets Policy, Finder and Metrics, and SetSource Holder
+	hold.Rule // NewRule makes Policy, Finder and Metrics of it, and SetSource Holder
 
 	// NewRule.
 	//
 	// countsDenied says that this proxy counts hits that the rule denies. It is false for scope cluster: there
 	// the service counts them, as the rule's definition says.
 	countsDenied bool
-	// takesLate is of a rule that blocks a key whose units are all taken, but not of one that holds them. It takes
-	// its units after other rules, so that few are refunded: another request may see the last one taken that is
-	// refunded later, and would begin a block for nothing.
+	// takesLate says that the rule takes its units after others, so that few are refunded: until then, another
+	// request may lack them, and begin a block for nothing. A request that lacks units which are held begins none.
 	takesLate bool
 	// blocksOthers says that another rule enforces the blocks that this one begins, because they share a
 	// counter.
@@ -29,7 +28,7 @@ type Rule struct {
 
 	// SetSource.
 	Source     Source       // nil without limits
-	HoldSource HoldSource   // Source again if the rule holds, else nil
+	HoldSource HoldSource   // Source again if the rule holds, as is Holder; else both are nil
 	Counted    *state.Table // in which Source counts; rules that share a counter share it
 
 	// The engine.

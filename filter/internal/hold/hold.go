@@ -25,7 +25,7 @@ type Source interface {
 type Rule struct {
 	Policy  *policy.Rule
 	Finder  policy.Subjects
-	Metrics metrics.Rule
+	Metrics metrics.Set
 	Holder  Source // nil unless the rule holds
 }
 

@@ -119,7 +119,7 @@ func (s *stream) beginScan() {
 	}
 	p := s.plugin
 	if scans == maxScans {
-		s.countUnread(func(m *metrics.Rule) { m.Unscanned++ })
+		s.countUnread(func(m *metrics.Set) { m.Unscanned++ })
 		return
 	}
 	scans++
@@ -148,7 +148,7 @@ func (s *stream) readsUsage(status uint16) (reads, prices bool) {
 	return reads, prices
 }
 
-func (s *stream) countUnread(count func(m *metrics.Rule)) {
+func (s *stream) countUnread(count func(m *metrics.Set)) {
 	for i := range s.holds {
 		if r := s.holds[i].Rule; r.Policy.Settle != nil && r.Policy.Settle.To.Tokens() {
 			count(&r.Metrics)
@@ -168,14 +168,14 @@ func (s *stream) endScan(a *ended) (found usage.Usage, ok bool) {
 	case !ok:
 	case found.Bytes == 0 && a.ResponseBytes() > 0:
 		ok = false
-		s.countUnread(func(m *metrics.Rule) { m.Withheld++ })
+		s.countUnread(func(m *metrics.Set) { m.Withheld++ })
 		if !saysWithheld {
 			saysWithheld = true
 			proxywasm.LogError("sluice: the proxy shows no bodies of answers: " +
 				"allow proxy_on_response_body in its list of capabilities")
 		}
 	case found.Failure != usage.None:
-		s.countUnread(func(m *metrics.Rule) { m.Unread[found.Failure]++ })
+		s.countUnread(func(m *metrics.Set) { m.Unread[found.Failure]++ })
 	}
 	scans--
 	if p := s.plugin; len(p.scans) < maxIdleScans {

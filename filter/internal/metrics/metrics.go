@@ -12,8 +12,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Rule are the metrics of one rule.
-type Rule struct {
+// Set is the metrics of one rule.
+type Set struct {
 	Counts
 	Priced  *Priced         // nil unless the rule charges prices
 	Holding state.HeldTotal // what streams hold of the rule now
@@ -26,20 +26,20 @@ type Rule struct {
 }
 
 // Of returns the metrics of a rule, of which nothing is counted.
-func Of(p *policy.Rule) Rule {
-	r := Rule{policy: p}
+func Of(p *policy.Rule) Set {
+	m := Set{policy: p}
 	if p.Settle != nil && len(p.Settle.Prices) > 0 {
-		r.Priced = &Priced{}
+		m.Priced = &Priced{}
 	}
 	names := p.OverrideNames()
 	names = names[:min(len(names), policy.MaxCountedNames)]
 	for _, name := range names {
-		r.Named = append(r.Named, Named{Name: name})
+		m.Named = append(m.Named, Named{Name: name})
 	}
 	for i := range p.Overrides {
-		r.namedBy = append(r.namedBy, slices.Index(names, p.Overrides[i].Name))
+		m.namedBy = append(m.namedBy, slices.Index(names, p.Overrides[i].Name))
 	}
-	return r
+	return m
 }
 
 // Counts are numbers that only grow.
@@ -111,29 +111,29 @@ type Named struct {
 }
 
 // NamedBy is what counts requests for which that override holds, -1 for none.
-func (r *Rule) NamedBy(override int) *Named {
+func (m *Set) NamedBy(override int) *Named {
 	if override >= 0 {
-		if i := r.namedBy[override]; i >= 0 {
-			return &r.Named[i]
+		if i := m.namedBy[override]; i >= 0 {
+			return &m.Named[i]
 		}
 	}
-	return &r.unnamed
+	return &m.unnamed
 }
 
 // NoteStored adds what storing a hit has done to the record's page.
-func (r *Rule) NoteStored(e *state.Entry) {
+func (m *Set) NoteStored(e *state.Entry) {
 	if e.Evicted {
-		r.Evicted++
+		m.Evicted++
 	}
-	r.WindowResets += uint64(e.Ended)
+	m.WindowResets += uint64(e.Ended)
 	if e.Blocked {
-		r.Blocks++
+		m.Blocks++
 	}
 }
 
 // NoteTokens adds the tokens for which an answer is charged.
-func (r *Rule) NoteTokens(t policy.Tokens) {
-	p := r.Priced
+func (m *Set) NoteTokens(t policy.Tokens) {
+	p := m.Priced
 	if p == nil {
 		return
 	}
@@ -145,53 +145,53 @@ func (r *Rule) NoteTokens(t policy.Tokens) {
 
 // Each calls f for every metric of the rule in a stable order: the name without
 // prefix and unit, and the count.
-func (r *Rule) Each(f func(name string, count uint64)) {
+func (m *Set) Each(f func(name string, count uint64)) {
 	all := [...]struct {
 		name  string
 		count uint64
 	}{
-		{"allowed", r.Allowed}, {"denied", r.Denied}, {"shadow_denied", r.ShadowDenied},
-		{"evicted", r.Evicted}, {"floor_denied", r.FloorDenied}, {"full", r.Full},
-		{"cas_retries", r.CASRetries}, {"contention", r.Contention},
-		{"errors", r.Errors}, {"clock_rebased", r.ClockRebased},
-		{"not_taken_back", r.NotRefunded}, {"window_resets", r.WindowResets},
-		{"boundary_spikes", r.BoundarySpikes},
-		{"too_long", r.TooLong},
-		{"cost_unreadable", r.CostUnreadable},
+		{"allowed", m.Allowed}, {"denied", m.Denied}, {"shadow_denied", m.ShadowDenied},
+		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
+		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
+		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
+		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
+		{"boundary_spikes", m.BoundarySpikes},
+		{"too_long", m.TooLong},
+		{"cost_unreadable", m.CostUnreadable},
 	}
 	for i := range all {
 		f(all[i].name, all[i].count)
 	}
-	if len(r.policy.Limits) == 0 {
+	if len(m.policy.Limits) == 0 {
 		return
 	}
-	if r.policy.Block != nil {
-		f("blocks_begun", r.Blocks)
+	if m.policy.Block != nil {
+		f("blocks_begun", m.Blocks)
 	}
-	if r.policy.Scope == policy.ScopeCluster {
-		f("quota_waited", r.Waited)
-		f("quota_unavailable", r.Unavailable)
-		f("leased_units_lost", r.LeaseLost)
+	if m.policy.Scope == policy.ScopeCluster {
+		f("quota_waited", m.Waited)
+		f("quota_unavailable", m.Unavailable)
+		f("leased_units_lost", m.LeaseLost)
 	}
-	if r.policy.Holds() {
-		f("holds_lost", r.HoldsLost)
-		f("holds_renewed", r.HoldsRenewed)
+	if m.policy.Holds() {
+		f("holds_lost", m.HoldsLost)
+		f("holds_renewed", m.HoldsRenewed)
 	}
-	if r.policy.Settle == nil {
+	if m.policy.Settle == nil {
 		return
 	}
-	for by, count := range r.Settled {
+	for by, count := range m.Settled {
 		f("settled_by_"+bys[by], count)
 	}
-	f("charged_over_hold", r.ChargedOver)
-	if r.policy.Settle.To.Tokens() {
+	f("charged_over_hold", m.ChargedOver)
+	if m.policy.Settle.To.Tokens() {
 		for why := usage.UnknownType; int(why) < usage.Failures; why++ {
-			f("unread_"+why.String(), r.Unread[why])
+			f("unread_"+why.String(), m.Unread[why])
 		}
-		f("unread_too_many", r.Unscanned)
-		f("unread_withheld", r.Withheld)
+		f("unread_too_many", m.Unscanned)
+		f("unread_withheld", m.Withheld)
 	}
-	if p := r.Priced; p != nil {
+	if p := m.Priced; p != nil {
 		f("charged_units", p.Units)
 		f("tokens_input", uint64(p.Tokens.Input))
 		f("tokens_cached", uint64(p.Tokens.Cached))

@@ -22,14 +22,14 @@ type spikes struct {
 }
 
 // NoteUnits adds units that were counted at now in the rule's windows.
-func (r *Rule) NoteUnits(windows []limit.Window, units uint32, now int64) {
-	s := &r.spikes
+func (m *Set) NoteUnits(windows []limit.Window, units uint32, now int64) {
+	s := &m.spikes
 	if now >= s.quietFrom && now < s.quietTo {
 		return
 	}
 	for i := range windows {
 		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
-			r.BoundarySpikes += s.add(w, now, uint64(units))
+			m.BoundarySpikes += s.add(w, now, uint64(units))
 			return
 		}
 	}
