@@ -11,7 +11,7 @@ import (
 
 const (
 	// maxSwaps is how many swaps may be under way to the store. More wait here, because here
-	// streams take turns.
+	// workers take turns.
 	maxSwaps = 512
 	// maxBatch is how many of them are decided and leave together.
 	maxBatch = 64

@@ -15,7 +15,7 @@ import (
 //
 //	package front  call.makeHits: each descriptor with a limit becomes Hits.
 //	Service.Count  The goroutine of the call waits until the call is done.
-//	call.operation user: addUp, because its only window is aligned (sum.go). team: charge.
+//	call.operation user: addUp, because its only window is aligned (sumvalue.go). team: charge.
 //	keys.go …      As with an ask. The store's results may come to another goroutine.
 //	operationDone  user: 11 are used, so the hit is over its limit. team: 61 are used.
 //	conclude       Both are done: the totals. over.go notes that user is over its limit until the minute ends.

@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// definition is a counter as a stream has defined it.
+// definition is a counter as a worker has defined it.
 type definition struct {
 	*action.Definition               // nil = it was refused: asks that name it are answered Unknown
-	id                 uint32        // as the stream has numbered it
+	id                 uint32        // as the worker has numbered it
 	prefix             []byte        // of what is hashed for a key: see hasher
 	place              *list.Element // in definitions.used
 }
@@ -29,7 +29,7 @@ func (d *definition) operation(a action.Action, h *hasher, domain string, partKe
 	}
 }
 
-// definitions are those of one stream.
+// definitions are those of one worker.
 type definitions struct {
 	byID map[uint32]*definition
 	used *list.List // of *definition, the least recently used first

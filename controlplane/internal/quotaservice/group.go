@@ -40,7 +40,7 @@ func (p *askPart) failed() bool { return p.hitting.Err != nil }
 
 func (p *askPart) denied() bool { return !p.failed() && p.hitting.Denied }
 
-// makeParts makes the operation of each part, and reports whether the stream has defined all of them.
+// makeParts makes the operation of each part, and reports whether the worker has defined all of them.
 func (g *group) makeParts(parts []quota.Part) (ok bool) {
 	w := g.worker
 	g.parts = make([]askPart, len(parts))

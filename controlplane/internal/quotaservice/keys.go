@@ -26,8 +26,7 @@ type key struct {
 	domain   string
 	value    value
 	waiting  []*operation
-	busy     bool          // it is ready, or its swap is under way
-	idle     *list.Element // unless busy: in keys.idle
+	idle     *list.Element // in keys.idle; nil = it is ready, or its swap is under way
 	bytes    int           // of it while it is idle
 
 	// The swap that is under way.
@@ -38,8 +37,8 @@ type key struct {
 	late    int          // how often the store found it Late
 }
 
-// value is what the service knows of a key's value in the store: a *recordValue (decide.go), or a sumValue (sum.go) if
-// the key's operations add up.
+// value is what the service knows of a key's value in the store: a *recordValue, or a sumValue if the key's operations
+// add up.
 type value interface {
 	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
 	prepare(operations []*operation, storeNs int64) swapstore.Swap
@@ -48,6 +47,17 @@ type value interface {
 	learn(operations []*operation, r swapstore.Result) (done bool, err error)
 	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
 	size() int
+}
+
+// newKey returns the key of an operation.
+func newKey(o *operation) *key {
+	k := &key{storeKey: o.storeKey, domain: o.domain}
+	if o.adds != nil {
+		k.value = sumValue{}
+	} else {
+		k.value = &recordValue{}
+	}
+	return k
 }
 
 // prepare returns the swap of what waits, or of what needs another swap. It leaves at localNs.
@@ -134,22 +144,16 @@ func (ks *keys) removeIdle(k *key) {
 // add lets an operation wait for its key's turn.
 func (ks *keys) add(o *operation) {
 	k := ks.byStoreKey[o.storeKey]
-	if k == nil {
-		k = &key{storeKey: o.storeKey, domain: o.domain, value: &recordValue{}}
-		if o.adds != nil {
-			k.value = sumValue{}
-		}
-		ks.byStoreKey[o.storeKey] = k
+	switch {
+	case k == nil:
+		k = newKey(o)
+		ks.byStoreKey[k.storeKey] = k
+		ks.ready = append(ks.ready, k)
+	case k.idle != nil:
+		ks.removeIdle(k)
+		ks.ready = append(ks.ready, k)
 	}
 	k.waiting = append(k.waiting, o)
-	if k.busy {
-		return
-	}
-	k.busy = true
-	if k.idle != nil {
-		ks.removeIdle(k)
-	}
-	ks.ready = append(ks.ready, k)
 }
 
 // nextReady takes the next key that is ready, nil if there is none.
@@ -174,7 +178,6 @@ func (ks *keys) rest(k *key) {
 		ks.ready = append(ks.ready, k)
 		return
 	}
-	k.busy = false
 	if k.value.size() == 0 {
 		delete(ks.byStoreKey, k.storeKey)
 		return

@@ -8,7 +8,7 @@ import (
 // again on the value that is there.
 type operation struct {
 	action.Operation          // without an action if it adds up
-	adds             *addUp   // instead of an action, for a key whose value is a sum: see sum.go
+	adds             *addUp   // instead of an action, for a key whose value is a sum: see sumvalue.go
 	storeKey         [16]byte // under which the store keeps the value
 	domain           string   // whose key it is
 	owner            owner    // learns what came of it

@@ -1,16 +1,24 @@
-// Package quotaservice is the quota service: it grants units of counters that hold over
-// all proxies, by the arithmetic of package balance on values in a store.
+// Package quotaservice is the quota service: it grants units of counters that hold over all proxies.
 //
 // Its invariant: units are deducted in the store before they are granted, and the store's
-// clock decides. It must never import the API, xDS or the command line: package
-// transport alone serves gRPC, of which stream.go uses only the statuses, and redisstore alone knows Redis.
+// clock decides. It must never import the API, xDS or the command line.
+//
+// This package has what waits: streams for their turns, operations for their keys, keys for the store. What is done to
+// a key meanwhile is arithmetic, and has packages of its own, which know no store and no lock:
+//
+//	transport     a worker's stream over gRPC
+//	quotaservice  who asks, whose turn it is, what is under way
+//	├─ action     what is done to a key: units are taken, given back, held
+//	│  ├─ record  what the key has counted, and its bytes
+//	│  └─ balance what is left, and for how long it may be spent
+//	└─ swapstore  the store: compare-and-swap, in memory, or in Redis and Valkey (redisstore)
 //
 // An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
 // are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
 // in 60 since. pump does each of these steps but the first:
 //
-//	Stream.Receive       The message is decoded. Its ask waits for the stream's turn.
-//	Stream.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
+//	Stream.Receive       The message is decoded. Its ask waits for the worker's turn.
+//	worker.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
 //	key.prepare          user: 4 would be used, so 1 is granted. team: 60, so 1 is granted.
 //	Store.Swap           user: Swapped. team: Read, because the value is 60.
 //	key.learnResult      user: done. team: decided anew on 60. That changes the value, so it is not done.
@@ -21,34 +29,22 @@
 //	group.answer         The grants wait for Stream.Next.
 //
 // If another service has swapped in 100, team is denied when it is decided anew. That changes nothing, so it
-// is done without another swap, and the ask is denied:
-//
-//	group.undo           user: an operation that undoes the hit. 3 are used again once that is swapped in, and
-//	                     the ask is answered then.
-//
-// If the rule of team blocks, its operation waits until that of user is done, which may be denied:
-//
-//	group.startLastHits  If user is denied, team takes nothing. Else it goes on as above.
-//
-// If the part of team is denied, but in shadow, the ask is granted:
-//
-//	group.keepDenials    If the rule of team counts what it denies, or blocks, an operation for that is
-//	                     swapped in before the ask is answered.
+// is done without another swap, and the ask is denied. group.undo starts an operation that undoes the hit of user, and
+// the ask is answered when that is swapped in. group.go draws all ways of an ask.
 //
 // To read it, begin with example_test.go, and follow such an ask:
 //
-//	transport       a gRPC stream hands each message to its Stream
-//	stream.go       what a stream has asked and is to be answered
-//	definitions.go  the windows of a counter, as the stream has defined them
+//	stream.go       a worker's stream, as its transport uses it
+//	core.go         what the lock guards, and who locks it
+//	worker.go       who asks by a stream: turns, and answers that wait
+//	definitions.go  the counters that a worker has defined
 //	hash.go         under which key the store has a client's key
 //	group.go        an ask: all its parts are granted or none
-//	pump.go         lets streams take turns, and sends what is ready to the store
-//	keys.go         a key's operations wait for each other, and are swapped in together
-//	decide.go       a swap: the operations are decided, and decided anew if the store has another value
 //	operation.go    an operation: an action on a key of the store
-//	action          what actions do to a record
-//	record          what a key has counted, and its bytes
-//	swapstore       the store: compare-and-swap, in memory or in Redis (package redisstore)
+//	keys.go         a key's operations wait for each other, and are swapped in together
+//	recordvalue.go  they are decided, and decided anew if the store has another value
+//	pump.go         does what the core has to do, until that is nothing
+//	answer.go       what an ask is answered
 //	grants.go       what was granted, for what comes back of it
 //	clock.go        the two clocks: localNs is by the service's own, storeNs by the store's
 //
@@ -56,20 +52,13 @@
 // on:
 //
 //	count.go        a call, which has no stream; its comment follows one
-//	sum.go          what most calls count: the value is a sum, and the store adds
+//	sumvalue.go     what most calls count: the value is a sum, and the store adds
 //	over.go         which keys of calls are over their limits
-//	operate.go      what an operator does to one key
+//	operate.go      what an operator does to one key; package counters names it by the policy's rules
 //
 // watch.go finds out about the store meanwhile, metrics.go counts, and secret.go is for what the services of a store
-// share.
-//
-// Of the tests, these guard:
-//
-//	service_test.go       group.go: what asks are answered
-//	several_test.go       decide.go: several services change one key
-//	stream_test.go        stream.go: turns, and what is bounded
-//	neverover_test.go     all, by a model: no history admits more than a limit
-//	blockhistory_test.go  all, by a model: no history admits what is blocked
+// share. Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no history admits more than a
+// limit, or what is blocked.
 package quotaservice
 
 import (

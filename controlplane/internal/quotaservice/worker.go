@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// One stream may ask so often: more than one core serves.
+	// One worker may ask so often: more than one core serves.
 	asksPerSecond, burstAsks = 100_000, 20_000
-	// turn is how many parts of asks a stream begins before it is the next stream's turn.
+	// turn is how many parts of asks a worker begins before it is the next one's turn.
 	turn = 16
 	// maxUnderWay is how many parts that have begun may be without an answer that is sent: a
-	// stream that does not read its answers has no further turn. A worker has no more waiting.
+	// worker that does not read its answers has no further turn. In the filter it has no more waiting.
 	maxUnderWay = 1024
 	// enoughAnswers is when a message takes no further answer. One takes at most 8 KiB.
 	enoughAnswers = 8 << 10
@@ -49,10 +49,10 @@ type worker struct {
 	grants        grants
 }
 
-// domain is what streams of one domain share.
+// domain is what workers of one domain share.
 type domain struct {
 	name    string
-	streams int
+	workers int
 	proxies uint32 // that are alive, over all services
 }
 
@@ -60,7 +60,7 @@ type domain struct {
 type pendingAsk struct {
 	quota.Ask
 	askedNs int64
-	isBusy  bool // the stream asks too often
+	isBusy  bool // the worker asks too often
 }
 
 // answers are a message to be sent.
@@ -77,7 +77,7 @@ func (w *worker) join(m *quota.Asks) {
 		d = &domain{name: m.Domain}
 		c.domains[m.Domain] = d
 	}
-	d.streams++
+	d.workers++
 	w.domain, w.process = d, m.Process
 	c.asked = true
 	process := m.Process
@@ -93,7 +93,7 @@ func (w *worker) define(d *quota.Definition) {
 	w.definitions.put(own)
 }
 
-// enqueue lets asks wait for the stream's turn. If it asks too often, they are only answered then.
+// enqueue lets asks wait for the worker's turn. If it asks too often, they are only answered then.
 func (w *worker) enqueue(asks []quota.Ask) {
 	localNs := w.core.clock.NowNs()
 	isBusy := !w.rate.AllowN(time.Unix(0, localNs), len(asks))
@@ -104,8 +104,8 @@ func (w *worker) enqueue(asks []quota.Ask) {
 	w.queue()
 }
 
-// queue lets the stream wait for its turn, if it has asks to begin and its answers are read. It reports whether
-// the stream waits only now.
+// queue lets the worker wait for its turn, if it has asks to begin and its answers are read. It reports whether
+// the worker waits only now.
 func (w *worker) queue() bool {
 	if w.queued || len(w.pending) == 0 || w.partsUnderWay >= maxUnderWay {
 		return false
@@ -115,10 +115,10 @@ func (w *worker) queue() bool {
 	return true
 }
 
-// isStuck reports whether all open asks wait for the stream to read its answers.
+// isStuck reports whether all open asks wait for the worker to read its answers.
 func (w *worker) isStuck() bool { return !w.queued && w.open == len(w.pending) }
 
-// takeTurn begins the stream's next asks.
+// takeTurn begins the worker's next asks.
 func (w *worker) takeTurn() {
 	w.queued = false
 	for parts := 0; parts < turn && len(w.pending) > 0; {
@@ -242,8 +242,8 @@ func (w *worker) leave() {
 	w.grants = grants{}
 	delete(c.workers, w)
 	if d := w.domain; d != nil {
-		d.streams--
-		if d.streams == 0 {
+		d.workers--
+		if d.workers == 0 {
 			delete(c.domains, d.name)
 		}
 	}
