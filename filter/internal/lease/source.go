@@ -28,6 +28,9 @@
 //	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
 //	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.
 //
+// A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and
+// the next report says by that what the worker holds and what it does not.
+//
 // To read it, follow such a request:
 //
 //	source.go       Source       checks and takes units of leases
@@ -35,7 +38,7 @@
 //	grant.go        Grant        what the service grants, and which requests get it
 //	keep.go                      the key's lease keeps the rest
 //	returns.go      Returns      what goes back, at once or when it is idle
-//	block.go                     how a block of a key is told and remembered
+//	denial.go                    how a denial or a block is told and remembered
 //	holds.go        HoldSource   checks, holds and settles
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
 //	definitions.go  definitions  how limits are defined to the service
