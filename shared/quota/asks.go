@@ -80,16 +80,19 @@ func decodeAsk(a *Ask, b []byte) error {
 type Part struct {
 	Definition uint32
 	Key        [16]byte // see KeyOf
-	Cost       uint32   // of the request that has waited longest: a grant has at least that
-	Waiting    uint32   // units that all waiting requests of the worker need, at least Cost
-	Ahead      uint32   // units that the proxy expects to need while a lease lasts
-	// Spent are units that the proxy has admitted by itself while it could not ask.
-	// They are counted whatever is left, at most a window's limit.
-	Spent   uint32
+
+	Cost    uint32 // of the request that has waited longest: a grant has at least that
+	Waiting uint32 // units that all waiting requests of the worker need, at least Cost
+	Ahead   uint32 // units that the proxy expects to need within HorizonNs
+	// Spent are units that the proxy has admitted by itself while it could not ask. They are counted whatever is
+	// left, at most a window's limit.
+	Spent uint32
+
 	Inspect bool // grant nothing, only say how the key stands
 	Shadow  bool // whether this part is denied does not matter to the other parts
 	NoBlock bool // a denial begins no block and prolongs none
-	Report       // of a definition that holds: what the worker holds and has charged
+
+	Report // of a definition that holds: what the worker holds and has charged
 }
 
 // Report is what one worker of a proxy holds of a key, and what it has charged in all. It says

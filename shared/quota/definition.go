@@ -11,9 +11,9 @@ import (
 type Definition struct {
 	ID      uint32
 	Counter [16]byte // the counter's stable identity
-	// Windows are in the order of limit.Window.Compare; Stamp, FillNs and Pays do not travel.
-	// With a limit.Concurrency, the last window, units are held until their answers are known:
-	// parts report what is held, and nothing is leased. With a limit.Block nothing is leased either.
+	// Windows are those that count, in the order of limit.Window.Compare. Then there may be a limit.Block, and a
+	// limit.Concurrency is the last one. With either of them, nothing is leased. With a limit.Concurrency, units are
+	// held until their answers are known, and parts report what is held. Stamp, FillNs and Pays do not travel.
 	Windows []limit.Window
 	// Lease is the most units that may be granted ahead of need to one proxy:
 	// LeaseOff, LeaseAuto or a number.
@@ -22,6 +22,12 @@ type Definition struct {
 	// a window's limit.
 	CountDenied bool
 }
+
+// Values of Definition.Lease beside a number of units.
+const (
+	LeaseOff  = 0
+	LeaseAuto = 1<<32 - 1
+)
 
 // CountsDenials reports whether each denied ask changes what the key has counted: also one of a
 // key that is known to be denied must be sent.
@@ -39,12 +45,6 @@ func (d *Definition) Block() int {
 	}
 	return -1
 }
-
-// Values of Definition.Lease beside a number of units.
-const (
-	LeaseOff  = 0
-	LeaseAuto = 1<<32 - 1
-)
 
 func appendDefinition(b []byte, d *Definition) []byte {
 	b = wire.AppendUint(b, 1, d.ID)
