@@ -87,7 +87,7 @@ func (d *Descriptor) rules(leaves []*leaf, findings *draft.Findings) (list []*dr
 	wider := joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
-		if l.quota == nil || wider[l] != nil {
+		if l.limit == nil || wider[l] != nil {
 			continue
 		}
 		r := d.rule(l, leaves[:i], wider, findings)
@@ -104,10 +104,10 @@ func (d *Descriptor) rules(leaves []*leaf, findings *draft.Findings) (list []*dr
 }
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
-func (d *Descriptor) RuleOfAll(name string, q *draft.Quota, findings *draft.Findings) *draft.Rule {
+func (d *Descriptor) RuleOfAll(name string, limit *draft.Limit, findings *draft.Findings) *draft.Rule {
 	l := leafOfRest(d.Entries, nil)
 	l.name = name
-	l.quota = q
+	l.limit = limit
 	l.at = d.At
 	return d.rule(l, nil, nil, findings)
 }
@@ -115,7 +115,7 @@ func (d *Descriptor) RuleOfAll(name string, q *draft.Quota, findings *draft.Find
 // countLimited counts the leaves with a limit.
 func countLimited(leaves []*leaf) (n int) {
 	for _, l := range leaves {
-		if l.quota != nil {
+		if l.limit != nil {
 			n++
 		}
 	}
@@ -130,7 +130,7 @@ func dropUnreachable(findings *draft.Findings, leaves []*leaf) (list []*leaf) {
 		switch {
 		case !isImpossible && !slices.ContainsFunc(list, l.within):
 			list = append(list, l)
-		case l.quota != nil:
+		case l.limit != nil:
 			noteNoRequest(findings, l.at, l.name)
 		}
 	}
@@ -143,11 +143,11 @@ func dropUnreachable(findings *draft.Findings, leaves []*leaf) (list []*leaf) {
 func joinOverrides(leaves []*leaf) (wider map[*leaf]*leaf) {
 	wider = map[*leaf]*leaf{}
 	for i, wide := range slices.Backward(leaves) {
-		if wide.quota == nil || wider[wide] != nil || wide.isOneText() {
+		if wide.limit == nil || wider[wide] != nil || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.quota != nil && wider[l] == nil && l.canOverride(wide) {
+			if l.limit != nil && wider[l] == nil && l.canOverride(wide) {
 				wider[l] = wide
 			}
 		}

@@ -22,7 +22,7 @@ type leaf struct {
 	order  int    // of its level
 	name   string
 	values []leafValue // one for each entry of the descriptor that is a part of the request
-	quota  *draft.Quota
+	limit  *draft.Limit
 	at     source.Place
 }
 
@@ -51,7 +51,7 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 	if len(l.Pairs) != len(entries) {
 		return nil, false
 	}
-	end = &leaf{level: l, order: l.Order, name: l.Name(), quota: l.Quota, at: l.At}
+	end = &leaf{level: l, order: l.Order, name: l.Name(), limit: l.Limit, at: l.At}
 	for i, e := range entries {
 		switch has := l.Pairs[i]; {
 		case has.Key != e.Key, e.Part == nil && !has.Matches(e.Value):
@@ -98,10 +98,10 @@ func (l *leaf) isOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return len(l.quota.Comments)+len(l.quota.WhyOff) == 0 && l.unsayable() == "" &&
+		return len(l.limit.Comments)+len(l.limit.WhyOff) == 0 && l.unsayable() == "" &&
 			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
 	}
-	return l.within(other) && l.quota.IsOfClass(other.quota) && isPlain(l) && isPlain(other)
+	return l.within(other) && l.limit.IsOfClass(other.limit) && isPlain(l) && isPlain(other)
 }
 
 // unsayable says why no override has a leaf's patterns, if none does. That is so for paths alone: addresses that no

@@ -12,7 +12,7 @@ import (
 // of the requests that have them.
 type Level struct {
 	Pairs []Pair       // first the pairs of the levels around it
-	Quota *draft.Quota // nil = no limit
+	Limit *draft.Limit // nil = no limit
 	At    source.Place
 	Order int // in its file
 
@@ -106,7 +106,7 @@ func (ls *Levels) Rules(sent []Descriptor, findings *draft.Findings) (list []*dr
 // NoteUnreached notes the limits of the levels that no descriptor came to.
 func (ls *Levels) NoteUnreached(findings *draft.Findings) {
 	for _, l := range ls.List {
-		if l.Quota != nil && !ls.reached[l] {
+		if l.Limit != nil && !ls.reached[l] {
 			noteNoRequest(findings, l.At, l.Name())
 		}
 	}

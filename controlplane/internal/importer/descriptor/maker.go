@@ -40,7 +40,7 @@ func (d *Descriptor) rule(
 	l *leaf, earlier []*leaf, wider map[*leaf]*leaf, findings *draft.Findings,
 ) *draft.Rule {
 	requests, key := l.split(d.Selection)
-	r := draft.NewRule(findings, l.name, l.at, l.quota, requests)
+	r := draft.NewRule(findings, l.name, l.at, l.limit, requests)
 	for _, v := range key {
 		r.Key = append(r.Key, *v.part)
 	}
@@ -48,7 +48,7 @@ func (d *Descriptor) rule(
 	r.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	r.CountDenied = d.Cost > 0 && l.quota.IsWindowed()
+	r.CountDenied = d.Cost > 0 && l.limit.IsWindowed()
 	m := &leafMaker{r, l, key}
 	// The filter takes the first override that fits.
 	r.Overrides = slices.Concat(m.ofEarlierLeaves(earlier, wider), m.ofUnmatched())
@@ -89,7 +89,7 @@ func (m *leafMaker) ofEarlierLeaves(earlier []*leaf, wider map[*leaf]*leaf) (lis
 		// The requests are unlimited in this rule, or have the limit of the leaf that is joined.
 		o := draft.Override{Patterns: m.patterns(before, func(keyValue) bool { return true })}
 		if wider[before] == m.leaf {
-			o.Quota = before.quota
+			o.Limit = before.limit
 		}
 		list = append(list, o)
 	}
@@ -148,7 +148,7 @@ func (m *leafMaker) ofUnmatched() []draft.Override {
 		return nil
 	}
 	return []draft.Override{
-		{Patterns: m.patterns(m.leaf, isUnmatched), Quota: m.leaf.quota},
+		{Patterns: m.patterns(m.leaf, isUnmatched), Limit: m.leaf.limit},
 		{Patterns: m.patterns(m.leaf, func(keyValue) bool { return false })},
 	}
 }

@@ -28,7 +28,7 @@ func TestLeavesBecomeRulesAndOverrides(t *testing.T) {
 	alice := newLevel(5, "user=alice")
 	begun := newLevel(20, "user=a*")
 	all := newLevel(10, "user=*")
-	begun.Quota.Per = "hour"
+	begun.Limit.Per = "hour"
 	for i, l := range []*Level{alice, begun, all} {
 		l.Order = i
 	}

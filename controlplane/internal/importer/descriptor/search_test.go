@@ -13,7 +13,7 @@ import (
 
 // newLevel makes a level of pairs such as path=/login, with * for any value.
 func newLevel(limit uint64, pairs ...string) *Level {
-	l := &Level{Quota: &draft.Quota{Numbers: draft.Windowed(limit, "minute")}}
+	l := &Level{Limit: &draft.Limit{Numbers: draft.Windowed(limit, "minute")}}
 	for _, text := range pairs {
 		key, value, _ := strings.Cut(text, "=")
 		p := Pair{Key: key, Pattern: request.Exact(value)}
@@ -40,8 +40,8 @@ func shown(leaves []*leaf) (list []string) {
 			texts = append(texts, text)
 		}
 		limit := "-"
-		if l.quota != nil {
-			limit = strconv.FormatUint(l.quota.Requests, 10)
+		if l.limit != nil {
+			limit = strconv.FormatUint(l.limit.Requests, 10)
 		}
 		list = append(list, strings.Join(append(texts, limit), " "))
 	}

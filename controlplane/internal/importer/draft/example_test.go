@@ -13,12 +13,12 @@ import (
 func Example() {
 	d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 	at := source.Place{File: "limits.yaml", Line: 3}
-	q := &draft.Quota{Numbers: draft.Windowed(5, "minute"), At: at}
-	q.Comment("There it counts in UTC.")
+	limit := &draft.Limit{Numbers: draft.Windowed(5, "minute"), At: at}
+	limit.Comment("There it counts in UTC.")
 	requests := request.Selection{Match: request.Method.Matching(request.Exact("POST"))}
 	requests.CannotMatch("they come at night")
 
-	r := draft.NewRule(d.Findings, "clients", at, q, requests)
+	r := draft.NewRule(d.Findings, "clients", at, limit, requests)
 	r.Key = []request.Part{request.ClientIP}
 	d.Rules = append(d.Rules, r)
 

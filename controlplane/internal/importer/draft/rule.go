@@ -34,7 +34,7 @@ type Rule struct {
 	// several limits.
 	Identity string
 
-	limit    *Quota
+	limit    *Limit
 	requests request.Selection
 	at       source.Place // for notes about the rule
 	findings *Findings
@@ -53,15 +53,15 @@ const all = 100
 
 // NewRule begins the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
 // one of them.
-func NewRule(findings *Findings, name string, at source.Place, q *Quota, requests request.Selection) *Rule {
-	r := &Rule{Name: Clip(name, 100), limit: q, requests: requests, at: at, findings: findings, percent: all}
-	if q.Shadow {
+func NewRule(findings *Findings, name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
+	r := &Rule{Name: Clip(name, 100), limit: limit, requests: requests, at: at, findings: findings, percent: all}
+	if limit.Shadow {
 		r.percent = 0
 	}
-	for _, text := range slices.Concat(requests.Comments, q.Comments) {
+	for _, text := range slices.Concat(requests.Comments, limit.Comments) {
 		r.Comment(text)
 	}
-	for _, why := range slices.Concat(requests.WhyOff, q.WhyOff) {
+	for _, why := range slices.Concat(requests.WhyOff, limit.WhyOff) {
 		r.TurnOff(why)
 	}
 	if n := len(requests.Exempt); n > policy.MaxExempt {

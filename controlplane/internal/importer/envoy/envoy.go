@@ -5,13 +5,13 @@
 // package descriptor, which makes the rules of both. This package reads the two, in this order:
 //
 //	ReadService: serviceImport.run                    service.go
-//	  readConfigs, readDomain, levelsOf               the levels of the files
+//	  readConfigs, readDomain, levelsOf               the levels of the files (servicelevels.go)
 //	  sent                                            what Envoy sends, and how its filter enforces the answers:
 //	    guess                                         without --routes (guess.go, keys.go)
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
-//	    sentBySite: virtualHosts, routeDescriptors    its routes (routes.go, match.go),
-//	      descriptorsOf: readRateLimit                and what their actions send (action.go)
+//	    sentBySite: virtualHosts                      its routes (routes.go, match.go),
+//	      routeDescriptors: descriptorsOf             and what they send (sent.go, action.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  enforcement.apply                               for which share of requests, and the response
 //

@@ -21,7 +21,7 @@ import (
 //	  guessEach    if routes choose its values, a descriptor for each value
 //	  guessWith    adds an entry with the key, and begins again below
 func (r *reader) guess(levels []*descriptor.Level) []descriptor.Descriptor {
-	isFree := func(l *descriptor.Level) bool { return l.Quota == nil }
+	isFree := func(l *descriptor.Level) bool { return l.Limit == nil }
 	list := r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})
 	if len(r.keys.guesses) > 0 {
 		r.NoteImport("Guessed keys, because no routes are given: " + strings.Join(r.keys.guesses, ", ") + ". A request " +

@@ -114,17 +114,17 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
 func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*draft.Rule {
-	q := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
-	if q == nil {
+	bucket := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
+	if bucket == nil {
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Selection: c.extent.requests, At: q.At}
+	d := descriptor.Descriptor{Selection: c.extent.requests, At: bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
 	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited, name, imp.Findings) {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(name, q, imp.Findings)}
+	return []*draft.Rule{d.RuleOfAll(name, bucket, imp.Findings)}
 }
 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
@@ -144,9 +144,9 @@ func (imp *localImport) levelsOf(c localConfig) *descriptor.Levels {
 func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
 		at := c.config.At.Item("descriptors", i)
-		made := &descriptor.Level{At: at, Order: i, Quota: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
-		if made.Quota != nil {
-			made.Quota.Shadow = d.GetShadowMode()
+		made := &descriptor.Level{At: at, Order: i, Limit: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
+		if made.Limit != nil {
+			made.Limit.Shadow = d.GetShadowMode()
 		}
 		for _, e := range d.GetEntries() {
 			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
@@ -179,12 +179,12 @@ func (imp *localImport) sentFor(c localConfig, levels []*descriptor.Level) []des
 }
 
 // readBucket reads a token bucket; nil if there is none.
-func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draft.Quota {
+func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draft.Limit {
 	if o == nil {
 		return nil
 	}
 	if o.GetMaxTokens() == 0 {
-		return &draft.Quota{At: at, Numbers: draft.Windowed(0, "1s")} // always denies, as there
+		return &draft.Limit{At: at, Numbers: draft.Windowed(0, "1s")} // always denies, as there
 	}
 	if o.GetFillInterval() == nil {
 		imp.Note(at, "ignored: Envoy takes no token bucket without fill_interval")
@@ -200,5 +200,5 @@ func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draf
 	if n := o.GetTokensPerFill(); n != nil {
 		perFill = uint64(n.GetValue())
 	}
-	return &draft.Quota{At: at, Numbers: draft.TokenBucket(perFill, policy.FormatDuration(ns), uint64(o.GetMaxTokens()))}
+	return &draft.Limit{At: at, Numbers: draft.TokenBucket(perFill, policy.FormatDuration(ns), uint64(o.GetMaxTokens()))}
 }

@@ -27,7 +27,7 @@ type rules struct {
 
 type rule struct {
 	Selectors []selector      `json:"clientSelectors"`
-	Limit     *quota          `json:"limit"`
+	Limit     *limit          `json:"limit"`
 	Cost      *cost           `json:"cost"`
 	Shared    bool            `json:"shared"`
 	Shadow    bool            `json:"shadowMode"`
@@ -45,7 +45,7 @@ type hits struct {
 	Metadata json.RawMessage `json:"metadata"`
 }
 
-type quota struct {
+type limit struct {
 	Requests uint32          `json:"requests"`
 	Unit     string          `json:"unit"`
 	Metadata json.RawMessage `json:"fromMetadata"`

@@ -22,7 +22,7 @@
 //	  decodeLimit       its rateLimit; an unknown field is a problem        decode.go
 //	  makeRules         a rule of each in the lists global and local
 //	    requestsOf      which requests it is for: readSelector              selector.go
-//	    quotaOf         its limit
+//	    limitOf         its limit
 package gateway
 
 import (
@@ -136,11 +136,11 @@ func (list *ruleList) ruleName(i int) string { return list.name + "-" + strconv.
 
 // makeRule makes the rule at an index, for the requests of a descriptor; none if it has no limit.
 func (list *ruleList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
-	q := list.quotaOf(list.rules[i], d.At)
-	if q == nil {
+	limit := list.limitOf(list.rules[i], d.At)
+	if limit == nil {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(list.ruleName(i), q, list.Findings)}
+	return []*draft.Rule{d.RuleOfAll(list.ruleName(i), limit, list.Findings)}
 }
 
 // requestsOf reads for which requests a rule is: a descriptor is sent for those that its selectors select.
@@ -179,8 +179,8 @@ var lengths = map[string]string{
 	"second": "1s", "minute": "1m", "hour": "1h", "day": "1d", "week": "7d", "month": "30d", "year": "365d",
 }
 
-// quotaOf reads the limit of a rule; nil, and a problem, if it has none. The place is that of the rule.
-func (list *ruleList) quotaOf(o rule, at source.Place) *draft.Quota {
+// limitOf reads the limit of a rule; nil, and a problem, if it has none. The place is that of the rule.
+func (list *ruleList) limitOf(o rule, at source.Place) *draft.Limit {
 	if o.Limit == nil {
 		list.Fail(at, "a rule needs a limit")
 		return nil
@@ -190,14 +190,14 @@ func (list *ruleList) quotaOf(o rule, at source.Place) *draft.Quota {
 		given := strconv.Quote(o.Limit.Unit)
 		list.Fail(at.In("limit.unit"), "must be Second, Minute, Hour, Day, Week, Month or Year, not "+given)
 	}
-	q := &draft.Quota{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
+	limit := &draft.Limit{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
 	if o.Limit.Metadata != nil {
-		q.Cannot("Envoy may take another limit from metadata.")
+		limit.Cannot("Envoy may take another limit from metadata.")
 	}
-	if list.isLocal && q.Requests > 0 {
-		q.Numbers = draft.TokenBucket(q.Requests, lengths[unit], q.Requests)
+	if list.isLocal && limit.Requests > 0 {
+		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	} else {
 		descriptor.NoteCalendar(unit, list.Findings)
 	}
-	return q
+	return limit
 }

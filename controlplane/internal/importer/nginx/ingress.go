@@ -163,7 +163,7 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 	for _, g := range groupHosts(ing.paths) {
 		s := request.Selection{Exempt: allowed}.And(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		r := newRule(imp.Findings, name, &draft.Quota{Numbers: numbers, At: at}, s)
+		r := newRule(imp.Findings, name, &draft.Limit{Numbers: numbers, At: at}, s)
 		r.Key = []request.Part{request.ClientIP}
 		r.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
 		r.Identity = at.String()

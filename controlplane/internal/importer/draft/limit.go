@@ -8,15 +8,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
-// Quota is one limit of a configuration. Several rules may come of it.
-type Quota struct {
+// Limit is one limit of a configuration. Several rules may come of it.
+type Limit struct {
 	Numbers
 	Shadow          bool // it denies nothing
 	request.Remarks      // of its rules
 	At              source.Place
 }
 
-// Numbers are what a quota allows. Windowed, TokenBucket and Concurrency make them.
+// Numbers are what a limit allows. Windowed, TokenBucket and Concurrency make them.
 type Numbers struct {
 	Algorithm string // as the policy names it; empty = windows
 	Requests  uint64
@@ -65,23 +65,23 @@ type limitText struct {
 	Burst    *uint64 `yaml:"burst,omitempty"`
 }
 
-// IsOfClass reports whether one rule can have both quotas: they have one window and mode.
-func (q *Quota) IsOfClass(other *Quota) bool {
-	return q.Algorithm == other.Algorithm && q.Per == other.Per && q.Shadow == other.Shadow
+// IsOfClass reports whether one rule can have both limits: they have one window and mode.
+func (l *Limit) IsOfClass(other *Limit) bool {
+	return l.Algorithm == other.Algorithm && l.Per == other.Per && l.Shadow == other.Shadow
 }
 
-// Override gives keys other numbers; without a quota they are unlimited.
+// Override gives keys other numbers; without a limit they are unlimited.
 type Override struct {
 	Patterns []string
-	Quota    *Quota
+	Limit    *Limit
 }
 
-func (o Override) isUnlimited() bool { return o.Quota == nil }
+func (o Override) isUnlimited() bool { return o.Limit == nil }
 
 // same reports whether two overrides give the same keys the same numbers.
 func (o Override) same(other Override) bool {
 	return slices.Equal(o.Patterns, other.Patterns) && o.isUnlimited() == other.isUnlimited() &&
-		(o.isUnlimited() || o.Quota.Numbers == other.Quota.Numbers)
+		(o.isUnlimited() || o.Limit.Numbers == other.Limit.Numbers)
 }
 
 // MarshalYAML writes the override on a line.
@@ -92,7 +92,7 @@ func (o Override) MarshalYAML() (any, error) {
 		Unlimited bool     `yaml:"unlimited,omitempty"`
 	}{Key: o.Patterns, Unlimited: o.isUnlimited()}
 	if !o.isUnlimited() {
-		text.Limits = o.Quota.asLimits()
+		text.Limits = o.Limit.asLimits()
 	}
 	return request.Flow(text), nil
 }

@@ -1,0 +1,126 @@
+package nginx
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// addRules makes the rules for the limits of a kind in a scope, and in those within it. Outer is for the requests of
+// the scope around it. See the example of scope: its last column is what addRules selects.
+func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
+	all := outer.And(s.Selection)
+	inner := s.withOwnRules(kind)
+	rest := all      // without the requests of the inner scopes
+	isEmpty := false // no request is left
+	for _, c := range inner {
+		exemptScope(&rest, c)
+		isEmpty = isEmpty || c.isWhole()
+	}
+	if !isEmpty {
+		for _, d := range s.limits[kind].list {
+			n.addLimit(kind, d, s.limits[kind], rest)
+		}
+	}
+	for _, c := range inner {
+		n.addRules(kind, c, all)
+	}
+}
+
+// addLimit makes the rules of one limit for the requests of a scope: one for each form that its key has.
+func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, requests request.Selection) {
+	z := n.zoneOf(kind, d)
+	if z == nil {
+		return
+	}
+	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: placeOf(d)}
+	if limits.dryRun && len(limits.list) > 1 {
+		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
+			"policy each rule in shadow mode counts by itself.")
+	}
+	if kind == limitReq {
+		n.readLimitReq(limit, d)
+	} else {
+		n.readLimitConn(limit, d)
+	}
+	if !slices.Contains(z.used, limit.Numbers) {
+		z.used = append(z.used, limit.Numbers)
+	}
+	for _, f := range n.countedForms(z.key) {
+		n.addRule(z, limit, f, limits.status, requests)
+	}
+}
+
+// readLimitReq reads burst, nodelay and delay.
+func (n *reader) readLimitReq(limit *draft.Limit, d *nginxconf.Directive) {
+	burst := uint64(0)
+	delaysNone := false
+	delayed := "all that are beyond the rate"
+	for _, arg := range d.Args {
+		name, value, _ := strings.Cut(arg, "=")
+		number, err := strconv.ParseUint(value, 10, 32)
+		isNumber := err == nil && number < 1<<32-1
+		switch {
+		case name == "zone":
+		case name == "burst" && isNumber && number > 0:
+			burst = number
+		case name == "delay" && isNumber:
+			delaysNone = false
+			delayed = "all but " + value + " of those that are beyond the rate"
+		case arg == "nodelay":
+			delaysNone = true
+		default:
+			n.Fail(limit.At, "unknown parameter "+strconv.Quote(arg))
+		}
+	}
+	limit.Burst = burst + 1
+	if burst > 0 && !delaysNone {
+		limit.Comment("nginx admits the requests of the burst, and delays " + delayed + ". A policy delays " +
+			"none: the rule admits the same requests, and they pass at once.")
+	}
+}
+
+// readLimitConn reads the number of requests that may run at once.
+func (n *reader) readLimitConn(limit *draft.Limit, d *nginxconf.Directive) {
+	number, err := strconv.ParseUint(d.Arg(1), 10, 16)
+	if err != nil || number == 0 || len(d.Args) != 2 {
+		n.Fail(limit.At, "needs a zone and a number of connections from 1 to 65535")
+	}
+	limit.Requests = number
+}
+
+// addRule makes the rule of a limit for one form of its key.
+func (n *reader) addRule(z *zone, limit *draft.Limit, f keyForm, status uint64, requests request.Selection) {
+	if requests.Match.IsApart(f.Match) {
+		return
+	}
+	r := newRule(n.Findings, z.name, limit, requests.And(f.Selection))
+	r.Key = f.parts
+	r.Capacity = z.capacity
+	if status != defaultStatus {
+		r.Response = &draft.Response{Status: uint32(status)}
+	}
+	r.Identity = fmt.Sprint(z.at, limit.Numbers, f.text)
+	if len(f.parts) > 1 && slices.ContainsFunc(f.parts, request.Part.MayBeMissing) {
+		r.MissingKey = string(policy.MissingShare)
+		if !slices.ContainsFunc(f.parts, func(p request.Part) bool { return !p.MayBeMissing() }) {
+			r.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
+		}
+	}
+	n.Rules = append(n.Rules, r)
+}
+
+// newRule begins the rule of a limit for the requests of a selection. The caller sets the key.
+func newRule(findings *draft.Findings, name string, limit *draft.Limit, s request.Selection) *draft.Rule {
+	s.Exempt = request.Joined(s.Exempt)
+	return draft.NewRule(findings, name, limit.At, limit, s)
+}
+
+// defaultStatus is the status of a denial that a policy need not say.
+const defaultStatus = 429
