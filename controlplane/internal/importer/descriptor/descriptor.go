@@ -80,18 +80,18 @@ func (d *Descriptor) keys() string {
 func (d *Descriptor) rules(leaves []*leaf, findings *draft.Findings) (list []*draft.Rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		findings.Fail(leaves[0].at, text)
+		findings.Fail(leaves[0].At, text)
 		return nil
 	}
 	leaves = dropUnreachable(findings, leaves)
 	wider := joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
-		if l.limit == nil || wider[l] != nil {
+		if l.Limit == nil || wider[l] != nil {
 			continue
 		}
-		r := d.rule(l, leaves[:i], wider, findings)
-		order[r] = l.order
+		r := d.rule(l.Name(), l, leaves[:i], wider, findings)
+		order[r] = l.Order
 		list = append(list, r)
 	}
 	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
@@ -106,16 +106,15 @@ func (d *Descriptor) rules(leaves []*leaf, findings *draft.Findings) (list []*dr
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
 func (d *Descriptor) RuleOfAll(name string, limit *draft.Limit, findings *draft.Findings) *draft.Rule {
 	l := leafOfRest(d.Entries, nil)
-	l.name = name
-	l.limit = limit
-	l.at = d.At
-	return d.rule(l, nil, nil, findings)
+	l.Limit = limit
+	l.At = d.At
+	return d.rule(name, l, nil, nil, findings)
 }
 
 // countLimited counts the leaves with a limit.
 func countLimited(leaves []*leaf) (n int) {
 	for _, l := range leaves {
-		if l.limit != nil {
+		if l.Limit != nil {
 			n++
 		}
 	}
@@ -130,8 +129,8 @@ func dropUnreachable(findings *draft.Findings, leaves []*leaf) (list []*leaf) {
 		switch {
 		case !isImpossible && !slices.ContainsFunc(list, l.within):
 			list = append(list, l)
-		case l.limit != nil:
-			noteNoRequest(findings, l.at, l.name)
+		case l.Limit != nil:
+			noteNoRequest(findings, l.At, l.Name())
 		}
 	}
 	return list
@@ -143,11 +142,11 @@ func dropUnreachable(findings *draft.Findings, leaves []*leaf) (list []*leaf) {
 func joinOverrides(leaves []*leaf) (wider map[*leaf]*leaf) {
 	wider = map[*leaf]*leaf{}
 	for i, wide := range slices.Backward(leaves) {
-		if wide.limit == nil || wider[wide] != nil || wide.isOneText() {
+		if wide.Limit == nil || wider[wide] != nil || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.limit != nil && wider[l] == nil && l.canOverride(wide) {
+			if l.Limit != nil && wider[l] == nil && l.canOverride(wide) {
 				wider[l] = wide
 			}
 		}

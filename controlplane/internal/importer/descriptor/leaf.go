@@ -3,9 +3,7 @@ package descriptor
 import (
 	"slices"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
 // leaf is where the limiter's search ends for some requests of a descriptor: the values that
@@ -18,12 +16,8 @@ import (
 //
 // The leaves of one descriptor have values for the same parts, in the same order.
 type leaf struct {
-	level  *Level // nil for the requests of no level
-	order  int    // of its level
-	name   string
+	*Level             // one without a limit for the requests of no level of the configuration
 	values []leafValue // one for each entry of the descriptor that is a part of the request
-	limit  *draft.Limit
-	at     source.Place
 }
 
 // leafValue is a part of the request and the pattern that it fits.
@@ -41,7 +35,6 @@ func leafOfRest(entries []Entry, begin []Pair) *leaf {
 		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
 	}
 	end, _ := l.leafOf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
-	end.level = nil
 	return end
 }
 
@@ -51,7 +44,7 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 	if len(l.Pairs) != len(entries) {
 		return nil, false
 	}
-	end = &leaf{level: l, order: l.Order, name: l.Name(), limit: l.Limit, at: l.At}
+	end = &leaf{Level: l}
 	for i, e := range entries {
 		switch has := l.Pairs[i]; {
 		case has.Key != e.Key, e.Part == nil && !has.Matches(e.Value):
@@ -98,10 +91,10 @@ func (l *leaf) isOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return len(l.limit.Comments)+len(l.limit.WhyOff) == 0 && l.unsayable() == "" &&
+		return len(l.Limit.Comments)+len(l.Limit.WhyOff) == 0 && l.unsayable() == "" &&
 			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
 	}
-	return l.within(other) && l.limit.IsOfClass(other.limit) && isPlain(l) && isPlain(other)
+	return l.within(other) && l.Limit.IsOfClass(other.Limit) && isPlain(l) && isPlain(other)
 }
 
 // unsayable says why no override has a leaf's patterns, if none does. That is so for paths alone: addresses that no

@@ -96,7 +96,7 @@ func (ls *Levels) Rules(sent []Descriptor, findings *draft.Findings) (list []*dr
 	for i := range sent {
 		leaves := ls.search(sent[i].Entries)
 		for _, l := range leaves {
-			ls.reached[l.level] = true
+			ls.reached[l.Level] = true
 		}
 		list = append(list, sent[i].rules(leaves, findings)...)
 	}

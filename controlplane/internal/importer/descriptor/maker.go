@@ -35,20 +35,20 @@ type keyValue struct {
 	isMatched bool // the rule's match selects it
 }
 
-// rule makes the rule of a leaf.
+// rule makes the rule of a leaf, which leaves out the requests of the earlier ones. See joinOverrides for wider.
 func (d *Descriptor) rule(
-	l *leaf, earlier []*leaf, wider map[*leaf]*leaf, findings *draft.Findings,
+	name string, l *leaf, earlier []*leaf, wider map[*leaf]*leaf, findings *draft.Findings,
 ) *draft.Rule {
 	requests, key := l.split(d.Selection)
-	r := draft.NewRule(findings, l.name, l.at, l.limit, requests)
+	r := draft.NewRule(findings, name, l.At, l.Limit, requests)
 	for _, v := range key {
 		r.Key = append(r.Key, *v.part)
 	}
-	r.Identity = l.at.String()
+	r.Identity = l.At.String()
 	r.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	r.CountDenied = d.Cost > 0 && l.limit.IsWindowed()
+	r.CountDenied = d.Cost > 0 && l.Limit.IsWindowed()
 	m := &leafMaker{r, l, key}
 	// The filter takes the first override that fits.
 	r.Overrides = slices.Concat(m.ofEarlierLeaves(earlier, wider), m.ofUnmatched())
@@ -89,7 +89,7 @@ func (m *leafMaker) ofEarlierLeaves(earlier []*leaf, wider map[*leaf]*leaf) (lis
 		// The requests are unlimited in this rule, or have the limit of the leaf that is joined.
 		o := draft.Override{Patterns: m.patterns(before, func(keyValue) bool { return true })}
 		if wider[before] == m.leaf {
-			o.Limit = before.limit
+			o.Limit = before.Limit
 		}
 		list = append(list, o)
 	}
@@ -107,12 +107,12 @@ func (m *leafMaker) cannotLeaveOut(before *leaf) (why string) {
 	for i, v := range m.leaf.values {
 		isInKey := slices.ContainsFunc(m.key, func(k keyValue) bool { return k.index == i })
 		if !isInKey && !v.pattern.TextWithin(before.values[i].pattern) {
-			return v.sharing() + ", apart from " + before.name + ". The import does not write such a rule: exempt " +
+			return v.sharing() + ", apart from " + before.Name() + ". The import does not write such a rule: exempt " +
 				"those requests by hand."
 		}
 	}
 	if why := before.unsayable(); why != "" {
-		return "It should leave out the requests of " + before.name + ". " + why
+		return "It should leave out the requests of " + before.Name() + ". " + why
 	}
 	return ""
 }
@@ -148,7 +148,7 @@ func (m *leafMaker) ofUnmatched() []draft.Override {
 		return nil
 	}
 	return []draft.Override{
-		{Patterns: m.patterns(m.leaf, isUnmatched), Limit: m.leaf.limit},
+		{Patterns: m.patterns(m.leaf, isUnmatched), Limit: m.leaf.Limit},
 		{Patterns: m.patterns(m.leaf, func(keyValue) bool { return false })},
 	}
 }

@@ -40,8 +40,8 @@ func shown(leaves []*leaf) (list []string) {
 			texts = append(texts, text)
 		}
 		limit := "-"
-		if l.limit != nil {
-			limit = strconv.FormatUint(l.limit.Requests, 10)
+		if l.Limit != nil {
+			limit = strconv.FormatUint(l.Limit.Requests, 10)
 		}
 		list = append(list, strings.Join(append(texts, limit), " "))
 	}
