@@ -140,7 +140,7 @@ var importLaws = []importLaw{
 	{who: "controlplane/internal/importer/draft", what: "must not reach a reader",
 		forbidden: inFolders("controlplane/internal/importer/envoy", "controlplane/internal/importer/nginx",
 			"controlplane/internal/importer/envoyfile", "controlplane/internal/importer/gateway",
-			"controlplane/internal/importer/descriptor"),
+			"controlplane/internal/importer/ingress", "controlplane/internal/importer/descriptor"),
 		reason: "it writes what any reader makes: another limiter is another reader, not a case in the draft"},
 	{who: "controlplane/internal/importer/nginx", what: "must not reach what is Envoy's",
 		forbidden: inFolders("controlplane/internal/importer/envoy", "controlplane/internal/importer/envoyfile",

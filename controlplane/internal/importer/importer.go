@@ -8,11 +8,12 @@
 //
 // This package opens the files, chooses their reader, and has the policy written. The rest is in folders:
 //
-//	files                              readers                      draft                  result
+//	files                              readers                        draft                  result
 //
-//	envoyproxy/ratelimit, Envoy        envoy ────┬──► descriptor ──┐
-//	BackendTrafficPolicy               gateway ──┘                 ├──►  Draft, its Rules  ──►  YAML, and notes
-//	nginx, Ingress                     nginx ──────────────────────┘
+//	envoyproxy/ratelimit, Envoy        envoy ──────┬──► descriptor ──┐
+//	BackendTrafficPolicy               gateway ────┘                 ├──►  Draft, its Rules  ──►  YAML, and notes
+//	nginx                              nginx ────────────────────────┤
+//	Ingress                            ingress ──────────────────────┘
 //
 //	source     opens a file, finds fields in it, and says where they are     (used by the readers)
 //	envoyfile  finds the listeners in a configuration of Envoy               (used by envoy)
@@ -57,6 +58,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/gateway"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/ingress"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginx"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -107,7 +109,7 @@ func IngressNginx(files []File, scope policy.Scope) (Imported, error) {
 		return Imported{}, err
 	}
 	d := draft.New("ingress-nginx", files[0].Name, scope)
-	nginx.ReadIngresses(d, opened)
+	ingress.Read(d, opened)
 	return d.Finish()
 }
 

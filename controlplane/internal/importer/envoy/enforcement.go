@@ -24,7 +24,7 @@ import (
 type enforcement struct {
 	off            bool
 	percent        uint64 // 0 = the rules are shadow
-	eachConnection bool   // has limits of its own
+	eachConnection bool   // each connection counts for itself
 	response       *draft.Response
 }
 

@@ -58,8 +58,9 @@ func (imp *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descrip
 		return nil, nil, err
 	}
 	filter := imp.filterOfDomain(s)
-	enforced := imp.enforcementOfDomain(filter) // its notes come before those of the routes
-	return imp.sentBySite(s, filter), enforced, nil
+	enforced := imp.enforcementOfDomain(filter)
+	sent := imp.sentBySite(s, filter)
+	return sent, enforced, nil
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.

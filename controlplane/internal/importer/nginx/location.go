@@ -1,7 +1,6 @@
 package nginx
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
@@ -109,7 +108,7 @@ func (l *location) selectPath() {
 	switch {
 	case l.isRegex():
 		var ok bool
-		l.path, ok = searched(l.text, l.modifier == "~*")
+		l.path, ok = request.Searched(l.text, l.modifier == "~*")
 		if !ok {
 			l.CannotMatch("RE2 has no expression like " + l.text)
 			return
@@ -122,55 +121,4 @@ func (l *location) selectPath() {
 	if l.path != request.AnyPath {
 		l.Match = request.FullPath.Matching(l.path)
 	}
-}
-
-// searched is the pattern for the texts in which nginx finds a match of an expression.
-func searched(text string, fold bool) (p request.Pattern, ok bool) {
-	if _, err := regexp.Compile(text); err != nil {
-		return request.Pattern{}, false
-	}
-	behind, isBegun := strings.CutPrefix(text, "^")
-	before, isEnded := strings.CutSuffix(behind, "$")
-	isEnded = isEnded && !strings.HasSuffix(before, `\`)
-	switch {
-	case hasBranches(text):
-		text = ".*(?:" + text + ").*"
-	default:
-		text = behind
-		if isEnded {
-			text = before
-		}
-		if !isBegun {
-			text = ".*" + text
-		}
-		if !isEnded {
-			text += ".*"
-		}
-	}
-	if fold {
-		text = "(?i)" + text
-	}
-	return request.Expression(text), true
-}
-
-// hasBranches reports whether an expression has a | outside of groups and classes.
-func hasBranches(text string) bool {
-	depth, inClass := 0, false
-	for i := 0; i < len(text); i++ {
-		switch c := text[i]; {
-		case c == '\\':
-			i++
-		case inClass:
-			inClass = c != ']'
-		case c == '[':
-			inClass = true
-		case c == '(':
-			depth++
-		case c == ')':
-			depth--
-		case c == '|' && depth == 0:
-			return true
-		}
-	}
-	return false
 }

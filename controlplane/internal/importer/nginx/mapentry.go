@@ -142,11 +142,11 @@ func splitRegex(pattern string) (text string, ignoreCase bool) {
 }
 
 func regexFits(pattern, text string) (fits, ok bool) {
-	re, ok := searched(splitRegex(pattern))
+	re, ok := request.Searched(splitRegex(pattern))
 	return re.Matches(text), ok
 }
 
 func regexOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
-	v, ok = searched(splitRegex(pattern))
+	v, ok = request.Searched(splitRegex(pattern))
 	return v, ok && (p.Kind == request.KindHeader || p.Kind == request.KindPath)
 }

@@ -1,5 +1,4 @@
-// Package nginx reads the limits of nginx, limit_req and limit_conn, and the annotations of ingress-nginx, of
-// which that controller makes such limits.
+// Package nginx reads the limits of nginx: limit_req and limit_conn.
 //
 // nginx has zones, which have a key and a rate, and limits, which name a zone and hold in a scope: http, a
 // server or a location. An example:
@@ -29,12 +28,8 @@
 //	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key (rules.go)
 //	    countedForms: formsOf                         the forms of a key (key.go)
 //
-//	ReadIngresses                                     ingress.go
-//	  readIngress: pathsOf                            the hosts and paths of each Ingress (ingresspath.go)
-//	  limitIngress: addRules                          a rule of each Ingress, annotation and group of hosts
-//
-// The tests are in the folder above: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
-// imports testdata/imports/nginx-*.txtar and ingress-nginx.txtar.
+// Tests are in the folder above too: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
+// imports testdata/imports/nginx-*.txtar.
 package nginx
 
 import (

@@ -100,7 +100,9 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f keyForm, status uint64, 
 	if requests.Match.IsApart(f.Match) {
 		return
 	}
-	r := newRule(n.Findings, z.name, limit, requests.And(f.Selection))
+	all := requests.And(f.Selection)
+	all.Exempt = request.Joined(all.Exempt)
+	r := draft.NewRule(n.Findings, z.name, limit.At, limit, all)
 	r.Key = f.parts
 	r.Capacity = z.capacity
 	if status != defaultStatus {
@@ -114,12 +116,6 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f keyForm, status uint64, 
 		}
 	}
 	n.Rules = append(n.Rules, r)
-}
-
-// newRule begins the rule of a limit for the requests of a selection. The caller sets the key.
-func newRule(findings *draft.Findings, name string, limit *draft.Limit, s request.Selection) *draft.Rule {
-	s.Exempt = request.Joined(s.Exempt)
-	return draft.NewRule(findings, name, limit.At, limit, s)
 }
 
 // defaultStatus is the status of a denial that a policy need not say.

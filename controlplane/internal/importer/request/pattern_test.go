@@ -88,6 +88,21 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 	}
 }
 
+// nginx searches a text for an expression, and a policy matches the whole text.
+func TestSearchedExpressions(t *testing.T) {
+	for text, want := range map[string]string{
+		"^/a": "/a.*", "a$": ".*a", "^/a$": "/a", "a": ".*a.*", `a\$`: `.*a\$.*`, "a|b$": ".*(?:a|b$).*", "(a|b)$": ".*(a|b)",
+	} {
+		p, ok := Searched(text, false)
+		require.True(t, ok)
+		require.Equal(t, Expression(want), p, text)
+	}
+	p, _ := Searched("^/a", true)
+	require.Equal(t, Expression("(?i)/a.*"), p)
+	_, ok := Searched("(?=a)", false)
+	require.False(t, ok)
+}
+
 // A name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
 func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 	for _, tc := range []struct {

@@ -1,16 +1,4 @@
-package nginx
-
-import (
-	"slices"
-	"strconv"
-	"strings"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
-)
-
-// ReadIngresses makes rules of the annotations of Ingress objects by which ingress-nginx limits requests.
+// Package ingress reads the annotations of Ingress objects by which ingress-nginx limits requests.
 //
 // It follows what the controller makes of them (internal/ingress/annotations/ratelimit/main.go,
 // buildRateLimitZones and buildRateLimit in controller/template/template.go): zones of their own for each
@@ -26,7 +14,27 @@ import (
 //	  algorithm: token_bucket
 //	  limits: [{requests: 30, per: 1m, burst: 151}]    5 times the limit, and one more as for nginx
 //	  response: {status: 503}
-func ReadIngresses(d *draft.Draft, files []*source.Document) {
+//
+// The calls:
+//
+//	Read                       ingress.go
+//	  readIngress: pathsOf     the hosts and paths of each Ingress                          path.go
+//	  limitIngress: addRules   a rule of each Ingress, annotation and group of hosts        ingress.go
+//	    hostGroup.selection    its requests, without those that other Ingresses take        path.go
+package ingress
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+)
+
+// Read makes rules of the annotations of Ingress objects.
+func Read(d *draft.Draft, files []*source.Document) {
 	var objects []source.Resource
 	for _, in := range files {
 		objects = append(objects, in.OfKind("Ingress")...)
@@ -163,7 +171,8 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 	for _, g := range groupHosts(ing.paths) {
 		s := request.Selection{Exempt: allowed}.And(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		r := newRule(imp.Findings, name, &draft.Limit{Numbers: numbers, At: at}, s)
+		s.Exempt = request.Joined(s.Exempt)
+		r := draft.NewRule(imp.Findings, name, at, &draft.Limit{Numbers: numbers, At: at}, s)
 		r.Key = []request.Part{request.ClientIP}
 		r.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
 		r.Identity = at.String()

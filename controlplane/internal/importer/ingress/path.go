@@ -1,4 +1,4 @@
-package nginx
+package ingress
 
 import (
 	"cmp"
@@ -65,7 +65,7 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 	bare := strings.TrimRight(path, "/")
 	switch {
 	case isExpression:
-		return searched("^"+path, true)
+		return request.Searched("^"+path, true)
 	case pathType == "Exact":
 		p = request.Exact(path)
 	case pathType == "Prefix" && bare != "":

@@ -1,0 +1,58 @@
+package request
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Searched is the pattern for the texts in which an expression has a match, as nginx searches them. It is not ok if RE2
+// has no such expression.
+func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
+	if _, err := regexp.Compile(text); err != nil {
+		return Pattern{}, false
+	}
+	behind, isBegun := strings.CutPrefix(text, "^")
+	before, isEnded := strings.CutSuffix(behind, "$")
+	isEnded = isEnded && !strings.HasSuffix(before, `\`)
+	switch {
+	case hasBranches(text):
+		text = ".*(?:" + text + ").*"
+	default:
+		text = behind
+		if isEnded {
+			text = before
+		}
+		if !isBegun {
+			text = ".*" + text
+		}
+		if !isEnded {
+			text += ".*"
+		}
+	}
+	if ignoreCase {
+		text = "(?i)" + text
+	}
+	return Expression(text), true
+}
+
+// hasBranches reports whether an expression has a | outside of groups and classes.
+func hasBranches(text string) bool {
+	depth, inClass := 0, false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			i++
+		case inClass:
+			inClass = c != ']'
+		case c == '[':
+			inClass = true
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '|' && depth == 0:
+			return true
+		}
+	}
+	return false
+}
