@@ -1,6 +1,6 @@
-// Package descriptor makes rules of the levels of a configuration and of the descriptors that requests send,
-// as envoyproxy/ratelimit and Envoy's local filter have them: ServiceLevels and LocalLevels make Levels, and their Rules
-// the rules. For a descriptor with a limit of its own there is RuleOfAll.
+// Package descriptor makes rules of the levels of a configuration and of the descriptors that requests send, as
+// envoyproxy/ratelimit and Envoy's local filter have them. ServiceLevels and LocalLevels make Levels, and their method
+// Rules makes the rules. For a descriptor with a limit of its own there is RuleOfAll.
 //
 //   - A level has pairs of a key and the values that it may have, and perhaps a limit (level.go).
 //   - A descriptor has entries of a key and the part of the request that is its value (this file).
