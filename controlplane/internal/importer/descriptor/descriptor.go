@@ -78,38 +78,38 @@ func (d *Descriptor) keys() string {
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) rules(leaves []*leaf, findings *draft.Findings) (list []*draft.Rule) {
+func (d *Descriptor) rules(to *draft.Draft, leaves []*leaf) (list []*draft.Rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		findings.Fail(leaves[0].At, text)
+		to.Fail(leaves[0].At, text)
 		return nil
 	}
-	leaves = dropUnreachable(findings, leaves)
+	leaves = dropUnreachable(to, leaves)
 	wider := joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
 		if l.Limit == nil || wider[l] != nil {
 			continue
 		}
-		r := d.rule(l.Name(), l, leaves[:i], wider, findings)
+		r := d.rule(to, l.Name(), l, leaves[:i], wider)
 		order[r] = l.Order
 		list = append(list, r)
 	}
 	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
 	if len(list) == 0 {
 		for _, why := range d.WhyOff {
-			findings.Note(d.At, why+" There is no limit for it.")
+			to.Note(d.At, why+" There is no limit for it.")
 		}
 	}
 	return list
 }
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
-func (d *Descriptor) RuleOfAll(name string, limit *draft.Limit, findings *draft.Findings) *draft.Rule {
+func (d *Descriptor) RuleOfAll(to *draft.Draft, name string, limit *draft.Limit) *draft.Rule {
 	l := leafOfRest(d.Entries, nil)
 	l.Limit = limit
 	l.At = d.At
-	return d.rule(name, l, nil, nil, findings)
+	return d.rule(to, name, l, nil, nil)
 }
 
 // countLimited counts the leaves with a limit.
@@ -124,14 +124,14 @@ func countLimited(leaves []*leaf) (n int) {
 
 // dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
 // request ends in the first leaf whose values it has.
-func dropUnreachable(findings *draft.Findings, leaves []*leaf) (list []*leaf) {
+func dropUnreachable(to *draft.Draft, leaves []*leaf) (list []*leaf) {
 	for _, l := range leaves {
 		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
 		switch {
 		case !isImpossible && !slices.ContainsFunc(list, l.within):
 			list = append(list, l)
 		case l.Limit != nil:
-			noteNoRequest(findings, l.At, l.Name())
+			noteNoRequest(to, l.At, l.Name())
 		}
 	}
 	return list
@@ -164,7 +164,7 @@ func joinOverrides(leaves []*leaf) (wider map[*leaf]*leaf) {
 //	key: [{header: x-user}]        {headers: {x-user: "*"}}
 //	neither                        it has no request left
 //	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(rules []*draft.Rule, name string, findings *draft.Findings) (hasAny bool) {
+func (d *Descriptor) ExemptLimited(to *draft.Draft, rules []*draft.Rule, name string) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true
 	for _, r := range rules {
@@ -174,7 +174,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule, name string, findings *d
 		case !ok:
 			isKnown = false
 		case len(m) == 0: // the rule limits all of them
-			noteNoRequest(findings, d.At, name)
+			noteNoRequest(to, d.At, name)
 			return false
 		default:
 			limited = append(limited, m)

@@ -92,27 +92,27 @@ func LocalLevels(list []*Level) *Levels {
 }
 
 // Rules makes the rules of the levels that requests with these descriptors come to.
-func (ls *Levels) Rules(sent []Descriptor, findings *draft.Findings) (list []*draft.Rule) {
+func (ls *Levels) Rules(to *draft.Draft, sent []Descriptor) (list []*draft.Rule) {
 	for i := range sent {
 		leaves := ls.search(sent[i].Entries)
 		for _, l := range leaves {
 			ls.reached[l.Level] = true
 		}
-		list = append(list, sent[i].rules(leaves, findings)...)
+		list = append(list, sent[i].rules(to, leaves)...)
 	}
 	return list
 }
 
 // NoteUnreached notes the limits of the levels that no descriptor came to.
-func (ls *Levels) NoteUnreached(findings *draft.Findings) {
+func (ls *Levels) NoteUnreached(to *draft.Draft) {
 	for _, l := range ls.List {
 		if l.Limit != nil && !ls.reached[l] {
-			noteNoRequest(findings, l.At, l.Name())
+			noteNoRequest(to, l.At, l.Name())
 		}
 	}
 }
 
 // noteNoRequest notes a limit that has no rule, because no request comes to it.
-func noteNoRequest(findings *draft.Findings, at source.Place, name string) {
-	findings.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
+func noteNoRequest(to *draft.Draft, at source.Place, name string) {
+	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }

@@ -37,10 +37,10 @@ type keyValue struct {
 
 // rule makes the rule of a leaf, which leaves out the requests of the earlier ones. See joinOverrides for wider.
 func (d *Descriptor) rule(
-	name string, l *leaf, earlier []*leaf, wider map[*leaf]*leaf, findings *draft.Findings,
+	to *draft.Draft, name string, l *leaf, earlier []*leaf, wider map[*leaf]*leaf,
 ) *draft.Rule {
 	requests, key := l.split(d.Selection)
-	r := draft.NewRule(findings, name, l.At, l.Limit, requests)
+	r := to.NewRule(name, l.At, l.Limit, requests)
 	for _, v := range key {
 		r.Key = append(r.Key, *v.part)
 	}

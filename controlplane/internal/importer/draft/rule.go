@@ -52,9 +52,9 @@ type Rule struct {
 const all = 100
 
 // NewRule begins the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
-// one of them.
-func NewRule(findings *Findings, name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
-	r := &Rule{Name: Clip(name, 100), limit: limit, requests: requests, at: at, findings: findings, percent: all}
+// one of them. Its reader adds it to Draft.Rules.
+func (d *Draft) NewRule(name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
+	r := &Rule{Name: Clip(name, 100), limit: limit, requests: requests, at: at, findings: d.Findings, percent: all}
 	if limit.Shadow {
 		r.percent = 0
 	}

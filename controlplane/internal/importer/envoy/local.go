@@ -38,7 +38,7 @@ type levelsOfConfig struct {
 
 // run makes rules of a filter alone, or of the listener that is chosen.
 func (imp *localImport) run(file *source.Document) error {
-	in, err := envoyfile.Whole(file, imp.Findings)
+	in, err := envoyfile.Whole(imp.Draft, file)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (imp *localImport) run(file *source.Document) error {
 	imp.hosts = imp.virtualHosts(s)
 	imp.addRules(s.Filters)
 	if len(imp.Rules) == 0 && imp.Err() == nil {
-		return envoyfile.WhyNothing(in, imp.Findings)
+		return envoyfile.WhyNothing(imp.Draft, in)
 	}
 	return nil
 }
@@ -77,7 +77,7 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 		}
 	}
 	for _, levels := range imp.levels {
-		levels.NoteUnreached(imp.Findings)
+		levels.NoteUnreached(imp.Draft)
 	}
 }
 
@@ -101,7 +101,7 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 	}
 	imp.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.Headers)
 	levels := imp.levelsOf(c)
-	rules := levels.Rules(imp.sentFor(c, levels.List), imp.Findings)
+	rules := levels.Rules(imp.Draft, imp.sentFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		enforced.eachConnection = true
@@ -121,10 +121,10 @@ func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*d
 	name := cmp.Or(c.GetStatPrefix(), "local")
 	d := descriptor.Descriptor{Selection: c.extent.requests, At: bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited, name, imp.Findings) {
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.Draft, limited, name) {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(name, bucket, imp.Findings)}
+	return []*draft.Rule{d.RuleOfAll(imp.Draft, name, bucket)}
 }
 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no

@@ -16,7 +16,7 @@ func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error)
 	files := []*source.Document{in}
 	routes := imp.options.Routes
 	if routes != nil {
-		given, err := envoyfile.Open(*routes, imp.Findings)
+		given, err := envoyfile.Open(imp.Draft, *routes)
 		if err != nil {
 			return nil, err
 		}
@@ -24,7 +24,7 @@ func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error)
 	}
 	alone, isAlone := standsAlone(in)
 	wants := func(s *envoyfile.Site) bool { return isLimitedLocally(s) || isAlone && s.HasLimits() }
-	s, err := envoyfile.Choose(envoyfile.FindSites(files...), imp.options.Listener, imp.Findings, wants)
+	s, err := envoyfile.Choose(imp.Draft, envoyfile.FindSites(files...), imp.options.Listener, wants)
 	if err != nil {
 		return nil, err
 	}

@@ -195,9 +195,9 @@ var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_co
 
 // routeSelection is for the requests that a route's match takes.
 func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Selection) {
-	envoyfile.RefuseTypos(n, at, routeFields, r.Findings)
+	envoyfile.RefuseTypos(r.Draft, n, at, routeFields)
 	if action := source.FieldOf(n, "route"); action != nil {
-		envoyfile.RefuseTypos(action, at.In("route"), routeFields, r.Findings)
+		envoyfile.RefuseTypos(r.Draft, action, at.In("route"), routeFields)
 	}
 	o := &routev3.RouteMatch{}
 	if condition := source.FieldOf(n, "match"); condition != nil {

@@ -41,8 +41,8 @@ func (imp *serviceImport) run(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	imp.Rules = levels.Rules(sent, imp.Findings)
-	levels.NoteUnreached(imp.Findings)
+	imp.Rules = levels.Rules(imp.Draft, sent)
+	levels.NoteUnreached(imp.Draft)
 	enforced.apply(imp.Rules)
 	return nil
 }
@@ -65,7 +65,7 @@ func (imp *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descrip
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
 func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
-	in, err := envoyfile.Open(f, imp.Findings)
+	in, err := envoyfile.Open(imp.Draft, f)
 	if err != nil {
 		return nil, err
 	}
@@ -141,11 +141,11 @@ func (imp *serviceImport) sentBySite(s *envoyfile.Site, filter *serviceFilter) [
 // filter, but with rate_limits in its routes; nil if there is neither.
 func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
 	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, imp.isOfDomain) }
-	s, err := envoyfile.Choose(list, imp.options.Listener, imp.Findings, asks)
+	s, err := envoyfile.Choose(imp.Draft, list, imp.options.Listener, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return envoyfile.Choose(list, imp.options.Listener, imp.Findings, func(s *envoyfile.Site) bool {
+	return envoyfile.Choose(imp.Draft, list, imp.options.Listener, func(s *envoyfile.Site) bool {
 		return !slices.ContainsFunc(s.Filters, envoyfile.IsA[*ratelimitv3.RateLimit]) && s.HasLimits()
 	})
 }

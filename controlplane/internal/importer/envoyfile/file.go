@@ -21,19 +21,19 @@ import (
 )
 
 // Open opens a configuration of Envoy, or a part of one as the whole.
-func Open(f source.File, findings *draft.Findings) (*source.Document, error) {
+func Open(to *draft.Draft, f source.File) (*source.Document, error) {
 	in, err := source.Open(f)
 	if err != nil {
 		return nil, err
 	}
-	return Whole(in, findings)
+	return Whole(to, in)
 }
 
 // Whole is the configuration of Envoy that a file has, or has a part of.
-func Whole(in *source.Document, findings *draft.Findings) (*source.Document, error) {
-	refuseOthers(in, findings)
-	whole := &source.Document{File: in.File, Root: wholeOf(in, findings)}
-	return whole, findings.Err()
+func Whole(to *draft.Draft, in *source.Document) (*source.Document, error) {
+	refuseOthers(to, in)
+	whole := &source.Document{File: in.File, Root: wholeOf(to, in)}
+	return whole, to.Err()
 }
 
 // wholeOf makes the configuration of Envoy of EnvoyFilters and of parts of one. Examples:
@@ -43,10 +43,10 @@ func Whole(in *source.Document, findings *draft.Findings) (*source.Document, err
 //	a route: {match: ..., route: ...}        {virtual_hosts: [{routes: [it]}]}
 //	an EnvoyFilter that patches a filter     {http_filters: [the filter]}
 //	a configuration with listeners           it
-func wholeOf(in *source.Document, findings *draft.Findings) *policy.Node {
+func wholeOf(to *draft.Draft, in *source.Document) *policy.Node {
 	root := in.Root
 	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
-		return patched(filters, findings)
+		return patched(to, filters)
 	}
 	list := root
 	if root.Kind != policy.List {
@@ -81,24 +81,24 @@ func eachHasOneOf(list *policy.Node, fields ...string) bool {
 }
 
 // patched is the listener that the patches of EnvoyFilters make.
-func patched(envoyFilters []source.Resource, findings *draft.Findings) *policy.Node {
+func patched(to *draft.Draft, envoyFilters []source.Resource) *policy.Node {
 	filters, hosts := source.NewList(), source.NewList()
 	for _, e := range envoyFilters {
 		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
 			value := source.FieldOf(p, "patch", "value")
 			vhost := source.FieldOf(p, "match", "route_configuration", "vhost")
-			switch to := source.TextOf(p, "apply_to"); {
+			switch kind := source.TextOf(p, "apply_to"); {
 			case value == nil:
-			case to == "HTTP_FILTER":
+			case kind == "HTTP_FILTER":
 				filters.Items = append(filters.Items, value)
-			case to == "VIRTUAL_HOST", to == "ROUTE_CONFIGURATION":
+			case kind == "VIRTUAL_HOST", kind == "ROUTE_CONFIGURATION":
 				h := hostOf(hosts, source.TextOf(vhost, "name"))
 				h.Fields = append(h.Fields, value.Fields...)
-			case to == "HTTP_ROUTE":
+			case kind == "HTTP_ROUTE":
 				requests := everyRequest()
 				if name := source.TextOf(vhost, "route", "name"); name != "" {
 					requests = source.NewObject()
-					findings.Note(e.At, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
+					to.Note(e.At, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
 						"its rules are off until they have a match")
 				}
 				routes := source.FieldOf(hostOf(hosts, source.TextOf(vhost, "name")), "routes")
@@ -111,7 +111,7 @@ func patched(envoyFilters []source.Resource, findings *draft.Findings) *policy.N
 			routes.Items = []*policy.Node{withMatch(source.NewObject(), everyRequest())}
 		}
 	}
-	findings.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
+	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
 		"every request of the proxies that get the policy.")
 	listener := source.Wrap("http_filters", filters)
 	if len(hosts.Items) > 0 {

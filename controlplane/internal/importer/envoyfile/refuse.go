@@ -20,7 +20,7 @@ var ofEnvoy = []string{
 
 // RefuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
 // is, and what to do.
-func RefuseForService(in *source.Document, findings *draft.Findings) {
+func RefuseForService(to *draft.Draft, in *source.Document) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {
 	case isOfEnvoy(n):
@@ -28,22 +28,22 @@ func RefuseForService(in *source.Document, findings *draft.Findings) {
 		if source.TextOf(n, "kind") == "EnvoyFilter" {
 			is = "an EnvoyFilter"
 		}
-		findings.Fail(in.Top(), "this is "+is+": give it as --routes, beside the configuration of envoyproxy/ratelimit, "+
+		to.Fail(in.Top(), "this is "+is+": give it as --routes, beside the configuration of envoyproxy/ratelimit, "+
 			"or to sluice import local-ratelimit")
 	case why != "":
-		findings.Fail(in.Top(), why)
+		to.Fail(in.Top(), why)
 	}
 }
 
 // refuseOthers rejects a file that is not a configuration of Envoy, as RefuseForService does.
-func refuseOthers(in *source.Document, findings *draft.Findings) {
+func refuseOthers(to *draft.Draft, in *source.Document) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {
 	case isOfEnvoy(n):
 	case why != "":
-		findings.Fail(in.Top(), why)
+		to.Fail(in.Top(), why)
 	case source.TextOf(n, "kind") == "" && source.FieldOf(n, "domain") != nil && source.FieldOf(n, "descriptors") != nil:
-		findings.Fail(in.Top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
+		to.Fail(in.Top(), "this is a configuration of envoyproxy/ratelimit: give it to sluice import envoy-ratelimit")
 	}
 }
 
@@ -87,18 +87,18 @@ var limitFields = []string{
 
 // WhyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
 // that the import does not read.
-func WhyNothing(in *source.Document, findings *draft.Findings) error {
+func WhyNothing(to *draft.Draft, in *source.Document) error {
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
-		RefuseTypos(n, in.Top(), limitFields, findings)
+		RefuseTypos(to, n, in.Top(), limitFields)
 		if t := typeOf(source.TextOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
 			unread = t
 		}
 	})
 	hasActions := source.Contains(in.Root, func(n *policy.Node) bool { return source.FieldOf(n, "rate_limits") != nil })
 	switch {
-	case findings.Err() != nil:
-		return findings.Err()
+	case to.Err() != nil:
+		return to.Err()
 	case hasActions, strings.HasPrefix(unread, ServiceType):
 		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
 			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)
@@ -109,13 +109,13 @@ func WhyNothing(in *source.Document, findings *draft.Findings) error {
 }
 
 // RefuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
-func RefuseTypos(n *policy.Node, at source.Place, known []string, findings *draft.Findings) {
+func RefuseTypos(to *draft.Draft, n *policy.Node, at source.Place, known []string) {
 	for _, f := range n.Fields {
 		near := message.Nearest(f.Name, known)
 		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })
 		difference := len(near) - len(f.Name)
 		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
-			findings.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
+			to.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
 		}
 	}
 }

@@ -164,7 +164,7 @@ func (s *Site) text() string {
 
 // Choose picks the site that has what is wanted, by --listener where there are several; nil if there is none.
 func Choose(
-	sites []*Site, listener string, findings *draft.Findings, wants func(s *Site) bool,
+	to *draft.Draft, sites []*Site, listener string, wants func(s *Site) bool,
 ) (*Site, error) {
 	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *Site) bool { return !wants(s) }))
 	if len(fits) == 0 {
@@ -187,7 +187,7 @@ func Choose(
 	s := chosen[0]
 	if s.Routing.Node == nil {
 		routes := strings.TrimSpace("The routes " + s.routesName)
-		findings.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
+		to.NoteImport(routes + " of the listener " + s.name + " are not in this file: give them with --routes FILE.")
 	}
 	return s, nil
 }

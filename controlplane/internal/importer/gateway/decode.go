@@ -69,7 +69,7 @@ type condition struct {
 
 // decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
 // field that the types above lack.
-func decodeLimit(n *policy.Node, at source.Place, findings *draft.Findings) (o *rateLimit, ok bool) {
+func decodeLimit(to *draft.Draft, n *policy.Node, at source.Place) (o *rateLimit, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()
 	err := d.Decode(&o)
@@ -77,9 +77,9 @@ func decodeLimit(n *policy.Node, at source.Place, findings *draft.Findings) (o *
 	switch {
 	case errors.As(err, &wrong):
 		given := cmp.Or(jsonWords[wrong.Value], strings.TrimPrefix(wrong.Value, "number ")) // such as "number -1"
-		findings.Fail(at.In(wrong.Field), "must be "+wordOf(wrong.Type)+", not "+given)
+		to.Fail(at.In(wrong.Field), "must be "+wordOf(wrong.Type)+", not "+given)
 	case err != nil:
-		findings.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
+		to.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
 	}
 	return o, err == nil
 }

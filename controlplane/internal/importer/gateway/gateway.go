@@ -68,18 +68,18 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 		return
 	}
 	at := r.At.In("spec.rateLimit")
-	o, ok := decodeLimit(limit, at, d.Findings)
+	o, ok := decodeLimit(d, limit, at)
 	if !ok {
 		return
 	}
 	name = draft.Clip(name, 100)
 	if o.Global != nil {
 		descriptor.NoteEachEnvoy(d)
-		global := ruleList{Findings: d.Findings, rules: o.Global.Rules, name: name, at: at.In("global")}
+		global := ruleList{Draft: d, rules: o.Global.Rules, name: name, at: at.In("global")}
 		d.Rules = append(d.Rules, global.makeRules()...)
 	}
 	if o.Local != nil {
-		local := ruleList{Findings: d.Findings, rules: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
+		local := ruleList{Draft: d, rules: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
 		d.Rules = append(d.Rules, local.makeRules()...)
 	}
 }
@@ -102,7 +102,7 @@ func noteTargets(d *draft.Draft, name string, spec *policy.Node, at source.Place
 
 // ruleList is one list of rules of a BackendTrafficPolicy.
 type ruleList struct {
-	*draft.Findings
+	*draft.Draft
 	rules   []rule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
@@ -124,7 +124,7 @@ func (list *ruleList) makeRules() (made []*draft.Rule) {
 			continue
 		}
 		d := list.requestsOf(o, list.at.Item("rules", i))
-		if d.ExemptLimited(made, list.ruleName(i), list.Findings) {
+		if d.ExemptLimited(list.Draft, made, list.ruleName(i)) {
 			defaults = append(defaults, list.makeRule(i, &d)...)
 		}
 	}
@@ -140,14 +140,14 @@ func (list *ruleList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
 	if limit == nil {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(list.ruleName(i), limit, list.Findings)}
+	return []*draft.Rule{d.RuleOfAll(list.Draft, list.ruleName(i), limit)}
 }
 
 // requestsOf reads for which requests a rule is: a descriptor is sent for those that its selectors select.
 func (list *ruleList) requestsOf(o rule, at source.Place) descriptor.Descriptor {
 	d := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
-		r := selectorReader{list.Findings, &d}
+		r := selectorReader{list.Draft, &d}
 		r.readSelector(s, at.Item("clientSelectors", i))
 	}
 	if o.Cost != nil {
@@ -197,7 +197,7 @@ func (list *ruleList) limitOf(o rule, at source.Place) *draft.Limit {
 	if list.isLocal && limit.Requests > 0 {
 		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	} else {
-		descriptor.NoteCalendar(unit, list.Findings)
+		descriptor.NoteCalendar(list.Draft, unit)
 	}
 	return limit
 }

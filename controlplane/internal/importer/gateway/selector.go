@@ -14,7 +14,7 @@ import (
 
 // selectorReader adds what the selectors of a rule select to its descriptor.
 type selectorReader struct {
-	*draft.Findings
+	*draft.Draft
 	sent *descriptor.Descriptor
 }
 

@@ -102,7 +102,7 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f keyForm, status uint64, 
 	}
 	all := requests.And(f.Selection)
 	all.Exempt = request.Joined(all.Exempt)
-	r := draft.NewRule(n.Findings, z.name, limit.At, limit, all)
+	r := n.NewRule(z.name, limit.At, limit, all)
 	r.Key = f.parts
 	r.Capacity = z.capacity
 	if status != defaultStatus {
