@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/rueidis"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore/replies"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/storeurl"
 )
 
@@ -33,6 +34,9 @@ const (
 	sentinelPort  = "26379"
 	defaultPrefix = "sluice:"
 	maxPrefix     = 64
+	// mostReply is far more than a value takes, mostOfCluster more than the slots of a
+	// Cluster of hundreds of nodes.
+	mostReply, mostOfCluster = 1 << 20, 16 << 20
 )
 
 var urlForm = storeurl.Form{
@@ -125,7 +129,7 @@ func (a *address) option() (rueidis.ClientOption, error) {
 	if a.form == cluster {
 		most = mostOfCluster
 	}
-	o.DialCtxFn = dial(most)
+	o.DialCtxFn = replies.Dial(most)
 	o.InitAddress = a.Hosts
 	o.Username, o.Password = a.User, a.Password
 	o.SelectDB = a.database

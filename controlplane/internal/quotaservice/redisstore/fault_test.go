@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/servertest"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/storetest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -26,15 +27,15 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 		server := servertest.StartRedis(t, b)
 		middle := standBetween(t, server.Addr())
 		store := open(t, middle.url())
-		now := timeOf(t, store) // the server knows the script
+		now := storetest.TimeOf(t, store) // the server knows the script
 		server.Do("CONFIG", "RESETSTAT")
 		middle.cut()
 		const n = 50
 		swaps := make([]swapstore.Swap, n)
 		for i := range swaps {
-			swaps[i] = write(now, newKey(), nil, newValue(fmt.Sprintf("swap number %d.", i)))
+			swaps[i] = storetest.Write(now, storetest.NewKey(), nil, storetest.NewValue(fmt.Sprintf("swap number %d.", i)))
 		}
-		for _, r := range swapAll(t.Context(), t, store, swaps) {
+		for _, r := range storetest.SwapAll(t.Context(), t, store, swaps) {
 			require.Equal(t, swapstore.Failed, r.Outcome)
 			require.Error(t, r.Err)
 			require.Zero(t, r.NowNs)
@@ -46,7 +47,7 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 			}, 30*time.Second, 10*time.Millisecond, "each was carried out, once: %s", what)
 		}
 		for i := range swaps {
-			require.Equal(t, swaps[i].New, swap(t, store, swapstore.Swap{Key: swaps[i].Key}).Value)
+			require.Equal(t, swaps[i].New, storetest.Swap(t, store, swapstore.Swap{Key: swaps[i].Key}).Value)
 		}
 	})
 }
@@ -64,7 +65,7 @@ func TestStoppedServer(t *testing.T) {
 		var all, deadlines sync.WaitGroup
 		start := time.Now()
 		for range 2000 { // more than the client has room for
-			w := write(start.UnixNano(), newKey(), nil, newValue(""))
+			w := storetest.Write(start.UnixNano(), storetest.NewKey(), nil, storetest.NewValue(""))
 			w.UntilNs = start.Add(timeout).UnixNano()
 			swaps = append(swaps, w)
 			all.Add(1)
@@ -90,7 +91,7 @@ func TestStoppedServer(t *testing.T) {
 		_, err = store.Secret(ctx, "s", nil)
 		require.ErrorContains(t, err, "in time")
 		server.Signal(syscall.SIGCONT)
-		require.Eventually(t, func() bool { return swap(t, store, swaps[0]).Outcome != swapstore.Failed },
+		require.Eventually(t, func() bool { return storetest.Swap(t, store, swaps[0]).Outcome != swapstore.Failed },
 			30*time.Second, 10*time.Millisecond)
 		require.Equal(t, "0", server.Do("DBSIZE"), "nothing was written late")
 	})
@@ -102,7 +103,7 @@ func TestRefusals(t *testing.T) {
 	forAll(t, func(t *testing.T, b servertest.Binary) {
 		server := servertest.StartRedis(t, b)
 		store := open(t, "redis://"+server.Addr())
-		now, key := timeOf(t, store), newKey()
+		now, key := storetest.TimeOf(t, store), storetest.NewKey()
 		for _, c := range []struct{ name, do, undo, says string }{
 			{"full", "CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0", "OOM: its memory is full: raise maxmemory"},
 			{"read-only", "REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "READONLY: it is a replica"},
@@ -110,17 +111,18 @@ func TestRefusals(t *testing.T) {
 				"NOREPLICAS: it has fewer replicas"},
 		} {
 			server.Do(strings.Fields(c.do)...)
-			r := swap(t, store, write(now, key, nil, newValue("v")))
+			r := storetest.Swap(t, store, storetest.Write(now, key, nil, storetest.NewValue("v")))
 			require.Equal(t, swapstore.Failed, r.Outcome, c.name)
 			require.ErrorContains(t, r.Err, c.says)
 			server.Do(strings.Fields(c.undo)...)
-			require.Equal(t, swapstore.Read, swap(t, store, swapstore.Swap{Key: key}).Outcome, c.name)
+			require.Equal(t, swapstore.Read, storetest.Swap(t, store, swapstore.Swap{Key: key}).Outcome, c.name)
 		}
-		require.Equal(t, swapstore.Swapped, swap(t, store, write(now, key, nil, newValue("v"))).Outcome)
+		w := storetest.Write(now, key, nil, storetest.NewValue("v"))
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, w).Outcome)
 		name := strings.TrimSpace(server.Do("KEYS", "*"))
 		server.Do("DEL", name)
 		server.Do("LPUSH", name, "x")
-		r := swap(t, store, write(now, key, nil, newValue("v")))
+		r := storetest.Swap(t, store, storetest.Write(now, key, nil, storetest.NewValue("v")))
 		require.ErrorContains(t, r.Err, "WRONGTYPE: something else is under a key of the store")
 		require.NotContains(t, r.Err.Error(), name)
 	})
@@ -141,24 +143,24 @@ func TestRepointed(t *testing.T) {
 		fresh.Do("REPLICAOF", "127.0.0.1", strconv.Itoa(old.Port))
 		middle := standBetween(t, old.Addr())
 		store := open(t, middle.url())
-		first := write(timeOf(t, store), newKey(), nil, newValue("first"))
-		require.Equal(t, swapstore.Swapped, swap(t, store, first).Outcome)
+		first := storetest.Write(storetest.TimeOf(t, store), storetest.NewKey(), nil, storetest.NewValue("first"))
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, first).Outcome)
 		require.Eventually(t, func() bool { return fresh.Do("DBSIZE") == old.Do("DBSIZE") },
 			30*time.Second, 10*time.Millisecond)
 
-		second := write(timeOf(t, store), first.Key, first.New, newValue("second"))
+		second := storetest.Write(storetest.TimeOf(t, store), first.Key, first.New, storetest.NewValue("second"))
 		demote(old, fresh)
 		before := middle.dials.Load()
 		began := time.Now()
 		for range 200 {
-			require.Equal(t, swapstore.Failed, swap(t, store, second).Outcome)
+			require.Equal(t, swapstore.Failed, storetest.Swap(t, store, second).Outcome)
 		}
 		require.LessOrEqual(t, middle.dials.Load()-before, 1+int32(time.Since(began)/time.Second), "one connection a second")
 
 		middle.repoint(fresh.Addr())
-		require.Eventually(t, func() bool { return swap(t, store, second).Outcome == swapstore.Swapped },
+		require.Eventually(t, func() bool { return storetest.Swap(t, store, second).Outcome == swapstore.Swapped },
 			30*time.Second, 50*time.Millisecond)
-		require.Equal(t, second.New, swap(t, store, swapstore.Swap{Key: first.Key}).Value)
+		require.Equal(t, second.New, storetest.Swap(t, store, swapstore.Swap{Key: first.Key}).Value)
 		require.Contains(t, fresh.Do("INFO", "replication"), "role:master")
 	})
 }

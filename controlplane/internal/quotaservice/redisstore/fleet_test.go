@@ -16,6 +16,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/storetest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -25,7 +26,7 @@ func TestCluster(t *testing.T) {
 	forAll(t, func(t *testing.T, b servertest.Binary) {
 		c := servertest.StartCluster(t, b)
 		t.Run("conformance", func(t *testing.T) {
-			conform(t, func() swapstore.Store {
+			storetest.Conform(t, func() swapstore.Store {
 				store, err := try(t, redisstore.Options{URL: c.URL()})
 				require.NoError(t, err)
 				return store
@@ -34,12 +35,13 @@ func TestCluster(t *testing.T) {
 		_, err := try(t, redisstore.Options{URL: "redis://" + c.Servers[0].Addr()})
 		require.ErrorContains(t, err, "use redis+cluster://")
 		store := open(t, c.URL())
-		now := timeOf(t, store)
+		now := storetest.TimeOf(t, store)
 		c.Servers[3].Do("CLUSTER", "FAILOVER")
 		require.Eventually(t, func() bool { return strings.Contains(c.Servers[0].Do("INFO", "replication"), "role:slave") },
 			30*time.Second, 10*time.Millisecond)
 		for range 60 { // keys of all masters
-			require.Equal(t, swapstore.Swapped, swap(t, store, write(now, newKey(), nil, newValue(""))).Outcome)
+			w := storetest.Write(now, storetest.NewKey(), nil, storetest.NewValue(""))
+			require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, w).Outcome)
 		}
 		c.Servers[0], c.Servers[3] = c.Servers[3], c.Servers[0]
 		standstill(t, store, c)
@@ -118,7 +120,7 @@ func marks(t *testing.T, c *servertest.Cluster) (n int) {
 // ages counts the slots of 100 keys that are younger than two seconds, and those that are not.
 func ages(t *testing.T, store *redisstore.Store) (young, old int) {
 	for range 100 {
-		r := swap(t, store, swapstore.Swap{Key: newKey(), AgeNs: int64(time.Hour)})
+		r := storetest.Swap(t, store, swapstore.Swap{Key: storetest.NewKey(), AgeNs: int64(time.Hour)})
 		require.Equal(t, swapstore.Young, r.Outcome)
 		if r.AgeNs < int64(2*time.Second) {
 			young++
@@ -138,18 +140,18 @@ func TestASlotMoves(t *testing.T) {
 		store := open(t, c.URL()+"?prefix=p:")
 		_, _, err := store.Age(t.Context())
 		require.NoError(t, err)
-		key, slot := newKey(), -1
+		key, slot := storetest.NewKey(), -1
 		for slot < 0 || slot > 5000 { // of the first master
-			key = newKey()
+			key = storetest.NewKey()
 			slot, err = strconv.Atoi(c.Servers[0].Do("CLUSTER", "KEYSLOT", "p:"+base64.RawURLEncoding.EncodeToString(key[:])))
 			require.NoError(t, err)
 		}
 		c.BeginMove(slot, 0, 1)
-		now, value := timeOf(t, store), newValue("a")
-		r := swap(t, store, write(now, key, nil, value))
+		now, value := storetest.TimeOf(t, store), storetest.NewValue("a")
+		r := storetest.Swap(t, store, storetest.Write(now, key, nil, value))
 		require.Equal(t, swapstore.Swapped, r.Outcome, "%v", r.Err)
 		c.Move(slot, 0, 1)
-		require.Equal(t, value, swap(t, store, swapstore.Swap{Key: key, AgeNs: 1000}).Value)
+		require.Equal(t, value, storetest.Swap(t, store, swapstore.Swap{Key: key, AgeNs: 1000}).Value)
 	})
 }
 
@@ -157,11 +159,11 @@ func TestASlotMoves(t *testing.T) {
 // others are answered at once.
 func standstill(t *testing.T, store *redisstore.Store, c *servertest.Cluster) {
 	const n, timeout = 60, 2 * time.Second
-	now := timeOf(t, store)
+	now := storetest.TimeOf(t, store)
 	swaps := make([]swapstore.Swap, n)
 	require.Eventually(t, func() bool { // until the store knows the slots
 		for i := range swaps {
-			swaps[i] = write(now, newKey(), nil, newValue(""))
+			swaps[i] = storetest.Write(now, storetest.NewKey(), nil, storetest.NewValue(""))
 		}
 		stopped := c.Servers[0]
 		stopped.Signal(syscall.SIGSTOP)
@@ -199,17 +201,17 @@ func TestSentinel(t *testing.T) {
 		_, err = try(t, redisstore.Options{URL: at, PasswordFile: passwordFile(t, "s3cr3t-wrong")})
 		require.ErrorContains(t, err, "WRONGPASS")
 		store := open(t, strings.Replace(at, "://", "://"+url.UserPassword("", password).String()+"@", 1))
-		now, key := timeOf(t, store), newKey()
-		first := newValue("first")
-		require.Equal(t, swapstore.Swapped, swap(t, store, write(now, key, nil, first)).Outcome)
+		now, key := storetest.TimeOf(t, store), storetest.NewKey()
+		first := storetest.NewValue("first")
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, storetest.Write(now, key, nil, first)).Outcome)
 		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 30*time.Second, 10*time.Millisecond)
 		servers.Master.Kill()
-		second := newValue("second")
+		second := storetest.NewValue("second")
 		require.Eventually(t, func() bool {
-			r := swap(t, store, write(now, key, first, second))
+			r := storetest.Swap(t, store, storetest.Write(now, key, first, second))
 			return r.Outcome == swapstore.Swapped
 		}, 30*time.Second, 20*time.Millisecond, "an election may fail, and comes again")
-		require.Equal(t, second, swap(t, store, swapstore.Swap{Key: key}).Value)
+		require.Equal(t, second, storetest.Swap(t, store, swapstore.Swap{Key: key}).Value)
 		require.Contains(t, servers.Replica.Do("INFO", "replication"), "role:master")
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/certtest"
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/storetest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -71,7 +72,7 @@ func TestTLSAndPassword(t *testing.T) {
 			continue
 		}
 		require.NoError(t, err, c.name)
-		r := swap(t, store, swapstore.Swap{Key: newKey()})
+		r := storetest.Swap(t, store, swapstore.Swap{Key: storetest.NewKey()})
 		if strings.Contains(c.url, "other") {
 			require.ErrorContains(t, r.Err, "NOPERM: the user may not do that")
 		} else {
@@ -109,7 +110,7 @@ func TestServersThatForget(t *testing.T) {
 			} else {
 				require.Contains(t, log.String(), c.warns, c.do)
 			}
-			require.Equal(t, swapstore.Read, swap(t, store, swapstore.Swap{Key: newKey()}).Outcome)
+			require.Equal(t, swapstore.Read, storetest.Swap(t, store, swapstore.Swap{Key: storetest.NewKey()}).Outcome)
 			require.NoError(t, store.Close())
 		}
 	})
@@ -119,11 +120,11 @@ func TestServersThatForget(t *testing.T) {
 func TestPrefix(t *testing.T) {
 	t.Parallel()
 	server := servertest.StartRedis(t, servertest.Redis(t))
-	key := newKey()
+	key := storetest.NewKey()
 	for _, prefix := range []string{"", "?prefix=a:", "?prefix=b:"} {
 		store := open(t, "redis://"+server.Addr()+prefix)
-		w := write(timeOf(t, store), key, nil, newValue(""))
-		require.Equal(t, swapstore.Swapped, swap(t, store, w).Outcome)
+		w := storetest.Write(storetest.TimeOf(t, store), key, nil, storetest.NewValue(""))
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, w).Outcome)
 		n, err := store.Live(t.Context(), "domain", 1)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)
@@ -155,7 +156,7 @@ func TestAUserWithFewRights(t *testing.T) {
 			rights = append(rights, "+"+command)
 		}
 		server.Do(rights...)
-		conform(t, func() swapstore.Store {
+		storetest.Conform(t, func() swapstore.Store {
 			store, err := try(t, redisstore.Options{URL: "redis://limiter:secret@" + server.Addr()})
 			require.NoError(t, err)
 			return store

@@ -17,8 +17,8 @@
 //	redisstore.go  Options and Open, and how a command ends by its deadline
 //	address.go     what a URL says
 //	check.go       whether a server is fit to keep values
-//	replies.go     a connection that looks at each reply before the client reads it
 //	errors.go      what an error of the client or a server means
+//	replies        a connection that looks at each reply before the client reads it
 package redisstore
 
 import (

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/servertest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/storetest"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -46,22 +47,18 @@ func TestAClockSetBack(t *testing.T) {
 	forAll(t, func(t *testing.T, b servertest.Binary) {
 		server := servertest.StartRedis(t, b)
 		store := open(t, "redis://"+server.Addr())
-		now := timeOf(t, store)
-		w := write(now, newKey(), nil, newValue("a"))
+		now := storetest.TimeOf(t, store)
+		w := storetest.Write(now, storetest.NewKey(), nil, storetest.NewValue("a"))
 		w.AgeNs = int64(time.Hour)
-		swap(t, store, w)
+		storetest.Swap(t, store, w)
 		mark := server.Do("KEYS", "*since")
 		server.Do("SET", mark, strconv.FormatInt(now/1000+3600_000_000, 10))
-		begun := swap(t, store, w)
+		begun := storetest.Swap(t, store, w)
 		require.Equal(t, swapstore.Young, begun.Outcome)
 		require.Less(t, begun.AgeNs, int64(time.Second), "it begins now")
-		again := swap(t, store, w)
+		again := storetest.Swap(t, store, w)
 		require.Equal(t, again.NowNs-begun.NowNs, again.AgeNs-begun.AgeNs)
 	})
-}
-
-func TestMemoryConforms(t *testing.T) {
-	conform(t, func() swapstore.Store { return swapstore.NewMemory(swapstore.SteadyClock()) })
 }
 
 // What a store does costs nothing that the server forgets its scripts all the time.
@@ -76,7 +73,7 @@ func TestConformance(t *testing.T) {
 				server.Do("SCRIPT", "FLUSH")
 			}
 		})
-		conform(t, func() swapstore.Store {
+		storetest.Conform(t, func() swapstore.Store {
 			store, err := try(t, redisstore.Options{URL: "redis://" + server.Addr()})
 			require.NoError(t, err)
 			return store

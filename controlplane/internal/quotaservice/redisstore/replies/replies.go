@@ -1,4 +1,9 @@
-package redisstore
+// Package replies is a connection to Redis that looks at each reply before the client reads it.
+//
+// The client makes room for as much as a reply announces, and a broken or hostile server may
+// announce anything. A look also shows that the connection leads to a replica: the client would stay with it for good,
+// though its address may lead to the new master by now.
+package replies
 
 import (
 	"bytes"
@@ -11,17 +16,10 @@ import (
 	"time"
 )
 
-// The client makes room for as much as a reply announces, and a broken or hostile server may
-// announce anything. So each reply is looked at before the client reads it. That also shows that
-// the connection leads to a replica: the client would stay with it for good, though its address
-// may lead to the new master by now.
 const (
-	// mostReply is far more than a value takes, mostOfCluster more than the slots of a
-	// Cluster of hundreds of nodes.
-	mostReply, mostOfCluster = 1 << 20, 16 << 20
-	elementBytes             = 64 // that an element takes in the client
-	maxDepth                 = 8
-	lineBytes                = 16 // of a line that says how long something is
+	elementBytes = 64 // that an element takes in the client
+	maxDepth     = 8
+	lineBytes    = 16 // of a line that says how long something is
 	// errorBytes is how much of an error is looked at. Redis 6.2 puts where it happened before it.
 	errorBytes = 160
 	// leaveAfter is how long a connection to a replica is kept, so that servers which stay
@@ -35,9 +33,9 @@ var (
 	readOnly   = []byte("-READONLY ")
 )
 
-// replies is a connection that ends with errReply at the first reply that would take more
+// conn is a connection that ends with errReply at the first reply that would take more
 // than most bytes, and with errReplica after one that says that it leads to a replica.
-type replies struct {
+type conn struct {
 	net.Conn
 	most   int64
 	dialed time.Time
@@ -52,26 +50,27 @@ type replies struct {
 	err     error
 }
 
-// dial is what the client connects with.
-func dial(most int64) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
-	return func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (conn net.Conn, err error) {
+// Dial is what the client connects with. No reply may take more than most bytes. An address with a slash is the path of
+// a Unix socket.
+func Dial(most int64) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+	return func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (c net.Conn, err error) {
 		network := "tcp"
-		if strings.Contains(address, "/") { // see Options.Socket
+		if strings.Contains(address, "/") {
 			network = "unix"
 		}
 		if config != nil {
-			conn, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
+			c, err = (&tls.Dialer{NetDialer: dialer, Config: config}).DialContext(ctx, network, address)
 		} else {
-			conn, err = dialer.DialContext(ctx, network, address)
+			c, err = dialer.DialContext(ctx, network, address)
 		}
 		if err != nil {
 			return nil, err
 		}
-		return &replies{Conn: conn, most: most, dialed: time.Now()}, nil
+		return &conn{Conn: c, most: most, dialed: time.Now()}, nil
 	}
 }
 
-func (r *replies) Read(b []byte) (int, error) {
+func (r *conn) Read(b []byte) (int, error) {
 	if r.err != nil {
 		return 0, r.err
 	}
@@ -92,7 +91,7 @@ func (r *replies) Read(b []byte) (int, error) {
 //	$3\r\nabc\r\n      1      1      element: 1 less
 //	*1\r\n             2      1, 1   the outer list lacks this one until it ends
 //	:7\r\n             0             element: the inner list has ended, and with it the outer one
-func (r *replies) follow(b []byte) {
+func (r *conn) follow(b []byte) {
 	for len(b) > 0 && r.err == nil {
 		if r.skip > 0 {
 			n := min(r.skip, int64(len(b)))
@@ -118,7 +117,7 @@ func (r *replies) follow(b []byte) {
 }
 
 // lineRoom is how much more of a line is kept, which begins with first if it is new.
-func (r *replies) lineRoom(first byte) int {
+func (r *conn) lineRoom(first byte) int {
 	if len(r.line) > 0 {
 		first = r.line[0]
 	}
@@ -129,7 +128,7 @@ func (r *replies) lineRoom(first byte) int {
 }
 
 // take counts bytes of the reply.
-func (r *replies) take(n int64) {
+func (r *conn) take(n int64) {
 	r.took += n
 	if r.took > r.most {
 		r.err = errReply
@@ -137,7 +136,7 @@ func (r *replies) take(n int64) {
 }
 
 // element ends a string, a number or a list, and with it the lists whose last one it is.
-func (r *replies) element() {
+func (r *conn) element() {
 	for ; r.depth > 0; r.depth-- {
 		r.left[r.depth-1]--
 		if r.left[r.depth-1] > 0 {
@@ -148,7 +147,7 @@ func (r *replies) element() {
 }
 
 // endLine goes on after a line: it is a value, or it says how long one is.
-func (r *replies) endLine() {
+func (r *conn) endLine() {
 	switch r.line[0] {
 	case '-':
 		r.replica = r.replica || bytes.Contains(r.line, readOnly)
@@ -179,7 +178,7 @@ func (r *replies) endLine() {
 const nothing = -1
 
 // beginString goes on with the string that the line announces.
-func (r *replies) beginString() {
+func (r *conn) beginString() {
 	n, ok := r.length()
 	switch {
 	case !ok:
@@ -193,7 +192,7 @@ func (r *replies) beginString() {
 }
 
 // beginList goes on with the list that the line announces, each of whose members is so many elements.
-func (r *replies) beginList(each int64) {
+func (r *conn) beginList(each int64) {
 	n, ok := r.length()
 	switch {
 	case !ok:
@@ -210,7 +209,7 @@ func (r *replies) beginList(each int64) {
 }
 
 // length is what the line announces: how long something is, or nothing.
-func (r *replies) length() (n int64, ok bool) {
+func (r *conn) length() (n int64, ok bool) {
 	text, ok := bytes.CutSuffix(r.line[1:], []byte("\r\n"))
 	if ok && string(text) == "-1" {
 		return nothing, true

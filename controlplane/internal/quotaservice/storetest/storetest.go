@@ -1,4 +1,5 @@
-package redisstore_test
+// Package storetest tests that a swapstore.Store keeps its promises, and helps tests of stores to swap.
+package storetest
 
 import (
 	"context"
@@ -16,9 +17,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
-// conform holds the stores that open returns to it. Each is closed by its test; they may
+// Conform holds the stores that open returns to it. Each is closed by its test; they may
 // share their values.
-func conform(t *testing.T, open func() swapstore.Store) {
+func Conform(t *testing.T, open func() swapstore.Store) {
 	for name, test := range map[string]func(*testing.T, swapstore.Store){
 		"swap":                        swaps,
 		"the clock decides":           clock,
@@ -42,14 +43,14 @@ func conform(t *testing.T, open func() swapstore.Store) {
 
 const patience = 5 * time.Second
 
-// swap carries out one swap and waits for its result.
-func swap(t testing.TB, store swapstore.Store, w swapstore.Swap) swapstore.Result {
+// Swap carries out one swap and waits for its result.
+func Swap(t testing.TB, store swapstore.Store, w swapstore.Swap) swapstore.Result {
 	t.Helper()
-	return swapAll(t.Context(), t, store, []swapstore.Swap{w})[0]
+	return SwapAll(t.Context(), t, store, []swapstore.Swap{w})[0]
 }
 
-// swapAll carries out swaps and waits for their results; each must come once.
-func swapAll(
+// SwapAll carries out swaps and waits for their results; each must come once.
+func SwapAll(
 	ctx context.Context, t testing.TB, store swapstore.Store, swaps []swapstore.Swap,
 ) []swapstore.Result {
 	t.Helper()
@@ -72,50 +73,51 @@ func swapAll(
 	return results
 }
 
-// newKey is a key that nothing else uses.
-func newKey() (key [16]byte) {
+// NewKey is a key that nothing else uses.
+func NewKey() (key [16]byte) {
 	_, _ = rand.Read(key[:])
 	return key
 }
 
-// newValue is a value with a nonce of its own.
-func newValue(text string) []byte {
+// NewValue is a value with a nonce of its own.
+func NewValue(text string) []byte {
 	value := make([]byte, swapstore.NonceBytes, swapstore.NonceBytes+len(text))
 	_, _ = rand.Read(value)
 	return append(value, text...)
 }
 
-// nonceOf is what Swap.Old takes of a value.
-func nonceOf(value []byte) []byte { return value[:min(len(value), swapstore.NonceBytes)] }
+// NonceOf is what Swap.Old takes of a value.
+func NonceOf(value []byte) []byte { return value[:min(len(value), swapstore.NonceBytes)] }
 
-func swapped(t testing.TB, r swapstore.Result) {
+// Swapped requires that a swap was carried out.
+func Swapped(t testing.TB, r swapstore.Result) {
 	t.Helper()
 	require.NoError(t, r.Err)
 	require.Equal(t, swapstore.Swapped, r.Outcome)
 }
 
-// timeOf is the store's clock.
-func timeOf(t testing.TB, store swapstore.Store) int64 {
+// TimeOf is the store's clock.
+func TimeOf(t testing.TB, store swapstore.Store) int64 {
 	t.Helper()
-	r := swap(t, store, swapstore.Swap{Key: newKey()})
+	r := Swap(t, store, swapstore.Swap{Key: NewKey()})
 	require.NoError(t, r.Err)
 	want := swapstore.Result{Outcome: swapstore.Read, NowNs: r.NowNs}
 	require.Equal(t, want, r, "a key that is not there is read")
 	return r.NowNs
 }
 
-// write is a swap that the store's clock does not refuse.
-func write(now int64, key [16]byte, old, value []byte) swapstore.Swap {
+// Write is a swap that the store's clock does not refuse.
+func Write(now int64, key [16]byte, old, value []byte) swapstore.Swap {
 	return swapstore.Swap{
-		Key: key, Old: nonceOf(old), New: value, FromNs: now - int64(time.Minute),
+		Key: key, Old: NonceOf(old), New: value, FromNs: now - int64(time.Minute),
 		UntilNs: now + int64(time.Minute), ExpireNs: now + int64(time.Minute),
 	}
 }
 
 func swaps(t *testing.T, store swapstore.Store) {
-	key, now := newKey(), timeOf(t, store)
-	a, c := newValue("a"), newValue("")
-	b := newValue("\x00\r\n{}\x7f\x80\xff" + strings.Repeat("\x00", 4096))
+	key, now := NewKey(), TimeOf(t, store)
+	a, c := NewValue("a"), NewValue("")
+	b := NewValue("\x00\r\n{}\x7f\x80\xff" + strings.Repeat("\x00", 4096))
 	steps := []struct {
 		name  string
 		swap  swapstore.Swap
@@ -123,20 +125,20 @@ func swaps(t *testing.T, store swapstore.Store) {
 		value []byte
 	}{
 		{"read nothing", swapstore.Swap{Key: key}, swapstore.Read, nil},
-		{"expect a value where none is", write(now, key, a, b), swapstore.Read, nil},
-		{"write the first", write(now, key, nil, a), swapstore.Swapped, nil},
+		{"expect a value where none is", Write(now, key, a, b), swapstore.Read, nil},
+		{"write the first", Write(now, key, nil, a), swapstore.Swapped, nil},
 		{"read it", swapstore.Swap{Key: key}, swapstore.Read, a},
-		{"read it, expecting it", swapstore.Swap{Key: key, Old: nonceOf(a)}, swapstore.Read, a},
-		{"expect nothing where a value is", write(now, key, nil, b), swapstore.Read, a},
-		{"expect another", write(now, key, c, b), swapstore.Read, a},
-		{"swap", write(now, key, a, b), swapstore.Swapped, nil},
-		{"swap again", write(now, key, a, b), swapstore.Read, b},
-		{"another key", write(now, newKey(), b, c), swapstore.Read, nil},
-		{"a nonce alone is a value", write(now, key, b, c), swapstore.Swapped, nil},
+		{"read it, expecting it", swapstore.Swap{Key: key, Old: NonceOf(a)}, swapstore.Read, a},
+		{"expect nothing where a value is", Write(now, key, nil, b), swapstore.Read, a},
+		{"expect another", Write(now, key, c, b), swapstore.Read, a},
+		{"swap", Write(now, key, a, b), swapstore.Swapped, nil},
+		{"swap again", Write(now, key, a, b), swapstore.Read, b},
+		{"another key", Write(now, NewKey(), b, c), swapstore.Read, nil},
+		{"a nonce alone is a value", Write(now, key, b, c), swapstore.Swapped, nil},
 		{"read the last", swapstore.Swap{Key: key}, swapstore.Read, c},
 	}
 	for _, step := range steps {
-		r := swap(t, store, step.swap)
+		r := Swap(t, store, step.swap)
 		require.NoError(t, r.Err, step.name)
 		require.Equal(t, step.want, r.Outcome, step.name)
 		require.Equal(t, step.value, r.Value, step.name)
@@ -153,34 +155,34 @@ func age(t *testing.T, store swapstore.Store) {
 	first, anew, err := store.Age(t.Context())
 	require.NoError(t, err)
 	require.False(t, anew, "it is the same later")
-	key, value := newKey(), newValue("a")
-	w := write(timeOf(t, store), key, nil, value)
+	key, value := NewKey(), NewValue("a")
+	w := Write(TimeOf(t, store), key, nil, value)
 	w.AgeNs = first + int64(time.Hour)
 	for range 2 {
-		refused := swap(t, store, w)
+		refused := Swap(t, store, w)
 		require.Equal(t, swapstore.Young, refused.Outcome)
 		require.Less(t, refused.AgeNs, first+int64(patience))
 		require.Nil(t, refused.Value)
 	}
 	w.AgeNs = 1000
-	swapped(t, swap(t, store, w))
+	Swapped(t, Swap(t, store, w))
 	w.AgeNs = first + int64(time.Hour)
-	require.Equal(t, swapstore.Young, swap(t, store, w).Outcome)
-	require.Equal(t, value, swap(t, store, w).Value)
-	w.Old, w.New = nonceOf(value), newValue("b")
-	require.Equal(t, swapstore.Young, swap(t, store, w).Outcome, "also where it is what is expected")
+	require.Equal(t, swapstore.Young, Swap(t, store, w).Outcome)
+	require.Equal(t, value, Swap(t, store, w).Value)
+	w.Old, w.New = NonceOf(value), NewValue("b")
+	require.Equal(t, swapstore.Young, Swap(t, store, w).Outcome, "also where it is what is expected")
 	read := swapstore.Swap{Key: key, AgeNs: w.AgeNs}
-	require.Equal(t, swapstore.Young, swap(t, store, read).Outcome, "and where it is only read")
+	require.Equal(t, swapstore.Young, Swap(t, store, read).Outcome, "and where it is only read")
 	w.AgeNs = 0
-	swapped(t, swap(t, store, w))
+	Swapped(t, Swap(t, store, w))
 	w.AgeNs = 1000
-	require.Equal(t, swapstore.Read, swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Read, Swap(t, store, w).Outcome)
 }
 
 func clock(t *testing.T, store swapstore.Store) {
 	// Far from the edges, which the time that passes meanwhile would cross.
 	const far, near = int64(time.Hour), int64(time.Minute)
-	now := timeOf(t, store)
+	now := TimeOf(t, store)
 	for _, c := range []struct {
 		name        string
 		from, until int64
@@ -196,16 +198,16 @@ func clock(t *testing.T, store swapstore.Store) {
 		{"a moment, which has gone", now - int64(time.Millisecond), now - int64(time.Millisecond) + 1, swapstore.Late},
 		{"no beginning, no end", -math.MaxInt64, math.MaxInt64, swapstore.Swapped},
 	} {
-		w := swapstore.Swap{New: newValue("x"), FromNs: c.from, UntilNs: c.until, ExpireNs: now + far}
-		for _, there := range [][]byte{nil, newValue("there")} {
-			w.Key = newKey()
+		w := swapstore.Swap{New: NewValue("x"), FromNs: c.from, UntilNs: c.until, ExpireNs: now + far}
+		for _, there := range [][]byte{nil, NewValue("there")} {
+			w.Key = NewKey()
 			if there != nil {
-				swapped(t, swap(t, store, write(now, w.Key, nil, there)))
+				Swapped(t, Swap(t, store, Write(now, w.Key, nil, there)))
 			}
-			w.Old = nonceOf(there)
-			r := swap(t, store, w)
+			w.Old = NonceOf(there)
+			r := Swap(t, store, w)
 			require.Equal(t, c.want, r.Outcome, "%s: %v", c.name, r.Err)
-			is := swap(t, store, swapstore.Swap{Key: w.Key}).Value
+			is := Swap(t, store, swapstore.Swap{Key: w.Key}).Value
 			if c.want == swapstore.Late {
 				require.Equal(t, there, r.Value, "%s: what is there comes with it", c.name)
 				require.Equal(t, there, is, c.name)
@@ -215,27 +217,27 @@ func clock(t *testing.T, store swapstore.Store) {
 		}
 	}
 	// Another value decides before the clock does.
-	key := newKey()
-	swapped(t, swap(t, store, write(now, key, nil, newValue("a"))))
-	w := write(now, key, nil, newValue("b"))
+	key := NewKey()
+	Swapped(t, Swap(t, store, Write(now, key, nil, NewValue("a"))))
+	w := Write(now, key, nil, NewValue("b"))
 	w.UntilNs = 0
-	require.Equal(t, swapstore.Read, swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Read, Swap(t, store, w).Outcome)
 }
 
 func expiry(t *testing.T, store swapstore.Store) {
 	const life = 300 * time.Millisecond
-	now := timeOf(t, store)
-	short := write(now, newKey(), nil, newValue("short"))
+	now := TimeOf(t, store)
+	short := Write(now, NewKey(), nil, NewValue("short"))
 	short.ExpireNs = now + int64(life)
-	long := write(now, newKey(), nil, newValue("long"))
+	long := Write(now, NewKey(), nil, NewValue("long"))
 	long.ExpireNs = math.MaxInt64
-	past := write(now, newKey(), nil, newValue("past"))
+	past := Write(now, NewKey(), nil, NewValue("past"))
 	past.ExpireNs = now - int64(time.Second)
-	for _, r := range swapAll(t.Context(), t, store, []swapstore.Swap{short, long, past}) {
-		swapped(t, r)
+	for _, r := range SwapAll(t.Context(), t, store, []swapstore.Swap{short, long, past}) {
+		Swapped(t, r)
 	}
 	for {
-		r := swap(t, store, swapstore.Swap{Key: short.Key})
+		r := Swap(t, store, swapstore.Swap{Key: short.Key})
 		if r.NowNs < short.ExpireNs-int64(5*time.Millisecond) {
 			require.Equal(t, short.New, r.Value)
 		} else if r.NowNs > short.ExpireNs+int64(5*time.Millisecond) {
@@ -244,17 +246,17 @@ func expiry(t *testing.T, store swapstore.Store) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	require.Nil(t, swap(t, store, swapstore.Swap{Key: past.Key}).Value)
-	require.Equal(t, long.New, swap(t, store, swapstore.Swap{Key: long.Key}).Value)
+	require.Nil(t, Swap(t, store, swapstore.Swap{Key: past.Key}).Value)
+	require.Equal(t, long.New, Swap(t, store, swapstore.Swap{Key: long.Key}).Value)
 	// A swap renews it, and where a value has expired, none is there.
 	short.ExpireNs = now + int64(time.Hour)
-	swapped(t, swap(t, store, short))
+	Swapped(t, Swap(t, store, short))
 }
 
 // races counts in values, from many goroutines: each win counts one.
 func races(t *testing.T, store swapstore.Store) {
 	const goroutines, each = 16, 25
-	now, key := timeOf(t, store), newKey()
+	now, key := TimeOf(t, store), NewKey()
 	var all sync.WaitGroup
 	for range goroutines {
 		all.Go(func() {
@@ -264,8 +266,8 @@ func races(t *testing.T, store swapstore.Store) {
 				if old != nil {
 					n = binary.BigEndian.Uint64(old[swapstore.NonceBytes:])
 				}
-				value := binary.BigEndian.AppendUint64(newValue(""), n+1)
-				switch r := swap(t, store, write(now, key, old, value)); r.Outcome {
+				value := binary.BigEndian.AppendUint64(NewValue(""), n+1)
+				switch r := Swap(t, store, Write(now, key, old, value)); r.Outcome {
 				case swapstore.Swapped:
 					won++
 					old = value
@@ -282,25 +284,25 @@ func races(t *testing.T, store swapstore.Store) {
 	if t.Failed() {
 		return
 	}
-	last := swap(t, store, swapstore.Swap{Key: key}).Value
+	last := Swap(t, store, swapstore.Swap{Key: key}).Value
 	require.Equal(t, uint64(goroutines*each), binary.BigEndian.Uint64(last[swapstore.NonceBytes:]))
 }
 
 // many sends more swaps at once than travel together, half of them in vain.
 func many(t *testing.T, store swapstore.Store) {
 	const n = 2000
-	now := timeOf(t, store)
+	now := TimeOf(t, store)
 	all := make([]swapstore.Swap, n)
 	for i := range all {
-		all[i] = write(now, newKey(), nil, newValue("v"))
+		all[i] = Write(now, NewKey(), nil, NewValue("v"))
 		if i%2 == 1 {
-			all[i].Key, all[i].Old = all[i-1].Key, nonceOf(newValue("another"))
+			all[i].Key, all[i].Old = all[i-1].Key, NonceOf(NewValue("another"))
 		}
 	}
-	for i, r := range swapAll(t.Context(), t, store, all) {
+	for i, r := range SwapAll(t.Context(), t, store, all) {
 		require.NoError(t, r.Err)
 		if i%2 == 0 {
-			swapped(t, r)
+			Swapped(t, r)
 		} else {
 			require.Equal(t, swapstore.Read, r.Outcome)
 		}
@@ -308,10 +310,10 @@ func many(t *testing.T, store swapstore.Store) {
 }
 
 func adds(t *testing.T, store swapstore.Store) {
-	key, now := newKey(), timeOf(t, store)
+	key, now := NewKey(), TimeOf(t, store)
 	add := func(units uint64, from, until time.Duration) swapstore.Result {
 		first, last := now+int64(from), now+int64(until)
-		return swap(t, store, swapstore.Swap{
+		return Swap(t, store, swapstore.Swap{
 			Key: key, Adds: true, Units: units,
 			FromNs: first, UntilNs: last, ExpireNs: last + int64(time.Second),
 		})
@@ -336,22 +338,22 @@ func adds(t *testing.T, store swapstore.Store) {
 		require.Equal(t, step.sum, r.Sum, "%+v", step)
 		require.GreaterOrEqual(t, r.NowNs, now)
 	}
-	now = timeOf(t, store)
-	brief := write(now, newKey(), nil, nil)
+	now = TimeOf(t, store)
+	brief := Write(now, NewKey(), nil, nil)
 	brief.Adds, brief.Units = true, 7
 	brief.ExpireNs = now + int64(time.Second)
-	swapped(t, swap(t, store, brief))
+	Swapped(t, Swap(t, store, brief))
 	require.Eventually(t, func() bool {
-		return swap(t, store, swapstore.Swap{Key: brief.Key}).Value == nil
+		return Swap(t, store, swapstore.Swap{Key: brief.Key}).Value == nil
 	}, patience, 20*time.Millisecond, "it expires")
 }
 
 func ended(t *testing.T, store swapstore.Store) {
-	now := timeOf(t, store)
+	now := TimeOf(t, store)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	w := write(now, newKey(), nil, newValue("x"))
-	if r := swapAll(ctx, t, store, []swapstore.Swap{w})[0]; r.Outcome != swapstore.Swapped {
+	w := Write(now, NewKey(), nil, NewValue("x"))
+	if r := SwapAll(ctx, t, store, []swapstore.Swap{w})[0]; r.Outcome != swapstore.Swapped {
 		require.Equal(t, swapstore.Failed, r.Outcome)
 		require.Error(t, r.Err)
 		require.Nil(t, r.Value)
@@ -361,20 +363,20 @@ func ended(t *testing.T, store swapstore.Store) {
 
 // reuse changes what it gave to Swap as soon as that returns.
 func reuse(t *testing.T, store swapstore.Store) {
-	now, done := timeOf(t, store), make(chan swapstore.Result, 1)
-	value := newValue("right")
+	now, done := TimeOf(t, store), make(chan swapstore.Result, 1)
+	value := NewValue("right")
 	want := string(value)
-	w := []swapstore.Swap{write(now, newKey(), nil, value)}
+	w := []swapstore.Swap{Write(now, NewKey(), nil, value)}
 	key := w[0].Key
 	store.Swap(t.Context(), w, func(_ int, r swapstore.Result) { done <- r })
 	clear(value)
 	clear(w)
-	swapped(t, <-done)
-	require.Equal(t, want, string(swap(t, store, swapstore.Swap{Key: key}).Value))
+	Swapped(t, <-done)
+	require.Equal(t, want, string(Swap(t, store, swapstore.Swap{Key: key}).Value))
 }
 
 func live(t *testing.T, store swapstore.Store) {
-	a, b := string(newValue("a")), string(newValue("b"))
+	a, b := string(NewValue("a")), string(NewValue("b"))
 	for i, step := range []struct {
 		domain  string
 		process uint64
@@ -389,14 +391,14 @@ func live(t *testing.T, store swapstore.Store) {
 }
 
 func secret(t *testing.T, store swapstore.Store) {
-	name := string(newValue("secret"))
+	name := string(NewValue("secret"))
 	var made sync.Map
 	var all sync.WaitGroup
 	results := make([][]byte, 8)
 	for i := range results {
 		all.Go(func() {
 			got, err := store.Secret(t.Context(), name, func() []byte {
-				fresh := newValue("\x00\xff")
+				fresh := NewValue("\x00\xff")
 				made.Store(string(fresh), true)
 				return fresh
 			})
