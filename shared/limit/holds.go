@@ -35,7 +35,7 @@ func (h *Holds) Total() (units uint32) {
 func (h *Holds) Newest() (eighth uint32, ok bool) {
 	for n := range uint32(len(h.Units)) {
 		eighth = h.Eighth - n
-		if *h.of(eighth) > 0 {
+		if h.Units[placeOf(eighth)] > 0 {
 			return eighth, true
 		}
 	}
@@ -46,11 +46,10 @@ func (h *Holds) Newest() (eighth uint32, ok bool) {
 // returns them. Call it until ok is false; h is at the eighth to then.
 func (h *Holds) Lapse(to uint32) (eighth, units uint32, ok bool) {
 	for ; int32(to-h.Eighth) > 0; h.Eighth++ {
-		n := h.of(h.Eighth + 1) // what is held there is nine eighths old
-		if *n > 0 {
-			eighth, units = h.Eighth+1-uint32(len(h.Units)), *n
-			*n = 0
-			return eighth, units, true
+		oldest := placeOf(h.Eighth + 1) // what is held there is nine eighths old
+		if units := h.Units[oldest]; units > 0 {
+			h.Units[oldest] = 0
+			return h.Eighth + 1 - uint32(len(h.Units)), units, true
 		}
 		if h.isEmpty() {
 			h.Eighth = to - 1
@@ -61,15 +60,17 @@ func (h *Holds) Lapse(to uint32) (eighth, units uint32, ok bool) {
 
 func (h *Holds) isEmpty() bool { return h.Units == [HoldParts + 1]uint32{} }
 
-func (h *Holds) of(eighth uint32) *uint32 { return &h.Units[eighth%uint32(len(h.Units))] }
+// placeOf is where in Units what is held of an eighth is. It returns no pointer into them, or TinyGo would allocate
+// each Holds.
+func placeOf(eighth uint32) uint32 { return eighth % (HoldParts + 1) }
 
 // Has reports whether units of that eighth are among h's, and have not lapsed.
 func (h *Holds) Has(eighth uint32) bool { return h.Eighth-eighth < uint32(len(h.Units)) }
 
 // Add holds units from the eighth on, which must be among h's or later.
 func (h *Holds) Add(eighth, units uint32) {
-	n := h.of(eighth)
-	*n = AddSaturating(*n, units)
+	at := placeOf(eighth)
+	h.Units[at] = AddSaturating(h.Units[at], units)
 }
 
 // Remove ends the hold of units that were last known to run in the eighth and have not
@@ -80,9 +81,9 @@ func (h *Holds) Remove(eighth, units uint32) {
 		eighth = h.Eighth - HoldParts
 	}
 	for ; units > 0 && h.Has(eighth); eighth++ {
-		n := h.of(eighth)
-		taken := min(*n, units)
-		*n -= taken
+		at := placeOf(eighth)
+		taken := min(h.Units[at], units)
+		h.Units[at] -= taken
 		units -= taken
 	}
 }
@@ -90,7 +91,7 @@ func (h *Holds) Remove(eighth, units uint32) {
 // Join adds what g holds. Nothing of it may have lapsed at h's eighth.
 func (h *Holds) Join(g *Holds) {
 	for n := range uint32(len(g.Units)) {
-		h.Add(g.Eighth-n, *g.of(g.Eighth - n))
+		h.Add(g.Eighth-n, g.Units[placeOf(g.Eighth-n)])
 	}
 }
 
@@ -119,6 +120,6 @@ func (h *Holds) Scale(w, v *Window) {
 		if !h.Has(eighth) {
 			eighth = h.Eighth - HoldParts
 		}
-		h.Add(eighth, *old.of(old.Eighth - n))
+		h.Add(eighth, old.Units[placeOf(old.Eighth-n)])
 	}
 }
