@@ -13,7 +13,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
-	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 )
 
 // frozen returns the filter as commit 08039622240d built it, the last one before TinyGo
@@ -125,7 +125,7 @@ func TestNamesThatComeAndGo(t *testing.T) {
 				require.NoError(t, c.Configure(policy(fmt.Sprintf(`{"name":"r%d","limits":["1/366d"]}`, n))))
 				require.Equal(t, 200, c.serve(t, 0, alice).Status)
 				for range 2 {
-					b.now += state.RoundNs + 1
+					b.now += directory.RoundNs + 1
 					require.NoError(t, c.Tick(0))
 					require.NoError(t, b.Tick(0))
 				}
@@ -137,7 +137,7 @@ func TestNamesThatComeAndGo(t *testing.T) {
 					pages++
 				}
 			}
-			maxPages := 1 + (state.MissedRounds+2)/2 + 1 + state.WaitingTables
+			maxPages := 1 + (directory.MissedRounds+2)/2 + 1 + directory.WaitingTables
 			require.Less(t, maxPages, names/2)
 			require.LessOrEqual(t, pages, maxPages)
 			require.Equal(t, 200, b.serve(t, 0, alice).Status)

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // Builder collects the windows and options of a [Limiter]. Its methods return the
@@ -241,7 +241,7 @@ func (b *Builder) Build() (*Limiter, error) {
 		s.store.now = l.now
 		s.open(l.windows, each, now)
 		l.maxBytes += s.maxBytes(l.windows)
-		l.slots += state.GeometryFor(l.windows, each).TotalSlots()
+		l.slots += page.GeometryFor(l.windows, each).TotalSlots()
 	}
 	l.capacity = uint64(b.capacity)
 	return l, nil
@@ -258,7 +258,7 @@ func (p *problems) add(format string, args ...any) { *p = append(*p, fmt.Sprintf
 // check returns an error that lists everything that is wrong with the builder.
 func (b *Builder) check() error {
 	var p problems
-	most := state.MaxWindows
+	most := page.MaxWindows
 	if b.blocks {
 		most-- // it takes the place of a window
 	}

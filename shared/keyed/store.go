@@ -12,6 +12,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 var le = binary.LittleEndian
@@ -167,7 +168,7 @@ func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
 	s.read(now)
 	s.entry.Rebased = true
 	s.table.Persist(&s.entry)
-	s.store.prepare(s.store.empty, int(state.GeometryFor(windows, capacity).Pages))
+	s.store.prepare(s.store.empty, int(page.GeometryFor(windows, capacity).Pages))
 }
 
 // read finds the key's entry.

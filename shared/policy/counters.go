@@ -6,7 +6,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 const (
@@ -125,7 +125,7 @@ func (r *Rule) remember(i int, units uint16) {
 // fitsPage bounds what one request makes the host copy: a single log fits,
 // several long ones do not.
 func (r *reader) fitsPage(v value, rule *Rule) {
-	layout := state.NewLayout(rule.Windows(), minSlots)
+	layout := page.NewLayout(rule.Windows(), minSlots)
 	if layout.ValueBytes() > maxPageBytes {
 		units := 0
 		for i := range rule.Limits {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 )
 
 // TestBlocksHold: with any evictions, refunds, resets, clock steps and changes of the
@@ -159,9 +160,9 @@ func (r *blockRun) must(what string, status Status) {
 
 // observe lifts all blocks once the directory does not list the block any more.
 func (r *blockRun) observe() {
-	d, _ := readDirectory(r.store.bytes(directoryKey))
-	listed := slices.ContainsFunc(d.tables, func(e registration) bool {
-		return slices.ContainsFunc(e.windows, func(w limit.Window) bool { return w.Algorithm == limit.Block })
+	d, _ := directory.Read(r.store.bytes(directoryKey))
+	listed := slices.ContainsFunc(d.Tables, func(e directory.Registration) bool {
+		return slices.ContainsFunc(e.Windows, func(w limit.Window) bool { return w.Algorithm == limit.Block })
 	})
 	if r.listed && !listed {
 		for key := range r.blocked {
@@ -170,7 +171,7 @@ func (r *blockRun) observe() {
 		}
 	}
 	if !r.listed && listed {
-		r.since = d.epoch
+		r.since = d.Epoch
 	}
 	r.listed = listed
 }

@@ -49,9 +49,9 @@ func (t *Table) confirmSetBack(p *loaded, last int64) bool {
 // when that was written. What was written before the clock was set back is rebased: it moves back from
 // last to the present, which then is when it was written.
 func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
-	last = p.page.floorTime()
+	last = p.page.FloorTime()
 	if slot >= 0 {
-		last = p.page.time(&t.layout, slot)
+		last = p.page.Time(slot)
 	}
 	if t.confirmSetBack(p, last) {
 		p.Rebased = true
@@ -69,27 +69,31 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
 // rebaseRecord gives the record a new generation: what it has counted may be in other
 // windows now, so no hit from before is refunded from it.
 func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
-	for column := range t.layout.counting {
+	for column := range t.layout.Counting {
 		u := t.decodeUsage(p, slot, column)
 		t.layout.Windows[column].SetBack(&u, last, p.CallerNs)
-		p.page.setUsage(&t.layout, slot, column, &u)
+		p.page.SetUsage(slot, column, &u)
 	}
-	p.page.setTime(&t.layout, slot, p.CallerNs)
-	p.page.mark(&t.layout, slot, p.page.nextGeneration(), p.page.wasReset(&t.layout, slot))
+	p.page.SetTime(slot, p.CallerNs)
+	wasReset := p.page.WasReset(slot)
+	p.page.SetGeneration(slot, p.page.NextGeneration())
+	if wasReset {
+		p.page.MarkReset(slot)
+	}
 }
 
 func (t *Table) rebaseFloor(p *loaded, last int64) {
-	for column := range t.layout.counting {
-		f := t.layout.Windows[column].SetFloorBack(p.page.floor(&t.layout, column), last, p.CallerNs)
-		p.page.setFloor(&t.layout, column, f)
+	for column := range t.layout.Counting {
+		f := t.layout.Windows[column].SetFloorBack(p.page.Floor(column), last, p.CallerNs)
+		p.page.SetFloor(column, f)
 	}
-	p.page.setFloorTime(p.CallerNs)
+	p.page.SetFloorTime(p.CallerNs)
 }
 
 // recordTime is when the slot's record was last written, or the present if the clock
 // was set back since. The slot may be another key's: its record stays in the page as it is.
 func (t *Table) recordTime(p *loaded, slot int) int64 {
-	last := p.page.time(&t.layout, slot)
+	last := p.page.Time(slot)
 	if t.confirmSetBack(p, last) {
 		return max(p.Now, p.CallerNs)
 	}
@@ -100,7 +104,7 @@ func (t *Table) recordTime(p *loaded, slot int) int64 {
 // back, it is moved back in a copy: the page stays as it is. It is valid until the next call.
 func (t *Table) recordUsage(p *loaded, slot, column int, last int64) limit.Usage {
 	u := t.decodeUsage(p, slot, column)
-	if written := p.page.time(&t.layout, slot); last < written {
+	if written := p.page.Time(slot); last < written {
 		t.layout.Windows[column].SetBack(&u, written, last)
 	}
 	return u
@@ -108,9 +112,10 @@ func (t *Table) recordUsage(p *loaded, slot, column int, last int64) limit.Usage
 
 // decodeUsage is the usage of a column in the slot's record as it was written. It is valid until the next call.
 func (t *Table) decodeUsage(p *loaded, slot, column int) limit.Usage {
-	u := p.page.usage(&t.layout, slot, column, p.memory.otherLog)
+	var u limit.Usage
+	p.page.ReadUsage(slot, column, p.pageMemory.otherLog, &u)
 	if u.Log != nil {
-		p.memory.otherLog = u.Log
+		p.pageMemory.otherLog = u.Log
 	}
 	return u
 }
@@ -118,10 +123,93 @@ func (t *Table) decodeUsage(p *loaded, slot, column int) limit.Usage {
 // steadyNow reads the clock by which the table's holds or leases end, which nobody sets.
 func (t *Table) steadyNow() int64 {
 	switch {
-	case t.layout.hasHolds:
+	case t.layout.HasHolds:
 		return t.parent.HeldNow()
-	case t.layout.hasLeases:
+	case t.layout.HasLeases:
 		return t.parent.store.Monotonic()
 	}
 	return 0
+}
+
+// The holds' clock is one for all workers: the monotonic clock without the time in which
+// the process stood still, because no stream could renew its hold then. It is one value in
+// shared data, little endian:
+//
+//	0  i64  when some worker last read it, by the monotonic clock
+//	8  i64  how long the process stood still in all
+const (
+	heldClockBytes = 16
+	// readEveryNs is how often a worker tells the others that the process runs.
+	readEveryNs = 500_000_000
+	// stoodStillNs is the longest gap between two readings that counts as running.
+	stoodStillNs = 2_000_000_000
+	// heldSinceNs is what the holds' clock says when the monotonic one says 0: a hold that
+	// begins then has eighths before it.
+	heldSinceNs = 2 * limit.MaxPeriodNs
+)
+
+// HeldNow reads the holds' clock.
+func (ts *Tables) HeldNow() int64 {
+	now := ts.store.Monotonic()
+	if ts.held.isOld(now) {
+		ts.held.share(ts.store, now)
+	}
+	return ts.held.at(now)
+}
+
+// lookHeldNow is HeldNow without a trace.
+func (ts *Tables) lookHeldNow() int64 {
+	now, clock := ts.store.Monotonic(), ts.held
+	if clock.isOld(now) {
+		value, _, status := ts.store.Get(heldClockKey)
+		if status == OK {
+			clock.read(value, now)
+		}
+	}
+	return clock.at(now)
+}
+
+// heldClock is the holds' clock as this worker has read it.
+type heldClock struct {
+	readNs  int64 // when some worker last read it, by the monotonic clock
+	stoodNs int64 // how long the process stood still in all
+	memory  [heldClockBytes]byte
+}
+
+func (c *heldClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
+
+// at is what the clock says when the monotonic one says now.
+func (c *heldClock) at(now int64) int64 { return heldSinceNs + now - c.stoodNs }
+
+// share tells the other workers that the process runs, and adds the time since
+// the last of them has said so if it is too long.
+func (c *heldClock) share(store Store, now int64) {
+	for range MaxRetries { // not Update, whose change TinyGo would allocate
+		value, cas, status := store.Get(heldClockKey)
+		c.readNs = now
+		switch status {
+		case OK:
+			c.read(value, now)
+		case NotFound:
+			cas = CreateOnly
+		default:
+			return
+		}
+		next := le.AppendUint64(c.memory[:0], uint64(c.readNs))
+		next = le.AppendUint64(next, uint64(c.stoodNs))
+		if store.Set(heldClockKey, next, cas) != Mismatch {
+			return
+		}
+	}
+}
+
+// read takes over what another worker has shared, and adds the time since then if it is too long. It takes nothing
+// from a value that it cannot read.
+func (c *heldClock) read(value []byte, now int64) {
+	if len(value) != heldClockBytes {
+		return
+	}
+	read := int64(le.Uint64(value))
+	c.readNs = max(now, read)
+	c.stoodNs = int64(le.Uint64(value[8:])) + max(0, now-read-stoodStillNs)
 }

@@ -17,12 +17,12 @@ func TestOwnersShareWhatTheyDefineAlike(t *testing.T) {
 	require.True(t, hit(t, b, []byte("k"), second, 1))
 	require.True(t, hit(t, a, []byte("k"), second, 1))
 	require.False(t, hit(t, b, []byte("k"), second, 1))
-	require.Len(t, store.directory(t).tables, 1)
-	require.Len(t, store.directory(t).tables[0].owners, 2)
+	require.Len(t, store.directory(t).Tables, 1)
+	require.Len(t, store.directory(t).Tables[0].Owners, 2)
 
 	other := configured(store, "c", 3, definition("x", 100, perKey(3, anHour)))
 	require.True(t, hit(t, other, []byte("k"), second, 3), "another definition has its own table")
-	require.Len(t, store.directory(t).tables, 2)
+	require.Len(t, store.directory(t).Tables, 2)
 	require.False(t, hit(t, a, []byte("k"), second, 1))
 
 	larger := configured(store, "a", 4, definition("x", 101, aligned(3, anHour, 0)))
@@ -56,22 +56,7 @@ func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
 	require.True(t, hit(t, only, key, now, 1))
 	again := configured(store, "o", 5, definition("x", 100, hour, day))
 	require.Equal(t, []uint32{0, 4}, used(t, again, key, now), "a dropped window comes back empty")
-	require.Len(t, store.directory(t).tables, 1)
-}
-
-// A directory finds a counter's tables, and a free number, as soon as it is read, and still after a table has gone.
-func TestADirectoryFindsItsTables(t *testing.T) {
-	store := newMemory()
-	def := definition("x", 9, aligned(5, second, 0))
-	require.True(t, hit(t, configured(store, "o", 1, def), []byte("k"), second, 1))
-	d := store.directory(t)
-	require.Equal(t, []int{0}, d.tablesOf(def.Counter))
-	require.EqualValues(t, 1, d.freeNumber())
-
-	d.tables[0].leave(d.tables[0].owners[0], second)
-	d.removeWaiting(anHour)
-	require.Empty(t, d.tablesOf(def.Counter))
-	require.Zero(t, d.freeNumber())
+	require.Len(t, store.directory(t).Tables, 1)
 }
 
 func TestAVanishedCounterComesBack(t *testing.T) {
@@ -82,12 +67,12 @@ func TestAVanishedCounterComesBack(t *testing.T) {
 	require.True(t, hit(t, x, key, now, 4))
 	y := configured(store, "o", 2, definition("y", 100, aligned(5, anHour, 0)))
 	require.True(t, hit(t, y, key, now, 1))
-	require.Len(t, store.directory(t).tables, 2)
+	require.Len(t, store.directory(t).Tables, 2)
 
 	back := configured(store, "o", 3, def)
 	require.Equal(t, []uint32{4}, used(t, back, key, now), "it came back before its windows had ended")
-	for _, e := range store.directory(t).tables {
-		require.Equal(t, e.counter == def.Counter, e.vanishedNs == 0)
+	for _, e := range store.directory(t).Tables {
+		require.Equal(t, e.Counter == def.Counter, e.VanishedNs == 0)
 	}
 }
 
@@ -115,8 +100,8 @@ func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
 		require.EqualValues(t, 4, used(t, z, key, now)[0], name)
 
 		require.Equal(t, OK, z.parent.Heartbeat(now))
-		for _, e := range store.directory(t).tables {
-			require.Equal(t, e.counter == z.def.Counter, len(e.owners) > 0, "%s: only z is in use", name)
+		for _, e := range store.directory(t).Tables {
+			require.Equal(t, e.Counter == z.def.Counter, len(e.Owners) > 0, "%s: only z is in use", name)
 		}
 	}
 }
@@ -133,11 +118,11 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 	require.True(t, hit(t, next, key, now, 1))
 	require.Equal(t, []int8{0, 1}, next.columns[:2:2], "the newer configuration has its windows")
 
-	epoch := store.directory(t).tables[0].epoch
+	epoch := store.directory(t).Tables[0].Epoch
 	require.Equal(t, OK, ahead.parent.Heartbeat(now))
-	require.Equal(t, epoch, store.directory(t).tables[0].epoch, "the configuration from before the step does not undo it")
+	require.Equal(t, epoch, store.directory(t).Tables[0].Epoch, "the configuration from before the step does not undo it")
 	require.Equal(t, OK, next.parent.Heartbeat(now))
-	require.Equal(t, epoch, store.directory(t).tables[0].epoch)
+	require.Equal(t, epoch, store.directory(t).Tables[0].Epoch)
 }
 
 // A configuration has a conflict if another one of its owner has counted and has
@@ -262,7 +247,7 @@ func TestFirstHitsOfManyTables(t *testing.T) {
 	registered, writes := 0, 0
 	for n, table := range worker() {
 		require.True(t, hit(t, table, []byte("k"), second, 1))
-		if now := len(store.directory(t).tables); now != registered {
+		if now := len(store.directory(t).Tables); now != registered {
 			alone := now == registered+1
 			ahead := registered >= minAhead && now <= 2*registered+1
 			require.Truef(t, alone || ahead, "%d after %d", now, registered)

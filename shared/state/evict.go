@@ -22,8 +22,8 @@ import (
 //	Floor         makes a floor of one record's usage                   addToFloor
 //	MergeFloors   makes one floor that covers two                       addToFloor
 //	RollFloor     drops what has ended by an instant                    rollFloor, floorLives, startFromFloor
-//	Start         makes a usage of the floor                            startFromFloor (entry.go)
-//	Inherit       makes of that usage what a new record begins with     begin (entry.go)
+//	Start         makes a usage of the floor                            startFromFloor (read.go)
+//	Inherit       makes of that usage what a new record begins with     begin (commit.go)
 //	ChargeFloor   counts units whose key has no record                  chargeFloor
 //	Charge        counts units that have lapsed in a record of          lapses.chargeByRule (lapse.go)
 //	              a key whose own limits are not known
@@ -43,9 +43,9 @@ import (
 // not set.
 func (t *Table) findSlot(e *Entry, evict bool) int {
 	p := &e.loaded
-	if slot := t.freeSlot(p); slot >= 0 {
+	if slot := p.page.FreeSlot(); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
-		t.rollFloor(p, max(p.Now, p.page.floorTime()), false)
+		t.rollFloor(p, max(p.Now, p.page.FloorTime()), false)
 		return slot
 	}
 	if slot := t.expiredSlot(p); slot >= 0 {
@@ -65,33 +65,19 @@ func (t *Table) findSlot(e *Entry, evict bool) int {
 // puts another one there: remove and evictSharer free theirs, because no record takes it at once.
 func (t *Table) evict(p *loaded, slot int) {
 	last := t.recordTime(p, slot)
-	at := max(p.Now, p.page.floorTime(), last)
+	at := max(p.Now, p.page.FloorTime(), last)
 	t.rollFloor(p, at, true)
 	var lapsed lapses
-	if t.layout.hasHolds {
+	if t.layout.HasHolds {
 		lapsed = t.moveHoldsToFloor(p, slot, last)
 	}
 	t.addToFloor(p, slot, last, at, lapsed)
 }
 
-// place puts an empty record for e's key into the slot. shares says that the floor may hold
-// units of the key.
-func (t *Table) place(e *Entry, slot int, shares bool) {
-	e.page.place(&t.layout, slot, e.fingerprint)
-	if t.layout.hasHolds {
-		e.page.numberRecord(&t.layout, slot, shares)
-	}
+// place puts an empty record for e's key into the slot.
+func (t *Table) place(e *Entry, slot int) {
+	e.page.Place(slot, fingerprint(e.hash))
 	e.slot = slot
-}
-
-// freeSlot returns a slot without a record, or -1.
-func (t *Table) freeSlot(p *loaded) int {
-	for slot := range t.layout.Slots {
-		if p.page.free(&t.layout, slot) {
-			return slot
-		}
-	}
-	return -1
 }
 
 // expiredSlot returns a slot whose record has expired, or -1. No slot may be free.
@@ -114,23 +100,23 @@ func (t *Table) hasExpired(p *loaded, slot int) bool {
 // of a key that was reset does not expire while the floor counts or holds something: the
 // key would start from it.
 func (t *Table) expiry(p *loaded, slot int) int64 {
-	if p.page.wasReset(&t.layout, slot) && t.floorLives(p, p.Now) {
+	if p.page.WasReset(slot) && t.floorLives(p, p.Now) {
 		return math.MaxInt64
 	}
-	if t.layout.hasLeases {
+	if t.layout.HasLeases {
 		return t.leaseExpiry(p, slot)
 	}
 	last := t.recordTime(p, slot)
 	expiry := int64(0)
 	var lapsed lapses
-	if t.layout.hasHolds {
-		h := p.page.holds(&t.layout, slot)
-		lapsed = t.takeLapsed(p, &p.memory.otherLapses, &h, t.presentEighth(p), last)
+	if t.layout.HasHolds {
+		h := p.page.Holds(slot)
+		lapsed = t.takeLapsed(p, &p.pageMemory.otherLapses, &h, t.presentEighth(p), last)
 		if newest, ok := h.Newest(); ok {
 			expiry = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
 		}
 	}
-	for column := range t.layout.counting {
+	for column := range t.layout.Counting {
 		u := t.recordUsage(p, slot, column, last)
 		asOf := lapsed.chargeByRule(&p.rule[column], &u, last)
 		expiry = max(expiry, p.rule[column].Expiry(&u, asOf))
@@ -205,7 +191,7 @@ func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
 // already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now.
 func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	ahead := max(at-max(last, p.CallerNs), 0)
-	for column := range t.layout.counting {
+	for column := range t.layout.Counting {
 		w := &p.rule[column]
 		u := t.recordUsage(p, slot, column, last)
 		asOf := lapsed.chargeByRule(w, &u, last)
@@ -214,43 +200,43 @@ func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 			asOf += ahead
 		}
 		evicted := w.Floor(u, asOf, at)
-		p.page.setFloor(&t.layout, column, w.MergeFloors(p.page.floor(&t.layout, column), evicted))
+		p.page.SetFloor(column, w.MergeFloors(p.page.Floor(column), evicted))
 	}
 }
 
 // rollFloor brings the floor to at. It moves the floor's time only if something
 // was removed: a record, or the usage of a window that has ended.
 func (t *Table) rollFloor(p *loaded, at int64, removed bool) {
-	last := p.page.floorTime()
-	for column := range t.layout.counting {
-		before := p.page.floor(&t.layout, column)
+	last := p.page.FloorTime()
+	for column := range t.layout.Counting {
+		before := p.page.Floor(column)
 		after := p.rule[column].RollFloor(before, last, at)
 		if after != before {
-			p.page.setFloor(&t.layout, column, after)
+			p.page.SetFloor(column, after)
 			removed = true
 		}
 	}
 	if removed {
-		p.page.setFloorTime(at)
+		p.page.SetFloorTime(at)
 	}
 }
 
 // chargeFloor counts units in the floor at the instant at, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
 func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units uint32) {
-	at = max(at, p.page.floorTime())
+	at = max(at, p.page.FloorTime())
 	t.rollFloor(p, at, true)
-	for column := range t.layout.counting {
-		f := p.page.floor(&t.layout, column)
-		p.page.setFloor(&t.layout, column, p.rule[column].ChargeFloor(&windows[column], f, at, units, p.memory.otherLog[:0]))
+	for column := range t.layout.Counting {
+		f := p.page.Floor(column)
+		p.page.SetFloor(column, p.rule[column].ChargeFloor(&windows[column], f, at, units, p.pageMemory.otherLog[:0]))
 	}
 }
 
 // floorLives reports whether the floor counts or holds anything as of asOf.
 func (t *Table) floorLives(p *loaded, asOf int64) bool {
-	last := p.page.floorTime()
-	for column := range t.layout.counting {
-		f := p.rule[column].RollFloor(p.page.floor(&t.layout, column), last, max(asOf, last))
+	last := p.page.FloorTime()
+	for column := range t.layout.Counting {
+		f := p.rule[column].RollFloor(p.page.Floor(column), last, max(asOf, last))
 		if !f.IsZero() {
 			return true
 		}
@@ -260,10 +246,10 @@ func (t *Table) floorLives(p *loaded, asOf int64) bool {
 
 // floorHoldsUnits reports whether the floor holds units of keys that were evicted.
 func (t *Table) floorHoldsUnits(p *loaded) bool {
-	if !t.layout.hasHolds {
+	if !t.layout.HasHolds {
 		return false
 	}
-	h := p.page.holds(&t.layout, ofFloor)
+	h := p.page.FloorHolds()
 	return h.Total() > 0
 }
 
@@ -271,7 +257,7 @@ func (t *Table) floorHoldsUnits(p *loaded) bool {
 // from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
 func (t *Table) remove(p *loaded, slot int) {
-	at := max(p.Now, p.page.floorTime(), t.recordTime(p, slot))
+	at := max(p.Now, p.page.FloorTime(), t.recordTime(p, slot))
 	t.rollFloor(p, at, true)
-	clear(p.page.record(&t.layout, slot))
+	p.page.Remove(slot)
 }

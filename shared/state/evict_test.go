@@ -8,47 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
-
-var (
-	oneWindow = []limit.Window{aligned(5, second, 0)}
-	// manyWindows make a record too large for a page of 32 slots.
-	manyWindows = []limit.Window{
-		perKey(5, second), perKey(5, 2*second), perKey(5, 3*second), perKey(5, 4*second), perKey(5, 5*second),
-	}
-)
-
-func TestGeometry(t *testing.T) {
-	for _, c := range []struct {
-		windows  []limit.Window
-		capacity uint32
-		want     Geometry
-	}{
-		{oneWindow, 0, Geometry{1, 1}},
-		{oneWindow, 1, Geometry{1, 1}},
-		{oneWindow, 31, Geometry{1, 31}},
-		{oneWindow, 32, Geometry{1, 32}},
-		{oneWindow, 33, Geometry{2, 32}},
-		{oneWindow, 44, Geometry{2, 32}},
-		{oneWindow, 45, Geometry{3, 32}},
-		{oneWindow, 65536, Geometry{2926, 32}},
-		{oneWindow, 1 << 31, Geometry{95869806, 32}},
-		{oneWindow, 1<<32 - 1, Geometry{191739612, 32}},
-		{manyWindows, 16, Geometry{1, 16}},
-		{manyWindows, 17, Geometry{2, 16}},
-		{manyWindows, 65536, Geometry{6827, 16}},
-		{[]limit.Window{slidingLog(60, second)}, 8, Geometry{1, 8}},
-		{[]limit.Window{slidingLog(60, second)}, 65536, Geometry{18619, 8}},
-		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 4, Geometry{1, 4}},
-		{[]limit.Window{slidingLog(limit.MaxLog, second)}, 65536, Geometry{68267, 4}},
-	} {
-		got := GeometryFor(c.windows, c.capacity)
-		require.Equal(t, c.want, got, "capacity %d", c.capacity)
-		require.GreaterOrEqual(t, got.TotalSlots(), uint64(c.capacity))
-	}
-	require.EqualValues(t, 2926*(96+620+124), HostBytes(oneWindow, 65536), "about 38 bytes a key")
-	require.EqualValues(t, 96+62+12, HostBytes(oneWindow, 1))
-}
 
 // fullShare returns the share of new keys that meet a full page in a table at
 // capacity: while the table fills, and later with keys coming and going. A key
@@ -63,7 +24,7 @@ func fullShare(t *testing.T, slots uint8, capacity uint32) (filling, steady floa
 		4:  {slidingLog(150, life)},
 	}[slots]
 	table := newTable(capacity, windows...)
-	require.Equal(t, slots, GeometryFor(windows, capacity).Slots)
+	require.Equal(t, slots, page.GeometryFor(windows, capacity).Slots)
 	var e Entry
 	newcomers := func(from, to int) float64 {
 		full := 0

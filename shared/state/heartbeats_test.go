@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 	"github.com/stretchr/testify/require"
 )
 
@@ -18,8 +19,8 @@ func beat(t *testing.T, now, forNs int64, tables ...*Table) int64 {
 	return now
 }
 
-func (m *memory) owners(t *testing.T) heartbeats {
-	p, ok := readHeartbeats(m.bytes(heartbeatsKey))
+func (m *memory) owners(t *testing.T) directory.Heartbeats {
+	p, ok := directory.ReadHeartbeats(m.bytes(heartbeatsKey))
 	require.True(t, ok)
 	return p
 }
@@ -40,7 +41,7 @@ func TestAThousandOwnersStaySmall(t *testing.T) {
 	stays := configured(store, "stays", now, definition("rule", 4, aligned(2, 366*24*anHour, 0)))
 	require.True(t, hit(t, stays, []byte("a"), now, 1))
 	const livesNs = 10 * second
-	const maxTables = int((MissedRounds+2)*RoundNs/livesNs) + 1 + WaitingTables + 1
+	const maxTables = int((directory.MissedRounds+2)*directory.RoundNs/livesNs) + 1 + directory.WaitingTables + 1
 	half, peak := 0, 0
 	for n := range 1000 {
 		name := fmt.Sprint("filter", n)
@@ -48,9 +49,9 @@ func TestAThousandOwnersStaySmall(t *testing.T) {
 		require.True(t, hit(t, comes, []byte("a"), now, 2), name)
 		require.False(t, hit(t, comes, []byte("a"), now, 1), name)
 		now = beat(t, now, livesNs, stays, comes)
-		peak = max(peak, len(store.directory(t).tables))
+		peak = max(peak, len(store.directory(t).Tables))
 		require.LessOrEqual(t, peak, maxTables, name)
-		require.LessOrEqual(t, len(store.owners(t).owners), maxTables, name)
+		require.LessOrEqual(t, len(store.owners(t).Owners), maxTables, name)
 		if n == 499 {
 			half = store.total()
 		}
@@ -59,9 +60,9 @@ func TestAThousandOwnersStaySmall(t *testing.T) {
 	require.LessOrEqual(t, len(store.values), 3+maxTables,
 		"the seed, the directory, the owners, and a page for each number")
 	t.Logf("%d tables at most", peak)
-	beat(t, now, (MissedRounds+2)*RoundNs, stays)
-	require.LessOrEqual(t, len(store.directory(t).tables), 1+WaitingTables)
-	require.Len(t, store.owners(t).owners, 1)
+	beat(t, now, (directory.MissedRounds+2)*directory.RoundNs, stays)
+	require.LessOrEqual(t, len(store.directory(t).Tables), 1+directory.WaitingTables)
+	require.Len(t, store.owners(t).Owners, 1)
 	require.Equal(t, []uint32{1}, used(t, stays, []byte("a"), now))
 }
 
@@ -76,22 +77,23 @@ func TestAClockThatStepsLosesNoTables(t *testing.T) {
 		tables = append(tables, table)
 	}
 	now = beat(t, now, 10*second, tables...)
-	for _, step := range []int64{50 * anHour, -70 * anHour, second, -second, 3 * RoundNs, -3 * RoundNs} {
+	const rounds = 3 * directory.RoundNs
+	for _, step := range []int64{50 * anHour, -70 * anHour, second, -second, rounds, -rounds} {
 		now += step
-		before := store.owners(t).round
+		before := store.owners(t).Round
 		for n := range tables {
 			require.Equal(t, OK, tables[n].parent.Heartbeat(now))
 			now += 100 * ms
 		}
-		require.LessOrEqual(t, store.owners(t).round, before+1)
+		require.LessOrEqual(t, store.owners(t).Round, before+1)
 		now = beat(t, now, 7*second, tables...)
 	}
-	for _, e := range store.directory(t).tables {
-		require.Len(t, e.owners, 1)
-		require.Zero(t, e.vanishedNs)
+	for _, e := range store.directory(t).Tables {
+		require.Len(t, e.Owners, 1)
+		require.Zero(t, e.VanishedNs)
 	}
-	now = beat(t, now, 10*RoundNs, tables[0])
-	require.Len(t, store.owners(t).owners, 1, "rounds go on after steps")
+	now = beat(t, now, 10*directory.RoundNs, tables[0])
+	require.Len(t, store.owners(t).Owners, 1, "rounds go on after steps")
 	require.Equal(t, []uint32{1}, used(t, tables[0], []byte("k"), now))
 }
 
@@ -109,7 +111,7 @@ func TestHeartbeatsAreWrittenRarely(t *testing.T) {
 	}
 	now = beat(t, now, second, vms...)
 	writes := store.cas
-	beat(t, now, 10*RoundNs, vms...)
+	beat(t, now, 10*directory.RoundNs, vms...)
 	require.LessOrEqual(t, store.cas-writes, uint32(3*(10+1)))
 	require.Greater(t, store.cas, writes)
 }
@@ -125,32 +127,35 @@ func TestALateOwnerFindsItsTables(t *testing.T) {
 	require.True(t, hit(t, late, []byte("a"), now, 1))
 	require.True(t, hit(t, stays, []byte("a"), now, 1))
 	owned := func() (owners int) {
-		for _, e := range store.directory(t).tables {
-			if e.counter == def.Counter {
-				owners = len(e.owners)
+		for _, e := range store.directory(t).Tables {
+			if e.Counter == def.Counter {
+				owners = len(e.Owners)
 			}
 		}
 		return owners
 	}
-	now = beat(t, now, MissedRounds*RoundNs, stays)
+	now = beat(t, now, directory.MissedRounds*directory.RoundNs, stays)
 	require.Equal(t, 1, owned(), "it has not missed enough rounds yet")
-	now = beat(t, now, 3*RoundNs, stays)
+	now = beat(t, now, 3*directory.RoundNs, stays)
 	require.Zero(t, owned())
 	require.Equal(t, OK, late.parent.registerAndAdopt(now, []*Table{late}), "the tick of a filter without heartbeats")
 	require.Equal(t, 1, owned())
-	now = beat(t, now, (MissedRounds-1)*RoundNs, stays)
+	now = beat(t, now, (directory.MissedRounds-1)*directory.RoundNs, stays)
 	require.Equal(t, 1, owned())
 	require.Equal(t, []uint32{1}, used(t, late, []byte("a"), now))
 	require.Equal(t, OK, late.parent.Heartbeat(now))
-	beat(t, now, 30*RoundNs, stays, late)
+	beat(t, now, 30*directory.RoundNs, stays, late)
 	require.Equal(t, 1, owned())
 }
 
 // The bytes of heartbeats are part of the format.
 func TestGoldenHeartbeats(t *testing.T) {
-	p := heartbeats{round: 7, beganNs: 100 * second, owners: []heartbeat{{OwnerID("a"), 7}, {OwnerID("b"), 3}}}
-	requireGolden(t, "heartbeats", p.append(nil))
-	got, ok := readHeartbeats(golden(t, "heartbeats"))
+	p := directory.Heartbeats{
+		Round: 7, BeganNs: 100 * second,
+		Owners: []directory.Heartbeat{{ID: OwnerID("a"), Round: 7}, {ID: OwnerID("b"), Round: 3}},
+	}
+	requireGolden(t, "heartbeats", p.Append(nil))
+	got, ok := directory.ReadHeartbeats(golden(t, "heartbeats"))
 	require.True(t, ok)
 	require.Equal(t, p, got)
 }

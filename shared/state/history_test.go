@@ -96,40 +96,11 @@ type run struct {
 	held    []*stream // that nobody has settled
 	hits    int
 
-	observed uint32 // cas of the directory
-	drops    map[tenure]int
-	restarts map[resetKey]int  // how often a key was reset
-	present  map[tenure]uint32 // first epoch of the window
-	holdNs   map[tenure]int64  // how long a hold is
-	lengths  int               // how often that has changed
-	charges  map[exactKey][]charge
-	hold     limit.Window // the shortest of any configuration
+	hold limit.Window // the shortest of any configuration
 
-	// What the judge does not know, see the table below.
-	forgot   bool
-	blurred  map[int]bool // by key
-	unjudged bool
-
+	judge
 	found string // the first violation
 }
-
-// Where the judge cannot know what is right, it judges less:
-//
-//	flag          what makes it so                           what is not judged then
-//	hours         the wall clock steps by hours              windows that do not hold (unfit)
-//	changes       configurations change                      debt that a configuration without the window
-//	                                                         forgives (fits); a hold that lapses up to an
-//	                                                         eighth early (differs)
-//	not exactly   changes or stops: it is not known in       a hold that has not lapsed though it should
-//	              which eighth a hold lapses                 (differs)
-//	blurred       a lost hold of the key was charged in a    the key's fixed_window_per_key, which the charge
-//	              history that is not strict: when it        may have opened (fits)
-//	              lapsed is not known
-//	forgot        a key that held was reset                  a hold that has not lapsed though it should
-//	                                                         (differs), or, when it is renewed, has lapsed
-//	                                                         though it should not (renewed)
-//	unjudged      a hold has outlived two changes of its     all that follows: the history ends
-//	              length (differs)
 
 // plays is what may happen in a history.
 type plays struct {
@@ -149,15 +120,6 @@ type plays struct {
 // strict reports whether the instant at which a lost hold lapses is known.
 func (p *plays) strict() bool { return !p.skew && !p.hours && !p.stops && !p.changes }
 
-// runVariant is a configuration, in which one key may have limits of its own, or each
-// request says the limits of its key.
-type runVariant struct {
-	Definition
-	override []limit.Window // key 0's
-	rule     []limit.Window // for Key.OfRule
-	said     bool
-}
-
 const (
 	// tick is half of what the holds' clock is read by. A window lasts about 20 of them.
 	tick = 250 * ms
@@ -167,12 +129,6 @@ const (
 	// mostLimit is the most that a limit is, and that a request says.
 	mostLimit = 5
 )
-
-type resetKey struct {
-	key    int
-	number uint16
-	base   uint32
-}
 
 type runWorker struct {
 	view    *view
@@ -191,37 +147,6 @@ type runWorker struct {
 	heldNs   int64 // the holds' clock at the read
 	hit      int
 	windows  []admissionWindow // in which the hit was counted
-}
-
-// tenure is a window of a table for as long as the directory lists it.
-type tenure struct {
-	number uint16
-	base   uint32
-	window limit.Window // without its limits
-}
-
-// identity returns the window without the fields that a new configuration may change.
-func identity(w limit.Window) limit.Window {
-	if w.Algorithm == limit.Concurrency {
-		w.PeriodNs = 0
-		w.Unlimited = false
-	}
-	w.Limit = 0
-	w.Burst = 0
-	w.Units = 0
-	w.Pays = 0
-	return w
-}
-
-// admissionWindow is a window in which an admitted hit is counted.
-type admissionWindow struct {
-	tenure tenure
-	nth    int // how often the window had been dropped before
-	resets int // how often the key had been reset before
-	units  uint32
-	burst  uint32
-	checks bool // the hit's worker has this window in its definition
-	column int
 }
 
 // stream is units that are held.
@@ -243,18 +168,13 @@ func newRun(seed uint64, holds, roomy bool) *run {
 	random := rand.New(rand.NewPCG(seed, 0x4e1d))
 	one := func(of int) bool { return random.IntN(of) == 0 }
 	r := &run{
-		random:   random,
-		store:    newMemory(),
-		clock:    1<<56/tick - random.Int64N(200), // the time that a log's unit has overflows in the history
-		mono:     77*second + random.Int64N(second),
-		low:      1 << 62,
-		keys:     3 + random.IntN(6),
-		drops:    make(map[tenure]int),
-		present:  make(map[tenure]uint32),
-		restarts: make(map[resetKey]int),
-		holdNs:   make(map[tenure]int64),
-		charges:  make(map[exactKey][]charge),
-		blurred:  make(map[int]bool),
+		random: random,
+		store:  newMemory(),
+		clock:  1<<56/tick - random.Int64N(200), // the time that a log's unit has overflows in the history
+		mono:   77*second + random.Int64N(second),
+		low:    1 << 62,
+		keys:   3 + random.IntN(6),
+		judge:  newJudge(),
 	}
 	r.plays = plays{holds: holds, roomy: roomy}
 	if holds {
@@ -291,121 +211,6 @@ func (r *run) worker(variant int, offset int64) *runWorker {
 	w.tables = NewTables(w.view, seeded(1), 1, 1000*tick+int64(variant))
 	w.table = w.tables.Table(r.variant[variant].Definition)
 	return w
-}
-
-// define returns a configuration with a random shape and random limits, which most often
-// holds where configurations do. A log remembers as many units as the largest limit of any
-// key.
-func (r *run) define(counter string, capacity uint32) runVariant {
-	hold := limit.Window{Algorithm: limit.Concurrency, PeriodNs: []int64{8, 16, 24, 40}[r.random.IntN(4)] * tick}
-	if len(r.variant) == 0 || hold.PeriodNs < r.hold.PeriodNs {
-		r.hold = hold
-	}
-	some := func() uint32 { return 1 + r.random.Uint32N(mostLimit) }
-	if r.inFlight && (len(r.variant) == 0 || r.random.IntN(3) > 0) {
-		override := hold
-		hold.Limit, override.Limit = some(), some()
-		windows := []limit.Window{hold}
-		def := definition(counter, capacity, windows...)
-		return runVariant{Definition: def, override: []limit.Window{override}, rule: windows}
-	}
-	windows := slices.Clone(floorShapes[r.random.IntN(len(floorShapes))])
-	slices.SortFunc(windows, limit.Window.Compare)
-	override := slices.Clone(windows)
-	said := !r.holds && r.random.IntN(3) == 0
-	for _, list := range [][]limit.Window{windows, override} {
-		for i := range list {
-			w := &list[i]
-			w.Limit = some()
-			switch w.Algorithm {
-			case limit.TokenBucket:
-				w.Burst = some()
-				said = false // policies refuse it
-			case limit.FixedWindow, limit.FixedWindowPerKey:
-				if r.debt {
-					w.Pays = w.Limit
-				}
-			default:
-			}
-		}
-	}
-	if r.random.IntN(3) > 0 {
-		copy(override, windows)
-	}
-	for i := range windows {
-		if windows[i].Algorithm == limit.SlidingWindowLog {
-			windows[i].Units = uint16(max(windows[i].Limit, override[i].Limit))
-			if said {
-				windows[i].Units = mostLimit
-			}
-			override[i].Units = windows[i].Units
-		}
-	}
-	rule := Overridden(windows, []Override{{"key 0", override}})
-	for i := range rule {
-		rule[i].Pays = min(rule[i].Pays, override[i].Pays)
-	}
-	if r.holds && (!r.changes || r.random.IntN(4) > 0) { // else it settles nothing
-		hold.Unlimited = true
-		windows = append(windows, hold)
-		override = append(override, hold)
-		rule = append(rule, hold)
-	}
-	return runVariant{definition(counter, capacity, windows...), override, rule, said}
-}
-
-// holds reports whether a hit of the configuration holds until its answer.
-func (v *runVariant) holds() bool {
-	return v.Windows[len(v.Windows)-1].Algorithm == limit.Concurrency
-}
-
-// limitsOf returns the windows with a key's limits.
-func (v *runVariant) limitsOf(key int) []limit.Window {
-	if key == 0 {
-		return v.override
-	}
-	return v.Windows
-}
-
-// keyOf is a worker's key with the limits that its configuration gives it.
-func (r *run) keyOf(w *runWorker) Key {
-	v := &r.variant[w.variant]
-	limits := v.limitsOf(w.keyIndex)
-	if v.said {
-		limits = slices.Clone(limits)
-		for i := range limits {
-			limits[i].Limit = (w.said + uint32(i)) % (mostLimit + 1)
-			limits[i].Units = v.Windows[i].Units
-		}
-	}
-	return Key{Bytes: w.key, Windows: shifted(limits, w.key), OfRule: v.rule}
-}
-
-// floorShapes are the mixes of windows for the runs, without limits: each
-// algorithm alone, layered with itself, and layered with others.
-var floorShapes = [][]limit.Window{
-	{aligned(0, 20*tick, 0)},
-	{aligned(0, 20*tick, 13*tick)},
-	{perKey(0, 20*tick)},
-	{perKey(0, 20*tick), perKey(0, 31*tick)},
-	{aligned(0, 7*tick, 0), aligned(0, 20*tick, 3*tick)},
-	{perKey(0, 13*tick), aligned(0, 20*tick, 0)},
-	{aligned(0, 20*tick, 0), perKey(0, 20*tick)},
-	{aligned(0, 11*tick, 0), perKey(0, 20*tick), aligned(0, 43*tick, 5*tick)},
-	{elastic(20 * tick)},
-	{jittered(20*tick, 100)},
-	{jittered(20*tick, 40), perKey(0, 31*tick)},
-	{slidingLog(0, 20*tick)},
-	{slidingLog(0, 13*tick), slidingLog(0, 31*tick)},
-	{slidingCounter(0, 20*tick)},
-	{slidingCounter(0, 7*tick), aligned(0, 20*tick, 0)},
-	{tokenBucket(0, 0, 20*tick)},
-	{tokenBucket(0, 0, 7*tick), tokenBucket(0, 0, 31*tick)},
-	{tokenBucket(0, 0, 7*tick), aligned(0, 20*tick, 0)},
-	{
-		slidingLog(0, 13*tick), slidingCounter(0, 20*tick), tokenBucket(0, 0, 20*tick), jittered(31*tick, 50),
-		elastic(7 * tick),
-	},
 }
 
 // tell sets the worker's clocks. What the directory says between two workers' calls is seen:
@@ -668,31 +473,41 @@ func (r *run) refund(w *runWorker) {
 	}
 }
 
-// tenures returns the windows in which the worker's hit must be counted: those
-// that its table has and the directory still lists. A window that was dropped and
-// came back starts anew for workers that have seen it come back. A page that was
-// not written meanwhile may still hold the old usage, so a per-key window may have
-// opened before the hits counted here: it is left out.
-func (r *run) tenures(w *runWorker) []admissionWindow {
-	r.observe()
-	windows := make([]admissionWindow, 0, len(w.table.layout.Windows))
-	for i, v := range w.table.layout.Windows {
-		id := tenure{w.table.number, w.table.base, identity(v)}
-		if since, listed := r.present[id]; !listed || w.table.epoch < since ||
-			(r.drops[id] > 0 && v.Algorithm == limit.FixedWindowPerKey) {
+// settle ends a hold at a worker that knows its counter: with nothing, with less, with as
+// much, or with more than it held.
+func (r *run) settle(h *stream) {
+	less := uint32(r.random.IntN(int(h.units + 1)))
+	more := h.units + uint32(r.random.IntN(4))
+	cost := []uint32{0, less, h.units, more}[r.random.IntN(4)]
+	w := h.worker
+	other := r.any()
+	if r.variant[other.variant].Counter == r.variant[w.variant].Counter {
+		w = other
+	}
+	var e Entry
+	r.as(w, h.key, func(k Key, now int64) {
+		lapsed, status := w.table.Settle(&e, k, h.hold, now, cost)
+		if r.must("settle", status) {
+			r.answered(h, w, e.Now, cost, lapsed)
+		}
+	})
+}
+
+// renew is a tick of a worker: its streams say that they are alive.
+func (r *run) renew(w *runWorker) {
+	for _, h := range slices.Clone(r.held) {
+		if h.lost || h.worker != w || r.random.IntN(8) == 0 {
 			continue
 		}
-		restarts := r.restarts[resetKey{w.keyIndex, id.number, id.base}]
-		a := admissionWindow{tenure: id, column: i, nth: r.drops[id], resets: restarts}
-		for j, column := range w.table.columns[:len(w.table.def.Windows)] {
-			if int(column) == i {
-				own := r.keyOf(w).Windows[j]
-				a.checks = true
-				a.units = own.Limit
-				a.burst = own.Burst
+		var e Entry
+		r.as(w, h.key, func(k Key, now int64) {
+			if !w.table.IsDue(&h.hold, w.table.parent.HeldNow()) {
+				return
 			}
-		}
-		windows = append(windows, a)
+			lapsed, status := w.table.Renew(&e, k, &h.hold, now)
+			if r.must("renew", status) {
+				r.renewed(h, lapsed)
+			}
+		})
 	}
-	return windows
 }

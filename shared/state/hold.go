@@ -6,13 +6,11 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // costs or frees its slot. It ends in one of two ways: Settle charges the cost, or the hold
 // lapses, because no stream has renewed it for long, and its units are charged.
 //
-// These names are near each other:
-//
 //	Hold          the units of one running request; its stream keeps it
 //	limit.Holds   all units that a record or a floor holds, by eighth
-//	HeldTotal     what all streams hold of a rule, for a gauge; no decision reads it (values.go)
-//	HeldNow       what the holds' clock says (heldclock.go)
-//	heldUnits     all units that are held of one key: by its record, and by the floor
+//	Held          all units that are held of one key: by its record, and by the floor
+//
+// Two others are no part of it: HeldTotal (values.go) is for a gauge, and HeldNow (clock.go) is a clock.
 //
 // Units are counted by the eighth of the hold's length in which their stream was last known
 // to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the
@@ -22,22 +20,10 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	  ↓         evicted: moveHoldsToFloor
 //	record ───────────────────────────────→ floor      Renew moves the units to the present eighth,
 //	  │ │                                    │ │       here as there
-//	  │ └ lapses: readHolds finds it,        │ └ lapses: readFloorHolds finds it, chargeFloorLapses charges
+//	  │ └ lapses: readHolds finds it,        │ └ lapses: lapseFloor finds it, chargeFloorLapses charges
 //	  │   readRecord charges the units       │   the floor, and evicts each record whose key may have held them
 //	  ↓                                      ↓
 //	Settle: the units are held no more, and the cost is charged to the key
-//
-// What is done with units, each by one name:
-//
-//	moveHold            takes one hold's units out, and holds them, or none, in the present eighth
-//	chargeAndWrite      counts units in the record, or else in the floor, and writes the page
-//	takeLapsed          takes those that have lapsed out of what is held, as a list of lapses (lapse.go)
-//	lapses.charge       charges a list of lapses to the usage of one window; chargeByRule is the same, if only
-//	                    the rule's limits are known (lapse.go)
-//	readFloorHolds      takes out and charges what has lapsed of the floor's holds (lapse.go); chargeFloorLapses
-//	                    evicts the records that it concerns
-//	moveHoldsToFloor    moves all holds of a record that is evicted (lapse.go)
-//	chargeFloor         counts units in the floor's windows (evict.go)
 //
 // If the key is reset, what its record holds is gone, and nothing is charged: whereIs tells Settle so.
 
@@ -59,15 +45,15 @@ func (h *Hold) InTable() bool { return h.epoch != 0 }
 // hit pass or not. It returns the hold, and the status that Commit would.
 func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h := Hold{Units: units, hash: e.hash}
-	if !t.layout.hasHolds { // a later configuration holds nothing
+	if !t.layout.HasHolds { // a later configuration holds nothing
 		return h, t.Commit(e, units, evict)
 	}
 	if status := t.begin(e, evict); status != OK {
 		return h, status
 	}
 	e.holds.Add(e.holds.Eighth, units)
-	t.setHeldUnits(e, limit.AddSaturating(t.heldUnits(e), units))
-	h.number = e.page.number(&t.layout, e.slot)
+	t.setHeld(e, limit.AddSaturating(t.Held(e), units))
+	h.number = e.page.Number(e.slot)
 	h.epoch = t.epoch
 	h.eighth = e.holds.Eighth
 	h.eachNs = t.holdWindow().EighthNs()
@@ -80,10 +66,9 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
-		if status := t.Reread(e, key, now); status != OK {
+		if status := t.rereadToChange(e, key, now); status != OK {
 			return false, status
 		}
-		e.unshare()
 		charge := cost
 		state := t.whereIs(e, &h)
 		switch state {
@@ -105,10 +90,9 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
-		if status := t.Reread(e, key, now); status != OK {
+		if status := t.rereadToChange(e, key, now); status != OK {
 			return false, status
 		}
-		e.unshare()
 		state := t.whereIs(e, h)
 		if state != inRecord && state != inFloor {
 			return true, OK
@@ -127,9 +111,17 @@ func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, statu
 	return false, Failed
 }
 
+// rereadToChange is Reread, for a caller that writes the page.
+func (t *Table) rereadToChange(e *Entry, key Key, now int64) Status {
+	if status := t.Reread(e, key, now); status != OK {
+		return status
+	}
+	return t.startChange(&e.loaded)
+}
+
 // IsDue reports whether h has not been renewed in the present eighth, by the holds' clock.
 func (t *Table) IsDue(h *Hold, heldNs int64) bool {
-	if !t.open || !t.layout.hasHolds || !h.InTable() {
+	if !t.open || !t.layout.HasHolds || !h.InTable() {
 		return false
 	}
 	end := (int64(t.eighthOf(h)) + 1) * t.holdWindow().EighthNs()
@@ -138,17 +130,14 @@ func (t *Table) IsDue(h *Hold, heldNs int64) bool {
 
 // Held is how many units of the key are held, by its record and by the floor, as of Read.
 func (t *Table) Held(e *Entry) uint32 {
-	if !t.layout.hasHolds {
+	if !t.layout.HasHolds {
 		return 0
 	}
-	return t.heldUnits(e)
+	return e.usage[t.layout.HoldsColumn()].Used
 }
 
-// heldUnits is Held of a table that holds.
-func (t *Table) heldUnits(e *Entry) uint32 { return e.usage[t.layout.counting].Used }
-
-func (t *Table) setHeldUnits(e *Entry, units uint32) {
-	e.usage[t.layout.counting] = limit.Usage{Used: units}
+func (t *Table) setHeld(e *Entry, units uint32) {
+	e.usage[t.layout.HoldsColumn()] = limit.Usage{Used: units}
 }
 
 // chargeAndWrite counts units in the key's record, or in the floor if the page has no slot for a
@@ -164,7 +153,7 @@ func (t *Table) chargeAndWrite(e *Entry, units uint32) Status {
 		return t.write(&e.loaded)
 	}
 	if units > 0 {
-		for column := range t.layout.counting {
+		for column := range t.layout.Counting {
 			e.windows[column].Add(&e.usage[column], e.Now, units)
 		}
 	}
@@ -186,39 +175,43 @@ func (t *Table) whereIs(e *Entry, h *Hold) holdState {
 	if !h.InTable() {
 		return isCharged
 	}
-	if !t.layout.hasHolds || h.epoch < e.page.since(&t.layout) {
+	if !t.layout.HasHolds || h.epoch < e.page.HoldsSince() {
 		return isGone
 	}
 	state := inFloor
 	switch {
-	case e.slot >= 0 && e.page.number(&t.layout, e.slot) == h.number:
+	case e.slot >= 0 && e.page.Number(e.slot) == h.number:
 		state = inRecord
-	case e.page.mayBeForgotten(&t.layout, h.number): // then it is taken for reset
+	case e.page.MayBeForgotten(h.number): // then it is taken for reset
 		return isGone
 	}
-	if t.hasLapsed(e, e.holdsIn(state), h) {
+	if holds := t.holdsIn(e, state); t.hasLapsed(e, &holds, h) {
 		return isCharged
 	}
 	return state
 }
 
 // holdsIn returns the holds of the key's record, or the floor's, as of Read.
-func (e *Entry) holdsIn(state holdState) *limit.Holds {
+func (t *Table) holdsIn(e *Entry, state holdState) limit.Holds {
 	if state == inRecord {
-		return &e.holds
+		return e.holds
 	}
-	return &e.floorHolds
+	floor := e.page.FloorHolds()
+	floor.Lapse(t.presentEighth(&e.loaded)) // lapses none, because lapseFloor has
+	return floor
 }
 
 // moveHold takes h's units out of the record or the floor, and holds so many units there in
 // the present eighth instead. It returns that eighth. The floor's holds go into the page; the
 // record's are written with its usage.
 func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eighth uint32) {
-	holds := e.holdsIn(state)
+	holds := t.holdsIn(e, state)
 	holds.Remove(t.eighthOf(h), h.Units)
 	holds.Add(holds.Eighth, units)
 	if state == inFloor {
-		e.page.setHolds(&t.layout, ofFloor, holds)
+		e.page.SetFloorHolds(&holds)
+	} else {
+		e.holds = holds
 	}
 	return holds.Eighth
 }
@@ -236,7 +229,7 @@ func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
 	return !holds.Has(eighth) && int32(t.presentEighth(&e.loaded)-eighth) >= limit.HoldParts
 }
 
-func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.counting] }
+func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.HoldsColumn()] }
 
 // presentEighth is the eighth of the holds' clock as of Read.
 func (t *Table) presentEighth(p *loaded) uint32 {

@@ -6,7 +6,133 @@ import (
 	"sort"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 )
+
+// judge is what the judge knows of a history.
+type judge struct {
+	observed uint32 // cas of the directory
+	drops    map[tenure]int
+	restarts map[resetKey]int  // how often a key was reset
+	present  map[tenure]uint32 // first epoch of the window
+	holdNs   map[tenure]int64  // how long a hold is
+	lengths  int               // how often that has changed
+	charges  map[exactKey][]charge
+
+	// What it does not know, see the table below.
+	forgot   bool
+	blurred  map[int]bool // by key
+	unjudged bool
+}
+
+func newJudge() judge {
+	return judge{
+		drops:    make(map[tenure]int),
+		present:  make(map[tenure]uint32),
+		restarts: make(map[resetKey]int),
+		holdNs:   make(map[tenure]int64),
+		charges:  make(map[exactKey][]charge),
+		blurred:  make(map[int]bool),
+	}
+}
+
+// Where the judge cannot know what is right, it judges less:
+//
+//	flag          what makes it so                           what is not judged then
+//	hours         the wall clock steps by hours              windows that do not hold (unfit)
+//	changes       configurations change                      debt that a configuration without the window
+//	                                                         forgives (fits); a hold that lapses up to an
+//	                                                         eighth early (differs)
+//	not exactly   changes or stops: it is not known in       a hold that has not lapsed though it should
+//	              which eighth a hold lapses                 (differs)
+//	blurred       a lost hold of the key was charged in a    the key's fixed_window_per_key, which the charge
+//	              history that is not strict: when it        may have opened (fits)
+//	              lapsed is not known
+//	forgot        a key that held was reset                  a hold that has not lapsed though it should
+//	                                                         (differs), or, when it is renewed, has lapsed
+//	                                                         though it should not (renewed)
+//	unjudged      a hold has outlived two changes of its     all that follows: the history ends
+//	              length (differs)
+
+// tenure is a window of a table for as long as the directory lists it.
+type tenure struct {
+	number uint16
+	base   uint32
+	window limit.Window // without its limits
+}
+
+// identity returns the window without the fields that a new configuration may change.
+func identity(w limit.Window) limit.Window {
+	if w.Algorithm == limit.Concurrency {
+		w.PeriodNs = 0
+		w.Unlimited = false
+	}
+	w.Limit = 0
+	w.Burst = 0
+	w.Units = 0
+	w.Pays = 0
+	return w
+}
+
+// admissionWindow is a window in which an admitted hit is counted.
+type admissionWindow struct {
+	tenure tenure
+	nth    int // how often the window had been dropped before
+	resets int // how often the key had been reset before
+	units  uint32
+	burst  uint32
+	checks bool // the hit's worker has this window in its definition
+	column int
+}
+
+type exactKey struct {
+	key    int
+	window tenure
+	nth    int
+	resets int
+}
+
+type resetKey struct {
+	key    int
+	number uint16
+	base   uint32
+}
+
+// charge is what a key was charged in a window.
+type charge struct {
+	at, units int64
+	of        *stream // that was lost
+	hit       int     // the number of the hit, which may be refunded
+}
+
+// tenures returns the windows in which the worker's hit must be counted: those
+// that its table has and the directory still lists. A window that was dropped and
+// came back starts anew for workers that have seen it come back. A page that was
+// not written meanwhile may still hold the old usage, so a per-key window may have
+// opened before the hits counted here: it is left out.
+func (r *run) tenures(w *runWorker) []admissionWindow {
+	r.observe()
+	windows := make([]admissionWindow, 0, len(w.table.layout.Windows))
+	for i, v := range w.table.layout.Windows {
+		id := tenure{w.table.number, w.table.base, identity(v)}
+		if since, listed := r.present[id]; !listed || w.table.epoch < since ||
+			(r.drops[id] > 0 && v.Algorithm == limit.FixedWindowPerKey) {
+			continue
+		}
+		restarts := r.restarts[resetKey{w.keyIndex, id.number, id.base}]
+		a := admissionWindow{tenure: id, column: i, nth: r.drops[id], resets: restarts}
+		for j, column := range w.table.columns[:len(w.table.def.Windows)] {
+			if int(column) == i {
+				own := r.keyOf(w).Windows[j]
+				a.checks = true
+				a.units = own.Limit
+				a.burst = own.Burst
+			}
+		}
+		windows = append(windows, a)
+	}
+	return windows
+}
 
 // observe records which windows the directory lists, if it has changed.
 func (r *run) observe() {
@@ -15,16 +141,16 @@ func (r *run) observe() {
 		return
 	}
 	r.observed = stored.cas
-	d, ok := readDirectory(stored.value)
+	d, ok := directory.Read(stored.value)
 	if !ok {
 		r.found = "the directory cannot be read"
 		return
 	}
 	listed := make(map[tenure]uint32)
-	for _, e := range d.tables {
-		for _, w := range e.windows {
-			id := tenure{e.number, e.base, identity(w)}
-			listed[id] = e.epoch
+	for _, e := range d.Tables {
+		for _, w := range e.Windows {
+			id := tenure{e.Number, e.Base, identity(w)}
+			listed[id] = e.Epoch
 			if w.Algorithm == limit.Concurrency && w.PeriodNs != r.holdNs[id] {
 				r.holdNs[id], r.lengths = w.PeriodNs, r.lengths+1
 			}
@@ -39,13 +165,6 @@ func (r *run) observe() {
 		}
 	}
 	r.present = listed
-}
-
-// charge is what a key was charged in a window.
-type charge struct {
-	at, units int64
-	of        *stream // that was lost
-	hit       int     // the number of the hit, which may be refunded
 }
 
 func idOf(key int, a *admissionWindow) exactKey { return exactKey{key, a.tenure, a.nth, a.resets} }
@@ -206,7 +325,7 @@ func (r *run) admit(w *runWorker, hold Hold) {
 	}
 	h := &stream{key: w.keyIndex, units: w.cost, worker: w, hold: hold, aliveNs: w.heldNs}
 	r.held = append(r.held, h)
-	if !w.table.layout.hasHolds { // a later configuration holds nothing
+	if !w.table.layout.HasHolds { // a later configuration holds nothing
 		r.charge(w, w.entry.Now, w.cost, w.hit)
 		h.lapsed = true
 		return
@@ -299,45 +418,6 @@ func (r *run) differs(h *stream, lapsed bool) string {
 	return ""
 }
 
-// settle ends a hold at a worker that knows its counter: with nothing, with less, with as
-// much, or with more than it held.
-func (r *run) settle(h *stream) {
-	less := uint32(r.random.IntN(int(h.units + 1)))
-	more := h.units + uint32(r.random.IntN(4))
-	cost := []uint32{0, less, h.units, more}[r.random.IntN(4)]
-	w := h.worker
-	other := r.any()
-	if r.variant[other.variant].Counter == r.variant[w.variant].Counter {
-		w = other
-	}
-	var e Entry
-	r.as(w, h.key, func(k Key, now int64) {
-		lapsed, status := w.table.Settle(&e, k, h.hold, now, cost)
-		if r.must("settle", status) {
-			r.answered(h, w, e.Now, cost, lapsed)
-		}
-	})
-}
-
-// renew is a tick of a worker: its streams say that they are alive.
-func (r *run) renew(w *runWorker) {
-	for _, h := range slices.Clone(r.held) {
-		if h.lost || h.worker != w || r.random.IntN(8) == 0 {
-			continue
-		}
-		var e Entry
-		r.as(w, h.key, func(k Key, now int64) {
-			if !w.table.IsDue(&h.hold, w.table.parent.HeldNow()) {
-				return
-			}
-			lapsed, status := w.table.Renew(&e, k, &h.hold, now)
-			if r.must("renew", status) {
-				r.renewed(h, lapsed)
-			}
-		})
-	}
-}
-
 // end judges what is left once every hold has been settled or lost.
 func (r *run) end() string {
 	r.finish(0)
@@ -379,97 +459,6 @@ func (r *run) end() string {
 		})
 	}
 	return r.found
-}
-
-// exact is the plainest limiter of one window and one key. units and burst are the
-// largest limits that the key had in the run. minBurst is its smallest burst: a
-// token bucket that is full under one configuration is full under all, also under
-// one that admitted no hit of the key, because its workers have seen the bucket
-// when they evicted other keys.
-type exact struct {
-	window                 limit.Window // on the key's own grid
-	units, burst, minBurst int64
-	pays                   int64 // units of debt that each fixed window takes off; 0 = all
-	last                   int64
-	open                   bool
-
-	start, used, prev int64   // of the fixed window, or of the sliding counter's period
-	level             int64   // of the token bucket, in tokens · ns
-	log               []int64 // when each unit was counted
-}
-
-// count counts a hit and reports whether at most units are in its window now.
-func (x *exact) count(now, cost, units int64) bool {
-	if x.open && now < x.last {
-		return false // time never goes back for a key
-	}
-	switch x.window.Algorithm {
-	case limit.SlidingWindowLog:
-		x.log = slices.DeleteFunc(x.log, func(at int64) bool { return at <= now-x.window.PeriodNs })
-		for range cost {
-			x.log = append(x.log, now)
-		}
-		x.used = int64(len(x.log))
-	case limit.TokenBucket:
-		full := x.burst * x.window.PeriodNs
-		x.level += (now - x.last) * x.units
-		if !x.open || x.level >= x.minBurst*x.window.PeriodNs {
-			x.level = full
-		}
-		x.level -= cost * x.window.PeriodNs
-		x.open, x.last = true, now
-		x.used = x.burst - x.level/x.window.PeriodNs
-		return x.level >= 0
-	default:
-		x.countFixed(now, cost)
-	}
-	x.open, x.last = true, now
-	weighted := x.prev * (x.start + x.window.PeriodNs - now) / x.window.PeriodNs
-	return weighted+x.used <= units
-}
-
-// countFixed counts in a fixed window, or in a period of a sliding counter.
-func (x *exact) countFixed(now, cost int64) {
-	period, start := x.window.PeriodNs, now
-	perKey := x.window.Algorithm == limit.FixedWindowPerKey
-	if !perKey {
-		start = now - ((now-x.window.OffsetNs)%period+period)%period
-	}
-	switch {
-	case x.open && perKey && now < x.start+period:
-		if x.window.Elastic {
-			x.start = now
-		}
-	case x.window.Algorithm == limit.SlidingWindowCounter:
-		if start == x.start {
-			break
-		}
-		x.prev = 0
-		if x.open && start == x.start+period {
-			x.prev = x.used
-		}
-		x.start, x.used = start, 0
-	case !x.open:
-		x.start = start
-	case start != x.start:
-		ended := (now - x.start) / period
-		x.used = max(0, x.used-ended*x.pays)
-		if x.pays == 0 {
-			x.used = 0
-		}
-		if perKey && x.used > 0 && !x.window.Elastic {
-			start = x.start + ended*period
-		}
-		x.start = start
-	}
-	x.used += cost
-}
-
-type exactKey struct {
-	key    int
-	window tenure
-	nth    int
-	resets int
 }
 
 // setLimits sets x's limits from those that the worker's key has in all

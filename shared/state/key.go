@@ -7,10 +7,11 @@ import (
 	"github.com/dchest/siphash"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 )
 
 // CounterID identifies a counter: an unkeyed hash that is the same everywhere.
-type CounterID [16]byte
+type CounterID = directory.CounterID
 
 // NewCounterID returns the id of a counter. keyParts is the canonical text of its
 // key parts' definitions.

@@ -17,7 +17,7 @@ import (
 //
 //	the units were held by   who finds it        to what they are charged
 //	the key's record         readHolds           its usage: readRecord
-//	the floor                readFloorHolds      the floor, and each record whose key may have held them, which
+//	the floor                lapseFloor          the floor, and each record whose key may have held them, which
 //	                                             evictSharer evicts: chargeFloorLapses
 //	a record to evict        moveHoldsToFloor    its usage, before that is added to the floor: addToFloor
 //	the floor, meanwhile     moveHoldsToFloor    the floor
@@ -84,44 +84,46 @@ func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64
 	return last
 }
 
-// join returns both lists as one, the earliest first. Of others no unit lapses before last. It changes ls, and takes
-// more memory if that of ls is too small.
-func (ls lapses) join(others lapses, last int64) lapses {
+// joinLapses returns both lists as one, the earliest first. Of others no unit lapses before last.
+func (p *loaded) joinLapses(ls, others lapses, last int64) lapses {
+	joined := &p.pageMemory.joinedLapses
+	*joined = append((*joined)[:0], ls...)
 	for _, l := range others {
-		ls = append(ls, lapse{max(l.at, last), l.units})
+		*joined = append(*joined, lapse{max(l.at, last), l.units})
 	}
-	slices.SortStableFunc(ls, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-	return ls
+	slices.SortStableFunc(*joined, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
+	return *joined
 }
 
 // readHolds reads what is held of the key. Its record, written at last, holds some of it. The
-// floor, which readFloorHolds has read, holds some too if the key may have been evicted. readHolds returns
+// floor holds some too if the key may have been evicted. readHolds returns
 // the units of the record that have lapsed, for readRecord to charge.
 func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 	shared := uint32(0) // in the floor
-	if e.slot < 0 || e.page.shares(&t.layout, e.slot) {
-		shared = e.floorHolds.Total()
+	if e.slot < 0 || e.page.Shares(e.slot) {
+		floor := e.page.FloorHolds()
+		shared = floor.Total()
 	}
 	if e.slot >= 0 {
-		e.holds = e.page.holds(&t.layout, e.slot)
-		lapsed = t.takeLapsed(&e.loaded, &e.memory.recordLapses, &e.holds, t.presentEighth(&e.loaded), last)
+		e.holds = e.page.Holds(e.slot)
+		lapsed = t.takeLapsed(&e.loaded, &e.pageMemory.recordLapses, &e.holds, t.presentEighth(&e.loaded), last)
 	} else {
 		e.holds = limit.Holds{Eighth: t.presentEighth(&e.loaded)}
 	}
-	t.setHeldUnits(e, limit.AddSaturating(shared, e.holds.Total()))
+	t.setHeld(e, limit.AddSaturating(shared, e.holds.Total()))
 	return lapsed
 }
 
-// readFloorHolds reads what the floor holds, as of the present, into p.floorHolds: call it before readHolds and
-// moveHold, and before a record is evicted. It charges what has lapsed, and reports whether it has charged any.
-func (t *Table) readFloorHolds(p *loaded) (charged bool) {
-	p.floorHolds = p.page.holds(&t.layout, ofFloor)
-	lapsed := t.takeLapsed(p, &p.memory.floorLapses, &p.floorHolds, t.presentEighth(p), 0)
+// lapseFloor brings what the floor holds to the present: it takes out and charges what has lapsed. It reports
+// whether it has charged any.
+func (t *Table) lapseFloor(p *loaded) (charged bool) {
+	holds := p.page.FloorHolds()
+	lapsed := t.takeLapsed(p, &p.pageMemory.floorLapses, &holds, t.presentEighth(p), 0)
 	if len(lapsed) == 0 {
 		return false
 	}
-	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
-	if t.layout.counting == 0 { // no window to charge
+	p.page.SetFloorHolds(&holds)
+	if t.layout.Counting == 0 { // no window to charge
 		return false
 	}
 	t.chargeFloorLapses(p, lapsed)
@@ -147,7 +149,7 @@ func (t *Table) chargeFloorLapses(p *loaded, lapsed lapses) {
 		t.chargeFloor(p, p.rule, l.at, l.units)
 	}
 	for slot := range t.layout.Slots {
-		if !p.page.free(&t.layout, slot) && p.page.shares(&t.layout, slot) {
+		if !p.page.IsFree(slot) && p.page.Shares(slot) {
 			t.evictSharer(p, slot, lapsed)
 		}
 	}
@@ -157,40 +159,38 @@ func (t *Table) chargeFloorLapses(p *loaded, lapsed lapses) {
 // floor: these units are charged to its usage too, before that goes into the floor. It frees the slot.
 func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 	last := t.recordTime(p, slot)
-	lapsed := t.moveHoldsToFloor(p, slot, last).join(floorLapsed, last)
-	p.memory.evictedLapses = lapsed // from where moveHoldsToFloor took it: join may have made it larger
+	lapsed := p.joinLapses(t.moveHoldsToFloor(p, slot, last), floorLapsed, last)
 	latest := lapsed[len(lapsed)-1] // there is one: floorLapsed is not empty
-	at := max(latest.at, p.page.floorTime())
+	at := max(latest.at, p.page.FloorTime())
 	t.rollFloor(p, at, true)
 	t.addToFloor(p, slot, last, at, lapsed)
-	clear(p.page.record(&t.layout, slot))
+	p.page.Remove(slot)
 }
 
 // moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
 // newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
-// there by then, and returns what has lapsed in the record, for its caller to charge. That lies in
-// p.memory.evictedLapses. readFloorHolds must have read p.floorHolds.
+// there by then, and returns what has lapsed in the record, for its caller to charge.
 //
 // An example: this worker is at eighth 11. Another one, which read the holds' clock a little later, has written
 // the record at eighth 12. So 12 is the newest. The floor has units of eighth 3 still, which lapse when 12
 // begins: they are charged to it, and the rest of both is held as of 12.
 func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) (lapsed lapses) {
-	h := p.page.holds(&t.layout, slot)
+	h, floor := p.page.Holds(slot), p.page.FloorHolds()
 	newest := t.presentEighth(p)
-	for _, known := range [...]uint32{h.Eighth, p.floorHolds.Eighth} {
+	for _, known := range [...]uint32{h.Eighth, floor.Eighth} {
 		if int32(known-newest) > 0 { // also where eighths begin anew after the largest
 			newest = known
 		}
 	}
 	for {
-		l, ok := t.nextLapse(p, &p.floorHolds, newest, 0)
+		l, ok := t.nextLapse(p, &floor, newest, 0)
 		if !ok {
 			break
 		}
 		t.chargeFloor(p, p.rule, l.at, l.units)
 	}
-	lapsed = t.takeLapsed(p, &p.memory.evictedLapses, &h, newest, last)
-	p.floorHolds.Join(&h)
-	p.page.setHolds(&t.layout, ofFloor, &p.floorHolds)
+	lapsed = t.takeLapsed(p, &p.pageMemory.evictedLapses, &h, newest, last)
+	floor.Join(&h)
+	p.page.SetFloorHolds(&floor)
 	return lapsed
 }

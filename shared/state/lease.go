@@ -1,6 +1,9 @@
 package state
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
 
 // A lease is what this proxy has of one key of a cluster rule: units of up to four grants, and what
 // the service last said of the key. Leases lie in tables of their own, see leases.go.
@@ -20,19 +23,16 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	140  u32  and in the one before
 //	144       n × standing: u32 used, i64 reset
 const (
-	algorithmLease = limit.Algorithm(64)
-	grantBytes     = 3*4 + 8
-	offGrants      = 8
-	offDenied      = offGrants + MaxLeaseGrants*grantBytes
-	offPass        = offDenied + 8
-	offDeniedCost  = offPass + 8
-	offAsked       = offDeniedCost + 4
-	offSilent      = offAsked + 8
-	offUncharged   = offSilent + 8
-	offRate        = offUncharged + 4
-	leaseBytes     = offRate + rateBytes
-	rateBytes      = 8 + 4 + 4
-	standingBytes  = 4 + 8
+	grantBytes    = 3*4 + 8
+	offGrants     = 8
+	offDenied     = offGrants + MaxLeaseGrants*grantBytes
+	offPass       = offDenied + 8
+	offDeniedCost = offPass + 8
+	offAsked      = offDeniedCost + 4
+	offSilent     = offAsked + 8
+	offUncharged  = offSilent + 8
+	offRate       = offUncharged + 4
+	offStandings  = page.LeaseBytes // of each window page.StandingBytes
 
 	// MaxLeaseGrants is how many grants a record holds units of. Each goes back only on
 	// the stream that got it, and each worker has its own stream.
@@ -48,9 +48,6 @@ const (
 
 // MaxLeaseNs is the longest lease.
 const MaxLeaseNs = 10_000_000_000
-
-// lease returns the bytes of the slot's lease.
-func (b page) lease(l *Layout, slot int) []byte { return b.record(l, slot)[recordHeadBytes:] }
 
 // Lease is what this proxy holds of one key. The zero value holds nothing.
 type Lease struct {
@@ -222,7 +219,7 @@ func (l *Lease) decode(b []byte) {
 	l.Uncharged = le.Uint32(b[offUncharged:])
 	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
-	for b = b[leaseBytes:]; len(b) >= standingBytes; b = b[standingBytes:] {
+	for b = b[offStandings:]; len(b) >= page.StandingBytes; b = b[page.StandingBytes:] {
 		l.Standings = append(l.Standings, LeaseStanding{le.Uint32(b), int64(le.Uint64(b[4:]))})
 	}
 }
@@ -238,15 +235,15 @@ func (l *Lease) encode(b []byte) {
 	le.PutUint64(b[offSilent:], uint64(l.SilentUntilNs))
 	le.PutUint32(b[offUncharged:], l.Uncharged)
 	l.Rate.encode(b[offRate:])
-	b = b[leaseBytes:]
-	for i := 0; len(b) >= standingBytes; i++ {
+	b = b[offStandings:]
+	for i := 0; len(b) >= page.StandingBytes; i++ {
 		var s LeaseStanding
 		if i < len(l.Standings) {
 			s = l.Standings[i]
 		}
 		le.PutUint32(b, s.Used)
 		le.PutUint64(b[4:], uint64(s.ResetNs))
-		b = b[standingBytes:]
+		b = b[page.StandingBytes:]
 	}
 }
 

@@ -3,9 +3,8 @@ package state
 import (
 	"math"
 
-	"github.com/dchest/siphash"
-
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // A lease table holds what this proxy has leased of each key of a cluster rule. It
@@ -23,21 +22,21 @@ import (
 // leaseWindow is the column of a lease table for keys with that many windows.
 func leaseWindow(windows int) limit.Window {
 	return limit.Window{
-		Algorithm: algorithmLease,
+		Algorithm: page.Lease,
 		PeriodNs:  leaseWaitNs,     // only the directory reads it: how long the table of a vanished counter waits
 		Units:     uint16(windows), // how many standings a lease has
 	}
 }
 
 // LeaseGeometry returns the geometry of a lease table.
-func LeaseGeometry(windows int, capacity uint32) Geometry {
-	return GeometryFor([]limit.Window{leaseWindow(windows)}, capacity)
+func LeaseGeometry(windows int, capacity uint32) page.Geometry {
+	return page.GeometryFor([]limit.Window{leaseWindow(windows)}, capacity)
 }
 
 // LeaseHostBytes is an upper bound of the memory that a lease table takes in
 // Envoy, in bytes.
 func LeaseHostBytes(windows int, capacity uint32) uint64 {
-	return HostBytes([]limit.Window{leaseWindow(windows)}, capacity)
+	return page.HostBytes([]limit.Window{leaseWindow(windows)}, capacity)
 }
 
 // LeaseEntry is one key's record in a lease table, as Leases.Read found it. Change
@@ -57,8 +56,9 @@ type LeaseEntry struct {
 	// NowNs is the monotonic clock of the last read.
 	NowNs int64
 
-	entry Entry // only what finds the page and the slot: Now and CallerNs are not set, because leases end by NowNs
-	key   LeaseKey
+	loaded loaded // the key's page; Now and CallerNs are not set, because leases end by NowNs
+	slot   int    // of the key's record in the page, or noRecord
+	key    LeaseKey
 }
 
 // Leases is the lease table of a counter.
@@ -82,7 +82,7 @@ func (l *Leases) Table() *Table { return l.table }
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock.
 func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
-	if status := l.table.ensureRegistered(wallNs); status != OK {
+	if status := l.table.ensureOpen(wallNs); status != OK {
 		return status
 	}
 	return l.ReadKey(e, l.leaseKeyOf(key), wallNs, nowNs)
@@ -95,7 +95,7 @@ type LeaseKey struct {
 }
 
 func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
-	hash, identity := siphash.Hash128(l.table.parent.seed[0], l.table.parent.seed[1], key)
+	hash, identity := l.table.parent.seed.hash128(key)
 	return LeaseKey{hash, identity ^ l.windowsHash}
 }
 
@@ -105,7 +105,6 @@ func (e *LeaseEntry) Key() LeaseKey { return e.key }
 // ReadKey is Read of a key that was hashed before.
 func (l *Leases) ReadKey(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
 	e.key = key
-	e.entry.hash = key.hash
 	return l.Reread(e, wallNs, nowNs)
 }
 
@@ -117,19 +116,19 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	e.WrittenNs = 0
 	e.Ahead = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
-	if status := t.load(&e.entry, wallNs); status != OK {
+	if status := t.load(&e.loaded, e.key.hash, wallNs); status != OK {
 		return status
 	}
-	e.entry.slot = e.entry.page.find(&t.layout, e.entry.fingerprint)
-	if e.entry.slot < 0 {
+	e.slot = e.loaded.page.Find(fingerprint(e.key.hash))
+	if e.slot < 0 {
 		return OK
 	}
-	written := e.entry.page.time(&t.layout, e.entry.slot)
+	written := e.loaded.page.Time(e.slot)
 	if isOfEarlierStart(written, nowNs) {
 		e.Ahead = true
 		return OK
 	}
-	b := e.entry.page.lease(&t.layout, e.entry.slot)
+	b := e.loaded.page.Lease(e.slot)
 	if le.Uint64(b) != e.key.identity { // another key of that hash, or other windows: Write takes the slot
 		e.Replaced = leftOf(b, nowNs)
 		return OK
@@ -148,40 +147,38 @@ func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+Ma
 // oldest.
 func (l *Leases) Write(e *LeaseEntry) Status {
 	t := l.table
-	if e.entry.epoch != t.epoch {
-		return Mismatch
+	if status := t.startChange(&e.loaded); status != OK {
+		return status
 	}
-	e.entry.unshare()
-	if e.entry.slot < 0 {
+	if e.slot < 0 {
 		l.findSlot(e)
 	}
-	e.entry.page.setTime(&t.layout, e.entry.slot, e.NowNs)
-	b := e.entry.page.lease(&t.layout, e.entry.slot)
+	e.loaded.page.SetTime(e.slot, e.NowNs)
+	b := e.loaded.page.Lease(e.slot)
 	le.PutUint64(b, e.key.identity)
 	e.encode(b)
-	return t.write(&e.entry.loaded)
+	return t.write(&e.loaded)
 }
 
 // findSlot gives the entry a slot.
 func (l *Leases) findSlot(e *LeaseEntry) {
-	t := l.table
-	slot := t.freeSlot(&e.entry.loaded)
+	slot := e.loaded.page.FreeSlot()
 	e.Replaced = 0
 	if slot < 0 {
 		slot, e.Replaced = l.smallest(e)
 	}
-	e.entry.page.place(&t.layout, slot, e.entry.fingerprint)
-	e.entry.slot = slot
+	e.loaded.page.Place(slot, fingerprint(e.key.hash))
+	e.slot = slot
 }
 
 // smallest returns the slot of a full page whose record holds fewest units, and how many.
 // Of several it is the oldest. A record of an earlier start of the clock holds nothing.
 func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
-	layout := &l.table.layout
+	layout := l.table.layout
 	oldest := int64(0)
 	for slot := range layout.Slots {
-		units := leftOf(e.entry.page.lease(layout, slot), e.NowNs)
-		written := e.entry.page.time(layout, slot)
+		units := leftOf(e.loaded.page.Lease(slot), e.NowNs)
+		written := e.loaded.page.Time(slot)
 		if isOfEarlierStart(written, e.NowNs) {
 			units = 0
 			written = 0
@@ -198,7 +195,7 @@ func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
 // leftOf is Lease.Left of a lease's bytes.
 func leftOf(b []byte, nowNs int64) (units uint32) {
 	var l Lease
-	l.decode(b[:leaseBytes])
+	l.decode(b[:page.LeaseBytes])
 	return l.Left(nowNs)
 }
 
@@ -206,8 +203,8 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 // would be missed.
 func (t *Table) leaseExpiry(p *loaded, slot int) int64 {
 	var l Lease
-	l.decode(p.page.lease(&t.layout, slot)[:leaseBytes])
-	ahead := isOfEarlierStart(p.page.time(&t.layout, slot), p.steadyNs)
+	l.decode(p.page.Lease(slot)[:page.LeaseBytes])
+	ahead := isOfEarlierStart(p.page.Time(slot), p.steadyNs)
 	if !ahead && l.isMissed(p.steadyNs) {
 		return math.MaxInt64
 	}

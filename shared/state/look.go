@@ -1,5 +1,7 @@
 package state
 
+import "github.com/sluice-ratelimit/sluice/shared/state/directory"
+
 // A look reads what a key has counted, and leaves no trace: it writes nothing into shared data, registers
 // no table and tells nobody that this worker runs.
 //
@@ -22,14 +24,14 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 		return status
 	}
 	value, cas, status := ts.store.Get(directoryKey)
-	var d directory
+	var d directory.Directory
 	switch status {
 	case OK:
 		if cas == ts.lookedCAS { // it has not changed
 			return OK
 		}
 		var ok bool
-		d, ok = readDirectory(value)
+		d, ok = directory.Read(value)
 		if !ok {
 			return Failed
 		}
@@ -38,7 +40,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	default:
 		return Failed
 	}
-	done := ts.registerIn(&d, closed, max(now, ts.store.Now()))
+	done := ts.register(&d, closed, max(now, ts.store.Now()))
 	for i, table := range closed {
 		table.looked = &done.tables[i]
 	}
@@ -58,15 +60,23 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 		}
 		t.borrowLooked()
 	}
-	e.hash = t.hash(key.Bytes)
-	if t.loadPage(e) != OK {
+	e.hash = t.parent.seed.hash(key.Bytes)
+	if t.loadPage(&e.loaded, t.pageOf(e.hash)) != OK {
 		return Failed
 	}
 	heldNs := int64(0)
-	if t.layout.hasHolds {
+	if t.layout.HasHolds {
 		heldNs = t.parent.lookHeldNow()
 	}
 	t.readKey(e, &key, now, heldNs)
 	e.epoch = 0
 	return OK
+}
+
+// borrowLooked gives a closed table the layout of its looked registration. The table stays closed.
+func (t *Table) borrowLooked() {
+	if t.layoutOf != t.looked {
+		t.layoutOf = t.looked
+		t.setLayout(t.looked)
+	}
 }

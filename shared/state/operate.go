@@ -11,7 +11,7 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for column := range t.layout.counting {
+	for column := range t.layout.Counting {
 		if t.acts(window, column) {
 			e.windows[column].Add(&e.usage[column], e.Now, n)
 		}
@@ -25,12 +25,12 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for column := range t.layout.counting {
+	for column := range t.layout.Counting {
 		if t.acts(window, column) {
 			e.usage[column] = e.windows[column].Set(e.Now, n)
 		}
 	}
-	return t.writeRecord(e, e.page.nextGeneration())
+	return t.writeRecord(e, e.page.NextGeneration())
 }
 
 // acts reports whether an operation on the window changes the column.
@@ -50,16 +50,15 @@ func (t *Table) acts(window, column int) bool {
 // something, the key gets an empty record, so that it does not start from the
 // floor; so Reset may return Full. It returns Mismatch as Commit does.
 func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
-	if e.epoch != t.epoch {
-		return false, Mismatch
+	if status := t.startChange(&e.loaded); status != OK {
+		return false, status
 	}
 	if e.HasRecord() {
-		had = !e.page.wasReset(&t.layout, e.slot)
-		if t.layout.hasHolds && e.holds.Total() > 0 {
-			e.page.forget(&t.layout, e.slot)
+		had = !e.page.WasReset(e.slot)
+		if t.layout.HasHolds && e.holds.Total() > 0 {
+			e.page.ForgetHolds(e.slot)
 		}
 	}
-	// Reset needs no unshare: a missing page has no floor and no record, and ends at the second of these.
 	if t.floorLives(&e.loaded, e.Now) {
 		return had, t.writeEmptyRecord(e, evict)
 	}
@@ -67,7 +66,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 		return false, OK
 	}
 	t.remove(&e.loaded, e.slot)
-	e.page.nextGeneration()
+	e.page.NextGeneration()
 	return had, t.write(&e.loaded)
 }
 
@@ -82,8 +81,10 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 		}
 	}
 	// Where the key had a record, it gets a new one with a new number: no hold from before is found in that.
-	t.place(e, slot, false) // a key that was reset shares nothing of what the floor holds
-	e.page.setTime(&t.layout, e.slot, e.Now)
-	e.page.mark(&t.layout, e.slot, e.page.nextGeneration(), true)
+	// It shares nothing of what the floor holds.
+	t.place(e, slot)
+	e.page.SetTime(e.slot, e.Now)
+	e.page.SetGeneration(e.slot, e.page.NextGeneration())
+	e.page.MarkReset(e.slot)
 	return t.write(&e.loaded)
 }

@@ -17,80 +17,55 @@
 //	sl/000000000000      page 0, 772 bytes
 //	  ...
 //	sl/000000000026      page 38, to which the hash of client 192.0.2.1 leads
-//	                      ├ 20       head            epoch of the windows, time of the floor
-//	                      ├ 2 × 20   windows         fixed, 60 s; fixed, 3,600 s
-//	                      ├ 2 × 4    floor           at least what any evicted key has used
-//	                      ├ 32 × 4   fingerprints    of the slots' keys, each a part of its hash
-//	                      └ 32 × 18  records         in slot 0 that of the client
-//	                         ├ 10     head           when it was written
-//	                         └ 2 × 4  usages         2 in this minute, 2 in this hour
+//	                      ├ windows          fixed, 60 s; fixed, 3,600 s
+//	                      ├ floor            of each window: at least what any evicted key has used
+//	                      ├ fingerprints     of the slots' keys, each a part of its hash
+//	                      └ records          in slot 0 that of the client: 2 in this minute, 2 in this hour
 //	  ...
 //	sl/00000000002c      page 44
 //
-// The words:
-//
-//	counter       what a policy counts for each key: requests by client
-//	Table         the pages of one counter. A worker uses it once it is registered in the directory
-//	Tables        the tables of one configuration, which is an owner of them in the directory
-//	page          one value: a fixed number of slots for records, and one floor
-//	record        what one key has used
-//	usage         what one key has used of one window
-//	floor         what records that were evicted have used: a key without a record starts from it
-//	Entry         in a worker's memory: one key as Read found it, with its page
-//	Hold          units that a running request keeps. The key's record, or the floor, has the sum
-//	Lease         units of a limit over many proxies that this one has taken ahead. A lease table has
-//	              leases in the place of usages
-//
 // The package's example makes this counter, and decides on three requests.
 //
-// The arithmetic is in shared/limit: its Window says how usage and floors change with time (Roll, Start, Floor),
-// whether a hit passes (Check), and what it counts (Add). Here is only where the counts lie, and who may write them.
+//	Tables     the tables of one configuration. It owns them in the directory, maybe with other configurations
+//	Table      the pages of one counter, and what is done with them
+//	Entry      in a worker's memory: one key as Read found it, with its page
+//	Hold       units that a running request keeps. The key's record, or the floor, has the sum
+//	Lease      units of a limit over many proxies that this one has taken ahead. A lease table has
+//	           leases in the place of usages
 //
-// To read it, begin with the main path, the decision on one key:
+// Three other packages are below this one. Package page has the bytes of a page. Package directory has the
+// registrations of tables, and says when a table's number is free for another one. Package limit has the arithmetic:
+// how usage and floors change with time (Roll, Start, Floor), whether a hit passes (Check), and what it counts (Add).
+// Here is only what happens to them, and who may write them.
 //
-//	state.go       the Store, and which keys in shared data hold what
-//	geometry.go    how many pages of how many slots a table has
-//	page.go        a page's bytes: slots, records, floor; usage.go has what a record counts, and definition.go
-//	               how a window is written down
-//	table.go       how a table gets its layout and finds the page of a key
-//	entry.go       Read, Check, Commit, Refund of one key
+// To read it, begin with the decision on one key, then take what you need:
 //
-// What happens beside it:
-//
-//	evict.go       a page is full: a record is evicted into the floor
-//	clock.go       a clock was set back; which clock counts what. heldclock.go has the clock of holds
-//	hold.go        a request holds units until it ends; lapse.go charges them if it gives no sign of life,
-//	               and holdpage.go has what a page has of them
-//	leases.go      a lease table; lease.go has one lease
-//	operate.go     operators set, add to and reset counters
-//	visit.go       all pages of a table, to clean or to count them; survey.go counts them a few at a time
-//	look.go        a client asks what it has left: Read without a trace
-//
-// How configurations share tables:
-//
-//	key.go         identities: of counters, owners and keys
-//	tables.go      the tables of one configuration, and what it does if another takes one away
-//	directory.go   the registrations of all tables; lookup.go finds one of them
-//	heartbeats.go  how a configuration that has ended leaves its tables
-//	seed.go        the seed of all hashes, which all workers share. Process and Secret are made from it
-//	values.go      what workers tell each other outside of tables
-//	format.go      the version of the layout, and what to do to raise it
+//	state.go      the Store, and which keys in shared data hold what
+//	table.go      how a table gets its layout from the directory
+//	load.go       a page in a worker's memory, from Get to Set
+//	read.go       Read: the key's usage as of now
+//	commit.go     Check, Commit and Refund
+//	evict.go      a page is full: a record is evicted into the floor
+//	clock.go      a clock was set back; which clock counts what
+//	hold.go       a request holds units until it ends; lapse.go charges them if it gives no sign of life
+//	leases.go     a lease table; lease.go has one lease
+//	operate.go    operators set, add to and reset counters
+//	visit.go      all pages of a table, to clean or to count them
+//	look.go       a client asks what it has left: Read without a trace
+//	tables.go     the tables of one configuration; register.go keeps them in the directory
+//	key.go        identities: of counters, owners and keys
+//	values.go     what workers tell each other outside of tables
 //
 // Of the tests, history_test.go plays random histories, and judge_test.go judges them by exact limiters.
-// page_test.go has the golden bytes of pages.
-//
-// Which number counts what:
-//
-//	number      of a table: which pages are its own; when it is free, another table may get it.
-//	            Of a record (holdpage.go): counts the records placed in its page.
-//	            Of a grant (lease.go): which one it is on its stream.
-//	epoch       counts the changes of windows, over all tables. A table's base is the epoch in which
-//	            its number became its counter's: see directory.go
-//	generation  counts, in a page, the sets, resets and rebases of its records
-//	round       counts the rounds in which each owner sends one heartbeat: see heartbeats.go
+// golden_test.go has the golden bytes.
 package state
 
-import "math/bits"
+import (
+	"encoding/binary"
+	"math/bits"
+
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
 
 // Status is the outcome of an operation on a Store or a Table.
 type Status uint8
@@ -107,44 +82,46 @@ const (
 
 // Keys in shared data. They have at most 15 bytes, because the host allocates
 // twice for a longer one, and a prefix, because Istio puts all plugins into one
-// namespace. keySuffix and pagePrefix are of format.go.
+// namespace. KeySuffix and KeyPrefix are of the format's version.
 //
-//	key                                           value                         drawn in
-//	"sluice/tables" keySuffix                     directory of all tables       directory.go
-//	"sluice/owners" keySuffix                     heartbeats of all owners      heartbeats.go
-//	"sluice/seed"                                 seed of all hashes            seed.go
-//	"sl/held"                                     holds' clock                  heldclock.go
-//	"sl/n" 8 hex of owner                         how many proxies are alive    values.go
-//	"sl/g" u32 owner, u32 rule                    what streams hold of a rule   values.go
-//	pagePrefix 4 hex of number, 8 hex of index    page of the table of number   page.go
+//	key                                          value                         drawn in
+//	"sluice/tables" KeySuffix                    directory of all tables       directory/directory.go
+//	"sluice/owners" KeySuffix                    heartbeats of all owners      directory/heartbeats.go
+//	"sluice/seed"                                seed of all hashes            values.go
+//	"sl/held"                                    holds' clock                  clock.go
+//	"sl/n" 8 hex of owner                        how many proxies are alive    values.go
+//	"sl/g" u32 owner, u32 rule                   what streams hold of a rule   values.go
+//	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   page/page.go
 var (
-	directoryKey  = []byte("sluice/tables" + keySuffix)
-	heartbeatsKey = []byte("sluice/owners" + keySuffix)
+	directoryKey  = []byte("sluice/tables" + page.KeySuffix)
+	heartbeatsKey = []byte("sluice/owners" + page.KeySuffix)
 	seedKey       = []byte("sluice/seed")
 	heldClockKey  = []byte("sl/held")
 )
 
+var le = binary.LittleEndian
+
 // proxiesKey returns the key of how many proxies are alive, as the tables' owner knows.
 func (ts *Tables) proxiesKey() (key [12]byte) {
 	copy(key[:], "sl/n")
-	le.PutUint64(key[4:], hexDigits(uint32(ts.self.id)))
+	le.PutUint64(key[4:], hexDigits(uint32(ts.self.ID)))
 	return key
 }
 
 // heldTotalKey returns the key of what the streams hold of a rule. rule is a hash of its name.
 func (ts *Tables) heldTotalKey(rule uint32) (key [12]byte) {
 	copy(key[:], "sl/g")
-	le.PutUint32(key[4:], uint32(ts.self.id))
+	le.PutUint32(key[4:], uint32(ts.self.ID))
 	le.PutUint32(key[8:], rule)
 	return key
 }
 
 // pageKey returns the key of the table's page with that index.
 func (t *Table) pageKey(index uint32) (key [15]byte) {
-	copy(key[:], pagePrefix)
+	copy(key[:], page.KeyPrefix)
 	number := uint32(hexDigits(uint32(t.number) << 16)) // the first four of eight digits
-	le.PutUint32(key[len(pagePrefix):], number)
-	le.PutUint64(key[len(pagePrefix)+4:], hexDigits(index))
+	le.PutUint32(key[len(page.KeyPrefix):], number)
+	le.PutUint64(key[len(page.KeyPrefix)+4:], hexDigits(index))
 	return key
 }
 

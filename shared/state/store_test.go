@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 )
 
 const (
@@ -104,8 +105,8 @@ func (m *memory) bytes(key []byte) []byte {
 	return value
 }
 
-func (m *memory) directory(t testing.TB) directory {
-	d, ok := readDirectory(m.bytes(directoryKey))
+func (m *memory) directory(t testing.TB) directory.Directory {
+	d, ok := directory.Read(m.bytes(directoryKey))
 	require.True(t, ok)
 	return d
 }

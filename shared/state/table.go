@@ -3,9 +3,9 @@ package state
 import (
 	"slices"
 
-	"github.com/dchest/siphash"
-
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // A table is the pages of one counter. Its registration in the directory says which number its
@@ -13,23 +13,18 @@ import (
 // worker adopts the registration when it first uses the table, and again when it meets a page of a
 // later epoch: another configuration has changed the windows.
 //
-//	Read
-//	 ├─ ensureRegistered     if the table is not open: loadSeed, then registerAndAdopt. The hash of the key,
-//	 │                       which comes next, needs the seed
-//	 └─ Reread               also by itself, if the hash is known: after a lost race, and by Settle and Renew
-//	     ├─ load
-//	     │   ├─ ensureRegistered   again: Settle, Renew and Refund have no Read before them, and a Split
-//	     │   │                     may have closed the table since the hit
-//	     │   └─ until a page fits
-//	     │       ├─ loadPage       gets the page from the store
-//	     │       │   └─ convertIn  OK: the page has the table's layout, or an older one, from which it
-//	     │       │                 was converted. Mismatch: it has a newer one
-//	     │       └─ adoptNewer     after a Mismatch: registerAndAdopt
-//	     └─ readKey          in entry.go: brings the page to the present, and reads the key
+//	Read                     read.go
+//	 ├─ ensureOpen           registers the table, and loads the seed, which the hash of the key needs
+//	 └─ Reread               also by itself: after a lost race, and by Settle and Renew
+//	     ├─ load             load.go
+//	     │   ├─ ensureOpen   again: a Split may have closed the table since the hit
+//	     │   ├─ loadPage     gets the page, and converts it from older windows
+//	     │   └─ adoptNewer   if it has newer windows: registerAndAdopt, then loadPage once more
+//	     └─ readKey          brings the page to the present, and reads the key
 //
-//	registerAndAdopt        in tables.go: writes the directory if it lacks something,
-//	 └─ adopt               opens the table
-//	     └─ setLayout       and takes number, pages, epoch and layout from its registration
+//	registerAndAdopt         register.go: writes the directory if it lacks something
+//	 └─ adopt                opens the table
+//	     └─ setLayout        takes number, pages, epoch and layout from its registration
 //
 // A table is closed until it is registered, and open from then on:
 //
@@ -51,9 +46,9 @@ type Table struct {
 	open bool // registered in the directory
 
 	// Of a closed table. nil: there is none.
-	surveyed *registration
-	looked   *registration
-	layoutOf *registration // a looked one, whose layout the table has
+	surveyed *directory.Registration
+	looked   *directory.Registration
+	layoutOf *directory.Registration // a looked one, whose layout the table has
 
 	// If the table is open, the fields from number to spans are those of its registration in the directory. If it is
 	// closed, they are those of layoutOf, for Look; or from before a Split, which may close the table between a Read
@@ -62,11 +57,11 @@ type Table struct {
 	pages   uint32
 	base    uint32
 	epoch   uint32
-	layout  Layout
-	header  page             // an empty page to compare with and to copy, never written
-	columns [MaxWindows]int8 // by window of the definition: its column in the layout, or -1
-	direct  bool             // define need not copy a key's windows
-	block   int8             // the column of the definition's block, or -1
+	layout  *page.Layout
+	empty   page.Page             // to compare with and to copy, never written
+	columns [page.MaxWindows]int8 // by window of the definition: its column in the layout, or -1
+	direct  bool                  // define need not copy a key's windows
+	block   int8                  // the column of the definition's block, or -1
 
 	spans []span // by column: the aligned window of the last hit
 }
@@ -78,8 +73,8 @@ type span struct{ start, end int64 }
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
 
 // adopt opens the table with its registration in the directory.
-func (t *Table) adopt(r *registration) {
-	if t.open && t.number == r.number && t.base == r.base && t.epoch == r.epoch {
+func (t *Table) adopt(r *directory.Registration) {
+	if t.open && t.number == r.Number && t.base == r.Base && t.epoch == r.Epoch {
 		return // an epoch has one layout
 	}
 	t.open = true
@@ -87,28 +82,20 @@ func (t *Table) adopt(r *registration) {
 	t.setLayout(r)
 }
 
-// borrowLooked gives a closed table the layout of its looked registration. The table stays closed.
-func (t *Table) borrowLooked() {
-	if t.layoutOf != t.looked {
-		t.layoutOf = t.looked
-		t.setLayout(t.looked)
-	}
-}
-
 // setLayout sets where the table's pages are and what they have.
-func (t *Table) setLayout(r *registration) {
-	t.number = r.number
-	t.pages = r.geometry.Pages
-	t.base = r.base
-	t.epoch = r.epoch
-	t.layout = NewLayout(r.windows, int(r.geometry.Slots))
-	t.header = newPage(&t.layout, t.epoch)
-	t.spans = make([]span, len(r.windows))
-	t.direct = len(r.windows) == len(t.def.Windows)
+func (t *Table) setLayout(r *directory.Registration) {
+	t.number = r.Number
+	t.pages = r.Geometry.Pages
+	t.base = r.Base
+	t.epoch = r.Epoch
+	t.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
+	t.empty = page.New(t.layout, t.epoch)
+	t.spans = make([]span, len(r.Windows))
+	t.direct = len(r.Windows) == len(t.def.Windows)
 	t.block = -1
 	for window := range t.def.Windows {
 		w := &t.def.Windows[window]
-		column := slices.IndexFunc(r.windows, w.Same)
+		column := slices.IndexFunc(r.Windows, w.Same)
 		t.columns[window] = int8(column)
 		// define changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
 		changes := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
@@ -125,8 +112,8 @@ func (t *Table) lacksWindow() bool {
 	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
 }
 
-// ensureRegistered registers the table in the directory if it is not open, and opens it.
-func (t *Table) ensureRegistered(now int64) Status {
+// ensureOpen registers the table in the directory if it is not open, and opens it.
+func (t *Table) ensureOpen(now int64) Status {
 	if t.open {
 		return OK
 	}
@@ -134,101 +121,4 @@ func (t *Table) ensureRegistered(now int64) Status {
 		return status
 	}
 	return t.parent.registerAndAdopt(now, t.parent.withOthers(t))
-}
-
-func (t *Table) hash(key []byte) uint64 {
-	return siphash.Hash(t.parent.seed[0], t.parent.seed[1], key)
-}
-
-// locate returns the key of the page that a hash belongs to, by its high bits, and its
-// fingerprint in the page, its low bits.
-func (t *Table) locate(hash uint64) (pageKey [15]byte, fingerprint uint32) {
-	index := hash >> 32 * uint64(t.pages) >> 32
-	return t.pageKey(uint32(index)), uint32(hash)
-}
-
-// load reads the page of the key with e's hash, converted to the table's layout.
-func (t *Table) load(e *Entry, now int64) Status {
-	if status := t.ensureRegistered(now); status != OK {
-		return status
-	}
-	for range MaxRetries {
-		status := t.loadPage(e)
-		if status != Mismatch {
-			return status
-		}
-		if status := t.adoptNewer(now); status != OK {
-			return status
-		}
-	}
-	return Failed
-}
-
-// loadPage is load by the layout that the table has. It returns Mismatch if the page has a newer
-// one.
-func (t *Table) loadPage(e *Entry) Status {
-	e.pageKey, e.fingerprint = t.locate(e.hash)
-	value, cas, status := t.parent.store.Get(e.pageKey[:])
-	switch status {
-	case OK:
-		e.page, status = t.convertIn(value)
-		e.missing = false
-		e.cas = cas
-	case NotFound:
-		e.page = t.header
-		e.missing = true
-		e.cas = CreateOnly
-		status = OK
-	default:
-		return Failed
-	}
-	e.epoch = t.epoch
-	return status
-}
-
-// adoptNewer reads the directory again, because a page is of a later epoch than the table.
-func (t *Table) adoptNewer(now int64) Status {
-	before := t.epoch
-	if status := t.parent.registerAndAdopt(now, []*Table{t}); status != OK {
-		return status
-	}
-	if t.epoch == before { // the directory does not know the page's epoch
-		return Failed
-	}
-	return OK
-}
-
-// convertIn converts a page that comes in to the table's layout. It returns Mismatch if the page is of a later epoch
-// than the registration that the table has adopted.
-func (t *Table) convertIn(value []byte) (page, Status) {
-	b := page(value)
-	if t.hasLayout(b) {
-		return b, OK
-	}
-	if !b.readable() {
-		return nil, Failed
-	}
-	switch epoch := b.epoch(); {
-	case epoch > t.epoch:
-		return nil, Mismatch
-	case epoch < t.base: // the page of a vanished counter
-		return newPage(&t.layout, t.epoch), OK
-	case epoch == t.epoch: // an epoch has one layout, and the page has another: it is damaged
-		return nil, Failed
-	default:
-		from := b.layout()
-		return b.convert(&from, &t.layout, t.epoch), OK
-	}
-}
-
-// hasLayout reports whether b has the table's layout and is readable. TinyGo's bytes.Equal
-// would allocate.
-func (t *Table) hasLayout(b page) bool {
-	if len(b) != len(t.header) {
-		return false
-	}
-	sameHead := le.Uint64(b) == le.Uint64(t.header) // to the end of the epoch
-	floors := t.layout.floorsAt
-	return sameHead && le.Uint16(b[offSpare:]) == 0 && b.floorTime() >= 0 &&
-		slices.Equal(b[headBytes:floors], t.header[headBytes:floors])
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // Footprint is how many keys a policy counts at a time, and the most memory that
@@ -80,7 +82,7 @@ func Of(p *policy.Policy, text []byte) Footprint {
 	m.RuleBytes = ruleBytes(p, len(text))
 	m.ExpressionBytes = expressionBytes(p)
 	m.DenialBytes = denialBytes(p)
-	m.VanishedBytes = state.WaitingTables * largest
+	m.VanishedBytes = directory.WaitingTables * largest
 	return m
 }
 
@@ -115,7 +117,7 @@ type table struct{ slots, bytes, pageBytes uint64 }
 // localTable has what a rule counts in this Envoy.
 func localTable(r *policy.Rule) table {
 	windows := columns(r)
-	return usedPart(r, state.GeometryFor(windows, r.Capacity), state.HostBytes(windows, r.Capacity))
+	return usedPart(r, page.GeometryFor(windows, r.Capacity), page.HostBytes(windows, r.Capacity))
 }
 
 // leaseTable has what a rule leases from the quota service.
@@ -167,11 +169,11 @@ func keys(r *policy.Rule) uint64 {
 
 // usedPart returns what a rule uses of its table. A page comes with its first key, so a rule
 // without a key has one page.
-func usedPart(r *policy.Rule, whole state.Geometry, bytes uint64) table {
+func usedPart(r *policy.Rule, whole page.Geometry, bytes uint64) table {
 	pageBytes := bytes / uint64(whole.Pages)
 	if len(r.Key) > 0 {
 		return table{whole.TotalSlots(), bytes, pageBytes}
 	}
-	onePage := state.Geometry{Pages: 1, Slots: whole.Slots}
+	onePage := page.Geometry{Pages: 1, Slots: whole.Slots}
 	return table{onePage.TotalSlots(), pageBytes, pageBytes}
 }

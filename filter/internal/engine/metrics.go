@@ -142,9 +142,7 @@ func (s *surveyor) step() {
 func (s *surveyor) addUp(m *surveyed) (hasRead bool) {
 	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
 		table := tables[m.at]
-		found, done, status := s.survey.Step(table.Table, func(t *state.Table, page []byte) uint64 {
-			return t.Live(table.Entry, table.OfRule, s.host.Now(), page)
-		})
+		found, done, status := s.survey.Step(table.Table, table.Entry, table.OfRule)
 		if s.survey.Begun() {
 			return true
 		}

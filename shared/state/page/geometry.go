@@ -1,4 +1,4 @@
-package state
+package page
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
@@ -69,16 +69,16 @@ func (g Geometry) TotalSlots() uint64 { return uint64(g.Pages) * uint64(g.Slots)
 func HostBytes(windows []limit.Window, capacity uint32) uint64 {
 	g := GeometryFor(windows, capacity)
 	l := NewLayout(windows, int(g.Slots))
-	return uint64(g.Pages) * valueBytes(l.size)
+	return uint64(g.Pages) * PageHostBytes(l.size)
 }
 
 // nodeBytes is what a value in Envoy's shared data takes besides its bytes: the map's node
 // with key and cas, and its share of the hash table.
 const nodeBytes = 96
 
-// valueBytes is an upper bound of the memory of a page of that size.
+// PageHostBytes is an upper bound of the memory that a page of that size takes in Envoy.
 //
 // Envoy's allocator rounds a value up to one of its size classes: in Envoy 1.40,
 // pages with 1 to 8 windows, of 620 to 1,684 bytes, took up to a sixth more. The
 // bound allows a fifth; the difference is for metrics.
-func valueBytes(size int) uint64 { return uint64(nodeBytes + size + size/5) }
+func PageHostBytes(size int) uint64 { return uint64(nodeBytes + size + size/5) }

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden bytes in testdata")
@@ -38,8 +40,8 @@ func golden(t *testing.T, name string) []byte {
 	return b
 }
 
-// page is the key of the desk's only page.
-func (d *desk) page() []byte {
+// pageKey is the key of the desk's only page.
+func (d *desk) pageKey() []byte {
 	at := d.table.pageKey(0)
 	return at[:]
 }
@@ -56,7 +58,7 @@ func fillGolden(d *desk) {
 	for i, key := range []string{"a", "b", "c", "d"} {
 		require.True(d, hit(d, d.table, []byte(key), 100*second+int64(i)*ms, uint32(2+i/2)))
 	}
-	require.Equal(d, "sl/000100000000", string(d.page()))
+	require.Equal(d, "sl/000100000000", string(d.pageKey()))
 }
 
 func usagesDefinition() Definition {
@@ -158,7 +160,7 @@ func TestGolden(t *testing.T) {
 		d.store.monotonicNs = 77 * second
 		d.table = configured(d.store, "o", 90*second, c.def)
 		c.fill(d)
-		files := map[string][]byte{"seed": seedKey, c.directory: directoryKey, c.page: d.page()}
+		files := map[string][]byte{"seed": seedKey, c.directory: directoryKey, c.page: d.pageKey()}
 		if c.page == "holds" {
 			files["holds-clock"] = heldClockKey
 		}
@@ -188,6 +190,18 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// Where things lie in pages, definitions and directories, as their packages draw it.
+const (
+	offVersion, offSlots, offWindows, offEpoch = 0, 2, 3, 4
+	offKind, offSpare, offFloorTime, headBytes = 1, 10, 12, 20
+
+	offFlags, offExtra, offPeriod, offOffset = 1, 2, 4, 12
+
+	elasticBit = 1
+
+	directoryHeadBytes, registrationHeadBytes = 8, 50
+)
+
 // damage changes the bytes of a value.
 type damage func(b []byte) []byte
 
@@ -200,7 +214,7 @@ func bytesAt(offset int, bytes ...byte) damage {
 }
 
 func inWindow(i, offset int, bytes ...byte) damage {
-	return bytesAt(headBytes+i*windowBytes+offset, bytes...)
+	return bytesAt(headBytes+i*page.WindowBytes+offset, bytes...)
 }
 
 func inFirstTable(offset int, bytes ...byte) damage {
@@ -230,7 +244,7 @@ func u64(v int64) []byte { return le.AppendUint64(nil, uint64(v)) }
 var damagedPages = map[string]damage{
 	"empty":                         cutTo(0),
 	"cut in the header":             cutTo(headBytes - 1),
-	"cut in the definitions":        cutTo(headBytes + windowBytes + 3),
+	"cut in the definitions":        cutTo(headBytes + page.WindowBytes + 3),
 	"cut in the last record":        resized(-1),
 	"a byte too long":               resized(1),
 	"version 0":                     bytesAt(offVersion, 0),
@@ -318,8 +332,8 @@ func TestADamagedPageIsRefused(t *testing.T) {
 	check := func(d *desk) {
 		require.Equal(d, Failed, d.table.Read(new(Entry), keyed(d.table, []byte("a")), 102*second))
 	}
-	eachDamage(t, goldenDefinition(), fillGolden, (*desk).page, damagedPages, check)
-	eachDamage(t, usagesDefinition(), fillUsages, (*desk).page, damagedDefinitions, check)
+	eachDamage(t, goldenDefinition(), fillGolden, (*desk).pageKey, damagedPages, check)
+	eachDamage(t, usagesDefinition(), fillUsages, (*desk).pageKey, damagedDefinitions, check)
 }
 
 func TestADamagedDirectoryOrSeedIsRefused(t *testing.T) {
@@ -340,7 +354,7 @@ func TestDamagedHeartbeatsAreRefused(t *testing.T) {
 	}
 	key := func(*desk) []byte { return heartbeatsKey }
 	eachDamage(t, goldenDefinition(), fill, key, damagedHeartbeats, func(d *desk) {
-		require.Equal(d, Failed, d.table.parent.Heartbeat(100*second+2*RoundNs))
+		require.Equal(d, Failed, d.table.parent.Heartbeat(100*second+2*directory.RoundNs))
 	})
 	d := &desk{T: t, store: newMemory()}
 	d.table = configured(d.store, "o", 90*second, goldenDefinition())
@@ -361,25 +375,8 @@ func TestTablesOfANewerBuildAreLeftAlone(t *testing.T) {
 
 	table := configured(d.store, "q", 1, definition("new", 3, aligned(9, ms, 0)))
 	require.Equal(t, OK, table.Read(new(Entry), keyed(table, []byte("a")), 3600*second))
-	require.Len(t, d.store.directory(t).tables, 3)
+	require.Len(t, d.store.directory(t).Tables, 3)
 	require.Equal(t, newer[directoryHeadBytes:], d.store.bytes(directoryKey)[directoryHeadBytes:len(newer)])
-}
-
-// A hit from before a reset is not refunded after it, whatever has become of the layout.
-func TestConvertKeepsTheGeneration(t *testing.T) {
-	from := NewLayout(definition("x", 2, aligned(9, 10*second, 0)).Windows, 2)
-	to := NewLayout(definition("x", 2, perKey(9, 20*second)).Windows, 2)
-	old := newPage(&from, 3)
-	generation := old.nextGeneration()
-	old.place(&from, 1, 0xfeedface)
-	old.setTime(&from, 1, second)
-	old.mark(&from, 1, generation, true)
-	got := old.convert(&from, &to, 8)
-	require.True(t, got.readable())
-	require.Equal(t, generation, got.generation())
-	require.Equal(t, generation, got.recordGeneration(&to, 1))
-	require.Equal(t, old.record(&from, 1)[:recordHeadBytes], got.record(&to, 1)[:recordHeadBytes],
-		"that it was reset, too")
 }
 
 // TestLogsGrowAndShrink: no unit is lost when a limit is raised, and a layout with
@@ -395,35 +392,17 @@ func TestLogsGrowAndShrink(t *testing.T) {
 	require.False(t, hit(t, small, key, now+2, 1), "the old worker sees them all")
 	lowered := configured(store, "o", 3, definition("x", 4, slidingLog(2, anHour)))
 	require.False(t, hit(t, lowered, key, now+3, 1), "a lowered limit denies at once")
-	require.EqualValues(t, 6, store.directory(t).tables[0].windows[0].Units, "a lowered limit forgets nothing")
+	require.EqualValues(t, 6, store.directory(t).Tables[0].Windows[0].Units, "a lowered limit forgets nothing")
 	again := configured(store, "o", 4, definition("x", 4, slidingLog(6, anHour)))
 	require.False(t, hit(t, again, key, now+anHour-1, 1))
 	require.True(t, hit(t, again, key, now+anHour, 2))
 	require.False(t, hit(t, again, key, now+anHour, 1))
-
-	counted := limit.Usage{Log: []int64{1, 2, 3}}
-	require.Equal(t, limit.Usage{Log: []int64{2, 3}, Cut: true}, fitLog(counted, 2))
-	require.Equal(t, counted, fitLog(counted, 5))
-	cut := limit.Usage{Log: []int64{2, 3}, Cut: true}
-	require.Equal(t, limit.Usage{Log: []int64{2, 2, 2, 3}, Cut: true}, fitLog(cut, 4))
 }
 
-func TestAPageOfLogsStaysSmall(t *testing.T) {
-	for units := uint32(1); units <= limit.MaxLog; units++ {
-		windows := []limit.Window{slidingLog(units, anHour)}
-		g := GeometryFor(windows, 1_000_000)
-		l := NewLayout(windows, int(g.Slots))
-		require.LessOrEqual(t, l.ValueBytes(), 16<<10, "%d units, %d slots", units, g.Slots)
-		require.GreaterOrEqual(t, g.Slots, uint8(4))
-	}
-}
-
-// TestStoredAlgorithms: records hold every algorithm, and the random histories have it, but for
+// TestEveryAlgorithmIsPlayed: the random histories have every algorithm, but for
 // months, which are longer than these: steptest has them.
-func TestStoredAlgorithms(t *testing.T) {
+func TestEveryAlgorithmIsPlayed(t *testing.T) {
 	for _, a := range limit.Counting {
-		part, floor := usageBytes(&limit.Window{Algorithm: a})
-		require.True(t, part > 0 && floor > 0, "algorithm %d", a)
 		played := slices.ContainsFunc(slices.Concat(floorShapes...), func(w limit.Window) bool { return w.Algorithm == a })
 		require.Equal(t, a != limit.Calendar, played, "algorithm %d", a)
 	}

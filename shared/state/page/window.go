@@ -1,4 +1,4 @@
-package state
+package page
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
@@ -16,16 +16,20 @@ const (
 	offOffset = 12
 
 	elasticBit = 1
+
+	// WindowBytes is the size of a definition.
+	WindowBytes = 20
 )
 
-func putWindow(b []byte, w *limit.Window) {
+// PutWindow writes down a definition, without its limits.
+func PutWindow(b []byte, w *limit.Window) {
 	b[0] = byte(w.Algorithm)
 	b[offFlags] = 0
 	if w.Elastic {
 		b[offFlags] = elasticBit
 	}
 	extra := uint16(w.Jitter)
-	if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == algorithmLease {
+	if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == Lease {
 		extra = w.Units
 	}
 	le.PutUint16(b[offExtra:], extra)
@@ -33,8 +37,8 @@ func putWindow(b []byte, w *limit.Window) {
 	le.PutUint64(b[offOffset:], uint64(w.OffsetNs))
 }
 
-// readWindow returns the definition at b, and whether this build knows it.
-func readWindow(b []byte) (w limit.Window, known bool) {
+// ReadWindow returns the definition at b, and whether this build knows it.
+func ReadWindow(b []byte) (w limit.Window, known bool) {
 	w = limit.Window{
 		Algorithm: limit.Algorithm(b[0]),
 		PeriodNs:  int64(le.Uint64(b[offPeriod:])),
@@ -50,7 +54,7 @@ func readWindow(b []byte) (w limit.Window, known bool) {
 	case limit.SlidingWindowLog:
 		w.Units = extra
 		maxExtra = limit.MaxLog
-	case algorithmLease:
+	case Lease:
 		w.Units = extra
 		maxExtra = MaxWindows
 	default: // no extra

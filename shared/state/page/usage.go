@@ -1,9 +1,10 @@
-package state
+package page
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// What a record and the floor hold of each window. Times that are not given are 64 bits of
-// nanoseconds since the Unix epoch; a floor is like the usage unless it says otherwise.
+// What a record and the floor hold of each window. A new algorithm takes a line here, its sizes in usageBytes, and a
+// case in the functions that read and write it: in readCounts and putCounts if its floor is like its usage. Times that
+// are not given are 64 bits of nanoseconds since the Unix epoch; a floor is like the usage unless it says otherwise.
 //
 //	fixed_window             u32 used; with jitter also u64 end
 //	calendar                 u32 used (a fixed_window of months)
@@ -19,8 +20,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	                         floor: u32 tokens gained a period, u32 burst,
 //	                         u64 when full, stamped
 //	block                    u64 end, 0 = none runs; it comes after the windows
-//	concurrency              see holdpage.go; it is the last column
-//	a lease                  see lease.go; it is the only column of its table
+//	concurrency              see holds.go; it is the last column
+//	a lease                  LeaseBytes, n × StandingBytes: see lease.go of package state. It is the only column
 const (
 	countBytes   = 4
 	endBytes     = 8
@@ -36,6 +37,13 @@ const (
 	slidesBit = 1 << 63
 	cutBit    = 1 << 15
 	unitMask  = 1<<56 - 1
+)
+
+// A lease is what a proxy has leased of a key of a cluster rule. For a page it is only bytes.
+const (
+	Lease         = limit.Algorithm(64)
+	LeaseBytes    = 144
+	StandingBytes = 12 // of each window
 )
 
 // usageBytes is the size of a window's usage in a record, and of its floor; both
@@ -61,125 +69,120 @@ func usageBytes(w *limit.Window) (usage, floor int) {
 		return endBytes, endBytes
 	case limit.Concurrency:
 		return holdsBytes, holdsFloorBytes
-	case algorithmLease:
-		return leaseBytes + int(w.Units)*standingBytes, 0
+	case Lease:
+		return LeaseBytes + int(w.Units)*StandingBytes, 0
 	}
 	return 0, 0
 }
 
 // usageOf returns the bytes of the usage of a column in the slot's record.
-func (b page) usageOf(l *Layout, slot, column int) []byte {
-	return b.record(l, slot)[recordHeadBytes+l.usageAt[column]:]
+func (p *Page) usageOf(slot, column int) []byte {
+	return p.record(slot)[recordHeadBytes+p.Layout.usageAt[column]:]
 }
 
-// usage returns the usage of a column in the slot's record. A log is decoded into
-// log.
-func (b page) usage(l *Layout, slot, column int, log []int64) (u limit.Usage) {
-	b.readUsage(l, slot, column, log, &u)
-	return u
-}
-
-// readUsage is usage into u.
-func (b page) readUsage(l *Layout, slot, column int, log []int64, u *limit.Usage) {
-	w, p := &l.Windows[column], b.usageOf(l, slot, column)
+// ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log.
+func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
+	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		*u = limit.Usage{
-			Log: readLog(p, b.time(l, slot), int(w.Units), log),
-			Cut: le.Uint16(p)&cutBit != 0,
+			Log: readLog(b, p.Time(slot), int(w.Units), log),
+			Cut: le.Uint16(b)&cutBit != 0,
 		}
 	case limit.TokenBucket:
 		*u = limit.Usage{
-			Tokens: limit.Tokens{Lo: le.Uint64(p), Hi: int64(int32(le.Uint32(p[8:])))},
-			EndNs:  int64(le.Uint64(p[12:])),
+			Tokens: limit.Tokens{Lo: le.Uint64(b), Hi: int64(int32(le.Uint32(b[8:])))},
+			EndNs:  int64(le.Uint64(b[12:])),
 		}
 	case limit.Concurrency:
-		h := b.holds(l, slot)
+		h := p.Holds(slot)
 		*u = limit.Usage{Used: h.Total()}
 	default:
-		readCounts(w, p, u)
+		readCounts(w, b, u)
 	}
 }
 
-func (b page) setUsage(l *Layout, slot, column int, u *limit.Usage) {
-	w, p := &l.Windows[column], b.usageOf(l, slot, column)
+// SetUsage sets what ReadUsage reads.
+func (p *Page) SetUsage(slot, column int, u *limit.Usage) {
+	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		putLog(p, u)
+		putLog(b, u)
 	case limit.TokenBucket:
-		le.PutUint64(p, u.Tokens.Lo)
-		le.PutUint32(p[8:], uint32(u.Tokens.Hi))
-		le.PutUint64(p[12:], uint64(u.EndNs))
+		le.PutUint64(b, u.Tokens.Lo)
+		le.PutUint32(b[8:], uint32(u.Tokens.Hi))
+		le.PutUint64(b[12:], uint64(u.EndNs))
 	default:
-		putCounts(w, p, u)
+		putCounts(w, b, u)
 	}
 }
 
-// floor returns the page's floor of a column; see limit.Window.Floor.
-func (b page) floor(l *Layout, column int) limit.Floor {
-	w, p := &l.Windows[column], b[l.floorAt[column]:]
+// Floor returns the page's floor of a column; see limit.Window.Floor.
+func (p *Page) Floor(column int) limit.Floor {
+	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		return limit.Floor{Used: le.Uint32(p), EndNs: int64(le.Uint64(p[4:]))}
+		return limit.Floor{Used: le.Uint32(b), EndNs: int64(le.Uint64(b[4:]))}
 	case limit.TokenBucket:
-		return limit.Floor{Used: le.Uint32(p), Prev: le.Uint32(p[4:]), EndNs: int64(le.Uint64(p[8:]))}
+		return limit.Floor{Used: le.Uint32(b), Prev: le.Uint32(b[4:]), EndNs: int64(le.Uint64(b[8:]))}
 	default:
 		var u limit.Usage
-		readCounts(w, p, &u)
+		readCounts(w, b, &u)
 		return limit.Floor{Used: u.Used, Prev: u.Prev, EndNs: u.EndNs}
 	}
 }
 
-func (b page) setFloor(l *Layout, column int, f limit.Floor) {
-	w, p := &l.Windows[column], b[l.floorAt[column]:]
+// SetFloor sets what Floor returns.
+func (p *Page) SetFloor(column int, f limit.Floor) {
+	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		le.PutUint32(p, f.Used)
-		le.PutUint64(p[4:], uint64(f.EndNs))
+		le.PutUint32(b, f.Used)
+		le.PutUint64(b[4:], uint64(f.EndNs))
 	case limit.TokenBucket:
-		le.PutUint32(p, f.Used)
-		le.PutUint32(p[4:], f.Prev)
-		le.PutUint64(p[8:], uint64(f.EndNs))
+		le.PutUint32(b, f.Used)
+		le.PutUint32(b[4:], f.Prev)
+		le.PutUint64(b[8:], uint64(f.EndNs))
 	default:
-		putCounts(w, p, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
+		putCounts(w, b, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
 	}
 }
 
 // readCounts reads a usage that is stored alike in records and floors.
-func readCounts(w *limit.Window, p []byte, u *limit.Usage) {
+func readCounts(w *limit.Window, b []byte, u *limit.Usage) {
 	if w.Algorithm == limit.Block {
-		*u = limit.Usage{EndNs: int64(le.Uint64(p))}
+		*u = limit.Usage{EndNs: int64(le.Uint64(b))}
 		if u.EndNs != 0 {
 			u.Used = 1
 		}
 		return
 	}
-	*u = limit.Usage{Used: le.Uint32(p)}
+	*u = limit.Usage{Used: le.Uint32(b)}
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
-		u.Prev = le.Uint32(p[4:])
+		u.Prev = le.Uint32(b[4:])
 	case hasOwnEnd(w):
-		end := le.Uint64(p[4:])
+		end := le.Uint64(b[4:])
 		u.EndNs = int64(end &^ slidesBit)
 		u.Slides = end&slidesBit != 0
 	}
 }
 
-func putCounts(w *limit.Window, p []byte, u *limit.Usage) {
+func putCounts(w *limit.Window, b []byte, u *limit.Usage) {
 	if w.Algorithm == limit.Block {
-		le.PutUint64(p, uint64(u.EndNs))
+		le.PutUint64(b, uint64(u.EndNs))
 		return
 	}
-	le.PutUint32(p, u.Used)
+	le.PutUint32(b, u.Used)
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
-		le.PutUint32(p[4:], u.Prev)
+		le.PutUint32(b[4:], u.Prev)
 	case hasOwnEnd(w):
 		end := uint64(u.EndNs)
 		if u.Slides {
 			end |= slidesBit
 		}
-		le.PutUint64(p[4:], end)
+		le.PutUint64(b[4:], end)
 	}
 }
 
@@ -190,10 +193,10 @@ func hasOwnEnd(w *limit.Window) bool {
 
 // readLog decodes a log written at last into log. No unit is newer than last or
 // more than 2⁵⁶ ns older, so the low 56 bits are enough to restore its time.
-func readLog(p []byte, last int64, maxUnits int, log []int64) []int64 {
+func readLog(b []byte, last int64, maxUnits int, log []int64) []int64 {
 	log = log[:0]
-	for i := range min(int(le.Uint16(p)&^cutBit), maxUnits) {
-		unit := p[logHeadBytes+i*unitBytes:]
+	for i := range min(int(le.Uint16(b)&^cutBit), maxUnits) {
+		unit := b[logHeadBytes+i*unitBytes:]
 		low := uint64(le.Uint32(unit)) | uint64(le.Uint16(unit[4:]))<<32 | uint64(unit[6])<<48
 		age := (uint64(last) - low) & unitMask
 		log = append(log, last-int64(age))
@@ -201,14 +204,14 @@ func readLog(p []byte, last int64, maxUnits int, log []int64) []int64 {
 	return log
 }
 
-func putLog(p []byte, u *limit.Usage) {
+func putLog(b []byte, u *limit.Usage) {
 	units := uint16(len(u.Log))
 	if u.Cut {
 		units |= cutBit
 	}
-	le.PutUint16(p, units)
+	le.PutUint16(b, units)
 	for i, t := range u.Log {
-		unit := p[logHeadBytes+i*unitBytes:]
+		unit := b[logHeadBytes+i*unitBytes:]
 		le.PutUint32(unit, uint32(t))
 		le.PutUint16(unit[4:], uint16(t>>32))
 		unit[6] = byte(t >> 48)

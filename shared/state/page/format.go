@@ -1,6 +1,6 @@
 //go:build !sluice_variant
 
-package state
+package page
 
 // The version of the layout of directory, heartbeats and pages, and what it adds to
 // their keys. Each version has keys of its own: two releases that differ in it run in
@@ -10,8 +10,8 @@ package state
 // To raise it, raise that of nextformat.go too, write the golden bytes anew, freeze the last
 // filter in filter/testdata, and say in the changelog that counters begin anew.
 const (
-	formatVersion = 1
-	keySuffix     = ""
-	pagePrefix    = "sl/"
+	FormatVersion = 1
+	KeySuffix     = ""
+	KeyPrefix     = "sl/"
 	spareBytes    = 0 // of each record
 )

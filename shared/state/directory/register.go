@@ -1,0 +1,199 @@
+package directory
+
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
+
+// Register returns the table for o's counter: the one that choose finds, changed to these
+// windows unless a later configuration chose others; else a new one.
+func (d *Directory) Register(o Owner, def *Definition, now int64) *Registration {
+	chosen := d.choose(o, def)
+	for _, i := range d.TablesOf(def.Counter) {
+		if i != chosen {
+			d.Tables[i].Leave(o, now)
+		}
+	}
+	if chosen < 0 {
+		d.Epoch++
+		return d.add(Registration{
+			Counter: def.Counter, Number: d.freeNumber(), Geometry: page.GeometryFor(def.Windows, def.Capacity),
+			Base: d.Epoch, Epoch: d.Epoch, ConfiguredNs: o.ConfiguredNs,
+			Windows: def.Windows, Owners: []Owner{o},
+		})
+	}
+	r := &d.Tables[chosen]
+	r.join(o)
+	want := longestLogs(def.Windows, r.Windows)
+	if !sameWindows(r.Windows, want) && r.ConfiguredNs <= o.ConfiguredNs {
+		d.Epoch++
+		r.Epoch = d.Epoch
+		r.Windows = want
+	}
+	r.ConfiguredNs = max(r.ConfiguredNs, o.ConfiguredNs)
+	return r
+}
+
+// choose returns the index of the counter's table in which o shall count:
+//
+//  1. one that has these windows (the last, if there are several),
+//  2. else the first that nobody but o owns: its windows will change,
+//  3. else none, -1: o gets a new one.
+func (d *Directory) choose(o Owner, def *Definition) int {
+	chosen := -1
+	for _, i := range d.TablesOf(def.Counter) {
+		r := &d.Tables[i]
+		if !r.IsKnown() {
+			continue
+		}
+		if sameWindows(r.Windows, def.Windows) || (chosen < 0 && !r.hasOthers(o)) {
+			chosen = i
+		}
+	}
+	return chosen
+}
+
+// sameWindows reports whether windows a and b count alike, with the same length of a log, and the same length
+// of a hold or block. Then records need no change.
+func sameWindows(a, b []limit.Window) bool {
+	return slices.EqualFunc(a, b, func(v, w limit.Window) bool {
+		return v.Same(w) && v.Units == w.Units && v.PeriodNs == w.PeriodNs
+	})
+}
+
+// longestLogs returns want with logs that are no shorter than those in have, so
+// that no unit is lost if a lowered limit is raised again.
+func longestLogs(want, have []limit.Window) []limit.Window {
+	out := slices.Clone(want)
+	for i := range out {
+		for _, w := range have {
+			if w.Same(out[i]) {
+				out[i].Units = max(out[i].Units, w.Units)
+			}
+		}
+	}
+	return out
+}
+
+func (r *Registration) join(o Owner) {
+	r.VanishedNs = 0
+	for i := range r.Owners {
+		if p := &r.Owners[i]; p.ID == o.ID {
+			p.ConfiguredNs = max(p.ConfiguredNs, o.ConfiguredNs)
+			return
+		}
+	}
+	r.Owners = append(r.Owners, o)
+}
+
+// hasOthers reports whether the table has an owner besides o.
+func (r *Registration) hasOthers(o Owner) bool {
+	return slices.ContainsFunc(r.Owners, func(p Owner) bool { return p.ID != o.ID })
+}
+
+// HasOwner reports whether the owner counts in the table.
+func (r *Registration) HasOwner(id uint64) bool {
+	return slices.ContainsFunc(r.Owners, func(p Owner) bool { return p.ID == id })
+}
+
+// HasOwner reports whether the owner has a table.
+func (d *Directory) HasOwner(id uint64) bool {
+	return slices.ContainsFunc(d.Tables, func(r Registration) bool { return r.HasOwner(id) })
+}
+
+// IsKnown reports whether this build knows all windows of the table.
+func (r *Registration) IsKnown() bool { return r.foreign == nil }
+
+// Leave removes o, of this configuration or an older one, from the table.
+func (r *Registration) Leave(o Owner, now int64) {
+	r.Owners = slices.DeleteFunc(r.Owners, func(p Owner) bool {
+		return p.ID == o.ID && p.ConfiguredNs <= o.ConfiguredNs
+	})
+	if len(r.Owners) == 0 && r.VanishedNs == 0 {
+		r.VanishedNs = max(now, 1)
+	}
+}
+
+// LeaveAndSweep removes o from tables whose counter its configuration no longer has,
+// unless a later configuration still has it. It removes tables that have waited long enough.
+func (d *Directory) LeaveAndSweep(o Owner, keeps func(CounterID) bool, now int64) {
+	for i := range d.Tables {
+		if r := &d.Tables[i]; !keeps(r.Counter) {
+			r.Leave(o, now)
+		}
+	}
+	d.removeWaiting(now)
+}
+
+// removeWaiting removes tables that have waited for their longest window to end, and the first
+// to vanish of more than WaitingTables.
+func (d *Directory) removeWaiting(now int64) {
+	d.Tables = slices.DeleteFunc(d.Tables, func(r Registration) bool {
+		return r.waits() && now-r.VanishedNs >= longestNs(r.Windows)
+	})
+	waiting := 0
+	for i := range d.Tables {
+		if d.Tables[i].waits() {
+			waiting++
+		}
+	}
+	for ; waiting > WaitingTables; waiting-- {
+		first := d.firstVanished()
+		d.Tables = slices.Delete(d.Tables, first, first+1)
+	}
+	d.found = lookup{} // the indexes have changed
+}
+
+// waits reports whether the table's counter has vanished.
+func (r *Registration) waits() bool { return len(r.Owners) == 0 }
+
+// firstVanished returns the index of the waiting table whose counter vanished first.
+func (d *Directory) firstVanished() int {
+	first := -1
+	for i := range d.Tables {
+		r := &d.Tables[i]
+		if r.waits() && (first < 0 || r.VanishedNs < d.Tables[first].VanishedNs) {
+			first = i
+		}
+	}
+	return first
+}
+
+// longestNs is the longest period of the windows.
+func longestNs(windows []limit.Window) int64 {
+	var ns int64
+	for _, w := range windows {
+		ns = max(ns, w.PeriodNs)
+	}
+	return ns
+}
+
+// ForgetFuture treats configurations that were made well after now as the oldest:
+// the clock was set back since, and later configurations must outrank them. A counter
+// that vanished then has vanished now.
+func (d *Directory) ForgetFuture(now int64) {
+	const aheadNs = 10_000_000_000
+	for i := range d.Tables {
+		r := &d.Tables[i]
+		r.ConfiguredNs = pastOrOldest(r.ConfiguredNs, now)
+		if r.VanishedNs > now+aheadNs {
+			r.VanishedNs = max(now, 1)
+		}
+		for j := range r.Owners {
+			r.Owners[j] = r.Owners[j].AsOf(now)
+		}
+	}
+}
+
+// AsOf is the owner as ForgetFuture leaves it.
+func (o Owner) AsOf(now int64) Owner { return Owner{o.ID, pastOrOldest(o.ConfiguredNs, now)} }
+
+func pastOrOldest(configuredNs, now int64) int64 {
+	const skewNs = 1_000_000_000
+	if configuredNs > now+skewNs {
+		return 0
+	}
+	return configuredNs
+}

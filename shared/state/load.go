@@ -1,0 +1,141 @@
+package state
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
+
+// A page is loaded into a worker's memory, brought to the present there, changed, and written in one compare-and-swap.
+
+// loaded is a page in a worker's memory, with all that it takes to judge and evict its records. Read loads the
+// page of its key, and a visit (visit.go) one page after the other, without a key.
+type loaded struct {
+	// clock.go says which clock counts what.
+	Now       int64 // at which the key is counted: never before the last write
+	CallerNs  int64 // the caller's clock, as it read it or as it was read once more
+	steadyNs  int64 // the clock by which holds or leases end, see steadyNow
+	clockRead bool  // the caller's clock was read once more, see confirmSetBack
+
+	Rebased bool // what was written before the clock was set back has moved to the present
+
+	pageKey [15]byte // in shared data
+	page    page.Page
+	missing bool // the page does not exist yet: page is the table's empty one, which startChange copies
+	cas     uint32
+	epoch   uint32 // of the table at that time; 0 after a Look: nothing may be written
+
+	rule []limit.Window // by column of the layout, with the rule's limits
+
+	pageMemory pageMemory
+}
+
+// pageMemory is kept from call to call so that a decision allocates nothing. It carries no
+// result from one call to the next: what lapses is passed on as slices that lie in it.
+type pageMemory struct {
+	rule     [page.MaxWindows]limit.Window // for loaded.rule
+	otherLog []int64                       // the decoded log of any record
+
+	recordLapses  lapses // of readHolds: what has lapsed in the key's record
+	floorLapses   lapses // of lapseFloor: in the floor
+	evictedLapses lapses // of moveHoldsToFloor: in a record that is evicted
+	joinedLapses  lapses // of joinLapses: both of these
+	otherLapses   lapses // of expiry: in any record
+}
+
+// pageOf returns the index of the page that a key's hash leads to, by its high bits.
+func (t *Table) pageOf(hash uint64) uint32 { return uint32(hash >> 32 * uint64(t.pages) >> 32) }
+
+// fingerprint is what a page has of a key's hash: its low bits.
+func fingerprint(hash uint64) uint32 { return uint32(hash) }
+
+// load loads the page of the key with that hash, converted to the table's layout.
+func (t *Table) load(p *loaded, hash uint64, now int64) Status {
+	if status := t.ensureOpen(now); status != OK {
+		return status
+	}
+	for range MaxRetries {
+		status := t.loadPage(p, t.pageOf(hash))
+		if status != Mismatch {
+			return status
+		}
+		if status := t.adoptNewer(now); status != OK {
+			return status
+		}
+	}
+	return Failed
+}
+
+// loadPage loads the page with that index by the layout that the table has. It returns Mismatch if the page has a newer
+// one.
+func (t *Table) loadPage(p *loaded, index uint32) Status {
+	p.pageKey = t.pageKey(index)
+	value, cas, status := t.parent.store.Get(p.pageKey[:])
+	switch status {
+	case OK:
+		p.page, status = t.convertIn(value)
+		p.missing = false
+		p.cas = cas
+	case NotFound:
+		p.page = t.empty
+		p.missing = true
+		p.cas = CreateOnly
+		status = OK
+	default:
+		return Failed
+	}
+	p.epoch = t.epoch
+	return status
+}
+
+// adoptNewer reads the directory again, because a page is of a later epoch than the table.
+func (t *Table) adoptNewer(now int64) Status {
+	before := t.epoch
+	if status := t.parent.registerAndAdopt(now, []*Table{t}); status != OK {
+		return status
+	}
+	if t.epoch == before { // the directory does not know the page's epoch
+		return Failed
+	}
+	return OK
+}
+
+// convertIn converts a page that comes in to the table's layout. It returns Mismatch if the page is of a later epoch
+// than the registration that the table has adopted.
+func (t *Table) convertIn(value []byte) (page.Page, Status) {
+	if same, ok := t.empty.As(value); ok {
+		return same, OK
+	}
+	old, ok := page.Read(value)
+	if !ok {
+		return page.Page{}, Failed
+	}
+	switch epoch := old.Epoch(); {
+	case epoch > t.epoch:
+		return page.Page{}, Mismatch
+	case epoch < t.base: // the page of a vanished counter
+		return page.New(t.layout, t.epoch), OK
+	case epoch == t.epoch: // an epoch has one layout, and the page has another: it is damaged
+		return page.Page{}, Failed
+	default:
+		return old.Convert(t.layout, t.epoch), OK
+	}
+}
+
+// startChange is the first step of all that writes a page. It returns Mismatch if the table's windows have changed
+// since the page was loaded. A page that does not exist yet becomes one of its own: until then, all keys of such pages
+// share an empty one. Read does not need it, because an empty page has nothing to bring to the present.
+func (t *Table) startChange(p *loaded) Status {
+	if p.epoch != t.epoch {
+		return Mismatch
+	}
+	if p.missing {
+		p.page = p.page.Clone()
+		p.missing = false
+	}
+	return OK
+}
+
+// write writes the page, unless another worker has written it since it was loaded.
+func (t *Table) write(p *loaded) Status {
+	return t.parent.store.Set(p.pageKey[:], p.page.Bytes, p.cas)
+}

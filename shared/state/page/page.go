@@ -1,0 +1,281 @@
+// Package page is the bytes of a page: one value in shared data, with the records of a fixed number of keys. It
+// knows where each thing lies and how it is written down, but not what follows from it: that is package state's.
+//
+// Its invariant: released filters read these bytes. What this build cannot read, Read refuses.
+//
+// A page has slots for records, each the counts of one key, and a floor: what the records that were evicted from the
+// page have counted. All integers are little endian:
+//
+//	 0  u8   format version, 1
+//	 1  u8   kind of the records, 1 = counters of one proxy
+//	 2  u8   slots s
+//	 3  u8   windows n
+//	 4  u32  epoch of the windows below, from the directory
+//	 8  u16  generation in the low 12 bits: incremented when a record is set, reset or rebased; the others 0
+//	10  u16  spare, 0
+//	12  i64  floor time: when a record or the floor of a window was last removed, 0 = never
+//	20       n × window definition          window.go
+//	         n × floor of that window       usage.go; of holds: holds.go
+//	         s × u32 fingerprint: the low bits of the key's hash
+//	         s × record
+//
+// A record:
+//
+//	 0  u64  time of the last write + 1 ns, 0 = the slot is free
+//	 8  u16  low 12 bits generation; bit 12: the key was reset and starts from
+//	         nothing instead of the floor; the other bits spare, 0
+//	10       n × usage of that window       usage.go; of holds: holds.go
+//
+// geometry.go says how many pages of how many slots a table has, convert.go brings a page to other windows, and
+// format.go has the version of all this.
+package page
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+const (
+	kindCounters = 1
+
+	offVersion    = 0
+	offKind       = 1
+	offSlots      = 2
+	offWindows    = 3
+	offEpoch      = 4
+	offGeneration = 8
+	offSpare      = 10
+	offFloorTime  = 12
+	headBytes     = 20
+
+	fingerprintBytes    = 4
+	offRecordGeneration = 8
+	recordHeadBytes     = 10 + spareBytes
+
+	resetBit       = 1 << 12
+	generationMask = resetBit - 1
+)
+
+// MaxWindows is how many windows a table has at most.
+const MaxWindows = 16
+
+// Layout is where things lie in a page with the given windows, which are the columns of
+// its records. All offsets and sizes are in bytes.
+type Layout struct {
+	Slots   int
+	Windows []limit.Window // without their limits
+
+	Counting  int  // columns that count; they come first
+	HasHolds  bool // the column after them is a limit.Concurrency: see HoldsColumn
+	HasLeases bool // the only column is a lease, and none counts
+
+	usageAt        [MaxWindows]int // offset of each window's usage in a record, after its head
+	floorAt        [MaxWindows]int // offset of each window's floor in the page
+	floorsAt       int
+	fingerprintsAt int
+	recordsAt      int
+	recordBytes    int
+	size           int
+}
+
+// NewLayout returns the layout of pages with that many slots.
+func NewLayout(windows []limit.Window, slots int) *Layout {
+	l := &Layout{Slots: slots, Windows: windows}
+	l.Counting = len(windows)
+	if n := len(windows); n > 0 {
+		last := windows[n-1].Algorithm
+		l.HasHolds = last == limit.Concurrency
+		l.HasLeases = last == Lease
+		if l.HasHolds || l.HasLeases {
+			l.Counting--
+		}
+	}
+	l.floorsAt = headBytes + len(windows)*WindowBytes
+	usageAt, floorAt := 0, l.floorsAt
+	for column := range windows {
+		l.usageAt[column] = usageAt
+		l.floorAt[column] = floorAt
+		usage, floor := usageBytes(&windows[column])
+		usageAt += usage
+		floorAt += floor
+	}
+	l.fingerprintsAt = floorAt
+	l.recordsAt = l.fingerprintsAt + slots*fingerprintBytes
+	l.recordBytes = recordHeadBytes + usageAt
+	l.size = l.recordsAt + slots*l.recordBytes
+	return l
+}
+
+// ValueBytes is the size of a page in bytes.
+func (l *Layout) ValueBytes() int { return l.size }
+
+// HoldsColumn is the column of holds in a layout that has them: the first after those that count.
+func (l *Layout) HoldsColumn() int { return l.Counting }
+
+var le = binary.LittleEndian
+
+// Page is a page, read and changed in place.
+type Page struct {
+	Bytes  []byte
+	Layout *Layout
+}
+
+// New returns an empty page.
+func New(l *Layout, epoch uint32) Page {
+	p := Page{make([]byte, l.size), l}
+	p.Bytes[offVersion] = FormatVersion
+	p.Bytes[offKind] = kindCounters
+	p.Bytes[offSlots] = byte(l.Slots)
+	p.Bytes[offWindows] = byte(len(l.Windows))
+	le.PutUint32(p.Bytes[offEpoch:], epoch)
+	for column := range l.Windows {
+		PutWindow(p.definition(column), &l.Windows[column])
+	}
+	if l.HasHolds {
+		p.beginHolds()
+	}
+	return p
+}
+
+// Read finds out what layout a page has. It is ok if this build can use the page: it knows the format and the
+// windows, and the size agrees with the header.
+func Read(value []byte) (p Page, ok bool) {
+	p.Bytes = value
+	if len(value) < headBytes || value[offVersion] != FormatVersion || value[offKind] != kindCounters {
+		return Page{}, false
+	}
+	n, slots := int(value[offWindows]), int(value[offSlots])
+	if n > MaxWindows || slots == 0 || len(value) < headBytes+n*WindowBytes || !p.headIsSound() {
+		return Page{}, false
+	}
+	windows := make([]limit.Window, n)
+	for i := range windows {
+		var known bool
+		windows[i], known = ReadWindow(p.definition(i))
+		if !known {
+			return Page{}, false
+		}
+	}
+	p.Layout = NewLayout(windows, slots)
+	return p, len(value) == p.Layout.size
+}
+
+// As reads a page without decoding its layout. It is ok if the page has the layout and epoch of p. TinyGo's
+// bytes.Equal would allocate.
+func (p *Page) As(value []byte) (same Page, ok bool) {
+	if len(value) != len(p.Bytes) {
+		return Page{}, false
+	}
+	same = Page{value, p.Layout}
+	sameHead := le.Uint64(value) == le.Uint64(p.Bytes) // to the end of the epoch
+	floors := p.Layout.floorsAt
+	return same, sameHead && same.headIsSound() && slices.Equal(value[headBytes:floors], p.Bytes[headBytes:floors])
+}
+
+// headIsSound reports whether the head has no value that nobody writes.
+func (p *Page) headIsSound() bool { return le.Uint16(p.Bytes[offSpare:]) == 0 && p.FloorTime() >= 0 }
+
+func (p *Page) definition(column int) []byte { return p.Bytes[headBytes+column*WindowBytes:] }
+
+// Epoch is that of the page's windows.
+func (p *Page) Epoch() uint32 { return le.Uint32(p.Bytes[offEpoch:]) }
+
+// FloorTime is when a record or the floor of a window was last removed.
+func (p *Page) FloorTime() int64 { return int64(le.Uint64(p.Bytes[offFloorTime:])) }
+
+// SetFloorTime sets what FloorTime returns.
+func (p *Page) SetFloorTime(t int64) { le.PutUint64(p.Bytes[offFloorTime:], uint64(t)) }
+
+func (p *Page) generation() uint16 { return le.Uint16(p.Bytes[offGeneration:]) & generationMask }
+
+// NextGeneration increments the page's generation and returns it.
+func (p *Page) NextGeneration() uint16 {
+	le.PutUint16(p.Bytes[offGeneration:], (p.generation()+1)&generationMask)
+	return p.generation()
+}
+
+// Find returns the slot of the key with that fingerprint, or -1. It compares two
+// fingerprints at once.
+func (p *Page) Find(fingerprint uint32) int {
+	prints := p.Bytes[p.Layout.fingerprintsAt:p.Layout.recordsAt]
+	wanted := uint64(fingerprint)<<32 | uint64(fingerprint)
+	for i := 0; len(prints) >= 2*fingerprintBytes; i += 2 {
+		differs := le.Uint64(prints) ^ wanted
+		if uint32(differs) == 0 && !p.IsFree(i) {
+			return i
+		}
+		if differs>>32 == 0 && !p.IsFree(i+1) {
+			return i + 1
+		}
+		prints = prints[2*fingerprintBytes:]
+	}
+	last := p.Layout.Slots - 1 // one is left where the number of slots is odd
+	if len(prints) > 0 && le.Uint32(prints) == fingerprint && !p.IsFree(last) {
+		return last
+	}
+	return -1
+}
+
+// FreeSlot returns a slot without a record, or -1.
+func (p *Page) FreeSlot() int {
+	for slot := range p.Layout.Slots {
+		if p.IsFree(slot) {
+			return slot
+		}
+	}
+	return -1
+}
+
+// IsFree reports whether the slot has no record.
+func (p *Page) IsFree(slot int) bool { return le.Uint64(p.record(slot)) == 0 }
+
+// Place puts an empty record into the slot for the key with that fingerprint. The slot is free until SetTime.
+func (p *Page) Place(slot int, fingerprint uint32) {
+	p.Remove(slot)
+	le.PutUint32(p.Bytes[p.Layout.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
+	p.SetGeneration(slot, p.generation())
+	if p.Layout.HasHolds {
+		p.numberRecord(slot)
+	}
+}
+
+// Remove frees the slot.
+func (p *Page) Remove(slot int) { clear(p.record(slot)) }
+
+func (p *Page) record(slot int) []byte {
+	offset := p.Layout.recordsAt + slot*p.Layout.recordBytes
+	return p.Bytes[offset : offset+p.Layout.recordBytes]
+}
+
+// Time returns when the slot's record was last written.
+func (p *Page) Time(slot int) int64 { return int64(le.Uint64(p.record(slot)) - 1) }
+
+// SetTime sets what Time returns.
+func (p *Page) SetTime(slot int, t int64) { le.PutUint64(p.record(slot), uint64(t)+1) }
+
+// Generation is that of the slot's record.
+func (p *Page) Generation(slot int) uint16 {
+	return le.Uint16(p.record(slot)[offRecordGeneration:]) & generationMask
+}
+
+// SetGeneration sets the generation of the slot's record, which does not say that the key was reset any more.
+func (p *Page) SetGeneration(slot int, generation uint16) {
+	le.PutUint16(p.record(slot)[offRecordGeneration:], generation)
+}
+
+// WasReset reports whether the slot's record says that the key was reset.
+func (p *Page) WasReset(slot int) bool {
+	return le.Uint16(p.record(slot)[offRecordGeneration:])&resetBit != 0
+}
+
+// MarkReset has the slot's record say that the key was reset.
+func (p *Page) MarkReset(slot int) { p.SetGeneration(slot, p.Generation(slot)|resetBit) }
+
+// Lease returns the bytes of the slot's lease.
+func (p *Page) Lease(slot int) []byte { return p.record(slot)[recordHeadBytes:] }
+
+// Clone returns a copy that may be changed by itself.
+func (p *Page) Clone() Page { return Page{bytes.Clone(p.Bytes), p.Layout} }

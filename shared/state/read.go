@@ -1,0 +1,223 @@
+package state
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
+
+// A decision is three calls with one Entry: Read finds the key's record or the floor and
+// brings it to the present, Check says whether a hit passes, and Commit counts it in one
+// compare-and-swap. Refund undoes a Commit.
+
+// Entry is what Table.Read found of one key in its page. The zero value is
+// ready for Read. Re-use an Entry from request to request: it keeps its memory.
+type Entry struct {
+	loaded // the key's page, with Now and CallerNs
+
+	// What Read and Commit found. Reread clears it.
+	FromFloor bool // the key has no record and starts from the page's floor
+	Evicted   bool // Commit evicted a live record
+	Ended     int  // windows whose usage has ended since the record was written
+	Blocked   bool // Deny began a block
+
+	HeldBack bool // Check found, the last time, that only what is held leaves no room
+
+	hash uint64 // of the key, under the tables' seed
+	slot int    // of the key's record in the page, or noRecord
+
+	// By column of the layout.
+	windows []limit.Window               // with the key's limits
+	usage   [page.MaxWindows]limit.Usage // as of Now; of the column of holds: Used is held, see Held
+
+	// What is held of the key is the sum of two: its record's, and the floor's if the record was
+	// evicted while it held.
+	holds limit.Holds // of the key's record
+
+	// From Commit, for Refund.
+	generation uint16
+	opened     uint16 // a bit for each column: the hit opened its window
+
+	keyMemory keyMemory
+}
+
+// noRecord is the slot of a key without a record: it starts from the floor.
+const noRecord = -1
+
+// keyMemory is kept from call to call, like pageMemory.
+type keyMemory struct {
+	windows [page.MaxWindows]limit.Window // for Entry.windows
+	logs    [page.MaxWindows][]int64      // decoded logs of the key
+	nothing limit.Usage                   // of a window without a column
+}
+
+// log returns memory for a log of a column: twice the longest log, because a hit
+// appends its units before the oldest are dropped.
+func (e *Entry) log(column int) []int64 {
+	if e.windows[column].Algorithm == limit.SlidingWindowLog && e.keyMemory.logs[column] == nil {
+		e.keyMemory.logs[column] = make([]int64, 0, 2*limit.MaxLog)
+	}
+	return e.keyMemory.logs[column]
+}
+
+// HasRecord reports whether the key has a record, even an empty one.
+func (e *Entry) HasRecord() bool { return e.slot >= 0 }
+
+// Read finds the key's record as of now, or the floor if the key has no record. If
+// the worker's clock is behind the last write, e.Now is the time of that write.
+//
+// What Read changes in the page, it changes in memory alone, unless the Store gives its own bytes. Shared data
+// has none of it until Commit or another call that writes the page. If none follows, the next Read does the same again.
+func (t *Table) Read(e *Entry, key Key, now int64) Status {
+	if status := t.ensureOpen(now); status != OK {
+		return status
+	}
+	e.hash = t.parent.seed.hash(key.Bytes)
+	return t.Reread(e, key, now)
+}
+
+// Reread is Read of the same key as before, after a lost race. It does not hash
+// the key again.
+func (t *Table) Reread(e *Entry, key Key, now int64) Status {
+	if status := t.load(&e.loaded, e.hash, now); status != OK {
+		return status
+	}
+	t.readKey(e, &key, now, t.steadyNow())
+	return OK
+}
+
+// readKey brings the loaded page to the present, and reads what it has of the key, in five steps:
+//
+//	                         finds                          may change in the page
+//	1  define                windows, rule
+//	2  findRecord            slot, Now, and last: when      the clock was set back: moves the record, or the floor
+//	                         record or floor was written    without one, from last to Now
+//	3  lapseFloor                                           holds of the floor have lapsed: charges the floor, and
+//	                                                        evicts records, this key's or others'; then 2 once more
+//	4  readHolds             holds, Held, and lapsed: what
+//	                         has lapsed in the record
+//	5  readRecord            usage, as of Now
+//	   or startFromFloor     usage and FromFloor
+func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
+	e.clearResults(now, steadyNs)
+	t.define(e, key)
+	last := t.findRecord(e)
+	var lapsed lapses
+	if t.layout.HasHolds {
+		if t.lapseFloor(&e.loaded) {
+			last = t.findRecord(e)
+		}
+		lapsed = t.readHolds(e, last)
+	}
+	if e.slot >= 0 {
+		t.readRecord(e, last, lapsed)
+	} else {
+		t.startFromFloor(e, last)
+	}
+}
+
+// clearResults clears what Read and Commit found before.
+func (e *Entry) clearResults(now, steadyNs int64) {
+	e.CallerNs = now
+	e.steadyNs = steadyNs
+	e.clockRead = false
+	e.FromFloor = false
+	e.Evicted = false
+	e.Rebased = false
+	e.Blocked = false
+	e.Ended = 0
+	e.opened = 0
+}
+
+// define sets e.windows and e.rule: for each column of the layout the window with
+// the key's limits, and with the rule's. A column that this configuration does not
+// have gets no limits. If it is jittered, the key's grid is not known, so each hit
+// counts in it for a whole period.
+func (t *Table) define(e *Entry, key *Key) {
+	t.defineRule(&e.loaded, key.OfRule)
+	if t.direct {
+		e.windows = key.Windows
+		return
+	}
+	columns := t.layout.Windows
+	e.windows = e.keyMemory.windows[:len(columns)]
+	copy(e.windows, columns)
+	for column := range e.windows {
+		if w := &e.windows[column]; w.Jitter > 0 {
+			w.Algorithm = limit.FixedWindowPerKey
+			w.Elastic = true
+		}
+	}
+	for window, column := range t.columns[:len(t.def.Windows)] {
+		if column < 0 {
+			continue
+		}
+		own := &e.windows[column]
+		*own = key.Windows[window]
+		own.Units = columns[column].Units // a log may be longer than this key's limit: see longestLogs
+		own.Stamp = e.rule[column].Stamp  // only the rule has one: see Overridden
+	}
+}
+
+// defineRule sets p.rule.
+func (t *Table) defineRule(p *loaded, rule []limit.Window) {
+	if t.direct {
+		p.rule = rule
+		return
+	}
+	columns := t.layout.Windows
+	p.rule = p.pageMemory.rule[:len(columns)]
+	copy(p.rule, columns)
+	for window, column := range t.columns[:len(t.def.Windows)] {
+		if column >= 0 {
+			p.rule[column] = rule[window]
+			p.rule[column].Units = columns[column].Units
+		}
+	}
+}
+
+// findRecord finds the key's record, and returns when it, or the floor without one, was written.
+func (t *Table) findRecord(e *Entry) (last int64) {
+	e.slot = e.page.Find(fingerprint(e.hash))
+	return t.setNowOrRebase(&e.loaded, e.slot)
+}
+
+// readRecord reads the record, written at last, charges what has lapsed of its holds, and
+// brings its usage to e.Now.
+func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
+	for column := range t.layout.Counting {
+		u := &e.usage[column]
+		e.page.ReadUsage(e.slot, column, e.log(column), u)
+		if s := &t.spans[column]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
+			continue // within one aligned window the usage does not change
+		}
+		w := &e.windows[column]
+		used := !u.IsZero()
+		w.Roll(u, lapsed.charge(w, u, last), e.Now)
+		if used && u.IsZero() {
+			e.Ended++
+		}
+		if w.OnGrid() {
+			start, end := w.Span(e.Now)
+			t.spans[column] = span{start, end}
+		}
+	}
+}
+
+// startFromFloor reads the floor, written at last, from which a key without a record
+// starts at e.Now.
+func (t *Table) startFromFloor(e *Entry, last int64) {
+	for column := range t.layout.Counting {
+		floor := e.rule[column].RollFloor(e.page.Floor(column), last, e.Now)
+		e.usage[column] = e.windows[column].Start(floor, e.Now, e.log(column)[:0])
+		e.FromFloor = e.FromFloor || !floor.IsZero()
+	}
+}
+
+// Usage returns what a window of the table's definition has counted, as of e.Now.
+// It is valid until the next Read into e.
+func (t *Table) Usage(e *Entry, window int) *limit.Usage {
+	if column := t.columns[window]; column >= 0 {
+		return &e.usage[column]
+	}
+	return &e.keyMemory.nothing // a later configuration has dropped this window
+}
