@@ -60,13 +60,14 @@ func (s *Subject) LackKey() {
 	s.PassNs = limit.Never
 }
 
-// turn is when a subject is checked and takes its units, among those of a verdict.
+// turn is when a subject is checked and takes its units, among those of a verdict. Those of one turn go in policy
+// order.
 type turn uint8
 
 const (
 	early  turn = iota
 	late        // its rule takesLate
-	shadow      // it takes only if all others have
+	shadow      // it is checked only if no other denies, and takes only if all others have
 )
 
 func (s *Subject) turn() turn {

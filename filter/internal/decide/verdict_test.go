@@ -14,6 +14,35 @@ const (
 	slots   = `{"name":"r","limits":["9"],"algorithm":"concurrency"}`
 )
 
+// Shadow rules have their turns last, and before them those that block keys. What asks no source has none.
+func TestTurns(t *testing.T) {
+	const rules = `{"name":"trial","limits":["9/1h"],"mode":"shadow"},{"name":"blocks","limits":["9/1h"],"block":"1h"},` +
+		`{"name":"plain","limits":["9/1h"]},{"name":"other","limits":["9/1h"]}`
+	v := begin(t, rules, &purse{}, &purse{}, &purse{}, &purse{})
+	first := v.Subjects[0]
+	lacksKey := v.Next()
+	lacksKey.Begin(first.Rule)
+	lacksKey.LackKey()
+	v.Add()
+	unlimited := v.Next()
+	unlimited.Begin(first.Rule)
+	unlimited.Unlimited = true
+	v.Add()
+	var names []string
+	for _, s := range v.turns {
+		names = append(names, s.Rule.Policy.Name)
+	}
+	require.Equal(t, []string{"plain", "other", "blocks", "trial"}, names)
+	require.Len(t, v.Subjects, 6)
+
+	v.Begin()
+	require.Empty(t, v.Subjects)
+	require.Same(t, first, v.Next(), "its memory serves the next request")
+	require.Same(t, first, v.Next(), "until it is added")
+	v.Add()
+	require.NotSame(t, first, v.Next())
+}
+
 // Where nobody waits for an answer, a request is charged what it has held, and nothing for a slot.
 func TestReleaseChargesTheCost(t *testing.T) {
 	for rule, charged := range map[string]uint32{settles: 2, slots: 0} {
