@@ -31,8 +31,8 @@ type Subject struct {
 
 	// The source, in Check, Recheck and Take.
 	//
-	// Known says that the key's usage is known. Without it nothing is told of the key: Source.Usage, Window, Remaining,
-	// Standing and Tightest are not called. It ends if the memory may have what was never stored, or another key's.
+	// Known says that the key's usage is known: see Standing. It ends if the memory may have what was never stored, or
+	// another key's.
 	Known  bool
 	PassNs int64 // of a denial: when the hit would pass, by the wall clock, or limit.Never
 	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the

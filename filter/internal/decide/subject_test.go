@@ -29,15 +29,17 @@ func TestHowASubjectStands(t *testing.T) {
 			p.usages[i].EndNs = hour + 7
 		}
 	}
-	require.Equal(t, []uint32{3, 4}, []uint32{s.Remaining(0), s.Remaining(1)}, "2 are held")
-	require.Zero(t, s.Tightest())
-	used, left, resetNs := s.Standing(0, hour)
+	st, known := s.Standing()
+	require.True(t, known)
+	require.Equal(t, []uint32{3, 4}, []uint32{st.Remaining(0), st.Remaining(1)}, "2 are held")
+	require.Zero(t, st.Tightest())
+	used, left, resetNs := st.Usage(0, hour)
 	require.Equal(t, []any{uint32(95), uint32(3), hour}, []any{used, left, resetNs})
 	require.EqualValues(t, 7, s.BlockedNs(hour))
 	require.Zero(t, s.BlockedNs(hour+8))
 	p.usages[order[1]].Used = 8
-	require.Equal(t, 1, s.Tightest())
-	require.Zero(t, s.Remaining(1), "more is held than is left")
+	require.Equal(t, 1, st.Tightest())
+	require.Zero(t, st.Remaining(1), "more is held than is left")
 	s.Known = false
 	require.Zero(t, s.BlockedNs(hour))
 }
@@ -56,7 +58,8 @@ func TestStandingIsTheServicesWord(t *testing.T) {
 			s.Record.Now = hour
 			s.Quota.From, s.Quota.NowNs = from, 10
 			s.Quota.Standings = []state.LeaseStanding{{Used: 40, ResetNs: 17}}
-			used, left, resetNs := s.Standing(0, hour)
+			st := Standing{s}
+			used, left, resetNs := st.Usage(0, hour)
 			want := []any{uint32(5), uint32(95), hour}
 			if cluster && from != OwnShare {
 				want = []any{uint32(40), uint32(60), int64(7)}

@@ -54,7 +54,7 @@ func used(v *decide.Verdict) (counts [][]uint32) {
 
 func counted(s *decide.Subject) (counts []uint32) {
 	for i := range s.Rule.Finder.Order {
-		w, u := s.Window(i)
+		w, u := decide.Standing{Subject: s}.Window(i)
 		counts = append(counts, w.Count(u, s.Record.Now))
 	}
 	return counts

@@ -87,8 +87,9 @@ func TestALeaseThatHasGoneAtTheRefund(t *testing.T) {
 	}
 	w.onDecided = func(_ uint32, v *decide.Verdict) {
 		s := v.Subjects[0]
-		require.True(t, s.Known)
-		_, usage := s.Window(0)
+		standing, known := s.Standing()
+		require.True(t, known)
+		_, usage := standing.Window(0)
 		require.Positive(t, usage.Used)
 	}
 	id := w.request("a v")

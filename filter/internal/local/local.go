@@ -201,7 +201,7 @@ func (c *Source) operate(
 		}
 		return 0, status
 	case decide.ExpiresAt:
-		return expiresAt(s), state.OK
+		return expiresAt(decide.Standing{Subject: s}), state.OK
 	case decide.Inc:
 		status = c.Table.Inc(e, window, n, c.evicts())
 	case decide.Set:
@@ -219,14 +219,14 @@ func (c *Source) operate(
 // used returns what is used of a window: of the tightest one for state.AllWindows.
 func (c *Source) used(s *decide.Subject, window int) int64 {
 	if window == state.AllWindows {
-		window = s.Rule.Finder.Order[s.Tightest()]
+		window = s.Rule.Finder.Order[decide.Standing{Subject: s}.Tightest()]
 	}
 	return int64(s.Limits.Windows[window].Count(c.Table.Usage(&s.Record, window), s.Record.Now))
 }
 
 // expiresAt returns when the tightest window starts again; 0 for a window per key that has not
 // begun.
-func expiresAt(s *decide.Subject) int64 {
+func expiresAt(s decide.Standing) int64 {
 	w, u := s.Window(s.Tightest())
 	if at := w.Reset(u, s.Now()); at > s.Now() {
 		return at

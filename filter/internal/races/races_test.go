@@ -85,7 +85,7 @@ func (k *worker) admitAlone(v *decide.Verdict) {
 		if _, known := k.world.keys[name]; !known {
 			var d quota.Definition
 			for i := range a.Rule.Policy.Limits {
-				w, _ := a.Window(i)
+				w, _ := decide.Standing{Subject: a}.Window(i)
 				d.Windows = append(d.Windows, *w)
 			}
 			k.world.keys[name] = key{d, [16]byte{}, true}

@@ -53,8 +53,9 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 		least    uint32 // units left, in the tightest window
 		endsIn   int64
 	)
-	for _, s := range v.Subjects {
-		if !s.Known || s.Shadow || !v.Allowed && s != v.Denying {
+	for _, of := range v.Subjects {
+		s, known := of.Standing()
+		if !known || s.Shadow || !v.Allowed && of != v.Denying {
 			continue
 		}
 		blocked := s.BlockedNs(v.Now)
@@ -83,7 +84,7 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 				limits = n.AppendLimit(limits, w, left, reset)
 			}
 			if xRateLimit {
-				quotas = appendQuota(quotas, s, w)
+				quotas = appendQuota(quotas, of, w)
 			}
 		}
 	}

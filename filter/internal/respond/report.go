@@ -59,18 +59,19 @@ func decision(s *decide.Subject, now int64) result.Rule {
 			r.Key[i] = &text
 		}
 	}
-	if len(r.Windows) > 0 {
-		r.Remaining = r.Windows[s.Tightest()].Remaining
+	if st, known := s.Standing(); known && len(r.Windows) > 0 {
+		r.Remaining = r.Windows[st.Tightest()].Remaining
 	}
 	return r
 }
 
 // Held returns what requests of the rule's key hold, nil for a rule that holds nothing.
 func Held(s *decide.Subject) *uint32 {
-	if !s.Known || !s.Rule.Policy.Holds() {
+	st, known := s.Standing()
+	if !known || !s.Rule.Policy.Holds() {
 		return nil
 	}
-	held := s.Held()
+	held := st.Held()
 	return &held
 }
 
@@ -83,14 +84,15 @@ func Mode(s *decide.Subject) string {
 }
 
 // Windows returns the rule's limits in policy order, none if the usage is unknown.
-func Windows(s *decide.Subject, now int64) []result.Window {
-	if !s.Known {
+func Windows(of *decide.Subject, now int64) []result.Window {
+	s, known := of.Standing()
+	if !known {
 		return []result.Window{}
 	}
 	all := make([]result.Window, len(s.Rule.Policy.Limits))
 	for i := range all {
 		w, _ := s.Window(i)
-		used, left, resetNs := s.Standing(i, now)
+		used, left, resetNs := s.Usage(i, now)
 		all[i] = result.Window{
 			Name:      s.Rule.Policy.Limits[i].Name,
 			Unlimited: w.Unlimited,
@@ -101,7 +103,7 @@ func Windows(s *decide.Subject, now int64) []result.Window {
 		}
 		if !w.Unlimited {
 			all[i].SetLimit(w, left)
-			all[i].SetLimitFrom(s.Rule.Policy, i, &s.Subject)
+			all[i].SetLimitFrom(s.Rule.Policy, i, &of.Subject)
 		}
 	}
 	return all

@@ -134,8 +134,8 @@ func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	if p == policy.ValueRetryAfter {
 		return v.RetryAfter()
 	}
-	s := v.Denying
-	if !s.Known || len(s.Rule.Policy.Limits) == 0 {
+	s, known := v.Denying.Standing()
+	if !known || len(s.Rule.Policy.Limits) == 0 {
 		return 0, false
 	}
 	i := s.Tightest()

@@ -25,6 +25,10 @@ func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 	if s.Unlimited {
 		return list
 	}
+	held := uint32(0)
+	if n := Held(s); n != nil {
+		held = *n
+	}
 	all := Windows(s, now)
 	for i := range all {
 		w := &all[i]
@@ -32,7 +36,7 @@ func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 			continue
 		}
 		u := result.WindowUsage{
-			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: s.Held(),
+			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: held,
 			Remaining: *w.Remaining, Reset: fields.Seconds(w.ResetNs),
 		}
 		if w.Requests != nil {
