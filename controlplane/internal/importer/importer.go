@@ -17,6 +17,7 @@
 //
 //	source     opens a file, finds fields in it, and says where they are     (used by the readers)
 //	envoyfile  finds the listeners in a configuration of Envoy               (used by envoy)
+//	nginxkey   says what the key of a limit is for which requests            (used by nginx)
 //	request    says which requests a rule is for: match, exempt, key         (used by all of them)
 //
 // Read one import at a time: the comment of its reader's package lists its calls. Then descriptor/descriptor.go if it

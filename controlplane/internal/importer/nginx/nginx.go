@@ -15,7 +15,7 @@
 //	rules:
 //	- name: one
 //	  match: {hosts: [a.example], paths: [/login*]}          of the scopes (server.go, location.go)
-//	  key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]    of the zone's key (key.go)
+//	  key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]    of the zone's key (nginxkey)
 //	  algorithm: token_bucket
 //	  limits: [{requests: 5, per: 1s, burst: 10}]            of the zone and the limit (zone.go, rules.go)
 //	  response: {status: 503}
@@ -23,10 +23,10 @@
 // The calls of an import:
 //
 //	Read: readHTTP                                    nginx.go
-//	  readZone, readVariable                          the zones, and what map and geo make (map.go)
+//	  readZone, nginxkey.Variables.Read               the zones, and what map and geo make
 //	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
 //	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key (rules.go)
-//	    countedForms: formsOf                         the forms of a key (key.go)
+//	    nginxkey.Variables.Counted                    the forms of a key
 //
 // Tests are in the folder above too: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
 // imports testdata/imports/nginx-*.txtar.
@@ -34,6 +34,7 @@ package nginx
 
 import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
@@ -71,13 +72,15 @@ type reader struct {
 	*draft.Draft
 
 	// readHTTP reads these before it makes rules.
-	zones     map[string]*zone   // by their kind and name, such as "limit_req one"
-	variables map[string]mapping // those of map and geo
+	zones     map[string]*zone // by their kind and name, such as "limit_req one"
+	variables *nginxkey.Variables
 	servers   []*server
 }
 
 func newReader(d *draft.Draft) *reader {
-	return &reader{Draft: d, zones: map[string]*zone{}, variables: map[string]mapping{}}
+	n := &reader{Draft: d, zones: map[string]*zone{}}
+	n.variables = nginxkey.New(d, n.noteOfServerName)
+	return n
 }
 
 // The kinds of limits. Each is inherited by itself.
@@ -124,7 +127,7 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 		case limitReq + "_zone", limitConn + "_zone":
 			n.readZone(d)
 		case "map", "geo":
-			n.readVariable(d)
+			n.variables.Read(d)
 		}
 	}
 	n.noteUnread(block)

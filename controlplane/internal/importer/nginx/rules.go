@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -52,7 +53,7 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, 
 	if !slices.Contains(z.used, limit.Numbers) {
 		z.used = append(z.used, limit.Numbers)
 	}
-	for _, f := range n.countedForms(z.key) {
+	for _, f := range n.variables.Counted(z.key) {
 		n.addRule(z, limit, f, limits.status, requests)
 	}
 }
@@ -96,22 +97,22 @@ func (n *reader) readLimitConn(limit *draft.Limit, d *nginxconf.Directive) {
 }
 
 // addRule makes the rule of a limit for one form of its key.
-func (n *reader) addRule(z *zone, limit *draft.Limit, f keyForm, status uint64, requests request.Selection) {
+func (n *reader) addRule(z *zone, limit *draft.Limit, f nginxkey.Form, status uint64, requests request.Selection) {
 	if requests.Match.IsApart(f.Match) {
 		return
 	}
 	all := requests.And(f.Selection)
 	all.Exempt = request.Joined(all.Exempt)
 	r := n.NewRule(z.name, limit.At, limit, all)
-	r.Key = f.parts
+	r.Key = f.Parts
 	r.Capacity = z.capacity
 	if status != defaultStatus {
 		r.Response = &draft.Response{Status: uint32(status)}
 	}
-	r.Identity = fmt.Sprint(z.at, limit.Numbers, f.text)
-	if len(f.parts) > 1 && slices.ContainsFunc(f.parts, request.Part.MayBeMissing) {
+	r.Identity = fmt.Sprint(z.at, limit.Numbers, f.Text)
+	if len(f.Parts) > 1 && slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) {
 		r.MissingKey = string(policy.MissingShare)
-		if !slices.ContainsFunc(f.parts, func(p request.Part) bool { return !p.MayBeMissing() }) {
+		if !slices.ContainsFunc(f.Parts, func(p request.Part) bool { return !p.MayBeMissing() }) {
 			r.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}

@@ -1,4 +1,4 @@
-package nginx
+package nginxkey
 
 import (
 	"net/netip"

@@ -1,4 +1,4 @@
-package nginx
+package nginxkey
 
 import (
 	"cmp"
@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
@@ -23,49 +24,49 @@ type mapping struct {
 	why     unsayable
 }
 
-// readVariable reads a map or a geo.
-func (n *reader) readVariable(d *nginxconf.Directive) {
+// Read reads a map or a geo.
+func (v *Variables) Read(d *nginxconf.Directive) {
 	if len(d.Args) == 0 {
-		n.Fail(placeOf(d), "needs the variable that it makes, such as $plan")
+		v.Fail(placeOf(d), "needs the variable that it makes, such as $plan")
 		return
 	}
 	name := strings.TrimPrefix(d.Arg(len(d.Args)-1), "$")
 	isGeo := d.Name == "geo"
-	v := mapping{source: d.Arg(0)}
+	made := mapping{source: d.Arg(0)}
 	if isGeo && len(d.Args) < 2 {
-		v.source = "$remote_addr"
+		made.source = "$remote_addr"
 	}
 	hasHosts := len(nginxconf.Named(d.Block, "hostnames")) > 0
 	for _, e := range d.Block {
 		switch value := e.Arg(0); {
 		case e.Name == "default":
-			v.other = value
+			made.other = value
 		case e.Name == "include":
-			v.why = unsayable("The file " + value + " is not here, which $" + name + " is made of.")
+			made.why = unsayable("The file " + value + " is not here, which $" + name + " is made of.")
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
-			v.why = unsayable("The import does not read " + e.Name + " of geo $" + name + ".")
+			made.why = unsayable("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
-			n.Note(placeOf(e), "Envoy finds the client's address by its own settings: set them to the same")
+			v.Note(placeOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
-			v.entries = append(v.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
+			made.entries = append(made.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
 		}
 	}
-	slices.SortStableFunc(v.entries, func(a, b mapEntry) int {
+	slices.SortStableFunc(made.entries, func(a, b mapEntry) int {
 		if a.kind != b.kind {
 			return cmp.Compare(a.kind, b.kind)
 		}
 		narrowness := entryKinds[a.kind].narrowness
 		return narrowness(b.patterns[0]) - narrowness(a.patterns[0])
 	})
-	v.merge()
-	n.variables[name] = v
+	made.merge()
+	v.made[name] = made
 }
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
-func (v *mapping) merge() {
+func (m *mapping) merge() {
 	var list []mapEntry
-	for _, e := range v.entries {
+	for _, e := range m.entries {
 		last := len(list) - 1
 		if last >= 0 && list[last].kind == e.kind && list[last].value == e.value {
 			list[last].patterns = append(list[last].patterns, e.patterns...)
@@ -73,45 +74,45 @@ func (v *mapping) merge() {
 			list = append(list, e)
 		}
 	}
-	v.entries = list
+	m.entries = list
 }
 
 // mapped are the forms of what a map or a geo makes of its source.
-func (n *reader) mapped(v mapping, depth int) (forms []keyForm, why unsayable) {
-	if v.why != "" {
-		return nil, v.why
+func (v *Variables) mapped(m mapping, depth int) (forms []Form, why unsayable) {
+	if m.why != "" {
+		return nil, m.why
 	}
-	sourceForms, why := n.formsOf(v.source, depth)
+	sourceForms, why := v.formsOf(m.source, depth)
 	for _, form := range sourceForms {
-		var found []keyForm
+		var found []Form
 		switch {
-		case len(form.parts) == 0:
-			found, why = n.formsOfText(v, form.text, depth)
-		case len(form.parts) == 1 && form.text == "":
-			found, why = n.formsByPart(v, form.parts[0], depth)
+		case len(form.Parts) == 0:
+			found, why = v.formsOfText(m, form.Text, depth)
+		case len(form.Parts) == 1 && form.Text == "":
+			found, why = v.formsByPart(m, form.Parts[0], depth)
 		default:
 			why = "A map looks up several parts of the request together."
 		}
 		if why != "" {
 			return nil, why
 		}
-		forms = append(forms, joinForms([]keyForm{{Selection: form.Selection}}, found)...)
+		forms = append(forms, joinForms([]Form{{Selection: form.Selection}}, found)...)
 	}
 	return forms, why
 }
 
 // formsOfText are the forms of the value for a text that is known.
-func (n *reader) formsOfText(v mapping, text string, depth int) (forms []keyForm, why unsayable) {
-	value, why := v.lookup(text)
+func (v *Variables) formsOfText(m mapping, text string, depth int) (forms []Form, why unsayable) {
+	value, why := m.lookup(text)
 	if why != "" {
 		return nil, why
 	}
-	return n.formsOf(value, depth)
+	return v.formsOf(value, depth)
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.
-func (v *mapping) lookup(text string) (value string, why unsayable) {
-	for _, e := range v.entries {
+func (m *mapping) lookup(text string) (value string, why unsayable) {
+	for _, e := range m.entries {
 		for _, p := range e.patterns {
 			fits, ok := entryKinds[e.kind].fits(p, text)
 			switch {
@@ -122,19 +123,19 @@ func (v *mapping) lookup(text string) (value string, why unsayable) {
 			}
 		}
 	}
-	return v.other, ""
+	return m.other, ""
 }
 
 // formsByPart are the forms for the values that a part of a request may have.
-func (n *reader) formsByPart(v mapping, p request.Part, depth int) (forms []keyForm, why unsayable) {
-	if len(v.entries) > maxForms { // each is compared with each before it
+func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []Form, why unsayable) {
+	if len(m.entries) > maxForms { // each is compared with each before it
 		return nil, "The key has more than 100 forms."
 	}
 	var earlier []request.Selection // by the patterns of an entry alone
-	entries := append(slices.Clone(v.entries), mapEntry{value: v.other})
+	entries := append(slices.Clone(m.entries), mapEntry{value: m.other})
 	for i, e := range entries {
 		fits := request.Selection{}
-		if i < len(v.entries) {
+		if i < len(m.entries) {
 			fits = e.selects(p)
 		}
 		own := fits // without the values that nginx finds in an earlier entry
@@ -142,11 +143,11 @@ func (n *reader) formsByPart(v mapping, p request.Part, depth int) (forms []keyF
 			exemptEarlierValues(&own, s)
 		}
 		earlier = append(earlier, fits)
-		found, why := n.formsOf(e.value, depth)
+		found, why := v.formsOf(e.value, depth)
 		if why != "" {
 			return nil, why
 		}
-		forms = append(forms, joinForms([]keyForm{{Selection: own}}, found)...)
+		forms = append(forms, joinForms([]Form{{Selection: own}}, found)...)
 	}
 	return forms, ""
 }
@@ -159,4 +160,8 @@ func exemptEarlierValues(s *request.Selection, earlier request.Selection) {
 	case !s.Match.IsApart(earlier.Match):
 		s.AddExempt(earlier.Match)
 	}
+}
+
+func placeOf(d *nginxconf.Directive) source.Place {
+	return source.Place{File: d.File, Path: d.Name, Line: d.Line}
 }

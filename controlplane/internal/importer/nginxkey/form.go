@@ -1,15 +1,5 @@
-package nginx
-
-import (
-	"regexp"
-	"slices"
-	"strings"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
-)
-
-// keyForm is a form that a key has for some requests: parts of them, and a text that is the same for
-// all. The forms of a key are for different requests. nginx does not count an empty key.
+// Package nginxkey says what the key of a limit of nginx is: it has forms, each for some requests. nginx does not count
+// an empty key.
 //
 // An example: clients of the plan gold have no limit, those of staff share one, and all others are limited
 // by address.
@@ -31,26 +21,57 @@ import (
 //	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that:
 //	    formsOfText  its form is a text: formsOf the one value for that text
 //	    formsByPart  its form is a part: formsOf each value of the map, for the requests that get it
-type keyForm struct {
+//
+// The calls from outside:
+//
+//	Variables.Read     reads a map or a geo                   map.go, mapentry.go
+//	Variables.Counted  the forms of a key that nginx counts   form.go
+package nginxkey
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+)
+
+// Form is a form that a key has for some requests: parts of them, and a text that is the same for all.
+type Form struct {
 	request.Selection
-	parts []request.Part
-	text  string
+	Parts []request.Part
+	Text  string
+}
+
+// Variables are those that map and geo make, for keys.
+type Variables struct {
+	*draft.Draft
+	made map[string]mapping
+
+	noteOfServerName func() string
+}
+
+// New is for keys without variables of map and geo. The function says that $server_name is another text than the host,
+// when all servers are read; empty if it is the same.
+func New(d *draft.Draft, noteOfServerName func() string) *Variables {
+	return &Variables{Draft: d, made: map[string]mapping{}, noteOfServerName: noteOfServerName}
 }
 
 // unsayable is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
-// is off: countedForms gives it the reason.
+// is off: Counted gives it the reason.
 type unsayable string
 
-// countedForms are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
+// Counted are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
 // have the key, there is one form, whose rule is off.
-func (n *reader) countedForms(key string) []keyForm {
-	forms, why := n.formsOf(key, 0)
+func (v *Variables) Counted(key string) []Form {
+	forms, why := v.formsOf(key, 0)
 	if why != "" {
-		var unknown keyForm
+		var unknown Form
 		unknown.Cannot(string(why))
-		return []keyForm{unknown}
+		return []Form{unknown}
 	}
-	return slices.DeleteFunc(forms, func(f keyForm) bool { return len(f.parts) == 0 && f.text == "" })
+	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.Parts) == 0 && f.Text == "" })
 }
 
 // maxForms bounds the forms of a key, and maxMaps the maps that look each other up.
@@ -62,34 +83,34 @@ const (
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
 // formsOf are the forms of a text with variables, or why a policy has none.
-func (n *reader) formsOf(text string, depth int) (forms []keyForm, why unsayable) {
-	forms = []keyForm{{}}
+func (v *Variables) formsOf(text string, depth int) (forms []Form, why unsayable) {
+	forms = []Form{{}}
 	end := 0 // of the variable before
 	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
 		begin := found[0]
 		name := strings.Trim(text[begin+1:found[1]], "{}")
-		more, why := n.variable(name, depth)
+		more, why := v.variable(name, depth)
 		if why != "" {
 			return nil, why
 		}
-		forms = joinForms(forms, []keyForm{{text: text[end:begin]}})
+		forms = joinForms(forms, []Form{{Text: text[end:begin]}})
 		forms = joinForms(forms, more)
 		if len(forms) > maxForms {
 			return nil, "The key has more than 100 forms."
 		}
 		end = found[1]
 	}
-	return joinForms(forms, []keyForm{{text: text[end:]}}), ""
+	return joinForms(forms, []Form{{Text: text[end:]}}), ""
 }
 
 // joinForms are the forms of two texts behind each other.
-func joinForms(before, behind []keyForm) (all []keyForm) {
+func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
-			f := keyForm{Selection: a.And(b.Selection), parts: slices.Clone(a.parts), text: a.text + b.text}
-			for _, p := range b.parts {
-				if !slices.ContainsFunc(f.parts, p.Is) {
-					f.parts = append(f.parts, p)
+			f := Form{Selection: a.And(b.Selection), Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
+			for _, p := range b.Parts {
+				if !slices.ContainsFunc(f.Parts, p.Is) {
+					f.Parts = append(f.Parts, p)
 				}
 			}
 			all = append(all, f)
@@ -117,25 +138,25 @@ var partsByPrefix = map[string]request.PartKind{
 }
 
 // variable are the forms of a variable.
-func (n *reader) variable(name string, depth int) (forms []keyForm, why unsayable) {
-	if v, isMade := n.variables[name]; isMade {
+func (v *Variables) variable(name string, depth int) (forms []Form, why unsayable) {
+	if m, isMade := v.made[name]; isMade {
 		if depth == maxMaps {
 			return nil, "More than 10 maps look each other up."
 		}
-		return n.mapped(v, depth+1)
+		return v.mapped(m, depth+1)
 	}
 	p, ok := partOfVariable(name)
 	if !ok {
 		return nil, unsayable("A policy has nothing like nginx' $" + name + ".")
 	}
-	f := keyForm{parts: []request.Part{p}}
+	f := Form{Parts: []request.Part{p}}
 	if name == "request_uri" {
 		f.Comment("The key has the path without its query: $request_uri has both.")
 	}
-	if note := n.noteOfServerName(); name == "server_name" && note != "" {
+	if note := v.noteOfServerName(); name == "server_name" && note != "" {
 		f.Comment(note)
 	}
-	return []keyForm{f}, ""
+	return []Form{f}, ""
 }
 
 // partOfVariable is the part of the request that is the value of a variable of nginx.

@@ -1,0 +1,61 @@
+package nginxkey
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// counted are the forms of a key, with the variables that the blocks make.
+func counted(t *testing.T, blocks, key string) []Form {
+	t.Helper()
+	d := draft.New("nginx", "n", policy.ScopeProxy)
+	v := New(d, func() string { return "" })
+	list, err := nginxconf.Parse(nginxconf.File{Name: "n", Text: []byte(blocks)}, nil)
+	require.NoError(t, err)
+	for _, block := range list {
+		v.Read(block)
+	}
+	require.NoError(t, d.Err())
+	return v.Counted(key)
+}
+
+// The example of the package: nobody counts the requests of gold.
+func TestEachFormIsForOtherRequests(t *testing.T) {
+	plan := request.HeaderPart("x-plan")
+	gold, staff := plan.Matching(request.Text("gold", true)), plan.Matching(request.Text("staff", true))
+	forms := counted(t, `map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }`, "$counted")
+	require.Equal(t, []Form{
+		{Selection: request.Selection{Match: staff, Exempt: []request.Match{gold}}, Text: "all"},
+		{Selection: request.Selection{Match: request.Match{}, Exempt: []request.Match{gold, staff}},
+			Parts: []request.Part{request.ClientIP}},
+	}, forms)
+}
+
+// A key has the parts of its variables, each once, and the text between them.
+func TestPartsAndTextOfAKey(t *testing.T) {
+	forms := counted(t, "", "$host:${http_x_user}:$host")
+	require.Len(t, forms, 1)
+	require.Equal(t, []request.Part{request.Host, request.HeaderPart("x-user")}, forms[0].Parts)
+	require.Equal(t, "::", forms[0].Text)
+}
+
+// A key that a policy cannot have has one form, which is off.
+func TestKeysThatAPolicyCannotHave(t *testing.T) {
+	for blocks, why := range map[string]string{
+		"":                             "A policy has nothing like nginx' $key.",
+		"map $key $key { a b; }":       "More than 10 maps look each other up.",
+		"map $key $key { include f; }": "The file f is not here, which $key is made of.",
+		"map $host$uri $key { a b; }":  "A map looks up several parts of the request together.",
+		"geo $key { ranges; }":         "The import does not read ranges of geo $key.",
+	} {
+		forms := counted(t, blocks, "$key")
+		require.Len(t, forms, 1, blocks)
+		require.Equal(t, []string{why}, forms[0].WhyOff, blocks)
+	}
+}
