@@ -60,8 +60,9 @@ func (d *Descriptor) rule(
 func (l *leaf) split(all request.Selection) (requests request.Selection, key []keyValue) {
 	requests = all
 	for i, v := range l.values {
-		isMatched := v.pattern.Kind == request.AnyValue
-		if requests.Match.Of(*v.part) == nil { // else the key has the value, and overrides select it
+		has := requests.Match.Of(*v.part)
+		isMatched := v.pattern.Kind == request.AnyValue || slices.Equal(has, []request.Pattern{v.pattern})
+		if len(has) == 0 { // else the key has the value, and overrides select it
 			requests.Match, isMatched = requests.Match.TryRequire(*v.part, v.pattern)
 		}
 		switch {

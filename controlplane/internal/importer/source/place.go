@@ -8,7 +8,7 @@ import (
 )
 
 // Place is where something stands: a file, and a path or a line in it. In a file of Envoy paths start at the listener
-// or at the routes: see readListener in package envoy.
+// or at the routes: see readListener in package envoyfile.
 type Place struct {
 	File, Path string
 	Line       int // 0 = unknown

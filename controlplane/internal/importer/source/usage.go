@@ -1,7 +1,6 @@
 package source
 
-// UsageError is about an option, with a hint that says what would be right. It is here because packages importer and
-// envoy both return it.
+// UsageError is about an option, with a hint that says what would be right.
 type UsageError struct{ Message, Hint string }
 
 func (e *UsageError) Error() string { return e.Message }
