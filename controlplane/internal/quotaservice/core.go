@@ -165,7 +165,7 @@ func (c *core) deliver(o *operation) {
 		o.owner.operationDone(o)
 		return
 	}
-	c.clock.AfterFunc(max(o.AgainNs-c.storeNow(), 0)+1, func() { c.service.carryOut(o) })
+	c.clock.AfterFunc(max(o.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
 }
 
 // drain has all workers answered, and no more asks taken.

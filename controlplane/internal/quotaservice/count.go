@@ -118,11 +118,12 @@ func (s *Service) newCall(hits []Hits, keep func([]Total) bool) *call {
 		core: &s.core, keep: keep, done: make(chan struct{}),
 		operations: make([]operation, len(hits)), totals: make([]Total, len(hits)),
 	}
-	h := s.hashers.of(s.secret.Load())
+	last, _ := s.hashers.Get().(*hasher)
+	h := last.withSecret(s.secret.Load())
 	for i := range hits {
-		c.operations[i] = c.operation(&hits[i], h.hasher)
+		c.operations[i] = c.operation(&hits[i], h)
 	}
-	s.hashers.pool.Put(h)
+	s.hashers.Put(h)
 	return c
 }
 

@@ -52,7 +52,7 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 		}
 		part := &g.parts[i]
 		part.hit.Part = *p
-		part.hitting = d.operation(&part.hit, w.hasher.hasher, w.domain.name, p.Key, g)
+		part.hitting = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
 	}
 	return true
 }

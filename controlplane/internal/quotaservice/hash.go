@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
-	"sync"
 )
 
 // A key has two forms, and one that adds up has a third:
@@ -16,11 +15,22 @@ import (
 
 // hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
 type hasher struct {
-	mac hash.Hash
-	sum [sha256.Size]byte
+	secret *[]byte
+	mac    hash.Hash
+	sum    [sha256.Size]byte
 }
 
-func newHasher(secret []byte) *hasher { return &hasher{mac: hmac.New(sha256.New, secret)} }
+func newHasher(secret *[]byte) *hasher {
+	return &hasher{secret: secret, mac: hmac.New(sha256.New, *secret)}
+}
+
+// withSecret returns h if it has that secret, else a new one. Making one costs more than using it. h may be nil.
+func (h *hasher) withSecret(secret *[]byte) *hasher {
+	if h != nil && h.secret == secret {
+		return h
+	}
+	return newHasher(secret)
+}
 
 // storeKey hashes a partKey after what prefix returned.
 func (h *hasher) storeKey(prefix, partKey []byte) (storeKey [16]byte) {
@@ -29,27 +39,6 @@ func (h *hasher) storeKey(prefix, partKey []byte) (storeKey [16]byte) {
 	h.mac.Write(partKey)
 	copy(storeKey[:], h.mac.Sum(h.sum[:0]))
 	return storeKey
-}
-
-// hashers are kept for the next calls: making one costs more than using it.
-type hashers struct{ pool sync.Pool }
-
-type keptHasher struct {
-	*hasher
-	secret *[]byte
-}
-
-func (hs *hashers) of(secret *[]byte) *keptHasher {
-	last, _ := hs.pool.Get().(*keptHasher)
-	return hasherOf(secret, last)
-}
-
-// hasherOf returns the last hasher if it is of the secret, else a new one. The last may be nil.
-func hasherOf(secret *[]byte, last *keptHasher) *keptHasher {
-	if last != nil && last.secret == secret {
-		return last
-	}
-	return &keptHasher{newHasher(*secret), secret}
 }
 
 // prefix is what all keys of a counter of a domain have in common.

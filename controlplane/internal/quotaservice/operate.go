@@ -59,8 +59,8 @@ func (s *Service) Operate(
 	}
 	own.Lease = quota.LeaseOff
 	done := make(waiter)
-	o := own.operation(cmd.action(), newHasher(*s.secret.Load()), domain, key, done)
-	s.carryOut(&o)
+	o := own.operation(cmd.action(), newHasher(s.secret.Load()), domain, key, done)
+	s.submit(&o)
 	select {
 	case <-done:
 	case <-ctx.Done():

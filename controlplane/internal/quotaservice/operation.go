@@ -1,8 +1,6 @@
 package quotaservice
 
-import (
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
-)
+import "github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 
 // operation is one thing that is to be done to one key. If the store refuses its swap, it is decided
 // again on the value that is there.

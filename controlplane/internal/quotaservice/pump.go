@@ -97,8 +97,8 @@ func (l *landed) drain() []landing {
 	return l.spare
 }
 
-// carryOut lets an operation wait for its key's turn, and sends it to the store.
-func (s *Service) carryOut(o *operation) {
+// submit lets an operation wait for its key's turn, and sends it to the store.
+func (s *Service) submit(o *operation) {
 	s.mu.Lock()
 	s.core.keys.add(o)
 	s.mu.Unlock()

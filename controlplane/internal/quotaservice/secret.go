@@ -46,7 +46,7 @@ func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 			return fmt.Errorf("read the key of the quota store: %w", err)
 		}
 	}
-	mark := newHasher(secret).storeKey(nil, []byte("which key"))
+	mark := newHasher(&secret).storeKey(nil, []byte("which key"))
 	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return mark[:] })
 	switch {
 	case err != nil:

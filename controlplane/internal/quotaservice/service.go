@@ -107,7 +107,7 @@ type Service struct {
 	storeLog storeLog
 
 	secret  atomic.Pointer[[]byte]
-	hashers hashers     // of calls
+	hashers sync.Pool   // of *hasher, for calls
 	apart   atomic.Bool // the store knows another secret: this service would count apart
 	landed  landed      // results of swaps; it has a lock of its own
 

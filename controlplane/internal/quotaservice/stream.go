@@ -91,7 +91,7 @@ func (st *Stream) accept(m *quota.Asks) error {
 	if s.apart.Load() {
 		return status.Error(codes.Unavailable, errOtherSecret.Error())
 	}
-	w.hasher = hasherOf(s.secret.Load(), w.hasher)
+	w.hasher = w.hasher.withSecret(s.secret.Load())
 	for i := range m.Definitions {
 		w.define(&m.Definitions[i])
 	}

@@ -36,7 +36,7 @@ type worker struct {
 	domain        *domain // nil before the first message
 	process       uint64
 	definitions   definitions
-	hasher        *keptHasher
+	hasher        *hasher
 	closed        bool
 	ending        bool // it is to report all that it holds anew, on another stream
 	notified      bool // it is in core.toNotify

@@ -5,7 +5,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// What operations do to a key whose definition has a holdLimit: its units are held until workers report what
+// What operations do to a key whose definition has a HoldLimit: its units are held until workers report what
 // they have cost.
 //
 //	takeHold    a hit: notes a worker's report, and holds what it asks for

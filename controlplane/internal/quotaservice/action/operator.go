@@ -46,7 +46,7 @@ func (t *Set) carryOut(_ *Operation, r *record.Record, v balance.View) (changed 
 	return true
 }
 
-// Reset forgets the key. operation.decideOn has done so already.
+// Reset forgets the key. Operation.Decide has done so already.
 type Reset struct{}
 
 func (Reset) carryOut(*Operation, *record.Record, balance.View) (changed bool) { return true }
