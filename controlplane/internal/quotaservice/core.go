@@ -38,6 +38,7 @@ type core struct {
 	keys          keys
 	over          overKeys // of calls
 	swapsUnderWay int
+	pumping       bool // a goroutine is in pump
 	asked         bool // some proxy has asked
 
 	storeClock storeClock

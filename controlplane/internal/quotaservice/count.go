@@ -15,7 +15,7 @@ import (
 //
 //	package front  call.makeHits: each descriptor with a limit becomes Hits.
 //	Service.Count  The goroutine of the call waits until the call is done.
-//	call.operation user: addUp, because its only window is aligned (sumvalue.go). team: charge.
+//	Hits.operation user: addUp, because its only window is aligned (sumvalue.go). team: charge.
 //	keys.go …      As with an ask. The store's results may come to another goroutine.
 //	operationDone  user: 11 are used, so the hit is over its limit. team: 61 are used.
 //	conclude       Both are done: the totals. over.go notes that user is over its limit until the minute ends.
@@ -24,7 +24,7 @@ import (
 // The next call of user is over its limit without the store, because call.startAll asks over.go first. A call with keep
 // counts all of its hits or none:
 //
-//	call.operation user and team: hit.
+//	Hits.operation user and team: hit.
 //	operationDone  user: 11 would be used, so nothing is taken. team: 61 are used.
 //	conclude       keep says from the totals that the call does not pass. team: undo.
 //	operationDone  team: 60 are used again.
@@ -54,11 +54,29 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 // Windows are those that it counts in.
 func (c *Counter) Windows() []limit.Window { return c.definition.Windows }
 
-// Hits are what a call counts under one key. Their operation is a hit only in a call with keep: see call.operation.
+// Hits are what a call counts under one key. Their operation is a hit only in a call with keep: see Hits.operation.
 type Hits struct {
 	Counter *Counter
 	Key     []byte
 	Units   uint32 // 0 = only look
+}
+
+// operation makes that of the hits in a call: hit, addUp or charge.
+func (hits *Hits) operation(c *call, h *hasher) operation {
+	d := hits.Counter.definition
+	o := operation{
+		Operation: action.Operation{Definition: d.Definition, Shifted: d.Windows},
+		storeKey:  h.storeKey(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
+	}
+	switch {
+	case c.keep != nil && hits.Units > 0:
+		o.Action = &action.Hit{Part: quota.Part{Cost: hits.Units}}
+	case c.keep == nil && hits.Counter.isSum():
+		o.adds = &addUp{units: hits.Units, clientKey: o.storeKey}
+	default:
+		o.Action = &action.Charge{Units: hits.Units}
+	}
+	return o
 }
 
 // Total is how the key of some hits stands after them.
@@ -121,7 +139,7 @@ func (s *Service) newCall(hits []Hits, keep func([]Total) bool) *call {
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
 	for i := range hits {
-		c.operations[i] = c.operation(&hits[i], h)
+		c.operations[i] = hits[i].operation(c, h)
 	}
 	s.hashers.Put(h)
 	return c
@@ -156,24 +174,6 @@ func (c *call) startAll() (isStarted bool) {
 	isStarted = c.left > 0
 	c.then((*call).conclude)
 	return isStarted
-}
-
-// operation makes that of some hits: hit, addUp or charge.
-func (c *call) operation(hits *Hits, h *hasher) operation {
-	d := hits.Counter.definition
-	o := operation{
-		Operation: action.Operation{Definition: d.Definition, Shifted: d.Windows},
-		storeKey:  h.storeKey(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
-	}
-	switch {
-	case c.keep != nil && hits.Units > 0:
-		o.Action = &action.Hit{Part: quota.Part{Cost: hits.Units}}
-	case c.keep == nil && hits.Counter.isSum():
-		o.adds = &addUp{units: hits.Units, clientKey: o.storeKey}
-	default:
-		o.Action = &action.Charge{Units: hits.Units}
-	}
-	return o
 }
 
 func (c *call) start(o *operation) {

@@ -13,11 +13,11 @@ import (
 // at a time, and the others leave it to that.
 func (s *Service) pump() {
 	s.mu.Lock()
-	if s.pumping {
+	if s.core.pumping {
 		s.mu.Unlock()
 		return
 	}
-	s.pumping = true
+	s.core.pumping = true
 	for {
 		w, ok := s.core.nextWork(s.landed.drain())
 		if !ok {
@@ -27,7 +27,7 @@ func (s *Service) pump() {
 		s.do(&w)
 		s.mu.Lock()
 	}
-	s.pumping = false
+	s.core.pumping = false
 	s.mu.Unlock()
 }
 

@@ -111,9 +111,8 @@ type Service struct {
 	apart   atomic.Bool // the store knows another secret: this service would count apart
 	landed  landed      // results of swaps; it has a lock of its own
 
-	mu      sync.Mutex
-	core    core // what mu guards
-	pumping bool // a goroutine is in pump; mu guards it
+	mu   sync.Mutex
+	core core // what mu guards
 }
 
 // LastWithin is how long an ending stream waits for its open asks.
@@ -165,10 +164,11 @@ func (s *Service) Drain(ctx context.Context) {
 	if !s.core.draining {
 		s.core.drain()
 	}
+	drained := s.core.drained
 	s.mu.Unlock()
 	s.pump()
 	select {
-	case <-s.core.drained:
+	case <-drained:
 	case <-ctx.Done():
 	}
 }

@@ -171,7 +171,7 @@ func (b *rig) pumped() {
 		b.service.pump()
 		b.service.mu.Lock()
 		b.service.landed.mu.Lock()
-		busy = b.service.pumping || len(b.service.landed.all) > 0
+		busy = b.service.core.pumping || len(b.service.landed.all) > 0
 		b.service.landed.mu.Unlock()
 		b.service.mu.Unlock()
 	}
@@ -213,7 +213,7 @@ func TestManyStreamsOfABusyKey(t *testing.T) {
 	setPumping := func(is bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.pumping = is
+		s.core.pumping = is
 	}
 	var all []*proxy
 	for i := range 1 + 2*maxBatch {
