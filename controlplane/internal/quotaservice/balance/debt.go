@@ -29,8 +29,8 @@ import (
 // is open, requests with larger limits may use more of it. Those who look beyond the end of an open window reckon
 // with owed, too, but store nothing: waitNs, standing and expiryNs.
 func (w window) owed() *limit.Usage {
-	most := uint64(w.Pays) * uint64(min(max(limit.MaxPeriodNs/w.PeriodNs, 2), saturated))
-	if w.Pays == 0 || uint64(w.usage.Used) <= most {
+	most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
+	if w.def.Pays == 0 || uint64(w.usage.Used) <= most {
 		return w.usage
 	}
 	owed := *w.usage
@@ -43,13 +43,13 @@ func (w window) hasEnded(now int64) bool {
 	if end := w.usage.EndNs; end != 0 {
 		return end <= now
 	}
-	return w.End(w.nowNs) <= now
+	return w.def.End(w.nowNs) <= now
 }
 
 // charge counts what held units have cost.
 func (w window) charge(units uint32) {
-	if w.Algorithm == limit.TokenBucket {
-		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.Burst, w.Burst))
+	if w.def.Algorithm == limit.TokenBucket {
+		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.def.Burst, w.def.Burst))
 		units = w.boundLack(units, uint64(most))
 	}
 	w.add(units, w.nowNs)
@@ -58,10 +58,10 @@ func (w window) charge(units uint32) {
 // chargeSilent charges what a silent worker held. A log in the store does not say how many units it remembers, so here
 // it remembers as many as any log can.
 func (w window) chargeSilent(units uint32) {
-	if w.Algorithm == limit.SlidingWindowLog {
-		longest := *w.Window
+	if w.def.Algorithm == limit.SlidingWindowLog {
+		longest := *w.def
 		longest.Units = limit.MaxLog
-		w.Window = &longest
+		w.def = &longest
 	}
 	w.charge(units)
 }
@@ -76,18 +76,18 @@ func (v *View) AddClaimed(units uint32) {
 // AddClaimedIn counts units in one window, as AddClaimed does in all.
 func (v *View) AddClaimedIn(i int, units uint32) {
 	w := v.window(i)
-	if !w.Unlimited {
-		units = min(units, w.Max())
+	if !w.def.Unlimited {
+		units = min(units, w.def.Max())
 	}
-	if w.Algorithm == limit.TokenBucket {
-		units = w.boundLack(units, 2*uint64(w.Burst))
+	if w.def.Algorithm == limit.TokenBucket {
+		units = w.boundLack(units, 2*uint64(w.def.Burst))
 	}
 	w.add(units, w.nowNs)
 }
 
 // boundLack returns how many of the units a bucket may count so that it lacks at most so many tokens of a full one.
 func (w window) boundLack(units uint32, most uint64) uint32 {
-	lacks := uint64(w.Count(w.usage, *w.asOfNs))
+	lacks := uint64(w.def.Count(w.usage, *w.asOfNs))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
@@ -97,13 +97,13 @@ func (w window) boundLack(units uint32, most uint64) uint32 {
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
 // Without Pays it takes 1 h.
 func (w window) chargedNs(held uint32) int64 {
-	if w.Algorithm == limit.Block {
+	if w.def.Algorithm == limit.Block {
 		return 0
 	}
-	once := max(quota.ForgottenNs(w.Window), 1)
-	most, longest := w.Pays, max(limit.MaxPeriodNs/once, 2)+1
-	if w.Algorithm == limit.TokenBucket { // once is two bursts
-		most, longest = w.Burst, limit.MaxPeriodNs/once+1
+	once := max(quota.ForgottenNs(w.def), 1)
+	most, longest := w.def.Pays, max(limit.MaxPeriodNs/once, 2)+1
+	if w.def.Algorithm == limit.TokenBucket { // once is two bursts
+		most, longest = w.def.Burst, limit.MaxPeriodNs/once+1
 	}
 	if most == 0 || held <= most {
 		return once

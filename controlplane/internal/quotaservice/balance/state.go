@@ -44,7 +44,7 @@ func (s *State) windowWith(w *limit.Window, i int) window {
 	if w.Algorithm == limit.TokenBucket {
 		asOf = &s.bucketAsOfNs[i]
 	}
-	return window{Window: w, usage: &s.Usages[i], nowNs: s.NowNs, asOfNs: asOf}
+	return window{def: w, usage: &s.Usages[i], nowNs: s.NowNs, asOfNs: asOf}
 }
 
 // Roll brings s to now, or leaves it as it is if it is later already. A worker that has been silent for too long

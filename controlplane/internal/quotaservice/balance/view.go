@@ -84,7 +84,7 @@ func (v *View) Deny() (changed bool) {
 		return false
 	}
 	before := block.usage.EndNs
-	block.Deny(block.usage, block.nowNs)
+	block.def.Deny(block.usage, block.nowNs)
 	return block.usage.EndNs != before
 }
 

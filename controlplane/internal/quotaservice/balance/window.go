@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// window is one window of a key, with what it has counted.
+// window is one window of a key, with what it has counted. def has the arithmetic of package limit, which knows one
+// instant. The methods of window are for units that are leased.
 //
 // Leased units may be spent at any time until their lease ends. A fixed window or a counter counts them at nowNs,
 // because no lease outlives it. A log or a bucket forgets units one after the other, so it counts them at the end of
@@ -19,7 +20,7 @@ import (
 //	sliding window log      nowNs                          that of its newest unit, or nowNs
 //	token bucket            its spendBy                    that of its newest units, or nowNs
 type window struct {
-	*limit.Window
+	def    *limit.Window // as the State or the View has it
 	usage  *limit.Usage
 	nowNs  int64
 	asOfNs *int64 // in the State: roll and add move that of a bucket
@@ -38,60 +39,60 @@ func (w window) spendBy() int64 {
 func (w window) roll(now int64) {
 	last, to := *w.asOfNs, now
 	switch {
-	case w.Algorithm == limit.TokenBucket:
+	case w.def.Algorithm == limit.TokenBucket:
 		to = max(now, last)
 		*w.asOfNs = to
-	case w.Pays > 0 && w.hasEnded(now):
+	case w.def.Pays > 0 && w.hasEnded(now):
 		w.usage.Used = w.owed().Used
 	}
-	w.Roll(w.usage, last, to)
+	w.def.Roll(w.usage, last, to)
 }
 
 // expiryNs is from when the window counts nothing.
-func (w window) expiryNs() int64 { return max(w.spendBy(), w.Expiry(w.owed(), *w.asOfNs)) }
+func (w window) expiryNs() int64 { return max(w.spendBy(), w.def.Expiry(w.owed(), *w.asOfNs)) }
 
-// left returns how many units are left if they may be spent until endNs. A bucket counts them at endNs,
-// or at its spendBy if that is later. Until then it gains tokens, but the units may be spent before it has them. So
-// its gain is taken away from what remains then. For example, with a gain of 10 tokens a second:
+// left returns how many units are left if they may be spent until endNs. A bucket counts them at endNs, or at its
+// spendBy if that is later. Until then it gains tokens, but the units may be spent before it has them. So its gain is
+// taken away from what remains then. For example, with a gain of 10 tokens a second:
 //
 //	nowNs ───── 1 s, gains 10 ─────▶ spendBy
 //	4 are left                       14 remain
 func (w window) left(endNs int64) uint32 {
 	switch {
-	case w.Unlimited, w.Algorithm == limit.Block && w.usage.EndNs == 0:
+	case w.def.Unlimited, w.def.Algorithm == limit.Block && w.usage.EndNs == 0:
 		return saturated
-	case w.Algorithm == limit.Block:
+	case w.def.Algorithm == limit.Block:
 		return 0
-	case w.Algorithm != limit.TokenBucket:
-		return w.Remaining(w.usage, w.nowNs)
+	case w.def.Algorithm != limit.TokenBucket:
+		return w.def.Remaining(w.usage, w.nowNs)
 	}
 	u, spendBy := *w.usage, max(endNs, *w.asOfNs)
-	w.Roll(&u, *w.asOfNs, spendBy)
-	return minus(w.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
+	w.def.Roll(&u, *w.asOfNs, spendBy)
+	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
 }
 
 // gained is how many tokens a bucket gains in ns, rounded up.
 func (w window) gained(ns int64) uint32 {
-	hi, lo := bits.Mul64(uint64(w.Limit), uint64(ns))
-	lo, carry := bits.Add64(lo, uint64(w.PeriodNs-1), 0)
+	hi, lo := bits.Mul64(uint64(w.def.Limit), uint64(ns))
+	lo, carry := bits.Add64(lo, uint64(w.def.PeriodNs-1), 0)
 	hi += carry
-	if hi >= uint64(w.PeriodNs) {
+	if hi >= uint64(w.def.PeriodNs) {
 		return saturated
 	}
-	n, _ := bits.Div64(hi, lo, uint64(w.PeriodNs))
+	n, _ := bits.Div64(hi, lo, uint64(w.def.PeriodNs))
 	return uint32(min(n, saturated))
 }
 
 // waitNs is how long a cost must wait if nobody else asks; limit.Never.
 func (w window) waitNs(cost uint32) int64 {
-	if w.Unlimited {
+	if w.def.Unlimited {
 		return 0
 	}
-	pass := w.Check(w.owed(), *w.asOfNs, cost)
+	pass := w.def.Check(w.owed(), *w.asOfNs, cost)
 	switch {
 	case pass == limit.Never:
 		return limit.Never
-	case w.Algorithm == limit.TokenBucket:
+	case w.def.Algorithm == limit.TokenBucket:
 		pass = w.bucketPass(cost, pass)
 	}
 	return pass - w.nowNs
@@ -102,27 +103,27 @@ func (w window) waitNs(cost uint32) int64 {
 func (w window) bucketPass(cost uint32, pass int64) int64 {
 	spendBy := w.spendBy()
 	gain := w.gained(spendBy - w.nowNs)
-	if gain > w.Burst-cost { // cost ≤ Burst: Check was not Never
+	if gain > w.def.Burst-cost { // cost ≤ Burst: Check was not Never
 		return pass
 	}
-	return w.nowNs + w.Check(w.usage, spendBy, cost+gain) - spendBy
+	return w.nowNs + w.def.Check(w.usage, spendBy, cost+gain) - spendBy
 }
 
 func (w window) standing() quota.Standing {
-	used := w.Count(w.usage, *w.asOfNs)
-	if w.Algorithm == limit.TokenBucket && !w.Unlimited {
-		used = max(used, w.Burst-w.left(w.nowNs))
+	used := w.def.Count(w.usage, *w.asOfNs)
+	if w.def.Algorithm == limit.TokenBucket && !w.def.Unlimited {
+		used = max(used, w.def.Burst-w.left(w.nowNs))
 	}
-	return quota.Standing{Used: used, ResetNs: max(w.Reset(w.owed(), *w.asOfNs)-w.nowNs, 0)}
+	return quota.Standing{Used: used, ResetNs: max(w.def.Reset(w.owed(), *w.asOfNs)-w.nowNs, 0)}
 }
 
 // endNs is when a fixed window or a counter's period ends, if it counts units now.
 func (w window) endNs() int64 {
 	switch {
-	case w.Algorithm != limit.FixedWindowPerKey:
-		return w.End(w.nowNs)
+	case w.def.Algorithm != limit.FixedWindowPerKey:
+		return w.def.End(w.nowNs)
 	case w.usage.EndNs == 0 || w.usage.Slides:
-		return w.nowNs + w.PeriodNs
+		return w.nowNs + w.def.PeriodNs
 	}
 	return w.usage.EndNs
 }
@@ -130,15 +131,15 @@ func (w window) endNs() int64 {
 // add counts units that may be spent until endNs, and says how. A block counts none.
 func (w window) add(units uint32, endNs int64) (how CountedIn) {
 	switch {
-	case w.Algorithm == limit.Block:
+	case w.def.Algorithm == limit.Block:
 		return how
-	case quota.ForgetsByUnit(w.Window):
+	case quota.ForgetsByUnit(w.def):
 		return w.addAtEnd(units, endNs)
 	}
 	isOpen := w.usage.EndNs != 0
-	w.Add(w.usage, w.nowNs, units)
+	w.def.Add(w.usage, w.nowNs, units)
 	how.EndNs = w.usage.EndNs
-	how.Opened = !isOpen && how.EndNs != 0 && w.Algorithm == limit.FixedWindowPerKey
+	how.Opened = !isOpen && how.EndNs != 0 && w.def.Algorithm == limit.FixedWindowPerKey
 	return how
 }
 
@@ -146,11 +147,11 @@ func (w window) add(units uint32, endNs int64) (how CountedIn) {
 // until later, it counts these then too: a usage's instants never go back.
 func (w window) addAtEnd(units uint32, endNs int64) (how CountedIn) {
 	spendBy := max(w.spendBy(), endNs)
-	if w.Algorithm == limit.TokenBucket {
-		w.Roll(w.usage, *w.asOfNs, spendBy)
+	if w.def.Algorithm == limit.TokenBucket {
+		w.def.Roll(w.usage, *w.asOfNs, spendBy)
 		*w.asOfNs = spendBy
 	}
-	w.Add(w.usage, spendBy, units)
+	w.def.Add(w.usage, spendBy, units)
 	if spendBy != endNs {
 		how.EndNs = spendBy
 	}
@@ -171,8 +172,8 @@ func (w window) refund(units uint32, atNs, endNs int64, how CountedIn) bool {
 	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
 		return false
 	}
-	if quota.ForgetsByUnit(w.Window) {
+	if quota.ForgetsByUnit(w.def) {
 		atNs = max(endNs, how.EndNs)
 	}
-	return w.Refund(w.usage, &limit.Usage{EndNs: how.EndNs}, atNs, *w.asOfNs, units, how.Opened)
+	return w.def.Refund(w.usage, &limit.Usage{EndNs: how.EndNs}, atNs, *w.asOfNs, units, how.Opened)
 }
