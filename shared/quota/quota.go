@@ -1,19 +1,19 @@
 // Package quota is what a proxy and the quota service say to each other about a limit that holds over all proxies:
 // the messages, and their bytes.
 //
-// Its invariant: a message that is lost, late or repeated admits no more than the limit. So units are granted once,
-// and a report says how things stand, not what changed. docs/quota.proto describes the same messages for others; a
-// test holds both equal. It must build for wasm: no reflection, no fmt, nothing that does I/O.
+// Its invariant: a message that is lost, late or repeated admits no more than the limit. So a Return has the number of
+// its Grant, and a Report says how things stand, not what changed. docs/quota.proto describes the same messages for
+// others; a test holds both equal. It must build for wasm: no reflection, no fmt, nothing that does I/O.
 //
 // A worker of a proxy has one stream to the service. For example, 3 requests wait for a unit each of a limit of 1000 a
 // minute, and the worker expects 600 more:
 //
-//	worker                                             service
-//	Definition 1: 1000 a minute                    →
-//	Ask 1, Part: definition 1, 3 waiting, 600 ahead →  deducts 102 from the key's counter
-//	                                               ←   AskResult 1, Grant 1: 102 units for 10 s
+//	worker                                                service
+//	Definition 1: 1000 a minute                      →
+//	Ask 1, Part: definition 1, 3 waiting, 600 ahead  →    deducts 102 from the key's counter
+//	                                                 ←    AskResult 1, Grant 1: 102 units for 10 s
 //	3 requests go on, and nobody comes for the rest
-//	Return: grant 1, 99 units                      →   takes 99 back
+//	Return: grant 1, 99 units                        →    takes 99 back
 //
 // If the answer of a request decides what it costs, its units are held, and a Part has a Report: account.go draws
 // that. What the service grants is decided elsewhere, in controlplane/internal/quotaservice/balance.
