@@ -23,6 +23,8 @@
 //	  makeRules         a rule of each in the lists global and local
 //	    requestsOf      which requests it is for: readSelector              selector.go
 //	    limitOf         its limit
+//
+// golden_test.go in the folder above imports testdata/imports/traffic-policies.txtar and others.
 package gateway
 
 import (
