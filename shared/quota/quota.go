@@ -6,7 +6,7 @@
 // others; a test holds both equal. It must build for wasm: no reflection, no fmt, nothing that does I/O.
 //
 // A worker of a proxy has one stream to the service. For example, 3 requests wait for a unit each of a limit of 1000 a
-// minute, and the worker expects 600 more:
+// minute, of which 400 are left, and the worker expects 600 more:
 //
 //	worker                                                service
 //	Definition 1: 1000 a minute                      →
