@@ -107,7 +107,7 @@ func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) boo
 		s.pump()
 	}
 	select {
-	case <-c.done:
+	case <-c.ended:
 	case <-ctx.Done():
 		return nil, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
 	}
@@ -119,23 +119,23 @@ func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) boo
 
 // call is a call that is counted: an operation for each of its hits, and then one for each hit that is undone.
 type call struct {
+	steps[*call]
 	core       *core
 	keep       func([]Total) bool
 	operations []operation
 	undone     []*operation // by operation; nil = what it took stays counted
 	totals     []Total
-	left       int         // operations that are not done
-	next       func(*call) // the step that follows then
 	err        error
-	done       chan struct{}
+	ended      chan struct{}
 }
 
 // newCall makes the operations of a call.
 func (s *Service) newCall(hits []Hits, keep func([]Total) bool) *call {
 	c := &call{
-		core: &s.core, keep: keep, done: make(chan struct{}),
+		core: &s.core, keep: keep, ended: make(chan struct{}),
 		operations: make([]operation, len(hits)), totals: make([]Total, len(hits)),
 	}
+	c.of, c.keys = c, &s.core.keys
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
 	for i := range hits {
@@ -176,35 +176,19 @@ func (c *call) startAll() (isStarted bool) {
 	return isStarted
 }
 
-func (c *call) start(o *operation) {
-	c.left++
-	c.core.keys.add(o)
-}
-
 // operationDone is called for each operation that is done.
 func (c *call) operationDone(o *operation) {
 	if errors.Is(o.Err, errEnded) && o.adds.restarts < maxLate {
 		o.adds.restarts++
 		o.Err = nil
 		o.addUpAt(c.core.storeNow())
-		c.core.keys.add(o)
+		c.keys.add(o)
 		return
 	}
 	if o.Err != nil {
 		c.err = o.Err
 	}
-	c.left--
-	if c.left == 0 {
-		c.next(c)
-	}
-}
-
-// then has a step follow once all operations are done that were started so far. If none was, it follows at once.
-func (c *call) then(step func(*call)) {
-	c.next = step
-	if c.left == 0 {
-		step(c)
-	}
+	c.done()
 }
 
 // conclude makes the totals, and undoes what is not kept.
@@ -220,7 +204,7 @@ func (c *call) conclude() {
 		}
 	}
 	if c.keep == nil || c.err == nil && c.keep(c.totals) {
-		close(c.done)
+		close(c.ended)
 		return
 	}
 	c.undone = make([]*operation, len(c.operations))
@@ -241,5 +225,5 @@ func (c *call) restate() {
 			c.totals[i].Windows = o.Standings
 		}
 	}
-	close(c.done)
+	close(c.ended)
 }

@@ -9,20 +9,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// group is one ask: all its parts are granted or none, those in shadow aside. Each step starts operations, and
-// another one follows when they are done:
+// group is one ask: all its parts are granted or none, those in shadow aside. These are its steps:
 //
 //	startHits ▶ startLastHits ▶ conclude ─ granted ─▶ keepDenials ▶ confirm ─ the stream is open ─▶ answer
 //	                                     │                                  └ it has closed ─▶ undo ▶ answer
 //	                                     └ not granted ─▶ undo ▶ answer
 type group struct {
+	steps[*group]
 	worker  *worker
 	id      uint32
 	size    int   // how many parts the ask has
 	askedNs int64 // when it came
 	parts   []askPart
-	left    int           // operations that are not done
-	next    func(*group)  // the step that follows then
 	result  quota.Outcome // once it is decided
 }
 
@@ -62,18 +60,7 @@ func (g *group) operationDone(o *operation) {
 	if errors.Is(o.Err, record.ErrWindows) {
 		g.worker.logRefusal("ask refused", o.Err)
 	}
-	g.left--
-	if g.left == 0 {
-		g.next(g)
-	}
-}
-
-// then has a step follow once all operations are done that were started so far. If none was, it follows at once.
-func (g *group) then(step func(*group)) {
-	g.next = step
-	if g.left == 0 {
-		step(g)
-	}
+	g.done()
 }
 
 // startHits starts the hits, but for those that take last: see action.Definition.TakesLast.
@@ -164,10 +151,4 @@ func (g *group) undo() {
 		}
 	}
 	g.then((*group).answer)
-}
-
-// start lets an operation wait for its key.
-func (g *group) start(o *operation) {
-	g.left++
-	g.worker.core.keys.add(o)
 }

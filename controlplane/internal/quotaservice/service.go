@@ -40,6 +40,7 @@
 //	definitions.go  the counters that a worker has defined
 //	hash.go         under which key the store has a client's key
 //	group.go        an ask: all its parts are granted or none
+//	steps.go        how one step of it follows the other
 //	operation.go    an operation: an action on a key of the store
 //	keys.go         a key's operations wait for each other, and are swapped in together
 //	recordvalue.go  they are decided, and decided anew if the store has another value

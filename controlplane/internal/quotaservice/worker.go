@@ -137,6 +137,7 @@ func (w *worker) takeTurn() {
 // begin makes a group of an ask, and lets its operations wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
 	g := &group{worker: w, id: ask.ID, size: len(ask.Parts), askedNs: ask.askedNs}
+	g.of, g.keys = g, &w.core.keys
 	w.partsUnderWay += g.size
 	switch {
 	case ask.isBusy:
