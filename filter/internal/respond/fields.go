@@ -74,11 +74,9 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 			}
 			if ietf {
 				n := fields.Window{
-					Rule:     s.Rule.Policy.Name,
-					Override: s.OverrideName(),
-					Name:     s.Rule.Policy.Limits[i].Name,
-					Index:    i,
-					Only:     len(s.Rule.Policy.Limits) == 1,
+					Rule: s.Rule.Policy.Name, Override: s.OverrideName(),
+					Name: s.Rule.Policy.Limits[i].Name, Index: i,
+					Only: len(s.Rule.Policy.Limits) == 1,
 				}
 				policies = n.AppendPolicy(policies, w, s.Now())
 				limits = n.AppendLimit(limits, w, left, reset)
