@@ -22,12 +22,9 @@ func AppendUsage(b []byte, s *decide.Subject, now int64) []byte {
 // windowUsages are the limits that the rule has for the subject's key.
 func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 	list := []result.WindowUsage{}
-	if s.Unlimited {
+	st, known := s.Standing()
+	if !known { // no limit holds for the key
 		return list
-	}
-	held := uint32(0)
-	if n := Held(s); n != nil {
-		held = *n
 	}
 	all := Windows(s, now)
 	for i := range all {
@@ -36,7 +33,7 @@ func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 			continue
 		}
 		u := result.WindowUsage{
-			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: held,
+			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: st.Held(),
 			Remaining: *w.Remaining, Reset: fields.Seconds(w.ResetNs),
 		}
 		if w.Requests != nil {
