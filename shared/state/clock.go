@@ -23,7 +23,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //   - If it was written more than aheadNs after it, the clock was set back since. The record
 //     or floor is rebased: what it has counted moves back to the present, with its age.
 //
-// Times in the directory have a rule of their own, see directory.forgetFuture.
+// Times in the directory have a rule of their own, see ForgetFuture in package directory.
 
 // aheadNs is how far ahead of a worker's clock a record or floor may be.
 const aheadNs = 10_000_000_000

@@ -11,12 +11,7 @@ import "github.com/sluice-ratelimit/sluice/shared/state/directory"
 // PrepareLooks works out how all tables that are not registered would be registered now. Call it before
 // Look, in the same callback. It reads the directory, and does its work again only if that has changed.
 func (ts *Tables) PrepareLooks(now int64) Status {
-	var closed []*Table
-	for _, table := range ts.tables {
-		if !table.open {
-			closed = append(closed, table)
-		}
-	}
+	closed := ts.closed()
 	if len(closed) == 0 {
 		return OK
 	}

@@ -56,8 +56,8 @@
 //	key.go        identities: of counters, owners and keys
 //	values.go     what workers tell each other outside of tables
 //
-// Of the tests, history_test.go plays random histories, and judge_test.go judges them by exact limiters.
-// golden_test.go has the golden bytes.
+// Of the tests, history_test.go plays random histories of the configurations of variant_test.go, and judge_test.go
+// judges them by the limiter of exact_test.go. golden_test.go has the golden bytes.
 package state
 
 import (

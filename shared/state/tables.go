@@ -124,6 +124,16 @@ func (ts *Tables) Release(now int64) Status {
 	return OK
 }
 
+// closed returns the tables that are not registered.
+func (ts *Tables) closed() (closed []*Table) {
+	for _, table := range ts.tables {
+		if !table.open {
+			closed = append(closed, table)
+		}
+	}
+	return closed
+}
+
 // keeps reports whether the configuration has the counter.
 func (ts *Tables) keeps(id CounterID) bool {
 	_, found := ts.find(id)

@@ -195,13 +195,10 @@ func (s *Survey) Begun() bool { return s.next > 0 }
 // PrepareSurveys finds in the directory the tables that only other workers have registered, so that this one
 // can survey them, too. It registers nothing.
 func (ts *Tables) PrepareSurveys() {
-	var closed []*Table
 	for _, table := range ts.tables {
 		table.surveyed = nil
-		if !table.open {
-			closed = append(closed, table)
-		}
 	}
+	closed := ts.closed()
 	if len(closed) == 0 {
 		return
 	}
