@@ -13,8 +13,9 @@ type clusterRule struct {
 	worker *Worker
 	rule   *decide.Rule
 	local  *local.Source // counts while the service is silent, if on_unavailable is local
-	first  uint32        // the number of its first definition: see addDefinitions
 	blocks bool          // the rule has a block: a request that costs nothing asks whether its key is blocked
+
+	firstDefinition uint32 // the number of its own limits: see addDefinitions. No other rule has it
 
 	key    []byte         // memory for keys with limits
 	shares []limit.Window // memory for this proxy's share of the limits

@@ -12,9 +12,9 @@ import (
 type definitions struct {
 	Definitions []quota.Definition // of the rules, by their numbers; none without rules of scope cluster
 
-	requested  map[requestedKey]*quota.Definition // of limits that requests give: the last ones
-	lastNumber uint32                             // of the newest of these
-	key        []byte                             // memory for a requestedKey
+	requested map[requestedKey]*quota.Definition // of limits that requests give: the last ones
+	newest    uint32                             // the number of the newest of these
+	key       []byte                             // memory for a requestedKey
 }
 
 // maxRequested is how many definitions a worker keeps of limits that requests give. Others
@@ -25,9 +25,9 @@ const maxRequested = 256
 func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 	defs := &src.worker.definitions
 	if !src.rule.Finder.IsRequested(&s.Subject) {
-		return &defs.Definitions[src.first+uint32(s.Override+1)]
+		return &defs.Definitions[src.firstDefinition+uint32(s.Override+1)]
 	}
-	defs.key = appendRequestedKey(defs.key[:0], src.first, s)
+	defs.key = appendRequestedKey(defs.key[:0], src.firstDefinition, s)
 	if d := defs.requested[requestedKey(defs.key)]; d != nil {
 		return d
 	}
@@ -42,34 +42,34 @@ func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 
 // addDefinitions adds those of a rule: that of its own limits, and then those of its overrides. It returns the
 // number of the first.
-func (defs *definitions) addDefinitions(r *decide.Rule) (first uint32) {
-	first = uint32(len(defs.Definitions))
+func (defs *definitions) addDefinitions(r *decide.Rule) (firstDefinition uint32) {
+	firstDefinition = uint32(len(defs.Definitions))
 	for override := -1; override < len(r.Policy.Overrides); override++ {
 		d := r.Finder.DefinitionOf(override)
 		d.ID = uint32(len(defs.Definitions))
 		defs.Definitions = append(defs.Definitions, d)
 	}
-	return first
+	return firstDefinition
 }
 
 // newNumber returns a number that no definition of a rule has. Numbers begin anew after the
 // largest.
 func (defs *definitions) newNumber() uint32 {
-	defs.lastNumber = max(defs.lastNumber+1, uint32(len(defs.Definitions)))
-	return defs.lastNumber
+	defs.newest = max(defs.newest+1, uint32(len(defs.Definitions)))
+	return defs.newest
 }
 
-// requestedKey finds the definition of limits that a request gives. It is the rule, by the
-// definition of its own limits, and then the limits as appendLimits has them.
+// requestedKey finds the definition of limits that a request gives. It is the rule, by its firstDefinition, and then
+// the limits as appendLimits has them.
 type requestedKey string
 
-func appendRequestedKey(b []byte, first uint32, s *decide.Subject) []byte {
-	return appendLimits(binary.LittleEndian.AppendUint32(b, first), s)
+func appendRequestedKey(b []byte, firstDefinition uint32, s *decide.Subject) []byte {
+	return appendLimits(binary.LittleEndian.AppendUint32(b, firstDefinition), s)
 }
 
 // limitsOf returns the limits, if they were given for that rule.
-func (k requestedKey) limitsOf(first uint32) (limits string, ok bool) {
-	return strings.CutPrefix(string(k), string(binary.LittleEndian.AppendUint32(nil, first)))
+func (k requestedKey) limitsOf(firstDefinition uint32) (limits string, ok bool) {
+	return strings.CutPrefix(string(k), string(binary.LittleEndian.AppendUint32(nil, firstDefinition)))
 }
 
 // appendLimits appends the subject's limits: as many bytes for each key of a rule.

@@ -22,8 +22,8 @@ import (
 //	   +-----------> the key's lease, if later requests may spend it: a state.GrantLeft
 //	   +-----------> quota.Return, if not: see returns.go
 //
-// The service takes units of a grant back once. So once some units are in the lease, what requests
-// leave of the same grant is added to them, and all of it goes back together.
+// The service takes units of a grant back once. So what requests leave of a grant joins its other units, in the lease
+// or here, and all of it goes back together.
 //
 // For example, two requests of cost 1 wait, and grant 7 has 20 units. KeepRest puts 18 into the lease.
 // The client of the second request has left, so release puts its unit there too: the lease has 19
@@ -40,7 +40,6 @@ type Grant struct {
 	endNs   int64 // until when its units may be spent
 	blockNs int64 // of a denial: until when the key is blocked, 0 = it is not
 
-	isNoted   bool   // the key's lease says what the grant says of the key
 	takers    int    // requests that have units of it and are not decided
 	everGiven uint32 // units that requests have got, whatever they do with them: the key's rate counts them
 }
@@ -51,7 +50,7 @@ type Trip struct {
 	SentNs, CameNs int64
 }
 
-// NewGrant reads the answer to a part of an ask, nil if the part has none. It also ends the part's report.
+// NewGrant reads the answer to a part of an ask, nil if the part has none.
 func NewGrant(p *Part, answer *quota.Grant, trip Trip) *Grant {
 	g := &Grant{part: p, trip: trip}
 	if answer == nil {
@@ -59,22 +58,14 @@ func NewGrant(p *Part, answer *quota.Grant, trip Trip) *Grant {
 	} else {
 		g.Grant = *answer
 	}
-	g.date()
+	g.readTimes()
 	g.readBlock()
-	if acc := p.Account; acc != nil {
-		if g.Starting {
-			acc.StartNs = trip.CameNs + min(g.WaitNs, account.MaxRememberNs)
-		}
-		if !acc.End(p.Wire.Number, &g.Grant, trip.CameNs) {
-			g.Failed = true
-		}
-	}
 	return g
 }
 
-// date makes instants of the grant's durations, within what can be, whatever a broken service
-// answers.
-func (g *Grant) date() {
+// readTimes bounds what the service says of times by what can be, whatever a broken one answers. Ends and resets
+// become instants. WaitNs stays a duration, from when the grant came on.
+func (g *Grant) readTimes() {
 	mostNs := quota.MostWaitNs(g.part.Definition.Windows)
 	g.endNs = g.trip.SentNs + min(max(g.ValidNs, 0), state.MaxLeaseNs)
 	if g.WaitNs != limit.Never {
@@ -83,6 +74,20 @@ func (g *Grant) date() {
 	for _, st := range g.Windows {
 		resetNs := min(max(st.ResetNs, 0), mostNs)
 		g.Standings = append(g.Standings, state.LeaseStanding{Used: st.Used, ResetNs: g.trip.CameNs + resetNs})
+	}
+}
+
+// EndReport ends the report of the part's account. If the report was given up, the grant has Failed: it gives nothing.
+func (g *Grant) EndReport() {
+	acc := g.part.account
+	if acc == nil {
+		return
+	}
+	if g.Starting {
+		acc.StartingUntilNs = g.trip.CameNs + min(g.WaitNs, account.MaxRememberNs)
+	}
+	if !acc.End(g.part.reportNumber(), &g.Grant, g.trip.CameNs) {
+		g.Failed = true
 	}
 }
 
@@ -112,8 +117,8 @@ func (g *Grant) giveUnits(n *Need, units uint32) {
 	g.takers++
 	g.Units -= units
 	g.everGiven = limit.AddSaturating(g.everGiven, units)
-	if n.Account != nil {
-		n.Account.Give(units)
+	if acc := g.part.account; acc != nil {
+		acc.Give(units)
 	}
 }
 
@@ -121,8 +126,8 @@ func (g *Grant) giveUnits(n *Need, units uint32) {
 func (g *Grant) writeTo(n *Need, units uint32) {
 	n.grant = g
 	n.subject.Quota.Grant = g.forSubject(units)
-	if n.Account != nil {
-		n.subject.Quota.Account = n.Account
+	if acc := g.part.account; acc != nil {
+		n.subject.Quota.Account = acc
 	}
 }
 

@@ -65,9 +65,9 @@ func (src *HoldSource) unavailable(s *decide.Subject) (why decide.Outcome, unava
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
-	case acc.StartNs > s.Quota.NowNs:
+	case acc.StartingUntilNs > s.Quota.NowNs:
 		return decide.Starting, true
-	case acc.SilentNs > s.Quota.NowNs:
+	case acc.SilentUntilNs > s.Quota.NowNs:
 		return decide.Silent, true
 	}
 	return 0, false
@@ -89,7 +89,7 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 // askPart is what is asked for the subject's key. It opens the key's account if there is none.
 func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 	acc := src.openAccount(s)
-	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{
+	return Part{Definition: acc.Definition, account: acc, Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
 	}}
 }
@@ -141,30 +141,37 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	}
 }
 
-// Settle ends what the request holds, and charges its cost. What was held while the service was
-// silent counts in this proxy's own table as well.
+// A hold lies in its key's account, and if it was taken while the service was silent, in this proxy's own table too; or
+// there alone, if the worker has too many accounts. Both charge it once, by Settle or when it lapses there. Of the two
+// lapses, the hold has that of the account:
+//
+//	what a tick finds                     Renew                                     Settle charges the account
+//	max_hold has ended it, HoldNs ago     Lapsed; the account is charged its units  what it costs beyond its units
+//	it has lapsed in the table            NotDue                                    what it costs
+//	neither                               what the table says, NotDue without one   what it costs
+//	it lies in the table alone            what the table says                       nothing: it has none
+//
+// It is HoldNs, because a table's hold too lapses so long after its last renewal. Until then, package account renews
+// what the account holds.
+
+// Settle ends what the request holds, and charges its cost.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
 	ok = true
 	if h.InTable() {
 		lapsed, ok = src.local.Settle(h, cost, wallNs)
 	}
 	acc, reports := h.Account.(*account.Account)
-	if !reports {
-		return lapsed, ok
-	}
-	acc = acc.Current()
-	if units := h.Units; h.HasLapsed() { // they are charged already
-		acc.Settle(0, cost-min(cost, units))
-	} else {
-		acc.Settle(units, cost)
+	switch {
+	case !reports:
+	case h.HasLapsed():
+		acc.Settle(0, cost-min(cost, h.Units))
+	default:
+		acc.Settle(h.Units, cost)
 	}
 	return lapsed, ok
 }
 
-// Renew renews what lies in this proxy's table, and charges the account of a hold that max_hold has ended. It
-// charges HoldNs after that, as a table does, where a hold lapses HoldNs after its last renewal. Until then the
-// client's tick renews the account. What has lapsed in the table alone is NotDue: Settle takes a hold that
-// HasLapsed to be charged in the account.
+// Renew renews what lies in this proxy's table, and charges the account of a hold that has lapsed.
 func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	inTable := hold.NotDue
 	if h.InTable() {

@@ -7,10 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/build/hosttest"
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
-	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 )
 
 const (
@@ -20,45 +17,6 @@ const (
 )
 
 var slotRuleThatDenies = strings.Replace(slotRule, `"hold"`, `"on_unavailable":"deny","hold"`, 1)
-
-// holding is a worker whose requests run until they are answered.
-type holding struct {
-	*worker
-	rules    string
-	seed     uint32
-	holds    map[uint32][]hold.Hold
-	starting int // verdicts that say so
-}
-
-func newHolding(t *testing.T, proxy *hosttest.Proxy, rules string, seed uint32) *holding {
-	h := &holding{worker: newWorker(t, proxy, rules, seed), rules: rules, seed: seed, holds: map[uint32][]hold.Hold{}}
-	h.onDecided = func(context uint32, v *decide.Verdict) {
-		for _, s := range v.Subjects {
-			if s.Reason() == "starting" {
-				h.starting++
-			}
-		}
-		if v.Allowed {
-			h.holds[context] = v.BeginHolds(nil)
-		}
-	}
-	return h
-}
-
-func holdingPair(t *testing.T, rules string) (*holding, *service) {
-	proxy := hosttest.New()
-	proxy.Clock = 1000 * 60 * second
-	return newHolding(t, proxy, rules, 1), newService(t, func() int64 { return proxy.Clock })
-}
-
-// answer ends a request, at what its answer costs.
-func (h *holding) answer(context, cost uint32) {
-	for _, held := range h.holds[context] {
-		held.Settle(cost, metrics.ByAnswer, h.proxy.Clock)
-	}
-	delete(h.holds, context)
-	h.flush()
-}
 
 // TestRunningRequestsKeepTheirSlots: the worker reports its accounts each eighth of the hold.
 func TestRunningRequestsKeepTheirSlots(t *testing.T) {

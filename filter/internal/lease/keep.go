@@ -5,17 +5,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// How the key's lease keeps a grant: what it says of the key, and the units for which nobody has waited. What becomes
-// of these, and in the end of those that the takers leave:
+// How the key's lease keeps a grant: what it says of the key, and the units that nobody has. KeepRest offers it those
+// for which nobody has waited, and release what the takers leave in the end. What the lease does not keep goes back
+// when no taker is left, in one piece:
 //
-//	takers  mayStay  KeepRest                                    release, by the last taker
-//	0       yes      They go into the lease.
-//	0       no       They go back.
-//	some    yes      They go into the lease.                     What is left joins them there.
-//	some    no       They stay in g.Units: a grant goes back     They go back, with what is left.
-//	                 once, so they wait for what is left.
+//	            the units mayStay                           they may not
+//	KeepRest    into the lease, if their time is not over   they wait for what the takers leave
+//	release     into the lease, with those
 //
-// Units for which the lease has no room, or whose time is over when they come, go back too.
+// The lease may have no room: then units wait for the takers too, and are offered once more by release.
 
 // mayStay reports whether the key's lease may keep units of the grant, for later requests.
 func (g *Grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
@@ -23,77 +21,74 @@ func (g *Grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
 // KeepRest keeps what a new grant says of the key, and the units for which nobody has waited. Of units to be held,
 // nothing need be kept: the worker reports what it has not given as not held.
 func (g *Grant) KeepRest() {
-	if acc := g.part.Account; acc != nil {
+	if acc := g.part.account; acc != nil {
 		g.keepBlock(acc)
 		return
 	}
-	rest := g.Units
-	if g.takers > 0 && !g.mayStay() {
-		rest = 0
-	}
-	g.Units -= rest
-	if !g.keepInLease(rest) {
-		g.giveBack(rest)
+	g.changeLease((*Grant).noteAndPut)
+	if g.takers == 0 {
+		g.part.source.worker.Returns.giveBack(g)
 	}
 }
 
-// release takes into the grant what a taker leaves of it.
+// release takes back what a taker leaves of the grant.
 func (g *Grant) release(units uint32) {
+	if acc := g.part.account; acc != nil {
+		acc.Reclaim(units)
+		return
+	}
 	g.Units += units
 	g.takers--
 	if g.takers > 0 || g.Units == 0 {
 		return
 	}
-	if !g.mayStay() || !g.keepInLease(g.Units) {
-		g.giveBack(g.Units)
+	if g.mayStay() {
+		g.changeLease((*Grant).put)
 	}
+	g.part.source.worker.Returns.giveBack(g)
 }
 
-// giveBack gives units back to the service.
-func (g *Grant) giveBack(units uint32) {
-	g.part.source.worker.Returns.add(g, units)
-}
-
-// keepInLease has the key's lease note what the grant says of the key, once, and keep units of the grant. It returns
-// whether the lease has kept them.
-func (g *Grant) keepInLease(units uint32) (kept bool) {
+// changeLease has a change made to the key's lease, which may put the grant's units there: then nobody has any more
+// of them here. lost are units that the lease loses by that.
+func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (lost uint32, put bool)) {
 	src := g.part.source
 	e := &src.worker.entry
 	for range state.MaxRetries {
 		if !src.readKept(e, g.part.leaseKey) {
-			return false
+			return
 		}
-		// Units that takers leave go into the lease also if their time is over, to go back with the others.
-		mayPut := units > 0 && g.mayStay() && (g.isNoted || e.NowNs < g.endNs)
-		if !g.isNoted {
-			g.note(&e.Lease, e.NowNs)
+		lost, put := change(g, e)
+		written := src.write(e)
+		if written == state.OK && put {
+			src.rule.Metrics.LeaseLost += uint64(lost)
+			src.worker.Returns.watchGrant(g, e.NowNs)
+			g.Units = 0
 		}
-		put := mayPut && g.put(e, units)
-		switch src.write(e) {
-		case state.Mismatch:
-		case state.OK:
-			g.isNoted = true
-			if put {
-				src.worker.Returns.watchGrant(g, e.NowNs)
-			}
-			return put
-		default:
-			return false
+		if written != state.Mismatch {
+			return
 		}
 	}
-	return false
 }
 
-// put puts units into the lease, to those of the same grant. A denial that the lease remembers is forgotten if its
-// cost can be spent now: it is none of a blocked key.
-func (g *Grant) put(e *state.LeaseEntry, units uint32) bool {
-	if e.DeniedCost <= units {
+// noteAndPut writes into the lease what the grant says of the key, and puts its units there if they may be spent.
+func (g *Grant) noteAndPut(e *state.LeaseEntry) (lost uint32, put bool) {
+	g.note(&e.Lease, e.NowNs)
+	if g.Units == 0 || !g.mayStay() || e.NowNs >= g.endNs {
+		return 0, false
+	}
+	return g.put(e)
+}
+
+// put puts the grant's units into the lease, to those that it has of the same grant. They may be over: then they go
+// back with those. A denial that the lease remembers is forgotten if its cost can be spent now: it is none of a
+// blocked key. lost are units of an ended stream whose place they take: those cannot go back.
+func (g *Grant) put(e *state.LeaseEntry) (lost uint32, put bool) {
+	if e.DeniedCost <= g.Units {
 		e.DeniedUntilNs = 0
 	}
-	left := state.GrantLeft{Stream: g.trip.Stream, Number: g.Number, Units: units, EndNs: g.endNs}
-	stranded, ok := e.Put(e.NowNs, left)
-	e.Replaced += stranded // units of an ended stream, which cannot go back: the write loses them
-	return ok
+	return e.Put(e.NowNs, state.GrantLeft{
+		Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs,
+	})
 }
 
 // note writes into the lease what the service said of the key.

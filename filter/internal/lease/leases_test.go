@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // The request of the package comment: its figures are these.
@@ -95,6 +96,41 @@ func TestALeaseThatHasGoneAtTheRefund(t *testing.T) {
 	id := w.request("a v")
 	require.Contains(t, w.verdicts, id)
 	require.False(t, w.verdicts[id])
+}
+
+// The units of a grant for which the key's lease has no room go back once, with what a request leaves of it that has
+// waited: the service takes units of a grant back once.
+func TestAGrantGoesBackOnce(t *testing.T) {
+	const rules = `{"name":"r",` + byUser + `,"limits":["10000/1m"]}`
+	w, s := pair(t, rules)
+	w.proxy.Clock += 59 * second // of a minute
+	for range 100 {
+		w.request("a")
+		w.exchange(s)
+		w.proxy.Clock += 10 * ms
+	}
+	workers := []*worker{w} // the minute is over, so all of them ask
+	for seed := range uint32(state.MaxLeaseGrants) {
+		workers = append(workers, newWorker(t, w.proxy, rules, seed+2))
+	}
+	for _, w := range workers {
+		w.request("a")
+	}
+	for _, w := range workers[1:] { // each has units in the lease, and so no other has room there
+		w.exchange(s)
+	}
+	s.serve(w.stream)
+	var answer quota.Results
+	require.NoError(t, answer.Decode(w.stream.Answers[0]))
+	require.NoError(t, w.client.Receive(w.stream.Answers[0], w.proxy.Clock))
+	w.client.Forget(w.next)
+	w.client.Flush(w.proxy.Clock)
+
+	var m quota.Asks
+	require.NoError(t, m.Decode(w.stream.Asks[0]))
+	g := answer.Results[0].Grants[0]
+	require.Greater(t, g.Units, uint32(1))
+	require.Equal(t, []quota.Return{{Grant: g.Number, Units: g.Units}}, m.Returns)
 }
 
 // A tick reads nothing of what cannot be idle yet: ticks come each 10 ms while a

@@ -56,16 +56,20 @@ func (l *Look) Parts(from int) []Part {
 	return parts
 }
 
-// Note writes down how the keys of some parts stand. Their order is that of the look's keys, which has them one after
-// the other: those of another look, which has asked, may have begun at another key.
-func (l *Look) Note(parts []Part, grants []*Grant) {
-	from := 0
-	for l.keys[from].Wire.Definition != parts[0].Wire.Definition { // a look has one key of each definition
-		from++
-	}
-	for i, g := range grants {
+// Note writes down how the keys of an ask stand. The ask may be another look's, in which they stand at another index.
+func (l *Look) Note(grants []*Grant) {
+	for _, g := range grants {
 		if !g.Failed {
-			l.keys[from+i].standings = g.Standings
+			l.note(g.part.Wire.Definition, g.Standings)
+		}
+	}
+}
+
+// note writes down how the key of a definition stands. A look has one key of each.
+func (l *Look) note(definition uint32, standings []state.LeaseStanding) {
+	for i := range l.keys {
+		if k := &l.keys[i]; k.Wire.Definition == definition {
+			k.standings = standings
 		}
 	}
 }

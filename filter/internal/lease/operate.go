@@ -36,7 +36,7 @@ func (src *Source) Operate(
 func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 	own, defs := string(appendLimits(nil, s)), &src.worker.definitions
 	for requested := range defs.requested {
-		limits, ofRule := requested.limitsOf(src.first)
+		limits, ofRule := requested.limitsOf(src.firstDefinition)
 		if !ofRule || limits == own {
 			continue
 		}

@@ -10,7 +10,7 @@ import (
 
 // Part is what the service is asked of one key, or told of it:
 //
-//	of                   made by                           source  Account  Wire.Inspect
+//	of                   made by                           source  account  Wire.Inspect
 //	a rule that leases   Source.askPart                    set     -        no
 //	a rule that holds    HoldSource.askPart, ReportPart    -       set      no
 //	a look               clusterRule.lookPart              -       -        yes
@@ -22,25 +22,49 @@ type Part struct {
 	source   *Source
 	leaseKey state.LeaseKey
 
-	// Of a rule that holds: the account has what requests get of the grant.
-	Account *account.Account
+	// Of a rule that holds: the account has what requests get of the grant. Only an ask's part uses it: WriteReport
+	// finds the one that the key has when the ask is sent.
+	account *account.Account
 }
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{Definition: acc.Definition.ID, Key: acc.Key}}
-}
-
-// WriteReport writes what the part's account holds now into the part that is sent.
-func (p *Part) WriteReport(now int64) {
-	if p.Account != nil {
-		p.Account = p.Account.Current()
-		p.Wire.Report = p.Account.Report(p.Wire.Waiting, now)
-	}
+	return Part{Definition: acc.Definition, account: acc, Wire: quota.Part{Definition: acc.Definition.ID, Key: acc.Key}}
 }
 
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
+
+// Reports reports whether the part reports an account.
+func (p *Part) Reports() bool { return p.account != nil }
+
+// reportNumber is that of the report which WriteReport has written.
+func (p *Part) reportNumber() uint64 { return p.Wire.Number }
+
+// AwaitsReport reports whether the part must wait, because a report of its account is under way.
+func (p *Part) AwaitsReport() bool { return p.Reports() && p.account.Current().IsUnderWay() }
+
+// WriteReport writes what the part's account holds now into the part that is sent.
+func (p *Part) WriteReport(now int64) {
+	if p.Reports() {
+		p.account = p.account.Current()
+		p.Wire.Report = p.account.Report(p.Wire.Waiting, now)
+	}
+}
+
+// GiveUpReport says that the service does not take the report now.
+func (p *Part) GiveUpReport() {
+	if p.Reports() {
+		p.account.GiveUp(p.reportNumber())
+	}
+}
+
+// ReportAgain has the account reported with the next message: the report may be lost, or never leave with the part.
+func (p *Part) ReportAgain() {
+	if p.Reports() {
+		p.account.TryAgain(p.reportNumber())
+	}
+}
 
 // Need is what a request that waits needs of one key.
 type Need struct {
@@ -94,11 +118,6 @@ func (n *Need) Reclaim() {
 		return
 	}
 	own := &n.subject.Quota.Grant
-	units := own.Units
+	n.grant.release(own.Units)
 	own.Units = 0
-	if n.Account != nil {
-		n.Account.Reclaim(units)
-		return
-	}
-	n.grant.release(units)
 }

@@ -65,11 +65,12 @@ func (rets *Returns) Take(message []quota.Return) []quota.Return {
 // IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
 func (rets *Returns) IdleNs() int64 { return rets.idleNs }
 
-// add has units of a grant go back, on the stream that got them or not at all.
-func (rets *Returns) add(g *Grant, units uint32) {
-	if g.Number > 0 && units > 0 && g.trip.Stream == rets.stream {
-		rets.due = append(rets.due, quota.Return{Grant: g.Number, Units: units})
+// giveBack has the grant's units that nobody has go back, on the stream that got them or not at all.
+func (rets *Returns) giveBack(g *Grant) {
+	if g.Number > 0 && g.Units > 0 && g.trip.Stream == rets.stream {
+		rets.due = append(rets.due, quota.Return{Grant: g.Number, Units: g.Units})
 	}
+	g.Units = 0
 }
 
 // watchGrant remembers a grant whose units were put into the lease at writtenNs.

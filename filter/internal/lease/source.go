@@ -47,7 +47,11 @@
 //	looks.go        Look         what clients are told that ask for their usage
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
-// The tests play workers, their talk and a service together.
+//
+// The tests play workers, their talk and a service together, by harness_test.go. scripts_test.go has most cases, as
+// lines of steps. The other tests are of what a script cannot say: leases_test.go of a Source, holds_test.go of a
+// HoldSource, blocks_test.go of denial.go, alone_test.go of a silent service, asks_test.go of package talk, and
+// fleet_test.go of many proxies.
 package lease
 
 import (
@@ -67,7 +71,8 @@ import (
 //	the proxy's store fails                            Failed                                    readLease
 //	the key's lease says that the key is blocked       Blocked
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom        forNothing
-//	the key's lease has enough units                   HasRoom from LeaseTable
+//	the key's lease has enough units, also for what    HasRoom from LeaseTable
+//	rules that share the counter take before (Units)
 //	the key's lease has a denial that still holds      Denied
 //	the service is silent, or the wait was in vain     what OwnShare decides, or Silent          alone
 //	too many requests wait, or the service took no     Contended
@@ -82,6 +87,7 @@ import (
 //	            ask for more ahead of need                there
 //	OwnShare    notes in the lease what the service must  puts back into the share; the service
 //	            charge later, and takes from the share    charges it all the same
+//	Nowhere     never called: a cost of 0 takes nothing   never called
 type Source struct {
 	clusterRule
 	table *state.Leases

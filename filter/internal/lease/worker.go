@@ -58,7 +58,7 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
-	cluster := clusterRule{worker: w, rule: r, first: w.addDefinitions(r), blocks: p.Block != nil}
+	cluster := clusterRule{worker: w, rule: r, firstDefinition: w.addDefinitions(r), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
 		cluster.local = local.New(r, fallback, &w.visitor)
 	}

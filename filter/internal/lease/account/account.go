@@ -5,12 +5,16 @@
 // Its invariant: each change of an account is reported until the service has answered. A report that has no answer may
 // have arrived or not. The next one says all that it said.
 //
-// For example, a request takes 2 units of a key, of which the worker holds none, and its answer costs 5 in the end:
+// Each verb of an account changes what it will report, and lists it, unless the store knows already:
 //
-//	              given  held  charged
-//	Give(2)          +2
-//	Take(2)          -2    +2
-//	Settle(2, 5)           -2       +5
+//	              given  held  charged  listed
+//	Give(2)          +2                 no: the store has counted the units as held, since it has granted them
+//	Take(2)          -2    +2           no: a report says given and held in one number
+//	Untake(2)        +2    -2           no, for the same reason
+//	Reclaim(2)       -2                 yes
+//	Hold(2)                +2           yes
+//	Unhold(2)              -2           yes
+//	Settle(2, 5)           -2       +5  yes: a request held 2, and its answer has cost 5
 //
 // account.go has what is held, report.go how the service hears of it, and book.go all accounts of a worker.
 package account
@@ -20,28 +24,25 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Account is what this worker holds of one key, and what the service knows of that by its reports.
+// Account is what this worker holds of one key: the sums of a quota.Account, in a Book, with the life of their reports.
 type Account struct {
 	Key        [16]byte
 	Definition *quota.Definition
 
 	// What the service has said of the key, by the monotonic clock. No request asks until then.
-	SilentNs int64       // its store cannot reach the key
-	StartNs  int64       // its store is starting: it takes reports, and grants nothing
-	Block    *KeptDenial // the key is blocked
+	SilentUntilNs   int64       // its store cannot reach the key. End says so
+	StartingUntilNs int64       // its store is starting: it takes reports, and grants nothing. lease.Grant says so
+	Block           *KeptDenial // the key is blocked. lease.Grant says so
 
-	units    quota.Account
+	sums     quota.Account
 	book     *Book
 	name     name
 	worker   uint64 // that reports it: an earlier configuration's, if that has ended
 	isListed bool
 	usedNs   int64 // when a request last wanted units
 
-	// Its reports under way, which are all in one ask: there are several if rules share a counter.
-	firstNumber uint64
-	lastNumber  uint64 // that of the newest report; 0 = none is under way
-	asking      uint32 // for how many units these parts of the ask ask
-	reportedNs  int64  // when the last one was sent
+	underWay   underWay
+	reportedNs int64 // when the newest report was sent
 }
 
 // KeptDenial is a denial that the worker remembers of a blocked key.
@@ -61,46 +62,48 @@ func (acc *Account) HoldNs() int64 {
 }
 
 // Give notes that a request has got units. It has not taken them yet.
-func (acc *Account) Give(units uint32) { acc.units.Given += units }
+func (acc *Account) Give(units uint32) { acc.sums.Given += units }
 
 // Reclaim notes that a request will not take what it has got.
 func (acc *Account) Reclaim(units uint32) {
-	acc.units.Given -= units
+	acc.sums.Given -= units
 	acc.List()
 }
 
 // Take has a request hold what it has got.
 func (acc *Account) Take(units uint32) {
-	acc.units.Given -= units
-	acc.units.Held += units
+	acc.sums.Given -= units
+	acc.sums.Held += units
 }
 
 // Untake undoes Take.
 func (acc *Account) Untake(units uint32) {
-	acc.units.Given += units
-	acc.units.Held -= units
+	acc.sums.Given += units
+	acc.sums.Held -= units
 }
 
 // Hold has a request hold units that the service has not granted.
 func (acc *Account) Hold(units uint32) {
-	acc.units.Held += units
+	acc.sums.Held += units
 	acc.List()
 }
 
 // Unhold undoes Hold.
 func (acc *Account) Unhold(units uint32) {
-	acc.units.Held -= units
+	acc.sums.Held -= units
 	acc.List()
 }
 
-// Settle ends what a request holds, and charges what it has cost.
+// Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
 func (acc *Account) Settle(units, cost uint32) {
-	acc.units.Settle(units, cost)
+	acc = acc.Current()
+	acc.sums.Settle(units, cost)
 	acc.List()
 }
 
-// Current returns the account that acc's key has by now. If acc was forgotten and no other was
-// opened since, it is acc again.
+// Current returns the account that acc's key has by now. If acc was forgotten and no other was opened since, it is acc
+// again. Only an idle account is forgotten. So this is for those who may come to one: for Settle of a request that
+// holds nothing, or nothing any more, and for an ask that waits to be sent.
 func (acc *Account) Current() *Account {
 	if other := acc.book.byName[acc.name]; other != nil {
 		return other

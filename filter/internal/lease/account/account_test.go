@@ -105,7 +105,7 @@ func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.False(t, acc.End(acc.Report(2, 0).Number, &quota.Grant{Failed: true}, 0))
-	require.EqualValues(t, account.MaxRememberNs, acc.SilentNs)
+	require.EqualValues(t, account.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
 	b.Renew(second, 0)
 	require.Equal(t, 1, due(b, second))

@@ -10,11 +10,11 @@ import (
 type Book struct {
 	Worker uint64 // by which the service knows this worker
 
-	byName     map[name]*Account
-	listed     []*Account // for Due
-	lastNumber uint64     // of the newest report
-	renewNs    int64      // when to look which accounts are to be renewed
-	memory     []byte     // for a name
+	byName  map[name]*Account
+	listed  []*Account // for Due
+	newest  uint64     // the number of the newest report
+	renewNs int64      // when to look which accounts are to be renewed
+	memory  []byte     // for a name
 }
 
 // NewBook returns a book without accounts.
@@ -67,8 +67,8 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 
 // newNumber numbers a report: the store takes no number that is not larger than the last one.
 func (b *Book) newNumber() uint64 {
-	b.lastNumber++
-	return b.lastNumber
+	b.newest++
+	return b.newest
 }
 
 // HasListed reports whether some account may have to be reported.
@@ -82,7 +82,7 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	for ; n < len(b.listed) && len(due) < most; n++ {
 		acc := b.listed[n]
 		acc.isListed = false
-		if !acc.IsUnderWay() && acc.SilentNs <= now && acc.mustReport(now) {
+		if !acc.IsUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
 			due = append(due, acc)
 		}
 	}
@@ -95,7 +95,7 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 // ReportAll has all that is held reported anew: the service, or its store, may have lost it.
 func (b *Book) ReportAll(now int64) {
 	for _, acc := range b.byName {
-		if !acc.units.Idle() {
+		if !acc.sums.Idle() {
 			acc.reportedNs = now - acc.HoldNs()
 			acc.List()
 		}
@@ -113,7 +113,7 @@ func (b *Book) Renew(now, timeoutNs int64) {
 		switch {
 		case acc.mustReport(now):
 			acc.List()
-		case acc.units.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
+		case acc.sums.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(b.byName, name)
 		}
 	}
@@ -128,11 +128,11 @@ func (b *Book) Renew(now, timeoutNs int64) {
 //	worker 9 inherits  both: "k7" keeps its name, and "k" becomes "k8". Worker 9 reports each of them under the
 //	                   number of the worker that opened it
 func (b *Book) Inherit(old *Book, newNumber func() uint32, now int64) {
-	b.lastNumber = max(b.lastNumber, old.lastNumber) // the store takes no lower numbers: ErrStale
+	b.newest = max(b.newest, old.newest) // the store takes no lower numbers: ErrStale
 
 	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
 	for _, acc := range old.byName {
-		if acc.units.Idle() {
+		if acc.sums.Idle() {
 			continue
 		}
 		d := renumbered[acc.Definition]
@@ -146,7 +146,7 @@ func (b *Book) Inherit(old *Book, newNumber func() uint32, now int64) {
 			acc.name += name(strconv.FormatUint(acc.worker, 16))
 		}
 		acc.book, acc.Definition = b, d
-		acc.isListed, acc.lastNumber = false, 0
+		acc.isListed, acc.underWay = false, underWay{}
 		b.byName[acc.name] = acc
 	}
 	b.ReportAll(now)

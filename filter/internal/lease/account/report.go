@@ -24,11 +24,22 @@ import (
 // mustReport reports whether the service is to hear of the account: it has changed, or an
 // eighth of the hold has passed.
 func (acc *Account) mustReport(now int64) bool {
-	return acc.units.Changed() || !acc.units.Idle() && now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
+	return acc.sums.Changed() || !acc.sums.Idle() && now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
+}
+
+// underWay are an account's reports under way, which are all in one ask: there are several if rules share a counter.
+type underWay struct {
+	first, last uint64 // their numbers; 0 = none is under way
+	asking      uint32 // for how many units these parts of the ask ask
+}
+
+// has reports whether the report with that number is under way.
+func (u *underWay) has(number uint64) bool {
+	return u.last != 0 && u.first <= number && number <= u.last
 }
 
 // IsUnderWay reports whether a report of the account is under way.
-func (acc *Account) IsUnderWay() bool { return acc.lastNumber != 0 }
+func (acc *Account) IsUnderWay() bool { return acc.underWay.last != 0 }
 
 // List has the account reported with the next message, if it must be. If a report is under way, the next
 // one waits for its end, which lists the account again.
@@ -48,34 +59,29 @@ func (acc *Account) List() {
 //	0     first   2         #7, held 3         may give the units; the report of part 1 counts them as held
 //	1     second  2         #8, held 3 + 2     may give the units, and notes what the store has by now
 func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
-	number := acc.book.newNumber()
+	u, number := &acc.underWay, acc.book.newNumber()
 	if !acc.IsUnderWay() {
-		acc.firstNumber, acc.asking = number, 0
+		u.first = number
 	}
-	report := acc.units.NewReport(acc.worker, number, acc.asking)
-	acc.asking = limit.AddSaturating(acc.asking, asksFor)
-	acc.lastNumber, acc.reportedNs = number, now
+	report := acc.sums.NewReport(acc.worker, number, u.asking)
+	u.asking = limit.AddSaturating(u.asking, asksFor)
+	u.last, acc.reportedNs = number, now
 	return report
-}
-
-// has reports whether the report with that number is under way.
-func (acc *Account) has(number uint64) bool {
-	return acc.IsUnderWay() && acc.firstNumber <= number && number <= acc.lastNumber
 }
 
 // End ends a report by what the service has granted for it. It returns whether the grant may give units: the service
 // has granted them to the worker as it was reported there, so a report that was given up grants nothing.
 func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	switch {
-	case !acc.has(number):
-	case number != acc.lastNumber: // a later part of the same ask has the newest report
+	case !acc.underWay.has(number):
+	case number != acc.underWay.last: // a later part of the same ask has the newest report
 		return true
 	case !g.Noted: // the service's store failed, or the service knows no reports
-		acc.lastNumber = 0
-		acc.SilentNs = now + MaxRememberNs
+		acc.underWay = underWay{}
+		acc.SilentUntilNs = now + MaxRememberNs
 	default:
-		acc.lastNumber = 0
-		acc.units.NoteGrant(number, g.Units)
+		acc.underWay = underWay{}
+		acc.sums.NoteGrant(number, g.Units)
 		mayGive = true
 	}
 	acc.List() // for what has changed since the report
@@ -84,8 +90,8 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (acc *Account) GiveUp(number uint64) {
-	if acc.has(number) {
-		acc.lastNumber = 0
+	if acc.underWay.has(number) {
+		acc.underWay = underWay{}
 	}
 }
 

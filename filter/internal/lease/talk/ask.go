@@ -84,12 +84,12 @@ func without(list []*ask, a *ask) []*ask {
 // The rest is about the reports of its accounts: see package account.
 
 // isReport reports whether the ask is only for a report.
-func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Reports() }
 
 // awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
 func (a *ask) awaitsReport() bool {
 	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil && acc.IsUnderWay() {
+		if a.parts[i].AwaitsReport() {
 			return true
 		}
 	}
@@ -106,17 +106,13 @@ func (a *ask) writeReports(now int64) {
 // giveUpReports is for an ask whose reports the service does not take now.
 func (a *ask) giveUpReports() {
 	for i := range a.parts {
-		if p := &a.parts[i]; p.Account != nil {
-			p.Account.GiveUp(p.Wire.Number)
-		}
+		a.parts[i].GiveUpReport()
 	}
 }
 
-// reportAgain has its accounts reported with the next message: their reports may be lost, or never leave with it.
+// reportAgain has its accounts reported with the next message.
 func (a *ask) reportAgain() {
 	for i := range a.parts {
-		if p := &a.parts[i]; p.Account != nil {
-			p.Account.TryAgain(p.Wire.Number)
-		}
+		a.parts[i].ReportAgain()
 	}
 }

@@ -44,10 +44,16 @@ func (as *asks) join(req *Waiter, parts []lease.Part) {
 // askAhead queues an ask for which no request waits, unless one for the same units is queued. It is
 // sent first: its key is in use, and first requests of other keys must not delay it.
 func (as *asks) askAhead(parts []lease.Part) {
-	if a, isNew := as.queuedFor(parts); isNew {
-		copy(as.queue[1:], as.queue)
-		as.queue[0] = a
+	if _, isNew := as.queuedFor(parts); isNew {
+		as.moveLastToFront()
 	}
+}
+
+// moveLastToFront has the ask sent first that was queued last.
+func (as *asks) moveLastToFront() {
+	a := as.queue[len(as.queue)-1]
+	copy(as.queue[1:], as.queue)
+	as.queue[0] = a
 }
 
 // queuedFor returns the queued ask that wants what the parts want. If there is none, it queues a new one, which keeps

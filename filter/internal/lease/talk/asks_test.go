@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -115,4 +117,20 @@ func TestResultsFindTheirAsks(t *testing.T) {
 	}
 	require.Empty(t, as.sent)
 	require.Empty(t, as.flying)
+}
+
+// An ask may wait for a stream for so long that its account is forgotten, and a request of another rule that shares the
+// counter opens the key's next one. Then it waits for that one's reports.
+func TestAnAskAwaitsTheReportOfItsKeysNextAccount(t *testing.T) {
+	const later = 100_000_000_000
+	book, windows := account.NewBook(), []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: later}}
+	own, other := &quota.Definition{ID: 1, Windows: windows}, &quota.Definition{ID: 2, Windows: windows}
+	waits := &ask{parts: []lease.Part{lease.ReportPart(book.Open(own, [16]byte{'k'}, 0))}}
+	book.Renew(later, 0)
+	require.True(t, book.IsEmpty())
+	next := book.Open(other, [16]byte{'k'}, later)
+	next.Hold(1)
+	require.False(t, waits.awaitsReport())
+	next.Report(0, later)
+	require.True(t, waits.awaitsReport())
 }

@@ -21,8 +21,8 @@
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. probe asks on.
 //
-// To read it, begin with Client. Its tests are those of package lease, which play workers, their talk and a service
-// together.
+// To read it, begin with Client. Most of its tests are in package lease, which plays workers, their talk and a service
+// together: see harness_test.go there.
 //
 //	client.go    Client        has requests wait, and ticks
 //	waitlist.go  Waiter        a request that waits

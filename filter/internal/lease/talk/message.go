@@ -74,8 +74,8 @@ func (c *Client) queueReports(now int64) {
 
 // roomForReports is how many more asks for nothing may be queued or under way. Reports fill what
 // requests leave of a message, and at least half of it. Flush sends the next message after the results
-// of the last one. So a worker with a full account.Book needs 129 messages. If a round trip takes
-// 15 ms or less, a store that is starting has all the reports before it begins to grant.
+// of the last one. So a worker with a full account.Book needs 129 messages: 65536 accounts, 510 asks in each.
+// In round trips of 15 ms these take 2 s: by then a store that is starting begins to grant, and has all reports.
 func (c *Client) roomForReports() int {
 	reports, others := 0, 0
 	for _, list := range [...][]*ask{c.asks.queue, c.asks.sent} {

@@ -10,7 +10,7 @@ import (
 func (c *Client) endAsk(result *quota.AskResult, now int64) {
 	a := c.asks.end(result.ID)
 	switch {
-	case a == nil: // it has come more than lateNs after the ask
+	case a == nil: // it has come more than lateNs after the ask, or it answers a probe
 	case result.Outcome == quota.Unknown:
 		c.defineAgain(a)
 	case a.isLook():
@@ -46,6 +46,7 @@ func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
 	waiters := c.decidedBy(a, result)
 	for i := range a.parts {
 		g := newGrant(a, i, result, now)
+		g.EndReport()
 		for _, req := range waiters {
 			g.Give(req.needs)
 		}
@@ -109,7 +110,7 @@ func (c *Client) endLooks(a *ask, result *quota.AskResult, now int64) {
 		grants[i] = newGrant(a, i, result, now)
 	}
 	for _, req := range a.waiters {
-		req.Look.Note(a.parts, grants)
+		req.Look.Note(grants)
 		req.asks = without(req.asks, a)
 		if !req.isAsking() {
 			c.waitlist.makeReady(req)

@@ -9,12 +9,13 @@ import (
 
 // Waiter is a request that waits: to be decided by a verdict, or for a look. Its life:
 //
-//	     Wait, WaitLook           endWaits, expire            Next
-//	new ---------------> asking -----------------> ready ---------> decided again --- Done ---> over
-//	                       ^                                              |
-//	                       +------------ Wait, if it is Pending again ----+
+//	     Wait, WaitLook           makeReady           Next
+//	new ---------------> asking ------------> ready ---------> decided again --- Done ---> over
+//	                       ^                                         |
+//	                       +------- Wait, if it is Pending again ----+
 //
-// If the request has ended meanwhile, Forget makes it over at once.
+// It is ready when its ask has a result (endWaits, reject, or endLooks once all asks of a look have one), or when its
+// time is over (expire). If the request has ended meanwhile, Forget makes it over at once.
 type Waiter struct {
 	Context uint32
 	Verdict *decide.Verdict // nil of a look

@@ -23,7 +23,7 @@ import (
 // decided that wait. About a second later a tick opens a stream, and sends a probe. The service is
 // silent until it answers that.
 type watchdog struct {
-	owesNs  int64 // since when it owes an answer to asks; 0 = it owes none
+	owesNs  int64 // since when it owes an answer to asks: silence counts from then on, and Flush waits. 0 = it owes none
 	tickNs  int64 // when the last tick was
 	stalled bool  // a late tick has given it more time, and nothing has come since
 }
