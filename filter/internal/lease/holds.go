@@ -142,14 +142,13 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 }
 
 // A hold lies in its key's account, and if it was taken while the service was silent, in this proxy's own table too; or
-// there alone, if the worker has too many accounts. Both charge it once, by Settle or when it lapses there. Of the two
-// lapses, the hold has that of the account:
+// there alone, if the worker has too many accounts. Each charges it once: when it lapses there, or by Settle. The hold
+// knows one lapse, that of the account if it has one:
 //
-//	what a tick finds                     Renew                                     Settle charges the account
+//	what holds, the first of these        Renew                                     Settle charges the account
 //	max_hold has ended it, HoldNs ago     Lapsed; the account is charged its units  what it costs beyond its units
 //	it has lapsed in the table            NotDue                                    what it costs
 //	neither                               what the table says, NotDue without one   what it costs
-//	it lies in the table alone            what the table says                       nothing: it has none
 //
 // It is HoldNs, because a table's hold too lapses so long after its last renewal. Until then, package account renews
 // what the account holds.

@@ -5,15 +5,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// How the key's lease keeps a grant: what it says of the key, and the units that nobody has. KeepRest offers it those
-// for which nobody has waited, and release what the takers leave in the end. What the lease does not keep goes back
-// when no taker is left, in one piece:
+// How the key's lease keeps a grant: what it says of the key, and the units that nobody has, if they mayStay.
 //
-//	            the units mayStay                           they may not
-//	KeepRest    into the lease, if their time is not over   they wait for what the takers leave
-//	release     into the lease, with those
+//	KeepRest  puts the units there for which nobody has waited, if their time is not over and the lease has room. Else
+//	          they stay in Grant.Units, where the takers may leave more.
+//	release   by the last taker, puts there what is in Grant.Units by now, also if its time is over: units of the grant
+//	          may be there already, and all go back together.
 //
-// The lease may have no room: then units wait for the takers too, and are offered once more by release.
+// What is not in the lease when no taker is left goes back.
 
 // mayStay reports whether the key's lease may keep units of the grant, for later requests.
 func (g *Grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
@@ -48,8 +47,7 @@ func (g *Grant) release(units uint32) {
 	g.part.source.worker.Returns.giveBack(g)
 }
 
-// changeLease has a change made to the key's lease, which may put the grant's units there: then nobody has any more
-// of them here. lost are units that the lease loses by that.
+// changeLease makes a change to the key's lease: note and put, or put alone. If it has put the units, none is left here.
 func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (lost uint32, put bool)) {
 	src := g.part.source
 	e := &src.worker.entry
@@ -79,16 +77,13 @@ func (g *Grant) noteAndPut(e *state.LeaseEntry) (lost uint32, put bool) {
 	return g.put(e)
 }
 
-// put puts the grant's units into the lease, to those that it has of the same grant. They may be over: then they go
-// back with those. A denial that the lease remembers is forgotten if its cost can be spent now: it is none of a
-// blocked key. lost are units of an ended stream whose place they take: those cannot go back.
+// put puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose cost
+// can be spent now; it is none of a blocked key. lost are units of an ended stream, whose place these take.
 func (g *Grant) put(e *state.LeaseEntry) (lost uint32, put bool) {
 	if e.DeniedCost <= g.Units {
 		e.DeniedUntilNs = 0
 	}
-	return e.Put(e.NowNs, state.GrantLeft{
-		Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs,
-	})
+	return e.Put(e.NowNs, state.GrantLeft{Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs})
 }
 
 // note writes into the lease what the service said of the key.

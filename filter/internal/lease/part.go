@@ -62,7 +62,7 @@ func (p *Part) GiveUpReport() {
 // ReportAgain has the account reported with the next message: the report may be lost, or never leave with the part.
 func (p *Part) ReportAgain() {
 	if p.Reports() {
-		p.account.TryAgain(p.reportNumber())
+		p.account.ReportAgain(p.reportNumber())
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Account is what this worker holds of one key: the sums of a quota.Account, in a Book, with the life of their reports.
+// Account is what this worker holds of one key, and the life of its reports.
 type Account struct {
 	Key        [16]byte
 	Definition *quota.Definition
@@ -34,7 +34,7 @@ type Account struct {
 	StartingUntilNs int64       // its store is starting: it takes reports, and grants nothing. lease.Grant says so
 	Block           *KeptDenial // the key is blocked. lease.Grant says so
 
-	sums     quota.Account
+	sums     quota.Account // what is given, held and charged, and how much of that the store knows
 	book     *Book
 	name     name
 	worker   uint64 // that reports it: an earlier configuration's, if that has ended

@@ -92,11 +92,11 @@ func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	lost := acc.Report(0, 0)
-	acc.TryAgain(lost.Number)
+	acc.ReportAgain(lost.Number)
 	require.Equal(t, 1, due(b, 0))
 	again := acc.Report(0, 0)
 	require.Greater(t, again.Number, lost.Number)
-	acc.TryAgain(lost.Number)
+	acc.ReportAgain(lost.Number)
 	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
 }
 

@@ -10,7 +10,7 @@ import (
 //	      List              Report                  End
 //	-------------> listed -----------> under way ----------> answered
 //	                 ^                  |   |
-//	                 +---- TryAgain ----+   +--- GiveUp ---> given up
+//	                 +--- ReportAgain --+   +--- GiveUp ---> given up
 //	                 |                                          |
 //	                 +------------------ Renew -----------------+
 //
@@ -19,7 +19,7 @@ import (
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
 //	given up   The service takes no reports now. Renew lists the account again within a second.
 //
-// TryAgain is for a report that may be lost: the stream has ended, or the service has not answered in time.
+// ReportAgain is for a report that may be lost: the stream has ended, or the service has not answered in time.
 
 // mustReport reports whether the service is to hear of the account: it has changed, or an
 // eighth of the hold has passed.
@@ -95,8 +95,8 @@ func (acc *Account) GiveUp(number uint64) {
 	}
 }
 
-// TryAgain has the account reported with the next message: the report may be lost.
-func (acc *Account) TryAgain(number uint64) {
+// ReportAgain has the account reported with the next message: the report may be lost.
+func (acc *Account) ReportAgain(number uint64) {
 	acc.GiveUp(number)
 	acc.List()
 }
