@@ -5,10 +5,10 @@
 // Its invariant: each change of an account is reported until the service has answered. A report that has no answer may
 // have arrived or not. The next one says all that it said.
 //
-// Each verb of an account changes what it will report, and lists it, unless the store knows already:
+// The verbs of an account. One that changes what the store should know lists the account for a report:
 //
 //	              given  held  charged  listed
-//	Give(2)          +2                 no: the store has counted the units as held, since it has granted them
+//	Give(2)          +2                 no: the store counted the units as held when it granted them
 //	Take(2)          -2    +2           no: a report says given and held in one number
 //	Untake(2)        +2    -2           no, for the same reason
 //	Reclaim(2)       -2                 yes
