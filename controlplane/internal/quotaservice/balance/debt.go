@@ -8,10 +8,10 @@ import (
 // Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
 // counted: these count whatever is left. A window that has counted more than its limit owes the rest:
 //
-//	what counts                     by          in a window           in a bucket, until it lacks
-//	what held units have cost       charge      all; see owed         what it gains in 366 days, or two bursts if more
-//	what a proxy or a caller says   AddClaimed  at most one limit     two bursts
-//	an operator's inc and set       Add         all                   any number
+//	what counts                     by          in a window        in a bucket: no more than puts it this far below full
+//	what held units have cost       charge      all; see owed      what it gains in 366 days, or two bursts if more
+//	what a proxy or a caller says   AddClaimed  at most one limit  two bursts
+//	an operator's inc and set       Add         all                any number
 //
 // A bound is there because a wrong number must not lock a key for long. A claim locks it for no longer than using up
 // the limit does. A charge is the true cost of an answer, so it may lock the key for the longest period of a policy.
@@ -48,7 +48,7 @@ func (w window) hasEnded(now int64) bool {
 
 // charge counts what held units have cost.
 func (w window) charge(units uint32) {
-	if w.def.Algorithm == limit.TokenBucket {
+	if w.isBucket() {
 		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.def.Burst, w.def.Burst))
 		units = w.boundLack(units, uint64(most))
 	}
@@ -79,34 +79,36 @@ func (v *View) AddClaimedIn(i int, units uint32) {
 	if !w.def.Unlimited {
 		units = min(units, w.def.Max())
 	}
-	if w.def.Algorithm == limit.TokenBucket {
+	if w.isBucket() {
 		units = w.boundLack(units, 2*uint64(w.def.Burst))
 	}
 	w.add(units, w.nowNs)
 }
 
-// boundLack returns how many of the units a bucket may count so that it lacks at most so many tokens of a full one.
+// boundLack returns how many of the units a bucket may count so that they put it at most so many tokens below full.
 func (w window) boundLack(units uint32, most uint64) uint32 {
-	lacks := uint64(w.def.Count(w.usage, *w.asOfNs))
+	lacks := uint64(w.def.Count(w.usage, *w.bucketSpendBy))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
-// chargedNs is how much longer a window may count if held units are charged. A fixed window with Pays and a bucket
-// take once more for each limit of them, but no longer than for their longest debt: see charge and owed.
+// chargedNs is how much longer a window counts at most if held units, 1 or more, are charged: once for each limit of
+// them, but no longer than for its longest debt. See charge and owed for that.
 //
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
 // Without Pays it takes 1 h.
 func (w window) chargedNs(held uint32) int64 {
-	if w.def.Algorithm == limit.Block {
-		return 0
-	}
 	once := max(quota.ForgottenNs(w.def), 1)
-	most, longest := w.def.Pays, max(limit.MaxPeriodNs/once, 2)+1
-	if w.def.Algorithm == limit.TokenBucket { // once is two bursts
-		most, longest = w.def.Burst, limit.MaxPeriodNs/once+1
-	}
-	if most == 0 || held <= most {
+	switch {
+	case w.def.Algorithm == limit.Block: // counts no charge
+		return 0
+	case w.def.Algorithm == limit.TokenBucket && w.def.Burst > 0: // in once it gains two bursts
+		return once * min(timesIn(held, w.def.Burst), limit.MaxPeriodNs/once+1)
+	case w.def.Pays > 0: // + 1 for the period that is open
+		return once * min(timesIn(held, w.def.Pays), max(limit.MaxPeriodNs/once, 2)+1)
+	default:
 		return once
 	}
-	return once * min(int64((held-1)/most)+1, longest)
 }
+
+// timesIn is how many times each is in the units, rounded up.
+func timesIn(units, each uint32) int64 { return (int64(units) + int64(each) - 1) / int64(each) }

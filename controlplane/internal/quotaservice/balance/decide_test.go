@@ -176,6 +176,11 @@ func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 func TestWaitEndsInTime(t *testing.T) {
 	leased := at(base, 0, bucket(100, second, 1000))
 	leased.Take(985, base+100*ms)
+	few := at(base, 0, bucket(100, second, 1000))
+	few.Take(2, base+100*ms)
+	uneven := at(base, 8, bucket(3, second, 9))
+	uneven.State.Roll(base + 500*ms)
+	uneven.Take(1, base+1400*ms)
 	for name, c := range map[string]struct {
 		view *View
 		cost uint32
@@ -188,6 +193,8 @@ func TestWaitEndsInTime(t *testing.T) {
 		"a bucket with a lease":         {leased, 30},
 		"before a bucket's lease ends":  {leased, 10},
 		"a bucket with a lease, wholly": {leased, 1000},
+		"nearly all of a bucket":        {few, 995},
+		"with parts of tokens":          {uneven, 3},
 	} {
 		wait := c.view.WaitNs(c.cost)
 		require.Positive(t, wait, name)

@@ -290,7 +290,7 @@ func (h *holdModel) check(t *testing.T) {
 	}
 	for i := range h.Windows {
 		if w := &h.Windows[i]; !w.Unlimited {
-			require.LessOrEqual(t, w.Count(&h.State.Usages[i], *h.window(i).asOfNs)+h.State.Holders.Held(), w.Max())
+			require.LessOrEqual(t, w.Count(&h.State.Usages[i], h.window(i).usageNs())+h.State.Holders.Held(), w.Max())
 		}
 	}
 }
@@ -422,7 +422,7 @@ func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
 // copyOf returns a copy that shares no memory that Roll changes.
 func copyOf(v *View) *View {
 	s := *v.State
-	s.Usages, s.bucketAsOfNs = slices.Clone(s.Usages), slices.Clone(s.bucketAsOfNs)
+	s.Usages, s.bucketSpendBy = slices.Clone(s.Usages), slices.Clone(s.bucketSpendBy)
 	s.Holders = slices.Clone(s.Holders)
 	for i := range s.Usages {
 		s.Usages[i].Log = slices.Clone(s.Usages[i].Log)

@@ -3,15 +3,15 @@ package balance
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // State is what one key has counted at NowNs: the quota service's store keeps it. It has the windows of all
-// definitions that have asked for the key. It can be rolled, but nothing is asked of it: the store does not keep
-// limits, except those of buckets.
+// definitions that have asked for the key. It can be rolled, but nothing is asked of it: of limits, the store keeps
+// only what rolling needs, which is those of buckets, and Pays.
 type State struct {
 	NowNs   int64
 	Windows []limit.Window // as the policy has them, so not shifted for the key
 	Usages  []limit.Usage  // by window
 	Holders Holders        // nil = no definition that has asked holds units
 
-	bucketAsOfNs []int64 // by window, of the buckets; nil = no window is a bucket
+	bucketSpendBy []int64 // by window, of the buckets; nil = no window is a bucket
 }
 
 // NewState returns a key that has counted nothing.
@@ -19,18 +19,18 @@ func NewState(now int64, windows []limit.Window) State {
 	s := State{NowNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows))}
 	for i := range windows {
 		if windows[i].Algorithm == limit.TokenBucket {
-			s.SetSpendBy(i, now)
+			s.SetBucketSpendBy(i, now)
 		}
 	}
 	return s
 }
 
-// SetSpendBy sets the instant until which the units that a bucket has counted may be spent.
-func (s *State) SetSpendBy(i int, spendBy int64) {
-	if s.bucketAsOfNs == nil {
-		s.bucketAsOfNs = make([]int64, len(s.Windows))
+// SetBucketSpendBy sets the instant until which the units that a bucket has counted may be spent.
+func (s *State) SetBucketSpendBy(i int, spendBy int64) {
+	if s.bucketSpendBy == nil {
+		s.bucketSpendBy = make([]int64, len(s.Windows))
 	}
-	s.bucketAsOfNs[i] = spendBy
+	s.bucketSpendBy[i] = spendBy
 }
 
 // SpendBy is the instant until which the units that a window has counted may be spent.
@@ -39,12 +39,12 @@ func (s *State) SpendBy(i int) int64 { return s.window(i).spendBy() }
 func (s *State) window(i int) window { return s.windowWith(&s.Windows[i], i) }
 
 // windowWith returns window i as a definition has it.
-func (s *State) windowWith(w *limit.Window, i int) window {
-	asOf := &s.NowNs
-	if w.Algorithm == limit.TokenBucket {
-		asOf = &s.bucketAsOfNs[i]
+func (s *State) windowWith(def *limit.Window, i int) window {
+	w := window{def: def, usage: &s.Usages[i], nowNs: s.NowNs}
+	if def.Algorithm == limit.TokenBucket {
+		w.bucketSpendBy = &s.bucketSpendBy[i]
 	}
-	return window{def: w, usage: &s.Usages[i], nowNs: s.NowNs, asOfNs: asOf}
+	return w
 }
 
 // Roll brings s to now, or leaves it as it is if it is later already. A worker that has been silent for too long
@@ -79,8 +79,8 @@ func (s *State) SetBack(now int64) {
 	for i := range s.Windows {
 		s.Windows[i].SetBack(&s.Usages[i], s.NowNs, now)
 	}
-	for i := range s.bucketAsOfNs {
-		s.bucketAsOfNs[i] += now - s.NowNs
+	for i := range s.bucketSpendBy {
+		s.bucketSpendBy[i] += now - s.NowNs
 	}
 	for i := range s.Holders {
 		s.Holders[i].NotedNs += now - s.NowNs
@@ -88,7 +88,7 @@ func (s *State) SetBack(now int64) {
 	s.NowNs = now
 }
 
-// ExpiryNs returns an instant from which s counts nothing. If nothing is held, it is the first one.
+// ExpiryNs returns an instant from which s counts nothing: the first one, or a later one if something is held.
 func (s *State) ExpiryNs() int64 {
 	held := s.Holders.Held()
 	heldEnd := max(s.NowNs, s.Holders.endNs())

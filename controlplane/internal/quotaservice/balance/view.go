@@ -1,6 +1,8 @@
 package balance
 
 import (
+	"math"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -50,9 +52,9 @@ func (v *View) WaitNs(cost uint32) (wait int64) {
 // Standing returns how a window stands.
 func (v *View) Standing(i int) quota.Standing { return v.window(i).standing() }
 
-// FirstEndNs is when the first of the windows ends that count units now.
+// FirstEndNs is when the first of the windows ends that count units now; MaxInt64 if they only forget unit by unit.
 func (v *View) FirstEndNs() int64 {
-	first := int64(1<<63 - 1)
+	first := int64(math.MaxInt64)
 	for i := range v.Windows {
 		if w := &v.Windows[i]; !quota.ForgetsByUnit(w) && w.Algorithm != limit.Block {
 			first = min(first, v.window(i).endNs())
@@ -102,14 +104,16 @@ func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.State.NowNs
 func (v *View) Clear(i int) {
 	w := v.window(i)
 	*w.usage = limit.Usage{}
-	*w.asOfNs = w.nowNs // also of a bucket: what is leased of it counts no more
+	if w.isBucket() {
+		*w.bucketSpendBy = w.nowNs // what is leased of it counts no more
+	}
 }
 
 // Take counts units in all windows that may be spent until endNs. It returns what Refund needs.
 func (v *View) Take(units uint32, endNs int64) Counted {
 	c := Counted{AtNs: v.State.NowNs, EndNs: endNs}
 	for i := range v.Windows {
-		how := v.window(i).add(units, c.EndNs)
+		how := v.window(i).add(units, endNs)
 		if how == (CountedIn{}) {
 			continue
 		}
@@ -125,7 +129,7 @@ func (v *View) Take(units uint32, endNs int64) Counted {
 type Counted struct {
 	AtNs    int64       // when
 	EndNs   int64       // until when they may be spent: the end of their lease, or AtNs
-	Windows []CountedIn // by window; nil = there is nothing to say of any
+	Windows []CountedIn // by window; nil = all are zero
 }
 
 // IsLeased reports whether the units may be spent later than they were counted.
@@ -138,7 +142,7 @@ func (v *View) Refund(c *Counted, units uint32) (ok bool) {
 	for i := range v.Windows {
 		how := c.in(i)
 		how.Opened = false // the request was admitted: the window that it opened stays
-		ok = v.window(i).refund(units, c.AtNs, c.EndNs, how) && ok
+		ok = v.window(i).refund(units, c.AtNs, how) && ok
 	}
 	return ok
 }
@@ -147,7 +151,7 @@ func (v *View) Refund(c *Counted, units uint32) (ok bool) {
 func (v *View) Undo(c *Counted, units uint32) (ok bool) {
 	ok = true
 	for i := range v.Windows {
-		ok = v.window(i).refund(units, c.AtNs, c.EndNs, c.in(i)) && ok
+		ok = v.window(i).refund(units, c.AtNs, c.in(i)) && ok
 	}
 	return ok
 }

@@ -12,19 +12,21 @@ import (
 //
 // Leased units may be spent at any time until their lease ends. A fixed window or a counter counts them at nowNs,
 // because no lease outlives it. A log or a bucket forgets units one after the other, so it counts them at the end of
-// their lease, which is after nowNs. So a window has two instants more:
+// their lease, which is after nowNs:
 //
-//	window                  asOfNs: instant of its usage   spendBy: last end of a lease counted
-//	fixed, calendar         nowNs                          nowNs
-//	sliding window counter  nowNs                          nowNs
-//	sliding window log      nowNs                          that of its newest unit, or nowNs
-//	token bucket            its spendBy                    that of its newest units, or nowNs
+//	window                  spendBy: last end of a lease counted  usageNs: instant of its usage
+//	fixed, calendar         nowNs                                 nowNs
+//	sliding window counter  nowNs                                 nowNs
+//	sliding window log      that of its newest unit, or nowNs     nowNs
+//	token bucket            bucketSpendBy                         bucketSpendBy
 type window struct {
-	def    *limit.Window // as the State or the View has it
-	usage  *limit.Usage
-	nowNs  int64
-	asOfNs *int64 // in the State: roll and add move that of a bucket
+	def           *limit.Window // as the State or the View has it
+	usage         *limit.Usage
+	nowNs         int64
+	bucketSpendBy *int64 // in the State; nil = it is no bucket. Not before nowNs
 }
+
+func (w window) isBucket() bool { return w.bucketSpendBy != nil }
 
 // spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
 // for each unit, in order.
@@ -32,16 +34,24 @@ func (w window) spendBy() int64 {
 	if log := w.usage.Log; len(log) > 0 {
 		return max(w.nowNs, log[len(log)-1])
 	}
-	return *w.asOfNs
+	return w.usageNs()
 }
 
-// roll brings the window to now. A bucket may be as of a later instant already.
+// usageNs is the instant of its usage.
+func (w window) usageNs() int64 {
+	if w.isBucket() {
+		return *w.bucketSpendBy
+	}
+	return w.nowNs
+}
+
+// roll brings the window to now.
 func (w window) roll(now int64) {
-	last, to := *w.asOfNs, now
+	last, to := w.usageNs(), now
 	switch {
-	case w.def.Algorithm == limit.TokenBucket:
+	case w.isBucket():
 		to = max(now, last)
-		*w.asOfNs = to
+		*w.bucketSpendBy = to
 	case w.def.Pays > 0 && w.hasEnded(now):
 		w.usage.Used = w.owed().Used
 	}
@@ -49,7 +59,7 @@ func (w window) roll(now int64) {
 }
 
 // expiryNs is from when the window counts nothing.
-func (w window) expiryNs() int64 { return max(w.spendBy(), w.def.Expiry(w.owed(), *w.asOfNs)) }
+func (w window) expiryNs() int64 { return max(w.spendBy(), w.def.Expiry(w.owed(), w.usageNs())) }
 
 // left returns how many units are left if they may be spent until endNs. A bucket counts them at endNs, or at its
 // spendBy if that is later. Until then it gains tokens, but the units may be spent before it has them. So its gain is
@@ -63,11 +73,11 @@ func (w window) left(endNs int64) uint32 {
 		return saturated
 	case w.def.Algorithm == limit.Block:
 		return 0
-	case w.def.Algorithm != limit.TokenBucket:
+	case !w.isBucket():
 		return w.def.Remaining(w.usage, w.nowNs)
 	}
-	u, spendBy := *w.usage, max(endNs, *w.asOfNs)
-	w.def.Roll(&u, *w.asOfNs, spendBy)
+	u, spendBy := *w.usage, max(endNs, *w.bucketSpendBy)
+	w.def.Roll(&u, *w.bucketSpendBy, spendBy)
 	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
 }
 
@@ -88,33 +98,39 @@ func (w window) waitNs(cost uint32) int64 {
 	if w.def.Unlimited {
 		return 0
 	}
-	pass := w.def.Check(w.owed(), *w.asOfNs, cost)
+	pass := w.def.Check(w.owed(), w.usageNs(), cost)
 	switch {
 	case pass == limit.Never:
 		return limit.Never
-	case w.def.Algorithm == limit.TokenBucket:
-		pass = w.bucketPass(cost, pass)
+	case w.isBucket() && pass == *w.bucketSpendBy:
+		pass = w.passBefore(pass, cost)
 	}
 	return pass - w.nowNs
 }
 
-// bucketPass is when a bucket's cost passes, given when it would pass if the bucket stood as it will at its spendBy.
-// In the picture above left, a cost of 6 needs 6 + 10 tokens at spendBy. 2 are missing, so it passes in 200 ms.
-func (w window) bucketPass(cost uint32, pass int64) int64 {
-	spendBy := w.spendBy()
-	gain := w.gained(spendBy - w.nowNs)
-	if gain > w.def.Burst-cost { // cost ≤ Burst: Check was not Never
-		return pass
+// passBefore is when a cost passes that a bucket has left at its spendBy, at the latest then: once the bucket gains
+// until then no more than remains of it beside the cost. In the picture above left, 8 remain beside a cost of 6, and
+// the bucket gains 8 in the last 800 ms. So the cost passes in 200 ms.
+func (w window) passBefore(spendBy int64, cost uint32) int64 {
+	if cost == 0 {
+		return w.nowNs
 	}
-	return w.nowNs + w.def.Check(w.usage, spendBy, cost+gain) - spendBy
+	beside := w.def.Remaining(w.usage, spendBy) - cost
+	hi, lo := bits.Mul64(uint64(beside), uint64(w.def.PeriodNs))
+	gains := uint64(w.def.Limit) // in a period; not 0, or the cost would never pass
+	if hi >= gains {
+		return w.nowNs
+	}
+	gainNs, _ := bits.Div64(hi, lo, gains)
+	return spendBy - int64(min(gainNs, uint64(spendBy-w.nowNs)))
 }
 
 func (w window) standing() quota.Standing {
-	used := w.def.Count(w.usage, *w.asOfNs)
-	if w.def.Algorithm == limit.TokenBucket && !w.def.Unlimited {
+	used := w.def.Count(w.usage, w.usageNs())
+	if w.isBucket() && !w.def.Unlimited {
 		used = max(used, w.def.Burst-w.left(w.nowNs))
 	}
-	return quota.Standing{Used: used, ResetNs: max(w.def.Reset(w.owed(), *w.asOfNs)-w.nowNs, 0)}
+	return quota.Standing{Used: used, ResetNs: max(w.def.Reset(w.owed(), w.usageNs())-w.nowNs, 0)}
 }
 
 // endNs is when a fixed window or a counter's period ends, if it counts units now.
@@ -145,35 +161,29 @@ func (w window) add(units uint32, endNs int64) (how CountedIn) {
 
 // addAtEnd counts units in a log or a bucket, at the end of their lease. If it has counted others that may be spent
 // until later, it counts these then too: a usage's instants never go back.
-func (w window) addAtEnd(units uint32, endNs int64) (how CountedIn) {
+func (w window) addAtEnd(units uint32, endNs int64) CountedIn {
 	spendBy := max(w.spendBy(), endNs)
-	if w.def.Algorithm == limit.TokenBucket {
-		w.def.Roll(w.usage, *w.asOfNs, spendBy)
-		*w.asOfNs = spendBy
+	if w.isBucket() {
+		w.def.Roll(w.usage, *w.bucketSpendBy, spendBy)
+		*w.bucketSpendBy = spendBy
 	}
 	w.def.Add(w.usage, spendBy, units)
-	if spendBy != endNs {
-		how.EndNs = spendBy
-	}
-	return how
+	return CountedIn{EndNs: spendBy}
 }
 
 // CountedIn is how one window has counted units.
 type CountedIn struct {
-	// EndNs is until when it counts them, where Counted does not say it: the end of a key's own window, or the spendBy
-	// of a log or bucket that is later than their lease; 0 = Counted says it.
-	EndNs  int64
-	Opened bool // they opened the key's window
+	EndNs  int64 // of a log or a bucket: when it has counted them; of others: the end that their usage has, or 0
+	Opened bool  // they opened the key's window
 }
 
-// refund takes out units that the window counted at atNs, to be spent until endNs. It reports whether it does not
-// count them any more.
-func (w window) refund(units uint32, atNs, endNs int64, how CountedIn) bool {
+// refund takes out units that the window counted at atNs. It reports whether it does not count them any more.
+func (w window) refund(units uint32, atNs int64, how CountedIn) bool {
 	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
 		return false
 	}
 	if quota.ForgetsByUnit(w.def) {
-		atNs = max(endNs, how.EndNs)
+		atNs = how.EndNs
 	}
-	return w.def.Refund(w.usage, &limit.Usage{EndNs: how.EndNs}, atNs, *w.asOfNs, units, how.Opened)
+	return w.def.Refund(w.usage, &limit.Usage{EndNs: how.EndNs}, atNs, w.usageNs(), units, how.Opened)
 }

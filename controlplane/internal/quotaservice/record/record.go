@@ -107,7 +107,7 @@ func (r *Record) arrange(first []limit.Window) error {
 			s.Usages[i], spendBy = r.bucketStart(&w)
 		}
 		if isBucket {
-			s.SetSpendBy(i, spendBy)
+			s.SetBucketSpendBy(i, spendBy)
 		}
 	}
 	r.State = s

@@ -108,7 +108,7 @@ func Parse(b []byte) (*Record, error) {
 	for i := range r.Windows {
 		before := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
 		if r.Windows[i].Algorithm == limit.TokenBucket {
-			r.SetSpendBy(i, spendBy-before)
+			r.SetBucketSpendBy(i, spendBy-before)
 		}
 	}
 	has := version - plainVersion
