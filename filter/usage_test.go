@@ -368,7 +368,7 @@ func TestALookIsOneMessage(t *testing.T) {
 			usage := readUsage(t, response)
 			require.Len(t, usage.Rules, 41)
 			for i, r := range usage.Rules[:40] {
-				if i%quota.MaxGroup == 3 {
+				if i%quota.MaxParts == 3 {
 					require.Nil(t, r.Windows, r.Name)
 					continue
 				}

@@ -20,12 +20,17 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	doubt                               #9 once more                      →    ErrStale: nothing changes
 //	doubt                               #10 held 0 charged 5, asks for 1  →    #10 held 1 charged 5: counts 5 − 5
 //	Held 1, stored 1, known 5      ←    granted 1
+//	Held 0                              Settle: it has cost nothing
+//	doubt                               #11 held 0 charged 5              →    #11 held 0 charged 5
+//	idle: the zero value again     ←    noted
 //
-// Should an answer to #9 come now, it grants nothing: the worker has reported #10 since. A store
-// that has lost the Holder counts charged − known of the next report. ExampleAccount plays the worker, and
-// ExampleView_Note of quotaservice/balance both.
+// Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
+// charged − known of the next report. After #11 the sums begin anew, and Report.Since of #12 says so: the store takes
+// nothing off for what its Holder has of before. ExampleAccount plays the worker, and ExampleView_Note of
+// quotaservice/balance both.
 
-// Account is a worker's side of what it holds of one key. The zero value holds nothing.
+// Account is a worker's side of what it holds of one key. The zero value holds nothing. Units move from Given to Held
+// and back as its owner says, which is filter/internal/lease/account. All else moves by the methods.
 type Account struct {
 	Held  uint32 // by requests
 	Given uint32 // granted to requests that have not taken them yet
@@ -68,7 +73,7 @@ func (a *Account) NoteGrant(number uint64, units uint32) (ok bool) {
 	a.stored = limit.AddSaturating(a.reported.Held, units)
 	a.doubt = false
 	if a.Idle() {
-		*a = Account{}
+		*a = Account{} // the sums begin anew: see Report.Since
 	}
 	return true
 }

@@ -67,7 +67,7 @@ func decodeAsk(a *Ask, b []byte) error {
 		case 1:
 			a.ID = r.Uint32()
 		case 2:
-			decodeNext(&r, &a.Parts, MaxGroup, decodePart)
+			decodeNext(&r, &a.Parts, MaxParts, decodePart)
 		}
 	}
 	if len(a.Parts) == 0 {
@@ -76,7 +76,14 @@ func decodeAsk(a *Ask, b []byte) error {
 	return r.Err()
 }
 
-// Part asks for units of one key, or reports what is held of it, or both.
+// Part asks for units of one key, or reports what is held of it, or both:
+//
+//	a part that              has
+//	asks for units to spend  Cost, Waiting; Ahead if they may be leased; Spent; Shadow, NoBlock
+//	asks for units to hold   Cost, Waiting; the Report; Shadow, NoBlock
+//	asks only ahead of need  Ahead, Spent
+//	only reports             the Report
+//	only inspects            Inspect
 type Part struct {
 	Definition uint32
 	Key        [16]byte // see KeyOf

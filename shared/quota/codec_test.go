@@ -98,7 +98,7 @@ var goldenResults = Results{
 var goldenResultsBytes = bytesOf(
 	"\x0a\x32",     // results: 50 bytes
 	"\x08\xac\x02", // results.id
-	"\x10\x02",     // results.result
+	"\x10\x02",     // results.outcome
 	"\x1a\x29",     // results.grants: 41 bytes
 	"\x08\x01",     // results.grants.number
 	"\x10\x02",     // results.grants.units
@@ -107,7 +107,7 @@ var goldenResultsBytes = bytesOf(
 	"\x28\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", // results.grants.wait_ns
 	"\x38\x01",                 // results.grants.leased
 	"\x40\x01",                 // results.grants.failed
-	"\x48\x01",                 // results.grants.held
+	"\x48\x01",                 // results.grants.held_back
 	"\x50\x01",                 // results.grants.noted
 	"\x58\x01",                 // results.grants.starting
 	"\x60\x01",                 // results.grants.blocked
@@ -116,7 +116,7 @@ var goldenResultsBytes = bytesOf(
 	"\x10\xac\x02",             // results.grants.windows.reset_ns
 	"\x32\x00",                 // results.grants.windows: empty
 	"\x1a\x00",                 // results.grants: empty
-	"\x0a\x04\x08\x01\x10\x05", // results: id, result
+	"\x0a\x04\x08\x01\x10\x05", // results: id, outcome
 	"\x10\x03",                 // proxies
 )
 

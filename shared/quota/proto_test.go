@@ -144,9 +144,9 @@ func fill(r *rand.Rand, v reflect.Value) {
 		n := r.IntN(4)
 		switch v.Type().Elem().Name() {
 		case "Part", "Window": // there is one at least
-			n = 1 + r.IntN(MaxGroup)
+			n = 1 + r.IntN(MaxParts)
 		case "Grant", "Standing":
-			n = r.IntN(MaxGroup + 1)
+			n = r.IntN(MaxParts + 1)
 		}
 		v.Set(reflect.MakeSlice(v.Type(), n, n))
 		fallthrough

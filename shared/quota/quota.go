@@ -50,7 +50,7 @@ const (
 const (
 	MaxMessageBytes = 64 << 10
 	MaxDefinitions  = 1024 // of a stream; one more takes the place of the least recently used
-	MaxGroup        = 16   // parts of an ask
+	MaxParts        = 16   // of an ask
 	MaxWindows      = 16   // of a definition
 	MaxDomainBytes  = 128
 	MaxReturnable   = 4096 // newest grants of a stream that units can be returned to

@@ -69,14 +69,26 @@ func decodeAskResult(a *AskResult, b []byte) error {
 		case 2:
 			a.Outcome = Outcome(r.Uint(1<<8 - 1))
 		case 3:
-			decodeNext(&r, &a.Grants, MaxGroup, decodeGrant)
+			decodeNext(&r, &a.Grants, MaxParts, decodeGrant)
 		}
 	}
 	return r.Err()
 }
 
-// Grant is what one part got, and how its key stands. In an answer that denies,
-// Units is 0, and Denied says which parts had too few.
+// Grant is what one part got, and how its key stands:
+//
+//	the part                         has, beside Windows
+//	is granted units to spend        Units, Number, ValidNs; Leased if the rest may be kept
+//	is granted units to hold         Units, ValidNs, Noted
+//	asks for none, and has a block   ValidNs
+//	is denied                        Denied, WaitNs; HeldBack, Blocked, Noted
+//	has failed                       Failed, Denied for proxies that do not know Failed, WaitNs; no Windows
+//	has failed as the store starts   the same, Starting and Noted
+//	only reports                     Noted
+//	only inspects, or another part   nothing; Noted if it has reported
+//	of its ask is denied or failed
+//
+// Beside a denied part in shadow, the other parts of an ask may be granted.
 type Grant struct {
 	Number   uint32 // for Return; counts the stream's grants from 1, 0 if nothing was granted
 	Units    uint32
@@ -84,13 +96,11 @@ type Grant struct {
 	ValidNs  int64 // how long units may be spent, from the moment before the ask was sent
 	Denied   bool
 	Failed   bool  // the key could not be decided: the store did not answer, or it counts in 16 other windows
-	WaitNs   int64 // if Denied: until the cost passes if nobody else asks; limit.Never
+	WaitNs   int64 // if Denied: until the cost passes if nobody else asks; limit.Never. See also Starting
 	HeldBack bool  // if Denied: only what is held leaves no room
 	Blocked  bool  // if Denied: the key was blocked before
-	Noted    bool  // the part's Report is noted, or need not be: see balance.View.Note
-	// Starting says why a part has Failed whose Report is noted: the store has no state yet.
-	// For WaitNs more, workers report what they hold.
-	Starting bool
+	Noted    bool  // the worker need not send the part's Report again
+	Starting bool  // the store has no state yet: for WaitNs more, workers report what they hold
 	Windows  []Standing
 }
 

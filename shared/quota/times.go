@@ -3,7 +3,7 @@ package quota
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // The times that follow from a definition's windows. The proxy times its leases by them. The service grants by some
-// of them, too.
+// of them, too: how it leases once few units are left is in decide.go of quotaservice/balance.
 
 const (
 	ms     int64 = 1_000_000
@@ -35,7 +35,8 @@ func HorizonNs(windows []limit.Window) int64 {
 // IdleNs is how long a proxy keeps a lease without a hit before it returns the rest.
 func IdleNs(windows []limit.Window) int64 { return min(MaxLeaseNs, Shortest(windows)/idleShare) }
 
-// Shortest returns the shortest period.
+// Shortest returns the shortest period, also of a limit.Block or limit.Concurrency. That changes no lease: beside
+// these, nothing is leased.
 func Shortest(windows []limit.Window) int64 {
 	shortest := limit.MaxPeriodNs
 	for i := range windows {
@@ -68,7 +69,7 @@ func span(w *limit.Window) int64 {
 // MostWaitNs is the longest wait for units, which is also the longest time until all units are
 // forgotten. It is the longest of the windows' times:
 //   - A fixed window or a log takes its period, a sliding counter two.
-//   - A bucket takes twice the time in which it fills, because it owes no more than it holds.
+//   - A bucket takes twice the time in which it fills, because it owes no more than one burst.
 //   - A log or bucket counts units when their lease ends, so it takes the lease more.
 //   - If costs are charged after the answer, windows may owe. Then it is as long as the longest
 //     debt takes.
@@ -87,7 +88,8 @@ func MostWaitNs(windows []limit.Window) (most int64) {
 	return most
 }
 
-// ForgottenNs is how long after units were asked for a window has forgotten them, if it owes nothing.
+// ForgottenNs is how long after units were asked for a window has forgotten them, if no costs are charged: then a
+// bucket is at most two bursts below full, one that it held and one that it owes.
 func ForgottenNs(w *limit.Window) int64 {
 	n := span(w)
 	if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {

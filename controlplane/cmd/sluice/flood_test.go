@@ -60,7 +60,7 @@ func floods() map[string][][]byte {
 		quota.Part
 	}{
 		"looks":        {1, quota.Part{Inspect: true}},
-		"large groups": {quota.MaxGroup, quota.Part{Inspect: true}},
+		"large groups": {quota.MaxParts, quota.Part{Inspect: true}},
 		"grants":       {1, quota.Part{Cost: 1}},
 		"logs":         {1, quota.Part{Cost: 500}},
 	}

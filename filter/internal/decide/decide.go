@@ -100,7 +100,7 @@ func (v *Verdict) check(now int64) end {
 		s.check(v.unitsFor(i), now)
 		switch {
 		case s.Outcome != Pending:
-		case asking == quota.MaxGroup: // an ask is granted as a whole: what has no room in it cannot ask apart
+		case asking == quota.MaxParts: // an ask is granted as a whole: what has no room in it cannot ask apart
 			s.become(Contended, now)
 		default:
 			asking++

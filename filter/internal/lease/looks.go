@@ -10,7 +10,7 @@ import (
 // most. The service is asked, and grants nothing:
 //
 //	Look.Add          a key of each rule of scope cluster that the client is shown
-//	Client.WaitLook   asks for their Parts, up to quota.MaxGroup in an ask
+//	Client.WaitLook   asks for their Parts, up to quota.MaxParts in an ask
 //	Look.Note         writes down how the keys of an ask stand
 //	Look.Tell         hands that to the subject of the same key, for Source.Look
 //
@@ -47,9 +47,9 @@ func (l *Look) Size() int {
 	return len(l.keys)
 }
 
-// Parts returns what the service is asked of up to quota.MaxGroup keys, from one of them on.
+// Parts returns what the service is asked of up to quota.MaxParts keys, from one of them on.
 func (l *Look) Parts(from int) []Part {
-	parts := make([]Part, min(quota.MaxGroup, len(l.keys)-from))
+	parts := make([]Part, min(quota.MaxParts, len(l.keys)-from))
 	for i := range parts {
 		parts[i] = l.keys[from+i].Part
 	}

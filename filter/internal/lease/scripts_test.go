@@ -254,6 +254,11 @@ var leaseScripts = []script{
 	{"without a lease each request asks", noLease, `
 		3*a! -> admitted=3 asked=3
 		2*a! -> admitted=3 asked=2 decided=5`},
+	{"units that come after the end of their window go back, and are asked for again at once",
+		strings.Replace(noLease, "3/1m", "1/1m", 1), `
+		+59996ms a +1ms serve -> waits=1 sent=1
+		+1ms serve -> waits=1 sent=1 used=1
+		+2ms serve -> admitted=1 used=1 sent=0`},
 	{"a closed stream is asked again", perUser, `a cut +20ms tick go -> admitted=1 opened=2`},
 	{"a client that has gone is not resumed, and its unit is the next one's", perUser, `
 		a leave:1 -> waits=0

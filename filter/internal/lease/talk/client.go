@@ -155,7 +155,7 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.Service.TimeoutNs}
 	c.addWaiter(req)
-	for from := 0; from < l.Size(); from += quota.MaxGroup {
+	for from := 0; from < l.Size(); from += quota.MaxParts {
 		c.asks.join(req, l.Parts(from))
 	}
 	return true

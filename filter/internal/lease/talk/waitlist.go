@@ -23,7 +23,7 @@ type Waiter struct {
 
 	deadlineNs int64
 	needs      []lease.Need
-	asks       []*ask  // for which it waits: one for its needs, or one for each quota.MaxGroup keys of its look
+	asks       []*ask  // for which it waits: one for its needs, or one for each quota.MaxParts keys of its look
 	oneAsk     [1]*ask // what asks lies in as long as it is one: that saves an allocation a request
 	over       bool
 }
