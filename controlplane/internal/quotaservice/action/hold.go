@@ -22,19 +22,18 @@ func (o *Operation) takeHold(v *balance.View, p *quota.Part) (changed bool) {
 	if p.Number == 0 {
 		return o.hitHeld(v, p)
 	}
-	noted, room, err := v.Note(p)
+	changed, room, err := v.Note(p)
 	if err != nil {
 		o.Err = err
 		return false
 	}
-	o.Noted = true // also if !noted: such a report may be forgotten, so the proxy need not report again
+	o.Noted = true
 	o.Taken = Taken{Units: room.Units, ValidNs: o.HoldLimit.EighthNs()}
 	o.NeedsAge = room.Units > 0
 	if room.OK {
-		return noted
+		return changed
 	}
 	o.refuseHold(&room)
-	changed = noted
 	if o.Denied && !p.Shadow {
 		changed = o.countDenial(v, p) || changed
 	}

@@ -32,8 +32,8 @@
 //	holders.go  Holders: what workers hold of a key
 //	debt.go     what counts whatever is left, and how windows pay it
 //
-// Of the tests, decide_test.go has examples of grants, waits and standings, and hold_test.go a model of workers and
-// lost messages: no more runs than may, and each answer is charged once.
+// Of the tests, decide_test.go has examples of grants, waits and standings, and view_test.go of all else that counts.
+// holdmodel_test.go has workers and messages that get lost: no more runs than may, and each answer is charged once.
 package balance
 
 const (

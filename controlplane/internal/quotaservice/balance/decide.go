@@ -5,6 +5,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// How long leases last, and how much is granted ahead, if few units are left. The times for when enough are left are
+// in times.go of package quota: a proxy needs these, too.
 const (
 	// leastAhead is how many units must be left for some to be granted ahead.
 	leastAhead = 16
@@ -37,7 +39,7 @@ type Verdict uint8
 const (
 	Passes Verdict = iota
 	TooFew         // too few units are left for it, or the key is blocked
-	NotYet         // a window is about to end: decide again at FirstEndNs
+	NotYet         // a lease would end within SlackNs with its window: decide again at FirstEndNs
 )
 
 // Decide decides what a part is granted: the units that wait, as far as they are left, and ahead of need at most a
@@ -115,8 +117,10 @@ func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
 
 // ValidNs returns how long units may be spent, counted from the moment before they were asked for; endNs is that of
 // the Decision. No unit is spent in a later window than it was counted in, even if it is not leased: the worker
-// asked before the store applies the decision, and the store applies it at most SlackNs after NowNs. An answer
-// without delay is always in time.
+// asked before the store applies the decision, and the store applies it at most SlackNs after NowNs.
+//
+// What is not leased may be spent for 1 ns at least, so that an answer without delay is in time. If one comes too late,
+// the worker returns the units and asks again at once, until it gets units of the next window.
 func (v *View) ValidNs(endNs int64) int64 {
 	now, slack := v.State.NowNs, SlackNs(v.Windows)
 	if endNs > now { // which is no later than the first window's end

@@ -18,9 +18,13 @@ type Room struct {
 }
 
 // Note notes the report of a part: it charges what the report has charged and the store has not counted yet. If the
-// part asks for units, it holds the room.Units. A report that says nothing and is denied is not noted, so that a denied
-// worker needs no holder.
-func (v *View) Note(p *quota.Part) (noted bool, room Room, err error) {
+// part asks for units, it holds the room.Units.
+//
+//	changed  err                     the report
+//	true     nil                     is noted in its worker's holder
+//	false    nil                     says nothing, and its part is denied: it is forgotten, and needs no holder
+//	false    ErrStale or ErrHolders  is refused
+func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 	h := v.State.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
 		return false, room, ErrStale
@@ -54,7 +58,7 @@ func (v *View) Note(p *quota.Part) (noted bool, room Room, err error) {
 }
 
 // uncounted is what a report has charged and the store has not counted. h is what the store has of the worker, nil
-// if it has nothing. Without it, or if the worker sums up anew since, the worker's own word says what was counted.
+// if it has nothing. Without it, or if the worker's sums have begun anew since, its own word says what was counted.
 func uncounted(r *quota.Report, h *Holder) uint64 {
 	counted := r.Known
 	if h != nil && h.Since == r.Since {
@@ -69,7 +73,8 @@ func isFirst(r *quota.Report) bool { return r.Since == r.Number }
 
 // mostHeld is how many units the store believes one worker to hold: as many as all workers may hold together. So if
 // the worker falls silent, at most one whole limit is charged. It may go on to hold what its holder h has, because
-// requests of one key may have several limits.
+// requests of one key may have several limits. For example, 10 may be held at once of 6 a minute. A worker that
+// reports 50 is believed to hold 6, or 8 if it holds 8 already by a larger limit.
 func (v *View) mostHeld(h *Holder) uint32 {
 	most := uint32(saturated)
 	if !v.HoldLimit.Unlimited {

@@ -1,0 +1,166 @@
+package balance
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// TestAClaimCountsALimitAtMost: a bucket that lacks two bursts takes no more of it.
+func TestAClaimCountsALimitAtMost(t *testing.T) {
+	v := at(base, 40, fixed(50, minute), bucket(10, second, 100), unlimited(minute))
+	for _, c := range []struct {
+		units uint32
+		used  []uint32
+	}{
+		{5, []uint32{45, 45, 45}},
+		{1000, []uint32{95, 145, 1045}},
+		{1000, []uint32{145, 200, 2045}},
+		{1, []uint32{146, 200, 2046}},
+	} {
+		v.AddClaimed(c.units)
+		require.Equal(t, c.used, used(v))
+	}
+	v.AddClaimedIn(0, 7)
+	require.Equal(t, []uint32{153, 200, 2046}, used(v))
+}
+
+func used(v *View) (units []uint32) {
+	for i := range v.Windows {
+		units = append(units, v.Standing(i).Used)
+	}
+	return units
+}
+
+// TestUndoClosesTheWindowThatTheRequestOpened: Refund leaves it open, because the request was admitted.
+func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		undo  func(v *View, c *Counted, units uint32) bool
+		endNs int64
+	}{
+		{"undo", (*View).Undo, base + second + minute},
+		{"refund", (*View).Refund, base + minute},
+	} {
+		v := at(base, 0, perKey(9, minute))
+		first := v.Take(3, base)
+		v.State.Roll(base + second)
+		second := v.Take(2, base+second)
+		require.True(t, c.undo(v, &first, 3), c.name)
+		require.Equal(t, []uint32{2}, used(v), c.name)
+		require.Equal(t, c.endNs, v.FirstEndNs(), c.name)
+		require.True(t, c.undo(v, &second, 2), c.name)
+		require.True(t, v.State.Usages[0].IsZero(), c.name)
+	}
+}
+
+// TestUnitsGoBackToWhereTheyCount: a log and a bucket count them at the end of the last lease before.
+func TestUnitsGoBackToWhereTheyCount(t *testing.T) {
+	for name, windows := range shapes {
+		v := at(base, 0, windows...)
+		first := v.Take(7, base+100*ms)
+		second := v.Take(3, base)
+		require.True(t, first.IsLeased() && !second.IsLeased(), name)
+		require.True(t, v.Refund(&second, 3), name)
+		require.True(t, v.Refund(&first, 7), name)
+		for i := range v.Windows {
+			require.True(t, v.State.Usages[i].IsZero(), name)
+		}
+	}
+}
+
+// TestADenialBlocksTheKey: once, or for longer with each, and what counts opens no block.
+func TestADenialBlocksTheKey(t *testing.T) {
+	for _, prolongs := range []bool{false, true} {
+		v := at(base, 0, fixed(1, second), limit.NewBlock(minute, prolongs))
+		v.Add(5)
+		require.False(t, v.IsBlocked())
+		require.True(t, v.Deny(), "it begins")
+		v.State.Roll(base + second)
+		require.Equal(t, prolongs, v.Deny())
+		require.Equal(t, TooFew, v.Decide(quota.LeaseOff, &quota.Part{}).Verdict)
+		v.State.Roll(base + minute)
+		require.Equal(t, prolongs, v.IsBlocked())
+		v.State.Roll(base + minute + second)
+		require.False(t, v.IsBlocked())
+	}
+	require.False(t, at(base, 5, fixed(1, second)).Deny(), "there is none")
+}
+
+// TestAClearedWindowHasAllLeft: also a bucket of which units are leased.
+func TestAClearedWindowHasAllLeft(t *testing.T) {
+	for name, windows := range shapes {
+		v := at(base, 0, windows...)
+		v.Take(7, base+100*ms)
+		for i := range windows {
+			v.Clear(i)
+			if w := &windows[i]; !w.Unlimited {
+				require.Equal(t, w.Left(0), v.LeftIn(i), name)
+			}
+			require.Equal(t, v.State.NowNs, v.State.SpendBy(i), name)
+		}
+	}
+}
+
+// TestAClockThatIsSetBackForgetsNothing: what is leased and held ends as much later as it would have.
+func TestAClockThatIsSetBackForgetsNothing(t *testing.T) {
+	const back = 3600 * second
+	for name, windows := range shapes {
+		v := at(base, 0, windows...)
+		v.Take(7, base+100*ms)
+		v.State.Holders = Holders{{Worker: 1, Held: 2, NotedNs: base - second, HoldNs: holdNs}}
+		before, spendBy := used(v), v.State.SpendBy(0)
+		v.State.SetBack(base - back)
+		require.Equal(t, base-back, v.State.NowNs, name)
+		require.Equal(t, before, used(v), name)
+		require.Equal(t, spendBy-back, v.State.SpendBy(0), name)
+		v.State.Roll(base - back + holdNs - second - 1)
+		require.EqualValues(t, 2, v.State.Holders.Held(), name)
+		v.State.Roll(base - back + holdNs - second)
+		require.Zero(t, v.State.Holders.Held(), name)
+	}
+}
+
+// TestAHolderOfNothingMakesRoom: the oldest of them, for the worker that would be one too many.
+func TestAHolderOfNothingMakesRoom(t *testing.T) {
+	var hs Holders
+	for worker := range uint64(MaxHolders) {
+		h, err := hs.findOrAdd(worker)
+		require.NoError(t, err)
+		h.Held, h.NotedNs = 1, base+int64(worker)
+	}
+	_, err := hs.findOrAdd(MaxHolders)
+	require.ErrorIs(t, err, ErrHolders)
+	hs.find(8).Held, hs.find(5).Held = 0, 0
+	_, err = hs.findOrAdd(MaxHolders)
+	require.NoError(t, err)
+	require.Len(t, hs, MaxHolders)
+	require.Nil(t, hs.find(5))
+	require.NotNil(t, hs.find(8))
+}
+
+// TestChargesTakeALimitAtATime: and no longer than the longest debt.
+func TestChargesTakeALimitAtATime(t *testing.T) {
+	pays := fixed(100, 3600*second)
+	pays.Pays = 100
+	for _, c := range []struct {
+		window limit.Window
+		held   uint32
+		most   int64
+	}{
+		{limit.NewBlock(minute, false), 9, 0},
+		{fixed(100, 3600*second), 250, 3600 * second},
+		{pays, 100, 3600 * second},
+		{pays, 250, 3 * 3600 * second},
+		{pays, saturated, limit.MaxPeriodNs + 3600*second},
+		{counter(100, minute), 250, 2 * minute},
+		{logOf(100, minute), 250, minute + 600*ms},
+		{bucket(10, second, 100), 100, 20*second + 100*ms},
+		{bucket(10, second, 100), 101, 2 * (20*second + 100*ms)},
+	} {
+		require.Equal(t, c.most, at(base, 0, c.window).window(0).chargedNs(c.held), "%+v", c)
+	}
+}
