@@ -1,8 +1,8 @@
 // Package envoyfile finds the listeners in files of Envoy, with their filters and routes. It knows where limits may
 // stand, and not what they say: package envoy decodes them.
 //
-//	Open, Whole  a configuration or a dump of Envoy, a part of one, or       file.go
-//	             EnvoyFilters of Istio: as the configuration of an Envoy
+//	Open, Whole  a configuration or a dump of Envoy, a part of one, or       file.go,
+//	             EnvoyFilters of Istio: as the configuration of an Envoy     istio.go
 //	FindSites    its sites: each a listener with its routes, or routes that  site.go
 //	             no listener has
 //	Choose       one of the sites, by --listener if several have limits      site.go
@@ -13,7 +13,6 @@ package envoyfile
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
@@ -78,64 +77,6 @@ func eachHasOneOf(list *policy.Node, fields ...string) bool {
 		}
 	}
 	return len(list.Items) > 0
-}
-
-// patched is the listener that the patches of EnvoyFilters make.
-func patched(to *draft.Draft, envoyFilters []source.Resource) *policy.Node {
-	filters, hosts := source.NewList(), source.NewList()
-	for _, e := range envoyFilters {
-		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
-			value := source.FieldOf(p, "patch", "value")
-			vhost := source.FieldOf(p, "match", "route_configuration", "vhost")
-			switch kind := source.TextOf(p, "apply_to"); {
-			case value == nil:
-			case kind == "HTTP_FILTER":
-				filters.Items = append(filters.Items, value)
-			case kind == "VIRTUAL_HOST", kind == "ROUTE_CONFIGURATION":
-				h := hostOf(hosts, source.TextOf(vhost, "name"))
-				h.Fields = append(h.Fields, value.Fields...)
-			case kind == "HTTP_ROUTE":
-				requests := everyRequest()
-				if name := source.TextOf(vhost, "route", "name"); name != "" {
-					requests = source.NewObject()
-					to.Note(e.At, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
-						"its rules are off until they have a match")
-				}
-				routes := source.FieldOf(hostOf(hosts, source.TextOf(vhost, "name")), "routes")
-				routes.Items = append(routes.Items, withMatch(value, requests))
-			}
-		}
-	}
-	for _, h := range hosts.Items {
-		if routes := source.FieldOf(h, "routes"); len(routes.Items) == 0 {
-			routes.Items = []*policy.Node{withMatch(source.NewObject(), everyRequest())}
-		}
-	}
-	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
-		"every request of the proxies that get the policy.")
-	listener := source.Wrap("http_filters", filters)
-	if len(hosts.Items) > 0 {
-		listener.Fields = append(listener.Fields, source.NewField("route_config", source.Wrap("virtual_hosts", hosts)))
-	}
-	return listener
-}
-
-// hostOf is the virtual host that Istio names by its domain, or in a way that stands for every
-// request.
-func hostOf(hosts *policy.Node, domain string) *policy.Node {
-	isAnyName := strings.HasPrefix(domain, "*") && !strings.HasPrefix(domain, "*.")
-	if domain == "" || isAnyName || strings.HasPrefix(domain, "inbound|") {
-		domain = "*"
-	}
-	for _, h := range hosts.Items {
-		if source.ItemsOf(h, "domains")[0].Text == domain {
-			return h
-		}
-	}
-	domains := source.NewList(source.NewText(domain))
-	h := source.NewObject(source.NewField("domains", domains), source.NewField("routes", source.NewList()))
-	hosts.Items = append(hosts.Items, h)
-	return h
 }
 
 // withMatch is a route with a match.

@@ -91,7 +91,7 @@ func WhyNothing(to *draft.Draft, in *source.Document) error {
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
 		RefuseTypos(to, n, in.Top(), limitFields)
-		if t := typeOf(source.TextOf(n, "@type")); strings.Contains(t, "ratelimit") || strings.Contains(t, "rate_limit") {
+		if t := typeOf(source.TextOf(n, "@type")); isOfLimits(t) {
 			unread = t
 		}
 	})
@@ -106,6 +106,19 @@ func WhyNothing(to *draft.Draft, in *source.Document) error {
 		return fmt.Errorf("%w: %s is not read", draft.ErrNothing, unread)
 	}
 	return nil
+}
+
+// saysLimits reports whether a part of a configuration has rate_limits or a filter that limits.
+func saysLimits(n *policy.Node) bool {
+	return source.Contains(n, func(n *policy.Node) bool {
+		return source.FieldOf(n, "rate_limits") != nil ||
+			isOfLimits(source.TextOf(n, "@type")) || isOfLimits(source.TextOf(n, "type_url"))
+	})
+}
+
+// isOfLimits reports whether a message is one of Envoy's limiters, by its name.
+func isOfLimits(typeName string) bool {
+	return strings.Contains(typeName, "ratelimit") || strings.Contains(typeName, "rate_limit")
 }
 
 // RefuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.

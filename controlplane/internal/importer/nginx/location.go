@@ -51,14 +51,14 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive) {
 		l.scope = n.newScope(s, "location "+strings.Join(d.Args, " "), d.Block)
 		l.selectPath()
 		if s.besideRegex && l.isRegex() {
-			l.CannotMatch("nginx tries it before the expressions of the locations around it")
+			l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
 		}
 		list = append(list, l)
 	}
 	for i, l := range list {
 		for j, o := range list {
 			if i != j && !o.path.TextApart(l.path) && o.winsOver(l, j < i) {
-				l.loseTo(o.scope)
+				l.winners = append(l.winners, o.scope)
 			}
 		}
 		l.checkPrefixes(list)
@@ -97,7 +97,7 @@ func (l *location) checkPrefixes(list []*location) {
 		for _, narrow := range list {
 			isBelow := narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text)
 			if wide.modifier == "^~" && isBelow && !wide.path.TextApart(l.path) {
-				l.CannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
+				l.fits.CannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
 			}
 		}
 	}
@@ -110,7 +110,7 @@ func (l *location) selectPath() {
 		var ok bool
 		l.path, ok = request.Searched(l.text, l.modifier == "~*")
 		if !ok {
-			l.CannotMatch("RE2 has no expression like " + l.text)
+			l.fits.CannotMatch("RE2 has no expression like " + l.text)
 			return
 		}
 	case l.modifier == "=":
@@ -119,6 +119,6 @@ func (l *location) selectPath() {
 		l.path = request.Prefix(l.text, false)
 	}
 	if l.path != request.AnyPath {
-		l.Match = request.FullPath.Matching(l.path)
+		l.fits.Match = request.FullPath.Matching(l.path)
 	}
 }

@@ -16,15 +16,10 @@ import (
 // addRules makes the rules for the limits of a kind in a scope, and in those within it. Outer is for the requests of
 // the scope around it. See the example of scope: its last column is what addRules selects.
 func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
-	all := outer.And(s.Selection)
+	all := outer.And(s.requests())
 	inner := s.withOwnRules(kind)
-	rest := all      // without the requests of the inner scopes
-	isEmpty := false // no request is left
-	for _, c := range inner {
-		exemptScope(&rest, c)
-		isEmpty = isEmpty || c.isWhole()
-	}
-	if !isEmpty {
+	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
+		rest := without(all, inner)
 		for _, d := range s.limits[kind].list {
 			n.addLimit(kind, d, s.limits[kind], rest)
 		}

@@ -12,15 +12,15 @@ import (
 // only its limits hold. So of the scopes that a request fits one has it, and the rules of the others leave it out:
 //
 //	between                 nginx gives the request to                    this exempts it from the other's rules
-//	two servers             the one with the narrower name: areNarrower   readServers, by loseTo
-//	two locations           the winner in nginx' order: winsOver          readLocations, by loseTo
-//	a scope and one in it   the inner one                                 addRules, by exemptScope, if the inner one
-//	                                                                      has own rules: withOwnRules
+//	two servers             the one with the narrower name: areNarrower   requests, as it is a winner
+//	two locations           the winner in nginx' order: winsOver          requests, as it is a winner
+//	a scope and one in it   the inner one                                 addRules, if the inner one has own rules:
+//	                                                                      withOwnRules
 //
 // An example, to which the functions below refer: a server a.example with the limits S. nginx gives /ax and /bx to the
 // expression.
 //
-//	scope           its limits   its selection           own rules                    a rule of them is for
+//	scope           its limits   its requests            own rules                    a rule of them is for
 //	the server      S            a.example                                            a.example without /a* and ~.*x
 //	location /a     A            /a* without ~.*x        yes: A is not S              a.example, /a* without ~.*x
 //	location ~ x$   S            ~.*x                    yes: it wins over /a         a.example, ~.*x
@@ -35,20 +35,36 @@ import (
 //	/b1    /b         /b                  S        the server's: /b has no own rules, and the server's leave out /a, ~ x$
 //	/c1    none       the server          S        the server's
 type scope struct {
-	// Which requests of the scope around it are its own: readLocations and readServers take those of winners out. It has
-	// those of the scopes in it: only addRules takes them out.
-	request.Selection
+	fits    request.Selection   // the requests of the scope around it that fit its condition: a match, or why none says it
+	winners []*scope            // beside it: nginx gives them the requests that fit both
+	inner   []*scope            // it has their requests too
 	limits  map[string]limitSet // by kind
-	inner   []*scope
-	winners []*scope // beside it: nginx gives them the requests that fit both
-	what    string   // for messages
+	what    string              // for messages
 
 	// A location around has expressions beside it. nginx tries those within it first, which no match can say: here b$
 	// before a$.
 	//
 	//	location ~ a$ { ... }
-	//	location / { location ~ b$ { ... } }
+	//	location / { location ~ b$ { ... } }     the flag is of both of this line
 	besideRegex bool
+}
+
+// requests are those that nginx gives to the scope, of those of the scope around it.
+func (s *scope) requests() request.Selection { return without(s.fits, s.winners) }
+
+// without is a selection without the requests of some scopes.
+func without(s request.Selection, scopes []*scope) request.Selection {
+	var exempt []request.Match
+	for _, c := range scopes {
+		switch {
+		case len(c.fits.WhyOff) > 0:
+			s.Cannot("It should leave out the requests of the " + c.what + ". " + c.fits.WhyOff[0])
+		case len(c.fits.Match) > 0:
+			exempt = append(exempt, c.fits.Match)
+		}
+	}
+	s.AddExempt(exempt...)
+	return s
 }
 
 // limitSet has the limits of a kind that hold in a scope, with their settings.
@@ -64,25 +80,9 @@ func (l limitSet) same(other limitSet) bool {
 	return slices.Equal(l.list, other.list) && (settings || len(l.list) == 0)
 }
 
-// loseTo leaves requests that fit another scope too to that one.
-func (s *scope) loseTo(winner *scope) {
-	s.winners = append(s.winners, winner)
-	exemptScope(&s.Selection, winner)
-}
-
-// exemptScope exempts the requests of another scope from the selection.
-func exemptScope(s *request.Selection, c *scope) {
-	switch {
-	case len(c.WhyOff) > 0:
-		s.Cannot("It should leave out the requests of the " + c.what + ". " + c.WhyOff[0])
-	case len(c.Match) > 0:
-		s.AddExempt(c.Match)
-	}
-}
-
 // isWhole reports whether the scope has no condition of its own: it has all requests of the scope around it but those
 // of winners, so none is left for that one. A location / is so, and none of the example.
-func (s *scope) isWhole() bool { return len(s.Match)+len(s.WhyOff) == 0 }
+func (s *scope) isWhole() bool { return s.fits.IsEverything() }
 
 // isUniform reports whether these limits of a kind are those of the scope and of all scopes within it.
 func (s *scope) isUniform(kind string, limits limitSet) bool {

@@ -28,6 +28,9 @@ func scoped(t *testing.T, servers string) (list []string) {
 		requests, _, _ := strings.Cut(r, "\n    key: ")
 		// Rules of one limit have one counter, with the name of the zone, which is a letter.
 		requests = strings.Replace(requests, "\n    counter: "+requests[:1], "", 1)
+		if strings.Contains(r, `mode: "off"`) {
+			requests += " is off"
+		}
 		list = append(list, strings.Join(strings.Fields(requests), " "))
 	}
 	return list
@@ -66,4 +69,17 @@ server { server_name *.example; limit_req zone=w; }`))
 func TestALocationOfAllRequests(t *testing.T) {
 	require.Equal(t, []string{"a exempt: - {paths: [/b]}"}, scoped(t, `
 server { limit_req zone=s; location / { limit_req zone=a; } location = /b { return 204; } }`))
+}
+
+// nginx tries a prefix and an expression in one order, however they are written. So it makes no difference to their
+// rules, also where no exemption can say the expression: it holds below /s again, by /s/t.
+func TestOrderOfALocationAndAnExpression(t *testing.T) {
+	const below = "location ^~ /s { } location /s/t { }"
+	const prefix, expression = "location /c { limit_req zone=a; }", "location ~ x$ { limit_req zone=s; }"
+	want := []string{
+		"a match: {paths: [/c*]} is off",
+		"s match: {paths: [~.*x]} exempt: - {paths: [/s*]} is off",
+	}
+	require.ElementsMatch(t, want, scoped(t, "server { "+below+prefix+expression+" }"))
+	require.ElementsMatch(t, want, scoped(t, "server { "+below+expression+prefix+" }"))
 }

@@ -79,8 +79,6 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	list := n.byHosts(n.servers)
 	for _, s := range list {
 		s.selectHosts()
-	}
-	for _, s := range list {
 		for _, other := range list {
 			if other != s {
 				s.leaveTo(other)
@@ -128,13 +126,13 @@ func (s *hostScope) selectHosts() {
 	var hosts []request.Pattern
 	for _, name := range s.names {
 		if !request.IsHost(strings.TrimPrefix(name, "*.")) {
-			s.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
+			s.fits.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
 			continue
 		}
 		hosts = append(hosts, request.Exact(name))
 	}
 	if len(hosts) > 0 {
-		s.Match = request.Host.Matching(hosts...)
+		s.fits.Match = request.Host.Matching(hosts...)
 	}
 }
 
@@ -144,9 +142,9 @@ func (s *hostScope) leaveTo(other *hostScope) {
 	switch {
 	case len(other.names) == 0, !s.isRest && !areNarrower(other.names, s.names):
 	case areNarrower(s.names, other.names): // an exempt would have the hosts that each takes from the other
-		s.CannotMatch("the server and the " + other.what + " take hosts from each other")
+		s.fits.CannotMatch("the server and the " + other.what + " take hosts from each other")
 	default:
-		s.loseTo(other.scope)
+		s.winners = append(s.winners, other.scope)
 	}
 }
 

@@ -1,0 +1,140 @@
+package envoyfile
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// patched is the listener that the patches of EnvoyFilters make.
+func patched(to *draft.Draft, envoyFilters []source.Resource) *policy.Node {
+	l := &patchedListener{Draft: to, root: source.Wrap("http_filters", source.NewList())}
+	for _, e := range envoyFilters {
+		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
+			if value := source.FieldOf(p, "patch", "value"); value != nil {
+				l.add(e.At, p, value)
+			}
+		}
+	}
+	for _, h := range l.hosts() {
+		if len(source.ItemsOf(h, "routes")) == 0 {
+			*h = *merged(h, routesOf(withMatch(source.NewObject(), everyRequest())))
+		}
+	}
+	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
+		"every request of the proxies that get the policy.")
+	return l.root
+}
+
+// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
+type patchedListener struct {
+	*draft.Draft
+	root *policy.Node
+}
+
+// add adds what a patch has at its place in the listener. The place is that of the EnvoyFilter.
+//
+//	apply_to                   its value
+//	HTTP_FILTER                a filter
+//	ROUTE_CONFIGURATION        the routing
+//	VIRTUAL_HOST               a host, if it has domains; else something for the host that the patch names
+//	HTTP_ROUTE                 a route of the host that the patch names
+//	NETWORK_FILTER and others  what has http_filters or route_config, or something without limits
+func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
+	vhost := source.FieldOf(patch, "match", "route_configuration", "vhost")
+	domain := source.TextOf(vhost, "name")
+	switch kind := source.TextOf(patch, "apply_to"); {
+	case kind == "HTTP_FILTER":
+		l.merge(source.Wrap("http_filters", source.NewList(value)))
+	case kind == "ROUTE_CONFIGURATION":
+		if source.FieldOf(value, "rate_limits") != nil {
+			l.Fail(at, "a ROUTE_CONFIGURATION has no rate_limits: its virtual_hosts and their routes have them")
+		}
+		l.merge(source.Wrap("route_config", value))
+		l.mergeHost("", source.NewObject()) // of the requests to which a filter in it applies
+	case kind == "VIRTUAL_HOST" && len(source.ItemsOf(value, "domains")) > 0:
+		l.merge(routingOf(value))
+	case kind == "VIRTUAL_HOST":
+		l.mergeHost(domain, value)
+	case kind == "HTTP_ROUTE":
+		requests := everyRequest()
+		if name := source.TextOf(vhost, "route", "name"); name != "" {
+			requests = source.NewObject()
+			l.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
+				"its rules are off until they have a match")
+		}
+		l.mergeHost(domain, routesOf(withMatch(value, requests)))
+	case !l.mergeListeners(value) && saysLimits(value):
+		l.Note(at, "ignored: the limits in a patch of "+draft.Clip(kind, 100)+", which the import does not read")
+	}
+}
+
+func (l *patchedListener) merge(value *policy.Node) { l.root = merged(l.root, value) }
+
+// mergeListeners merges what is a listener in a value, and reports whether there is one.
+func (l *patchedListener) mergeListeners(value *policy.Node) (hasOne bool) {
+	source.Walk(value, func(n *policy.Node) {
+		if source.FieldOf(n, "http_filters") != nil || source.FieldOf(n, "route_config") != nil {
+			l.merge(n)
+			hasOne = true
+		}
+	})
+	return hasOne
+}
+
+func (l *patchedListener) hosts() []*policy.Node {
+	return source.ItemsOf(l.root, "route_config", "virtual_hosts")
+}
+
+// mergeHost merges a value into the virtual host that Istio names by its domain, or in a way that stands for every
+// request.
+func (l *patchedListener) mergeHost(domain string, value *policy.Node) {
+	isAnyName := strings.HasPrefix(domain, "*") && !strings.HasPrefix(domain, "*.")
+	if domain == "" || isAnyName || strings.HasPrefix(domain, "inbound|") {
+		domain = "*"
+	}
+	for _, h := range l.hosts() {
+		if domains := source.ItemsOf(h, "domains"); len(domains) > 0 && domains[0].Text == domain {
+			*h = *merged(h, value)
+			return
+		}
+	}
+	h := source.Wrap("domains", source.NewList(source.NewText(domain)))
+	l.merge(routingOf(merged(h, value)))
+}
+
+// routingOf is what a listener has of one host.
+func routingOf(host *policy.Node) *policy.Node {
+	return source.Wrap("route_config", source.Wrap("virtual_hosts", source.NewList(host)))
+}
+
+// routesOf is what a host has of one route.
+func routesOf(route *policy.Node) *policy.Node { return source.Wrap("routes", source.NewList(route)) }
+
+// merged is a node with what another one has too, as Istio merges a patch: it adds items to lists and fields to
+// objects, and replaces other values.
+func merged(n, patch *policy.Node) *policy.Node {
+	switch {
+	case n.Kind != patch.Kind:
+		return patch
+	case n.Kind == policy.List:
+		return source.NewList(append(n.Items, patch.Items...)...)
+	case n.Kind != policy.Object:
+		return patch
+	}
+	both := source.NewObject(slices.Clone(n.Fields)...)
+	for _, f := range patch.Fields {
+		isIt := func(has policy.Field) bool {
+			return source.IsField(has.Name, f.Name) || source.IsField(f.Name, has.Name)
+		}
+		if i := slices.IndexFunc(both.Fields, isIt); i >= 0 {
+			both.Fields[i].Value = merged(both.Fields[i].Value, f.Value)
+		} else {
+			both.Fields = append(both.Fields, f)
+		}
+	}
+	return both
+}
