@@ -227,7 +227,7 @@ func (v *Verdict) note() {
 				m.FloorDenied++
 			}
 		}
-		if s.Outcome == Taken && s.Rule.HoldSource == nil {
+		if s.Outcome == Taken && !s.Rule.Policy.Holds() {
 			m.NoteUnits(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
 		}
 	}

@@ -108,4 +108,4 @@ func (s *Subject) beginsBlock(found Outcome) bool {
 
 // BlocksNobody reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
 // mode and the block would be one of a rule that enforces.
-func (s *Subject) BlocksNobody() bool { return s.Shadow && s.Rule.blocksOthers }
+func (s *Subject) BlocksNobody() bool { return s.Shadow && s.Rule.blockIsEnforcedByOther }

@@ -46,10 +46,10 @@ func (s Standing) Window(i int) (*limit.Window, *limit.Usage) {
 
 // Held is how many units of the key are held, 0 for a rule that holds none.
 func (s Standing) Held() uint32 {
-	if s.Rule.HoldSource == nil {
+	if !s.Rule.Policy.Holds() {
 		return 0
 	}
-	return s.Rule.HoldSource.Held(s.Subject)
+	return s.Rule.holdSource().Held(s.Subject)
 }
 
 // Remaining is how many units the rule's limit i has left for the key, beside what is held.

@@ -8,6 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/fields"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Verdict is the outcome of one request over all rules.
@@ -98,12 +99,15 @@ func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
 	return max(1, fields.Seconds(v.RetryNs)), true
 }
 
-// BeginHolds appends what the request holds: each hold must end by one call of Settle.
+// BeginHolds appends what the request holds: each hold must end by one call of Settle. It is called once for a request,
+// or Release is.
 func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	for _, s := range v.Subjects {
-		if s.Outcome == Taken && s.Rule.HoldSource != nil {
+		if r := s.Rule; s.Outcome == Taken && r.Policy.Holds() {
 			holds = append(holds, hold.Hold{
-				Hold: s.Hold, Rule: &s.Rule.Rule, Windows: s.KeepWindows(), Account: s.Quota.Account,
+				Hold: s.Hold, Policy: r.Policy, Metrics: &r.Metrics,
+				Limits: state.Key{Windows: s.KeepWindows(), OfRule: s.Limits.OfRule},
+				Source: r.holdSource(), Account: s.Quota.Account,
 			})
 			holds[len(holds)-1].Begin()
 		}
@@ -116,7 +120,7 @@ func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 func (v *Verdict) Release() {
 	for _, h := range v.BeginHolds(nil) {
 		cost := h.Units
-		if h.Rule.Policy.Concurrency() {
+		if h.Policy.Concurrency() {
 			cost = 0
 		}
 		h.Settle(cost, metrics.ByCost, v.Now)

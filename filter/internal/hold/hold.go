@@ -1,47 +1,43 @@
 // Package hold has what an allowed request holds of a rule until its answer is known.
 //
-// Its invariant: what is held is charged once, when the hold is settled or when it lapses.
+// Its invariant: what is held is charged once, when the hold is settled or when it lapses. It lapses if nobody renews
+// it in time, or after it HasEnded. A rule may hold the units in two places, and each charges them by itself:
+//
+//	a table    of this proxy. A hold that HasEnded is renewed no longer. It lapses there, and Settle finds that
+//	an account with the quota service. Once the hold HasEnded for long enough, Renew charges it and returns Lapsed,
+//	           and Settle charges what it costs beyond
 package hold
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Source is where the units of a rule come from that holds them.
 type Source interface {
-	// Settle ends a hold, and charges what the request really cost. It reports
-	// whether the hold had lapsed before, and been charged.
+	// Settle ends a hold, and charges what the request really cost. It reports whether the hold had lapsed in a table
+	// before, and been charged there.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. A hold lasts for eight
-	// parts, and Renew writes once in each: it returns NotDue until the next part begins, and
-	// always in a table once the hold HasEnded. It returns Lapsed if all is charged.
+	// Renew keeps a hold from lapsing, because its request is still alive. In a table it writes once in each eighth of
+	// the hold's length: until the next eighth begins it returns NotDue.
 	Renew(h *Hold, at Clocks) Renewal
 }
 
-// Rule is what a hold needs of its rule. Package decide has the rest.
-type Rule struct {
-	Policy  *policy.Rule
-	Finder  policy.Subjects
-	Metrics metrics.Set
-	Holder  Source // nil unless the rule holds
-}
-
-// Hold is what a request holds of one rule. The caller keeps it:
+// Hold is what a request holds of one rule:
 //
 //	Begin   the units are held, and the request goes on
 //	Renew   again and again while the request is alive
 //	Settle  ends it, always once: by the answer, or without one
 //
-// A hold lapses if nobody renews it in time, or once it HasEnded: its source charges what was held, and Settle only
-// what it cost beyond.
+// The stream of the request owns it. A copy takes its place: only one of them may be renewed and settled.
 type Hold struct {
 	state.Hold
-	Rule    *Rule
-	Windows []limit.Window // with the limits that hold for the key
-	Account any            // of the source, which reports the hold to the quota service; nil if it does not
+	Policy  *policy.Rule
+	Metrics *metrics.Set
+	Limits  state.Key // of the key, whose Bytes are not kept
+	Source  Source
+	Account any // of the source, which reports the hold to the quota service; nil if it does not
 
 	EndNs  int64 // the caller's: when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 	lapsed bool  // it is charged already
@@ -49,13 +45,9 @@ type Hold struct {
 
 // Begin counts the hold in Metrics.Holding until it is settled.
 func (h *Hold) Begin() {
-	m := &h.Rule.Metrics
-	m.Holding.Streams++
-	m.Holding.Units += int64(h.Units)
+	h.Metrics.Holding.Streams++
+	h.Metrics.Holding.Units += int64(h.Units)
 }
-
-// Limits are those of the hold's key, whose bytes are not kept.
-func (h *Hold) Limits() state.Key { return state.Key{Windows: h.Windows, OfRule: h.Rule.Finder.OfAll} }
 
 // Renewal is what became of a hold that a source was to renew.
 type Renewal uint8
@@ -64,7 +56,7 @@ type Renewal uint8
 const (
 	NotDue  Renewal = iota
 	Renewed         // it lasts as long again
-	Lapsed          // it is charged
+	Lapsed          // it has lapsed, and is charged
 	Unknown         // a call into the proxy failed: it is to be tried again
 )
 
@@ -72,7 +64,7 @@ const (
 type Clocks struct {
 	Now         int64 // since the epoch: windows are counted by it
 	MonotonicNs int64 // that nobody sets: EndNs is of it
-	HeldNs      int64 // by state.Tables.HeldNow: it says which eighth of a hold in this proxy's table has come
+	HeldNs      int64 // by state.Tables.HeldNow: it says which eighth of a hold in a table has come
 }
 
 // Renew renews the hold if that is due, and counts what became of it.
@@ -80,15 +72,13 @@ func (h *Hold) Renew(at Clocks) {
 	if h.lapsed {
 		return
 	}
-	m := &h.Rule.Metrics
-	switch h.Rule.Holder.Renew(h, at) {
+	switch h.Source.Renew(h, at) {
 	case Renewed:
-		m.HoldsRenewed++
+		h.Metrics.HoldsRenewed++
 	case Lapsed:
-		m.HoldsLost++
-		h.lapsed = true
+		h.lapse()
 	case Unknown:
-		m.Errors++
+		h.Metrics.Errors++
 	default:
 	}
 }
@@ -98,29 +88,45 @@ func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotoni
 
 // Settle ends the hold and charges the cost.
 func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
-	r, m := h.Rule, &h.Rule.Metrics
-	m.Holding.Streams--
-	m.Holding.Units -= int64(h.Units)
-	lapsed, ok := r.Holder.Settle(h, cost, now)
-	switch {
-	case !ok:
-		m.Errors++
-	case lapsed && !h.lapsed:
-		m.HoldsLost++
-		h.lapsed = true
+	h.Metrics.Holding.Streams--
+	h.Metrics.Holding.Units -= int64(h.Units)
+	lapsed, ok := h.Source.Settle(h, cost, now)
+	if ok && lapsed {
+		h.lapse()
 	}
-	if m.Priced != nil && ok {
-		charged := cost
-		if h.lapsed {
-			charged = max(cost, h.Units)
-		}
-		m.Priced.Units += uint64(charged)
+	h.noteSettled(cost, by)
+	if ok {
+		h.notePriced(cost)
+	} else {
+		h.Metrics.Errors++
 	}
-	if r.Policy.Settle != nil {
-		m.Settled[by]++
-		m.ChargedOver += uint64(cost - min(cost, h.Units))
+}
+
+// lapse notes that the hold has lapsed, in the table or the account: it is lost once.
+func (h *Hold) lapse() {
+	if !h.lapsed {
+		h.Metrics.HoldsLost++
 	}
+	h.lapsed = true
 }
 
 // HasLapsed reports whether what the request held is charged already.
 func (h *Hold) HasLapsed() bool { return h.lapsed }
+
+func (h *Hold) noteSettled(cost uint32, by metrics.By) {
+	if h.Policy.Settle != nil {
+		h.Metrics.Settled[by]++
+		h.Metrics.ChargedOver += uint64(cost - min(cost, h.Units))
+	}
+}
+
+// notePriced counts what was charged: a hold that has lapsed, and what the answer costs beyond.
+func (h *Hold) notePriced(cost uint32) {
+	switch p := h.Metrics.Priced; {
+	case p == nil:
+	case h.lapsed:
+		p.Units += uint64(max(cost, h.Units))
+	default:
+		p.Units += uint64(cost)
+	}
+}

@@ -30,9 +30,10 @@ func (p *purse) Renew(*Hold, Clocks) Renewal { return p.renewal }
 // begin begins a hold of 2 units.
 func begin(t *testing.T, rule string, p *purse) *Hold {
 	r := &hosttest.Policy(t, rule).Rules[0]
-	h := &Hold{Hold: state.Hold{Units: 2}, Rule: &Rule{Policy: r, Metrics: metrics.Of(r), Holder: p}}
+	m := metrics.Of(r)
+	h := &Hold{Hold: state.Hold{Units: 2}, Policy: r, Metrics: &m, Source: p}
 	h.Begin()
-	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Rule.Metrics.Holding)
+	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Metrics.Holding)
 	return h
 }
 
@@ -67,7 +68,7 @@ func TestTheLifeOfAHold(t *testing.T) {
 			h.Settle(5, metrics.ByAnswer, 2)
 			require.EqualValues(t, 5, p.charged)
 			require.Equal(t, tc.lapsed, h.HasLapsed())
-			m := &h.Rule.Metrics
+			m := h.Metrics
 			require.Equal(t, state.HeldTotal{}, m.Holding)
 			require.EqualValues(t, 1, m.Settled[metrics.ByAnswer])
 			require.EqualValues(t, 3, m.ChargedOver, "beyond the 2 that were held")
@@ -96,6 +97,6 @@ func TestWhatAHoldWithAPriceCounts(t *testing.T) {
 	} {
 		h := begin(t, priced, &tc.at)
 		h.Settle(tc.cost, metrics.ByAnswer, 2)
-		require.Equal(t, tc.units, h.Rule.Metrics.Priced.Units, "%+v", tc)
+		require.Equal(t, tc.units, h.Metrics.Priced.Units, "%+v", tc)
 	}
 }

@@ -22,7 +22,7 @@ func (p *plugin) hold(v *decide.Verdict) {
 	identity := false
 	for i := range p.holds {
 		h := &p.holds[i]
-		r := h.Rule.Policy
+		r := h.Policy
 		if r.MaxHoldNs > 0 {
 			h.EndNs = theProxy.Monotonic() + r.MaxHoldNs
 		}
@@ -44,19 +44,19 @@ func (s *stream) settle() {
 	for i := range s.holds {
 		h := &s.holds[i]
 		cost, by := uint32(0), metrics.ByNone
-		switch r := h.Rule.Policy; {
+		switch r := h.Policy; {
 		case redirected:
 		case r.Settle != nil:
 			var priced policy.Tokens
 			cost, by, priced = settle.Cost(r, h.Units, &a)
-			h.Rule.Metrics.NoteTokens(priced)
+			h.Metrics.NoteTokens(priced)
 		case r.LingerNs > 0 && abandoned():
 			p.linger(lingeringHold{Hold: *h, untilNs: theProxy.Monotonic() + r.LingerNs})
 			continue
 		}
 		h.Settle(cost, by, now)
 		if p.report != noReport {
-			rule := h.Rule.Policy.Name
+			rule := h.Policy.Name
 			settled = append(settled, result.Settled{Rule: rule, Held: h.Units, Cost: cost, By: by.String()})
 		}
 	}
