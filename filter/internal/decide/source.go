@@ -32,9 +32,9 @@ type Decider interface {
 	KeepDenied(s *Subject, keep Keep) state.Status
 	// Persist stores what Check has moved to the present, though nothing is taken.
 	Persist(s *Subject)
-	// Usage is the usage of a window of Rule.Finder.Windows, as of Check or Take. It is
-	// valid until the next call. It is only for a subject that is Known.
-	Usage(s *Subject, window int) *limit.Usage
+	// Usage is the usage of a window, as of Check or Take: column is its index in records, as in Rule.Finder.Windows.
+	// It is valid until the next call. It is only for a subject that is Known.
+	Usage(s *Subject, column int) *limit.Usage
 }
 
 // Keys is how a Source shows its keys to clients and operators, and has operators change them.
@@ -42,9 +42,9 @@ type Keys interface {
 	// Look finds out how the key stands at now, and leaves no trace. It sets Known. A rule of scope cluster
 	// knows only what the quota service has told the subject before.
 	Look(s *Subject, now int64)
-	// Operate carries out an operation on the windows of the subject's key, or on one: an index in
-	// Rule.Finder.Windows, or state.AllWindows.
-	Operate(s *Subject, o Operation, window int, n uint32, now int64) (value int64, err error)
+	// Operate carries out an operation on one window of the subject's key, or on all: column is as in Usage, or
+	// state.AllWindows.
+	Operate(s *Subject, o Operation, column int, n uint32, now int64) (value int64, err error)
 	// Tables are those in which the source counts. The first has every key.
 	Tables() []Table
 }

@@ -20,8 +20,8 @@ type Subject struct {
 	// Begin.
 	Rule *Rule
 	// Limits is the key with the limits that hold for it where it is counted: its Windows are those of the key, or if
-	// OwnShare decides, what this proxy may admit of them. They stand in the order of records, in which
-	// Rule.Finder.Order[i] is the index of the policy's limit i. If the subject is Unlimited, there may be none.
+	// OwnShare decides, what this proxy may admit of them. They stand in the order of records: the policy's limit i
+	// has the column Rule.Finder.Order[i]. If the subject is Unlimited, there may be none.
 	Limits state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
@@ -31,7 +31,7 @@ type Subject struct {
 
 	// The source, in Check, Recheck and Take.
 	//
-	// Known says that the key's usage is known: see Standing. It ends if the memory may have what was never stored, or
+	// Known says that the key's usage is known: see View. It ends if the memory may have what was never stored, or
 	// another key's.
 	Known  bool
 	PassNs int64 // of a denial: when the hit would pass, by the wall clock, or limit.Never

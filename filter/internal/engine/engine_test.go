@@ -53,8 +53,9 @@ func used(v *decide.Verdict) (counts [][]uint32) {
 }
 
 func counted(s *decide.Subject) (counts []uint32) {
+	view, _ := s.View()
 	for i := range s.Rule.Finder.Order {
-		w, u := decide.Standing{Subject: s}.Window(i)
+		w, u := view.Window(i)
 		counts = append(counts, w.Count(u, s.Record.Now))
 	}
 	return counts

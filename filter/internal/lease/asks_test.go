@@ -255,7 +255,9 @@ func TestTimesOfABrokenServiceAreBounded(t *testing.T) {
 				require.False(t, v.Allowed)
 				require.Positive(t, v.RetryNs, "%s: %d", rule, answered)
 				require.LessOrEqual(t, v.RetryNs, most, "%s: %d", rule, answered)
-				window, usage := decide.Standing{Subject: v.Subjects[0]}.Window(0)
+				view, known := v.Subjects[0].View()
+				require.True(t, known)
+				window, usage := view.Window(0)
 				require.LessOrEqual(t, window.Reset(usage, v.Now)-v.Now, most, "%s: %d", rule, answered)
 				return true
 			}

@@ -88,9 +88,9 @@ func TestALeaseThatHasGoneAtTheRefund(t *testing.T) {
 	}
 	w.onDecided = func(_ uint32, v *decide.Verdict) {
 		s := v.Subjects[0]
-		standing, known := s.Standing()
+		view, known := s.View()
 		require.True(t, known)
-		_, usage := standing.Window(0)
+		_, usage := view.Window(0)
 		require.Positive(t, usage.Used)
 	}
 	id := w.request("a v")

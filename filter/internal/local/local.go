@@ -130,8 +130,8 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
 
 // Usage returns the usage in the record.
-func (c *Source) Usage(s *decide.Subject, window int) *limit.Usage {
-	return c.Table.Usage(&s.Record, window)
+func (c *Source) Usage(s *decide.Subject, column int) *limit.Usage {
+	return c.Table.Usage(&s.Record, column)
 }
 
 // Held returns what the record holds, and what the floor holds if the key may be part of that.
@@ -160,7 +160,7 @@ func (c *Source) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 
 // Operate reads the key's usage and changes it. It tries again if another worker writes in between.
 func (c *Source) Operate(
-	s *decide.Subject, o decide.Operation, window int, n uint32, now int64,
+	s *decide.Subject, o decide.Operation, column int, n uint32, now int64,
 ) (value int64, err error) {
 	if (o == decide.Inc || o == decide.Set) && s.Rule.Policy.Concurrency() {
 		rule := strconv.Quote(s.Rule.Policy.Name)
@@ -171,7 +171,7 @@ func (c *Source) Operate(
 			break
 		}
 		s.Known = true
-		value, status := c.operate(s, o, window, n, now)
+		value, status := c.operate(s, o, column, n, now)
 		switch status {
 		case state.OK:
 			return value, nil
@@ -187,7 +187,7 @@ func (c *Source) Operate(
 
 // operate carries out the operation on the record that was read.
 func (c *Source) operate(
-	s *decide.Subject, o decide.Operation, window int, n uint32, now int64,
+	s *decide.Subject, o decide.Operation, column int, n uint32, now int64,
 ) (value int64, status state.Status) {
 	e := &s.Record
 	switch o {
@@ -201,33 +201,35 @@ func (c *Source) operate(
 		}
 		return 0, status
 	case decide.ExpiresAt:
-		return expiresAt(decide.Standing{Subject: s}), state.OK
+		return expiresAt(s), state.OK
 	case decide.Inc:
-		status = c.Table.Inc(e, window, n, c.evicts())
+		status = c.Table.Inc(e, column, n, c.evicts())
 	case decide.Set:
-		status = c.Table.Set(e, window, n, c.evicts())
+		status = c.Table.Set(e, column, n, c.evicts())
 	default: // Get reads alone
-		return c.used(s, window), state.OK
+		return c.used(s, column), state.OK
 	}
 	if status != state.OK {
 		return 0, status
 	}
 	s.Rule.Metrics.NoteStored(e)
-	return c.used(s, window), state.OK
+	return c.used(s, column), state.OK
 }
 
 // used returns what is used of a window: of the tightest one for state.AllWindows.
-func (c *Source) used(s *decide.Subject, window int) int64 {
-	if window == state.AllWindows {
-		window = s.Rule.Finder.Order[decide.Standing{Subject: s}.Tightest()]
+func (c *Source) used(s *decide.Subject, column int) int64 {
+	if column == state.AllWindows {
+		view, _ := s.View() // known: the record was read
+		column = s.Rule.Finder.Order[view.Tightest()]
 	}
-	return int64(s.Limits.Windows[window].Count(c.Table.Usage(&s.Record, window), s.Record.Now))
+	return int64(s.Limits.Windows[column].Count(c.Table.Usage(&s.Record, column), s.Record.Now))
 }
 
 // expiresAt returns when the tightest window starts again; 0 for a window per key that has not
 // begun.
-func expiresAt(s decide.Standing) int64 {
-	w, u := s.Window(s.Tightest())
+func expiresAt(s *decide.Subject) int64 {
+	view, _ := s.View() // known: the record was read
+	w, u := view.Window(view.Tightest())
 	if at := w.Reset(u, s.Now()); at > s.Now() {
 		return at
 	}

@@ -53,18 +53,18 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 		least    uint32 // units left, in the tightest window
 		endsIn   int64
 	)
-	for _, of := range v.Subjects {
-		s, known := of.Standing()
-		if !known || s.Shadow || !v.Allowed && of != v.Denying {
+	for _, s := range v.Subjects {
+		view, known := s.View()
+		if !known || s.Shadow || !v.Allowed && s != v.Denying {
 			continue
 		}
 		blocked := s.BlockedNs(v.Now)
 		for i := range s.Rule.Policy.Limits {
-			w, u := s.Window(i)
+			w, u := view.Window(i)
 			if w.Unlimited {
 				continue
 			}
-			left, reset := s.Remaining(i), fields.Seconds(w.ResetWith(u, s.Now(), s.Held())-v.Now)
+			left, reset := view.Remaining(i), fields.Seconds(w.ResetWith(u, s.Now(), view.Held())-v.Now)
 			if blocked > 0 { // the windows do not matter
 				left, reset = 0, fields.Seconds(blocked)
 			}
@@ -82,7 +82,7 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 				limits = n.AppendLimit(limits, w, left, reset)
 			}
 			if xRateLimit {
-				quotas = appendQuota(quotas, of, w)
+				quotas = appendQuota(quotas, s, w)
 			}
 		}
 	}

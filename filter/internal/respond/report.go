@@ -59,19 +59,19 @@ func decision(s *decide.Subject, now int64) result.Rule {
 			r.Key[i] = &text
 		}
 	}
-	if st, known := s.Standing(); known && len(r.Windows) > 0 {
-		r.Remaining = r.Windows[st.Tightest()].Remaining
+	if view, known := s.View(); known && len(r.Windows) > 0 {
+		r.Remaining = r.Windows[view.Tightest()].Remaining
 	}
 	return r
 }
 
 // Held returns what requests of the rule's key hold, nil for a rule that holds nothing.
 func Held(s *decide.Subject) *uint32 {
-	st, known := s.Standing()
+	view, known := s.View()
 	if !known || !s.Rule.Policy.Holds() {
 		return nil
 	}
-	held := st.Held()
+	held := view.Held()
 	return &held
 }
 
@@ -84,15 +84,15 @@ func Mode(s *decide.Subject) string {
 }
 
 // Windows returns the rule's limits in policy order, none if the usage is unknown.
-func Windows(of *decide.Subject, now int64) []result.Window {
-	s, known := of.Standing()
+func Windows(s *decide.Subject, now int64) []result.Window {
+	view, known := s.View()
 	if !known {
 		return []result.Window{}
 	}
 	all := make([]result.Window, len(s.Rule.Policy.Limits))
 	for i := range all {
-		w, _ := s.Window(i)
-		used, left, resetNs := s.Usage(i, now)
+		w, _ := view.Window(i)
+		used, left, resetNs := view.Told(i, now)
 		all[i] = result.Window{
 			Name:      s.Rule.Policy.Limits[i].Name,
 			Unlimited: w.Unlimited,
@@ -103,7 +103,7 @@ func Windows(of *decide.Subject, now int64) []result.Window {
 		}
 		if !w.Unlimited {
 			all[i].SetLimit(w, left)
-			all[i].SetLimitFrom(s.Rule.Policy, i, &of.Subject)
+			all[i].SetLimitFrom(s.Rule.Policy, i, &s.Subject)
 		}
 	}
 	return all

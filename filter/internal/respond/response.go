@@ -134,19 +134,19 @@ func figure(v *decide.Verdict, p policy.Placeholder) (n int64, known bool) {
 	if p == policy.ValueRetryAfter {
 		return v.RetryAfter()
 	}
-	s, known := v.Denying.Standing()
-	if !known || len(s.Rule.Policy.Limits) == 0 {
+	view, known := v.Denying.View()
+	if !known || len(v.Denying.Rule.Policy.Limits) == 0 {
 		return 0, false
 	}
-	i := s.Tightest()
-	w, _ := s.Window(i)
+	i := view.Tightest()
+	w, _ := view.Window(i)
 	if w.Unlimited {
 		return 0, false
 	}
 	if p == policy.ValueLimit {
 		return int64(w.Max()), true
 	}
-	return int64(s.Remaining(i)), true
+	return int64(view.Remaining(i)), true
 }
 
 // PartName returns the name of a key part in words.

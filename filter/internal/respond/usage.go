@@ -22,7 +22,7 @@ func AppendUsage(b []byte, s *decide.Subject, now int64) []byte {
 // windowUsages are the limits that the rule has for the subject's key.
 func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 	list := []result.WindowUsage{}
-	st, known := s.Standing()
+	view, known := s.View()
 	if !known { // no limit holds for the key
 		return list
 	}
@@ -33,7 +33,7 @@ func windowUsages(s *decide.Subject, now int64) []result.WindowUsage {
 			continue
 		}
 		u := result.WindowUsage{
-			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: st.Held(),
+			Name: w.Name, Limit: *w.Limit, PerNs: w.PerNs, Used: w.Used, Held: view.Held(),
 			Remaining: *w.Remaining, Reset: fields.Seconds(w.ResetNs),
 		}
 		if w.Requests != nil {
