@@ -94,18 +94,19 @@ func (s *Subject) keepOf(found Outcome) (keep Keep) {
 
 // beginsBlock reports whether the denied hit begins a block of its key or prolongs it. It does not if another worker
 // has made room since, or has begun the block.
-//
-// A key without a record is blocked by the page's floor, which blocks others too: if it prolonged that,
-// keys that were never denied would keep a page blocked for good.
 func (s *Subject) beginsBlock(found Outcome) bool {
 	block := s.Rule.Policy.Block
-	if block == nil || s.BlocksNobody() {
+	if block == nil || s.MustNotBlock() {
 		return false
 	}
-	prolongs := block.Prolong && (s.Rule.countsDenied || s.Record.HasRecord())
-	return found == Denied || found == Blocked && prolongs
+	return found == Denied || found == Blocked && block.Prolong && s.hasOwnBlock()
 }
 
-// BlocksNobody reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
+// hasOwnBlock reports whether the blocked key has a record, or gets one, because its denials are counted. Else it is
+// blocked by its page's floor (see package state), as are others: if it prolonged that, keys that were never denied
+// would keep a page blocked for good.
+func (s *Subject) hasOwnBlock() bool { return s.Record.HasRecord() || s.Rule.countsDenied }
+
+// MustNotBlock reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
 // mode and the block would be one of a rule that enforces.
-func (s *Subject) BlocksNobody() bool { return s.Shadow && s.Rule.blockIsEnforcedByOther }
+func (s *Subject) MustNotBlock() bool { return s.Shadow && s.Rule.blockIsEnforcedByOther }

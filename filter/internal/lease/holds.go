@@ -90,7 +90,7 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 	acc := src.openAccount(s)
 	return Part{Definition: acc.Definition, account: acc, Wire: quota.Part{
-		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
+		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 }
 

@@ -187,7 +187,7 @@ func (src *Source) askPart(s *decide.Subject, cost uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
 	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
-		Spent: e.Uncharged, Shadow: s.Shadow, NoBlock: s.BlocksNobody(),
+		Spent: e.Uncharged, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 	if src.keeps {
 		p.Wire.Ahead = src.refill.ahead(e)
