@@ -8,7 +8,7 @@ import (
 // Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
 // counted: these count whatever is left. A window that has counted more than its limit owes the rest:
 //
-//	what counts                     by          in a window        in a bucket: no more than puts it this far below full
+//	what counts                     by          in a window        in a bucket: what puts it at most so far below full
 //	what held units have cost       charge      all; see owed      what it gains in 366 days, or two bursts if more
 //	what a proxy or a caller says   AddClaimed  at most one limit  two bursts
 //	an operator's inc and set       Add         all                any number
@@ -101,7 +101,7 @@ func (w window) chargedNs(held uint32) int64 {
 	switch {
 	case w.def.Algorithm == limit.Block: // counts no charge
 		return 0
-	case w.def.Algorithm == limit.TokenBucket && w.def.Burst > 0: // in once it gains two bursts
+	case w.isBucket() && w.def.Burst > 0: // in once it gains two bursts, so this is more than it takes
 		return once * min(timesIn(held, w.def.Burst), limit.MaxPeriodNs/once+1)
 	case w.def.Pays > 0: // + 1 for the period that is open
 		return once * min(timesIn(held, w.def.Pays), max(limit.MaxPeriodNs/once, 2)+1)

@@ -137,29 +137,20 @@ func (c *Counted) IsLeased() bool { return c.EndNs > c.AtNs }
 
 // Refund takes units out of the windows that counted them, if these are still open. It reports whether no window
 // counts the units any more.
-func (v *View) Refund(c *Counted, units uint32) (ok bool) {
+func (v *View) Refund(c *Counted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
+
+// Undo is Refund of a request that was never admitted: a window that it opened closes again.
+func (v *View) Undo(c *Counted, units uint32) (ok bool) { return v.takeBack(c, units, true) }
+
+func (v *View) takeBack(c *Counted, units uint32, closes bool) (ok bool) {
 	ok = true
 	for i := range v.Windows {
-		how := c.in(i)
-		how.Opened = false // the request was admitted: the window that it opened stays
+		var how CountedIn
+		if c.Windows != nil {
+			how = c.Windows[i]
+		}
+		how.Opened = how.Opened && closes
 		ok = v.window(i).refund(units, c.AtNs, how) && ok
 	}
 	return ok
-}
-
-// Undo is Refund of a request that was never admitted: a window that it opened closes again.
-func (v *View) Undo(c *Counted, units uint32) (ok bool) {
-	ok = true
-	for i := range v.Windows {
-		ok = v.window(i).refund(units, c.AtNs, c.in(i)) && ok
-	}
-	return ok
-}
-
-// in is how one window has counted the units.
-func (c *Counted) in(i int) CountedIn {
-	if c.Windows == nil {
-		return CountedIn{}
-	}
-	return c.Windows[i]
 }

@@ -103,21 +103,22 @@ func (w window) waitNs(cost uint32) int64 {
 	case pass == limit.Never:
 		return limit.Never
 	case w.isBucket() && pass == *w.bucketSpendBy:
-		pass = w.passBefore(pass, cost)
+		pass = w.passBefore(cost)
 	}
 	return pass - w.nowNs
 }
 
-// passBefore is when a cost passes that a bucket has left at its spendBy, at the latest then: once the bucket gains
-// until then no more than remains of it beside the cost. In the picture above left, 8 remain beside a cost of 6, and
-// the bucket gains 8 in the last 800 ms. So the cost passes in 200 ms.
-func (w window) passBefore(spendBy int64, cost uint32) int64 {
+// passBefore is when a cost passes that a bucket has at its spendBy. Before that, left takes off what the bucket gains
+// until then. So the cost passes once this is no more than what remains beside it. In the picture above left, 8 remain
+// beside a cost of 6, and the bucket gains 8 in the last 800 ms. So the cost passes in 200 ms.
+func (w window) passBefore(cost uint32) int64 {
 	if cost == 0 {
 		return w.nowNs
 	}
+	spendBy := *w.bucketSpendBy
 	beside := w.def.Remaining(w.usage, spendBy) - cost
 	hi, lo := bits.Mul64(uint64(beside), uint64(w.def.PeriodNs))
-	gains := uint64(w.def.Limit) // in a period; not 0, or the cost would never pass
+	gains := uint64(w.def.Limit) // in a period: not 0, or the cost would never pass
 	if hi >= gains {
 		return w.nowNs
 	}
