@@ -79,16 +79,15 @@ func decodeAskResult(a *AskResult, b []byte) error {
 //
 //	the part                         has, beside Windows
 //	is granted units to spend        Units, Number, ValidNs; Leased if the rest may be kept
-//	is granted units to hold         Units, ValidNs, Noted
+//	is granted units to hold         Units, ValidNs
 //	asks for none, and has a block   ValidNs
-//	is denied                        Denied, WaitNs; HeldBack, Blocked, Noted
-//	has failed                       Failed, Denied for proxies that do not know Failed, WaitNs; no Windows
-//	has failed as the store starts   the same, Starting and Noted
-//	only reports                     Noted
-//	only inspects, or another part   nothing; Noted if it has reported
-//	of its ask is denied or failed
+//	is denied                        Denied, WaitNs; HeldBack, Blocked
+//	is not, but another part is      nothing
+//	only reports or inspects         nothing
+//	has failed                       Failed, WaitNs, and Denied for proxies that do not know Failed; no Windows
+//	has failed as the store starts   these and Starting
 //
-// Beside a denied part in shadow, the other parts of an ask may be granted.
+// A part with a Report may have Noted in each line. One that is denied in shadow denies no other.
 type Grant struct {
 	Number   uint32 // for Return; counts the stream's grants from 1, 0 if nothing was granted
 	Units    uint32

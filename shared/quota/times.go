@@ -66,14 +66,9 @@ func span(w *limit.Window) int64 {
 	return w.Fill()
 }
 
-// MostWaitNs is the longest wait for units, which is also the longest time until all units are
-// forgotten. It is the longest of the windows' times:
-//   - A fixed window or a log takes its period, a sliding counter two.
-//   - A bucket takes twice the time in which it fills, because it owes no more than one burst.
-//   - A log or bucket counts units when their lease ends, so it takes the lease more.
-//   - If costs are charged after the answer, windows may owe. Then it is as long as the longest
-//     debt takes.
-//   - A block may have begun by a policy whose blocks are longer.
+// MostWaitNs is the longest wait for units, which is also the longest time until all units are forgotten: the longest
+// of what the windows take by ForgottenNs. But if costs are charged after the answer, windows may owe, so it is as long
+// as the longest debt takes. And a block may have begun by a policy whose blocks are longer.
 func MostWaitNs(windows []limit.Window) (most int64) {
 	for i := range windows {
 		switch w := &windows[i]; {
@@ -88,8 +83,11 @@ func MostWaitNs(windows []limit.Window) (most int64) {
 	return most
 }
 
-// ForgottenNs is how long after units were asked for a window has forgotten them, if no costs are charged: then a
-// bucket is at most two bursts below full, one that it held and one that it owes.
+// ForgottenNs is how long after units were asked for a window has forgotten them, if no costs are charged:
+//   - A fixed window or a log takes its period, a sliding counter two.
+//   - A bucket takes twice the time in which it fills: it is at most two bursts below full, one that it held and one
+//     that it owes.
+//   - A log or bucket counts units when their lease ends, so it takes the lease more.
 func ForgottenNs(w *limit.Window) int64 {
 	n := span(w)
 	if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
