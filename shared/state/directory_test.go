@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 )
 
 func TestOwnersShareWhatTheyDefineAlike(t *testing.T) {
@@ -57,6 +58,36 @@ func TestWindowsChangedByTheirOnlyOwnerKeepWhatRemains(t *testing.T) {
 	again := configured(store, "o", 5, definition("x", 100, hour, day))
 	require.Equal(t, []uint32{0, 4}, used(t, again, key, now), "a dropped window comes back empty")
 	require.Len(t, store.directory(t).Tables, 1)
+}
+
+// TestTooManyTables: as many tables as the directory can count, of as many counters. Another one is refused, and those
+// that are registered go on. If some go, there is room again.
+func TestTooManyTables(t *testing.T) {
+	store := newMemory()
+	def := definition("x", 1, aligned(3, anHour, 0))
+	counts := configured(store, "o", 1, def)
+	require.True(t, hit(t, counts, []byte("k"), second, 1))
+	d := store.directory(t)
+	for n := len(d.Tables); n < directory.MaxTables; n++ {
+		other := definition(fmt.Sprint("of another owner ", n), 1, aligned(3, anHour, 0))
+		_, ok := d.Register(directory.Owner{ID: 9, ConfiguredNs: 1}, &other, second)
+		require.True(t, ok)
+	}
+	require.Equal(t, OK, store.Set(directoryKey, d.Append(nil), 0))
+	require.Len(t, store.directory(t).Tables, directory.MaxTables)
+
+	more := counts.parent.Table(definition("more", 1, aligned(3, anHour, 0)))
+	var e Entry
+	require.Equal(t, Failed, more.Read(&e, keyed(more, []byte("k")), second))
+	require.Equal(t, Failed, counts.parent.PrepareLooks(second))
+	require.Len(t, store.directory(t).Tables, directory.MaxTables, "nothing is written")
+	require.True(t, hit(t, counts, []byte("k"), second, 1))
+	require.Equal(t, OK, counts.parent.Heartbeat(second))
+
+	d = store.directory(t)
+	d.LeaveAndSweep(directory.Owner{ID: 9, ConfiguredNs: 1}, func(id CounterID) bool { return id == def.Counter }, second)
+	require.Equal(t, OK, store.Set(directoryKey, d.Append(nil), 0))
+	require.True(t, hit(t, more, []byte("k"), second, 1))
 }
 
 func TestAVanishedCounterComesBack(t *testing.T) {

@@ -35,7 +35,10 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	default:
 		return Failed
 	}
-	done := ts.register(&d, closed, max(now, ts.store.Now()))
+	done, status := ts.register(&d, closed, max(now, ts.store.Now()))
+	if status != OK {
+		return status
+	}
 	for i, table := range closed {
 		table.looked = &done.tables[i]
 	}

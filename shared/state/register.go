@@ -15,11 +15,12 @@ import (
 // has a conflict, and follows the other workers if they have split.
 func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	var done registered
-	status := ts.update(func(d *directory.Directory) {
+	status := ts.update(func(d *directory.Directory) (status Status) {
 		// The caller may have read its clock before another worker wrote d. Without a look at the
 		// clock of now, that worker's times would seem to be of the future.
 		now = max(now, ts.store.Now())
-		done = ts.register(d, tables, now)
+		done, status = ts.register(d, tables, now)
+		return status
 	})
 	if status != OK {
 		return status
@@ -49,8 +50,10 @@ type registered struct {
 //  1. Times of the future, from before the clock was set back, become the oldest.
 //  2. The owner leaves the tables whose counters it no longer has, and those that have waited long enough go.
 //  3. It looks for a conflict. If there is one, and other workers have split, the tables are the split owner's.
-//  4. It registers each table for that owner.
-func (ts *Tables) register(d *directory.Directory, tables []*Table, now int64) (done registered) {
+//  4. It registers each table for that owner. If the directory has no room for all, it fails.
+func (ts *Tables) register(
+	d *directory.Directory, tables []*Table, now int64,
+) (done registered, status Status) {
 	d.ForgetFuture(now)
 	self := ts.self.AsOf(now)
 	d.LeaveAndSweep(self, ts.keeps, now)
@@ -61,9 +64,13 @@ func (ts *Tables) register(d *directory.Directory, tables []*Table, now int64) (
 		self.ID = ts.splitOwner
 	}
 	for _, table := range tables {
-		done.tables = append(done.tables, *d.Register(self, &table.def, now))
+		r, ok := d.Register(self, &table.def, now)
+		if !ok {
+			return registered{}, Failed
+		}
+		done.tables = append(done.tables, *r)
 	}
-	return done
+	return done, OK
 }
 
 // wasDropped reports whether the owner was removed from one of its tables.
@@ -124,8 +131,8 @@ func (ts *Tables) directory() (d directory.Directory, status Status) {
 	return d, OK
 }
 
-// update applies change to the directory, and writes the result if it differs.
-func (ts *Tables) update(change func(*directory.Directory)) Status {
+// update applies change to the directory, and writes the result if it differs, and change returns OK.
+func (ts *Tables) update(change func(*directory.Directory) Status) Status {
 	return Update(ts.store, directoryKey, func(old []byte) ([]byte, Status) {
 		var d directory.Directory
 		if old != nil {
@@ -135,7 +142,9 @@ func (ts *Tables) update(change func(*directory.Directory)) Status {
 				return nil, Failed
 			}
 		}
-		change(&d)
+		if status := change(&d); status != OK {
+			return nil, status
+		}
 		if next := d.Append(nil); !bytes.Equal(next, old) {
 			return next, OK
 		}
@@ -186,14 +195,15 @@ func (ts *Tables) renewHeartbeat(now int64, hasTables bool) Status {
 		if !h.IsDue(ts.self.ID, now, hasTables) {
 			return nil, OK
 		}
-		h.Renew(ts.self.ID)
-		if h.RoundEnded(now) {
-			d, status := ts.directory()
-			if status != OK {
-				return nil, status
-			}
-			gone = h.BeginRound(now, ts.self.ID, &d)
+		if !h.RoundEnded(now) {
+			h.Renew(ts.self.ID)
+			return h.Append(nil), OK
 		}
+		d, status := ts.directory()
+		if status != OK {
+			return nil, status
+		}
+		gone = h.BeginRound(now, ts.self.ID, &d)
 		return h.Append(nil), OK
 	})
 	if status != OK {
@@ -209,11 +219,12 @@ func (ts *Tables) dropOwners(gone []uint64, now int64) Status {
 	if len(gone) == 0 {
 		return OK
 	}
-	return ts.update(func(d *directory.Directory) {
+	return ts.update(func(d *directory.Directory) Status {
 		for i := range d.Tables {
 			for _, id := range gone {
 				d.Tables[i].Leave(directory.Owner{ID: id, ConfiguredNs: math.MaxInt64}, now)
 			}
 		}
+		return OK
 	})
 }

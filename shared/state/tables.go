@@ -116,8 +116,9 @@ func (ts *Tables) Split() {
 func (ts *Tables) Release(now int64) Status {
 	for _, table := range ts.tables {
 		if ts.split && table.open {
-			return ts.update(func(d *directory.Directory) {
+			return ts.update(func(d *directory.Directory) Status {
 				d.LeaveAndSweep(ts.self, func(CounterID) bool { return false }, now)
+				return OK
 			})
 		}
 	}

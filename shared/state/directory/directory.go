@@ -29,7 +29,8 @@
 //	                  +----------- Register (join) -----------+
 //
 // directory.go has its bytes, register.go how tables come and go, and heartbeats.go how an owner that has ended leaves
-// its tables.
+// its tables. The tests here are of what a registration finds; directory_test.go and heartbeats_test.go of package state
+// play the life of tables with workers that count in them.
 package directory
 
 import (
@@ -71,15 +72,19 @@ const (
 	// those in use. Each waits for its longest window to end before its number is
 	// used again; if there are more, the one that vanished first is re-used at once.
 	WaitingTables = 8
+
+	// MaxTables is how many tables a directory has at most: their count has 16 bits. Numbers have as many,
+	// so one is always free for another table.
+	MaxTables = 1<<16 - 1
 )
 
 var le = binary.LittleEndian
 
 // Directory is the registrations of all tables.
 type Directory struct {
-	Epoch  uint32 // the newest
-	Tables []Registration
-	found  lookup // empty until it is needed, see prepared
+	Epoch  uint32         // the newest
+	Tables []Registration // only Register adds some and LeaveAndSweep removes some, because found has their indexes
+	found  lookup         // empty until it is needed, see prepared
 }
 
 // Definition is what a policy says about a counter.
@@ -243,7 +248,7 @@ func (d *Directory) add(r Registration) *Registration {
 	return &d.Tables[len(d.Tables)-1]
 }
 
-// freeNumber returns the lowest number that no table has.
+// freeNumber returns the lowest number that no table has. There is one: see MaxTables.
 func (d *Directory) freeNumber() uint16 {
 	l := d.prepared()
 	for l.used[l.free] {

@@ -91,11 +91,12 @@ func (h *Heartbeats) Renew(id uint64) {
 	}
 }
 
-// BeginRound begins a round at now, with a heartbeat of self if that has tables. It adds owners of tables that have
-// no heartbeat yet and removes owners without tables. It returns the owners that have missed too many rounds.
+// BeginRound begins a round at now, and renews the heartbeat of self. It adds owners of tables that have no heartbeat
+// yet, and removes owners without tables, also self. It returns the owners that have missed too many rounds.
 func (h *Heartbeats) BeginRound(now int64, self uint64, d *Directory) (gone []uint64) {
 	h.Round++
 	h.BeganNs = now
+	h.Renew(self)
 	hasTables := make(map[uint64]bool)
 	for i := range d.Tables {
 		for _, o := range d.Tables[i].Owners {
@@ -113,9 +114,6 @@ func (h *Heartbeats) BeginRound(now int64, self uint64, d *Directory) (gone []ui
 	h.Owners = slices.DeleteFunc(h.Owners, func(o Heartbeat) bool {
 		return h.hasMissed(o) || !hasTables[o.ID]
 	})
-	if h.find(self) >= 0 {
-		h.Renew(self)
-	}
 	return gone
 }
 

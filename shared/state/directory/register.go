@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -8,8 +9,8 @@ import (
 )
 
 // Register returns the table for o's counter: the one that choose finds, changed to these
-// windows unless a later configuration chose others; else a new one.
-func (d *Directory) Register(o Owner, def *Definition, now int64) *Registration {
+// windows unless a later configuration chose others; else a new one. ok is false if there are MaxTables already.
+func (d *Directory) Register(o Owner, def *Definition, now int64) (r *Registration, ok bool) {
 	chosen := d.choose(o, def)
 	for _, i := range d.TablesOf(def.Counter) {
 		if i != chosen {
@@ -17,14 +18,17 @@ func (d *Directory) Register(o Owner, def *Definition, now int64) *Registration 
 		}
 	}
 	if chosen < 0 {
+		if len(d.Tables) >= MaxTables {
+			return nil, false
+		}
 		d.Epoch++
 		return d.add(Registration{
 			Counter: def.Counter, Number: d.freeNumber(), Geometry: page.GeometryFor(def.Windows, def.Capacity),
 			Base: d.Epoch, Epoch: d.Epoch, ConfiguredNs: o.ConfiguredNs,
 			Windows: def.Windows, Owners: []Owner{o},
-		})
+		}), true
 	}
-	r := &d.Tables[chosen]
+	r = &d.Tables[chosen]
 	r.join(o)
 	want := longestLogs(def.Windows, r.Windows)
 	if !sameWindows(r.Windows, want) && r.ConfiguredNs <= o.ConfiguredNs {
@@ -33,12 +37,12 @@ func (d *Directory) Register(o Owner, def *Definition, now int64) *Registration 
 		r.Windows = want
 	}
 	r.ConfiguredNs = max(r.ConfiguredNs, o.ConfiguredNs)
-	return r
+	return r, true
 }
 
 // choose returns the index of the counter's table in which o shall count:
 //
-//  1. one that has these windows (the last, if there are several),
+//  1. one that has these windows; the last, if there are several,
 //  2. else the first that nobody but o owns: its windows will change,
 //  3. else none, -1: o gets a new one.
 func (d *Directory) choose(o Owner, def *Definition) int {
@@ -133,30 +137,42 @@ func (d *Directory) removeWaiting(now int64) {
 	d.Tables = slices.DeleteFunc(d.Tables, func(r Registration) bool {
 		return r.waits() && now-r.VanishedNs >= longestNs(r.Windows)
 	})
-	waiting := 0
+	first := d.firstToStay()
+	kept := d.Tables[:0]
 	for i := range d.Tables {
-		if d.Tables[i].waits() {
-			waiting++
+		if r := &d.Tables[i]; !r.waits() || !first.isAfter(r, i) {
+			kept = append(kept, *r)
 		}
 	}
-	for ; waiting > WaitingTables; waiting-- {
-		first := d.firstVanished()
-		d.Tables = slices.Delete(d.Tables, first, first+1)
-	}
+	d.Tables = kept
 	d.found = lookup{} // the indexes have changed
 }
 
 // waits reports whether the table's counter has vanished.
 func (r *Registration) waits() bool { return len(r.Owners) == 0 }
 
-// firstVanished returns the index of the waiting table whose counter vanished first.
-func (d *Directory) firstVanished() int {
-	first := -1
-	for i := range d.Tables {
-		r := &d.Tables[i]
-		if r.waits() && (first < 0 || r.VanishedNs < d.Tables[first].VanishedNs) {
-			first = i
+// vanished is a place in the order in which counters vanished: of several at once, in that of their tables.
+type vanished struct {
+	ns    int64
+	index int
+}
+
+// isAfter reports whether the counter of the table with that index vanished before.
+func (v vanished) isAfter(r *Registration, index int) bool {
+	return r.VanishedNs < v.ns || r.VanishedNs == v.ns && index < v.index
+}
+
+// firstToStay is that of the WaitingTables last to vanish which vanished first.
+func (d *Directory) firstToStay() vanished {
+	first := vanished{math.MaxInt64, 0}
+	for range WaitingTables { // each time one further back
+		var before vanished
+		for i := range d.Tables {
+			if r := &d.Tables[i]; r.waits() && first.isAfter(r, i) && !before.isAfter(r, i) {
+				before = vanished{r.VanishedNs, i}
+			}
 		}
+		first = before
 	}
 	return first
 }
@@ -170,15 +186,24 @@ func longestNs(windows []limit.Window) int64 {
 	return ns
 }
 
+// How far ahead of the present a time in the directory may be, before the clock must have been set back since:
+const (
+	// By as much as a record may be ahead (aheadNs of package state): it counts on as of its time, and its table has
+	// to wait as long.
+	vanishedAheadNs = 10_000_000_000
+	// By as much as the clocks of workers may differ, and not more: a configuration that is made while one of the
+	// future is still believed does not outrank it.
+	configuredAheadNs = 1_000_000_000
+)
+
 // ForgetFuture treats configurations that were made well after now as the oldest:
 // the clock was set back since, and later configurations must outrank them. A counter
 // that vanished then has vanished now.
 func (d *Directory) ForgetFuture(now int64) {
-	const aheadNs = 10_000_000_000
 	for i := range d.Tables {
 		r := &d.Tables[i]
 		r.ConfiguredNs = pastOrOldest(r.ConfiguredNs, now)
-		if r.VanishedNs > now+aheadNs {
+		if r.VanishedNs > now+vanishedAheadNs {
 			r.VanishedNs = max(now, 1)
 		}
 		for j := range r.Owners {
@@ -191,8 +216,7 @@ func (d *Directory) ForgetFuture(now int64) {
 func (o Owner) AsOf(now int64) Owner { return Owner{o.ID, pastOrOldest(o.ConfiguredNs, now)} }
 
 func pastOrOldest(configuredNs, now int64) int64 {
-	const skewNs = 1_000_000_000
-	if configuredNs > now+skewNs {
+	if configuredNs > now+configuredAheadNs {
 		return 0
 	}
 	return configuredNs
