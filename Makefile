@@ -45,8 +45,10 @@ unit = $(filter-out $(addprefix $(module)/,$(native) docs e2e examples filter en
 # What is linked into the filter, in which an int has 32 bits; its own tests run it as compiled.
 in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) list -deps -f '{{with .Module}}{{if .Main}}{{$$.ImportPath}}{{end}}{{end}}' ./filter))
 # What may race: packages that start goroutines, or whose tests do. The filter's own are compiled into it
-# alone, where one thread runs.
-concurrent = $(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go |t\.Parallel' --include='*.go' --exclude-dir=out build controlplane envoy shared))))
+# alone, where one thread runs. The importer's tests only send parallel requests to nginx.
+concurrent = $(filter-out ./controlplane/internal/importer,$(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go ' --include='*.go' --exclude-dir=out build controlplane envoy shared)))))
+# Tests of one goroutine, which would take half of the race detector's time.
+alone := TestMemoryOfALimiterIsBounded|TestHitsAllocateNothing|TestNumbersAtTheirExtremes|TestLongLogsAreBounded
 # What Envoy's versions may change, beside e2e.
 of_versions := ./envoy/... ./controlplane/internal/accesslog
 
@@ -83,13 +85,13 @@ narrow:
 	$(if $(filter amd64,$(shell $(GO) env GOARCH)),GOARCH=386 CGO_ENABLED=0 GOGC=400 $(GO) test -short -vet=off $(in_filter))
 
 lint: ## golangci-lint, with the reasons in .golangci.yml
-	@export GOGC=400; lint=$$(build/fetch golangci-lint); for at in . build/measure build/release build/browser; do \
-		(cd $$at && GOMEMLIMIT=4GiB $$lint run --config '$(CURDIR)/.golangci.yml' ./...); done
+	@export GOGC=off GOMEMLIMIT=4GiB; lint=$$(build/fetch golangci-lint); for at in . build/measure build/release build/browser; do \
+		(cd $$at && $$lint run --config '$(CURDIR)/.golangci.yml' ./...); done
 
 # Not the scripts: each of their commands compiles the filter anew, ten times as slowly, and what
 # races in them does in the packages.
 race: build servers ## what runs natively and has goroutines, under the race detector; takes a C compiler
-	$(call with_envoys,$(newest)) $(go_test) -race -short -p 3 -timeout 15m $(filter-out ./controlplane/cmd/sluice,$(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%)))
+	$(call with_envoys,$(newest)) $(go_test) -race -short -skip '^($(alone))$$' -p 3 -timeout 15m $(filter-out ./controlplane/cmd/sluice,$(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%)))
 
 e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 	$(call with_envoys,$(envoys)) SLUICE_EVERY_ENVOY=1 $(go_test) -tags long -timeout 60m ./e2e/...

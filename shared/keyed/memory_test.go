@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-func TestMemoryIsBounded(t *testing.T) {
+func TestMemoryOfALimiterIsBounded(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		b        *Builder
