@@ -47,7 +47,8 @@ func (g *Grant) release(units uint32) {
 	g.part.source.worker.Returns.giveBack(g)
 }
 
-// changeLease makes a change to the key's lease: note and put, or put alone. If it has put the units, none is left here.
+// changeLease makes a change to the key's lease: note and put, or put alone. What it has put is not in Grant.Units any
+// more.
 func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (lost uint32, put bool)) {
 	src := g.part.source
 	e := &src.worker.entry
