@@ -160,13 +160,14 @@ func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, 
 		lapsed, ok = src.local.Settle(h, cost, wallNs)
 	}
 	acc, reports := h.Account.(*account.Account)
-	switch {
-	case !reports:
-	case h.HasLapsed():
-		acc.Settle(0, cost-min(cost, h.Units))
-	default:
-		acc.Settle(h.Units, cost)
+	if !reports {
+		return lapsed, ok
 	}
+	units := h.Units
+	if h.HasLapsed() { // they are charged already
+		units, cost = 0, cost-min(cost, units)
+	}
+	acc.Settle(units, cost)
 	return lapsed, ok
 }
 

@@ -47,19 +47,17 @@ func (g *Grant) release(units uint32) {
 	g.part.source.worker.Returns.giveBack(g)
 }
 
-// changeLease makes a change to the key's lease: note and put, or put alone. What it has put is not in Grant.Units any
-// more.
-func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (lost uint32, put bool)) {
+// changeLease makes a change to the key's lease. Units that it puts there are not in Grant.Units any more.
+func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (put bool)) {
 	src := g.part.source
 	e := &src.worker.entry
 	for range state.MaxRetries {
 		if !src.readKept(e, g.part.leaseKey) {
 			return
 		}
-		lost, put := change(g, e)
+		put := change(g, e)
 		written := src.write(e)
 		if written == state.OK && put {
-			src.rule.Metrics.LeaseLost += uint64(lost)
 			src.worker.Returns.watchGrant(g, e.NowNs)
 			g.Units = 0
 		}
@@ -70,21 +68,21 @@ func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (lost uint32,
 }
 
 // noteAndPut writes into the lease what the grant says of the key, and puts its units there if they may be spent.
-func (g *Grant) noteAndPut(e *state.LeaseEntry) (lost uint32, put bool) {
+func (g *Grant) noteAndPut(e *state.LeaseEntry) (put bool) {
 	g.note(&e.Lease, e.NowNs)
-	if g.Units == 0 || !g.mayStay() || e.NowNs >= g.endNs {
-		return 0, false
-	}
-	return g.put(e)
+	return g.Units > 0 && g.mayStay() && e.NowNs < g.endNs && g.put(e)
 }
 
 // put puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose cost
-// can be spent now; it is none of a blocked key. lost are units of an ended stream, whose place these take.
-func (g *Grant) put(e *state.LeaseEntry) (lost uint32, put bool) {
+// can be spent now; it is none of a blocked key.
+func (g *Grant) put(e *state.LeaseEntry) (put bool) {
 	if e.DeniedCost <= g.Units {
 		e.DeniedUntilNs = 0
 	}
-	return e.Put(e.NowNs, state.GrantLeft{Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs})
+	left := state.GrantLeft{Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs}
+	stranded, put := e.Put(e.NowNs, left)
+	e.Replaced += stranded // of an ended stream. Write itself sets Replaced only for a new record, which has none
+	return put
 }
 
 // note writes into the lease what the service said of the key.

@@ -61,7 +61,7 @@ func (acc *Account) List() {
 func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
 	u, number := &acc.underWay, acc.book.newNumber()
 	if !acc.IsUnderWay() {
-		u.first = number
+		*u = underWay{first: number}
 	}
 	report := acc.sums.NewReport(acc.worker, number, u.asking)
 	u.asking = limit.AddSaturating(u.asking, asksFor)
@@ -77,10 +77,10 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	case number != acc.underWay.last: // a later part of the same ask has the newest report
 		return true
 	case !g.Noted: // the service's store failed, or the service knows no reports
-		acc.underWay = underWay{}
+		acc.underWay.last = 0
 		acc.SilentUntilNs = now + MaxRememberNs
 	default:
-		acc.underWay = underWay{}
+		acc.underWay.last = 0
 		acc.sums.NoteGrant(number, g.Units)
 		mayGive = true
 	}
@@ -91,7 +91,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (acc *Account) GiveUp(number uint64) {
 	if acc.underWay.has(number) {
-		acc.underWay = underWay{}
+		acc.underWay.last = 0
 	}
 }
 
