@@ -4,8 +4,8 @@
 //
 // Its invariant: all rules decide or none counts. A denied request leaves the counters as
 // if it had never come, but for what rules keep of a denial (Keep), and no race makes a later
-// decision looser. It never reads a clock, and it must never import a source of units: it knows them
-// as Source alone.
+// decision looser. It never reads a clock. It must never import a source of units: it knows them as Source, and of the
+// quota service it has what a subject carries while it waits (Quota), and no message.
 //
 // Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
 //
@@ -39,7 +39,7 @@
 //
 // Read in this order: Decide here, Verdict (verdict.go), Source (source.go), Outcome (outcome.go), Subject and its
 // part in each phase (subject.go), what is kept of a denial (denied.go). Then, each by itself: what is told of a key
-// (standing.go), how a subject waits for the quota service (quota.go), Rule (rule.go).
+// (view.go), how a subject waits for the quota service (quota.go), Rule (rule.go).
 package decide
 
 import (
@@ -51,11 +51,11 @@ import (
 // called again once the quota service has answered.
 func (v *Verdict) Decide(now int64) {
 	v.start(now)
-	end := v.check(now)
-	if end == passes {
-		end = v.take(now)
+	ending := v.check(now)
+	if ending == passes {
+		ending = v.take(now)
 	}
-	switch end {
+	switch ending {
 	case asks:
 		v.Pending = true
 		return
@@ -67,7 +67,7 @@ func (v *Verdict) Decide(now int64) {
 	v.note()
 }
 
-// CheckEach checks each rule by itself, as if it were the only one, and counts nothing.
+// CheckEach checks each rule by itself, as if it were the only one. It counts nothing, in no metric either.
 func (v *Verdict) CheckEach(now int64) {
 	v.start(now)
 	for _, s := range v.turns {
@@ -81,17 +81,17 @@ func (v *Verdict) start(now int64) {
 	v.Pending, v.Allowed = false, true
 }
 
-// end is how a phase ends.
-type end uint8
+// ending is how a phase ends.
+type ending uint8
 
 const (
-	passes end = iota // no enforced rule is against the request
-	denies            // an enforced rule denies it
-	asks              // a rule has to ask the quota service first
+	passes ending = iota // no enforced rule is against the request
+	denies               // an enforced rule denies it
+	asks                 // a rule has to ask the quota service first
 )
 
 // check finds out whether every rule has room. It leaves the shadow rules out if an enforced one denies.
-func (v *Verdict) check(now int64) end {
+func (v *Verdict) check(now int64) ending {
 	asking := 0
 	for i, s := range v.turns {
 		if s.Shadow && v.isDenied() {
@@ -138,16 +138,16 @@ func (v *Verdict) unitsFor(at int) uint32 {
 	return units
 }
 
-// take takes the units of all enforced rules, or of none.
-func (v *Verdict) take(now int64) end {
+// take takes the units of all enforced rules, or of none. Shadow rules have the last turns.
+func (v *Verdict) take(now int64) ending {
 	for _, s := range v.turns {
 		if s.Shadow {
 			break
 		}
 		s.take(now)
-		if end := s.end(); end != passes {
+		if ending := s.ending(); ending != passes {
 			v.refund(now)
-			return end
+			return ending
 		}
 	}
 	return passes
@@ -204,13 +204,8 @@ func (v *Verdict) conclude() {
 // note adds the verdict to the rules' metrics, and to the keys that were denied.
 func (v *Verdict) note() {
 	for _, s := range v.Subjects {
+		s.noteOutcome()
 		m := &s.Rule.Metrics
-		if s.Outcome == Full {
-			m.Full++
-		}
-		if s.isByOnUnavailable() {
-			m.Unavailable++
-		}
 		switch n := m.NamedBy(s.Override); {
 		case v.Allowed && s.Allowed:
 			m.Allowed++
@@ -223,12 +218,6 @@ func (v *Verdict) note() {
 			m.Denied++
 			n.Denied++
 			s.noteDenied(v.Now)
-			if (s.Outcome == Denied || s.Outcome == Blocked) && s.Record.FromFloor {
-				m.FloorDenied++
-			}
-		}
-		if s.Outcome == Taken && !s.Rule.Policy.Holds() {
-			m.NoteUnits(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
 		}
 	}
 }

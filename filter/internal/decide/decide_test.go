@@ -21,6 +21,7 @@ type purse struct {
 	table       state.Table // rules with one purse share its record
 	left, loses uint32
 	asks        int
+	fails       bool // a call into the proxy does
 	heldBack    bool
 	persisted   int
 
@@ -36,6 +37,8 @@ type purse struct {
 func (p *purse) Check(s *Subject, _ int64) Outcome {
 	s.Known = p.asks == 0
 	switch {
+	case p.fails:
+		return Failed
 	case p.asks > 0:
 		p.asks--
 		return Pending
@@ -253,6 +256,32 @@ func TestAPeekForgetsWhatTheRequestBeforeCounted(t *testing.T) {
 		v.CheckEach(2)
 		require.Equal(t, HasRoom, v.Subjects[1].Outcome, mode)
 	}
+}
+
+// Rules whose sources count in no table share no record, though their keys have the same bytes.
+func TestRulesWithoutATableShareNoRecord(t *testing.T) {
+	v := begin(t, two, &purse{left: 2}, &purse{left: 2})
+	for _, s := range v.Subjects {
+		s.Rule.Counted = nil
+	}
+	v.Decide(1)
+	require.True(t, v.Allowed)
+}
+
+// What on_error decides counts once for a request, also if it has waited in between, and a peek counts nothing.
+func TestAFailureCountsOnceForARequest(t *testing.T) {
+	first, second := &purse{fails: true}, &purse{left: 2, asks: 1}
+	v := begin(t, two, first, second)
+	m := &v.Subjects[0].Rule.Metrics
+	v.CheckEach(1)
+	require.Equal(t, "on_error", v.Subjects[0].Reason())
+	require.Zero(t, m.Errors)
+	second.asks = 1
+	v.Decide(1)
+	require.True(t, v.Pending)
+	v.Decide(2)
+	require.True(t, v.Allowed)
+	require.EqualValues(t, 1, m.Errors)
 }
 
 // Each outcome has the reason and the verdict that the policy gives it.

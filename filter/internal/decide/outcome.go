@@ -41,8 +41,8 @@ const (
 	NotAsked                  // a shadow rule of a request that another rule denied
 )
 
-// reasons say why a rule denied, or allowed without counting. A rule of a decided request that is still Pending
-// was not asked either: another rule had denied.
+// reasons say why a rule denied, or allowed without counting. One that is still Pending was not asked either: another
+// rule has denied, or CheckEach was to count nothing.
 var reasons = [...]string{
 	Pending: "not_asked", Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
 	Full: "on_full", Failed: "on_error", Contended: "on_contention", Overtaken: "on_contention",
@@ -52,9 +52,10 @@ var reasons = [...]string{
 // Reason says why the rule denied, or allowed without counting; else it is empty.
 func (s *Subject) Reason() string { return reasons[s.Outcome] }
 
-// become sets the outcome, and Allowed by it: where the rule could not decide, its policy does.
+// become sets the outcome, and Allowed by it. Where the rule could not decide, its policy does: then Known ends, and a
+// denial gets its PassNs.
 func (s *Subject) become(o Outcome, now int64) {
-	m, p := &s.Rule.Metrics, s.Rule.Policy
+	p := s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
 	switch o {
 	case Denied, Blocked, HeldBack, MissingKey:
@@ -62,18 +63,14 @@ func (s *Subject) become(o Outcome, now int64) {
 	case Full:
 		s.Allowed = p.OnFull != policy.FullDeny
 	case Failed:
-		m.Errors++
 		s.undecided(p.OnError == policy.FailDeny, now)
 	case Contended:
-		m.Contention++
 		s.undecided(p.OnContention == policy.FailDeny, now)
-	case Overtaken:
-		m.Contention++
 	case Silent:
 		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
 	case Starting:
 		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
-	default: // the units are free, taken, or to be asked for, or the rule is not asked
+	default: // the rule does not deny, or not yet
 	}
 }
 
@@ -84,5 +81,33 @@ func (s *Subject) undecided(deny bool, now int64) {
 	s.Known = false // the record may contain a hit that was never stored
 	if deny {
 		s.Allowed, s.PassNs = false, now+failureRetryNs
+	}
+}
+
+// noteOutcome counts the outcome of a decided request in the rule's metrics.
+func (s *Subject) noteOutcome() {
+	m := &s.Rule.Metrics
+	switch s.Outcome {
+	case Taken:
+		if !s.Rule.Policy.Holds() {
+			m.NoteUnits(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
+		}
+	case Denied, Blocked:
+		if s.Record.FromFloor && !s.Shadow {
+			m.FloorDenied++
+		}
+	case Full:
+		m.Full++
+	case Failed:
+		m.Errors++
+	case Contended, Overtaken:
+		m.Contention++
+	default: // it counts as the verdict does
+	}
+	if s.isByOnUnavailable() {
+		m.Unavailable++
+	}
+	if s.Record.Rebased && s.Outcome != Failed {
+		m.ClockRebased++
 	}
 }

@@ -37,8 +37,8 @@ type Quota struct {
 // begin begins a request that has not waited. The lease stays: it is memory, which Source.Check writes.
 func (q *Quota) begin() { *q = Quota{Lease: q.Lease} }
 
-// isByService reports whether the subject is decided by what the quota service has said of its key, and
-// not by what this proxy has counted.
+// isByService reports whether the subject is decided by what the quota service has said of its key, and not by what
+// this proxy has counted. It is, too, if there are units Nowhere: the service has said that, or must be asked.
 func (s *Subject) isByService() bool {
 	return s.Rule.Policy.Scope == policy.ScopeCluster && s.Quota.From != OwnShare
 }

@@ -11,8 +11,8 @@ import (
 // Subject is one rule as it holds for one request. It has everything that the request carries
 // from one call to the next. Its fields stand in groups, by who writes them.
 type Subject struct {
-	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested.
-	// Begin finds the rest: Override, Windows, Shadow, Unlimited and TooLong, which the caller may set, too.
+	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested. Begin finds
+	// the rest. After it, the caller sets TooLong too, if another value than the key's was too long.
 	policy.Subject
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
@@ -49,6 +49,7 @@ func (s *Subject) Begin(r *Rule) {
 	s.Rule = r
 	s.Outcome, s.Allowed = HasRoom, true
 	s.Units, s.Known = s.Cost, false
+	s.Record.Rebased = false
 	s.Quota.begin()
 	r.Finder.Find(&s.Subject)
 	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
@@ -82,32 +83,28 @@ func (s *Subject) turn() turn {
 
 // sharesRecord reports whether both are counted in one record.
 func (s *Subject) sharesRecord(other *Subject) bool {
-	return other.Rule.Counted == s.Rule.Counted && s.Cost > 0 && slices.Equal(other.Key.Bytes, s.Key.Bytes)
+	counted := s.Rule.Counted
+	return counted != nil && counted == other.Rule.Counted && s.Cost > 0 && slices.Equal(other.Key.Bytes, s.Key.Bytes)
 }
+
+// sharesBefore reports whether a subject before this one shares its record, as check has found.
+func (s *Subject) sharesBefore() bool { return s.Units > s.Cost }
 
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
 	s.Units = units
-	s.becomeFound(s.Rule.Source.Check(s, now), now)
+	s.become(s.Rule.Source.Check(s, now), now)
 }
 
 // checkAgain is check after another worker, or another rule of this request, wrote first. The record that
 // it reads contains the units of the subjects before this one.
 func (s *Subject) checkAgain(now int64) {
 	s.Units = s.Cost
-	s.becomeFound(s.Rule.Source.Recheck(s, now), now)
+	s.become(s.Rule.Source.Recheck(s, now), now)
 }
 
-// becomeFound makes what a source has found the outcome.
-func (s *Subject) becomeFound(found Outcome, now int64) {
-	if found != Failed && s.Record.Rebased {
-		s.Rule.Metrics.ClockRebased++
-	}
-	s.become(found, now)
-}
-
-// end is how the phase ends for the subject that has checked or taken.
-func (s *Subject) end() end {
+// ending is how the phase ends for the subject that has checked or taken.
+func (s *Subject) ending() ending {
 	switch {
 	case s.Outcome == Pending:
 		return asks
@@ -117,8 +114,8 @@ func (s *Subject) end() end {
 	return passes
 }
 
-// take counts the hit that check has passed. If another worker wrote first it checks
-// again, and may deny after all.
+// take counts the hit that check has passed. If another worker wrote first it checks again, and may deny after all.
+// It does so too if the subject sharesBefore, and that subject of the request wrote first.
 func (s *Subject) take(now int64) {
 	if s.Cost == 0 {
 		return
@@ -153,10 +150,10 @@ func (s *Subject) refund(now int64) {
 	}
 }
 
-// takeShadow counts an allowed request in a shadow rule. What check has read of the record is out of date if
-// another rule of this request has counted in it since.
+// takeShadow counts an allowed request in a shadow rule. If the subject sharesBefore it checks again, also if it was
+// denied: a shadow rule before it may have taken nothing of the record.
 func (s *Subject) takeShadow(now int64) {
-	if s.Units > s.Cost {
+	if s.sharesBefore() {
 		s.checkAgain(now)
 	}
 	s.take(now)

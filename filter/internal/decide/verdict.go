@@ -19,8 +19,9 @@ type Verdict struct {
 
 	Subjects []*Subject // of the rules that matched, in policy order
 	turns    []*Subject // those that ask their sources, in the order in which they do: see turn
+	pool     []*Subject // the memory of Subjects, and behind those of this request, of more
 
-	Now     int64 // when the request was decided, ns since the epoch; 0 if no rule matched
+	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
 	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
 	Allowed bool
 	// Of a denial:
@@ -29,27 +30,23 @@ type Verdict struct {
 }
 
 // Begin empties the verdict for the next request.
-func (v *Verdict) Begin() { *v = Verdict{Allowed: true, Subjects: v.Subjects[:0], turns: v.turns[:0]} }
+func (v *Verdict) Begin() {
+	*v = Verdict{Allowed: true, Subjects: v.Subjects[:0], turns: v.turns[:0], pool: v.pool}
+}
 
-// Next is the memory of the next subject, which Add appends. Subjects keeps it behind its end from one request to
-// the next.
+// Next is the memory of the next subject, which Add appends.
 func (v *Verdict) Next() *Subject {
 	n := len(v.Subjects)
-	if n == cap(v.Subjects) {
-		v.Subjects = append(v.Subjects, nil)[:n]
+	if n == len(v.pool) {
+		v.pool = append(v.pool, new(Subject))
 	}
-	next := &v.Subjects[:n+1][n]
-	if *next == nil {
-		*next = new(Subject)
-	}
-	return *next
+	return v.pool[n]
 }
 
 // Add appends the subject that Next has returned, and gives it its turn. It has none if its source is not to be asked.
 func (v *Verdict) Add() {
-	n := len(v.Subjects)
-	v.Subjects = v.Subjects[:n+1]
-	s := v.Subjects[n]
+	s := v.pool[len(v.Subjects)]
+	v.Subjects = append(v.Subjects, s)
 	if s.Unlimited || s.Outcome == MissingKey {
 		return
 	}
