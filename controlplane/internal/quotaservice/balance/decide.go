@@ -120,7 +120,8 @@ func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
 // asked before the store applies the decision, and the store applies it at most SlackNs after NowNs.
 //
 // What is not leased may be spent for 1 ns at least, so that an answer without delay is in time. If one comes too late,
-// the worker returns the units and asks again at once, until it gets units of the next window.
+// the worker returns the units and asks again at once, until it gets units of the next window. They may deny others
+// meanwhile: the exact limiter would, too, because all these requests came before the window's end.
 func (v *View) ValidNs(endNs int64) int64 {
 	now, slack := v.State.NowNs, SlackNs(v.Windows)
 	if endNs > now { // which is no later than the first window's end

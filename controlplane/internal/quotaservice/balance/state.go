@@ -9,7 +9,7 @@ type State struct {
 	NowNs   int64
 	Windows []limit.Window // as the policy has them, so not shifted for the key
 	Usages  []limit.Usage  // by window
-	Holders Holders        // nil = no definition that has asked holds units
+	Holders Holders
 
 	bucketSpendBy []int64 // by window, of the buckets; nil = no window is a bucket
 }

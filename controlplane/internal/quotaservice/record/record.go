@@ -23,6 +23,7 @@ import (
 // that were read from bytes lack the limits that these do not have.
 type Record struct {
 	Generation uint64 // another one since something took usages away: see Renew
+	isHeld     bool   // a definition that holds units has asked: the bytes have holders
 	balance.State
 }
 
@@ -74,9 +75,7 @@ func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window)
 			return v, err
 		}
 	}
-	if hold != nil && r.Holders == nil {
-		r.Holders = balance.Holders{}
-	}
+	r.isHeld = r.isHeld || hold != nil
 	return balance.View{State: &r.State, Windows: r.keepLogs(shifted), HoldLimit: hold}, nil
 }
 

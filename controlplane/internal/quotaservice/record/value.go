@@ -73,7 +73,7 @@ func (r *Record) Append(b []byte, nonce uint64) []byte {
 	for i := range r.Windows {
 		b = appendWindow(b, &r.Windows[i], &r.Usages[i], spendBy-r.SpendBy(i))
 	}
-	if r.Holders != nil {
+	if r.isHeld {
 		b = appendHolders(b, r)
 	}
 	return b
@@ -81,7 +81,7 @@ func (r *Record) Append(b []byte, nonce uint64) []byte {
 
 // version is that of the value's bytes.
 func (r *Record) version() byte {
-	return plainVersion + flag(r.Holders != nil, withHolders) + flag(r.hasBlock(), withBlock)
+	return plainVersion + flag(r.isHeld, withHolders) + flag(r.hasBlock(), withBlock)
 }
 
 func (r *Record) hasBlock() bool {
@@ -112,7 +112,8 @@ func Parse(b []byte) (*Record, error) {
 		}
 	}
 	has := version - plainVersion
-	if has&withHolders != 0 {
+	r.isHeld = has&withHolders != 0
+	if r.isHeld {
 		d.holders(r)
 	}
 	d.must(len(d.rest) == 0 && (has&withBlock != 0 || !r.hasBlock()))
@@ -241,7 +242,6 @@ func (d *decoder) holders(r *Record) {
 		r.Windows[i].Pays = uint32(d.number(maxUnits))
 	}
 	d.number(uint64(maxInstant - r.NowNs)) // for how long an older release has waited
-	r.Holders = balance.Holders{}
 	for n := d.number(balance.MaxHolders); n > 0 && d.err == nil; n-- {
 		h := balance.Holder{
 			Worker:  d.uint64(),
