@@ -21,7 +21,8 @@
 //	request    says which requests a rule is for: match, exempt, key         (used by all of them)
 //
 // Read one import at a time: the comment of its reader's package lists its calls. Then descriptor/descriptor.go if it
-// is of Envoy, request/selection.go and draft/draft.go.
+// is of Envoy, request/selection.go and draft/draft.go. A new import is a reader beside these, a function here, its
+// command in cli/import.go and its files in testdata/imports.
 //
 // A small import from end to end, which ExampleEnvoyRatelimit runs. This is a file of envoyproxy/ratelimit:
 //
@@ -51,11 +52,6 @@
 package importer
 
 import (
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/gateway"
@@ -91,7 +87,10 @@ func EnvoyRatelimit(files []File, scope policy.Scope, o EnvoyOptions) (Imported,
 // LocalRatelimit imports Envoy's local rate limit filter, from a file with the configuration of the filter
 // or of a whole Envoy.
 func LocalRatelimit(file File, scope policy.Scope, o EnvoyOptions) (Imported, error) {
-	return importEnvoy("Envoy's local rate limit filter", []File{file}, scope, o, envoy.ReadLocal)
+	read := func(to *draft.Draft, files []*source.Document, o EnvoyOptions) error {
+		return envoy.ReadLocal(to, files[0], o)
+	}
+	return importEnvoy("Envoy's local rate limit filter", []File{file}, scope, o, read)
 }
 
 // Nginx imports limit_req and limit_conn of nginx' configurations.
@@ -136,12 +135,13 @@ func importEnvoy(from string, files []File, scope policy.Scope, o EnvoyOptions,
 // importGateway imports BackendTrafficPolicies. They need no options.
 func importGateway(files []*source.Document, scope policy.Scope, o EnvoyOptions) (Imported, error) {
 	if o.Routes != nil || o.Listener != "" {
-		return Imported{}, errors.New("a " + gateway.Kind + " names its requests itself: leave out --routes and --listener")
+		return Imported{}, &UsageError{Message: "a " + source.TrafficPolicy + " names its requests itself",
+			Hint: "leave out --routes and --listener"}
 	}
-	if keys := slices.Sorted(maps.Keys(o.Keys)); len(keys) > 0 {
-		return Imported{}, fmt.Errorf("no descriptor has the key %s of --key", keys[0])
+	if err := o.RefuseKeys(); err != nil {
+		return Imported{}, err
 	}
-	d := draft.New(gateway.Kind, files[0].File, scope)
+	d := draft.New(source.TrafficPolicy, files[0].File, scope)
 	gateway.Read(d, files)
 	return d.Finish()
 }

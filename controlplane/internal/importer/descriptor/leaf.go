@@ -63,7 +63,7 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
 func (l *leaf) within(other *leaf) bool {
 	for i := range l.values {
-		if !l.values[i].pattern.TextWithin(other.values[i].pattern) {
+		if !l.values[i].pattern.Within(other.values[i].pattern) {
 			return false
 		}
 	}
@@ -74,7 +74,7 @@ func (l *leaf) within(other *leaf) bool {
 // may say false where it is so.
 func (l *leaf) apart(other *leaf) bool {
 	for i := range l.values {
-		if l.values[i].pattern.TextApart(other.values[i].pattern) {
+		if l.values[i].pattern.Apart(other.values[i].pattern) {
 			return true
 		}
 	}

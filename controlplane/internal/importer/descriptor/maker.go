@@ -40,11 +40,10 @@ func (d *Descriptor) rule(
 	to *draft.Draft, name string, l *leaf, earlier []*leaf, wider map[*leaf]*leaf,
 ) *draft.Rule {
 	requests, key := l.split(d.Selection)
-	r := to.NewRule(name, l.At, l.Limit, requests)
+	r := to.RuleOf(name, l.At, l.Limit, requests)
 	for _, v := range key {
 		r.Key = append(r.Key, *v.part)
 	}
-	r.Identity = l.At.String()
 	r.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
@@ -61,7 +60,7 @@ func (l *leaf) split(all request.Selection) (requests request.Selection, key []k
 	requests = all
 	for i, v := range l.values {
 		has := requests.Match.Of(*v.part)
-		isMatched := v.pattern.Kind == request.AnyValue || slices.Equal(has, []request.Pattern{v.pattern})
+		isMatched := v.pattern.Kind == request.AnyValue || slices.Equal(has, v.part.Matching(v.pattern).Of(*v.part))
 		if len(has) == 0 { // else the key has the value, and overrides select it
 			requests.Match, isMatched = requests.Match.TryRequire(*v.part, v.pattern)
 		}
@@ -107,7 +106,7 @@ func (m *leafMaker) ofEarlierLeaves(earlier []*leaf, wider map[*leaf]*leaf) (lis
 func (m *leafMaker) cannotLeaveOut(before *leaf) (why string) {
 	for i, v := range m.leaf.values {
 		isInKey := slices.ContainsFunc(m.key, func(k keyValue) bool { return k.index == i })
-		if !isInKey && !v.pattern.TextWithin(before.values[i].pattern) {
+		if !isInKey && !v.pattern.Within(before.values[i].pattern) {
 			return v.sharing() + ", apart from " + before.Name() + ". The import does not write such a rule: exempt " +
 				"those requests by hand."
 		}

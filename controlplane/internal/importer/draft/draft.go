@@ -2,7 +2,7 @@
 // files that they are made of.
 //
 //	New            a draft without rules                                 draft.go
-//	Draft.NewRule  begins the rule of a limit (limit.go)                 rule.go
+//	Draft.RuleOf   makes the rule of a limit (limit.go)                  rule.go
 //	Rule           gets the rest from its reader, which adds it to Draft.Rules
 //	Note, Fail     what the user should know, and what makes the import  findings.go
 //	               fail

@@ -14,7 +14,7 @@ import (
 //	Note         a place in a file             at its head
 //	NoteImport   the import as a whole         at its head
 //	NoteProblem  what another reader says      at its head
-//	NoteOfRule   a place, of the rule there    not by this: Rule.Comment and the others add a comment to the rule
+//	NoteOfRule   a place, of the rule there    nothing: the rule has it as a comment
 //	Fail         a place in a file             there is none
 type Findings struct {
 	notes    []note

@@ -30,8 +30,8 @@ type Rule struct {
 	MissingKey  string
 	CountDenied bool
 	Response    *Response
-	// Rules share a counter only if this is equal: it names the limit in the configuration. The name may be that of
-	// several limits.
+	// Rules of one name share a counter only if this is equal: it is the place of the limit, if the reader sets nothing
+	// else.
 	Identity string
 
 	limit    *Limit
@@ -51,10 +51,13 @@ type Rule struct {
 // all is the percentage of a rule that denies for each of its keys.
 const all = 100
 
-// NewRule begins the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
-// one of them. Its reader adds it to Draft.Rules.
-func (d *Draft) NewRule(name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
-	r := &Rule{Name: Clip(name, 100), limit: limit, requests: requests, at: at, findings: d.Findings, percent: all}
+// RuleOf makes the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
+// one of them. Its reader adds it to Draft.Rules, in the order of the file.
+func (d *Draft) RuleOf(name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
+	r := &Rule{
+		Name: Clip(name, 100), Identity: limit.At.String(),
+		limit: limit, requests: requests, at: at, findings: d.Findings, percent: all,
+	}
 	if limit.Shadow {
 		r.percent = 0
 	}
@@ -136,7 +139,7 @@ func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool
 	for _, p := range r.Key {
 		switch {
 		case p.Kind == request.KindHeader && m.Of(p) == nil:
-			m = m.With(p, request.Present)
+			m, _ = m.And(p.Matching(request.Present))
 		case p.Kind == request.KindQuery, p.Kind == request.KindProperty:
 			return nil, false
 		}

@@ -29,6 +29,8 @@ package envoy
 
 import (
 	"cmp"
+	"maps"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -42,6 +44,14 @@ type Options struct {
 	Routes   *source.File      // Envoy's configuration with the rate_limits; nil = keys are guessed
 	Listener string            // which of its listeners, where several have limits
 	Keys     map[string]string // a descriptor's key to header:NAME, query:NAME, client_ip, path, method or host
+}
+
+// RefuseKeys is an error if there are keys, for an import that has no descriptors.
+func (o Options) RefuseKeys() error {
+	if keys := slices.Sorted(maps.Keys(o.Keys)); len(keys) > 0 {
+		return errUnusedKey(keys[0])
+	}
+	return nil
 }
 
 // reader is what the imports have in common. It embeds the draft, because every step has something to say about the

@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -57,10 +56,14 @@ func partNamed(text string) (p request.Part, ok bool) {
 func (k *keyParts) unused() error {
 	for _, key := range slices.Sorted(maps.Keys(k.given)) {
 		if !k.used[key] {
-			return fmt.Errorf("no descriptor has the key %s of --key", key)
+			return errUnusedKey(key)
 		}
 	}
 	return nil
+}
+
+func errUnusedKey(key string) error {
+	return &source.UsageError{Message: "no descriptor has the key " + key + " of --key", Hint: "spell it as the files do, or leave it out"}
 }
 
 // usual are the keys that Envoy's actions have where they name none, and those

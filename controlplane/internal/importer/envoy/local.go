@@ -18,9 +18,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// ReadLocal makes rules of Envoy's local rate limit filter, of one file.
-func ReadLocal(d *draft.Draft, one []*source.Document, o Options) error {
-	return read(d, o, func(r *reader) error { return (&localImport{reader: r}).run(one[0]) })
+// ReadLocal makes rules of Envoy's local rate limit filter.
+func ReadLocal(d *draft.Draft, file *source.Document, o Options) error {
+	return read(d, o, func(r *reader) error { return (&localImport{reader: r}).run(file) })
 }
 
 // localImport is an import of the configurations of one listener.

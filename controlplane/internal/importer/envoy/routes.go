@@ -176,7 +176,7 @@ func withoutEarlier(own request.Selection, before []request.Selection) request.S
 		earlier := &before[i]
 		a, b := own.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
 		switch {
-		case len(a) > 0 && len(b) > 0 && a[0].TextApart(b[0]): // it takes none of them
+		case len(a) > 0 && len(b) > 0 && a[0].Apart(b[0]): // it takes none of them
 		case len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0:
 			takesUnsaid = true
 		default:

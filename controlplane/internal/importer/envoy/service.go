@@ -1,7 +1,6 @@
 package envoy
 
 import (
-	"errors"
 	"slices"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
@@ -25,7 +24,8 @@ type serviceImport struct{ *reader }
 // run makes rules of the levels of the files and of the descriptors that Envoy sends.
 func (imp *serviceImport) run(files []*source.Document) error {
 	if imp.options.Routes != nil && len(imp.options.Keys) > 0 {
-		return errors.New("--key is for an import without --routes: the routes say what each key stands for")
+		return &source.UsageError{Message: "--key is for an import without --routes",
+			Hint: "leave out --key: the routes say what each key stands for"}
 	}
 	configs, err := imp.readConfigs(files)
 	if err != nil {

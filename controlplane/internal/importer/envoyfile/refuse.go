@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/gateway"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -66,7 +65,7 @@ func isOfEnvoy(n *policy.Node) bool {
 // empty for others.
 func whyUnread(n *policy.Node) string {
 	switch kind := source.TextOf(n, "kind"); {
-	case isOfEnvoy(n), kind == gateway.Kind, kind == "List":
+	case isOfEnvoy(n), kind == source.TrafficPolicy, kind == "List":
 	case kind == "ConfigMap":
 		return `this is a ConfigMap: give what it holds as a file, such as that of kubectl get configmap NAME ` +
 			`-o 'jsonpath={.data.FILE\.yaml}'`

@@ -26,12 +26,12 @@ type rules struct {
 }
 
 type rule struct {
-	Selectors []selector      `json:"clientSelectors"`
-	Limit     *limit          `json:"limit"`
-	Cost      *cost           `json:"cost"`
-	Shared    bool            `json:"shared"`
-	Shadow    bool            `json:"shadowMode"`
-	Fields    json.RawMessage `json:"xRateLimitHeaders"`
+	Selectors         []selector      `json:"clientSelectors"`
+	Limit             *limit          `json:"limit"`
+	Cost              *cost           `json:"cost"`
+	Shared            bool            `json:"shared"`
+	Shadow            bool            `json:"shadowMode"`
+	XRateLimitHeaders json.RawMessage `json:"xRateLimitHeaders"`
 }
 
 type cost struct {

@@ -38,12 +38,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Kind is the kind of the resources that have limits.
-const Kind = "BackendTrafficPolicy"
-
 // HasPolicy reports whether a file has a BackendTrafficPolicy.
 func HasPolicy(files []*source.Document) bool {
-	hasOne := func(in *source.Document) bool { return len(in.OfKind(Kind)) > 0 }
+	hasOne := func(in *source.Document) bool { return len(in.OfKind(source.TrafficPolicy)) > 0 }
 	return slices.ContainsFunc(files, hasOne)
 }
 
@@ -51,10 +48,10 @@ func HasPolicy(files []*source.Document) bool {
 func Read(d *draft.Draft, files []*source.Document) {
 	for _, in := range files {
 		for _, r := range in.Resources() {
-			if source.TextOf(r.Node, "kind") == Kind {
+			if source.TextOf(r.Node, "kind") == source.TrafficPolicy {
 				addPolicy(d, r)
 			} else {
-				d.Fail(in.Top(), "holds a "+Kind+" and limits of another kind: import each kind by itself")
+				d.Fail(in.Top(), "holds a "+source.TrafficPolicy+" and limits of another kind: import each kind by itself")
 			}
 		}
 	}
@@ -145,7 +142,8 @@ func (list *ruleList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
 	return []*draft.Rule{d.RuleOfAll(list.Draft, list.ruleName(i), limit)}
 }
 
-// requestsOf reads for which requests a rule is: a descriptor is sent for those that its selectors select.
+// requestsOf reads for which requests a rule is: a descriptor is sent for those that all of its selectors
+// select.
 func (list *ruleList) requestsOf(o rule, at source.Place) descriptor.Descriptor {
 	d := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
@@ -158,7 +156,7 @@ func (list *ruleList) requestsOf(o rule, at source.Place) descriptor.Descriptor 
 	if o.Shared {
 		list.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
 	}
-	if o.Fields != nil {
+	if o.XRateLimitHeaders != nil {
 		list.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
 	}
 	return d

@@ -76,7 +76,7 @@ func (r *selectorReader) readMatch(p request.Part, o condition, at source.Place)
 	switch o.Type {
 	case "Distinct":
 		r.sent.Entries = append(r.sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: &p})
-		if v.Text == "" {
+		if v.Text == "" { // else the value is the network of a sourceCIDR, in which each address counts for itself
 			return
 		}
 	case "PathPrefix":

@@ -174,10 +174,9 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		s := request.Selection{Exempt: allowed}.And(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		s.Exempt = request.Joined(s.Exempt)
-		r := imp.NewRule(name, at, &draft.Limit{Numbers: numbers, At: at}, s)
+		r := imp.RuleOf(name, at, &draft.Limit{Numbers: numbers, At: at}, s)
 		r.Key = []request.Part{request.ClientIP}
 		r.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
-		r.Identity = at.String()
 		imp.Rules = append(imp.Rules, r)
 	}
 }

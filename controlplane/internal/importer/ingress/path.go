@@ -115,10 +115,10 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 //	all       *.example /         those of *.example, but not of a.example
 func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection) {
 	if !g.isUnnamed() {
-		s.Match = s.Match.With(request.Host, request.ExactAll(g.hosts)...)
+		s.Match = request.Host.Matching(request.ExactAll(g.hosts)...)
 	}
 	if !slices.Contains(g.paths, request.AnyPath) {
-		s.Match = s.Match.With(request.FullPath, spelledOut(g.paths)...)
+		s = s.And(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
 	for _, other := range all {
 		if other == own || other.isCanary {
@@ -131,27 +131,37 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 	return s
 }
 
-// leaveOut exempts the requests of a path of another Ingress if that path wins.
+// leaveOut exempts the requests of a path of another Ingress if that path wins:
+//
+//	it has                                 exempt
+//	a narrower host                        the host
+//	a host of the group, a longer path     the path, and the host if the group has several
 func (g *hostGroup) leaveOut(s *request.Selection, other hostPath) {
-	isWider := func(h string) bool {
-		return other.host != allOthers && other.host != h && (h == allOthers || request.IsHostBelow(other.host, h))
-	}
-	addNew := func(m request.Match) {
-		if !s.HasExempt(m) {
-			s.AddExempt(m)
-		}
-	}
-	loses := func(p request.Pattern) bool { return isLonger(other.path, p) && !p.TextApart(other.path) }
+	var won request.Match
 	switch {
-	case slices.ContainsFunc(g.hosts, isWider):
-		addNew(request.Host.Matching(request.Exact(other.host)))
-	case slices.Contains(g.hosts, other.host) && slices.ContainsFunc(g.paths, loses):
-		m := request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
+	case slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
+		won = request.Host.Matching(request.Exact(other.host))
+	case slices.Contains(g.hosts, other.host) && slices.ContainsFunc(g.paths, other.hasLongerPath):
+		won = request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
 		if len(g.hosts) > 1 {
-			m = m.With(request.Host, request.Exact(other.host))
+			won, _ = won.And(request.Host.Matching(request.Exact(other.host)))
 		}
-		addNew(m)
+	default:
+		return
 	}
+	if !s.HasExempt(won) {
+		s.AddExempt(won)
+	}
+}
+
+// hasNarrowerHost reports whether the host is one of another, wider one.
+func (p hostPath) hasNarrowerHost(wider string) bool {
+	return p.host != allOthers && p.host != wider && (wider == allOthers || request.IsHostBelow(p.host, wider))
+}
+
+// hasLongerPath reports whether nginx takes the path before another one that fits the same requests.
+func (p hostPath) hasLongerPath(other request.Pattern) bool {
+	return isLonger(p.path, other) && !other.Apart(p.path)
 }
 
 // isLonger reports whether nginx takes the location of a pattern before that of another one: the longer

@@ -57,7 +57,7 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive) {
 	}
 	for i, l := range list {
 		for j, o := range list {
-			if i != j && !o.path.TextApart(l.path) && o.winsOver(l, j < i) {
+			if i != j && !o.path.Apart(l.path) && o.winsOver(l, j < i) {
 				l.winners = append(l.winners, o.scope)
 			}
 		}
@@ -96,7 +96,7 @@ func (l *location) checkPrefixes(list []*location) {
 	for _, wide := range list {
 		for _, narrow := range list {
 			isBelow := narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text)
-			if wide.modifier == "^~" && isBelow && !wide.path.TextApart(l.path) {
+			if wide.modifier == "^~" && isBelow && !wide.path.Apart(l.path) {
 				l.fits.CannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
 			}
 		}

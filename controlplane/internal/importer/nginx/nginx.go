@@ -78,9 +78,7 @@ type reader struct {
 }
 
 func newReader(d *draft.Draft) *reader {
-	n := &reader{Draft: d, zones: map[string]*zone{}}
-	n.variables = nginxkey.New(d, n.noteOfServerName)
-	return n
+	return &reader{Draft: d, zones: map[string]*zone{}, variables: nginxkey.New(d)}
 }
 
 // The kinds of limits. Each is inherited by itself.
@@ -135,6 +133,7 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 	if n.Err() != nil {
 		return
 	}
+	n.variables.NoteOfServerName = noteOfServerName(n.servers)
 	n.addRules(limitReq, http, request.Selection{})
 	n.addRules(limitConn, http, request.Selection{})
 	n.noteZones()

@@ -218,11 +218,11 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 
 // noteOfServerName says that $server_name of nginx is another text than the host; empty if it is the same: if there is
 // one server with one name.
-func (n *reader) noteOfServerName() string {
+func noteOfServerName(servers []*server) string {
 	switch {
-	case len(n.servers) == 0:
+	case len(servers) == 0:
 		return ""
-	case len(n.servers) == 1 && len(n.servers[0].names) == 1 && !strings.HasPrefix(n.servers[0].names[0], "*"):
+	case len(servers) == 1 && len(servers[0].names) == 1 && !strings.HasPrefix(servers[0].names[0], "*"):
 		return ""
 	}
 	return "nginx counts the hosts of one server together. Here each host counts by itself."

@@ -29,6 +29,7 @@
 package nginxkey
 
 import (
+	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -49,14 +50,11 @@ type Variables struct {
 	*draft.Draft
 	made map[string]mapping
 
-	noteOfServerName func() string
+	NoteOfServerName string // how $server_name differs from the host; empty if it does not
 }
 
-// New is for keys without variables of map and geo. The function says that $server_name is another text than the host,
-// when all servers are read; empty if it is the same.
-func New(d *draft.Draft, noteOfServerName func() string) *Variables {
-	return &Variables{Draft: d, made: map[string]mapping{}, noteOfServerName: noteOfServerName}
-}
+// New is for keys without variables of map and geo.
+func New(d *draft.Draft) *Variables { return &Variables{Draft: d, made: map[string]mapping{}} }
 
 // unsayable is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
 // is off: Counted gives it the reason.
@@ -80,6 +78,8 @@ const (
 	maxMaps  = 10
 )
 
+var tooManyForms = unsayable(fmt.Sprintf("The key has more than %d forms.", maxForms))
+
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
 // formsOf are the forms of a text with variables, or why a policy has none.
@@ -96,7 +96,7 @@ func (v *Variables) formsOf(text string, depth int) (forms []Form, why unsayable
 		forms = joinForms(forms, []Form{{Text: text[end:begin]}})
 		forms = joinForms(forms, more)
 		if len(forms) > maxForms {
-			return nil, "The key has more than 100 forms."
+			return nil, tooManyForms
 		}
 		end = found[1]
 	}
@@ -141,7 +141,7 @@ var partsByPrefix = map[string]request.PartKind{
 func (v *Variables) variable(name string, depth int) (forms []Form, why unsayable) {
 	if m, isMade := v.made[name]; isMade {
 		if depth == maxMaps {
-			return nil, "More than 10 maps look each other up."
+			return nil, unsayable(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
 		}
 		return v.mapped(m, depth+1)
 	}
@@ -153,8 +153,8 @@ func (v *Variables) variable(name string, depth int) (forms []Form, why unsayabl
 	if name == "request_uri" {
 		f.Comment("The key has the path without its query: $request_uri has both.")
 	}
-	if note := v.noteOfServerName(); name == "server_name" && note != "" {
-		f.Comment(note)
+	if name == "server_name" && v.NoteOfServerName != "" {
+		f.Comment(v.NoteOfServerName)
 	}
 	return []Form{f}, ""
 }

@@ -83,22 +83,28 @@ func (v *Variables) mapped(m mapping, depth int) (forms []Form, why unsayable) {
 		return nil, m.why
 	}
 	sourceForms, why := v.formsOf(m.source, depth)
+	if why != "" {
+		return nil, why
+	}
 	for _, form := range sourceForms {
-		var found []Form
-		switch {
-		case len(form.Parts) == 0:
-			found, why = v.formsOfText(m, form.Text, depth)
-		case len(form.Parts) == 1 && form.Text == "":
-			found, why = v.formsByPart(m, form.Parts[0], depth)
-		default:
-			why = "A map looks up several parts of the request together."
-		}
+		found, why := v.lookedUp(m, form, depth)
 		if why != "" {
 			return nil, why
 		}
 		forms = append(forms, joinForms([]Form{{Selection: form.Selection}}, found)...)
 	}
-	return forms, why
+	return forms, ""
+}
+
+// lookedUp are the forms of what a map or a geo makes of one form of its source.
+func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why unsayable) {
+	switch {
+	case len(form.Parts) == 0:
+		return v.formsOfText(m, form.Text, depth)
+	case len(form.Parts) == 1 && form.Text == "":
+		return v.formsByPart(m, form.Parts[0], depth)
+	}
+	return nil, "A map looks up several parts of the request together."
 }
 
 // formsOfText are the forms of the value for a text that is known.
@@ -129,7 +135,7 @@ func (m *mapping) lookup(text string) (value string, why unsayable) {
 // formsByPart are the forms for the values that a part of a request may have.
 func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []Form, why unsayable) {
 	if len(m.entries) > maxForms { // each is compared with each before it
-		return nil, "The key has more than 100 forms."
+		return nil, tooManyForms
 	}
 	var earlier []request.Selection // by the patterns of an entry alone
 	entries := append(slices.Clone(m.entries), mapEntry{value: m.other})

@@ -71,7 +71,7 @@ func (e *mapEntry) selects(p request.Part) (s request.Selection) {
 		}
 		list = append(list, v)
 	}
-	if p.Kind == request.KindHeader && len(list) > 1 {
+	if p.Kind == request.KindHeader && len(list) > 1 { // a match has one pattern for a header
 		var all []string
 		for _, v := range list {
 			all = append(all, "(?:"+v.Regexp()+")")

@@ -10,15 +10,17 @@ import (
 // them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
-// Matching is the match in which the part must fit one of the patterns.
-func (p Part) Matching(patterns ...Pattern) Match { return Match{p.id(): patterns} }
-
-// With is the match in which the part must fit one of the patterns, whatever it asked of the part before.
-func (m Match) With(p Part, patterns ...Pattern) Match {
-	with := Match{}
-	maps.Copy(with, m)
-	with[p.id()] = patterns
-	return with
+// Matching is the match in which the part must fit one of the patterns. The text of one is that of a host or a network,
+// if the part is.
+func (p Part) Matching(patterns ...Pattern) Match {
+	kind := map[PartKind]PatternKind{KindHost: HostName, KindClientIP: Network}[p.Kind]
+	if kind != AnyValue {
+		patterns = slices.Clone(patterns)
+		for i := range patterns {
+			patterns[i].Kind = kind
+		}
+	}
+	return Match{p.id(): patterns}
 }
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
@@ -79,11 +81,11 @@ func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
 	if why != "" {
 		return m, comment, why
 	}
-	narrow, ok := m.and(p.Matching(v))
-	if !ok || !p.canMatch(v) {
+	if !p.canMatch(v) {
 		return m, comment, p.unsayable()
 	}
-	return narrow, comment, ""
+	narrow, why = m.And(p.Matching(v))
+	return narrow, comment, why
 }
 
 // canMatch reports whether a match can have the pattern, as fit returns it, of the part.

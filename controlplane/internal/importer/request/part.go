@@ -2,7 +2,6 @@ package request
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -114,16 +113,6 @@ func (p Part) MayBeMissing() bool {
 	return p.Kind == KindHeader || p.Kind == KindQuery || p.Kind == KindCookie
 }
 
-// NetworkOf is the network of a text, which may be an address.
-func NetworkOf(text string) (network netip.Prefix, ok bool) {
-	if ip, err := netip.ParseAddr(text); err == nil {
-		ip = ip.Unmap().WithZone("")
-		return netip.PrefixFrom(ip, ip.BitLen()), true
-	}
-	network, err := netip.ParsePrefix(text)
-	return network.Masked(), err == nil
-}
-
 // IsNever reports whether no request has a value of the part that fits the pattern.
 func (p Part) IsNever(v Pattern) bool {
 	switch {
@@ -200,22 +189,4 @@ func (p Part) unsayable() string { return "they have a condition on " + p.String
 func (p Part) AsOverride(v Pattern) (text string, ok bool) {
 	v, _, why := p.fit(v)
 	return v.notation(p), why == ""
-}
-
-// IsHost reports whether text is a name that hosts of a match may have.
-func IsHost(text string) bool {
-	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
-}
-
-// HasOnly reports whether text has only these characters, and at least one.
-func HasOnly(text, characters string) bool { return text != "" && strings.Trim(text, characters) == "" }
-
-// WithoutPort cuts ":8080" from a host.
-func WithoutPort(text string) string {
-	if colon := strings.LastIndexByte(text, ':'); colon >= 0 && !strings.HasSuffix(text, "]") {
-		if _, err := strconv.ParseUint(text[colon+1:], 10, 16); err == nil {
-			return text[:colon]
-		}
-	}
-	return text
 }

@@ -8,9 +8,7 @@ import (
 	"strings"
 )
 
-// Pattern says which values of a part of a request fit. The pattern of a host or an address is Exactly one name or
-// network: *.a.example and 10.0.0.0/8 have many values. Matches, TextWithin, TextApart and Begin take the pattern for
-// a text; join.go compares hosts and addresses as a match does.
+// Pattern says which values of a part of a request fit.
 type Pattern struct {
 	Kind PatternKind
 	Text string // as the configuration has it; of an expression the expression
@@ -22,18 +20,22 @@ type PatternKind uint8
 // The kinds of patterns, each with what makes one.
 const (
 	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Pattern{})
-	Exactly                          // the text; of a host the name, of an address the network (Exact)
-	WithWildcards                    // the text, in which each * stands for any text (wildcard, Prefix, Suffix)
+	Exactly                          // the text (Exact)
+	WithWildcards                    // the text, in which each * stands for any text (Wildcard, Prefix, Suffix)
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
+
+	// Of a match alone, which makes them of texts (Matching). Their texts have values that are other texts.
+	HostName // the host, or with *.a.example each below it
+	Network  // the address, or each in the network
 )
 
 // Exact fits the text alone.
 func Exact(text string) Pattern { return Pattern{Exactly, text} }
 
-// wildcard fits what the text is with anything in place of each *. The text must have a *.
-func wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
+// Wildcard fits what the text is with anything in place of each *. The text must have a *.
+func Wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 
 // OrBelow fits a path and what is below it: /a and /a/b, but not /ab. The path must not end in a /.
 func OrBelow(path string) Pattern { return Pattern{PathOrBelow, path} }
@@ -51,9 +53,9 @@ func ParseExpression(text string) (Pattern, error) {
 
 // The patterns that need no text.
 var (
-	Present = wildcard("*")          // whatever value is there
+	Present = Wildcard("*")          // whatever value is there
 	Absent  = Pattern{Kind: Missing} // none
-	AnyPath = wildcard("/*")
+	AnyPath = Wildcard("/*")
 )
 
 // ExactAll has a pattern for each text.
@@ -85,7 +87,7 @@ func surrounded(before, text, behind string, ignoreCase bool) Pattern {
 	case before+behind == "" && !ignoreCase:
 		return Exact(text)
 	case !ignoreCase && !strings.Contains(text, "*"):
-		return wildcard(before + text + behind)
+		return Wildcard(before + text + behind)
 	}
 	re := strings.Replace(before, "*", ".*", 1) + regexp.QuoteMeta(text) + strings.Replace(behind, "*", ".*", 1)
 	if ignoreCase {
@@ -107,7 +109,7 @@ func (p Pattern) Regexp() string {
 		return regexp.QuoteMeta(p.Text) + "(/.*)?"
 	case ByExpression:
 		return p.Text
-	case Exactly, AnyValue, Missing:
+	case Exactly, AnyValue, Missing, HostName, Network:
 	}
 	return regexp.QuoteMeta(p.Text)
 }
@@ -123,6 +125,10 @@ func (p Pattern) Matches(text string) bool {
 		return fitsWildcards(strings.Split(p.Text, "*"), text)
 	case PathOrBelow:
 		return text == p.Text || strings.HasPrefix(text, p.Text+"/")
+	case HostName:
+		return isHostWithin(text, p.Text)
+	case Network:
+		return isNetworkWithin(text, p.Text)
 	case ByExpression, Missing:
 	}
 	re, err := regexp.Compile("^(?s:" + p.Regexp() + ")$")
@@ -156,18 +162,18 @@ func (p Pattern) Begin() (text string, isAll bool) {
 	case WithWildcards:
 		before, after, _ := strings.Cut(p.Text, "*")
 		return before, after == ""
-	case AnyValue, ByExpression, Missing:
+	case AnyValue, ByExpression, Missing, HostName, Network:
 	}
 	return "", false
 }
 
-// TextWithin reports whether every text that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
+// Within reports whether every value that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
 // one may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
-func (p Pattern) TextWithin(q Pattern) bool {
-	if q.Kind == AnyValue || p == q {
+func (p Pattern) Within(q Pattern) bool {
+	switch {
+	case q.Kind == AnyValue, p == q:
 		return true
-	}
-	if p.Kind == Exactly {
+	case p.Kind == Exactly, p.isName() && q.Kind == p.Kind:
 		return q.Matches(p.Text)
 	}
 	begin, _ := p.Begin()
@@ -181,10 +187,13 @@ func (p Pattern) TextWithin(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// TextApart reports whether no text fits both, as /a* is apart from /b. A true answer is sure. A false one may be
+// isName reports whether the pattern has a name or network. Of two of a kind, one is within the other or they are apart.
+func (p Pattern) isName() bool { return p.Kind == HostName || p.Kind == Network }
+
+// Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be
 // wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a
 // wrong limit.
-func (p Pattern) TextApart(q Pattern) bool {
+func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.Begin()
 	other, isAllOther := q.Begin()
 	switch {
@@ -192,8 +201,8 @@ func (p Pattern) TextApart(q Pattern) bool {
 		return !q.Matches(p.Text)
 	case q.Kind == Exactly:
 		return !p.Matches(q.Text)
-	case isAll && isAllOther:
-		return !p.TextWithin(q) && !q.TextWithin(p)
+	case isAll && isAllOther, p.isName() && q.Kind == p.Kind:
+		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }
@@ -239,7 +248,7 @@ func (p Pattern) ofPath() (path Pattern, same, ok bool) {
 		return p, true, isAll && !strings.ContainsAny(begin, "?#")
 	case ByExpression:
 		return ofPathExpression(p.Text)
-	case AnyValue, PathOrBelow, Missing:
+	case AnyValue, PathOrBelow, Missing, HostName, Network:
 	}
 	return p, true, true
 }

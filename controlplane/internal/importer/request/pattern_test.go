@@ -35,7 +35,7 @@ func TestWithinAndApartAreSure(t *testing.T) {
 	}
 	for _, text := range textsOf("a/*", 3) {
 		if strings.Contains(text, "*") {
-			patterns = append(patterns, wildcard(text))
+			patterns = append(patterns, Wildcard(text))
 		}
 	}
 	texts := textsOf("ab/", 4)
@@ -48,8 +48,8 @@ func TestWithinAndApartAreSure(t *testing.T) {
 	within, apart := 0, 0
 	for _, p := range patterns {
 		for _, q := range patterns {
-			isWithin := p.TextWithin(q)
-			isApart := p.TextApart(q)
+			isWithin := p.Within(q)
+			isApart := p.Apart(q)
 			for i, text := range texts {
 				require.False(t, isWithin && fits[p][i] && !fits[q][i], "%v within %v: %q", p, q, text)
 				require.False(t, isApart && fits[p][i] && fits[q][i], "%v apart from %v: %q", p, q, text)
@@ -74,7 +74,7 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 	}{
 		{of: Exact("/a"), path: Exact("/a"), ok: true},
 		{of: Exact("/a?b"), path: Exact("/a?b")},
-		{of: Prefix("/a", false), path: wildcard("/a*"), same: true, ok: true},
+		{of: Prefix("/a", false), path: Wildcard("/a*"), same: true, ok: true},
 		{of: OrBelow("/a"), path: OrBelow("/a"), same: true, ok: true},
 		{of: Expression(`/a(\?.*)?`), path: Expression("/a"), same: true, ok: true},
 		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a"), same: true, ok: true},
@@ -127,10 +127,12 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 	} {
 		p, q := Exact(tc.p), Exact(tc.q)
 		if tc.kind == KindPath && strings.Contains(tc.p, "*") {
-			p = wildcard(tc.p)
+			p = Wildcard(tc.p)
 		}
-		require.Equal(t, tc.within, isValueWithin(tc.kind, p, q), "%v", tc)
-		require.Equal(t, tc.apart, isValueApart(tc.kind, p, q), "%v", tc)
-		require.Equal(t, tc.apart, isValueApart(tc.kind, q, p), "%v", tc)
+		part := Part{Kind: tc.kind}
+		p, q = part.Matching(p).Of(part)[0], part.Matching(q).Of(part)[0]
+		require.Equal(t, tc.within, p.Within(q), "%v", tc)
+		require.Equal(t, tc.apart, p.Apart(q), "%v", tc)
+		require.Equal(t, tc.apart, q.Apart(p), "%v", tc)
 	}
 }

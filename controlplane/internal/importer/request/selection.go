@@ -3,13 +3,18 @@
 //	part       of a request: the path, a header, the client's address    part.go
 //	pattern    which values of a part fit: the text /login, what begins  pattern.go
 //	           with /a, an expression
-//	match      for some parts, the patterns of which one must fit         match.go
+//	match      for some parts, the patterns of which one must fit         match.go, join.go
 //	selection  a match and what is exempt from it, or why a policy         selection.go
 //	           cannot say for which requests something holds
 //
-// Two conditions on one part are joined to the values that fit both, by Match.and: of the paths /a* and /a/b it is
-// /a/b. Selection.And joins all the conditions of two selections, and Selection.Require adds one. What they cannot say
-// is a reason in WhyOff.
+// Conditions are joined in four ways. Two on one part become the values that fit both: of the paths /a* and /a/b it is
+// /a/b.
+//
+//	                   joins the conditions            what no match can say
+//	Match.And          of two matches                  is returned
+//	Match.TryRequire   of a match, and one on a part   makes it not ok
+//	Selection.And      of two selections               is in WhyOff
+//	Selection.Require  of a selection, and one more    is in WhyOff
 //
 // Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
 // the reason in WhyOff, and a rule for it is off.
@@ -56,11 +61,11 @@ func (s *Selection) CannotMatch(condition string) {
 // And is for the requests of both selections, such as those of a route and those of the host around it. If they
 // have conditions on one part that cannot be joined, such as two methods, it says that no match can select them.
 func (s Selection) And(other Selection) Selection {
-	match, ok := s.Match.and(other.Match)
+	match, why := s.Match.And(other.Match)
 	s.Match = match
 	s.AddExempt(other.Exempt...)
-	if !ok {
-		s.CannotMatch("they have two conditions on one part")
+	if why != "" {
+		s.CannotMatch(why)
 	}
 	s.AddAll(other.Remarks)
 	return s

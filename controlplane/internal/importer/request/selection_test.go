@@ -53,5 +53,9 @@ func TestJoinsOfSelections(t *testing.T) {
 	expression := of(FullPath, Expression("/.*b")) // an import cannot tell which values fit both
 	require.False(t, begun.Match.IsApart(expression.Match))
 	require.NotEmpty(t, begun.And(expression).WhyOff)
-	require.Equal(t, host.Match, hosts.Match.With(Host, Exact("a.example")))
+	both, why := hosts.Match.And(host.Match)
+	require.Equal(t, host.Match, both)
+	require.Empty(t, why)
+	_, why = host.Match.And(other.Match)
+	require.Equal(t, "they have two conditions on host", why)
 }
