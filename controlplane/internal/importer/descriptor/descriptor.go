@@ -1,12 +1,13 @@
 // Package descriptor makes rules of the levels of a configuration and of the descriptors that requests send, as
 // envoyproxy/ratelimit and Envoy's local filter have them. ServiceLevels and LocalLevels make Levels, and their method
-// Rules makes the rules. For a descriptor with a limit of its own there is RuleOfAll.
+// Rules makes the rules. For a descriptor with a limit of its own there is RuleOfAll. ExemptLimited goes before it, if
+// that limit is for the requests that no other one limits.
 //
 //   - A level has pairs of a key and the values that it may have, and perhaps a limit (level.go).
 //   - A descriptor has entries of a key and the part of the request that is its value (this file).
 //   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
 //     It has values: each a part of the request and the pattern that it fits (search.go, leaf.go).
-//   - A rule comes of each leaf with a limit (this file and maker.go).
+//   - A rule comes of each leaf with a limit (rule.go, overrides.go).
 //
 // One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
 // without a limit, and below it path = /login with user = anything, which has one:
@@ -32,15 +33,11 @@
 package descriptor
 
 import (
-	"cmp"
-	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Descriptor is what Envoy sends for a request: keys with values that are fixed or taken from the request.
@@ -65,94 +62,6 @@ func (d *Descriptor) keys() string {
 		names[i] = named(e.Key, e.Value)
 	}
 	return strings.Join(names, ".")
-}
-
-// rules makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
-// search, and a request belongs to the first whose values it has. Each leaf with a limit becomes a
-// rule, or an override of the rule of a later leaf. Each rule leaves out the requests of the leaves
-// before its own.
-//
-// An example: alice may make 5 requests a minute, users that begin with "a" 20 an hour, and any
-// other user 10 a minute. The descriptor has one entry, user, whose part is the header x-user.
-//
-//	alice  5/minute   an override of the rule for any user, which has the same window
-//	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
-//	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) rules(to *draft.Draft, leaves []*leaf) (list []*draft.Rule) {
-	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
-		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		to.Fail(leaves[0].At, text)
-		return nil
-	}
-	leaves = dropUnreachable(to, leaves)
-	wider := joinOverrides(leaves)
-	order := map[*draft.Rule]int{} // that of the file
-	for i, l := range leaves {
-		if l.Limit == nil || wider[l] != nil {
-			continue
-		}
-		r := d.rule(to, l.Name(), l, leaves[:i], wider)
-		order[r] = l.Order
-		list = append(list, r)
-	}
-	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
-	if len(list) == 0 {
-		for _, why := range d.WhyOff {
-			to.Note(d.At, why+" There is no limit for it.")
-		}
-	}
-	return list
-}
-
-// RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
-func (d *Descriptor) RuleOfAll(to *draft.Draft, name string, limit *draft.Limit) *draft.Rule {
-	l := leafOfRest(d.Entries, nil)
-	l.Limit = limit
-	l.At = d.At
-	return d.rule(to, name, l, nil, nil)
-}
-
-// countLimited counts the leaves with a limit.
-func countLimited(leaves []*leaf) (n int) {
-	for _, l := range leaves {
-		if l.Limit != nil {
-			n++
-		}
-	}
-	return n
-}
-
-// dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
-// request ends in the first leaf whose values it has.
-func dropUnreachable(to *draft.Draft, leaves []*leaf) (list []*leaf) {
-	for _, l := range leaves {
-		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
-		switch {
-		case !isImpossible && !slices.ContainsFunc(list, l.within):
-			list = append(list, l)
-		case l.Limit != nil:
-			noteNoRequest(to, l.At, l.Name())
-		}
-	}
-	return list
-}
-
-// joinOverrides finds the leaves that become overrides of another leaf's rule, each with that wider leaf. The last
-// leaf that can have an override gets it, as it is the widest. In the example of rules, alice becomes one of the rule
-// for any user.
-func joinOverrides(leaves []*leaf) (wider map[*leaf]*leaf) {
-	wider = map[*leaf]*leaf{}
-	for i, wide := range slices.Backward(leaves) {
-		if wide.Limit == nil || wider[wide] != nil || wide.isOneText() {
-			continue
-		}
-		for _, l := range leaves[:i] {
-			if l.Limit != nil && wider[l] == nil && l.canOverride(wide) {
-				wider[l] = wide
-			}
-		}
-	}
-	return wider
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether

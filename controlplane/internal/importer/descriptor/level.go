@@ -15,9 +15,6 @@ type Level struct {
 	Limit *draft.Limit // nil = no limit
 	At    source.Place
 	Order int // in its file
-
-	LimitName string   // of its limit
-	Replaces  []string // names of the limits that its limit replaces
 }
 
 // Pair is a key with the values that it may have.

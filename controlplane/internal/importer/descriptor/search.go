@@ -35,7 +35,7 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 	e := entries[depth]
 	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text, p.Key == e.Key })
 	slices.SortStableFunc(groups, func(a, b []*Level) int {
-		return rankOf(a[0].Pairs[depth].Pattern) - rankOf(b[0].Pairs[depth].Pattern)
+		return ranks[a[0].Pairs[depth].Kind] - ranks[b[0].Pairs[depth].Kind]
 	})
 	for _, group := range groups {
 		next := group[0].Pairs[depth]
@@ -49,18 +49,8 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 	return append(list, leafOfRest(entries, begin))
 }
 
-// rankOf is a pattern's place in the order in which envoyproxy/ratelimit tries the values of a key.
-func rankOf(p request.Pattern) int {
-	switch p.Kind {
-	case request.Exactly:
-		return 0
-	case request.WithWildcards:
-		return 1
-	case request.AnyValue:
-	case request.PathOrBelow, request.ByExpression, request.Missing: // no level has these
-	}
-	return 2
-}
+// ranks are the order in which envoyproxy/ratelimit tries the values of a key. Its levels have no other patterns.
+var ranks = map[request.PatternKind]int{request.Exactly: 0, request.WithWildcards: 1, request.AnyValue: 2}
 
 // localLeaves lists the leaves of a descriptor for Envoy's local filter: levels without an empty value first,
 // then the others, each as a whole. With the levels of the example above it goes on to the second one:

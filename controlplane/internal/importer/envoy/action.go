@@ -32,8 +32,8 @@ const maxActions = 32
 //
 // It makes two: remote_address and user, and, for requests without the header, remote_address alone.
 func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor.Descriptor {
-	if own := o.GetStage().GetValue(); own != stage {
-		r.Note(o.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", own, stage))
+	if its := o.GetStage().GetValue(); its != stage {
+		r.Note(o.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", its, stage))
 		return nil
 	}
 	if n := len(o.GetActions()); n > maxActions {

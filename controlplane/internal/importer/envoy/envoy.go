@@ -6,20 +6,20 @@
 //
 //	ReadService: serviceImport.run                    service.go
 //	  readConfigs, readDomain, levelsOf               the levels of the files (servicelevels.go)
-//	  sent                                            what Envoy sends, and how its filter enforces the answers:
+//	  whatEnvoySends                                  its descriptors, and how its filter enforces the answers:
 //	    guess                                         without --routes (guess.go, keys.go)
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
-//	    sentBySite: virtualHosts                      its routes (routes.go, match.go),
-//	      routeDescriptors: descriptorsOf             and what they send (sent.go, action.go)
+//	    descriptorsOfSite: virtualHosts               its routes (routes.go, match.go),
+//	      routeDescriptors: descriptorsOf             and what they send (descriptors.go, action.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  enforcement.apply                               for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
 //	  chooseSite                                      the listener, or a filter that stands alone (localsite.go)
-//	  addRules: addConfig                             for the filter, and for each route with its own (extent.go)
+//	  addRules: addConfig                             for the filter, and for each route with its own (localextent.go)
 //	    readEnforcement
-//	    levelsOf, sentFor                             as above: guess, routeDescriptors or descriptorsOf
+//	    levelsOf, descriptorsFor                      as above: guess, routeDescriptors or descriptorsOf
 //	    descriptor.Levels.Rules, defaultBucket
 //	    enforcement.apply
 //
@@ -54,13 +54,13 @@ func (o Options) RefuseKeys() error {
 	return nil
 }
 
-// reader is what the imports have in common. It embeds the draft, because every step has something to say about the
-// files: Note and Fail collect it.
+// reader is what the imports have in common.
 type reader struct {
-	*draft.Draft
-	options Options
-	keys    *keyParts
-	decoded map[*policy.Node]proto.Message // by decode
+	*draft.Findings // of the draft: every step has something to say about the files
+	to              *draft.Draft
+	options         Options
+	keys            *keyParts
+	decoded         map[*policy.Node]proto.Message // by decode
 
 	// For descriptorsOf, which bounds them.
 	descriptorsMade int  // of the rate_limits of routes so far
@@ -75,7 +75,7 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	if err != nil {
 		return err
 	}
-	r := &reader{Draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
+	r := &reader{Findings: d.Findings, to: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
 	err = run(r)
 	return cmp.Or(d.Err(), err, keys.unused())
 }

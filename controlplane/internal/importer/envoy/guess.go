@@ -36,8 +36,8 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 	byKey := func(p descriptor.Pair) (string, bool) { return p.Key, true }
 	for _, group := range descriptor.Grouped(levels, depth, byKey) {
 		key := group[0].Pairs[depth].Key
-		isOther := func(l *descriptor.Level) bool { return l.Pairs[depth].Text != key }
-		p, why := r.keys.usePart(key, !slices.ContainsFunc(group, isOther))
+		isOwnValue := !slices.ContainsFunc(group, func(l *descriptor.Level) bool { return l.Pairs[depth].Text != key })
+		p, why := r.keys.usePart(key, isOwnValue)
 		if why != "" {
 			list = append(list, r.guessEach(before, key, why, group)...)
 			continue

@@ -63,7 +63,8 @@ func (k *keyParts) unused() error {
 }
 
 func errUnusedKey(key string) error {
-	return &source.UsageError{Message: "no descriptor has the key " + key + " of --key", Hint: "spell it as the files do, or leave it out"}
+	return &source.UsageError{Message: "no descriptor has the key " + key + " of --key",
+		Hint: "spell it as the files do, or leave it out"}
 }
 
 // usual are the keys that Envoy's actions have where they name none, and those
@@ -86,8 +87,8 @@ var notesOfUsual = map[string]string{
 }
 
 // usePart is the part of a request that a descriptor's key stands for: what --key says, or what the key
-// commonly means. If Envoy's routes choose the values of the key, as they do if a key is its own value,
-// there is none, and why says so.
+// commonly means. If Envoy's routes choose the values of the key, there is none, and why says so. They do if the key is
+// its own only value: no header slow has the value slow in {key: slow, value: slow}.
 func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Part, why string) {
 	k.used[key] = true
 	if p, ok := k.given[key]; ok {

@@ -38,7 +38,7 @@ type levelsOfConfig struct {
 
 // run makes rules of a filter alone, or of the listener that is chosen.
 func (imp *localImport) run(file *source.Document) error {
-	in, err := envoyfile.Whole(imp.Draft, file)
+	in, err := envoyfile.Whole(imp.to, file)
 	if err != nil {
 		return err
 	}
@@ -48,8 +48,8 @@ func (imp *localImport) run(file *source.Document) error {
 	}
 	imp.hosts = imp.virtualHosts(s)
 	imp.addRules(s.Filters)
-	if len(imp.Rules) == 0 && imp.Err() == nil {
-		return envoyfile.WhyNothing(imp.Draft, in)
+	if len(imp.to.Rules) == 0 && imp.Err() == nil {
+		return envoyfile.WhyNothing(imp.to, in)
 	}
 	return nil
 }
@@ -70,14 +70,14 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	}
 	for _, h := range imp.hosts {
 		for _, each := range h.routes {
-			own := slices.IndexFunc(each.configs, isLocalFilter)
-			if own >= 0 && !local.areOffFor(each) {
-				imp.addConfig(each.configs[own], extentOfRoute(each))
+			i := slices.IndexFunc(each.configs, isLocalFilter)
+			if i >= 0 && !local.areOffFor(each) {
+				imp.addConfig(each.configs[i], extentOfRoute(each))
 			}
 		}
 	}
 	for _, levels := range imp.levels {
-		levels.NoteUnreached(imp.Draft)
+		levels.NoteUnreached(imp.to)
 	}
 }
 
@@ -95,20 +95,20 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 	}
 	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
 	enforced := imp.readEnforcement(c, c.config, 0, c.GetStatus())
-	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
+	if c.GetLocalClusterRateLimit() != nil && !imp.to.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
 			"their number: --scope cluster makes rules that count over all")
 	}
-	imp.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.Headers)
+	imp.to.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.to.Headers)
 	levels := imp.levelsOf(c)
-	rules := levels.Rules(imp.Draft, imp.sentFor(c, levels.List))
+	rules := levels.Rules(imp.to, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		enforced.eachConnection = true
 		imp.NoteOfRule(c.config.At, connectionNote)
 	}
 	enforced.apply(rules)
-	imp.Rules = append(imp.Rules, rules...)
+	imp.to.Rules = append(imp.to.Rules, rules...)
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
@@ -121,10 +121,10 @@ func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*d
 	name := cmp.Or(c.GetStatPrefix(), "local")
 	d := descriptor.Descriptor{Selection: c.extent.requests, At: bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.Draft, limited, name) {
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.to, limited, name) {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(imp.Draft, name, bucket)}
+	return []*draft.Rule{d.RuleOfAll(imp.to, name, bucket)}
 }
 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
@@ -164,9 +164,9 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	return list
 }
 
-// sentFor lists what requests send where a configuration holds: by the rate_limits of the filter, or else by those
-// of its routes. Without either it guesses.
-func (imp *localImport) sentFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
+// descriptorsFor lists what requests send where a configuration holds: by the rate_limits of the filter, or else by
+// those of its routes. Without either it guesses.
+func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
 		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.extent.requests, 0)

@@ -13,18 +13,18 @@ import (
 // chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
 // given for it.
 func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error) {
-	files := []*source.Document{in}
 	routes := imp.options.Routes
+	var beside *source.Document
 	if routes != nil {
-		given, err := envoyfile.Open(imp.Draft, *routes)
+		var err error
+		beside, err = envoyfile.Open(imp.to, *routes)
 		if err != nil {
 			return nil, err
 		}
-		files = append(files, given)
 	}
 	alone, isAlone := standsAlone(in)
 	wants := func(s *envoyfile.Site) bool { return isLimitedLocally(s) || isAlone && s.HasLimits() }
-	s, err := envoyfile.Choose(imp.Draft, envoyfile.FindSites(files...), imp.options.Listener, wants)
+	s, err := envoyfile.Choose(imp.to, envoyfile.FindSites(in, beside), imp.options.Listener, wants)
 	if err != nil {
 		return nil, err
 	}

@@ -20,6 +20,15 @@ type virtualHost struct {
 	hasMatcher bool // it chooses routes that the import does not read, in place of a list
 }
 
+// countsForAll reports whether the host's limits count for all of its requests, if they do for a number of its routes.
+// A matcher has other routes. Without either no request comes to the host.
+func (h *virtualHost) countsForAll(including int) bool {
+	if len(h.routes) == 0 {
+		return h.hasMatcher
+	}
+	return including == len(h.routes)
+}
+
 // route is a route of a virtual host, with the requests that Envoy finds it for.
 type route struct {
 	selection request.Selection
@@ -153,28 +162,28 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 	var before []request.Selection
 	for i, o := range source.ItemsOf(n, "routes") {
 		at := at.Item("routes", i)
-		own := r.routeSelection(o, at)
+		matched := r.routeSelection(o, at)
 		if slices.ContainsFunc(before, request.Selection.IsEverything) {
 			r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
 			return
 		}
 		h.routes = append(h.routes, &route{
-			selection: h.selection.And(withoutEarlier(own, before)),
+			selection: h.selection.And(withoutEarlier(matched, before)),
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
 			configs:   append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
 		})
-		before = append(before, own)
+		before = append(before, matched)
 	}
 }
 
-// withoutEarlier are the requests of a route's own match without those that the matches of earlier routes take.
-func withoutEarlier(own request.Selection, before []request.Selection) request.Selection {
+// withoutEarlier are the requests of a route's match without those that the matches of earlier routes take.
+func withoutEarlier(matched request.Selection, before []request.Selection) request.Selection {
 	var taken []request.Match
 	takesUnsaid := false // some of them, and no exemption can say which
 	for i := range before {
 		earlier := &before[i]
-		a, b := own.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
+		a, b := matched.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
 		switch {
 		case len(a) > 0 && len(b) > 0 && a[0].Apart(b[0]): // it takes none of them
 		case len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0:
@@ -184,10 +193,10 @@ func withoutEarlier(own request.Selection, before []request.Selection) request.S
 		}
 	}
 	if takesUnsaid {
-		own.CannotMatch("an earlier route takes some of them")
+		matched.CannotMatch("an earlier route takes some of them")
 	}
-	own.AddExempt(taken...)
-	return own
+	matched.AddExempt(taken...)
+	return matched
 }
 
 // routeFields are the fields of a route that lead to limits.
@@ -195,9 +204,9 @@ var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_co
 
 // routeSelection is for the requests that a route's match takes.
 func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Selection) {
-	envoyfile.RefuseTypos(r.Draft, n, at, routeFields)
+	envoyfile.RefuseTypos(r.to, n, at, routeFields)
 	if action := source.FieldOf(n, "route"); action != nil {
-		envoyfile.RefuseTypos(r.Draft, action, at.In("route"), routeFields)
+		envoyfile.RefuseTypos(r.to, action, at.In("route"), routeFields)
 	}
 	o := &routev3.RouteMatch{}
 	if condition := source.FieldOf(n, "match"); condition != nil {

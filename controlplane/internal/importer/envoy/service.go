@@ -31,25 +31,25 @@ func (imp *serviceImport) run(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	imp.Domain, err = imp.readDomain(configs)
+	imp.to.Domain, err = imp.readDomain(configs)
 	if err != nil {
 		return err
 	}
 	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
-	descriptor.NoteEachEnvoy(imp.Draft)
-	sent, enforced, err := imp.sent(levels.List)
+	descriptor.NoteEachEnvoy(imp.to)
+	sent, enforced, err := imp.whatEnvoySends(levels.List)
 	if err != nil {
 		return err
 	}
-	imp.Rules = levels.Rules(imp.Draft, sent)
-	levels.NoteUnreached(imp.Draft)
-	enforced.apply(imp.Rules)
+	imp.to.Rules = levels.Rules(imp.to, sent)
+	levels.NoteUnreached(imp.to)
+	enforced.apply(imp.to.Rules)
 	return nil
 }
 
-// sent lists the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
+// whatEnvoySends are the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
 // they are guessed, and enforced as they are.
-func (imp *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
+func (imp *serviceImport) whatEnvoySends(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
 	if imp.options.Routes == nil {
 		return imp.guess(levels), inFull(), nil
 	}
@@ -59,23 +59,22 @@ func (imp *serviceImport) sent(levels []*descriptor.Level) ([]descriptor.Descrip
 	}
 	filter := imp.filterOfDomain(s)
 	enforced := imp.enforcementOfDomain(filter)
-	sent := imp.sentBySite(s, filter)
-	return sent, enforced, nil
+	return imp.descriptorsOfSite(s, filter), enforced, nil
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
 func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
-	in, err := envoyfile.Open(imp.Draft, f)
+	in, err := envoyfile.Open(imp.to, f)
 	if err != nil {
 		return nil, err
 	}
-	s, err := imp.siteOfDomain(envoyfile.FindSites(in))
+	s, err := imp.siteOfDomain(envoyfile.FindSites(in, nil))
 	if err != nil {
 		return nil, err
 	}
 	if s == nil {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + imp.Domain)}
+			"envoy.filters.http.ratelimit with the domain " + imp.to.Domain)}
 	}
 	return s, nil
 }
@@ -114,51 +113,51 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 		imp.Note(config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
-	imp.Headers = headersField(filter.GetEnableXRatelimitHeaders())
+	imp.to.Headers = headersField(filter.GetEnableXRatelimitHeaders())
 	return imp.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
 }
 
-// sentBySite lists what requests of a site send: by the rate_limits of the filter, or else by those of
+// descriptorsOfSite lists what requests of a site send: by the rate_limits of the filter, or else by those of
 // its routes.
-func (imp *serviceImport) sentBySite(s *envoyfile.Site, filter *serviceFilter) []descriptor.Descriptor {
+func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFilter) []descriptor.Descriptor {
 	if filter == nil {
 		return imp.routeDescriptors(imp.virtualHosts(s), 0, imp.ofServicePerRoute)
 	}
 	if limits := filter.GetRateLimits(); len(limits) > 0 {
 		return imp.descriptorsOf(limitsAt(limits, filter.config.At), request.Selection{}, filter.GetStage())
 	}
-	own := func(each *route) ownLimits {
+	limitsOf := func(each *route) ownLimits {
 		name := filter.config.Name
 		if each.isOff(name) || filter.isEnabledOnly && !each.enables(name) {
 			return ownLimits{isOff: true}
 		}
 		return imp.ofServicePerRoute(each)
 	}
-	return imp.routeDescriptors(imp.virtualHosts(s), filter.GetStage(), own)
+	return imp.routeDescriptors(imp.virtualHosts(s), filter.GetStage(), limitsOf)
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
 // filter, but with rate_limits in its routes; nil if there is neither.
 func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
 	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, imp.isOfDomain) }
-	s, err := envoyfile.Choose(imp.Draft, list, imp.options.Listener, asks)
+	s, err := envoyfile.Choose(imp.to, list, imp.options.Listener, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return envoyfile.Choose(imp.Draft, list, imp.options.Listener, func(s *envoyfile.Site) bool {
+	return envoyfile.Choose(imp.to, list, imp.options.Listener, func(s *envoyfile.Site) bool {
 		return !slices.ContainsFunc(s.Filters, envoyfile.IsA[*ratelimitv3.RateLimit]) && s.HasLimits()
 	})
 }
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
 func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
-	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.Domain
+	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.to.Domain
 }
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
 func (imp *serviceImport) ofServicePerRoute(each *route) ownLimits {
 	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](imp.reader, each.configs)
-	if own.GetDomain() != "" && own.GetDomain() != imp.Domain {
+	if own.GetDomain() != "" && own.GetDomain() != imp.to.Domain {
 		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}
 	}

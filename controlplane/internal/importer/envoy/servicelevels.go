@@ -25,7 +25,7 @@ type serviceConfig struct {
 // readConfigs reads the files: at least one configuration.
 func (imp *serviceImport) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
 	for _, in := range files {
-		envoyfile.RefuseForService(imp.Draft, in)
+		envoyfile.RefuseForService(imp.to, in)
 		if err := imp.Err(); err != nil {
 			return nil, err
 		}
@@ -72,15 +72,23 @@ func (imp *serviceImport) readDomain(configs []serviceConfig) (string, error) {
 	return domain, nil
 }
 
+// serviceLevel is a level, with the descriptor of the configuration that it is made of.
+type serviceLevel struct {
+	*descriptor.Level
+	of *ratelimitconfig.Descriptor
+}
+
 // levelsOf lists the levels of the configurations, each before those below it.
 func (imp *serviceImport) levelsOf(configs []serviceConfig) (levels []*descriptor.Level) {
+	var all []serviceLevel
 	for _, c := range configs {
-		levels = append(levels, imp.levelsBelow(&descriptor.Level{}, c.Descriptors, c.at)...)
+		all = append(all, imp.levelsBelow(&descriptor.Level{}, c.Descriptors, c.at)...)
 	}
-	for i, l := range levels {
+	switchReplacedOff(all)
+	for i, l := range all {
 		l.Order = i
+		levels = append(levels, l.Level)
 	}
-	switchReplacedOff(levels)
 	return levels
 }
 
@@ -88,15 +96,9 @@ func (imp *serviceImport) levelsOf(configs []serviceConfig) (levels []*descripto
 // configuration. From here on a descriptor is only what a request sends.
 func (imp *serviceImport) levelsBelow(
 	parent *descriptor.Level, list []*ratelimitconfig.Descriptor, config source.Place,
-) (levels []*descriptor.Level) {
+) (levels []serviceLevel) {
 	for _, d := range list {
-		p := descriptor.Pair{Key: d.Key, Pattern: request.Exact(d.Value), Shared: d.ShareThreshold && d.HasWildcard()}
-		switch {
-		case d.Value == "":
-			p.Kind = request.AnyValue
-		case d.HasWildcard():
-			p.Kind = request.WithWildcards
-		}
+		p := descriptor.Pair{Key: d.Key, Pattern: valuesOf(d), Shared: d.ShareThreshold && d.HasWildcard()}
 		at := config.In(d.Path)
 		if strings.Contains(d.Key, "*") {
 			imp.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
@@ -108,13 +110,21 @@ func (imp *serviceImport) levelsBelow(
 			imp.Note(at.In("metadata"), "ignored: a policy has nothing like it")
 		}
 		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Limit: imp.limitOf(d, at)}
-		if d.Limit != nil {
-			l.LimitName, l.Replaces = d.Limit.Name, d.Limit.Replaces
-		}
-		levels = append(levels, l)
+		levels = append(levels, serviceLevel{l, d})
 		levels = append(levels, imp.levelsBelow(l, d.Descriptors, config)...)
 	}
 	return levels
+}
+
+// valuesOf are the values that a descriptor of the configuration is for.
+func valuesOf(d *ratelimitconfig.Descriptor) request.Pattern {
+	switch {
+	case d.Value == "":
+		return request.Pattern{}
+	case d.HasWildcard():
+		return request.Wildcard(d.Value)
+	}
+	return request.Exact(d.Value)
 }
 
 // limitOf is the limit of a descriptor; nil if it has none, or says that it is unlimited.
@@ -130,7 +140,7 @@ func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place
 	}
 	limit := &draft.Limit{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	limit.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	descriptor.NoteCalendar(imp.Draft, d.Limit.Unit)
+	descriptor.NoteCalendar(imp.to, d.Limit.Unit)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		limit.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
@@ -145,18 +155,20 @@ func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place
 
 // switchReplacedOff switches limits off that others replace: a request that counts in both
 // counts there in the other alone.
-func switchReplacedOff(levels []*descriptor.Level) {
-	by := map[string]*descriptor.Level{}
+func switchReplacedOff(levels []serviceLevel) {
+	by := map[string]*descriptor.Level{} // by the names of the limits that they replace
 	for _, l := range levels {
-		for _, name := range l.Replaces {
-			by[name] = l
+		if l.of.Limit != nil {
+			for _, name := range l.of.Limit.Replaces {
+				by[name] = l.Level
+			}
 		}
 	}
 	for _, l := range levels {
-		other := by[l.LimitName]
-		if other == nil || l.Limit == nil {
+		if l.Limit == nil || by[l.of.Limit.Name] == nil {
 			continue
 		}
+		other := by[l.of.Limit.Name]
 		why := other.Name() + " replaces this limit: there a request with both counts only in that. Give the rule an " +
 			"exempt for the requests of the other."
 		if l.Limit.Shadow { // it denies nobody

@@ -41,12 +41,13 @@ type Routing struct {
 	name string       // if it stands apart from a listener
 }
 
-// FindSites finds the listeners in configurations of Envoy, each with the routes that it names, and
-// routes that no listener names.
-func FindSites(files ...*source.Document) []*Site {
+// FindSites finds the listeners in a configuration of Envoy, each with the routes that it names, and routes that no
+// listener names. Some may be in the file of --routes, beside it; nil = there is none.
+func FindSites(in, routes *source.Document) []*Site {
 	var found foundSites
-	for _, in := range files {
-		found.addBelow(in, in.Root, "")
+	found.addBelow(in, in.Root, "")
+	if routes != nil {
+		found.addBelow(routes, routes.Root, "")
 	}
 	used := map[*Routing]bool{}
 	list := found.listeners
@@ -54,14 +55,14 @@ func FindSites(files ...*source.Document) []*Site {
 		if s.Routing.Node != nil {
 			continue
 		}
-		if routes := found.routesOf(s, files[0].File); routes != nil {
-			s.Routing = *routes
-			used[routes] = true
+		if its := found.routesOf(s, in); its != nil {
+			s.Routing = *its
+			used[its] = true
 		}
 	}
-	for _, routes := range found.apart {
-		if !used[routes] {
-			list = append(list, &Site{name: routes.name, Routing: *routes})
+	for _, apart := range found.apart {
+		if !used[apart] {
+			list = append(list, &Site{name: apart.name, Routing: *apart})
 		}
 	}
 	return list
@@ -73,15 +74,15 @@ type foundSites struct {
 	apart     []*Routing
 }
 
-// routesOf are the routes that a listener names. If it names none of these, they are the routes of a file
-// that was given beside the first one, if that has only one; nil if there are none for it.
-func (f *foundSites) routesOf(s *Site, first string) *Routing {
+// routesOf are the routes that a listener of a file names. If it names none of these, they are those of the other file,
+// if that has one routing; nil if there are none for it.
+func (f *foundSites) routesOf(s *Site, in *source.Document) *Routing {
 	var given []*Routing
 	for _, routes := range f.apart {
 		if s.routesName != "" && routes.name == s.routesName {
 			return routes
 		}
-		if routes.File != first {
+		if routes.File != in.File {
 			given = append(given, routes)
 		}
 	}

@@ -26,7 +26,7 @@ func TestSitesOfAConfiguration(t *testing.T) {
 	in, err := source.Open(source.File{Name: "e", Text: []byte(twoListeners)})
 	require.NoError(t, err)
 	var got []string
-	sites := FindSites(in)
+	sites := FindSites(in, nil)
 	for _, s := range sites {
 		domain := ""
 		for _, h := range source.ItemsOf(s.Routing.Node, "virtual_hosts") {

@@ -187,7 +187,7 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// isName reports whether the pattern has a name or network. Of two of a kind, one is within the other or they are apart.
+// isName reports whether it is a name or network: of two of a kind, one is within the other or they are apart.
 func (p Pattern) isName() bool { return p.Kind == HostName || p.Kind == Network }
 
 // Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be

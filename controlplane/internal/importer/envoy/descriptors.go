@@ -60,8 +60,7 @@ func (r *reader) routeDescriptors(
 				including = append(including, each.selection)
 			}
 		}
-		hasRoutes := len(h.routes) > 0 || h.hasMatcher // without any, no request comes to the host
-		if hasRoutes && len(including) == len(h.routes) {
+		if h.countsForAll(len(including)) {
 			including = []request.Selection{h.selection} // one for all routes
 		}
 		for _, s := range including {
