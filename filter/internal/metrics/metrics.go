@@ -1,7 +1,7 @@
 // Package metrics has what a worker has counted of each rule since its engine was made.
 //
-// Its invariant: it decides nothing, and no decision reads it. Who finds something out adds to the field that is
-// for it: most in package decide, whose Verdict notes each request once. Each tells all of them by name.
+// Its invariant: it decides nothing, and no decision reads it. Who finds something out adds to the field that is for
+// it, and Each tells all of them by name. To add one: a field of Counts, its name in Each, and docs/metrics.md.
 package metrics
 
 import (
@@ -19,10 +19,10 @@ type Set struct {
 	Holding state.HeldTotal // what streams hold of the rule now
 	Named   []Named         // by names of overrides
 
-	policy  *policy.Rule
-	namedBy []int // by override: index in Named, -1 for none
-	unnamed Named // all others
-	spikes  spikes
+	policy    *policy.Rule
+	namedBy   []int // by override: index in Named, -1 for none
+	discarded Named // what NamedBy returns for -1: nobody reads it
+	spikes    spikes
 }
 
 // Of returns the metrics of a rule, of which nothing is counted.
@@ -42,51 +42,55 @@ func Of(p *policy.Rule) Set {
 	return m
 }
 
-// Counts are numbers that only grow.
+// Counts are numbers that only grow, in the order of Each. Each group says who adds to it.
 type Counts struct {
-	// decide.Verdict counts a request once, however often its rules are checked.
-	Allowed      uint64 // requests the rule matched that went through
-	Denied       uint64 // requests this rule denied
-	ShadowDenied uint64 // requests it would have denied, were it enforced
-	FloorDenied  uint64 // denials of keys that started from a page's floor
-	Unavailable  uint64 // of rules of scope cluster only: requests for which on_unavailable decided
-
-	// Full counts requests for which on_full decided, deny or allow. It also counts hits that the rule denied by its
-	// limits, and of which a full page kept nothing.
-	Full uint64
-
-	// The others count events, each where it happens: one request may have several.
-	Evicted        uint64 // live records that made room for others
-	CASRetries     uint64 // compare-and-swaps that another worker won
-	Contention     uint64 // hits that ran out of retries
-	Errors         uint64 // decisions that a failing host call prevented
+	// decide.Verdict, once for each decided request, however often its rules are checked. Full, Errors and Contention
+	// are of requests for which on_full, on_error or on_contention decided. Subject.storeUntaken adds denied hits to
+	// them that were to be kept, and were not; and package hold adds calls for a hold to Errors that failed.
+	Allowed        uint64 // requests the rule matched that went through
+	Denied         uint64 // requests this rule denied
+	ShadowDenied   uint64 // requests it would have denied, were it enforced
+	FloorDenied    uint64 // denials of keys that started from a page's floor
+	Full           uint64
+	Contention     uint64
+	Errors         uint64
 	ClockRebased   uint64 // records of a wild clock, moved to the present
-	NotRefunded    uint64 // charges of denied requests that had to stay; the metric keeps its old name, not_taken_back
-	WindowResets   uint64 // windows that had ended when their key was counted again
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
+
+	// The others count events: one request may have several. decide.Subject:
+	CASRetries  uint64 // compare-and-swaps that another worker won, or another rule of the request
+	NotRefunded uint64 // charges of denied requests that had to stay; the metric keeps its old name, not_taken_back
+
+	// Package rules.
 	TooLong        uint64 // requests with a value too long for a regular expression
 	CostUnreadable uint64 // requests whose cost is no plain number, or not one number
 
-	Blocks uint64 // of rules with a block only: how many were begun
+	// NoteStored, which sources call.
+	Evicted      uint64 // live records that made room for others
+	WindowResets uint64 // windows that had ended when their key was counted again
+	Blocks       uint64 // of rules with a block: how many were begun. Package lease adds those of the quota service
 
-	// Of rules that hold only.
+	// Of rules of scope cluster.
+	Waited      uint64 // package talk: requests that waited for the quota service
+	Unavailable uint64 // decide.Verdict: requests for which on_unavailable decided
+	LeaseLost   uint64 // package lease: leased units that could not go back
+
+	// Package hold, of rules that hold. The last two are of rules that settle.
+	HoldsLost    uint64 // holds that lapsed before their answer
+	HoldsRenewed uint64
 	Settled      [len(bys)]uint64 // holds settled, by what they were made of
 	ChargedOver  uint64           // units charged beyond what was held
-	HoldsLost    uint64           // holds that lapsed before their answer
-	HoldsRenewed uint64
-	Unread       [usage.Failures]uint64 // answers whose usage could not be read, by why
-	Unscanned    uint64                 // answers that came while too many others were read
-	Withheld     uint64                 // answers whose body the proxy did not show
 
-	// Of rules of scope cluster only.
-	Waited    uint64 // requests that waited for the quota service
-	LeaseLost uint64 // leased units that could not go back
+	// Package host, of rules that settle by tokens.
+	Unread    [usage.Failures]uint64 // answers whose usage could not be read, by why
+	Unscanned uint64                 // answers that came while too many others were read
+	Withheld  uint64                 // answers whose body the proxy did not show
 }
 
 // Priced counts what the answers of one rule took that charges prices.
 type Priced struct {
-	Units  uint64        // charged, for answers and for holds that lapsed
-	Tokens policy.Tokens // of the answers
+	Units  uint64        // package hold: charged, for answers and for holds that lapsed
+	Tokens policy.Tokens // package host, by NoteTokens: of the answers
 }
 
 // By says how a settlement knows the cost.
@@ -110,14 +114,14 @@ type Named struct {
 	Allowed, Denied, ShadowDenied uint64 // as in Counts
 }
 
-// NamedBy is what counts requests for which that override holds, -1 for none.
+// NamedBy is what counts requests for which that override holds. -1 stands for none.
 func (m *Set) NamedBy(override int) *Named {
 	if override >= 0 {
 		if i := m.namedBy[override]; i >= 0 {
 			return &m.Named[i]
 		}
 	}
-	return &m.unnamed
+	return &m.discarded
 }
 
 // NoteStored adds what storing a hit has done to the record's page.
@@ -151,13 +155,11 @@ func (m *Set) Each(f func(name string, count uint64)) {
 		count uint64
 	}{
 		{"allowed", m.Allowed}, {"denied", m.Denied}, {"shadow_denied", m.ShadowDenied},
-		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
-		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
-		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
-		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
-		{"boundary_spikes", m.BoundarySpikes},
-		{"too_long", m.TooLong},
-		{"cost_unreadable", m.CostUnreadable},
+		{"floor_denied", m.FloorDenied}, {"full", m.Full}, {"contention", m.Contention}, {"errors", m.Errors},
+		{"clock_rebased", m.ClockRebased}, {"boundary_spikes", m.BoundarySpikes},
+		{"cas_retries", m.CASRetries}, {"not_taken_back", m.NotRefunded},
+		{"too_long", m.TooLong}, {"cost_unreadable", m.CostUnreadable},
+		{"evicted", m.Evicted}, {"window_resets", m.WindowResets},
 	}
 	for i := range all {
 		f(all[i].name, all[i].count)

@@ -11,20 +11,19 @@ import (
 // up all keys that one worker has seen, so it is exact for a rule without a key on one worker and an
 // approximation otherwise. No record holds any of it.
 //
-//	... window before | this window ...
-//	       tailBefore | head ... tail |
+//	... window before | this window                         |
+//	       tailBefore | head, to headEnd ... tailStart, tail |
 type spikes struct {
-	end        int64  // of this window
-	tailBefore uint64 // units in the last tenth of the window before
-	head, tail uint64 // units in this window's first and last tenth
-
-	quietFrom, quietTo int64 // between these instants a hit changes nothing here
+	end                int64  // of this window
+	headEnd, tailStart int64  // between them a hit changes nothing here
+	tailBefore         uint64 // units in the last tenth of the window before
+	head, tail         uint64 // units in this window's first and last tenth
 }
 
-// NoteUnits adds units that were counted at now in the rule's windows.
+// NoteUnits adds units that were counted at now in the rule's windows, of which the shortest comes first.
 func (m *Set) NoteUnits(windows []limit.Window, units uint32, now int64) {
 	s := &m.spikes
-	if now >= s.quietFrom && now < s.quietTo {
+	if now >= s.headEnd && now < s.tailStart {
 		return
 	}
 	for i := range windows {
@@ -33,36 +32,31 @@ func (m *Set) NoteUnits(windows []limit.Window, units uint32, now int64) {
 			return
 		}
 	}
-	s.quietFrom, s.quietTo = math.MinInt64, math.MaxInt64 // no window is aligned
+	s.headEnd, s.tailStart = math.MinInt64, math.MaxInt64 // no window is aligned
 }
 
 // add adds units to the window at now. It returns how many of them are beyond the limit.
 func (s *spikes) add(w *limit.Window, now int64, units uint64) (excess uint64) {
-	start, end := w.Span(now)
-	if end != s.end {
+	if start, end := w.Span(now); end != s.end {
 		s.begin(start, end)
 	}
-	tenth := (end - start) / 10
-	if now-start < tenth {
-		excess = s.addToHead(units, uint64(w.Limit))
-	}
-	if end-now <= tenth {
+	switch {
+	case now < s.headEnd:
+		return s.addToHead(units, uint64(w.Limit))
+	case now >= s.tailStart:
 		s.tail += units
 	}
-	return excess
+	return 0
 }
 
 // begin begins a window. The one before it counts only if it ends where this one starts.
 func (s *spikes) begin(start, end int64) {
-	length := end - start
 	tailBefore := uint64(0)
 	if start == s.end {
 		tailBefore = s.tail
 	}
-	*s = spikes{
-		end: end, tailBefore: tailBefore,
-		quietFrom: start + (length+9)/10, quietTo: end - length/10,
-	}
+	tenth := (end - start) / 10
+	*s = spikes{end: end, headEnd: start + tenth, tailStart: end - tenth, tailBefore: tailBefore}
 }
 
 func (s *spikes) addToHead(units, limit uint64) (excess uint64) {

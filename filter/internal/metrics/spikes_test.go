@@ -13,7 +13,7 @@ import (
 func TestSpikes(t *testing.T) {
 	const tenth = 1_000_000_000
 	window := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: 10 * tenth}
-	s := &spikes{}
+	m := &Set{}
 	for _, step := range []struct {
 		tenths        float64
 		units, excess uint64
@@ -24,6 +24,8 @@ func TestSpikes(t *testing.T) {
 		{40, 9, 0}, // the window before is another one, in which nothing came
 	} {
 		now := int64(step.tenths * tenth)
-		require.Equal(t, step.excess, s.add(&window, now, step.units), "at %v", step.tenths)
+		before := m.BoundarySpikes
+		m.NoteUnits([]limit.Window{window}, uint32(step.units), now)
+		require.Equal(t, step.excess, m.BoundarySpikes-before, "at %v", step.tenths)
 	}
 }
