@@ -63,6 +63,9 @@ func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
 	return a.reported
 }
 
+// NewestReport is the number of the newest report, 0 if there is none.
+func (a *Account) NewestReport() uint64 { return a.reported.Number }
+
 // NoteGrant notes the answer to a report, which grants so many units. ok is false if the answer
 // grants nothing: a later report has left since, or the answer has come before.
 func (a *Account) NoteGrant(number uint64, units uint32) (ok bool) {

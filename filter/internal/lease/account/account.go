@@ -24,25 +24,27 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Account is what this worker holds of one key, and the life of its reports.
+// Account is what this worker holds of one key, and the life of its reports. A worker may have maxAccounts of them, so
+// the fields are in an order that pads none.
 type Account struct {
-	Key        [16]byte
-	Definition *quota.Definition
+	Key [16]byte
 
 	// What the service has said of the key, by the monotonic clock. No request asks until then.
-	SilentUntilNs   int64       // its store cannot reach the key. End says so
-	StartingUntilNs int64       // its store is starting: it takes reports, and grants nothing. lease.Grant says so
-	Block           *KeptDenial // the key is blocked. lease.Grant says so
+	SilentUntilNs   int64 // its store cannot reach the key. End says so
+	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing. lease.Grant says so
 
-	sums     quota.Account // what is given, held and charged, and how much of that the store knows
+	sums       quota.Account // what is given, held and charged, and how much of that the store knows
+	underWay   underWay
+	worker     uint64 // that reports it: an earlier configuration's, if that has ended
+	usedNs     int64  // when a request last wanted units
+	reportedNs int64  // when the newest report was sent
+
+	Definition *quota.Definition
+	Block      *KeptDenial // the key is blocked. lease.Grant says so
+
 	book     *Book
 	name     name
-	worker   uint64 // that reports it: an earlier configuration's, if that has ended
 	isListed bool
-	usedNs   int64 // when a request last wanted units
-
-	underWay   underWay
-	reportedNs int64 // when the newest report was sent
 }
 
 // KeptDenial is a denial that the worker remembers of a blocked key.

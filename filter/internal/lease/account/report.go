@@ -28,18 +28,19 @@ func (acc *Account) mustReport(now int64) bool {
 }
 
 // underWay are an account's reports under way, which are all in one ask: there are several if rules share a counter.
+// The last of them is the newest report of all.
 type underWay struct {
-	first, last uint64 // their numbers; 0 = none is under way
-	asking      uint32 // for how many units these parts of the ask ask
-}
-
-// has reports whether the report with that number is under way.
-func (u *underWay) has(number uint64) bool {
-	return u.last != 0 && u.first <= number && number <= u.last
+	first  uint64 // the number of the first one; 0 = none is under way
+	asking uint32 // for how many units these parts of the ask ask
 }
 
 // IsUnderWay reports whether a report of the account is under way.
-func (acc *Account) IsUnderWay() bool { return acc.underWay.last != 0 }
+func (acc *Account) IsUnderWay() bool { return acc.underWay.first != 0 }
+
+// hasUnderWay reports whether the report with that number is under way.
+func (acc *Account) hasUnderWay(number uint64) bool {
+	return acc.IsUnderWay() && acc.underWay.first <= number && number <= acc.sums.NewestReport()
+}
 
 // List has the account reported with the next message, if it must be. If a report is under way, the next
 // one waits for its end, which lists the account again.
@@ -65,7 +66,7 @@ func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
 	}
 	report := acc.sums.NewReport(acc.worker, number, u.asking)
 	u.asking = limit.AddSaturating(u.asking, asksFor)
-	u.last, acc.reportedNs = number, now
+	acc.reportedNs = now
 	return report
 }
 
@@ -73,14 +74,14 @@ func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
 // has granted them to the worker as it was reported there, so a report that was given up grants nothing.
 func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	switch {
-	case !acc.underWay.has(number):
-	case number != acc.underWay.last: // a later part of the same ask has the newest report
+	case !acc.hasUnderWay(number):
+	case number != acc.sums.NewestReport(): // a later part of the same ask has the newest report
 		return true
 	case !g.Noted: // the service's store failed, or the service knows no reports
-		acc.underWay.last = 0
+		acc.underWay.first = 0
 		acc.SilentUntilNs = now + MaxRememberNs
 	default:
-		acc.underWay.last = 0
+		acc.underWay.first = 0
 		acc.sums.NoteGrant(number, g.Units)
 		mayGive = true
 	}
@@ -90,8 +91,8 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (acc *Account) GiveUp(number uint64) {
-	if acc.underWay.has(number) {
-		acc.underWay.last = 0
+	if acc.hasUnderWay(number) {
+		acc.underWay.first = 0
 	}
 }
 
