@@ -57,6 +57,9 @@ func (s *Service) Operate(
 	if countsRunning && (cmd.What == Inc || cmd.What == Set) {
 		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}
+	if s.apart.Load() {
+		return Found{}, errOtherSecret
+	}
 	own.Lease = quota.LeaseOff
 	done := make(waiter)
 	o := own.operation(cmd.action(), newHasher(s.secret.Load()), domain, key, done)
