@@ -98,7 +98,7 @@ func (c *call) status(p *part, totals []quotaservice.Total) *rlsv3.RateLimitResp
 	if p.isDenied(totals) {
 		s.Code = rlsv3.RateLimitResponse_OVER_LIMIT
 	}
-	total, windows := &totals[p.counted], c.hits[p.counted].Counter.Windows()
+	total, windows := &totals[p.counted], c.uses[p.counted].Counter.Windows()
 	w, remaining := tightest(windows, total.Windows)
 	if !total.Over {
 		s.LimitRemaining = remaining

@@ -36,7 +36,7 @@ import (
 // Counter counts calls: a quotaservice.Service.
 type Counter interface {
 	Count(
-		ctx context.Context, hits []quotaservice.Hits, keep func([]quotaservice.Total) bool,
+		ctx context.Context, uses []quotaservice.Use, keep func([]quotaservice.Total) bool,
 	) ([]quotaservice.Total, error)
 }
 
@@ -166,7 +166,7 @@ type call struct {
 	request *rlsv3.RateLimitRequest
 	nowUnix int64
 	parts   []part // one a descriptor
-	hits    []quotaservice.Hits
+	uses    []quotaservice.Use
 }
 
 // part is a descriptor of a call.
@@ -174,7 +174,7 @@ type part struct {
 	match   ratelimitconfig.Match
 	kind    kind
 	units   uint64
-	counted int // if it is limited: index of its hits and their total
+	counted int // if it is limited: index of its use and of the total
 }
 
 // kind says what becomes of a descriptor.
@@ -200,7 +200,7 @@ func (s *Service) decide(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3
 		return nil, status.Errorf(codes.PermissionDenied, "domain %q: %v", printable.Cut(r.GetDomain(), maxDomain), err)
 	}
 	c.match()
-	if err := c.makeHits(); err != nil {
+	if err := c.makeUses(); err != nil {
 		return nil, err
 	}
 	var keep func([]quotaservice.Total) bool
@@ -209,7 +209,7 @@ func (s *Service) decide(ctx context.Context, r *rlsv3.RateLimitRequest) (*rlsv3
 			return c.code(totals) == rlsv3.RateLimitResponse_OK || s.o.Shadow
 		}
 	}
-	totals, err := s.o.Counter.Count(ctx, c.hits, keep)
+	totals, err := s.o.Counter.Count(ctx, c.uses, keep)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
@@ -248,9 +248,9 @@ func (c *call) match() {
 	}
 }
 
-// makeHits says what the call counts where.
-func (c *call) makeHits() error {
-	c.hits = make([]quotaservice.Hits, 0, len(c.parts))
+// makeUses says what the call counts where.
+func (c *call) makeUses() error {
+	c.uses = make([]quotaservice.Use, 0, len(c.parts))
 	for i := range c.parts {
 		p := &c.parts[i]
 		if p.kind != limited {
@@ -261,8 +261,8 @@ func (c *call) makeHits() error {
 		if err != nil {
 			return err
 		}
-		p.counted = len(c.hits)
-		c.hits = append(c.hits, quotaservice.Hits{
+		p.counted = len(c.uses)
+		c.uses = append(c.uses, quotaservice.Use{
 			Counter: counter, Key: append([]byte(c.service.o.Prefix), p.match.Key...),
 			Units: uint32(min(p.units, math.MaxUint32)),
 		})

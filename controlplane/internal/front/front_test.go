@@ -265,7 +265,7 @@ func TestErrors(t *testing.T) {
 type failing struct{ err error }
 
 func (f failing) Count(
-	context.Context, []quotaservice.Hits, func([]quotaservice.Total) bool,
+	context.Context, []quotaservice.Use, func([]quotaservice.Total) bool,
 ) ([]quotaservice.Total, error) {
 	return nil, f.err
 }

@@ -105,7 +105,7 @@ func (m *metrics) countHits(c *call, totals []quotaservice.Total) {
 	for i := range c.parts {
 		switch p := &c.parts[i]; {
 		case p.kind == limited:
-			m.of(p.match.Metric).count(p, &totals[p.counted], c.hits[p.counted], c.service.o.NearRatio)
+			m.of(p.match.Metric).count(p, &totals[p.counted], c.uses[p.counted], c.service.o.NearRatio)
 		case p.match.UnknownDomain:
 			m.notFound.Inc()
 		}
@@ -165,15 +165,15 @@ func (m *metrics) add(name string) *limitMetrics {
 //	7            10          3       0     2     the 9th and the 10th
 //	9            12          0       2     1     they were counted, and the 10th would have passed
 //	9            9           0       3     0     they were not counted
-func (l *limitMetrics) count(p *part, total *quotaservice.Total, hits quotaservice.Hits, nearRatio float32) {
-	units := uint64(hits.Units)
+func (l *limitMetrics) count(p *part, total *quotaservice.Total, use quotaservice.Use, nearRatio float32) {
+	units := uint64(use.Units)
 	l.total.Add(float64(units))
 	if total.Remembered {
 		l.remembered.Add(float64(units))
 		l.countOver(p, units)
 		return
 	}
-	windows := hits.Counter.Windows()
+	windows := use.Counter.Windows()
 	w, _ := tightest(windows, total.Windows)
 	most, used := uint64(windows[w].Max()), uint64(total.Windows[w].Used)
 	before := used - min(used, units)

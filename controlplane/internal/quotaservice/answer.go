@@ -17,16 +17,16 @@ func (g *group) answer() {
 	if !w.closed {
 		a := quota.AskResult{ID: g.id, Outcome: g.result}
 		if g.result != quota.Granted {
-			g.restate()
+			g.restateDenied()
 		}
 		if g.result == quota.Granted || g.result == quota.Denied || g.result == quota.Unavailable {
 			for i := range g.parts {
-				c.grants = append(c.grants, g.grant(&g.parts[i]))
+				c.grantBuffer = append(c.grantBuffer, g.grant(&g.parts[i]))
 			}
-			a.Grants = c.grants
+			a.Grants = c.grantBuffer
 		}
 		w.send(&a, g.size)
-		c.grants = c.grants[:0]
+		c.grantBuffer = c.grantBuffer[:0]
 	}
 	c.endDrain()
 }
@@ -35,7 +35,7 @@ func (g *group) answer() {
 func (g *group) measure() {
 	c := g.worker.core
 	became := g.result
-	isStarting := func(p askPart) bool { return errors.Is(p.hitting.Err, action.ErrStarting) }
+	isStarting := func(p askPart) bool { return errors.Is(p.decided.Err, action.ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
 		became = unavailableStarting
 	}
@@ -43,23 +43,23 @@ func (g *group) measure() {
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &g.parts[i]
 		if p.undone != nil && p.undone.HoldLimit == nil {
-			c.metrics.lost.Add(uint64(p.hitting.Taken.Units - p.undone.Uncounted))
+			c.metrics.lost.Add(uint64(p.decided.Taken.Units - p.undone.Uncounted))
 		}
 	}
 }
 
-// restate gives a denied part the standings of its key after other parts of that key were undone:
+// restateDenied gives a denied part the standings of its key after other parts of that key were undone:
 // those that it was denied with count units which nobody got.
 //
 // An example: two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first
 // part gets its 2, so the second one is denied, when 3 are left. The 2 are undone, so both parts are
 // answered that 5 are left.
-func (g *group) restate() {
+func (g *group) restateDenied() {
 	for i := range g.parts {
 		if !g.parts[i].denied() {
 			continue
 		}
-		denied := &g.parts[i].hitting
+		denied := &g.parts[i].decided
 		for j := range g.parts {
 			o := g.parts[j].undone
 			isUndone := o != nil && o.Err == nil
@@ -78,13 +78,13 @@ func (p *askPart) last() *operation {
 	case p.undone != nil:
 		return p.undone
 	}
-	return &p.hitting
+	return &p.decided
 }
 
 // grant is what one part got.
 func (g *group) grant(part *askPart) quota.Grant {
 	if part.failed() {
-		return failedGrant(&part.hitting)
+		return failedGrant(&part.decided)
 	}
 	o, isDenied := part.last(), part.denied()
 	got := quota.Grant{
@@ -92,7 +92,7 @@ func (g *group) grant(part *askPart) quota.Grant {
 		Noted: o.Noted && o.Err == nil, Windows: o.Standings,
 	}
 	if g.result == quota.Granted {
-		g.handOver(&got, &part.hitting)
+		g.handOver(&got, &part.decided)
 	}
 	return got
 }

@@ -51,8 +51,8 @@ type core struct {
 	drained  chan struct{}
 
 	// Memory that is used again.
-	message quota.Results // for one answer
-	grants  []quota.Grant // for its grants
+	message     quota.Results // for one answer
+	grantBuffer []quota.Grant // for its grants
 }
 
 // notifyLater has pump call the onAnswers of the worker's stream, so that its transport looks for answers.

@@ -4,31 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Calls of the front count units under keys. For example, a call has 1 hit of user, which has a limit of 10 a minute,
-// and 1 hit of team, which has a limit of 100 by a token bucket. 10 and 60 are used.
+// Calls of the front count units under keys. For example, a call uses 1 unit of user, which has a limit of 10 a minute,
+// and 1 unit of team, which has a limit of 100 by a token bucket. 10 and 60 are used.
 //
-//	package front  call.makeHits: each descriptor with a limit becomes Hits.
+//	package front  call.makeUses: each descriptor with a limit becomes a Use.
 //	Service.Count  The goroutine of the call waits until the call is done.
-//	Hits.operation user: addUp, because its only window is aligned (sumvalue.go). team: charge.
+//	Use.operation  user: addUp, because its only window is aligned (sumvalue.go). team: charge.
 //	keys.go …      As with an ask. The store's results may come to another goroutine.
-//	operationDone  user: 11 are used, so the hit is over its limit. team: 61 are used.
+//	operationDone  user: 11 are used, so the use is over its limit. team: 61 are used.
 //	conclude       Both are done: the totals. over.go notes that user is over its limit until the minute ends.
 //	Service.Count  returns the totals.
 //
 // The next call of user is over its limit without the store, because call.startAll asks over.go first. A call with keep
-// counts all of its hits or none:
+// counts all of its uses or none:
 //
-//	Hits.operation user and team: hit.
+//	Use.operation  user and team: a hit.
 //	operationDone  user: 11 would be used, so nothing is taken. team: 61 are used.
 //	conclude       keep says from the totals that the call does not pass. team: undo.
 //	operationDone  team: 60 are used again.
-//	restate        The total of team says so.
+//	restateTotals  The total of team says so.
 
 // Counter is what calls count in: windows, under keys of a domain. Many calls use one at a time.
 type Counter struct {
@@ -47,6 +48,8 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 		return nil, errors.New("a call cannot hold units: nobody says when it ends")
 	case len(windows) == 0:
 		return nil, errors.New("there is no window to count in")
+	case slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }):
+		return nil, errors.New("a call has no window with jitter: its keys say nothing of when theirs begins")
 	}
 	return &Counter{domain, d}, nil
 }
@@ -54,51 +57,51 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 // Windows are those that it counts in.
 func (c *Counter) Windows() []limit.Window { return c.definition.Windows }
 
-// Hits are what a call counts under one key. Their operation is a hit only in a call with keep: see Hits.operation.
-type Hits struct {
+// Use is what a call uses of one key. Only in a call with keep is its operation a hit: see operation.
+type Use struct {
 	Counter *Counter
 	Key     []byte
 	Units   uint32 // 0 = only look
 }
 
-// operation makes that of the hits in a call: hit, addUp or charge.
-func (hits *Hits) operation(c *call, h *hasher) operation {
-	d := hits.Counter.definition
+// operation makes that of the use in a call: a hit, an addUp or a charge.
+func (u *Use) operation(c *call, h *hasher) operation {
+	d := u.Counter.definition
 	o := operation{
 		Operation: action.Operation{Definition: d.Definition, Shifted: d.Windows},
-		storeKey:  h.storeKey(d.prefix, hits.Key), domain: hits.Counter.domain, owner: c,
+		storeKey:  h.storeKey(d.prefix, u.Key), domain: u.Counter.domain, owner: c,
 	}
 	switch {
-	case c.keep != nil && hits.Units > 0:
-		o.Action = &action.Hit{Part: quota.Part{Cost: hits.Units}}
-	case c.keep == nil && hits.Counter.isSum():
-		o.adds = &addUp{units: hits.Units, clientKey: o.storeKey}
+	case c.keep != nil && u.Units > 0:
+		o.Action = &action.Hit{Part: quota.Part{Cost: u.Units}}
+	case c.keep == nil && u.Counter.isSum():
+		o.adds = &addUp{units: u.Units, clientKey: o.storeKey}
 	default:
-		o.Action = &action.Charge{Units: hits.Units}
+		o.Action = &action.Charge{Units: u.Units}
 	}
 	return o
 }
 
-// Total is how the key of some hits stands after them.
+// Total is how the key of a use stands after it.
 type Total struct {
-	// Over says that fewer units were left than the hits have. Of a look it says that a fixed
+	// Over says that fewer units were left than the use has. Of a look it says that a fixed
 	// window is over its limit, or that another has nothing left.
 	Over   bool
 	WaitNs int64 // if Over: until they would pass if nobody else calls; limit.Never
-	// Remembered says that a fixed window was known to be over its limit until it ends. The hits
+	// Remembered says that a fixed window was known to be over its limit until it ends. The units
 	// count nowhere then, and Windows say nothing of the others.
 	Remembered bool
 	Windows    []quota.Standing
 }
 
-// Count counts all hits of a call in one go, also those that are too many.
+// Count counts all uses of a call in one go, also those that are too much.
 //
-// With keep, hits that are too many count nowhere, and keep says from the totals whether the
+// With keep, a use that is too much counts nowhere, and keep says from the totals whether the
 // others stay counted. Count calls it while the service is locked, from any goroutine, so it must not wait. If ctx
 // ends first, Count has returned before, and keep is called all the same. In a counter of one aligned window, calls
 // with keep and calls without do not see each other.
-func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) bool) ([]Total, error) {
-	c := s.newCall(hits, keep)
+func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool) ([]Total, error) {
+	c := s.newCall(uses, keep)
 	isStarted, err := s.start(c)
 	if err != nil {
 		return nil, err
@@ -117,7 +120,7 @@ func (s *Service) Count(ctx context.Context, hits []Hits, keep func([]Total) boo
 	return c.totals, nil
 }
 
-// call is a call that is counted: an operation for each of its hits, and then one for each hit that is undone.
+// call is a call that is counted: an operation for each of its uses, and then one for each hit that is undone.
 type call struct {
 	steps[*call]
 	core       *core
@@ -130,16 +133,16 @@ type call struct {
 }
 
 // newCall makes the operations of a call.
-func (s *Service) newCall(hits []Hits, keep func([]Total) bool) *call {
+func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
 	c := &call{
 		core: &s.core, keep: keep, ended: make(chan struct{}),
-		operations: make([]operation, len(hits)), totals: make([]Total, len(hits)),
+		operations: make([]operation, len(uses)), totals: make([]Total, len(uses)),
 	}
 	c.of, c.keys = c, &s.core.keys
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
-	for i := range hits {
-		c.operations[i] = hits[i].operation(c, h)
+	for i := range uses {
+		c.operations[i] = uses[i].operation(c, h)
 	}
 	s.hashers.Put(h)
 	return c
@@ -215,11 +218,11 @@ func (c *call) conclude() {
 			c.start(c.undone[i])
 		}
 	}
-	c.then((*call).restate)
+	c.then((*call).restateTotals)
 }
 
-// restate makes the totals say how the keys stand after the undos, and ends the call.
-func (c *call) restate() {
+// restateTotals makes the totals say how the keys stand after the undos, and ends the call.
+func (c *call) restateTotals() {
 	for i, o := range c.undone {
 		if o != nil {
 			c.totals[i].Windows = o.Standings

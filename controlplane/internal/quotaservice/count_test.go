@@ -22,20 +22,20 @@ func newCounter(t *testing.T, windows ...limit.Window) *Counter {
 	return c
 }
 
-// count counts a call whose hits are all under keys of one counter.
-func (b *rig) count(c *Counter, keep func([]Total) bool, hits ...Hits) []Total {
+// count counts a call whose uses are all of keys of one counter.
+func (b *rig) count(c *Counter, keep func([]Total) bool, uses ...Use) []Total {
 	b.t.Helper()
-	for i := range hits {
-		hits[i].Counter = c
+	for i := range uses {
+		uses[i].Counter = c
 	}
-	totals, err := b.service.Count(b.t.Context(), hits, keep)
+	totals, err := b.service.Count(b.t.Context(), uses, keep)
 	require.NoError(b.t, err)
 	return totals
 }
 
-func under(key string, units uint32) Hits { return Hits{Key: []byte(key), Units: units} }
+func under(key string, units uint32) Use { return Use{Key: []byte(key), Units: units} }
 
-// TestCount: the hits of a call count also where they are too many, each under its key.
+// TestCount: the uses of a call count also where they are too much, each under its key.
 func TestCount(t *testing.T) {
 	b := newRig(t)
 	c := newCounter(t, fixed(10, minute))
@@ -197,18 +197,18 @@ func TestCountFails(t *testing.T) {
 		}
 		return true
 	}
-	hits := []Hits{{c, []byte("a"), 1}, {c, []byte("b"), 1}}
-	_, err := b.service.Count(t.Context(), hits, func([]Total) bool { return true })
+	uses := []Use{{c, []byte("a"), 1}, {c, []byte("b"), 1}}
+	_, err := b.service.Count(t.Context(), uses, func([]Total) bool { return true })
 	require.ErrorIs(t, err, broken)
 	anyway := func([]Total) bool { return true }
 	require.Zero(t, b.count(c, anyway, under("b", 0))[0].Windows[0].Used)
 	b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool { return true } // it never answers
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = b.service.Count(gone, hits, nil)
+	_, err = b.service.Count(gone, uses, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	b.service.Close()
-	_, err = b.service.Count(t.Context(), hits, nil)
+	_, err = b.service.Count(t.Context(), uses, nil)
 	require.ErrorIs(t, err, ErrClosed)
 }
 
@@ -225,7 +225,7 @@ func TestCountInTheNextWindow(t *testing.T) {
 	require.EqualValues(t, 3, b.count(c, nil, under("a", 3))[0].Windows[0].Used)
 	b.store.bend = nil
 	require.EqualValues(t, 5, b.count(c, nil, under("a", 2))[0].Windows[0].Used)
-	many := make([]Hits, maxLate+1)
+	many := make([]Use, maxLate+1)
 	for i := range many {
 		many[i] = under(fmt.Sprint("key ", i), 1)
 	}
@@ -242,7 +242,7 @@ func TestCountInTheNextWindow(t *testing.T) {
 		done(0, swapstore.Result{Outcome: swapstore.Late, NowNs: base + b.clock.now})
 		return true
 	}
-	_, err := b.service.Count(t.Context(), []Hits{{c, []byte("a"), 1}}, nil)
+	_, err := b.service.Count(t.Context(), []Use{{c, []byte("a"), 1}}, nil)
 	require.ErrorIs(t, err, errEnded, "it does not go on for ever")
 }
 
@@ -252,6 +252,7 @@ func TestCountRefuses(t *testing.T) {
 		"no window":  {},
 		"hold units": {{Algorithm: limit.Concurrency, Limit: 1, PeriodNs: limit.MinHoldNs}},
 		"1 ms":       {fixed(1, 10)},
+		"jitter":     {{Algorithm: limit.FixedWindow, Limit: 1, PeriodNs: minute, Jitter: 10}},
 	} {
 		_, err := NewCounter("d", [16]byte{}, windows)
 		require.ErrorContains(t, err, want)
@@ -271,14 +272,14 @@ func TestCountTogether(t *testing.T) {
 		if dice.IntN(2) == 0 {
 			service = others
 		}
-		hits := make([]Hits, 1+dice.IntN(3))
-		for i := range hits {
-			hits[i] = Hits{c, fmt.Append(nil, "key", dice.IntN(6)), uint32(dice.IntN(4))}
+		uses := make([]Use, 1+dice.IntN(3))
+		for i := range uses {
+			uses[i] = Use{c, fmt.Append(nil, "key", dice.IntN(6)), uint32(dice.IntN(4))}
 		}
-		totals, err := service.Count(t.Context(), hits, nil)
+		totals, err := service.Count(t.Context(), uses, nil)
 		require.NoError(t, err)
 		for i, total := range totals {
-			key, units := string(hits[i].Key), hits[i].Units
+			key, units := string(uses[i].Key), uses[i].Units
 			isOver := counted[key]+units > 100
 			require.Equal(t, isOver, total.Over)
 			if !total.Remembered {

@@ -73,8 +73,8 @@ func ExampleService_Count() {
 	}
 	unlessOver := func(totals []quotaservice.Total) bool { return !totals[0].Over }
 	for _, keep := range []func([]quotaservice.Total) bool{unlessOver, unlessOver, nil} {
-		hits := []quotaservice.Hits{{Counter: counter, Key: []byte("user 1"), Units: 8}}
-		totals, err := service.Count(ctx, hits, keep)
+		uses := []quotaservice.Use{{Counter: counter, Key: []byte("user 1"), Units: 8}}
+		totals, err := service.Count(ctx, uses, keep)
 		if err != nil {
 			panic(err)
 		}

@@ -28,15 +28,15 @@ type group struct {
 // more operation.
 type askPart struct {
 	hit     action.Hit
-	hitting operation  // carries the hit out
+	decided operation  // by the key: carries the hit out
 	kept    *operation // keepDenial, if it was denied in shadow, and the ask is granted
 	undone  *operation // undo, if it was granted units, but the ask is not granted
 }
 
 // failed reports whether its key could not decide it.
-func (p *askPart) failed() bool { return p.hitting.Err != nil }
+func (p *askPart) failed() bool { return p.decided.Err != nil }
 
-func (p *askPart) denied() bool { return !p.failed() && p.hitting.Denied }
+func (p *askPart) denied() bool { return !p.failed() && p.decided.Denied }
 
 // makeParts makes the operation of each part, and reports whether the worker has defined all of them.
 func (g *group) makeParts(parts []quota.Part) (ok bool) {
@@ -50,7 +50,7 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 		}
 		part := &g.parts[i]
 		part.hit.Part = *p
-		part.hitting = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
+		part.decided = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
 	}
 	return true
 }
@@ -66,7 +66,7 @@ func (g *group) operationDone(o *operation) {
 // startHits starts the hits, but for those that take last: see action.Definition.TakesLast.
 func (g *group) startHits() {
 	for i := range g.parts {
-		if o := &g.parts[i].hitting; !o.TakesLast() {
+		if o := &g.parts[i].decided; !o.TakesLast() {
 			g.start(o)
 		}
 	}
@@ -77,9 +77,9 @@ func (g *group) startHits() {
 func (g *group) startLastHits() {
 	isRefused := g.outcome() != quota.Granted
 	for i := range g.parts {
-		if p := &g.parts[i]; p.hitting.TakesLast() {
+		if p := &g.parts[i]; p.decided.TakesLast() {
 			p.hit.TakesNothing = isRefused
-			g.start(&p.hitting)
+			g.start(&p.decided)
 		}
 	}
 	g.then((*group).conclude)
@@ -107,7 +107,7 @@ func (g *group) outcome() quota.Outcome {
 			continue
 		}
 		switch {
-		case errors.Is(p.hitting.Err, balance.ErrHolders):
+		case errors.Is(p.decided.Err, balance.ErrHolders):
 			return quota.Busy
 		case p.failed():
 			return quota.Unavailable
@@ -123,8 +123,8 @@ func (g *group) outcome() quota.Outcome {
 func (g *group) keepDenials() {
 	for i := range g.parts {
 		p := &g.parts[i]
-		if keep := p.hitting.KeepDenial(); keep != nil {
-			p.kept = p.hitting.followedBy(keep)
+		if keep := p.decided.KeepDenial(); keep != nil {
+			p.kept = p.decided.followedBy(keep)
 			g.start(p.kept)
 		}
 	}
@@ -145,8 +145,8 @@ func (g *group) confirm() {
 func (g *group) undo() {
 	for i := range g.parts {
 		p := &g.parts[i]
-		if undo := p.hitting.Undo(); undo != nil {
-			p.undone = p.hitting.followedBy(undo)
+		if undo := p.decided.Undo(); undo != nil {
+			p.undone = p.decided.followedBy(undo)
 			g.start(p.undone)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 
 // A key has two forms, and one that adds up has a third:
 //
-//	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Hits.Key
+//	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Use.Key
 //	storeKey   names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
 //	clientKey  of addUp: that hash. Its storeKey is made of clientKey and the window: see addUpAt
 

@@ -42,8 +42,8 @@ type key struct {
 type value interface {
 	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
 	prepare(operations []*operation, storeNs int64) swapstore.Swap
-	// learn takes the result of that swap. done says that the operations have their outcomes; else they need another
-	// swap. err is why there are none.
+	// learn takes the result of that swap. done says that the operations have their outcomes, or that err is why there
+	// are none. Else they need another swap, and err is nil.
 	learn(operations []*operation, r swapstore.Result) (done bool, err error)
 	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
 	size() int
@@ -73,17 +73,18 @@ func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 	return s
 }
 
-// learnResult takes the result of the swap, and reports whether its operations are done. If they
-// are not, the key needs another swap.
+// learnResult takes the result of the swap. done and err are as value.learn has them: operations that have had too many
+// swaps are done, too.
 func (k *key) learnResult(r swapstore.Result) (done bool, err error) {
 	if r.Outcome == swapstore.Late {
 		k.late++
 	}
 	done, err = k.value.learn(k.swap, r)
-	if !done {
-		err = k.mayRetry(r.Outcome)
+	if done {
+		return true, err
 	}
-	return done || err != nil, err
+	err = k.whyGiveUp(r.Outcome)
+	return err != nil, err
 }
 
 const (
@@ -102,8 +103,8 @@ var (
 		"it, this service or the way between them is overloaded")
 )
 
-// mayRetry says why the operations are not decided anew; nil = they are.
-func (k *key) mayRetry(outcome swapstore.Outcome) error {
+// whyGiveUp says why the operations are not decided anew; nil = they are.
+func (k *key) whyGiveUp(outcome swapstore.Outcome) error {
 	switch {
 	case k.late <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
 		return nil

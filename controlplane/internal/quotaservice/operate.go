@@ -72,7 +72,7 @@ func (s *Service) Operate(
 	if o.Err != nil {
 		return Found{}, fmt.Errorf("ask the quota store: %w", o.Err)
 	}
-	if cmd.Units == 0 && limit.Shut(d.Windows) {
+	if cmd.Units == 0 && limit.Shut(d.Windows) { // as the filter knows without an ask
 		o.Denied, o.WaitNs = true, limit.Never
 	}
 	found := Found{

@@ -13,7 +13,7 @@ type operation struct {
 }
 
 // owner learns what came of its operations: a group of its ask, returned of what a proxy gives
-// back, a waiter of what an operator does, a call of its hits.
+// back, a waiter of what an operator does, a call of its uses.
 type owner interface {
 	// operationDone is called while the service is locked.
 	operationDone(o *operation)

@@ -41,8 +41,7 @@ func (s *Service) do(w *work) {
 	}
 }
 
-// sendSwaps sends the swaps of the keys that are ready. Results that come before Store.Swap returns
-// are for the pump that has called this. The first one that comes later starts a pump.
+// sendSwaps sends the swaps of the keys that are ready.
 func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	var left atomic.Int64
@@ -59,8 +58,15 @@ func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
 	s.landed.setPumpComes(false)
 }
 
-// landed are results of the store that pump has not taken up yet. They may come one by one, and
-// are taken up together.
+// landed are results of the store that no pump has taken up yet. Of each, exactly one goroutine sees to it that a pump
+// does:
+//
+//	the result comes        who
+//	while Store.Swap runs   the pump that has called it, which drains once that has returned
+//	later, to an empty list its own goroutine, which starts a pump
+//	later, to others        who sees to the first of these: one pump drains all
+//
+// A pump that was started waits for mu, or leaves it to the one that pumps, which drains before it ends.
 type landed struct {
 	mu        sync.Mutex
 	all       []landing
@@ -73,8 +79,7 @@ type landing struct {
 	result swapstore.Result
 }
 
-// add adds a result, and reports whether the caller must start a pump for it. One pump takes up all
-// results that have come, so only the first needs one.
+// add adds a result, and reports whether the caller must start a pump for it.
 func (l *landed) add(r landing) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

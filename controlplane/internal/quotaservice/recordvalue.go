@@ -21,12 +21,21 @@ import (
 //	           nothing, they are done
 //
 // So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
+//
+// Operations are decided on the record in place. So it is ahead of the nonce while a swap is under way:
+//
+//	                      record                                   nonce
+//	no swap is under way  what the store has, as far as is known   that of the same value
+//	one is                what this swap writes                    that of the value that it replaces
 type recordValue struct {
-	record          *record.Record // nil = as far as is known, none is there
-	nonce           []byte         // of the value; nil = none
+	record          *record.Record // nil = none
+	nonce           []byte         // nil = none
 	startingUntilNs int64          // until when the store is starting, by its clock: the last Young swap has said so
-	swapped         []byte         // the value that the swap under way writes
+	swapped         []byte         // the record that the swap under way writes
 }
+
+// A value's first bytes are its nonce for the store as for package record.
+var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 
 // prepare implements value. A swap that only reads shows whether the decision not to change anything holds.
 func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.Swap {
@@ -87,13 +96,18 @@ func (v *recordValue) learn(operations []*operation, r swapstore.Result) (done b
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
 	}
-	if err := v.read(r.Value); err != nil {
-		return true, err
+	needsSwap, err := v.wouldChange(operations, r.Value, r.NowNs)
+	return !needsSwap, err
+}
+
+// wouldChange decides the operations on the value that the store has, and reports whether that changes it. If so, the
+// decision is forgotten: prepare makes it anew, at its own time.
+func (v *recordValue) wouldChange(operations []*operation, value []byte, storeNs int64) (changes bool, err error) {
+	err = v.read(value)
+	if err != nil || !v.decide(operations, storeNs) {
+		return false, err
 	}
-	if !v.decide(operations, r.NowNs) {
-		return true, nil
-	}
-	return false, v.read(r.Value) // prepare decides once more
+	return true, v.read(value)
 }
 
 // read takes over the value that is in the store.

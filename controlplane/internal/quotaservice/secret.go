@@ -36,8 +36,8 @@ var errOtherSecret = errors.New("the services of this quota store have another k
 	"all need the same --quota-key-file, or none")
 
 // agree takes the secret that all services of the store share. It is mine if the store has none,
-// because it is new or has lost it. The store also has a mark of the secret. A service with
-// another secret does not start, or takes no asks while the mark differs.
+// because it is new or has lost it. The store also has a fingerprint of the secret. A service
+// with another secret does not start, or counts nothing while the fingerprint differs.
 func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 	secret := s.o.Secret
 	if secret == nil {
@@ -46,12 +46,12 @@ func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 			return fmt.Errorf("read the key of the quota store: %w", err)
 		}
 	}
-	mark := newHasher(&secret).storeKey(nil, []byte("which key"))
-	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return mark[:] })
+	fingerprint := newHasher(&secret).storeKey(nil, []byte("which key"))
+	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return fingerprint[:] })
 	switch {
 	case err != nil:
 		return fmt.Errorf("compare the key with that of the quota store: %w", err)
-	case !bytes.Equal(kept, mark[:]):
+	case !bytes.Equal(kept, fingerprint[:]):
 		s.apart.Store(true)
 		return errOtherSecret
 	}

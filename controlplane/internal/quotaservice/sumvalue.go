@@ -19,7 +19,7 @@ import (
 // isSum reports whether the store adds up what calls count in the counter.
 func (c *Counter) isSum() bool {
 	w := &c.definition.Windows[0]
-	return len(c.definition.Windows) == 1 && w.Algorithm == limit.FixedWindow && w.Jitter == 0 && !w.Unlimited
+	return len(c.definition.Windows) == 1 && w.Algorithm == limit.FixedWindow && !w.Unlimited
 }
 
 // addUp has the store add units to the sum of one window.
