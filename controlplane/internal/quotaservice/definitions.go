@@ -24,7 +24,7 @@ func newDefinition(domain string, d *quota.Definition) (*definition, error) {
 // operation is one on a key of the definition.
 func (d *definition) operation(a action.Action, h *hasher, domain string, partKey [16]byte, owner owner) operation {
 	return operation{
-		Operation: action.Operation{Definition: d.Definition, Action: a, Shifted: d.Shifted(partKey)},
+		Operation: action.Operation{Definition: d.Definition, Action: a, Shifted: d.ShiftedFor(partKey)},
 		storeKey:  h.storeKey(d.prefix, partKey[:]), domain: domain, owner: owner,
 	}
 }

@@ -37,9 +37,9 @@ func (gs *grants) add(g granted) (number uint32) {
 	return gs.number
 }
 
-// redeem takes a returned grant, and how many of its units go back: at most what it gave, once.
+// takeReturned takes a returned grant, and how many of its units go back: at most what it gave, once.
 // What a return leaves has been spent, so a second one has nothing to give.
-func (gs *grants) redeem(r quota.Return) (g *granted, units uint32) {
+func (gs *grants) takeReturned(r quota.Return) (g *granted, units uint32) {
 	age := gs.number - r.Grant // newest = 0
 	if r.Grant == 0 || r.Grant > gs.number || int64(age) >= int64(len(gs.list)) {
 		return nil, 0

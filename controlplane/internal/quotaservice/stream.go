@@ -96,7 +96,7 @@ func (st *Stream) accept(m *quota.Asks) error {
 		w.define(&m.Definitions[i])
 	}
 	for _, r := range m.Returns {
-		w.giveBack(r)
+		w.takeReturn(r)
 	}
 	w.enqueue(m.Asks)
 	return nil

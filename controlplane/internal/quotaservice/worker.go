@@ -159,10 +159,10 @@ func (w *worker) noteBegun() {
 	}
 }
 
-// giveBack uncounts returned units.
-func (w *worker) giveBack(r quota.Return) {
+// takeReturn uncounts units that the proxy returns.
+func (w *worker) takeReturn(r quota.Return) {
 	c := w.core
-	g, units := w.grants.redeem(r)
+	g, units := w.grants.takeReturned(r)
 	if g == nil {
 		c.metrics.lost.Add(uint64(r.Units))
 		return
@@ -170,9 +170,9 @@ func (w *worker) giveBack(r quota.Return) {
 	if units == 0 {
 		return
 	}
-	gives := &action.GiveUp{Units: units, Counted: g.counted}
+	uncounts := &action.Return{Units: units, Counted: g.counted}
 	c.keys.add(&operation{
-		Operation: action.Operation{Definition: g.definition, Action: gives, Shifted: g.shifted},
+		Operation: action.Operation{Definition: g.definition, Action: uncounts, Shifted: g.shifted},
 		storeKey:  g.storeKey, domain: w.domain.name, owner: returned{c.metrics, units},
 	})
 }

@@ -37,7 +37,7 @@ import (
 //	            call that may be undone     (of units that are held: hold.go)          AgainNs, Noted
 //	keepDenial  part of an ask in shadow    counts its denial, or begins a block       Denied, Noted
 //	undo        part of an ask, call        takes back a hit whose units nobody got    Uncounted
-//	GiveUp      stream                      uncounts units that a proxy returns        Uncounted
+//	Return      stream                      uncounts units that a proxy returns        Uncounted
 //	Charge      call                        counts units, whatever is left             Denied
 //	Inspect     operator's                  changes nothing                            Denied
 //	Inc         operator's                  counts units, whatever is left
@@ -52,11 +52,16 @@ type Action interface {
 	carryOut(o *Operation, r *record.Record, v balance.View) (changed bool)
 }
 
+// beforehand is an Action that also changes the record before this has the definition's windows.
+type beforehand interface {
+	carryOutBefore(o *Operation, r *record.Record)
+}
+
 // Operation is an action on one key of a definition, and what came of it.
 type Operation struct {
 	*Definition
 	Action  Action
-	Shifted []limit.Window // Definition.Windows as they hold for the key: see Definition.Shifted
+	Shifted []limit.Window // Definition.Windows as they hold for the key: see Definition.ShiftedFor
 	Outcome
 }
 
@@ -78,7 +83,7 @@ type Outcome struct {
 	WaitNs   int64 // until they are, if nobody else asks
 
 	Taken     Taken  // by a Hit
-	Uncounted uint32 // by an undo or a GiveUp
+	Uncounted uint32 // by an undo or a Return
 	HadUsage  bool   // of a Reset: the key had counted something
 }
 
@@ -87,7 +92,7 @@ type Taken struct {
 	Units   uint32
 	ValidNs int64   // for how long they may be spent
 	Leased  bool    // they may be kept for later requests
-	Counted Counted // for an undo or a GiveUp; not of units that are held
+	Counted Counted // for an undo or a Return; not of units that are held
 }
 
 // Counted says what a hit has counted where.
@@ -107,8 +112,8 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 func (o *Operation) Decide(r *record.Record, storeNs, startingForNs int64) (changed bool) {
 	o.Outcome = Outcome{Standings: o.Standings[:0]}
 	o.Rebased = r.BringTo(storeNs)
-	if _, isReset := o.Action.(Reset); isReset { // before ArrangeFor, which may find no room for the operation's windows
-		o.HadUsage = r.Forget()
+	if a, ok := o.Action.(beforehand); ok {
+		a.carryOutBefore(o, r)
 	}
 	v, err := r.ArrangeFor(o.Windows, o.Shifted, o.HoldLimit)
 	if err != nil {

@@ -31,7 +31,7 @@ func tenAMinute() *Definition {
 
 // on returns an operation of the definition that is decided on the record.
 func on(r *record.Record, d *Definition, a Action) *Operation {
-	o := &Operation{Definition: d, Action: a, Shifted: d.Shifted(key)}
+	o := &Operation{Definition: d, Action: a, Shifted: d.ShiftedFor(key)}
 	o.Decide(r, base, 0)
 	return o
 }
@@ -73,9 +73,9 @@ func TestAnUndoAfterASet(t *testing.T) {
 		undo := on(r, d, hit.Undo())
 		require.Zero(t, undo.Uncounted)
 		require.Equal(t, used, undo.Standings[0].Used)
-		giveUp := on(r, d, &GiveUp{Units: 3, Counted: hit.Taken.Counted})
-		require.Zero(t, giveUp.Uncounted)
-		require.Equal(t, used, giveUp.Standings[0].Used)
+		returned := on(r, d, &Return{Units: 3, Counted: hit.Taken.Counted})
+		require.Zero(t, returned.Uncounted)
+		require.Equal(t, used, returned.Standings[0].Used)
 	}
 }
 

@@ -8,11 +8,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Definition is a counter that can be decided by.
+// Definition is a quota.Definition that can be decided by.
 type Definition struct {
-	quota.Definition               // its windows without a limit.Concurrency
-	HoldLimit        *limit.Window // the limit.Concurrency; nil = no units of it are held
-	HasBlock         bool          // the last of its windows is a limit.Block
+	Windows     []limit.Window // without the limit.Concurrency
+	HoldLimit   *limit.Window  // the limit.Concurrency; nil = no units are held
+	HasBlock    bool           // the last of the Windows is a limit.Block
+	Lease       uint32         // as quota.Definition has it
+	CountDenied bool           // as quota.Definition has it
 }
 
 // NewDefinition says what is wrong with a definition.
@@ -20,15 +22,15 @@ func NewDefinition(d *quota.Definition) (*Definition, error) {
 	if err := check(d); err != nil {
 		return nil, err
 	}
-	own := &Definition{Definition: *d}
+	own := &Definition{Lease: d.Lease, CountDenied: d.CountDenied}
 	own.Windows, own.HoldLimit = split(d.Windows)
 	last := len(own.Windows) - 1
 	own.HasBlock = last >= 0 && own.Windows[last].Algorithm == limit.Block
 	return own, nil
 }
 
-// Shifted returns the definition's windows as they hold for the key: those with jitter begin a little later.
-func (d *Definition) Shifted(partKey [16]byte) []limit.Window {
+// ShiftedFor returns the definition's windows as they hold for the key: those with jitter begin a little later.
+func (d *Definition) ShiftedFor(partKey [16]byte) []limit.Window {
 	if !slices.ContainsFunc(d.Windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
 		return d.Windows
 	}

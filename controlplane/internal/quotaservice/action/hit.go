@@ -112,7 +112,12 @@ func (k *keepDenial) carryOut(o *Operation, _ *record.Record, v balance.View) (c
 	return o.countDenial(&v, k.part)
 }
 
-// undo uncounts what a hit has taken.
+// Two actions uncount what a hit has taken:
+//
+//	undo    nobody got the units. The hit was never admitted, so a window that it opened closes again
+//	Return  a proxy got them, and returns what it has not spent. A window that they opened stays open
+
+// undo uncounts what a hit has taken, because nobody got it.
 type undo struct {
 	hit   *Hit
 	taken *Taken
@@ -128,7 +133,7 @@ func (o *Operation) Undo() Action {
 
 func (u *undo) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
 	if o.HoldLimit != nil {
-		return o.refundHold(&v, &u.hit.Part.Report, u.taken.Units)
+		return o.undoHold(&v, &u.hit.Part.Report, u.taken.Units)
 	}
 	counted := &u.taken.Counted
 	if !counted.isIn(r) {
@@ -140,18 +145,18 @@ func (u *undo) carryOut(o *Operation, r *record.Record, v balance.View) (changed
 	return true
 }
 
-// GiveUp uncounts units of a grant that a proxy returns.
-type GiveUp struct {
+// Return uncounts units of a grant that a proxy returns.
+type Return struct {
 	Units   uint32
 	Counted Counted
 }
 
-func (g *GiveUp) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
-	if !g.Counted.isIn(r) {
+func (t *Return) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
+	if !t.Counted.isIn(r) {
 		return false
 	}
-	if v.Refund(&g.Counted.Counted, g.Units) {
-		o.Uncounted = g.Units
+	if v.Refund(&t.Counted.Counted, t.Units) {
+		o.Uncounted = t.Units
 	}
 	return true
 }

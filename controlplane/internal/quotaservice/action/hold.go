@@ -8,10 +8,10 @@ import (
 // What operations do to a key whose definition has a HoldLimit: its units are held until workers report what
 // they have cost.
 //
-//	takeHold    a hit: notes a worker's report, and holds what it asks for
-//	hitHeld     an operator's hit counts at once, and holds nothing
-//	judgeHeld   an inspect: whether units are left beside what is held
-//	refundHold  an undo: takes back what was held
+//	takeHold   a hit: notes a worker's report, and holds what it asks for
+//	hitHeld    an operator's hit counts at once, and holds nothing
+//	judgeHeld  an inspect: whether units are left beside what is held
+//	undoHold   an undo: takes back what was held
 
 // takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
 // is an operator's hit, whose answer is known.
@@ -54,9 +54,9 @@ func (o *Operation) hitHeld(v *balance.View, p *quota.Part) (changed bool) {
 	return true
 }
 
-// refundHold takes back what was held, unless the worker has reported since. Then o is not noted: the worker's next
+// undoHold takes back what was held, unless the worker has reported since. Then o is not noted: the worker's next
 // report says what it holds.
-func (o *Operation) refundHold(v *balance.View, report *quota.Report, units uint32) (changed bool) {
+func (o *Operation) undoHold(v *balance.View, report *quota.Report, units uint32) (changed bool) {
 	o.Noted = v.State.Holders.Refund(report, units)
 	if o.Noted {
 		o.Uncounted = units

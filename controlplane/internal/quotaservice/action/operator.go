@@ -46,7 +46,9 @@ func (t *Set) carryOut(_ *Operation, r *record.Record, v balance.View) (changed 
 	return true
 }
 
-// Reset forgets the key. Operation.Decide has done so already.
+// Reset forgets the key: beforehand, because the windows of other definitions may leave those of its own no room.
 type Reset struct{}
+
+func (Reset) carryOutBefore(o *Operation, r *record.Record) { o.HadUsage = r.Forget() }
 
 func (Reset) carryOut(*Operation, *record.Record, balance.View) (changed bool) { return true }

@@ -108,11 +108,11 @@ func every(ctx context.Context, period time.Duration, do func()) {
 	}
 }
 
-// conversation is one stream over gRPC: one goroutine receives messages, another sends answers
+// conversation is one stream over gRPC: receiveAll takes messages, while sendAll, in another goroutine, sends answers
 // and ends the stream.
 type conversation struct {
-	*quotaservice.Stream
 	grpc.ServerStream
+	asks   *quotaservice.Stream
 	ready  chan struct{} // Stream.Next may have something
 	failed chan error    // why receiveAll has ended
 	first  chan struct{} // closed by the first message
@@ -124,13 +124,13 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
 	}
 	var err error
-	c.Stream, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
+	c.asks, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
 	if err != nil {
 		return err
 	}
-	defer c.Close()
+	defer c.asks.Close()
 	go c.receiveAll()
-	return s.run(&c, proxy)
+	return s.sendAll(&c, proxy)
 }
 
 // signalReady has the sending goroutine look at Next.
@@ -144,11 +144,11 @@ func (c *conversation) signalReady() {
 // receiveAll takes messages until the stream ends, each when all asks of the last have begun.
 func (c *conversation) receiveAll() {
 	for first := true; ; first = false {
-		c.WaitUntilBegun(c.Context())
+		c.asks.WaitUntilBegun(c.Context())
 		var m message
 		err := c.RecvMsg(&m)
 		if err == nil {
-			err = c.Receive(m)
+			err = c.asks.Receive(m)
 		}
 		if err != nil {
 			c.failed <- err
@@ -160,8 +160,8 @@ func (c *conversation) receiveAll() {
 	}
 }
 
-// run sends answers until the stream ends, and returns why.
-func (s *Server) run(c *conversation, proxy *listener.Peer) error {
+// sendAll sends answers until the stream ends, and returns why.
+func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 	late := time.NewTimer(firstWithin)
 	defer late.Stop()
 	old := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
@@ -174,7 +174,7 @@ func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 			if err := c.flush(); err != nil {
 				return err
 			}
-			if c.Ending() || s.service.Draining() {
+			if c.asks.Ending() || s.service.Draining() {
 				return c.sendRest(s.service)
 			}
 		case err := <-c.failed:
@@ -198,8 +198,8 @@ func (s *Server) run(c *conversation, proxy *listener.Peer) error {
 	}
 }
 
-// watchTrust sends why the certificate is not trusted any more. It does not wait for run, which a
-// proxy that reads nothing can hold up: see listener.Peer.Verify.
+// watchTrust sends why the certificate is not trusted any more. It does not wait for sendAll, which
+// a proxy that reads nothing can hold up: see listener.Peer.Verify.
 func (s *Server) watchTrust(ctx context.Context, proxy *listener.Peer) <-chan error {
 	untrusted := make(chan error, 1)
 	if proxy.Certificate() == nil {
@@ -221,7 +221,7 @@ func (s *Server) watchTrust(ctx context.Context, proxy *listener.Peer) <-chan er
 // flush sends all answers that there are.
 func (c *conversation) flush() error {
 	for {
-		b, ok := c.Next()
+		b, ok := c.asks.Next()
 		if !ok {
 			return nil
 		}
@@ -235,7 +235,7 @@ func (c *conversation) flush() error {
 func (c *conversation) sendRest(s *quotaservice.Service) error {
 	end := time.NewTimer(quotaservice.LastWithin)
 	defer end.Stop()
-	for !c.Idle() {
+	for !c.asks.Idle() {
 		select {
 		case <-c.ready:
 			if err := c.flush(); err != nil {

@@ -1,0 +1,74 @@
+package action
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+const second = minute / 60
+
+// asks is a part of a worker's first message about the key.
+func asks(worker uint64, cost uint32) quota.Part {
+	return quota.Part{Cost: cost, Waiting: cost, Report: quota.Report{Worker: worker, Since: 1, Number: 1}}
+}
+
+// TestTakeHold: what comes of a hit whose units are held, 10 a minute and 4 at once.
+func TestTakeHold(t *testing.T) {
+	windows := []limit.Window{
+		{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute},
+		{Algorithm: limit.Concurrency, Limit: 4, PeriodNs: 80 * second},
+	}
+	d, err := NewDefinition(&quota.Definition{Windows: windows, Lease: quota.LeaseOff})
+	require.NoError(t, err)
+	reports := asks(1, 0)
+	reports.Charged, reports.Number = 3, 2
+	inspects := quota.Part{Cost: 4, Inspect: true}
+	const valid = 10 * second // an eighth of the hold
+	for _, c := range []struct {
+		name             string
+		before           quota.Part // of an earlier hit
+		used             uint32     // of the window, before
+		part             quota.Part
+		startingNs       int64
+		want             Outcome // but for what Decide itself says
+		usedAfter, holds uint32
+	}{
+		{name: "held", part: asks(1, 4), holds: 4,
+			want: Outcome{Noted: true, NeedsAge: true, Taken: Taken{Units: 4, ValidNs: valid}}},
+		{name: "noted", before: asks(1, 4), part: reports, usedAfter: 3,
+			want: Outcome{Noted: true, Taken: Taken{ValidNs: valid}}},
+		{name: "stale", before: asks(1, 2), part: asks(1, 2), holds: 2, want: Outcome{Err: balance.ErrStale}},
+		{name: "starting", part: asks(1, 4), startingNs: second,
+			want: Outcome{Noted: true, Err: ErrStarting, WaitNs: second, Taken: Taken{ValidNs: valid}}},
+		{name: "held back", before: asks(2, 3), part: asks(1, 2), holds: 3,
+			want: Outcome{Noted: true, Denied: true, HeldBack: true, WaitNs: limit.HeldRetryNs, Taken: Taken{ValidNs: valid}}},
+		{name: "denied", used: 9, usedAfter: 9, part: asks(1, 2),
+			want: Outcome{Noted: true, Denied: true, WaitNs: minute, Taken: Taken{ValidNs: valid}}},
+		{name: "too much for ever", part: asks(1, 5),
+			want: Outcome{Noted: true, Denied: true, WaitNs: limit.Never, Taken: Taken{ValidNs: valid}}},
+		{name: "an operator's", before: asks(2, 2), part: quota.Part{Cost: 2}, usedAfter: 2, holds: 2,
+			want: Outcome{NeedsAge: true}},
+		{name: "an operator's, held back", before: asks(2, 2), part: quota.Part{Cost: 3}, holds: 2,
+			want: Outcome{Denied: true, HeldBack: true, WaitNs: limit.HeldRetryNs}},
+		{name: "only looks", before: asks(2, 2), part: inspects, holds: 2, want: Outcome{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := record.New(base)
+			on(r, d, &Set{Units: c.used, Window: 0})
+			if c.before.Number > 0 {
+				require.NoError(t, on(r, d, &Hit{Part: c.before}).Err)
+			}
+			o := &Operation{Definition: d, Action: &Hit{Part: c.part}, Shifted: d.ShiftedFor(key)}
+			o.Decide(r, base, c.startingNs)
+			require.Equal(t, []uint32{c.usedAfter, c.holds}, []uint32{o.Standings[0].Used, o.Standings[1].Used})
+			c.want.NowNs, c.want.UntilNs, c.want.Standings = o.NowNs, o.UntilNs, o.Standings
+			require.Equal(t, c.want, o.Outcome)
+		})
+	}
+}
