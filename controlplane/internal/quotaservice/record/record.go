@@ -118,8 +118,11 @@ func find(windows []limit.Window, w limit.Window) int {
 	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
 }
 
-// bucketStart returns what a new bucket begins with: the tokens of another of its period, and none
-// of its debt. How much one of another period lacks depends on its limits.
+// bucketStart returns what a new bucket begins with: the tokens of the emptiest other one of its period, and none of
+// its debt. Those of another period mean something else. For example, the other one has 80 of its 100 tokens:
+//
+//	a new one of 200  has 80
+//	a new one of 50   has 50, which is all that it holds
 func (r *Record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) {
 	spendBy = r.NowNs
 	for i, v := range r.Windows {
@@ -130,13 +133,16 @@ func (r *Record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) 
 		if u.Tokens.Hi < 0 {
 			u.Tokens = limit.Tokens{}
 		}
-		w.Roll(&u, of, of) // no more than w holds
+		clampTo(w, &u, of)
 		if w.Count(&u, of) > w.Count(&most, spendBy) {
 			most, spendBy = u, of
 		}
 	}
 	return most, spendBy
 }
+
+// clampTo takes away what a bucket's usage has more than w holds. Roll does so, also if no time passes.
+func clampTo(w *limit.Window, u *limit.Usage, nowNs int64) { w.Roll(u, nowNs, nowNs) }
 
 // keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
 func (r *Record) keepLogs(windows []limit.Window) []limit.Window {

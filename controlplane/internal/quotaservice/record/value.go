@@ -29,18 +29,23 @@ import (
 //	          n, n × (time − last, units)                            log
 //	          limit, burst, spendBy − its SpendBy, end, high, low    bucket
 //
-// Versions with holders, which are written for keys that are held only, go on:
+// Versions with holders go on:
 //
 //	pays      by window: see limit.Window.Pays
-//	0         until when nothing was granted, in releases before
+//	0         a number that releases before wrote and no release reads: for how long nothing was granted yet
 //	holders   how many; each is worker (8 bytes) · since · number · charged · held ·
 //	          time − when its report was noted · hold
 //
-// A release that does not know the versions with a block leaves such a value alone. It refuses the definition of a
-// block, too.
+// The version says what a value has:
 //
-// A version is plainVersion, and more for each thing that a value has. A release reads a version before the first one
-// writes it.
+//	version  holders  block
+//	1        no       no
+//	2        yes      no     a definition that holds units has asked for the key
+//	3        no       yes    one of the windows is a limit.Block
+//	4        yes      yes
+//
+// Support for reading a version ships one release before anything writes it. A release leaves values of versions that
+// it does not know alone.
 const (
 	plainVersion           = 1
 	withHolders, withBlock = 1, 2
@@ -222,7 +227,7 @@ func appendHolders(b []byte, r *Record) []byte {
 	for i := range r.Windows {
 		b = appendNumber(b, r.Windows[i].Pays)
 	}
-	b = append(b, 0) // no older release has to wait
+	b = append(b, 0) // see above
 	b = appendNumber(b, uint32(len(r.Holders)))
 	for i := range r.Holders {
 		h := &r.Holders[i]
@@ -241,7 +246,7 @@ func (d *decoder) holders(r *Record) {
 	for i := range r.Windows {
 		r.Windows[i].Pays = uint32(d.number(maxUnits))
 	}
-	d.number(uint64(maxInstant - r.NowNs)) // for how long an older release has waited
+	d.number(uint64(maxInstant - r.NowNs)) // not read: see above
 	for n := d.number(balance.MaxHolders); n > 0 && d.err == nil; n-- {
 		h := balance.Holder{
 			Worker:  d.uint64(),

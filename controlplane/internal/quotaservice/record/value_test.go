@@ -59,7 +59,7 @@ func blockedExample(isHeld bool) *Record {
 // TestValues: what a release has written, the next must read.
 func TestValues(t *testing.T) {
 	const nonce = "1817161514131211"
-	const plain = "0807060504030201" + "0065b171d0a29717" + "00ca7e8fd0a29717" + // generation, time, stamp
+	const plain = "0807060504030201" + "0065b171d0a29717" + "00ca7e8fd0a29717" + // generation, time, spendBy
 		"05" + // windows, by algorithm
 		"018094ebdc03c096b1020a0001c0aaacfe88dae8cb17" +
 		"0280b09dc2df010000030380fae2cfe6dbe8cb17" +

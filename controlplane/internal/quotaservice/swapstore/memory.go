@@ -34,7 +34,7 @@ type Memory struct {
 	mu      sync.Mutex
 	values  [shards]shard               // by the key's first byte
 	bytes   int                         // of all values
-	spaces  map[string]int              // bytes by domain
+	bytesOf map[string]int              // those of each domain
 	swept   int                         // shard that was looked through last for what has expired
 	sweepNs int64                       // when to look through the next
 	live    map[string]map[uint64]int64 // by domain and process, until when
@@ -54,14 +54,20 @@ type kept struct {
 	expireNs int64
 }
 
-func (k *kept) size() int { return keptBytes + (len(k.value)+stepBytes-1)/stepBytes*stepBytes }
+// size is 0 where nothing is kept.
+func (k *kept) size() int {
+	if k.value == nil {
+		return 0
+	}
+	return keptBytes + (len(k.value)+stepBytes-1)/stepBytes*stepBytes
+}
 
 // NewMemory returns an empty store with a clock, in nanoseconds since the Unix
 // epoch.
 func NewMemory(now func() int64) *Memory {
 	m := &Memory{
 		now: now, sinceNs: now(), maxBytes: maxBytes,
-		spaces: map[string]int{}, live: map[string]map[uint64]int64{}, secrets: map[string][]byte{},
+		bytesOf: map[string]int{}, live: map[string]map[uint64]int64{}, secrets: map[string][]byte{},
 	}
 	for i := range m.values {
 		m.values[i].values = map[[16]byte]kept{}
@@ -96,41 +102,50 @@ func (m *Memory) swap(s *Swap) Result {
 	if now >= m.sweepNs || now < m.sweepNs-sweepAllNs { // or the clock was set back
 		m.sweep(now)
 	}
-	age := m.age(now)
-	in := &m.values[s.Key[0]]
-	there, held := in.values[s.Key]
-	takes := 0
-	if held {
-		takes = there.size()
-	}
+	there := m.values[s.Key[0]].values[s.Key]
+	value := there.value
 	if there.expireNs <= now {
-		there = kept{}
+		value = nil
 	}
-	r := Result{Value: there.value, NowNs: now}
+	r := Result{Value: value, NowNs: now}
+	age, isOnTime := m.age(now), s.FromNs <= now && now < s.UntilNs
 	switch {
+	case s.Adds && isOnTime:
+		return m.add(s, number(value), &there, now)
+	case s.Adds:
+		return Result{Outcome: Late, NowNs: now}
 	case age < s.AgeNs:
 		r.Outcome, r.AgeNs = Young, age
-	case !s.Adds && (s.New == nil || !isNonce(there.value, s.Old)):
+	case s.New == nil || !isNonce(value, s.Old):
 		r.Outcome = Read
-	case now < s.FromNs || now >= s.UntilNs:
+	case !isOnTime:
 		r.Outcome = Late
-	case s.Adds && s.Units == 0:
-		return Result{Outcome: Swapped, NowNs: now, Sum: number(there.value)}
 	default:
-		r = Result{Outcome: Swapped, NowNs: now}
-		value := bytes.Clone(s.New)
-		if s.Adds {
-			r.Sum = number(there.value) + s.Units
-			value = strconv.AppendUint(nil, r.Sum, 10)
-		}
-		fresh := kept{value, s.Domain, s.ExpireNs}
-		if !m.reserve(s.Domain, fresh.size()-takes) {
-			return Result{Outcome: Failed, Err: ErrFull}
-		}
-		in.values[s.Key] = fresh
-		in.most = max(in.most, len(in.values))
+		return m.put(s, bytes.Clone(s.New), &there, Result{Outcome: Swapped, NowNs: now})
 	}
 	return r
+}
+
+// add adds the units of a swap to the sum.
+func (m *Memory) add(s *Swap, sum uint64, there *kept, now int64) Result {
+	sum += s.Units
+	added := Result{Outcome: Swapped, NowNs: now, Sum: sum}
+	if s.Units == 0 {
+		return added
+	}
+	return m.put(s, strconv.AppendUint(nil, sum, 10), there, added)
+}
+
+// put puts the value of a swap in the place of what is there. It returns what became of that: swapped if there is room.
+func (m *Memory) put(s *Swap, value []byte, there *kept, swapped Result) Result {
+	fresh := kept{value, s.Domain, s.ExpireNs}
+	if !m.reserve(s.Domain, fresh.size()-there.size()) {
+		return Result{Outcome: Failed, Err: ErrFull}
+	}
+	in := &m.values[s.Key[0]]
+	in.values[s.Key] = fresh
+	in.most = max(in.most, len(in.values))
+	return swapped
 }
 
 // number reads a value that swaps have added to; 0 if there is none.
@@ -146,23 +161,27 @@ func (m *Memory) age(now int64) int64 {
 	return now - m.sinceNs
 }
 
-// Age implements Store. What a Memory has lost is lost with its service, so it is never another.
+// Age implements Store. What a Memory has lost is lost with its service, so it is never another. Services ask for it
+// all the time, so it also does what swaps would do if there were some.
 func (m *Memory) Age(context.Context) (ns int64, anew bool, err error) {
+	m.sweepDue()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.age(m.now()), false, nil
 }
 
-// reserve counts more bytes of a domain's values, or fewer, and reports whether there is
-// room for them.
+// reserve counts more bytes of a domain's values, or fewer, and reports whether there is room for them:
+//
+//	bytes of the domain, with these ≤ mostOfFree × bytes that nobody has then
 func (m *Memory) reserve(domain string, more int) bool {
-	fits := more <= 0 || m.spaces[domain]+more <= mostOfFree*(m.maxBytes-m.bytes-more)
+	own, free := m.bytesOf[domain]+more, m.maxBytes-m.bytes-more
+	fits := more <= 0 || own <= mostOfFree*free
 	if fits {
-		m.spaces[domain] += more
+		m.bytesOf[domain] = own
 		m.bytes += more
 	}
-	if m.spaces[domain] == 0 {
-		delete(m.spaces, domain)
+	if m.bytesOf[domain] == 0 {
+		delete(m.bytesOf, domain)
 	}
 	return fits
 }
@@ -197,9 +216,8 @@ func (m *Memory) sweep(now int64) {
 	}
 }
 
-// sweepAll does what swaps would have done since the last one: while nobody asks, there
-// are none.
-func (m *Memory) sweepAll() {
+// sweepDue drops what has expired in the shards that swaps would have looked through since the last one.
+func (m *Memory) sweepDue() {
 	m.mu.Lock()
 	due := min((m.now()-m.sweepNs)/(sweepAllNs/shards), shards)
 	m.mu.Unlock()
@@ -233,9 +251,8 @@ func (m *Memory) keepLive(domain string, now int64) int {
 	return len(of)
 }
 
-// Secret implements Store. A service's heartbeats ask for it.
+// Secret implements Store.
 func (m *Memory) Secret(_ context.Context, name string, fresh func() []byte) ([]byte, error) {
-	m.sweepAll()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.secrets[name] == nil {

@@ -76,20 +76,20 @@ func TestMemoryIsBounded(t *testing.T) {
 		t.Run(fmt.Sprint(bytes, " bytes each"), func(t *testing.T) {
 			c := cram(t, most)
 			c.fill("flood", most, bytes)
-			one := c.spaces["flood"]
+			one := c.bytesOf["flood"]
 			require.InDelta(t, most*3/4, one, most/100, "alone")
 			c.fill("another", most, bytes)
-			require.InDelta(t, (most-one)*3/4, c.spaces["another"], most/100, "of what the first one has left")
+			require.InDelta(t, (most-one)*3/4, c.bytesOf["another"], most/100, "of what the first one has left")
 			require.Less(t, c.bytes, most)
 			require.Equal(t, 1, c.fill("third", 1, bytes))
 			_, err := c.Live(t.Context(), "idle", 1)
 			require.NoError(t, err)
 
 			c.now += 2 * sweepAllNs
-			_, err = c.Secret(t.Context(), "key", func() []byte { return []byte{1} })
+			_, _, err = c.Age(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, c.bytes)
-			require.Empty(t, c.spaces)
+			require.Empty(t, c.bytesOf)
 			require.Empty(t, c.live)
 			for i := range c.values {
 				require.Empty(t, c.values[i].values)
@@ -117,7 +117,7 @@ func TestMemoryCountsWhatItTakes(t *testing.T) {
 		took := heapBytes() - before
 		require.InEpsilon(t, c.bytes, took, 0.25, "%d bytes each", bytes)
 		c.now += 2 * sweepAllNs
-		c.sweepAll()
+		c.sweepDue()
 		require.Less(t, heapBytes()-before, took/20)
 	}
 }

@@ -12,6 +12,12 @@
 //	New              is the value from now on                  Swapped
 //
 // Young, Read and Late come with the value that is there.
+//
+// A swap that Adds is for a value that is a sum, in decimal digits. AgeNs and Old are not for it, nor do results of it
+// have a Value:
+//
+//	FromNs, UntilNs  is the clock between them?                else Late
+//	Units            are in the sum from now on                Swapped, with the Sum
 package swapstore
 
 import (
@@ -46,8 +52,7 @@ type Store interface {
 const LiveFor = 10 * time.Second
 
 // Swap replaces a value if it is what the caller expects, and if the caller's decision holds at the time of the
-// store's clock. One that Adds is for a value that is a number in decimal digits. It expects no value, so its outcome
-// is never Read.
+// store's clock. The package comment says how.
 type Swap struct {
 	Key      [16]byte
 	Domain   string // whose key it is: a store may bound what each domain keeps
@@ -57,8 +62,8 @@ type Swap struct {
 	UntilNs  int64  // and must be before this one
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
 	AgeNs    int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
-	Adds     bool   // add the Units to the value in place of Old and New; 0 = only read it
-	Units    uint64
+	Adds     bool   // add the Units to the value; AgeNs, Old and New are not for it
+	Units    uint64 // 0 = only read the sum
 }
 
 // NonceBytes is the size of the random number that a value begins with. Each
@@ -80,7 +85,7 @@ const (
 // Result is what became of a Swap.
 type Result struct {
 	Outcome Outcome
-	Value   []byte // what is in the store, unless Swapped or Failed; nil = nothing
+	Value   []byte // what is in the store, unless Swapped, Failed or of one that Adds; nil = nothing
 	Sum     uint64 // of a swap that Adds and was Swapped: the value with its units
 	NowNs   int64  // the store's clock, unless Failed
 	AgeNs   int64  // of Young
