@@ -8,10 +8,8 @@ package counters
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -30,41 +28,79 @@ type Operation struct {
 	Window string   // name or index of one window for inc and set; empty = all
 }
 
-// isVerdict reports whether the operation answers as a request is: allowed or denied.
-func (o *Operation) isVerdict() bool { return o.Name == "hit" || o.Name == "peek" }
+// kind is what operations of a name do and answer.
+type kind struct {
+	what     quotaservice.What
+	hasUnits bool // Operation.N
+	// value is the result, from what is found and from the window that is shown. nil = the result is a verdict:
+	// allowed or denied, as a request is.
+	value func(*quotaservice.Found, *result.Window) int64
+}
 
 // kinds are the operations on one key by name.
-var kinds = map[string]quotaservice.What{
-	"hit": quotaservice.Hit, "peek": quotaservice.Inspect, "get": quotaservice.Inspect, "expires_at": quotaservice.Inspect,
-	"inc": quotaservice.Inc, "set": quotaservice.Set, "reset": quotaservice.Reset,
+var kinds = map[string]kind{
+	"hit":        {quotaservice.Hit, true, nil},
+	"peek":       {quotaservice.Inspect, true, nil},
+	"get":        {quotaservice.Inspect, false, used},
+	"expires_at": {quotaservice.Inspect, false, expiresAt},
+	"inc":        {quotaservice.Inc, true, used},
+	"set":        {quotaservice.Set, true, used},
+	"reset":      {quotaservice.Reset, false, hadUsage},
+}
+
+func (k *kind) isVerdict() bool { return k.value == nil }
+
+func used(_ *quotaservice.Found, w *result.Window) int64 { return int64(w.Used) }
+
+func expiresAt(found *quotaservice.Found, w *result.Window) int64 {
+	if w.ResetNs == 0 {
+		return 0
+	}
+	return found.NowNs + w.ResetNs
+}
+
+func hadUsage(found *quotaservice.Found, _ *result.Window) int64 {
+	if found.HadUsage {
+		return 1
+	}
+	return 0
 }
 
 // IsOfCluster reports whether the operation is on one key of a rule of scope cluster.
 func IsOfCluster(p *policy.Policy, o Operation) bool {
-	_, keyed := kinds[o.Name]
-	r := rule(p, o.Rule)
-	return keyed && r != nil && r.Scope == policy.ScopeCluster
+	_, _, err := find(p, &o)
+	return err == nil
 }
 
-func rule(p *policy.Policy, name string) *policy.Rule {
-	for i := range p.Rules {
-		if r := &p.Rules[i]; r.Name == name && r.Mode != policy.ModeOff {
-			return r
-		}
+// find finds the kind and the rule of an operation.
+func find(p *policy.Policy, o *Operation) (k kind, r *policy.Rule, err error) {
+	k, known := kinds[o.Name]
+	isIt := func(r policy.Rule) bool { return r.Name == o.Rule && r.Mode != policy.ModeOff }
+	at := slices.IndexFunc(p.Rules, isIt)
+	switch {
+	case !known:
+		return k, nil, fmt.Errorf("unknown operation %q", o.Name)
+	case at < 0:
+		return k, nil, fmt.Errorf("there is no rule %q", o.Rule)
+	case p.Rules[at].Scope != policy.ScopeCluster:
+		return k, nil, fmt.Errorf("rule %q is not of scope cluster: each proxy has its own counters", o.Rule)
 	}
-	return nil
+	return k, &p.Rules[at], nil
 }
 
 // Prepared is an operation that can be carried out, on a key as the quota service knows it.
 type Prepared struct {
 	operation  Operation
+	kind       kind
 	subject    policy.Subject // the rule as it holds for the key
 	rule       *policy.Rule
 	key        [16]byte
 	definition quota.Definition
 	domain     string
-	// The rule has its limits in the policy's order. The definition and what is found have a window for each, in
-	// columns: columns[limit] is that of the rule's limit.
+	// columns are where the rule's limits have their windows, in the definition and in what is found:
+	//
+	//	rule        0: 100/hour   1: 10/minute    as the policy has them
+	//	definition  0: minute     1: hour         by their period     columns: 1, 0
 	columns []int
 	changed int // the limit whose window inc and set change; -1 = all
 }
@@ -79,16 +115,15 @@ func (p *Prepared) column() int {
 
 // Prepare says what is wrong with an operation.
 func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
-	r := rule(p, o.Rule)
-	if r == nil {
-		return nil, fmt.Errorf("there is no rule %q", o.Rule)
+	k, r, err := find(p, &o)
+	if err != nil {
+		return nil, err
 	}
-	prepared := &Prepared{operation: o, rule: r, domain: p.Domain, changed: -1}
+	prepared := &Prepared{operation: o, kind: k, rule: r, domain: p.Domain, changed: -1}
 	s := &prepared.subject
 	if err := r.ParseKey(&s.Key, o.Key); err != nil {
 		return nil, err
 	}
-	var err error
 	s.Requested, err = r.ParseLimits(nil, o.Limits)
 	if err != nil {
 		return nil, err
@@ -98,7 +133,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	prepared.key = of.QuotaKey(s)
 	prepared.definition, prepared.columns = of.Definition(s), of.Order
 	switch {
-	case s.Unlimited && !o.isVerdict():
+	case s.Unlimited && !k.isVerdict():
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
 		prepared.changed = r.LimitNamed(o.Window)
@@ -111,23 +146,18 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 
 // Do carries the operation out. The result is as the filter's, with times in nanoseconds.
 func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Result, error) {
-	what, known := kinds[p.operation.Name]
-	switch {
-	case !known:
-		return result.Result{}, errors.New("unknown operation " + strconv.Quote(p.operation.Name))
-	case p.subject.Unlimited:
+	if p.subject.Unlimited {
 		return p.verdict(&quotaservice.Found{}), nil
 	}
-	units := p.operation.N
-	if p.operation.Name == "get" || p.operation.Name == "expires_at" {
-		units = 0
+	command := quotaservice.Command{What: p.kind.what, Window: p.column()}
+	if p.kind.hasUnits {
+		command.Units = p.operation.N
 	}
-	command := quotaservice.Command{What: what, Units: units, Window: p.column()}
 	found, err := s.Operate(ctx, p.domain, p.definition, p.key, command)
 	if err != nil {
 		return result.Result{}, err
 	}
-	if p.operation.isVerdict() {
+	if p.kind.isVerdict() {
 		return p.verdict(&found), nil
 	}
 	return p.value(&found), nil
@@ -135,27 +165,13 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 
 // value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *quotaservice.Found) result.Result {
-	a := result.Result{
-		Windows: p.windows(found), Value: new(int64), Held: found.Held, BlockedNs: p.blockedNs(found),
-	}
+	windows := p.windows(found)
 	shown := p.changed
 	if shown < 0 {
-		shown = tightest(a.Windows)
+		shown = tightest(windows)
 	}
-	w := &a.Windows[shown]
-	switch p.operation.Name {
-	case "reset":
-		if found.HadUsage {
-			*a.Value = 1
-		}
-	case "expires_at":
-		if w.ResetNs > 0 {
-			*a.Value = found.NowNs + w.ResetNs
-		}
-	default:
-		*a.Value = int64(w.Used)
-	}
-	return a
+	value := p.kind.value(found, &windows[shown])
+	return result.Result{Windows: windows, Value: &value, Held: found.Held, BlockedNs: p.blockedNs(found)}
 }
 
 // verdict is the result of hit and peek, as the filter reports a verdict (respond/report.go there).

@@ -9,13 +9,13 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"time"
 
 	"github.com/redis/rueidis"
 )
 
-// sinceScript reads the mark, the last key: since when the server has its state, by a clock that
-// was not set back since. A server without one has its state from now on.
+// sinceScript is a part of scripts: by their local now, it sets their local since to the mark, their last key. That is
+// since when the server has its state, by a clock that was not set back since. A server without a mark has its state
+// from now on.
 const sinceScript = `local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')
   if not since or since > now then
     since = now
@@ -40,6 +40,7 @@ func (s *Store) mark(slot uint16) string {
 
 const slots = 16384
 
+// slot is the slot of a key. The client tells only that of a command, so this makes one, which is never sent.
 func (s *Store) slot(key string) uint16 {
 	command := s.client.B().Get().Key(key).Build()
 	return command.Slot() & (slots - 1)
@@ -58,10 +59,15 @@ func (s *Store) slotTags() []string {
 	return tags
 }
 
-// Age is swapstore.Store's. A server loses the marks of all its slots at once, so that of its first slot
-// tells. If it is another than at the last call, all marks that the server lacks are made: else
-// each slot would begin when it is first used. A slot that moves to another server takes its mark
-// along. A server that does not answer is as it was.
+// server is a server that keeps values, by its slots. Without a Cluster there is one, with one slot.
+type server []uint16
+
+// first is the slot whose mark tells of the server: it loses those of all its slots at once.
+func (v server) first() uint16 { return v[0] }
+
+// Age is swapstore.Store's. It reads the mark of each server's first slot. If that is another than at the last call,
+// all marks that the server lacks are made: else each slot would begin when it is first used. A slot that moves to
+// another server takes its mark along. A server that does not answer is as it was.
 //
 // For example, a Cluster of two servers, whose slots are few here, loses the second one at 500:
 //
@@ -72,129 +78,126 @@ func (s *Store) slotTags() []string {
 func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	type found struct {
-		servers [][]uint16
-		err     error
-	}
-	f, err := within(ctx, func() (f found) {
-		f.servers, f.err = s.servers()
-		return f
-	})
-	err = errors.Join(err, f.err)
+	servers, err := s.servers(ctx)
 	if err != nil {
 		return 0, false, ageError(err)
 	}
 	youngest := int64(math.MaxInt64)
-	for i, l := range s.lookAtAll(ctx, f.servers) {
-		if l.err != nil {
-			err = l.err
+	for _, m := range s.readServers(ctx, servers) {
+		if m.err != nil {
+			err = m.err
 			continue
 		}
-		anew = s.keepSeen(f.servers[i], l.marks) || anew
-		youngest = min(youngest, l.youngest)
+		anew = s.see(&m) || anew
+		youngest = min(youngest, m.youngest)
 	}
 	if youngest == math.MaxInt64 { // no server has answered
 		return 0, false, ageError(err)
 	}
-	return youngest * int64(time.Microsecond), anew, nil
-}
-
-// lookAtAll looks at all servers at once, each with its slots.
-func (s *Store) lookAtAll(ctx context.Context, servers [][]uint16) []look {
-	looks := make([]look, len(servers))
-	var all sync.WaitGroup
-	for i, of := range servers {
-		seen := s.seen[of[0]]
-		all.Go(func() {
-			l, err := within(ctx, func() look { return s.lookAt(of, seen) })
-			looks[i] = l
-			looks[i].err = errors.Join(l.err, err)
-		})
-	}
-	all.Wait()
-	return looks
-}
-
-// keepSeen keeps the marks of slots, the first of them or all, and reports whether one is another
-// than before.
-func (s *Store) keepSeen(slots []uint16, marks []int64) (changed bool) {
-	for i, mark := range marks {
-		slot := slots[i]
-		changed = changed || s.seen[slot] != mark
-		s.seen[slot] = mark
-	}
-	return changed
+	return youngest * micro, anew, nil
 }
 
 func ageError(err error) error {
 	return fmt.Errorf("read since when the quota store has its state: %w", explain(err))
 }
 
-// look is what one look at a server's marks found.
-type look struct {
-	marks    []int64 // of its first slot, or of all
-	youngest int64   // how old the youngest of these is, in microseconds
+// marks are what one server has said of its slots' marks.
+type marks struct {
+	slots    []uint16 // whose marks they are
+	at       []int64  // by these slots
+	youngest int64    // how old the youngest is, in microseconds
 	err      error
 }
 
-// lookAt reads the mark of a server's first slot and, if it is not the one that was seen, those of all.
-func (s *Store) lookAt(of []uint16, seen int64) look {
-	l := look{youngest: math.MaxInt64}
-	s.readMarks(of[:1], &l)
-	if l.err != nil || l.marks[0] == seen {
-		return l
+// see keeps the marks as those that were seen last, and reports whether one is another than before.
+func (s *Store) see(m *marks) (anew bool) {
+	for i, slot := range m.slots {
+		anew = anew || s.seen[slot] != m.at[i]
+		s.seen[slot] = m.at[i]
 	}
-	for some := range slices.Chunk(of[1:], maxBatch) {
-		s.readMarks(some, &l)
-		if l.err != nil {
+	return anew
+}
+
+// readServers asks all servers at once.
+func (s *Store) readServers(ctx context.Context, servers []server) []marks {
+	all := make([]marks, len(servers))
+	var asking sync.WaitGroup
+	for i, v := range servers {
+		seen := s.seen[v.first()]
+		asking.Go(func() {
+			m, err := within(ctx, func() marks { return s.readServer(v, seen) })
+			all[i] = m
+			all[i].err = errors.Join(m.err, err)
+		})
+	}
+	asking.Wait()
+	return all
+}
+
+// readServer reads the mark of a server's first slot and, if it is not the one that was seen, those of the others.
+func (s *Store) readServer(v server, seen int64) marks {
+	m := marks{youngest: math.MaxInt64}
+	s.readMarks(v[:1], &m)
+	if m.err != nil || m.at[0] == seen {
+		return m
+	}
+	for some := range slices.Chunk(v[1:], maxBatch) {
+		s.readMarks(some, &m)
+		if m.err != nil {
 			break
 		}
 	}
-	return l
+	return m
 }
 
-// readMarks reads the marks of slots, and makes them where there are none.
-func (s *Store) readMarks(of []uint16, l *look) {
-	commands := make([]rueidis.Completed, 0, len(of))
-	for _, slot := range of {
+// readMarks reads the marks of some more slots, and makes them where there are none.
+func (s *Store) readMarks(some []uint16, m *marks) {
+	commands := make([]rueidis.Completed, 0, len(some))
+	for _, slot := range some {
 		commands = append(commands, s.client.B().Eval().Script(markScript).Numkeys(1).Key(s.mark(slot)).Build())
 	}
-	for _, r := range s.client.DoMulti(context.Background(), commands...) {
+	for i, r := range s.client.DoMulti(context.Background(), commands...) {
 		found, err := r.AsIntSlice()
 		if err == nil && len(found) != 2 {
 			err = errAnswer
 		}
 		if err != nil {
-			l.err = err
+			m.err = err
 			return
 		}
-		l.marks = append(l.marks, found[0])
-		l.youngest = min(l.youngest, found[1])
+		m.slots, m.at = append(m.slots, some[i]), append(m.at, found[0])
+		m.youngest = min(m.youngest, found[1])
 	}
 }
 
 // ranges are those of slots, as the first node says that answers.
-func (s *Store) ranges() (ranges []rueidis.RedisMessage, err error) {
-	for _, node := range s.client.Nodes() {
-		ranges, err = node.Do(context.Background(), node.B().ClusterSlots().Build()).ToArray()
-		if err == nil {
-			break
+func (s *Store) ranges(ctx context.Context) ([]rueidis.RedisMessage, error) {
+	said, err := within(ctx, func() rueidis.RedisResult {
+		r := rueidis.NewErrorResult(errAnswer)
+		for _, node := range s.client.Nodes() {
+			r = node.Do(context.Background(), node.B().ClusterSlots().Build())
+			if r.Error() == nil {
+				break
+			}
 		}
-	}
-	return ranges, err
-}
-
-// servers are those that keep values, each with its slots. Without a Cluster it is one server with
-// one slot.
-func (s *Store) servers() ([][]uint16, error) {
-	if !s.cluster {
-		return [][]uint16{{0}}, nil
-	}
-	ranges, err := s.ranges()
+		return r
+	})
 	if err != nil {
 		return nil, err
 	}
-	byServer := map[string][]uint16{}
+	return said.ToArray()
+}
+
+// servers are those that keep values.
+func (s *Store) servers(ctx context.Context) ([]server, error) {
+	if !s.cluster {
+		return []server{{0}}, nil
+	}
+	ranges, err := s.ranges(ctx)
+	if err != nil {
+		return nil, err
+	}
+	byServer := map[string]server{}
 	for _, r := range ranges { // first slot, last slot, master, replicas
 		fields, err := r.ToArray()
 		if err != nil || len(fields) < 3 {

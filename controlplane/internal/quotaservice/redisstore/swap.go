@@ -141,22 +141,14 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 // run carries a batch out, and says its results by the context's deadline. The client gets no
 // deadline: it would give up commands that it has sent, and their room.
 func (s *Store) run(ctx context.Context, b batch, done func(i int, r swapstore.Result)) {
-	var isSaid atomic.Bool
-	say := func(result func(i int) swapstore.Result) {
-		if isSaid.CompareAndSwap(false, true) {
-			for i := range b {
-				done(i, result(i))
-			}
-		}
-	}
-	late := func() { say(func(int) swapstore.Result { return failed(explain(ctx.Err())) }) }
+	a := answers{done: done}
 	if ctx.Err() != nil {
-		late()
+		a.sayFailed(len(b), ctx.Err())
 		return
 	}
-	defer context.AfterFunc(ctx, late)()
+	defer context.AfterFunc(ctx, func() { a.sayFailed(len(b), ctx.Err()) })()
 	results := s.send(b, s.evalsha)
-	if unknown := unknownScript(results); len(unknown) > 0 && !isSaid.Load() {
+	if unknown := unknownScript(results); len(unknown) > 0 && !a.said.Load() {
 		again := make(batch, len(unknown))
 		for n, i := range unknown {
 			again[n] = b[i]
@@ -165,7 +157,30 @@ func (s *Store) run(ctx context.Context, b batch, done func(i int, r swapstore.R
 			results[unknown[n]] = r
 		}
 	}
-	say(func(i int) swapstore.Result { return result(results[i]) })
+	a.say(results)
+}
+
+// answers says the results of a batch once: as the server has answered, or that it is late.
+type answers struct {
+	done func(i int, r swapstore.Result)
+	said atomic.Bool
+}
+
+func (a *answers) say(results []rueidis.RedisResult) {
+	if a.said.CompareAndSwap(false, true) {
+		for i, r := range results {
+			a.done(i, readAnswer(r))
+		}
+	}
+}
+
+// sayFailed says of each of n swaps that it has failed.
+func (a *answers) sayFailed(n int, err error) {
+	if a.said.CompareAndSwap(false, true) {
+		for i := range n {
+			a.done(i, failed(explain(err)))
+		}
+	}
 }
 
 // send sends a batch in one go, each swap by the command.
@@ -202,8 +217,8 @@ func failed(err error) swapstore.Result {
 
 var errAnswer = errors.New("read the quota store's answer: it is not the script's")
 
-// result reads the script's answer.
-func result(r rueidis.RedisResult) swapstore.Result {
+// readAnswer reads a script's answer.
+func readAnswer(r rueidis.RedisResult) swapstore.Result {
 	parts, err := r.ToArray()
 	if err != nil {
 		return failed(explain(err))

@@ -40,7 +40,8 @@ type conn struct {
 	most   int64
 	dialed time.Time
 
-	took  int64           // by the reply that is being read
+	replyBytes int64 // that the reply which is being read takes
+
 	left  [maxDepth]int64 // elements that each list which is being read lacks
 	depth int
 	skip  int64 // bytes of a string, with the end of its line
@@ -108,7 +109,7 @@ func (r *conn) follow(b []byte) {
 		}
 		b = b[len(part):]
 		r.line = append(r.line, part[:min(len(part), r.lineRoom(part[0]))]...)
-		r.take(int64(len(part)))
+		r.count(int64(len(part)))
 		if ends && r.err == nil {
 			r.endLine()
 			r.line = r.line[:0]
@@ -127,10 +128,10 @@ func (r *conn) lineRoom(first byte) int {
 	return lineBytes + 1 - len(r.line)
 }
 
-// take counts bytes of the reply.
-func (r *conn) take(n int64) {
-	r.took += n
-	if r.took > r.most {
+// count counts bytes of the reply.
+func (r *conn) count(n int64) {
+	r.replyBytes += n
+	if r.replyBytes > r.most {
 		r.err = errReply
 	}
 }
@@ -143,7 +144,7 @@ func (r *conn) element() {
 			return
 		}
 	}
-	r.took = 0
+	r.replyBytes = 0
 }
 
 // endLine goes on after a line: it is a value, or it says how long one is.
@@ -154,7 +155,7 @@ func (r *conn) endLine() {
 		r.element()
 	case '+', ',', '(', ':':
 		r.element()
-	case '_', '#': // the client reads no line, but bytes
+	case '_', '#': // the client skips a fixed 3 (4) bytes here, so a longer line would put it out of step with us
 		size := 3
 		if r.line[0] == '#' {
 			size = 4
@@ -186,7 +187,7 @@ func (r *conn) beginString() {
 	case n == nothing:
 		r.element()
 	default:
-		r.take(n)
+		r.count(n)
 		r.skip = n + 2
 	}
 }
@@ -200,7 +201,7 @@ func (r *conn) beginList(each int64) {
 	case n == 0, n == nothing && each == 1: // there are no maps that are nothing
 		r.element()
 	case n > 0 && r.depth < maxDepth:
-		r.take(n * each * elementBytes)
+		r.count(n * each * elementBytes)
 		r.left[r.depth] = n * each
 		r.depth++
 	default:

@@ -56,7 +56,7 @@ func TestReplies(t *testing.T) {
 			if ok {
 				require.NoError(t, err, "%q", name)
 				require.Equal(t, all(text, 20), string(got))
-				require.Zero(t, r.took)
+				require.Zero(t, r.replyBytes)
 			} else {
 				require.ErrorIs(t, err, errReply, "%q", name)
 			}
