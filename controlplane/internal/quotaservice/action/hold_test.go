@@ -67,7 +67,8 @@ func TestTakeHold(t *testing.T) {
 			o := &Operation{Definition: d, Action: &Hit{Part: c.part}, Shifted: d.ShiftedFor(key)}
 			o.Decide(r, base, c.startingNs)
 			require.Equal(t, []uint32{c.usedAfter, c.holds}, []uint32{o.Standings[0].Used, o.Standings[1].Used})
-			c.want.NowNs, c.want.UntilNs, c.want.Standings = o.NowNs, o.UntilNs, o.Standings
+			c.want.NowNs, c.want.UntilNs = o.NowNs, o.UntilNs
+			c.want.Standings = o.Standings
 			require.Equal(t, c.want, o.Outcome)
 		})
 	}
