@@ -227,7 +227,7 @@ func appendHolders(b []byte, r *Record) []byte {
 	for i := range r.Windows {
 		b = appendNumber(b, r.Windows[i].Pays)
 	}
-	b = append(b, 0) // see above
+	b = append(b, 0) // no release reads it
 	b = appendNumber(b, uint32(len(r.Holders)))
 	for i := range r.Holders {
 		h := &r.Holders[i]
@@ -246,7 +246,7 @@ func (d *decoder) holders(r *Record) {
 	for i := range r.Windows {
 		r.Windows[i].Pays = uint32(d.number(maxUnits))
 	}
-	d.number(uint64(maxInstant - r.NowNs)) // not read: see above
+	d.number(uint64(maxInstant - r.NowNs)) // what releases before wrote
 	for n := d.number(balance.MaxHolders); n > 0 && d.err == nil; n-- {
 		h := balance.Holder{
 			Worker:  d.uint64(),
