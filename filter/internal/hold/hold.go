@@ -1,11 +1,12 @@
 // Package hold has what an allowed request holds of a rule until its answer is known.
 //
-// Its invariant: what is held is charged once, when the hold is settled or when it lapses. It lapses if nobody renews
-// it in time, or after it HasEnded. A rule may hold the units in two places, and each charges them by itself:
+// Its invariant: what is held is charged once, when the hold is settled or when it lapses. A rule may hold the units in
+// two places, and each charges them by itself:
 //
-//	a table    of this proxy. A hold that HasEnded is renewed no longer. It lapses there, and Settle finds that
-//	an account with the quota service. Once the hold HasEnded for long enough, Renew charges it and returns Lapsed,
-//	           and Settle charges what it costs beyond
+//	a table of this proxy             It is renewed in each eighth of the hold's length, until the hold HasEnded. What is
+//	                                  not renewed lapses there by itself. Renew or Settle finds that.
+//	an account of the quota service   Once the hold HasEnded for long enough, Renew charges it and returns Lapsed.
+//	                                  Settle then charges what the request cost beyond.
 package hold
 
 import (
@@ -16,11 +17,9 @@ import (
 
 // Source is where the units of a rule come from that holds them.
 type Source interface {
-	// Settle ends a hold, and charges what the request really cost. It reports whether the hold had lapsed in a table
-	// before, and been charged there.
+	// Settle ends a hold, and charges what the request really cost. It reports whether the hold had lapsed in a table.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. In a table it writes once in each eighth of
-	// the hold's length: until the next eighth begins it returns NotDue.
+	// Renew keeps a hold from lapsing, because its request is still alive.
 	Renew(h *Hold, at Clocks) Renewal
 }
 
@@ -54,10 +53,10 @@ type Renewal uint8
 
 // The renewals.
 const (
-	NotDue  Renewal = iota
-	Renewed         // it lasts as long again
-	Lapsed          // it has lapsed, and is charged
-	Unknown         // a call into the proxy failed: it is to be tried again
+	NotDue  Renewal = iota // nothing was to be done yet
+	Renewed                // it lasts as long again
+	Lapsed                 // it has lapsed, and is charged
+	Unknown                // a call into the proxy failed: it is to be tried again
 )
 
 // Clocks are the present by the three clocks that a renewal needs.
