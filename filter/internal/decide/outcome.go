@@ -42,7 +42,7 @@ const (
 )
 
 // reasons say why a rule denied, or allowed without counting. One that is still Pending was not asked either: another
-// rule has denied, or CheckEach was to count nothing.
+// rule has denied, or its caller asks nobody.
 var reasons = [...]string{
 	Pending: "not_asked", Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
 	Full: "on_full", Failed: "on_error", Contended: "on_contention", Overtaken: "on_contention",

@@ -45,9 +45,12 @@ func (s *Subject) View() (_ View, known bool) {
 
 // Window returns the limit i as it holds for the key, and its usage.
 func (v View) Window(i int) (*limit.Window, *limit.Usage) {
-	column := v.s.Rule.Finder.Order[i]
+	column := v.column(i)
 	return &v.s.Limits.Windows[column], v.s.Rule.Source.Usage(v.s, column)
 }
+
+// column is where records have the limit i.
+func (v View) column(i int) int { return v.s.Rule.Finder.Order[i] }
 
 // Held is how many units of the key are held, 0 for a rule that holds none.
 func (v View) Held() uint32 {
@@ -80,7 +83,7 @@ func (v View) Told(i int, now int64) (used, left uint32, resetNs int64) {
 	used, resetNs = w.Count(u, v.s.Now()), max(0, w.Reset(u, v.s.Now())-now)
 	if q := &v.s.Quota; v.s.isByService() && w.Algorithm != limit.Concurrency {
 		// What the service has said of a window is over when the window is, and then Window has an empty usage.
-		if said := &q.Standings[v.s.Rule.Finder.Order[i]]; said.ResetNs > q.NowNs {
+		if said := &q.Standings[v.column(i)]; said.ResetNs > q.NowNs {
 			used, resetNs = said.Used, said.ResetNs-q.NowNs
 		}
 	}

@@ -62,11 +62,11 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	case s.Unlimited && (s.Rule.Source == nil || op.Name != "leased"):
 		return nil, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
 	}
-	window, err := window(s.Rule, op.Window)
+	column, err := columnOf(s.Rule, op.Window)
 	if err != nil {
 		return nil, err
 	}
-	value, err := s.Rule.Source.Operate(s, decide.Operation(op.Name), window, op.N, now)
+	value, err := s.Rule.Source.Operate(s, decide.Operation(op.Name), column, op.N, now)
 	if err != nil {
 		return nil, err
 	}
@@ -130,9 +130,9 @@ func (e *Engine) rulesOf(name string) ([]rules.Rule, error) {
 
 func errNoRule(name string) error { return errors.New("there is no rule " + strconv.Quote(name)) }
 
-// window returns the index in r.Finder.Windows of the window with that name or index
-// in the policy, state.AllWindows for none.
-func window(r *decide.Rule, name string) (int, error) {
+// columnOf returns the column in records of the window with that name or index in the policy, state.AllWindows for
+// none.
+func columnOf(r *decide.Rule, name string) (int, error) {
 	if name == "" {
 		return state.AllWindows, nil
 	}

@@ -120,16 +120,16 @@ func (src *clusterRule) share(s *decide.Subject) []limit.Window {
 }
 
 // Usage is how the key stands over all proxies, as the service has said last.
-func (src *clusterRule) Usage(s *decide.Subject, window int) *limit.Usage {
+func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
-		return src.local.Usage(s, window)
+		return src.local.Usage(s, column)
 	}
-	w := &s.Limits.Windows[window]
+	w := &s.Limits.Windows[column]
 	src.usage = limit.Usage{Log: src.usage.Log[:0]}
-	if window >= len(s.Quota.Standings) {
+	if column >= len(s.Quota.Standings) {
 		return &src.usage
 	}
-	st := &s.Quota.Standings[window]
+	st := &s.Quota.Standings[column]
 	switch leftNs := st.ResetNs - s.Quota.NowNs; {
 	case w.Algorithm == limit.Concurrency: // what is held does not end by a clock
 		src.usage.Used = st.Used
