@@ -58,6 +58,13 @@ func (h *Holds) Lapse(to uint32) (eighth, units uint32, ok bool) {
 	return 0, 0, false
 }
 
+// AdvanceTo moves h on to the eighth to, unless h is there. Lapse must have removed what lapses by then.
+func (h *Holds) AdvanceTo(to uint32) {
+	if int32(to-h.Eighth) > 0 {
+		h.Eighth = to
+	}
+}
+
 func (h *Holds) isEmpty() bool { return h.Units == [HoldParts + 1]uint32{} }
 
 // placeOf is where in Units what is held of an eighth is. It returns no pointer into them, or TinyGo would allocate

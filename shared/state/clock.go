@@ -14,7 +14,9 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	          103 s. evict.go says which instant each change takes.
 //	steadyNs  if the table holds: the holds' clock, see HeldNow. It says in which eighth a hold
 //	          was renewed. lapsedAt translates an eighth to the wall clock.
-//	          If it leases: the store's monotonic clock, by which leases end; also LeaseEntry.NowNs.
+//	          If it leases: the store's monotonic clock, by which leases end; also LeaseEntry.NowNs. The time of a
+//	          record is by this clock, too: remove compares it with times of the wall clock, but only for the floor,
+//	          and there a lease table has nothing.
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //
@@ -31,18 +33,14 @@ const aheadNs = 10_000_000_000
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
 func (p *loaded) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
 
-// confirmSetBack reports whether the clock was set back since last, when a record or floor
-// was written. The worker may only have stood still after it had read its clock, so the
-// first call that suspects it reads the clock once more, into p.CallerNs: it may then be later than p.Now.
-func (t *Table) confirmSetBack(p *loaded, last int64) bool {
-	if !p.isAhead(last) {
-		return false
-	}
-	if !p.clockRead {
+// rereadClockIfAhead reads the caller's clock once more, into p.CallerNs, if last is ahead of it: the worker may only
+// have stood still since it read its clock. Only the first call for a page does. If last is ahead after it, the clock
+// was set back.
+func (t *Table) rereadClockIfAhead(p *loaded, last int64) {
+	if p.isAhead(last) && !p.clockRead {
 		p.clockRead = true
 		p.CallerNs = max(p.CallerNs, t.parent.store.Now())
 	}
-	return p.isAhead(last)
 }
 
 // setNowOrRebase sets p.Now for what the slot's record has counted, or for the floor. It returns
@@ -53,7 +51,8 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
 	if slot >= 0 {
 		last = p.page.Time(slot)
 	}
-	if t.confirmSetBack(p, last) {
+	t.rereadClockIfAhead(p, last)
+	if p.isAhead(last) {
 		p.Rebased = true
 		if slot >= 0 {
 			t.rebaseRecord(p, slot, last)
@@ -75,11 +74,7 @@ func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
 		p.page.SetUsage(slot, column, &u)
 	}
 	p.page.SetTime(slot, p.CallerNs)
-	wasReset := p.page.WasReset(slot)
 	p.page.SetGeneration(slot, p.page.NextGeneration())
-	if wasReset {
-		p.page.MarkReset(slot)
-	}
 }
 
 func (t *Table) rebaseFloor(p *loaded, last int64) {
@@ -94,7 +89,8 @@ func (t *Table) rebaseFloor(p *loaded, last int64) {
 // was set back since. The slot may be another key's: its record stays in the page as it is.
 func (t *Table) recordTime(p *loaded, slot int) int64 {
 	last := p.page.Time(slot)
-	if t.confirmSetBack(p, last) {
+	t.rereadClockIfAhead(p, last)
+	if p.isAhead(last) {
 		return max(p.Now, p.CallerNs)
 	}
 	return last

@@ -92,7 +92,7 @@ func (t *Table) expiredSlot(p *loaded) int {
 
 // hasExpired reports whether the slot's record has expired by the caller's clock. Now may be ahead of that.
 func (t *Table) hasExpired(p *loaded, slot int) bool {
-	expiry := t.expiry(p, slot) // it may read CallerNs anew
+	expiry := t.expiry(p, slot) // first: it may read the caller's clock once more
 	return expiry <= p.CallerNs
 }
 

@@ -31,7 +31,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // stream.
 type Hold struct {
 	Units  uint32
-	number uint32 // of the key's record
+	serial uint32 // of the key's record
 	epoch  uint32 // of the table; 0 = the units are charged, and nothing is held
 	eighth uint32 // in which the stream was last known to run
 	eachNs int64  // how long an eighth was then
@@ -53,7 +53,7 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	}
 	e.holds.Add(e.holds.Eighth, units)
 	t.setHeld(e, limit.AddSaturating(t.Held(e), units))
-	h.number = e.page.Number(e.slot)
+	h.serial = e.page.Serial(e.slot)
 	h.epoch = t.epoch
 	h.eighth = e.holds.Eighth
 	h.eachNs = t.holdWindow().EighthNs()
@@ -180,12 +180,12 @@ func (t *Table) whereIs(e *Entry, h *Hold) holdState {
 	}
 	state := inFloor
 	switch {
-	case e.slot >= 0 && e.page.Number(e.slot) == h.number:
+	case e.slot >= 0 && e.page.Serial(e.slot) == h.serial:
 		state = inRecord
-	case e.page.MayBeForgotten(h.number): // then it is taken for reset
+	case e.page.MayBeForgotten(h.serial): // then it is taken for reset
 		return isGone
 	}
-	if holds := t.holdsIn(e, state); t.hasLapsed(e, &holds, h) {
+	if t.hasLapsed(e, h) {
 		return isCharged
 	}
 	return state
@@ -197,7 +197,7 @@ func (t *Table) holdsIn(e *Entry, state holdState) limit.Holds {
 		return e.holds
 	}
 	floor := e.page.FloorHolds()
-	floor.Lapse(t.presentEighth(&e.loaded)) // lapses none, because lapseFloor has
+	floor.AdvanceTo(t.presentEighth(&e.loaded)) // what lapses, lapseFloor has removed
 	return floor
 }
 
@@ -216,22 +216,18 @@ func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eigh
 	return holds.Eighth
 }
 
-// hasLapsed reports whether h's units have left holds because nobody renewed them in time. It
-// tells it in two ways, because a policy may have changed the hold's length since. By the
-// length that h knows, they are too old. Or by the present length, their eighth is past and
-// holds has nothing in it.
-func (t *Table) hasLapsed(e *Entry, holds *limit.Holds, h *Hold) bool {
-	age := int32(uint32(e.steadyNs/h.eachNs) - h.eighth) // in eighths of the length that h knows
-	if age > limit.HoldParts {
-		return true
-	}
-	eighth := t.eighthOf(h)
-	return !holds.Has(eighth) && int32(t.presentEighth(&e.loaded)-eighth) >= limit.HoldParts
+// hasLapsed reports whether h's units are too old to be held, because nobody renewed them: by the length that h knows,
+// or by the present one, if a policy has changed it since.
+func (t *Table) hasLapsed(e *Entry, h *Hold) bool {
+	byOld := int32(uint32(e.steadyNs/h.eachNs) - h.eighth)
+	byPresent := int32(t.presentEighth(&e.loaded) - t.eighthOf(h))
+	return max(byOld, byPresent) > limit.HoldParts
 }
 
 func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.HoldsColumn()] }
 
-// presentEighth is the eighth of the holds' clock as of Read.
+// presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
+// holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
 func (t *Table) presentEighth(p *loaded) uint32 {
 	return uint32(p.steadyNs / t.holdWindow().EighthNs())
 }

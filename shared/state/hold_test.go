@@ -131,6 +131,31 @@ func TestHoldsOfBefore(t *testing.T) {
 	d.requireStands("b", 1, 3, "what b holds is in the floor, and a's charge")
 }
 
+// TestAHoldOfAShortenedLength: it lapses when nine eighths of the new length have begun since, no sooner: until then its
+// request pays what it costs.
+func TestAHoldOfAShortenedLength(t *testing.T) {
+	long, short := holding(), holding()
+	long.PeriodNs = 9 * short.PeriodNs
+	d := newDesk(t, 1, aligned(100, 24*anHour, 0), long)
+	toEighth := func(number uint32, w *limit.Window) {
+		for uint32(d.table.parent.HeldNow()/w.EighthNs()) != number {
+			d.pass(second)
+		}
+	}
+	at := uint32(d.table.parent.HeldNow() / long.EighthNs())
+	before, ok := d.hold("a", 5)
+	require.True(t, ok)
+	toEighth(at+1, &long)
+	_, ok = d.hold("a", 1)
+	require.True(t, ok)
+	windows := []limit.Window{d.table.def.Windows[0], short}
+	d.table = configured(d.store, "o", 2, definition("x", 1, windows...))
+	d.requireStands("a", 0, 6, "held by the new length")
+	toEighth(9*(at+1)-1+8, &short)
+	require.False(t, d.settle("a", before, 1))
+	d.requireStands("a", 1, 1, "settled")
+}
+
 // TestHoldingOfAllVMs: the sum is of the VMs that give signs of life.
 func TestHoldingOfAllVMs(t *testing.T) {
 	d := newDesk(t, 64, inFlight())

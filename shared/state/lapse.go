@@ -51,7 +51,7 @@ func (t *Table) nextLapse(p *loaded, h *limit.Holds, by uint32, last int64) (l l
 	if !ok {
 		return lapse{}, false
 	}
-	// Not after p.Now: the eighth by may be another worker's, ahead of ours.
+	// Not after p.Now: the eighth by may be ahead of the present, see presentEighth.
 	return lapse{max(last, min(p.Now, t.lapsedAt(p, eighth))), units}, true
 }
 
@@ -168,12 +168,12 @@ func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 }
 
 // moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
-// newest eighth that one of the two or the worker knows. It charges to the floor what has lapsed
+// newest eighth that one of the two has, or the present one. It charges to the floor what has lapsed
 // there by then, and returns what has lapsed in the record, for its caller to charge.
 //
-// An example: this worker is at eighth 11. Another one, which read the holds' clock a little later, has written
-// the record at eighth 12. So 12 is the newest. The floor has units of eighth 3 still, which lapse when 12
-// begins: they are charged to it, and the rest of both is held as of 12.
+// An example: now is eighth 11. The record has 12, because the hold's length was shortened. So 12 is the newest. The
+// floor has units of eighth 3 still, which lapse when 12 begins: they are charged to it, and the rest of both is held
+// as of 12.
 func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) (lapsed lapses) {
 	h, floor := p.page.Holds(slot), p.page.FloorHolds()
 	newest := t.presentEighth(p)

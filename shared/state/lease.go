@@ -32,7 +32,7 @@ const (
 	offSilent     = offAsked + 8
 	offUncharged  = offSilent + 8
 	offRate       = offUncharged + 4
-	offStandings  = page.LeaseBytes // of each window page.StandingBytes
+	offStandings  = offRate + 8 + 2*4 // of each window page.StandingBytes
 
 	// MaxLeaseGrants is how many grants a record holds units of. Each goes back only on
 	// the stream that got it, and each worker has its own stream.
@@ -45,6 +45,9 @@ const (
 	// used again.
 	leaseWaitNs = 2 * MaxLeaseNs
 )
+
+// A lease without its standings has page.LeaseBytes: this does not compile if it has more or fewer.
+var _ = [1]struct{}{}[offStandings-page.LeaseBytes]
 
 // MaxLeaseNs is the longest lease.
 const MaxLeaseNs = 10_000_000_000

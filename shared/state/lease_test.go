@@ -120,14 +120,14 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 
 	sameHash := LeaseKey{e.key.hash, e.key.identity ^ 1}
 	other := &LeaseEntry{}
-	require.Equal(t, OK, l.ReadKey(other, sameHash, 100*second, leaseNow))
+	require.Equal(t, OK, l.ReadHashed(other, sameHash, 100*second, leaseNow))
 	require.Zero(t, other.Left(leaseNow))
 	require.Zero(t, other.WrittenNs)
 	other.Grants[0] = GrantLeft{1, 2, 3, leaseNow + second}
 	require.Equal(t, OK, l.Write(other))
 	require.EqualValues(t, 5, other.Replaced, "both have one record")
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
-	require.Equal(t, OK, l.ReadKey(other, sameHash, 100*second, leaseNow))
+	require.Equal(t, OK, l.ReadHashed(other, sameHash, 100*second, leaseNow))
 	require.EqualValues(t, 3, other.Left(leaseNow))
 }
 

@@ -13,11 +13,11 @@ import (
 // the quota service before they get here. So a record that is lost, evicted or
 // unreadable only costs units, and a page has no floor.
 //
-//	Read, ReadKey, Reread    the page is loaded, and the key's record is decoded into LeaseEntry.Lease
-//	                         (none: an empty Lease; Ahead: of an earlier start of the clock, as if none)
-//	the caller               changes LeaseEntry.Lease: Take, Put, ...
-//	Write                    the lease is encoded into its slot, a free one, or that of the record
-//	                         with fewest units (Replaced), and the page is written in one compare-and-swap
+//	Read, ReadHashed, Reread  the page is loaded, and the key's record is decoded into LeaseEntry.Lease
+//	                          (none: an empty Lease; Ahead: of an earlier start of the clock, as if none)
+//	the caller                changes LeaseEntry.Lease: Take, Put, ...
+//	Write                     the lease is encoded into its slot, a free one, or that of the record
+//	                          with fewest units (Replaced), and the page is written in one compare-and-swap
 
 // leaseWindow is the column of a lease table for keys with that many windows.
 func leaseWindow(windows int) limit.Window {
@@ -85,7 +85,7 @@ func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
 	if status := l.table.ensureOpen(wallNs); status != OK {
 		return status
 	}
-	return l.ReadKey(e, l.leaseKeyOf(key), wallNs, nowNs)
+	return l.ReadHashed(e, l.leaseKeyOf(key), wallNs, nowNs)
 }
 
 // LeaseKey is a key as a lease table knows it: by hashes of its bytes.
@@ -102,8 +102,8 @@ func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
 // Key returns the entry's key.
 func (e *LeaseEntry) Key() LeaseKey { return e.key }
 
-// ReadKey is Read of a key that was hashed before.
-func (l *Leases) ReadKey(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
+// ReadHashed is Read of a key that was hashed before.
+func (l *Leases) ReadHashed(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
 	e.key = key
 	return l.Reread(e, wallNs, nowNs)
 }
@@ -151,7 +151,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 		return status
 	}
 	if e.slot < 0 {
-		l.findSlot(e)
+		l.takeSlot(e)
 	}
 	e.loaded.page.SetTime(e.slot, e.NowNs)
 	b := e.loaded.page.Lease(e.slot)
@@ -160,8 +160,8 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	return t.write(&e.loaded)
 }
 
-// findSlot gives the entry a slot.
-func (l *Leases) findSlot(e *LeaseEntry) {
+// takeSlot gives the entry a slot.
+func (l *Leases) takeSlot(e *LeaseEntry) {
 	slot := e.loaded.page.FreeSlot()
 	e.Replaced = 0
 	if slot < 0 {

@@ -12,9 +12,9 @@ import (
 type loaded struct {
 	// clock.go says which clock counts what.
 	Now       int64 // at which the key is counted: never before the last write
-	CallerNs  int64 // the caller's clock, as it read it or as it was read once more
+	CallerNs  int64 // the caller's clock; what reads the time of a record or floor may read it once more, see clockRead
 	steadyNs  int64 // the clock by which holds or leases end, see steadyNow
-	clockRead bool  // the caller's clock was read once more, see confirmSetBack
+	clockRead bool  // the caller's clock was read once more, by rereadClockIfAhead
 
 	Rebased bool // what was written before the clock was set back has moved to the present
 

@@ -140,7 +140,7 @@ func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 	src := lg.source
 	for range state.MaxRetries {
 		lg.visitNs = now + maxVisitNs
-		if src.table.ReadKey(e, lg.key, wallNs, now) != state.OK {
+		if src.table.ReadHashed(e, lg.key, wallNs, now) != state.OK {
 			return 0, true
 		}
 		left := lg.find(&e.Lease)

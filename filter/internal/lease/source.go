@@ -152,7 +152,7 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
 	clock := src.worker.clock
 	wallNs := clock.Now()
-	read := src.table.ReadKey(e, key, wallNs, clock.Monotonic())
+	read := src.table.ReadHashed(e, key, wallNs, clock.Monotonic())
 	return src.isRead(e, read, wallNs)
 }
 

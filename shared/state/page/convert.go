@@ -25,7 +25,7 @@ func (p *Page) Convert(to *Layout, epoch uint32) Page {
 		copy(out.Bytes[to.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
 		copy(out.record(slot), p.record(slot)[:recordHeadBytes])
 		if to.HasHolds {
-			putNumber(out.holdsOf(slot), firstNumber)
+			putSerial(out.holdsOf(slot), firstSerial)
 		}
 	}
 	for column := range to.Windows {

@@ -7,28 +7,28 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // A record's column, little endian:
 //
 //	0  u32  newest eighth
-//	4  u32  number of the record in its page; top bit: the floor may hold units of the key
+//	4  u32  serial of the record in its page; top bit: the floor may hold units of the key
 //	8       9 × u32 units
 //
 // The floor's:
 //
 //	 0  u32  newest eighth
-//	 4  u32  number of the record that was placed last
+//	 4  u32  serial of the record that was placed last
 //	 8       9 × u32 units
 //	44  u32  epoch in which the page began to hold
-//	48  u32  number up to which records that are gone may have been reset, 0 = none
+//	48  u32  serial up to which records that are gone may have been reset, 0 = none
 const (
-	offNumber       = 4
+	offSerial       = 4
 	offUnits        = 8
 	holdsBytes      = offUnits + (limit.HoldParts+1)*4
 	offHoldsSince   = holdsBytes
 	offForgotten    = holdsBytes + 4
 	holdsFloorBytes = holdsBytes + 8
 
-	// sharesBit, in a record's number, says that the floor may hold units of the key.
+	// sharesBit, beside a record's serial, says that the floor may hold units of the key.
 	sharesBit = 1 << 31
-	// firstNumber is that of records from before the page held.
-	firstNumber = 1
+	// firstSerial is that of records from before the page held.
+	firstSerial = 1
 )
 
 // holdsOf returns the bytes of what the slot's record holds.
@@ -66,24 +66,24 @@ func putHolds(b []byte, h *limit.Holds) {
 	}
 }
 
-func readNumber(b []byte) uint32   { return le.Uint32(b[offNumber:]) &^ sharesBit }
-func putNumber(b []byte, n uint32) { le.PutUint32(b[offNumber:], n) }
+func readSerial(b []byte) uint32   { return le.Uint32(b[offSerial:]) &^ sharesBit }
+func putSerial(b []byte, n uint32) { le.PutUint32(b[offSerial:], n) }
 
-// Number is the number of the slot's record.
-func (p *Page) Number(slot int) uint32 { return readNumber(p.holdsOf(slot)) }
+// Serial is the serial of the slot's record: how many were placed in the page before, and it.
+func (p *Page) Serial(slot int) uint32 { return readSerial(p.holdsOf(slot)) }
 
-// numberRecord numbers a record that was placed.
-func (p *Page) numberRecord(slot int) {
-	n := (readNumber(p.floorHolds()) + 1) &^ sharesBit
-	putNumber(p.floorHolds(), n)
-	putNumber(p.holdsOf(slot), n)
+// giveSerial gives a record that was placed the next serial.
+func (p *Page) giveSerial(slot int) {
+	n := (readSerial(p.floorHolds()) + 1) &^ sharesBit
+	putSerial(p.floorHolds(), n)
+	putSerial(p.holdsOf(slot), n)
 }
 
 // Shares reports whether the floor may hold units of the slot's key.
-func (p *Page) Shares(slot int) bool { return le.Uint32(p.holdsOf(slot)[offNumber:])&sharesBit != 0 }
+func (p *Page) Shares(slot int) bool { return le.Uint32(p.holdsOf(slot)[offSerial:])&sharesBit != 0 }
 
 // MarkShares notes that the slot's key may be one of those whose holds the floor has.
-func (p *Page) MarkShares(slot int) { putNumber(p.holdsOf(slot), p.Number(slot)|sharesBit) }
+func (p *Page) MarkShares(slot int) { putSerial(p.holdsOf(slot), p.Serial(slot)|sharesBit) }
 
 // HoldsSince is the epoch in which the page began to hold: what was held before is gone.
 func (p *Page) HoldsSince() uint32 { return le.Uint32(p.floorHolds()[offHoldsSince:]) }
@@ -91,24 +91,22 @@ func (p *Page) HoldsSince() uint32 { return le.Uint32(p.floorHolds()[offHoldsSin
 // beginHolds has a page hold that did not.
 func (p *Page) beginHolds() {
 	le.PutUint32(p.floorHolds()[offHoldsSince:], p.Epoch())
-	putNumber(p.floorHolds(), firstNumber)
+	putSerial(p.floorHolds(), firstSerial)
 }
 
 // ForgetHolds notes that the slot's record, which holds units, is reset: its holds are not in
 // the floor.
 func (p *Page) ForgetHolds(slot int) {
-	n := p.Number(slot)
+	n := p.Serial(slot)
 	if !p.MayBeForgotten(n) {
 		le.PutUint32(p.floorHolds()[offForgotten:], n)
 	}
 }
 
-// MayBeForgotten reports whether a record with that number that is gone may have been
-// reset instead of evicted. The page only notes the last record that was, so this is not
-// known of those before it. Numbers begin anew after the largest: a number is before last if it
-// is less than half of all numbers behind it. For example, last is 5: then 3 is, and also the largest number, because
-// it is 6 behind. 8 is not.
-func (p *Page) MayBeForgotten(number uint32) bool {
+// MayBeForgotten reports whether a record with that serial that is gone may have been reset instead of evicted: the
+// page only notes the last one that was, so of those before it this is not known. Like a sequence number of TCP, a
+// serial is before another if it is at most 2³⁰ behind, also where they begin anew after the largest.
+func (p *Page) MayBeForgotten(serial uint32) bool {
 	last := le.Uint32(p.floorHolds()[offForgotten:])
-	return last != 0 && (last-number)&^sharesBit < sharesBit/2
+	return last != 0 && (last-serial)&^sharesBit < sharesBit/2
 }

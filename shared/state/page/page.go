@@ -238,7 +238,7 @@ func (p *Page) Place(slot int, fingerprint uint32) {
 	le.PutUint32(p.Bytes[p.Layout.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
 	p.SetGeneration(slot, p.generation())
 	if p.Layout.HasHolds {
-		p.numberRecord(slot)
+		p.giveSerial(slot)
 	}
 }
 
@@ -256,23 +256,28 @@ func (p *Page) Time(slot int) int64 { return int64(le.Uint64(p.record(slot)) - 1
 // SetTime sets what Time returns.
 func (p *Page) SetTime(slot int, t int64) { le.PutUint64(p.record(slot), uint64(t)+1) }
 
-// Generation is that of the slot's record.
-func (p *Page) Generation(slot int) uint16 {
-	return le.Uint16(p.record(slot)[offRecordGeneration:]) & generationMask
+func (p *Page) flags(slot int) uint16 { return le.Uint16(p.record(slot)[offRecordGeneration:]) }
+
+func (p *Page) setFlags(slot int, flags uint16) {
+	le.PutUint16(p.record(slot)[offRecordGeneration:], flags)
 }
 
-// SetGeneration sets the generation of the slot's record, which does not say that the key was reset any more.
+// Generation is that of the slot's record.
+func (p *Page) Generation(slot int) uint16 { return p.flags(slot) & generationMask }
+
+// SetGeneration sets what Generation returns.
 func (p *Page) SetGeneration(slot int, generation uint16) {
-	le.PutUint16(p.record(slot)[offRecordGeneration:], generation)
+	p.setFlags(slot, p.flags(slot)&resetBit|generation)
 }
 
 // WasReset reports whether the slot's record says that the key was reset.
-func (p *Page) WasReset(slot int) bool {
-	return le.Uint16(p.record(slot)[offRecordGeneration:])&resetBit != 0
-}
+func (p *Page) WasReset(slot int) bool { return p.flags(slot)&resetBit != 0 }
 
 // MarkReset has the slot's record say that the key was reset.
-func (p *Page) MarkReset(slot int) { p.SetGeneration(slot, p.Generation(slot)|resetBit) }
+func (p *Page) MarkReset(slot int) { p.setFlags(slot, p.flags(slot)|resetBit) }
+
+// ClearReset has the slot's record say so no more.
+func (p *Page) ClearReset(slot int) { p.setFlags(slot, p.flags(slot)&^resetBit) }
 
 // Lease returns the bytes of the slot's lease.
 func (p *Page) Lease(slot int) []byte { return p.record(slot)[recordHeadBytes:] }

@@ -80,7 +80,8 @@ func (p *Page) usageOf(slot, column int) []byte {
 	return p.record(slot)[recordHeadBytes+p.Layout.usageAt[column]:]
 }
 
-// ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log.
+// ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log. Of holds, u.Used is how
+// many units are held: package state weighs them when it evicts a record.
 func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
 	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
@@ -102,7 +103,7 @@ func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
 	}
 }
 
-// SetUsage sets what ReadUsage reads.
+// SetUsage sets what ReadUsage reads, but of holds: SetHolds.
 func (p *Page) SetUsage(slot, column int, u *limit.Usage) {
 	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
