@@ -61,10 +61,10 @@ func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
 // landed are results of the store that no pump has taken up yet. Of each, exactly one goroutine sees to it that a pump
 // does:
 //
-//	the result comes        who
-//	while Store.Swap runs   the pump that has called it, which drains once that has returned
-//	later, to an empty list its own goroutine, which starts a pump
-//	later, to others        who sees to the first of these: one pump drains all
+//	the result comes          who sees to it
+//	while Store.Swap runs     the pump that has called it: it drains once that has returned
+//	later, to an empty list   the goroutine that adds it: it starts a pump
+//	later, to others          who sees to the first of these: one pump drains all
 //
 // A pump that was started waits for mu, or leaves it to the one that pumps, which drains before it ends.
 type landed struct {

@@ -31,7 +31,7 @@ type Operation struct {
 // kind is what operations of a name do and answer.
 type kind struct {
 	what     quotaservice.What
-	hasUnits bool // Operation.N
+	hasUnits bool // Operation.N; else it is of none
 	// value is the result, from what is found and from the window that is shown. nil = the result is a verdict:
 	// allowed or denied, as a request is.
 	value func(*quotaservice.Found, *result.Window) int64
@@ -39,6 +39,7 @@ type kind struct {
 
 // kinds are the operations on one key by name.
 var kinds = map[string]kind{
+	//            what                  hasUnits value
 	"hit":        {quotaservice.Hit, true, nil},
 	"peek":       {quotaservice.Inspect, true, nil},
 	"get":        {quotaservice.Inspect, false, used},
