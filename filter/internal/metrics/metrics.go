@@ -21,7 +21,7 @@ type Set struct {
 
 	policy    *policy.Rule
 	namedBy   []int // by override: index in Named, -1 for none
-	discarded Named // what NamedBy returns for -1: nobody reads it
+	discarded Named // what NamedBy returns for all others: nobody reads it
 	spikes    spikes
 }
 
@@ -44,16 +44,15 @@ func Of(p *policy.Rule) Set {
 
 // Counts are numbers that only grow, in the order of Each. Each group says who adds to it.
 type Counts struct {
-	// decide.Verdict, once for each decided request, however often its rules are checked. Full, Errors and Contention
-	// are of requests for which on_full, on_error or on_contention decided. Subject.storeUntaken adds denied hits to
-	// them that were to be kept, and were not; and package hold adds calls for a hold to Errors that failed.
+	// decide.Verdict, once for each decided request, however often its rules are checked. But decide.Subject adds what
+	// keeps nothing of a denied hit.
 	Allowed        uint64 // requests the rule matched that went through
 	Denied         uint64 // requests this rule denied
 	ShadowDenied   uint64 // requests it would have denied, were it enforced
 	FloorDenied    uint64 // denials of keys that started from a page's floor
-	Full           uint64
-	Contention     uint64
-	Errors         uint64
+	Full           uint64 // requests for which on_full decided, and denied hits for which a page had no room
+	Contention     uint64 // requests for which on_contention decided, and denied hits that ran out of retries
+	Errors         uint64 // requests for which on_error decided, denied hits, and package hold: a call for them failed
 	ClockRebased   uint64 // records of a wild clock, moved to the present
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
 
@@ -114,7 +113,7 @@ type Named struct {
 	Allowed, Denied, ShadowDenied uint64 // as in Counts
 }
 
-// NamedBy is what counts requests for which that override holds. -1 stands for none.
+// NamedBy is what counts requests for which that override holds, or none if it is -1.
 func (m *Set) NamedBy(override int) *Named {
 	if override >= 0 {
 		if i := m.namedBy[override]; i >= 0 {
