@@ -26,6 +26,10 @@ func patched(to *draft.Draft, envoyFilters []source.Resource) *policy.Node {
 	}
 	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
 		"every request of the proxies that get the policy.")
+	if len(l.hosts()) > 1 && saysLimits(l.hostOf("*")) {
+		to.NoteImport("Limits in patches for all virtual hosts are here for those hosts that no other patch names: write " +
+			"the same for the others.")
+	}
 	return l.root
 }
 
@@ -96,14 +100,22 @@ func (l *patchedListener) mergeHost(domain string, value *policy.Node) {
 	if domain == "" || isAnyName || strings.HasPrefix(domain, "inbound|") {
 		domain = "*"
 	}
-	for _, h := range l.hosts() {
-		if domains := source.ItemsOf(h, "domains"); len(domains) > 0 && domains[0].Text == domain {
-			*h = *merged(h, value)
-			return
-		}
+	if h := l.hostOf(domain); h != nil {
+		*h = *merged(h, value)
+		return
 	}
 	h := source.Wrap("domains", source.NewList(source.NewText(domain)))
 	l.merge(routingOf(merged(h, value)))
+}
+
+// hostOf is the host whose first domain is this one; nil if there is none.
+func (l *patchedListener) hostOf(domain string) *policy.Node {
+	for _, h := range l.hosts() {
+		if domains := source.ItemsOf(h, "domains"); len(domains) > 0 && domains[0].Text == domain {
+			return h
+		}
+	}
+	return nil
 }
 
 // routingOf is what a listener has of one host.
@@ -121,7 +133,7 @@ func merged(n, patch *policy.Node) *policy.Node {
 	case n.Kind != patch.Kind:
 		return patch
 	case n.Kind == policy.List:
-		return source.NewList(append(n.Items, patch.Items...)...)
+		return source.NewList(slices.Concat(n.Items, patch.Items)...)
 	case n.Kind != policy.Object:
 		return patch
 	}

@@ -55,6 +55,7 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive) {
 		}
 		list = append(list, l)
 	}
+	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
 	for i, l := range list {
 		for j, o := range list {
 			if i != j && !o.path.Apart(l.path) && o.winsOver(l, j < i) {
@@ -62,11 +63,8 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive) {
 			}
 		}
 		l.checkPrefixes(list)
-		s.inner = append(s.inner, l.scope)
-	}
-	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
-	for _, l := range list {
 		l.besideRegex = s.besideRegex || hasRegex && l.modifier == ""
+		s.inner = append(s.inner, l.scope)
 		n.readLocations(l.scope, l.block)
 	}
 }

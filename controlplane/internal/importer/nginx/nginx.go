@@ -74,7 +74,6 @@ type reader struct {
 	// readHTTP reads these before it makes rules.
 	zones     map[string]*zone // by their kind and name, such as "limit_req one"
 	variables *nginxkey.Variables
-	servers   []*server
 }
 
 func newReader(d *draft.Draft) *reader {
@@ -133,7 +132,6 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 	if n.Err() != nil {
 		return
 	}
-	n.variables.NoteOfServerName = noteOfServerName(n.servers)
 	n.addRules(limitReq, http, request.Selection{})
 	n.addRules(limitConn, http, request.Selection{})
 	n.noteZones()

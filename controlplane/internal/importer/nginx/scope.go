@@ -118,7 +118,8 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope) {
 	http = &scope{what: "http block"}
 	http.limits = map[string]limitSet{limitReq: unlimited, limitConn: unlimited}
 	n.readLimits(http, block)
-	n.readServers(http, nginxconf.Named(block, "server"))
+	servers := n.readServers(http, nginxconf.Named(block, "server"))
+	n.variables.NoteOfServerName = noteOfServerName(servers)
 	if len(http.inner) == 0 { // a part of a server
 		n.readLocations(http, block)
 	}

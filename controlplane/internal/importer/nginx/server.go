@@ -66,17 +66,17 @@ func portOf(address string) string {
 //	a.example                     D        the narrower name
 //	*.example without a.example   W
 //	all but *.example             D        no server names them
-func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
+func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) (servers []*server) {
 	if n.areTooMany(blocks) {
-		return
+		return nil
 	}
 	for _, d := range blocks {
 		s := readServer(d)
 		s.scope = n.newScope(http, "server "+strings.Join(s.names, " "), d.Block)
 		n.readLocations(s.scope, d.Block)
-		n.servers = append(n.servers, s)
+		servers = append(servers, s)
 	}
-	list := n.byHosts(n.servers)
+	list := n.byHosts(servers)
 	for _, s := range list {
 		s.selectHosts()
 		for _, other := range list {
@@ -86,6 +86,7 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 		}
 		http.inner = append(http.inner, s.scope)
 	}
+	return servers
 }
 
 // hostScope is the scope of some hosts. A scope has them by its names, or it has those that no server names.

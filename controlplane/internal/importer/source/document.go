@@ -122,6 +122,9 @@ func itemsAt(n *policy.Node, at Place) (list []Resource) {
 	return list
 }
 
+// TrafficPolicy is the kind of the resources by which Envoy Gateway limits.
+const TrafficPolicy = "BackendTrafficPolicy"
+
 // OfKind are the resources of a kind.
 func (in *Document) OfKind(kind string) (list []Resource) {
 	for _, r := range in.Resources() {

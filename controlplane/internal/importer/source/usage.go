@@ -1,8 +1,5 @@
 package source
 
-// TrafficPolicy is the kind of the resources by which Envoy Gateway limits.
-const TrafficPolicy = "BackendTrafficPolicy"
-
 // UsageError is about an option, with a hint that says what would be right.
 type UsageError struct{ Message, Hint string }
 
