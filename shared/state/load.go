@@ -54,8 +54,8 @@ func (t *Table) load(p *loaded, hash uint64, now int64) Status {
 		return status
 	}
 	for range MaxRetries {
-		status := t.loadPage(p, t.pageOf(hash))
-		if status != Mismatch {
+		newer, status := t.loadPage(p, t.pageOf(hash))
+		if !newer {
 			return status
 		}
 		if status := t.adoptNewer(now); status != OK {
@@ -65,14 +65,14 @@ func (t *Table) load(p *loaded, hash uint64, now int64) Status {
 	return Failed
 }
 
-// loadPage loads the page with that index by the layout that the table has. It returns Mismatch if the page has a newer
-// one.
-func (t *Table) loadPage(p *loaded, index uint32) Status {
+// loadPage loads the page with that index by the layout that the table has. If the page has newer windows, it only
+// reports so: adoptNewer, and load it again.
+func (t *Table) loadPage(p *loaded, index uint32) (newer bool, status Status) {
 	p.pageKey = t.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	switch status {
 	case OK:
-		p.page, status = t.convertIn(value)
+		p.page, newer, status = t.convertIn(value)
 		p.missing = false
 		p.cas = cas
 	case NotFound:
@@ -81,10 +81,10 @@ func (t *Table) loadPage(p *loaded, index uint32) Status {
 		p.cas = CreateOnly
 		status = OK
 	default:
-		return Failed
+		return false, Failed
 	}
 	p.epoch = t.epoch
-	return status
+	return newer, status
 }
 
 // adoptNewer reads the directory again, because a page is of a later epoch than the table.
@@ -99,25 +99,25 @@ func (t *Table) adoptNewer(now int64) Status {
 	return OK
 }
 
-// convertIn converts a page that comes in to the table's layout. It returns Mismatch if the page is of a later epoch
-// than the registration that the table has adopted.
-func (t *Table) convertIn(value []byte) (page.Page, Status) {
+// convertIn converts a page that comes in to the table's layout. A newer page is of a later epoch than the table, and
+// stays as it is.
+func (t *Table) convertIn(value []byte) (converted page.Page, newer bool, status Status) {
 	if same, ok := t.empty.As(value); ok {
-		return same, OK
+		return same, false, OK
 	}
 	old, ok := page.Read(value)
 	if !ok {
-		return page.Page{}, Failed
+		return page.Page{}, false, Failed
 	}
 	switch epoch := old.Epoch(); {
 	case epoch > t.epoch:
-		return page.Page{}, Mismatch
+		return page.Page{}, true, OK
 	case epoch < t.base: // the page of a vanished counter
-		return page.New(t.layout, t.epoch), OK
+		return page.New(t.layout, t.epoch), false, OK
 	case epoch == t.epoch: // an epoch has one layout, and the page has another: it is damaged
-		return page.Page{}, Failed
+		return page.Page{}, false, Failed
 	default:
-		return old.Convert(t.layout, t.epoch), OK
+		return old.Convert(t.layout, t.epoch), false, OK
 	}
 }
 

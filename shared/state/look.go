@@ -1,6 +1,9 @@
 package state
 
-import "github.com/sluice-ratelimit/sluice/shared/state/directory"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+)
 
 // A look reads what a key has counted, and leaves no trace: it writes nothing into shared data, registers
 // no table and tells nobody that this worker runs.
@@ -40,7 +43,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 		return status
 	}
 	for i, table := range closed {
-		table.looked = &done.tables[i]
+		table.looked = &lookedAs{registration: &done.tables[i]}
 	}
 	ts.lookedCAS = cas
 	return OK
@@ -49,17 +52,17 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
 //
-// After a Look, e tells, but counts nothing: the table may not be registered, and its layout may be borrowed.
+// After a Look, e tells, but counts nothing: the table may not be registered, and its placement may be borrowed.
 // So e is of no epoch: until it is Read, Commit and the other writes return Mismatch, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if !t.open {
 		if t.looked == nil {
 			return Failed
 		}
-		t.borrowLooked()
+		t.placement = t.looked.place(t.def.Windows)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
-	if t.loadPage(&e.loaded, t.pageOf(e.hash)) != OK {
+	if newer, status := t.loadPage(&e.loaded, t.pageOf(e.hash)); newer || status != OK {
 		return Failed
 	}
 	heldNs := int64(0)
@@ -71,10 +74,16 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	return OK
 }
 
-// borrowLooked gives a closed table the layout of its looked registration. The table stays closed.
-func (t *Table) borrowLooked() {
-	if t.layoutOf != t.looked {
-		t.layoutOf = t.looked
-		t.setLayout(t.looked)
+// lookedAs is how a closed table would be registered now.
+type lookedAs struct {
+	registration *directory.Registration
+	made         *placement // by it; nil until the first Look, because a layout takes a page of memory
+}
+
+func (l *lookedAs) place(windows []limit.Window) placement {
+	if l.made == nil {
+		made := newPlacement(l.registration, windows)
+		l.made = &made
 	}
+	return *l.made
 }

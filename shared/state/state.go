@@ -38,6 +38,17 @@
 // how usage and floors change with time (Roll, Start, Floor), whether a hit passes (Check), and what it counts (Add).
 // Here is only what happens to them, and who may write them.
 //
+// What tells old from new, and one thing from another:
+//
+//	name         of what                    raised                              compared by
+//	number       a table, in its page keys  never; free again after the table   nobody: pageKey has it
+//	base         a table's registration     with a number that is given anew    convertIn: older pages are empty
+//	epoch        a table's windows          when a configuration changes them   convertIn, startChange
+//	generation   a record                   when it is set, reset or rebased    Refund
+//	serial       a record of a table that   when it is placed                   whereIs (hold.go)
+//	             holds, in its page
+//	Number       a grant, on its stream     with each grant                     GrantLeft.Same (lease.go)
+//
 // To read it, begin with the decision on one key, then take what you need:
 //
 //	state.go      the Store, and which keys in shared data hold what
@@ -50,7 +61,7 @@
 //	hold.go       a request holds units until it ends; lapse.go charges them if it gives no sign of life
 //	leases.go     a lease table; lease.go has one lease
 //	operate.go    operators set, add to and reset counters
-//	visit.go      all pages of a table, to clean or to count them
+//	visit.go      all pages of a table, to clean or to count them; survey.go a few at a time
 //	look.go       a client asks what it has left: Read without a trace
 //	tables.go     the tables of one configuration; register.go keeps them in the directory
 //	key.go        identities: of counters, owners and keys
@@ -70,8 +81,7 @@ import (
 // Status is the outcome of an operation on a Store or a Table.
 type Status uint8
 
-// The outcomes. Mismatch has three causes: another worker wrote first, the page is of a newer epoch than the
-// table, or the Entry is of an older epoch, or of a Look.
+// The outcomes. Mismatch has two causes: another worker wrote first, or the Entry is of an older epoch, or of a Look.
 const (
 	OK       Status = iota
 	NotFound        // the store has no such key

@@ -23,36 +23,34 @@ import (
 //	     └─ readKey          brings the page to the present, and reads the key
 //
 //	registerAndAdopt         register.go: writes the directory if it lacks something
-//	 └─ adopt                opens the table
-//	     └─ setLayout        takes number, pages, epoch and layout from its registration
+//	 └─ adopt                opens the table, with a newPlacement by its registration
 //
 // A table is closed until it is registered, and open from then on:
 //
 //	closed ──── registerAndAdopt: at the first Read, or withOthers ahead of it ───▶ open
 //	       ◀─── Split: the configuration moves to tables of another owner ─────────
 //
-// Pages of a closed table may be read all the same, by a registration that the table does not adopt:
+// Pages of a closed table may be read all the same: it borrows a placement by a registration that it does not adopt.
 //
-//	field      set by           what it is                                    read with it
-//	surveyed   PrepareSurveys   as another worker has registered the table    Survey.Step, as another table: forStep
-//	looked     PrepareLooks     as registerAndAdopt would register it now     Look, for which the table borrows the
-//	                                                                          layout: Usage, Held, BlockEnd need it
+//	field      set by           the registration                            borrowed by
+//	surveyed   PrepareSurveys   as another worker has made it               Survey.Step, until it returns
+//	looked     PrepareLooks     as registerAndAdopt would make it now       Look, and kept for Usage, Held and BlockEnd
 
 // Table holds the records of one counter.
 type Table struct {
 	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
 
-	open bool // registered in the directory
+	open      bool // registered in the directory
+	placement      // of an open table by its registration; of a closed one borrowed, or from before a Split, or zero
 
 	// Of a closed table. nil: there is none.
 	surveyed *directory.Registration
-	looked   *directory.Registration
-	layoutOf *directory.Registration // a looked one, whose layout the table has
+	looked   *lookedAs
+}
 
-	// If the table is open, the fields from number to spans are those of its registration in the directory. If it is
-	// closed, they are those of layoutOf, for Look; or from before a Split, which may close the table between a Read
-	// and its Commit; or zero.
+// placement is where the pages of a table are, and how the definition's windows lie in them, by one registration.
+type placement struct {
 	number  uint16
 	pages   uint32
 	base    uint32
@@ -78,32 +76,34 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.layoutOf = nil
-	t.setLayout(r)
+	t.placement = newPlacement(r, t.def.Windows)
 }
 
-// setLayout sets where the table's pages are and what they have.
-func (t *Table) setLayout(r *directory.Registration) {
-	t.number = r.Number
-	t.pages = r.Geometry.Pages
-	t.base = r.Base
-	t.epoch = r.Epoch
-	t.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
-	t.empty = page.New(t.layout, t.epoch)
-	t.spans = make([]span, len(r.Windows))
-	t.direct = len(r.Windows) == len(t.def.Windows)
-	t.block = -1
-	for window := range t.def.Windows {
-		w := &t.def.Windows[window]
+// newPlacement returns the placement by r of a table whose definition has these windows.
+func newPlacement(r *directory.Registration, windows []limit.Window) placement {
+	p := placement{
+		number: r.Number,
+		pages:  r.Geometry.Pages,
+		base:   r.Base,
+		epoch:  r.Epoch,
+		layout: page.NewLayout(r.Windows, int(r.Geometry.Slots)),
+		direct: len(r.Windows) == len(windows),
+		block:  -1,
+		spans:  make([]span, len(r.Windows)),
+	}
+	p.empty = page.New(p.layout, p.epoch)
+	for window := range windows {
+		w := &windows[window]
 		column := slices.IndexFunc(r.Windows, w.Same)
-		t.columns[window] = int8(column)
+		p.columns[window] = int8(column)
 		// define changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
 		changes := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
-		t.direct = t.direct && column == window && !changes
+		p.direct = p.direct && column == window && !changes
 		if w.Algorithm == limit.Block {
-			t.block = int8(column)
+			p.block = int8(column)
 		}
 	}
+	return p
 }
 
 // lacksWindow reports whether the layout has no column for one of the
