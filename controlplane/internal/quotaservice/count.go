@@ -49,7 +49,7 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 	case len(windows) == 0:
 		return nil, errors.New("there is no window to count in")
 	case slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }):
-		return nil, errors.New("a call has no window with jitter: its keys say nothing of when theirs begins")
+		return nil, errors.New("a call counts in no window with jitter: calls do not shift windows by their keys")
 	}
 	return &Counter{domain, d}, nil
 }

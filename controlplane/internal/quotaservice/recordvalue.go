@@ -34,7 +34,7 @@ type recordValue struct {
 	swapped         []byte         // the record that the swap under way writes
 }
 
-// A value's first bytes are its nonce for the store as for package record.
+// This compiles only if a nonce has one size in both packages.
 var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 
 // prepare implements value. A swap that only reads shows whether the decision not to change anything holds.

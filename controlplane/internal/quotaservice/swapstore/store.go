@@ -13,8 +13,8 @@
 //
 // Young, Read and Late come with the value that is there.
 //
-// A swap that Adds is for a value that is a sum, in decimal digits. AgeNs and Old are not for it, nor do results of it
-// have a Value:
+// A swap that Adds is for a value that is a sum, in decimal digits. AgeNs, Old and New are not for it, and its result
+// has no Value:
 //
 //	FromNs, UntilNs  is the clock between them?                else Late
 //	Units            are in the sum from now on                Swapped, with the Sum
@@ -62,7 +62,7 @@ type Swap struct {
 	UntilNs  int64  // and must be before this one
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
 	AgeNs    int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
-	Adds     bool   // add the Units to the value; AgeNs, Old and New are not for it
+	Adds     bool   // add the Units to the value: see the package comment
 	Units    uint64 // 0 = only read the sum
 }
 
