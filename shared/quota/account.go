@@ -44,9 +44,9 @@ type Account struct {
 }
 
 // NewReport returns the report to send with that number. From then on, no answer to an
-// earlier report grants anything. earlier are units that earlier parts of the same ask ask
+// earlier report grants anything. askedBefore are units that earlier parts of the same ask ask
 // for: they are reported as held, because they may be granted.
-func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
+func (a *Account) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := a.reported.Since
 	if since == 0 {
 		since = number
@@ -54,7 +54,7 @@ func (a *Account) NewReport(worker, number uint64, earlier uint32) Report {
 	a.doubt = true
 	a.reported = Report{
 		Worker:  worker,
-		Held:    limit.AddSaturating(a.Held+a.Given, earlier),
+		Held:    limit.AddSaturating(a.Held+a.Given, askedBefore),
 		Charged: a.charged,
 		Known:   a.known,
 		Since:   since,

@@ -2,13 +2,30 @@ package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// A grant's units have three ways out: a request spends them, the key's lease keeps them for later
+// Four types have a grant's units:
+//
+//	type             lives in               its Units
+//	quota.Grant      the message            what the service has granted
+//	Grant            Need.grant             what nobody has
+//	decide.Grant     Subject.Quota.Grant    what its request may take
+//	state.GrantLeft  the key's lease        what later requests may take
+//
+// What a step does depends on the rule:
+//
+//	step       of a rule that leases: keep.go          of a rule that holds: package account
+//	EndReport  nothing                                 Account.End; if it says no, the grant has Failed
+//	Give       counts takers and everGiven             Account.Give
+//	KeepRest   puts the rest into the key's lease, or  keeps a block. What was not given need not be kept: the next
+//	           gives it back                           report does not count it as held
+//	Reclaim    by release, does the same with what     Account.Reclaim
+//	           the request has left
+//
+// The units of a rule that leases have three ways out: a request spends them, the key's lease keeps them for later
 // requests, or the service gets them back.
 //
 //	    Give: to requests that waited         Source.Take
@@ -32,7 +49,7 @@ import (
 
 // Grant is the service's answer to one part of an ask.
 type Grant struct {
-	quota.Grant                       // as it came, but Units are those that nobody has
+	quota.Grant                       // as it came, but for Units, and for what EndReport and deny write
 	Standings   []state.LeaseStanding // how the key's windows stand
 
 	part    *Part
@@ -40,6 +57,7 @@ type Grant struct {
 	endNs   int64 // until when its units may be spent
 	blockNs int64 // of a denial: until when the key is blocked, 0 = it is not
 
+	// Of a rule that leases:
 	takers    int    // requests that have units of it and are not decided
 	everGiven uint32 // units that requests have got, whatever they do with them: the key's rate counts them
 }
@@ -83,9 +101,6 @@ func (g *Grant) EndReport() {
 	if acc == nil {
 		return
 	}
-	if g.Starting {
-		acc.StartingUntilNs = g.trip.CameNs + min(g.WaitNs, account.MaxRememberNs)
-	}
 	if !acc.End(g.part.reportNumber(), &g.Grant, g.trip.CameNs) {
 		g.Failed = true
 	}
@@ -114,12 +129,13 @@ func (g *Grant) Give(needs []Need) {
 // giveUnits gives the request as many units as it needs.
 func (g *Grant) giveUnits(n *Need, units uint32) {
 	g.writeTo(n, units)
-	g.takers++
 	g.Units -= units
-	g.everGiven = limit.AddSaturating(g.everGiven, units)
 	if acc := g.part.account; acc != nil {
 		acc.Give(units)
+		return
 	}
+	g.takers++
+	g.everGiven = limit.AddSaturating(g.everGiven, units)
 }
 
 // writeTo writes the grant to the subject that waits for it.

@@ -42,12 +42,12 @@ func (p *Part) Reports() bool { return p.account != nil }
 func (p *Part) reportNumber() uint64 { return p.Wire.Number }
 
 // AwaitsReport reports whether the part must wait, because a report of its account is under way.
-func (p *Part) AwaitsReport() bool { return p.Reports() && p.account.Current().IsUnderWay() }
+func (p *Part) AwaitsReport() bool { return p.Reports() && p.account.MustWait() }
 
 // WriteReport writes what the part's account holds now into the part that is sent.
 func (p *Part) WriteReport(now int64) {
 	if p.Reports() {
-		p.account = p.account.Current()
+		p.account = p.account.Reopen()
 		p.Wire.Report = p.account.Report(p.Wire.Waiting, now)
 	}
 }
@@ -95,13 +95,13 @@ func AppendNeeds(dst []Need, v *decide.Verdict) []Need {
 	return dst
 }
 
-// DropUngranted returns the needs of a request that waits again which have their units: the request
-// takes these once the others have theirs.
-func DropUngranted(needs []Need) []Need {
+// KeepGranted returns those needs of a request that have a grant which still suffices: the request takes of it once
+// it has its other grants. What another grant has given goes back, so that AppendNeeds asks anew.
+func KeepGranted(needs []Need) []Need {
 	granted := needs[:0]
 	for i := range needs {
 		switch n := &needs[i]; {
-		case n.subject.Outcome == decide.Pending: // its grant did not suffice: it is asked for anew
+		case n.subject.Outcome == decide.Pending: // its grant, if it has one, does not suffice
 			n.Reclaim()
 			n.subject.Quota.Grant.Received = false
 		case n.grant != nil:

@@ -29,9 +29,9 @@ import (
 type Account struct {
 	Key [16]byte
 
-	// What the service has said of the key, by the monotonic clock. No request asks until then.
-	SilentUntilNs   int64 // its store cannot reach the key. End says so
-	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing. lease.Grant says so
+	// What the service has said of the key, by the monotonic clock. No request asks until then. End writes them.
+	SilentUntilNs   int64 // its store cannot reach the key
+	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 
 	sums       quota.Account // what is given, held and charged, and how much of that the store knows
 	underWay   underWay
@@ -39,8 +39,8 @@ type Account struct {
 	usedNs     int64  // when a request last wanted units
 	reportedNs int64  // when the newest report was sent
 
-	Definition *quota.Definition
-	Block      *KeptDenial // the key is blocked. lease.Grant says so
+	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
+	Block      *KeptDenial       // the key is blocked. Only package lease writes and reads it
 
 	book     *Book
 	name     name
@@ -98,16 +98,19 @@ func (acc *Account) Unhold(units uint32) {
 
 // Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
 func (acc *Account) Settle(units, cost uint32) {
-	acc = acc.Current()
+	acc = acc.Reopen()
 	acc.sums.Settle(units, cost)
 	acc.List()
 }
 
-// Current returns the account that acc's key has by now. If acc was forgotten and no other was opened since, it is acc
-// again. Only an idle account is forgotten. So this is for those who may come to one: for Settle of a request that
-// holds nothing, or nothing any more, and for an ask that waits to be sent.
-func (acc *Account) Current() *Account {
-	if other := acc.book.byName[acc.name]; other != nil {
+// current returns the account that acc's key has by now: acc, or one that was opened after acc was forgotten, or nil.
+func (acc *Account) current() *Account { return acc.book.byName[acc.name] }
+
+// Reopen returns the account that acc's key has by now. If there is none, it puts acc back. Only an idle account is
+// forgotten. So this is for those who may come to one: for Settle of a request that holds nothing, or nothing any
+// more, and for an ask that is sent after it has waited for long.
+func (acc *Account) Reopen() *Account {
+	if other := acc.current(); other != nil {
 		return other
 	}
 	acc.book.byName[acc.name] = acc

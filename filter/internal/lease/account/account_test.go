@@ -134,8 +134,8 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
 	require.EqualValues(t, 8, own.Report(1, 0).Worker)
-	require.Same(t, acc, acc.Current())
-	require.Same(t, own, own.Current())
+	require.Same(t, acc, acc.Reopen())
+	require.Same(t, own, own.Reopen())
 }
 
 // An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
@@ -144,6 +144,8 @@ func TestAnIdleAccountIsForgotten(t *testing.T) {
 	acc.Unhold(3)
 	b.Renew(100*second, 0)
 	require.True(t, b.IsEmpty())
-	require.Same(t, acc, acc.Current())
+	require.False(t, acc.MustWait())
+	require.True(t, b.IsEmpty(), "a question opens no account")
+	require.Same(t, acc, acc.Reopen())
 	require.False(t, b.IsEmpty())
 }

@@ -25,8 +25,8 @@ func NewBook() *Book { return &Book{byName: map[name]*Account{}} }
 type name string
 
 const (
-	// forgetNs is how long nobody must want units of an idle account before it is forgotten:
-	// longer than a request waits.
+	// forgetNs is how much longer than its timeout a request must not have wanted units of an idle account, before
+	// the account is forgotten.
 	forgetNs = 10_000_000_000
 	// maxAccounts is how many keys a worker reports: if the service does not answer, each of
 	// them stays. on_unavailable decides about one more.
@@ -74,9 +74,9 @@ func (b *Book) newNumber() uint64 {
 // HasListed reports whether some account may have to be reported.
 func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
-// Due appends the listed accounts that must be reported, and lists them no more. At most that many are appended;
-// what is left stays listed. It drops an account whose key is silent, and one whose report has left since: Renew or
-// the report's end lists these again.
+// Due takes accounts off the list until due has most of them, or the list is empty. It appends those that must be
+// reported. It drops an account whose key is silent, and one whose report has left since: Renew or the report's end
+// lists these again.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	n := 0
 	for ; n < len(b.listed) && len(due) < most; n++ {

@@ -30,12 +30,19 @@ func (acc *Account) mustReport(now int64) bool {
 // underWay are an account's reports under way, which are all in one ask: there are several if rules share a counter.
 // The last of them is the newest report of all.
 type underWay struct {
-	first  uint64 // the number of the first one; 0 = none is under way
-	asking uint32 // for how many units these parts of the ask ask
+	first       uint64 // the number of the first one; 0 = none is under way
+	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
 }
 
 // IsUnderWay reports whether a report of the account is under way.
 func (acc *Account) IsUnderWay() bool { return acc.underWay.first != 0 }
+
+// MustWait reports whether the key's next report must wait for the end of one that is under way. If the key has no
+// account by now, none is.
+func (acc *Account) MustWait() bool {
+	current := acc.current()
+	return current != nil && current.IsUnderWay()
+}
 
 // hasUnderWay reports whether the report with that number is under way.
 func (acc *Account) hasUnderWay(number uint64) bool {
@@ -64,29 +71,40 @@ func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
 	if !acc.IsUnderWay() {
 		*u = underWay{first: number}
 	}
-	report := acc.sums.NewReport(acc.worker, number, u.asking)
-	u.asking = limit.AddSaturating(u.asking, asksFor)
+	report := acc.sums.NewReport(acc.worker, number, u.askedBefore)
+	u.askedBefore = limit.AddSaturating(u.askedBefore, asksFor)
 	acc.reportedNs = now
 	return report
 }
 
-// End ends a report by what the service has granted for it. It returns whether the grant may give units: the service
-// has granted them to the worker as it was reported there, so a report that was given up grants nothing.
+// End ends a report by what the service has granted for it. mayGive says whether the grant may give units: the service
+// has granted them to the worker as it was reported there.
+//
+//	the report                              mayGive  then
+//	is not under way: given up, or lost     no       as before: another one may be under way
+//	is of an earlier part of the ask        yes      still under way: the last part ends it
+//	is the newest one, and not Noted        no       the key is silent, and nothing is under way
+//	is the newest one, and Noted            yes      the store knows it, and nothing is under way
+//
+// The store that does not note a report has failed, or the service knows no reports.
 func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
-	switch {
-	case !acc.hasUnderWay(number):
-	case number != acc.sums.NewestReport(): // a later part of the same ask has the newest report
+	if g.Starting {
+		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
+	}
+	if !acc.hasUnderWay(number) {
+		return false
+	}
+	if number != acc.sums.NewestReport() {
 		return true
-	case !g.Noted: // the service's store failed, or the service knows no reports
-		acc.underWay.first = 0
-		acc.SilentUntilNs = now + MaxRememberNs
-	default:
-		acc.underWay.first = 0
+	}
+	acc.underWay.first = 0
+	if g.Noted {
 		acc.sums.NoteGrant(number, g.Units)
-		mayGive = true
+	} else {
+		acc.SilentUntilNs = now + MaxRememberNs
 	}
 	acc.List() // for what has changed since the report
-	return mayGive
+	return g.Noted
 }
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.

@@ -100,10 +100,10 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	granted := lease.DropUngranted(req.needs)
+	granted := lease.KeepGranted(req.needs)
 	req.needs = lease.AppendNeeds(granted, v)
 	parts := make([]lease.Part, len(req.needs)-len(granted))
-	for i := range parts {
+	for i := range parts { // at most quota.MaxParts: package decide lets no more be Pending
 		parts[i] = req.needs[len(granted)+i].Part
 	}
 	c.asks.join(req, parts)
@@ -111,6 +111,11 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 
 func (c *Client) addWaiter(req *Waiter) {
 	c.waitlist.add(req)
+	c.worker.Service.Crowded = c.waitlist.areMany()
+}
+
+func (c *Client) removeWaiter(req *Waiter) {
+	c.waitlist.remove(req)
 	c.worker.Service.Crowded = c.waitlist.areMany()
 }
 
@@ -128,8 +133,7 @@ func (c *Client) Done(req *Waiter) {
 		req.needs[i].Reclaim()
 	}
 	c.asks.leave(req)
-	c.waitlist.remove(req)
-	c.worker.Service.Crowded = c.waitlist.areMany()
+	c.removeWaiter(req)
 }
 
 // Forget is Done for a request that has ended. It returns its verdict, nil if it does not wait.

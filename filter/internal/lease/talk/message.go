@@ -46,7 +46,7 @@ func (c *Client) Flush(now int64) {
 	}
 }
 
-// maxRefills is how many asks may be queued when one for requests to come is dropped.
+// maxRefills bounds the queue for asks of requests to come: while so many asks are queued, another is dropped.
 const maxRefills = 1024
 
 // queueRefills queues asks for what requests to come will need.

@@ -1,0 +1,43 @@
+package account
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// What the account of lease.HoldSource's example has after each step, given and held.
+func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
+	b := NewBook()
+	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}
+	acc := b.Open(d, [16]byte{'a'}, 0)
+	var report quota.Report
+	for _, step := range []struct {
+		name        string
+		do          func()
+		given, held uint32
+		listed      bool
+	}{
+		{"askPart", func() {}, 0, 0, false},
+		{"WriteReport", func() { report = acc.Report(1, 0) }, 0, 0, false},
+		{"EndReport", func() {
+			require.True(t, acc.End(report.Number, &quota.Grant{Noted: true, Units: 1}, 0))
+		}, 0, 0, true},
+		{"Give", func() { acc.Give(1) }, 1, 0, true},
+		{"Take", func() { acc.Take(1) }, 0, 1, true},
+		{"Client.Flush", func() { require.Empty(t, b.Due(nil, 1, 0), "the store has 1 as held") }, 0, 1, false},
+		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},
+		{"ReportPart", func() {
+			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
+			report = acc.Report(0, 0)
+		}, 0, 0, false},
+	} {
+		step.do()
+		require.Equal(t, []uint32{step.given, step.held}, []uint32{acc.sums.Given, acc.sums.Held}, step.name)
+		require.Equal(t, step.listed, acc.isListed, step.name)
+		require.Zero(t, report.Held)
+	}
+}
