@@ -26,6 +26,17 @@ import (
 //
 // If another rule denies the request after Take, Refund undoes Take, and Need.Reclaim takes the units back from the
 // request.
+//
+// For example, the first request of a key with a limit of 3 slots, and what the key's account has after each step:
+//
+//	step                        given  held
+//	Client.Wait     askPart         0     0  Check has found it Pending. Open opens the account
+//	Client.Flush    WriteReport     0     0  report 1 says: held 0. The ask asks for 1
+//	Client.Receive  EndReport       0     0  the service has granted 1, and counts it as held
+//	                Give            1     0  the Subject's grant has 1
+//	Check, Take     Take            0     1  the request is decided again, and goes on
+//	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
+//	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.
@@ -142,16 +153,18 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 }
 
 // A hold lies in its key's account, and if it was taken while the service was silent, in this proxy's own table too; or
-// there alone, if the worker has too many accounts. Each charges it once: when it lapses there, or by Settle. The hold
-// knows one lapse, that of the account if it has one:
+// there alone, if the worker has too many accounts. Each place charges it once. What Renew does, in the order of time:
 //
-//	what holds, the first of these        Renew                                     Settle charges the account
-//	max_hold has ended it, HoldNs ago     Lapsed; the account is charged its units  what it costs beyond its units
-//	it has lapsed in the table            NotDue                                    what it costs
-//	neither                               what the table says, NotDue without one   what it costs
+//	it lies in    until max_hold ends it: EndNs  until EndNs + HoldNs  from then on
+//	account only  NotDue                         NotDue                Lapsed, once: the account is charged its units
+//	table only    Renewed, each eighth           NotDue                NotDue: it lapses in the table, which charges it
+//	both          Renewed, each eighth           NotDue                Lapsed, once: the account is charged its units
 //
-// It is HoldNs, because a table's hold too lapses so long after its last renewal. Until then, package account renews
-// what the account holds.
+// Settle charges each place what the request costs, or if the hold has lapsed there, what it costs beyond its units.
+//
+// The account waits for HoldNs, because the table's hold too lapses so long after its last renewal. Until then, package
+// account renews what the account holds. If a worker stands still, the table's hold may lapse before EndNs. Renew then
+// says Lapsed only of one without an account: the hold knows one lapse, that of the account if it has one.
 
 // Settle ends what the request holds, and charges its cost.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 const (
@@ -17,6 +19,44 @@ const (
 )
 
 var slotRuleThatDenies = strings.Replace(slotRule, `"hold"`, `"on_unavailable":"deny","hold"`, 1)
+
+// The request of the comment at HoldSource: its figures are these. What its account has after each step is in package
+// account, by the same name.
+func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
+	w, s := holdingPair(t, slotRule)
+	reported := func() quota.Part {
+		var m quota.Asks
+		require.NoError(t, m.Decode(w.stream.Asks[0]))
+		require.Len(t, m.Asks, 1)
+		return m.Asks[0].Parts[0]
+	}
+	request := w.request("a")
+	require.NotContains(t, w.verdicts, request)
+	first := reported()
+	require.EqualValues(t, 1, first.Number)
+	require.Equal(t, []uint32{0, 1}, []uint32{first.Held, first.Waiting})
+	s.serve(w.stream)
+	require.EqualValues(t, 1, s.held())
+
+	require.NoError(t, w.client.Receive(w.stream.Answers[0], w.proxy.Clock))
+	w.stream.Answers = nil
+	next := w.client.Next()
+	subject := next.Verdict.Subjects[0]
+	require.EqualValues(t, 1, subject.Quota.Grant.Units)
+	w.onResume = func(*decide.Verdict) { require.Zero(t, subject.Quota.Grant.Units) }
+	w.resume(next)
+	require.True(t, w.verdicts[request])
+	require.EqualValues(t, 1, w.holds[request][0].Units)
+	w.client.Flush(w.proxy.Clock)
+	require.Empty(t, w.stream.Asks, "the service knows what is held")
+
+	w.answer(request, 0)
+	second := reported()
+	require.EqualValues(t, 2, second.Number)
+	require.Equal(t, []uint32{0, 0}, []uint32{second.Held, second.Waiting})
+	w.exchange(s)
+	require.Zero(t, s.held())
+}
 
 // TestRunningRequestsKeepTheirSlots: the worker reports its accounts each eighth of the hold.
 func TestRunningRequestsKeepTheirSlots(t *testing.T) {
