@@ -301,7 +301,7 @@ type service struct {
 	first   *asked
 	asked   int
 	defined int  // definitions that it got
-	old     bool // it is of a release that knows no levels
+	old     bool // it is of a release that knows no reports
 }
 
 // asked is a key that somebody has asked for.

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -346,4 +347,65 @@ func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
 	require.True(t, s.Allowed)
 	require.NotZero(t, s.Windows[0].OffsetNs)
 	require.Equal(t, s.Windows[0].OffsetNs, s.Limits.Windows[0].OffsetNs)
+}
+
+// A record of an earlier start of the clock is written over by the next answer.
+func TestARecordOfAnEarlierStartOfTheClockHeals(t *testing.T) {
+	w, s := pair(t, perUser)
+	w.request("a")
+	w.exchange(s)
+	w.tick()
+	w.proxy.Clock -= 20 * second
+	for range 3 {
+		w.proxy.Calls = nil
+		w.request("a")
+		w.exchange(s)
+		w.tick()
+		w.proxy.Clock += 200 * ms
+		require.Less(t, len(w.proxy.Calls), 20)
+	}
+}
+
+// late tells an old time first: its worker stood still between reading the clock and
+// the record.
+type late struct {
+	*hosttest.Proxy
+	old []int64
+}
+
+func (l *late) Monotonic() int64 {
+	if len(l.old) > 0 {
+		now := l.old[0]
+		l.old = l.old[1:]
+		return now
+	}
+	return l.Proxy.Monotonic()
+}
+
+// A worker that stood still writes over no units that other workers have admitted
+// without the service.
+func TestAStandstillForgetsNoCharge(t *testing.T) {
+	proxy := hosttest.New()
+	proxy.Clock = 1000 * 60 * second
+	hosts := []*late{{Proxy: proxy}, {Proxy: proxy}}
+	var workers []*worker
+	rules := hosttest.Policy(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"on_unavailable":"local"}`)
+	for i, host := range hosts {
+		w := &worker{t: t, proxy: proxy, random: uint32(i), users: map[uint32]string{}, verdicts: map[uint32]bool{}}
+		w.engine = engine.New(rules, host, engine.Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
+		w.engine.Leases.Service.Silent = true
+		w.client = talk.NewClient(w, w.engine.Leases, 100*ms)
+		workers = append(workers, w)
+	}
+	for range 5 {
+		require.True(t, workers[0].verdicts[workers[0].request("a")])
+	}
+	require.True(t, workers[1].verdicts[workers[1].request("b")]) // finds the table
+	hosts[1].old = []int64{proxy.Clock - 15*second}
+	require.True(t, workers[1].verdicts[workers[1].request("a")])
+	workers[0].engine.Leases.Service.Silent = false
+	workers[0].request("a")
+	var m quota.Asks
+	require.NoError(t, m.Decode(workers[0].stream.Asks[0]))
+	require.EqualValues(t, 6, m.Asks[0].Parts[0].Spent)
 }

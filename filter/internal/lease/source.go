@@ -50,8 +50,8 @@
 //
 // The tests play workers, their talk and a service together, by harness_test.go. scripts_test.go has most cases, as
 // lines of steps. The other tests are of what a script cannot say: leases_test.go of a Source, holds_test.go of a
-// HoldSource, blocks_test.go of denial.go, alone_test.go of a silent service, asks_test.go of package talk, and
-// fleet_test.go of many proxies.
+// HoldSource, blocks_test.go of denial.go, alone_test.go of a silent service, times_test.go of what the service
+// says of times and windows, talk_test.go of package talk, and fleet_test.go of many proxies.
 package lease
 
 import (
