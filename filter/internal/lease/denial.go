@@ -18,6 +18,14 @@ import (
 //	later requests hear        Source.Check, by Lease.Blocks:     HoldSource.Check, by recallBlock:
 //	                           Blocked                            Blocked
 //
+// A denial without a block has these two lines instead:
+//
+//	                           a rule that leases                 a rule that leases nothing, or holds
+//	the worker remembers it    noteDenial: in the key's lease,    not: each request asks
+//	                           as a DeniedCost above 0
+//	later requests hear        Source.Check, by Lease.Denies:     what the service says
+//	                           Denied
+//
 // If each denied ask changes what the key has counted, each request must ask: nothing is remembered then.
 //
 // For example, a limit of 3 a minute with a block of 1 h:

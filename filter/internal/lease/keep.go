@@ -17,14 +17,13 @@ import (
 // mayStay reports whether the key's lease may keep units of the grant, for later requests.
 func (g *Grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
 
-// KeepRest keeps what a new grant says of the key, and the units for which nobody has waited. Of units to be held,
-// nothing need be kept: the worker reports what it has not given as not held.
+// KeepRest keeps what a new grant says of the key, and the units for which nobody has waited.
 func (g *Grant) KeepRest() {
 	if acc := g.part.account; acc != nil {
 		g.keepBlock(acc)
 		return
 	}
-	g.changeLease((*Grant).noteAndPut)
+	g.changeLease(true)
 	if g.takers == 0 {
 		g.part.source.worker.Returns.giveBack(g)
 	}
@@ -42,20 +41,24 @@ func (g *Grant) release(units uint32) {
 		return
 	}
 	if g.mayStay() {
-		g.changeLease((*Grant).put)
+		g.changeLease(false)
 	}
 	g.part.source.worker.Returns.giveBack(g)
 }
 
-// changeLease makes a change to the key's lease. Units that it puts there are not in Grant.Units any more.
-func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (put bool)) {
+// changeLease puts the grant's units into the key's lease: they are not in Grant.Units any more. If the grant isNew, it
+// also notes there what the service said of the key, and puts no units there whose time is over.
+func (g *Grant) changeLease(isNew bool) {
 	src := g.part.source
 	e := &src.worker.entry
 	for range state.MaxRetries {
 		if !src.readKept(e, g.part.leaseKey) {
 			return
 		}
-		put := change(g, e)
+		if isNew {
+			g.note(&e.Lease, e.NowNs)
+		}
+		put := (!isNew || g.mayPut(e.NowNs)) && g.put(e)
 		written := src.write(e)
 		if written == state.OK && put {
 			src.worker.Returns.watchGrant(g, e.NowNs)
@@ -67,14 +70,11 @@ func (g *Grant) changeLease(change func(*Grant, *state.LeaseEntry) (put bool)) {
 	}
 }
 
-// noteAndPut writes into the lease what the grant says of the key, and puts its units there if they may be spent.
-func (g *Grant) noteAndPut(e *state.LeaseEntry) (put bool) {
-	g.note(&e.Lease, e.NowNs)
-	return g.Units > 0 && g.mayStay() && e.NowNs < g.endNs && g.put(e)
-}
+// mayPut reports whether the grant has units that may be put into the key's lease and spent there.
+func (g *Grant) mayPut(now int64) bool { return g.Units > 0 && g.mayStay() && now < g.endNs }
 
 // put puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose cost
-// can be spent now; it is none of a blocked key.
+// can be spent now. It is none of a blocked key: a rule with a block leases nothing, so put never meets one.
 func (g *Grant) put(e *state.LeaseEntry) (put bool) {
 	if e.DeniedCost <= g.Units {
 		e.DeniedUntilNs = 0

@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Look is what a client is told that asks for its own usage: how its keys stand at the service, one of each rule at
-// most. The service is asked, and grants nothing:
+// Look is how the keys of one client stand at the service, at most one key of each rule. A client that asks for its own
+// usage is told that. The service is asked, and grants nothing:
 //
 //	Look.Add          a key of each rule of scope cluster that the client is shown
 //	Client.WaitLook   asks for their Parts, up to quota.MaxParts in an ask

@@ -19,9 +19,9 @@ type Returns struct {
 	stream uint32         // that is open: only units of its grants can go back. 0 = none
 	due    []quota.Return // to be sent
 
-	leased  []leasedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
-	visitNs int64         // when to visit the first of them
-	idleNs  int64         // the shortest time after which one is idle, 0 = none is left
+	leased         []leasedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
+	nextVisitNs    int64         // when to visit the first of them
+	shortestIdleNs int64         // the shortest time after which one is idle, 0 = none is left
 }
 
 // leasedGrant is a grant with units in a key's lease.
@@ -34,7 +34,7 @@ type leasedGrant struct {
 }
 
 const (
-	// MaxReturns is of how many grants one message returns units.
+	// MaxReturns is how many returns one message has at most, each of one grant.
 	MaxReturns = 1024
 	// maxLeased is how many grants with units in leases one worker remembers.
 	maxLeased = 4096
@@ -51,7 +51,7 @@ func (rets *Returns) StreamEnded() {
 	rets.due = rets.due[:0]
 }
 
-// Count is of how many grants the next message returns units.
+// Count is how many returns the next message has.
 func (rets *Returns) Count() int { return min(len(rets.due), MaxReturns) }
 
 // Take appends these to a message.
@@ -63,7 +63,7 @@ func (rets *Returns) Take(message []quota.Return) []quota.Return {
 }
 
 // IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
-func (rets *Returns) IdleNs() int64 { return rets.idleNs }
+func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }
 
 // giveBack has the grant's units that nobody has go back, on the stream that got them or not at all.
 func (rets *Returns) giveBack(g *Grant) {
@@ -87,9 +87,9 @@ func (rets *Returns) watch(lg leasedGrant) {
 		return
 	}
 	rets.leased = append(rets.leased, lg)
-	rets.visitNs = min(rets.visitNs, lg.visitNs)
-	if idle := lg.source.idleNs; rets.idleNs == 0 || idle < rets.idleNs {
-		rets.idleNs = idle
+	rets.nextVisitNs = min(rets.nextVisitNs, lg.visitNs)
+	if idle := lg.source.idleNs; rets.shortestIdleNs == 0 || idle < rets.shortestIdleNs {
+		rets.shortestIdleNs = idle
 	}
 }
 
@@ -111,12 +111,12 @@ func (w *Worker) CollectIdle() {
 		return
 	}
 	now := w.clock.Monotonic()
-	if now < rets.visitNs {
+	if now < rets.nextVisitNs {
 		return
 	}
 	wallNs, all := w.clock.Now(), rets.leased
 	rets.leased = all[:0] // watch fills it again with what stays, never further than the loop has read
-	rets.visitNs, rets.idleNs = math.MaxInt64, 0
+	rets.nextVisitNs, rets.shortestIdleNs = math.MaxInt64, 0
 	for _, lg := range all {
 		if lg.stream != rets.stream {
 			continue // its stream has ended: the units stay counted
@@ -152,7 +152,7 @@ func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 			return 0, true
 		}
 		units, left.Units = left.Units, 0
-		switch src.table.Write(e) {
+		switch src.table.Write(e) { // not src.write: the record exists, so nothing is replaced
 		case state.OK:
 			return units, false
 		case state.Mismatch:

@@ -21,13 +21,13 @@ type Clock interface {
 }
 
 // Worker is what the rules of scope cluster of one worker have in common. Its sources decide by it, and leave in it
-// what the service is to be asked and told; the talk with the service does that, and says how the service is.
+// what the service is to be asked and told; package talk does that, and says how the service is.
 type Worker struct {
 	definitions
 	clock   Clock
 	tables  *state.Tables
 	domain  string
-	proxies uint32 // of the domain, by the service's last message
+	proxies uint32 // of the domain, by the service's last message: Client.Receive
 
 	Service Service       // how the service is
 	refills []Part        // what requests to come will soon need, for the service
@@ -41,9 +41,9 @@ type Worker struct {
 
 // Service is what the talk with the quota service has found out. The talk writes it, and sources decide by it.
 type Service struct {
-	TimeoutNs int64 // how long a request waits
-	Silent    bool  // nothing has come for the timeout: nobody waits
-	Crowded   bool  // so many requests wait that no other may
+	TimeoutNs int64 // how long a request waits. NewClient writes it
+	Silent    bool  // nothing has come for the timeout: nobody waits. noteSilence sets it, Receive clears it
+	Crowded   bool  // so many requests wait that no other may. addWaiter and removeWaiter write it
 }
 
 // NewWorker returns a worker without rules.
