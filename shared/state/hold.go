@@ -219,9 +219,9 @@ func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eigh
 // hasLapsed reports whether h's units are too old to be held, because nobody renewed them: by the length that h knows,
 // or by the present one, if a policy has changed it since.
 func (t *Table) hasLapsed(e *Entry, h *Hold) bool {
-	byOld := int32(uint32(e.steadyNs/h.eachNs) - h.eighth)
+	byKnown := int32(uint32(e.steadyNs/h.eachNs) - h.eighth)
 	byPresent := int32(t.presentEighth(&e.loaded) - t.eighthOf(h))
-	return max(byOld, byPresent) > limit.HoldParts
+	return max(byKnown, byPresent) > limit.HoldParts
 }
 
 func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.HoldsColumn()] }

@@ -131,8 +131,8 @@ func TestHoldsOfBefore(t *testing.T) {
 	d.requireStands("b", 1, 3, "what b holds is in the floor, and a's charge")
 }
 
-// TestAHoldOfAShortenedLength: it lapses when nine eighths of the new length have begun since, no sooner: until then its
-// request pays what it costs.
+// TestAHoldOfAShortenedLength: it lapses when nine eighths of the new length have begun since, no sooner: until then
+// its request pays what it costs.
 func TestAHoldOfAShortenedLength(t *testing.T) {
 	long, short := holding(), holding()
 	long.PeriodNs = 9 * short.PeriodNs

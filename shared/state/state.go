@@ -40,10 +40,10 @@
 //
 // What tells old from new, and one thing from another:
 //
-//	name         of what                    raised                              compared by
-//	number       a table, in its page keys  never; free again after the table   nobody: pageKey has it
+//	name         of what                    changes                             compared by
+//	number       a table, in its page keys  never; a later table may get it     nobody: pageKey has it
 //	base         a table's registration     with a number that is given anew    convertIn: older pages are empty
-//	epoch        a table's windows          when a configuration changes them   convertIn, startChange
+//	epoch        a table's windows          when they are chosen or changed     convertIn, startChange
 //	generation   a record                   when it is set, reset or rebased    Refund
 //	serial       a record of a table that   when it is placed                   whereIs (hold.go)
 //	             holds, in its page

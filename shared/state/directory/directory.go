@@ -29,8 +29,8 @@
 //	                  +----------- Register (join) -----------+
 //
 // directory.go has its bytes, register.go how tables come and go, and heartbeats.go how an owner that has ended leaves
-// its tables. The tests here are of what a registration finds; directory_test.go and heartbeats_test.go of package state
-// play the life of tables with workers that count in them.
+// its tables. The tests here are of what a registration finds. Those of package state play the life of tables, with
+// workers that count in them.
 package directory
 
 import (
