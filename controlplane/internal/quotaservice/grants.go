@@ -54,7 +54,7 @@ func (gs *grants) takeReturned(r quota.Return) (g *granted, units uint32) {
 func (gs *grants) leased(localNs int64) (units uint64) {
 	for i := range gs.list {
 		g := &gs.list[i]
-		if g.atNs+g.counted.EndNs-g.counted.AtNs > localNs {
+		if g.atNs+g.counted.SpendByNs-g.counted.AtNs > localNs {
 			units += uint64(g.units)
 		}
 	}

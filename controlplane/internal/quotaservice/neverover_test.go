@@ -247,7 +247,7 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 		spend := func(at int64) {
 			f.spent[definition] = append(f.spent[definition], at)
 			if w := f.definitions[0].Windows; len(f.definitions)+len(w) == 2 && w[0].Algorithm == limit.FixedWindowPerKey {
-				f.ends = append(f.ends, f.counted(p, g).Windows[0].EndNs)
+				f.ends = append(f.ends, f.counted(p, g).Windows[0].WindowEndNs)
 			}
 		}
 		now, until := base+f.clock.now, sent+g.ValidNs-1

@@ -150,8 +150,16 @@ func (o *Operation) judge(v *balance.View, units uint32) {
 		o.NeedsAge = units > 0 && !o.Denied && o.Err == nil
 		return
 	}
-	if v.Left() < units || o.Blocked {
-		o.Denied, o.WaitNs = true, v.WaitNs(units)
+	if v.LeftBesideHeld() < units || o.Blocked {
+		o.refuse(v, units)
+	}
+}
+
+// refuse denies a cost, and says how long it must wait.
+func (o *Operation) refuse(v *balance.View, cost uint32) {
+	o.Denied, o.WaitNs = true, v.WaitNs(cost)
+	if o.WaitNs == 0 { // only what workers of another policy hold leaves no room
+		o.WaitNs = limit.HeldRetryNs
 	}
 }
 

@@ -3,7 +3,6 @@ package action
 import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -51,21 +50,18 @@ func (h *Hit) carryOut(o *Operation, r *record.Record, v balance.View) (changed 
 		changed = o.deny(&v, p) || changed
 	case h.TakesNothing:
 	case d.Units > 0:
-		counts := Counted{v.Take(d.Units, d.EndNs), r.Generation}
-		o.Taken = Taken{Units: d.Units, Leased: counts.IsLeased(), ValidNs: v.ValidNs(d.EndNs), Counted: counts}
+		counts := Counted{v.Take(d.Units, d.SpendByNs), r.Generation}
+		o.Taken = Taken{Units: d.Units, Leased: counts.IsLeased(), ValidNs: v.ValidNs(d.SpendByNs), Counted: counts}
 		changed = true
 	default: // it asks for nothing
-		o.Taken.ValidNs = v.ValidNs(d.EndNs)
+		o.Taken.ValidNs = v.ValidNs(d.SpendByNs)
 	}
 	return changed
 }
 
 // deny denies a part. A denial in shadow counts only once no other part has denied: see keepDenial.
 func (o *Operation) deny(v *balance.View, p *quota.Part) (changed bool) {
-	o.Denied, o.WaitNs = true, v.WaitNs(p.Cost)
-	if o.WaitNs == 0 { // only what workers of another policy hold leaves no room
-		o.WaitNs = limit.HeldRetryNs
-	}
+	o.refuse(v, p.Cost)
 	return !p.Shadow && o.countDenial(v, p)
 }
 

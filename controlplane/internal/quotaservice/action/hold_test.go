@@ -73,3 +73,18 @@ func TestTakeHold(t *testing.T) {
 		})
 	}
 }
+
+// TestAnInspectSaysWhatAHitWould: also of a key of which workers hold units by another policy. The key's window of 10
+// has 8 left, and 5 of these are held.
+func TestAnInspectSaysWhatAHitWould(t *testing.T) {
+	for units := range uint32(12) {
+		r, d := record.New(base), tenAMinute()
+		on(r, d, &Set{Units: 2, Window: AllWindows})
+		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
+		inspect := on(r, d, &Inspect{Units: units})
+		hit := on(r, d, &Hit{Part: quota.Part{Cost: units}})
+		require.Equal(t, units > 3, hit.Denied, units)
+		require.Equal(t, hit.Denied, inspect.Denied, units)
+		require.Equal(t, hit.WaitNs, inspect.WaitNs, units)
+	}
+}

@@ -19,7 +19,7 @@
 //	view := View{State: &state, Windows: windows}
 //	d := view.Decide(lease, &part)
 //	if d.Verdict == Passes {
-//		counted = view.Take(d.Units, d.EndNs) // and view.Refund(&counted, n) takes back what comes back
+//		counted = view.Take(d.Units, d.SpendByNs) // and view.Refund(&counted, n) takes back what comes back
 //	}
 //
 // To read it, begin with example_test.go, which plays a lease and a hold. Then:

@@ -8,8 +8,8 @@ import (
 // Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
 // counted: these count whatever is left. A window that has counted more than its limit owes the rest:
 //
-//	what counts                     by          in a window        in a bucket: what puts it at most so far below full
-//	what held units have cost       charge      all; see owed      what it gains in 366 days, or two bursts if more
+//	what counts                     by          in a window        in a bucket: until it lacks
+//	what held units have cost       charge      all                what it gains in 366 days, or two bursts if more
 //	what a proxy or a caller says   AddClaimed  at most one limit  two bursts
 //	an operator's inc and set       Add         all                any number
 //
@@ -20,22 +20,20 @@ import (
 //
 //	bucket         It gains tokens until it lacks none.
 //	fixed window   If its definition holds units, the quota service sets limit.Window.Pays: each period pays one
-//	               limit, and the rest goes on into the next. owed bounds that rest. Without Pays, it ends with
+//	               limit, and the rest goes on into the next. usageBounded bounds that rest. Without Pays, it ends with
 //	               its window.
 //	counter, log   They forget a debt as they forget all units.
 
-// owed is what a fixed window with Pays counts as once it has ended: at most what it pays within the longest period of
-// a policy, or two limits if that is more. roll stores that when the window has ended, and not before: while the window
-// is open, requests with larger limits may use more of it. Those who look beyond the end of an open window reckon
-// with owed, too, but store nothing: waitNs, standing and expiryNs.
-func (w window) owed() *limit.Usage {
-	most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
-	if w.def.Pays == 0 || uint64(w.usage.Used) <= most {
-		return w.usage
+// usageBounded is the usage, to look beyond the end of the window. It differs only of a fixed window with Pays: that
+// counts at most what it pays within the longest period of a policy, or two limits if that is more. roll stores it
+// when the window has ended, and not before: while it is open, requests with larger limits may use more of it.
+func (w window) usageBounded() limit.Usage {
+	u := *w.usage
+	if w.def.Pays > 0 {
+		most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
+		u.Used = uint32(min(uint64(u.Used), most))
 	}
-	owed := *w.usage
-	owed.Used = uint32(most)
-	return &owed
+	return u
 }
 
 // hasEnded reports whether a fixed window that has counted something ends at now or before.
@@ -85,14 +83,15 @@ func (v *View) AddClaimedIn(i int, units uint32) {
 	w.add(units, w.nowNs)
 }
 
-// boundLack returns how many of the units a bucket may count so that they put it at most so many tokens below full.
+// boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
 func (w window) boundLack(units uint32, most uint64) uint32 {
 	lacks := uint64(w.def.Count(w.usage, *w.bucketSpendBy))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
 // chargedNs is how much longer a window counts at most if held units, 1 or more, are charged: once for each limit of
-// them, but no longer than for its longest debt. See charge and owed for that.
+// them, but no longer than for its longest debt. charge and usageBounded
+// bound that.
 //
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
 // Without Pays it takes 1 h.

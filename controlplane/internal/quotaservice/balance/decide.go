@@ -22,14 +22,14 @@ const (
 	slackShare = 20
 )
 
-// SlackNs is ε: how much later than a decision was made the store may apply it.
+// SlackNs is how much later than a decision was made the store may apply it.
 func SlackNs(windows []limit.Window) int64 { return min(5*ms, quota.Shortest(windows)/slackShare) }
 
 // Decision is what Decide finds.
 type Decision struct {
-	Verdict Verdict
-	Units   uint32 // if it Passes: what waits and what is granted ahead
-	EndNs   int64  // if it Passes: the end of their lease; NowNs if they are not leased
+	Verdict   Verdict
+	Units     uint32 // if it Passes: what waits and what is granted ahead
+	SpendByNs int64  // if it Passes: the end of their lease; NowNs if they are not leased
 }
 
 // Verdict says whether a part passes.
@@ -59,16 +59,15 @@ func (v *View) Decide(lease uint32, p *quota.Part) Decision {
 	if endNs > now && firstEndNs-now <= SlackNs(v.Windows) {
 		return Decision{Verdict: NotYet}
 	}
-	held := v.State.Holders.Held() // others may have a policy by which units of this key are held
-	left := minus(v.leftUntil(endNs), held)
+	left := v.leftBesideHeld(endNs)
 	if left < p.Cost && endNs > now {
 		endNs = now
-		left = minus(v.Left(), held)
+		left = v.LeftBesideHeld()
 	}
 	if left < p.Cost || v.IsBlocked() {
 		return Decision{Verdict: TooFew}
 	}
-	d := Decision{Verdict: Passes, Units: min(left, max(p.Waiting, p.Cost)), EndNs: endNs}
+	d := Decision{Verdict: Passes, Units: min(left, max(p.Waiting, p.Cost)), SpendByNs: endNs}
 	if endNs == now || left < leastAhead {
 		return d
 	}
@@ -90,7 +89,7 @@ func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
 	for i := range v.Windows {
 		w := &v.Windows[i]
 		switch {
-		case w.Elastic:
+		case w.Elastic: // each hit moves its end: a unit that is spent later would have to, too
 			return now
 		case quota.ForgetsByUnit(w):
 			leaseNs := quota.LeaseNs(w)
@@ -115,17 +114,17 @@ func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
 	return uint32(uint64(ahead) * uint64(rest) / uint64(horizon))
 }
 
-// ValidNs returns how long units may be spent, counted from the moment before they were asked for; endNs is that of
-// the Decision. No unit is spent in a later window than it was counted in, even if it is not leased: the worker
+// ValidNs returns how long units may be spent, counted from the moment before they were asked for; spendBy is the
+// Decision's. No unit is spent in a later window than it was counted in, even if it is not leased: the worker
 // asked before the store applies the decision, and the store applies it at most SlackNs after NowNs.
 //
 // What is not leased may be spent for 1 ns at least, so that an answer without delay is in time. If one comes too late,
 // the worker returns the units and asks again at once, until it gets units of the next window. They may deny others
 // meanwhile: the exact limiter would, too, because all these requests came before the window's end.
-func (v *View) ValidNs(endNs int64) int64 {
+func (v *View) ValidNs(spendBy int64) int64 {
 	now, slack := v.State.NowNs, SlackNs(v.Windows)
-	if endNs > now { // which is no later than the first window's end
-		return endNs - now - slack
+	if spendBy > now { // which is no later than the first window's end
+		return spendBy - now - slack
 	}
 	left := max(v.FirstEndNs()-now-slack, 1)
 	return min(shortLease, quota.Shortest(v.Windows)/soonShare, left)

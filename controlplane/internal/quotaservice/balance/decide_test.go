@@ -114,8 +114,8 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		if c.endNs == 0 {
 			c.endNs = c.view.State.NowNs
 		}
-		require.Equal(t, Decision{Verdict: Passes, EndNs: c.endNs}, got, c.name)
-		require.Equal(t, c.valid, c.view.ValidNs(got.EndNs), c.name)
+		require.Equal(t, Decision{Verdict: Passes, SpendByNs: c.endNs}, got, c.name)
+		require.Equal(t, c.valid, c.view.ValidNs(got.SpendByNs), c.name)
 	}
 	soon := at(base+minute-5*ms, 0, fixed(100, minute))
 	require.Equal(t, Decision{Verdict: NotYet}, soon.Decide(quota.LeaseAuto, &quota.Part{}), "it ends within the slack")

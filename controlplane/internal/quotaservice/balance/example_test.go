@@ -20,8 +20,8 @@ func Example() {
 
 	state.Roll(int64(20 * time.Second))
 	d := view.Decide(quota.LeaseAuto, &quota.Part{Cost: 1, Waiting: 3, Ahead: 600})
-	counted := view.Take(d.Units, d.EndNs)
-	fmt.Println(d.Verdict == balance.Passes, d.Units, "units for", time.Duration(view.ValidNs(d.EndNs)))
+	counted := view.Take(d.Units, d.SpendByNs)
+	fmt.Println(d.Verdict == balance.Passes, d.Units, "units for", time.Duration(view.ValidNs(d.SpendByNs)))
 	fmt.Println("used:", view.Standing(0).Used)
 
 	view.Refund(&counted, 99)

@@ -94,11 +94,10 @@ func (v *View) mostHeld(h *Holder) uint32 {
 // Room finds out how many units may be held beside what all workers hold, if so many wait, of which the first request
 // costs so many.
 func (v *View) Room(cost, waiting uint32) (r Room) {
-	left := v.Left()
+	left := v.LeftBesideHeld()
 	if !v.HoldLimit.Unlimited {
-		left = min(left, v.HoldLimit.Limit)
+		left = min(left, minus(v.HoldLimit.Limit, v.State.Holders.Held()))
 	}
-	left = minus(left, v.State.Holders.Held())
 	switch {
 	case cost == 0 && !v.IsBlocked():
 		r.OK = true

@@ -22,8 +22,18 @@ type View struct {
 
 func (v *View) window(i int) window { return v.State.windowWith(&v.Windows[i], i) }
 
-// Left returns how many units all windows have left for spending at once.
+// Left returns how many units all windows have left for spending at once. What is held is left, too, because it
+// counts only once it is charged: a key is full if nothing is Left, and not if all that is left is held.
 func (v *View) Left() uint32 { return v.leftUntil(v.State.NowNs) }
+
+// LeftBesideHeld is Left without what is held: so many units a hit may take. Workers may hold units of the key by a
+// policy of theirs, even if the definition itself holds none.
+func (v *View) LeftBesideHeld() uint32 { return v.leftBesideHeld(v.State.NowNs) }
+
+// leftBesideHeld is LeftBesideHeld for spending until endNs.
+func (v *View) leftBesideHeld(endNs int64) uint32 {
+	return minus(v.leftUntil(endNs), v.State.Holders.Held())
+}
 
 // LeftIn returns how many units one window has left for spending at once.
 func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.State.NowNs) }
@@ -109,11 +119,11 @@ func (v *View) Clear(i int) {
 	}
 }
 
-// Take counts units in all windows that may be spent until endNs. It returns what Refund needs.
-func (v *View) Take(units uint32, endNs int64) Counted {
-	c := Counted{AtNs: v.State.NowNs, EndNs: endNs}
+// Take counts units in all windows that may be spent until spendBy. It returns what Refund needs.
+func (v *View) Take(units uint32, spendBy int64) Counted {
+	c := Counted{AtNs: v.State.NowNs, SpendByNs: spendBy}
 	for i := range v.Windows {
-		how := v.window(i).add(units, endNs)
+		how := v.window(i).add(units, spendBy)
 		if how == (CountedIn{}) {
 			continue
 		}
@@ -127,13 +137,13 @@ func (v *View) Take(units uint32, endNs int64) Counted {
 
 // Counted says how a View has counted units. Another View of the same windows can refund them.
 type Counted struct {
-	AtNs    int64       // when
-	EndNs   int64       // until when they may be spent: the end of their lease, or AtNs
-	Windows []CountedIn // by window; nil = all are zero
+	AtNs      int64       // when
+	SpendByNs int64       // until when they may be spent: the end of their lease, or AtNs
+	Windows   []CountedIn // by window; nil = all are zero
 }
 
 // IsLeased reports whether the units may be spent later than they were counted.
-func (c *Counted) IsLeased() bool { return c.EndNs > c.AtNs }
+func (c *Counted) IsLeased() bool { return c.SpendByNs > c.AtNs }
 
 // Refund takes units out of the windows that counted them, if these are still open. It reports whether no window
 // counts the units any more.

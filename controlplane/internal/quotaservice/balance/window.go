@@ -53,13 +53,16 @@ func (w window) roll(now int64) {
 		to = max(now, last)
 		*w.bucketSpendBy = to
 	case w.def.Pays > 0 && w.hasEnded(now):
-		w.usage.Used = w.owed().Used
+		w.usage.Used = w.usageBounded().Used
 	}
 	w.def.Roll(w.usage, last, to)
 }
 
 // expiryNs is from when the window counts nothing.
-func (w window) expiryNs() int64 { return max(w.spendBy(), w.def.Expiry(w.owed(), w.usageNs())) }
+func (w window) expiryNs() int64 {
+	u := w.usageBounded()
+	return max(w.spendBy(), w.def.Expiry(&u, w.usageNs()))
+}
 
 // left returns how many units are left if they may be spent until endNs. A bucket counts them at endNs, or at its
 // spendBy if that is later. Until then it gains tokens, but the units may be spent before it has them. So its gain is
@@ -98,7 +101,8 @@ func (w window) waitNs(cost uint32) int64 {
 	if w.def.Unlimited {
 		return 0
 	}
-	pass := w.def.Check(w.owed(), w.usageNs(), cost)
+	u := w.usageBounded()
+	pass := w.def.Check(&u, w.usageNs(), cost)
 	switch {
 	case pass == limit.Never:
 		return limit.Never
@@ -127,11 +131,13 @@ func (w window) passBefore(cost uint32) int64 {
 }
 
 func (w window) standing() quota.Standing {
+	u := w.usageBounded()
+	reset := w.def.Reset(&u, w.usageNs())
 	used := w.def.Count(w.usage, w.usageNs())
-	if w.isBucket() && !w.def.Unlimited {
+	if w.isBucket() && !w.def.Unlimited { // what it gains until its spendBy is not left yet; used counts what it owes
 		used = max(used, w.def.Burst-w.left(w.nowNs))
 	}
-	return quota.Standing{Used: used, ResetNs: max(w.def.Reset(w.owed(), w.usageNs())-w.nowNs, 0)}
+	return quota.Standing{Used: used, ResetNs: max(reset-w.nowNs, 0)}
 }
 
 // endNs is when a fixed window or a counter's period ends, if it counts units now.
@@ -145,37 +151,38 @@ func (w window) endNs() int64 {
 	return w.usage.EndNs
 }
 
-// add counts units that may be spent until endNs, and says how. A block counts none.
-func (w window) add(units uint32, endNs int64) (how CountedIn) {
+// add counts units that may be spent until spendBy, and says how. A block counts none.
+func (w window) add(units uint32, spendBy int64) (how CountedIn) {
 	switch {
 	case w.def.Algorithm == limit.Block:
 		return how
 	case quota.ForgetsByUnit(w.def):
-		return w.addAtEnd(units, endNs)
+		return w.addAtEnd(units, spendBy)
 	}
 	isOpen := w.usage.EndNs != 0
 	w.def.Add(w.usage, w.nowNs, units)
-	how.EndNs = w.usage.EndNs
-	how.Opened = !isOpen && how.EndNs != 0 && w.def.Algorithm == limit.FixedWindowPerKey
+	how.WindowEndNs = w.usage.EndNs
+	how.Opened = !isOpen && how.WindowEndNs != 0 && w.def.Algorithm == limit.FixedWindowPerKey
 	return how
 }
 
 // addAtEnd counts units in a log or a bucket, at the end of their lease. If it has counted others that may be spent
 // until later, it counts these then too: a usage's instants never go back.
-func (w window) addAtEnd(units uint32, endNs int64) CountedIn {
-	spendBy := max(w.spendBy(), endNs)
+func (w window) addAtEnd(units uint32, spendBy int64) CountedIn {
+	spendBy = max(spendBy, w.spendBy())
 	if w.isBucket() {
 		w.def.Roll(w.usage, *w.bucketSpendBy, spendBy)
 		*w.bucketSpendBy = spendBy
 	}
 	w.def.Add(w.usage, spendBy, units)
-	return CountedIn{EndNs: spendBy}
+	return CountedIn{CountedAtNs: spendBy}
 }
 
 // CountedIn is how one window has counted units.
 type CountedIn struct {
-	EndNs  int64 // of a log or a bucket: when it has counted them; of others: the end that their usage has, or 0
-	Opened bool  // they opened the key's window
+	CountedAtNs int64 // of a log or a bucket: the end of a lease; 0 = of others, at Counted.AtNs
+	WindowEndNs int64 // of a window that keeps its end in its usage: that end; 0 = of others
+	Opened      bool  // they opened the key's window
 }
 
 // refund takes out units that the window counted at atNs. It reports whether it does not count them any more.
@@ -183,8 +190,9 @@ func (w window) refund(units uint32, atNs int64, how CountedIn) bool {
 	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
 		return false
 	}
-	if quota.ForgetsByUnit(w.def) {
-		atNs = how.EndNs
+	if how.CountedAtNs != 0 {
+		atNs = how.CountedAtNs
 	}
-	return w.def.Refund(w.usage, &limit.Usage{EndNs: how.EndNs}, atNs, w.usageNs(), units, how.Opened)
+	after := limit.Usage{EndNs: how.WindowEndNs}
+	return w.def.Refund(w.usage, &after, atNs, w.usageNs(), units, how.Opened)
 }

@@ -128,7 +128,7 @@ func FuzzValue(f *testing.F) {
 		p := quota.Part{Cost: 1, Waiting: 3, Ahead: 9}
 		d := v.Decide(quota.LeaseAuto, &p)
 		if d.Verdict == balance.Passes {
-			v.Take(d.Units, d.EndNs)
+			v.Take(d.Units, d.SpendByNs)
 		} else {
 			v.Deny()
 		}
