@@ -49,7 +49,7 @@ import (
 
 // Grant is the service's answer to one part of an ask.
 type Grant struct {
-	quota.Grant                       // as it came, but for Units, and for what EndReport and deny write
+	quota.Grant                       // as it came. Then Units change, EndReport may set Failed, and deny Blocked
 	Standings   []state.LeaseStanding // how the key's windows stand
 
 	part    *Part
@@ -97,11 +97,7 @@ func (g *Grant) readTimes() {
 
 // EndReport ends the report of the part's account. If the report was given up, the grant has Failed: it gives nothing.
 func (g *Grant) EndReport() {
-	acc := g.part.account
-	if acc == nil {
-		return
-	}
-	if !acc.End(g.part.reportNumber(), &g.Grant, g.trip.CameNs) {
+	if acc := g.part.account; acc != nil && !acc.End(g.part.reportNumber(), &g.Grant, g.trip.CameNs) {
 		g.Failed = true
 	}
 }

@@ -34,7 +34,7 @@ import (
 //	Client.Flush    WriteReport     0     0  report 1 says: held 0. The ask asks for 1
 //	Client.Receive  EndReport       0     0  the service has granted 1, and counts it as held
 //	                Give            1     0  the Subject's grant has 1
-//	Check, Take     Take            0     1  the request is decided again, and goes on
+//	Check, Take     Take            0     1  the request is decided again, and goes on. The service knows what is held
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 type HoldSource struct{ clusterRule }
@@ -155,7 +155,7 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 // A hold lies in its key's account, and if it was taken while the service was silent, in this proxy's own table too; or
 // there alone, if the worker has too many accounts. Each place charges it once. What Renew does, in the order of time:
 //
-//	it lies in    until max_hold ends it: EndNs  until EndNs + HoldNs  from then on
+//	it lies in    until EndNs: max_hold ends it  until EndNs + HoldNs  from then on
 //	account only  NotDue                         NotDue                Lapsed, once: the account is charged its units
 //	table only    Renewed, each eighth           NotDue                NotDue: it lapses in the table, which charges it
 //	both          Renewed, each eighth           NotDue                Lapsed, once: the account is charged its units

@@ -86,7 +86,7 @@ func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
 //	is the newest one, and not Noted        no       the key is silent, and nothing is under way
 //	is the newest one, and Noted            yes      the store knows it, and nothing is under way
 //
-// The store that does not note a report has failed, or the service knows no reports.
+// A report is not Noted if the store failed, or if the service knows no reports.
 func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
