@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/fields"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Verdict is the outcome of one request over all rules.
@@ -102,9 +101,8 @@ func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	for _, s := range v.Subjects {
 		if r := s.Rule; s.Outcome == Taken && r.Policy.Holds() {
 			holds = append(holds, hold.Hold{
-				Hold: s.Hold, Policy: r.Policy, Metrics: &r.Metrics,
-				Limits: state.Key{Windows: s.KeepWindows(), OfRule: s.Limits.OfRule},
-				Source: r.holdSource(), Account: s.Quota.Account,
+				Hold: s.Hold, Policy: r.Policy, Metrics: &r.Metrics, Source: r.holdSource(),
+				Windows: s.KeepWindows(), OfAll: r.Finder.OfAll, Account: s.Quota.Account,
 			})
 			holds[len(holds)-1].Begin()
 		}
@@ -115,7 +113,9 @@ func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 // Release settles at once what the verdict's subjects hold: nobody waits for an answer. Each
 // is charged its cost.
 func (v *Verdict) Release() {
-	for _, h := range v.BeginHolds(nil) {
+	holds := v.BeginHolds(nil)
+	for i := range holds {
+		h := &holds[i]
 		cost := h.Units
 		if h.Policy.Concurrency() {
 			cost = 0

@@ -11,6 +11,7 @@ package hold
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -34,9 +35,10 @@ type Hold struct {
 	state.Hold
 	Policy  *policy.Rule
 	Metrics *metrics.Set
-	Limits  state.Key // of the key, whose Bytes are not kept
 	Source  Source
-	Account any // of the source, which reports the hold to the quota service; nil if it does not
+	Windows []limit.Window // with the limits that hold for the key
+	OfAll   []limit.Window // of policy.Subjects
+	Account any            // of the source, which reports the hold to the quota service; nil if it does not
 
 	EndNs  int64 // the caller's: when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 	lapsed bool  // it is charged already
@@ -47,6 +49,9 @@ func (h *Hold) Begin() {
 	h.Metrics.Holding.Streams++
 	h.Metrics.Holding.Units += int64(h.Units)
 }
+
+// Limits are those of the hold's key, whose bytes are not kept.
+func (h *Hold) Limits() state.Key { return state.Key{Windows: h.Windows, OfRule: h.OfAll} }
 
 // Renewal is what became of a hold that a source was to renew.
 type Renewal uint8

@@ -139,7 +139,7 @@ func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record)
 
 // Settle charges the key's record, or the floor if the record was evicted.
 func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
-	lapsed, status := c.Table.Settle(c.entry, h.Limits, h.Hold, now, cost)
+	lapsed, status := c.Table.Settle(c.entry, h.Limits(), h.Hold, now, cost)
 	return lapsed, status == state.OK
 }
 
@@ -148,7 +148,7 @@ func (c *Source) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	if h.HasEnded(at.MonotonicNs) || !c.Table.IsDue(&h.Hold, at.HeldNs) {
 		return hold.NotDue
 	}
-	lapsed, status := c.Table.Renew(c.entry, h.Limits, &h.Hold, at.Now)
+	lapsed, status := c.Table.Renew(c.entry, h.Limits(), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
