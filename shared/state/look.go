@@ -59,7 +59,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 		if t.looked == nil {
 			return Failed
 		}
-		t.placement = t.looked.place(t.def.Windows)
+		t.placement = *t.looked.placement(t.def.Windows)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
 	if newer, status := t.loadPage(&e.loaded, t.pageOf(e.hash)); newer || status != OK {
@@ -80,10 +80,10 @@ type lookedAs struct {
 	made         *placement // by it; nil until the first Look, because a layout takes a page of memory
 }
 
-func (l *lookedAs) place(windows []limit.Window) placement {
+func (l *lookedAs) placement(windows []limit.Window) *placement {
 	if l.made == nil {
-		made := newPlacement(l.registration, windows)
-		l.made = &made
+		l.made = &placement{}
+		l.made.set(l.registration, windows)
 	}
-	return *l.made
+	return l.made
 }

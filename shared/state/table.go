@@ -23,7 +23,7 @@ import (
 //	     └─ readKey          brings the page to the present, and reads the key
 //
 //	registerAndAdopt         register.go: writes the directory if it lacks something
-//	 └─ adopt                opens the table, with a newPlacement by its registration
+//	 └─ adopt                opens the table, with a placement by its registration
 //
 // A table is closed until it is registered, and open from then on:
 //
@@ -76,22 +76,21 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.placement = newPlacement(r, t.def.Windows)
+	t.placement.set(r, t.def.Windows)
 }
 
-// newPlacement returns the placement by r of a table whose definition has these windows.
-func newPlacement(r *directory.Registration, windows []limit.Window) placement {
-	p := placement{
-		number: r.Number,
-		pages:  r.Geometry.Pages,
-		base:   r.Base,
-		epoch:  r.Epoch,
-		layout: page.NewLayout(r.Windows, int(r.Geometry.Slots)),
-		direct: len(r.Windows) == len(windows),
-		block:  -1,
-		spans:  make([]span, len(r.Windows)),
-	}
+// set makes p the placement by r of a table whose definition has these windows. It sets each field where it is,
+// because a copy of all takes much code.
+func (p *placement) set(r *directory.Registration, windows []limit.Window) {
+	p.number = r.Number
+	p.pages = r.Geometry.Pages
+	p.base = r.Base
+	p.epoch = r.Epoch
+	p.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
 	p.empty = page.New(p.layout, p.epoch)
+	p.direct = len(r.Windows) == len(windows)
+	p.block = -1
+	p.spans = make([]span, len(r.Windows))
 	for window := range windows {
 		w := &windows[window]
 		column := slices.IndexFunc(r.Windows, w.Same)
@@ -103,7 +102,6 @@ func newPlacement(r *directory.Registration, windows []limit.Window) placement {
 			p.block = int8(column)
 		}
 	}
-	return p
 }
 
 // lacksWindow reports whether the layout has no column for one of the
