@@ -23,11 +23,12 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	Held 0                              Settle: it has cost nothing
 //	doubt                               #11 held 0 charged 5              →    #11 held 0 charged 5
 //	idle: the zero value again     ←    noted
+//	Held 0, charged 1                   Settle: a request that held nothing has cost 1
+//	doubt                               #12 since 12, charged 1           →    #12 since 12, charged 1: counts 1 − 0
 //
 // Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
-// charged − known of the next report. After #11 the sums begin anew, and Report.Since of #12 says so: the store takes
-// nothing off for what its Holder has of before. ExampleAccount plays the worker, and ExampleView_Note of
-// quotaservice/balance both.
+// charged − known of the next report. All before #12 are since 7, so of #12 the store does not take off the 5 that its
+// Holder has. ExampleAccount plays the worker, and ExampleView_Note of quotaservice/balance both.
 
 // Account is a worker's side of what it holds of one key. The zero value holds nothing. Units move from Given to Held
 // and back as its owner says, which is filter/internal/lease/account. All else moves by the methods.
@@ -43,9 +44,9 @@ type Account struct {
 	reported Report // the last report; Number 0 = none
 }
 
-// NewReport returns the report to send with that number. From then on, no answer to an
-// earlier report grants anything. askedBefore are units that earlier parts of the same ask ask
-// for: they are reported as held, because they may be granted.
+// NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
+// askedBefore are units that earlier parts of the same ask ask for: they are reported as held, because the owner may
+// give what these are granted. See Account.End there.
 func (a *Account) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := a.reported.Since
 	if since == 0 {
@@ -66,8 +67,8 @@ func (a *Account) NewReport(worker, number uint64, askedBefore uint32) Report {
 // NewestReport is the number of the newest report, 0 if there is none.
 func (a *Account) NewestReport() uint64 { return a.reported.Number }
 
-// NoteGrant notes the answer to a report, which grants so many units. ok is false if the answer
-// grants nothing: a later report has left since, or the answer has come before.
+// NoteGrant notes the answer to the newest report, which grants so many units. ok is false if it refuses the answer: a
+// later report has left since, or the answer has come before.
 func (a *Account) NoteGrant(number uint64, units uint32) (ok bool) {
 	if number != a.reported.Number || !a.doubt {
 		return false

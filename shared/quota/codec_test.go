@@ -2,6 +2,7 @@ package quota
 
 import (
 	"math/rand/v2"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -119,6 +120,36 @@ var goldenResultsBytes = bytesOf(
 	"\x0a\x04\x08\x01\x10\x05", // results: id, outcome
 	"\x10\x03",                 // proxies
 )
+
+// TestGoldenIsWhole: each field of each message is set in the golden bytes.
+func TestGoldenIsWhole(t *testing.T) {
+	isSet := map[string]bool{}
+	fieldsOf(isSet, reflect.ValueOf(goldenAsks))
+	fieldsOf(isSet, reflect.ValueOf(goldenResults))
+	require.Contains(t, isSet, "Grant.Blocked")
+	for field, is := range isSet {
+		require.True(t, is, "%s is 0 everywhere", field)
+	}
+}
+
+// fieldsOf notes of each field of a message, and of the messages in it, whether it is set somewhere.
+func fieldsOf(isSet map[string]bool, v reflect.Value) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if f := v.Type().Field(i); !stays[f.Name] {
+				name := v.Type().Name() + "." + f.Name
+				isSet[name] = isSet[name] || !v.Field(i).IsZero()
+				fieldsOf(isSet, v.Field(i))
+			}
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			fieldsOf(isSet, v.Index(i))
+		}
+	default: // has no fields
+	}
+}
 
 // TestGoldenBytes: earlier releases read and write the same bytes.
 func TestGoldenBytes(t *testing.T) {

@@ -50,7 +50,7 @@ func ExampleAccount() {
 	var a quota.Account
 	report := func(number uint64) {
 		r := a.NewReport(1, number, 0)
-		fmt.Printf("#%d held %d, charged %d, known %d\n", r.Number, r.Held, r.Charged, r.Known)
+		fmt.Printf("#%d since %d: held %d, charged %d, known %d\n", r.Number, r.Since, r.Held, r.Charged, r.Known)
 	}
 	report(7) // asks for 2
 	fmt.Println(a.NoteGrant(7, 2))
@@ -65,14 +65,17 @@ func ExampleAccount() {
 	a.Settle(1, 0)
 	report(11)
 	fmt.Println(a.NoteGrant(11, 0), "idle:", a.Idle())
+	a.Settle(0, 1) // of a request that held nothing
+	report(12)
 	// Output:
-	// #7 held 0, charged 0, known 0
+	// #7 since 7: held 0, charged 0, known 0
 	// true
-	// #8 held 0, charged 5, known 0
-	// #9 held 0, charged 5, known 0
-	// #10 held 0, charged 5, known 0
+	// #8 since 7: held 0, charged 5, known 0
+	// #9 since 7: held 0, charged 5, known 0
+	// #10 since 7: held 0, charged 5, known 0
 	// false true
 	// something to report: false
-	// #11 held 0, charged 5, known 5
+	// #11 since 7: held 0, charged 5, known 5
 	// true idle: true
+	// #12 since 12: held 0, charged 1, known 0
 }

@@ -27,7 +27,7 @@
 //	times.go       for how long the units of a definition's windows may be leased
 //
 // A new field of a message is first in docs/quota.proto, then in its struct, its append, its decode and the golden
-// bytes of codec_test.go. TestAsPublished fails until all agree.
+// bytes of codec_test.go. TestAsPublished and TestGoldenIsWhole fail until all agree.
 package quota
 
 import (
@@ -51,7 +51,7 @@ const (
 	MaxMessageBytes = 64 << 10
 	MaxDefinitions  = 1024 // of a stream; one more takes the place of the least recently used
 	MaxParts        = 16   // of an ask
-	MaxWindows      = 16   // of a definition
+	MaxWindows      = 16   // of a definition; of a key, with those of other definitions that still count
 	MaxDomainBytes  = 128
 	MaxReturnable   = 4096 // newest grants of a stream that units can be returned to
 )

@@ -67,14 +67,18 @@ func span(w *limit.Window) int64 {
 }
 
 // MostWaitNs is the longest wait for units, which is also the longest time until all units are forgotten: the longest
-// of what the windows take by ForgottenNs. But if costs are charged after the answer, windows may owe, so it is as long
-// as the longest debt takes. And a block may have begun by a policy whose blocks are longer.
+// that one of the windows takes.
+//
+//	window                       takes               because
+//	a block                      limit.MaxBlockNs    it may have begun by a policy whose blocks are longer
+//	a hold beside other windows  limit.MaxPeriodNs   costs are charged after the answer, so these may owe
+//	another, or a hold alone     ForgottenNs         nothing is owed
 func MostWaitNs(windows []limit.Window) (most int64) {
 	for i := range windows {
 		switch w := &windows[i]; {
 		case w.Algorithm == limit.Block:
 			most = max(most, limit.MaxBlockNs)
-		case w.Algorithm == limit.Concurrency && i > 0: // alone it charges nothing: no window owes
+		case w.Algorithm == limit.Concurrency && i > 0:
 			most = max(most, limit.MaxPeriodNs)
 		default:
 			most = max(most, ForgottenNs(w))

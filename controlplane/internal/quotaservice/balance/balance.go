@@ -32,8 +32,9 @@
 //	holders.go  Holders: what workers hold of a key
 //	debt.go     what counts whatever is left, and how windows pay it
 //
-// Of the tests, decide_test.go has examples of grants, waits and standings, and view_test.go of all else that counts.
-// holdmodel_test.go has workers and messages that get lost: no more runs than may, and each answer is charged once.
+// Each file has its examples in the test of its name: those of windows, states and holders are in view_test.go.
+// The invariant is tested on random histories: that of leases in ../neverover_test.go, by a service, its store and
+// proxies; that of holds in holdmodel_test.go, by workers whose messages get lost.
 package balance
 
 const (

@@ -253,3 +253,17 @@ func TestLateRefundLeavesTheNextWindow(t *testing.T) {
 		require.Equal(t, before, v.Left(), name)
 	}
 }
+
+// TestWhatIsHeldIsNotGranted: workers hold 3 of 10 units, by another policy. A lease takes none of them either.
+func TestWhatIsHeldIsNotGranted(t *testing.T) {
+	for _, lease := range []uint32{quota.LeaseOff, quota.LeaseAuto} {
+		v := at(base, 0, fixed(10, minute))
+		v.State.Holders = Holders{{Worker: 1, Held: 3, NotedNs: base, HoldNs: holdNs}}
+		require.EqualValues(t, 10, v.Left())
+		require.EqualValues(t, 7, v.LeftBesideHeld())
+		require.Equal(t, TooFew, v.Decide(lease, &quota.Part{Cost: 8, Waiting: 8}).Verdict)
+		d := v.Decide(lease, &quota.Part{Cost: 1, Waiting: 9})
+		require.Equal(t, Passes, d.Verdict)
+		require.EqualValues(t, 7, d.Units)
+	}
+}

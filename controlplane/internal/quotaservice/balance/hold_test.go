@@ -199,3 +199,43 @@ func TestHolderOfNothingIsNoted(t *testing.T) {
 		require.ErrorIs(t, err, ErrStale)
 	}
 }
+
+// TestAWorkerIsBelievedToHoldALimit: or what its holder has already, by a larger limit.
+func TestAWorkerIsBelievedToHoldALimit(t *testing.T) {
+	for _, c := range []struct{ before, reports, held uint32 }{
+		{0, 5, 5},
+		{0, 50, 6},
+		{8, 50, 8},
+		{8, 7, 7},
+	} {
+		v := at(base, 0, fixed(6, minute))
+		v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 10}
+		if c.before > 0 {
+			v.State.Holders = Holders{{Worker: 1, Number: 1, Since: 1, Held: c.before, NotedNs: base, HoldNs: holdNs}}
+		}
+		_, _, err := v.Note(&quota.Part{Report: quota.Report{Worker: 1, Since: 1, Number: 2, Held: c.reports}})
+		require.NoError(t, err)
+		require.Equal(t, c.held, v.State.Holders.Held(), "%+v", c)
+	}
+}
+
+// TestAHolderOfNothingGoesSoon: after a minute, or with its hold if that is shorter.
+func TestAHolderOfNothingGoesSoon(t *testing.T) {
+	for _, c := range []struct {
+		held  uint32
+		hold  int64
+		after int64
+	}{
+		{0, holdNs, holdNs},
+		{0, 60 * minute, minute},
+		{1, 60 * minute, 60 * minute},
+	} {
+		v := at(base, 0)
+		v.State.Holders = Holders{{Worker: 1, Held: c.held, NotedNs: base, HoldNs: c.hold}}
+		require.Equal(t, base+c.after, v.State.ExpiryNs())
+		v.State.Roll(base + c.after - 1)
+		require.Len(t, v.State.Holders, 1, "%+v", c)
+		v.State.Roll(base + c.after)
+		require.Empty(t, v.State.Holders, "%+v", c)
+	}
+}

@@ -3,8 +3,13 @@ package balance
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // State is what one key has counted at NowNs: the quota service's store keeps it. It has the windows of all
-// definitions that have asked for the key. It can be rolled, but nothing is asked of it: of limits, the store keeps
-// only what rolling needs, which is those of buckets, and Pays.
+// definitions that have asked for the key. It can be rolled, but only a View is asked, because windows have two forms:
+//
+//	a window                     has its Limit, Burst and Units
+//	of a definition that asks    yes
+//	read from the store's bytes  no, but a bucket has Limit and Burst, and all have Pays: rolling needs no more
+//
+// record.ArrangeFor puts a definition's own windows first before it makes a View.
 type State struct {
 	NowNs   int64
 	Windows []limit.Window // as the policy has them, so not shifted for the key

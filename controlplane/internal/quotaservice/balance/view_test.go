@@ -9,25 +9,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// TestAClaimCountsALimitAtMost: a bucket that lacks two bursts takes no more of it.
-func TestAClaimCountsALimitAtMost(t *testing.T) {
-	v := at(base, 40, fixed(50, minute), bucket(10, second, 100), unlimited(minute))
-	for _, c := range []struct {
-		units uint32
-		used  []uint32
-	}{
-		{5, []uint32{45, 45, 45}},
-		{1000, []uint32{95, 145, 1045}},
-		{1000, []uint32{145, 200, 2045}},
-		{1, []uint32{146, 200, 2046}},
-	} {
-		v.AddClaimed(c.units)
-		require.Equal(t, c.used, used(v))
-	}
-	v.AddClaimedIn(0, 7)
-	require.Equal(t, []uint32{153, 200, 2046}, used(v))
-}
-
 func used(v *View) (units []uint32) {
 	for i := range v.Windows {
 		units = append(units, v.Standing(i).Used)
@@ -142,25 +123,19 @@ func TestAHolderOfNothingMakesRoom(t *testing.T) {
 	require.NotNil(t, hs.find(8))
 }
 
-// TestChargesTakeALimitAtATime: and no longer than the longest debt.
-func TestChargesTakeALimitAtATime(t *testing.T) {
-	pays := fixed(100, 3600*second)
-	pays.Pays = 100
-	for _, c := range []struct {
-		window limit.Window
-		held   uint32
-		most   int64
-	}{
-		{limit.NewBlock(minute, false), 9, 0},
-		{fixed(100, 3600*second), 250, 3600 * second},
-		{pays, 100, 3600 * second},
-		{pays, 250, 3 * 3600 * second},
-		{pays, saturated, limit.MaxPeriodNs + 3600*second},
-		{counter(100, minute), 250, 2 * minute},
-		{logOf(100, minute), 250, minute + 600*ms},
-		{bucket(10, second, 100), 100, 20*second + 100*ms},
-		{bucket(10, second, 100), 101, 2 * (20*second + 100*ms)},
-	} {
-		require.Equal(t, c.most, at(base, 0, c.window).window(0).chargedNs(c.held), "%+v", c)
-	}
+// TestALeaseOfABucketCountsAtItsEnd: 4 units of a bucket that gains 10 in a second count when the lease ends. Units
+// that are counted after them, and may be spent until before, count then too.
+func TestALeaseOfABucketCountsAtItsEnd(t *testing.T) {
+	v := at(base, 50, bucket(10, second, 100))
+	v.Take(4, base+second)
+	v.Take(1, base+second/2)
+	require.Equal(t, base+second, v.State.SpendBy(0))
+	require.EqualValues(t, 50-5, v.Left())
+	v.State.Roll(base + second)
+	require.Equal(t, []uint32{50 - 10 + 5}, used(v))
+
+	full := at(base, 0, bucket(10, second, 100))
+	full.Take(4, base+second)
+	full.State.Roll(base + second)
+	require.Equal(t, []uint32{4}, used(full), "a full bucket gains nothing before them")
 }
