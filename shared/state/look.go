@@ -83,7 +83,7 @@ type lookedAs struct {
 func (l *lookedAs) placement(windows []limit.Window) *placement {
 	if l.made == nil {
 		l.made = &placement{}
-		l.made.set(l.registration, windows)
+		l.made.setPlacement(l.registration, windows)
 	}
 	return l.made
 }

@@ -37,7 +37,7 @@ func (s *Survey) Step(t *Table, e *Entry, rule []limit.Window) (found Found, don
 	}
 	// Only for this step: other workers may have registered thousands of tables, and each takes a page of memory.
 	before := t.placement
-	t.placement.set(t.surveyed, t.def.Windows)
+	t.setPlacement(t.surveyed, t.def.Windows)
 	found, done, status = s.step(t, e, rule)
 	t.placement = before
 	return found, done, status

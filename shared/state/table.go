@@ -76,12 +76,12 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.placement.set(r, t.def.Windows)
+	t.setPlacement(r, t.def.Windows)
 }
 
-// set makes p the placement by r of a table whose definition has these windows. It sets each field where it is,
+// setPlacement makes p the placement by r of a table whose definition has these windows. It sets each field where it is,
 // because a copy of all takes much code.
-func (p *placement) set(r *directory.Registration, windows []limit.Window) {
+func (p *placement) setPlacement(r *directory.Registration, windows []limit.Window) {
 	p.number = r.Number
 	p.pages = r.Geometry.Pages
 	p.base = r.Base
