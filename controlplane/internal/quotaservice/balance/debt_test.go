@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// yearly is the longest period, so that a window pays for one of them at most, and a bucket gains one limit.
+// yearly is the longest period: within that, a window pays one limit, and a bucket gains one.
 const yearly = limit.MaxPeriodNs
 
 // TestAChargeIsTwoLimitsAtLeast: however little a window pays or gains within the longest period.

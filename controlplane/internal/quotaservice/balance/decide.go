@@ -89,7 +89,7 @@ func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
 	for i := range v.Windows {
 		w := &v.Windows[i]
 		switch {
-		case w.Elastic: // each hit moves its end: a unit that is spent later would have to, too
+		case w.Elastic: // each hit moves its end, and so would each unit that is spent later
 			return now
 		case quota.ForgetsByUnit(w):
 			leaseNs := quota.LeaseNs(w)

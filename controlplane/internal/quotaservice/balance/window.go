@@ -134,7 +134,8 @@ func (w window) standing() quota.Standing {
 	u := w.usageBounded()
 	reset := w.def.Reset(&u, w.usageNs())
 	used := w.def.Count(w.usage, w.usageNs())
-	if w.isBucket() && !w.def.Unlimited { // what it gains until its spendBy is not left yet; used counts what it owes
+	if w.isBucket() && !w.def.Unlimited {
+		// left does not have what the bucket gains until its spendBy, and Count does. But only Count says what it owes.
 		used = max(used, w.def.Burst-w.left(w.nowNs))
 	}
 	return quota.Standing{Used: used, ResetNs: max(reset-w.nowNs, 0)}
@@ -180,12 +181,12 @@ func (w window) addAtEnd(units uint32, spendBy int64) CountedIn {
 
 // CountedIn is how one window has counted units.
 type CountedIn struct {
-	CountedAtNs int64 // of a log or a bucket: the end of a lease; 0 = of others, at Counted.AtNs
-	WindowEndNs int64 // of a window that keeps its end in its usage: that end; 0 = of others
+	CountedAtNs int64 // a log or a bucket: when, see addAtEnd; 0 = another window, at Counted.AtNs
+	WindowEndNs int64 // a window whose usage has its end: that end; 0 = another one
 	Opened      bool  // they opened the key's window
 }
 
-// refund takes out units that the window counted at atNs. It reports whether it does not count them any more.
+// refund takes out units that were counted at atNs, or as how says. It reports whether it does not count them any more.
 func (w window) refund(units uint32, atNs int64, how CountedIn) bool {
 	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
 		return false
