@@ -19,10 +19,12 @@ type Subject struct {
 
 	// Begin.
 	Rule *Rule
-	// Limits is the key with the limits that hold for it where it is counted: its Windows are those of the key, or if
-	// OwnShare decides, what this proxy may admit of them. They stand in the order of records: the policy's limit i
-	// has the column Rule.Finder.Order[i]. If the subject is Unlimited, there may be none.
-	Limits state.Key
+	// CountedKey is the key as Source counts it: its bytes, and the Windows with the limits that hold for it. They stand
+	// in the order of records: the policy's limit i has the column Rule.Finder.Order[i]. If the subject is Unlimited,
+	// there may be none.
+	//
+	// A source may replace its Windows, by those that decide: where OwnShare does, by what this proxy may admit of them.
+	CountedKey state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
 	Units   uint32 // that must be free in the record: see Verdict.unitsFor
@@ -52,7 +54,7 @@ func (s *Subject) Begin(r *Rule) {
 	s.Record.Rebased = false
 	s.Quota.begin()
 	r.Finder.Find(&s.Subject)
-	s.Limits = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
+	s.CountedKey = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
 }
 
 // LackKey denies because the request lacks a key part.

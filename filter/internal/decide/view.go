@@ -24,8 +24,8 @@ func (s *Subject) BlockedNs(now int64) int64 {
 	if s.Rule.Policy.Block == nil || !s.Known {
 		return 0
 	}
-	for column := len(s.Limits.Windows) - 1; column >= 0; column-- {
-		if s.Limits.Windows[column].Algorithm == limit.Block {
+	for column := len(s.CountedKey.Windows) - 1; column >= 0; column-- {
+		if s.CountedKey.Windows[column].Algorithm == limit.Block {
 			return max(0, s.Rule.Source.Usage(s, column).EndNs-now)
 		}
 	}
@@ -46,7 +46,7 @@ func (s *Subject) View() (_ View, known bool) {
 // Window returns the limit i as it holds for the key, and its usage.
 func (v View) Window(i int) (*limit.Window, *limit.Usage) {
 	column := v.column(i)
-	return &v.s.Limits.Windows[column], v.s.Rule.Source.Usage(v.s, column)
+	return &v.s.CountedKey.Windows[column], v.s.Rule.Source.Usage(v.s, column)
 }
 
 // column is where records have the limit i.

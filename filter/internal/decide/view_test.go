@@ -21,11 +21,11 @@ func TestHowASubjectStands(t *testing.T) {
 	v.Decide(1)
 	s.Record.Now = hour
 	order := s.Rule.Finder.Order
-	p.usages = make([]limit.Usage, len(s.Limits.Windows))
+	p.usages = make([]limit.Usage, len(s.CountedKey.Windows))
 	p.usages[order[0]] = limit.Usage{Used: 95, EndNs: 2 * hour}
 	p.usages[order[1]] = limit.Usage{Used: 3, EndNs: hour + 60_000_000_000}
-	for i := range s.Limits.Windows {
-		if s.Limits.Windows[i].Algorithm == limit.Block {
+	for i := range s.CountedKey.Windows {
+		if s.CountedKey.Windows[i].Algorithm == limit.Block {
 			p.usages[i].EndNs = hour + 7
 		}
 	}

@@ -165,7 +165,7 @@ func keyOf(t *decide.Subject) modelKey { return modelKey{t.Rule.Policy.Name, str
 
 // windowOf is one of the key's, with room for as many log entries as the rule's.
 func windowOf(t *decide.Subject, i int) *limit.Window {
-	w := t.Limits.Windows[i]
+	w := t.CountedKey.Windows[i]
 	w.Units = t.Rule.Finder.Windows[i].Units
 	return &w
 }
@@ -173,7 +173,7 @@ func windowOf(t *decide.Subject, i int) *limit.Window {
 // record returns a copy of what the key has used, as it stands at the instant
 // it is counted at.
 func (m model) record(t *decide.Subject, now int64) modelRecord {
-	r := modelRecord{last: now, usages: make([]limit.Usage, len(t.Limits.Windows))}
+	r := modelRecord{last: now, usages: make([]limit.Usage, len(t.CountedKey.Windows))}
 	if have := m[keyOf(t)]; have != nil {
 		r.last, r.usages = have.last, slices.Clone(have.usages)
 	}

@@ -50,8 +50,8 @@ func (h *Hold) Begin() {
 	h.Metrics.Holding.Units += int64(h.Units)
 }
 
-// Limits are those of the hold's key, whose bytes are not kept.
-func (h *Hold) Limits() state.Key { return state.Key{Windows: h.Windows, OfRule: h.OfAll} }
+// CountedKey is the key as Source counts it, without its bytes: state.Hold has their hash.
+func (h *Hold) CountedKey() state.Key { return state.Key{Windows: h.Windows, OfRule: h.OfAll} }
 
 // Renewal is what became of a hold that a source was to renew.
 type Renewal uint8

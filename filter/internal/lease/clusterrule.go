@@ -25,7 +25,7 @@ type clusterRule struct {
 // begin begins a check of the subject, and says what time it is: by the wall clock in Record.Now, and by the
 // monotonic one in Quota.NowNs.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
-	s.Limits.Windows = s.Windows
+	s.CountedKey.Windows = s.Windows
 	s.Known, s.PassNs = false, wallNs
 	r, q := &s.Record, &s.Quota
 	r.Now, r.Rebased = wallNs, false
@@ -94,7 +94,7 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Outc
 
 // checkShare decides by what this proxy has counted while the service was silent.
 func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Outcome {
-	s.Limits.Windows = src.share(s)
+	s.CountedKey.Windows = src.share(s)
 	found := src.local.Check(s, wallNs)
 	if found != decide.Failed {
 		s.Quota.From = decide.OwnShare
@@ -124,7 +124,7 @@ func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {
 	if s.Quota.From == decide.OwnShare {
 		return src.local.Usage(s, column)
 	}
-	w := &s.Limits.Windows[column]
+	w := &s.CountedKey.Windows[column]
 	src.usage = limit.Usage{Log: src.usage.Log[:0]}
 	if column >= len(s.Quota.Standings) {
 		return &src.usage

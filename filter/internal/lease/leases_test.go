@@ -346,7 +346,7 @@ func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
 	s := w.engine.Decide().Subjects[0]
 	require.True(t, s.Allowed)
 	require.NotZero(t, s.Windows[0].OffsetNs)
-	require.Equal(t, s.Windows[0].OffsetNs, s.Limits.Windows[0].OffsetNs)
+	require.Equal(t, s.Windows[0].OffsetNs, s.CountedKey.Windows[0].OffsetNs)
 }
 
 // A record of an earlier start of the clock is written over by the next answer.

@@ -39,17 +39,17 @@ func (c *Source) evicts() bool { return c.full == policy.FullInherit }
 
 // Check reads the key's record.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
-	return c.outcomeOf(s, now, c.Table.Read(&s.Record, s.Limits, now))
+	return c.outcomeOf(s, now, c.Table.Read(&s.Record, s.CountedKey, now))
 }
 
 // Look reads the key's record without a trace.
 func (c *Source) Look(s *decide.Subject, now int64) {
-	s.Known = c.Table.Look(&s.Record, s.Limits, now) == state.OK
+	s.Known = c.Table.Look(&s.Record, s.CountedKey, now) == state.OK
 }
 
 // Recheck is Check without hashing the key again.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
-	return c.outcomeOf(s, now, c.Table.Reread(&s.Record, s.Limits, now))
+	return c.outcomeOf(s, now, c.Table.Reread(&s.Record, s.CountedKey, now))
 }
 
 // outcomeOf is what the record means for the request, once it was read.
@@ -119,7 +119,7 @@ func noteStored(s *decide.Subject, status state.Status) {
 // Refund uncounts the hit.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	if c.holds {
-		_, status := c.Table.Settle(&s.Record, s.Limits, s.Hold, now, 0)
+		_, status := c.Table.Settle(&s.Record, s.CountedKey, s.Hold, now, 0)
 		return status == state.OK
 	}
 	return c.Table.Refund(&s.Record, now, s.Cost)
@@ -139,7 +139,7 @@ func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record)
 
 // Settle charges the key's record, or the floor if the record was evicted.
 func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
-	lapsed, status := c.Table.Settle(c.entry, h.Limits(), h.Hold, now, cost)
+	lapsed, status := c.Table.Settle(c.entry, h.CountedKey(), h.Hold, now, cost)
 	return lapsed, status == state.OK
 }
 
@@ -148,7 +148,7 @@ func (c *Source) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	if h.HasEnded(at.MonotonicNs) || !c.Table.IsDue(&h.Hold, at.HeldNs) {
 		return hold.NotDue
 	}
-	lapsed, status := c.Table.Renew(c.entry, h.Limits(), &h.Hold, at.Now)
+	lapsed, status := c.Table.Renew(c.entry, h.CountedKey(), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
@@ -167,7 +167,7 @@ func (c *Source) Operate(
 		return 0, errors.New("rule " + rule + " counts what runs, which no operation changes: reset forgets it")
 	}
 	for range state.MaxRetries {
-		if c.Table.Read(&s.Record, s.Limits, now) != state.OK {
+		if c.Table.Read(&s.Record, s.CountedKey, now) != state.OK {
 			break
 		}
 		s.Known = true
@@ -194,7 +194,7 @@ func (c *Source) operate(
 	case decide.Reset:
 		had, status := c.Table.Reset(e, c.evicts())
 		if status == state.OK {
-			s.Known = c.Table.Read(e, s.Limits, now) == state.OK // as reset left it
+			s.Known = c.Table.Read(e, s.CountedKey, now) == state.OK // as reset left it
 		}
 		if had {
 			return 1, status
@@ -222,7 +222,7 @@ func (c *Source) used(s *decide.Subject, column int) int64 {
 		view, _ := s.View() // known: the record was read
 		column = s.Rule.Finder.Order[view.Tightest()]
 	}
-	return int64(s.Limits.Windows[column].Count(c.Table.Usage(&s.Record, column), s.Record.Now))
+	return int64(s.CountedKey.Windows[column].Count(c.Table.Usage(&s.Record, column), s.Record.Now))
 }
 
 // expiresAt returns when the tightest window starts again; 0 for a window per key that has not

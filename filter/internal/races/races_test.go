@@ -85,7 +85,7 @@ func (k *worker) admitAlone(v *decide.Verdict) {
 		if _, known := k.world.keys[name]; !known {
 			var d quota.Definition
 			for i := range a.Rule.Policy.Limits {
-				d.Windows = append(d.Windows, a.Limits.Windows[a.Rule.Finder.Order[i]])
+				d.Windows = append(d.Windows, a.CountedKey.Windows[a.Rule.Finder.Order[i]])
 			}
 			k.world.keys[name] = key{d, [16]byte{}, true}
 		}
