@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,7 +10,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -26,6 +26,7 @@ type purse struct {
 	persisted   int
 
 	keeps  []state.Status // what KeepDenied answers, in turn; then OK
+	takes  []state.Status // what Take answers in place of what is so, in turn
 	finds  []Outcome      // what Recheck finds in place of what is so, in turn
 	kept   []Keep         // of denied hits
 	usages []limit.Usage
@@ -71,7 +72,11 @@ func (p *purse) KeepDenied(_ *Subject, keep Keep) state.Status {
 	return state.OK
 }
 
-func (p *purse) Take(s *Subject) state.Status {
+func (p *purse) Take(s *Subject) (taken state.Status) {
+	if len(p.takes) > 0 {
+		taken, p.takes = p.takes[0], p.takes[1:]
+		return taken
+	}
 	if p.loses > 0 {
 		p.left, p.loses = p.left-p.loses, 0
 		return state.Mismatch
@@ -200,6 +205,45 @@ func TestTwoRules(t *testing.T) {
 	}
 }
 
+// The second of two rules has room, and then cannot take its units: by what its policy says of that, the first rule's
+// are taken or refunded.
+func TestARuleThatCannotTakeItsUnits(t *testing.T) {
+	lost := func(races int) []state.Status { return slices.Repeat([]state.Status{state.Mismatch}, races) }
+	for name, tc := range map[string]struct {
+		takes   []state.Status
+		policy  string
+		want    Outcome
+		allowed bool
+		retryNs int64
+		retries uint64
+	}{
+		"its page is full":       {[]state.Status{state.Full}, `"on_full":"allow"`, Full, true, 0, 0},
+		"its page is full: deny": {[]state.Status{state.Full}, `"on_full":"deny"`, Full, false, 0, 0},
+		"its store fails":        {[]state.Status{state.Failed}, `"on_error":"allow"`, Failed, true, 0, 0},
+		"its store fails: deny":  {[]state.Status{state.Failed}, `"on_error":"deny"`, Failed, false, failureRetryNs, 0},
+		"it may lose so many races": {
+			lost(state.MaxRetries), `"on_contention":"deny"`, Taken, true, 0, state.MaxRetries,
+		},
+		"it loses one race more": {
+			lost(state.MaxRetries + 1), `"on_contention":"allow"`, Contended, true, 0, state.MaxRetries,
+		},
+		"it loses one race more: deny": {
+			lost(state.MaxRetries + 1), `"on_contention":"deny"`, Contended, false, failureRetryNs, state.MaxRetries,
+		},
+	} {
+		first, second := &purse{left: 2}, &purse{left: 2, takes: tc.takes}
+		v := begin(t, strings.Replace(two, `"second"`, `"second",`+tc.policy, 1), first, second)
+		v.Decide(1)
+		require.Equal(t, tc.allowed, v.Allowed, name)
+		require.Equal(t, tc.retryNs, v.RetryNs, name)
+		of := v.Subjects[1]
+		require.Equal(t, tc.want, of.Outcome, name)
+		require.Equal(t, tc.retries, of.Rule.Metrics.CASRetries, name)
+		require.Equal(t, tc.allowed, first.left == 0, name)
+		require.Equal(t, tc.want == Taken, second.left == 0, name)
+	}
+}
+
 // A request that waits keeps its subjects and counts nothing; it goes on with them.
 func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 	first, second := &purse{left: 5}, &purse{left: 3, asks: 1}
@@ -282,24 +326,4 @@ func TestAFailureCountsOnceForARequest(t *testing.T) {
 	v.Decide(2)
 	require.True(t, v.Allowed)
 	require.EqualValues(t, 1, m.Errors)
-}
-
-// Each outcome has the reason and the verdict that the policy gives it.
-func TestOutcomes(t *testing.T) {
-	for _, then := range []policy.Failure{policy.FailAllow, policy.FailDeny} {
-		rule := `{"name":"r","limits":["1/1h"],"on_full":"#","on_error":"#","on_contention":"#"}`
-		v := begin(t, strings.ReplaceAll(rule, "#", string(then)), &purse{})
-		s := v.Subjects[0]
-		for o, reason := range map[Outcome]string{Full: "on_full", Failed: "on_error", Contended: "on_contention"} {
-			s.become(o, 1)
-			require.Equal(t, reason, s.Reason())
-			require.Equal(t, then == policy.FailAllow, s.Allowed, reason)
-		}
-		s.become(Overtaken, 1)
-		require.True(t, s.Allowed)
-		require.Equal(t, "on_contention", s.Reason())
-		s.become(Denied, 1)
-		require.False(t, s.Allowed)
-		require.Equal(t, "limit", s.Reason())
-	}
 }

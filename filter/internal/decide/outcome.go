@@ -5,25 +5,28 @@ import "github.com/sluice-ratelimit/sluice/shared/policy"
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes, with who finds each, and whether the rule then denies:
+// The outcomes, with who finds each, whether the rule then denies, what Reason says, and whether Known ends:
 //
-//	outcome     found by                                     denies
-//	HasRoom     Begin, Source.Check, Subject.refund          no
-//	Taken       Source.Take                                  no
-//	Pending     Source.Check                                 not yet
-//	Denied      Source.Check                                 yes
-//	Blocked     Source.Check                                 yes
-//	HeldBack    Source.Check                                 yes
-//	MissingKey  Subject.LackKey                              yes
-//	Full        Source.Check, Source.Take                    by on_full
-//	Failed      Source.Check, Source.Take                    by on_error
-//	Contended   Source.Check: too many requests wait         by on_contention
+//	outcome     found by                                   denies             reason          Known ends
+//	HasRoom     Begin, Source.Check, Subject.refund        no                                 no
+//	Taken       Source.Take                                no                                 no
+//	Pending     Source.Check                               not yet            not_asked       no
+//	Denied      Source.Check                               yes                limit           no
+//	Blocked     Source.Check                               yes                blocked         no
+//	HeldBack    Source.Check                               yes                held            no
+//	MissingKey  Subject.LackKey                            yes                missing_key     no: it never begins
+//	Full        Source.Check, Source.Take                  by on_full         on_full         no
+//	Failed      Source.Check, Source.Take                  by on_error        on_error        yes
+//	Contended   Source.Check: too many requests wait       by on_contention   on_contention   yes
 //	            Subject.take: retries ran out
 //	            Verdict.check: too many subjects ask
-//	Overtaken   Subject.takeShadow                           no
-//	Silent      Source.Check                                 by on_unavailable
-//	Starting    Source.Check                                 by on_unavailable
-//	NotAsked    Subject.skip                                 no
+//	Overtaken   Subject.takeShadow                         no                 on_contention   no
+//	Silent      Source.Check                               by on_unavailable  on_unavailable  yes
+//	Starting    Source.Check                               by on_unavailable  starting        yes
+//	NotAsked    Subject.skip                               no                 not_asked       yes, by skip
+//
+// To add one: a constant before outcomes, its line above, its reason, and a row in TestOutcomes, which fails without
+// it. The row says what become, noteOutcome, skip and isByOnUnavailable make of the outcome.
 const (
 	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
 	Taken                     // they are counted
@@ -39,11 +42,13 @@ const (
 	Silent                    // the quota service is silent, and nothing decides in its place
 	Starting                  // the quota store has no state yet, and no share of this proxy has room
 	NotAsked                  // a shadow rule of a request that another rule denied
+
+	outcomes // how many there are
 )
 
 // reasons say why a rule denied, or allowed without counting. One that is still Pending was not asked either: another
 // rule has denied, or its caller asks nobody.
-var reasons = [...]string{
+var reasons = [outcomes]string{
 	Pending: "not_asked", Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
 	Full: "on_full", Failed: "on_error", Contended: "on_contention", Overtaken: "on_contention",
 	Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
@@ -53,7 +58,7 @@ var reasons = [...]string{
 func (s *Subject) Reason() string { return reasons[s.Outcome] }
 
 // become sets the outcome, and Allowed by it. Where the rule could not decide, its policy does: then Known ends, and a
-// denial gets its PassNs.
+// denial gets its PassNs. But Full keeps both: nothing was changed, and the source has set PassNs.
 func (s *Subject) become(o Outcome, now int64) {
 	p := s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
