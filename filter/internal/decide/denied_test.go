@@ -1,11 +1,14 @@
 package decide
 
 import (
+	"crypto/rand"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -85,6 +88,37 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 			got := metrics.Counts{CASRetries: m.CASRetries, Contention: m.Contention, Errors: m.Errors, Full: m.Full}
 			require.Equal(t, tc.counts, got)
 		})
+	}
+}
+
+// A block is prolonged if it is the key's own. The block of its page's floor is not: other keys share that.
+func TestWhoseBlockIsProlonged(t *testing.T) {
+	const prolongs = `{"name":"r","limits":["100/1h"],"block":{"for":"1h","prolong":true}}`
+	counted := strings.Replace(prolongs, `"limits"`, `"count_denied":true,"limits"`, 1)
+	for name, tc := range map[string]struct {
+		rule      string
+		hasRecord bool
+		kept      []Keep
+	}{
+		"the key's":              {prolongs, true, []Keep{{Block: true}}},
+		"the floor's":            {prolongs, false, nil},
+		"the key gets a record":  {counted, false, []Keep{{Units: 2, Block: true}}},
+		"the rule prolongs none": {blocks, true, nil},
+	} {
+		p := &purse{}
+		s := begin(t, tc.rule, p).Subjects[0]
+		random := func(b []byte) { _, _ = rand.Read(b) }
+		tables := state.NewTables(hosttest.New(), random, 1, 1)
+		table := tables.Table(state.Definition{Windows: s.Rule.Finder.Windows, Capacity: 9})
+		require.Equal(t, state.OK, table.Read(&s.Record, s.CountedKey, 1))
+		if tc.hasRecord {
+			require.Equal(t, state.OK, table.Commit(&s.Record, 1, true))
+			require.Equal(t, state.OK, table.Read(&s.Record, s.CountedKey, 1))
+		}
+		require.Equal(t, tc.hasRecord, s.Record.HasRecord(), name)
+		s.become(Blocked, 1)
+		s.storeUntaken(1)
+		require.Equal(t, tc.kept, p.kept, name)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -47,16 +48,45 @@ func TestTurns(t *testing.T) {
 func TestReleaseChargesTheCost(t *testing.T) {
 	for rule, charged := range map[string]uint32{settles: 2, slots: 0} {
 		p := &purse{left: 9}
-		v := begin(t, rule, p)
-		v.Decide(1)
-		require.True(t, v.Allowed)
-		v.Subjects[0].Hold.Units = 2
+		decided := func() *Verdict {
+			v := begin(t, rule, p)
+			v.Decide(1)
+			require.True(t, v.Allowed)
+			v.Subjects[0].Hold.Units = 2
+			return v
+		}
+		v := decided()
 		holds := v.BeginHolds(nil)
 		require.Len(t, holds, 1)
 		require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, v.Subjects[0].Rule.Metrics.Holding)
 		holds[0].Settle(0, metrics.ByAnswer, 1)
+		require.Zero(t, p.charged, "its answer is known, and costs nothing")
+		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Metrics.Holding)
+
+		v = decided()
 		v.Release()
 		require.Equal(t, charged, p.charged, rule)
 		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Metrics.Holding)
+	}
+}
+
+// Retry-After is in whole seconds, rounded up, and at least 1. There is none where no wait would help.
+func TestRetryAfter(t *testing.T) {
+	for _, tc := range []struct {
+		allowed bool
+		waitNs  int64
+		seconds int64
+		ok      bool
+	}{
+		{true, 0, 0, false},
+		{false, limit.Never, 0, false},
+		{false, 0, 1, true},
+		{false, 1_000_000_000, 1, true},
+		{false, 1_000_000_001, 2, true},
+	} {
+		v := &Verdict{Allowed: tc.allowed, RetryNs: tc.waitNs}
+		seconds, ok := v.RetryAfter()
+		require.Equal(t, tc.ok, ok, "%+v", tc)
+		require.Equal(t, tc.seconds, seconds, "%+v", tc)
 	}
 }

@@ -1,12 +1,16 @@
 package metrics
 
 import (
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // rule has every group of metrics.
@@ -50,4 +54,50 @@ func TestEachTellsEveryNumber(t *testing.T) {
 	})
 	require.Equal(t, want, got)
 	require.Len(t, names, len(got))
+}
+
+// The requests of overrides with one name are counted together. No name, or one beyond the bound, is counted nowhere.
+func TestCountsByTheNamesOfOverrides(t *testing.T) {
+	overrides := []string{`{"key":["nameless"],"limits":["9/1h"]}`, `{"name":"n0","key":["twin"],"limits":["9/1h"]}`}
+	const first = 2 // of those that follow
+	for i := range policy.MaxCountedNames + 1 {
+		overrides = append(overrides, fmt.Sprintf(`{"name":"n%d","key":["u%d"],"limits":["9/1h"]}`, i, i))
+	}
+	m := Of(&hosttest.Policy(t, `{"name":"r","key":[{"header":"u"}],"limits":["9/1h"],`+
+		`"overrides":[`+strings.Join(overrides, ",")+`]}`).Rules[0])
+	for override := -1; override < len(overrides); override++ {
+		m.NamedBy(override).Denied++
+	}
+	require.Len(t, m.Named, policy.MaxCountedNames)
+	for i, n := range m.Named {
+		want := Named{Name: fmt.Sprint("n", i), Denied: 1}
+		if i == 0 {
+			want.Denied = 2 // and its twin's
+		}
+		require.Equal(t, want, n)
+		require.Same(t, &m.Named[i], m.NamedBy(first+i))
+	}
+	require.EqualValues(t, 3, m.discarded.Denied, "of no override, the nameless one, and the last")
+}
+
+// What a stored hit has done to its page is added up.
+func TestWhatStoringAHitCounts(t *testing.T) {
+	m := Of(&hosttest.Policy(t, rule).Rules[0])
+	m.NoteStored(&state.Entry{})
+	require.Equal(t, Counts{}, m.Counts)
+	m.NoteStored(&state.Entry{Evicted: true, Ended: 2, Blocked: true})
+	m.NoteStored(&state.Entry{Ended: 1})
+	require.Equal(t, Counts{Evicted: 1, WindowResets: 3, Blocks: 1}, m.Counts)
+}
+
+// The tokens of answers are added up by their classes, for a rule that charges prices.
+func TestTokensOfRulesWithPrices(t *testing.T) {
+	m := Of(&hosttest.Policy(t, rule).Rules[0])
+	m.NoteTokens(policy.Tokens{Input: 1, Cached: 2, CacheWrite: 3, Output: 4})
+	m.NoteTokens(policy.Tokens{Input: 10, Cached: 20, CacheWrite: 30, Output: 40})
+	require.Equal(t, policy.Tokens{Input: 11, Cached: 22, CacheWrite: 33, Output: 44}, m.Priced.Tokens)
+
+	m = Of(&hosttest.Policy(t, `{"name":"r","limits":["9/1h"],"settle":{"to":"tokens"}}`).Rules[0])
+	m.NoteTokens(policy.Tokens{Input: 1})
+	require.Nil(t, m.Priced)
 }
