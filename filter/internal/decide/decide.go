@@ -2,10 +2,15 @@
 // every window has room for the key, takes the units of all rules, and refunds them if
 // one denies after all.
 //
-// Its invariant: all rules decide or none counts. A denied request leaves the counters as
-// if it had never come, but for what rules keep of a denial (Keep), and no race makes a later
-// decision looser. It never reads a clock. It must never import a source of units: it knows them as Source, and of the
-// quota service it has what a subject carries while it waits (Quota), and no message.
+// Its invariant: all rules decide or none counts, and no race makes a later decision looser. A denied request leaves
+// the counters as if it had never come, but for three things:
+//
+//	Keep               what its rule keeps of a denial
+//	NotRefunded        units that could not be refunded: metrics.Counts has how often
+//	Quota.ChargeKept   units of OwnShare: this proxy refunds them, and the quota service charges them all the same
+//
+// It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
+// has what a subject carries while it waits (Quota), and no message.
 //
 // Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
 //
@@ -51,11 +56,11 @@ import (
 // called again once the quota service has answered.
 func (v *Verdict) Decide(now int64) {
 	v.start(now)
-	ending := v.check(now)
-	if ending == passes {
-		ending = v.take(now)
+	end := v.check(now)
+	if end == passes {
+		end = v.take(now)
 	}
-	switch ending {
+	switch end {
 	case asks:
 		v.Pending = true
 		return
@@ -126,7 +131,12 @@ func (v *Verdict) isDenied() bool {
 }
 
 // unitsFor is how many units must be free in the record of the subject of that turn: its cost, and what the
-// subjects before it count there. Rules that share a counter count a request once each.
+// subjects before it count there. Rules that share a counter count a request once each. For example, the record of two
+// such rules has 5 units left, and a request costs 2:
+//
+//	check  Units are 2 for the first rule and 4 for the second: both pass
+//	take   the first takes 2. The second's Take is a Mismatch, because the first has written the record
+//	       the second checks again, with Units 2: of the 3 that are left it takes 2
 func (v *Verdict) unitsFor(at int) uint32 {
 	s := v.turns[at]
 	units := s.Cost
@@ -145,9 +155,9 @@ func (v *Verdict) take(now int64) ending {
 			break
 		}
 		s.take(now)
-		if ending := s.ending(); ending != passes {
+		if end := s.ending(); end != passes {
 			v.refund(now)
-			return ending
+			return end
 		}
 	}
 	return passes

@@ -67,6 +67,11 @@ func (s *Subject) keepDenied(now int64) (kept bool) {
 //	Denied     took units           40 s             yes
 //	Blocked    has begun the block  until its end    no, unless the rule prolongs blocks
 //	HasRoom    refunded units       40 s             no
+//
+// Units stay those of the denial. If check has set them, they contain the costs of the subjects before this one, which
+// are not in the record: the request is denied. If checkAgain has set them, they are the cost alone. The record then
+// has those costs if this subject is a shadow one. If it is enforced, they were refunded: it may find HasRoom, and then
+// begins no block.
 func (s *Subject) recheckDenied(now int64) (found Outcome) {
 	passNs := s.PassNs
 	found = s.Rule.Source.Recheck(s, now)

@@ -29,8 +29,8 @@ type Quota struct {
 	// Source.Take, for Refund.
 	Taken   state.GrantLeft // from LeaseTable: the grant that the units are of
 	Account any             // of a rule that holds: where its source has counted the units; only that reads it
-	// Source.Take, for its next call: the lease keeps for the service that it must charge the cost. The request may
-	// take from OwnShare again, because another worker wrote first or another rule must ask.
+	// Source.Take, for its next call: the lease already says that the service must charge the cost, and a second Take
+	// must not say it again. There is one if another worker wrote first, or if another rule had to ask.
 	ChargeKept bool
 }
 

@@ -46,7 +46,8 @@ type Subject struct {
 	Quota Quota
 }
 
-// Begin prepares the subject, whose key and cost have been read. Record and Hold stay: Check and Take write them.
+// Begin prepares the subject, whose key and cost have been read. Record and Hold stay: Check and Take write them. But
+// note reads Record.Rebased also of subjects that were never checked.
 func (s *Subject) Begin(r *Rule) {
 	s.Rule = r
 	s.Outcome, s.Allowed = HasRoom, true
@@ -89,7 +90,7 @@ func (s *Subject) sharesRecord(other *Subject) bool {
 	return counted != nil && counted == other.Rule.Counted && s.Cost > 0 && slices.Equal(other.Key.Bytes, s.Key.Bytes)
 }
 
-// sharesBefore reports whether a subject before this one shares its record, as check has found.
+// sharesBefore reports whether a subject before this one shares its record, as check has found: see Verdict.unitsFor.
 func (s *Subject) sharesBefore() bool { return s.Units > s.Cost }
 
 // check finds out whether the rule has room for so many units.
@@ -98,8 +99,8 @@ func (s *Subject) check(units uint32, now int64) {
 	s.become(s.Rule.Source.Check(s, now), now)
 }
 
-// checkAgain is check after another worker, or another rule of this request, wrote first. The record that
-// it reads contains the units of the subjects before this one.
+// checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
+// units of the subjects before this one, so only the cost must be free: see Verdict.unitsFor.
 func (s *Subject) checkAgain(now int64) {
 	s.Units = s.Cost
 	s.become(s.Rule.Source.Recheck(s, now), now)
@@ -116,8 +117,8 @@ func (s *Subject) ending() ending {
 	return passes
 }
 
-// take counts the hit that check has passed. If another worker wrote first it checks again, and may deny after all.
-// It does so too if the subject sharesBefore, and that subject of the request wrote first.
+// take counts the hit that check has passed. If another worker wrote first, or a subject before this one that shares
+// its record, it checks again and may deny after all.
 func (s *Subject) take(now int64) {
 	if s.Cost == 0 {
 		return
@@ -152,8 +153,8 @@ func (s *Subject) refund(now int64) {
 	}
 }
 
-// takeShadow counts an allowed request in a shadow rule. If the subject sharesBefore it checks again, also if it was
-// denied: a shadow rule before it may have taken nothing of the record.
+// takeShadow counts an allowed request in a shadow rule. If the subject sharesBefore it checks again by its cost alone,
+// also if check has denied it: a shadow rule before it, whose cost is in its Units, may have taken nothing after all.
 func (s *Subject) takeShadow(now int64) {
 	if s.sharesBefore() {
 		s.checkAgain(now)

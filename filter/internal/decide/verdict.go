@@ -18,11 +18,11 @@ type Verdict struct {
 
 	Subjects []*Subject // of the rules that matched, in policy order
 	turns    []*Subject // those that ask their sources, in the order in which they do: see turn
-	pool     []*Subject // the memory of Subjects, and behind those of this request, of more
+	pool     []*Subject // every subject ever made: Subjects are the first of them
 
 	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
 	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
-	Allowed bool
+	Allowed bool  // no enforced rule has denied: true also before Decide, and while Pending
 	// Of a denial:
 	Denying *Subject // the first in policy order that denied
 	RetryNs int64    // the wait until the same request would pass; limit.Never

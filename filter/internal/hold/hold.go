@@ -32,16 +32,21 @@ type Source interface {
 //
 // The stream of the request owns it. A copy takes its place: only one of them may be renewed and settled.
 type Hold struct {
+	// decide.Verdict.BeginHolds.
 	state.Hold
 	Policy  *policy.Rule
 	Metrics *metrics.Set
 	Source  Source
 	Windows []limit.Window // with the limits that hold for the key
-	OfAll   []limit.Window // of policy.Subjects
+	OfAll   []limit.Window // safe for every key: see policy.Subjects
 	Account any            // of the source, which reports the hold to the quota service; nil if it does not
 
-	EndNs  int64 // the caller's: when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
-	lapsed bool  // it is charged already
+	// The caller.
+	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
+
+	// lapsed says that Renew has found the units charged: the hold knows one lapse, that of the account if it has one,
+	// else that of the table. Settle sets it too, if it finds a lapse in the table.
+	lapsed bool
 }
 
 // Begin counts the hold in Metrics.Holding until it is settled.
@@ -106,7 +111,7 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 	}
 }
 
-// lapse notes that the hold has lapsed, in the table or the account: it is lost once.
+// lapse notes that the hold has lapsed: it is lost once, also if the table and the account have charged it.
 func (h *Hold) lapse() {
 	if !h.lapsed {
 		h.Metrics.HoldsLost++
@@ -114,9 +119,12 @@ func (h *Hold) lapse() {
 	h.lapsed = true
 }
 
-// HasLapsed reports whether what the request held is charged already.
+// HasLapsed reports whether what the request held is charged already: in the account if the hold has one, else in the
+// table.
 func (h *Hold) HasLapsed() bool { return h.lapsed }
 
+// noteSettled counts how the cost became known, and how it compares with what was held. So it counts a settlement also
+// if the call that should have charged it has failed: Errors says that, and Priced has only what was charged.
 func (h *Hold) noteSettled(cost uint32, by metrics.By) {
 	if h.Policy.Settle != nil {
 		h.Metrics.Settled[by]++

@@ -1,7 +1,8 @@
 // Package metrics has what a worker has counted of each rule since its engine was made.
 //
 // Its invariant: it decides nothing, and no decision reads it. Who finds something out adds to the field that is for
-// it, and Each tells all of them by name. To add one: a field of Counts, its name in Each, and docs/metrics.md.
+// it. Each tells Counts and Priced by name, and package engine tells Named and Holding. To add one: a field of Counts,
+// its name in Each among those of the same rules, and docs/metrics.md.
 package metrics
 
 import (
@@ -44,8 +45,8 @@ func Of(p *policy.Rule) Set {
 
 // Counts are numbers that only grow, in the order of Each. Each group says who adds to it.
 type Counts struct {
-	// decide.Verdict, once for each decided request, however often its rules are checked. But decide.Subject adds what
-	// keeps nothing of a denied hit.
+	// decide.Verdict.note, once for each decided request, however often its rules are checked; and to Full, Contention and
+	// Errors decide.Subject.keepDenied, for a denied hit that could not be kept.
 	Allowed        uint64 // requests the rule matched that went through
 	Denied         uint64 // requests this rule denied
 	ShadowDenied   uint64 // requests it would have denied, were it enforced
@@ -71,7 +72,7 @@ type Counts struct {
 
 	// Of rules of scope cluster.
 	Waited      uint64 // package talk: requests that waited for the quota service
-	Unavailable uint64 // decide.Verdict: requests for which on_unavailable decided
+	Unavailable uint64 // decide.Verdict.note: requests for which on_unavailable decided
 	LeaseLost   uint64 // package lease: leased units that could not go back
 
 	// Package hold, of rules that hold. The last two are of rules that settle.
@@ -146,8 +147,9 @@ func (m *Set) NoteTokens(t policy.Tokens) {
 	p.Tokens.Output += t.Output
 }
 
-// Each calls f for every metric of the rule in a stable order: the name without
-// prefix and unit, and the count.
+// Each calls f for every metric of the rule in a stable order: the name without prefix and unit, and the count. It
+// leaves out what the rule cannot have: what follows the first return is of rules with limits, and what follows the
+// second of rules that settle. A metric of every rule stands in the table.
 func (m *Set) Each(f func(name string, count uint64)) {
 	all := [...]struct {
 		name  string
