@@ -74,6 +74,14 @@ func placeOf(eighth uint32) uint32 { return eighth % (HoldParts + 1) }
 // Has reports whether units of that eighth are among h's, and have not lapsed.
 func (h *Holds) Has(eighth uint32) bool { return h.Eighth-eighth < uint32(len(h.Units)) }
 
+// orOldest is the eighth, or h's oldest if it is too old to be among h's.
+func (h *Holds) orOldest(eighth uint32) uint32 {
+	if h.Has(eighth) {
+		return eighth
+	}
+	return h.Eighth - HoldParts
+}
+
 // Add holds units from the eighth on, which must be among h's or later.
 func (h *Holds) Add(eighth, units uint32) {
 	at := placeOf(eighth)
@@ -84,10 +92,7 @@ func (h *Holds) Add(eighth, units uint32) {
 // lapsed. If the hold's length has changed since, they may lie in a later one, behind units
 // of others: then those are removed instead, and what is left is no older.
 func (h *Holds) Remove(eighth, units uint32) {
-	if !h.Has(eighth) {
-		eighth = h.Eighth - HoldParts
-	}
-	for ; units > 0 && h.Has(eighth); eighth++ {
+	for eighth = h.orOldest(eighth); units > 0 && h.Has(eighth); eighth++ {
 		at := placeOf(eighth)
 		taken := min(h.Units[at], units)
 		h.Units[at] -= taken
@@ -95,10 +100,10 @@ func (h *Holds) Remove(eighth, units uint32) {
 	}
 }
 
-// Join adds what g holds. Nothing of it may have lapsed at h's eighth.
+// Join adds what g holds. Eighths of g that are too old for h are added to h's oldest.
 func (h *Holds) Join(g *Holds) {
 	for n := range uint32(len(g.Units)) {
-		h.Add(g.Eighth-n, g.Units[placeOf(g.Eighth-n)])
+		h.Add(h.orOldest(g.Eighth-n), g.Units[placeOf(g.Eighth-n)])
 	}
 }
 
@@ -124,9 +129,6 @@ func (h *Holds) Scale(w, v *Window) {
 	*h = Holds{Eighth: v.EighthBy((int64(old.Eighth) + 1) * from)}
 	for n := range uint32(len(h.Units)) {
 		eighth := v.EighthBy((int64(old.Eighth-n) + 1) * from)
-		if !h.Has(eighth) {
-			eighth = h.Eighth - HoldParts
-		}
-		h.Add(eighth, old.Units[placeOf(old.Eighth-n)])
+		h.Add(h.orOldest(eighth), old.Units[placeOf(old.Eighth-n)])
 	}
 }

@@ -42,6 +42,19 @@ func TestHeldOfAnotherLength(t *testing.T) {
 	require.EqualValues(t, 30, h.Total(), "by a hold that has not seen a change between")
 }
 
+// TestJoinLapsesNothing: units that are too old for the holds that they join are held in the oldest eighth.
+func TestJoinLapsesNothing(t *testing.T) {
+	h, old := Holds{Eighth: 11}, Holds{Eighth: 8}
+	old.Add(2, 5)
+	old.Add(8, 1)
+	h.Join(&old)
+	_, _, ok := h.Lapse(11)
+	require.False(t, ok)
+	eighth, units, ok := h.Lapse(12)
+	require.Equal(t, []any{uint32(3), uint32(5), true}, []any{eighth, units, ok})
+	require.EqualValues(t, 1, h.Total())
+}
+
 // TestDebtIsPaid: a window begins with what the one before it has used over its limit,
 // and a hit waits until enough is paid.
 func TestDebtIsPaid(t *testing.T) {

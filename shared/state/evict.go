@@ -111,7 +111,7 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 	var lapsed lapses
 	if t.layout.HasHolds {
 		h := p.page.Holds(slot)
-		lapsed = t.takeLapsed(p, &p.pageMemory.otherLapses, &h, t.presentEighth(p), last)
+		lapsed = t.takeLapsed(p, &p.pageMemory.otherLapses, &h, last)
 		if newest, ok := h.Newest(); ok {
 			expiry = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
 		}

@@ -156,6 +156,68 @@ func TestAHoldOfAShortenedLength(t *testing.T) {
 	d.requireStands("a", 1, 1, "settled")
 }
 
+// afterAShortenedLength is a page of two slots whose eighths were 30 s long, and are 10 s long now:
+//
+//	old eighth   new eighth
+//	0            2            a holds 5, and b holds 6
+//	2            8            y evicts a, and a evicts y: it comes back, uses 3 and holds 7. The 5 are in the floor
+//	3            9 to 11      b is renewed. The policy is changed in 9, so b's record is as of 11. c evicts b
+//
+// What is held as of 11 is in the eighths 3 to 11. So the floor has no place for the eighth 2, but 2 has not lapsed.
+func afterAShortenedLength(t *testing.T) (d *desk, ofA, ofB Hold, toNew func(eighth uint32)) {
+	long, short := holding(), holding()
+	long.PeriodNs = 3 * short.PeriodNs
+	d = newDesk(t, 2, aligned(100, 24*anHour, 0), long)
+	first := uint32(d.table.parent.HeldNow()/long.EighthNs()) + 1
+	toEighth := func(number uint32, w *limit.Window) {
+		for uint32(d.table.parent.HeldNow()/w.EighthNs()) != number {
+			d.pass(second)
+		}
+	}
+	hold := func(key string, units uint32) Hold {
+		h, ok := d.hold(key, units)
+		require.True(t, ok)
+		return h
+	}
+	toEighth(first, &long)
+	ofA = hold("a", 5)
+	ofB = hold("b", 6)
+	toEighth(first+2, &long)
+	require.True(t, hit(t, d.table, []byte("y"), d.now, 1))
+	require.True(t, hit(t, d.table, []byte("a"), d.now, 3))
+	hold("a", 7)
+	toEighth(first+3, &long)
+	lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("b")), &ofB, d.now)
+	require.Equal(t, OK, status)
+	require.False(t, lapsed)
+
+	d.table = configured(d.store, "o", 2, definition("x", 2, d.table.def.Windows[0], short))
+	d.requireStands("a", 3, 7+5, "its own, and those in the floor")
+	d.requireStands("b", 0, 6, "its own")
+	require.True(t, hit(t, d.table, []byte("c"), d.now, 1))
+	d.requireStands("a", 3, 7+5+6, "b's are in the floor too")
+	return d, ofA, ofB, func(eighth uint32) { toEighth(3*first+eighth, &short) }
+}
+
+// TestAnEvictionSparesNoSharer: what lapses in the floor is charged to a record whose key may have held it, also if
+// another record was ahead, because the hold's length was shortened, and was evicted.
+func TestAnEvictionSparesNoSharer(t *testing.T) {
+	d, _, _, toNew := afterAShortenedLength(t)
+	toNew(12)
+	d.requireStands("a", 3+5, 7+6, "the 5 have lapsed")
+	toNew(20)
+	d.requireStands("a", 3+5+7+6, 0, "all have")
+}
+
+// TestAnEvictionEndsNoHold: a hold in the floor ends none of another key, also if a record was ahead and was evicted.
+func TestAnEvictionEndsNoHold(t *testing.T) {
+	d, ofA, ofB, _ := afterAShortenedLength(t)
+	require.False(t, d.settle("a", ofA, 1))
+	d.requireStands("a", 3+1, 7+6, "b's are still held")
+	require.False(t, d.settle("b", ofB, 1))
+	d.requireStands("a", 3+1, 7, "its own")
+}
+
 // TestHoldingOfAllVMs: the sum is of the VMs that give signs of life.
 func TestHoldingOfAllVMs(t *testing.T) {
 	d := newDesk(t, 64, inFlight())

@@ -20,7 +20,6 @@ import (
 //	the floor                lapseFloor          the floor, and each record whose key may have held them, which
 //	                                             evictSharer evicts: chargeFloorLapses
 //	a record to evict        moveHoldsToFloor    its usage, before that is added to the floor: addToFloor
-//	the floor, meanwhile     moveHoldsToFloor    the floor
 //	any record               expiry (evict.go)   a copy of its usage, which tells when the record expires
 
 // lapse is units whose hold no stream has renewed in time.
@@ -32,27 +31,20 @@ type lapse struct {
 // lapses are what has lapsed of some holds, the earliest first.
 type lapses []lapse
 
-// takeLapsed removes from h the units that have lapsed when the eighth by begins, and returns them in memory,
-// which no other function uses. last is when h was written: no unit lapses before that. 0 sets no such bound.
-func (t *Table) takeLapsed(p *loaded, memory *lapses, h *limit.Holds, by uint32, last int64) lapses {
+// takeLapsed removes from h the units that have lapsed by the present, and returns them in memory, which no other
+// function uses. last is when h was written: no unit lapses before that. 0 sets no such bound.
+func (t *Table) takeLapsed(p *loaded, memory *lapses, h *limit.Holds, last int64) lapses {
 	*memory = (*memory)[:0]
+	present := t.presentEighth(p)
 	for {
-		l, ok := t.nextLapse(p, h, by, last)
+		eighth, units, ok := h.Lapse(present)
 		if !ok {
 			return *memory
 		}
-		*memory = append(*memory, l)
+		// Not after p.Now: the caller's clock may have been read once more since that was set.
+		at := min(p.Now, t.lapsedAt(p, eighth))
+		*memory = append(*memory, lapse{max(last, at), units})
 	}
-}
-
-// nextLapse is takeLapsed of those that lapsed first.
-func (t *Table) nextLapse(p *loaded, h *limit.Holds, by uint32, last int64) (l lapse, ok bool) {
-	eighth, units, ok := h.Lapse(by)
-	if !ok {
-		return lapse{}, false
-	}
-	// Not after p.Now: the eighth by may be ahead of the present, see presentEighth.
-	return lapse{max(last, min(p.Now, t.lapsedAt(p, eighth))), units}, true
 }
 
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
@@ -106,7 +98,7 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.Holds(e.slot)
-		lapsed = t.takeLapsed(&e.loaded, &e.pageMemory.recordLapses, &e.holds, t.presentEighth(&e.loaded), last)
+		lapsed = t.takeLapsed(&e.loaded, &e.pageMemory.recordLapses, &e.holds, last)
 	} else {
 		e.holds = limit.Holds{Eighth: t.presentEighth(&e.loaded)}
 	}
@@ -118,7 +110,7 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 // whether it has charged any.
 func (t *Table) lapseFloor(p *loaded) (charged bool) {
 	holds := p.page.FloorHolds()
-	lapsed := t.takeLapsed(p, &p.pageMemory.floorLapses, &holds, t.presentEighth(p), 0)
+	lapsed := t.takeLapsed(p, &p.pageMemory.floorLapses, &holds, 0)
 	if len(lapsed) == 0 {
 		return false
 	}
@@ -167,30 +159,19 @@ func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 	p.page.Remove(slot)
 }
 
-// moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, as of the
-// newest eighth that one of the two has, or the present one. It charges to the floor what has lapsed
-// there by then, and returns what has lapsed in the record, for its caller to charge.
+// moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, which lapseFloor has brought
+// to the present. It returns what has lapsed in the record, for its caller to charge.
 //
-// An example: now is eighth 11. The record has 12, because the hold's length was shortened. So 12 is the newest. The
-// floor has units of eighth 3 still, which lapse when 12 begins: they are charged to it, and the rest of both is held
-// as of 12.
+// Where the hold's length was shortened, record or floor may be ahead of the present. Then the floor holds all as of
+// the newest eighth of both. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth
+// 2. As of 11, the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
 func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) (lapsed lapses) {
 	h, floor := p.page.Holds(slot), p.page.FloorHolds()
-	newest := t.presentEighth(p)
-	for _, known := range [...]uint32{h.Eighth, floor.Eighth} {
-		if int32(known-newest) > 0 { // also where eighths begin anew after the largest
-			newest = known
-		}
-	}
-	for {
-		l, ok := t.nextLapse(p, &floor, newest, 0)
-		if !ok {
-			break
-		}
-		t.chargeFloor(p, p.rule, l.at, l.units)
-	}
-	lapsed = t.takeLapsed(p, &p.pageMemory.evictedLapses, &h, newest, last)
-	floor.Join(&h)
-	p.page.SetFloorHolds(&floor)
+	lapsed = t.takeLapsed(p, &p.pageMemory.evictedLapses, &h, last)
+	joined := limit.Holds{Eighth: h.Eighth}
+	joined.AdvanceTo(floor.Eighth)
+	joined.Join(&floor)
+	joined.Join(&h)
+	p.page.SetFloorHolds(&joined)
 	return lapsed
 }
