@@ -14,8 +14,7 @@ import (
 //
 //	by what is counted   with what is held   Check returns              HeldBack
 //	it never passes                          limit.Never                no
-//	it passes later                          that instant               only if it is what is held that counts:
-//	                                                                    see countsOnlyHolds
+//	it passes later                          that instant               only if nothing else counts: onlyHolds
 //	it passes now        it does not pass    Now + limit.HeldRetryNs    yes
 //	it passes now        it passes           Now                        no
 //
@@ -28,7 +27,7 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 		return earliest
 	}
 	if earliest > e.Now {
-		e.HeldBack = t.countsOnlyHolds() // else another window denies the hit
+		e.HeldBack = t.onlyHolds // else another window denies the hit
 		return earliest
 	}
 	if t.passesAt(e, cost, held) != e.Now {
@@ -37,10 +36,6 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 	}
 	return earliest
 }
-
-// countsOnlyHolds reports whether the definition's only window is a concurrency, which comes last of several. A
-// policy gives a concurrency a limit only then: beside other windows it is Unlimited.
-func (t *Table) countsOnlyHolds() bool { return t.def.Windows[0].Algorithm == limit.Concurrency }
 
 // passesAt is when a hit passes every window if held more units are counted in those that
 // count.

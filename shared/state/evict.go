@@ -204,19 +204,19 @@ func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	}
 }
 
-// rollFloor brings the floor to at. It moves the floor's time only if something
-// was removed: a record, or the usage of a window that has ended.
-func (t *Table) rollFloor(p *loaded, at int64, removed bool) {
+// rollFloor brings the floor to at. It moves the floor's time there too if the usage of a window has ended, and with
+// moveTime even if none has.
+func (t *Table) rollFloor(p *loaded, at int64, moveTime bool) {
 	last := p.page.FloorTime()
 	for column := range t.layout.Counting {
 		before := p.page.Floor(column)
 		after := p.rule[column].RollFloor(before, last, at)
 		if after != before {
 			p.page.SetFloor(column, after)
-			removed = true
+			moveTime = true
 		}
 	}
-	if removed {
+	if moveTime {
 		p.page.SetFloorTime(at)
 	}
 }

@@ -31,8 +31,11 @@ type lapse struct {
 // lapses are what has lapsed of some holds, the earliest first.
 type lapses []lapse
 
+// noBound is for takeLapsed of the floor, which does not know when its holds were written.
+const noBound int64 = 0
+
 // takeLapsed removes from h the units that have lapsed by the present, and returns them in memory, which no other
-// function uses. last is when h was written: no unit lapses before that. 0 sets no such bound.
+// function uses. last is when h was written, or noBound: no unit lapses before that.
 func (t *Table) takeLapsed(p *loaded, memory *lapses, h *limit.Holds, last int64) lapses {
 	*memory = (*memory)[:0]
 	present := t.presentEighth(p)
@@ -110,7 +113,7 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 // whether it has charged any.
 func (t *Table) lapseFloor(p *loaded) (charged bool) {
 	holds := p.page.FloorHolds()
-	lapsed := t.takeLapsed(p, &p.pageMemory.floorLapses, &holds, 0)
+	lapsed := t.takeLapsed(p, &p.pageMemory.floorLapses, &holds, noBound)
 	if len(lapsed) == 0 {
 		return false
 	}

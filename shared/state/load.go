@@ -102,7 +102,7 @@ func (t *Table) adoptNewer(now int64) Status {
 // convertIn converts a page that comes in to the table's layout. A newer page is of a later epoch than the table, and
 // stays as it is.
 func (t *Table) convertIn(value []byte) (converted page.Page, newer bool, status Status) {
-	if same, ok := t.empty.As(value); ok {
+	if same, ok := t.empty.ReadLike(value); ok {
 		return same, false, OK
 	}
 	old, ok := page.Read(value)

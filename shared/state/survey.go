@@ -26,7 +26,7 @@ const (
 
 // Step continues the survey of a table, whose rule has these windows. When it has read the last page, it returns
 // done and what it has found, and the survey starts again. It skips a table that no worker has registered, as far as
-// PrepareSurveys has found.
+// PrepareSurveys has found. e is memory only: Read it again before it is written.
 func (s *Survey) Step(t *Table, e *Entry, rule []limit.Window) (found Found, done bool, status Status) {
 	if t.open {
 		return s.step(t, e, rule)

@@ -61,6 +61,10 @@ type placement struct {
 	direct  bool                  // define need not copy a key's windows
 	block   int8                  // the column of the definition's block, or -1
 
+	// onlyHolds says that the definition's only window is a concurrency. A policy gives it a limit only then: beside
+	// other windows it is Unlimited.
+	onlyHolds bool
+
 	spans []span // by column: the aligned window of the last hit
 }
 
@@ -90,6 +94,7 @@ func (p *placement) setPlacement(r *directory.Registration, windows []limit.Wind
 	p.empty = page.New(p.layout, p.epoch)
 	p.direct = len(r.Windows) == len(windows)
 	p.block = -1
+	p.onlyHolds = len(windows) == 1 && windows[0].Algorithm == limit.Concurrency
 	p.spans = make([]span, len(r.Windows))
 	for window := range windows {
 		w := &windows[window]

@@ -3,11 +3,11 @@ package state
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // A visit of all pages of a table, to clean them (Clean) or to count what they have (Stats). It reads each page
-// as Read does, but for no key. A Survey (survey.go) counts too, but a
-// few pages at each tick.
+// as Read does, but for no key. A Survey (survey.go) counts too, but a few pages at each tick. The Entry that they
+// take is only memory to work in: Read it again before it is written.
 
 // Clean frees the slots of expired records and returns their number. It reads
-// every page.
+// every page. e is memory only.
 func (t *Table) Clean(e *Entry, rule []limit.Window, now int64) (freed uint64, status Status) {
 	return t.visitPages(&e.loaded, rule, now, func(p *loaded) (changes uint64) {
 		for slot := range t.layout.Slots {
@@ -28,7 +28,7 @@ type Stats struct {
 	Bytes uint64 // size of these pages
 }
 
-// Stats counts the table's live keys and pages. It reads every page.
+// Stats counts the table's live keys and pages. It reads every page. e is memory only.
 func (t *Table) Stats(e *Entry, rule []limit.Window, now int64) (s Stats, status Status) {
 	_, status = t.visitPages(&e.loaded, rule, now, func(p *loaded) (changes uint64) {
 		s.Pages++

@@ -15,7 +15,8 @@
 // earlier epochs.
 //
 // Owners with the same windows of a counter share its table. An owner with other windows gets a table of its own
-// while the owner before still counts in the old one.
+// while the owner before still counts in the old one. A log that stayed long when its limit was lowered is another
+// window too: an owner that comes with the lower limit gets a table of its own.
 //
 // A counter has vanished when the last owner of its table has left. The table waits until
 // its windows have ended, in case the counter comes back. Then its number is used for
@@ -57,7 +58,7 @@ import (
 //	20  u32  pages
 //	24  u32  base: pages of an older epoch belong to a vanished counter
 //	28  u32  epoch of the windows below
-//	32  i64  when the configuration that chose the windows was made
+//	32  i64  when the newest configuration that registered the table was made
 //	40  i64  when its last owner left, 0 = in use
 //	48  u16  owners m
 //	50       n × window definition, see window.go of package page
@@ -104,7 +105,7 @@ type Registration struct {
 	Geometry     page.Geometry
 	Base         uint32 // pages of an older epoch belong to a vanished counter
 	Epoch        uint32 // of Windows
-	ConfiguredNs int64  // when the configuration that chose the windows was made
+	ConfiguredNs int64  // when the newest configuration that registered the table was made
 	VanishedNs   int64  // when the last owner left, 0 = in use
 	Windows      []limit.Window
 	Owners       []Owner

@@ -9,7 +9,8 @@ import (
 )
 
 // Register returns the table for o's counter: the one that choose finds, changed to these
-// windows unless a later configuration chose others; else a new one. ok is false if there are MaxTables already.
+// windows unless a later configuration chose others; else a new one. o leaves the counter's other tables. ok is false
+// if there are MaxTables already: then drop d, because o has left its tables and has no new one.
 func (d *Directory) Register(o Owner, def *Definition, now int64) (r *Registration, ok bool) {
 	chosen := d.choose(o, def)
 	for _, i := range d.TablesOf(def.Counter) {

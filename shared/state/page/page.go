@@ -13,7 +13,7 @@
 //	 4  u32  epoch of the windows below, from the directory
 //	 8  u16  generation in the low 12 bits: incremented when a record is set, reset or rebased; the others 0
 //	10  u16  spare, 0
-//	12  i64  floor time: when a record or the floor of a window was last removed, 0 = never
+//	12  i64  floor time: the instant as of which the floors stand, 0 = it has never moved
 //	20       n × window definition          window.go
 //	         n × floor of that window       usage.go; of holds: holds.go
 //	         s × u32 fingerprint: the low bits of the key's hash
@@ -74,7 +74,7 @@ type Layout struct {
 
 	usageAt        [MaxWindows]int // offset of each window's usage in a record, after its head
 	floorAt        [MaxWindows]int // offset of each window's floor in the page
-	floorsAt       int
+	definitionsEnd int             // where the floors begin
 	fingerprintsAt int
 	recordsAt      int
 	recordBytes    int
@@ -93,8 +93,8 @@ func NewLayout(windows []limit.Window, slots int) *Layout {
 			l.Counting--
 		}
 	}
-	l.floorsAt = headBytes + len(windows)*WindowBytes
-	usageAt, floorAt := 0, l.floorsAt
+	l.definitionsEnd = headBytes + len(windows)*WindowBytes
+	usageAt, floorAt := 0, l.definitionsEnd
 	for column := range windows {
 		l.usageAt[column] = usageAt
 		l.floorAt[column] = floorAt
@@ -163,16 +163,16 @@ func Read(value []byte) (p Page, ok bool) {
 	return p, len(value) == p.Layout.size
 }
 
-// As reads a page without decoding its layout. It is ok if the page has the layout and epoch of p. TinyGo's
+// ReadLike reads a page without decoding its layout. It is ok if the page has the layout and epoch of p. TinyGo's
 // bytes.Equal would allocate.
-func (p *Page) As(value []byte) (same Page, ok bool) {
+func (p *Page) ReadLike(value []byte) (same Page, ok bool) {
 	if len(value) != len(p.Bytes) {
 		return Page{}, false
 	}
 	same = Page{value, p.Layout}
 	sameHead := le.Uint64(value) == le.Uint64(p.Bytes) // to the end of the epoch
-	floors := p.Layout.floorsAt
-	return same, sameHead && same.headIsSound() && slices.Equal(value[headBytes:floors], p.Bytes[headBytes:floors])
+	end := p.Layout.definitionsEnd
+	return same, sameHead && same.headIsSound() && slices.Equal(value[headBytes:end], p.Bytes[headBytes:end])
 }
 
 // headIsSound reports whether the head has no value that nobody writes.
@@ -183,7 +183,8 @@ func (p *Page) definition(column int) []byte { return p.Bytes[headBytes+column*W
 // Epoch is that of the page's windows.
 func (p *Page) Epoch() uint32 { return le.Uint32(p.Bytes[offEpoch:]) }
 
-// FloorTime is when a record or the floor of a window was last removed.
+// FloorTime is the instant as of which the floors stand. It moves when a record goes, or when a floor is charged,
+// rebased or has ended.
 func (p *Page) FloorTime() int64 { return int64(le.Uint64(p.Bytes[offFloorTime:])) }
 
 // SetFloorTime sets what FloorTime returns.

@@ -103,7 +103,7 @@ func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
 	}
 }
 
-// SetUsage sets what ReadUsage reads, but of holds: SetHolds.
+// SetUsage sets what ReadUsage reads. Of holds and leases it sets nothing: see SetHolds and Lease.
 func (p *Page) SetUsage(slot, column int, u *limit.Usage) {
 	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
@@ -113,12 +113,13 @@ func (p *Page) SetUsage(slot, column int, u *limit.Usage) {
 		le.PutUint64(b, u.Tokens.Lo)
 		le.PutUint32(b[8:], uint32(u.Tokens.Hi))
 		le.PutUint64(b[12:], uint64(u.EndNs))
+	case limit.Concurrency, Lease:
 	default:
 		putCounts(w, b, u)
 	}
 }
 
-// Floor returns the page's floor of a column; see limit.Window.Floor.
+// Floor returns the page's floor of a column that counts; see limit.Window.Floor. Of holds and leases it is zero.
 func (p *Page) Floor(column int) limit.Floor {
 	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
 	switch w.Algorithm {
@@ -126,6 +127,8 @@ func (p *Page) Floor(column int) limit.Floor {
 		return limit.Floor{Used: le.Uint32(b), EndNs: int64(le.Uint64(b[4:]))}
 	case limit.TokenBucket:
 		return limit.Floor{Used: le.Uint32(b), Prev: le.Uint32(b[4:]), EndNs: int64(le.Uint64(b[8:]))}
+	case limit.Concurrency, Lease:
+		return limit.Floor{}
 	default:
 		var u limit.Usage
 		readCounts(w, b, &u)
@@ -133,7 +136,7 @@ func (p *Page) Floor(column int) limit.Floor {
 	}
 }
 
-// SetFloor sets what Floor returns.
+// SetFloor sets what Floor returns. Of holds and leases it sets nothing: see SetFloorHolds.
 func (p *Page) SetFloor(column int, f limit.Floor) {
 	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
 	switch w.Algorithm {
@@ -144,6 +147,7 @@ func (p *Page) SetFloor(column int, f limit.Floor) {
 		le.PutUint32(b, f.Used)
 		le.PutUint32(b[4:], f.Prev)
 		le.PutUint64(b[8:], uint64(f.EndNs))
+	case limit.Concurrency, Lease:
 	default:
 		putCounts(w, b, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
 	}
