@@ -83,8 +83,8 @@ func (t *Table) adopt(r *directory.Registration) {
 	t.setPlacement(r, t.def.Windows)
 }
 
-// setPlacement makes p the placement by r of a table whose definition has these windows. It sets each field where it is,
-// because a copy of all takes much code.
+// setPlacement makes p the placement by r of a table whose definition has these windows. It sets each field where it
+// is, because a copy of all takes much code.
 func (p *placement) setPlacement(r *directory.Registration, windows []limit.Window) {
 	p.number = r.Number
 	p.pages = r.Geometry.Pages
