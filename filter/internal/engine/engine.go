@@ -141,7 +141,7 @@ func (e *Engine) Peek() *decide.Verdict {
 
 // LookAtQuota returns what the quota service has to be asked before AppendUsage, nil if nothing.
 func (e *Engine) LookAtQuota() *lease.Look {
-	if len(e.Leases.Definitions) == 0 {
+	if len(e.Leases.Definitions()) == 0 {
 		return nil
 	}
 	look := &lease.Look{}

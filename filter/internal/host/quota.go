@@ -35,7 +35,7 @@ type quotaTalk struct {
 
 // newQuotaTalk returns nil if the policy has no rules of scope cluster.
 func newQuotaTalk(p *plugin, pol *policy.Policy) *quotaTalk {
-	if len(p.engine.Leases.Definitions) == 0 {
+	if len(p.engine.Leases.Definitions()) == 0 {
 		return nil
 	}
 	q := &quotaTalk{plugin: p, period: tickMs, service: grpcService(pol.Quota.Cluster)}

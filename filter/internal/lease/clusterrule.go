@@ -15,15 +15,16 @@ type clusterRule struct {
 	local  *local.Source // counts while the service is silent, if on_unavailable is local
 	blocks bool          // the rule has a block: a request that costs nothing asks whether its key is blocked
 
-	firstDefinition uint32 // the number of its own limits: see addDefinitions. No other rule has it
+	firstDefinition uint32 // the number of its own limits: see addRule. No other rule has it
 
 	key    []byte         // memory for keys with limits
 	shares []limit.Window // memory for this proxy's share of the limits
 	usage  limit.Usage    // memory for Usage
 }
 
-// begin begins a check of the subject, and says what time it is: by the wall clock in Record.Now, and by the
-// monotonic one in Quota.NowNs.
+// begin begins a check, a look or an operation, and says what time it is: by the wall clock in Record.Now, and by the
+// monotonic one in Quota.NowNs. Of the Record it sets what every source sets: see decide.Subject. The rest is read
+// if OwnShare decides.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.CountedKey.Windows = s.Windows
 	s.Known, s.PassNs = false, wallNs
@@ -75,9 +76,9 @@ func forNothing(s *decide.Subject) decide.Outcome {
 	return decide.HasRoom
 }
 
-// alone decides without the service, for the reason why: by this proxy's share, if
-// on_unavailable is local, or by a limit of 0. If nothing decides, the outcome is why, also
-// while the quota store starts and others hold the share.
+// alone decides without the service, for the reason why: by this proxy's share, if on_unavailable is local, or by a
+// limit of 0. If nothing decides, the outcome is why. If the store is starting and the share is all held, it is
+// Starting, not HeldBack.
 func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Outcome {
 	if src.local == nil {
 		if s.Cost == 0 && limit.Shut(s.Windows) {

@@ -10,10 +10,10 @@ import (
 
 // definitions are what a worker tells the service of limits.
 type definitions struct {
-	Definitions []quota.Definition // of the rules, by their numbers; none without rules of scope cluster
+	ofRules []quota.Definition // by their numbers; none without rules of scope cluster
 
 	requested map[requestedKey]*quota.Definition // of limits that requests give: the last ones
-	newest    uint32                             // the number of the newest of these
+	newestID  uint32                             // the number of the newest of these
 	key       []byte                             // memory for a requestedKey
 }
 
@@ -25,7 +25,7 @@ const maxRequested = 256
 func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 	defs := &src.worker.definitions
 	if !src.rule.Finder.IsRequested(&s.Subject) {
-		return &defs.Definitions[src.firstDefinition+uint32(s.Override+1)]
+		return &defs.ofRules[src.firstDefinition+uint32(s.Override+1)]
 	}
 	defs.key = appendRequestedKey(defs.key[:0], src.firstDefinition, s)
 	if d := defs.requested[requestedKey(defs.key)]; d != nil {
@@ -35,28 +35,28 @@ func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 		clear(defs.requested)
 	}
 	d := src.rule.Finder.Definition(&s.Subject)
-	d.ID = defs.newNumber()
+	d.ID = defs.newDefinitionID()
 	defs.requested[requestedKey(defs.key)] = &d
 	return &d
 }
 
-// addDefinitions adds those of a rule: that of its own limits, and then those of its overrides. It returns the
+// addRule adds the definitions of a rule: that of its own limits, and then those of its overrides. It returns the
 // number of the first.
-func (defs *definitions) addDefinitions(r *decide.Rule) (firstDefinition uint32) {
-	firstDefinition = uint32(len(defs.Definitions))
+func (defs *definitions) addRule(r *decide.Rule) (firstDefinition uint32) {
+	firstDefinition = uint32(len(defs.ofRules))
 	for override := -1; override < len(r.Policy.Overrides); override++ {
 		d := r.Finder.DefinitionOf(override)
-		d.ID = uint32(len(defs.Definitions))
-		defs.Definitions = append(defs.Definitions, d)
+		d.ID = uint32(len(defs.ofRules))
+		defs.ofRules = append(defs.ofRules, d)
 	}
 	return firstDefinition
 }
 
-// newNumber returns a number that no definition of a rule has. Numbers begin anew after the
+// newDefinitionID returns a number that no definition of a rule has. Numbers begin anew after the
 // largest.
-func (defs *definitions) newNumber() uint32 {
-	defs.newest = max(defs.newest+1, uint32(len(defs.Definitions)))
-	return defs.newest
+func (defs *definitions) newDefinitionID() uint32 {
+	defs.newestID = max(defs.newestID+1, uint32(len(defs.ofRules)))
+	return defs.newestID
 }
 
 // requestedKey finds the definition of limits that a request gives. It is the rule, by its firstDefinition, and then

@@ -202,12 +202,12 @@ func (m *member) request(key int) {
 }
 
 func (m *member) windowOf(key int) window {
-	return window{key, m.engine.Leases.Definitions[0].Windows[0].End(m.fleet.now)}
+	return window{key, m.engine.Leases.Definitions()[0].Windows[0].End(m.fleet.now)}
 }
 
 // limitOf is a key's limit: what the policy says, or its requests.
 func (f *fleet) limitOf(key int) int {
-	return int(f.members[0].engine.Leases.Definitions[0].Windows[0].Limit) + key*f.requested
+	return int(f.members[0].engine.Leases.Definitions()[0].Windows[0].Limit) + key*f.requested
 }
 
 // noted counts a verdict.

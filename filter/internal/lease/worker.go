@@ -23,11 +23,11 @@ type Clock interface {
 // Worker is what the rules of scope cluster of one worker have in common. Its sources decide by it, and leave in it
 // what the service is to be asked and told; package talk does that, and says how the service is.
 type Worker struct {
-	definitions
-	clock   Clock
-	tables  *state.Tables
-	domain  string
-	proxies uint32 // of the domain, by the service's last message: Client.Receive
+	definitions definitions
+	clock       Clock
+	tables      *state.Tables
+	domain      string
+	toldProxies uint32 // of the domain, by the service's last message: Client.Receive
 
 	Service Service       // how the service is
 	refills []Part        // what requests to come will soon need, for the service
@@ -58,7 +58,7 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 // silent service, if on_unavailable is local.
 func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
-	cluster := clusterRule{worker: w, rule: r, firstDefinition: w.addDefinitions(r), blocks: p.Block != nil}
+	cluster := clusterRule{worker: w, rule: r, firstDefinition: w.definitions.addRule(r), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
 		cluster.local = local.New(r, fallback, &w.visitor)
 	}
@@ -88,11 +88,14 @@ func layoutOf(windows []limit.Window) uint64 {
 
 // SetProxies tells all workers how many proxies of the domain are alive.
 func (w *Worker) SetProxies(n uint32) {
-	if n != w.proxies && n > 0 {
-		w.proxies = n
+	if n != w.toldProxies && n > 0 {
+		w.toldProxies = n
 		w.tables.SetProxies(n)
 	}
 }
+
+// Definitions are those of the rules, by their numbers; none without rules of scope cluster.
+func (w *Worker) Definitions() []quota.Definition { return w.definitions.ofRules }
 
 // IsSilent reports whether this worker has found the service silent.
 func (w *Worker) IsSilent() bool { return w.Service.Silent }
@@ -129,7 +132,9 @@ func (w *Worker) TakeRefills() []Part {
 func (w *Worker) Greet(m *quota.Asks) { m.Domain, m.Process = w.domain, w.tables.Process() }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
-func (w *Worker) Inherit(from *Worker) { w.book.Inherit(from.book, w.newNumber, w.clock.Monotonic()) }
+func (w *Worker) Inherit(from *Worker) {
+	w.book.Inherit(from.book, w.definitions.newDefinitionID, w.clock.Monotonic())
+}
 
 // mustNotWait reports whether the request must not wait for the service: it has waited, and the service
 // takes no more asks, or it has not waited, and too many others do.

@@ -93,7 +93,7 @@ func (k *worker) wait(context uint32, v *decide.Verdict) {
 	for _, need := range lease.AppendNeeds(nil, v) {
 		want := need.Wire
 		name := [...]string{r.user, r.tenant}[want.Definition]
-		k.world.keys[name] = key{k.engine.Leases.Definitions[want.Definition], want.Key, false}
+		k.world.keys[name] = key{k.engine.Leases.Definitions()[want.Definition], want.Key, false}
 	}
 	k.client.Wait(context, v, k.now())
 }

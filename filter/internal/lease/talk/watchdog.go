@@ -59,8 +59,9 @@ func (w *watchdog) giveMoreTime(now, timeoutNs int64) (given bool) {
 // message, or no stream could be opened for so long. It hangs up on a silent service.
 func (c *Client) noteSilence(now int64) {
 	w, isOpen := &c.watchdog, c.stream.isOpen()
-	silent := w.owes() && now-w.owesNs >= c.worker.Service.TimeoutNs || !isOpen && c.waitlist.areOverdue(now)
-	if !silent {
+	answerIsLate := w.owes() && now-w.owesNs >= c.worker.Service.TimeoutNs
+	streamIsLate := !isOpen && c.waitlist.areOverdue(now)
+	if !answerIsLate && !streamIsLate {
 		return
 	}
 	c.worker.Service.Silent, c.stream.pauseNs = true, maxPauseNs
@@ -75,7 +76,7 @@ func (c *Client) probe(now int64) {
 		return
 	}
 	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
-	m := quota.Asks{Definitions: c.worker.Definitions[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
+	m := quota.Asks{Definitions: c.worker.Definitions()[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
 	c.stream.defined[0] = true
 	c.send(&m, now)
 }
