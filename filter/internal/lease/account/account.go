@@ -24,8 +24,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Account is what this worker holds of one key, and the life of its reports. A worker may have maxAccounts of them, so
-// the fields are in an order that pads none.
+// Account is what this worker holds of one key. Its sums, a quota.Account, count; this one also knows when it must be
+// reported. A worker may have maxAccounts of them, so the fields are in an order that pads none.
 type Account struct {
 	Key [16]byte
 

@@ -65,8 +65,8 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 	return acc
 }
 
-// newNumber numbers a report: the store takes no number that is not larger than the last one.
-func (b *Book) newNumber() uint64 {
+// newReportNumber numbers a report: the store takes no number that is not larger than the last one.
+func (b *Book) newReportNumber() uint64 {
 	b.newest++
 	return b.newest
 }
@@ -96,7 +96,7 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 func (b *Book) ReportAll(now int64) {
 	for _, acc := range b.byName {
 		if !acc.sums.Idle() {
-			acc.reportedNs = now - acc.HoldNs()
+			acc.reportedNs = now - acc.HoldNs() // so that mustReport says yes, though nothing has changed
 			acc.List()
 		}
 	}
@@ -120,14 +120,14 @@ func (b *Book) Renew(now, timeoutNs int64) {
 }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
-// has it reported. newNumber numbers the definitions anew. For example, worker 7 holds 3 of key k, and its
+// has it reported. newDefinitionID numbers the definitions anew. For example, worker 7 holds 3 of key k, and its
 // configuration is replaced:
 //
 //	worker 8 inherits  account "k7", reported by 7: held 3. Its definition has a number of worker 8
 //	a request of k     account "k", reported by 8, beside it. The service counts both
 //	worker 9 inherits  both: "k7" keeps its name, and "k" becomes "k8". Worker 9 reports each of them under the
 //	                   number of the worker that opened it
-func (b *Book) Inherit(old *Book, newNumber func() uint32, now int64) {
+func (b *Book) Inherit(old *Book, newDefinitionID func() uint32, now int64) {
 	b.newest = max(b.newest, old.newest) // the store takes no lower numbers: ErrStale
 
 	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
@@ -139,7 +139,7 @@ func (b *Book) Inherit(old *Book, newNumber func() uint32, now int64) {
 		if d == nil {
 			d = new(quota.Definition)
 			*d = *acc.Definition
-			d.ID = newNumber()
+			d.ID = newDefinitionID()
 			renumbered[acc.Definition] = d
 		}
 		if acc.worker == old.Worker { // it was not inherited before

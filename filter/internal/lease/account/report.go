@@ -30,12 +30,12 @@ func (acc *Account) mustReport(now int64) bool {
 // underWay are an account's reports under way, which are all in one ask: there are several if rules share a counter.
 // The last of them is the newest report of all.
 type underWay struct {
-	first       uint64 // the number of the first one; 0 = none is under way
+	firstNumber uint64 // of the first one; 0 = none is under way
 	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
 }
 
 // IsUnderWay reports whether a report of the account is under way.
-func (acc *Account) IsUnderWay() bool { return acc.underWay.first != 0 }
+func (acc *Account) IsUnderWay() bool { return acc.underWay.firstNumber != 0 }
 
 // MustWait reports whether the key's next report must wait for the end of one that is under way. If the key has no
 // account by now, none is.
@@ -46,7 +46,7 @@ func (acc *Account) MustWait() bool {
 
 // hasUnderWay reports whether the report with that number is under way.
 func (acc *Account) hasUnderWay(number uint64) bool {
-	return acc.IsUnderWay() && acc.underWay.first <= number && number <= acc.sums.NewestReport()
+	return acc.IsUnderWay() && acc.underWay.firstNumber <= number && number <= acc.sums.NewestReport()
 }
 
 // List has the account reported with the next message, if it must be. If a report is under way, the next
@@ -66,10 +66,13 @@ func (acc *Account) List() {
 //	part  rule    asks for  its report         End
 //	0     first   2         #7, held 3         may give the units; the report of part 1 counts them as held
 //	1     second  2         #8, held 3 + 2     may give the units, and notes what the store has by now
+//
+// If part 0 gets less or more than it asks for, what the store has as held is not what the worker holds and has given.
+// So the account is reported once more.
 func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
-	u, number := &acc.underWay, acc.book.newNumber()
+	u, number := &acc.underWay, acc.book.newReportNumber()
 	if !acc.IsUnderWay() {
-		*u = underWay{first: number}
+		*u = underWay{firstNumber: number}
 	}
 	report := acc.sums.NewReport(acc.worker, number, u.askedBefore)
 	u.askedBefore = limit.AddSaturating(u.askedBefore, asksFor)
@@ -97,7 +100,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	if number != acc.sums.NewestReport() {
 		return true
 	}
-	acc.underWay.first = 0
+	acc.underWay.firstNumber = 0
 	if g.Noted {
 		acc.sums.NoteGrant(number, g.Units)
 	} else {
@@ -110,7 +113,7 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (acc *Account) GiveUp(number uint64) {
 	if acc.hasUnderWay(number) {
-		acc.underWay.first = 0
+		acc.underWay.firstNumber = 0
 	}
 }
 
