@@ -12,7 +12,7 @@ import (
 //	KeepRest, release    remember each grant of which they put units into a lease; or have its units go back at once
 //	CollectIdle          visits it at a tick, and takes its units out of the lease if their time is over, or if nobody
 //	                     has written the lease for idleNs
-//	Returns.Take         has them leave with a message on the stream that got them; once that has ended, they cannot
+//	Returns.AppendTo     has them leave with a message on the stream that got them; once that has ended, they cannot
 
 // Returns are the units of a worker's grants that go back.
 type Returns struct {
@@ -54,8 +54,8 @@ func (rets *Returns) StreamEnded() {
 // Count is how many returns the next message has.
 func (rets *Returns) Count() int { return min(len(rets.due), MaxReturns) }
 
-// Take appends these to a message.
-func (rets *Returns) Take(message []quota.Return) []quota.Return {
+// AppendTo moves these to the end of a message.
+func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
 	n := rets.Count()
 	message = append(message, rets.due[:n]...)
 	rets.due = rets.due[n:]

@@ -86,7 +86,7 @@ func (as *asks) leave(req *Waiter) {
 func (as *asks) unqueue(a *ask) {
 	delete(as.queued, a.want)
 	as.queue = without(as.queue, a)
-	a.reportAgain()
+	a.reportAgain() // Book.Due has taken its accounts off the list
 }
 
 // markSent says which of the queued asks were sent; left are the others.

@@ -5,6 +5,8 @@
 // the network or the client does. It calls nobody but the proxy's stream (Transport) and package lease: the host calls
 // it, and asks it by Next who goes on.
 //
+// One message with asks is under way at a time: while watchdog.owes, Flush sends none, and asks gather for the next.
+//
 //	host            Client                              service
 //
 //	Wait     ---->  a Waiter; it joins an ask
@@ -29,9 +31,9 @@
 //	ask.go       ask           what some requests need of some keys
 //	asks.go      asks          those that are queued or sent
 //	message.go                 what is sent when
-//	result.go                  what a result does to an ask and its requests
+//	result.go                  what a message with results does to asks and their requests
 //	stream.go    stream        whether there is one
-//	watchdog.go  watchdog      whether the service answers
+//	watchdog.go  watchdog      whether the service answers, or owes an answer: Flush waits for that
 package talk
 
 import (
@@ -65,11 +67,11 @@ type Client struct {
 	lastID    uint32   // of the ask that was sent last
 
 	// Memory:
-	packed  []*ask             // of a message
-	due     []*account.Account // for queueReports
-	out     quota.Asks
-	in      quota.Results
-	message []byte
+	packed     []*ask             // of a message
+	due        []*account.Account // for queueReports
+	outMessage quota.Asks
+	inMessage  quota.Results
+	message    []byte // as it is sent
 }
 
 // NewClient returns a client of a worker with cluster rules, whose requests wait for the timeout.
@@ -192,7 +194,8 @@ func (c *Client) expire(req *Waiter) {
 }
 
 // Tick finds requests whose time is over and units that are idle, and finds out whether
-// the service is silent. Period says when to call it next.
+// the service is silent. Period says when to call it next. It notes silence before it expires requests, so that all of
+// them are decided in the tick that finds the service silent.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle()
 	if !c.watchdog.giveMoreTime(now, c.worker.Service.TimeoutNs) {

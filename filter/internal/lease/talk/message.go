@@ -34,10 +34,10 @@ func (c *Client) Flush(now int64) {
 		return
 	}
 	packed, left := c.pack(now)
-	if len(c.out.Asks)+len(c.out.Returns) == 0 {
+	if len(c.outMessage.Asks)+len(c.outMessage.Returns) == 0 {
 		return
 	}
-	if c.send(&c.out, now) {
+	if c.send(&c.outMessage, now) {
 		c.asks.markSent(packed, left)
 		return
 	}
@@ -90,10 +90,10 @@ func (c *Client) roomForReports() int {
 	return max(mostAsks/2, mostAsks-others) - reports
 }
 
-// pack fills the message Client.out with what has room in it. It returns the asks that are in the
+// pack fills the message Client.outMessage with what has room in it. It returns the asks that are in the
 // message, and those that have to wait.
 func (c *Client) pack(now int64) (packed, left []*ask) {
-	m, rets := &c.out, &c.worker.Returns
+	m, rets := &c.outMessage, &c.worker.Returns
 	*m = quota.Asks{Definitions: m.Definitions[:0], Asks: m.Asks[:0], Returns: m.Returns[:0]}
 	packed = c.packed[:0]
 	room := roomBytes - returnBytes*rets.Count()
@@ -114,7 +114,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 	}
 	c.packed = packed
 	if c.stream.phase == heard { // units go back on the stream that got them, after its first results
-		m.Returns = rets.Take(m.Returns)
+		m.Returns = rets.AppendTo(m.Returns)
 	}
 	return packed, left
 }
@@ -138,7 +138,7 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	a.id, a.sentNs = c.lastID, now
 	a.stream = c.stream.number
 	a.writeReports(now) // an ask behind it, for the same accounts, waits from now on
-	m := &c.out
+	m := &c.outMessage
 	at := len(m.Asks)
 	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
 	message := &m.Asks[at]
@@ -170,7 +170,7 @@ func (c *Client) define(d *quota.Definition) {
 		clear(c.stream.defined)
 	}
 	c.stream.defined[d.ID] = true
-	c.out.Definitions = append(c.out.Definitions, *d)
+	c.outMessage.Definitions = append(c.outMessage.Definitions, *d)
 }
 
 // send sends a message. A stream's first one says which domain and process asks.

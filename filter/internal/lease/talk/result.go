@@ -6,6 +6,26 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// Receive takes a message of the service. Next returns the requests that have waited for it.
+func (c *Client) Receive(message []byte, now int64) error {
+	s := &c.stream
+	if !s.isOpen() {
+		return nil
+	}
+	if err := c.inMessage.Decode(message); err != nil {
+		c.hangUp(now)
+		return err
+	}
+	s.phase, s.pauseNs = heard, firstPauseNs
+	c.watchdog.hasAnswered()
+	c.worker.Service.Silent = false
+	c.worker.SetProxies(c.inMessage.Proxies)
+	for i := range c.inMessage.Results {
+		c.endAsk(&c.inMessage.Results[i], now)
+	}
+	return nil
+}
+
 // endAsk ends an ask by its result.
 func (c *Client) endAsk(result *quota.AskResult, now int64) {
 	a := c.asks.end(result.ID)

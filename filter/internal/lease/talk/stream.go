@@ -75,26 +75,6 @@ func (c *Client) backOff(now int64) {
 	s.pauseNs = min(2*s.pauseNs, maxPauseNs)
 }
 
-// Receive takes a message of the service. Next returns the requests that have waited for it.
-func (c *Client) Receive(message []byte, now int64) error {
-	s := &c.stream
-	if !s.isOpen() {
-		return nil
-	}
-	if err := c.in.Decode(message); err != nil {
-		c.hangUp(now)
-		return err
-	}
-	s.phase, s.pauseNs = heard, firstPauseNs
-	c.watchdog.hasAnswered()
-	c.worker.Service.Silent = false
-	c.worker.SetProxies(c.in.Proxies)
-	for i := range c.in.Results {
-		c.endAsk(&c.in.Results[i], now)
-	}
-	return nil
-}
-
 // StreamEnded is called when the stream has ended. What it was asked is asked again on the next one, and
 // all that is held is reported again. Units of its grants cannot go back any more.
 func (c *Client) StreamEnded(now int64) {
