@@ -8,7 +8,8 @@ import (
 )
 
 // The service blocks a key, and a worker remembers that for account.MaxRememberNs. A rule with a block leases
-// nothing, so each request asks for itself unless its worker knows of the block:
+// nothing, because package policy sets its lease to off: see fitsScope there. So each request asks for itself, unless
+// its worker knows of the block:
 //
 //	                           a rule that leases nothing         a rule that holds
 //	the service says it        readBlock: Grant.blockNs           the same

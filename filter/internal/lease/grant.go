@@ -83,6 +83,9 @@ func NewGrant(p *Part, answer *quota.Grant, trip Trip) *Grant {
 
 // readTimes bounds what the service says of times by what can be, whatever a broken one answers. Ends and resets
 // become instants. WaitNs stays a duration, from when the grant came on.
+//
+// The service counts its durations from an instant between SentNs and CameNs. A lease counts from SentNs, so it never
+// ends later than at the service. Windows count from CameNs, so they never reset sooner. Both are the safe side.
 func (g *Grant) readTimes() {
 	mostNs := quota.MostWaitNs(g.part.Definition.Windows)
 	g.endNs = g.trip.SentNs + min(max(g.ValidNs, 0), state.MaxLeaseNs)

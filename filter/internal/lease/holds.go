@@ -2,7 +2,6 @@ package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -136,71 +135,20 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
-	acc, reports := s.Quota.Account.(*account.Account)
+	acc, hasAccount := s.Quota.Account.(*account.Account)
 	switch s.Quota.From {
 	case decide.OwnGrant:
 		acc.Untake(s.Cost)
 		s.Quota.Grant.Units += s.Cost
 		return true
 	case decide.OwnShare:
-		if reports {
+		if hasAccount {
 			acc.Unhold(s.Cost)
 		}
 		return src.local.Refund(s, wallNs)
 	default:
 		return false
 	}
-}
-
-// A hold lies in its key's account, and if it was taken while the service was silent, in this proxy's own table too; or
-// there alone, if the worker has too many accounts. Each place charges it once. What Renew does, in the order of time:
-//
-//	it lies in    until EndNs: max_hold ends it  until EndNs + HoldNs  from then on
-//	account only  NotDue                         NotDue                Lapsed, once: the account is charged its units
-//	table only    Renewed, each eighth           NotDue                NotDue: it lapses in the table, which charges it
-//	both          Renewed, each eighth           NotDue                Lapsed, once: the account is charged its units
-//
-// Settle charges each place what the request costs, or if the hold has lapsed there, what it costs beyond its units.
-//
-// The account waits for HoldNs, because the table's hold too lapses so long after its last renewal. Until then, package
-// account renews what the account holds. If a worker stands still, the table's hold may lapse before EndNs. Renew then
-// says Lapsed only of one without an account: the hold knows one lapse, that of the account if it has one.
-
-// Settle ends what the request holds, and charges its cost.
-func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
-	ok = true
-	if h.InTable() {
-		lapsed, ok = src.local.Settle(h, cost, wallNs)
-	}
-	acc, reports := h.Account.(*account.Account)
-	if !reports {
-		return lapsed, ok
-	}
-	units := h.Units
-	if h.HasLapsed() { // they are charged already
-		units, cost = 0, cost-min(cost, units)
-	}
-	acc.Settle(units, cost)
-	return lapsed, ok
-}
-
-// Renew renews what lies in this proxy's table, and charges the account of a hold that has lapsed.
-func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
-	inTable := hold.NotDue
-	if h.InTable() {
-		inTable = src.local.Renew(h, at)
-	}
-	acc, reports := h.Account.(*account.Account)
-	switch {
-	case !reports:
-		return inTable
-	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
-		acc.Settle(h.Units, h.Units)
-		return hold.Lapsed
-	case inTable == hold.Lapsed:
-		return hold.NotDue
-	}
-	return inTable
 }
 
 // Held is what all proxies hold of the key, by the grant.

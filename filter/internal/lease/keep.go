@@ -23,7 +23,7 @@ func (g *Grant) KeepRest() {
 		g.keepBlock(acc)
 		return
 	}
-	g.changeLease(true)
+	g.editLease((*Grant).noteNew)
 	if g.takers == 0 {
 		g.part.source.worker.Returns.giveBack(g)
 	}
@@ -41,26 +41,25 @@ func (g *Grant) release(units uint32) {
 		return
 	}
 	if g.mayStay() {
-		g.changeLease(false)
+		g.editLease((*Grant).putBack)
 	}
 	g.part.source.worker.Returns.giveBack(g)
 }
 
-// changeLease puts the grant's units into the key's lease: they are not in Grant.Units any more. If the grant isNew, it
-// also notes there what the service said of the key, and puts no units there whose time is over.
-func (g *Grant) changeLease(isNew bool) {
+// editLease has edit change the key's lease, and writes it. If another worker has written the lease meanwhile, it reads
+// that and tries again. Once the lease is written, the units that edit has put there are not in Grant.Units any more.
+//
+// edit is a method expression. It carries no value, so nothing is allocated for it.
+func (g *Grant) editLease(edit func(*Grant, *state.LeaseEntry) (hasPut bool)) {
 	src := g.part.source
 	e := &src.worker.entry
 	for range state.MaxRetries {
 		if !src.readKept(e, g.part.leaseKey) {
 			return
 		}
-		if isNew {
-			g.note(&e.Lease, e.NowNs)
-		}
-		put := (!isNew || g.mayPut(e.NowNs)) && g.put(e)
+		hasPut := edit(g, e)
 		written := src.write(e)
-		if written == state.OK && put {
+		if written == state.OK && hasPut {
 			src.worker.Returns.watchGrant(g, e.NowNs)
 			g.Units = 0
 		}
@@ -70,19 +69,26 @@ func (g *Grant) changeLease(isNew bool) {
 	}
 }
 
-// mayPut reports whether the grant has units that may be put into the key's lease and spent there.
-func (g *Grant) mayPut(now int64) bool { return g.Units > 0 && g.mayStay() && now < g.endNs }
+// noteNew writes into the lease what the service said of the key, and puts the units of the new grant there, if they
+// can be spent.
+func (g *Grant) noteNew(e *state.LeaseEntry) (hasPut bool) {
+	g.note(&e.Lease, e.NowNs)
+	return g.canBeSpent(e.NowNs) && g.putBack(e)
+}
 
-// put puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose cost
-// can be spent now. It is none of a blocked key: a rule with a block leases nothing, so put never meets one.
-func (g *Grant) put(e *state.LeaseEntry) (put bool) {
+// canBeSpent reports whether the grant has units that later requests can spend.
+func (g *Grant) canBeSpent(now int64) bool { return g.Units > 0 && g.mayStay() && now < g.endNs }
+
+// putBack puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose
+// cost can be spent now. It is none of a blocked key: a rule with a block leases nothing, so putBack never meets one.
+func (g *Grant) putBack(e *state.LeaseEntry) (hasPut bool) {
 	if e.DeniedCost <= g.Units {
 		e.DeniedUntilNs = 0
 	}
 	left := state.GrantLeft{Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs}
-	stranded, put := e.Put(e.NowNs, left)
+	stranded, hasPut := e.Put(e.NowNs, left)
 	e.Replaced += stranded // of an ended stream. Write itself sets Replaced only for a new record, which has none
-	return put
+	return hasPut
 }
 
 // note writes into the lease what the service said of the key.

@@ -10,6 +10,8 @@ import (
 // What operators see of leases: the operation "leased" on counters (Operate), and the lease in an
 // explanation (LeaseOf). Both leave and find what they know in Subject.Quota, as Check does: there Usage
 // finds it, too.
+//
+// Operate does not reread a lease that is Ahead: it only tells how many units are left, and an operator can ask again.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
@@ -19,12 +21,12 @@ func (src *Source) Operate(
 	if s.Unlimited {
 		return 0, nil
 	}
+	src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
 	s.Quota.Lease = e
-	if src.table.Read(e, src.tableKey(s), wallNs, src.worker.clock.Monotonic()) != state.OK {
+	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.NowNs) != state.OK {
 		return 0, local.ErrStore
 	}
-	s.Quota.From = decide.Nowhere
 	if src.isSilent(e) && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
 		return 0, local.ErrStore
 	}
@@ -65,7 +67,7 @@ func (src *HoldSource) Operate(
 	if s.Unlimited {
 		return 0, nil
 	}
-	s.Quota.From, s.Quota.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
+	src.begin(s, wallNs)
 	_, unavailable := src.unavailable(s)
 	if unavailable && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
 		return 0, local.ErrStore

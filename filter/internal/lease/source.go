@@ -4,6 +4,10 @@
 //
 // Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
 //
+// A worker is one thread of the proxy with a VM of its own, so nothing here is locked. All that the workers of a proxy
+// share is in the tables of package state: a write of a lease returns state.Mismatch if another worker has written it
+// meanwhile, and is tried again on what is there by now, up to state.MaxRetries times.
+//
 //	package decide                                    the proxy
 //	   |  Check, Take, Refund                            |  a request waits, a message comes, a tick
 //	   v                                                 v
@@ -39,7 +43,8 @@
 //	keep.go                      the key's lease keeps the rest
 //	returns.go      Returns      what goes back, at once or when it is idle
 //	denial.go                    how a denial or a block is told and remembered
-//	holds.go        HoldSource   checks, holds and settles
+//	holds.go        HoldSource   checks and holds
+//	settle.go                    how a hold ends, and is charged once
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
 //	definitions.go  definitions  how limits are defined to the service
 //	worker.go       Worker       what the sources of a worker share with the talk
@@ -140,7 +145,7 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 	}
 	e := q.Lease
 	read := src.table.Read(e, src.tableKey(s), wallNs, q.NowNs)
-	if !src.isRead(e, read, wallNs) {
+	if src.rereadIfAhead(e, read, wallNs) != state.OK {
 		return false
 	}
 	q.NowNs = e.NowNs
@@ -153,17 +158,20 @@ func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
 	clock := src.worker.clock
 	wallNs := clock.Now()
 	read := src.table.ReadHashed(e, key, wallNs, clock.Monotonic())
-	return src.isRead(e, read, wallNs)
+	return src.rereadIfAhead(e, read, wallNs) == state.OK
 }
 
-// isRead reports whether a lease was read. If it was written long after now, the worker may have stood still between
-// reading the clock and the lease, so both are read once more. If that says so again, the clock has begun anew since,
-// and the lease counts as none.
-func (src *Source) isRead(e *state.LeaseEntry, read state.Status, wallNs int64) bool {
+// rereadIfAhead reads the clock and a lease once more, if the lease was written long after the clock was read: the
+// worker may have stood still in between. If it is Ahead again, the clock has begun anew since, and the lease counts as
+// none. It returns the status of the last read.
+//
+// Others do without it. Operate and leftOfOthers only tell what is left. refundLease leaves the units counted.
+// leasedGrant.take comes again with a later tick.
+func (src *Source) rereadIfAhead(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
 	if read == state.OK && e.Ahead {
 		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 	}
-	return read == state.OK
+	return read
 }
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
