@@ -134,6 +134,23 @@ func TestAGrantGoesBackOnce(t *testing.T) {
 	require.Equal(t, []quota.Return{{Grant: g.Number, Units: g.Units}}, m.Returns)
 }
 
+// Units that come when their time is over go back with the next message, and not over the key's lease at a later tick.
+func TestUnitsWhoseTimeIsOverGoBackAtOnce(t *testing.T) {
+	for lateNs, returns := range map[int64][]quota.Return{second - 1: nil, second: {{Grant: 7, Units: 5}}} {
+		w, _ := pair(t, perUser)
+		w.request("a")
+		w.proxy.Clock += lateNs
+		m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Granted, Grants: []quota.Grant{{
+			Number: 7, Units: 5, ValidNs: second, Leased: true, Windows: []quota.Standing{{Used: 5}},
+		}}}}}
+		w.receive(m.Append(nil))
+		w.request("b")
+		var asks quota.Asks
+		require.NoError(t, asks.Decode(w.stream.Asks[1]))
+		require.Equal(t, returns, asks.Returns)
+	}
+}
+
 // A tick reads nothing of what cannot be idle yet: ticks come each 10 ms while a
 // request waits, and a worker may hold thousands of grants.
 func TestATickReadsOnlyWhatMayBeIdle(t *testing.T) {
