@@ -55,24 +55,27 @@ func (imp *localImport) run(file *source.Document) error {
 }
 
 // addRules makes the rules of the configurations that filters have, and that routes have for them. An example, in
-// which the filter has the configuration F:
+// which the filter one has the configuration F, and the filter two has G:
 //
-//	route                            configuration   its rules are for
-//	/a, which has R                  R               the requests of /a
-//	/b, which switches F off         none
-//	/c, which has nothing of these   F               all requests but those of /a and /b, also those of no route
+//	route                                its rules are of
+//	/a, which has R for one              R, and G
+//	/b, which switches one off           G
+//	/c, which has nothing for either     F, and G
+//
+// So the rules of F are for all requests but those of /a and /b, also for those of no route. Those of G are for all
+// requests, and those of R for the requests of /a.
 func (imp *localImport) addRules(filters []envoyfile.Config) {
-	isOther := func(c envoyfile.Config) bool { return !isLocalFilter(c) }
-	local := localFilters(slices.DeleteFunc(slices.Clone(filters), isOther))
-	ofFilters := local.extent(imp.hosts)
-	for _, c := range local {
-		imp.addConfig(c, ofFilters)
+	local := localFiltersOf(filters)
+	for _, f := range local {
+		imp.addConfig(f.Config, f.extent(imp.hosts))
 	}
 	for _, h := range imp.hosts {
 		for _, each := range h.routes {
-			i := slices.IndexFunc(each.configs, isLocalFilter)
-			if i >= 0 && !local.areOffFor(each) {
-				imp.addConfig(each.configs[i], extentOfRoute(each))
+			imp.noteNoFilter(local, each)
+			for _, f := range local {
+				if c, has := f.configOf(each); has {
+					imp.addConfig(c, extentOfRoute(each))
+				}
 			}
 		}
 	}

@@ -18,16 +18,30 @@ func extentOfRoute(each *route) extent {
 	return extent{requests: each.selection, routes: map[*route]bool{each: true}}
 }
 
-// localFilters are the local filters of a listener.
-type localFilters []envoyfile.Config
+// localFilter is a local filter of a listener. One without a name has the configurations of all names.
+type localFilter struct{ envoyfile.Config }
 
-// extent is where the filters' configurations hold: not for the routes that have a configuration of their own, nor for
-// those that switch a filter off.
-func (list localFilters) extent(hosts []virtualHost) extent {
+// localFiltersOf are the local filters among those of a listener. If it has none, or none is known, the configurations
+// of its routes are for one that limits nothing itself.
+func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
+	for _, c := range filters {
+		if isLocalFilter(c) {
+			list = append(list, localFilter{c})
+		}
+	}
+	if list == nil {
+		return []localFilter{{}}
+	}
+	return list
+}
+
+// extent is where the filter's own configuration holds: not for the routes that have another for it, nor for those that
+// switch it off.
+func (f localFilter) extent(hosts []virtualHost) extent {
 	e := extent{routes: map[*route]bool{}}
 	for _, h := range hosts {
 		for _, each := range h.routes {
-			if list.areReplacedFor(each) {
+			if _, isReplaced := f.configOf(each); isReplaced || each.isOff(f.Name) {
 				leaveOutRoute(&e.requests, each)
 			} else {
 				e.routes[each] = true
@@ -37,14 +51,28 @@ func (list localFilters) extent(hosts []virtualHost) extent {
 	return e
 }
 
-// areReplacedFor reports whether a route has a configuration of its own, or switches one of the filters off.
-func (list localFilters) areReplacedFor(each *route) bool {
-	return slices.ContainsFunc(each.configs, isLocalFilter) || list.areOffFor(each)
+// configOf is the configuration that a route has for the filter in place of its own. There is none if the route
+// switches the filter off.
+func (f localFilter) configOf(each *route) (c envoyfile.Config, ok bool) {
+	i := slices.IndexFunc(each.configs, f.has)
+	if i < 0 || each.isOff(f.Name) {
+		return envoyfile.Config{}, false
+	}
+	return each.configs[i], true
 }
 
-// areOffFor reports whether a route switches one of the filters off.
-func (list localFilters) areOffFor(each *route) bool {
-	return slices.ContainsFunc(list, func(f envoyfile.Config) bool { return each.isOff(f.Name) })
+// has reports whether a configuration of a route is for the filter.
+func (f localFilter) has(c envoyfile.Config) bool {
+	return isLocalFilter(c) && (f.Name == "" || f.Name == c.Name)
+}
+
+// noteNoFilter notes the configurations of a route that are for none of the filters.
+func (r *reader) noteNoFilter(local []localFilter, each *route) {
+	for _, c := range each.configs {
+		if isLocalFilter(c) && !slices.ContainsFunc(local, func(f localFilter) bool { return f.has(c) }) {
+			r.Note(c.At, "ignored: the listener has no local rate limit filter of the name "+c.Name)
+		}
+	}
 }
 
 // leaveOutRoute exempts the requests of a route, or says why it cannot.
