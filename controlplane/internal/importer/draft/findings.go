@@ -18,18 +18,19 @@ import (
 //	Fail         a place in a file             there is none
 type Findings struct {
 	notes    []note
-	noted    map[policyfile.Problem]bool
+	noted    map[note]bool
 	problems policyfile.Errors
 }
 
-// note is something that the user should know. If it is about a rule, the policy has it as a comment of that
-// rule, and else at its head.
+// note is something that the user should know. If it is about rules, the policy has it as a comment of theirs, and
+// else at its head.
 type note struct {
 	policyfile.Problem
 	ofRule bool
+	rule   *Rule // whose name it begins with, once Draft.Finish has made that unique; nil = with none
 }
 
-func newFindings() *Findings { return &Findings{noted: map[policyfile.Problem]bool{}} }
+func newFindings() *Findings { return &Findings{noted: map[note]bool{}} }
 
 // Fail adds a problem.
 func (f *Findings) Fail(at source.Place, text string) {
@@ -54,11 +55,18 @@ func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem
 func (f *Findings) NoteProblem(p policyfile.Problem) { f.addNote(note{Problem: p}) }
 
 // NoteOfRule adds a note that comments of rules say too.
-func (f *Findings) NoteOfRule(at source.Place, text string) { f.addNote(note{at.Problem(text), true}) }
+func (f *Findings) NoteOfRule(at source.Place, text string) {
+	f.addNote(note{Problem: at.Problem(text), ofRule: true})
+}
+
+// noteOf adds what a comment of one rule says, behind the name of the rule.
+func (f *Findings) noteOf(r *Rule, at source.Place, text string) {
+	f.addNote(note{Problem: at.Problem(text), ofRule: true, rule: r})
+}
 
 func (f *Findings) addNote(n note) {
-	if !f.noted[n.Problem] {
-		f.noted[n.Problem] = true
+	if !f.noted[n] {
+		f.noted[n] = true
 		f.notes = append(f.notes, n)
 	}
 }
@@ -70,8 +78,11 @@ func (f *Findings) SortByLine() {
 
 // plainNotes are the notes for the user.
 func (f *Findings) plainNotes() (list []policyfile.Problem) {
-	for i := range f.notes {
-		list = append(list, f.notes[i].Problem)
+	for _, n := range f.notes {
+		if n.rule != nil {
+			n.Message = n.rule.Name + n.Message
+		}
+		list = append(list, n.Problem)
 	}
 	return list
 }

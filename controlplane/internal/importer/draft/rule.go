@@ -80,14 +80,14 @@ func (r *Rule) Comment(text string) { r.commentAt(r.at, text) }
 
 func (r *Rule) commentAt(at source.Place, text string) {
 	r.comments = append(r.comments, text)
-	r.findings.NoteOfRule(at, r.Name+": "+text)
+	r.findings.noteOf(r, at, ": "+text)
 }
 
 // TurnOff turns the rule off, and says why.
 func (r *Rule) TurnOff(why string) {
 	r.turnedOff = true
 	r.comments = append(r.comments, "Off: "+why)
-	r.findings.NoteOfRule(r.at, r.Name+" is off: "+why)
+	r.findings.noteOf(r, r.at, " is off: "+why)
 }
 
 // CountEach makes the rule count each value of one more part of the request for itself. Its overrides are for all of
