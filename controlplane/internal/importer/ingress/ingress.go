@@ -68,7 +68,8 @@ type ingress struct {
 	source.Resource
 	name     string // with the namespace
 	isCanary bool
-	paths    []hostPath // of its requests
+	paths    []hostPath      // of its requests
+	allowed  []request.Match // of its requests, which it does not limit
 }
 
 // readIngress reads what an Ingress says of itself. The paths of some hosts are expressions.
@@ -79,6 +80,7 @@ func (imp *ingressImport) readIngress(r source.Resource, regexHosts map[string]b
 	}
 	ing.isCanary = ing.annotation("canary") == "true"
 	ing.paths = imp.pathsOf(r, regexHosts)
+	ing.allowed = imp.allowedNetworks(ing)
 	return ing
 }
 
@@ -169,9 +171,8 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		imp.Note(at, "ignored, as ingress-nginx does: the limits of a canary are those of the Ingress that it belongs to")
 		return
 	}
-	allowed := imp.allowedNetworks(ing)
 	for _, g := range groupHosts(ing.paths) {
-		s := request.Selection{Exempt: allowed}.And(g.selection(ing, imp.all))
+		s := request.Selection{Exempt: ing.allowed}.And(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		s.Exempt = request.Joined(s.Exempt)
 		r := imp.RuleOf(name, at, &draft.Limit{Numbers: numbers, At: at}, s)
@@ -181,7 +182,7 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 	}
 }
 
-// allowedNetworks exempts the networks that the Ingress does not limit.
+// allowedNetworks matches the networks that the Ingress does not limit.
 func (imp *ingressImport) allowedNetworks(ing *ingress) []request.Match {
 	var list []request.Pattern
 	for _, name := range []string{"limit-allowlist", "limit-whitelist"} {
