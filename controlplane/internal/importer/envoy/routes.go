@@ -183,9 +183,8 @@ func withoutEarlier(matched request.Selection, before []request.Selection) reque
 	takesUnsaid := false // some of them, and no exemption can say which
 	for i := range before {
 		earlier := &before[i]
-		a, b := matched.Match.Of(request.FullPath), earlier.Match.Of(request.FullPath)
 		switch {
-		case len(a) > 0 && len(b) > 0 && a[0].Apart(b[0]): // it takes none of them
+		case matched.Match.IsApart(earlier.Match): // it takes none of them
 		case len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0:
 			takesUnsaid = true
 		default:
