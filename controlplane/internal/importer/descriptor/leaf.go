@@ -3,7 +3,9 @@ package descriptor
 import (
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
 
 // leaf is where the limiter's search ends for some requests of a descriptor: the values that
@@ -18,6 +20,7 @@ import (
 type leaf struct {
 	*Level             // one without a limit for the requests of no level of the configuration
 	values []leafValue // one for each entry of the descriptor that is a part of the request
+	joined *leaf       // the wider leaf whose rule has this one's limit as an override; nil = it has a rule of its own
 }
 
 // leafValue is a part of the request and the pattern that it fits.
@@ -36,6 +39,14 @@ func leafOfRest(entries []Entry, begin []Pair) *leaf {
 	}
 	end, _ := l.leafOf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
 	return end
+}
+
+// leafOfAll is the leaf of all requests that have the entries, with a limit at a place.
+func leafOfAll(entries []Entry, limit *draft.Limit, at source.Place) *leaf {
+	l := leafOfRest(entries, nil)
+	l.Limit = limit
+	l.At = at
+	return l
 }
 
 // leafOf is the leaf of the level for a descriptor with these entries. It fits if the entries have
@@ -91,15 +102,15 @@ func (l *leaf) isOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return len(l.Limit.Comments)+len(l.Limit.WhyOff) == 0 && l.unsayable() == "" &&
+		return len(l.Limit.Comments)+len(l.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
 			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
 	}
 	return l.within(other) && l.Limit.IsOfClass(other.Limit) && isPlain(l) && isPlain(other)
 }
 
-// unsayable says why no override has a leaf's patterns, if none does. That is so for paths alone: addresses that no
-// override can say are those that no request has, and dropUnreachable took their leaves out.
-func (l *leaf) unsayable() string {
+// whyNoOverride says why no override has a leaf's patterns, if none does. The leaf is one that dropUnreachable left. So
+// that is so for paths alone: addresses that no override can say are those that no request has.
+func (l *leaf) whyNoOverride() string {
 	for _, v := range l.values {
 		if _, ok := v.asOverride(); !ok {
 			return "Paths are compared without the query, and cannot say " + v.pattern.Text + "."

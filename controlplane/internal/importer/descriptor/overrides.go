@@ -28,8 +28,8 @@ type overrides struct {
 }
 
 // ofEarlierLeaves are the overrides that take the requests of the earlier leaves out of the rule. Leaves that are apart
-// from the rule's own have none of its requests. A leaf that is an override of this rule has it as its wider one.
-func (o *overrides) ofEarlierLeaves(earlier []*leaf, wider map[*leaf]*leaf) (list []draft.Override) {
+// from the rule's own have none of its requests.
+func (o *overrides) ofEarlierLeaves(earlier []*leaf) (list []draft.Override) {
 	for _, before := range earlier {
 		if before.apart(o.leaf) {
 			continue
@@ -40,7 +40,7 @@ func (o *overrides) ofEarlierLeaves(earlier []*leaf, wider map[*leaf]*leaf) (lis
 		}
 		// The requests are unlimited in this rule, or have the limit of the leaf that is joined.
 		next := draft.Override{Patterns: o.patterns(before, func(keyValue) bool { return true })}
-		if wider[before] == o.leaf {
+		if before.joined == o.leaf {
 			next.Limit = before.Limit
 		}
 		list = append(list, next)
@@ -63,7 +63,7 @@ func (o *overrides) cannotLeaveOut(before *leaf) (why string) {
 				"those requests by hand."
 		}
 	}
-	if why := before.unsayable(); why != "" {
+	if why := before.whyNoOverride(); why != "" {
 		return "It should leave out the requests of " + before.Name() + ". " + why
 	}
 	return ""
@@ -92,7 +92,7 @@ func (o *overrides) patterns(l *leaf, isAsked func(keyValue) bool) (list []strin
 //	- {key: ["*"], unlimited: true}
 func (o *overrides) ofUnmatched() []draft.Override {
 	isUnmatched := func(v keyValue) bool { return !v.isMatched }
-	if why := o.leaf.unsayable(); why != "" {
+	if why := o.leaf.whyNoOverride(); why != "" {
 		o.rule.TurnOff(why)
 		return nil
 	}

@@ -28,13 +28,13 @@ func (d *Descriptor) rules(to *draft.Draft, leaves []*leaf) (list []*draft.Rule)
 		return nil
 	}
 	leaves = dropUnreachable(to, leaves)
-	wider := joinOverrides(leaves)
+	joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
-		if l.Limit == nil || wider[l] != nil {
+		if l.Limit == nil || l.joined != nil {
 			continue
 		}
-		r := d.rule(to, l.Name(), l, leaves[:i], wider)
+		r := d.rule(to, l.Name(), l, leaves[:i])
 		order[r] = l.Order
 		list = append(list, r)
 	}
@@ -49,10 +49,7 @@ func (d *Descriptor) rules(to *draft.Draft, leaves []*leaf) (list []*draft.Rule)
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
 func (d *Descriptor) RuleOfAll(to *draft.Draft, name string, limit *draft.Limit) *draft.Rule {
-	l := leafOfRest(d.Entries, nil)
-	l.Limit = limit
-	l.At = d.At
-	return d.rule(to, name, l, nil, nil)
+	return d.rule(to, name, leafOfAll(d.Entries, limit, d.At), nil)
 }
 
 // countLimited counts the leaves with a limit.
@@ -80,28 +77,24 @@ func dropUnreachable(to *draft.Draft, leaves []*leaf) (list []*leaf) {
 	return list
 }
 
-// joinOverrides finds the leaves that become overrides of another leaf's rule, each with that wider leaf. The last
-// leaf that can have an override gets it, as it is the widest. In the example of rules, alice becomes one of the rule
-// for any user.
-func joinOverrides(leaves []*leaf) (wider map[*leaf]*leaf) {
-	wider = map[*leaf]*leaf{}
+// joinOverrides joins the leaves that become overrides of another leaf's rule to that wider leaf. The last leaf that can
+// have an override gets it, as it is the widest. In the example of rules, alice is joined to the leaf of any user.
+func joinOverrides(leaves []*leaf) {
 	for i, wide := range slices.Backward(leaves) {
-		if wide.Limit == nil || wider[wide] != nil || wide.isOneText() {
+		if wide.Limit == nil || wide.joined != nil || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.Limit != nil && wider[l] == nil && l.canOverride(wide) {
-				wider[l] = wide
+			if l.Limit != nil && l.joined == nil && l.canOverride(wide) {
+				l.joined = wide
 			}
 		}
 	}
-	return wider
 }
 
-// rule makes the rule of a leaf, which leaves out the requests of the earlier ones. See joinOverrides for wider.
-func (d *Descriptor) rule(
-	to *draft.Draft, name string, l *leaf, earlier []*leaf, wider map[*leaf]*leaf,
-) *draft.Rule {
+// rule makes the rule of a leaf, which leaves out the requests of the earlier ones. Those that are joined to it are
+// overrides with their limits.
+func (d *Descriptor) rule(to *draft.Draft, name string, l *leaf, earlier []*leaf) *draft.Rule {
 	requests, key := l.split(d.Selection)
 	r := to.RuleOf(name, l.At, l.Limit, requests)
 	for _, v := range key {
@@ -113,7 +106,7 @@ func (d *Descriptor) rule(
 	r.CountDenied = d.Cost > 0 && l.Limit.IsWindowed()
 	o := overrides{r, l, key}
 	// The filter takes the first override that fits.
-	r.Overrides = slices.Concat(o.ofEarlierLeaves(earlier, wider), o.ofUnmatched())
+	r.Overrides = slices.Concat(o.ofEarlierLeaves(earlier), o.ofUnmatched())
 	return r
 }
 
@@ -158,5 +151,5 @@ func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
 	if len(has) == 0 || v.pattern.Kind == request.AnyValue {
 		return m.TryRequire(*v.part, v.pattern)
 	}
-	return m, slices.Equal(has, v.part.Matching(v.pattern).Of(*v.part))
+	return m, slices.Equal(has, []request.Pattern{v.part.InMatch(v.pattern)})
 }

@@ -10,17 +10,26 @@ import (
 // them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
-// Matching is the match in which the part must fit one of the patterns. The text of one is that of a host or a network,
-// if the part is.
+// Matching is the match in which the part must fit one of the patterns, each InMatch.
 func (p Part) Matching(patterns ...Pattern) Match {
-	kind := map[PartKind]PatternKind{KindHost: HostName, KindClientIP: Network}[p.Kind]
-	if kind != AnyValue {
-		patterns = slices.Clone(patterns)
-		for i := range patterns {
-			patterns[i].Kind = kind
-		}
+	var list []Pattern
+	for _, v := range patterns {
+		list = append(list, p.InMatch(v))
 	}
-	return Match{p.id(): patterns}
+	return Match{p.id(): list}
+}
+
+// InMatch is a pattern of the part as a match compares it: a text of a host is a HostName there, and one of an address
+// is a Network.
+func (p Part) InMatch(v Pattern) Pattern {
+	switch p.Kind {
+	case KindHost:
+		v.Kind = HostName
+	case KindClientIP:
+		v.Kind = Network
+	case KindHeader, KindQuery, KindCookie, KindPath, kindMethod, KindProperty:
+	}
+	return v
 }
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
