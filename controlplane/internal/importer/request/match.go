@@ -81,23 +81,23 @@ func (m Match) TryRequire(p Part, v Pattern) (narrow Match, ok bool) {
 	return narrow, why == ""
 }
 
-// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see fit.
+// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see inPolicy.
 func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
 	if v.Kind == AnyValue {
 		return m, "", ""
 	}
-	v, comment, why = p.fit(v)
-	if why != "" {
-		return m, comment, why
+	made := p.inPolicy(v)
+	switch {
+	case made.why != "":
+		return m, made.comment, made.why
+	case !p.canMatch(made.Pattern):
+		return m, made.comment, p.unsayable()
 	}
-	if !p.canMatch(v) {
-		return m, comment, p.unsayable()
-	}
-	narrow, why = m.And(p.Matching(v))
-	return narrow, comment, why
+	narrow, why = m.And(p.Matching(made.Pattern))
+	return narrow, made.comment, why
 }
 
-// canMatch reports whether a match can have the pattern, as fit returns it, of the part.
+// canMatch reports whether a match can have the pattern, as inPolicy makes it, of the part.
 func (p Part) canMatch(v Pattern) bool {
 	switch p.Kind {
 	case KindPath, KindHeader:

@@ -17,7 +17,7 @@ type Part struct {
 	Path   []string // of a property
 
 	// What the values of the limiter have and those of the policy have not. To the policy it is the same part.
-	query  bool // the query too: fit cuts it from a pattern
+	query  bool // the query too: inPolicy cuts it from a pattern
 	masked bool // only some bits of the address: IsNever allows for any
 }
 
@@ -129,57 +129,64 @@ func (p Part) IsNever(v Pattern) bool {
 	return false
 }
 
-// fit returns the pattern that does the same in a policy, where paths come without their query, hosts without
-// a port, and addresses in one spelling. If there is none, why is the condition that a policy cannot say. The comment
-// says what else than the limiter the policy compares.
+// inPolicy is a pattern as a policy has it.
+type inPolicy struct {
+	Pattern
+	comment string // what else than the limiter the policy compares; empty if it compares the same
+	why     string // the condition that a policy cannot say, so that there is no pattern; empty if it can
+}
+
+// inPolicy is the pattern that does the same in a policy, where paths come without their query, hosts without a port,
+// and addresses in one spelling.
 //
-//	part            pattern        fit        comment                 why
+//	part            pattern        Pattern    comment                 why
 //	Host            a.example:80   a.example  compared without port
 //	PathWithQuery   /a             /a         with any query behind
 //	PathWithQuery   /a?b                                              it is about the query
 //	ClientIP        10.0.0.1/32    10.0.0.1
-func (p Part) fit(v Pattern) (fit Pattern, comment, why string) {
+func (p Part) inPolicy(v Pattern) inPolicy {
+	made := inPolicy{Pattern: v}
 	switch {
 	case p.Kind == KindPath:
-		return p.fitPath(v)
+		return p.pathInPolicy(v)
 	case v.Kind != Exactly:
 	case p.Kind == KindHost:
-		if name := WithoutPort(v.Text); name != v.Text {
-			comment = "The host " + v.Text + " is compared without its port here."
-			v.Text = name
+		made.Text = WithoutPort(v.Text)
+		if made.Text != v.Text {
+			made.comment = "The host " + v.Text + " is compared without its port here."
 		}
 	case p.Kind == KindClientIP:
 		network, isNetwork := NetworkOf(v.Text)
 		switch {
 		case network.IsSingleIP():
-			v.Text = network.Addr().String()
+			made.Text = network.Addr().String()
 		case isNetwork:
-			v.Text = network.String()
+			made.Text = network.String()
 		default:
-			why = p.unsayable()
+			made.why = p.unsayable()
 		}
 	}
-	return v, comment, why
+	return made
 }
 
-// fitPath is fit for a path.
-func (p Part) fitPath(v Pattern) (path Pattern, comment, why string) {
-	path = v
+// pathInPolicy is inPolicy for a path.
+func (p Part) pathInPolicy(v Pattern) inPolicy {
+	made := inPolicy{Pattern: v}
 	if p.query {
 		cut, same, ok := v.ofPath()
 		switch {
 		case !ok:
-			return cut, "", "Envoy compares :path and its query with " + v.Text
+			return inPolicy{why: "Envoy compares :path and its query with " + v.Text}
 		case !same:
-			comment = "Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it."
+			made.comment = "Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it."
 		}
-		path = cut
+		made.Pattern = cut
 	}
-	isText := path.Kind != AnyValue && path.Kind != ByExpression
-	if isText && (!path.beginsPath() || strings.Contains(path.Text, "?")) {
-		why = p.unsayable()
+	isText := made.Kind != AnyValue && made.Kind != ByExpression
+	if isText && (!made.beginsPath() || strings.Contains(made.Text, "?")) {
+		made.why = p.unsayable()
 	}
-	return path, comment, why
+	return made
 }
 
 // unsayable is the condition that a policy cannot say, if there is no more to say of it.
@@ -187,6 +194,6 @@ func (p Part) unsayable() string { return "they have a condition on " + p.String
 
 // AsOverride writes a pattern over the part as overrides have it. It is not ok if no override can say it.
 func (p Part) AsOverride(v Pattern) (text string, ok bool) {
-	v, _, why := p.fit(v)
-	return v.notation(p), why == ""
+	made := p.inPolicy(v)
+	return made.notation(p), made.why == ""
 }
