@@ -17,57 +17,66 @@ type location struct {
 	path     request.Pattern
 }
 
-// readLocation reads what a location says of its requests. The modifier may be written with the text: ~\.php$.
-func readLocation(d *nginxconf.Directive) *location {
-	l := &location{block: d.Block, modifier: d.Arg(0), text: d.Arg(1)}
-	if len(d.Args) == 1 {
-		l.text = d.Arg(0)
-		l.modifier = ""
-		for _, modifier := range []string{"=", "^~", "~*", "~"} {
-			if text, ok := strings.CutPrefix(l.text, modifier); ok {
-				l.modifier = modifier
-				l.text = text
-				break
-			}
-		}
-	}
-	return l
-}
-
-func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
-
-// readLocations adds the locations of a block to its scope.
-func (n *reader) readLocations(s *scope, block []*nginxconf.Directive) {
-	var list []*location
-	blocks := nginxconf.Named(block, "location")
-	if n.areTooMany(blocks) {
-		return
-	}
-	for _, d := range blocks {
-		l := readLocation(d)
-		if strings.HasPrefix(l.text, "@") { // no client asks for it
-			continue
-		}
-		l.scope = n.newScope(s, "location "+strings.Join(d.Args, " "), d.Block)
-		l.selectPath()
-		if s.besideRegex && l.isRegex() {
+// readLocations adds the locations of a block to its scope. The block is besideRegex if a location around it has
+// expressions beside it: nginx tries those in the block first, which no match can say. Here that is so in the second
+// location, and nginx tries b$ before a$:
+//
+//	location ~ a$ { ... }
+//	location / { location ~ b$ { ... } }
+func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, besideRegex bool) {
+	list := n.locationsIn(s, block)
+	for _, l := range list {
+		if l.isRegex() && besideRegex {
 			l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
 		}
-		list = append(list, l)
+		l.checkPrefixes(list)
 	}
-	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
 	for i, l := range list {
 		for j, o := range list {
 			if i != j && !o.path.Apart(l.path) && o.winsOver(l, j < i) {
 				l.winners = append(l.winners, o.scope)
 			}
 		}
-		l.checkPrefixes(list)
-		l.besideRegex = s.besideRegex || hasRegex && l.modifier == ""
+	}
+	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
+	for _, l := range list {
 		s.inner = append(s.inner, l.scope)
-		n.readLocations(l.scope, l.block)
+		n.readLocations(l.scope, l.block, besideRegex || hasRegex && l.modifier == "")
 	}
 }
+
+// locationsIn are the locations of a block, each by itself. No client asks for one such as @fallback.
+func (n *reader) locationsIn(s *scope, block []*nginxconf.Directive) (list []*location) {
+	blocks := nginxconf.Named(block, "location")
+	if n.areTooMany(blocks) {
+		return nil
+	}
+	for _, d := range blocks {
+		modifier, text := splitLocation(d)
+		if !strings.HasPrefix(text, "@") {
+			c := n.newScope("location "+strings.Join(d.Args, " "), d.Block, s.limits)
+			l := &location{scope: c, block: d.Block, modifier: modifier, text: text}
+			l.selectPath()
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// splitLocation is what a location says of its requests. The modifier may be written with the text: ~\.php$.
+func splitLocation(d *nginxconf.Directive) (modifier, text string) {
+	if len(d.Args) != 1 {
+		return d.Arg(0), d.Arg(1)
+	}
+	for _, modifier := range []string{"=", "^~", "~*", "~"} {
+		if text, ok := strings.CutPrefix(d.Arg(0), modifier); ok {
+			return modifier, text
+		}
+	}
+	return "", d.Arg(0)
+}
+
+func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
 
 // winsOver reports whether nginx takes the location for the requests that fit both: an exact one, then
 // the longest prefix if it has ^~, then the first expression, then the longest prefix.
@@ -101,7 +110,7 @@ func (l *location) checkPrefixes(list []*location) {
 	}
 }
 
-// selectPath selects the requests of a location.
+// selectPath selects the requests whose path fits the location.
 func (l *location) selectPath() {
 	switch {
 	case l.isRegex():

@@ -24,9 +24,10 @@
 //
 //	Read: readHTTP                                    nginx.go
 //	  readZone, nginxkey.Variables.Read               the zones, and what map and geo make
-//	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
-//	  addRules: addLimit, addRule                     a rule of each scope, limit and form of its key (rules.go)
-//	    nginxkey.Variables.Counted                    the forms of a key
+//	  readHTTPScope: readServers, readLocations       the scopes (limits.go, server.go, location.go)
+//	  addRules                                        which requests the limits of each scope are for (scope.go)
+//	    addLimit, addRule                             a rule of each limit and form of its key (rules.go)
+//	      nginxkey.Variables.Counted                  the forms of a key
 //
 // Tests are in the folder above too: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
 // imports testdata/imports/nginx-*.txtar.
@@ -77,7 +78,7 @@ type reader struct {
 }
 
 func newReader(d *draft.Draft) *reader {
-	return &reader{Draft: d, zones: map[string]*zone{}, variables: nginxkey.New(d)}
+	return &reader{Draft: d, zones: map[string]*zone{}}
 }
 
 // The kinds of limits. Each is inherited by itself.
@@ -113,12 +114,9 @@ func parse(f source.File, include Include) (list []*nginxconf.Directive, err err
 	return list, nil
 }
 
-func placeOf(d *nginxconf.Directive) source.Place {
-	return source.Place{File: d.File, Path: d.Name, Line: d.Line}
-}
-
 // readHTTP makes rules of an http block.
 func (n *reader) readHTTP(block []*nginxconf.Directive) {
+	n.variables = nginxkey.New(n.Draft, noteOfServerName(nginxconf.Named(block, "server")))
 	for _, d := range block {
 		switch d.Name {
 		case limitReq + "_zone", limitConn + "_zone":
@@ -141,7 +139,7 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 // noteUnread notes what bears upon limits and is not in the policy.
 func (n *reader) noteUnread(block []*nginxconf.Directive) {
 	for _, d := range block {
-		at := placeOf(d)
+		at := nginxkey.PlaceOf(d)
 		switch d.Name {
 		case "include":
 			n.Note(at, "the file "+d.Arg(0)+" is not here, so limits in it are left out")

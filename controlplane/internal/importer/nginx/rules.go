@@ -13,29 +13,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// addRules makes the rules for the limits of a kind in a scope, and in those within it. Outer is for the requests of
-// the scope around it. See the example of scope: its last column is what addRules selects.
-func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
-	all := outer.And(s.requests())
-	inner := s.withOwnRules(kind)
-	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
-		rest := without(all, inner)
-		for _, d := range s.limits[kind].list {
-			n.addLimit(kind, d, s.limits[kind], rest)
-		}
-	}
-	for _, c := range inner {
-		n.addRules(kind, c, all)
-	}
-}
-
 // addLimit makes the rules of one limit for the requests of a scope: one for each form that its key has.
 func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, requests request.Selection) {
 	z := n.zoneOf(kind, d)
 	if z == nil {
 		return
 	}
-	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: placeOf(d)}
+	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: nginxkey.PlaceOf(d)}
 	if limits.dryRun && len(limits.list) > 1 {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")

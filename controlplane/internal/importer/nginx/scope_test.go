@@ -36,7 +36,7 @@ func scoped(t *testing.T, servers string) (list []string) {
 	return list
 }
 
-// The example of scope: /bx and /ax have the limits of the server, by the expression's rule, and /b1 has them by the
+// The example of addRules: /bx and /ax have the limits of the server, by the expression's rule, and /b1 has them by the
 // server's own.
 func TestEachRequestHasTheLimitsOfOneScope(t *testing.T) {
 	require.Equal(t, []string{

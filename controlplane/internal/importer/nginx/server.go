@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
@@ -21,7 +22,7 @@ type server struct {
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
 func readServer(d *nginxconf.Directive) *server {
-	s := &server{answers: answersItself(d.Block), at: placeOf(d)}
+	s := &server{answers: answersItself(d.Block), at: nginxkey.PlaceOf(d)}
 	for _, names := range nginxconf.Named(d.Block, "server_name") {
 		for _, name := range names.Args {
 			name = strings.ToLower(name)
@@ -66,14 +67,15 @@ func portOf(address string) string {
 //	a.example                     D        the narrower name
 //	*.example without a.example   W
 //	all but *.example             D        no server names them
-func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) (servers []*server) {
+func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	if n.areTooMany(blocks) {
-		return nil
+		return
 	}
+	var servers []*server
 	for _, d := range blocks {
 		s := readServer(d)
-		s.scope = n.newScope(http, "server "+strings.Join(s.names, " "), d.Block)
-		n.readLocations(s.scope, d.Block)
+		s.scope = n.newScope("server "+strings.Join(s.names, " "), d.Block, http.limits)
+		n.readLocations(s.scope, d.Block, false)
 		servers = append(servers, s)
 	}
 	list := n.byHosts(servers)
@@ -86,7 +88,6 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) (server
 		}
 		http.inner = append(http.inner, s.scope)
 	}
-	return servers
 }
 
 // hostScope is the scope of some hosts. A scope has them by its names, or it has those that no server names.
@@ -97,9 +98,6 @@ type hostScope struct {
 }
 
 // byHosts are the scopes by their hosts, in the order of the servers. Those to which no request comes are left out.
-//
-// The default server is two if one of its names is a host of another server's *.example: no selection has both that
-// name and all hosts but *.example. Both have the same limits and locations.
 func (n *reader) byHosts(servers []*server) (list []*hostScope) {
 	rest := n.defaultServer(servers)
 	names := n.ownNames(servers)
@@ -108,15 +106,25 @@ func (n *reader) byHosts(servers []*server) (list []*hostScope) {
 			list = append(list, &hostScope{s.scope, names[s], s == rest})
 		}
 	}
-	for _, s := range list {
-		isWider := func(other *hostScope) bool { return other != s && areNarrower(s.names, other.names) }
-		if s.isRest && slices.ContainsFunc(list, isWider) {
-			named := &hostScope{&scope{limits: s.limits, inner: s.inner, what: s.what}, s.names, false}
-			s.names = nil
-			return append(list, named)
-		}
+	return splitDefault(list)
+}
+
+// splitDefault makes two scopes of the default server if one of its names is a host of another server's *.example: no
+// selection has both that name and all hosts but *.example. Both have the same limits and locations. In the example of
+// readServers they are that of a.example and that of all but *.example.
+func splitDefault(list []*hostScope) []*hostScope {
+	i := slices.IndexFunc(list, func(s *hostScope) bool { return s.isRest })
+	if i < 0 {
+		return list
 	}
-	return list
+	both := list[i]
+	isWider := func(other *hostScope) bool { return other != both && areNarrower(both.names, other.names) }
+	if !slices.ContainsFunc(list, isWider) {
+		return list
+	}
+	list[i] = &hostScope{scope: both.scope, isRest: true}
+	named := &scope{what: both.what, limits: both.limits, inner: both.inner}
+	return append(list, &hostScope{scope: named, names: both.names})
 }
 
 // selectHosts selects the requests to the hosts.
@@ -219,12 +227,15 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 
 // noteOfServerName says that $server_name of nginx is another text than the host; empty if it is the same: if there is
 // one server with one name.
-func noteOfServerName(servers []*server) string {
-	switch {
-	case len(servers) == 0:
+func noteOfServerName(blocks []*nginxconf.Directive) string {
+	switch len(blocks) {
+	case 0:
 		return ""
-	case len(servers) == 1 && len(servers[0].names) == 1 && !strings.HasPrefix(servers[0].names[0], "*"):
-		return ""
+	case 1:
+		names := readServer(blocks[0]).names
+		if len(names) == 1 && !strings.HasPrefix(names[0], "*") {
+			return ""
+		}
 	}
 	return "nginx counts the hosts of one server together. Here each host counts by itself."
 }

@@ -18,9 +18,10 @@
 //
 //	formsOf        a text: joins the forms of its variables and of what is between them
 //	  variable     $binary_remote_addr is a part of the request
-//	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that:
-//	    formsOfText  its form is a text: formsOf the one value for that text
-//	    formsByPart  its form is a part: formsOf each value of the map, for the requests that get it
+//	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that
+//	    lookedUp       one of them:
+//	      formsOfText    it is a text: formsOf the one value for that text
+//	      formsByPart    it is a part: formsOf each value of the map, for the requests that get it
 //
 // The calls from outside:
 //
@@ -48,13 +49,15 @@ type Form struct {
 // Variables are those that map and geo make, for keys.
 type Variables struct {
 	*draft.Draft
-	made map[string]mapping
-
-	NoteOfServerName string // how $server_name differs from the host; empty if it does not
+	made             map[string]mapping
+	noteOfServerName string
 }
 
-// New is for keys without variables of map and geo.
-func New(d *draft.Draft) *Variables { return &Variables{Draft: d, made: map[string]mapping{}} }
+// New is for keys without variables of map and geo. The note says how $server_name differs from the host; it is empty
+// if they are the same.
+func New(d *draft.Draft, noteOfServerName string) *Variables {
+	return &Variables{Draft: d, made: map[string]mapping{}, noteOfServerName: noteOfServerName}
+}
 
 // unsayable is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
 // is off: Counted gives it the reason.
@@ -101,6 +104,11 @@ func (v *Variables) formsOf(text string, depth int) (forms []Form, why unsayable
 		end = found[1]
 	}
 	return joinForms(forms, []Form{{Text: text[end:]}}), ""
+}
+
+// only are the forms for some of their requests.
+func only(requests request.Selection, forms []Form) []Form {
+	return joinForms([]Form{{Selection: requests}}, forms)
 }
 
 // joinForms are the forms of two texts behind each other.
@@ -153,8 +161,8 @@ func (v *Variables) variable(name string, depth int) (forms []Form, why unsayabl
 	if name == "request_uri" {
 		f.Comment("The key has the path without its query: $request_uri has both.")
 	}
-	if name == "server_name" && v.NoteOfServerName != "" {
-		f.Comment(v.NoteOfServerName)
+	if name == "server_name" && v.noteOfServerName != "" {
+		f.Comment(v.noteOfServerName)
 	}
 	return []Form{f}, ""
 }

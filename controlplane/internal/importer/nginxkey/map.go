@@ -27,7 +27,7 @@ type mapping struct {
 // Read reads a map or a geo.
 func (v *Variables) Read(d *nginxconf.Directive) {
 	if len(d.Args) == 0 {
-		v.Fail(placeOf(d), "needs the variable that it makes, such as $plan")
+		v.Fail(PlaceOf(d), "needs the variable that it makes, such as $plan")
 		return
 	}
 	name := strings.TrimPrefix(d.Arg(len(d.Args)-1), "$")
@@ -46,7 +46,7 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
 			made.why = unsayable("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
-			v.Note(placeOf(e), "Envoy finds the client's address by its own settings: set them to the same")
+			v.Note(PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
 			made.entries = append(made.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
@@ -91,7 +91,7 @@ func (v *Variables) mapped(m mapping, depth int) (forms []Form, why unsayable) {
 		if why != "" {
 			return nil, why
 		}
-		forms = append(forms, joinForms([]Form{{Selection: form.Selection}}, found)...)
+		forms = append(forms, only(form.Selection, found)...)
 	}
 	return forms, ""
 }
@@ -137,37 +137,37 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 	if len(m.entries) > maxForms { // each is compared with each before it
 		return nil, tooManyForms
 	}
-	var earlier []request.Selection // by the patterns of an entry alone
-	entries := append(slices.Clone(m.entries), mapEntry{value: m.other})
-	for i, e := range entries {
-		fits := request.Selection{}
-		if i < len(m.entries) {
-			fits = e.selects(p)
-		}
-		own := fits // without the values that nginx finds in an earlier entry
-		for _, s := range earlier {
-			exemptEarlierValues(&own, s)
-		}
-		earlier = append(earlier, fits)
+	var earlier []request.Selection // what fits the entries before
+	for _, e := range m.entries {
 		found, why := v.formsOf(e.value, depth)
 		if why != "" {
 			return nil, why
 		}
-		forms = append(forms, joinForms([]Form{{Selection: own}}, found)...)
+		fits := e.selects(p)
+		forms = append(forms, only(withoutEarlier(fits, earlier), found)...)
+		earlier = append(earlier, fits)
 	}
-	return forms, ""
+	others, why := v.formsOf(m.other, depth)
+	if why != "" {
+		return nil, why
+	}
+	return append(forms, only(withoutEarlier(request.Selection{}, earlier), others)...), ""
 }
 
-// exemptEarlierValues exempts the requests of an earlier entry from those of a later one.
-func exemptEarlierValues(s *request.Selection, earlier request.Selection) {
-	switch {
-	case len(earlier.WhyOff) > 0:
-		s.Cannot(earlier.WhyOff[0])
-	case !s.Match.IsApart(earlier.Match):
-		s.AddExempt(earlier.Match)
+// withoutEarlier are the requests of an entry without those whose value nginx finds in an earlier one.
+func withoutEarlier(fits request.Selection, earlier []request.Selection) request.Selection {
+	for _, e := range earlier {
+		switch {
+		case len(e.WhyOff) > 0:
+			fits.Cannot(e.WhyOff[0])
+		case !fits.Match.IsApart(e.Match):
+			fits.AddExempt(e.Match)
+		}
 	}
+	return fits
 }
 
-func placeOf(d *nginxconf.Directive) source.Place {
+// PlaceOf is where a directive stands.
+func PlaceOf(d *nginxconf.Directive) source.Place {
 	return source.Place{File: d.File, Path: d.Name, Line: d.Line}
 }
