@@ -16,16 +16,16 @@ import (
 // rateLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
 // lists are none, so that one that is null is an empty one.
 type rateLimit struct {
-	Type   string `json:"type"`
-	Global *rules `json:"global"`
-	Local  *rules `json:"local"`
+	Type   string      `json:"type"`
+	Global *limitRules `json:"global"`
+	Local  *limitRules `json:"local"`
 }
 
-type rules struct {
-	Rules []rule `json:"rules"`
+type limitRules struct {
+	Rules []limitRule `json:"rules"`
 }
 
-type rule struct {
+type limitRule struct {
 	Selectors         []selector      `json:"clientSelectors"`
 	Limit             *limit          `json:"limit"`
 	Cost              *cost           `json:"cost"`

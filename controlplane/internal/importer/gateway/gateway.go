@@ -102,7 +102,7 @@ func noteTargets(d *draft.Draft, name string, spec *policy.Node, at source.Place
 // ruleList is one list of rules of a BackendTrafficPolicy.
 type ruleList struct {
 	*draft.Draft
-	rules   []rule
+	rules   []limitRule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
 	at      source.Place
@@ -110,11 +110,11 @@ type ruleList struct {
 
 // makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
 func (list *ruleList) makeRules() (made []*draft.Rule) {
-	isDefault := func(o rule) bool { return list.isLocal && len(o.Selectors) == 0 }
+	isDefault := func(o limitRule) bool { return list.isLocal && len(o.Selectors) == 0 }
 	for i, o := range list.rules {
 		if !isDefault(o) {
-			d := list.requestsOf(o, list.at.Item("rules", i))
-			made = append(made, list.makeRule(i, &d)...)
+			sent := list.requestsOf(o, list.at.Item("rules", i))
+			made = append(made, list.makeRule(i, &sent)...)
 		}
 	}
 	var defaults []*draft.Rule
@@ -122,9 +122,9 @@ func (list *ruleList) makeRules() (made []*draft.Rule) {
 		if !isDefault(o) {
 			continue
 		}
-		d := list.requestsOf(o, list.at.Item("rules", i))
-		if d.ExemptLimited(list.Draft, made, list.ruleName(i)) {
-			defaults = append(defaults, list.makeRule(i, &d)...)
+		sent := list.requestsOf(o, list.at.Item("rules", i))
+		if sent.ExemptLimited(list.Draft, made, list.ruleName(i)) {
+			defaults = append(defaults, list.makeRule(i, &sent)...)
 		}
 	}
 	return append(made, defaults...)
@@ -134,24 +134,24 @@ func (list *ruleList) makeRules() (made []*draft.Rule) {
 func (list *ruleList) ruleName(i int) string { return list.name + "-" + strconv.Itoa(i+1) }
 
 // makeRule makes the rule at an index, for the requests of a descriptor; none if it has no limit.
-func (list *ruleList) makeRule(i int, d *descriptor.Descriptor) []*draft.Rule {
-	limit := list.limitOf(list.rules[i], d.At)
+func (list *ruleList) makeRule(i int, sent *descriptor.Descriptor) []*draft.Rule {
+	limit := list.limitOf(list.rules[i], sent.At)
 	if limit == nil {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(list.Draft, list.ruleName(i), limit)}
+	return []*draft.Rule{sent.RuleOfAll(list.Draft, list.ruleName(i), limit)}
 }
 
 // requestsOf reads for which requests a rule is: a descriptor is sent for those that all of its selectors
 // select.
-func (list *ruleList) requestsOf(o rule, at source.Place) descriptor.Descriptor {
-	d := descriptor.Descriptor{At: at}
+func (list *ruleList) requestsOf(o limitRule, at source.Place) descriptor.Descriptor {
+	sent := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
-		r := selectorReader{list.Draft, &d}
+		r := selectorReader{list.Draft, &sent}
 		r.readSelector(s, at.Item("clientSelectors", i))
 	}
 	if o.Cost != nil {
-		readCost(&d, o.Cost)
+		readCost(&sent, o.Cost)
 	}
 	if o.Shared {
 		list.Note(at.In("shared"), "ignored: the rule has one counter wherever its policy is applied")
@@ -159,18 +159,18 @@ func (list *ruleList) requestsOf(o rule, at source.Place) descriptor.Descriptor 
 	if o.XRateLimitHeaders != nil {
 		list.Note(at.In("xRateLimitHeaders"), "ignored: a policy has headers for all its rules")
 	}
-	return d
+	return sent
 }
 
-func readCost(d *descriptor.Descriptor, o *cost) {
+func readCost(sent *descriptor.Descriptor, o *cost) {
 	h := o.Request
 	switch {
 	case o.Response != nil:
-		d.Cannot("It counts what a response says.")
+		sent.Cannot("It counts what a response says.")
 	case h != nil && (h.From != "Number" || h.Number == 0):
-		d.Cannot("Its cost is not a number of at least 1.")
+		sent.Cannot("Its cost is not a number of at least 1.")
 	case h != nil && h.Number > 1:
-		d.Cost = uint64(h.Number)
+		sent.Cost = uint64(h.Number)
 	}
 }
 
@@ -180,7 +180,7 @@ var lengths = map[string]string{
 }
 
 // limitOf reads the limit of a rule; nil, and a problem, if it has none. The place is that of the rule.
-func (list *ruleList) limitOf(o rule, at source.Place) *draft.Limit {
+func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	if o.Limit == nil {
 		list.Fail(at, "a rule needs a limit")
 		return nil

@@ -27,7 +27,7 @@ func (r *selectorReader) readSelector(o selector, at source.Place) {
 			r.Fail(at, err.Error())
 			continue
 		}
-		r.readMatch(p, h, at)
+		r.readCondition(p, h, at)
 	}
 	r.readMethods(o.Methods, at)
 	for i, q := range o.Query {
@@ -35,17 +35,17 @@ func (r *selectorReader) readSelector(o selector, at source.Place) {
 		if q.Name == "" {
 			r.Fail(at, "a query parameter needs a name")
 		}
-		r.readMatch(request.Part{Kind: request.KindQuery, Name: q.Name}, q, at)
+		r.readCondition(request.Part{Kind: request.KindQuery, Name: q.Name}, q, at)
 	}
 	if o.Path != nil {
 		path := *o.Path
 		path.Type = cmp.Or(path.Type, "PathPrefix")
 		if path.Type != "PathPrefix" || path.Value != "/" {
-			r.readMatch(request.FullPath, path, at.In("path"))
+			r.readCondition(request.FullPath, path, at.In("path"))
 		}
 	}
 	if o.SourceCIDR != nil {
-		r.readMatch(request.ClientIP, *o.SourceCIDR, at.In("sourceCIDR"))
+		r.readCondition(request.ClientIP, *o.SourceCIDR, at.In("sourceCIDR"))
 	}
 }
 
@@ -69,41 +69,46 @@ func (r *selectorReader) readMethods(list []condition, at source.Place) {
 	}
 }
 
-// readMatch adds one condition: on a part of the request, or that each value of
-// the part counts for itself.
-func (r *selectorReader) readMatch(p request.Part, o condition, at source.Place) {
-	v := request.Exact(o.Value)
-	switch o.Type {
-	case "Distinct":
+// readCondition adds one condition: on a part of the request, or that each value of the part counts for itself. A
+// network that is Distinct has both: each of its addresses counts for itself.
+func (r *selectorReader) readCondition(p request.Part, o condition, at source.Place) {
+	if o.Type == "Distinct" {
 		r.sent.Entries = append(r.sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: &p})
-		if v.Text == "" { // else the value is the network of a sourceCIDR, in which each address counts for itself
+		if o.Value == "" {
 			return
 		}
-	case "PathPrefix":
-		v = request.OrBelow(strings.TrimSuffix(o.Value, "/"))
-	case "RegularExpression":
-		var err error
-		v, err = request.ParseExpression(o.Value)
-		if err != nil {
-			r.Fail(at, err.Error())
-			return
-		}
-	case "Exact", "":
-	default:
-		r.Fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
-		return
 	}
-	if p.Kind == request.KindClientIP {
+	v, ok := r.readPattern(p, o, at)
+	switch {
+	case !ok:
+	case o.Invert:
+		r.sent.Exclude(p, v)
+	default:
+		r.sent.Require(p, v)
+	}
+}
+
+// readPattern reads the pattern of a condition. It is not ok, and a problem, if there is none.
+func (r *selectorReader) readPattern(p request.Part, o condition, at source.Place) (v request.Pattern, ok bool) {
+	isText := o.Type == "Exact" || o.Type == "" || o.Type == "Distinct"
+	switch {
+	case isText && p.Kind == request.KindClientIP:
 		network, err := netip.ParsePrefix(o.Value)
 		if err != nil {
 			r.Fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
-			return
 		}
-		v.Text = network.Masked().String()
+		return request.Exact(network.Masked().String()), err == nil
+	case isText:
+		return request.Exact(o.Value), true
+	case o.Type == "PathPrefix":
+		return request.OrBelow(strings.TrimSuffix(o.Value, "/")), true
+	case o.Type == "RegularExpression":
+		v, err := request.ParseExpression(o.Value)
+		if err != nil {
+			r.Fail(at, err.Error())
+		}
+		return v, err == nil
 	}
-	if o.Invert {
-		r.sent.Exclude(p, v)
-	} else {
-		r.sent.Require(p, v)
-	}
+	r.Fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
+	return request.Pattern{}, false
 }
