@@ -109,10 +109,11 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 // selection is for the requests of the group, without those that ingress-nginx gives to a longer
 // path or a narrower host of another Ingress. An example:
 //
-//	Ingress   its host and path   its requests
-//	shop      a.example /         those of a.example, but not /api and what is below it
-//	api       a.example /api      those of a.example with the path /api or one below it
-//	all       *.example /         those of *.example, but not of a.example
+//	Ingress    its hosts and path        its requests
+//	shop       a.example, b.example /    those of both, but not of a.example with the path /api or one below it
+//	api        a.example /api            those of a.example with the path /api or one below it
+//	all        *.example /               those of *.example, but not of a.example and b.example
+//	a canary   a.example /new            takes none of those above
 func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection) {
 	if !g.isUnnamed() {
 		s.Match = request.Host.Matching(request.ExactAll(g.hosts)...)

@@ -1,0 +1,49 @@
+package ingress
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// An Ingress with a limit has its requests, without those that another Ingress takes.
+func TestRequestsOfAnIngress(t *testing.T) {
+	const limited = `{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: "1"}}, spec: `
+	const other = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
+	const canary = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/canary: " +
+		`"true"}}, spec: `
+	host := func(name, path string) string {
+		return "{host: '" + name + "', http: {paths: [{path: " + path + ", pathType: Prefix}]}}"
+	}
+	rules := func(hosts ...string) string { return "{rules: [" + strings.Join(hosts, ", ") + "]}" }
+	for _, tc := range []struct{ name, specs, want string }{
+		{"a longer path of its host", rules(host("a.example", "/")) + other + rules(host("a.example", "/api")),
+			"match: {hosts: [a.example]} exempt: - {paths: [/api, /api/*]}"},
+		{"a longer path of one of its hosts",
+			rules(host("a.example", "/"), host("b.example", "/")) + other + rules(host("a.example", "/api")),
+			"match: {hosts: [a.example, b.example]} exempt: - {hosts: [a.example], paths: [/api, /api/*]}"},
+		{"a narrower host", rules(host("*.example", "/")) + other + rules(host("a.example", "/")),
+			"match: {hosts: ['*.example']} exempt: - {hosts: [a.example]}"},
+		{"a shorter path", rules(host("a.example", "/api")) + other + rules(host("a.example", "/")),
+			"match: {hosts: [a.example], paths: [/api, /api/*]}"},
+		{"a canary takes none", rules(host("a.example", "/")) + canary + rules(host("a.example", "/api")),
+			"match: {hosts: [a.example]}"},
+		{"all hosts that no Ingress names", "{defaultBackend: {}}" + other + rules(host("a.example", "/")),
+			"exempt: - {hosts: [a.example]}"},
+	} {
+		in, err := source.Open(source.File{Name: "f", Text: []byte(limited + tc.specs + "}")})
+		require.NoError(t, err, tc.name)
+		d := draft.New("test", "f", policy.ScopeProxy)
+		Read(d, []*source.Document{in})
+		made, err := d.Finish()
+		require.NoError(t, err, tc.name)
+		_, rule, _ := strings.Cut(string(made.Policy), "- name: own-rps\n")
+		requests, _, _ := strings.Cut(rule, "key:")
+		require.Equal(t, tc.want, strings.Join(strings.Fields(requests), " "), tc.name)
+	}
+}
