@@ -22,10 +22,9 @@ import (
 // enforcement is what a filter of Envoy says about all its limits: for which
 // share of requests it enforces them, and what a denied request gets.
 type enforcement struct {
-	off            bool
-	percent        uint64 // 0 = the rules are shadow
-	eachConnection bool   // each connection counts for itself
-	response       *draft.Response
+	off      bool
+	percent  uint64 // 0 = the rules are shadow
+	response *draft.Response
 }
 
 // inFull is how limits are enforced of which no filter says more.
@@ -142,22 +141,16 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// apply gives the rules this enforcement.
+// apply gives the rules this enforcement. They have their keys already, of which it enforces a share.
 func (e *enforcement) apply(rules []*draft.Rule) {
 	for _, r := range rules {
-		if e.eachConnection {
-			r.CountEach(request.ConnectionID, connectionNote)
-		}
-		r.Enforce(e.percent) // of its keys: with eachConnection it has some
+		r.Enforce(e.percent)
 		r.Response = e.response
 		if e.off {
 			r.Disable()
 		}
 	}
 }
-
-const connectionNote = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record " +
-	"stays until its bucket is full again."
 
 // headersField is the policy's headers field for enable_x_ratelimit_headers.
 func headersField[E ~int32](version E) string {

@@ -107,11 +107,20 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 	rules := levels.Rules(imp.to, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		enforced.eachConnection = true
-		imp.NoteOfRule(c.config.At, connectionNote)
+		imp.countEachConnection(rules, c.config.At)
 	}
 	enforced.apply(rules)
 	imp.to.Rules = append(imp.to.Rules, rules...)
+}
+
+// countEachConnection makes each connection count for itself by the rules.
+func (imp *localImport) countEachConnection(rules []*draft.Rule, at source.Place) {
+	const note = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
+		"its bucket is full again."
+	imp.NoteOfRule(at, note)
+	for _, r := range rules {
+		r.CountEach(request.ConnectionID, note)
+	}
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule

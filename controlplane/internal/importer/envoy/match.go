@@ -6,6 +6,7 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
@@ -95,17 +96,11 @@ func requirePresence(s *request.Selection, p request.Part, isThere bool) {
 // readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if
 // the matcher says nothing of values, or says it in a way that the import does not read.
 func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) (v request.Pattern, known bool) {
-	m := o.ProtoReflect()
-	// The first oneof is path_specifier, header_match_specifier or match_pattern. Its fields, without _match:
-	//
-	//	RouteMatch     path, prefix, path_separated_prefix, safe_regex
-	//	HeaderMatcher  exact, prefix, suffix, contains, safe_regex, string
-	//	StringMatcher  exact, prefix, suffix, contains, safe_regex
-	fd := m.WhichOneof(m.Descriptor().Oneofs().Get(0))
+	fd := patternField(o)
 	if fd == nil {
 		return request.Pattern{}, false
 	}
-	switch value := m.Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
+	switch value := o.ProtoReflect().Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
 	case "exact", "path":
 		return request.Text(value.String(), ignoreCase), true
 	case "prefix":
@@ -127,4 +122,20 @@ func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) 
 		return r.readPattern(text, at, text.GetIgnoreCase())
 	}
 	return request.Pattern{}, false
+}
+
+// patternField is the field of a matcher that is set of those that say a pattern; nil if none is.
+//
+//	                                        fields, without _match
+//	RouteMatch     path_specifier           path, prefix, path_separated_prefix, safe_regex
+//	HeaderMatcher  header_match_specifier   exact, prefix, suffix, contains, safe_regex, string
+//	StringMatcher  match_pattern            exact, prefix, suffix, contains, safe_regex
+func patternField(o proto.Message) protoreflect.FieldDescriptor {
+	m := o.ProtoReflect()
+	for _, name := range []protoreflect.Name{"path_specifier", "header_match_specifier", "match_pattern"} {
+		if oneof := m.Descriptor().Oneofs().ByName(name); oneof != nil {
+			return m.WhichOneof(oneof)
+		}
+	}
+	return nil
 }
