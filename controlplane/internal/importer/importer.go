@@ -37,7 +37,7 @@
 //	                                      stands for the client's address
 //	    Levels.Rules      level.go        where does the search for the descriptor end? In
 //	      serviceLeaves   search.go       a leaf: the client's address may be anything, 5/minute
-//	      rules           descriptor.go   a rule: any value of a part needs that part in the key
+//	      rules           rule.go         a rule: any value of a part needs that part in the key
 //	  Draft.Finish        finish.go       the policy is written and validated:
 //
 //	version: 1

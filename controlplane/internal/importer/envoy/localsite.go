@@ -17,7 +17,7 @@ func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error)
 	var beside *source.Document
 	if routes != nil {
 		var err error
-		beside, err = envoyfile.Open(imp.to, *routes)
+		beside, err = envoyfile.OpenWhole(imp.to, *routes)
 		if err != nil {
 			return nil, err
 		}
@@ -29,12 +29,12 @@ func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error)
 		return nil, err
 	}
 	if s == nil {
-		s = &envoyfile.Site{Routing: envoyfile.Routing{File: in.File}}
+		s = &envoyfile.Site{Routing: envoyfile.Routing{At: in.Top()}}
 	}
 	if isAlone {
 		s.Filters = []envoyfile.Config{alone}
 	}
-	if routes != nil && s.Routing.File != routes.Name {
+	if routes != nil && s.Routing.At.File != routes.Name {
 		imp.NoteImport(routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
 	return s, nil

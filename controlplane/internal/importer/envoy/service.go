@@ -64,7 +64,7 @@ func (imp *serviceImport) whatEnvoySends(levels []*descriptor.Level) ([]descript
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
 func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
-	in, err := envoyfile.Open(imp.to, f)
+	in, err := envoyfile.OpenWhole(imp.to, f)
 	if err != nil {
 		return nil, err
 	}

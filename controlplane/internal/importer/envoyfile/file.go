@@ -1,14 +1,15 @@
 // Package envoyfile finds the listeners in files of Envoy, with their filters and routes. It knows where limits may
 // stand, and not what they say: package envoy decodes them.
 //
-//	Open, Whole  a configuration or a dump of Envoy, a part of one, or       file.go,
-//	             EnvoyFilters of Istio: as the configuration of an Envoy     istio.go
+//	OpenWhole,   a configuration or a dump of Envoy, a part of one, or       file.go,
+//	Whole        EnvoyFilters of Istio: as the configuration of an Envoy     istio.go
 //	FindSites    its sites: each a listener with its routes, or routes that  site.go
 //	             no listener has
 //	Choose       one of the sites, by --listener if several have limits      site.go
 //	Config       the configuration of a filter, in a site or for a route     config.go
-//	Refuse...    says what a file is that is none of these, and where a      refuse.go
-//	             name is spelled wrongly
+//	Refuse...    says what a file is that is none of these                   kind.go
+//	WhyNothing   says why there is no limit, as where a name is spelled      nothing.go
+//	             wrongly
 package envoyfile
 
 import (
@@ -19,8 +20,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Open opens a configuration of Envoy, or a part of one as the whole.
-func Open(to *draft.Draft, f source.File) (*source.Document, error) {
+// OpenWhole opens a configuration of Envoy, or a part of one as the whole.
+func OpenWhole(to *draft.Draft, f source.File) (*source.Document, error) {
 	in, err := source.Open(f)
 	if err != nil {
 		return nil, err

@@ -33,7 +33,8 @@ func patched(to *draft.Draft, envoyFilters []source.Resource) *policy.Node {
 	return l.root
 }
 
-// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
+// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}. Its hosts
+// are nodes of the files, which are changed: nobody reads the patches of the files again.
 type patchedListener struct {
 	*draft.Draft
 	root *policy.Node

@@ -35,8 +35,7 @@ type Site struct {
 
 // Routing is a configuration of routes.
 type Routing struct {
-	File string
-	At   source.Place
+	At   source.Place // where it stands, or the file without it
 	Node *policy.Node // has virtual_hosts; nil if the routes of a listener are not found
 	name string       // if it stands apart from a listener
 }
@@ -82,7 +81,7 @@ func (f *foundSites) routesOf(s *Site, in *source.Document) *Routing {
 		if s.routesName != "" && routes.name == s.routesName {
 			return routes
 		}
-		if routes.File != in.File {
+		if routes.At.File != in.File {
 			given = append(given, routes)
 		}
 	}
@@ -110,7 +109,7 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 		f.listeners = append(f.listeners, s)
 	case source.FieldOf(n, "virtual_hosts") != nil:
 		name := cmp.Or(source.TextOf(n, "name"), listener, line)
-		f.apart = append(f.apart, &Routing{name: name, File: in.File, At: in.Top(), Node: n})
+		f.apart = append(f.apart, &Routing{name: name, At: in.Top(), Node: n})
 	default:
 		for _, child := range n.Fields {
 			// No request comes to these.
@@ -125,7 +124,7 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 // readListener reads what has http_filters, and its routes if they are in it. The paths of places start at it.
 func readListener(in *source.Document, n *policy.Node) *Site {
 	routes := source.FieldOf(n, "route_config")
-	s := &Site{Routing: Routing{File: in.File, At: in.Top().In("route_config"), Node: routes}}
+	s := &Site{Routing: Routing{At: in.Top().In("route_config"), Node: routes}}
 	s.routesName = cmp.Or(source.TextOf(routes, "name"), source.TextOf(n, "rds", "route_config_name"))
 	for i, f := range source.ItemsOf(n, "http_filters") {
 		at := in.Top().Item("http_filters", i).In("typed_config")

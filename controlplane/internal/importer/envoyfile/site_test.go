@@ -57,7 +57,7 @@ func TestPartsOfAConfiguration(t *testing.T) {
 		"{virtual_hosts: [{domains: ['*']}]}": `{"virtual_hosts":[{"domains":["*"]}]}`,
 		filter:                                `{"http_filters":[{"name":"a"}]}`,
 	} {
-		in, err := Open(draft.New("test", "e", policy.ScopeProxy), source.File{Name: "e", Text: []byte(text)})
+		in, err := OpenWhole(draft.New("test", "e", policy.ScopeProxy), source.File{Name: "e", Text: []byte(text)})
 		require.NoError(t, err, text)
 		require.Equal(t, want, string(policy.AppendJSON(nil, in.Root)), text)
 	}

@@ -10,11 +10,11 @@
 // Conditions are joined in four ways. Two on one part become the values that fit both: of the paths /a* and /a/b it is
 // /a/b.
 //
-//	                   joins the conditions            what no match can say
-//	Match.And          of two matches                  is returned
-//	Match.TryRequire   of a match, and one on a part   makes it not ok
-//	Selection.And      of two selections               is in WhyOff
-//	Selection.Require  of a selection, and one more    is in WhyOff
+//	                   joins the conditions            what no match can say   the match is then
+//	Match.And          of two matches                  is returned             without it
+//	Match.TryRequire   of a match, and one on a part   makes it not ok         as it was
+//	Selection.And      of two selections               is in WhyOff            without it
+//	Selection.Require  of a selection, and one more    is in WhyOff            as it was
 //
 // Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
 // the reason in WhyOff, and a rule for it is off.

@@ -14,7 +14,7 @@ type Place struct {
 	Line       int // 0 = unknown
 }
 
-// In is the place of a field of the object at this place.
+// In is the place of a field of the object at this place. It has no line: that was the object's.
 func (p Place) In(name string) Place {
 	return Place{File: p.File, Path: strings.Trim(p.Path+"."+name, ".")}
 }

@@ -1,0 +1,66 @@
+package envoyfile
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// limitFields are the fields that lead to the limits of a configuration of Envoy.
+var limitFields = []string{
+	"descriptors", "filter_chains", "http_filters", "rate_limits", "route_config", "token_bucket", "typed_config",
+	"typed_per_filter_config", "virtual_hosts",
+}
+
+// WhyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
+// that the import does not read.
+func WhyNothing(to *draft.Draft, in *source.Document) error {
+	unread := ""
+	source.Walk(in.Root, func(n *policy.Node) {
+		RefuseTypos(to, n, in.Top(), limitFields)
+		if t := typeOf(source.TextOf(n, "@type")); isOfLimits(t) {
+			unread = t
+		}
+	})
+	hasActions := source.Contains(in.Root, func(n *policy.Node) bool { return source.FieldOf(n, "rate_limits") != nil })
+	switch {
+	case to.Err() != nil:
+		return to.Err()
+	case hasActions, strings.HasPrefix(unread, ServiceType):
+		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
+			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)
+	case unread != "":
+		return fmt.Errorf("%w: %s is not read", draft.ErrNothing, unread)
+	}
+	return nil
+}
+
+// saysLimits reports whether a part of a configuration has rate_limits or a filter that limits.
+func saysLimits(n *policy.Node) bool {
+	return source.Contains(n, func(n *policy.Node) bool {
+		return source.FieldOf(n, "rate_limits") != nil ||
+			isOfLimits(source.TextOf(n, "@type")) || isOfLimits(source.TextOf(n, "type_url"))
+	})
+}
+
+// isOfLimits reports whether a message is one of Envoy's limiters, by its name.
+func isOfLimits(typeName string) bool {
+	return strings.Contains(typeName, "ratelimit") || strings.Contains(typeName, "rate_limit")
+}
+
+// RefuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
+func RefuseTypos(to *draft.Draft, n *policy.Node, at source.Place, known []string) {
+	for _, f := range n.Fields {
+		near := message.Nearest(f.Name, known)
+		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })
+		difference := len(near) - len(f.Name)
+		if near != "" && !isKnown && -1 <= difference && difference <= 1 {
+			to.Fail(at.In(f.Name), `unknown field: did you mean "`+near+`"?`)
+		}
+	}
+}
