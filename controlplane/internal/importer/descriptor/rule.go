@@ -77,8 +77,8 @@ func dropUnreachable(to *draft.Draft, leaves []*leaf) (list []*leaf) {
 	return list
 }
 
-// joinOverrides joins the leaves that become overrides of another leaf's rule to that wider leaf. The last leaf that can
-// have an override gets it, as it is the widest. In the example of rules, alice is joined to the leaf of any user.
+// joinOverrides joins the leaves that become overrides of another leaf's rule to that wider leaf. The last leaf that
+// can have an override gets it, as it is the widest. In the example of rules, alice is joined to the leaf of any user.
 func joinOverrides(leaves []*leaf) {
 	for i, wide := range slices.Backward(leaves) {
 		if wide.Limit == nil || wide.joined != nil || wide.isOneText() {

@@ -47,7 +47,7 @@ func TestConditionsOfARule(t *testing.T) {
 // A condition that Envoy Gateway does not have is a problem at its place.
 func TestBadConditionsOfARule(t *testing.T) {
 	for selector, want := range map[string]string{
-		"path: {type: Suffix, value: /a}":   "path: type must be Exact, Distinct, PathPrefix or RegularExpression, not \"Suffix\"",
+		"path: {type: Suffix, value: /a}":   "path: type must be Exact, Distinct, PathPrefix or RegularExpression, not",
 		"sourceCIDR: {value: 10.0.0.0}":     "sourceCIDR: value must be a network such as 10.0.0.0/8, not \"10.0.0.0\"",
 		"methods: [{value: post}]":          "methods[0]: must be a method such as GET, not \"post\"",
 		"queryParams: [{type: Distinct}]":   "queryParams[0]: a query parameter needs a name",

@@ -13,7 +13,8 @@ import (
 
 // An Ingress with a limit has its requests, without those that another Ingress takes.
 func TestRequestsOfAnIngress(t *testing.T) {
-	const limited = `{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: "1"}}, spec: `
+	const limited = "{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: '1'}}, " +
+		"spec: "
 	const other = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
 	const canary = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/canary: " +
 		`"true"}}, spec: `
