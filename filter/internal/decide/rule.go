@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -31,6 +32,7 @@ type Rule struct {
 	// SetSource.
 	Source  Source       // nil without limits
 	Counted *state.Table // in which Source counts, and other rules that share the counter; nil if in none
+	ofHolds hold.Rule    // of a rule that holds
 
 	// The engine.
 	Denials      *denials.Rule   // the keys that the rule denies; nil if the policy reports no keys
@@ -52,7 +54,12 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 
 // SetSource gives the rule its source, and the table in which it counts. The source of a rule
 // that holds must be a HoldSource.
-func (r *Rule) SetSource(s Source, counted *state.Table) { r.Source, r.Counted = s, counted }
+func (r *Rule) SetSource(s Source, counted *state.Table) {
+	r.Source, r.Counted = s, counted
+	if r.Policy.Holds() {
+		r.ofHolds = hold.Rule{Policy: r.Policy, Metrics: &r.Metrics, Source: r.holdSource(), OfAll: r.Finder.OfAll}
+	}
+}
 
 // holdSource is the source of a rule that holds.
 func (r *Rule) holdSource() HoldSource { return r.Source.(HoldSource) }

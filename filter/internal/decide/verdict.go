@@ -101,8 +101,7 @@ func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	for _, s := range v.Subjects {
 		if r := s.Rule; s.Outcome == Taken && r.Policy.Holds() {
 			holds = append(holds, hold.Hold{
-				Hold: s.Hold, Policy: r.Policy, Metrics: &r.Metrics, Source: r.holdSource(),
-				Windows: s.KeepWindows(), OfAll: r.Finder.OfAll, Account: s.Quota.Account,
+				Hold: s.Hold, Rule: &r.ofHolds, Windows: s.KeepWindows(), Account: s.Quota.Account,
 			})
 			holds[len(holds)-1].Begin()
 		}

@@ -24,6 +24,14 @@ type Source interface {
 	Renew(h *Hold, at Clocks) Renewal
 }
 
+// Rule is what all holds of one rule have in common: thousands of streams may each have a Hold.
+type Rule struct {
+	Policy  *policy.Rule
+	Metrics *metrics.Set
+	Source  Source
+	OfAll   []limit.Window // safe for every key: see policy.Subjects
+}
+
 // Hold is what a request holds of one rule:
 //
 //	Begin   the units are held, and the request goes on
@@ -34,11 +42,8 @@ type Source interface {
 type Hold struct {
 	// decide.Verdict.BeginHolds.
 	state.Hold
-	Policy  *policy.Rule
-	Metrics *metrics.Set
-	Source  Source
+	*Rule
 	Windows []limit.Window // with the limits that hold for the key
-	OfAll   []limit.Window // safe for every key: see policy.Subjects
 	Account any            // of the source, which reports the hold to the quota service; nil if it does not
 
 	// The caller.

@@ -31,7 +31,7 @@ func (p *purse) Renew(*Hold, Clocks) Renewal { return p.renewal }
 func begin(t *testing.T, rule string, p *purse) *Hold {
 	r := &hosttest.Policy(t, rule).Rules[0]
 	m := metrics.Of(r)
-	h := &Hold{Hold: state.Hold{Units: 2}, Policy: r, Metrics: &m, Source: p}
+	h := &Hold{Hold: state.Hold{Units: 2}, Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
 	h.Begin()
 	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Metrics.Holding)
 	return h

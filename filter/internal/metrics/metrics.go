@@ -43,7 +43,7 @@ func Of(p *policy.Rule) Set {
 	return m
 }
 
-// Counts are numbers that only grow, in the order of Each. Each group says who adds to it.
+// Counts are numbers that only grow. Each group says who adds to it.
 type Counts struct {
 	// decide.Verdict.note, once for each decided request, however often its rules are checked; and to Full, Contention and
 	// Errors decide.Subject.keepDenied, for a denied hit that could not be kept.
@@ -156,11 +156,13 @@ func (m *Set) Each(f func(name string, count uint64)) {
 		count uint64
 	}{
 		{"allowed", m.Allowed}, {"denied", m.Denied}, {"shadow_denied", m.ShadowDenied},
-		{"floor_denied", m.FloorDenied}, {"full", m.Full}, {"contention", m.Contention}, {"errors", m.Errors},
-		{"clock_rebased", m.ClockRebased}, {"boundary_spikes", m.BoundarySpikes},
-		{"cas_retries", m.CASRetries}, {"not_taken_back", m.NotRefunded},
-		{"too_long", m.TooLong}, {"cost_unreadable", m.CostUnreadable},
-		{"evicted", m.Evicted}, {"window_resets", m.WindowResets},
+		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
+		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
+		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
+		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
+		{"boundary_spikes", m.BoundarySpikes},
+		{"too_long", m.TooLong},
+		{"cost_unreadable", m.CostUnreadable},
 	}
 	for i := range all {
 		f(all[i].name, all[i].count)

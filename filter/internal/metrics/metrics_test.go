@@ -34,7 +34,7 @@ func number(v reflect.Value, next *uint64) {
 	}
 }
 
-// Each tells every number once, in the order of the fields, and each by a name of its own. But of an answer that was
+// Each tells every number once, and each by a name of its own. But of an answer that was
 // read there is no metric that says why not.
 func TestEachTellsEveryNumber(t *testing.T) {
 	m := Of(&hosttest.Policy(t, rule).Rules[0])
@@ -52,7 +52,7 @@ func TestEachTellsEveryNumber(t *testing.T) {
 		got = append(got, count)
 		names[name] = true
 	})
-	require.Equal(t, want, got)
+	require.ElementsMatch(t, want, got)
 	require.Len(t, names, len(got))
 }
 
