@@ -192,5 +192,5 @@ func (s *Service) leaveUnread() {
 	s.core.endDrain()
 }
 
-// ErrClosed is for who asks a service that ends.
+// ErrClosed is the error of a call or a stream that comes once the service shuts down.
 var ErrClosed = errors.New("the quota service is shutting down")

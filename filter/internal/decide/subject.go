@@ -9,7 +9,7 @@ import (
 )
 
 // Subject is one rule as it holds for one request. It has everything that the request carries
-// from one call to the next. Its fields stand in groups, by who writes them.
+// from one call to the next. Each group of its fields says who writes them.
 type Subject struct {
 	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested. Begin finds
 	// the rest. After it, the caller sets TooLong too, if another value than the key's was too long.
