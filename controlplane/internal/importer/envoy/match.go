@@ -90,7 +90,7 @@ func requirePresence(s *request.Selection, p request.Part, isThere bool) {
 	if isThere {
 		value = request.Present
 	}
-	*s = s.And(request.Selection{Match: p.Matching(value)})
+	s.Require(p, value)
 }
 
 // readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if

@@ -68,6 +68,7 @@ type rateLimit struct {
 // virtualHosts reads the virtual hosts of a site.
 func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
 	all := source.ItemsOf(s.Routing.Node, "virtual_hosts")
+	ofRouting := envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At)
 	for i, n := range all {
 		at := s.Routing.At.Item("virtual_hosts", i)
 		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
@@ -76,7 +77,7 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
 			h.selection.CannotMatch("a matcher of their host chooses the route")
 		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
-		r.addRoutes(&h, n, at, envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At))
+		r.addRoutes(&h, n, at, ofRouting)
 		list = append(list, h)
 	}
 	return list
@@ -179,23 +180,11 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 
 // withoutEarlier are the requests of a route's match without those that the matches of earlier routes take.
 func withoutEarlier(matched request.Selection, before []request.Selection) request.Selection {
-	var taken []request.Match
-	takesUnsaid := false // some of them, and no exemption can say which
-	for i := range before {
-		earlier := &before[i]
-		switch {
-		case matched.Match.IsApart(earlier.Match): // it takes none of them
-		case len(earlier.WhyOff) > 0 || len(earlier.Exempt) > 0:
-			takesUnsaid = true
-		default:
-			taken = append(taken, earlier.Match)
-		}
+	rest, unsaid := matched.Except(before)
+	if len(unsaid) > 0 {
+		rest.CannotMatch("an earlier route takes some of them")
 	}
-	if takesUnsaid {
-		matched.CannotMatch("an earlier route takes some of them")
-	}
-	matched.AddExempt(taken...)
-	return matched
+	return rest
 }
 
 // routeFields are the fields of a route that lead to limits.

@@ -93,11 +93,11 @@ func (r *selectorReader) readPattern(p request.Part, o condition, at source.Plac
 	isText := o.Type == "Exact" || o.Type == "" || o.Type == "Distinct"
 	switch {
 	case isText && p.Kind == request.KindClientIP:
-		network, err := netip.ParsePrefix(o.Value)
+		_, err := netip.ParsePrefix(o.Value)
 		if err != nil {
 			r.Fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
 		}
-		return request.Exact(network.Masked().String()), err == nil
+		return request.Exact(o.Value), err == nil
 	case isText:
 		return request.Exact(o.Value), true
 	case o.Type == "PathPrefix":

@@ -188,15 +188,13 @@ func (imp *ingressImport) allowedNetworks(ing *ingress) []request.Match {
 	for _, name := range []string{"limit-allowlist", "limit-whitelist"} {
 		for text := range strings.SplitSeq(ing.annotation(name), ",") {
 			text = strings.TrimSpace(text)
-			network, ok := request.NetworkOf(text)
+			network, ok := request.NetworkText(text)
 			switch {
 			case text == "":
 			case !ok:
 				imp.Fail(ing.annotationAt(name), "must have networks such as 10.0.0.0/8, not "+strconv.Quote(text))
-			case network.IsSingleIP():
-				list = append(list, request.Exact(network.Addr().String()))
 			default:
-				list = append(list, request.Exact(network.String()))
+				list = append(list, request.Exact(network))
 			}
 		}
 		if len(list) > 0 { // the second is another name of the first

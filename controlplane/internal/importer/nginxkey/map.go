@@ -156,15 +156,11 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 
 // withoutEarlier are the requests of an entry without those whose value nginx finds in an earlier one.
 func withoutEarlier(fits request.Selection, earlier []request.Selection) request.Selection {
-	for _, e := range earlier {
-		switch {
-		case len(e.WhyOff) > 0:
-			fits.Cannot(e.WhyOff[0])
-		case !fits.Match.IsApart(e.Match):
-			fits.AddExempt(e.Match)
-		}
+	rest, unsaid := fits.Except(earlier)
+	for i := range unsaid {
+		rest.Cannot(unsaid[i].WhyOff[0])
 	}
-	return fits
+	return rest
 }
 
 // PlaceOf is where a directive stands.

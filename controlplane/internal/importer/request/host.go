@@ -48,6 +48,15 @@ func NetworkOf(text string) (network netip.Prefix, ok bool) {
 	return network.Masked(), err == nil
 }
 
+// NetworkText is a network as policies write it: one of a single address without its length.
+func NetworkText(text string) (written string, ok bool) {
+	network, ok := NetworkOf(text)
+	if network.IsSingleIP() {
+		return network.Addr().String(), ok
+	}
+	return network.String(), ok
+}
+
 // isNetworkWithin reports whether the addresses of a network are in another one, which may be wider.
 func isNetworkWithin(network, wide string) bool {
 	narrow, _ := NetworkOf(network)

@@ -156,15 +156,12 @@ func (p Part) inPolicy(v Pattern) inPolicy {
 			made.comment = "The host " + v.Text + " is compared without its port here."
 		}
 	case p.Kind == KindClientIP:
-		network, isNetwork := NetworkOf(v.Text)
-		switch {
-		case network.IsSingleIP():
-			made.Text = network.Addr().String()
-		case isNetwork:
-			made.Text = network.String()
-		default:
+		text, ok := NetworkText(v.Text)
+		if !ok {
 			made.why = p.unsayable()
+			break
 		}
+		made.Text = text
 	}
 	return made
 }

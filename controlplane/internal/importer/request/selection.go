@@ -27,8 +27,8 @@ import (
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
 //
-// A copy of a selection shares its lists. So they change by AddExempt and the methods of Remarks alone, which leave the
-// lists of other copies as they are.
+// A copy of a selection shares its lists. So only AddExempt and the methods of Remarks append to them: they leave the
+// lists of other copies as they are. Nobody else may write into a list, but may set another one.
 type Selection struct {
 	Match  Match
 	Exempt []Match
@@ -83,6 +83,23 @@ func (s *Selection) Exclude(p Part, v Pattern) {
 	if m, ok := s.narrowed(nil, p, v); ok {
 		s.AddExempt(m)
 	}
+}
+
+// Except is for the requests of the selection that none of the earlier ones takes. unsaid are those that take some, and
+// no exemption can say which: the caller says so.
+func (s Selection) Except(earlier []Selection) (rest Selection, unsaid []Selection) {
+	var taken []Match
+	for _, e := range earlier {
+		switch {
+		case s.Match.IsApart(e.Match): // it takes none of them
+		case len(e.WhyOff) > 0 || len(e.Exempt) > 0:
+			unsaid = append(unsaid, e)
+		default:
+			taken = append(taken, e.Match)
+		}
+	}
+	s.AddExempt(taken...)
+	return s, unsaid
 }
 
 // narrowed is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
