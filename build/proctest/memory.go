@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"runtime"
 	"strconv"
 	"testing"
 
@@ -62,6 +63,14 @@ func Memory(tb testing.TB, status, field string) int {
 	kb, err := strconv.Atoi(string(m[1]))
 	require.NoError(tb, err)
 	return kb << 10
+}
+
+// Heap is how many bytes of this process's heap are in use.
+func Heap() int {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int(m.HeapAlloc)
 }
 
 // Below requires that less was used than the bound. Under the race detector every

@@ -71,12 +71,12 @@ func (h *Holds) isEmpty() bool { return h.Units == [HoldParts + 1]uint32{} }
 // each Holds.
 func placeOf(eighth uint32) uint32 { return eighth % (HoldParts + 1) }
 
-// Has reports whether units of that eighth are among h's, and have not lapsed.
-func (h *Holds) Has(eighth uint32) bool { return h.Eighth-eighth < uint32(len(h.Units)) }
+// has reports whether units of that eighth are among h's, and have not lapsed.
+func (h *Holds) has(eighth uint32) bool { return h.Eighth-eighth < uint32(len(h.Units)) }
 
 // orOldest is the eighth, or h's oldest if it is too old to be among h's.
 func (h *Holds) orOldest(eighth uint32) uint32 {
-	if h.Has(eighth) {
+	if h.has(eighth) {
 		return eighth
 	}
 	return h.Eighth - HoldParts
@@ -92,7 +92,7 @@ func (h *Holds) Add(eighth, units uint32) {
 // lapsed. If the hold's length has changed since, they may lie in a later one, behind units
 // of others: then those are removed instead, and what is left is no older.
 func (h *Holds) Remove(eighth, units uint32) {
-	for eighth = h.orOldest(eighth); units > 0 && h.Has(eighth); eighth++ {
+	for eighth = h.orOldest(eighth); units > 0 && h.has(eighth); eighth++ {
 		at := placeOf(eighth)
 		taken := min(h.Units[at], units)
 		h.Units[at] -= taken

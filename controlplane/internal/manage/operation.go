@@ -15,7 +15,6 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -76,11 +75,6 @@ var Operations = []Operation{
 	{Name: "clean", Wire: "clean", Sums: true, Changes: true},
 	Stats,
 	Top,
-}
-
-// OperationOf is the operation of that name. There must be one.
-func OperationOf(name string) Operation {
-	return Operations[slices.IndexFunc(Operations, func(op Operation) bool { return op.Name == name })]
 }
 
 // Subject is what an operation is done to.

@@ -49,8 +49,7 @@ func (p *proxy) used() (used []uint32) {
 	return used
 }
 
-// TestTwoPoliciesInTurn: each policy keeps its limit. In one proxy each has a table of its
-// own and so admits 10: see TestTwoPoliciesInTurnInOneProxy of shared/state.
+// TestTwoPoliciesInTurn: each policy keeps its limit. In one proxy each has a table of its own and so admits 10.
 func TestTwoPoliciesInTurn(t *testing.T) {
 	b := newRig(t)
 	proxies := [2]*proxy{b.asking(fixed(10, hour)), b.asking(fixed(10, 2*hour))}

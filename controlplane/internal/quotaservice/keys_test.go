@@ -20,21 +20,14 @@ func TestLongLogsAreBounded(t *testing.T) {
 		windows = append(windows, logOf(512, minute+int64(i)))
 	}
 	p := b.proxy(b.service, define(1, quota.LeaseOff, windows...))
-	before := heapBytes()
+	before := proctest.Heap()
 	for i := range 15_000 {
 		part := want(512)
 		part.Key = quota.KeyOf(uint64(i), 0)
 		require.Equal(t, quota.Granted, p.ask(part).Outcome)
 	}
-	took := heapBytes() - before
+	took := proctest.Heap() - before
 	t.Logf("15,000 asks took %d MiB", took>>20)
 	proctest.Below(t, took, 64<<20)
 	runtime.KeepAlive(b)
-}
-
-func heapBytes() int {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
 }

@@ -10,7 +10,7 @@ import (
 //
 //	takeHold   a hit: notes a worker's report, and holds what it asks for
 //	hitHeld    an operator's hit counts at once, and holds nothing
-//	judgeHeld  an inspect: whether units are left beside what is held
+//	judgeHeld  an inspect, and hitHeld: whether units are left beside what is held
 //	undoHold   an undo: takes back what was held
 
 // takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it

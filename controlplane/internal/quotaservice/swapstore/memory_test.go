@@ -5,11 +5,12 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"runtime"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/build/proctest"
 )
 
 func swapOne(m *Memory, s Swap) (got Result) {
@@ -100,24 +101,17 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 }
 
-func heapBytes() int {
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int(m.HeapAlloc)
-}
-
 // TestMemoryCountsWhatItTakes: what values count is what they take of the heap, and it is
 // free when they have expired.
 func TestMemoryCountsWhatItTakes(t *testing.T) {
 	for _, bytes := range []int{40, 80, 500} {
 		c := cram(t, 1<<30)
-		before := heapBytes()
+		before := proctest.Heap()
 		c.fill("d", 300_000, bytes)
-		took := heapBytes() - before
+		took := proctest.Heap() - before
 		require.InEpsilon(t, c.bytes, took, 0.25, "%d bytes each", bytes)
 		c.now += 2 * sweepAllNs
 		c.sweepDue()
-		require.Less(t, heapBytes()-before, took/20)
+		require.Less(t, proctest.Heap()-before, took/20)
 	}
 }
