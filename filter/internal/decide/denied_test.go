@@ -124,11 +124,12 @@ func TestWhoseBlockIsProlonged(t *testing.T) {
 
 // A hit that costs nothing is not kept, also if a limit of 0 denies it.
 func TestADeniedHitThatCostsNothingIsNotKept(t *testing.T) {
-	p := &purse{}
-	v := begin(t, counts, p)
-	s := v.Subjects[0]
-	s.Cost = 0
-	s.Outcome = Denied
-	s.storeUntaken(1)
-	require.Empty(t, p.kept)
+	for _, rule := range []string{counts, blocks} {
+		p := &purse{}
+		s := begin(t, rule, p).Subjects[0]
+		s.Cost = 0
+		s.Outcome = Denied
+		s.storeUntaken(1)
+		require.Empty(t, p.kept)
+	}
 }

@@ -17,8 +17,13 @@ import (
 //	Source.Take     takes the units from where From says; Taken, for Refund
 type Quota struct {
 	// talk.Client.
-	Wait  Wait
-	Grant Grant // what the service has granted
+	Wait Wait
+	// Package lease: what the service has granted for the request, or has said of its key before, and the worker
+	// remembers. Source.Take and Refund change the units.
+	Grant Grant
+	// Package lease, of a rule that holds: where the units are counted. It comes with the grant, or else Take finds it.
+	// A hold takes it over.
+	Account any
 
 	// Source.Check.
 	From      From                  // where it has found the units: Take, Refund and Usage follow it
@@ -27,8 +32,7 @@ type Quota struct {
 	Standings []state.LeaseStanding // how the windows stand over all proxies, by the grant or else the lease
 
 	// Source.Take, for Refund.
-	Taken   state.GrantLeft // from LeaseTable: the grant that the units are of
-	Account any             // of a rule that holds: where its source has counted the units; only that reads it
+	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
 	// Source.Take, for its next call: the lease already says that the service must charge the cost, and a second Take
 	// must not say it again. There is one if another worker wrote first, or if another rule had to ask.
 	ChargeKept bool

@@ -54,8 +54,8 @@ type Engine struct {
 	looked  decide.Subject // memory for AppendUsage
 	visitor state.Entry    // memory for what visits pages without a subject
 
-	// Leases is what the rules of scope cluster have in common. The host sets its timeout and makes
-	// a talk.Client of it, which writes the rest.
+	// Leases is what the rules of scope cluster have in common. The host makes a talk.Client
+	// of it, which writes its Service.
 	Leases *lease.Worker
 
 	denials *denials.Worker

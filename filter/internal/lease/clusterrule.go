@@ -82,7 +82,7 @@ func forNothing(s *decide.Subject) decide.Outcome {
 func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Outcome {
 	if src.local == nil {
 		if s.Cost == 0 && limit.Shut(s.Windows) {
-			return forNothing(s)
+			return deniedFor(s, limit.Never, decide.Denied)
 		}
 		return why
 	}

@@ -91,13 +91,10 @@ func (g *Grant) keepBlock(acc *account.Account) {
 	acc.Block.Blocked = true // for all later requests, also if nobody has waited for the grant any more
 }
 
-// recallBlock gives the subject the denial that the worker remembers of its key, if the key is blocked.
-func (src *HoldSource) recallBlock(s *decide.Subject) bool {
-	if !src.blocks {
-		return false
-	}
-	acc, now := src.account(s), s.Quota.NowNs
-	if acc == nil || acc.Block == nil || now >= acc.Block.UntilNs {
+// recallBlock gives the subject the denial that the worker remembers in the key's account, if the key is blocked.
+func (src *HoldSource) recallBlock(s *decide.Subject, acc *account.Account) bool {
+	now := s.Quota.NowNs
+	if !src.blocks || acc == nil || acc.Block == nil || now >= acc.Block.UntilNs {
 		return false
 	}
 	g := &s.Quota.Grant

@@ -41,13 +41,17 @@ type HoldSource struct{ clusterRule }
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	src.begin(s, wallNs)
-	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) || src.recallBlock(s) {
+	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) {
+		return src.byGrant(s)
+	}
+	acc := src.account(s)
+	if src.recallBlock(s, acc) {
 		return src.byGrant(s)
 	}
 	if src.asksNothing(s) {
 		return forNothing(s)
 	}
-	why, unavailable := src.unavailable(s)
+	why, unavailable := src.unavailable(s, acc)
 	switch {
 	case unavailable:
 		return src.alone(s, why)
@@ -65,11 +69,10 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 	return src.Check(s, wallNs)
 }
 
-// unavailable reports whether the service cannot be asked for the subject's key, and why: Silent if it
+// unavailable reports whether the service cannot be asked for the subject's key, whose account is acc, and why: Silent if it
 // answers nothing, or nothing about this key, or if the worker cannot report one key more; Starting
 // if it grants nothing yet.
-func (src *HoldSource) unavailable(s *decide.Subject) (why decide.Outcome, unavailable bool) {
-	acc := src.account(s)
+func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Outcome, unavailable bool) {
 	switch {
 	case src.worker.Service.Silent, acc == nil && src.worker.book.IsFull():
 		return decide.Silent, true

@@ -17,7 +17,7 @@ import (
 // A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
 // looked at already.
 //
-// It is not decide.Verdict.Peek, which judges a request without counting it.
+// It is not decide.Verdict.CheckEach, which judges a request without counting it.
 type Look struct{ keys []lookedKey }
 
 // lookedKey is one key, and how it stands.

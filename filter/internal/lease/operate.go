@@ -68,7 +68,7 @@ func (src *HoldSource) Operate(
 		return 0, nil
 	}
 	src.begin(s, wallNs)
-	_, unavailable := src.unavailable(s)
+	_, unavailable := src.unavailable(s, src.account(s))
 	if unavailable && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
 		return 0, local.ErrStore
 	}
@@ -104,7 +104,7 @@ func (src *Source) known(s *decide.Subject) *result.Lease {
 
 func (src *HoldSource) known(s *decide.Subject) *result.Lease {
 	known := &result.Lease{}
-	if _, unavailable := src.unavailable(s); unavailable {
+	if _, unavailable := src.unavailable(s, src.account(s)); unavailable {
 		known.Silent = string(src.rule.Policy.OnUnavailable)
 	}
 	return known

@@ -34,8 +34,8 @@ type leasedGrant struct {
 }
 
 const (
-	// MaxReturns is how many returns one message has at most, each of one grant.
-	MaxReturns = 1024
+	// maxReturns is how many returns one message has at most, each of one grant.
+	maxReturns = 1024
 	// maxLeased is how many grants with units in leases one worker remembers.
 	maxLeased = 4096
 	// maxVisitNs is the longest time until a worker visits a grant again.
@@ -52,7 +52,7 @@ func (rets *Returns) StreamEnded() {
 }
 
 // Count is how many returns the next message has.
-func (rets *Returns) Count() int { return min(len(rets.due), MaxReturns) }
+func (rets *Returns) Count() int { return min(len(rets.due), maxReturns) }
 
 // AppendTo moves these to the end of a message.
 func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
@@ -103,10 +103,10 @@ func (rets *Returns) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
 	return min(writtenNs+src.idleNs, endNs, now+most)
 }
 
-// CollectIdle has units go back that the open stream got and nobody takes any more, of at most MaxReturns grants.
+// CollectIdle has units go back that the open stream got and nobody takes any more, of at most maxReturns grants.
 // It reads the clock once for all leases that it visits: each read of the clock takes time, and they may be many.
 func (w *Worker) CollectIdle() {
-	rets, most := &w.Returns, len(w.Returns.due)+MaxReturns
+	rets, most := &w.Returns, len(w.Returns.due)+maxReturns
 	if len(rets.leased) == 0 {
 		return
 	}

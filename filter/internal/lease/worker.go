@@ -39,7 +39,8 @@ type Worker struct {
 	visitor state.Entry      // for visits of all pages
 }
 
-// Service is what the talk with the quota service has found out. The talk writes it, and sources decide by it.
+// Service is what the talk with the quota service has found out. The talk writes it, and sources decide by it. Without
+// a talk of their own, AssumeSilent and DecideLike write it.
 type Service struct {
 	TimeoutNs int64 // how long a request waits. NewClient writes it
 	Silent    bool  // nothing has come for the timeout: nobody waits. noteSilence sets it, Receive clears it

@@ -25,7 +25,7 @@ import (
 )
 
 // Account is what this worker holds of one key. Its sums, a quota.Account, count; this one also knows when it must be
-// reported. A worker may have maxAccounts of them, so the fields are in an order that pads none.
+// reported. A worker may have maxAccounts of them, so the fields are in an order that pads little.
 type Account struct {
 	Key [16]byte
 

@@ -74,12 +74,12 @@ func (a *ask) putBefore(earlier *ask) {
 
 // leave removes a request from those that wait for the ask.
 func (a *ask) leave(req *Waiter) {
-	a.waiters = slices.DeleteFunc(a.waiters, func(other *Waiter) bool { return other == req })
+	a.waiters = without(a.waiters, req)
 }
 
-// without removes an ask from a list.
-func without(list []*ask, a *ask) []*ask {
-	return slices.DeleteFunc(list, func(other *ask) bool { return other == a })
+// without removes one of a list.
+func without[T comparable](list []T, one T) []T {
+	return slices.DeleteFunc(list, func(other T) bool { return other == one })
 }
 
 // The rest is about the reports of its accounts: see package account.
