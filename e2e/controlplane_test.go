@@ -203,6 +203,7 @@ func TestStartWithoutAPolicy(t *testing.T) {
 		require.Equal(t, http.StatusInternalServerError, management.status(t, "/"))
 		c.start(t)
 		c.awaitConnected(t, "closed")
+		c.awaitConnected(t, "open") // each connects again by itself, and apply waits for those that have
 		serves(http.StatusInternalServerError)
 		c.apply(t, perUser("1/"+far)+managed)
 		serves(http.StatusOK)

@@ -49,6 +49,9 @@ func startWith(t *testing.T, first, dir string, flags ...string) server {
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("the end of its log:\n%s", log.Bytes()[max(log.Len()-64<<10, 0):])
+		}
 		require.Less(t, log.Len(), 4<<20, "lines of the log are bounded")
 	})
 	require.Eventually(t, func() bool { return answers(web) }, patience, 5*time.Millisecond)

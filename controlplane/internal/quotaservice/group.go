@@ -18,7 +18,7 @@ type group struct {
 	steps[*group]
 	worker  *worker
 	id      uint32
-	size    int   // how many parts the ask has
+	size    int   // see worker.underWay
 	askedNs int64 // when it came
 	parts   []askPart
 	result  quota.Outcome // once it is decided
@@ -50,6 +50,7 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 		}
 		part := &g.parts[i]
 		part.hit.Part = *p
+		g.size += len(d.Windows)
 		part.decided = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
 	}
 	return true

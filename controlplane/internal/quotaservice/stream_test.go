@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -69,27 +70,47 @@ func TestDefinitionsAreBounded(t *testing.T) {
 func TestUnreadAnswersEndTurns(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
+	const begun = maxUnderWay / 2 // each with its window
 	var m quota.Asks
-	for range 2 * maxUnderWay {
+	for range 2 * begun {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Inspect: true}}})
 	}
 	require.NoError(t, p.send(m))
-	require.Equal(t, maxUnderWay, p.worker.partsUnderWay)
-	require.Len(t, p.worker.pending, maxUnderWay)
+	require.Equal(t, maxUnderWay, p.worker.underWay)
+	require.Len(t, p.worker.pending, begun)
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	p.WaitUntilBegun(gone) // returns
-	begun := make(chan struct{})
+	waits := make(chan struct{})
 	waited := waitedFor{t.Context(), make(chan struct{}, 1)}
 	go func() {
 		p.WaitUntilBegun(waited)
-		close(begun)
+		close(waits)
 	}()
 	<-waited.begins
 	answered := len(p.take())
-	require.Equal(t, 2*maxUnderWay, answered)
-	<-begun
-	require.Zero(t, p.worker.partsUnderWay)
+	require.Equal(t, 2*begun, answered)
+	<-waits
+	require.Zero(t, p.worker.underWay)
+}
+
+// TestUnreadWindowsEndTurns: a part takes as much room as its windows, because its answer tells of each.
+func TestUnreadWindowsEndTurns(t *testing.T) {
+	b := newRig(t)
+	var windows []limit.Window
+	for i := range quota.MaxWindows {
+		windows = append(windows, fixed(10, minute+int64(i)))
+	}
+	p := b.proxy(b.service, define(1, quota.LeaseOff, windows...))
+	const most, asks = maxUnderWay/(1+quota.MaxWindows) + turn, 1000
+	var m quota.Asks
+	for range asks {
+		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{want(10)}})
+	}
+	require.NoError(t, p.send(m))
+	require.GreaterOrEqual(t, len(p.worker.pending), asks-most)
+	require.Len(t, p.take(), asks)
+	require.Zero(t, p.worker.underWay)
 }
 
 // waitedFor is a context that says that somebody begins to wait for its end.
@@ -130,16 +151,16 @@ func TestUnreadAnswersOfABusyStreamEndTurns(t *testing.T) {
 	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
 	require.True(t, p.worker.rate.AllowN(time.Unix(0, b.service.o.Clock.NowNs()), burstAsks))
 	var m quota.Asks
-	for range 2 * maxUnderWay {
+	for range maxUnderWay + 100 {
 		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{want(1)}})
 	}
 	require.NoError(t, p.send(m))
-	require.Equal(t, maxUnderWay, p.worker.partsUnderWay)
-	require.Len(t, p.worker.pending, maxUnderWay)
+	require.Equal(t, maxUnderWay, p.worker.underWay)
+	require.Len(t, p.worker.pending, 100)
 	answers := p.take()
-	require.Len(t, answers, 2*maxUnderWay)
+	require.Len(t, answers, maxUnderWay+100)
 	require.Equal(t, quota.Busy, answers[0].Outcome)
-	require.Zero(t, p.worker.partsUnderWay)
+	require.Zero(t, p.worker.underWay)
 }
 
 // slow is a store that answers when a test lets it.

@@ -15,9 +15,9 @@ const (
 	asksPerSecond, burstAsks = 100_000, 20_000
 	// turn is how many parts of asks a worker begins before it is the next one's turn.
 	turn = 16
-	// maxUnderWay is how many parts that have begun may be without an answer that is sent: a
-	// worker that does not read its answers has no further turn. In the filter it has no more waiting.
-	maxUnderWay = 1024
+	// maxUnderWay bounds what has begun and has no answer yet that is sent: a worker that does not read its answers
+	// has no further turn. In the filter no more than 1024 parts wait, mostly of one window.
+	maxUnderWay = 2048
 	// enoughAnswers is when a message takes no further answer. One takes at most 8 KiB.
 	enoughAnswers = 8 << 10
 )
@@ -28,25 +28,25 @@ const (
 //	enqueue         takeTurn        send            Next            Next again
 //	   └──▶ pending ────▶ a group ────▶ answers ────▶ sending ────────▶ sent
 //	   └───────────── open ─────────┘
-//	                 └───────────── partsUnderWay ──────────────────────┘
+//	                 └──────────────── underWay ────────────────────────┘
 type worker struct {
-	core          *core
-	stream        *Stream
-	rate          *rate.Limiter
-	domain        *domain // nil before the first message
-	process       uint64
-	definitions   definitions
-	hasher        *hasher
-	closed        bool
-	ending        bool // it is to report all that it holds anew, on another stream
-	notified      bool // it is in core.toNotify
-	queued        bool // it waits for its turn
-	pending       []pendingAsk
-	open          int // asks that have no answer yet
-	partsUnderWay int // that have begun and whose answer is not sent yet
-	answers       []answers
-	sending       int // parts that the message answers which Next returned last
-	grants        grants
+	core        *core
+	stream      *Stream
+	rate        *rate.Limiter
+	domain      *domain // nil before the first message
+	process     uint64
+	definitions definitions
+	hasher      *hasher
+	closed      bool
+	ending      bool // it is to report all that it holds anew, on another stream
+	notified    bool // it is in core.toNotify
+	queued      bool // it waits for its turn
+	pending     []pendingAsk
+	open        int // asks that have no answer yet
+	underWay    int // size of what has begun and whose answer is not sent yet: its parts, and the windows of each
+	answers     []answers
+	sending     int // the size of what the message answers which Next returned last
+	grants      grants
 }
 
 // domain is what workers of one domain share.
@@ -66,7 +66,7 @@ type pendingAsk struct {
 // answers are a message to be sent.
 type answers struct {
 	bytes []byte
-	parts int // that are answered
+	size  int // of what is answered, see worker.underWay
 }
 
 // join takes the domain and the process of the first message.
@@ -98,6 +98,7 @@ func (w *worker) enqueue(asks []quota.Ask) {
 	localNs := w.core.clock.NowNs()
 	isBusy := !w.rate.AllowN(time.Unix(0, localNs), len(asks))
 	w.open += len(asks)
+	w.pending = slices.Grow(w.pending, len(asks))
 	for i := range asks {
 		w.pending = append(w.pending, pendingAsk{asks[i], localNs, isBusy})
 	}
@@ -107,7 +108,7 @@ func (w *worker) enqueue(asks []quota.Ask) {
 // queue lets the worker wait for its turn, if it has asks to begin and its answers are read. It reports whether
 // the worker waits only now.
 func (w *worker) queue() bool {
-	if w.queued || len(w.pending) == 0 || w.partsUnderWay >= maxUnderWay {
+	if w.queued || len(w.pending) == 0 || w.underWay >= maxUnderWay {
 		return false
 	}
 	w.queued = true
@@ -138,12 +139,13 @@ func (w *worker) takeTurn() {
 func (w *worker) begin(ask *pendingAsk) {
 	g := &group{worker: w, id: ask.ID, size: len(ask.Parts), askedNs: ask.askedNs}
 	g.of, g.keys = g, &w.core.keys
-	w.partsUnderWay += g.size
+	isKnown := ask.isBusy || g.makeParts(ask.Parts)
+	w.underWay += g.size
 	switch {
 	case ask.isBusy:
 		g.result = quota.Busy
 		g.answer()
-	case !g.makeParts(ask.Parts):
+	case !isKnown:
 		g.result = quota.Unknown
 		g.answer()
 	default:
@@ -197,8 +199,8 @@ func (w *worker) remember(o *operation) (number uint32) {
 	})
 }
 
-// send lets an answer to an ask of so many parts wait for Next.
-func (w *worker) send(result *quota.AskResult, parts int) {
+// send lets an answer to an ask of that size wait for Next.
+func (w *worker) send(result *quota.AskResult, size int) {
 	c := w.core
 	last := len(w.answers) - 1
 	if last < 0 || len(w.answers[last].bytes) >= enoughAnswers {
@@ -207,7 +209,7 @@ func (w *worker) send(result *quota.AskResult, parts int) {
 	}
 	c.message.Results = append(c.message.Results[:0], *result)
 	w.answers[last].bytes = c.message.Append(w.answers[last].bytes)
-	w.answers[last].parts += parts
+	w.answers[last].size += size
 	c.notifyLater(w)
 }
 
@@ -218,7 +220,7 @@ func (w *worker) next() (message []byte, ok bool) {
 	}
 	next := w.answers[0]
 	w.answers = slices.Delete(w.answers, 0, 1)
-	w.sending = next.parts
+	w.sending = next.size
 	m := quota.Results{Proxies: w.domain.proxies} // appended to the results, it is one message with them
 	return m.Append(next.bytes), true
 }
@@ -226,7 +228,7 @@ func (w *worker) next() (message []byte, ok bool) {
 // noteSent notes that the message which next returned last is sent. It reports whether the worker waits for its turn
 // only now.
 func (w *worker) noteSent() bool {
-	w.partsUnderWay -= w.sending
+	w.underWay -= w.sending
 	w.sending = 0
 	return w.queue()
 }
