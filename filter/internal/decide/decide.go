@@ -5,9 +5,9 @@
 // Its invariant: all rules decide or none counts, and no race makes a later decision looser. A denied request leaves
 // the counters as if it had never come, but for three things:
 //
-//	Keep               what its rule keeps of a denial
-//	NotRefunded        units that could not be refunded: metrics.Counts has how often
-//	Quota.ChargeKept   units of OwnShare: this proxy refunds them, and the quota service charges them all the same
+//	Keep                   what its rule keeps of a denial
+//	NotRefunded            units that could not be refunded: metrics.Counts has how often
+//	Quota.NotedUncharged   units of OwnShare: this proxy refunds them, and the quota service charges them all the same
 //
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
 // has what a subject carries while it waits (Quota), and no message.

@@ -26,16 +26,16 @@ type Quota struct {
 	Account any
 
 	// Source.Check.
-	From      From                  // where it has found the units: Take, Refund and Usage follow it
-	NowNs     int64                 // when it looked, by the monotonic clock
-	Lease     *state.LeaseEntry     // what this proxy has leased of the key; it was read unless the grant decided
-	Standings []state.LeaseStanding // how the windows stand over all proxies, by the grant or else the lease
+	From        From                  // where it has found the units: Take, Refund and Usage follow it
+	MonotonicNs int64                 // when it looked, by the monotonic clock
+	Lease       *state.LeaseEntry     // what this proxy has leased of the key; it was read unless the grant decided
+	Standings   []state.LeaseStanding // how the windows stand over all proxies, by the grant or else the lease
 
 	// Source.Take, for Refund.
 	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
-	// Source.Take, for its next call: the lease already says that the service must charge the cost, and a second Take
-	// must not say it again. There is one if another worker wrote first, or if another rule had to ask.
-	ChargeKept bool
+	// Source.Take, for its next call: the lease says already that the service must charge the cost. Take is called again
+	// if another worker wrote first, or if another rule had to ask.
+	NotedUncharged bool
 }
 
 // begin begins a request that has not waited. The lease stays: it is memory, which Source.Check writes.
@@ -73,15 +73,15 @@ const (
 
 // Grant is what the quota service has granted to a subject that waited, or denied.
 type Grant struct {
-	Received  bool                  // false while the service has not granted or denied
-	Units     uint32                // that the subject may take
-	EndNs     int64                 // until when it may, by the monotonic clock
-	Denied    bool                  // too few units are left
-	HeldBack  bool                  // of a denial: enough would be left, if less were held
-	Blocked   bool                  // of a denial: the key was blocked before
-	WaitNs    int64                 // of a denial: until the cost passes, or limit.Never
-	NowNs     int64                 // when it came, by the monotonic clock
-	Standings []state.LeaseStanding // how the rule's windows stand over all proxies
+	Received    bool                  // false while the service has not granted or denied
+	Units       uint32                // that the subject may take
+	EndNs       int64                 // until when it may, by the monotonic clock
+	Denied      bool                  // too few units are left
+	HeldBack    bool                  // of a denial: enough would be left, if less were held
+	Blocked     bool                  // of a denial: the key was blocked before
+	WaitNs      int64                 // of a denial: until the cost passes, or limit.Never
+	MonotonicNs int64                 // when it came, by the monotonic clock
+	Standings   []state.LeaseStanding // how the rule's windows stand over all proxies
 }
 
 // Decides reports whether it has come, and decides about the cost.

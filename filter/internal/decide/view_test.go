@@ -58,7 +58,7 @@ func TestWhatIsToldIsTheServicesWord(t *testing.T) {
 			}
 			s := begin(t, text, p).Subjects[0]
 			s.Record.Now = hour
-			s.Quota.From, s.Quota.NowNs = from, 10
+			s.Quota.From, s.Quota.MonotonicNs = from, 10
 			s.Quota.Standings = []state.LeaseStanding{{Used: 40, ResetNs: 17}}
 			s.Known = true
 			view, _ := s.View()

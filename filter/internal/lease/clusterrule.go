@@ -23,7 +23,7 @@ type clusterRule struct {
 }
 
 // begin begins a check, a look or an operation, and says what time it is: by the wall clock in Record.Now, and by the
-// monotonic one in Quota.NowNs. Of the Record it sets what every source sets: see decide.Subject. The rest is read
+// monotonic one in Quota.MonotonicNs. Of the Record it sets what every source sets: see decide.Subject. The rest is read
 // if OwnShare decides.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.CountedKey.Windows = s.Windows
@@ -31,7 +31,7 @@ func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	r, q := &s.Record, &s.Quota
 	r.Now, r.Rebased = wallNs, false
 	r.FromFloor = false
-	q.From, q.NowNs = decide.Nowhere, src.worker.clock.Monotonic()
+	q.From, q.MonotonicNs = decide.Nowhere, src.worker.clock.Monotonic()
 	q.Standings = nil
 }
 
@@ -131,7 +131,7 @@ func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {
 		return &src.usage
 	}
 	st := &s.Quota.Standings[column]
-	switch leftNs := st.ResetNs - s.Quota.NowNs; {
+	switch leftNs := st.ResetNs - s.Quota.MonotonicNs; {
 	case w.Algorithm == limit.Concurrency: // what is held does not end by a clock
 		src.usage.Used = st.Used
 	case leftNs > 0:

@@ -93,14 +93,14 @@ func (g *Grant) keepBlock(acc *account.Account) {
 
 // recallBlock gives the subject the denial that the worker remembers in the key's account, if the key is blocked.
 func (src *HoldSource) recallBlock(s *decide.Subject, acc *account.Account) bool {
-	now := s.Quota.NowNs
+	now := s.Quota.MonotonicNs
 	if !src.blocks || acc == nil || acc.Block == nil || now >= acc.Block.UntilNs {
 		return false
 	}
 	g := &s.Quota.Grant
 	*g = acc.Block.Grant
 	if g.WaitNs != limit.Never {
-		g.WaitNs -= now - g.NowNs
+		g.WaitNs -= now - g.MonotonicNs
 	}
 	return true
 }

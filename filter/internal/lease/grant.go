@@ -150,6 +150,6 @@ func (g *Grant) writeTo(n *Need, units uint32) {
 func (g *Grant) forSubject(units uint32) decide.Grant {
 	return decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.HeldBack,
-		Blocked: g.Blocked, WaitNs: g.WaitNs, NowNs: g.trip.CameNs, Standings: g.Standings,
+		Blocked: g.Blocked, WaitNs: g.WaitNs, MonotonicNs: g.trip.CameNs, Standings: g.Standings,
 	}
 }

@@ -41,7 +41,7 @@ type HoldSource struct{ clusterRule }
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	src.begin(s, wallNs)
-	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) {
+	if s.Quota.Grant.Decides(s.Cost, s.Quota.MonotonicNs) {
 		return src.byGrant(s)
 	}
 	acc := src.account(s)
@@ -78,9 +78,9 @@ func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
-	case acc.StartingUntilNs > s.Quota.NowNs:
+	case acc.StartingUntilNs > s.Quota.MonotonicNs:
 		return decide.Starting, true
-	case acc.SilentUntilNs > s.Quota.NowNs:
+	case acc.SilentUntilNs > s.Quota.MonotonicNs:
 		return decide.Silent, true
 	}
 	return 0, false

@@ -24,7 +24,7 @@ func (src *Source) Operate(
 	src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
 	s.Quota.Lease = e
-	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.NowNs) != state.OK {
+	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
 		return 0, local.ErrStore
 	}
 	if src.isSilent(e) && src.local != nil && src.checkShare(s, wallNs) == decide.Failed {

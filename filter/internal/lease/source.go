@@ -105,13 +105,13 @@ type Source struct {
 // Check finds out what decides about the request: see Source.
 func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	src.begin(s, wallNs)
-	if s.Quota.Grant.Decides(s.Cost, s.Quota.NowNs) {
+	if s.Quota.Grant.Decides(s.Cost, s.Quota.MonotonicNs) {
 		return src.byGrant(s)
 	}
 	if !src.readLease(s) {
 		return decide.Failed
 	}
-	e, now := s.Quota.Lease, s.Quota.NowNs
+	e, now := s.Quota.Lease, s.Quota.MonotonicNs
 	switch {
 	case e.Blocks(now):
 		return deniedFor(s, e.WaitNs(now), decide.Blocked)
@@ -144,11 +144,11 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 		q.Lease = new(state.LeaseEntry)
 	}
 	e := q.Lease
-	read := src.table.Read(e, src.tableKey(s), wallNs, q.NowNs)
+	read := src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs)
 	if src.rereadIfAhead(e, read, wallNs) != state.OK {
 		return false
 	}
-	q.NowNs = e.NowNs
+	q.MonotonicNs = e.NowNs
 	src.noteStandings(s, e.Standings)
 	return true
 }
@@ -237,15 +237,15 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
 // has to charge it: what the service never hears of would be admitted twice. It says so once for
-// a request, which may take of the share again: see Quota.ChargeKept.
+// a request, which may take of the share again: see Quota.NotedUncharged.
 func (src *Source) takeShare(s *decide.Subject) state.Status {
-	if !s.Quota.ChargeKept {
+	if !s.Quota.NotedUncharged {
 		e := s.Quota.Lease
 		e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
 		if written := src.write(e); written != state.OK {
 			return written
 		}
-		s.Quota.ChargeKept = true
+		s.Quota.NotedUncharged = true
 	}
 	return src.local.Take(s)
 }
