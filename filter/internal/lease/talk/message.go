@@ -102,6 +102,7 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 			if looks != a.isLook() {
 				continue
 			}
+			c.forgetIfFull(a)
 			n := c.mostBytes(a)
 			if c.askMustWait(a, n, room) {
 				left = append(left, a)
@@ -149,6 +150,20 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	}
 }
 
+// forgetIfFull forgets which definitions the stream has had, if the service does not remember those of the ask beside
+// them: of the last quota.MaxDefinitions it drops none. mostBytes comes after it, and so counts all that define adds.
+func (c *Client) forgetIfFull(a *ask) {
+	added := 0
+	for i := range a.parts {
+		if !c.stream.defined[a.parts[i].Wire.Definition] {
+			added++
+		}
+	}
+	if len(c.stream.defined)+added > quota.MaxDefinitions {
+		clear(c.stream.defined)
+	}
+}
+
 // mostBytes is how much of a message the ask takes at most.
 func (c *Client) mostBytes(a *ask) (n int) {
 	for i := range a.parts {
@@ -160,17 +175,12 @@ func (c *Client) mostBytes(a *ask) (n int) {
 	return n
 }
 
-// define puts a definition into the message, if the stream has not had it. It forgets which
-// the stream has had before the service does: of the last quota.MaxDefinitions it drops none.
+// define puts a definition into the message, if the stream has not had it.
 func (c *Client) define(d *quota.Definition) {
-	if c.stream.defined[d.ID] {
-		return
+	if !c.stream.defined[d.ID] {
+		c.stream.defined[d.ID] = true
+		c.outMessage.Definitions = append(c.outMessage.Definitions, *d)
 	}
-	if len(c.stream.defined) >= quota.MaxDefinitions {
-		clear(c.stream.defined)
-	}
-	c.stream.defined[d.ID] = true
-	c.outMessage.Definitions = append(c.outMessage.Definitions, *d)
 }
 
 // send sends a message. A stream's first one says which domain and process asks.

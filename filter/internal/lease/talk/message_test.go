@@ -1,0 +1,64 @@
+package talk
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// largest is a part that takes as much of a message as a part can.
+func largest(d *quota.Definition, key byte) lease.Part {
+	return lease.Part{Definition: d, Wire: quota.Part{
+		Definition: d.ID, Key: [16]byte{key}, Cost: math.MaxUint32, Waiting: math.MaxUint32, Ahead: math.MaxUint32,
+		Spent: math.MaxUint32, Shadow: true, NoBlock: true,
+		Report: quota.Report{
+			Worker: math.MaxUint64, Held: math.MaxUint32, Charged: math.MaxUint64, Known: math.MaxUint64,
+			Since: math.MaxUint64, Number: math.MaxUint64,
+		},
+	}}
+}
+
+// A stream has had as many definitions as the service remembers, and an ask brings one more, so that all are forgotten.
+// Then its other parts need room for their definitions, too.
+func TestAnAskThatBringsADefinitionTooManyHasRoomForAllOfItsOwn(t *testing.T) {
+	c := Client{
+		worker: &lease.Worker{}, stream: stream{phase: heard, defined: map[uint32]bool{}}, asks: newAsks(),
+		lastID: math.MaxUint32 - 10_000,
+	}
+	window := limit.Window{
+		Algorithm: limit.Concurrency, Limit: math.MaxUint32, Burst: math.MaxUint32, PeriodNs: math.MaxInt64,
+		OffsetNs: math.MaxInt64, Jitter: 100, Elastic: true, Unlimited: true, Units: math.MaxUint16,
+	}
+	var parts []lease.Part // of the first, the stream has not had the definition
+	for i := range uint32(quota.MaxParts) {
+		d := &quota.Definition{ID: math.MaxUint32 - i, Windows: slices.Repeat([]limit.Window{window}, quota.MaxWindows)}
+		parts = append(parts, largest(d, 0))
+		c.stream.defined[d.ID] = i > 0
+	}
+	delete(c.stream.defined, parts[0].Wire.Definition)
+	for id := uint32(0); len(c.stream.defined) < quota.MaxDefinitions; id++ {
+		c.stream.defined[id] = true
+	}
+	size := c.mostBytes(&ask{parts: parts})
+	for i := range (roomBytes - size) / partBytes {
+		c.asks.askAhead([]lease.Part{largest(&quota.Definition{ID: uint32(i)}, 1)})
+	}
+	c.asks.join(&Waiter{}, parts)
+
+	packed, left := c.pack(0)
+	require.Greater(t, len(packed), mostAsks/2)
+	require.LessOrEqual(t, len(c.outMessage.Append(nil)), quota.MaxMessageBytes)
+	c.asks.markSent(packed, left)
+
+	packed, left = c.pack(0)
+	require.Len(t, packed, 1)
+	require.Empty(t, left)
+	require.Len(t, c.outMessage.Definitions, quota.MaxParts)
+	require.LessOrEqual(t, len(c.outMessage.Append(nil)), quota.MaxMessageBytes)
+}
