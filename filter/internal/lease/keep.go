@@ -60,7 +60,7 @@ func (g *Grant) editLease(edit func(*Grant, *state.LeaseEntry) (hasPut bool)) {
 		hasPut := edit(g, e)
 		written := src.write(e)
 		if written == state.OK && hasPut {
-			src.worker.Returns.watchGrant(g, e.NowNs)
+			src.worker.Returns.watch(g, e.NowNs)
 			g.Units = 0
 		}
 		if written != state.Mismatch {

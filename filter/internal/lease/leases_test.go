@@ -163,24 +163,48 @@ func TestATickReadsOnlyWhatMayBeIdle(t *testing.T) {
 		}
 		w.proxy.Clock += 100 * ms
 	}
-	reads := func(ticks int) (n int) {
+	reads := func(ticks int) int {
 		w.proxy.Calls = nil
 		for range ticks {
 			w.proxy.Clock += 10 * ms
 			w.tick()
 			w.exchange(s)
 		}
-		for _, call := range w.proxy.Calls {
-			if call == "get" {
-				n++
-			}
-		}
-		return n
+		return count(w.proxy.Calls, "get")
 	}
 	require.LessOrEqual(t, reads(100), 2*users, "once a second, and one second begins")
 	require.Empty(t, w.stream.Asks)
 	reads(400)
 	require.Zero(t, reads(100), "all have gone back")
+}
+
+// A worker that remembers many grants visits each of them soon again: there must be room for others.
+func TestAListHalfFullIsVisitedMoreOften(t *testing.T) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1h"]}`)
+	const users = 2100 // of the 4096 that a worker remembers
+	for i := range users {
+		w.request(fmt.Sprint("user", i))
+		m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Granted, Grants: []quota.Grant{{
+			Number: uint32(i + 1), Units: 5, ValidNs: 10 * second, Leased: true, Windows: []quota.Standing{{Used: 5}},
+		}}}}}
+		w.receive(m.Append(nil))
+	}
+	for _, after := range []int64{second, 50 * ms, 50 * ms} {
+		w.proxy.Calls = nil
+		w.proxy.Clock += after
+		w.tick()
+		require.Equal(t, users, count(w.proxy.Calls, "get"))
+	}
+}
+
+// count is how many of the calls have the name.
+func count(calls []string, name string) (n int) {
+	for _, call := range calls {
+		if call == name {
+			n++
+		}
+	}
+	return n
 }
 
 // Grants that are spent at once leave room for others to be returned.

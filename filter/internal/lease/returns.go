@@ -20,7 +20,7 @@ type Returns struct {
 	due    []quota.Return // to be sent
 
 	leased         []leasedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
-	nextVisitNs    int64         // when to visit the first of them
+	nextVisitNs    int64         // when to visit the first of them; 0 = at the next tick
 	shortestIdleNs int64         // the shortest time after which one is idle, 0 = none is left
 }
 
@@ -73,20 +73,20 @@ func (rets *Returns) giveBack(g *Grant) {
 	g.Units = 0
 }
 
-// watchGrant remembers a grant whose units were put into the lease at writtenNs.
-func (rets *Returns) watchGrant(g *Grant, writtenNs int64) {
+// watch has CollectIdle visit a grant whose units were put into the lease at writtenNs.
+func (rets *Returns) watch(g *Grant, writtenNs int64) {
 	src := g.part.source
-	visitNs := rets.visitAt(src, writtenNs, writtenNs, g.endNs)
-	rets.watch(leasedGrant{src, g.part.leaseKey, g.trip.Stream, g.Number, visitNs})
-}
-
-// watch has CollectIdle visit a grant.
-func (rets *Returns) watch(lg leasedGrant) {
 	if len(rets.leased) >= maxLeased {
-		lg.source.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
+		src.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
 		return
 	}
-	rets.leased = append(rets.leased, lg)
+	visitNs := rets.visitAt(src, writtenNs, writtenNs, g.endNs)
+	rets.leased = append(rets.leased, leasedGrant{src, g.part.leaseKey, g.trip.Stream, g.Number, visitNs})
+	rets.noteVisit(&rets.leased[len(rets.leased)-1])
+}
+
+// noteVisit has nextVisitNs and shortestIdleNs count a grant that is on the list.
+func (rets *Returns) noteVisit(lg *leasedGrant) {
 	rets.nextVisitNs = min(rets.nextVisitNs, lg.visitNs)
 	if idle := lg.source.idleNs; rets.shortestIdleNs == 0 || idle < rets.shortestIdleNs {
 		rets.shortestIdleNs = idle
@@ -106,7 +106,7 @@ func (rets *Returns) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
 // CollectIdle has units go back that the open stream got and nobody takes any more, of at most maxReturns grants.
 // It reads the clock once for all leases that it visits: each read of the clock takes time, and they may be many.
 func (w *Worker) CollectIdle() {
-	rets, most := &w.Returns, len(w.Returns.due)+maxReturns
+	rets := &w.Returns
 	if len(rets.leased) == 0 {
 		return
 	}
@@ -114,25 +114,27 @@ func (w *Worker) CollectIdle() {
 	if now < rets.nextVisitNs {
 		return
 	}
-	wallNs, all := w.clock.Now(), rets.leased
-	rets.leased = all[:0] // watch fills it again with what stays, never further than the loop has read
+	wallNs, mostDue := w.clock.Now(), len(rets.due)+maxReturns
 	rets.nextVisitNs, rets.shortestIdleNs = math.MaxInt64, 0
-	for _, lg := range all {
+	stay := rets.leased[:0] // in the same memory. The list is as long as before until the loop is over: see visitAt
+	for i := range rets.leased {
+		lg := &rets.leased[i]
 		if lg.stream != rets.stream {
 			continue // its stream has ended: the units stay counted
 		}
-		if now < lg.visitNs || len(rets.due) >= most {
-			rets.watch(lg)
-			continue
+		if now >= lg.visitNs && len(rets.due) < mostDue {
+			units, stays := lg.take(&w.entry, wallNs, now)
+			if units > 0 {
+				rets.due = append(rets.due, quota.Return{Grant: lg.number, Units: units})
+			}
+			if !stays {
+				continue
+			}
 		}
-		units, stays := lg.take(&w.entry, wallNs, now)
-		if units > 0 {
-			rets.due = append(rets.due, quota.Return{Grant: lg.number, Units: units})
-		}
-		if stays {
-			rets.watch(lg)
-		}
+		rets.noteVisit(lg)
+		stay = append(stay, *lg)
 	}
+	rets.leased = stay
 }
 
 // take takes the grant's units out of the lease if they are idle. If they stay, it notes when to visit them again.
