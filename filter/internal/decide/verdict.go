@@ -116,7 +116,7 @@ func (v *Verdict) Release() {
 	for i := range holds {
 		h := &holds[i]
 		cost := h.Units
-		if h.Policy.Concurrency() {
+		if h.Rule.Policy.Concurrency() {
 			cost = 0
 		}
 		h.Settle(cost, metrics.ByCost, v.Now)

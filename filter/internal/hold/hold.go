@@ -1,7 +1,7 @@
 // Package hold has what an allowed request holds of a rule until its answer is known.
 //
-// Its invariant: what is held is charged once, when the hold is settled or when it lapses. A rule may hold the units in
-// two places, and each charges them by itself:
+// Its invariant: what is held is charged once in each place that has it, when the hold is settled or when it lapses
+// there. The places are separate counts, this proxy's and the quota service's, and a hold may have units in both:
 //
 //	a table of this proxy             It is renewed in each eighth of the hold's length, until the hold HasEnded. What is
 //	                                  not renewed lapses there by itself. Renew or Settle finds that.
@@ -18,9 +18,11 @@ import (
 
 // Source is where the units of a rule come from that holds them.
 type Source interface {
-	// Settle ends a hold, and charges what the request really cost. It reports whether the hold had lapsed in a table.
+	// Settle ends a hold, and charges what the request really cost. If the hold HasLapsed, the place where Renew found
+	// that has charged its units, and is charged only what the cost is beyond them. Settle reports whether the hold had
+	// lapsed in a table; ok is false if a call into the proxy failed.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive.
+	// Renew keeps a hold from lapsing, because its request is still alive. It is not called again after Lapsed.
 	Renew(h *Hold, at Clocks) Renewal
 }
 
@@ -34,7 +36,7 @@ type Rule struct {
 
 // Hold is what a request holds of one rule:
 //
-//	Begin   the units are held, and the request goes on
+//	Begin   counts it as running: Take has held the units
 //	Renew   again and again while the request is alive
 //	Settle  ends it, always once: by the answer, or without one
 //
@@ -42,26 +44,25 @@ type Rule struct {
 type Hold struct {
 	// decide.Verdict.BeginHolds.
 	state.Hold
-	*Rule
+	Rule    *Rule
 	Windows []limit.Window // with the limits that hold for the key
 	Account any            // of the source, which reports the hold to the quota service; nil if it does not
 
 	// The caller.
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 
-	// lapsed says that Renew has found the units charged: the hold knows one lapse, that of the account if it has one,
-	// else that of the table. Settle sets it too, if it finds a lapse in the table.
+	// Renew.
 	lapsed bool
 }
 
 // Begin counts the hold in Metrics.Holding until it is settled.
 func (h *Hold) Begin() {
-	h.Metrics.Holding.Streams++
-	h.Metrics.Holding.Units += int64(h.Units)
+	h.Rule.Metrics.Holding.Streams++
+	h.Rule.Metrics.Holding.Units += int64(h.Units)
 }
 
 // CountedKey is the key as Source counts it, without its bytes: state.Hold has their hash.
-func (h *Hold) CountedKey() state.Key { return state.Key{Windows: h.Windows, OfRule: h.OfAll} }
+func (h *Hold) CountedKey() state.Key { return state.Key{Windows: h.Windows, OfRule: h.Rule.OfAll} }
 
 // Renewal is what became of a hold that a source was to renew.
 type Renewal uint8
@@ -86,13 +87,14 @@ func (h *Hold) Renew(at Clocks) {
 	if h.lapsed {
 		return
 	}
-	switch h.Source.Renew(h, at) {
+	switch h.Rule.Source.Renew(h, at) {
 	case Renewed:
-		h.Metrics.HoldsRenewed++
+		h.Rule.Metrics.HoldsRenewed++
 	case Lapsed:
-		h.lapse()
+		h.lapsed = true
+		h.Rule.Metrics.HoldsLost++
 	case Unknown:
-		h.Metrics.Errors++
+		h.Rule.Metrics.Errors++
 	default:
 	}
 }
@@ -100,48 +102,41 @@ func (h *Hold) Renew(at Clocks) {
 // HasEnded reports whether max_hold has ended the hold by then.
 func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotonicNs >= h.EndNs }
 
+// HasLapsed reports whether Renew has found the hold lapsed, and its units charged: in the account if it has one, else
+// in the table. Of a lapse in the table that only Settle finds, it says nothing.
+func (h *Hold) HasLapsed() bool { return h.lapsed }
+
 // Settle ends the hold and charges the cost.
 func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
-	h.Metrics.Holding.Streams--
-	h.Metrics.Holding.Units -= int64(h.Units)
-	lapsed, ok := h.Source.Settle(h, cost, now)
-	if ok && lapsed {
-		h.lapse()
-	}
+	m := h.Rule.Metrics
+	m.Holding.Streams--
+	m.Holding.Units -= int64(h.Units)
 	h.noteSettled(cost, by)
-	if ok {
-		h.notePriced(cost)
-	} else {
-		h.Metrics.Errors++
+	lapsed, ok := h.Rule.Source.Settle(h, cost, now)
+	if !ok {
+		m.Errors++
+		return
 	}
-}
-
-// lapse notes that the hold has lapsed: it is lost once, also if the table and the account have charged it.
-func (h *Hold) lapse() {
-	if !h.lapsed {
-		h.Metrics.HoldsLost++
+	if lapsed && !h.lapsed { // it is lost once, also if the table and the account have charged it
+		m.HoldsLost++
 	}
-	h.lapsed = true
+	h.notePriced(cost, lapsed || h.lapsed)
 }
-
-// HasLapsed reports whether what the request held is charged already: in the account if the hold has one, else in the
-// table.
-func (h *Hold) HasLapsed() bool { return h.lapsed }
 
 // noteSettled counts how the cost became known, and how it compares with what was held. So it counts a settlement also
 // if the call that should have charged it has failed: Errors says that, and Priced has only what was charged.
 func (h *Hold) noteSettled(cost uint32, by metrics.By) {
-	if h.Policy.Settle != nil {
-		h.Metrics.Settled[by]++
-		h.Metrics.ChargedOver += uint64(cost - min(cost, h.Units))
+	if h.Rule.Policy.Settle != nil {
+		h.Rule.Metrics.Settled[by]++
+		h.Rule.Metrics.ChargedOver += uint64(cost - min(cost, h.Units))
 	}
 }
 
 // notePriced counts what was charged: a hold that has lapsed, and what the answer costs beyond.
-func (h *Hold) notePriced(cost uint32) {
-	switch p := h.Metrics.Priced; {
+func (h *Hold) notePriced(cost uint32, lapsed bool) {
+	switch p := h.Rule.Metrics.Priced; {
 	case p == nil:
-	case h.lapsed:
+	case lapsed:
 		p.Units += uint64(max(cost, h.Units))
 	default:
 		p.Units += uint64(cost)

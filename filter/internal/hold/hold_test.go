@@ -18,10 +18,13 @@ type purse struct {
 	fails   bool // a call into the proxy does
 	renewal Renewal
 	charged uint32
+
+	hasLapsed bool // the hold that is settled, by what Renew has found
 }
 
-func (p *purse) Settle(_ *Hold, cost uint32, _ int64) (lapsed, ok bool) {
+func (p *purse) Settle(h *Hold, cost uint32, _ int64) (lapsed, ok bool) {
 	p.charged += cost
+	p.hasLapsed = h.HasLapsed()
 	return p.lapsed, !p.fails
 }
 
@@ -33,17 +36,17 @@ func begin(t *testing.T, rule string, p *purse) *Hold {
 	m := metrics.Of(r)
 	h := &Hold{Hold: state.Hold{Units: 2}, Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
 	h.Begin()
-	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Metrics.Holding)
+	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Rule.Metrics.Holding)
 	return h
 }
 
 // A hold is renewed until it has lapsed, and each end of it is counted once.
 func TestTheLifeOfAHold(t *testing.T) {
 	for name, tc := range map[string]struct {
-		renewals []Renewal
-		atEnd    purse
-		lapsed   bool
-		counts   metrics.Counts
+		renewals  []Renewal
+		atEnd     purse
+		hasLapsed bool // by a renewal
+		counts    metrics.Counts
 	}{
 		"it is settled": {[]Renewal{NotDue}, purse{}, false, metrics.Counts{}},
 		"it is renewed": {
@@ -53,7 +56,7 @@ func TestTheLifeOfAHold(t *testing.T) {
 			[]Renewal{Unknown, Renewed}, purse{}, false, metrics.Counts{Errors: 1, HoldsRenewed: 1},
 		},
 		"a renewal finds it lapsed":    {[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
-		"the end finds it lapsed":      {nil, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
+		"the end finds it lapsed":      {nil, purse{lapsed: true}, false, metrics.Counts{HoldsLost: 1}},
 		"the end fails":                {nil, purse{fails: true}, false, metrics.Counts{Errors: 1}},
 		"the account alone is charged": {[]Renewal{Lapsed}, purse{}, true, metrics.Counts{HoldsLost: 1}},
 	} {
@@ -67,8 +70,9 @@ func TestTheLifeOfAHold(t *testing.T) {
 			p.lapsed, p.fails = tc.atEnd.lapsed, tc.atEnd.fails
 			h.Settle(5, metrics.ByAnswer, 2)
 			require.EqualValues(t, 5, p.charged)
-			require.Equal(t, tc.lapsed, h.HasLapsed())
-			m := h.Metrics
+			require.Equal(t, tc.hasLapsed, p.hasLapsed)
+			require.Equal(t, tc.hasLapsed, h.HasLapsed(), "the end changes nothing")
+			m := h.Rule.Metrics
 			require.Equal(t, state.HeldTotal{}, m.Holding)
 			require.EqualValues(t, 1, m.Settled[metrics.ByAnswer])
 			require.EqualValues(t, 3, m.ChargedOver, "beyond the 2 that were held")
@@ -94,9 +98,11 @@ func TestWhatAHoldWithAPriceCounts(t *testing.T) {
 		units uint64
 	}{
 		{purse{}, 1, 1}, {purse{lapsed: true}, 1, 2}, {purse{lapsed: true}, 3, 3}, {purse{fails: true}, 3, 0},
+		{purse{renewal: Lapsed}, 1, 2}, {purse{renewal: Lapsed}, 3, 3}, {purse{renewal: Lapsed, fails: true}, 3, 0},
 	} {
 		h := begin(t, priced, &tc.at)
+		h.Renew(Clocks{})
 		h.Settle(tc.cost, metrics.ByAnswer, 2)
-		require.Equal(t, tc.units, h.Metrics.Priced.Units, "%+v", tc)
+		require.Equal(t, tc.units, h.Rule.Metrics.Priced.Units, "%+v", tc)
 	}
 }

@@ -140,7 +140,7 @@ func (s *stream) beginScan() {
 // needs the model, too.
 func (s *stream) readsUsage(status uint16) (reads, prices bool) {
 	for i := range s.holds {
-		if p := s.holds[i].Policy.Settle; p != nil && p.To.Tokens() && settle.MeetsStatus(&p.When, status) {
+		if p := s.holds[i].Rule.Policy.Settle; p != nil && p.To.Tokens() && settle.MeetsStatus(&p.When, status) {
 			reads = true
 			prices = prices || len(p.Prices) > 0
 		}
@@ -150,8 +150,8 @@ func (s *stream) readsUsage(status uint16) (reads, prices bool) {
 
 func (s *stream) countUnread(count func(m *metrics.Set)) {
 	for i := range s.holds {
-		if h := &s.holds[i]; h.Policy.Settle != nil && h.Policy.Settle.To.Tokens() {
-			count(h.Metrics)
+		if h := &s.holds[i]; h.Rule.Policy.Settle != nil && h.Rule.Policy.Settle.To.Tokens() {
+			count(h.Rule.Metrics)
 		}
 	}
 }

@@ -22,7 +22,7 @@ func (p *plugin) hold(v *decide.Verdict) {
 	identity := false
 	for i := range p.holds {
 		h := &p.holds[i]
-		r := h.Policy
+		r := h.Rule.Policy
 		if r.MaxHoldNs > 0 {
 			h.EndNs = theProxy.Monotonic() + r.MaxHoldNs
 		}
@@ -44,19 +44,19 @@ func (s *stream) settle() {
 	for i := range s.holds {
 		h := &s.holds[i]
 		cost, by := uint32(0), metrics.ByNone
-		switch r := h.Policy; {
+		switch r := h.Rule.Policy; {
 		case redirected:
 		case r.Settle != nil:
 			var priced policy.Tokens
 			cost, by, priced = settle.Cost(r, h.Units, &a)
-			h.Metrics.NoteTokens(priced)
+			h.Rule.Metrics.NoteTokens(priced)
 		case r.LingerNs > 0 && abandoned():
 			p.linger(lingeringHold{Hold: *h, untilNs: theProxy.Monotonic() + r.LingerNs})
 			continue
 		}
 		h.Settle(cost, by, now)
 		if p.report != noReport {
-			rule := h.Policy.Name
+			rule := h.Rule.Policy.Name
 			settled = append(settled, result.Settled{Rule: rule, Held: h.Units, Cost: cost, By: by.String()})
 		}
 	}

@@ -145,7 +145,7 @@ func TestARenewalIsOfTheTable(t *testing.T) {
 			require.Equal(t, name != "in an account", held.InTable())
 			require.Equal(t, name == "in a table alone", held.Account == nil)
 			held.EndNs = h.proxy.Clock + 15*second
-			m := held.Metrics
+			m := held.Rule.Metrics
 			for i, seconds := range []int{12, 12, 80} {
 				renewed, lost := m.HoldsRenewed, m.HoldsLost
 				for range seconds {
