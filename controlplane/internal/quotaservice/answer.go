@@ -35,15 +35,15 @@ func (g *group) answer() {
 func (g *group) measure() {
 	c := g.worker.core
 	became := g.result
-	isStarting := func(p askPart) bool { return errors.Is(p.decided.Err, action.ErrStarting) }
+	isStarting := func(p askPart) bool { return errors.Is(p.decided.Outcome.Err, action.ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
 		became = unavailableStarting
 	}
 	c.metrics.countAnswer(became, c.clock.NowNs()-g.askedNs)
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &g.parts[i]
-		if p.undone != nil && p.undone.HoldLimit == nil {
-			c.metrics.lost.Add(uint64(p.decided.Taken.Units - p.undone.Uncounted))
+		if p.undone != nil && p.undone.Definition.HoldLimit == nil {
+			c.metrics.lost.Add(uint64(p.decided.Outcome.Taken.Units - p.undone.Outcome.Uncounted))
 		}
 	}
 }
@@ -62,9 +62,9 @@ func (g *group) restateDenied() {
 		denied := &g.parts[i].decided
 		for j := range g.parts {
 			o := g.parts[j].undone
-			isUndone := o != nil && o.Err == nil
+			isUndone := o != nil && o.Outcome.Err == nil
 			if isUndone && o.storeKey == denied.storeKey && slices.Equal(o.Shifted, denied.Shifted) {
-				denied.Standings = o.Standings
+				denied.Outcome.Standings = o.Outcome.Standings
 			}
 		}
 	}
@@ -86,10 +86,10 @@ func (g *group) grant(part *askPart) quota.Grant {
 	if part.failed() {
 		return failedGrant(&part.decided)
 	}
-	o, isDenied := part.last(), part.denied()
+	out, isDenied := &part.last().Outcome, part.denied()
 	got := quota.Grant{
-		Denied: isDenied, WaitNs: o.WaitNs, HeldBack: o.HeldBack, Blocked: isDenied && o.Blocked,
-		Noted: o.Noted && o.Err == nil, Windows: o.Standings,
+		Denied: isDenied, WaitNs: out.WaitNs, HeldBack: out.HeldBack, Blocked: isDenied && out.Blocked,
+		Noted: out.Noted && out.Err == nil, Windows: out.Standings,
 	}
 	if g.result == quota.Granted {
 		g.handOver(&got, &part.decided)
@@ -99,16 +99,16 @@ func (g *group) grant(part *askPart) quota.Grant {
 
 // handOver grants what the hit of a granted ask has taken.
 func (g *group) handOver(got *quota.Grant, o *operation) {
-	taken := &o.Taken
+	taken := &o.Outcome.Taken
 	switch {
 	case taken.Units > 0:
 		got.Units, got.Leased = taken.Units, taken.Leased
 		got.ValidNs = taken.ValidNs
-		if o.HoldLimit == nil {
+		if o.Definition.HoldLimit == nil {
 			got.Number = g.worker.remember(o)
 		}
 		g.worker.core.metrics.granted.Add(uint64(got.Units))
-	case o.HasBlock: // a request that costs nothing has asked whether the key is blocked
+	case o.Definition.HasBlock: // a request that costs nothing has asked whether the key is blocked
 		got.ValidNs = taken.ValidNs
 	}
 }
@@ -117,9 +117,9 @@ func (g *group) handOver(got *quota.Grant, o *operation) {
 // Failed.
 func failedGrant(o *operation) quota.Grant {
 	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
-	if errors.Is(o.Err, action.ErrStarting) {
+	if errors.Is(o.Outcome.Err, action.ErrStarting) {
 		p.Starting, p.Noted = true, true
-		p.WaitNs = o.WaitNs
+		p.WaitNs = o.Outcome.WaitNs
 	}
 	return p
 }

@@ -135,7 +135,7 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 	}
 	for _, o := range k.swap {
 		if err != nil {
-			o.Err = err
+			o.Outcome.Err = err
 			o.owner.operationDone(o)
 			continue
 		}
@@ -156,17 +156,17 @@ func (c *core) logFailure(k *key, r swapstore.Result) {
 // deliver tells the owner of an operation that it is done: its outcome holds, because the store has its value. An
 // operation with AgainNs is decided again then. A window that is about to end has ended by that time.
 func (c *core) deliver(o *operation) {
-	if o.Rebased {
+	if o.Outcome.Rebased {
 		c.metrics.rebased.Add(1)
 	}
-	if errors.Is(o.Err, record.ErrWindows) {
+	if errors.Is(o.Outcome.Err, record.ErrWindows) {
 		c.metrics.crowded.Add(1)
 	}
-	if o.AgainNs == 0 {
+	if o.Outcome.AgainNs == 0 {
 		o.owner.operationDone(o)
 		return
 	}
-	c.clock.AfterFunc(max(o.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
+	c.clock.AfterFunc(max(o.Outcome.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
 }
 
 // drain has all workers answered, and no more asks taken.

@@ -181,15 +181,15 @@ func (c *call) startAll() (isStarted bool) {
 
 // operationDone is called for each operation that is done.
 func (c *call) operationDone(o *operation) {
-	if errors.Is(o.Err, errEnded) && o.adds.restarts < maxLate {
+	if errors.Is(o.Outcome.Err, errEnded) && o.adds.restarts < maxLate {
 		o.adds.restarts++
-		o.Err = nil
+		o.Outcome.Err = nil
 		o.addUpAt(c.core.storeNow())
 		c.keys.add(o)
 		return
 	}
-	if o.Err != nil {
-		c.err = o.Err
+	if o.Outcome.Err != nil {
+		c.err = o.Outcome.Err
 	}
 	c.done()
 }
@@ -201,7 +201,8 @@ func (c *call) conclude() {
 		if c.totals[i].Remembered {
 			continue
 		}
-		c.totals[i] = Total{Over: o.Denied, WaitNs: o.WaitNs, Windows: o.Standings}
+		out := &o.Outcome
+		c.totals[i] = Total{Over: out.Denied, WaitNs: out.WaitNs, Windows: out.Standings}
 		if _, isHit := o.Action.(*action.Hit); !isHit { // a hit counts nowhere if it is too many
 			c.core.over.note(o)
 		}
@@ -225,7 +226,7 @@ func (c *call) conclude() {
 func (c *call) restateTotals() {
 	for i, o := range c.undone {
 		if o != nil {
-			c.totals[i].Windows = o.Standings
+			c.totals[i].Windows = o.Outcome.Standings
 		}
 	}
 	close(c.ended)

@@ -110,17 +110,17 @@ func TestCountRemembersBounded(t *testing.T) {
 	over := b.service.core.over
 	o := operation{}
 	o.Shifted = newCounter(t, fixed(10, minute)).Windows()
-	o.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
-	o.NowNs = base
+	o.Outcome.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
+	o.Outcome.NowNs = base
 	for i := range maxOver {
 		o.storeKey = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}
 		over.note(&o)
 	}
 	require.Len(t, over, maxOver)
-	o.storeKey, o.NowNs = [16]byte{}, base+minute/2
+	o.storeKey, o.Outcome.NowNs = [16]byte{}, base+minute/2
 	over.note(&o)
 	require.Len(t, over, 1, "none of them has ended")
-	o.storeKey, o.NowNs = [16]byte{1}, base+2*minute
+	o.storeKey, o.Outcome.NowNs = [16]byte{1}, base+2*minute
 	over.note(&o)
 	require.Len(t, over, 2)
 	for i := range maxOver - 2 {
@@ -128,7 +128,7 @@ func TestCountRemembersBounded(t *testing.T) {
 		over.note(&o)
 	}
 	require.Len(t, over, maxOver)
-	o.storeKey, o.NowNs = [16]byte{3}, base+3*minute-minute/2 // one has ended: too few to look through all again soon
+	o.storeKey, o.Outcome.NowNs = [16]byte{3}, base+3*minute-minute/2 // one has ended: too few to look through all again soon
 	over.note(&o)
 	require.Len(t, over, 1)
 }

@@ -34,9 +34,9 @@ type askPart struct {
 }
 
 // failed reports whether its key could not decide it.
-func (p *askPart) failed() bool { return p.decided.Err != nil }
+func (p *askPart) failed() bool { return p.decided.Outcome.Err != nil }
 
-func (p *askPart) denied() bool { return !p.failed() && p.decided.Denied }
+func (p *askPart) denied() bool { return !p.failed() && p.decided.Outcome.Denied }
 
 // makeParts makes the operation of each part, and reports whether the worker has defined all of them.
 func (g *group) makeParts(parts []quota.Part) (ok bool) {
@@ -58,8 +58,8 @@ func (g *group) makeParts(parts []quota.Part) (ok bool) {
 
 // operationDone is called for each operation that is done.
 func (g *group) operationDone(o *operation) {
-	if errors.Is(o.Err, record.ErrWindows) {
-		g.worker.logRefusal("ask refused", o.Err)
+	if errors.Is(o.Outcome.Err, record.ErrWindows) {
+		g.worker.logRefusal("ask refused", o.Outcome.Err)
 	}
 	g.done()
 }
@@ -67,7 +67,7 @@ func (g *group) operationDone(o *operation) {
 // startHits starts the hits, but for those that take last: see action.Definition.TakesLast.
 func (g *group) startHits() {
 	for i := range g.parts {
-		if o := &g.parts[i].decided; !o.TakesLast() {
+		if o := &g.parts[i].decided; !o.Definition.TakesLast() {
 			g.start(o)
 		}
 	}
@@ -78,7 +78,7 @@ func (g *group) startHits() {
 func (g *group) startLastHits() {
 	isRefused := g.outcome() != quota.Granted
 	for i := range g.parts {
-		if p := &g.parts[i]; p.decided.TakesLast() {
+		if p := &g.parts[i]; p.decided.Definition.TakesLast() {
 			p.hit.TakesNothing = isRefused
 			g.start(&p.decided)
 		}
@@ -108,7 +108,7 @@ func (g *group) outcome() quota.Outcome {
 			continue
 		}
 		switch {
-		case errors.Is(p.decided.Err, balance.ErrHolders):
+		case errors.Is(p.decided.Outcome.Err, balance.ErrHolders):
 			return quota.Busy
 		case p.failed():
 			return quota.Unavailable

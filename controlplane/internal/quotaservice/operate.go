@@ -69,15 +69,16 @@ func (s *Service) Operate(
 	case <-ctx.Done():
 		return Found{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
 	}
-	if o.Err != nil {
-		return Found{}, fmt.Errorf("ask the quota store: %w", o.Err)
+	out := &o.Outcome
+	if out.Err != nil {
+		return Found{}, fmt.Errorf("ask the quota store: %w", out.Err)
 	}
 	if cmd.Units == 0 && limit.Shut(d.Windows) { // as the filter knows without an ask
-		o.Denied, o.WaitNs = true, limit.Never
+		out.Denied, out.WaitNs = true, limit.Never
 	}
 	found := Found{
-		NowNs: o.NowNs, Denied: o.Denied, HeldBack: o.HeldBack, Blocked: o.Blocked, WaitNs: o.WaitNs,
-		HadUsage: o.HadUsage, Windows: o.Standings,
+		NowNs: out.NowNs, Denied: out.Denied, HeldBack: out.HeldBack, Blocked: out.Blocked, WaitNs: out.WaitNs,
+		HadUsage: out.HadUsage, Windows: out.Standings,
 	}
 	if own.HoldLimit != nil { // stand puts it last, as the definition does
 		found.Held = &found.Windows[len(found.Windows)-1].Used

@@ -48,12 +48,12 @@ func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
 
 // note remembers the key of an operation that found a fixed window over its limit.
 func (k overKeys) note(o *operation) {
-	if o.Err != nil {
+	if o.Outcome.Err != nil {
 		return
 	}
 	var last fullWindow
-	for i, standing := range o.Standings {
-		w, endNs := o.Shifted[i], o.NowNs+standing.ResetNs
+	for i, standing := range o.Outcome.Standings {
+		w, endNs := o.Shifted[i], o.Outcome.NowNs+standing.ResetNs
 		if w.IsFixed() && !w.Elastic && !w.Unlimited && standing.Used > w.Limit && endNs > last.endNs {
 			last = fullWindow{w, endNs}
 		}
@@ -63,7 +63,7 @@ func (k overKeys) note(o *operation) {
 	}
 	isFull := len(k) >= maxOver
 	if isFull {
-		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.NowNs })
+		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.Outcome.NowNs })
 	}
 	if isFull && len(k) > maxOver/2 { // the next look for what has ended would come too soon
 		clear(k)

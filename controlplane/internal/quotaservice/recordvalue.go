@@ -41,7 +41,7 @@ var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.Swap {
 	s := swapstore.Swap{Old: v.nonce}
 	changed := v.decide(operations, storeNs)
-	if slices.ContainsFunc(operations, func(o *operation) bool { return o.NeedsAge }) {
+	if slices.ContainsFunc(operations, func(o *operation) bool { return o.Outcome.NeedsAge }) {
 		s.AgeNs = StartingNs
 	}
 	if !changed {
@@ -58,7 +58,7 @@ func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.
 func lastNs(operations []*operation, storeNs int64) int64 {
 	last := int64(math.MaxInt64)
 	for _, o := range operations {
-		last = min(last, o.UntilNs, storeNs+balance.SlackNs(o.Shifted))
+		last = min(last, o.Outcome.UntilNs, storeNs+balance.SlackNs(o.Shifted))
 	}
 	return last
 }

@@ -79,10 +79,10 @@ func (sumValue) learn(operations []*operation, r swapstore.Result) (done bool, e
 		left := o.adds.endNs - r.NowNs
 		o.Outcome = action.Outcome{
 			NowNs: r.NowNs, Denied: sum > uint64(o.Shifted[0].Limit),
-			Standings: append(o.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
+			Standings: append(o.Outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
 		}
-		if o.Denied {
-			o.WaitNs = left
+		if o.Outcome.Denied {
+			o.Outcome.WaitNs = left
 		}
 	}
 	return true, nil

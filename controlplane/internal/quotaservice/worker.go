@@ -187,15 +187,15 @@ type returned struct {
 }
 
 func (r returned) operationDone(o *operation) {
-	r.metrics.returned.Add(uint64(o.Uncounted))
-	r.metrics.lost.Add(uint64(r.units - o.Uncounted))
+	r.metrics.returned.Add(uint64(o.Outcome.Uncounted))
+	r.metrics.lost.Add(uint64(r.units - o.Outcome.Uncounted))
 }
 
 // remember notes what a hit was granted, for its return, and returns the grant's number.
 func (w *worker) remember(o *operation) (number uint32) {
 	return w.grants.add(granted{
 		definition: o.Definition, shifted: o.Shifted, storeKey: o.storeKey,
-		counted: o.Taken.Counted, units: o.Taken.Units, atNs: w.core.clock.NowNs(),
+		counted: o.Outcome.Taken.Counted, units: o.Outcome.Taken.Units, atNs: w.core.clock.NowNs(),
 	})
 }
 

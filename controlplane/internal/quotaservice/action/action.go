@@ -47,44 +47,49 @@ import (
 // Where Denied is written, WaitNs is too. For units that are held, Hit and Inspect also write HeldBack, NeedsAge and
 // Err, and undo writes Noted. Decide writes the rest of an Outcome.
 type Action interface {
-	// carryOut does it to the record, as the operation's definition sees it, and writes to o what came of it. changed
-	// says that the record counts something else now.
-	carryOut(o *Operation, r *record.Record, v balance.View) (changed bool)
+	// carryOut does it to the record, which v shows as the definition sees it, and writes to out what came of it.
+	// changed says that the record counts something else now.
+	carryOut(d *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool)
 }
 
 // beforehand is an Action that also changes the record before this has the definition's windows.
 type beforehand interface {
-	carryOutBefore(o *Operation, r *record.Record)
+	carryOutBefore(r *record.Record, out *Outcome)
 }
 
 // Operation is an action on one key of a definition, and what came of it.
 type Operation struct {
-	*Definition
-	Action  Action
-	Shifted []limit.Window // Definition.Windows as they hold for the key: see Definition.ShiftedFor
-	Outcome
+	Definition *Definition
+	Action     Action
+	Shifted    []limit.Window // Definition.Windows as they hold for the key: see Definition.ShiftedFor
+	Outcome    Outcome
 }
 
 // Outcome is what an operation came to when it was decided last.
 type Outcome struct {
-	Err       error            // why it could not be decided
-	AgainNs   int64            // not now, but at this instant; 0 = done
+	// Err is why it could not be decided. Decide writes it, hold.go, and whoever cannot reach the store.
+	Err error
+
+	// Decide writes these of each action.
 	NowNs     int64            // when it was decided, by the store's clock
 	UntilNs   int64            // when the first window ends that it counts in
 	Standings []quota.Standing // of the windows after it, and behind them what is held
-	NeedsAge  bool             // it holds units, or says that they would be: not while the store is starting
-	Noted     bool             // of a part with a report: false = the proxy has to report again
+	Blocked   bool             // the key was blocked before it
 	Rebased   bool             // the store's clock was set back since the record was written
 
-	// Whether units are left.
+	// deny and denyHold write these: too few units are left.
 	Denied   bool
-	Blocked  bool  // the key was blocked before it
 	HeldBack bool  // only what is held leaves no room
-	WaitNs   int64 // until they are, if nobody else asks
+	WaitNs   int64 // until the units are left, if nobody else asks
 
+	// What holds units, or asks whether they would be held, writes these.
+	NeedsAge bool // not while the store is starting
+	Noted    bool // of a part with a report: false = the proxy has to report again
+
+	AgainNs   int64  // by a Hit: not now, but at this instant; 0 = done
 	Taken     Taken  // by a Hit
 	Uncounted uint32 // by an undo or a Return
-	HadUsage  bool   // of a Reset: the key had counted something
+	HadUsage  bool   // by a Reset: the key had counted something
 }
 
 // Taken is what a hit has taken.
@@ -110,56 +115,64 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 // Decide decides the operation on the record at storeNs, when the store is starting for startingForNs
 // more: it carries out its action. It reports whether that changed what the record counts.
 func (o *Operation) Decide(r *record.Record, storeNs, startingForNs int64) (changed bool) {
-	o.Outcome = Outcome{Standings: o.Standings[:0]}
-	o.Rebased = r.BringTo(storeNs)
+	o.Outcome = Outcome{Standings: o.Outcome.Standings[:0]}
+	out := &o.Outcome
+	out.Rebased = r.BringTo(storeNs)
 	if a, ok := o.Action.(beforehand); ok {
-		a.carryOutBefore(o, r)
+		a.carryOutBefore(r, out)
 	}
-	v, err := r.ArrangeFor(o.Windows, o.Shifted, o.HoldLimit)
+	v, err := r.ArrangeFor(o.Definition.Windows, o.Shifted, o.Definition.HoldLimit)
 	if err != nil {
-		o.Err, o.UntilNs = err, math.MaxInt64
+		out.Err, out.UntilNs = err, math.MaxInt64
 		return false
 	}
 	v.IsStarting = startingForNs > 0
-	o.NowNs, o.Blocked = v.State.NowNs, v.IsBlocked()
-	changed = o.Action.carryOut(o, r, v)
-	if errors.Is(o.Err, ErrStarting) {
-		o.WaitNs = startingForNs
+	out.NowNs, out.Blocked = v.State.NowNs, v.IsBlocked()
+	changed = o.Action.carryOut(o.Definition, r, v, out)
+	if errors.Is(out.Err, ErrStarting) {
+		out.WaitNs = startingForNs
 	}
-	if o.AgainNs == 0 {
-		o.stand(&v)
+	if out.AgainNs == 0 {
+		out.stand(&v)
 	}
-	o.UntilNs = v.FirstEndNs()
-	return changed || o.Rebased
+	out.UntilNs = v.FirstEndNs()
+	return changed || out.Rebased
 }
 
 // stand says how the windows stand, and what is held.
-func (o *Operation) stand(v *balance.View) {
+func (out *Outcome) stand(v *balance.View) {
 	for i := range v.Windows {
-		o.Standings = append(o.Standings, v.Standing(i))
+		out.Standings = append(out.Standings, v.Standing(i))
 	}
-	if o.HoldLimit != nil {
-		o.Standings = append(o.Standings, quota.Standing{Used: v.State.Holders.Held()})
+	if v.HoldLimit != nil {
+		out.Standings = append(out.Standings, quota.Standing{Used: v.State.Holders.Held()})
 	}
 }
+
+// How a denial comes about:
+//
+//	judge        finds out whether units are left. judgeHeld does so beside what is held, and look for a Charge of none
+//	deny         writes to the Outcome that they are not, and how long to wait. denyHold does so by a balance.Room
+//	countDenial  changes the record: denied units count, or the key's block begins
+//	keepDenial   is an action of its own: countDenial of a part in shadow, once its ask is granted
 
 // judge finds out whether units are left.
-func (o *Operation) judge(v *balance.View, units uint32) {
-	if o.HoldLimit != nil {
-		o.judgeHeld(v, units)
-		o.NeedsAge = units > 0 && !o.Denied && o.Err == nil
+func (out *Outcome) judge(v *balance.View, units uint32) {
+	if v.HoldLimit != nil {
+		out.judgeHeld(v, units)
+		out.NeedsAge = units > 0 && !out.Denied && out.Err == nil
 		return
 	}
-	if v.LeftBesideHeld() < units || o.Blocked {
-		o.refuse(v, units)
+	if v.LeftBesideHeld() < units || out.Blocked {
+		out.deny(v, units)
 	}
 }
 
-// refuse denies a cost, and says how long it must wait.
-func (o *Operation) refuse(v *balance.View, cost uint32) {
-	o.Denied, o.WaitNs = true, v.WaitNs(cost)
-	if o.WaitNs == 0 { // only what workers of another policy hold leaves no room
-		o.WaitNs = limit.HeldRetryNs
+// deny denies a cost, and says how long it must wait.
+func (out *Outcome) deny(v *balance.View, cost uint32) {
+	out.Denied, out.WaitNs = true, v.WaitNs(cost)
+	if out.WaitNs == 0 { // only what workers of another policy hold leaves no room
+		out.WaitNs = limit.HeldRetryNs
 	}
 }
 

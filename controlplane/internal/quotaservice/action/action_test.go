@@ -40,9 +40,9 @@ func on(r *record.Record, d *Definition, a Action) *Operation {
 func Example() {
 	r, d := record.New(base), tenAMinute()
 	hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
-	fmt.Println("taken", hit.Taken.Units, "used", hit.Standings[0].Used)
+	fmt.Println("taken", hit.Outcome.Taken.Units, "used", hit.Outcome.Standings[0].Used)
 	undo := on(r, d, hit.Undo())
-	fmt.Println("uncounted", undo.Uncounted, "used", undo.Standings[0].Used)
+	fmt.Println("uncounted", undo.Outcome.Uncounted, "used", undo.Outcome.Standings[0].Used)
 	// Output:
 	// taken 3 used 3
 	// uncounted 3 used 0
@@ -53,15 +53,15 @@ func TestNothingToUndo(t *testing.T) {
 	r, d := record.New(base), tenAMinute()
 	on(r, d, &Set{Units: 10, Window: AllWindows})
 	denied := on(r, d, &Hit{Part: quota.Part{Cost: 1, Shadow: true}})
-	require.True(t, denied.Denied)
-	require.Equal(t, minute, denied.WaitNs)
+	require.True(t, denied.Outcome.Denied)
+	require.Equal(t, minute, denied.Outcome.WaitNs)
 	require.Nil(t, denied.Undo())
 	require.Nil(t, denied.KeepDenial())
 	require.Nil(t, on(r, d, &Charge{Units: 1}).Undo())
 
 	d.CountDenied = true
 	require.NotNil(t, denied.KeepDenial())
-	require.EqualValues(t, 12, on(r, d, denied.KeepDenial()).Standings[0].Used)
+	require.EqualValues(t, 12, on(r, d, denied.KeepDenial()).Outcome.Standings[0].Used)
 }
 
 // TestAnUndoAfterASet: units that were counted before the key was set or forgotten are gone already.
@@ -69,13 +69,13 @@ func TestAnUndoAfterASet(t *testing.T) {
 	for _, between := range []Action{&Set{Units: 5, Window: AllWindows}, Reset{}} {
 		r, d := record.New(base), tenAMinute()
 		hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
-		used := on(r, d, between).Standings[0].Used
+		used := on(r, d, between).Outcome.Standings[0].Used
 		undo := on(r, d, hit.Undo())
-		require.Zero(t, undo.Uncounted)
-		require.Equal(t, used, undo.Standings[0].Used)
-		returned := on(r, d, &Return{Units: 3, Counted: hit.Taken.Counted})
-		require.Zero(t, returned.Uncounted)
-		require.Equal(t, used, returned.Standings[0].Used)
+		require.Zero(t, undo.Outcome.Uncounted)
+		require.Equal(t, used, undo.Outcome.Standings[0].Used)
+		returned := on(r, d, &Return{Units: 3, Counted: hit.Outcome.Taken.Counted})
+		require.Zero(t, returned.Outcome.Uncounted)
+		require.Equal(t, used, returned.Outcome.Standings[0].Used)
 	}
 }
 

@@ -10,12 +10,12 @@ type Charge struct{ Units uint32 }
 
 // carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
-func (c *Charge) carryOut(o *Operation, _ *record.Record, v balance.View) (changed bool) {
+func (c *Charge) carryOut(_ *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
 	if c.Units == 0 {
-		o.look(&v)
+		out.look(&v)
 		return false
 	}
-	o.judge(&v, c.Units)
+	out.judge(&v, c.Units)
 	for i := range v.Windows {
 		if v.Windows[i].IsFixed() {
 			v.AddIn(i, c.Units)
@@ -27,14 +27,14 @@ func (c *Charge) carryOut(o *Operation, _ *record.Record, v balance.View) (chang
 }
 
 // look finds out whether a window is over its limit, or one that cannot be has nothing left.
-func (o *Operation) look(v *balance.View) {
+func (out *Outcome) look(v *balance.View) {
 	for i := range v.Windows {
 		isOver := v.LeftIn(i) == 0
 		if w := &v.Windows[i]; w.IsFixed() {
 			isOver = isOver && v.Standing(i).Used > w.Limit
 		}
 		if isOver {
-			o.Denied, o.WaitNs = true, v.WaitNs(1)
+			out.Denied, out.WaitNs = true, v.WaitNs(1)
 		}
 	}
 }

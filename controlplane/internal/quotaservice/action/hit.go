@@ -13,14 +13,17 @@ type Hit struct {
 	TakesNothing bool // another part of its ask is denied already, or has failed
 }
 
-// TakesLast reports whether a hit of the definition waits for the others of its ask: it takes units, and one denied
-// for lack of these begins a block, although they may be uncounted at once. A denial for lack of units that are only
-// held begins no block, so such a hit need not wait.
+// TakesLast reports whether a hit of the definition waits for the other parts of its ask. For example, an ask has a
+// part of user, which has no unit left, and a part of address, which has 1 left and a block. If address took its unit
+// first, other asks for address would be denied until user is, and that unit is uncounted. Each of them would begin the
+// block, although the unit was left all the time. So address takes last: nothing, because user is denied by then.
+//
+// A denial for lack of units that are only held begins no block, so a hit that holds units need not wait.
 func (d *Definition) TakesLast() bool { return d.HasBlock && d.HoldLimit == nil }
 
 // carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
 //
-//	if                                                what it writes to o   what the record counts
+//	if                                                what it writes        what the record counts
 //	the definition holds units                        see takeHold          see takeHold
 //	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
 //	for units or has Spent some
@@ -28,59 +31,64 @@ func (d *Definition) TakesLast() bool { return d.HasBlock && d.HoldLimit == nil 
 //	it is denied: too few units, or a blocked key     Denied, WaitNs        what countDenial counts, unless in shadow
 //	TakesNothing                                      nothing               nothing
 //	it is granted units                               Taken                 these units
-//	it asks for nothing, and the key is not blocked   Taken.ValidNs         nothing
-func (h *Hit) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
-	if o.HoldLimit != nil {
-		return o.takeHold(&v, &h.Part)
+//	it is granted none: it asks for none, or only     Taken.ValidNs         nothing
+//	for some ahead
+func (h *Hit) carryOut(d *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {
+	if v.HoldLimit != nil {
+		return h.takeHold(d, &v, out)
 	}
 	p := &h.Part
-	d := v.Decide(o.Lease, p)
-	if d.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
-		o.AgainNs = v.FirstEndNs()
+	decision := v.Decide(d.Lease, p)
+	if decision.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+		out.AgainNs = v.FirstEndNs()
 		return false
 	}
 	if p.Spent > 0 {
 		v.AddClaimed(p.Spent)
-		d = v.Decide(o.Lease, p)
+		decision = v.Decide(d.Lease, p)
 		changed = true
 	}
 	switch {
 	case p.Inspect:
-	case d.Verdict != balance.Passes && (p.Cost > 0 || o.Blocked):
-		changed = o.deny(&v, p) || changed
+	case decision.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
+		out.deny(&v, p.Cost)
+		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
+			changed = countDenial(d, &v, p, out) || changed
+		}
 	case h.TakesNothing:
-	case d.Units > 0:
-		counts := Counted{v.Take(d.Units, d.SpendByNs), r.Generation}
-		o.Taken = Taken{Units: d.Units, Leased: counts.IsLeased(), ValidNs: v.ValidNs(d.SpendByNs), Counted: counts}
+	case decision.Units > 0:
+		out.Taken = take(r, &v, &decision)
 		changed = true
-	default: // it asks for nothing
-		o.Taken.ValidNs = v.ValidNs(d.SpendByNs)
+	default:
+		out.Taken.ValidNs = v.ValidNs(decision.SpendByNs)
 	}
 	return changed
 }
 
-// deny denies a part. A denial in shadow counts only once no other part has denied: see keepDenial.
-func (o *Operation) deny(v *balance.View, p *quota.Part) (changed bool) {
-	o.refuse(v, p.Cost)
-	return !p.Shadow && o.countDenial(v, p)
+// take counts the units of a decision.
+func take(r *record.Record, v *balance.View, decision *balance.Decision) Taken {
+	counts := Counted{v.Take(decision.Units, decision.SpendByNs), r.Generation}
+	return Taken{
+		Units: decision.Units, Leased: counts.IsLeased(), ValidNs: v.ValidNs(decision.SpendByNs), Counted: counts,
+	}
 }
 
 // countDenial keeps of a denied part what its definition says: what waits for it counts, and the windows' denial
 // begins the key's block or prolongs it. It reports whether that changed something. The wait is from
 // the new count.
-func (o *Operation) countDenial(v *balance.View, p *quota.Part) (changed bool) {
+func countDenial(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
 	if p.Cost == 0 {
 		return false
 	}
 	if !p.NoBlock && v.Left() < p.Cost { // not only what is held leaves no room
-		changed = v.Deny()
+		changed = v.BeginBlock()
 	}
-	if o.CountDenied {
+	if d.CountDenied {
 		v.AddClaimed(max(p.Waiting, p.Cost))
 		changed = true
 	}
 	if changed {
-		o.WaitNs = v.WaitNs(p.Cost)
+		out.WaitNs = v.WaitNs(p.Cost)
 	}
 	return changed
 }
@@ -91,21 +99,21 @@ type keepDenial struct{ part *quota.Part }
 // KeepDenial counts the denial of this hit, whose part is in shadow, because its ask is granted; nil = that would
 // change nothing.
 func (o *Operation) KeepDenial() Action {
-	p := &o.Action.(*Hit).Part
-	keeps := o.CountDenied || o.HasBlock && !p.NoBlock
-	if o.Err != nil || !o.Denied || o.HeldBack || !keeps {
+	p, out := &o.Action.(*Hit).Part, &o.Outcome
+	keeps := o.Definition.CountDenied || o.Definition.HasBlock && !p.NoBlock
+	if out.Err != nil || !out.Denied || out.HeldBack || !keeps {
 		return nil
 	}
 	return &keepDenial{p}
 }
 
-func (k *keepDenial) carryOut(o *Operation, _ *record.Record, v balance.View) (changed bool) {
-	o.Denied, o.WaitNs = true, v.WaitNs(k.part.Cost)
-	o.Noted = o.HoldLimit != nil // the proxy need not report again: the hit has noted its report
+func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+	out.Denied, out.WaitNs = true, v.WaitNs(k.part.Cost)
+	out.Noted = v.HoldLimit != nil // the proxy need not report again: the hit has noted its report
 	if v.Left() >= k.part.Cost {
 		return false // a window has ended since
 	}
-	return o.countDenial(&v, k.part)
+	return countDenial(d, &v, k.part, out)
 }
 
 // Two actions uncount what a hit has taken:
@@ -121,22 +129,22 @@ type undo struct {
 
 // Undo uncounts what this hit has taken, because nobody got it; nil = it has taken nothing.
 func (o *Operation) Undo() Action {
-	if o.Err != nil || o.Taken.Units == 0 {
+	if o.Outcome.Err != nil || o.Outcome.Taken.Units == 0 {
 		return nil
 	}
-	return &undo{o.Action.(*Hit), &o.Taken}
+	return &undo{o.Action.(*Hit), &o.Outcome.Taken}
 }
 
-func (u *undo) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
-	if o.HoldLimit != nil {
-		return o.undoHold(&v, &u.hit.Part.Report, u.taken.Units)
+func (u *undo) carryOut(_ *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {
+	if v.HoldLimit != nil {
+		return u.undoHold(&v, out)
 	}
 	counted := &u.taken.Counted
 	if !counted.isIn(r) {
 		return false
 	}
 	if v.Undo(&counted.Counted, u.taken.Units) {
-		o.Uncounted = u.taken.Units
+		out.Uncounted = u.taken.Units
 	}
 	return true
 }
@@ -147,12 +155,12 @@ type Return struct {
 	Counted Counted
 }
 
-func (t *Return) carryOut(o *Operation, r *record.Record, v balance.View) (changed bool) {
+func (t *Return) carryOut(_ *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {
 	if !t.Counted.isIn(r) {
 		return false
 	}
 	if v.Refund(&t.Counted.Counted, t.Units) {
-		o.Uncounted = t.Units
+		out.Uncounted = t.Units
 	}
 	return true
 }

@@ -15,68 +15,69 @@ import (
 
 // takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
 // is an operator's hit, whose answer is known.
-func (o *Operation) takeHold(v *balance.View, p *quota.Part) (changed bool) {
-	if p.Inspect {
+func (h *Hit) takeHold(d *Definition, v *balance.View, out *Outcome) (changed bool) {
+	p := &h.Part
+	switch {
+	case p.Inspect:
 		return false
-	}
-	if p.Number == 0 {
-		return o.hitHeld(v, p)
+	case p.Number == 0:
+		return hitHeld(d, v, p, out)
 	}
 	changed, room, err := v.Note(p)
 	if err != nil {
-		o.Err = err
+		out.Err = err
 		return false
 	}
-	o.Noted = true
-	o.Taken = Taken{Units: room.Units, ValidNs: o.HoldLimit.EighthNs()}
-	o.NeedsAge = room.Units > 0
+	out.Noted = true
+	out.Taken = Taken{Units: room.Units, ValidNs: v.HoldLimit.EighthNs()}
+	out.NeedsAge = room.Units > 0
 	if room.OK {
 		return changed
 	}
-	o.refuseHold(&room)
-	if o.Denied && !p.Shadow {
-		changed = o.countDenial(v, p) || changed
+	out.denyHold(&room)
+	if out.Denied && !p.Shadow {
+		changed = countDenial(d, v, p, out) || changed
 	}
 	return changed
 }
 
 // hitHeld counts an operator's hit, if there is room for it beside what is held.
-func (o *Operation) hitHeld(v *balance.View, p *quota.Part) (changed bool) {
-	o.judgeHeld(v, p.Cost)
+func hitHeld(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
+	out.judgeHeld(v, p.Cost)
 	switch {
-	case o.Denied:
-		return o.countDenial(v, p)
-	case o.Err != nil || p.Cost == 0:
+	case out.Denied:
+		return countDenial(d, v, p, out)
+	case out.Err != nil || p.Cost == 0:
 		return false
 	}
 	v.Add(p.Cost)
-	o.NeedsAge = true
+	out.NeedsAge = true
 	return true
 }
 
-// undoHold takes back what was held, unless the worker has reported since. Then o is not noted: the worker's next
+// undoHold takes back what was held, unless the worker has reported since. Then it is not noted: the worker's next
 // report says what it holds.
-func (o *Operation) undoHold(v *balance.View, report *quota.Report, units uint32) (changed bool) {
-	o.Noted = v.State.Holders.Refund(report, units)
-	if o.Noted {
-		o.Uncounted = units
+func (u *undo) undoHold(v *balance.View, out *Outcome) (changed bool) {
+	out.Noted = v.State.Holders.Refund(&u.hit.Part.Report, u.taken.Units)
+	if out.Noted {
+		out.Uncounted = u.taken.Units
 	}
-	return o.Noted
+	return out.Noted
 }
 
 // judgeHeld finds out whether units are left beside what is held.
-func (o *Operation) judgeHeld(v *balance.View, units uint32) {
+func (out *Outcome) judgeHeld(v *balance.View, units uint32) {
 	if room := v.Room(units, units); !room.OK {
-		o.refuseHold(&room)
+		out.denyHold(&room)
 	}
 }
 
-// refuseHold says why a cost is not held.
-func (o *Operation) refuseHold(room *balance.Room) {
+// denyHold says why a cost is not held.
+func (out *Outcome) denyHold(room *balance.Room) {
 	if room.IsStarting {
-		o.Err = ErrStarting
+		out.Err = ErrStarting
 		return
 	}
-	o.Denied = true
-	o.WaitNs, o.HeldBack = room.WaitNs, room.HeldBack
+	out.Denied = true
+	out.WaitNs, out.HeldBack = room.WaitNs, room.HeldBack
 }

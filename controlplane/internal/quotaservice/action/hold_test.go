@@ -62,13 +62,13 @@ func TestTakeHold(t *testing.T) {
 			r := record.New(base)
 			on(r, d, &Set{Units: c.used, Window: 0})
 			if c.before.Number > 0 {
-				require.NoError(t, on(r, d, &Hit{Part: c.before}).Err)
+				require.NoError(t, on(r, d, &Hit{Part: c.before}).Outcome.Err)
 			}
 			o := &Operation{Definition: d, Action: &Hit{Part: c.part}, Shifted: d.ShiftedFor(key)}
 			o.Decide(r, base, c.startingNs)
-			require.Equal(t, []uint32{c.usedAfter, c.holds}, []uint32{o.Standings[0].Used, o.Standings[1].Used})
-			c.want.NowNs, c.want.UntilNs = o.NowNs, o.UntilNs
-			c.want.Standings = o.Standings
+			require.Equal(t, []uint32{c.usedAfter, c.holds}, []uint32{o.Outcome.Standings[0].Used, o.Outcome.Standings[1].Used})
+			c.want.NowNs, c.want.UntilNs = o.Outcome.NowNs, o.Outcome.UntilNs
+			c.want.Standings = o.Outcome.Standings
 			require.Equal(t, c.want, o.Outcome)
 		})
 	}
@@ -83,8 +83,8 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
 		inspect := on(r, d, &Inspect{Units: units})
 		hit := on(r, d, &Hit{Part: quota.Part{Cost: units}})
-		require.Equal(t, units > 3, hit.Denied, units)
-		require.Equal(t, hit.Denied, inspect.Denied, units)
-		require.Equal(t, hit.WaitNs, inspect.WaitNs, units)
+		require.Equal(t, units > 3, hit.Outcome.Denied, units)
+		require.Equal(t, hit.Outcome.Denied, inspect.Outcome.Denied, units)
+		require.Equal(t, hit.Outcome.WaitNs, inspect.Outcome.WaitNs, units)
 	}
 }

@@ -12,8 +12,8 @@ const AllWindows = -1
 // Inspect finds out whether units are left.
 type Inspect struct{ Units uint32 }
 
-func (i *Inspect) carryOut(o *Operation, _ *record.Record, v balance.View) (changed bool) {
-	o.judge(&v, i.Units)
+func (i *Inspect) carryOut(_ *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+	out.judge(&v, i.Units)
 	return false
 }
 
@@ -23,7 +23,7 @@ type Inc struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (i *Inc) carryOut(_ *Operation, _ *record.Record, v balance.View) (changed bool) {
+func (i *Inc) carryOut(_ *Definition, _ *record.Record, v balance.View, _ *Outcome) (changed bool) {
 	add(&v, i.Window, i.Units)
 	return true
 }
@@ -34,7 +34,7 @@ type Set struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (t *Set) carryOut(_ *Operation, r *record.Record, v balance.View) (changed bool) {
+func (t *Set) carryOut(_ *Definition, r *record.Record, v balance.View, _ *Outcome) (changed bool) {
 	for i := range v.Windows {
 		isIt := t.Window == AllWindows || t.Window == i
 		if isIt && v.Windows[i].Algorithm != limit.Block {
@@ -49,6 +49,8 @@ func (t *Set) carryOut(_ *Operation, r *record.Record, v balance.View) (changed 
 // Reset forgets the key: beforehand, because the windows of other definitions may leave those of its own no room.
 type Reset struct{}
 
-func (Reset) carryOutBefore(o *Operation, r *record.Record) { o.HadUsage = r.Forget() }
+func (Reset) carryOutBefore(r *record.Record, out *Outcome) { out.HadUsage = r.Forget() }
 
-func (Reset) carryOut(*Operation, *record.Record, balance.View) (changed bool) { return true }
+func (Reset) carryOut(*Definition, *record.Record, balance.View, *Outcome) (changed bool) {
+	return true
+}

@@ -88,9 +88,9 @@ func (v *View) IsBlocked() bool {
 	return ok && block.usage.EndNs != 0
 }
 
-// Deny counts a denied hit in the key's block, if there is one: see limit.Window.Deny. It reports whether the block
-// has begun, or lasts longer.
-func (v *View) Deny() (changed bool) {
+// BeginBlock counts a denied hit in the key's block, if there is one: see limit.Window.Deny. It reports whether the
+// block has begun, or lasts longer.
+func (v *View) BeginBlock() (changed bool) {
 	block, ok := v.block()
 	if !ok {
 		return false

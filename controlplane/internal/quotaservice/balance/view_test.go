@@ -59,16 +59,16 @@ func TestADenialBlocksTheKey(t *testing.T) {
 		v := at(base, 0, fixed(1, second), limit.NewBlock(minute, prolongs))
 		v.Add(5)
 		require.False(t, v.IsBlocked())
-		require.True(t, v.Deny(), "it begins")
+		require.True(t, v.BeginBlock(), "it begins")
 		v.State.Roll(base + second)
-		require.Equal(t, prolongs, v.Deny())
+		require.Equal(t, prolongs, v.BeginBlock())
 		require.Equal(t, TooFew, v.Decide(quota.LeaseOff, &quota.Part{}).Verdict)
 		v.State.Roll(base + minute)
 		require.Equal(t, prolongs, v.IsBlocked())
 		v.State.Roll(base + minute + second)
 		require.False(t, v.IsBlocked())
 	}
-	require.False(t, at(base, 5, fixed(1, second)).Deny(), "there is none")
+	require.False(t, at(base, 5, fixed(1, second)).BeginBlock(), "there is none")
 }
 
 // TestAClearedWindowHasAllLeft: also a bucket of which units are leased.

@@ -51,7 +51,7 @@ func blockedExample(isHeld bool) *Record {
 	windows := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 9, PeriodNs: second}, limit.NewBlock(minute, true)}
 	r := &Record{Generation: 0x0102030405060708, State: balance.NewState(base, windows)}
 	v := balance.View{State: &r.State, Windows: windows}
-	v.Deny()
+	v.BeginBlock()
 	r.isHeld = isHeld
 	return r
 }
@@ -130,7 +130,7 @@ func FuzzValue(f *testing.F) {
 		if d.Verdict == balance.Passes {
 			v.Take(d.Units, d.SpendByNs)
 		} else {
-			v.Deny()
+			v.BeginBlock()
 		}
 		v.FirstEndNs()
 		for i := range v.Windows {
