@@ -117,31 +117,38 @@ func (c *core) takeTurn() bool {
 	return true
 }
 
-// takeResult takes up the result of a key's swap: its operations are done, or need another swap.
+// takeResult takes up the result of a key's swap.
 func (c *core) takeResult(k *key, r swapstore.Result) {
 	c.swapsUnderWay--
 	c.metrics.countResult(r)
 	c.logFailure(k, r)
-	done, err := k.learnResult(r)
+	e, err := k.learnResult(r)
 	if r.Outcome != swapstore.Failed {
-		c.storeClock.note(k.sentNs, r.NowNs, k.isMisled(r, done))
+		c.storeClock.note(k.sentNs, r.NowNs, k.isMisled(r, e))
 	}
-	if !done {
+	switch e {
+	case again:
 		c.keys.again(k)
 		return
+	case decided:
+		for _, o := range k.swap {
+			c.deliver(o)
+		}
+	case failed:
+		c.fail(k.swap, err)
 	}
+	c.keys.rest(k)
+}
+
+// fail tells the owners of operations why they have no outcome.
+func (c *core) fail(operations []*operation, err error) {
 	if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
 		c.metrics.mismatches.Add(1)
 	}
-	for _, o := range k.swap {
-		if err != nil {
-			o.Outcome.Err = err
-			o.owner.operationDone(o)
-			continue
-		}
-		c.deliver(o)
+	for _, o := range operations {
+		o.Outcome.Err = err
+		o.owner.operationDone(o)
 	}
-	c.keys.rest(k)
 }
 
 func (c *core) logFailure(k *key, r swapstore.Result) {

@@ -128,7 +128,8 @@ func TestCountRemembersBounded(t *testing.T) {
 		over.note(&o)
 	}
 	require.Len(t, over, maxOver)
-	o.storeKey, o.Outcome.NowNs = [16]byte{3}, base+3*minute-minute/2 // one has ended: too few to look through all again soon
+	// One has ended: too few to look through all again soon.
+	o.storeKey, o.Outcome.NowNs = [16]byte{3}, base+3*minute-minute/2
 	over.note(&o)
 	require.Len(t, over, 1)
 }

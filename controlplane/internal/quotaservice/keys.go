@@ -31,7 +31,7 @@ type key struct {
 
 	// The swap that is under way.
 	swap    []*operation // decided together
-	reads   bool         // it only reads, because its operations change nothing
+	reads   bool         // it only reads the record, because its operations change nothing
 	sentNs  int64        // when it left, by the service's clock
 	firstNs int64        // when the first swap of these operations left
 	late    int          // how often the store found it Late
@@ -42,12 +42,20 @@ type key struct {
 type value interface {
 	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
 	prepare(operations []*operation, storeNs int64) swapstore.Swap
-	// learn takes the result of that swap. done says that the operations have their outcomes, or that err is why there
-	// are none. Else they need another swap, and err is nil.
-	learn(operations []*operation, r swapstore.Result) (done bool, err error)
+	// learn takes the result of that swap, and says how it ends for the operations. err is for those that failed.
+	learn(operations []*operation, r swapstore.Result) (e ending, err error)
 	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
 	size() int
 }
+
+// ending is how a swap ends for its operations.
+type ending uint8
+
+const (
+	again   ending = iota // they need another swap
+	decided               // they have their outcomes
+	failed                // they have none: an error says why
+)
 
 // newKey returns the key of an operation.
 func newKey(o *operation) *key {
@@ -69,24 +77,36 @@ func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 	k.sentNs = localNs
 	s := k.value.prepare(k.swap, storeNs)
 	s.Key, s.Domain = k.storeKey, k.domain
-	k.reads = s.New == nil
+	k.reads = !s.Adds && s.New == nil
 	return s
 }
 
-// learnResult takes the result of the swap. done and err are as value.learn has them: operations that have had too many
-// swaps are done, too.
-func (k *key) learnResult(r swapstore.Result) (done bool, err error) {
+// learnResult takes the result of the swap, and says how it ends as value.learn does. Operations that have had too many
+// swaps have failed.
+func (k *key) learnResult(r swapstore.Result) (e ending, err error) {
 	if r.Outcome == swapstore.Late {
 		k.late++
 	}
-	done, err = k.value.learn(k.swap, r)
-	if done {
-		return true, err
+	e, err = k.value.learn(k.swap, r)
+	if e != again {
+		return e, err
 	}
-	err = k.whyGiveUp(r.Outcome)
-	return err != nil, err
+	if err := k.whyGiveUp(r.Outcome); err != nil {
+		return failed, err
+	}
+	return again, nil
 }
 
+// What is tried again, and for how long:
+//
+//	what                             why                           how often
+//	a key's swap, by keys.again      another value is there        for maxContendedNs
+//	                                 the store's clock has moved   for maxContendedNs, but at most maxLate
+//	a hit, by core.deliver           its window is about to end    when that has ended
+//	an addUp, by call.operationDone  its window has ended          at most maxLate
+//	a script, by package redisstore  the server did not know it    once
+//
+// Nothing is tried again of which it is not known whether the store has carried it out.
 const (
 	// maxContendedNs is for how long an operation is decided anew because another
 	// service has written first. How often is no bound: a service whose answers come a
@@ -117,8 +137,8 @@ func (k *key) whyGiveUp(outcome swapstore.Outcome) error {
 // isMisled reports whether the storeNs by which prepare decided was wrong. A swap that writes is Late then. The store
 // checks no times of a swap that only reads: if its operations change something by the store's clock, although they
 // changed nothing at storeNs, that was wrong.
-func (k *key) isMisled(r swapstore.Result, done bool) bool {
-	return r.Outcome == swapstore.Late || k.reads && !done
+func (k *key) isMisled(r swapstore.Result, e ending) bool {
+	return r.Outcome == swapstore.Late || k.reads && e == again
 }
 
 // size is about what the key takes while it is idle.

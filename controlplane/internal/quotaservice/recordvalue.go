@@ -16,9 +16,9 @@ import (
 //	           knows that clock
 //	the store  swaps from storeNs on, for as long as lastNs says. Earlier, units could be spent before the window
 //	           begins that counts them. Later, what was decided may not hold any more
-//	learn      Swapped: the operations are done. Failed: they end with the error. Else the store has said which
-//	           value is there and what its clock says. The operations are decided on that. If they change
-//	           nothing, they are done
+//	learn      Swapped: the operations are decided. Failed: so have they. Else the store has said which
+//	           value is there and what its clock says. The operations are decided on that: again if they change
+//	           something, because that must be swapped in
 //
 // So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
 //
@@ -84,30 +84,27 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []*operation, r swapstore.Result) (done bool, err error) {
+func (v *recordValue) learn(operations []*operation, r swapstore.Result) (e ending, err error) {
 	switch r.Outcome {
 	case swapstore.Failed:
 		v.record, v.nonce = nil, nil
-		return true, r.Err
+		return failed, r.Err
 	case swapstore.Swapped:
 		v.nonce = append(v.nonce[:0], v.swapped[:swapstore.NonceBytes]...)
-		return true, nil
+		return decided, nil
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
 	}
-	needsSwap, err := v.wouldChange(operations, r.Value, r.NowNs)
-	return !needsSwap, err
-}
-
-// wouldChange decides the operations on the value that the store has, and reports whether that changes it. If so, the
-// decision is forgotten: prepare makes it anew, at its own time.
-func (v *recordValue) wouldChange(operations []*operation, value []byte, storeNs int64) (changes bool, err error) {
-	err = v.read(value)
-	if err != nil || !v.decide(operations, storeNs) {
-		return false, err
+	err = v.read(r.Value)
+	switch {
+	case err != nil:
+		return failed, err
+	case v.decide(operations, r.NowNs):
+		_ = v.read(r.Value) // as above: this decision is forgotten, and prepare makes it anew at its own time
+		return again, nil
 	}
-	return true, v.read(value)
+	return decided, nil
 }
 
 // read takes over the value that is in the store.

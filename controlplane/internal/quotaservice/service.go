@@ -21,15 +21,15 @@
 //	worker.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
 //	key.prepare          user: 4 would be used, so 1 is granted. team: 60, so 1 is granted.
 //	Store.Swap           user: Swapped. team: Read, because the value is 60.
-//	key.learnResult      user: done. team: decided anew on 60. That changes the value, so it is not done.
+//	key.learnResult      user: decided. team: decided on 60. That changes the value, so again.
 //	key.prepare          team: 61 would be used, so 1 is granted.
 //	Store.Swap           team: Swapped.
-//	key.learnResult      team: done.
+//	key.learnResult      team: decided.
 //	group.operationDone  No operation is left, and no part is denied: the ask is granted.
 //	group.answer         The grants wait for Stream.Next.
 //
-// If another service has swapped in 100, team is denied when it is decided anew. That changes nothing, so it
-// is done without another swap, and the ask is denied. group.undo starts an operation that undoes the hit of user, and
+// If another service has swapped in 100, team is denied when it is decided on that. That changes nothing, so it
+// needs no other swap, and the ask is denied. group.undo starts an operation that undoes the hit of user, and
 // the ask is answered when that is swapped in. group.go draws all ways of an ask.
 //
 // To read it, begin with example_test.go, and follow such an ask:

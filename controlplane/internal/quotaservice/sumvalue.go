@@ -60,15 +60,15 @@ func (sumValue) prepare(operations []*operation, _ int64) swapstore.Swap {
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []*operation, r swapstore.Result) (done bool, err error) {
+func (sumValue) learn(operations []*operation, r swapstore.Result) (e ending, err error) {
 	switch r.Outcome {
 	case swapstore.Swapped:
 	case swapstore.Late:
-		return true, errEnded
+		return failed, errEnded
 	case swapstore.Failed:
-		return true, r.Err
+		return failed, r.Err
 	case swapstore.Read, swapstore.Young:
-		return true, record.ErrDamage
+		return failed, record.ErrDamage
 	}
 	sum := r.Sum
 	for _, o := range operations {
@@ -85,7 +85,7 @@ func (sumValue) learn(operations []*operation, r swapstore.Result) (done bool, e
 			o.Outcome.WaitNs = left
 		}
 	}
-	return true, nil
+	return decided, nil
 }
 
 // size implements value.
