@@ -75,7 +75,7 @@ func (v *Verdict) Decide(now int64) {
 // CheckEach checks each rule by itself, as if it were the only one. It counts nothing, in no metric either.
 func (v *Verdict) CheckEach(now int64) {
 	v.start(now)
-	for _, s := range v.turns {
+	for _, s := range v.inTurn {
 		s.check(s.Cost, now)
 	}
 	v.conclude()
@@ -98,11 +98,11 @@ const (
 // check finds out whether every rule has room. It leaves the shadow rules out if an enforced one denies.
 func (v *Verdict) check(now int64) ending {
 	asking := 0
-	for i, s := range v.turns {
-		if s.Shadow && v.isDenied() {
+	for i, s := range v.inTurn {
+		if i == v.enforced && v.isDenied() {
 			break
 		}
-		s.check(v.unitsFor(i), now)
+		s.check(limit.AddSaturating(s.Cost, v.costBefore(i)), now)
 		switch {
 		case s.Outcome != Pending:
 		case asking == quota.MaxParts: // an ask is granted as a whole: what has no room in it cannot ask apart
@@ -130,30 +130,26 @@ func (v *Verdict) isDenied() bool {
 	return false
 }
 
-// unitsFor is how many units must be free in the record of the subject of that turn: its cost, and what the
-// subjects before it count there. Rules that share a counter count a request once each. For example, the record of two
-// such rules has 5 units left, and a request costs 2:
+// costBefore is what the subjects before the one of that turn count in its record. They have not yet when it is
+// checked, so that much must be free beside its own cost. Rules that share a counter count a request once each. For
+// example, the record of two such rules has 5 units left, and a request costs 2:
 //
 //	check  Units are 2 for the first rule and 4 for the second: both pass
 //	take   the first takes 2. The second's Take is a Mismatch, because the first has written the record
 //	       the second checks again, with Units 2: of the 3 that are left it takes 2
-func (v *Verdict) unitsFor(at int) uint32 {
-	s := v.turns[at]
-	units := s.Cost
-	for _, before := range v.turns[:at] {
+func (v *Verdict) costBefore(at int) (cost uint32) {
+	s := v.inTurn[at]
+	for _, before := range v.inTurn[:at] {
 		if s.sharesRecord(before) {
-			units = limit.AddSaturating(units, before.Cost)
+			cost = limit.AddSaturating(cost, before.Cost)
 		}
 	}
-	return units
+	return cost
 }
 
-// take takes the units of all enforced rules, or of none. Shadow rules have the last turns.
+// take takes the units of all enforced rules, or of none.
 func (v *Verdict) take(now int64) ending {
-	for _, s := range v.turns {
-		if s.Shadow {
-			break
-		}
+	for _, s := range v.inTurn[:v.enforced] {
 		s.take(now)
 		if end := s.ending(); end != passes {
 			v.refund(now)
@@ -165,17 +161,20 @@ func (v *Verdict) take(now int64) ending {
 
 // refund undoes take.
 func (v *Verdict) refund(now int64) {
-	for _, s := range v.turns {
+	for _, s := range v.inTurn[:v.enforced] {
 		s.refund(now)
 	}
 }
 
-// takeShadow counts an allowed request in the shadow rules.
+// takeShadow counts an allowed request in the shadow rules. One with a costBefore checks again by its cost alone, also
+// if check has denied it: a shadow rule before it may have taken nothing after all.
 func (v *Verdict) takeShadow(now int64) {
-	for _, s := range v.turns {
-		if s.Shadow {
-			s.takeShadow(now)
+	for i := v.enforced; i < len(v.inTurn); i++ {
+		s := v.inTurn[i]
+		if v.costBefore(i) > 0 {
+			s.checkAgain(now)
 		}
+		s.takeShadow(now)
 	}
 }
 

@@ -244,6 +244,23 @@ func TestARuleThatCannotTakeItsUnits(t *testing.T) {
 	}
 }
 
+// A page that is found full after the check tells no wait, though the subject's memory has one of the request before.
+func TestAPageThatIsFoundFullTellsNoWait(t *testing.T) {
+	p := &purse{}
+	v := begin(t, `{"name":"r","limits":["100/1h"],"on_full":"deny"}`, p)
+	v.Decide(1)
+	require.Equal(t, limit.Never, v.RetryNs)
+
+	r := v.Subjects[0].Rule
+	v.Begin()
+	v.Next().Begin(r)
+	v.Add()
+	p.left, p.takes = 2, []state.Status{state.Full}
+	v.Decide(2)
+	require.Equal(t, "on_full", v.Denying.Reason())
+	require.Zero(t, v.RetryNs)
+}
+
 // A request that waits keeps its subjects and counts nothing; it goes on with them.
 func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 	first, second := &purse{left: 5}, &purse{left: 3, asks: 1}

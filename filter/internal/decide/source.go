@@ -15,20 +15,21 @@ type Source interface {
 
 // Decider is how a Source decides.
 type Decider interface {
-	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known.
-	// For Denied, Blocked, HeldBack and Full it sets PassNs to the instant at which they are.
+	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known. For Denied,
+	// Blocked, HeldBack and Full it sets PassNs to the instant at which they are. For other outcomes it need not.
 	Check(s *Subject, now int64) Outcome
-	// Recheck is Check after another worker, or another rule, wrote first.
+	// Recheck is Check once more for the same request: what Check has read was written since, by another worker or by
+	// an earlier rule of the request.
 	Recheck(s *Subject, now int64) Outcome
-	// Take counts the cost of a subject for which Check has found room: OK, Mismatch if another worker wrote
-	// first, Full, or Failed. A rule that holds keeps the units until its HoldSource settles them. PassNs stays
-	// as Check left it, also for Full: a request that had room, and then found the page full, is told that it
-	// may try again at once.
+	// Take counts the cost of a subject for which Check or Recheck has found room. It is a Mismatch if what they have
+	// read was written since, by another worker or by an earlier rule of the request. A rule that holds keeps the units
+	// until its HoldSource settles them. PassNs stays, also for Full: a request that had room, and then found the page
+	// full, is told that it may try again at once.
 	Take(s *Subject) state.Status
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)
-	// KeepDenied stores what the rule keeps of a hit that it has denied. It returns what Take does. If it is OK,
-	// PassNs becomes the instant at which the next hit like this one passes.
+	// KeepDenied stores what the rule keeps of a hit that it has denied, and is a Mismatch where Take is. If it is OK,
+	// PassNs becomes the instant at which the next hit like this one passes. If that has come, PassNs stays.
 	KeepDenied(s *Subject, keep Keep) state.Status
 	// Persist stores what Check has moved to the present, though nothing is taken.
 	Persist(s *Subject)

@@ -27,7 +27,7 @@ type Subject struct {
 	CountedKey state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
-	Units   uint32 // that must be free in the record: see Verdict.unitsFor
+	Units   uint32 // that must be free in the record: see Verdict.costBefore
 	Outcome Outcome
 	Allowed bool // a shadow rule that is not Allowed would have denied
 
@@ -36,7 +36,7 @@ type Subject struct {
 	// Known says that the key's usage is known: see View. It ends if the memory may have what was never stored, or
 	// another key's.
 	Known  bool
-	PassNs int64 // of a denial: when the hit would pass, by the wall clock, or limit.Never
+	PassNs int64 // of a denial: when the hit would pass, by the wall clock, or limit.Never. Before a check it becomes 0
 	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
 	// rest too.
 	Record state.Entry
@@ -90,19 +90,16 @@ func (s *Subject) sharesRecord(other *Subject) bool {
 	return counted != nil && counted == other.Rule.Counted && s.Cost > 0 && slices.Equal(other.Key.Bytes, s.Key.Bytes)
 }
 
-// sharesBefore reports whether a subject before this one shares its record, as check has found: see Verdict.unitsFor.
-func (s *Subject) sharesBefore() bool { return s.Units > s.Cost }
-
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
-	s.Units = units
+	s.Units, s.PassNs = units, 0
 	s.become(s.Rule.Source.Check(s, now), now)
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
-// units of the subjects before this one, so only the cost must be free: see Verdict.unitsFor.
+// units of the subjects before this one, so only the cost must be free: see Verdict.costBefore.
 func (s *Subject) checkAgain(now int64) {
-	s.Units = s.Cost
+	s.Units, s.PassNs = s.Cost, 0
 	s.become(s.Rule.Source.Recheck(s, now), now)
 }
 
@@ -153,12 +150,8 @@ func (s *Subject) refund(now int64) {
 	}
 }
 
-// takeShadow counts an allowed request in a shadow rule. If the subject sharesBefore it checks again by its cost alone,
-// also if check has denied it: a shadow rule before it, whose cost is in its Units, may have taken nothing after all.
+// takeShadow counts an allowed request in a shadow rule.
 func (s *Subject) takeShadow(now int64) {
-	if s.sharesBefore() {
-		s.checkAgain(now)
-	}
 	s.take(now)
 	switch {
 	case s.Outcome == Pending: // other rules have counted the request, so it cannot wait any more

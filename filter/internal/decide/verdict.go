@@ -17,7 +17,8 @@ type Verdict struct {
 	Exempt, IsLook bool
 
 	Subjects []*Subject // of the rules that matched, in policy order
-	turns    []*Subject // those that ask their sources, in the order in which they do: see turn
+	inTurn   []*Subject // those that ask their sources, in the order in which they do: see turn
+	enforced int        // how many of inTurn are enforced: the first. The others are in shadow mode
 	pool     []*Subject // every subject ever made: Subjects are the first of them
 
 	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
@@ -30,7 +31,7 @@ type Verdict struct {
 
 // Begin empties the verdict for the next request.
 func (v *Verdict) Begin() {
-	*v = Verdict{Allowed: true, Subjects: v.Subjects[:0], turns: v.turns[:0], pool: v.pool}
+	*v = Verdict{Allowed: true, Subjects: v.Subjects[:0], inTurn: v.inTurn[:0], pool: v.pool}
 }
 
 // Next is the memory of the next subject, which Add appends.
@@ -49,9 +50,12 @@ func (v *Verdict) Add() {
 	if s.Unlimited || s.Outcome == MissingKey {
 		return
 	}
-	v.turns = append(v.turns, s)
-	for i := len(v.turns) - 1; i > 0 && v.turns[i-1].turn() > s.turn(); i-- {
-		v.turns[i-1], v.turns[i] = s, v.turns[i-1]
+	v.inTurn = append(v.inTurn, s)
+	for i := len(v.inTurn) - 1; i > 0 && v.inTurn[i-1].turn() > s.turn(); i-- {
+		v.inTurn[i-1], v.inTurn[i] = s, v.inTurn[i-1]
+	}
+	if !s.Shadow {
+		v.enforced++
 	}
 }
 

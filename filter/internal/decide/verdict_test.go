@@ -30,7 +30,7 @@ func TestTurns(t *testing.T) {
 	unlimited.Unlimited = true
 	v.Add()
 	var names []string
-	for _, s := range v.turns {
+	for _, s := range v.inTurn {
 		names = append(names, s.Rule.Policy.Name)
 	}
 	require.Equal(t, []string{"plain", "other", "blocks", "trial"}, names)
