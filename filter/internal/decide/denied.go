@@ -1,6 +1,9 @@
 package decide
 
-import "github.com/sluice-ratelimit/sluice/shared/state"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
 
 // Keep is what a rule keeps of a hit that it has denied by its limits:
 //
@@ -20,20 +23,20 @@ type Keep struct {
 // storeUntaken stores what a hit leaves that is not taken: what the rule keeps of a denial, or else that the record
 // has moved to the present.
 func (s *Subject) storeUntaken(now int64) {
-	if kept := s.keepDenied(now); !kept && s.Known {
+	if kept := s.storeDenied(now); !kept && s.Known {
 		s.Rule.Source.Persist(s)
 	}
 }
 
-// keepDenied stores what the rule keeps of a hit that it has denied. The wait then is the one from the new record.
+// storeDenied stores what the rule keeps of a hit that it has denied. The wait then is the one from the new record.
 // If it cannot be stored, nothing is kept: the hit was denied.
-func (s *Subject) keepDenied(now int64) (kept bool) {
+func (s *Subject) storeDenied(now int64) (kept bool) {
 	if s.Outcome != Denied && s.Outcome != Blocked {
 		return false
 	}
 	m, found := &s.Rule.Metrics, s.Outcome
 	for range state.MaxRetries {
-		keep := s.keepOf(found)
+		keep := s.toKeep(found)
 		if keep == (Keep{}) {
 			return false
 		}
@@ -59,19 +62,21 @@ func (s *Subject) keepDenied(now int64) (kept bool) {
 	return false
 }
 
-// recheckDenied reads the key again, because another worker wrote first. The denial stays, and its wait, unless
-// the key is blocked by now. But only what is found now begins a block. For example, after a denial with a wait
-// of 40 s:
+// recheckDenied reads the key again, because another worker wrote first, or the refund of this request. The denial
+// stays, and its wait, unless the key is blocked by now. But only what is found now begins a block. For example, after
+// a denial with a wait of 40 s:
 //
 //	found now  the other worker     the wait         beginsBlock
 //	Denied     took units           40 s             yes
 //	Blocked    has begun the block  until its end    no, unless the rule prolongs blocks
 //	HasRoom    refunded units       40 s             no
 //
-// Units stay those of the denial. If check has set them, they contain the costs of the subjects before this one, which
-// are not in the record: the request is denied. If checkAgain has set them, they are the cost alone. The record then
-// has those costs if this subject is a shadow one. If it is enforced, they were refunded: it may find HasRoom, and then
-// begins no block.
+// Units stay those of the denial. What they and the record have of the costs of the subjects before this one:
+//
+//	denied by       in Units  in the record  unless other workers wrote, it finds
+//	check           yes       no             Denied
+//	takeShadow      no        yes            Denied
+//	take, enforced  no        refunded       Denied, or HasRoom: then no block begins
 func (s *Subject) recheckDenied(now int64) (found Outcome) {
 	passNs := s.PassNs
 	found = s.Rule.Source.Recheck(s, now)
@@ -85,8 +90,8 @@ func (s *Subject) recheckDenied(now int64) (found Outcome) {
 	return found
 }
 
-// keepOf is what the rule keeps of the denied hit, whose key was found like this last.
-func (s *Subject) keepOf(found Outcome) (keep Keep) {
+// toKeep is what the rule keeps of the denied hit, whose key was found like this last.
+func (s *Subject) toKeep(found Outcome) (keep Keep) {
 	if s.isByService() || s.Cost == 0 {
 		return keep
 	}
@@ -115,3 +120,16 @@ func (s *Subject) hasOwnBlock() bool { return s.Record.HasRecord() || s.Rule.cou
 // MustNotBlock reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
 // mode and the block would be one of a rule that enforces.
 func (s *Subject) MustNotBlock() bool { return s.Shadow && s.Rule.blockIsEnforcedByOther }
+
+// BlockedNs is what is left of the key's block at now, 0 if it is not blocked.
+func (s *Subject) BlockedNs(now int64) int64 {
+	if s.Rule.Policy.Block == nil || !s.Known {
+		return 0
+	}
+	for column := len(s.CountedKey.Windows) - 1; column >= 0; column-- {
+		if s.CountedKey.Windows[column].Algorithm == limit.Block {
+			return max(0, s.Rule.Source.Usage(s, column).EndNs-now)
+		}
+	}
+	return 0
+}

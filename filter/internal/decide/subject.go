@@ -58,6 +58,15 @@ func (s *Subject) Begin(r *Rule) {
 	s.CountedKey = state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll}
 }
 
+// OverrideName returns the name of the override that holds, empty if none does or
+// it has no name.
+func (s *Subject) OverrideName() string {
+	if s.Override < 0 {
+		return ""
+	}
+	return s.Rule.Policy.Overrides[s.Override].Name
+}
+
 // LackKey denies because the request lacks a key part.
 func (s *Subject) LackKey() {
 	s.become(MissingKey, 0)

@@ -6,32 +6,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// OverrideName returns the name of the override that holds, empty if none does or
-// it has no name.
-func (s *Subject) OverrideName() string {
-	if s.Override < 0 {
-		return ""
-	}
-	return s.Rule.Policy.Overrides[s.Override].Name
-}
-
-// Now returns the instant at which the key is counted, by the wall clock: the request's, or that
-// of the key's record if that is later.
-func (s *Subject) Now() int64 { return s.Record.Now }
-
-// BlockedNs is what is left of the key's block at now, 0 if it is not blocked.
-func (s *Subject) BlockedNs(now int64) int64 {
-	if s.Rule.Policy.Block == nil || !s.Known {
-		return 0
-	}
-	for column := len(s.CountedKey.Windows) - 1; column >= 0; column-- {
-		if s.CountedKey.Windows[column].Algorithm == limit.Block {
-			return max(0, s.Rule.Source.Usage(s, column).EndNs-now)
-		}
-	}
-	return 0
-}
-
 // View is what can be told of a subject's key. Its limits have the numbers of the policy.
 type View struct{ s *Subject }
 
@@ -63,7 +37,7 @@ func (v View) Held() uint32 {
 // Remaining is how many units the limit i has left for the key, beside what is held.
 func (v View) Remaining(i int) uint32 {
 	w, u := v.Window(i)
-	return v.left(w, w.Count(u, v.s.Now()))
+	return v.left(w, w.Count(u, v.s.Record.Now))
 }
 
 // left is Remaining of a window of which so many units are used.
@@ -75,12 +49,12 @@ func (v View) left(w *limit.Window, used uint32) uint32 {
 	return left
 }
 
-// Told is how the limit i is used, for those who read the numbers: how many units are used and how many are left beside
-// what is held, and how long after now the window starts anew. It is exactly what the quota service has said, where
-// that decides. Window makes a usage of that which goes by this proxy's clock, and may be a unit off.
+// Told is what readers are told of the limit i: how many units are used, how many are left beside
+// what is held, and how long after now the window starts anew. Where the quota service decides, it is exactly what the
+// service has said. The usage that Window returns then goes by this proxy's clock, and may be a unit off.
 func (v View) Told(i int, now int64) (used, left uint32, resetNs int64) {
 	w, u := v.Window(i)
-	used, resetNs = w.Count(u, v.s.Now()), max(0, w.Reset(u, v.s.Now())-now)
+	used, resetNs = w.Count(u, v.s.Record.Now), max(0, w.Reset(u, v.s.Record.Now)-now)
 	if q := &v.s.Quota; v.s.isByService() && w.Algorithm != limit.Concurrency {
 		// What the service has said of a window is over when the window is, and then Window has an empty usage.
 		if said := &q.Standings[v.column(i)]; said.ResetNs > q.MonotonicNs {

@@ -230,7 +230,7 @@ func (c *Source) used(s *decide.Subject, column int) int64 {
 func expiresAt(s *decide.Subject) int64 {
 	view, _ := s.View() // known: the record was read
 	w, u := view.Window(view.Tightest())
-	if at := w.Reset(u, s.Now()); at > s.Now() {
+	if at := w.Reset(u, s.Record.Now); at > s.Record.Now {
 		return at
 	}
 	return 0

@@ -46,7 +46,7 @@ func Of(p *policy.Rule) Set {
 // Counts are numbers that only grow. Each group says who adds to it.
 type Counts struct {
 	// decide.Verdict.note, once for each decided request, however often its rules are checked; and to Full, Contention and
-	// Errors decide.Subject.keepDenied, for a denied hit that could not be kept.
+	// Errors decide.Subject.storeDenied, for a denied hit that could not be kept.
 	Allowed        uint64 // requests the rule matched that went through
 	Denied         uint64 // requests this rule denied
 	ShadowDenied   uint64 // requests it would have denied, were it enforced

@@ -64,7 +64,7 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 			if w.Unlimited {
 				continue
 			}
-			left, reset := view.Remaining(i), fields.Seconds(w.ResetWith(u, s.Now(), view.Held())-v.Now)
+			left, reset := view.Remaining(i), fields.Seconds(w.ResetWith(u, s.Record.Now, view.Held())-v.Now)
 			if blocked > 0 { // the windows do not matter
 				left, reset = 0, fields.Seconds(blocked)
 			}
@@ -78,7 +78,7 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 					Name: s.Rule.Policy.Limits[i].Name, Index: i,
 					Only: len(s.Rule.Policy.Limits) == 1,
 				}
-				policies = n.AppendPolicy(policies, w, s.Now())
+				policies = n.AppendPolicy(policies, w, s.Record.Now)
 				limits = n.AppendLimit(limits, w, left, reset)
 			}
 			if xRateLimit {
@@ -104,7 +104,7 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 
 func appendQuota(b []byte, s *decide.Subject, w *limit.Window) []byte {
 	b = strconv.AppendUint(append(b, ", "...), uint64(w.Limit), 10)
-	if length := w.LengthNs(s.Now()); length > 0 {
+	if length := w.LengthNs(s.Record.Now); length > 0 {
 		b = strconv.AppendInt(append(b, ";w="...), fields.Seconds(length), 10)
 	}
 	if w.Max() != w.Limit { // a token bucket, as in the draft's example

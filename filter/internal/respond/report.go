@@ -96,7 +96,7 @@ func Windows(s *decide.Subject, now int64) []result.Window {
 		all[i] = result.Window{
 			Name:      s.Rule.Policy.Limits[i].Name,
 			Unlimited: w.Unlimited,
-			PerNs:     w.LengthNs(s.Now()),
+			PerNs:     w.LengthNs(s.Record.Now),
 			Months:    w.Months(),
 			Used:      used,
 			ResetNs:   resetNs,
