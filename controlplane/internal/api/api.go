@@ -7,9 +7,10 @@
 // policy, and must never import the command line.
 //
 // routes.go lists every request with its handler, and callers.go says who may call.
-// apply.go and judge.go change policies, canary.go watches canaries, policies.go,
-// status.go and audit.go read. manage.go and quota.go reach counters, rates.go keeps how
-// fast they grow, and health.go is for monitoring.
+// apply.go and judge.go change policies, canary.go begins and ends canaries, policies.go,
+// status.go and audit.go read. manage.go and quota.go reach counters, and health.go is for
+// monitoring. Two loops go on without a request: package rollouts watches canaries, and package
+// rates keeps how fast the rules decide.
 package api
 
 import (
@@ -29,6 +30,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/rates"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/rollouts"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -52,8 +55,8 @@ type Options struct {
 type server struct {
 	Options
 	refusals *refusals
-	watched  watched
-	pasts    sync.Map // of the rates of rules, by policy
+	rollouts *rollouts.Watcher
+	rates    *rates.Keeper
 	paths    sync.Map // management paths as texts, by revision: to read a policy takes memory and time
 	judging  turn
 	backups  turn
@@ -63,8 +66,10 @@ type server struct {
 // rules until ctx ends.
 func New(ctx context.Context, o Options) *http.ServeMux {
 	s := newServer(o)
-	go s.watch(ctx)
-	go s.keepRates(ctx)
+	go s.rollouts.Run(ctx)
+	if s.Fleet != nil {
+		go s.rates.Run(ctx)
+	}
 	return s.mux(s.routes())
 }
 
@@ -84,10 +89,17 @@ func newServer(o Options) *server {
 	if o.Healthy == nil {
 		o.Healthy = o.Store.Healthy
 	}
-	return &server{
-		Options: o, refusals: newRefusals(o.Log), watched: watched{of: map[string]*watching{}},
+	s := &server{
+		Options: o, refusals: newRefusals(o.Log),
 		judging: newTurn(maxJudgingWait), backups: newTurn(maxBackupWait),
 	}
+	s.rollouts = rollouts.New(rollouts.Options{Store: o.Store, XDS: o.XDS, Ask: s.call, Log: o.Log})
+	s.rates = rates.New(rates.Options{
+		Policies: func() []string { return s.XDS.Ledger().Policies() },
+		Current:  func(policy string) uint64 { return s.XDS.Ledger().ForNewProxy(policy) },
+		Read:     s.pushed, Ask: s.call,
+	})
+	return s
 }
 
 func answer(w http.ResponseWriter, code int, body any) {
@@ -137,8 +149,13 @@ func later(seconds string, err error) *failure {
 	return &failure{code: http.StatusServiceUnavailable, err: err, retryAfter: seconds}
 }
 
-// fail answers with an error. Errors of the store and of the quota service are not failures; they get
-// their codes here.
+func isLater(err error) bool {
+	f, ok := errors.AsType[*failure](err)
+	return ok && f.code == http.StatusServiceUnavailable
+}
+
+// fail answers with an error. Errors of the store, of the quota service and of rollouts are not
+// failures; they get their codes here.
 func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	var problems policyfile.Errors
 	var f *failure
@@ -156,6 +173,8 @@ func (s *server) fail(w http.ResponseWriter, r *http.Request, err error) {
 		answer(w, f.code, Error{Error: f.Error()})
 	case errors.Is(err, store.ErrNotFound):
 		answer(w, http.StatusNotFound, Error{Error: err.Error()})
+	case errors.Is(err, rollouts.ErrNone):
+		answer(w, http.StatusConflict, Error{Error: err.Error()})
 	case r.Context().Err() != nil: // the caller has gone
 	case errors.Is(err, store.ErrCutOff), errors.Is(err, quotaservice.ErrStarting):
 		answer(w, http.StatusServiceUnavailable, Error{Error: err.Error()})

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,8 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/canary"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/rollouts"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -79,7 +77,7 @@ func (f *canaryFixture) eventuallyRun(which func(uint64) bool, want int) {
 }
 
 // look lets time pass and the server look. Each proxy has decided so many requests then.
-func (f *canaryFixture) look(after time.Duration, each, deniedThere, deniedElsewhere uint64) *CanaryStatus {
+func (f *canaryFixture) look(after time.Duration, each, deniedThere, deniedElsewhere uint64) *rollouts.Status {
 	f.t.Helper()
 	for id, p := range f.proxies {
 		denied := deniedElsewhere
@@ -90,8 +88,8 @@ func (f *canaryFixture) look(after time.Duration, each, deniedThere, deniedElsew
 		p.allowed.Add(each - denied)
 	}
 	f.at = f.at.Add(after)
-	require.NoError(f.t, f.server.watchOne(f.t.Context(), "default", f.at))
-	return f.server.canaryStatus("default", f.at)
+	require.NoError(f.t, f.server.rollouts.Look(f.t.Context(), "default", f.at))
+	return f.server.rollouts.Status("default", f.at)
 }
 
 func (f *canaryFixture) state(number uint64) store.RolloutState {
@@ -160,7 +158,7 @@ func TestCanaryStalls(t *testing.T) {
 			require.Eventually(t, hasReplied, 2*time.Minute, time.Millisecond)
 			f.look(0, 0, 0, 0)
 			tc.then(f)
-			st := f.server.canaryStatus("default", f.at)
+			st := f.server.rollouts.Status("default", f.at)
 			why := strings.ReplaceAll(tc.why, "%s", f.chosen)
 			require.Equal(t, "stalled, waits for promote or abort: "+why, st.Says)
 			f.as("", "GET /metrics", "", 200, "\nsluice_canaries 0\n", "\nsluice_canaries_stalled 1\n")
@@ -276,9 +274,6 @@ func TestCanaryThatCannotBeJudged(t *testing.T) {
 	require.Equal(t, "waits: serve has no management token: start it with --manage-token-file",
 		f.look(time.Minute, 900, 0, 0).Says)
 	f.proxies[f.chosen].starts.Store(5)
-	w := watching{Sight: canary.NewSight(), revision: number}
-	w.take(nil, nil, &xds.Canary{Connected: 1, Runs: 1, Gone: []string{"edge-9"}}, f.at)
-	require.Equal(t, "edge-9 ran it and is gone", w.waits)
 	require.Equal(t, store.Canary, f.state(number))
 	var a Applied
 	f.json("POST", "/v1/promote", "", 200, &a)
@@ -314,29 +309,6 @@ func TestCanaryThatNothingWillJudge(t *testing.T) {
 		f.json("POST", "/v1/policies?canary=10%25"+tc.query, tc.policy+"# new\n", 201, &a)
 		require.Equal(t, tc.want, a.ProxyWarnings, tc)
 	}
-}
-
-// What a proxy lacks that tells nothing is said with what to do.
-func TestCanaryOfASilentProxy(t *testing.T) {
-	w, c := watching{Sight: canary.NewSight(), revision: 2}, xds.Canary{Connected: 1, Runs: 1}
-	row := manage.Row{Asked: manage.Asked{Proxy: "p", Revision: 2, Error: "it is mute", Hint: "let it speak"}}
-	w.take([]manage.Row{row}, nil, &c, time.Unix(0, 0))
-	require.Equal(t, "p does not tell what it denies: it is mute; let it speak", w.waits)
-}
-
-// What a canary denies is no reason to stall where there is nothing to compare it with.
-func TestCanaryAlone(t *testing.T) {
-	w, c := watching{Sight: canary.NewSight(), revision: 2}, xds.Canary{Connected: 1, Runs: 1}
-	c.State = store.Canary
-	c.MaxDenied, c.AbortDenied = 2, true
-	for i := range uint64(2) {
-		row := manage.Row{Asked: manage.Asked{Proxy: "p", Revision: 2}}
-		told := fmt.Appendf(nil, `{"stats":[{"rule":"r","metrics":{"denied":%d}}],"vm_starts":5}`, 1000*i)
-		require.NoError(t, json.Unmarshal(told, &row))
-		w.take([]manage.Row{row}, nil, &c, time.Unix(int64(i), 0))
-	}
-	require.Equal(t, "r denies 100.0 % of 1000 requests in the canary, 0.0 % of 0 on other proxies", w.Rules()[0].String())
-	require.Equal(t, "waits for promote or abort; there is no other proxy to compare with", w.says(&c, time.Unix(1, 0)))
 }
 
 // What else is refused is in the script policies.txtar.

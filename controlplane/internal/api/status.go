@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/rollouts"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
@@ -42,7 +43,7 @@ type PolicyStatus struct {
 	Newest    *store.Summary     `json:"newest,omitempty"`  // if it is another: refused, damaged, or a canary
 	Damaged   []uint64           `json:"damaged,omitempty"` // its revisions in the store, which are not pushed
 	Connected int                `json:"connected"`         // proxies that it is for
-	Canary    *CanaryStatus      `json:"canary,omitempty"`  // of the newest, while it lasts
+	Canary    *rollouts.Status   `json:"canary,omitempty"`  // of the newest, while it lasts
 	Aborted   *store.Summary     `json:"aborted,omitempty"` // a canary after these that was aborted by itself
 }
 
@@ -94,7 +95,7 @@ func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, 
 	ledger := s.XDS.Ledger()
 	st = PolicyStatus{
 		Policy: policy, Damaged: ledger.Damaged(policy), Connected: ledger.Connected(policy),
-		Canary: s.canaryStatus(policy, time.Now()),
+		Canary: s.rollouts.Status(policy, time.Now()),
 	}
 	number := ledger.ForNewProxy(policy)
 	inForce := func(s store.Summary) bool { return s.Number == number }
@@ -122,6 +123,26 @@ func (s *server) statusOf(ctx context.Context, policy string) (st PolicyStatus, 
 		st.Current = &list[i]
 	}
 	return st, nil
+}
+
+// ratesOf handles GET /v1/rates?policy=NAME. Where the proxies cannot be asked now, a note says why.
+func (s *server) ratesOf(w http.ResponseWriter, r *request) error {
+	name, note := r.policy(), ""
+	if name != store.DefaultPolicy && !slices.Contains(s.XDS.Ledger().Policies(), name) {
+		return fmt.Errorf("%w: %s", store.ErrNotFound, s.nothing(name))
+	}
+	if err := s.rates.Update(r.Context(), name); isLater(err) {
+		note = err.Error()
+	} else if err != nil {
+		return err
+	}
+	list, err := s.rates.List(r.Context(), name)
+	if err != nil {
+		return err
+	}
+	list.Note = note
+	answer(w, http.StatusOK, list)
+	return nil
 }
 
 // WaitEvent is one line of GET /v1/revisions/{revision}/wait: the outcome on a

@@ -16,7 +16,7 @@ import (
 const (
 	// enough is how many requests a rule must have decided for its share to be judged.
 	enough = 100
-	// settling is how long VMs of a revision may start after its proxy has accepted it.
+	// settling is how long VMs of a revision may start after the first look at it.
 	settling = time.Second
 	// forgetAfter is how long a proxy is known that says nothing.
 	forgetAfter = time.Minute
@@ -52,6 +52,9 @@ func (r *Rule) String() string {
 		r.Canary.percent(), r.Canary.Requests, r.Others.percent(), r.Others.Requests)
 }
 
+// Process is a proxy that counts: several of one node id have addresses of their own.
+type Process struct{ Node, URL string }
+
 // Sample is what a proxy has counted since it started.
 type Sample struct {
 	Revision uint64
@@ -62,28 +65,40 @@ type Sample struct {
 
 // Sight is what has been seen of a canary.
 type Sight struct {
-	Ended string // the first proxy of the canary whose VM has ended
-	last  map[string]look
+	Ended Process // the first of the canary whose VM has ended; zero: none has
+	last  map[Process]look
 	rules map[string]*Rule
 }
 
+// look is the last one at a proxy. Looks at one that is in the canary from revision 2 on:
+//
+//	at     revision  VM starts
+//	0.0 s  1         5
+//	1.0 s  2         6          first at revision 2: what came since 0.0 s is partly of revision 1
+//	1.5 s  2         10         counts. Its VMs were still starting: the look before was the first
+//	2.5 s  2         10         counts
+//	3.5 s  2         11         counts. A VM has ended and another one started: the look before was settled
 type look struct {
 	Sample
-	at, first time.Time // first: of the looks in a row at this revision
+	at    time.Time
+	first time.Time // of the looks in a row at this revision
 }
 
+// isSettled says whether all VMs of the revision had started by then.
+func (l *look) isSettled() bool { return l.at.Sub(l.first) >= settling }
+
 // NewSight returns one that has seen nothing.
-func NewSight() Sight { return Sight{last: map[string]look{}, rules: map[string]*Rule{}} }
+func NewSight() Sight { return Sight{last: map[Process]look{}, rules: map[string]*Rule{}} }
 
 // Add adds a sample of a proxy.
-func (s *Sight) Add(proxy string, at time.Time, n Sample) {
-	maps.DeleteFunc(s.last, func(_ string, l look) bool { return at.Sub(l.at) > forgetAfter })
+func (s *Sight) Add(proxy Process, at time.Time, n Sample) {
+	maps.DeleteFunc(s.last, func(_ Process, l look) bool { return at.Sub(l.at) > forgetAfter })
 	was, seen := s.last[proxy]
 	if !seen || was.Revision != n.Revision {
-		s.last[proxy] = look{n, at, at}
+		s.last[proxy] = look{Sample: n, at: at, first: at}
 		return
 	}
-	s.last[proxy] = look{n, at, was.first}
+	s.last[proxy] = look{Sample: n, at: at, first: was.first}
 	for name, now := range n.Rules {
 		r := cmp.Or(s.rules[name], &Rule{Rule: name})
 		s.rules[name] = r
@@ -96,7 +111,7 @@ func (s *Sight) Add(proxy string, at time.Time, n Sample) {
 		}
 		of.Requests, of.Denied = of.Requests+now.Requests-before.Requests, of.Denied+now.Denied-before.Denied
 	}
-	if n.InCanary && was.at.Sub(was.first) >= settling && n.VMStarts != was.VMStarts {
+	if n.InCanary && was.isSettled() && n.VMStarts != was.VMStarts {
 		s.Ended = cmp.Or(s.Ended, proxy)
 	}
 }

@@ -20,13 +20,13 @@ func sight(canary, others map[string]Count) *Sight {
 		for rule := range side.n.Rules {
 			before.Rules[rule] = Count{1000, 900} // what was before does not count
 		}
-		s.Add(side.proxy, at, before)
+		s.Add(Process{Node: side.proxy}, at, before)
 		after := side.n
 		after.Rules = map[string]Count{}
 		for rule, c := range side.n.Rules {
 			after.Rules[rule] = Count{1000 + c.Requests, 900 + c.Denied}
 		}
-		s.Add(side.proxy, at.Add(time.Second), after)
+		s.Add(Process{Node: side.proxy}, at.Add(time.Second), after)
 	}
 	return &s
 }
@@ -74,9 +74,10 @@ func TestWhatACanaryIsJudgedBy(t *testing.T) {
 
 func TestCountsOfProxiesAddUp(t *testing.T) {
 	s, at := NewSight(), time.Unix(1_000_000, 0)
+	p := Process{Node: "p"}
 	add := func(after time.Duration, revision, starts uint64, c Count) {
 		at = at.Add(after)
-		s.Add("p", at, Sample{Revision: revision, InCanary: revision == 2, VMStarts: starts, Rules: map[string]Count{"r": c}})
+		s.Add(p, at, Sample{Revision: revision, InCanary: revision == 2, VMStarts: starts, Rules: map[string]Count{"r": c}})
 	}
 	add(0, 1, 5, Count{100, 10})
 	add(time.Second, 2, 6, Count{150, 50}) // partly under the revision before
@@ -90,7 +91,7 @@ func TestCountsOfProxiesAddUp(t *testing.T) {
 	require.Empty(t, s.Ended)
 	add(time.Second, 2, 11, Count{5, 1})
 	require.Equal(t, Count{25, 12}, s.Rules()[0].Canary, "its counters began anew")
-	require.Equal(t, "p", s.Ended)
+	require.Equal(t, p, s.Ended)
 	require.Equal(t, Count{}, s.Rules()[0].Others)
 
 	add(2*time.Minute, 2, 12, Count{95, 1})
@@ -98,7 +99,7 @@ func TestCountsOfProxiesAddUp(t *testing.T) {
 
 	others := NewSight()
 	for i := range uint64(4) {
-		others.Add("q", at.Add(time.Duration(i)*time.Minute), Sample{Revision: 1, VMStarts: i})
+		others.Add(Process{Node: "q"}, at.Add(time.Duration(i)*time.Minute), Sample{Revision: 1, VMStarts: i})
 	}
 	require.Empty(t, others.Ended, "one that is not in the canary")
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/canary"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/rollouts"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
 )
@@ -57,7 +58,7 @@ func TestStatusOfCanaries(t *testing.T) {
 	var out strings.Builder
 	current := &store.Summary{Number: 1, File: "one.yaml", Created: statusTime}
 	newest := &store.Summary{Number: 2, File: "two.yaml", Created: statusTime}
-	c := &api.CanaryStatus{Revision: 2, Says: "stalled, waits for promote or abort: because"}
+	c := &rollouts.Status{Revision: 2, Says: "stalled, waits for promote or abort: because"}
 	c.Percent = 25
 	c.Runs = 1
 	c.Of = 4

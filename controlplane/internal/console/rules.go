@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/chart"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/rates"
 )
 
 // maxFailed bounds the proxies that are named because they have not answered.
@@ -26,7 +26,7 @@ type rulesView struct {
 
 // ruleView is a rule and its rates.
 type ruleView struct {
-	api.Rate
+	rates.Rate
 	times []time.Time
 }
 
@@ -36,27 +36,27 @@ func (c *console) rules(w http.ResponseWriter, r *http.Request, v *visit) error 
 		return err
 	}
 	b := rulesView{policies: p}
-	var rates api.Rates
-	switch err := c.get(r, "/v1/rates"+policyQuery(b.Policy), &rates); {
+	var list rates.List
+	switch err := c.get(r, "/v1/rates"+policyQuery(b.Policy), &list); {
 	case isCode(err, http.StatusNotImplemented):
 		b.Missing = true
 	case err != nil:
 		return err
 	}
-	for _, rate := range rates.Rules {
-		b.Rules = append(b.Rules, ruleView{rate, rates.Times})
+	for _, rate := range list.Rules {
+		b.Rules = append(b.Rules, ruleView{rate, list.Times})
 	}
-	b.More = rates.More
-	b.Note = rates.Note
-	b.Silent = len(rates.Failed)
-	b.Failed = rates.Failed[:min(b.Silent, maxFailed)]
+	b.More = list.More
+	b.Note = list.Note
+	b.Silent = len(list.Failed)
+	b.Failed = list.Failed[:min(b.Silent, maxFailed)]
 	return c.render(w, http.StatusOK, "rules", view{"Rules", "rules", v, &b})
 }
 
 // Now is the newest rate.
-func (r ruleView) Now() api.Counts {
+func (r ruleView) Now() rates.Counts {
 	if len(r.Rates) == 0 {
-		return api.Counts{}
+		return rates.Counts{}
 	}
 	return r.Rates[len(r.Rates)-1]
 }

@@ -82,6 +82,9 @@ type Call struct {
 	nodes map[netip.AddrPort]string // for which each address was dialed
 }
 
+// Ask begins a call of the connected proxies that a policy is for, and returns where to ask each.
+type Ask func(ctx context.Context, policy string, timeout time.Duration) (*Call, []Target, error)
+
 // Begin starts a call, or fails with ErrBusy. The caller ends it when it no longer needs the
 // answers.
 func (f *Fleet) Begin(timeout time.Duration) (*Call, error) {
