@@ -83,7 +83,7 @@ func judge(ctx context.Context, p proposal) (judged, error) {
 	p.draft.Policy = placement.Name
 	p.draft.Proxies = (*selector.Selector)(placement.Proxies)
 	p.draft.JSON = policy.PushedJSON(doc)
-	if err := missing(ctx, p.draft.Policy, access.Apply, "to apply"); err != nil {
+	if err := needRole(ctx, p.draft.Policy, access.Apply, "to apply"); err != nil {
 		return judged{}, err
 	}
 	return judged{p, read, warnings}, nil
@@ -150,14 +150,14 @@ func (s *server) entitled(
 	ctx context.Context, d store.Draft, p *policy.Policy, before newest, standing []store.Summary,
 ) error {
 	if what := before.handsOver(d, p); what != "" {
-		if err := missing(ctx, d.Policy, access.Admin, what); err != nil {
+		if err := needRole(ctx, d.Policy, access.Admin, what); err != nil {
 			return err
 		}
 	}
 	if !before.revision.Proxies.Equal(d.Proxies) {
 		// No two policies with a name share a proxy, so the proxy comes from the default policy, or goes to it.
 		what := "to change which proxies the policy " + d.Policy + " is for"
-		if err := missing(ctx, store.DefaultPolicy, access.Apply, what); err != nil {
+		if err := needRole(ctx, store.DefaultPolicy, access.Apply, what); err != nil {
 			return err
 		}
 	}
@@ -187,7 +187,7 @@ func (s *server) takesDomain(ctx context.Context, name, domain string, standing 
 		}
 		if of.Domain == domain {
 			what := fmt.Sprintf("to take the domain %s, which the policy %s has or had,", shown(domain), r.Policy)
-			return missing(ctx, r.Policy, access.Apply, what)
+			return needRole(ctx, r.Policy, access.Apply, what)
 		}
 	}
 	return nil

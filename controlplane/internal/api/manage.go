@@ -76,37 +76,29 @@ func (s *server) counters(op manage.Operation) handler {
 		if err != nil {
 			return err
 		}
-		var call *manage.Call
-		var targets []manage.Target
-		if prepared == nil || s.Fleet != nil {
-			call, targets, err = s.call(r.Context(), a.policy, a.timeout)
-			if err != nil {
-				return err
-			}
-			defer call.End()
-		}
-		setOutcome, err := s.record(r.Context(), a)
-		if err != nil {
-			return err
-		}
-		var c Counters
 		if prepared != nil {
-			done, err := s.Quota.do(r.Context(), a, prepared, setOutcome)
-			if err != nil {
-				return err
-			}
-			begin(w)
-			c = clusterCounters(r.Context(), call, targets, a)
-			c.Quota = &done
-		} else {
-			begin(w)
-			rows := call.Counters(r.Context(), targets, op, a.query)
-			setOutcome(outcome(rows))
-			c = NewCounters(op, rows)
+			return s.clusterCounters(w, r, a, prepared)
 		}
-		_ = json.NewEncoder(w).Encode(c) // the caller has gone if this fails
-		return nil
+		return s.proxyCounters(w, r, a)
 	}
+}
+
+// proxyCounters has every proxy do the operation on its own counters.
+func (s *server) proxyCounters(w http.ResponseWriter, r *request, a asked) error {
+	call, targets, err := s.call(r.Context(), a.policy, a.timeout)
+	if err != nil {
+		return err
+	}
+	defer call.End()
+	setOutcome, err := s.record(r.Context(), a)
+	if err != nil {
+		return err
+	}
+	begin(w)
+	rows := call.Counters(r.Context(), targets, a.op, a.query)
+	setOutcome(outcome(rows))
+	_ = json.NewEncoder(w).Encode(NewCounters(a.op, rows)) // the caller has gone if this fails
+	return nil
 }
 
 // readAsked reads the form, and refuses a caller without the role for the operation.
@@ -116,7 +108,7 @@ func (r *request) readAsked(op manage.Operation) (a asked, err error) {
 		return a, err
 	}
 	a = asked{op: op, policy: cmp.Or(form.Get("policy"), store.DefaultPolicy), timeout: timeout}
-	if err := missing(r.Context(), a.policy, roleOf(op), r.Pattern); err != nil {
+	if err := needRole(r.Context(), a.policy, roleOf(op), r.Pattern); err != nil {
 		return a, err
 	}
 	a.query, err = op.Query(manage.Subject{

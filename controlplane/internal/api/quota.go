@@ -94,20 +94,40 @@ const (
 	noteUnknown = "what proxies hold is not known: serve has no --manage-token-file"
 )
 
-// clusterCounters says what the proxies hold beside what the quota service has answered;
-// call is nil where they cannot be asked.
-func clusterCounters(ctx context.Context, call *manage.Call, targets []manage.Target, a asked) Counters {
-	rows, note := []manage.Row{}, noteUnknown
-	if call != nil {
+// clusterCounters has the quota service do the operation, and says what the proxies hold beside its
+// answer, if they can be asked.
+func (s *server) clusterCounters(w http.ResponseWriter, r *request, a asked, prepared *counters.Prepared) error {
+	ctx, note := r.Context(), noteUnknown
+	leased := func() []manage.Row { return []manage.Row{} }
+	if s.Fleet != nil {
+		call, targets, err := s.call(ctx, a.policy, a.timeout) // now: if it cannot be, nothing is done
+		if err != nil {
+			return err
+		}
+		defer call.End()
 		note = ""
-		rows = call.Counters(ctx, targets, manage.Leased, url.Values{"rule": a.query["rule"], "key": a.query["key"]})
+		leased = func() []manage.Row {
+			of := url.Values{"rule": a.query["rule"], "key": a.query["key"]}
+			return call.Counters(ctx, targets, manage.Leased, of)
+		}
 	}
+	setOutcome, err := s.record(ctx, a)
+	if err != nil {
+		return err
+	}
+	done, err := s.Quota.do(ctx, a, prepared, setOutcome)
+	if err != nil {
+		return err
+	}
+	begin(w)
 	if a.op.Name == "set" || a.op.Name == "reset" {
 		note = noteLeased
 	}
-	c := NewCounters(manage.Leased, rows)
+	c := NewCounters(manage.Leased, leased())
 	c.Op, c.Note = a.op.Wire, note
-	return c
+	c.Quota = &done
+	_ = json.NewEncoder(w).Encode(c) // the caller has gone if this fails
+	return nil
 }
 
 // check says why the service does not have the proxies' counters.

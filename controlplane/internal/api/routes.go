@@ -156,7 +156,7 @@ func (s *server) needs(o route) http.HandlerFunc {
 }
 
 func (s *server) serve(w http.ResponseWriter, r *request, o *route) (err error) {
-	if err := o.missing(r); err != nil {
+	if err := o.admit(r); err != nil {
 		return err
 	}
 	if o.takes != nil {
@@ -173,24 +173,23 @@ func (s *server) serve(w http.ResponseWriter, r *request, o *route) (err error) 
 	return o.handle(w, r)
 }
 
-// missing is the error of a caller that lacks the route's role.
-func (o *route) missing(r *request) error {
+// admit refuses a caller that lacks the route's role.
+func (o *route) admit(r *request) error {
 	caller := access.FromContext(r.Context())
 	switch {
 	case o.about == anyRole && caller.Anywhere() >= o.role:
 		return nil
 	case o.about == ofQuery, o.about == anyOf && r.get("policy") != "":
-		return missing(r.Context(), r.policy(), o.role, r.Pattern)
+		return needRole(r.Context(), r.policy(), o.role, r.Pattern)
 	case caller.Role < o.role && caller.Anywhere() >= o.role:
 		return refusal(http.StatusForbidden,
 			"%s needs the role %s with every policy: %s has the role %s with all", r.Pattern, o.role, caller.Name, caller.Role)
 	}
-	return missing(r.Context(), "", o.role, r.Pattern)
+	return needRole(r.Context(), "", o.role, r.Pattern)
 }
 
-// missing is the error of a caller that lacks the role with a policy which something
-// needs.
-func missing(ctx context.Context, policy string, role access.Role, what string) error {
+// needRole refuses a caller that lacks the role with a policy which something needs.
+func needRole(ctx context.Context, policy string, role access.Role, what string) error {
 	caller := access.FromContext(ctx)
 	has := caller.On(policy)
 	switch {
