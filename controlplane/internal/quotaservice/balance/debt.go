@@ -53,15 +53,23 @@ func (w window) charge(units uint32) {
 	w.add(units, w.nowNs)
 }
 
-// chargeSilent charges what a silent worker held. A log in the store does not say how many units it remembers, so here
-// it remembers as many as any log can.
+// chargeSilent charges what a silent worker held, in a window as a State has it. That does not say how many units a log
+// remembers, so here it remembers as many as any can. Nor does it say when a window with jitter ends: the end of an
+// open one stays, and another ends after a whole period, because the key's own ends no later.
 func (w window) chargeSilent(units uint32) {
 	if w.def.Algorithm == limit.SlidingWindowLog {
 		longest := *w.def
 		longest.Units = limit.MaxLog
 		w.def = &longest
 	}
+	end := w.usage.EndNs
 	w.charge(units)
+	if w.def.Algorithm == limit.FixedWindow && w.def.Jitter > 0 {
+		if end == 0 {
+			end = w.nowNs + w.def.PeriodNs
+		}
+		w.usage.EndNs = end
+	}
 }
 
 // AddClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.

@@ -16,6 +16,7 @@ var histories = flag.Int("histories", 60, "how many random histories each shape 
 var heldShapes = map[string][]limit.Window{
 	"no windows": {},
 	"fixed":      {fixed(10, 4*second)},
+	"jittered":   {jittered(10, 4*second, 50)},
 	"per key":    {perKey(10, 3*second)},
 	"counter":    {counter(12, 4*second)},
 	"log":        {logOf(10, 5*second)},
@@ -237,5 +238,27 @@ func TestAHolderOfNothingGoesSoon(t *testing.T) {
 		require.Len(t, v.State.Holders, 1, "%+v", c)
 		v.State.Roll(base + c.after)
 		require.Empty(t, v.State.Holders, "%+v", c)
+	}
+}
+
+// TestASilentWorkerIsChargedInTheKeysOwnWindow: the window of a key with jitter ends later than the policy's, as a
+// State has it. What a silent worker held counts until then, whether the window is open already or not.
+func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {
+	policys := fixed(10, 60*minute)
+	policys.Jitter = 50
+	own := quota.Shifted(policys, quota.KeyOf(uint64(20*minute), 0))
+	end := base + 20*minute
+	for _, before := range []uint32{0, 3} {
+		s := NewState(end-25*minute, []limit.Window{policys})
+		v := View{State: &s, Windows: []limit.Window{own}, HoldLimit: &limit.Window{PeriodNs: 10 * second, Unlimited: true}}
+		if before > 0 {
+			v.Add(before)
+		}
+		_, room, err := v.Note(&quota.Part{Cost: 4, Waiting: 4, Report: quota.Report{Worker: 1, Since: 1, Number: 1}})
+		require.NoError(t, err)
+		require.EqualValues(t, 4, room.Units)
+		s.Roll(end - 1)
+		require.Zero(t, s.Holders.Held(), "it is silent")
+		require.EqualValues(t, 10-before-4, v.Left(), "%d before: the key's own window has not ended", before)
 	}
 }
