@@ -93,13 +93,12 @@ func (v *View) AddClaimedIn(i int, units uint32) {
 
 // boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
 func (w window) boundLack(units uint32, most uint64) uint32 {
-	lacks := uint64(w.def.Count(w.usage, *w.bucketSpendBy))
+	lacks := uint64(w.def.Count(w.usage, *w.bucketAsOf))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
-// chargedNs is how much longer a window counts at most if held units, 1 or more, are charged: once for each limit of
-// them, but no longer than for its longest debt. charge and usageBounded
-// bound that.
+// chargedNs is how much longer a window counts if held units, 1 or more, are charged: an upper bound, for ExpiryNs. It
+// is once for each limit of them, but no longer than for its longest debt, which charge and usageBounded bound.
 //
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
 // Without Pays it takes 1 h.

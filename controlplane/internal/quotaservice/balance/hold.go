@@ -31,11 +31,10 @@ func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 	}
 	held := min(p.Held, v.mostHeld(h))
 	charges := uncounted(&p.Report, h)
-	// Such a report may be forgotten: the worker's next one says all that the store must know.
 	saysNothing := h == nil && held == 0 && charges == 0 && isFirst(&p.Report)
-	if saysNothing && p.Cost > 0 {
+	if saysNothing && p.Cost > 0 { // so Room is now what it is below
 		room = v.Room(p.Cost, p.Waiting)
-		if !room.OK {
+		if !room.OK { // the worker's next report says all that the store must know
 			return false, room, nil
 		}
 	}

@@ -126,7 +126,7 @@ func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
 // copyOf returns a copy that shares no memory that Roll changes.
 func copyOf(v *View) *View {
 	s := *v.State
-	s.Usages, s.bucketSpendBy = slices.Clone(s.Usages), slices.Clone(s.bucketSpendBy)
+	s.Usages, s.bucketAsOf = slices.Clone(s.Usages), slices.Clone(s.bucketAsOf)
 	s.Holders = slices.Clone(s.Holders)
 	for i := range s.Usages {
 		s.Usages[i].Log = slices.Clone(s.Usages[i].Log)
@@ -259,6 +259,6 @@ func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {
 		require.EqualValues(t, 4, room.Units)
 		s.Roll(end - 1)
 		require.Zero(t, s.Holders.Held(), "it is silent")
-		require.EqualValues(t, 10-before-4, v.Left(), "%d before: the key's own window has not ended", before)
+		require.Equal(t, 10-before-4, v.Left(), "%d before: the key's own window has not ended", before)
 	}
 }

@@ -287,7 +287,7 @@ func (h *holdModel) check(t *testing.T) {
 	}
 	for i := range h.Windows {
 		if w := &h.Windows[i]; !w.Unlimited {
-			require.LessOrEqual(t, w.Count(&h.State.Usages[i], h.window(i).usageNs())+h.State.Holders.Held(), w.Max())
+			require.LessOrEqual(t, w.Count(&h.State.Usages[i], h.window(i).asOf())+h.State.Holders.Held(), w.Max())
 		}
 	}
 }

@@ -3,20 +3,25 @@ package balance
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // State is what one key has counted at NowNs: the quota service's store keeps it. It has the windows of all
-// definitions that have asked for the key. It can be rolled, but only a View is asked, because windows have two forms:
+// definitions that have asked for the key.
 //
-//	a window                     has its Limit, Burst and Units
-//	of a definition that asks    yes
-//	read from the store's bytes  no, but a bucket has Limit and Burst, and all have Pays: rolling needs no more
+// It can be rolled, but only a View is asked, because a window has these forms:
 //
-// record.ArrangeFor puts a definition's own windows first before it makes a View.
+//	form                    ends by the grid of  has Limit, Burst, Units        is in
+//	a definition's          the policy           yes                            State, once its definition has asked
+//	read from bytes         the policy           Limit and Burst of a bucket    State, also while its definition asks
+//	shifted by the jitter   the key              yes                            View
+//	shifted, more Units     the key              yes, Units for all of the log  View, by record.ArrangeFor
+//
+// Rolling needs no more than the bytes have: what a window has counted holds its end if that is the key's own, and
+// Pays is in the bytes of keys whose units are held. For charging, see chargeSilent.
 type State struct {
 	NowNs   int64
-	Windows []limit.Window // as the policy has them, so not shifted for the key
-	Usages  []limit.Usage  // by window
+	Windows []limit.Window
+	Usages  []limit.Usage // by window
 	Holders Holders
 
-	bucketSpendBy []int64 // by window, of the buckets; nil = no window is a bucket
+	bucketAsOf []int64 // by window, of the buckets: see window; nil = no window is a bucket
 }
 
 // NewState returns a key that has counted nothing.
@@ -24,18 +29,18 @@ func NewState(now int64, windows []limit.Window) State {
 	s := State{NowNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows))}
 	for i := range windows {
 		if windows[i].Algorithm == limit.TokenBucket {
-			s.SetBucketSpendBy(i, now)
+			s.SetBucketAsOf(i, now)
 		}
 	}
 	return s
 }
 
-// SetBucketSpendBy sets the instant until which the units that a bucket has counted may be spent.
-func (s *State) SetBucketSpendBy(i int, spendBy int64) {
-	if s.bucketSpendBy == nil {
-		s.bucketSpendBy = make([]int64, len(s.Windows))
+// SetBucketAsOf sets the instant of a bucket's usage, which is also its SpendBy.
+func (s *State) SetBucketAsOf(i int, asOf int64) {
+	if s.bucketAsOf == nil {
+		s.bucketAsOf = make([]int64, len(s.Windows))
 	}
-	s.bucketSpendBy[i] = spendBy
+	s.bucketAsOf[i] = asOf
 }
 
 // SpendBy is the instant until which the units that a window has counted may be spent.
@@ -47,7 +52,7 @@ func (s *State) window(i int) window { return s.windowWith(&s.Windows[i], i) }
 func (s *State) windowWith(def *limit.Window, i int) window {
 	w := window{def: def, usage: &s.Usages[i], nowNs: s.NowNs}
 	if def.Algorithm == limit.TokenBucket {
-		w.bucketSpendBy = &s.bucketSpendBy[i]
+		w.bucketAsOf = &s.bucketAsOf[i]
 	}
 	return w
 }
@@ -84,8 +89,8 @@ func (s *State) SetBack(now int64) {
 	for i := range s.Windows {
 		s.Windows[i].SetBack(&s.Usages[i], s.NowNs, now)
 	}
-	for i := range s.bucketSpendBy {
-		s.bucketSpendBy[i] += now - s.NowNs
+	for i := range s.bucketAsOf {
+		s.bucketAsOf[i] += now - s.NowNs
 	}
 	for i := range s.Holders {
 		s.Holders[i].NotedNs += now - s.NowNs

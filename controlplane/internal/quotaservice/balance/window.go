@@ -14,19 +14,19 @@ import (
 // because no lease outlives it. A log or a bucket forgets units one after the other, so it counts them at the end of
 // their lease, which is after nowNs:
 //
-//	window                  spendBy: last end of a lease counted  usageNs: instant of its usage
-//	fixed, calendar         nowNs                                 nowNs
-//	sliding window counter  nowNs                                 nowNs
-//	sliding window log      that of its newest unit, or nowNs     nowNs
-//	token bucket            bucketSpendBy                         bucketSpendBy
+//	window                  asOf: instant of its usage  spendBy: last end of a lease counted
+//	fixed, calendar         nowNs                       nowNs
+//	sliding window counter  nowNs                       nowNs
+//	sliding window log      nowNs                       that of its newest unit, or nowNs
+//	token bucket            bucketAsOf                  bucketAsOf
 type window struct {
-	def           *limit.Window // as the State or the View has it
-	usage         *limit.Usage
-	nowNs         int64
-	bucketSpendBy *int64 // in the State; nil = it is no bucket. Not before nowNs
+	def        *limit.Window // as the State or the View has it
+	usage      *limit.Usage
+	nowNs      int64
+	bucketAsOf *int64 // in the State; nil = it is no bucket. Not before nowNs
 }
 
-func (w window) isBucket() bool { return w.bucketSpendBy != nil }
+func (w window) isBucket() bool { return w.bucketAsOf != nil }
 
 // spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
 // for each unit, in order.
@@ -34,24 +34,24 @@ func (w window) spendBy() int64 {
 	if log := w.usage.Log; len(log) > 0 {
 		return max(w.nowNs, log[len(log)-1])
 	}
-	return w.usageNs()
+	return w.asOf()
 }
 
-// usageNs is the instant of its usage.
-func (w window) usageNs() int64 {
+// asOf is the instant of its usage.
+func (w window) asOf() int64 {
 	if w.isBucket() {
-		return *w.bucketSpendBy
+		return *w.bucketAsOf
 	}
 	return w.nowNs
 }
 
 // roll brings the window to now.
 func (w window) roll(now int64) {
-	last, to := w.usageNs(), now
+	last, to := w.asOf(), now
 	switch {
 	case w.isBucket():
 		to = max(now, last)
-		*w.bucketSpendBy = to
+		*w.bucketAsOf = to
 	case w.def.Pays > 0 && w.hasEnded(now):
 		w.usage.Used = w.usageBounded().Used
 	}
@@ -61,7 +61,7 @@ func (w window) roll(now int64) {
 // expiryNs is from when the window counts nothing.
 func (w window) expiryNs() int64 {
 	u := w.usageBounded()
-	return max(w.spendBy(), w.def.Expiry(&u, w.usageNs()))
+	return max(w.spendBy(), w.def.Expiry(&u, w.asOf()))
 }
 
 // left returns how many units are left if they may be spent until endNs. A bucket counts them at endNs, or at its
@@ -79,8 +79,8 @@ func (w window) left(endNs int64) uint32 {
 	case !w.isBucket():
 		return w.def.Remaining(w.usage, w.nowNs)
 	}
-	u, spendBy := *w.usage, max(endNs, *w.bucketSpendBy)
-	w.def.Roll(&u, *w.bucketSpendBy, spendBy)
+	u, spendBy := *w.usage, max(endNs, *w.bucketAsOf)
+	w.def.Roll(&u, *w.bucketAsOf, spendBy)
 	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
 }
 
@@ -102,24 +102,27 @@ func (w window) waitNs(cost uint32) int64 {
 		return 0
 	}
 	u := w.usageBounded()
-	pass := w.def.Check(&u, w.usageNs(), cost)
+	pass := w.def.Check(&u, w.asOf(), cost)
 	switch {
 	case pass == limit.Never:
 		return limit.Never
-	case w.isBucket() && pass == *w.bucketSpendBy:
+	case w.isBucket() && pass == *w.bucketAsOf:
 		pass = w.passBefore(cost)
 	}
 	return pass - w.nowNs
 }
 
 // passBefore is when a cost passes that a bucket has at its spendBy. Before that, left takes off what the bucket gains
-// until then. So the cost passes once this is no more than what remains beside it. In the picture above left, 8 remain
-// beside a cost of 6, and the bucket gains 8 in the last 800 ms. So the cost passes in 200 ms.
+// until then. So the cost passes once this is no more than what remains beside it. For example, a cost of 6 in the
+// picture above left:
+//
+//	nowNs ── 200 ms, gains 2 ──▶ passes ──── 800 ms, gains 8 ────▶ spendBy
+//	4 are left                   6 are left                        14 remain: 8 beside the cost
 func (w window) passBefore(cost uint32) int64 {
 	if cost == 0 {
 		return w.nowNs
 	}
-	spendBy := *w.bucketSpendBy
+	spendBy := *w.bucketAsOf
 	beside := w.def.Remaining(w.usage, spendBy) - cost
 	hi, lo := bits.Mul64(uint64(beside), uint64(w.def.PeriodNs))
 	gains := uint64(w.def.Limit) // in a period: not 0, or the cost would never pass
@@ -132,8 +135,8 @@ func (w window) passBefore(cost uint32) int64 {
 
 func (w window) standing() quota.Standing {
 	u := w.usageBounded()
-	reset := w.def.Reset(&u, w.usageNs())
-	used := w.def.Count(w.usage, w.usageNs())
+	reset := w.def.Reset(&u, w.asOf())
+	used := w.def.Count(w.usage, w.asOf())
 	if w.isBucket() && !w.def.Unlimited {
 		// left does not have what the bucket gains until its spendBy, and Count does. But only Count says what it owes.
 		used = max(used, w.def.Burst-w.left(w.nowNs))
@@ -172,8 +175,8 @@ func (w window) add(units uint32, spendBy int64) (how CountedIn) {
 func (w window) addAtEnd(units uint32, spendBy int64) CountedIn {
 	spendBy = max(spendBy, w.spendBy())
 	if w.isBucket() {
-		w.def.Roll(w.usage, *w.bucketSpendBy, spendBy)
-		*w.bucketSpendBy = spendBy
+		w.def.Roll(w.usage, *w.bucketAsOf, spendBy)
+		*w.bucketAsOf = spendBy
 	}
 	w.def.Add(w.usage, spendBy, units)
 	return CountedIn{CountedAtNs: spendBy}
@@ -195,5 +198,5 @@ func (w window) refund(units uint32, atNs int64, how CountedIn) bool {
 		atNs = how.CountedAtNs
 	}
 	after := limit.Usage{EndNs: how.WindowEndNs}
-	return w.def.Refund(w.usage, &after, atNs, w.usageNs(), units, how.Opened)
+	return w.def.Refund(w.usage, &after, atNs, w.asOf(), units, how.Opened)
 }

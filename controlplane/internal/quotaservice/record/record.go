@@ -19,11 +19,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Record is what one key has counted. Its windows are as the policy has them, not shifted by the key's jitter. Those
-// that were read from bytes lack the limits that these do not have.
+// Record is what one key has counted. balance.State draws which forms its windows have.
 type Record struct {
 	Generation uint64 // another one since something took usages away: see Renew
-	isHeld     bool   // a definition that holds units has asked: the bytes have holders
+	hasHolders bool   // a definition that holds units has asked: the bytes have holders
 	balance.State
 }
 
@@ -75,9 +74,16 @@ func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window)
 			return v, err
 		}
 	}
-	r.isHeld = r.isHeld || hold != nil
+	r.hasHolders = r.hasHolders || hold != nil
 	return balance.View{State: &r.State, Windows: r.keepLogs(shifted), HoldLimit: hold}, nil
 }
+
+// Windows are compared in four ways, none of which looks at the limits of windows that are no buckets:
+//
+//	limit.Window.Same     what they count: algorithm, period, offset, jitter and elastic; of a block its algorithm alone
+//	same                  Same, and the limit and burst of buckets: which window of the record is the definition's
+//	isAlike               same, and Pays: whether the record's need not be replaced
+//	limit.Window.Compare  an order by what Same compares, also of blocks: how definitions list their windows
 
 // same reports whether the windows count as one. Buckets of other limits do not: each
 // is refilled by its own, so that nobody's limits fill another's bucket.
@@ -106,7 +112,7 @@ func (r *Record) arrange(first []limit.Window) error {
 			s.Usages[i], spendBy = r.bucketStart(&w)
 		}
 		if isBucket {
-			s.SetBucketSpendBy(i, spendBy)
+			s.SetBucketAsOf(i, spendBy)
 		}
 	}
 	r.State = s

@@ -16,18 +16,23 @@ import (
 //	version     1 byte
 //	generation  8 bytes, little-endian like all that follows
 //	time        8 bytes: the store's clock when it was decided
-//	spendBy     8 bytes: until when what logs and buckets have counted may be spent: the last
-//	            balance.State.SpendBy of the windows
+//	spendBy     8 bytes: until when what has been counted may be spent: the last balance.State.SpendBy
+//	            of the windows
 //	windows     1 byte: how many; each is its identity and its usage. Those that the
 //	            last operation named come first, in its order
 //
 // A window and its usage are varints, signed ones in zigzag:
 //
-//	identity  algorithm (1 byte) · period · offset · jitter (1 byte) · flags (1 byte)
+//	identity  algorithm (1 byte) · period · offset · jitter (1 byte) · flags (1 byte: 1 Elastic, 2 Slides, 4 Cut)
 //	usage     used, end                                              fixed windows, block
 //	          used, previous                                         sliding counter
 //	          n, n × (time − last, units)                            log
-//	          limit, burst, spendBy − its SpendBy, end, high, low    bucket
+//	          limit, burst, before, end, high, low                   bucket
+//
+// before is how long a bucket's SpendBy is before the value's. For example, a key has two buckets at 100, and only of
+// the second one a lease lasts, until 130:
+//
+//	time 100 · spendBy 130 · first bucket: before 30, because its SpendBy is 100 · second bucket: before 0
 //
 // Versions with holders go on:
 //
@@ -78,7 +83,7 @@ func (r *Record) Append(b []byte, nonce uint64) []byte {
 	for i := range r.Windows {
 		b = appendWindow(b, &r.Windows[i], &r.Usages[i], spendBy-r.SpendBy(i))
 	}
-	if r.isHeld {
+	if r.hasHolders {
 		b = appendHolders(b, r)
 	}
 	return b
@@ -86,7 +91,7 @@ func (r *Record) Append(b []byte, nonce uint64) []byte {
 
 // version is that of the value's bytes.
 func (r *Record) version() byte {
-	return plainVersion + flag(r.isHeld, withHolders) + flag(r.hasBlock(), withBlock)
+	return plainVersion + flag(r.hasHolders, withHolders) + flag(r.hasBlock(), withBlock)
 }
 
 func (r *Record) hasBlock() bool {
@@ -111,14 +116,14 @@ func Parse(b []byte) (*Record, error) {
 	}
 	r := &Record{Generation: generation, State: balance.NewState(now, make([]limit.Window, n))}
 	for i := range r.Windows {
-		before := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
+		beforeNs := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
 		if r.Windows[i].Algorithm == limit.TokenBucket {
-			r.SetBucketSpendBy(i, spendBy-before)
+			r.SetBucketAsOf(i, spendBy-beforeNs)
 		}
 	}
 	has := version - plainVersion
-	r.isHeld = has&withHolders != 0
-	if r.isHeld {
+	r.hasHolders = has&withHolders != 0
+	if r.hasHolders {
 		d.holders(r)
 	}
 	d.must(len(d.rest) == 0 && (has&withBlock != 0 || !r.hasBlock()))
@@ -128,7 +133,7 @@ func Parse(b []byte) (*Record, error) {
 	return r, nil
 }
 
-// appendWindow appends a window and its usage. A bucket's SpendBy is so much before the value's.
+// appendWindow appends a window and its usage, and the before of a bucket.
 func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []byte {
 	b = append(b, byte(w.Algorithm))
 	b = appendNumber(b, w.PeriodNs)
@@ -154,9 +159,8 @@ func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []b
 	return b
 }
 
-// window reads a window and its usage. It returns by how much a bucket's SpendBy is before the
-// value's: at most by latest.
-func (d *decoder) window(w *limit.Window, u *limit.Usage, latest int64) (beforeNs int64) {
+// window reads a window and its usage. It returns the before of a bucket, which is at most mostNs.
+func (d *decoder) window(w *limit.Window, u *limit.Usage, mostNs int64) (beforeNs int64) {
 	w.Algorithm = limit.Algorithm(d.byte())
 	w.PeriodNs = int64(d.number(maxInstant))
 	w.OffsetNs = int64(d.number(maxInstant))
@@ -178,7 +182,7 @@ func (d *decoder) window(w *limit.Window, u *limit.Usage, latest int64) (beforeN
 	case limit.TokenBucket:
 		w.Limit = uint32(d.number(maxUnits))
 		w.Burst = uint32(d.number(maxUnits))
-		beforeNs = int64(d.number(uint64(latest)))
+		beforeNs = int64(d.number(uint64(mostNs)))
 		u.EndNs = int64(d.number(maxInstant))
 		u.Tokens.Hi = d.signed()
 		u.Tokens.Lo = d.number(any64)

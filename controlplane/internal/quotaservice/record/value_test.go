@@ -38,7 +38,7 @@ func example() *Record {
 func heldExample() *Record {
 	r := example()
 	r.Windows[0].Pays = 9
-	r.isHeld = true
+	r.hasHolders = true
 	r.Holders = balance.Holders{
 		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, NotedNs: r.NowNs - ms, HoldNs: 80 * second},
 		{Worker: 9, Since: 2, Number: 3, NotedNs: r.NowNs, HoldNs: 80 * second},
@@ -47,12 +47,12 @@ func heldExample() *Record {
 }
 
 // blockedExample is a record whose key is blocked for a minute more.
-func blockedExample(isHeld bool) *Record {
+func blockedExample(hasHolders bool) *Record {
 	windows := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 9, PeriodNs: second}, limit.NewBlock(minute, true)}
 	r := &Record{Generation: 0x0102030405060708, State: balance.NewState(base, windows)}
 	v := balance.View{State: &r.State, Windows: windows}
 	v.BeginBlock()
-	r.isHeld = isHeld
+	r.hasHolders = hasHolders
 	return r
 }
 
@@ -83,7 +83,7 @@ func TestValues(t *testing.T) {
 		require.Equal(t, []any{r.Generation, r.NowNs}, []any{got.Generation, got.NowNs})
 		require.Equal(t, r.Usages, got.Usages)
 		require.Equal(t, r.Holders, got.Holders)
-		require.Equal(t, r.isHeld, got.isHeld)
+		require.Equal(t, r.hasHolders, got.hasHolders)
 		for i := range r.Windows {
 			require.True(t, same(r.Windows[i], got.Windows[i]))
 			require.Equal(t, r.Windows[i].Pays, got.Windows[i].Pays)
