@@ -59,6 +59,29 @@ type Rule struct {
 	BlockedNs int64     `json:"blocked_ns,omitempty"`
 }
 
+// What Rule.Reason and ExplainedRule.Reason may be, beside nothing. Access logs have them too. To add one: a constant,
+// DenialReasons if a rule denies by it, docs/policy.md, and `go test ./controlplane/internal/policydoc -update`.
+const (
+	ReasonLimit         = "limit"
+	ReasonBlocked       = "blocked"
+	ReasonHeld          = "held"
+	ReasonMissingKey    = "missing_key"
+	ReasonOnFull        = "on_full"
+	ReasonOnError       = "on_error"
+	ReasonOnContention  = "on_contention"
+	ReasonOnUnavailable = "on_unavailable"
+	ReasonStarting      = "starting"
+	ReasonNotAsked      = "not_asked" // the rule has allowed: it alone never denies
+)
+
+// DenialReasons are the reasons of rules that deny.
+func DenialReasons() []string {
+	return []string{
+		ReasonLimit, ReasonBlocked, ReasonHeld, ReasonMissingKey, ReasonOnFull, ReasonOnError, ReasonOnContention,
+		ReasonOnUnavailable, ReasonStarting,
+	}
+}
+
 // Settled is what a request held of one rule, and what was charged when it ended.
 type Settled struct {
 	Rule string `json:"rule"`

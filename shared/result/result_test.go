@@ -2,6 +2,7 @@ package result_test
 
 import (
 	"encoding/json"
+	"os"
 	"reflect"
 	"slices"
 	"strings"
@@ -213,4 +214,16 @@ func TestTimes(t *testing.T) {
 		rounded = append(rounded, result.Milliseconds(ns))
 	}
 	require.True(t, slices.Equal([]int64{-1, 0, 1, 1, 2, 9_223_372_036_855}, rounded), "%v", rounded)
+}
+
+// The page says what each reason means that access logs have.
+func TestEachReasonIsInTheDocs(t *testing.T) {
+	page, err := os.ReadFile("../../docs/policy.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(page), "\n## Access logs\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	for _, reason := range append(result.DenialReasons(), result.ReasonNotAsked) {
+		require.Regexp(t, "`(allowed:)?"+reason+"`", section)
+	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // expectation is what a step expects: of a verdict, or of a counter.
@@ -49,11 +50,6 @@ var (
 	byShape      = wordShape("answer", "estimate", "cost", "none")
 )
 
-// reasons are what the filter says of a denial.
-var reasons = []string{
-	"limit", "blocked", "held", "missing_key", "on_full", "on_error", "on_contention", "on_unavailable", "starting",
-}
-
 // What a field of expect may be expected of, as the kinds of steps that expect it.
 var (
 	ofRequest = sendStep | answerStep
@@ -67,7 +63,7 @@ var expectRows = []kindRow[expectation]{
 	{ofRequest, "allowed", boolShape, "Whether the request reaches the upstream.", readAllowed},
 	{ofRequest, "status", integerShape(100, 599), "What the client gets.", readExpectedStatus},
 	{ofRequest, "denied_by", nameShape, "The rule that denies.", readDeniedBy},
-	{ofRequest, "reason", wordShape(reasons...), "Why that rule denies.", readReason},
+	{ofRequest, "reason", wordShape(result.DenialReasons()...), "Why that rule denies.", readReason},
 	{ofRequest, "retry_after", choiceShape("retry_after"),
 		"How long the client has to wait, in milliseconds rounded up, or never.", readRetryAfter},
 	{ofRequest, "headers", policy.Shape{Form: policy.FormPatterns},

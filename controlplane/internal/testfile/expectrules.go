@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/policytest"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // ruleExpectation is what is expected of one rule that matches.
@@ -71,7 +72,8 @@ var ruleObject = &object[ruleExpectation]{"expected_rule", []field[ruleExpectati
 	{"allowed", boolShape, "Whether the rule allows the request. A rule in shadow may deny one that passes.",
 		readRuleAllowed},
 	ruleWord("mode", "Whether its denials are enforced.", []string{"enforced", "shadow"}, modeOf),
-	ruleWord("reason", "Why it denies.", reasons, func(rule *policytest.Rule) string { return rule.Reason }),
+	ruleWord("reason", "Why it denies.", result.DenialReasons(),
+		func(rule *policytest.Rule) string { return rule.Reason }),
 	{"override", nameShape, "Name of the override that holds.", readOverride},
 	ruleUnits("remaining", "What is left in its tightest window after the decision.",
 		func(rule *policytest.Rule) (uint32, bool) { return rule.Remaining, !rule.Unlimited }),

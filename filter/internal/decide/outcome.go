@@ -1,6 +1,9 @@
 package decide
 
-import "github.com/sluice-ratelimit/sluice/shared/policy"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
+)
 
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
@@ -26,7 +29,8 @@ type Outcome uint8
 //	NotAsked    Subject.skip                               no                 not_asked       yes, by skip
 //
 // To add one: a constant before outcomes, its line above, its reason, and a row in TestOutcomes, which fails without
-// it. The row says what become, noteOutcome, skip and isByOnUnavailable make of the outcome.
+// it. The row says what become, noteOutcome, skip and isByOnUnavailable make of the outcome. Reasons are constants of
+// package result, which says what a new one needs.
 const (
 	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
 	Taken                     // they are counted
@@ -43,15 +47,16 @@ const (
 	Starting                  // the quota store has no state yet, and no share of this proxy has room
 	NotAsked                  // a shadow rule of a request that another rule denied
 
-	outcomes // how many there are
+	outcomes = int(iota) // how many there are
 )
 
 // reasons say why a rule denied, or allowed without counting. One that is still Pending was not asked either: another
 // rule has denied, or its caller asks nobody.
 var reasons = [outcomes]string{
-	Pending: "not_asked", Denied: "limit", Blocked: "blocked", HeldBack: "held", MissingKey: "missing_key",
-	Full: "on_full", Failed: "on_error", Contended: "on_contention", Overtaken: "on_contention",
-	Silent: "on_unavailable", Starting: "starting", NotAsked: "not_asked",
+	Pending: result.ReasonNotAsked, Denied: result.ReasonLimit, Blocked: result.ReasonBlocked,
+	HeldBack: result.ReasonHeld, MissingKey: result.ReasonMissingKey, Full: result.ReasonOnFull,
+	Failed: result.ReasonOnError, Contended: result.ReasonOnContention, Overtaken: result.ReasonOnContention,
+	Silent: result.ReasonOnUnavailable, Starting: result.ReasonStarting, NotAsked: result.ReasonNotAsked,
 }
 
 // Reason says why the rule denied, or allowed without counting; else it is empty.
@@ -75,7 +80,7 @@ func (s *Subject) become(o Outcome, now int64) {
 		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
 	case Starting:
 		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
-	default: // the rule does not deny, or not yet
+	case HasRoom, Taken, Pending, Overtaken, NotAsked: // the rule does not deny, or not yet
 	}
 }
 
@@ -107,7 +112,7 @@ func (s *Subject) noteOutcome() {
 		m.Errors++
 	case Contended, Overtaken:
 		m.Contention++
-	default: // it counts as the verdict does
+	case HasRoom, Pending, HeldBack, MissingKey, Silent, Starting, NotAsked: // it counts as the verdict does
 	}
 	if s.isByOnUnavailable() {
 		m.Unavailable++

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // choices are what policies say of a rule that cannot decide: allow, deny, and the defaults, among them that this
@@ -62,9 +63,13 @@ var comesTo = map[Outcome]struct {
 
 // Each outcome has the reason and the verdict that the policy gives it, and all that asks for outcomes knows it.
 func TestOutcomes(t *testing.T) {
-	for o := range outcomes {
+	var denials []string
+	for o := range Outcome(outcomes) {
 		want, known := comesTo[o]
 		require.True(t, known, "outcome %d has no row", o)
+		if want.denies != never {
+			denials = append(denials, want.reason)
+		}
 		for i, isDenied := range want.denies {
 			s := &Subject{Rule: &Rule{Policy: &choices[i]}, Known: true, PassNs: 7}
 			s.Record.FromFloor = true
@@ -88,4 +93,5 @@ func TestOutcomes(t *testing.T) {
 			require.False(t, s.Known)
 		}
 	}
+	require.ElementsMatch(t, result.DenialReasons(), denials)
 }

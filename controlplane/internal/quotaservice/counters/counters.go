@@ -205,11 +205,11 @@ func (p *Prepared) ruleResult(found *quotaservice.Found) result.Rule {
 	}
 	switch {
 	case found.HeldBack:
-		r.Reason = "held"
+		r.Reason = result.ReasonHeld
 	case found.Denied && found.Blocked:
-		r.Reason = "blocked"
+		r.Reason = result.ReasonBlocked
 	case found.Denied:
-		r.Reason = "limit"
+		r.Reason = result.ReasonLimit
 	}
 	return r
 }
