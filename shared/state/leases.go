@@ -14,7 +14,7 @@ import (
 // unreadable only costs units, and a page has no floor.
 //
 //	Read, ReadHashed, Reread  the page is loaded, and the key's record is decoded into LeaseEntry.Lease
-//	                          (none: an empty Lease; Ahead: of an earlier start of the clock, as if none)
+//	                          (none: an empty Lease; FromFuture: as if none)
 //	the caller                changes LeaseEntry.Lease: Take, Put, ...
 //	Write                     the lease is encoded into its slot, a free one, or that of the record
 //	                          with fewest units (Replaced), and the page is written in one compare-and-swap
@@ -49,9 +49,9 @@ type LeaseEntry struct {
 
 	// WrittenNs is when the record was last written, 0 if there is none.
 	WrittenNs int64
-	// Ahead says that the record was written long after NowNs and was not decoded: it is of
+	// FromFuture says that the record was written long after NowNs and was not decoded: it is of
 	// an earlier start of the clock, or the worker has stood still since it read its own.
-	Ahead bool
+	FromFuture bool
 
 	// NowNs is the monotonic clock of the last read.
 	NowNs int64
@@ -114,7 +114,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	e.NowNs = nowNs
 	e.Replaced = 0
 	e.WrittenNs = 0
-	e.Ahead = false
+	e.FromFuture = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
 	if status := t.load(&e.loaded, e.key.hash, wallNs); status != OK {
 		return status
@@ -125,7 +125,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	}
 	written := e.loaded.page.Time(e.slot)
 	if isOfEarlierStart(written, nowNs) {
-		e.Ahead = true
+		e.FromFuture = true
 		return OK
 	}
 	b := e.loaded.page.Lease(e.slot)
@@ -204,8 +204,7 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 func (t *Table) leaseExpiry(p *loaded, slot int) int64 {
 	var l Lease
 	l.decode(p.page.Lease(slot)[:page.LeaseBytes])
-	ahead := isOfEarlierStart(p.page.Time(slot), p.steadyNs)
-	if !ahead && l.isMissed(p.steadyNs) {
+	if !isOfEarlierStart(p.page.Time(slot), p.steadyNs) && l.isMissed(p.steadyNs) {
 		return math.MaxInt64
 	}
 	return 0

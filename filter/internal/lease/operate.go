@@ -11,7 +11,8 @@ import (
 // explanation (LeaseOf). Both leave and find what they know in Subject.Quota, as Check does: there Usage
 // finds it, too.
 //
-// Operate does not reread a lease that is Ahead: it only tells how many units are left, and an operator can ask again.
+// Operate does not reread a lease that is FromFuture: it only tells how many units are left, and an operator can ask
+// again.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.

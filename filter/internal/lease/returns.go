@@ -147,7 +147,7 @@ func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 		}
 		left := lg.find(&e.Lease)
 		if left == nil {
-			return 0, e.Ahead // a later tick can read it
+			return 0, e.FromFuture // a later tick can read it
 		}
 		if now < left.EndNs && now-e.WrittenNs < src.idleNs {
 			lg.visitNs = src.worker.Returns.visitAt(src, now, e.WrittenNs, left.EndNs)

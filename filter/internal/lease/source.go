@@ -145,7 +145,7 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 	}
 	e := q.Lease
 	read := src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs)
-	if src.rereadIfAhead(e, read, wallNs) != state.OK {
+	if src.rereadIfFromFuture(e, read, wallNs) != state.OK {
 		return false
 	}
 	q.MonotonicNs = e.NowNs
@@ -158,17 +158,17 @@ func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
 	clock := src.worker.clock
 	wallNs := clock.Now()
 	read := src.table.ReadHashed(e, key, wallNs, clock.Monotonic())
-	return src.rereadIfAhead(e, read, wallNs) == state.OK
+	return src.rereadIfFromFuture(e, read, wallNs) == state.OK
 }
 
-// rereadIfAhead reads the clock and a lease once more, if the lease was written long after the clock was read: the
-// worker may have stood still in between. If it is Ahead again, the clock has begun anew since, and the lease counts as
-// none. It returns the status of the last read.
+// rereadIfFromFuture reads the clock and a lease once more, if the lease was written long after the clock was read: the
+// worker may have stood still in between. If the lease still is FromFuture, the clock has begun anew since, and the
+// lease counts as none. It returns the status of the last read.
 //
 // Others do without it. Operate and leftOfOthers only tell what is left. refundLease leaves the units counted.
 // leasedGrant.take comes again with a later tick.
-func (src *Source) rereadIfAhead(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
-	if read == state.OK && e.Ahead {
+func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
+	if read == state.OK && e.FromFuture {
 		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 	}
 	return read
