@@ -17,7 +17,6 @@ type clusterRule struct {
 
 	firstDefinition uint32 // the number of its own limits: see addRule. No other rule has it
 
-	key    []byte         // memory for keys with limits
 	shares []limit.Window // memory for this proxy's share of the limits
 	usage  limit.Usage    // memory for Usage
 }

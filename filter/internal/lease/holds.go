@@ -11,9 +11,9 @@ import (
 // are known: each request asks for its cost, and nothing is leased. What the worker holds of
 // a key is its account, and the service gets reports of it: see package account.
 //
-// Check goes down this list to the first line that holds:
+// Check goes down this list to the first line that applies:
 //
-//	what holds                                         outcome                                             by
+//	line                                               outcome                                             by
 //	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied, HeldBack or Blocked  byGrant
 //	the worker knows that the key is blocked           Blocked                                             byGrant
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom                  forNothing
@@ -36,6 +36,9 @@ import (
 //	Check, Take     Take            0     1  the request is decided again, and goes on. The service knows what is held
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
+//
+// Its other methods: Settle and Renew end or renew a hold (settle.go); recallBlock remembers one (denial.go); Operate and
+// known are for operators (operate.go). A clusterRule has those that both sources have.
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.

@@ -1,6 +1,6 @@
-// Package lease has the sources of units of rules that hold over all proxies. A Source keeps units that the quota
-// service has granted in a table of leases, so that most requests ask nobody. A HoldSource asks for each request,
-// because its units are held until the answer is known.
+// Package lease has the sources of units of rules of scope cluster, whose limits count over all proxies. A Source keeps
+// units that the quota service has granted in a table of leases, so that most requests ask nobody. A HoldSource asks
+// for each request, because its units are held until the answer is known.
 //
 // Its invariant: a unit is spent once, and before its lease ends by the monotonic clock.
 //
@@ -26,8 +26,9 @@
 //	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
 //	Client.Wait      AppendNeeds finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
 //	Client.Flush     A message leaves with all asks that are queued.
-//	Client.Receive   The service grants 1, and a quarter of the other 999: 250 units. Grant.Give gives 1 of them to
-//	                 the request's Subject, and Grant.KeepRest puts 249 into the lease.
+//	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of 999.
+//	                 Of these 250 units Grant.Give gives 1 to the request's Subject. Grant.KeepRest puts 249 into the
+//	                 lease.
 //	Source.Check     The request is decided again. The Subject's grant has 1 unit. The outcome is HasRoom.
 //	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
 //	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.
@@ -69,16 +70,16 @@ import (
 // Source is the source of units of a rule of scope cluster: units that this proxy has
 // leased from the quota service, in a table from which all its workers take.
 //
-// Check goes down this list to the first line that holds:
+// Check goes down this list to the first line that applies:
 //
-//	what holds                                         outcome                                   by
+//	line                                               outcome                                   by
 //	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied or Blocked  byGrant
 //	the proxy's store fails                            Failed                                    readLease
 //	the key's lease says that the key is blocked       Blocked
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom        forNothing
 //	the key's lease has enough units, also for what    HasRoom from LeaseTable
 //	rules that share the counter take before (Units)
-//	the key's lease has a denial that still holds      Denied
+//	the key's lease has a denial that is not over      Denied
 //	the service is silent, or the wait was in vain     what OwnShare decides, or Silent          alone
 //	too many requests wait, or the service took no     Contended
 //	more asks
@@ -100,6 +101,8 @@ type Source struct {
 	keeps  bool // units may be kept for later requests: not with "lease: off"
 	refill refill
 	idleNs int64 // after which units that nobody takes go back
+
+	key []byte // memory for tableKey
 }
 
 // Check finds out what decides about the request: see Source.
