@@ -387,9 +387,9 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 				continue
 			}
 			require.Len(t, wants, 1)
-			require.Equal(t, of.QuotaKey(&named), wants[0].Wire.Key)
+			require.Equal(t, of.QuotaKey(&named), wants[0].Part.Wire.Key)
 			want := of.Definition(&named)
-			want.ID = wants[0].Wire.Definition
+			want.ID = wants[0].Part.Wire.Definition
 			require.Equal(t, want, e.Leases.Definitions()[want.ID])
 			asked++
 		}

@@ -22,8 +22,8 @@ type clusterRule struct {
 }
 
 // begin begins a check, a look or an operation, and says what time it is: by the wall clock in Record.Now, and by the
-// monotonic one in Quota.MonotonicNs. Of the Record it sets what every source sets: see decide.Subject. The rest is read
-// if OwnShare decides.
+// monotonic one in Quota.MonotonicNs. Of the Record it sets what every source sets: see decide.Subject. The rest is
+// read if OwnShare decides.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.CountedKey.Windows = s.Windows
 	s.Known, s.PassNs = false, wallNs

@@ -53,9 +53,9 @@ func (g *Grant) readBlock() {
 // rule has begun the block, and all others are told Blocked.
 func (g *Grant) deny(n *Need) {
 	g.writeTo(n, 0)
-	if g.blockNs > 0 && !g.Blocked {
+	if g.blockNs > 0 && !g.Blocked && !g.hasToldBlock {
 		n.subject.Rule.Metrics.Blocks++
-		g.Blocked = true
+		g.hasToldBlock = true
 	}
 }
 
@@ -64,11 +64,11 @@ func (g *Grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.CountsDe
 
 // noteDenial keeps the denial in the lease: of what was asked for, or of each cost if the key is blocked, which
 // a DeniedCost of 0 says. Nobody asks again until the wait or the block is over, and no longer than
-// account.MaxRememberNs. If another denial still holds, the smaller cost of both is denied.
+// account.MaxRememberNs. If another denial is not over, the smaller cost of both is denied.
 func (g *Grant) noteDenial(l *state.Lease, now int64) {
-	cost, holdsNs := max(g.part.Wire.Cost, 1), int64(account.MaxRememberNs)
+	cost, lastsNs := max(g.part.Wire.Cost, 1), int64(account.MaxRememberNs)
 	if g.remembersBlock() {
-		cost, holdsNs = 0, min(holdsNs, g.blockNs-now)
+		cost, lastsNs = 0, min(lastsNs, g.blockNs-now)
 	}
 	if l.DeniedUntilNs > now {
 		cost = min(cost, l.DeniedCost)
@@ -76,19 +76,20 @@ func (g *Grant) noteDenial(l *state.Lease, now int64) {
 	l.DeniedCost, l.PassNs = cost, limit.Never
 	if g.WaitNs != limit.Never {
 		l.PassNs = g.trip.CameNs + g.WaitNs
-		holdsNs = min(holdsNs, g.WaitNs)
+		lastsNs = min(lastsNs, g.WaitNs)
 	}
-	l.DeniedUntilNs = now + holdsNs
+	l.DeniedUntilNs = now + lastsNs
 }
 
 // keepBlock remembers a grant that finds the key blocked.
-func (g *Grant) keepBlock(acc *account.Account) {
+func (g *Grant) keepBlock() {
 	if !g.remembersBlock() {
 		return
 	}
 	untilNs := min(g.blockNs, g.trip.CameNs+account.MaxRememberNs)
-	acc.Block = &account.KeptDenial{Grant: g.forSubject(0), UntilNs: untilNs}
-	acc.Block.Blocked = true // for all later requests, also if nobody has waited for the grant any more
+	kept := &account.KeptDenial{Grant: g.forSubject(0), UntilNs: untilNs}
+	kept.Blocked = true // for all later requests, also if nobody has waited for the grant any more
+	g.part.account.Block = kept
 }
 
 // recallBlock gives the subject the denial that the worker remembers in the key's account, if the key is blocked.

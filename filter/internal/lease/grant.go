@@ -15,16 +15,6 @@ import (
 //	decide.Grant     Subject.Quota.Grant    what its request may take
 //	state.GrantLeft  the key's lease        what later requests may take
 //
-// What a step does depends on the rule:
-//
-//	step       of a rule that leases: keep.go          of a rule that holds: package account
-//	EndReport  nothing                                 Account.End; if it says no, the grant has Failed
-//	Give       counts takers and everGiven             Account.Give
-//	KeepRest   puts the rest into the key's lease, or  keeps a block. What was not given need not be kept: the next
-//	           gives it back                           report does not count it as held
-//	Reclaim    by release, does the same with what     Account.Reclaim
-//	           the request has left
-//
 // The units of a rule that leases have three ways out: a request spends them, the key's lease keeps them for later
 // requests, or the service gets them back.
 //
@@ -49,13 +39,16 @@ import (
 
 // Grant is the service's answer to one part of an ask.
 type Grant struct {
-	quota.Grant                       // as it came. Then Units change, EndReport may set Failed, and deny Blocked
+	quota.Grant                       // as it came. Then Units change, and EndReport may set Failed
 	Standings   []state.LeaseStanding // how the key's windows stand
 
-	part    *Part
-	trip    Trip
-	endNs   int64 // until when its units may be spent
-	blockNs int64 // of a denial: until when the key is blocked, 0 = it is not
+	part  *Part
+	trip  Trip
+	endNs int64 // until when its units may be spent
+
+	// Of a denial:
+	blockNs      int64 // until when the key is blocked, 0 = it is not
+	hasToldBlock bool  // a request was told Denied for the block that the ask has begun: later ones are told Blocked
 
 	// Of a rule that leases:
 	takers    int    // requests that have units of it and are not decided
@@ -98,9 +91,12 @@ func (g *Grant) readTimes() {
 	}
 }
 
+// The steps of a grant are EndReport, Give, KeepRest, and release for each taker. What a step does depends on the rule:
+// of one that leases it is in keep.go, of one that holds mostly in package account.
+
 // EndReport ends the report of the part's account. If the report was given up, the grant has Failed: it gives nothing.
 func (g *Grant) EndReport() {
-	if acc := g.part.account; acc != nil && !acc.End(g.part.reportNumber(), &g.Grant, g.trip.CameNs) {
+	if g.part.Holds() && !g.part.account.EndReport(g.part.reportNumber(), &g.Grant, g.trip.CameNs) {
 		g.Failed = true
 	}
 }
@@ -113,10 +109,10 @@ func (g *Grant) Give(needs []Need) {
 	}
 	for i := range needs { // a request has one need of each definition
 		n := &needs[i]
-		if n.grant != nil || n.Wire.Definition != g.part.Wire.Definition {
+		if n.grant != nil || n.Part.Wire.Definition != g.part.Wire.Definition {
 			continue
 		}
-		switch cost := n.Wire.Cost; {
+		switch cost := n.Part.Wire.Cost; {
 		case g.Denied && cost >= g.part.Wire.Cost:
 			g.deny(n)
 		case !g.Denied && g.Units >= cost && g.trip.CameNs < g.endNs:
@@ -129,20 +125,38 @@ func (g *Grant) Give(needs []Need) {
 func (g *Grant) giveUnits(n *Need, units uint32) {
 	g.writeTo(n, units)
 	g.Units -= units
-	if acc := g.part.account; acc != nil {
-		acc.Give(units)
-		return
+	if g.part.Holds() {
+		g.part.account.Give(units)
+	} else {
+		g.addTaker(units)
 	}
-	g.takers++
-	g.everGiven = limit.AddSaturating(g.everGiven, units)
+}
+
+// KeepRest keeps what a new grant says of the key, and the units for which nobody has waited. Those of a rule that
+// holds need not be kept: the next report does not count them as held.
+func (g *Grant) KeepRest() {
+	if g.part.Holds() {
+		g.keepBlock()
+	} else {
+		g.keepInLease()
+	}
+}
+
+// release takes back what a taker leaves of the grant.
+func (g *Grant) release(units uint32) {
+	if g.part.Holds() {
+		g.part.account.Reclaim(units)
+	} else {
+		g.takeBack(units)
+	}
 }
 
 // writeTo writes the grant to the subject that waits for it.
 func (g *Grant) writeTo(n *Need, units uint32) {
 	n.grant = g
 	n.subject.Quota.Grant = g.forSubject(units)
-	if acc := g.part.account; acc != nil {
-		n.subject.Quota.Account = acc
+	if g.part.Holds() {
+		n.subject.Quota.Account = g.part.account
 	}
 }
 
@@ -150,6 +164,6 @@ func (g *Grant) writeTo(n *Need, units uint32) {
 func (g *Grant) forSubject(units uint32) decide.Grant {
 	return decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.HeldBack,
-		Blocked: g.Blocked, WaitNs: g.WaitNs, MonotonicNs: g.trip.CameNs, Standings: g.Standings,
+		Blocked: g.Blocked || g.hasToldBlock, WaitNs: g.WaitNs, MonotonicNs: g.trip.CameNs, Standings: g.Standings,
 	}
 }

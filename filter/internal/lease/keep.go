@@ -2,39 +2,39 @@ package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// How the key's lease keeps a grant: what it says of the key, and the units that nobody has, if they mayStay.
+// How the key's lease keeps a grant of a rule that leases: what it says of the key, and the units that nobody has, if
+// they mayStay.
 //
-//	KeepRest  puts the units there for which nobody has waited, if their time is not over and the lease has room. Else
-//	          they stay in Grant.Units, where the takers may leave more.
-//	release   by the last taker, puts there what is in Grant.Units by now, also if its time is over: units of the grant
-//	          may be there already, and all go back together.
+//	keepInLease  puts the units there for which nobody has waited, if their time is not over and the lease has room. Else
+//	             they stay in Grant.Units, where the takers may leave more.
+//	takeBack     of the last taker, puts there what is in Grant.Units by now, also if its time is over: units of the
+//	             grant may be there already, and all go back together.
 //
 // What is not in the lease when no taker is left goes back.
 
 // mayStay reports whether the key's lease may keep units of the grant, for later requests.
 func (g *Grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
 
-// KeepRest keeps what a new grant says of the key, and the units for which nobody has waited.
-func (g *Grant) KeepRest() {
-	if acc := g.part.account; acc != nil {
-		g.keepBlock(acc)
-		return
-	}
+// addTaker counts a request that has got units.
+func (g *Grant) addTaker(units uint32) {
+	g.takers++
+	g.everGiven = limit.AddSaturating(g.everGiven, units)
+}
+
+// keepInLease is KeepRest of a rule that leases.
+func (g *Grant) keepInLease() {
 	g.editLease((*Grant).noteNew)
 	if g.takers == 0 {
 		g.part.source.worker.Returns.giveBack(g)
 	}
 }
 
-// release takes back what a taker leaves of the grant.
-func (g *Grant) release(units uint32) {
-	if acc := g.part.account; acc != nil {
-		acc.Reclaim(units)
-		return
-	}
+// takeBack is release of a rule that leases.
+func (g *Grant) takeBack(units uint32) {
 	g.Units += units
 	g.takers--
 	if g.takers > 0 || g.Units == 0 {

@@ -22,7 +22,7 @@ type Look struct{ keys []lookedKey }
 
 // lookedKey is one key, and how it stands.
 type lookedKey struct {
-	Part
+	part      Part
 	rule      *decide.Rule
 	standings []state.LeaseStanding // nil: not known
 }
@@ -33,7 +33,7 @@ func (l *Look) Add(s *decide.Subject) {
 	if !ok || s.Unlimited {
 		return
 	}
-	l.keys = append(l.keys, lookedKey{Part: src.lookPart(s), rule: s.Rule})
+	l.keys = append(l.keys, lookedKey{part: src.lookPart(s), rule: s.Rule})
 }
 
 // IsEmpty reports whether the service has nothing to tell.
@@ -51,7 +51,7 @@ func (l *Look) Size() int {
 func (l *Look) Parts(from int) []Part {
 	parts := make([]Part, min(quota.MaxParts, len(l.keys)-from))
 	for i := range parts {
-		parts[i] = l.keys[from+i].Part
+		parts[i] = l.keys[from+i].part
 	}
 	return parts
 }
@@ -68,7 +68,7 @@ func (l *Look) Note(grants []*Grant) {
 // note writes down how the key of a definition stands. A look has one key of each.
 func (l *Look) note(definition uint32, standings []state.LeaseStanding) {
 	for i := range l.keys {
-		if k := &l.keys[i]; k.Wire.Definition == definition {
+		if k := &l.keys[i]; k.part.Wire.Definition == definition {
 			k.standings = standings
 		}
 	}

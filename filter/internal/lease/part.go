@@ -27,6 +27,9 @@ type Part struct {
 	account *account.Account
 }
 
+// Holds reports whether the part is of a rule that holds. Then it reports an account.
+func (p *Part) Holds() bool { return p.account != nil }
+
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
 	return Part{Definition: acc.Definition, account: acc, Wire: quota.Part{Definition: acc.Definition.ID, Key: acc.Key}}
@@ -35,40 +38,37 @@ func ReportPart(acc *account.Account) Part {
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
-// Reports reports whether the part reports an account.
-func (p *Part) Reports() bool { return p.account != nil }
-
 // reportNumber is that of the report which WriteReport has written.
 func (p *Part) reportNumber() uint64 { return p.Wire.Number }
 
 // AwaitsReport reports whether the part must wait, because a report of its account is under way.
-func (p *Part) AwaitsReport() bool { return p.Reports() && p.account.MustWait() }
+func (p *Part) AwaitsReport() bool { return p.Holds() && p.account.AwaitsReport() }
 
 // WriteReport writes what the part's account holds now into the part that is sent.
 func (p *Part) WriteReport(now int64) {
-	if p.Reports() {
+	if p.Holds() {
 		p.account = p.account.Reopen()
-		p.Wire.Report = p.account.Report(p.Wire.Waiting, now)
+		p.account.WriteReport(&p.Wire, now)
 	}
 }
 
 // GiveUpReport says that the service does not take the report now.
 func (p *Part) GiveUpReport() {
-	if p.Reports() {
-		p.account.GiveUp(p.reportNumber())
+	if p.Holds() {
+		p.account.GiveUpReport(p.reportNumber())
 	}
 }
 
 // ReportAgain has the account reported with the next message: the report may be lost, or never leave with the part.
 func (p *Part) ReportAgain() {
-	if p.Reports() {
+	if p.Holds() {
 		p.account.ReportAgain(p.reportNumber())
 	}
 }
 
 // Need is what a request that waits needs of one key.
 type Need struct {
-	Part    // what an ask for it alone would ask for
+	Part    Part // what an ask for it alone would ask for
 	subject *decide.Subject
 	grant   *Grant // that has given units to it or denied them, nil until one has
 }

@@ -134,7 +134,7 @@ func (w *Worker) Greet(m *quota.Asks) { m.Domain, m.Process = w.domain, w.tables
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
 func (w *Worker) Inherit(from *Worker) {
-	w.book.Inherit(from.book, w.definitions.newDefinitionID, w.clock.Monotonic())
+	w.book.Inherit(from.book, w.definitions.newDefinitionID)
 }
 
 // mustNotWait reports whether the request must not wait for the service: it has waited, and the service

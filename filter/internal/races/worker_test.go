@@ -91,7 +91,7 @@ func (k *worker) begin() {
 func (k *worker) wait(context uint32, v *decide.Verdict) {
 	r := k.waiting[context]
 	for _, need := range lease.AppendNeeds(nil, v) {
-		want := need.Wire
+		want := need.Part.Wire
 		name := [...]string{r.user, r.tenant}[want.Definition]
 		k.world.keys[name] = key{k.engine.Leases.Definitions()[want.Definition], want.Key, false}
 	}

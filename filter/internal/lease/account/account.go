@@ -29,11 +29,11 @@ import (
 type Account struct {
 	Key [16]byte
 
-	// What the service has said of the key, by the monotonic clock. No request asks until then. End writes them.
+	// What the service has said of the key, by the monotonic clock. No request asks until then. EndReport writes them.
 	SilentUntilNs   int64 // its store cannot reach the key
 	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 
-	sums       quota.Account // what is given, held and charged, and how much of that the store knows
+	sums       quota.Account // given, held, charged; stored and known by the store; in doubt without an answer
 	underWay   underWay
 	worker     uint64 // that reports it: an earlier configuration's, if that has ended
 	usedNs     int64  // when a request last wanted units
@@ -42,9 +42,10 @@ type Account struct {
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
 	Block      *KeptDenial       // the key is blocked. Only package lease writes and reads it
 
-	book     *Book
-	name     name
-	isListed bool
+	book      *Book
+	name      name
+	isListed  bool
+	mayBeLost bool // the service, or its store, may have lost what the newest report said: see Book.ReportAll
 }
 
 // KeptDenial is a denial that the worker remembers of a blocked key.
@@ -98,17 +99,18 @@ func (acc *Account) Unhold(units uint32) {
 
 // Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
 func (acc *Account) Settle(units, cost uint32) {
-	acc = acc.Reopen()
-	acc.sums.Settle(units, cost)
-	acc.List()
+	current := acc.Reopen()
+	current.sums.Settle(units, cost)
+	current.List()
 }
 
 // current returns the account that acc's key has by now: acc, or one that was opened after acc was forgotten, or nil.
 func (acc *Account) current() *Account { return acc.book.byName[acc.name] }
 
-// Reopen returns the account that acc's key has by now. If there is none, it puts acc back. Only an idle account is
-// forgotten. So this is for those who may come to one: for Settle of a request that holds nothing, or nothing any
-// more, and for an ask that is sent after it has waited for long.
+// Reopen returns the account that acc's key has by now. If there is none, it puts acc back. Book.Renew forgets idle
+// accounts, and these may still point to one: a hold of no units, or of units that have lapsed (Settle), and an ask
+// that has waited for long (lease.Part.WriteReport). Take, Untake, Unhold and Reclaim need not reopen theirs: it is
+// not idle as long as units are given or held.
 func (acc *Account) Reopen() *Account {
 	if other := acc.current(); other != nil {
 		return other

@@ -25,6 +25,13 @@ func open() (*account.Book, *account.Account) {
 	return b, acc
 }
 
+// write has the account reported by a part that asks for so many units.
+func write(acc *account.Account, asksFor uint32, now int64) quota.Report {
+	p := quota.Part{Waiting: asksFor}
+	acc.WriteReport(&p, now)
+	return p.Report
+}
+
 // due returns how many accounts must be reported.
 func due(b *account.Book, now int64) int { return len(b.Due(nil, 100, now)) }
 
@@ -33,16 +40,16 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.Zero(t, due(b, 0), "it is not listed any more")
-	first := acc.Report(0, 0)
+	first := write(acc, 0, 0)
 	require.EqualValues(t, 3, first.Held)
 	acc.Settle(3, 5)
 	require.False(t, b.HasListed())
-	require.True(t, acc.End(first.Number, noted(0), 0))
+	require.True(t, acc.EndReport(first.Number, noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
-	next := acc.Report(0, 0)
+	next := write(acc, 0, 0)
 	require.EqualValues(t, 0, next.Held)
 	require.EqualValues(t, 5, next.Charged)
-	require.True(t, acc.End(next.Number, noted(0), 0))
+	require.True(t, acc.EndReport(next.Number, noted(0), 0))
 	require.Zero(t, due(b, 0), "nothing has changed since")
 }
 
@@ -50,7 +57,7 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.True(t, acc.End(acc.Report(0, 0).Number, noted(0), 0))
+	require.True(t, acc.EndReport(write(acc, 0, 0).Number, noted(0), 0))
 	b.Renew(second, 0)
 	require.Zero(t, due(b, second))
 	b.Renew(2*second, 0)
@@ -60,13 +67,13 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 // Rules that share a counter have a part each in one ask: the later one counts as held what the earlier asks for.
 func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 	b, acc := open()
-	first, second := acc.Report(2, 0), acc.Report(2, 0)
+	first, second := write(acc, 2, 0), write(acc, 2, 0)
 	require.EqualValues(t, 3, first.Held)
 	require.EqualValues(t, 5, second.Held)
-	require.True(t, acc.End(first.Number, noted(2), 0))
+	require.True(t, acc.EndReport(first.Number, noted(2), 0))
 	acc.Give(2)
 	require.True(t, acc.IsUnderWay())
-	require.True(t, acc.End(second.Number, noted(2), 0))
+	require.True(t, acc.EndReport(second.Number, noted(2), 0))
 	acc.Give(2)
 	require.False(t, acc.IsUnderWay())
 	require.Zero(t, due(b, 0), "the store has 7 units as held")
@@ -76,25 +83,25 @@ func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	report := acc.Report(2, 0)
-	acc.GiveUp(report.Number)
+	report := write(acc, 2, 0)
+	acc.GiveUpReport(report.Number)
 	require.False(t, b.HasListed())
 	b.Renew(second, 0)
 	require.Equal(t, 1, due(b, second))
-	again := acc.Report(0, second)
-	require.False(t, acc.End(report.Number, noted(2), second))
+	again := write(acc, 0, second)
+	require.False(t, acc.EndReport(report.Number, noted(2), second))
 	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
-	require.True(t, acc.End(again.Number, noted(0), second))
+	require.True(t, acc.EndReport(again.Number, noted(0), second))
 }
 
 // A report that may be lost is made again with the next message, by another number.
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost := acc.Report(0, 0)
+	lost := write(acc, 0, 0)
 	acc.ReportAgain(lost.Number)
 	require.Equal(t, 1, due(b, 0))
-	again := acc.Report(0, 0)
+	again := write(acc, 0, 0)
 	require.Greater(t, again.Number, lost.Number)
 	acc.ReportAgain(lost.Number)
 	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
@@ -104,7 +111,7 @@ func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.False(t, acc.End(acc.Report(2, 0).Number, &quota.Grant{Failed: true}, 0))
+	require.False(t, acc.EndReport(write(acc, 2, 0).Number, &quota.Grant{Failed: true}, 0))
 	require.EqualValues(t, account.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
 	b.Renew(second, 0)
@@ -126,14 +133,14 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	old, acc := open()
 	heir := account.NewBook()
 	heir.Worker = 8
-	heir.Inherit(old, func() uint32 { return 40 }, 0)
+	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, old.IsEmpty())
 	require.Equal(t, 1, due(heir, 0))
-	require.EqualValues(t, 7, acc.Report(0, 0).Worker)
+	require.EqualValues(t, 7, write(acc, 0, 0).Worker)
 	require.EqualValues(t, 40, acc.Definition.ID)
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
-	require.EqualValues(t, 8, own.Report(1, 0).Worker)
+	require.EqualValues(t, 8, write(own, 1, 0).Worker)
 	require.Same(t, acc, acc.Reopen())
 	require.Same(t, own, own.Reopen())
 }
@@ -144,7 +151,7 @@ func TestAnIdleAccountIsForgotten(t *testing.T) {
 	acc.Unhold(3)
 	b.Renew(100*second, 0)
 	require.True(t, b.IsEmpty())
-	require.False(t, acc.MustWait())
+	require.False(t, acc.AwaitsReport())
 	require.True(t, b.IsEmpty(), "a question opens no account")
 	require.Same(t, acc, acc.Reopen())
 	require.False(t, b.IsEmpty())

@@ -93,10 +93,10 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 }
 
 // ReportAll has all that is held reported anew: the service, or its store, may have lost it.
-func (b *Book) ReportAll(now int64) {
+func (b *Book) ReportAll() {
 	for _, acc := range b.byName {
 		if !acc.sums.Idle() {
-			acc.reportedNs = now - acc.HoldNs() // so that mustReport says yes, though nothing has changed
+			acc.mayBeLost = true
 			acc.List()
 		}
 	}
@@ -127,7 +127,7 @@ func (b *Book) Renew(now, timeoutNs int64) {
 //	a request of k     account "k", reported by 8, beside it. The service counts both
 //	worker 9 inherits  both: "k7" keeps its name, and "k" becomes "k8". Worker 9 reports each of them under the
 //	                   number of the worker that opened it
-func (b *Book) Inherit(old *Book, newDefinitionID func() uint32, now int64) {
+func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 	b.newest = max(b.newest, old.newest) // the store takes no lower numbers: ErrStale
 
 	renumbered := map[*quota.Definition]*quota.Definition{} // the old definitions under new numbers
@@ -149,6 +149,6 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32, now int64) {
 		acc.isListed, acc.underWay = false, underWay{}
 		b.byName[acc.name] = acc
 	}
-	b.ReportAll(now)
+	b.ReportAll()
 	clear(old.byName)
 }

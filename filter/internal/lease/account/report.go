@@ -7,12 +7,12 @@ import (
 
 // The life of an account's report:
 //
-//	      List              Report                  End
-//	-------------> listed -----------> under way ----------> answered
+//	      List            WriteReport             EndReport
+//	-------------> listed -----------> under way -------------> answered
 //	                 ^                  |   |
-//	                 +--- ReportAgain --+   +--- GiveUp ---> given up
-//	                 |                                          |
-//	                 +------------------ Renew -----------------+
+//	                 +--- ReportAgain --+   +- GiveUpReport --> given up
+//	                 |                                             |
+//	                 +-------------------- Renew ------------------+
 //
 //	listed     Book.Due returns the account if it must be reported. What changes it lists it.
 //	under way  An ask has the report. What changes meanwhile is reported after it.
@@ -21,25 +21,26 @@ import (
 //
 // ReportAgain is for a report that may be lost: the stream has ended, or the service has not answered in time.
 
-// mustReport reports whether the service is to hear of the account: it has changed, or an
-// eighth of the hold has passed.
+// mustReport reports whether the service is to hear of the account: it has changed, or the newest report may be lost,
+// or an eighth of the hold has passed.
 func (acc *Account) mustReport(now int64) bool {
-	return acc.sums.Changed() || !acc.sums.Idle() && now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
+	isDue := acc.mayBeLost || now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
+	return acc.sums.Changed() || !acc.sums.Idle() && isDue
 }
 
-// underWay are an account's reports under way, which are all in one ask: there are several if rules share a counter.
-// The last of them is the newest report of all.
+// underWay are the numbers of an account's reports under way: from firstNumber to sums.NewestReport. They are all in
+// one ask, and there are several if rules share a counter: see WriteReport.
 type underWay struct {
-	firstNumber uint64 // of the first one; 0 = none is under way
+	firstNumber uint64 // 0 = none is under way
 	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
 }
 
 // IsUnderWay reports whether a report of the account is under way.
 func (acc *Account) IsUnderWay() bool { return acc.underWay.firstNumber != 0 }
 
-// MustWait reports whether the key's next report must wait for the end of one that is under way. If the key has no
+// AwaitsReport reports whether the key's next report must wait for the end of one that is under way. If the key has no
 // account by now, none is.
-func (acc *Account) MustWait() bool {
+func (acc *Account) AwaitsReport() bool {
 	current := acc.current()
 	return current != nil && current.IsUnderWay()
 }
@@ -58,30 +59,30 @@ func (acc *Account) List() {
 	}
 }
 
-// Report returns the report for a part of an ask, which asks for so many units. If rules share a counter,
-// an ask for them has a part for each, all with one account. Each part reports as held what those
-// before it ask for too, because it may be granted. For example, two rules with one counter, a request that
-// costs 2, and a worker that holds 3 of the key:
+// WriteReport writes into a part of an ask what the account holds now. If rules share a counter, an ask for them has a
+// part for each, all with one account. Each part reports as held what those before it ask for too, because it may be
+// granted. For example, three rules with one counter, a request that costs 2, and a worker that holds 3 of the key:
 //
-//	part  rule    asks for  its report         End
-//	0     first   2         #7, held 3         may give the units; the report of part 1 counts them as held
-//	1     second  2         #8, held 3 + 2     may give the units, and notes what the store has by now
+//	part  of rule  its report        under way  EndReport
+//	0     first    #7, held 3        #7         may give units; the reports of the parts below count 2 as held
+//	1     second   #8, held 3 + 2    #7 and #8  may give units; the report of the part below counts 2 as held
+//	2     third    #9, held 3 + 2+2  #7 to #9   may give units, and notes what the store has by now
 //
-// If part 0 gets less or more than it asks for, what the store has as held is not what the worker holds and has given.
-// So the account is reported once more.
-func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
+// If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
+// given. So the account is reported once more.
+func (acc *Account) WriteReport(p *quota.Part, now int64) {
 	u, number := &acc.underWay, acc.book.newReportNumber()
 	if !acc.IsUnderWay() {
 		*u = underWay{firstNumber: number}
 	}
-	report := acc.sums.NewReport(acc.worker, number, u.askedBefore)
-	u.askedBefore = limit.AddSaturating(u.askedBefore, asksFor)
+	p.Report = acc.sums.NewReport(acc.worker, number, u.askedBefore)
+	u.askedBefore = limit.AddSaturating(u.askedBefore, p.Waiting)
 	acc.reportedNs = now
-	return report
+	acc.mayBeLost = false
 }
 
-// End ends a report by what the service has granted for it. mayGive says whether the grant may give units: the service
-// has granted them to the worker as it was reported there.
+// EndReport ends a report by what the service has granted for it. mayGive says whether the grant may give units: the
+// service has granted them to the worker as it was reported there.
 //
 //	the report                              mayGive  then
 //	is not under way: given up, or lost     no       as before: another one may be under way
@@ -90,7 +91,7 @@ func (acc *Account) Report(asksFor uint32, now int64) quota.Report {
 //	is the newest one, and Noted            yes      the store knows it, and nothing is under way
 //
 // A report is not Noted if the store failed, or if the service knows no reports.
-func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool) {
+func (acc *Account) EndReport(number uint64, g *quota.Grant, now int64) (mayGive bool) {
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
 	}
@@ -110,8 +111,9 @@ func (acc *Account) End(number uint64, g *quota.Grant, now int64) (mayGive bool)
 	return g.Noted
 }
 
-// GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
-func (acc *Account) GiveUp(number uint64) {
+// GiveUpReport says that the service takes no reports now. If an answer to the report comes all the same, it grants
+// no units.
+func (acc *Account) GiveUpReport(number uint64) {
 	if acc.hasUnderWay(number) {
 		acc.underWay.firstNumber = 0
 	}
@@ -119,6 +121,6 @@ func (acc *Account) GiveUp(number uint64) {
 
 // ReportAgain has the account reported with the next message: the report may be lost.
 func (acc *Account) ReportAgain(number uint64) {
-	acc.GiveUp(number)
+	acc.GiveUpReport(number)
 	acc.List()
 }

@@ -15,7 +15,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	b := NewBook()
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}
 	acc := b.Open(d, [16]byte{'a'}, 0)
-	var report quota.Report
+	var report quota.Part
 	for _, step := range []struct {
 		name        string
 		do          func()
@@ -23,9 +23,12 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		listed      bool
 	}{
 		{"askPart", func() {}, 0, 0, false},
-		{"WriteReport", func() { report = acc.Report(1, 0) }, 0, 0, false},
+		{"WriteReport", func() {
+			report.Waiting = 1
+			acc.WriteReport(&report, 0)
+		}, 0, 0, false},
 		{"EndReport", func() {
-			require.True(t, acc.End(report.Number, &quota.Grant{Noted: true, Units: 1}, 0))
+			require.True(t, acc.EndReport(report.Number, &quota.Grant{Noted: true, Units: 1}, 0))
 		}, 0, 0, true},
 		{"Give", func() { acc.Give(1) }, 1, 0, true},
 		{"Take", func() { acc.Take(1) }, 0, 1, true},
@@ -33,7 +36,8 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},
 		{"ReportPart", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
-			report = acc.Report(0, 0)
+			report.Waiting = 0
+			acc.WriteReport(&report, 0)
 		}, 0, 0, false},
 	} {
 		step.do()

@@ -85,7 +85,7 @@ func without[T comparable](list []T, one T) []T {
 // The rest is about the reports of its accounts: see package account.
 
 // isReport reports whether the ask is only for a report.
-func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Reports() }
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Holds() }
 
 // awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
 func (a *ask) awaitsReport() bool {

@@ -41,9 +41,9 @@ func (as *asks) join(req *Waiter, parts []lease.Part) {
 	req.waitFor(a)
 }
 
-// askAhead queues an ask for which no request waits, unless one for the same units is queued. It is
-// sent first: its key is in use, and first requests of other keys must not delay it.
-func (as *asks) askAhead(parts []lease.Part) {
+// askForNobody queues an ask for which no request waits, a refill or a report, unless one for the same units is queued.
+// It is sent first: its key is in use, and first requests of other keys must not delay it.
+func (as *asks) askForNobody(parts []lease.Part) {
 	if _, isNew := as.queuedFor(parts); isNew {
 		as.moveLastToFront()
 	}

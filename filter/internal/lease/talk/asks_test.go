@@ -53,8 +53,8 @@ func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
 func TestAnAskAheadIsFirst(t *testing.T) {
 	as, req := newAsks(), &Waiter{}
 	as.join(&Waiter{}, of('l', 1))
-	as.askAhead(of('k', 0))
-	as.askAhead(of('k', 0))
+	as.askForNobody(of('k', 0))
+	as.askForNobody(of('k', 0))
 	require.Len(t, as.queue, 2)
 	as.join(req, of('k', 5))
 	require.Equal(t, []*Waiter{req}, as.queue[0].waiters)
@@ -67,7 +67,7 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	as := newAsks()
 	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 2))
-	as.askAhead(of('l', 0))
+	as.askForNobody(of('l', 0))
 	as.sendAll(1, 0)
 	as.join(second, of('k', 3))
 	require.True(t, as.isFlying(as.queue[0]))
@@ -131,6 +131,6 @@ func TestAnAskAwaitsTheReportOfItsKeysNextAccount(t *testing.T) {
 	next := book.Open(other, [16]byte{'k'}, later)
 	next.Hold(1)
 	require.False(t, waits.awaitsReport())
-	next.Report(0, later)
+	next.WriteReport(&quota.Part{}, later)
 	require.True(t, waits.awaitsReport())
 }

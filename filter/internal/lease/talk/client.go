@@ -151,8 +151,9 @@ func (c *Client) Forget(context uint32) *decide.Verdict {
 // maxLooked is how many keys may be looked at at once. One look alone may have more.
 const maxLooked = 4096
 
-// WaitLook makes a request wait for what the service says of the look's keys. It returns false if
-// nobody is asked, because the service is silent, or too many requests or keys wait.
+// WaitLook makes a request wait for what the service says of the look's keys, of which there must be one: else nothing
+// would end the wait. It returns false if nobody is asked, because the service is silent, or too many requests or keys
+// wait.
 func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	looked := c.waitlist.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked
@@ -193,9 +194,9 @@ func (c *Client) expire(req *Waiter) {
 	c.waitlist.makeReady(req)
 }
 
-// Tick finds requests whose time is over and units that are idle, and finds out whether
-// the service is silent. Period says when to call it next. It notes silence before it expires requests, so that all of
-// them are decided in the tick that finds the service silent.
+// Tick finds requests whose time is over and units that are idle, and finds out whether the service is silent. It notes
+// silence before it expires requests, so that all of them are decided in the tick that finds the service silent. Period
+// says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle()
 	if !c.watchdog.giveMoreTime(now, c.worker.Service.TimeoutNs) {

@@ -27,7 +27,7 @@ const (
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
 	if c.watchdog.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
-		return
+		return // before queueReports: what cannot be sent yet stays on the Book's list, where it may change
 	}
 	c.queueReports(now)
 	if len(c.asks.queue)+c.worker.Returns.Count() == 0 || !c.ensureOpen(now) {
@@ -41,8 +41,9 @@ func (c *Client) Flush(now int64) {
 		c.asks.markSent(packed, left)
 		return
 	}
-	for _, a := range packed { // they stay in the queue
-		a.reportAgain()
+	// The stream has ended: StreamEnded has queued again what was sent before. The packed asks are still in the queue.
+	for _, a := range packed {
+		a.reportAgain() // their reports have not left
 	}
 }
 
@@ -54,7 +55,7 @@ func (c *Client) queueRefills() {
 	refills := c.worker.TakeRefills()
 	for i := range refills {
 		if len(c.asks.queue) < maxRefills {
-			c.asks.askAhead(refills[i : i+1])
+			c.asks.askForNobody(refills[i : i+1])
 		}
 	}
 }
@@ -68,7 +69,7 @@ func (c *Client) queueReports(now int64) {
 	}
 	c.due = book.Due(c.due[:0], c.roomForReports(), now)
 	for _, acc := range c.due {
-		c.asks.askAhead([]lease.Part{lease.ReportPart(acc)})
+		c.asks.askForNobody([]lease.Part{lease.ReportPart(acc)})
 	}
 }
 
@@ -198,7 +199,7 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 		c.stream.phase = greeted
 	}
 	if len(m.Asks) > 0 {
-		c.watchdog.owesNs = now
+		c.watchdog.noteAsked(now)
 	}
 	return true
 }

@@ -47,7 +47,7 @@ func TestAnAskThatBringsADefinitionTooManyHasRoomForAllOfItsOwn(t *testing.T) {
 	}
 	size := c.mostBytes(&ask{parts: parts})
 	for i := range (roomBytes - size) / partBytes {
-		c.asks.askAhead([]lease.Part{largest(&quota.Definition{ID: uint32(i)}, 1)})
+		c.asks.askForNobody([]lease.Part{largest(&quota.Definition{ID: uint32(i)}, 1)})
 	}
 	c.asks.join(&Waiter{}, parts)
 

@@ -8,16 +8,15 @@ import (
 
 // Receive takes a message of the service. Next returns the requests that have waited for it.
 func (c *Client) Receive(message []byte, now int64) error {
-	s := &c.stream
-	if !s.isOpen() {
+	if !c.stream.isOpen() {
 		return nil
 	}
 	if err := c.inMessage.Decode(message); err != nil {
 		c.hangUp(now)
 		return err
 	}
-	s.phase, s.pauseNs = heard, firstPauseNs
-	c.watchdog.hasAnswered()
+	c.stream.noteHeard()
+	c.watchdog.noteAnswer()
 	c.worker.Service.Silent = false
 	c.worker.SetProxies(c.inMessage.Proxies)
 	for i := range c.inMessage.Results {

@@ -39,6 +39,16 @@ type stream struct {
 
 func (s *stream) isOpen() bool { return s.phase != closed }
 
+// noteHeard notes that the service has answered on the stream. It works, so should it end, the next one may follow
+// soon.
+func (s *stream) noteHeard() {
+	s.phase = heard
+	s.pauseNs = firstPauseNs
+}
+
+// pauseLongest has the next stream wait as long as one can.
+func (s *stream) pauseLongest() { s.pauseNs = maxPauseNs }
+
 // IsConnected reports whether a stream is open. A worker without one does not know whether
 // the service is silent, unless it has found so.
 func (c *Client) IsConnected() bool { return c.stream.isOpen() }
@@ -82,11 +92,11 @@ func (c *Client) StreamEnded(now int64) {
 		return
 	}
 	c.stream.phase = closed
-	c.watchdog.owesNs = 0 // the same is asked on the next stream
+	c.watchdog.noteStreamEnd()
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
 	c.asks.requeueAll()
-	c.worker.Book().ReportAll(now)
+	c.worker.Book().ReportAll()
 }
 
 // hangUp ends the open stream.

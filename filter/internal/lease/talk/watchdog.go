@@ -14,9 +14,9 @@ import (
 //	answered  It owes no answer: owesNs is 0.
 //	asked     It owes one since owesNs, and Flush sends nothing more. If the stream ends, it owes
 //	          none: the same is asked on the next stream.
-//	silent    It has owed one for the timeout (lease.Service.Silent). It is also silent if a request has waited
-//	          that long without a stream, though it was not asked. No request waits any more, and probe
-//	          asks until an answer comes.
+//	silent    It has owed one for the timeout. It is also silent if a request has waited that long without a
+//	          stream, though it was not asked. No request waits any more, and probe asks until an answer comes.
+//	          lease.Service.Silent says so, because sources decide by it.
 //
 // For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come
 // each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
@@ -30,8 +30,14 @@ type watchdog struct {
 
 func (w *watchdog) owes() bool { return w.owesNs != 0 }
 
-// hasAnswered notes that an answer has come.
-func (w *watchdog) hasAnswered() { w.owesNs, w.stalled = 0, false }
+// noteAsked notes that the service owes an answer from now on.
+func (w *watchdog) noteAsked(now int64) { w.owesNs = now }
+
+// noteAnswer notes that an answer has come.
+func (w *watchdog) noteAnswer() { w.owesNs, w.stalled = 0, false }
+
+// noteStreamEnd notes that no answer can come any more: the same is asked on the next stream.
+func (w *watchdog) noteStreamEnd() { w.owesNs = 0 }
 
 // standstillNs is how long a worker may stand still and go on with its stream.
 const standstillNs = 1_000_000_000
@@ -64,7 +70,8 @@ func (c *Client) noteSilence(now int64) {
 	if !answerIsLate && !streamIsLate {
 		return
 	}
-	c.worker.Service.Silent, c.stream.pauseNs = true, maxPauseNs
+	c.worker.Service.Silent = true
+	c.stream.pauseLongest()
 	if isOpen {
 		c.hangUp(now)
 	}
@@ -75,8 +82,9 @@ func (c *Client) probe(now int64) {
 	if c.watchdog.owes() || !c.ensureOpen(now) {
 		return
 	}
-	look := quota.Part{Inspect: true} // at the first definition, and a key that nobody has
-	m := quota.Asks{Definitions: c.worker.Definitions()[:1], Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
-	c.stream.defined[0] = true
+	first := c.worker.Definitions()[0]
+	look := quota.Part{Definition: first.ID, Inspect: true} // at a key that nobody has
+	m := quota.Asks{Definitions: []quota.Definition{first}, Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
+	c.stream.defined[look.Definition] = true
 	c.send(&m, now)
 }
