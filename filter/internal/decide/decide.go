@@ -2,8 +2,8 @@
 // every window has room for the key, takes the units of all rules, and refunds them if
 // one denies after all.
 //
-// Its invariant: all rules decide or none counts, and no race makes a later decision looser. A denied request leaves
-// the counters as if it had never come, but for three things:
+// Its invariant: all rules decide or none counts, and no race makes a later decision looser. A request that is denied
+// or Pending leaves the counters as if it had never come, but for three things:
 //
 //	Keep                   what its rule keeps of a denial
 //	NotRefunded            units that could not be refunded: metrics.Counts has how often
@@ -39,6 +39,9 @@
 //	        denies, and the first rule has its units back. endDenied, note
 //	5, ?    check: the second rule asks. Once its grant is in Subject.Quota,   3, ?
 //	        all is as in the first line
+//
+// The proxy calls the filter back for each event of a request. A request that is Pending goes on in a later callback.
+// By then others have used the memory of what its sources read, and of its keys' texts unless CloneTexts was called.
 //
 // A cost that only the answer tells is held by Take. BeginHolds makes a hold.Hold of it, which the caller settles.
 //

@@ -99,8 +99,8 @@ func (s *Subject) noteOutcome() {
 	m := &s.Rule.Metrics
 	switch s.Outcome {
 	case Taken:
-		if !s.Rule.Policy.Holds() {
-			m.NoteUnits(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
+		if !s.Rule.Policy.Holds() { // a rule that holds charges when the answer is known
+			m.CountSpikes(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
 		}
 	case Denied, Blocked:
 		if s.Record.FromFloor && !s.Shadow {

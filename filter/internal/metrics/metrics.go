@@ -1,8 +1,8 @@
-// Package metrics has what a worker has counted of each rule since its engine was made.
+// Package metrics has what a worker has counted of each rule since its engine was made, and what its streams hold now.
 //
 // Its invariant: it decides nothing, and no decision reads it. Who finds something out adds to the field that is for
 // it. Each tells Counts and Priced by name, and package engine tells Named and Holding. To add one: a field of Counts,
-// its name in Each among those of the same rules, and docs/metrics.md.
+// its name in Each or the part of Each that is of the same rules, and docs/metrics.md.
 package metrics
 
 import (
@@ -45,21 +45,23 @@ func Of(p *policy.Rule) Set {
 
 // Counts are numbers that only grow. Each group says who adds to it.
 type Counts struct {
-	// decide.Verdict.note, once for each decided request, however often its rules are checked; and to Full, Contention and
-	// Errors decide.Subject.storeDenied, for a denied hit that could not be kept.
+	// decide.Verdict.note, once for each decided request, however often its rules are checked.
 	Allowed        uint64 // requests the rule matched that went through
 	Denied         uint64 // requests this rule denied
 	ShadowDenied   uint64 // requests it would have denied, were it enforced
 	FloorDenied    uint64 // denials of keys that started from a page's floor
-	Full           uint64 // requests for which on_full decided, and denied hits for which a page had no room
-	Contention     uint64 // requests for which on_contention decided, and denied hits that ran out of retries
-	Errors         uint64 // requests for which on_error decided, denied hits, and package hold: a call for them failed
 	ClockRebased   uint64 // records of a wild clock, moved to the present
 	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
 
+	// These add up two things: requests for which a field of the policy decided, from decide.Verdict.note, and denied hits
+	// that could not be kept, from decide.Subject.storeDenied. Errors has the failures of package hold, too.
+	Full       uint64 // on_full: a page had no room
+	Contention uint64 // on_contention: others wrote first each time, or too many requests waited
+	Errors     uint64 // on_error: a call into the proxy failed
+
 	// The others count events: one request may have several. decide.Subject:
-	CASRetries  uint64 // compare-and-swaps that another worker won, or another rule of the request
-	NotRefunded uint64 // charges of denied requests that had to stay; the metric keeps its old name, not_taken_back
+	CASRetries  uint64 // compare-and-swaps that came after another worker's write, or after one of the same request
+	NotRefunded uint64 // charges that had to stay of requests denied or Pending; the metric is called not_taken_back
 
 	// Package rules.
 	TooLong        uint64 // requests with a value too long for a regular expression
@@ -148,8 +150,7 @@ func (m *Set) NoteTokens(t policy.Tokens) {
 }
 
 // Each calls f for every metric of the rule in a stable order: the name without prefix and unit, and the count. It
-// leaves out what the rule cannot have: what follows the first return is of rules with limits, and what follows the
-// second of rules that settle. A metric of every rule stands in the table.
+// leaves out what the rule cannot have.
 func (m *Set) Each(f func(name string, count uint64)) {
 	all := [...]struct {
 		name  string
@@ -167,24 +168,33 @@ func (m *Set) Each(f func(name string, count uint64)) {
 	for i := range all {
 		f(all[i].name, all[i].count)
 	}
-	if len(m.policy.Limits) == 0 {
-		return
+	if len(m.policy.Limits) > 0 {
+		m.eachOfLimits(f)
 	}
-	if m.policy.Block != nil {
+}
+
+// eachOfLimits is the part of Each that is of rules with limits.
+func (m *Set) eachOfLimits(f func(name string, count uint64)) {
+	p := m.policy
+	if p.Block != nil {
 		f("blocks_begun", m.Blocks)
 	}
-	if m.policy.Scope == policy.ScopeCluster {
+	if p.Scope == policy.ScopeCluster {
 		f("quota_waited", m.Waited)
 		f("quota_unavailable", m.Unavailable)
 		f("leased_units_lost", m.LeaseLost)
 	}
-	if m.policy.Holds() {
+	if p.Holds() {
 		f("holds_lost", m.HoldsLost)
 		f("holds_renewed", m.HoldsRenewed)
 	}
-	if m.policy.Settle == nil {
-		return
+	if p.Settle != nil {
+		m.eachOfSettle(f)
 	}
+}
+
+// eachOfSettle is the part of Each that is of rules that settle.
+func (m *Set) eachOfSettle(f func(name string, count uint64)) {
 	for by, count := range m.Settled {
 		f("settled_by_"+bys[by], count)
 	}

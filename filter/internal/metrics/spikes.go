@@ -14,14 +14,17 @@ import (
 //	... window before | this window                         |
 //	       tailBefore | head, to headEnd ... tailStart, tail |
 type spikes struct {
-	end                int64  // of this window
-	headEnd, tailStart int64  // between them a hit changes nothing here
+	end int64 // of this window
+	// Between these two a hit changes nothing here. Before the first hit both are 0. If the rule has no aligned window,
+	// they have all time between them.
+	headEnd, tailStart int64
 	tailBefore         uint64 // units in the last tenth of the window before
 	head, tail         uint64 // units in this window's first and last tenth
 }
 
-// NoteUnits adds units that were counted at now in the rule's windows, of which the shortest comes first.
-func (m *Set) NoteUnits(windows []limit.Window, units uint32, now int64) {
+// CountSpikes counts what units, which were taken at now of the rule's windows, add to a spike. The shortest window
+// comes first.
+func (m *Set) CountSpikes(windows []limit.Window, units uint32, now int64) {
 	s := &m.spikes
 	if now >= s.headEnd && now < s.tailStart {
 		return
@@ -32,7 +35,7 @@ func (m *Set) NoteUnits(windows []limit.Window, units uint32, now int64) {
 			return
 		}
 	}
-	s.headEnd, s.tailStart = math.MinInt64, math.MaxInt64 // no window is aligned
+	s.headEnd, s.tailStart = math.MinInt64, math.MaxInt64
 }
 
 // add adds units to the window at now. It returns how many of them are beyond the limit.

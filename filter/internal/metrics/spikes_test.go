@@ -25,7 +25,7 @@ func TestSpikes(t *testing.T) {
 	} {
 		now := int64(step.tenths * tenth)
 		before := m.BoundarySpikes
-		m.NoteUnits([]limit.Window{window}, uint32(step.units), now)
+		m.CountSpikes([]limit.Window{window}, uint32(step.units), now)
 		require.Equal(t, step.excess, m.BoundarySpikes-before, "at %v", step.tenths)
 	}
 }
