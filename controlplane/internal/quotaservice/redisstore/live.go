@@ -23,13 +23,9 @@ return redis.call('ZCARD', KEYS[1])`)
 // Live is swapstore.Store's.
 func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, error) {
 	args := []string{strconv.FormatUint(process, 36), strconv.FormatInt(swapstore.LiveFor.Milliseconds(), 10)}
-	r, err := within(ctx, func() rueidis.RedisResult {
-		return liveScript.Exec(ctx, s.client, []string{s.prefix + "live:" + domain}, args)
+	n, err := within(ctx, func() (int64, error) {
+		return liveScript.Exec(ctx, s.client, []string{s.prefix + "live:" + domain}, args).AsInt64()
 	})
-	var n int64
-	if err == nil {
-		n, err = r.AsInt64()
-	}
 	if err != nil {
 		return 0, fmt.Errorf("note a live process: %w", explain(err))
 	}
@@ -39,12 +35,14 @@ func (s *Store) Live(ctx context.Context, domain string, process uint64) (int, e
 // Secret is swapstore.Store's.
 func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error) {
 	key := s.prefix + "secret:" + name
-	get := func() ([]byte, error) { return s.do(ctx, s.client.B().Get().Key(key).Build()).AsBytes() }
+	do := func(command rueidis.Completed) ([]byte, error) {
+		return within(ctx, func() ([]byte, error) { return s.client.Do(ctx, command).AsBytes() })
+	}
+	get := func() ([]byte, error) { return do(s.client.B().Get().Key(key).Build()) }
 	secret, err := get()
 	if rueidis.IsRedisNil(err) {
 		// If another service was faster, its secret stays.
-		set := s.client.B().Set().Key(key).Value(rueidis.BinaryString(fresh())).Nx().Build()
-		err = s.do(ctx, set).Error()
+		_, err = do(s.client.B().Set().Key(key).Value(rueidis.BinaryString(fresh())).Nx().Build())
 		if err == nil || rueidis.IsRedisNil(err) {
 			secret, err = get()
 		}
@@ -53,4 +51,23 @@ func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([
 		return nil, fmt.Errorf("read a secret: %w", explain(err))
 	}
 	return secret, nil
+}
+
+// within returns by the context's deadline. The client keeps to it only while it is connected.
+func within[T any](ctx context.Context, do func() (T, error)) (value T, err error) {
+	type result struct {
+		value T
+		err   error
+	}
+	c := make(chan result, 1)
+	go func() {
+		value, err := do()
+		c <- result{value, err}
+	}()
+	select {
+	case r := <-c:
+		return r.value, r.err
+	case <-ctx.Done():
+		return value, ctx.Err()
+	}
 }

@@ -83,12 +83,13 @@ func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 		return 0, false, ageError(err)
 	}
 	youngest := int64(math.MaxInt64)
-	for _, m := range s.readServers(ctx, servers) {
-		if m.err != nil {
-			err = m.err
+	all, errs := s.readServers(ctx, servers)
+	for i, m := range all {
+		if errs[i] != nil {
+			err = errs[i]
 			continue
 		}
-		anew = s.see(&m) || anew
+		anew = s.see(m) || anew
 		youngest = min(youngest, m.youngest)
 	}
 	if youngest == math.MaxInt64 { // no server has answered
@@ -106,7 +107,6 @@ type marks struct {
 	slots    []uint16 // whose marks they are
 	at       []int64  // by these slots
 	youngest int64    // how old the youngest is, in microseconds
-	err      error
 }
 
 // see keeps the marks as those that were seen last, and reports whether one is another than before.
@@ -118,40 +118,37 @@ func (s *Store) see(m *marks) (anew bool) {
 	return anew
 }
 
-// readServers asks all servers at once.
-func (s *Store) readServers(ctx context.Context, servers []server) []marks {
-	all := make([]marks, len(servers))
+// readServers asks all servers at once, and returns what each has said, or why it has not.
+func (s *Store) readServers(ctx context.Context, servers []server) (all []*marks, errs []error) {
+	all, errs = make([]*marks, len(servers)), make([]error, len(servers))
 	var asking sync.WaitGroup
 	for i, v := range servers {
-		seen := s.seen[v.first()]
+		seen := s.seen[v.first()] // not read below, which may go on after Age has returned
 		asking.Go(func() {
-			m, err := within(ctx, func() marks { return s.readServer(v, seen) })
-			all[i] = m
-			all[i].err = errors.Join(m.err, err)
+			all[i], errs[i] = within(ctx, func() (*marks, error) { return s.readServer(v, seen) })
 		})
 	}
 	asking.Wait()
-	return all
+	return all, errs
 }
 
 // readServer reads the mark of a server's first slot and, if it is not the one that was seen, those of the others.
-func (s *Store) readServer(v server, seen int64) marks {
-	m := marks{youngest: math.MaxInt64}
-	s.readMarks(v[:1], &m)
-	if m.err != nil || m.at[0] == seen {
-		return m
+func (s *Store) readServer(v server, seen int64) (*marks, error) {
+	m := &marks{youngest: math.MaxInt64}
+	err := s.readMarks(v[:1], m)
+	if err != nil || m.at[0] == seen {
+		return m, err
 	}
 	for some := range slices.Chunk(v[1:], maxBatch) {
-		s.readMarks(some, &m)
-		if m.err != nil {
-			break
+		if err := s.readMarks(some, m); err != nil {
+			return m, err
 		}
 	}
-	return m
+	return m, nil
 }
 
 // readMarks reads the marks of some more slots, and makes them where there are none.
-func (s *Store) readMarks(some []uint16, m *marks) {
+func (s *Store) readMarks(some []uint16, m *marks) error {
 	commands := make([]rueidis.Completed, 0, len(some))
 	for _, slot := range some {
 		commands = append(commands, s.client.B().Eval().Script(markScript).Numkeys(1).Key(s.mark(slot)).Build())
@@ -162,17 +159,17 @@ func (s *Store) readMarks(some []uint16, m *marks) {
 			err = errAnswer
 		}
 		if err != nil {
-			m.err = err
-			return
+			return err
 		}
 		m.slots, m.at = append(m.slots, some[i]), append(m.at, found[0])
 		m.youngest = min(m.youngest, found[1])
 	}
+	return nil
 }
 
 // ranges are those of slots, as the first node says that answers.
 func (s *Store) ranges(ctx context.Context) ([]rueidis.RedisMessage, error) {
-	said, err := within(ctx, func() rueidis.RedisResult {
+	return within(ctx, func() ([]rueidis.RedisMessage, error) {
 		r := rueidis.NewErrorResult(errAnswer)
 		for _, node := range s.client.Nodes() {
 			r = node.Do(context.Background(), node.B().ClusterSlots().Build())
@@ -180,12 +177,8 @@ func (s *Store) ranges(ctx context.Context) ([]rueidis.RedisMessage, error) {
 				break
 			}
 		}
-		return r
+		return r.ToArray()
 	})
-	if err != nil {
-		return nil, err
-	}
-	return said.ToArray()
 }
 
 // servers are those that keep values.

@@ -140,6 +140,10 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // run carries a batch out, and says its results by the context's deadline. The client gets no
 // deadline: it would give up commands that it has sent, and their room.
+//
+//	the servers answer in time  say calls done, from this goroutine; sayFailed is not called any more
+//	the deadline comes first    sayFailed calls done, from a goroutine of the context; say does nothing
+//	both at once                the one that sets said calls done, and the other does nothing
 func (s *Store) run(ctx context.Context, b batch, done func(i int, r swapstore.Result)) {
 	a := answers{done: done}
 	if ctx.Err() != nil {
