@@ -102,7 +102,7 @@ type Total struct {
 // with keep and calls without do not see each other.
 func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool) ([]Total, error) {
 	c := s.newCall(uses, keep)
-	isStarted, err := s.start(c)
+	isStarted, err := s.startCall(c)
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +148,8 @@ func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
 	return c
 }
 
-// start starts a call, and reports whether that has started operations.
-func (s *Service) start(c *call) (isStarted bool, err error) {
+// startCall starts a call, and reports whether that has started operations.
+func (s *Service) startCall(c *call) (isStarted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

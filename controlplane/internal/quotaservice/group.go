@@ -18,7 +18,7 @@ type group struct {
 	steps[*group]
 	worker  *worker
 	id      uint32
-	size    int   // see worker.underWay
+	size    int   // its parts, and the windows that their grants tell of: see worker.underWay
 	askedNs int64 // when it came
 	parts   []askPart
 	result  quota.Outcome // once it is decided
@@ -38,22 +38,23 @@ func (p *askPart) failed() bool { return p.decided.Outcome.Err != nil }
 
 func (p *askPart) denied() bool { return !p.failed() && p.decided.Outcome.Denied }
 
-// makeParts makes the operation of each part, and reports whether the worker has defined all of them.
-func (g *group) makeParts(parts []quota.Part) (ok bool) {
+// makeParts makes the operation of each part, and returns how many windows they have. ok says that the worker has
+// defined all of them.
+func (g *group) makeParts(parts []quota.Part) (windows int, ok bool) {
 	w := g.worker
 	g.parts = make([]askPart, len(parts))
 	for i := range parts {
 		p := &parts[i]
 		d := w.definitions.use(p.Definition)
 		if d == nil {
-			return false
+			return 0, false
 		}
 		part := &g.parts[i]
 		part.hit.Part = *p
-		g.size += len(d.Windows)
+		windows += len(d.Windows)
 		part.decided = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
 	}
-	return true
+	return windows, true
 }
 
 // operationDone is called for each operation that is done.

@@ -12,6 +12,12 @@ import (
 
 // All services of a store share a secret, which the store keeps: see hasher.
 
+// Names of what the store keeps by Store.Secret.
+const (
+	secretName      = "key"
+	fingerprintName = "mark"
+)
+
 // SecretWait is for Options.SecretWait: it outlasts the next heartbeat of every service and its time at the store.
 const SecretWait = HeartbeatEvery + time.Second
 
@@ -41,13 +47,13 @@ var errOtherSecret = errors.New("the services of this quota store have another k
 func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
 	secret := s.o.Secret
 	if secret == nil {
-		secret, err = s.o.Store.Secret(ctx, "key", mine)
+		secret, err = s.o.Store.Secret(ctx, secretName, mine)
 		if err != nil {
 			return fmt.Errorf("read the key of the quota store: %w", err)
 		}
 	}
 	fingerprint := newHasher(&secret).storeKey(nil, []byte("which key"))
-	kept, err := s.o.Store.Secret(ctx, "mark", func() []byte { return fingerprint[:] })
+	kept, err := s.o.Store.Secret(ctx, fingerprintName, func() []byte { return fingerprint[:] })
 	switch {
 	case err != nil:
 		return fmt.Errorf("compare the key with that of the quota store: %w", err)

@@ -118,13 +118,13 @@ func (s *Service) Watch() {
 	now := s.o.Clock.NowNs()
 	untilNs := now - age + StartingNs
 	isNew := isNewStart(untilNs, s.core.shownStartUntilNs, before, now)
-	isFirstLook := s.core.shownStartUntilNs == 0
 	level := slog.LevelWarn
-	if isFirstLook { // a new store is as it should be
-		level = slog.LevelInfo
-		s.core.shownStartUntilNs = untilNs
+	if s.core.hasLooked {
+		s.core.shownStartUntilNs = max(s.core.shownStartUntilNs, untilNs)
+	} else {
+		level = slog.LevelInfo // a new store is as it should be
+		s.core.hasLooked, s.core.shownStartUntilNs = true, untilNs
 	}
-	s.core.shownStartUntilNs = max(s.core.shownStartUntilNs, untilNs)
 	if anew {
 		for w := range s.core.workers {
 			w.ending = true

@@ -43,9 +43,9 @@ type worker struct {
 	queued      bool // it waits for its turn
 	pending     []pendingAsk
 	open        int // asks that have no answer yet
-	underWay    int // size of what has begun and whose answer is not sent yet: its parts, and the windows of each
+	underWay    int // sum of group.size of what has begun and whose answer is not sent yet
 	answers     []answers
-	sending     int // the size of what the message answers which Next returned last
+	sending     int // answers.size of the message which Next returned last
 	grants      grants
 }
 
@@ -66,7 +66,7 @@ type pendingAsk struct {
 // answers are a message to be sent.
 type answers struct {
 	bytes []byte
-	size  int // of what is answered, see worker.underWay
+	size  int // sum of group.size of what is answered
 }
 
 // join takes the domain and the process of the first message.
@@ -137,9 +137,13 @@ func (w *worker) takeTurn() {
 
 // begin makes a group of an ask, and lets its operations wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
-	g := &group{worker: w, id: ask.ID, size: len(ask.Parts), askedNs: ask.askedNs}
+	g := &group{worker: w, id: ask.ID, askedNs: ask.askedNs}
 	g.of, g.keys = g, &w.core.keys
-	isKnown := ask.isBusy || g.makeParts(ask.Parts)
+	windows, isKnown := 0, false
+	if !ask.isBusy {
+		windows, isKnown = g.makeParts(ask.Parts)
+	}
+	g.size = len(ask.Parts) + windows
 	w.underWay += g.size
 	switch {
 	case ask.isBusy:
@@ -199,7 +203,7 @@ func (w *worker) remember(o *operation) (number uint32) {
 	})
 }
 
-// send lets an answer to an ask of that size wait for Next.
+// send lets an answer to an ask of that group.size wait for Next.
 func (w *worker) send(result *quota.AskResult, size int) {
 	c := w.core
 	last := len(w.answers) - 1

@@ -18,7 +18,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
-// Operation is an operation on one key.
+// Operation is an operation on one key, as an operator names it. Prepare finds the rule and the key, and Do has the
+// service carry it out as a quotaservice.Command.
 type Operation struct {
 	Name   string // as the filter has it
 	Rule   string
@@ -98,10 +99,11 @@ type Prepared struct {
 	key        [16]byte
 	definition quota.Definition
 	domain     string
-	// columns are where the rule's limits have their windows, in the definition and in what is found:
+	// columns are where the rule's limits have their windows:
 	//
-	//	rule        0: 100/hour   1: 10/minute    as the policy has them
-	//	definition  0: minute     1: hour         by their period     columns: 1, 0
+	//	rule.Limits, result.Windows        100/hour  10/minute  as the policy has them
+	//	definition.Windows, Found.Windows  minute    hour       by their period
+	//	columns                            1         0          by the rule's limits
 	columns []int
 	changed int // the limit whose window inc and set change; -1 = all
 }
@@ -130,7 +132,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 		return nil, err
 	}
 	of := p.Subjects(r)
-	of.Find(s)
+	of.Find(s) // sets what of the rule holds for s.Key and s.Requested: limits, override, shadow
 	prepared.key = of.QuotaKey(s)
 	prepared.definition, prepared.columns = of.Definition(s), of.Order
 	switch {

@@ -112,8 +112,8 @@ func every(ctx context.Context, period time.Duration, do func()) {
 // and ends the stream.
 type conversation struct {
 	grpc.ServerStream
-	worker *quotaservice.Stream // what it asks, and is to be answered
-	ready  chan struct{}        // Stream.Next may have something
+	asks   *quotaservice.Stream // what the worker asks, and is to be answered
+	ready  chan struct{}        // asks.Next may have something
 	failed chan error           // why receiveAll has ended
 	first  chan struct{}        // closed by the first message
 }
@@ -124,11 +124,11 @@ func (s *Server) serve(stream grpc.ServerStream) error {
 		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
 	}
 	var err error
-	c.worker, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
+	c.asks, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
 	if err != nil {
 		return err
 	}
-	defer c.worker.Close()
+	defer c.asks.Close()
 	go c.receiveAll()
 	return s.sendAll(&c, proxy)
 }
@@ -144,11 +144,11 @@ func (c *conversation) signalReady() {
 // receiveAll takes messages until the stream ends, each when all asks of the last have begun.
 func (c *conversation) receiveAll() {
 	for first := true; ; first = false {
-		c.worker.WaitUntilBegun(c.Context())
+		c.asks.WaitUntilBegun(c.Context())
 		var m message
 		err := c.RecvMsg(&m)
 		if err == nil {
-			err = c.worker.Receive(m)
+			err = c.asks.Receive(m)
 		}
 		if err != nil {
 			c.failed <- err
@@ -174,7 +174,7 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 			if err := c.flush(); err != nil {
 				return err
 			}
-			if c.worker.Ending() || s.service.Draining() {
+			if c.asks.Ending() || s.service.Draining() {
 				return c.sendRest(s.service)
 			}
 		case err := <-c.failed:
@@ -221,7 +221,7 @@ func (s *Server) watchTrust(ctx context.Context, proxy *listener.Peer) <-chan er
 // flush sends all answers that there are.
 func (c *conversation) flush() error {
 	for {
-		b, ok := c.worker.Next()
+		b, ok := c.asks.Next()
 		if !ok {
 			return nil
 		}
@@ -235,7 +235,7 @@ func (c *conversation) flush() error {
 func (c *conversation) sendRest(s *quotaservice.Service) error {
 	end := time.NewTimer(quotaservice.LastWithin)
 	defer end.Stop()
-	for !c.worker.Idle() {
+	for !c.asks.Idle() {
 		select {
 		case <-c.ready:
 			if err := c.flush(); err != nil {
