@@ -102,7 +102,7 @@ const (
 func (v *Verdict) check(now int64) ending {
 	asking := 0
 	for i, s := range v.inTurn {
-		if i == v.enforced && v.isDenied() {
+		if i == v.enforced && v.isDenied() { // s is the first in shadow mode
 			break
 		}
 		s.check(limit.AddSaturating(s.Cost, v.costBefore(i)), now)

@@ -18,8 +18,8 @@ type Decider interface {
 	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known. For Denied,
 	// Blocked, HeldBack and Full it sets PassNs to the instant at which they are. For other outcomes it need not.
 	Check(s *Subject, now int64) Outcome
-	// Recheck is Check once more for the same request: what Check has read was written since, by another worker or by
-	// an earlier rule of the request.
+	// Recheck is Check once more for the same request: what Check has read may have been written since, by another
+	// worker or by an earlier rule of the request.
 	Recheck(s *Subject, now int64) Outcome
 	// Take counts the cost of a subject for which Check or Recheck has found room. It is a Mismatch if what they have
 	// read was written since, by another worker or by an earlier rule of the request. A rule that holds keeps the units

@@ -51,7 +51,7 @@ type Subject struct {
 func (s *Subject) Begin(r *Rule) {
 	s.Rule = r
 	s.Outcome, s.Allowed = HasRoom, true
-	s.Units, s.Known = s.Cost, false
+	s.Known = false
 	s.Record.Rebased = false
 	s.Quota.begin()
 	r.Finder.Find(&s.Subject)

@@ -18,9 +18,9 @@ import (
 
 // Source is where the units of a rule come from that holds them.
 type Source interface {
-	// Settle ends a hold, and charges what the request really cost. If the hold HasLapsed, the place where Renew found
-	// that has charged its units, and is charged only what the cost is beyond them. Settle reports whether the hold had
-	// lapsed in a table; ok is false if a call into the proxy failed.
+	// Settle ends a hold, and charges what the request really cost. If the hold HasLapsed, its units are charged already
+	// in the place where Renew has found that: this is charged only what the cost is beyond them. Settle reports whether
+	// the hold had lapsed in a table. It is not ok if a call into the proxy failed.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
 	// Renew keeps a hold from lapsing, because its request is still alive. It is not called again after Lapsed.
 	Renew(h *Hold, at Clocks) Renewal
