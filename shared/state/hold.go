@@ -10,7 +10,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	limit.Holds   all units that a record or a floor holds, by eighth
 //	Held          all units that are held of one key: by its record, and by the floor
 //
-// Two others are no part of it: HeldTotal (values.go) is for a gauge, and HeldNow (clock.go) is a clock.
+// Two others are no part of it: HeldTotal (values.go) is for a gauge, and HeldNow (heldclock.go) is a clock.
 //
 // Units are counted by the eighth of the hold's length in which their stream was last known
 // to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the

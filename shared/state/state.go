@@ -58,14 +58,15 @@
 //	commit.go     Check, Commit and Refund
 //	evict.go      a page is full: a record is evicted into the floor
 //	clock.go      a clock was set back; which clock counts what
-//	hold.go       a request holds units until it ends; lapse.go charges them if it gives no sign of life
+//	hold.go       a request holds units until it ends; lapse.go charges them if it gives no sign of life, and
+//	              heldclock.go has the clock for that
 //	leases.go     a lease table; lease.go has one lease
 //	operate.go    operators set, add to and reset counters
 //	visit.go      all pages of a table, to clean or to count them; survey.go a few at a time
 //	look.go       a client asks what it has left: Read without a trace
 //	tables.go     the tables of one configuration; register.go keeps them in the directory
-//	key.go        identities: of counters, owners and keys
-//	values.go     what workers tell each other outside of tables
+//	key.go        identities: of counters, owners and keys; override.go tells limits of some keys from others
+//	seed.go       the seed of all hashes; values.go has what else workers tell each other outside of tables
 //
 // Of the tests, history_test.go plays random histories of the configurations of variant_test.go, and judge_test.go
 // judges them by the limiter of exact_test.go. golden_test.go has the golden bytes.
@@ -97,8 +98,8 @@ const (
 //	key                                          value                         drawn in
 //	"sluice/tables" KeySuffix                    directory of all tables       directory/directory.go
 //	"sluice/owners" KeySuffix                    heartbeats of all owners      directory/heartbeats.go
-//	"sluice/seed"                                seed of all hashes            values.go
-//	"sl/held"                                    holds' clock                  clock.go
+//	"sluice/seed"                                seed of all hashes            seed.go
+//	"sl/held"                                    holds' clock                  heldclock.go
 //	"sl/n" 8 hex of owner                        how many proxies are alive    values.go
 //	"sl/g" u32 owner, u32 rule                   what streams hold of a rule   values.go
 //	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   page/page.go
