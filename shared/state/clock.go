@@ -4,8 +4,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // Which clock counts what:
 //
-//	CallerNs  the worker's own wall clock. Another key's record expires by it, because Now may
-//	          be seconds ahead and would free a record that others still count by.
+//	CallerNs  the worker's own wall clock, fixed since settleClock. Another key's record expires by it, because Now
+//	          may be seconds ahead and would free a record that others still count by.
 //	last      when a record or floor was written, by the clock of the worker that wrote it.
 //	Now       the later of CallerNs and last. All that is counted for the key is counted at it
 //	          and written with it, so the time of a key never goes back.
@@ -33,14 +33,26 @@ const aheadNs = 10_000_000_000
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
 func (p *loaded) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
 
-// rereadClockIfAhead reads the caller's clock once more, into p.CallerNs, if last is ahead of it: the worker may only
-// have stood still since it read its clock. Only the first call for a page does. If last is ahead after it, the clock
-// was set back.
-func (t *Table) rereadClockIfAhead(p *loaded, last int64) {
-	if p.isAhead(last) && !p.clockRead {
-		p.clockRead = true
+// settleClock reads the caller's clock once more, into p.CallerNs, if newest is ahead of it: the worker may only have
+// stood still since it read its clock. What is ahead after that was written before the clock was set back. It is
+// called once for a page that was loaded, with the newest time of all that is read in it. After that, CallerNs stays.
+func (t *Table) settleClock(p *loaded, newest int64) {
+	if p.isAhead(newest) {
 		p.CallerNs = max(p.CallerNs, t.parent.store.Now())
 	}
+}
+
+// newestRead returns the newest time of what the call for e's key may read: the time of its record, or of the floor
+// without one. Other keys' records are read in two cases: if the page is full, so that one has to make room, and if
+// what the floor holds lapses. A page whose last slot is free is not full.
+func (t *Table) newestRead(e *Entry) int64 {
+	switch {
+	case t.floorHoldsUnits(&e.loaded), e.slot < 0 && !e.page.IsFree(t.layout.Slots-1):
+		return e.page.NewestTime()
+	case e.slot < 0:
+		return e.page.FloorTime()
+	}
+	return e.page.Time(e.slot)
 }
 
 // setNowOrRebase sets p.Now for what the slot's record has counted, or for the floor. It returns
@@ -51,7 +63,6 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
 	if slot >= 0 {
 		last = p.page.Time(slot)
 	}
-	t.rereadClockIfAhead(p, last)
 	if p.isAhead(last) {
 		p.Rebased = true
 		if slot >= 0 {
@@ -89,9 +100,8 @@ func (t *Table) rebaseFloor(p *loaded, last int64) {
 // was set back since. The slot may be another key's: its record stays in the page as it is.
 func (t *Table) recordTime(p *loaded, slot int) int64 {
 	last := p.page.Time(slot)
-	t.rereadClockIfAhead(p, last)
 	if p.isAhead(last) {
-		return max(p.Now, p.CallerNs)
+		return p.Now
 	}
 	return last
 }

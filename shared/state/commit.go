@@ -116,11 +116,11 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 		return status
 	}
 	shares := t.floorHoldsUnits(&e.loaded) // before a record is evicted: what that holds is not this key's
-	slot := t.findSlot(e, evict)
+	slot := t.makeRoom(e, evict)
 	if slot < 0 {
 		return Full
 	}
-	t.place(e, slot)
+	e.takeSlot(slot)
 	if shares {
 		e.page.MarkShares(slot)
 	}
@@ -181,7 +181,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 			return false
 		}
 		e.CallerNs = now
-		e.slot = e.page.Find(fingerprint(e.hash))
+		e.findSlot()
 		if e.slot < 0 || e.page.Generation(e.slot) != c.generation {
 			return false
 		}

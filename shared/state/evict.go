@@ -34,14 +34,14 @@ import (
 //
 //	evict         p.Now, the floor's time, and when the record was written
 //	remove        the same, see there
-//	findSlot      p.Now and the floor's time: no record goes, because a slot is free
+//	makeRoom      p.Now and the floor's time: no record goes, because a slot is free
 //	chargeFloor   when the units were counted or have lapsed, and the floor's time
 //	evictSharer   when the last of the units has lapsed, and the floor's time
 
-// findSlot returns a slot in which place may put a record for e's key: a free one, that of a record that has
+// makeRoom returns a slot in which takeSlot may put a record for e's key: a free one, that of a record that has
 // expired, or that of the record that uses least, which is evicted. It returns -1 if only that is left and evict is
 // not set.
-func (t *Table) findSlot(e *Entry, evict bool) int {
+func (t *Table) makeRoom(e *Entry, evict bool) int {
 	p := &e.loaded
 	if slot := p.page.FreeSlot(); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
@@ -61,7 +61,7 @@ func (t *Table) findSlot(e *Entry, evict bool) int {
 	return slot
 }
 
-// evict adds what the slot's record uses and holds to the floor. The record stays in the slot until place
+// evict adds what the slot's record uses and holds to the floor. The record stays in the slot until takeSlot
 // puts another one there: remove and evictSharer free theirs, because no record takes it at once.
 func (t *Table) evict(p *loaded, slot int) {
 	last := t.recordTime(p, slot)
@@ -74,8 +74,8 @@ func (t *Table) evict(p *loaded, slot int) {
 	t.addToFloor(p, slot, last, at, lapsed)
 }
 
-// place puts an empty record for e's key into the slot.
-func (t *Table) place(e *Entry, slot int) {
+// takeSlot puts an empty record for e's key into the slot.
+func (e *Entry) takeSlot(slot int) {
 	e.page.Place(slot, fingerprint(e.hash))
 	e.slot = slot
 }
@@ -92,8 +92,7 @@ func (t *Table) expiredSlot(p *loaded) int {
 
 // hasExpired reports whether the slot's record has expired by the caller's clock. Now may be ahead of that.
 func (t *Table) hasExpired(p *loaded, slot int) bool {
-	expiry := t.expiry(p, slot) // first: it may read the caller's clock once more
-	return expiry <= p.CallerNs
+	return t.expiry(p, slot) <= p.CallerNs
 }
 
 // expiry returns when the slot's record counts in no window any more. The record
@@ -246,11 +245,7 @@ func (t *Table) floorLives(p *loaded, asOf int64) bool {
 
 // floorHoldsUnits reports whether the floor holds units of keys that were evicted.
 func (t *Table) floorHoldsUnits(p *loaded) bool {
-	if !t.layout.HasHolds {
-		return false
-	}
-	h := p.page.FloorHolds()
-	return h.Total() > 0
+	return t.layout.HasHolds && p.page.FloorHoldsUnits()
 }
 
 // remove frees the slot, and sets the floor's time even if the record has expired. The key starts from the floor

@@ -87,6 +87,28 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 	}
 }
 
+// A worker has stood still since it read its clock, so the page of a new key has records that seem to be of the future.
+// Its clock is read once more when the page is loaded. What is asked of the page then changes nothing.
+func TestTheClockIsSettledWhenAPageIsLoaded(t *testing.T) {
+	d := newDesk(t, 2, perKey(3, 30*second))
+	require.True(t, hit(t, d.table, []byte("a"), d.now, 1))
+	require.True(t, hit(t, d.table, []byte("b"), d.now+aheadNs+2*second, 1))
+	clock := d.now + aheadNs + 3*second
+	d.store.clock = func() int64 { return clock }
+
+	require.Equal(t, OK, d.table.Read(&d.entry, keyed(d.table, []byte("c")), d.now))
+	p := &d.entry.loaded
+	require.Equal(t, clock, p.CallerNs)
+	require.Equal(t, clock, p.Now)
+	before := p.page.Clone()
+	clock += second
+	require.Equal(t, d.now+30*second, d.table.Earliest(&d.entry))
+	require.Equal(t, 0, d.table.leastUsed(p), "as much as b, and expires first")
+	require.False(t, d.table.hasExpired(p, 1))
+	require.Equal(t, clock-second, p.CallerNs)
+	require.Equal(t, before, p.page)
+}
+
 // inConfig returns the table of a configuration, and a key in it that has limits
 // of its own unless own is nil.
 func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {

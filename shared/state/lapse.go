@@ -44,9 +44,7 @@ func (t *Table) takeLapsed(p *loaded, memory *lapses, h *limit.Holds, last int64
 		if !ok {
 			return *memory
 		}
-		// Not after p.Now: the caller's clock may have been read once more since that was set.
-		at := min(p.Now, t.lapsedAt(p, eighth))
-		*memory = append(*memory, lapse{max(last, at), units})
+		*memory = append(*memory, lapse{max(last, t.lapsedAt(p, eighth)), units})
 	}
 }
 

@@ -11,10 +11,9 @@ import (
 // page of its key, and a visit (visit.go) one page after the other, without a key.
 type loaded struct {
 	// clock.go says which clock counts what.
-	Now       int64 // at which the key is counted: never before the last write
-	CallerNs  int64 // the caller's clock; what reads the time of a record or floor may read it once more, see clockRead
-	steadyNs  int64 // the clock by which holds or leases end, see steadyNow
-	clockRead bool  // the caller's clock was read once more, by rereadClockIfAhead
+	Now      int64 // at which the key is counted: never before the last write
+	CallerNs int64 // the caller's clock, as settleClock left it
+	steadyNs int64 // the clock by which holds or leases end, see steadyNow
 
 	Rebased bool // what was written before the clock was set back has moved to the present
 

@@ -75,14 +75,14 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	slot := e.slot
 	if !e.HasRecord() {
-		slot = t.findSlot(e, evict)
+		slot = t.makeRoom(e, evict)
 		if slot < 0 {
 			return Full
 		}
 	}
 	// Where the key had a record, it gets a new one with a new number: no hold from before is found in that.
 	// It shares nothing of what the floor holds.
-	t.place(e, slot)
+	e.takeSlot(slot)
 	e.page.SetTime(e.slot, e.Now)
 	e.page.SetGeneration(e.slot, e.page.NextGeneration())
 	e.page.MarkReset(e.slot)

@@ -85,26 +85,32 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	return OK
 }
 
-// readKey brings the loaded page to the present, and reads what it has of the key, in five steps:
+// readKey brings the loaded page to the present, and reads what it has of the key, in six steps:
 //
 //	                         finds                          may change in the page
 //	1  define                windows, rule
-//	2  findRecord            slot, Now, and last: when      the clock was set back: moves the record, or the floor
-//	                         record or floor was written    without one, from last to Now
-//	3  lapseFloor                                           holds of the floor have lapsed: charges the floor, and
-//	                                                        evicts records, this key's or others'; then 2 once more
-//	4  readHolds             holds, Held, and lapsed: what
+//	2  findSlot              slot
+//	   settleClock           CallerNs
+//	3  setNowOrRebase        Now, and last: when record     the clock was set back: moves the record, or the floor
+//	                         or floor was written           without one, from last to Now
+//	4  lapseFloor                                           holds of the floor have lapsed: charges the floor, and
+//	                                                        evicts records, this key's or others'; then it finds the
+//	                                                        slot and does 3 once more
+//	5  readHolds             holds, Held, and lapsed: what
 //	                         has lapsed in the record
-//	5  readRecord            usage, as of Now
+//	6  readRecord            usage, as of Now
 //	   or startFromFloor     usage and FromFloor
 func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
 	e.clearResults(now, steadyNs)
 	t.define(e, key)
-	last := t.findRecord(e)
+	e.findSlot()
+	t.settleClock(&e.loaded, t.newestRead(e))
+	last := t.setNowOrRebase(&e.loaded, e.slot)
 	var lapsed lapses
 	if t.layout.HasHolds {
 		if t.lapseFloor(&e.loaded) {
-			last = t.findRecord(e)
+			e.findSlot()
+			last = t.setNowOrRebase(&e.loaded, e.slot)
 		}
 		lapsed = t.readHolds(e, last)
 	}
@@ -119,7 +125,6 @@ func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
 func (e *Entry) clearResults(now, steadyNs int64) {
 	e.CallerNs = now
 	e.steadyNs = steadyNs
-	e.clockRead = false
 	e.FromFloor = false
 	e.Evicted = false
 	e.Rebased = false
@@ -175,11 +180,8 @@ func (t *Table) defineRule(p *loaded, rule []limit.Window) {
 	}
 }
 
-// findRecord finds the key's record, and returns when it, or the floor without one, was written.
-func (t *Table) findRecord(e *Entry) (last int64) {
-	e.slot = e.page.Find(fingerprint(e.hash))
-	return t.setNowOrRebase(&e.loaded, e.slot)
-}
+// findSlot sets e.slot to that of the key's record.
+func (e *Entry) findSlot() { e.slot = e.page.Find(fingerprint(e.hash)) }
 
 // readRecord reads the record, written at last, charges what has lapsed of its holds, and
 // brings its usage to e.Now.

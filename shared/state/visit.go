@@ -98,9 +98,9 @@ func (t *Table) visitPage(
 
 // readPage brings the loaded page to the present as of p.CallerNs, as readKey does for a key.
 func (t *Table) readPage(p *loaded, rule []limit.Window) {
-	p.clockRead = false
 	p.steadyNs = t.steadyNow()
 	t.defineRule(p, rule)
+	t.settleClock(p, p.page.NewestTime())
 	t.setNowOrRebase(p, noRecord)
 	if t.layout.HasHolds {
 		t.lapseFloor(p)

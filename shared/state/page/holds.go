@@ -48,6 +48,16 @@ func (p *Page) SetHolds(slot int, h *limit.Holds) { putHolds(p.holdsOf(slot), h)
 // FloorHolds is what the floor holds.
 func (p *Page) FloorHolds() limit.Holds { return readHolds(p.floorHolds()) }
 
+// FloorHoldsUnits reports whether the floor holds anything.
+func (p *Page) FloorHoldsUnits() bool {
+	floor := p.floorHolds()
+	held := uint32(0)
+	for at := offUnits; at < holdsBytes; at += 4 {
+		held |= le.Uint32(floor[at:])
+	}
+	return held != 0
+}
+
 // SetFloorHolds sets what the floor holds.
 func (p *Page) SetFloorHolds(h *limit.Holds) { putHolds(p.floorHolds(), h) }
 

@@ -231,7 +231,7 @@ func (p *Page) FreeSlot() int {
 }
 
 // IsFree reports whether the slot has no record.
-func (p *Page) IsFree(slot int) bool { return le.Uint64(p.record(slot)) == 0 }
+func (p *Page) IsFree(slot int) bool { return p.Time(slot) == -1 }
 
 // Place puts an empty record into the slot for the key with that fingerprint. The slot is free until SetTime.
 func (p *Page) Place(slot int, fingerprint uint32) {
@@ -252,7 +252,21 @@ func (p *Page) record(slot int) []byte {
 }
 
 // Time returns when the slot's record was last written.
-func (p *Page) Time(slot int) int64 { return int64(le.Uint64(p.record(slot)) - 1) }
+func (p *Page) Time(slot int) int64 {
+	return readTime(p.Bytes[p.Layout.recordsAt+slot*p.Layout.recordBytes:])
+}
+
+func readTime(record []byte) int64 { return int64(le.Uint64(record) - 1) }
+
+// NewestTime returns when the newest of the records was written, or the floor if that is newer.
+func (p *Page) NewestTime() int64 {
+	newest := p.FloorTime()
+	records := p.Bytes[p.Layout.recordsAt:]
+	for at := 0; at < len(records); at += p.Layout.recordBytes {
+		newest = max(newest, readTime(records[at:])) // -1 of a free slot
+	}
+	return newest
+}
 
 // SetTime sets what Time returns.
 func (p *Page) SetTime(slot int, t int64) { le.PutUint64(p.record(slot), uint64(t)+1) }
