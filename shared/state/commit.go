@@ -27,7 +27,7 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 		return earliest
 	}
 	if earliest > e.Now {
-		e.HeldBack = t.onlyHolds // else another window denies the hit
+		e.HeldBack = t.onlyHolds() // else another window denies the hit
 		return earliest
 	}
 	if t.passesAt(e, cost, held) != e.Now {
@@ -41,7 +41,7 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 // count.
 func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 	earliest := e.Now
-	for _, column := range t.columns[:len(t.def.Windows)] {
+	for _, column := range t.columnOf[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}

@@ -147,7 +147,7 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 	now -= anHour
 	next := configured(store, "o", now, definition("x", 100, hour, day))
 	require.True(t, hit(t, next, key, now, 1))
-	require.Equal(t, []int8{0, 1}, next.columns[:2:2], "the newer configuration has its windows")
+	require.Equal(t, []int8{0, 1}, next.columnOf[:2:2], "the newer configuration has its windows")
 
 	epoch := store.directory(t).Tables[0].Epoch
 	require.Equal(t, OK, ahead.parent.Heartbeat(now))

@@ -168,7 +168,7 @@ func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
 	last := t.recordTime(p, slot)
 	asOf := max(p.Now, last)
 	most := limit.Fraction{Limit: 1}
-	for _, column := range t.columns[:len(t.def.Windows)] {
+	for _, column := range t.columnOf[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}

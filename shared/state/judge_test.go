@@ -121,7 +121,7 @@ func (r *run) tenures(w *runWorker) []admissionWindow {
 		}
 		restarts := r.restarts[resetKey{w.keyIndex, id.number, id.base}]
 		a := admissionWindow{tenure: id, column: i, nth: r.drops[id], resets: restarts}
-		for j, column := range w.table.columns[:len(w.table.def.Windows)] {
+		for j, column := range w.table.columnOf[:len(w.table.def.Windows)] {
 			if int(column) == i {
 				own := r.keyOf(w).Windows[j]
 				a.checks = true

@@ -1,9 +1,6 @@
 package state
 
-import (
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/state/directory"
-)
+import "github.com/sluice-ratelimit/sluice/shared/state/directory"
 
 // A look reads what a key has counted, and leaves no trace: it writes nothing into shared data, registers
 // no table and tells nobody that this worker runs.
@@ -43,7 +40,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 		return status
 	}
 	for i, table := range closed {
-		table.looked = &lookedAs{registration: &done.tables[i]}
+		table.looked = &done.tables[i]
 	}
 	ts.lookedCAS = cas
 	return OK
@@ -52,14 +49,14 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
 //
-// After a Look, e tells, but counts nothing: the table may not be registered, and its placement may be borrowed.
-// So e is of no epoch: until it is Read, Commit and the other writes return Mismatch, and Persist writes nothing.
+// After a Look, e tells, but counts nothing: the table may not be registered, and it keeps the placement that it has
+// borrowed, because Usage, Held and BlockEnd read by it. So e is of no epoch: until it is Read, Commit and the other writes return Mismatch, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if !t.open {
 		if t.looked == nil {
 			return Failed
 		}
-		t.placement = *t.looked.placement(t.def.Windows)
+		t.borrow(t.looked) // and kept: see above
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
 	if newer, status := t.loadPage(&e.loaded, t.pageOf(e.hash)); newer || status != OK {
@@ -72,18 +69,4 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	t.readKey(e, &key, now, heldNs)
 	e.epoch = 0
 	return OK
-}
-
-// lookedAs is how a closed table would be registered now.
-type lookedAs struct {
-	registration *directory.Registration
-	made         *placement // by it; nil until the first Look, because a layout takes a page of memory
-}
-
-func (l *lookedAs) placement(windows []limit.Window) *placement {
-	if l.made == nil {
-		l.made = &placement{}
-		l.made.setPlacement(l.registration, windows)
-	}
-	return l.made
 }

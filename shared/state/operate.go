@@ -39,7 +39,7 @@ func (t *Table) acts(window, column int) bool {
 		return false
 	}
 	for w := range t.def.Windows {
-		if int(t.columns[w]) == column {
+		if int(t.columnOf[w]) == column {
 			return window == AllWindows || window == w
 		}
 	}

@@ -137,28 +137,36 @@ func (e *Entry) clearResults(now, steadyNs int64) {
 // the key's limits, and with the rule's. A column that this configuration does not
 // have gets no limits. If it is jittered, the key's grid is not known, so each hit
 // counts in it for a whole period.
+//
+//	list             in the order of   with the limits of   lasts
+//	def.Windows      the definition    the rule             as long as the table
+//	layout.Windows   columns           nobody               as long as the placement
+//	Key.Windows      the definition    the key              until the next Read: if direct, e.windows is it
+//	Key.OfRule       the definition    the rule             the same, for e.rule
+//	e.windows        columns           the key              until the next Read
+//	e.rule           columns           the rule             the same; of a visit: until the next page
 func (t *Table) define(e *Entry, key *Key) {
 	t.defineRule(&e.loaded, key.OfRule)
 	if t.direct {
 		e.windows = key.Windows
 		return
 	}
-	columns := t.layout.Windows
-	e.windows = e.keyMemory.windows[:len(columns)]
-	copy(e.windows, columns)
+	inPage := t.layout.Windows
+	e.windows = e.keyMemory.windows[:len(inPage)]
+	copy(e.windows, inPage)
 	for column := range e.windows {
 		if w := &e.windows[column]; w.Jitter > 0 {
 			w.Algorithm = limit.FixedWindowPerKey
 			w.Elastic = true
 		}
 	}
-	for window, column := range t.columns[:len(t.def.Windows)] {
+	for window, column := range t.columnOf[:len(t.def.Windows)] {
 		if column < 0 {
 			continue
 		}
 		own := &e.windows[column]
 		*own = key.Windows[window]
-		own.Units = columns[column].Units // a log may be longer than this key's limit: see longestLogs
+		own.Units = inPage[column].Units // a log may be longer than this key's limit: see longestLogs
 		own.Stamp = e.rule[column].Stamp  // only the rule has one: see Overridden
 	}
 }
@@ -169,13 +177,13 @@ func (t *Table) defineRule(p *loaded, rule []limit.Window) {
 		p.rule = rule
 		return
 	}
-	columns := t.layout.Windows
-	p.rule = p.pageMemory.rule[:len(columns)]
-	copy(p.rule, columns)
-	for window, column := range t.columns[:len(t.def.Windows)] {
+	inPage := t.layout.Windows
+	p.rule = p.pageMemory.rule[:len(inPage)]
+	copy(p.rule, inPage)
+	for window, column := range t.columnOf[:len(t.def.Windows)] {
 		if column >= 0 {
 			p.rule[column] = rule[window]
-			p.rule[column].Units = columns[column].Units
+			p.rule[column].Units = inPage[column].Units
 		}
 	}
 }
@@ -218,7 +226,7 @@ func (t *Table) startFromFloor(e *Entry, last int64) {
 // Usage returns what a window of the table's definition has counted, as of e.Now.
 // It is valid until the next Read into e.
 func (t *Table) Usage(e *Entry, window int) *limit.Usage {
-	if column := t.columns[window]; column >= 0 {
+	if column := t.columnOf[window]; column >= 0 {
 		return &e.usage[column]
 	}
 	return &e.keyMemory.nothing // a later configuration has dropped this window

@@ -35,11 +35,9 @@ func (s *Survey) Step(t *Table, e *Entry, rule []limit.Window) (found Found, don
 		*s = Survey{}
 		return Found{}, false, OK
 	}
-	// Only for this step: other workers may have registered thousands of tables, and each takes a page of memory.
-	before := t.placement
-	t.setPlacement(t.surveyed, t.def.Windows)
+	before := t.borrow(t.surveyed)
 	found, done, status = s.step(t, e, rule)
-	t.placement = before
+	t.placement = before // other workers may have registered thousands of tables
 	return found, done, status
 }
 

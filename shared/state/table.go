@@ -32,9 +32,9 @@ import (
 //
 // Pages of a closed table may be read all the same: it borrows a placement by a registration that it does not adopt.
 //
-//	field      set by           the registration                            borrowed by
-//	surveyed   PrepareSurveys   as another worker has made it               Survey.Step, until it returns
-//	looked     PrepareLooks     as registerAndAdopt would make it now       Look, and kept for Usage, Held and BlockEnd
+//	field      set by           the registration                        borrowed by
+//	surveyed   PrepareSurveys   as another worker has made it           Survey.Step, which gives it back
+//	looked     PrepareLooks     as registerAndAdopt would make it now   Look, which keeps it for Usage, Held and BlockEnd
 
 // Table holds the records of one counter.
 type Table struct {
@@ -45,27 +45,23 @@ type Table struct {
 	placement      // of an open table by its registration; of a closed one borrowed, or from before a Split, or zero
 
 	// Of a closed table. nil: there is none.
-	surveyed *directory.Registration
-	looked   *lookedAs
+	surveyed, looked *directory.Registration
 }
 
 // placement is where the pages of a table are, and how the definition's windows lie in them, by one registration.
 type placement struct {
-	number  uint16
-	pages   uint32
-	base    uint32
-	epoch   uint32
-	layout  *page.Layout
-	empty   page.Page             // to compare with and to copy, never written
-	columns [page.MaxWindows]int8 // by window of the definition: its column in the layout, or -1
-	direct  bool                  // define need not copy a key's windows
-	block   int8                  // the column of the definition's block, or -1
+	number   uint16
+	pages    uint32
+	base     uint32
+	epoch    uint32
+	layout   *page.Layout
+	empty    page.Page             // to compare with and to copy, never written
+	columnOf [page.MaxWindows]int8 // each window of the definition: its column in the layout, or -1
+	direct   bool                  // define need not copy a key's windows
+	block    int8                  // the column of the definition's block, or -1
+	spans    []span                // by column: the aligned window of the last hit
 
-	// onlyHolds says that the definition's only window is a concurrency. A policy gives it a limit only then: beside
-	// other windows it is Unlimited.
-	onlyHolds bool
-
-	spans []span // by column: the aligned window of the last hit
+	lent *directory.Registration // by which it was borrowed; nil: it is the table's own
 }
 
 // span is an aligned window that all keys share, [start, end).
@@ -73,6 +69,12 @@ type span struct{ start, end int64 }
 
 // Windows are those of the table's definition.
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
+
+// onlyHolds reports whether the definition's only window is a concurrency. A policy gives it a limit only then: beside
+// other windows it is Unlimited.
+func (t *Table) onlyHolds() bool {
+	return len(t.def.Windows) == 1 && t.def.Windows[0].Algorithm == limit.Concurrency
+}
 
 // adopt opens the table with its registration in the directory.
 func (t *Table) adopt(r *directory.Registration) {
@@ -83,8 +85,19 @@ func (t *Table) adopt(r *directory.Registration) {
 	t.setPlacement(r, t.def.Windows)
 }
 
+// borrow gives a closed table a placement by r, unless it has that already. It returns the placement before, which a
+// caller puts back when it has read its pages: a layout takes a page of memory.
+func (t *Table) borrow(r *directory.Registration) (before placement) {
+	before = t.placement
+	if t.lent != r {
+		t.setPlacement(r, t.def.Windows)
+		t.lent = r
+	}
+	return before
+}
+
 // setPlacement makes p the placement by r of a table whose definition has these windows. It sets each field where it
-// is, because a copy of all takes much code.
+// is: to build a placement and copy it takes more code.
 func (p *placement) setPlacement(r *directory.Registration, windows []limit.Window) {
 	p.number = r.Number
 	p.pages = r.Geometry.Pages
@@ -94,12 +107,12 @@ func (p *placement) setPlacement(r *directory.Registration, windows []limit.Wind
 	p.empty = page.New(p.layout, p.epoch)
 	p.direct = len(r.Windows) == len(windows)
 	p.block = -1
-	p.onlyHolds = len(windows) == 1 && windows[0].Algorithm == limit.Concurrency
 	p.spans = make([]span, len(r.Windows))
+	p.lent = nil
 	for window := range windows {
 		w := &windows[window]
 		column := slices.IndexFunc(r.Windows, w.Same)
-		p.columns[window] = int8(column)
+		p.columnOf[window] = int8(column)
 		// define changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
 		changes := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
 		p.direct = p.direct && column == window && !changes
@@ -112,7 +125,7 @@ func (p *placement) setPlacement(r *directory.Registration, windows []limit.Wind
 // lacksWindow reports whether the layout has no column for one of the
 // definition's windows.
 func (t *Table) lacksWindow() bool {
-	return t.open && slices.Contains(t.columns[:len(t.def.Windows)], -1)
+	return t.open && slices.Contains(t.columnOf[:len(t.def.Windows)], -1)
 }
 
 // ensureOpen registers the table in the directory if it is not open, and opens it.
