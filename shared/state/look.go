@@ -50,7 +50,8 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 // one has not found out: it does so at the next hit or heartbeat.
 //
 // After a Look, e tells, but counts nothing: the table may not be registered, and it keeps the placement that it has
-// borrowed, because Usage, Held and BlockEnd read by it. So e is of no epoch: until it is Read, Commit and the other writes return Mismatch, and Persist writes nothing.
+// borrowed, because Usage, Held and BlockEnd read by it. So e is of no epoch: until it is Read, Commit and the other
+// writes return Mismatch, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if !t.open {
 		if t.looked == nil {

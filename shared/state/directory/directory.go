@@ -29,7 +29,7 @@
 //	                  ^                                       |
 //	                  +----------- Register (join) -----------+
 //
-// directory.go has its bytes, register.go how tables come and go, and heartbeats.go how an owner that has ended leaves
+// directory.go has its bytes, life.go how tables come and go, and heartbeats.go how an owner that has ended leaves
 // its tables. The tests here are of what a registration finds. Those of package state play the life of tables, with
 // workers that count in them.
 package directory
@@ -84,8 +84,8 @@ var le = binary.LittleEndian
 // Directory is the registrations of all tables.
 type Directory struct {
 	Epoch  uint32         // the newest
-	Tables []Registration // only Register adds some and LeaveAndSweep removes some, because found has their indexes
-	found  lookup         // empty until it is needed, see prepared
+	Tables []Registration // change their fields only: Register adds some, and LeaveAndSweep removes some
+	found  lookup         // their indexes; empty until it is needed, see prepared
 }
 
 // Definition is what a policy says about a counter.
@@ -214,7 +214,7 @@ func (r *Registration) append(b []byte) []byte {
 
 // lookup finds a counter's tables in a directory, and free table numbers, without
 // a search through all tables: a configuration may have ten thousand. It is valid
-// as long as no table is removed: removeWaiting, which does so, empties it.
+// until setTables empties it.
 type lookup struct {
 	indexes map[CounterID][]int // of the counter's tables
 	used    map[uint16]bool
@@ -237,6 +237,12 @@ func (d *Directory) prepared() *lookup {
 func (l *lookup) add(r *Registration, index int) {
 	l.indexes[r.Counter] = append(l.indexes[r.Counter], index)
 	l.used[r.Number] = true
+}
+
+// setTables replaces all tables.
+func (d *Directory) setTables(tables []Registration) {
+	d.Tables = tables
+	d.found = lookup{}
 }
 
 // TablesOf returns the indexes of the counter's tables, in the directory's order.

@@ -1,7 +1,6 @@
 package directory
 
 import (
-	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -47,17 +46,21 @@ func (d *Directory) Register(o Owner, def *Definition, now int64) (r *Registrati
 //  2. else the first that nobody but o owns: its windows will change,
 //  3. else none, -1: o gets a new one.
 func (d *Directory) choose(o Owner, def *Definition) int {
-	chosen := -1
+	same, own := -1, -1
 	for _, i := range d.TablesOf(def.Counter) {
 		r := &d.Tables[i]
-		if !r.IsKnown() {
-			continue
-		}
-		if sameWindows(r.Windows, def.Windows) || (chosen < 0 && !r.hasOthers(o)) {
-			chosen = i
+		switch {
+		case !r.IsKnown(): // what it counts is not known either
+		case sameWindows(r.Windows, def.Windows):
+			same = i
+		case own < 0 && !r.hasOthers(o):
+			own = i
 		}
 	}
-	return chosen
+	if same >= 0 {
+		return same
+	}
+	return own
 }
 
 // sameWindows reports whether windows a and b count alike, with the same length of a log, and the same length
@@ -135,47 +138,38 @@ func (d *Directory) LeaveAndSweep(o Owner, keeps func(CounterID) bool, now int64
 // removeWaiting removes tables that have waited for their longest window to end, and the first
 // to vanish of more than WaitingTables.
 func (d *Directory) removeWaiting(now int64) {
-	d.Tables = slices.DeleteFunc(d.Tables, func(r Registration) bool {
+	tables := slices.DeleteFunc(d.Tables, func(r Registration) bool {
 		return r.waits() && now-r.VanishedNs >= longestNs(r.Windows)
 	})
-	first := d.firstToStay()
-	kept := d.Tables[:0]
-	for i := range d.Tables {
-		if r := &d.Tables[i]; !r.waits() || !first.isAfter(r, i) {
-			kept = append(kept, *r)
+	stay := lastToVanish(tables)
+	kept := tables[:0]
+	for i := range tables {
+		if !tables[i].waits() || slices.Contains(stay, i) {
+			kept = append(kept, tables[i])
 		}
 	}
-	d.Tables = kept
-	d.found = lookup{} // the indexes have changed
+	d.setTables(kept)
 }
 
 // waits reports whether the table's counter has vanished.
 func (r *Registration) waits() bool { return len(r.Owners) == 0 }
 
-// vanished is a place in the order in which counters vanished: of several at once, in that of their tables.
-type vanished struct {
-	ns    int64
-	index int
-}
-
-// isAfter reports whether the counter of the table with that index vanished before.
-func (v vanished) isAfter(r *Registration, index int) bool {
-	return r.VanishedNs < v.ns || r.VanishedNs == v.ns && index < v.index
-}
-
-// firstToStay is that of the WaitingTables last to vanish which vanished first.
-func (d *Directory) firstToStay() vanished {
-	first := vanished{math.MaxInt64, 0}
-	for range WaitingTables { // each time one further back
-		var before vanished
-		for i := range d.Tables {
-			if r := &d.Tables[i]; r.waits() && first.isAfter(r, i) && !before.isAfter(r, i) {
-				before = vanished{r.VanishedNs, i}
-			}
+// lastToVanish returns the indexes of the WaitingTables last to vanish, in the order in which they did: of several at
+// once, in that of the tables.
+func lastToVanish(tables []Registration) (last []int) {
+	for i := range tables {
+		if !tables[i].waits() {
+			continue
 		}
-		first = before
+		last = append(last, i)
+		for at := len(last) - 1; at > 0 && tables[last[at]].VanishedNs < tables[last[at-1]].VanishedNs; at-- {
+			last[at-1], last[at] = last[at], last[at-1]
+		}
+		if len(last) > WaitingTables {
+			last = append(last[:0], last[1:]...)
+		}
 	}
-	return first
+	return last
 }
 
 // longestNs is the longest period of the windows.
@@ -192,8 +186,9 @@ const (
 	// By as much as a record may be ahead (aheadNs of package state): it counts on as of its time, and its table has
 	// to wait as long.
 	vanishedAheadNs = 10_000_000_000
-	// By as much as the clocks of workers may differ, and not more: a configuration that is made while one of the
-	// future is still believed does not outrank it.
+	// By as much as the clocks of workers may differ, and not more. For example, a configuration was made at 12:00:00,
+	// the clock was set back, and its successor is made at 11:59:56. That outranks it, because 12:00:00 is not believed
+	// then. If 10 s were allowed here, it would be, and the successor could not change the windows.
 	configuredAheadNs = 1_000_000_000
 )
 
