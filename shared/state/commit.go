@@ -169,6 +169,9 @@ func (t *Table) Persist(e *Entry) {
 // request. It reports whether every window gave them back. A window that could
 // not keeps them until it ends, so a refund never makes a later decision too
 // loose. e must be as Commit left it.
+//
+// Holds that have lapsed stay in the page: the next Read charges them, as of the refund at the earliest. So they count
+// from a later instant than they lapsed, and leave the windows later.
 func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	var c committed
 	c.atNs = e.Now

@@ -60,9 +60,9 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	return h, t.finish(e)
 }
 
-// Settle ends a hold and charges what its request really cost at now, without a check. If
-// the hold has lapsed, its units are charged already. If the key has no record and there is
-// no slot for one, the floor is charged. If status is not OK, nothing has changed.
+// Settle ends a hold and charges what its request really cost at now, without a check. It needs only the limits of key:
+// h has the hash of its bytes. If the hold has lapsed, its units are charged already. If the key has no record and there
+// is no slot for one, the floor is charged. If status is not OK, nothing has changed.
 func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
@@ -73,7 +73,7 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 		state := t.whereIs(e, &h)
 		switch state {
 		case inRecord, inFloor:
-			t.moveHold(e, state, &h, 0)
+			t.moveHold(e, state, &h, 0) // releases them
 		case isCharged:
 			charge -= min(cost, h.Units)
 		case isGone: // nothing is held, and nothing was charged
@@ -86,7 +86,7 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 }
 
 // Renew says that the stream of h is alive. It reports lapsed if the units are not held any
-// more; then nothing has changed.
+// more; then nothing has changed. Of key it needs what Settle does.
 func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
@@ -202,7 +202,7 @@ func (t *Table) holdsIn(e *Entry, state holdState) limit.Holds {
 }
 
 // moveHold takes h's units out of the record or the floor, and holds so many units there in
-// the present eighth instead. It returns that eighth. The floor's holds go into the page; the
+// the present eighth instead: all of them to renew, 0 to release. It returns that eighth. The floor's holds go into the page; the
 // record's are written with its usage.
 func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eighth uint32) {
 	holds := t.holdsIn(e, state)

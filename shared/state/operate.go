@@ -80,7 +80,7 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 			return Full
 		}
 	}
-	// Where the key had a record, it gets a new one with a new number: no hold from before is found in that.
+	// Where the key had a record, it gets a new one with a new serial: no hold from before is found in that.
 	// It shares nothing of what the floor holds.
 	e.takeSlot(slot)
 	e.page.SetTime(e.slot, e.Now)

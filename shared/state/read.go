@@ -65,8 +65,8 @@ func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
 //
-// What Read changes in the page, it changes in memory alone, unless the Store gives its own bytes. Shared data
-// has none of it until Commit or another call that writes the page. If none follows, the next Read does the same again.
+// What Read changes in the page, it changes in the bytes that the Store gave. If they are a copy, as with Envoy, shared
+// data has none of it until Commit or another call writes the page. If none follows, the next Read does the same again.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
 	if status := t.ensureOpen(now); status != OK {
 		return status
@@ -167,7 +167,7 @@ func (t *Table) define(e *Entry, key *Key) {
 		own := &e.windows[column]
 		*own = key.Windows[window]
 		own.Units = inPage[column].Units // a log may be longer than this key's limit: see longestLogs
-		own.Stamp = e.rule[column].Stamp  // only the rule has one: see Overridden
+		own.Stamp = e.rule[column].Stamp // only the rule has one: see Overridden
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 // configuration of the same owner has taken away a counter or a window, this configuration
 // has a conflict, and follows the other workers if they have split.
 func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
-	var done registered
+	var done registerResult
 	status := ts.update(func(d *directory.Directory) (status Status) {
 		// The caller may have read its clock before another worker wrote d. Without a look at the
 		// clock of now, that worker's times would seem to be of the future.
@@ -28,19 +28,22 @@ func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	if done.split {
 		ts.Split()
 	}
-	conflict := done.dropped
 	for i, table := range tables {
 		table.adopt(&done.tables[i])
-		conflict = conflict || table.lacksWindow()
 	}
-	ts.conflict = (ts.conflict || conflict) && !ts.split
+	if ts.split { // from then on it has no conflict
+		return OK
+	}
+	if done.dropped || slices.ContainsFunc(tables, (*Table).lacksWindow) {
+		ts.conflict = true
+	}
 	return OK
 }
 
-// registered is what register has found and done in the directory.
-type registered struct {
+// registerResult is what register has found and done in the directory.
+type registerResult struct {
 	tables  []directory.Registration // of the tables, in their order
-	dropped bool                     // the owner was removed from one of its tables
+	dropped bool                     // see wasDropped
 	split   bool                     // there is a conflict, and other workers have split: this one must follow
 }
 
@@ -53,7 +56,7 @@ type registered struct {
 //  4. It registers each table for that owner. If the directory has no room for all, it fails.
 func (ts *Tables) register(
 	d *directory.Directory, tables []*Table, now int64,
-) (done registered, status Status) {
+) (done registerResult, status Status) {
 	d.ForgetFuture(now)
 	self := ts.self.AsOf(now)
 	d.LeaveAndSweep(self, ts.keeps, now)
@@ -66,14 +69,16 @@ func (ts *Tables) register(
 	for _, table := range tables {
 		r, ok := d.Register(self, &table.def, now)
 		if !ok {
-			return registered{}, Failed
+			return registerResult{}, Failed
 		}
 		done.tables = append(done.tables, *r)
 	}
 	return done, OK
 }
 
-// wasDropped reports whether the owner was removed from one of its tables.
+// wasDropped reports whether the owner was removed from one of its tables. Either another configuration of this owner has
+// no such counter, which is a conflict that lasts; or this one missed its heartbeats (dropOwners), and then it only seems
+// to have a conflict, until the next heartbeat finds the owner in the table again.
 func (ts *Tables) wasDropped(d *directory.Directory, tables []*Table) bool {
 	for _, table := range tables {
 		if table.open && !ts.owns(d, table) {

@@ -47,7 +47,7 @@
 //	generation   a record                   when it is set, reset or rebased    Refund
 //	serial       a record of a table that   when it is placed                   whereIs (hold.go)
 //	             holds, in its page
-//	Number       a grant, on its stream     with each grant                     GrantLeft.Same (lease.go)
+//	grant number a grant, on its stream     with each grant                     GrantLeft.Same (lease.go)
 //
 // To read it, begin with the decision on one key, then take what you need:
 //
@@ -82,11 +82,11 @@ import (
 // Status is the outcome of an operation on a Store or a Table.
 type Status uint8
 
-// The outcomes. Mismatch has two causes: another worker wrote first, or the Entry is of an older epoch, or of a Look.
+// The outcomes.
 const (
 	OK       Status = iota
 	NotFound        // the store has no such key
-	Mismatch        // what was read is out of date: read again
+	Mismatch        // read again: another worker wrote first, or the Entry is of an older epoch, or of a Look
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
 )

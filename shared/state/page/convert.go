@@ -10,7 +10,8 @@ import (
 // converted to the windows that the table has now.
 
 // Convert returns the page in another layout. Windows that both have keep their usage, new ones start empty, and
-// the others are dropped.
+// the others are dropped. A serial is beside what a record holds, in the last column: if both layouts hold, it is kept
+// with that, and if only the new one does, each record gets firstSerial.
 func (p *Page) Convert(to *Layout, epoch uint32) Page {
 	out := New(to, epoch)
 	from := p.Layout

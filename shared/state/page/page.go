@@ -27,7 +27,8 @@
 //	10       n × usage of that window       usage.go; of holds: holds.go
 //
 // geometry.go says how many pages of how many slots a table has, convert.go brings a page to other windows, and
-// format.go has the version of all this.
+// format.go has the version of all this. The golden bytes are tested in golden_test.go of package state, which fills
+// pages as the filter does.
 package page
 
 import (

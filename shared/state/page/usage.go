@@ -81,7 +81,7 @@ func (p *Page) usageOf(slot, column int) []byte {
 }
 
 // ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log. Of holds, u.Used is how
-// many units are held: package state weighs them when it evicts a record.
+// many units are held: package state weighs them when it evicts a record. Of leases it is zero.
 func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
 	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
@@ -98,6 +98,8 @@ func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
 	case limit.Concurrency:
 		h := p.Holds(slot)
 		*u = limit.Usage{Used: h.Total()}
+	case Lease:
+		*u = limit.Usage{}
 	default:
 		readCounts(w, b, u)
 	}

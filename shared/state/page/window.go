@@ -5,7 +5,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // The definition of a window, in pages and in the directory:
 //
 //	 0  u8   algorithm
-//	 1  u8   flags; bit 0: elastic, of a block: prolonged by each denied hit
+//	 1  u8   flags; bit 0: elastic: each hit prolongs a fixed_window_per_key, each denied one a block
 //	 2  u16  jitter percent of a fixed_window, units of a log, windows of a lease
 //	 4  i64  period
 //	12  i64  offset
