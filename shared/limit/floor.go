@@ -218,10 +218,10 @@ func (w *Window) ChargeFloor(key *Window, f Floor, now int64, units uint32, log 
 	return g
 }
 
-// Charge counts units at the instant at in u, written at last, of a key whose own limits and
+// ChargeByRule counts units at the instant at in u, written at last, of a key whose own limits and
 // grid are not known: w has the rule's. After it, a bucket has only a bound for when it is full:
 // use Expiry and Floor of it, not Check or Count.
-func (w *Window) Charge(u *Usage, last, at int64, units uint32) {
+func (w *Window) ChargeByRule(u *Usage, last, at int64, units uint32) {
 	if w.Algorithm != TokenBucket {
 		w.Roll(u, last, at)
 		w.Add(u, at, units)

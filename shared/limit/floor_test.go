@@ -46,7 +46,7 @@ func TestBucketsOfUnknownSizeThatLapsed(t *testing.T) {
 	known := Window{Algorithm: TokenBucket, PeriodNs: second, Limit: 1, Burst: 10}
 	var lapsed Usage
 	for range 5 {
-		unknown.Charge(&lapsed, written, written, 1)
+		unknown.ChargeByRule(&lapsed, written, written, 1)
 	}
 	blind := unknown.Floor(lapsed, written, written)
 	inherited := known.Floor(unknown.Inherit(unknown.Start(blind, written, nil), written), written, written)

@@ -106,7 +106,7 @@ func TestDebtIsPaid(t *testing.T) {
 func TestChargesMayBeOthers(t *testing.T) {
 	w := perKey(5, 20)
 	var u Usage
-	w.Charge(&u, 0, 25, 1)
-	w.Charge(&u, 25, 40, 1)
+	w.ChargeByRule(&u, 0, 25, 1)
+	w.ChargeByRule(&u, 25, 40, 1)
 	require.Equal(t, Usage{Used: 2, EndNs: 60}, u)
 }

@@ -158,7 +158,7 @@ func (w *Window) latestFull(u *Usage, last int64) int64 {
 func (w *Window) knowsSize() bool { return w.Burst > 0 }
 
 // hasLapsed reports whether a bucket that is full at an instant was charged by a configuration
-// that does not know its size: see Charge. Such an instant is only a bound, and may be years
+// that does not know its size: see ChargeByRule. Such an instant is only a bound, and may be years
 // away. A configuration that knows the size does not wait for it: it reads the bucket as empty
 // when it was last written.
 func (w *Window) hasLapsed(full, last int64) bool {

@@ -12,7 +12,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	at        when units lapse, or the floor changes. The time of a floor never goes back either. For example, Now
 //	          is 100 s, the floor was written at 103 s, and the record to evict at 102 s: it goes into the floor at
 //	          103 s. evict.go says which instant each change takes.
-//	steadyNs  if the table holds: the holds' clock, see HeldNow. It says in which eighth a hold
+//	steadyNs  if the table holds: the holds' clock, see HoldClock. It says in which eighth a hold
 //	          was renewed. lapsedAt translates an eighth to the wall clock.
 //	          If it leases: the store's monotonic clock, by which leases end; also LeaseEntry.NowNs. The time of a
 //	          record is by this clock, too: remove compares it with times of the wall clock, but only for the floor,
@@ -130,7 +130,7 @@ func (t *Table) decodeUsage(p *loaded, slot, column int) limit.Usage {
 func (t *Table) steadyNow() int64 {
 	switch {
 	case t.layout.HasHolds:
-		return t.parent.HeldNow()
+		return t.parent.HoldClock()
 	case t.layout.HasLeases:
 		return t.parent.store.Monotonic()
 	}

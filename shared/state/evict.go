@@ -25,7 +25,7 @@ import (
 //	Start         makes a usage of the floor                            startFromFloor (read.go)
 //	Inherit       makes of that usage what a new record begins with     begin (commit.go)
 //	ChargeFloor   counts units whose key has no record                  chargeFloor
-//	Charge        counts units that have lapsed in a record of          lapses.chargeByRule (lapse.go)
+//	ChargeByRule  counts units that have lapsed in a record of          lapses.chargeByRule (lapse.go)
 //	              a key whose own limits are not known
 //	ByRule        measures a record by the rule's limits                useOf
 //

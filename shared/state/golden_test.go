@@ -162,7 +162,7 @@ func TestGolden(t *testing.T) {
 		c.fill(d)
 		files := map[string][]byte{"seed": seedKey, c.directory: directoryKey, c.page: d.pageKey()}
 		if c.page == "holds" {
-			files["holds-clock"] = heldClockKey
+			files["holds-clock"] = holdClockKey
 		}
 		released := newMemory()
 		released.monotonicNs = d.store.monotonicNs

@@ -292,7 +292,7 @@ func (r *run) pass(ticks int64) {
 		r.low = min(r.low, r.clock*tick-r.heldNs())
 		w := r.any()
 		r.tell(w)
-		w.tables.HeldNow()
+		w.tables.HoldClock()
 	}
 	r.lapse()
 }
@@ -501,7 +501,7 @@ func (r *run) renew(w *runWorker) {
 		}
 		var e Entry
 		r.as(w, h.key, func(k Key, now int64) {
-			if !w.table.IsDue(&h.hold, w.table.parent.HeldNow()) {
+			if !w.table.IsDue(&h.hold, w.table.parent.HoldClock()) {
 				return
 			}
 			lapsed, status := w.table.Renew(&e, k, &h.hold, now)

@@ -10,7 +10,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	limit.Holds   all units that a record or a floor holds, by eighth
 //	Held          all units that are held of one key: by its record, and by the floor
 //
-// Two others are no part of it: HeldTotal (values.go) is for a gauge, and HeldNow (heldclock.go) is a clock.
+// HeldTotal (values.go) is no part of it: it is for a gauge.
 //
 // Units are counted by the eighth of the hold's length in which their stream was last known
 // to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the
@@ -61,8 +61,8 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 }
 
 // Settle ends a hold and charges what its request really cost at now, without a check. It needs only the limits of key:
-// h has the hash of its bytes. If the hold has lapsed, its units are charged already. If the key has no record and there
-// is no slot for one, the floor is charged. If status is not OK, nothing has changed.
+// h has the hash of its bytes. If the hold has lapsed, its units are charged already. If the key has no record and
+// there is no slot for one, the floor is charged. If status is not OK, nothing has changed.
 func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
@@ -202,8 +202,8 @@ func (t *Table) holdsIn(e *Entry, state holdState) limit.Holds {
 }
 
 // moveHold takes h's units out of the record or the floor, and holds so many units there in
-// the present eighth instead: all of them to renew, 0 to release. It returns that eighth. The floor's holds go into the page; the
-// record's are written with its usage.
+// the present eighth instead: all of them to renew, 0 to release. It returns that eighth. The floor's holds go into
+// the page; the record's are written with its usage.
 func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eighth uint32) {
 	holds := t.holdsIn(e, state)
 	holds.Remove(t.eighthOf(h), h.Units)

@@ -41,7 +41,7 @@ func (d *desk) pass(ns int64) {
 		step := min(ns, second)
 		d.now += step
 		d.store.monotonicNs += step
-		d.table.parent.HeldNow()
+		d.table.parent.HoldClock()
 	}
 }
 
@@ -95,11 +95,11 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	require.True(t, ok)
 	for range 8 {
 		d.pass(10 * second)
-		require.True(t, d.table.IsDue(&alive, d.table.parent.HeldNow()))
+		require.True(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
 		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("a")), &alive, d.now)
 		require.Equal(t, OK, status)
 		require.False(t, lapsed)
-		require.False(t, d.table.IsDue(&alive, d.table.parent.HeldNow()))
+		require.False(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
 	}
 	d.requireStands("a", 0, 3, "after 8 eighths")
 	d.pass(10 * second)
@@ -138,11 +138,11 @@ func TestAHoldOfAShortenedLength(t *testing.T) {
 	long.PeriodNs = 9 * short.PeriodNs
 	d := newDesk(t, 1, aligned(100, 24*anHour, 0), long)
 	toEighth := func(number uint32, w *limit.Window) {
-		for uint32(d.table.parent.HeldNow()/w.EighthNs()) != number {
+		for uint32(d.table.parent.HoldClock()/w.EighthNs()) != number {
 			d.pass(second)
 		}
 	}
-	at := uint32(d.table.parent.HeldNow() / long.EighthNs())
+	at := uint32(d.table.parent.HoldClock() / long.EighthNs())
 	before, ok := d.hold("a", 5)
 	require.True(t, ok)
 	toEighth(at+1, &long)
@@ -168,9 +168,9 @@ func afterAShortenedLength(t *testing.T) (d *desk, ofA, ofB Hold, toNew func(eig
 	long, short := holding(), holding()
 	long.PeriodNs = 3 * short.PeriodNs
 	d = newDesk(t, 2, aligned(100, 24*anHour, 0), long)
-	first := uint32(d.table.parent.HeldNow()/long.EighthNs()) + 1
+	first := uint32(d.table.parent.HoldClock()/long.EighthNs()) + 1
 	toEighth := func(number uint32, w *limit.Window) {
-		for uint32(d.table.parent.HeldNow()/w.EighthNs()) != number {
+		for uint32(d.table.parent.HoldClock()/w.EighthNs()) != number {
 			d.pass(second)
 		}
 	}

@@ -71,7 +71,7 @@ func (ls lapses) charge(w *limit.Window, u *limit.Usage, last int64) int64 {
 // chargeByRule is charge for a key whose own limits are not known: w has the rule's.
 func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64 {
 	for _, l := range ls {
-		w.Charge(u, last, l.at, l.units)
+		w.ChargeByRule(u, last, l.at, l.units)
 		last = l.at
 	}
 	return last

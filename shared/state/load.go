@@ -121,9 +121,9 @@ func (t *Table) convertIn(value []byte) (converted page.Page, newer bool, status
 }
 
 // startChange is the first step of all that writes the page of a key. It returns Mismatch if the table's windows have
-// changed since the page was loaded. A page that does not exist yet becomes one of its own: until then, all keys of such
-// pages share an empty one. Two others do without it: Read has nothing to bring to the present in an empty page, and a
-// visit passes pages over that do not exist, and writes the others as soon as they are loaded.
+// changed since the page was loaded. A page that does not exist yet becomes one of its own: until then, all keys of
+// such pages share an empty one. Two others do without it: Read has nothing to bring to the present in an empty page,
+// and a visit passes pages over that do not exist, and writes the others as soon as they are loaded.
 func (t *Table) startChange(p *loaded) Status {
 	if p.epoch != t.epoch {
 		return Mismatch

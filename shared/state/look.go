@@ -65,7 +65,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	}
 	heldNs := int64(0)
 	if t.layout.HasHolds {
-		heldNs = t.parent.lookHeldNow()
+		heldNs = t.parent.lookHoldClock()
 	}
 	t.readKey(e, &key, now, heldNs)
 	e.epoch = 0

@@ -76,9 +76,9 @@ func (ts *Tables) register(
 	return done, OK
 }
 
-// wasDropped reports whether the owner was removed from one of its tables. Either another configuration of this owner has
-// no such counter, which is a conflict that lasts; or this one missed its heartbeats (dropOwners), and then it only seems
-// to have a conflict, until the next heartbeat finds the owner in the table again.
+// wasDropped reports whether the owner was removed from one of its tables. It has two causes. Another configuration of
+// this owner has no such counter: that conflict lasts. Or this one has missed its heartbeats (dropOwners): then it has
+// a conflict only until its next heartbeat, which finds the owner in the table again.
 func (ts *Tables) wasDropped(d *directory.Directory, tables []*Table) bool {
 	for _, table := range tables {
 		if table.open && !ts.owns(d, table) {
@@ -166,7 +166,7 @@ func (ts *Tables) Heartbeat(now int64) Status {
 		if table.open {
 			open = append(open, table)
 			if table.layout.HasHolds {
-				ts.HeldNow() // says that the process runs
+				ts.HoldClock() // says that the process runs
 			}
 		}
 	}

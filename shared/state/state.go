@@ -59,7 +59,7 @@
 //	evict.go      a page is full: a record is evicted into the floor
 //	clock.go      a clock was set back; which clock counts what
 //	hold.go       a request holds units until it ends; lapse.go charges them if it gives no sign of life, and
-//	              heldclock.go has the clock for that
+//	              holdclock.go has the clock for that
 //	leases.go     a lease table; lease.go has one lease
 //	operate.go    operators set, add to and reset counters
 //	visit.go      all pages of a table, to clean or to count them; survey.go a few at a time
@@ -99,7 +99,7 @@ const (
 //	"sluice/tables" KeySuffix                    directory of all tables       directory/directory.go
 //	"sluice/owners" KeySuffix                    heartbeats of all owners      directory/heartbeats.go
 //	"sluice/seed"                                seed of all hashes            seed.go
-//	"sl/held"                                    holds' clock                  heldclock.go
+//	"sl/held"                                    holds' clock                  holdclock.go
 //	"sl/n" 8 hex of owner                        how many proxies are alive    values.go
 //	"sl/g" u32 owner, u32 rule                   what streams hold of a rule   values.go
 //	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   page/page.go
@@ -107,7 +107,7 @@ var (
 	directoryKey  = []byte("sluice/tables" + page.KeySuffix)
 	heartbeatsKey = []byte("sluice/owners" + page.KeySuffix)
 	seedKey       = []byte("sluice/seed")
-	heldClockKey  = []byte("sl/held")
+	holdClockKey  = []byte("sl/held")
 )
 
 var le = binary.LittleEndian

@@ -38,8 +38,8 @@ type Tables struct {
 	conflict   bool     // see HasConflict
 	tables     []*Table // sorted by counter: no map, see docs/RATIONALE.md
 
-	held heldClock
-	seed seed
+	holdClock holdClock
+	seed      seed
 
 	lookedCAS uint32 // of the directory from which PrepareLooks has set Table.looked of closed tables; 0 = none
 }

@@ -9,7 +9,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	0  i64  when some worker last read it, by the monotonic clock
 //	8  i64  how long the process stood still in all
 const (
-	heldClockBytes = 16
+	holdClockBytes = 16
 	// readEveryNs is how often a worker tells the others that the process runs.
 	readEveryNs = 500_000_000
 	// stoodStillNs is the longest gap between two readings that counts as running.
@@ -19,20 +19,21 @@ const (
 	heldSinceNs = 2 * limit.MaxPeriodNs
 )
 
-// HeldNow reads the holds' clock.
-func (ts *Tables) HeldNow() int64 {
+// HoldClock reads the holds' clock. If no worker has read it for readEveryNs, it writes down that this one has: so the
+// process runs.
+func (ts *Tables) HoldClock() int64 {
 	now := ts.store.Monotonic()
-	if ts.held.isOld(now) {
-		ts.held.share(ts.store, now)
+	if ts.holdClock.isOld(now) {
+		ts.holdClock.share(ts.store, now)
 	}
-	return ts.held.at(now)
+	return ts.holdClock.at(now)
 }
 
-// lookHeldNow is HeldNow without a trace.
-func (ts *Tables) lookHeldNow() int64 {
-	now, clock := ts.store.Monotonic(), ts.held
+// lookHoldClock is HoldClock without a trace.
+func (ts *Tables) lookHoldClock() int64 {
+	now, clock := ts.store.Monotonic(), ts.holdClock
 	if clock.isOld(now) {
-		value, _, status := ts.store.Get(heldClockKey)
+		value, _, status := ts.store.Get(holdClockKey)
 		if status == OK {
 			clock.read(value, now)
 		}
@@ -40,23 +41,23 @@ func (ts *Tables) lookHeldNow() int64 {
 	return clock.at(now)
 }
 
-// heldClock is the holds' clock as this worker has read it.
-type heldClock struct {
+// holdClock is the holds' clock as this worker has read it.
+type holdClock struct {
 	readNs  int64 // when some worker last read it, by the monotonic clock
 	stoodNs int64 // how long the process stood still in all
-	memory  [heldClockBytes]byte
+	memory  [holdClockBytes]byte
 }
 
-func (c *heldClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
+func (c *holdClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
 
 // at is what the clock says when the monotonic one says now.
-func (c *heldClock) at(now int64) int64 { return heldSinceNs + now - c.stoodNs }
+func (c *holdClock) at(now int64) int64 { return heldSinceNs + now - c.stoodNs }
 
 // share tells the other workers that the process runs, and adds the time since
 // the last of them has said so if it is too long.
-func (c *heldClock) share(store Store, now int64) {
+func (c *holdClock) share(store Store, now int64) {
 	for range MaxRetries { // not Update, whose change TinyGo would allocate
-		value, cas, status := store.Get(heldClockKey)
+		value, cas, status := store.Get(holdClockKey)
 		c.readNs = now
 		switch status {
 		case OK:
@@ -68,7 +69,7 @@ func (c *heldClock) share(store Store, now int64) {
 		}
 		next := le.AppendUint64(c.memory[:0], uint64(c.readNs))
 		next = le.AppendUint64(next, uint64(c.stoodNs))
-		if store.Set(heldClockKey, next, cas) != Mismatch {
+		if store.Set(holdClockKey, next, cas) != Mismatch {
 			return
 		}
 	}
@@ -76,8 +77,8 @@ func (c *heldClock) share(store Store, now int64) {
 
 // read takes over what another worker has shared, and adds the time since then if it is too long. It takes nothing
 // from a value that it cannot read.
-func (c *heldClock) read(value []byte, now int64) {
-	if len(value) != heldClockBytes {
+func (c *holdClock) read(value []byte, now int64) {
+	if len(value) != holdClockBytes {
 		return
 	}
 	read := int64(le.Uint64(value))
