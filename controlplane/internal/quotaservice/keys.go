@@ -17,10 +17,10 @@ const (
 // key is the operations of one key, which reach the store by one swap at a time, and its value there as far as that is
 // known:
 //
-//	       add            next              prepare          rest
-//	idle ───────▶ ready ───────▶ under way ───────────▶ done ──────▶ idle, or ready if others wait
-//	                ▲                           │
-//	                └────────── again ──────────┘ learnResult: the operations need another swap
+//	       add            prepare                learnResult, rest
+//	idle ───────▶ ready ───────────▶ under way ────────────────────▶ idle, or ready if others wait
+//	                ▲                    │
+//	                └────────────────────┘ learnResult says again
 type key struct {
 	storeKey [16]byte
 	domain   string

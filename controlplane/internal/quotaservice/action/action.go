@@ -67,7 +67,7 @@ type Operation struct {
 
 // Outcome is what an operation came to when it was decided last.
 type Outcome struct {
-	// Err is why it could not be decided. Decide writes it, hold.go, and whoever cannot reach the store.
+	// Err is why it could not be decided: Decide and hold.go write it, and the service for a store that failed.
 	Err error
 
 	// Decide writes these of each action.
@@ -77,7 +77,7 @@ type Outcome struct {
 	Blocked   bool             // the key was blocked before it
 	Rebased   bool             // the store's clock was set back since the record was written
 
-	// deny and denyHold write these: too few units are left.
+	// What judges writes these: too few units are left.
 	Denied   bool
 	HeldBack bool  // only what is held leaves no room
 	WaitNs   int64 // until the units are left, if nobody else asks

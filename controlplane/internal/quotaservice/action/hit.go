@@ -96,8 +96,8 @@ func countDenial(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (c
 // keepDenial counts the denial of a part in shadow.
 type keepDenial struct{ part *quota.Part }
 
-// KeepDenial counts the denial of this hit, whose part is in shadow, because its ask is granted; nil = that would
-// change nothing.
+// KeepDenial returns what counts the denial of this hit, whose part is in shadow, once its ask is granted; nil = that
+// would change nothing.
 func (o *Operation) KeepDenial() Action {
 	p, out := &o.Action.(*Hit).Part, &o.Outcome
 	keeps := o.Definition.CountDenied || o.Definition.HasBlock && !p.NoBlock
@@ -127,7 +127,7 @@ type undo struct {
 	taken *Taken
 }
 
-// Undo uncounts what this hit has taken, because nobody got it; nil = it has taken nothing.
+// Undo returns what uncounts the units of this hit, because nobody got them; nil = it has taken none.
 func (o *Operation) Undo() Action {
 	if o.Outcome.Err != nil || o.Outcome.Taken.Units == 0 {
 		return nil
