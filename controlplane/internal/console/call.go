@@ -37,8 +37,10 @@ var errUnknown = &failure{code: http.StatusNotFound, Text: "there is no such pag
 // body is the body of a request to the API. The zero body is empty.
 type body struct{ kind, text string }
 
-// call asks the API on behalf of the visitor of r: the API judges the connection and the session
-// of r. That no page of another origin sent r was checked before.
+// call asks the API on behalf of the visitor of r. To the API go the host, address and certificate of r, and
+// its context, in which sessions.resume has put the token; no header and no cookie. Back come JSON, which is
+// read into into, or a status and a text as a failure, which becomes the page of an error. That no page of
+// another origin sent r was checked before.
 func (c *console) call(r *http.Request, method, target string, sent body, into any) error {
 	asked, err := http.NewRequestWithContext(r.Context(), method, target, strings.NewReader(sent.text))
 	if err != nil {

@@ -103,7 +103,10 @@ func (c *console) findClient(w http.ResponseWriter, r *http.Request, v *visit) e
 	if err == nil {
 		err = c.find(ctx, r, b, request)
 	}
-	return c.showFound(ctx, w, v, b, err)
+	if err := b.explain(ctx, err); err != nil {
+		return err
+	}
+	return c.showClients(w, v, b)
 }
 
 // freeClient resets the client's keys, in one rule or in all, and finds the client again.
@@ -122,7 +125,10 @@ func (c *console) freeClient(w http.ResponseWriter, r *http.Request, v *visit) e
 	if err == nil {
 		err = c.find(ctx, r, b, request)
 	}
-	return c.showFound(ctx, w, v, b, err)
+	if err := b.explain(ctx, err); err != nil {
+		return err
+	}
+	return c.showClients(w, v, b)
 }
 
 func (c *console) find(ctx context.Context, r *http.Request, b *clientsView, request *simulate.Request) (err error) {
@@ -140,8 +146,8 @@ func (c *console) free(ctx context.Context, r *http.Request, b *clientsView, req
 	return err
 }
 
-// showFound shows what was found, or why nothing was, unless err is one of the console.
-func (c *console) showFound(ctx context.Context, w http.ResponseWriter, v *visit, b *clientsView, err error) error {
+// explain has the page say why a search found nothing. It returns an error that is no reason for that.
+func (b *clientsView) explain(ctx context.Context, err error) error {
 	var problem *describe.Error
 	var noKey *clients.NoKeyError
 	switch {
@@ -156,7 +162,7 @@ func (c *console) showFound(ctx context.Context, w http.ResponseWriter, v *visit
 	default:
 		return err
 	}
-	return c.showClients(w, v, b)
+	return nil
 }
 
 // request is the request that the form describes.
