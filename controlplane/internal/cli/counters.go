@@ -163,7 +163,7 @@ func (o *countersOptions) addSubjectFlags(cmd *cobra.Command) {
 			policy.MissingPart+" stands for a part that the request lacks")
 	}
 	switch {
-	case o.op.Name == "set": // without a default: nobody means 1 by leaving it out
+	case o.op.NeedsUnits: // without a default: nobody means 1 by leaving it out
 		f.StringVar(&s.N, "n", "", "`UNITS`")
 		markRequired(cmd, "n")
 	case o.op.Units:

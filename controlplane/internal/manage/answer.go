@@ -51,22 +51,33 @@ func isBounded(text []byte) bool {
 	}
 }
 
+// answer is one kind of answer to an operation.
+type answer struct {
+	read    func(text []byte, a *result.Result) bool // with times in milliseconds
+	isWhole func(a *result.Result) bool              // it has all that such an answer has
+}
+
+var (
+	ofValue   = &answer{readValue, hasValue}
+	ofTime    = &answer{readTime, hasValue} // the value is one
+	ofVerdict = &answer{readValue, hasVerdict}
+	ofStats   = &answer{readStats, func(a *result.Result) bool { return a.Stats != nil }}
+	ofDenials = &answer{readDenials, func(a *result.Result) bool { return a.Denials != nil }}
+)
+
 // ReadAnswer reads what the filter answers to an operation, with times in milliseconds. It
 // reports whether it is such an answer.
 func ReadAnswer(op Operation, text []byte) (a result.Result, ok bool) {
-	switch op.Name {
-	case "stats":
-		ok = readStats(text, &a)
-	case "top":
-		ok = readDenials(text, &a)
-	default:
-		ok = readValue(text, &a)
-	}
-	if op.Name == "expires-at" {
-		a.Value = milliseconds(a.Value)
-	}
-	return a, ok && Answers(op, &a) && (a.Allowed == nil || a.Rules != nil)
+	ok = op.answer.read(text, &a)
+	return a, ok && op.answer.isWhole(&a) && (a.Allowed == nil || a.Rules != nil)
 }
+
+// Answers reports whether an answer has all that one to the operation has.
+func Answers(op Operation, a *result.Result) bool { return op.answer.isWhole(a) }
+
+func hasValue(a *result.Result) bool { return a.Value != nil }
+
+func hasVerdict(a *result.Result) bool { return a.Allowed != nil && (*a.Allowed || a.RetryMs != nil) }
 
 func readStats(text []byte, a *result.Result) bool {
 	var stats struct {
@@ -106,17 +117,10 @@ func readValue(text []byte, a *result.Result) bool {
 	return ok
 }
 
-// Answers reports whether an answer has all that one to the operation has.
-func Answers(op Operation, a *result.Result) bool {
-	switch op.Name {
-	case "stats":
-		return a.Stats != nil
-	case "top":
-		return a.Denials != nil
-	case "hit", "peek":
-		return a.Allowed != nil && (*a.Allowed || a.RetryMs != nil)
-	}
-	return a.Value != nil
+func readTime(text []byte, a *result.Result) bool {
+	ok := readValue(text, a)
+	a.Value = milliseconds(a.Value)
+	return ok
 }
 
 // ReadExplanation reads what the filter explains, with times in milliseconds. It reports

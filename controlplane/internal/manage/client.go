@@ -40,17 +40,7 @@ type Client struct {
 	Timeout time.Duration // for each proxy
 
 	resolver *net.Resolver // nil: the system's
-	bounds   bounds        // nil: it is not one of a Fleet's
-}
-
-// bounds are what a Fleet holds its clients to.
-type bounds interface {
-	// claim fails if the address may not be dialed for this proxy.
-	claim(netip.AddrPort) error
-	// waitForLarge waits until a large answer may be read. The caller ends that with done.
-	waitForLarge(context.Context) (done func(), err error)
-	// keep fails if there is no room for an answer.
-	keep(answer any) error
+	bounds   *bounds       // nil: it is not one of a Fleet's
 }
 
 // question is one management request.
@@ -144,9 +134,6 @@ func (c *Client) transport(at *url.URL) *http.Transport {
 		if err := c.Reach.checkDialed(at, dialed); err != nil {
 			return err
 		}
-		if c.bounds == nil {
-			return nil
-		}
 		return c.bounds.claim(dialed)
 	}}
 	return &http.Transport{
@@ -164,13 +151,11 @@ func (c *Client) readResponse(ctx context.Context, at *url.URL, response *http.R
 		return err
 	}
 	if len(text) > smallAnswer {
-		if c.bounds != nil {
-			done, err := c.bounds.waitForLarge(ctx)
-			if err != nil {
-				return err
-			}
-			defer done()
+		done, err := c.bounds.waitForLarge(ctx)
+		if err != nil {
+			return err
 		}
+		defer done()
 		whole := io.MultiReader(bytes.NewReader(text), io.LimitReader(response.Body, maxAnswer))
 		text, err = io.ReadAll(whole)
 		if err != nil {
@@ -192,9 +177,6 @@ func (c *Client) readAnswer(at *url.URL, response *http.Response, text []byte, q
 	a, ok := q.read(text)
 	if !ok {
 		return &Failure{at.Host + " answers, but not as a management path does", noManageHint}
-	}
-	if c.bounds == nil {
-		return nil
 	}
 	return c.bounds.keep(a)
 }

@@ -75,7 +75,7 @@ func NewFleet(reach Reach, credentials func() Credentials) *Fleet {
 // Call asks all proxies for one caller.
 type Call struct {
 	fleet  *Fleet
-	client Client // for all targets; method of sets the bounds of each
+	client Client // for all targets, without bounds
 
 	mu    sync.Mutex
 	kept  int                       // bytes of large answers
@@ -175,32 +175,38 @@ func (t *Target) outcome(err error) Asked {
 // of is the client for one target.
 func (c *Call) of(t *Target) *Client {
 	client := c.client
-	client.bounds = &targetBounds{c, t}
+	client.bounds = &bounds{c, t}
 	return &client
 }
 
-// targetBounds are the bounds of a call for one of its targets.
-type targetBounds struct {
-	*Call
+// bounds are what a call holds the client of one target to. A client without a call has none: nil.
+type bounds struct {
+	call   *Call
 	target *Target
 }
 
 // claim fails if the address was dialed for another target: two names may be one listener.
-func (b *targetBounds) claim(at netip.AddrPort) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if node, ok := b.nodes[at]; ok && node != b.target.Node {
+func (b *bounds) claim(at netip.AddrPort) error {
+	if b == nil {
+		return nil
+	}
+	b.call.mu.Lock()
+	defer b.call.mu.Unlock()
+	if node, ok := b.call.nodes[at]; ok && node != b.target.Node {
 		return alsoThatOf(b.target.URL.Host, node)
 	}
-	b.nodes[at] = b.target.Node
+	b.call.nodes[at] = b.target.Node
 	return nil
 }
 
-// waitForLarge lets one large answer of all calls be read at a time.
-func (b *targetBounds) waitForLarge(ctx context.Context) (done func(), err error) {
+// waitForLarge lets one large answer of all calls be read at a time, until done.
+func (b *bounds) waitForLarge(ctx context.Context) (done func(), err error) {
+	if b == nil {
+		return func() {}, nil
+	}
 	select {
-	case b.fleet.large <- struct{}{}:
-		return func() { <-b.fleet.large }, nil
+	case b.call.fleet.large <- struct{}{}:
+		return func() { <-b.call.fleet.large }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
@@ -208,19 +214,22 @@ func (b *targetBounds) waitForLarge(ctx context.Context) (done func(), err error
 
 // keep takes room for a large answer. A small one needs none, so that no proxy takes the room of
 // another.
-func (b *targetBounds) keep(answer any) error {
+func (b *bounds) keep(answer any) error {
+	if b == nil {
+		return nil
+	}
 	text, err := json.Marshal(answer)
 	if err != nil || len(text) <= smallAnswer {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.kept+len(text) > maxKept {
+	b.call.mu.Lock()
+	defer b.call.mu.Unlock()
+	if b.call.kept+len(text) > maxKept {
 		return &Failure{
 			fmt.Sprintf("left out: the proxies' answers take more than %d MiB", maxKept>>20),
 			"ask for one rule, or ask one proxy with --proxy",
 		}
 	}
-	b.kept += len(text)
+	b.call.kept += len(text)
 	return nil
 }

@@ -1,14 +1,3 @@
-// Package manage asks running proxies about their counters, on the management path of the
-// filter, and reads their answers.
-//
-// Its invariant: the management token goes to no address that its Reach excludes, and into no error.
-// An answer is bounded in size and time, is read into the types of package result, and takes
-// memory only within the bounds of a Fleet. The package must never import the store, the xDS
-// server, the API or the command line.
-//
-// Read it from the operations (operation.go) by the way of a call: which proxies are asked
-// where (target.go), what a Fleet bounds (fleet.go), one question to one proxy (client.go) and
-// where its token may go (allow.go), and the answer (answer.go, denials.go, text.go).
 package manage
 
 import (
@@ -36,43 +25,47 @@ const (
 	maxQuery = 56 << 10
 )
 
-// Operation is one of the operations on counters. A new one needs its row in Operations, what its
-// answer must have (Answers in answer.go), whether it needs a number of units (addUnits), its column
-// or line on the command line (package cli, counters.go), its path in the API, and the same name in
+// Operation is one of the operations on counters. A new one needs its row in Operations, which makes
+// its path in the API, its texts on the command line (package cli, counters.go), and the same name in
 // the filter.
 type Operation struct {
-	Name    string // of the command and in the API
-	Wire    string // in the filter's management path
-	Keyed   bool   // it is done to one key of one rule
-	Units   bool   // it takes a number of units
-	Limits  bool   // it takes the limits that a request would say
-	Window  bool   // it takes a window
-	Sums    bool   // the values of several proxies add up
-	Changes bool   // it changes counters
+	Name       string // of the command and in the API
+	Wire       string // in the filter's management path
+	Keyed      bool   // it is done to one key of one rule
+	Units      bool   // it takes a number of units
+	NeedsUnits bool   // it must be given one
+	Limits     bool   // it takes the limits that a request would say
+	Window     bool   // it takes a window
+	Sums       bool   // the values of several proxies add up
+	Changes    bool   // it changes counters
+	answer     *answer
 }
 
 // Operations that the program itself asks for. Leased asks a proxy which units it may still
 // spend of a key of a rule of scope cluster. All other operations on such a key are the quota
 // service's.
 var (
-	Get    = Operation{Name: "get", Wire: "get", Keyed: true, Limits: true, Sums: true}
-	Peek   = Operation{Name: "peek", Wire: "peek", Keyed: true, Units: true, Limits: true}
-	Reset  = Operation{Name: "reset", Wire: "reset", Keyed: true, Changes: true}
-	Stats  = Operation{Name: "stats", Wire: "stats"}
-	Top    = Operation{Name: "top", Wire: "top"}
-	Leased = Operation{Name: "leased", Wire: "leased", Keyed: true, Sums: true}
+	Get    = Operation{Name: "get", Wire: "get", Keyed: true, Limits: true, Sums: true, answer: ofValue}
+	Peek   = Operation{Name: "peek", Wire: "peek", Keyed: true, Units: true, Limits: true, answer: ofVerdict}
+	Reset  = Operation{Name: "reset", Wire: "reset", Keyed: true, Changes: true, answer: ofValue}
+	Stats  = Operation{Name: "stats", Wire: "stats", answer: ofStats}
+	Top    = Operation{Name: "top", Wire: "top", answer: ofDenials}
+	Leased = Operation{Name: "leased", Wire: "leased", Keyed: true, Sums: true, answer: ofValue}
 )
 
 // Operations lists the operations of users, in the order of help.
 var Operations = []Operation{
-	{Name: "hit", Wire: "hit", Keyed: true, Units: true, Limits: true, Changes: true},
+	{Name: "hit", Wire: "hit", Keyed: true, Units: true, Limits: true, Changes: true, answer: ofVerdict},
 	Peek,
 	Get,
-	{Name: "inc", Wire: "inc", Keyed: true, Units: true, Window: true, Sums: true, Changes: true},
-	{Name: "set", Wire: "set", Keyed: true, Units: true, Window: true, Changes: true},
+	{Name: "inc", Wire: "inc", Keyed: true, Units: true, Window: true, Sums: true, Changes: true, answer: ofValue},
+	{
+		Name: "set", Wire: "set", Keyed: true, Units: true, NeedsUnits: true, Window: true, Changes: true,
+		answer: ofValue,
+	},
 	Reset,
-	{Name: "expires-at", Wire: "expires_at", Keyed: true},
-	{Name: "clean", Wire: "clean", Sums: true, Changes: true},
+	{Name: "expires-at", Wire: "expires_at", Keyed: true, answer: ofTime},
+	{Name: "clean", Wire: "clean", Sums: true, Changes: true, answer: ofValue},
 	Stats,
 	Top,
 }
@@ -130,8 +123,8 @@ func (op Operation) addKey(q url.Values, s *Subject) error {
 
 func (op Operation) addUnits(q url.Values, s *Subject) error {
 	switch {
-	case s.N == "" && op.Name == "set":
-		return errors.New("n is missing: give the number of units to set")
+	case s.N == "" && op.NeedsUnits:
+		return errors.New("n is missing: give the number of units to " + op.Name)
 	case s.N == "":
 		return nil
 	case !op.Units:
