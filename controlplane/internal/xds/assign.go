@@ -3,12 +3,22 @@ package xds
 import (
 	"cmp"
 	"context"
+	"errors"
 	"maps"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/selector"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
+
+// policies are the tracks of all policies, as the store had them when refresh read it last. The ledger's mu
+// guards them.
+type policies struct {
+	tracks map[string]*track // by policy, always with the default
+	named  []*track          // those for some proxies, by name
+	lost   []uint64          // damaged revisions of unknown policies, ascending
+	last   uint64            // the highest number that the store had given
+}
 
 // refresh reads the list of revisions again, and gives each proxy the policy that it has
 // by now.
@@ -26,19 +36,35 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	if err := l.recall(ctx); err != nil {
 		return err
 	}
+	l.last = max(l.last, last)
+	// Read now, so that damage is known before a proxy needs the revision. Other errors show when it is pushed.
+	isDamaged := func(number uint64) bool {
+		_, err := l.store.Get(ctx, number)
+		return errors.Is(err, store.ErrDamaged)
+	}
+	if l.replace(list, isDamaged) {
+		l.reassign()
+	}
+	l.broadcastOffers()
+	return nil
+}
+
+// replace replaces the revisions of all policies by those of the store, the newest first. It reports
+// whether some policy is for other proxies than before.
+func (p *policies) replace(list []store.Summary, isDamaged func(number uint64) bool) (moved bool) {
 	before := map[string]track{}
-	for name, t := range l.tracks {
+	for name, t := range p.tracks {
 		before[name] = *t
 		t.revisions, t.before = nil, t.newest()
 	}
-	l.lost, l.last = nil, max(l.last, last)
-	l.track(store.DefaultPolicy)
+	p.lost = nil
+	p.track(store.DefaultPolicy)
 	for _, s := range slices.Backward(list) {
 		if s.Damaged {
-			l.lost = append(l.lost, s.Number)
+			p.lost = append(p.lost, s.Number)
 			continue
 		}
-		was, t := before[s.Policy], l.track(s.Policy)
+		was, t := before[s.Policy], p.track(s.Policy)
 		known := was.find(s.Number)
 		if known != nil { // what the store failed to keep stays here
 			s.Acked, s.Nacked = s.Acked || known.Acked, s.Nacked || known.Nacked
@@ -49,28 +75,32 @@ func (l *Ledger) refresh(ctx context.Context) error {
 		case known != nil:
 			s.Damaged = known.Damaged
 		default:
-			s.Damaged = l.isDamaged(ctx, s.Number)
+			s.Damaged = isDamaged(s.Number)
 		}
 		t.revisions = append(t.revisions, s)
 	}
-	l.reassign(before)
-	l.broadcastOffers()
-	return nil
+	p.named = slices.DeleteFunc(slices.Collect(maps.Values(p.tracks)), func(t *track) bool { return t.proxies() == nil })
+	slices.SortFunc(p.named, func(a, b *track) int { return cmp.Compare(a.name, b.name) })
+	for name, t := range p.tracks {
+		was := before[name]
+		moved = moved || !t.proxies().Equal(was.proxies())
+	}
+	return moved
 }
 
 // track returns a policy's track, and makes it if need be.
-func (l *Ledger) track(policy string) *track {
-	t := l.tracks[policy]
+func (p *policies) track(policy string) *track {
+	t := p.tracks[policy]
 	if t == nil {
 		t = &track{name: policy}
-		l.tracks[policy] = t
+		p.tracks[policy] = t
 	}
 	return t
 }
 
 // trackOf returns the track that has the revision, nil if none has.
-func (l *Ledger) trackOf(number uint64) *track {
-	for _, t := range l.tracks {
+func (p *policies) trackOf(number uint64) *track {
+	for _, t := range p.tracks {
 		if t.find(number) != nil {
 			return t
 		}
@@ -78,19 +108,42 @@ func (l *Ledger) trackOf(number uint64) *track {
 	return nil
 }
 
-// reassign gives proxies the policy that is for them, where any policy is for others than
-// before. The caller holds mu.
-func (l *Ledger) reassign(before map[string]track) {
-	l.named = slices.DeleteFunc(slices.Collect(maps.Values(l.tracks)), func(t *track) bool { return t.proxies() == nil })
-	slices.SortFunc(l.named, func(a, b *track) int { return cmp.Compare(a.name, b.name) })
-	same := true
-	for name, t := range l.tracks {
-		was := before[name]
-		same = same && t.proxies().Equal(was.proxies())
+// assign returns the track of the policy that is for the proxy. No two policies with selectors are
+// for the same proxy, unless damage to a revision brings back an older one that selects others:
+// then the first policy by name is taken.
+func (p *policies) assign(place *selector.Proxy) *track {
+	for _, t := range p.named {
+		if t.proxies().Match(place) {
+			return t
+		}
 	}
-	if same {
-		return
+	return p.tracks[store.DefaultPolicy]
+}
+
+// isUntaken says whether there are policies, but none selects the session's proxy.
+func (p *policies) isUntaken(s *session) bool {
+	return s.track != nil && s.track.newest() == 0 && len(p.named) > 0
+}
+
+// damaged are the revisions of a policy that are damaged, "" for all, and those of which not even
+// the policy is known.
+func (p *policies) damaged(policy string) []uint64 {
+	list := slices.Clone(p.lost)
+	for name, t := range p.tracks {
+		if policy == "" || policy == name {
+			for _, r := range t.revisions {
+				if r.Damaged {
+					list = append(list, r.Number)
+				}
+			}
+		}
 	}
+	slices.Sort(list)
+	return list
+}
+
+// reassign gives proxies the policy that is for them. The caller holds mu.
+func (l *Ledger) reassign() {
 	for _, p := range l.proxies {
 		for _, s := range p.sessions {
 			if t := l.assign(&s.Place); t != s.track {
@@ -100,23 +153,6 @@ func (l *Ledger) reassign(before map[string]track) {
 			}
 		}
 	}
-}
-
-// assign returns the track of the policy that is for the proxy. No two policies with selectors are
-// for the same proxy, unless damage to a revision brings back an older one that selects others:
-// then the first policy by name is taken.
-func (l *Ledger) assign(p *selector.Proxy) *track {
-	for _, t := range l.named {
-		if t.proxies().Match(p) {
-			return t
-		}
-	}
-	return l.tracks[store.DefaultPolicy]
-}
-
-// isUntaken says whether there are policies, but none selects the session's proxy.
-func (l *Ledger) isUntaken(s *session) bool {
-	return s.track != nil && s.track.newest() == 0 && len(l.named) > 0
 }
 
 // Untaken returns how many connected proxies want a policy, but no policy selects them.

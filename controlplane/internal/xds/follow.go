@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
 const (
@@ -161,25 +159,7 @@ func (l *Ledger) inUse() map[uint64]bool {
 func (l *Ledger) Damaged(policy string) []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := slices.Clone(l.lost)
-	for name, t := range l.tracks {
-		if policy == "" || policy == name {
-			for _, r := range t.revisions {
-				if r.Damaged {
-					list = append(list, r.Number)
-				}
-			}
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-// isDamaged reads a revision, so that damage is known before a proxy needs it.
-// Other errors show when it is pushed.
-func (l *Ledger) isDamaged(ctx context.Context, number uint64) bool {
-	_, err := l.store.Get(ctx, number)
-	return errors.Is(err, store.ErrDamaged)
+	return l.damaged(policy)
 }
 
 // withdraw takes a damaged revision away, and says whether nobody had done so before.

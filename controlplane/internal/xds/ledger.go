@@ -24,7 +24,7 @@ const maxProxies = 10_000
 // replied. Its methods lie with what they are about:
 //
 //	ledger.go     sessions, from open over subscribe, wanted and record to close
-//	assign.go     refresh reads the store's revisions; assign finds the policy that is for a proxy
+//	assign.go     policies are the store's, as refresh reads them; assign finds the one that is for a proxy
 //	canary.go     Canary, Canaries; Choose for one that begins
 //	follow.go     Damaged and withdraw; removeOutdated for the store
 //	elsewhere.go  what other control planes tell of their proxies
@@ -33,11 +33,8 @@ const maxProxies = 10_000
 type Ledger struct {
 	store store.Store
 
-	mu         sync.Mutex
-	tracks     map[string]*track // by policy, always with the default
-	named      []*track          // those for some proxies, by name
-	lost       []uint64          // damaged revisions of unknown policies, ascending
-	last       uint64            // the highest number that the store had given
+	mu sync.Mutex // guards all below
+	policies
 	proxies    map[store.Identity]*proxy
 	maxProxies int               // that are remembered, unless more are connected
 	heard      map[string][]byte // what others told last, by control plane and part
@@ -55,7 +52,8 @@ type proxy struct {
 	last     session   // the latest session, for status once it is gone
 }
 
-// session is one stream. Only the goroutine of that stream pushes on it.
+// session is one stream. Only the goroutine of that stream pushes on it. It reads id, node, Peer and
+// Connected, which never change, without the ledger's mu; that guards all others.
 type session struct {
 	id        uint64
 	elsewhere bool   // it has its stream at another control plane, which tells of it
@@ -103,7 +101,8 @@ type facts struct {
 
 func newLedger(ctx context.Context, s store.Store) (*Ledger, error) {
 	l := &Ledger{
-		store: s, tracks: map[string]*track{}, proxies: map[store.Identity]*proxy{}, maxProxies: maxProxies,
+		store: s, policies: policies{tracks: map[string]*track{}},
+		proxies: map[store.Identity]*proxy{}, maxProxies: maxProxies,
 		now: time.Now, changed: make(chan struct{}), moved: make(chan struct{}),
 	}
 	return l, l.refresh(ctx)

@@ -183,7 +183,20 @@ func (p *proxy) outcome(s *session, number uint64) ProxyOutcome {
 }
 
 // outcome says what became of a revision on the session: by its replies, else by what it
-// holds and is offered now.
+// holds and is offered now. For example of revision 8 after 7, by the first row that fits:
+//
+//	                                        reply to 8  offered         Holds
+//	asks for no policy                                                         Unsent
+//	refused 8                               NACK        7               7      Nacked
+//	accepted 8                              ACK         8               8      Acked
+//	accepted 8, refused 9, gets 8 again     ACK         8               0      Waiting
+//	runs 9, which is not here; or 8 is aborted                                 Superseded
+//	8 is not here yet; or a push is in flight                                  Waiting
+//	told by another control plane           -           8               8      Acked
+//	cannot be sent 8                        -           8 = Unsendable  7      Unsent
+//	is to be sent 8 or 9                    -           8 or 9          7      Waiting
+//	was sent 9 before 8                     -           9               9      Superseded
+//	is not sent 8, as others refused it     -           7               7      Withheld
 func (s *session) outcome(number uint64) Outcome {
 	if !s.Subscribed {
 		return Unsent

@@ -124,7 +124,8 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 // configuration has is not known here.
 const noPolicy = "no policy from here: its bootstrap decides"
 
-// state is ProxyStatus.State.
+// state is ProxyStatus.State: the first that fits. What keeps a proxy from being served comes before what it
+// was sent, that before what it runs, and a remark on a proxy that runs what it should is last.
 func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 	switch {
 	case !st.Connected:

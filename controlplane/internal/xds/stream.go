@@ -27,15 +27,21 @@ type deltaStream interface {
 // conversation is one stream: what serve's loop knows beside the session.
 type conversation struct {
 	*Server
-	log        *slog.Logger
-	noisy      *slog.Logger // for what a proxy can make it write as often as it likes
-	stream     deltaStream
-	peer       *listener.Peer
-	address    string
-	session    *session     // nil until the first request, which must carry the node
-	untrusted  <-chan error // why the certificate is not trusted any more, nil before the session
-	awaited    string       // nonce of the push that waits for its reply, empty if none does
-	withdrawal bool         // that it is
+	log       *slog.Logger
+	noisy     *slog.Logger // for what a proxy can make it write as often as it likes
+	stream    deltaStream
+	peer      *listener.Peer
+	address   string
+	session   *session     // nil until the first request, which must carry the node
+	untrusted <-chan error // why the certificate is not trusted any more, nil before the session
+	awaited   push         // the one that waits for its reply, zero if none does
+}
+
+// push is a revision on its way to the proxy.
+type push struct {
+	nonce      string
+	revision   uint64
+	withdrawal bool // of a refused one
 }
 
 // serve talks to one proxy until either side ends.
@@ -252,12 +258,13 @@ func (c *conversation) isNow(number uint64, has string) bool {
 // reply records the ACK or NACK of the push with its nonce. Any other nonce is of another
 // stream or made up, and proves nothing.
 func (c *conversation) reply(r request) {
-	if r.nonce != c.awaited {
+	of := c.awaited
+	if r.nonce != of.nonce {
 		c.noisy.Warn("reply to an unknown push ignored", "nonce", printable.Cut(r.nonce, maxShown))
 		return
 	}
-	c.awaited = ""
-	log := c.log.With("revision", c.session.Pushed, "withdrawal", c.withdrawal, "nonce", r.nonce)
+	c.awaited = push{}
+	log := c.log.With("revision", of.revision, "withdrawal", of.withdrawal, "nonce", of.nonce)
 	if r.refused {
 		c.Nacks.Add(1)
 		log.Warn("NACK", "text", r.text)
@@ -265,7 +272,7 @@ func (c *conversation) reply(r request) {
 		c.Acks.Add(1)
 		log.Info("ACK")
 	}
-	c.record(store.Reply{Revision: c.session.Pushed, Accepted: !r.refused, Text: r.text}, true)
+	c.record(store.Reply{Revision: of.revision, Accepted: !r.refused, Text: r.text}, true)
 }
 
 // record records a reply; see Ledger.record.
@@ -285,7 +292,7 @@ func (c *conversation) pushDue() error {
 		return nil
 	}
 	nonce := c.newNonce()
-	push, err := c.write(number, nonce)
+	written, err := c.write(number, nonce)
 	switch {
 	case errors.Is(err, store.ErrDamaged):
 		if c.ledger.withdraw(number) {
@@ -296,7 +303,7 @@ func (c *conversation) pushDue() error {
 		c.unsent(number, err)
 		return nil
 	}
-	c.awaited, c.withdrawal = nonce, withdrawal
+	c.awaited = push{nonce, number, withdrawal}
 	c.ledger.change(func() {
 		s := c.session
 		s.Pushed, s.InFlight = number, true
@@ -307,8 +314,8 @@ func (c *conversation) pushDue() error {
 	if withdrawal {
 		text = "refused revision withdrawn, pushed the last good one"
 	}
-	c.log.Info(text, "revision", number, "version", push.version, "nonce", nonce)
-	return c.stream.SendMsg(push)
+	c.log.Info(text, "revision", number, "version", written.version, "nonce", nonce)
+	return c.stream.SendMsg(written)
 }
 
 // write writes a revision for the proxy. The nonce is also its tag: so no push has the bytes of
