@@ -1,13 +1,16 @@
 // Package policyfile reads the policy file that a person writes, in YAML or
-// JSON, and answers in sentences. It parses the text into a tree with lines and
-// columns (yaml.go, syntax.go), lets shared/policy judge the tree, puts the
-// problems in words (package message), and warns of what is valid and limits
-// less than it seems to (package warnings). A policy.Problem has a code, a Problem of this
+// JSON, and answers in sentences. A policy.Problem has a code, a Problem of this
 // package a sentence; a warnings.Warning becomes a Problem too.
+//
+//	Read → parse      bounds and encoding of the text
+//	       parseText  a tree with lines and columns: parseYAML (yaml.go), whose errors syntax.go explains
+//	     → judge      shared/policy reads the tree; package message puts its problems in words, and package
+//	                  warnings warns of what is valid and limits less than it seems to
+//	     → merge      the problems of both, by line
 //
 // Most JSON is YAML, so that one parser would do. But YAML knows no \/ and no \u escapes in pairs,
 // and folds U+2028 in a string. A text that is JSON is therefore read as both, and where the trees
-// differ the one from JSON counts (parse, parseText).
+// differ the one from JSON counts.
 //
 // Its invariant: what it accepts and writes as JSON, without name and proxies, is the
 // tree that the filter will read from that JSON, node for node. It rejects what YAML

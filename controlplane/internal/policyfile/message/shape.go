@@ -10,9 +10,11 @@ import (
 
 var bareKeys = policy.BareKeys()
 
-// objects and lists and choices are values of these forms, in words.
-var (
-	objects = map[string]string{
+// words are the values of a format's forms in words, by the name of the object or of the choice.
+type words struct{ objects, lists, choices map[string]string }
+
+var policies = words{
+	objects: map[string]string{
 		"proxies":  `an object such as {node: "edge-*"}`,
 		"policy":   "a policy, an object with the fields version and rules",
 		"response": "an object such as {status: 503}",
@@ -24,32 +26,15 @@ var (
 		"settle": "an object such as {when: {status: [401]}}",
 		"price":  `an object such as {model: "*", input: 250000, output: 1000000}`,
 		"answer": "an object such as {status: [401]}",
-
-		// Of test files.
-		"tests":           "an object with the fields version, policy and tests",
-		"test":            "an object such as {name: …, steps: […]}",
-		"step":            "an object such as {request: {path: /login}, expect: {allowed: true}}",
-		"test_request":    "an object such as {path: /login, client_ip: 192.0.2.7}",
-		"test_answer":     "an object such as {status: 401}",
-		"counter":         "an object such as {rule: per-user, key: [alice]}",
-		"set_counter":     "an object such as {rule: per-user, key: [alice], units: 10}",
-		"expect":          "an object such as {allowed: false, status: 429}",
-		"expected_rule":   "an object such as {remaining: 3}",
-		"expected_window": "an object such as {used: 3}",
-	}
-	lists = map[string]string{
+	},
+	lists: map[string]string{
 		"limit":   `a list such as ["10/minute", "5/1s"]`,
 		"key":     "a list such as [{header: x-user-id}, client_ip]",
 		"price":   `a list such as [{model: "*", input: 250000, output: 1000000}]`,
 		"status":  `a list such as [401, "5xx"]`,
 		"segment": "a list of the path's segments such as [connection, mtls]",
-
-		"test":      "a list of tests such as [{name: …, steps: […]}]",
-		"step":      "a list of steps such as [{request: {path: /login}, expect: {allowed: true}}]",
-		"any_text":  "a list of texts such as [alice]",
-		"rule_name": "a list of rules such as [per-user]",
-	}
-	choices = map[string]string{
+	},
+	choices: map[string]string{
 		"missing_key": "skip, deny, share or an object such as {deny: {status: 401}}",
 		"block":       `a duration such as "1h", or an object such as {for: 1h, prolong: true}`,
 		"lease":       "auto, off or a number of units from 1 to " + strconv.Itoa(policy.MaxLease),
@@ -68,7 +53,30 @@ var (
 		"settle_to":          "a word such as tokens, or an object such as {header: x-cost}",
 		"unknown":            "estimate, cost or 0",
 		"answer_grpc_status": "a gRPC status such as unauthenticated, or its number from 0 to 16",
+	},
+}
 
+// testFiles are of package testfile, whose fields have the shapes of policies, too.
+var testFiles = words{
+	objects: map[string]string{
+		"tests":           "an object with the fields version, policy and tests",
+		"test":            "an object such as {name: …, steps: […]}",
+		"step":            "an object such as {request: {path: /login}, expect: {allowed: true}}",
+		"test_request":    "an object such as {path: /login, client_ip: 192.0.2.7}",
+		"test_answer":     "an object such as {status: 401}",
+		"counter":         "an object such as {rule: per-user, key: [alice]}",
+		"set_counter":     "an object such as {rule: per-user, key: [alice], units: 10}",
+		"expect":          "an object such as {allowed: false, status: 429}",
+		"expected_rule":   "an object such as {remaining: 3}",
+		"expected_window": "an object such as {used: 3}",
+	},
+	lists: map[string]string{
+		"test":      "a list of tests such as [{name: …, steps: […]}]",
+		"step":      "a list of steps such as [{request: {path: /login}, expect: {allowed: true}}]",
+		"any_text":  "a list of texts such as [alice]",
+		"rule_name": "a list of rules such as [per-user]",
+	},
+	choices: map[string]string{
 		"time":             "a time from 1970 to 2200 such as 2026-01-31T12:00:00Z",
 		"test_headers":     "an object from header names to values such as {x-user-id: alice}",
 		"header_values":    "text, or a list of texts",
@@ -80,8 +88,8 @@ var (
 		"retry_after":      `a duration such as "1m30s", or never`,
 		"expected_rules":   "an object from rules to what is expected of them such as {per-user: {remaining: 3}}",
 		"expected_windows": "an object from windows to what is expected of them such as {daily: {used: 3}}",
-	}
-)
+	},
+}
 
 // Shape says what a value of the shape is, after "must be".
 func Shape(s policy.Shape) string {
@@ -105,15 +113,15 @@ func Shape(s policy.Shape) string {
 	case policy.FormPeriod:
 		return `a period such as "minute", "15 minutes" or "1h30m"`
 	case policy.FormList:
-		return cmp.Or(lists[s.Of], "a list")
+		return cmp.Or(policies.lists[s.Of], testFiles.lists[s.Of], "a list")
 	case policy.FormObject:
-		return cmp.Or(objects[s.Of], "an object")
+		return cmp.Or(policies.objects[s.Of], testFiles.objects[s.Of], "an object")
 	case policy.FormTexts:
 		return "an object from names to texts such as {env: prod}"
 	case policy.FormPatterns:
 		return "an object from header names to patterns such as {x-tier: gold}"
 	default:
-		return choices[s.Of]
+		return cmp.Or(policies.choices[s.Of], testFiles.choices[s.Of])
 	}
 }
 
