@@ -34,7 +34,7 @@ type room struct{ clients, keyBytes int }
 
 type client struct {
 	requests, denied uint32
-	onlyHere         [inShadow + 1]uint32 // by how the rule decides: denied requests that the other policy allows
+	onlyHere         [inShadow + 1]uint32 // requests by kind, denied or inShadow; see decision.onlyHere
 	key              string               // of one that was denied
 }
 

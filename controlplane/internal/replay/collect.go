@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/result"
@@ -57,6 +56,19 @@ func newDecision(briefs string, isDenied bool) (d decision, err error) {
 	return d, nil
 }
 
+// onlyHere says by which kind the request counts as denied only by this policy. There may be no other: nil.
+//
+//	this policy  the other one             counts as
+//	denied       allowed or in shadow      denied
+//	in shadow    allowed                   in shadow
+//	any          one that is as strict     neither
+func (d *decision) onlyHere(other *decision) [kinds]bool {
+	return [kinds]bool{
+		denied:   other != nil && other.kind != denied,
+		inShadow: other != nil && other.kind == allowed && d.kind != denied,
+	}
+}
+
 // collector sums up the decisions of one policy.
 type collector struct {
 	Outcome
@@ -96,12 +108,7 @@ func newCollector(name string, p *policy.Policy, t *timeline) *collector {
 
 // add counts a decision beside that of the other policy, nil without one.
 func (c *collector) add(ns int64, d, other *decision, deniedInLog bool) error {
-	// Whether the request counts as denied only by this policy: enforced, if the other one does not deny
-	// it; in shadow, if this one does not deny it, and the other one allows it in shadow, too.
-	onlyHere := [kinds]bool{
-		denied:   other != nil && other.kind != denied,
-		inShadow: other != nil && other.kind == allowed && d.kind != denied,
-	}
+	onlyHere := d.onlyHere(other)
 	switch d.kind {
 	case allowed, deniedByOthers:
 	case denied:
@@ -222,73 +229,4 @@ func KeyText(key []*string) string {
 		}
 	}
 	return strings.Join(parts, ", ")
-}
-
-// timeline counts in columns over the time of a log, which it divides into at most MaxPoints
-// elements of equal width. As time goes on they become wider.
-type timeline struct {
-	width    int   // index into widths
-	first    int64 // element, from 1970
-	columns  int
-	elements [][]int64 // by column
-}
-
-// widths are multiples of the ones before, and divide a day as clocks do.
-var widths = func() (ns []int64) {
-	for _, seconds := range []int64{
-		1, 5, 10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400,
-		2 * 86400, 4 * 86400, 8 * 86400, 16 * 86400, 32 * 86400, 320 * 86400,
-	} {
-		ns = append(ns, seconds*int64(time.Second))
-	}
-	return ns
-}()
-
-func newTimeline(startNs int64) *timeline {
-	return &timeline{first: startNs / widths[0]}
-}
-
-// at returns the counts of an instant, which is not before the start.
-func (t *timeline) at(ns int64) []int64 {
-	for ns/widths[t.width]-t.first >= MaxPoints && t.width < len(widths)-1 {
-		t.widen()
-	}
-	i := min(max(ns/widths[t.width]-t.first, 0), MaxPoints-1)
-	for int64(len(t.elements)) <= i {
-		t.elements = append(t.elements, make([]int64, t.columns))
-	}
-	return t.elements[i]
-}
-
-func (t *timeline) widen() {
-	ratio := widths[t.width+1] / widths[t.width]
-	first := t.first / ratio
-	var wide [][]int64
-	for i, counts := range t.elements {
-		at := int((t.first+int64(i))/ratio - first)
-		if at == len(wide) {
-			wide = append(wide, counts)
-			continue
-		}
-		for column, n := range counts {
-			wide[at][column] += n
-		}
-	}
-	t.elements = wide
-	t.first = first
-	t.width++
-}
-
-// column returns the counts of a column.
-func (t *timeline) column(i int) []int64 {
-	counts := make([]int64, len(t.elements))
-	for at := range counts {
-		counts[at] = t.elements[at][i]
-	}
-	return counts
-}
-
-func (t *timeline) report() Timeline {
-	w := widths[t.width]
-	return Timeline{StartNs: t.first * w, WidthNs: w, Count: len(t.elements)}
 }

@@ -4,6 +4,11 @@
 // Its invariant: every verdict, and the key that it is about, is the compiled
 // filter's; the package counts. What it keeps is bounded, whatever a log holds. It
 // must never import the filter or the engine.
+//
+// A request goes through run.decide (replay.go), which asks the proxies of each side for a decision, and
+// collector.add (collect.go), which counts it by rule, by time (timeline.go) and by client (clients.go).
+// fields.go says what a policy needs of the log, report.go is what comes of it all, and suggest.go
+// replays twice to find limits.
 package replay
 
 import (
@@ -50,9 +55,17 @@ var ErrNoRequests = errors.New("no line of the logs is a whole request")
 
 // Run replays.
 func Run(ctx context.Context, o Options) (*Report, error) {
-	sides := []*side{{decides: o.Policy}}
+	files := []File{o.Policy}
 	if o.Against != nil {
-		sides = append(sides, &side{decides: *o.Against})
+		files = append(files, *o.Against)
+	}
+	var sides []*side
+	for _, f := range files {
+		s, err := newSide(f)
+		if err != nil {
+			return nil, err
+		}
+		sides = append(sides, s)
 	}
 	r, err := o.run(ctx, sides)
 	if err != nil {
@@ -86,19 +99,40 @@ type run struct {
 
 // side is one policy, the proxies that run it, and what came of that.
 type side struct {
-	decides File
-	// countsBy has the rules that the figures are about. What clients use is counted in the periods of its
-	// limits. It is the policy that decides, except while Suggest looks for limits.
-	countsBy *policy.Policy
+	file     File
+	decides  *policy.Policy // of the file
+	countsBy *policy.Policy // has the rules that the figures are about, and the periods of what clients use
 	fleet    *fleet.Proxies
 	*collector
+}
+
+// newSide is the side of a policy that decides, and by which is counted.
+func newSide(f File) (*side, error) {
+	p, _, _, err := policyfile.Read(f.Name, f.Text)
+	if err != nil {
+		return nil, err
+	}
+	return &side{file: f, decides: p, countsBy: p}, nil
+}
+
+// newMeasure is the side of a policy that decides, while what clients use is counted by another one with
+// the same rules: that one's limits are still to be found.
+func newMeasure(f File, countsBy *policy.Policy) (*side, error) {
+	s, err := newSide(f)
+	if err != nil {
+		return nil, err
+	}
+	s.countsBy = countsBy
+	return s, nil
 }
 
 // run decides and counts the whole log.
 func (o Options) run(ctx context.Context, sides []*side) (*run, error) {
 	r := &run{Options: o, sides: sides}
-	if err := r.readPolicies(); err != nil {
-		return nil, err
+	for _, s := range sides { // the log reads what they need of a request
+		needed, wanted := fields(s.decides)
+		r.Log.Fields = append(r.Log.Fields, needed...)
+		r.Log.Wanted = append(r.Log.Wanted, wanted...)
 	}
 	log, err := accesslog.Open(ctx, r.Log)
 	if err != nil {
@@ -117,23 +151,6 @@ func (o Options) run(ctx context.Context, sides []*side) (*run, error) {
 		return nil, ErrNoRequests
 	}
 	return r, r.warn()
-}
-
-// readPolicies reads the policies, and has the log read what they need of a request.
-func (r *run) readPolicies() error {
-	for _, s := range r.sides {
-		p, _, _, err := policyfile.Read(s.decides.Name, s.decides.Text)
-		if err != nil {
-			return err
-		}
-		needed, wanted := fields(p)
-		r.Log.Fields = append(r.Log.Fields, needed...)
-		r.Log.Wanted = append(r.Log.Wanted, wanted...)
-		if s.countsBy == nil {
-			s.countsBy = p
-		}
-	}
-	return nil
 }
 
 // decideAll decides each request of the log.
@@ -166,10 +183,10 @@ func (r *run) close() {
 func (r *run) start(ctx context.Context, ns int64) (err error) {
 	r.timeline = newTimeline(ns)
 	for _, s := range r.sides {
-		s.collector = newCollector(s.decides.Name, s.countsBy, r.timeline)
+		s.collector = newCollector(s.file.Name, s.countsBy, r.timeline)
 		s.fleet, err = fleet.NewBrief(ctx, fleet.Options{
 			Wasm: r.Wasm, Proxies: r.Proxies, Seed: seed, CacheDir: r.CacheDir, Log: r.Warn,
-		}, s.decides.Name, s.decides.Text, ns)
+		}, s.file.Name, s.file.Text, ns)
 		if err != nil {
 			return err
 		}
@@ -220,7 +237,7 @@ func (r *run) warn() error {
 	}
 	for _, s := range r.sides {
 		if n := s.fleet.Hurried(); n > 0 {
-			r.addWarning("%s: %d answers came early, because too many requests ran at once", s.decides.Name, n)
+			r.addWarning("%s: %d answers came early, because too many requests ran at once", s.file.Name, n)
 		}
 		for _, c := range s.rules {
 			if err := r.warnOfRule(s, c.policy); err != nil {

@@ -139,7 +139,11 @@ func (o *SuggestOptions) count(ctx context.Context, s *Suggestion, d *draft) err
 	if err != nil {
 		return err
 	}
-	r, err := o.run(ctx, []*side{{decides: File{suggestedName, []byte(d.text(nil))}, countsBy: withPeriods}})
+	measure, err := newMeasure(File{suggestedName, []byte(d.text(nil))}, withPeriods)
+	if err != nil {
+		return err
+	}
+	r, err := o.run(ctx, []*side{measure})
 	if err != nil {
 		return err
 	}
@@ -168,7 +172,11 @@ func (o *SuggestOptions) count(ctx context.Context, s *Suggestion, d *draft) err
 // replay replays the policy that has the limits.
 func (o *SuggestOptions) replay(ctx context.Context, s *Suggestion, d *draft) error {
 	s.Policy = d.text(s.Limits)
-	r, err := o.run(ctx, []*side{{decides: File{suggestedName, []byte(s.Policy)}}})
+	suggested, err := newSide(File{suggestedName, []byte(s.Policy)})
+	if err != nil {
+		return err
+	}
+	r, err := o.run(ctx, []*side{suggested})
 	if err != nil {
 		return err
 	}
