@@ -55,6 +55,7 @@ const (
 
 // lines is the input after all its lines were checked. It keeps their text alone: a line is decoded
 // to be checked, and again when its time has come. All lines decoded would take many times the memory.
+// They cannot be checked as they happen, either: a request must know whether a later line answers it.
 type lines struct {
 	text     []byte
 	dir      string // of the policy files that lines name, in it or below
@@ -261,7 +262,8 @@ func (in *lines) addPolicy(file string) error {
 	return err
 }
 
-// asked is what is known of a request with an id.
+// asked is what is known of a request with an id. It begins at the request's line and grows with those of
+// its answer, while lines are checked. While they happen, only isAnswered is read.
 type asked struct {
 	line       int   // of the request
 	fromNs     int64 // of the request

@@ -20,7 +20,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// line is one line of input. It has only the fields of its kind.
+// line is one line of input, from when it is decoded until its output is written. It has only the fields of
+// its kind. Request is the part that a request also has without a line, for the filter to explain.
 type line struct {
 	AtMs json.RawMessage `json:"at_ms"`
 	AtNs json.RawMessage `json:"at_ns"`

@@ -111,7 +111,12 @@ type simulation struct {
 	byID map[string]*sim.Exchange
 }
 
-// happen has a line happen now, and returns what came of it.
+// happen has a line happen now, and returns what came of it. For example, of two lines of input:
+//
+//	{"at_ms":0,"id":"a"}                          request: Begin on a proxy, and open in byID, as it is answered
+//	→ {"at_ms":0,"allowed":true,"status":200,"rules":[…],"headers":{}}
+//	{"at_ms":9,"answer":"a","status":503,"end":true}         answer: it goes through the request of byID
+//	→ {"at_ms":9,"answer":"a","headers":{},"settled":[…]}
 func (s *simulation) happen(l *line) (o *output, err error) {
 	o = &output{line: l}
 	switch l.kind() {
