@@ -1,7 +1,8 @@
 // Package hold has what an allowed request holds of a rule until its answer is known.
 //
 // Its invariant: what is held is charged once in each place that has it, when the hold is settled or when it lapses
-// there. The places are separate counts, this proxy's and the quota service's, and a hold may have units in both:
+// there. The places are separate counts, this proxy's and the quota service's, and a hold may have units in both (when:
+// see lease/settle.go):
 //
 //	a table of this proxy             It is renewed in each eighth of the hold's length, until the hold HasEnded. What is
 //	                                  not renewed lapses there by itself. Renew or Settle finds that.

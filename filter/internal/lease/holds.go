@@ -37,8 +37,8 @@ import (
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
-// Its other methods: Settle and Renew end or renew a hold (settle.go); recallBlock remembers one (denial.go); Operate
-// and known are for operators (operate.go). A clusterRule has those that both sources have.
+// Of its other methods, Settle and Renew are in settle.go, recallBlock in denial.go, Operate and known in operate.go,
+// lookPart and Look in looks.go. The rest is in clusterrule.go.
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.

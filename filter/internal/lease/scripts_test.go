@@ -13,7 +13,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 )
 
-// script is what happens to a worker and its service, and behind -> what must be so then.
+// script is what happens to a worker and its service, and behind -> what must be so then: see holding.count for the
+// words. For example, "2*a! -> admitted=3 asked=2 decided=5" says that user a sends two requests, each with all answers
+// that there are. Of all requests so far 5 are decided, of which 3 passed. The line's requests were asked for in 2 asks.
 //
 //	a  a:6  #      a request of user a; with a header v; of a user that nobody was before
 //	a!             a request, and all answers that there are
@@ -169,9 +171,9 @@ func duration(t *testing.T, text string) int64 {
 func (h *holding) count(s *service, name string, messages, asked int) int {
 	isTrue := map[bool]int{true: 1}
 	switch name {
-	case "admitted":
+	case "admitted": // requests, from the beginning
 		return h.admitted()
-	case "decided":
+	case "decided": // the same, with those that were denied
 		return len(h.verdicts)
 	case "waits": // whether somebody does
 		return isTrue[h.client.Waiting()]
@@ -185,12 +187,12 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 		return messages
 	case "asked": // of the service, by the line
 		return asked
-	case "held": // as the service knows, as it does what is used, and what is held of the first key
+	case "held": // units of all keys, as the service knows
 		return int(s.held())
-	case "first":
-		return int(s.inspect(s.first)[0].Used)
-	case "used":
+	case "used": // units that it has counted of all keys, in their first windows
 		return int(s.used())
+	case "first": // units that it has counted of the key that it was asked for first: in the first window
+		return int(s.inspect(s.first)[0].Used)
 	case "starting": // how many were decided for that reason
 		return h.starting
 	case "leased": // of user a

@@ -5,24 +5,20 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 )
 
-// A hold lies in its key's account, and if it was taken while the service was silent, in this proxy's own table too; or
-// there alone, if the worker has too many accounts. Each place charges it once. What Renew does, in the order of time:
+// A hold of a HoldSource lies in one place or in two:
 //
-//	it lies in    until EndNs           until EndNs + HoldNs  from then on                    a second charge is
-//	                                                                                          stopped by
-//	account only  NotDue                NotDue                Lapsed: the account is charged  hold.Hold
-//	table only    Renewed, each eighth  NotDue                NotDue: the table charges it    the table
-//	both          Renewed, each eighth  NotDue                Lapsed: the account is charged  each of its own place
+//	account only  the service has granted the units
+//	both          they were taken while the service was silent: this proxy's table counts them, the service hears later
+//	table only    so they were, and the worker has too many accounts for one more
 //
-// max_hold ends the hold at EndNs. A hold that has lapsed somewhere is charged its units there, and Settle charges only
-// what its request costs beyond them:
+// Each place charges its units once: when the request settles, or about HoldNs after max_hold has ended the hold:
 //
-//	hold.Hold  sets its field lapsed when Renew returns Lapsed, and never calls Renew again. HasLapsed tells Settle
-//	the table  has the hold no more: its own Settle finds that out, and returns lapsed
+//	         until EndNs, by max_hold              for HoldNs more       then
+//	account  its reports renew what it has         they still renew it   Renew charges it, and returns Lapsed once
+//	table    Renew renews it in each eighth of it  nothing is renewed    it has lapsed: the table charges it by itself
 //
-// The account waits for HoldNs, because the table's hold too lapses so long after its last renewal. Until then, package
-// account renews what the account holds. If a worker stands still, the table's hold may lapse before EndNs. Renew then
-// says Lapsed only of one without an account: the hold knows one lapse, that of the account if it has one.
+// A Settle after that charges a place only what the request costs beyond the units. Hold.HasLapsed says that the account
+// was charged. The table's own Settle finds out whether the table was.
 
 // Settle ends what the request holds, and charges its cost.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
@@ -35,7 +31,7 @@ func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, 
 		return lapsed, ok
 	}
 	units := h.Units
-	if h.HasLapsed() { // they are charged already
+	if h.HasLapsed() { // Renew has charged them to the account
 		units, cost = 0, cost-min(cost, units)
 	}
 	acc.Settle(units, cost)
@@ -55,8 +51,8 @@ func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
 		acc.Settle(h.Units, h.Units)
 		return hold.Lapsed
-	case inTable == hold.Lapsed:
-		return hold.NotDue
+	case inTable == hold.Lapsed: // before EndNs, because the worker has stood still
+		return hold.NotDue // the account has the units still, and Lapsed would say that it was charged
 	}
 	return inTable
 }

@@ -40,7 +40,7 @@ type Account struct {
 	reportedNs int64  // when the newest report was sent
 
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
-	Block      *KeptDenial       // the key is blocked. Only package lease writes and reads it
+	Block      *KeptDenial       // of package lease, which alone writes and reads it: the key is blocked
 
 	book      *Book
 	name      name
