@@ -24,7 +24,7 @@ import (
 //	   |   +- Reclaim: not taken -+
 //	   |
 //	   | KeepRest, once the waiters have theirs: the rest
-//	   | release, by the last of them:           what they have left
+//	   | Reclaim, of the last of them: what they have left
 //	   |
 //	   +-----------> the key's lease, if later requests may spend it: a state.GrantLeft
 //	   +-----------> quota.Return, if not: see returns.go
@@ -33,7 +33,7 @@ import (
 // or here, and all of it goes back together.
 //
 // For example, two requests of cost 1 wait, and grant 7 has 20 units. KeepRest puts 18 into the lease.
-// The client of the second request has left, so release puts its unit there too: the lease has 19
+// The client of the second request has left, so Reclaim puts its unit there too: the lease has 19
 // units of grant 7. Later requests spend 4 of them, and then none comes for IdleNs. So CollectIdle takes
 // the other 15 out of the lease, and they go back as quota.Return{Grant: 7, Units: 15}.
 
@@ -91,7 +91,7 @@ func (g *Grant) readTimes() {
 	}
 }
 
-// The steps of a grant are EndReport, Give, KeepRest, and release for each taker. What a step does depends on the rule:
+// The steps of a grant are EndReport, Give, KeepRest, and reclaim for each taker. What a step does depends on the rule:
 // of one that leases it is in keep.go, of one that holds mostly in package account.
 
 // EndReport ends the report of the part's account. If the report was given up, the grant has Failed: it gives nothing.
@@ -142,8 +142,8 @@ func (g *Grant) KeepRest() {
 	}
 }
 
-// release takes back what a taker leaves of the grant.
-func (g *Grant) release(units uint32) {
+// reclaim takes back what a taker leaves of the grant.
+func (g *Grant) reclaim(units uint32) {
 	if g.part.Holds() {
 		g.part.account.Reclaim(units)
 	} else {

@@ -33,7 +33,7 @@ func (g *Grant) keepInLease() {
 	}
 }
 
-// takeBack is release of a rule that leases.
+// takeBack is reclaim of a rule that leases.
 func (g *Grant) takeBack(units uint32) {
 	g.Units += units
 	g.takers--

@@ -118,6 +118,6 @@ func (n *Need) Reclaim() {
 		return
 	}
 	own := &n.subject.Quota.Grant
-	n.grant.release(own.Units)
+	n.grant.reclaim(own.Units)
 	own.Units = 0
 }

@@ -9,7 +9,7 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	KeepRest, release    remember each grant of which they put units into a lease; or have its units go back at once
+//	KeepRest, Reclaim    remember each grant of which they put units into a lease; or have its units go back at once
 //	CollectIdle          visits it at a tick, and takes its units out of the lease if their time is over, or if nobody
 //	                     has written the lease for idleNs
 //	Returns.AppendTo     has them leave with a message on the stream that got them; once that has ended, they cannot

@@ -14,8 +14,9 @@ import (
 )
 
 // script is what happens to a worker and its service, and behind -> what must be so then: see holding.count for the
-// words. For example, "2*a! -> admitted=3 asked=2 decided=5" says that user a sends two requests, each with all answers
-// that there are. Of all requests so far 5 are decided, of which 3 passed. The line's requests were asked for in 2 asks.
+// words. For example, "2*a! -> admitted=3 asked=2 decided=5" says that user a sends two requests, each with all
+// answers that there are. Of all requests so far 5 are decided, of which 3 passed. The line's requests were asked for
+// in 2 asks.
 //
 //	a  a:6  #      a request of user a; with a header v; of a user that nobody was before
 //	a!             a request, and all answers that there are

@@ -9,7 +9,7 @@ import (
 
 // asks has all asks that have no result. The life of an ask:
 //
-//	  queuedFor              markSent             end
+//	 ensureQueued            markSent             end
 //	--------------> queued ------------> flying ----------> over
 //	                 |  ^                 |  |               ^
 //	                 |  +--- requeue -----+  +----> late ----+
@@ -34,7 +34,7 @@ func newAsks() asks { return asks{queued: map[string]*ask{}, flying: map[string]
 // join has the request wait for an ask for what it needs: for the queued one that wants the same units, or for a
 // new one.
 func (as *asks) join(req *Waiter, parts []lease.Part) {
-	a, isNew := as.queuedFor(parts)
+	a, isNew := as.ensureQueued(parts)
 	if !isNew {
 		a.add(parts)
 	}
@@ -44,7 +44,7 @@ func (as *asks) join(req *Waiter, parts []lease.Part) {
 // askForNobody queues an ask for which no request waits, a refill or a report, unless one for the same units is queued.
 // It is sent first: its key is in use, and first requests of other keys must not delay it.
 func (as *asks) askForNobody(parts []lease.Part) {
-	if _, isNew := as.queuedFor(parts); isNew {
+	if _, isNew := as.ensureQueued(parts); isNew {
 		as.moveLastToFront()
 	}
 }
@@ -56,9 +56,9 @@ func (as *asks) moveLastToFront() {
 	as.queue[0] = a
 }
 
-// queuedFor returns the queued ask that wants what the parts want. If there is none, it queues a new one, which keeps
-// the parts.
-func (as *asks) queuedFor(parts []lease.Part) (a *ask, isNew bool) {
+// ensureQueued returns the queued ask that wants what the parts want. If there is none, it queues a new one, which
+// keeps the parts.
+func (as *asks) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	as.want = appendWant(as.want[:0], parts)
 	a = as.queued[string(as.want)]
 	if a != nil {

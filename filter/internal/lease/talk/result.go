@@ -53,7 +53,7 @@ func (c *Client) defineAgain(a *ask) {
 // reject has the requests wait no longer: the service takes no more asks now.
 func (c *Client) reject(a *ask, result *quota.AskResult) {
 	a.giveUpReports()
-	for _, req := range c.decidedBy(a, result) {
+	for _, req := range c.takeDecided(a, result) {
 		req.setWait(decide.Rejected)
 		c.waitlist.makeReady(req)
 	}
@@ -62,7 +62,7 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 // endWaits ends an ask for units: it gives them to the requests that it decides, in the order in which they came, and
 // then keeps the rest.
 func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
-	waiters := c.decidedBy(a, result)
+	waiters := c.takeDecided(a, result)
 	for i := range a.parts {
 		g := newGrant(a, i, result, now)
 		g.EndReport()
@@ -89,9 +89,9 @@ func newGrant(a *ask, i int, result *quota.AskResult, now int64) *lease.Grant {
 	return lease.NewGrant(&a.parts[i], answer, lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now})
 }
 
-// decidedBy returns the requests that the result of an ask decides: those that have waited for it, and maybe those that
-// came since, which have joined the next ask for these units.
-func (c *Client) decidedBy(a *ask, result *quota.AskResult) []*Waiter {
+// takeDecided returns the requests that the result of an ask decides: those that have waited for it, and maybe those
+// that came since, which have joined the next ask for these units. Then it ends that ask.
+func (c *Client) takeDecided(a *ask, result *quota.AskResult) []*Waiter {
 	next := c.asks.queued[a.want]
 	if next == nil || len(next.waiters) == 0 || !a.decidesMore(result) {
 		return a.waiters
