@@ -8,7 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
-// Findings are what an import has to say of the files: notes, each once, and problems, which make it fail.
+// Findings are what an import has to say of the files: notes, and problems, which make it fail. Each is said once, as
+// what a file says in one place may hold for many routes.
 //
 //	             about                         in the policy
 //	Note         a place in a file             at its head
@@ -20,6 +21,7 @@ type Findings struct {
 	notes    []note
 	noted    map[note]bool
 	problems policyfile.Errors
+	failed   map[policyfile.Problem]bool
 }
 
 // note is something that the user should know. If it is about rules, the policy has it as a comment of theirs, and
@@ -30,11 +32,16 @@ type note struct {
 	rule   *Rule // whose name it begins with, once Draft.Finish has made that unique; nil = with none
 }
 
-func newFindings() *Findings { return &Findings{noted: map[note]bool{}} }
+func newFindings() *Findings {
+	return &Findings{noted: map[note]bool{}, failed: map[policyfile.Problem]bool{}}
+}
 
 // Fail adds a problem.
 func (f *Findings) Fail(at source.Place, text string) {
-	f.problems = append(f.problems, at.Problem(text))
+	if p := at.Problem(text); !f.failed[p] {
+		f.failed[p] = true
+		f.problems = append(f.problems, p)
+	}
 }
 
 // Err returns the problems.
