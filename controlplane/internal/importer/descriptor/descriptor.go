@@ -73,7 +73,7 @@ func (d *Descriptor) keys() string {
 //	key: [{header: x-user}]        {headers: {x-user: "*"}}
 //	neither                        it has no request left
 //	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(to *draft.Draft, rules []*draft.Rule, name string) (hasAny bool) {
+func (d *Descriptor) ExemptLimited(to *draft.Findings, rules []*draft.Rule, name string) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true
 	for _, r := range rules {

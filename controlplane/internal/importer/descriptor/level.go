@@ -89,7 +89,7 @@ func LocalLevels(list []*Level) *Levels {
 }
 
 // Rules makes the rules of the levels that requests with these descriptors come to.
-func (ls *Levels) Rules(to *draft.Draft, sent []Descriptor) (list []*draft.Rule) {
+func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Rule) {
 	for i := range sent {
 		leaves := ls.search(sent[i].Entries)
 		for _, l := range leaves {
@@ -101,7 +101,7 @@ func (ls *Levels) Rules(to *draft.Draft, sent []Descriptor) (list []*draft.Rule)
 }
 
 // NoteUnreached notes the limits of the levels that no descriptor came to.
-func (ls *Levels) NoteUnreached(to *draft.Draft) {
+func (ls *Levels) NoteUnreached(to *draft.Findings) {
 	for _, l := range ls.List {
 		if l.Limit != nil && !ls.reached[l] {
 			noteNoRequest(to, l.At, l.Name())
@@ -110,6 +110,6 @@ func (ls *Levels) NoteUnreached(to *draft.Draft) {
 }
 
 // noteNoRequest notes a limit that has no rule, because no request comes to it.
-func noteNoRequest(to *draft.Draft, at source.Place, name string) {
+func noteNoRequest(to *draft.Findings, at source.Place, name string) {
 	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }

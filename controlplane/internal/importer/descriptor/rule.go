@@ -21,7 +21,7 @@ import (
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) rules(to *draft.Draft, leaves []*leaf) (list []*draft.Rule) {
+func (d *Descriptor) rules(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
 		to.Fail(leaves[0].At, text)
@@ -48,7 +48,7 @@ func (d *Descriptor) rules(to *draft.Draft, leaves []*leaf) (list []*draft.Rule)
 }
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
-func (d *Descriptor) RuleOfAll(to *draft.Draft, name string, limit *draft.Limit) *draft.Rule {
+func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
 	return d.rule(to, name, leafOfAll(d.Entries, limit, d.At), nil)
 }
 
@@ -64,7 +64,7 @@ func countLimited(leaves []*leaf) (n int) {
 
 // dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
 // request ends in the first leaf whose values it has.
-func dropUnreachable(to *draft.Draft, leaves []*leaf) (list []*leaf) {
+func dropUnreachable(to *draft.Findings, leaves []*leaf) (list []*leaf) {
 	for _, l := range leaves {
 		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
 		switch {
@@ -94,9 +94,9 @@ func joinOverrides(leaves []*leaf) {
 
 // rule makes the rule of a leaf, which leaves out the requests of the earlier ones. Those that are joined to it are
 // overrides with their limits.
-func (d *Descriptor) rule(to *draft.Draft, name string, l *leaf, earlier []*leaf) *draft.Rule {
+func (d *Descriptor) rule(to *draft.Findings, name string, l *leaf, earlier []*leaf) *draft.Rule {
 	requests, key := l.split(d.Selection)
-	r := to.RuleOf(name, l.At, l.Limit, requests)
+	r := draft.NewRule(to, name, l.At, l.Limit, requests)
 	for _, v := range key {
 		r.Key = append(r.Key, *v.part)
 	}

@@ -41,8 +41,8 @@ func shareCounters(namesakes map[string][]*Rule) {
 	}
 }
 
-// mayShareCounter reports whether two rules may share a counter: they count by one limit of the configuration, over
-// the same keys and time. A rule that is off has a counter of its own.
+// mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
+// configuration, which is their Identity, over the same keys and time. A rule that is off has a counter of its own.
 func (r *Rule) mayShareCounter(other *Rule) bool {
 	isAlike := r.limit.Algorithm == other.limit.Algorithm && r.limit.Per == other.limit.Per
 	return isAlike && !r.isOff() && !other.isOff() && r.Identity == other.Identity &&

@@ -2,10 +2,10 @@
 // files that they are made of.
 //
 //	New            a draft without rules                                 draft.go
-//	Draft.RuleOf   makes the rule of a limit (limit.go)                  rule.go
+//	NewRule        makes the rule of a limit (limit.go)                  rule.go
 //	Rule           gets the rest from its reader, which adds it to Draft.Rules
-//	Note, Fail     what the user should know, and what makes the import  findings.go
-//	               fail
+//	Findings       what the user should know, and what makes the import  findings.go
+//	               fail. What is given these alone changes no rule
 //	Draft.Finish   names the rules, gives them their counters            finish.go
 //	               (counter.go), writes the policy (write.go) and
 //	               validates it
@@ -30,4 +30,22 @@ type Draft struct {
 // New begins a draft. File is the first of those that it is made of.
 func New(from, file string, scope policy.Scope) *Draft {
 	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: scope == policy.ScopeCluster}
+}
+
+// Limits of envoyproxy/ratelimit are those of its own files and the global ones of Envoy Gateway. Their readers note:
+
+// NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.
+func (d *Draft) NoteEachEnvoy() {
+	if !d.Cluster {
+		d.NoteImport("envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +
+			"them admit N times these limits. --scope cluster makes rules that count over all.")
+	}
+}
+
+// NoteCalendar notes how units differ that have fixed lengths in envoyproxy/ratelimit.
+func (d *Draft) NoteCalendar(unit string) {
+	if unit == "month" || unit == "year" {
+		d.NoteImport("envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of " +
+			"365. Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
+	}
 }

@@ -18,7 +18,7 @@ func Example() {
 	requests := request.Selection{Match: request.Method.Matching(request.Exact("POST"))}
 	requests.CannotMatch("they come at night")
 
-	r := d.RuleOf("clients", at, limit, requests)
+	r := draft.NewRule(d.Findings, "clients", at, limit, requests)
 	r.Key = []request.Part{request.ClientIP}
 	d.Rules = append(d.Rules, r)
 

@@ -26,7 +26,7 @@ var ErrNothing = errors.New("there is no rate limit in it")
 // Finish makes the policy of the rules:
 //
 //  1. It gives each rule a name of its own.
-//  2. Rules of one limit get one counter.
+//  2. Rules of one limit get one counter: those that had one name and agree in what mayShareCounter compares.
 //  3. With --scope cluster the rules get that scope. Some of them may not lease units.
 //  4. It writes the policy, with the notes by their files.
 //  5. It validates what it wrote. If there is too much of something, the error is about the limit that it comes from.

@@ -19,6 +19,9 @@ import (
 //	TurnOff   mode: off, and # Off: WHY  NAME is off: WHY
 //
 // CountEach, Enforce and Disable are for what a filter of Envoy says of all its rules.
+//
+// Rules count together if their Name, as the reader gives it, is equal, and so are their Identity, Key, algorithm and
+// time: see mayShareCounter.
 type Rule struct {
 	Name string // Draft.Finish makes it unique
 
@@ -30,9 +33,7 @@ type Rule struct {
 	MissingKey  string
 	CountDenied bool
 	Response    *Response
-	// Rules of one name share a counter only if this is equal: it is the place of the limit, if the reader sets nothing
-	// else.
-	Identity string
+	Identity    string // of the limit; its place, if the reader sets nothing else
 
 	limit    *Limit
 	requests request.Selection
@@ -51,12 +52,12 @@ type Rule struct {
 // all is the percentage of a rule that denies for each of its keys.
 const all = 100
 
-// RuleOf makes the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
+// NewRule makes the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
 // one of them. Its reader adds it to Draft.Rules, in the order of the file.
-func (d *Draft) RuleOf(name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
+func NewRule(to *Findings, name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
 	r := &Rule{
 		Name: Clip(name, 100), Identity: limit.At.String(),
-		limit: limit, requests: requests, at: at, findings: d.Findings, percent: all,
+		limit: limit, requests: requests, at: at, findings: to, percent: all,
 	}
 	if limit.Shadow {
 		r.percent = 0
@@ -128,7 +129,9 @@ func (r *Rule) Enforce(percent uint64) {
 //	paths: [/a*], exempt: /a/b, which it has not        not ok
 //	key: [{header: x-user}]                             headers: {x-user: "*"}
 //	key: [{query: user}]                                not ok: no match asks for a query parameter
-//	is off, or lets some keys pass by an override       not ok
+//	lets some keys pass by an override                  not ok
+//	is off by TurnOff                                   not ok
+//	is off by Disable, with all rules of its filter     as without Disable, so the order of the calls does not matter
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
 	if r.turnedOff || slices.ContainsFunc(r.requests.Exempt, isLeft) ||

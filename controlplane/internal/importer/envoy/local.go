@@ -38,7 +38,7 @@ type levelsOfConfig struct {
 
 // run makes rules of a filter alone, or of the listener that is chosen.
 func (imp *localImport) run(file *source.Document) error {
-	in, err := envoyfile.Whole(imp.to, file)
+	in, err := envoyfile.Whole(imp.Findings, file)
 	if err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func (imp *localImport) run(file *source.Document) error {
 	imp.hosts = imp.virtualHosts(s)
 	imp.addRules(s.Filters)
 	if len(imp.to.Rules) == 0 && imp.Err() == nil {
-		return envoyfile.WhyNothing(imp.to, in)
+		return envoyfile.WhyNothing(imp.Findings, in)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 		}
 	}
 	for _, levels := range imp.levels {
-		levels.NoteUnreached(imp.to)
+		levels.NoteUnreached(imp.Findings)
 	}
 }
 
@@ -104,7 +104,7 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 	}
 	imp.to.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.to.Headers)
 	levels := imp.levelsOf(c)
-	rules := levels.Rules(imp.to, imp.descriptorsFor(c, levels.List))
+	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		imp.countEachConnection(rules, c.config.At)
@@ -133,10 +133,10 @@ func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*d
 	name := cmp.Or(c.GetStatPrefix(), "local")
 	d := descriptor.Descriptor{Selection: c.extent.requests, At: bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.to, limited, name) {
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.Findings, limited, name) {
 		return nil
 	}
-	return []*draft.Rule{d.RuleOfAll(imp.to, name, bucket)}
+	return []*draft.Rule{d.RuleOfAll(imp.Findings, name, bucket)}
 }
 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no

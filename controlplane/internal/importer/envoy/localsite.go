@@ -17,14 +17,14 @@ func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error)
 	var beside *source.Document
 	if routes != nil {
 		var err error
-		beside, err = envoyfile.OpenWhole(imp.to, *routes)
+		beside, err = envoyfile.OpenWhole(imp.Findings, *routes)
 		if err != nil {
 			return nil, err
 		}
 	}
 	alone, isAlone := standsAlone(in)
 	wants := func(s *envoyfile.Site) bool { return isLimitedLocally(s) || isAlone && s.HasLimits() }
-	s, err := envoyfile.Choose(imp.to, envoyfile.FindSites(in, beside), imp.options.Listener, wants)
+	s, err := envoyfile.Choose(imp.Findings, envoyfile.FindSites(in, beside), imp.options.Listener, wants)
 	if err != nil {
 		return nil, err
 	}

@@ -192,9 +192,9 @@ var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_co
 
 // routeSelection is for the requests that a route's match takes.
 func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Selection) {
-	envoyfile.RefuseTypos(r.to, n, at, routeFields)
+	envoyfile.RefuseTypos(r.Findings, n, at, routeFields)
 	if action := source.FieldOf(n, "route"); action != nil {
-		envoyfile.RefuseTypos(r.to, action, at.In("route"), routeFields)
+		envoyfile.RefuseTypos(r.Findings, action, at.In("route"), routeFields)
 	}
 	o := &routev3.RouteMatch{}
 	if condition := source.FieldOf(n, "match"); condition != nil {

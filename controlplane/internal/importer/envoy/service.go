@@ -36,13 +36,13 @@ func (imp *serviceImport) run(files []*source.Document) error {
 		return err
 	}
 	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
-	descriptor.NoteEachEnvoy(imp.to)
+	imp.to.NoteEachEnvoy()
 	sent, enforced, err := imp.whatEnvoySends(levels.List)
 	if err != nil {
 		return err
 	}
-	imp.to.Rules = levels.Rules(imp.to, sent)
-	levels.NoteUnreached(imp.to)
+	imp.to.Rules = levels.Rules(imp.Findings, sent)
+	levels.NoteUnreached(imp.Findings)
 	enforced.apply(imp.to.Rules)
 	return nil
 }
@@ -64,7 +64,7 @@ func (imp *serviceImport) whatEnvoySends(levels []*descriptor.Level) ([]descript
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
 func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
-	in, err := envoyfile.OpenWhole(imp.to, f)
+	in, err := envoyfile.OpenWhole(imp.Findings, f)
 	if err != nil {
 		return nil, err
 	}
@@ -140,11 +140,11 @@ func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFi
 // filter, but with rate_limits in its routes; nil if there is neither.
 func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
 	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, imp.isOfDomain) }
-	s, err := envoyfile.Choose(imp.to, list, imp.options.Listener, asks)
+	s, err := envoyfile.Choose(imp.Findings, list, imp.options.Listener, asks)
 	if s != nil || err != nil {
 		return s, err
 	}
-	return envoyfile.Choose(imp.to, list, imp.options.Listener, func(s *envoyfile.Site) bool {
+	return envoyfile.Choose(imp.Findings, list, imp.options.Listener, func(s *envoyfile.Site) bool {
 		return !slices.ContainsFunc(s.Filters, envoyfile.IsA[*ratelimitv3.RateLimit]) && s.HasLimits()
 	})
 }

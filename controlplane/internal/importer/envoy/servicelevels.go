@@ -25,7 +25,7 @@ type serviceConfig struct {
 // readConfigs reads the files: at least one configuration.
 func (imp *serviceImport) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
 	for _, in := range files {
-		envoyfile.RefuseForService(imp.to, in)
+		envoyfile.RefuseForService(imp.Findings, in)
 		if err := imp.Err(); err != nil {
 			return nil, err
 		}
@@ -140,7 +140,7 @@ func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place
 	}
 	limit := &draft.Limit{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	limit.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	descriptor.NoteCalendar(imp.to, d.Limit.Unit)
+	imp.to.NoteCalendar(d.Limit.Unit)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		limit.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))

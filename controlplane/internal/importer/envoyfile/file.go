@@ -21,7 +21,7 @@ import (
 )
 
 // OpenWhole opens a configuration of Envoy, or a part of one as the whole.
-func OpenWhole(to *draft.Draft, f source.File) (*source.Document, error) {
+func OpenWhole(to *draft.Findings, f source.File) (*source.Document, error) {
 	in, err := source.Open(f)
 	if err != nil {
 		return nil, err
@@ -30,7 +30,7 @@ func OpenWhole(to *draft.Draft, f source.File) (*source.Document, error) {
 }
 
 // Whole is the configuration of Envoy that a file has, or has a part of.
-func Whole(to *draft.Draft, in *source.Document) (*source.Document, error) {
+func Whole(to *draft.Findings, in *source.Document) (*source.Document, error) {
 	refuseOthers(to, in)
 	whole := &source.Document{File: in.File, Root: wholeOf(to, in)}
 	return whole, to.Err()
@@ -43,7 +43,7 @@ func Whole(to *draft.Draft, in *source.Document) (*source.Document, error) {
 //	a route: {match: ..., route: ...}        {virtual_hosts: [{routes: [it]}]}
 //	an EnvoyFilter that patches a filter     {http_filters: [the filter]}
 //	a configuration with listeners           it
-func wholeOf(to *draft.Draft, in *source.Document) *policy.Node {
+func wholeOf(to *draft.Findings, in *source.Document) *policy.Node {
 	root := in.Root
 	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
 		return patched(to, filters)

@@ -10,8 +10,8 @@ import (
 )
 
 // patched is the listener that the patches of EnvoyFilters make.
-func patched(to *draft.Draft, envoyFilters []source.Resource) *policy.Node {
-	l := &patchedListener{Draft: to, root: source.Wrap("http_filters", source.NewList())}
+func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
+	l := &patchedListener{Findings: to, root: source.Wrap("http_filters", source.NewList())}
 	for _, e := range envoyFilters {
 		for _, p := range source.ItemsOf(e.Node, "spec", "config_patches") {
 			if value := source.FieldOf(p, "patch", "value"); value != nil {
@@ -36,7 +36,7 @@ func patched(to *draft.Draft, envoyFilters []source.Resource) *policy.Node {
 // patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}. Its hosts
 // are nodes of the files, which are changed: nobody reads the patches of the files again.
 type patchedListener struct {
-	*draft.Draft
+	*draft.Findings
 	root *policy.Node
 }
 

@@ -16,7 +16,7 @@ var ofEnvoy = []string{
 
 // RefuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
 // is, and what to do.
-func RefuseForService(to *draft.Draft, in *source.Document) {
+func RefuseForService(to *draft.Findings, in *source.Document) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {
 	case isOfEnvoy(n):
@@ -32,7 +32,7 @@ func RefuseForService(to *draft.Draft, in *source.Document) {
 }
 
 // refuseOthers rejects a file that is not a configuration of Envoy, as RefuseForService does.
-func refuseOthers(to *draft.Draft, in *source.Document) {
+func refuseOthers(to *draft.Findings, in *source.Document) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {
 	case isOfEnvoy(n):

@@ -19,7 +19,7 @@ var limitFields = []string{
 
 // WhyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
 // that the import does not read.
-func WhyNothing(to *draft.Draft, in *source.Document) error {
+func WhyNothing(to *draft.Findings, in *source.Document) error {
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
 		RefuseTypos(to, n, in.Top(), limitFields)
@@ -54,7 +54,7 @@ func isOfLimits(typeName string) bool {
 }
 
 // RefuseTypos rejects unknown fields of an object whose names resemble a field that leads to limits.
-func RefuseTypos(to *draft.Draft, n *policy.Node, at source.Place, known []string) {
+func RefuseTypos(to *draft.Findings, n *policy.Node, at source.Place, known []string) {
 	for _, f := range n.Fields {
 		near := message.Nearest(f.Name, known)
 		isKnown := slices.ContainsFunc(known, func(name string) bool { return source.IsField(f.Name, name) })

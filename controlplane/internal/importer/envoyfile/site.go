@@ -164,7 +164,7 @@ func (s *Site) text() string {
 
 // Choose picks the site that has what is wanted, by --listener where there are several; nil if there is none.
 func Choose(
-	to *draft.Draft, sites []*Site, listener string, wants func(s *Site) bool,
+	to *draft.Findings, sites []*Site, listener string, wants func(s *Site) bool,
 ) (*Site, error) {
 	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *Site) bool { return !wants(s) }))
 	if len(fits) == 0 {

@@ -39,10 +39,10 @@ func TestSitesOfAConfiguration(t *testing.T) {
 
 	d := draft.New("test", "e", policy.ScopeProxy)
 	all := func(*Site) bool { return true }
-	chosen, err := Choose(d, sites, "0.0.0.0:80", all)
+	chosen, err := Choose(d.Findings, sites, "0.0.0.0:80", all)
 	require.NoError(t, err)
 	require.Same(t, sites[1], chosen)
-	_, err = Choose(d, sites, "", all)
+	_, err = Choose(d.Findings, sites, "", all)
 	var usage *source.UsageError
 	require.ErrorAs(t, err, &usage)
 	require.Equal(t, "choose one with --listener: front, 0.0.0.0:80, alone", usage.Hint)
@@ -57,7 +57,7 @@ func TestPartsOfAConfiguration(t *testing.T) {
 		"{virtual_hosts: [{domains: ['*']}]}": `{"virtual_hosts":[{"domains":["*"]}]}`,
 		filter:                                `{"http_filters":[{"name":"a"}]}`,
 	} {
-		in, err := OpenWhole(draft.New("test", "e", policy.ScopeProxy), source.File{Name: "e", Text: []byte(text)})
+		in, err := OpenWhole(draft.New("test", "e", policy.ScopeProxy).Findings, source.File{Name: "e", Text: []byte(text)})
 		require.NoError(t, err, text)
 		require.Equal(t, want, string(policy.AppendJSON(nil, in.Root)), text)
 	}

@@ -69,7 +69,7 @@ type condition struct {
 
 // decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
 // field that the types above lack.
-func decodeLimit(to *draft.Draft, n *policy.Node, at source.Place) (o *rateLimit, ok bool) {
+func decodeLimit(to *draft.Findings, n *policy.Node, at source.Place) (o *rateLimit, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()
 	err := d.Decode(&o)

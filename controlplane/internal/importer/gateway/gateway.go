@@ -61,19 +61,19 @@ func Read(d *draft.Draft, files []*source.Document) {
 func addPolicy(d *draft.Draft, r source.Resource) {
 	name := source.TextOf(r.Node, "metadata", "name")
 	spec := source.FieldOf(r.Node, "spec")
-	noteTargets(d, name, spec, r.At)
+	noteTargets(d.Findings, name, spec, r.At)
 	limit := source.FieldOf(spec, "rate_limit")
 	if limit == nil {
 		return
 	}
 	at := r.At.In("spec.rateLimit")
-	o, ok := decodeLimit(d, limit, at)
+	o, ok := decodeLimit(d.Findings, limit, at)
 	if !ok {
 		return
 	}
 	name = draft.Clip(name, 100)
 	if o.Global != nil {
-		descriptor.NoteEachEnvoy(d)
+		d.NoteEachEnvoy()
 		global := ruleList{Draft: d, rules: o.Global.Rules, name: name, at: at.In("global")}
 		d.Rules = append(d.Rules, global.makeRules()...)
 	}
@@ -84,7 +84,7 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 }
 
 // noteTargets notes what a BackendTrafficPolicy is for. Its rules are for all requests.
-func noteTargets(d *draft.Draft, name string, spec *policy.Node, at source.Place) {
+func noteTargets(to *draft.Findings, name string, spec *policy.Node, at source.Place) {
 	targets := append(source.ItemsOf(spec, "target_refs"), source.ItemsOf(spec, "target_selectors")...)
 	if one := source.FieldOf(spec, "target_ref"); one != nil {
 		targets = append(targets, one)
@@ -94,7 +94,7 @@ func noteTargets(d *draft.Draft, name string, spec *policy.Node, at source.Place
 		if source.FieldOf(target, "name") == nil {
 			which = "what its targetSelectors select"
 		}
-		d.Note(at, "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
+		to.Note(at, "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
 			"its rules a match")
 	}
 }
@@ -123,7 +123,7 @@ func (list *ruleList) makeRules() (made []*draft.Rule) {
 			continue
 		}
 		sent := list.requestsOf(o, list.at.Item("rules", i))
-		if sent.ExemptLimited(list.Draft, made, list.ruleName(i)) {
+		if sent.ExemptLimited(list.Findings, made, list.ruleName(i)) {
 			defaults = append(defaults, list.makeRule(i, &sent)...)
 		}
 	}
@@ -139,7 +139,7 @@ func (list *ruleList) makeRule(i int, sent *descriptor.Descriptor) []*draft.Rule
 	if limit == nil {
 		return nil
 	}
-	return []*draft.Rule{sent.RuleOfAll(list.Draft, list.ruleName(i), limit)}
+	return []*draft.Rule{sent.RuleOfAll(list.Findings, list.ruleName(i), limit)}
 }
 
 // requestsOf reads for which requests a rule is: a descriptor is sent for those that all of its selectors
@@ -147,7 +147,7 @@ func (list *ruleList) makeRule(i int, sent *descriptor.Descriptor) []*draft.Rule
 func (list *ruleList) requestsOf(o limitRule, at source.Place) descriptor.Descriptor {
 	sent := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {
-		r := selectorReader{list.Draft, &sent}
+		r := selectorReader{list.Findings, &sent}
 		r.readSelector(s, at.Item("clientSelectors", i))
 	}
 	if o.Cost != nil {
@@ -197,7 +197,7 @@ func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	if list.isLocal && limit.Requests > 0 {
 		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	} else {
-		descriptor.NoteCalendar(list.Draft, unit)
+		list.NoteCalendar(unit)
 	}
 	return limit
 }

@@ -14,7 +14,7 @@ import (
 
 // selectorReader adds what the selectors of a rule select to its descriptor.
 type selectorReader struct {
-	*draft.Draft
+	*draft.Findings
 	sent *descriptor.Descriptor
 }
 

@@ -175,7 +175,7 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		s := request.Selection{Exempt: ing.allowed}.And(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		s.Exempt = request.Joined(s.Exempt)
-		r := imp.RuleOf(name, at, &draft.Limit{Numbers: numbers, At: at}, s)
+		r := draft.NewRule(imp.Findings, name, at, &draft.Limit{Numbers: numbers, At: at}, s)
 		r.Key = []request.Part{request.ClientIP}
 		r.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
 		imp.Rules = append(imp.Rules, r)

@@ -116,7 +116,7 @@ func parse(f source.File, include Include) (list []*nginxconf.Directive, err err
 
 // readHTTP makes rules of an http block.
 func (n *reader) readHTTP(block []*nginxconf.Directive) {
-	n.variables = nginxkey.New(n.Draft, noteOfServerName(nginxconf.Named(block, "server")))
+	n.variables = nginxkey.New(n.Findings, noteOfServerName(nginxconf.Named(block, "server")))
 	for _, d := range block {
 		switch d.Name {
 		case limitReq + "_zone", limitConn + "_zone":

@@ -82,7 +82,7 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f nginxkey.Form, status ui
 	}
 	all := requests.And(f.Selection)
 	all.Exempt = request.Joined(all.Exempt)
-	r := n.RuleOf(z.name, limit.At, limit, all)
+	r := draft.NewRule(n.Findings, z.name, limit.At, limit, all)
 	r.Key = f.Parts
 	r.Capacity = z.capacity
 	if status != defaultStatus {

@@ -48,15 +48,15 @@ type Form struct {
 
 // Variables are those that map and geo make, for keys.
 type Variables struct {
-	*draft.Draft
+	*draft.Findings
 	made             map[string]mapping
 	noteOfServerName string
 }
 
 // New is for keys without variables of map and geo. The note says how $server_name differs from the host; it is empty
 // if they are the same.
-func New(d *draft.Draft, noteOfServerName string) *Variables {
-	return &Variables{Draft: d, made: map[string]mapping{}, noteOfServerName: noteOfServerName}
+func New(to *draft.Findings, noteOfServerName string) *Variables {
+	return &Variables{Findings: to, made: map[string]mapping{}, noteOfServerName: noteOfServerName}
 }
 
 // unsayable is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and

@@ -15,7 +15,7 @@ import (
 func counted(t *testing.T, blocks, key string) []Form {
 	t.Helper()
 	d := draft.New("nginx", "n", policy.ScopeProxy)
-	v := New(d, "")
+	v := New(d.Findings, "")
 	list, err := nginxconf.Parse(nginxconf.File{Name: "n", Text: []byte(blocks)}, nil)
 	require.NoError(t, err)
 	for _, block := range list {
