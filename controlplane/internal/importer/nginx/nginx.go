@@ -24,8 +24,8 @@
 //
 //	Read: readHTTP                                    nginx.go
 //	  readZone, nginxkey.Variables.Read               the zones, and what map and geo make
-//	  readHTTPScope: readServers, readLocations       the scopes (limits.go, server.go, location.go)
-//	  addRules                                        which requests the limits of each scope are for (scope.go)
+//	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
+//	  addRules                                        which requests the limits of each scope are for
 //	    addLimit, addRule                             a rule of each limit and form of its key (rules.go)
 //	      nginxkey.Variables.Counted                  the forms of a key
 //

@@ -2,18 +2,94 @@ package nginx
 
 import (
 	"slices"
+	"strconv"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
 // scope is what nginx inherits limits by: http, a server or a location. nginx finds one scope for a request, and only
-// the limits of that one hold.
+// the limits of that one hold. newScope makes it. The rest is set by readServers of a server, and by readLocations of a
+// location, before addRules makes rules.
 type scope struct {
 	what    string              // for messages
 	limits  map[string]limitSet // by kind: its own and those that it inherits
 	fits    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
-	winners []*scope            // those beside it that nginx prefers for the requests that fit both: leaveTo, winsOver
+	winners []*scope            // those beside it that nginx prefers for the requests that fit both
 	inner   []*scope            // those in it, to which nginx gives the requests that fit them
+}
+
+// limitSet has the limits of a kind that hold in a scope, with their settings.
+type limitSet struct {
+	list   []*nginxconf.Directive
+	status uint64
+	dryRun bool
+}
+
+// same reports whether the limits are the same, and denied requests get the same.
+func (l limitSet) same(other limitSet) bool {
+	settings := l.status == other.status && l.dryRun == other.dryRun
+	return slices.Equal(l.list, other.list) && (settings || len(l.list) == 0)
+}
+
+// readHTTPScope reads the scopes of an http block.
+func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope) {
+	unlimited := limitSet{status: 503} // as nginx answers by default
+	http = n.newScope("http block", block, map[string]limitSet{limitReq: unlimited, limitConn: unlimited})
+	n.readServers(http, nginxconf.Named(block, "server"))
+	if len(http.inner) == 0 { // a part of a server
+		n.readLocations(http, block, false)
+	}
+	return http
+}
+
+// newScope makes a scope of a block, with the limits that the scope around it has.
+func (n *reader) newScope(what string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
+	return &scope{what: what, limits: n.readLimits(block, around)}
+}
+
+// readLimits are the limits that hold in a block. Each kind and each setting of its own replaces that around it.
+func (n *reader) readLimits(block []*nginxconf.Directive, around map[string]limitSet) map[string]limitSet {
+	limits := map[string]limitSet{}
+	for _, kind := range []string{limitReq, limitConn} {
+		l := around[kind]
+		if own := nginxconf.Named(block, kind); len(own) > 0 {
+			l.list = own
+		}
+		for _, d := range nginxconf.Named(block, kind+"_status") {
+			status, err := strconv.ParseUint(d.Arg(0), 10, 32)
+			if err != nil || status < 400 || status > 599 {
+				n.Fail(nginxkey.PlaceOf(d), "must be a status from 400 to 599")
+			}
+			l.status = status
+		}
+		for _, d := range nginxconf.Named(block, kind+"_dry_run") {
+			l.dryRun = d.Arg(0) == "on"
+		}
+		if answersItself(block) {
+			l.list = nil
+		}
+		limits[kind] = l
+	}
+	return limits
+}
+
+// answersItself reports whether nginx answers all requests of a block before it looks at limits.
+func answersItself(block []*nginxconf.Directive) bool {
+	return len(nginxconf.Named(block, "return"))+len(nginxconf.Named(block, "internal")) > 0
+}
+
+// maxBeside bounds the servers, and the locations of one block: each is compared with each other.
+const maxBeside = 1000
+
+func (n *reader) areTooMany(blocks []*nginxconf.Directive) bool {
+	if len(blocks) <= maxBeside {
+		return false
+	}
+	at := nginxkey.PlaceOf(blocks[maxBeside])
+	n.Fail(at, "there are more than "+strconv.Itoa(maxBeside)+" of them beside each other: give those with limits")
+	return true
 }
 
 // addRules makes the rules for the limits of a kind in a scope and in those within it. Outer is for the requests of the
@@ -36,6 +112,9 @@ type scope struct {
 //	/b1    /b         /b                  S        the server's: they leave out /a and ~ x$ alone
 //	/c1    none       the server          S        the server's
 func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
+	if slices.ContainsFunc(s.winners, (*scope).isWhole) {
+		return // nginx gives it no request
+	}
 	all := outer.And(without(s.fits, s.winners))
 	inner := s.withOwnRules(kind)
 	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
@@ -81,17 +160,15 @@ func (s *scope) isUniform(kind string, limits limitSet) bool {
 // one. A location / is so, and none of the example.
 func (s *scope) isWhole() bool { return s.fits.IsEverything() }
 
-// without is a selection without the requests that fit some scopes.
+// without is a selection without the requests that fit some scopes, none of which isWhole.
 func without(s request.Selection, scopes []*scope) request.Selection {
-	var exempt []request.Match
-	for _, c := range scopes {
-		switch {
-		case len(c.fits.WhyOff) > 0:
-			s.Cannot("It should leave out the requests of the " + c.what + ". " + c.fits.WhyOff[0])
-		case len(c.fits.Match) > 0:
-			exempt = append(exempt, c.fits.Match)
-		}
+	fits := make([]request.Selection, len(scopes))
+	for i, c := range scopes {
+		fits[i] = c.fits
 	}
-	s.AddExempt(exempt...)
-	return s
+	rest, unsaid := s.Except(fits)
+	for _, u := range unsaid {
+		rest.Cannot("It should leave out the requests of the " + scopes[u.Index].what + ". " + u.Why)
+	}
+	return rest
 }

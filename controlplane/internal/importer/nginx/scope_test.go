@@ -83,3 +83,9 @@ func TestOrderOfALocationAndAnExpression(t *testing.T) {
 	require.ElementsMatch(t, want, scoped(t, "server { "+below+prefix+expression+" }"))
 	require.ElementsMatch(t, want, scoped(t, "server { "+below+expression+prefix+" }"))
 }
+
+// No request comes to an expression beside a location ^~ / without a longer one: nginx does not try it.
+func TestALocationWithoutRequests(t *testing.T) {
+	require.Equal(t, []string{"a"}, scoped(t, `
+server { location ^~ / { limit_req zone=a; } location ~ x$ { limit_req zone=s; location ~ y { limit_req zone=d; } } }`))
+}

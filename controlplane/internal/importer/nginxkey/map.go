@@ -157,8 +157,8 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 // withoutEarlier are the requests of an entry without those whose value nginx finds in an earlier one.
 func withoutEarlier(fits request.Selection, earlier []request.Selection) request.Selection {
 	rest, unsaid := fits.Except(earlier)
-	for i := range unsaid {
-		rest.Cannot(unsaid[i].WhyOff[0])
+	for _, entry := range unsaid {
+		rest.Cannot(entry.Why)
 	}
 	return rest
 }

@@ -85,21 +85,29 @@ func (s *Selection) Exclude(p Part, v Pattern) {
 	}
 }
 
-// Except is for the requests of the selection that none of the earlier ones takes. unsaid are those that take some, and
-// no exemption can say which: the caller says so.
-func (s Selection) Except(earlier []Selection) (rest Selection, unsaid []Selection) {
-	var taken []Match
-	for _, e := range earlier {
+// Except is for the requests of the selection that are of none of the others. Unsaid are those of the others that have
+// some, and no exemption can say which: the caller says so. None of the others may have all requests.
+func (s Selection) Except(others []Selection) (rest Selection, unsaid []Unsaid) {
+	var exempt []Match
+	for i, o := range others {
 		switch {
-		case s.Match.IsApart(e.Match): // it takes none of them
-		case len(e.WhyOff) > 0 || len(e.Exempt) > 0:
-			unsaid = append(unsaid, e)
+		case s.Match.IsApart(o.Match): // it has none of them
+		case len(o.WhyOff) > 0:
+			unsaid = append(unsaid, Unsaid{i, o.WhyOff[0]})
+		case len(o.Exempt) > 0:
+			unsaid = append(unsaid, Unsaid{i, "An exemption has no exemptions of its own."})
 		default:
-			taken = append(taken, e.Match)
+			exempt = append(exempt, o.Match)
 		}
 	}
-	s.AddExempt(taken...)
+	s.AddExempt(exempt...)
 	return s, unsaid
+}
+
+// Unsaid is a selection that no exemption can say.
+type Unsaid struct {
+	Index int // of the selection in its list
+	Why   string
 }
 
 // narrowed is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
