@@ -151,5 +151,6 @@ func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
 	if len(has) == 0 || v.pattern.Kind == request.AnyValue {
 		return m.TryRequire(*v.part, v.pattern)
 	}
-	return m, slices.Equal(has, []request.Pattern{v.part.InMatch(v.pattern)})
+	alone, ok := request.Match{}.TryRequire(*v.part, v.pattern)
+	return m, ok && slices.Equal(has, alone.Of(*v.part))
 }

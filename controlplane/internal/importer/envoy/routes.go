@@ -2,7 +2,6 @@ package envoy
 
 import (
 	"slices"
-	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
@@ -119,7 +118,7 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 		if name != d {
 			r.NoteImport("The host " + d + " is compared without its port here.")
 		}
-		if !request.IsHost(strings.TrimPrefix(name, "*.")) {
+		if !request.IsHostOrWildcard(name) {
 			s.CannotMatch("the host is " + d)
 		} else if !slices.Contains(hosts, name) {
 			hosts = append(hosts, name)
@@ -144,7 +143,7 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 			case !slices.ContainsFunc(domains, isWider):
 			case slices.ContainsFunc(domains, isNarrower): // an exempt would have these too
 				s.CannotMatch("another virtual host takes some of those to " + domain)
-			case !request.IsHost(strings.TrimPrefix(name, "*.")):
+			case !request.IsHostOrWildcard(name):
 				s.CannotMatch("another virtual host takes those to " + domain)
 			case !slices.Contains(names, name):
 				names = append(names, name)

@@ -126,38 +126,37 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 			continue
 		}
 		for _, p := range other.paths {
-			g.leaveOut(&s, p)
+			if m, wins := g.takenBy(p); wins && !s.HasExempt(m) {
+				s.AddExempt(m)
+			}
 		}
 	}
 	return s
 }
 
-// leaveOut exempts the requests of a path of another Ingress if that path wins:
+// takenBy are the requests of the group that a path of another Ingress takes, if that path wins:
 //
-//	it has                                 exempt
+//	it has                                 the match
 //	a narrower host                        the host
 //	a host of the group, a longer path     the path, and the host if the group has several
-func (g *hostGroup) leaveOut(s *request.Selection, other hostPath) {
-	var won request.Match
+func (g *hostGroup) takenBy(other hostPath) (m request.Match, wins bool) {
+	ofHost := request.Host.Matching(request.Exact(other.host))
 	switch {
 	case slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
-		won = request.Host.Matching(request.Exact(other.host))
+		return ofHost, true
 	case slices.Contains(g.hosts, other.host) && slices.ContainsFunc(g.paths, other.hasLongerPath):
-		won = request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
+		m = request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
 		if len(g.hosts) > 1 {
-			won, _ = won.And(request.Host.Matching(request.Exact(other.host)))
+			m, _ = m.And(ofHost)
 		}
-	default:
-		return
+		return m, true
 	}
-	if !s.HasExempt(won) {
-		s.AddExempt(won)
-	}
+	return nil, false
 }
 
 // hasNarrowerHost reports whether the host is one of another, wider one.
 func (p hostPath) hasNarrowerHost(wider string) bool {
-	return p.host != allOthers && p.host != wider && (wider == allOthers || request.IsHostBelow(p.host, wider))
+	return p.host != allOthers && (wider == allOthers || request.IsHostBelow(p.host, wider))
 }
 
 // hasLongerPath reports whether nginx takes the path before another one that fits the same requests.
@@ -172,7 +171,7 @@ func isLonger(p, other request.Pattern) bool {
 		if p.Kind == request.ByExpression {
 			return len(p.Text)
 		}
-		begin, _ := p.Begin()
+		begin, _ := p.LiteralPrefix()
 		return len(begin)
 	}
 	isSame := length(p) == length(other)

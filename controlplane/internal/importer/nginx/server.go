@@ -134,7 +134,7 @@ func (s *hostScope) selectHosts() {
 	}
 	var hosts []request.Pattern
 	for _, name := range s.names {
-		if !request.IsHost(strings.TrimPrefix(name, "*.")) {
+		if !request.IsHostOrWildcard(name) {
 			s.fits.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
 			continue
 		}

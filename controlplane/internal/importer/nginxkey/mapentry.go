@@ -125,11 +125,11 @@ func textOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
 func hostsLength(pattern string) int { return len(pattern) }
 
 func hostsFit(pattern, text string) (fits, ok bool) {
-	return request.IsHostBelow(text, pattern), request.IsHost(strings.TrimPrefix(pattern, "*."))
+	return request.IsHostBelow(text, pattern), request.IsHostOrWildcard(pattern)
 }
 
 func hostsOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
-	ok = p.Kind == request.KindHost && request.IsHost(strings.TrimPrefix(pattern, "*."))
+	ok = p.Kind == request.KindHost && request.IsHostOrWildcard(pattern)
 	return request.Exact(strings.ToLower(pattern)), ok
 }
 

@@ -11,6 +11,9 @@ func IsHost(text string) bool {
 	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
 }
 
+// IsHostOrWildcard reports whether text is such a name, or *. and one, as a.example and *.a.example.
+func IsHostOrWildcard(text string) bool { return IsHost(strings.TrimPrefix(text, "*.")) }
+
 // HasOnly reports whether text has only these characters, and at least one.
 func HasOnly(text, characters string) bool { return text != "" && strings.Trim(text, characters) == "" }
 

@@ -10,26 +10,25 @@ import (
 // them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
-// Matching is the match in which the part must fit one of the patterns, each InMatch.
+// Matching is the match in which the part must fit one of the patterns. A text of a host or of an address is taken for
+// what it names, and not as a limiter compares it:
+//
+//	part      pattern                  in the match
+//	Host      Exact("*.a.example")     HostName: each host below a.example, in any case
+//	ClientIP  Exact("10.0.0.0/8")      Network: each address in it
+//	others    any                      as it is
 func (p Part) Matching(patterns ...Pattern) Match {
 	var list []Pattern
 	for _, v := range patterns {
-		list = append(list, p.InMatch(v))
+		switch {
+		case v.Kind == Exactly && p.Kind == KindHost:
+			v.Kind = HostName
+		case v.Kind == Exactly && p.Kind == KindClientIP:
+			v.Kind = Network
+		}
+		list = append(list, v)
 	}
 	return Match{p.id(): list}
-}
-
-// InMatch is a pattern of the part as a match compares it: a text of a host is a HostName there, and one of an address
-// is a Network.
-func (p Part) InMatch(v Pattern) Pattern {
-	switch p.Kind {
-	case KindHost:
-		v.Kind = HostName
-	case KindClientIP:
-		v.Kind = Network
-	case KindHeader, KindQuery, KindCookie, KindPath, kindMethod, KindProperty:
-	}
-	return v
 }
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
@@ -81,23 +80,23 @@ func (m Match) TryRequire(p Part, v Pattern) (narrow Match, ok bool) {
 	return narrow, why == ""
 }
 
-// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see inPolicy.
+// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see translate.
 func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
 	if v.Kind == AnyValue {
 		return m, "", ""
 	}
-	made := p.inPolicy(v)
+	made := p.translate(v)
 	switch {
 	case made.why != "":
 		return m, made.comment, made.why
 	case !p.canMatch(made.Pattern):
-		return m, made.comment, p.unsayable()
+		return m, made.comment, p.someCondition()
 	}
 	narrow, why = m.And(p.Matching(made.Pattern))
 	return narrow, made.comment, why
 }
 
-// canMatch reports whether a match can have the pattern, as inPolicy makes it, of the part.
+// canMatch reports whether a match can have the pattern, as translate makes it, of the part.
 func (p Part) canMatch(v Pattern) bool {
 	switch p.Kind {
 	case KindPath, KindHeader:

@@ -17,7 +17,7 @@ type Part struct {
 	Path   []string // of a property
 
 	// What the values of the limiter have and those of the policy have not. To the policy it is the same part.
-	query  bool // the query too: inPolicy cuts it from a pattern
+	query  bool // the query too: translate cuts it from a pattern
 	masked bool // only some bits of the address: IsNever allows for any
 }
 
@@ -129,14 +129,14 @@ func (p Part) IsNever(v Pattern) bool {
 	return false
 }
 
-// inPolicy is a pattern as a policy has it.
-type inPolicy struct {
+// translation is a pattern as a policy has it.
+type translation struct {
 	Pattern
 	comment string // what else than the limiter the policy compares; empty if it compares the same
 	why     string // the condition that a policy cannot say, so that there is no pattern; empty if it can
 }
 
-// inPolicy is the pattern that does the same in a policy, where paths come without their query, hosts without a port,
+// translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a port,
 // and addresses in one spelling.
 //
 //	part            pattern        Pattern    comment                 why
@@ -144,11 +144,11 @@ type inPolicy struct {
 //	PathWithQuery   /a             /a         with any query behind
 //	PathWithQuery   /a?b                                              it is about the query
 //	ClientIP        10.0.0.1/32    10.0.0.1
-func (p Part) inPolicy(v Pattern) inPolicy {
-	made := inPolicy{Pattern: v}
+func (p Part) translate(v Pattern) translation {
+	made := translation{Pattern: v}
 	switch {
 	case p.Kind == KindPath:
-		return p.pathInPolicy(v)
+		return p.translatePath(v)
 	case v.Kind != Exactly:
 	case p.Kind == KindHost:
 		made.Text = WithoutPort(v.Text)
@@ -158,7 +158,7 @@ func (p Part) inPolicy(v Pattern) inPolicy {
 	case p.Kind == KindClientIP:
 		text, ok := NetworkText(v.Text)
 		if !ok {
-			made.why = p.unsayable()
+			made.why = p.someCondition()
 			break
 		}
 		made.Text = text
@@ -166,14 +166,14 @@ func (p Part) inPolicy(v Pattern) inPolicy {
 	return made
 }
 
-// pathInPolicy is inPolicy for a path.
-func (p Part) pathInPolicy(v Pattern) inPolicy {
-	made := inPolicy{Pattern: v}
+// translatePath is translate for a path.
+func (p Part) translatePath(v Pattern) translation {
+	made := translation{Pattern: v}
 	if p.query {
 		cut, same, ok := v.ofPath()
 		switch {
 		case !ok:
-			return inPolicy{why: "Envoy compares :path and its query with " + v.Text}
+			return translation{why: "Envoy compares :path and its query with " + v.Text}
 		case !same:
 			made.comment = "Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it."
 		}
@@ -181,16 +181,16 @@ func (p Part) pathInPolicy(v Pattern) inPolicy {
 	}
 	isText := made.Kind != AnyValue && made.Kind != ByExpression
 	if isText && (!made.beginsPath() || strings.Contains(made.Text, "?")) {
-		made.why = p.unsayable()
+		made.why = p.someCondition()
 	}
 	return made
 }
 
-// unsayable is the condition that a policy cannot say, if there is no more to say of it.
-func (p Part) unsayable() string { return "they have a condition on " + p.String() }
+// someCondition is the condition that a policy cannot say, if there is no more to say of it.
+func (p Part) someCondition() string { return "they have a condition on " + p.String() }
 
 // AsOverride writes a pattern over the part as overrides have it. It is not ok if no override can say it.
 func (p Part) AsOverride(v Pattern) (text string, ok bool) {
-	made := p.inPolicy(v)
+	made := p.translate(v)
 	return made.notation(p), made.why == ""
 }

@@ -26,7 +26,7 @@ const (
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
 
-	// Of a match alone, which makes them of texts (Matching). Their texts have values that are other texts.
+	// Of a match alone, which makes them of texts (Matching). They are compared with each other, and not with texts.
 	HostName // the host, or with *.a.example each below it
 	Network  // the address, or each in the network
 )
@@ -125,14 +125,12 @@ func (p Pattern) Matches(text string) bool {
 		return fitsWildcards(strings.Split(p.Text, "*"), text)
 	case PathOrBelow:
 		return text == p.Text || strings.HasPrefix(text, p.Text+"/")
-	case HostName:
-		return isHostWithin(text, p.Text)
-	case Network:
-		return isNetworkWithin(text, p.Text)
-	case ByExpression, Missing:
+	case ByExpression:
+		re, err := regexp.Compile("^(?s:" + p.Text + ")$")
+		return err == nil && re.MatchString(text)
+	case Missing, HostName, Network:
 	}
-	re, err := regexp.Compile("^(?s:" + p.Regexp() + ")$")
-	return err == nil && p.Kind == ByExpression && re.MatchString(text)
+	return false
 }
 
 // fitsWildcards reports whether a text is the parts in their order, with
@@ -153,9 +151,9 @@ func fitsWildcards(parts []string, text string) bool {
 	return true
 }
 
-// Begin is the text that all values begin with: /a of /a* and of /a*.js. If it is all that the pattern says, as
+// LiteralPrefix is the text that all values begin with: /a of /a* and of /a*.js. If it is all that the pattern says, as
 // in /a*, two such patterns have no value in common, or one has all of the other's.
-func (p Pattern) Begin() (text string, isAll bool) {
+func (p Pattern) LiteralPrefix() (text string, isAll bool) {
 	switch p.Kind {
 	case Exactly, PathOrBelow:
 		return p.Text, true
@@ -173,11 +171,15 @@ func (p Pattern) Within(q Pattern) bool {
 	switch {
 	case q.Kind == AnyValue, p == q:
 		return true
-	case p.Kind == Exactly, p.isName() && q.Kind == p.Kind:
+	case p.Kind == Exactly:
 		return q.Matches(p.Text)
+	case p.Kind == HostName && q.Kind == HostName:
+		return isHostWithin(p.Text, q.Text)
+	case p.Kind == Network && q.Kind == Network:
+		return isNetworkWithin(p.Text, q.Text)
 	}
-	begin, _ := p.Begin()
-	wider, isAll := q.Begin()
+	begin, _ := p.LiteralPrefix()
+	wider, isAll := q.LiteralPrefix()
 	switch {
 	case begin == "" || !isAll:
 		return false
@@ -194,8 +196,8 @@ func (p Pattern) isName() bool { return p.Kind == HostName || p.Kind == Network 
 // wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a
 // wrong limit.
 func (p Pattern) Apart(q Pattern) bool {
-	begin, isAll := p.Begin()
-	other, isAllOther := q.Begin()
+	begin, isAll := p.LiteralPrefix()
+	other, isAllOther := q.LiteralPrefix()
 	switch {
 	case p.Kind == Exactly:
 		return !q.Matches(p.Text)
@@ -244,7 +246,7 @@ func (p Pattern) ofPath() (path Pattern, same, ok bool) {
 	case Exactly:
 		return p, false, !strings.ContainsAny(p.Text, "?#")
 	case WithWildcards:
-		begin, isAll := p.Begin()
+		begin, isAll := p.LiteralPrefix()
 		return p, true, isAll && !strings.ContainsAny(begin, "?#")
 	case ByExpression:
 		return ofPathExpression(p.Text)

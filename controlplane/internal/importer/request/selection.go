@@ -7,17 +7,37 @@
 //	selection  a match and what is exempt from it, or why a policy         selection.go
 //	           cannot say for which requests something holds
 //
-// Conditions are joined in four ways. Two on one part become the values that fit both: of the paths /a* and /a/b it is
-// /a/b.
+// How a condition gets into a match, such as that the host is a.example:80:
 //
-//	                   joins the conditions            what no match can say   the match is then
-//	Match.And          of two matches                  is returned             without it
-//	Match.TryRequire   of a match, and one on a part   makes it not ok         as it was
-//	Selection.And      of two selections               is in WhyOff            without it
-//	Selection.Require  of a selection, and one more    is in WhyOff            as it was
+//	Selection.Require(Host, Exact("a.example:80"))
+//	  Part.translate   Exact("a.example"), and a comment: without its port    part.go
+//	  Part.canMatch    a match may ask for the hosts of a name                match.go
+//	  Part.Matching    HostName a.example, as matches compare names           match.go
+//	  Match.And        with the condition that is there: hosts of both        join.go
 //
-// Its invariant: what a policy cannot say is never said wrongly. A selection that cannot say a condition has
-// the reason in WhyOff, and a rule for it is off.
+// Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
+// or no list of patterns says which they are. An example is a match for GET and the host a.example, joined with one for
+// /x and the host b.example, or with that host alone:
+//
+//	                   joins                          no match can say it   the match is then
+//	Match.And          two matches                    a result says why     GET, a.example, /x: without the other's host
+//	Match.TryRequire   a match and a condition        not ok                GET, a.example: unchanged
+//	Selection.And      two selections                 WhyOff says why       GET, a.example, /x: without the other's host
+//	Selection.Require  a selection and a condition    WhyOff says why       GET, a.example: unchanged
+//
+// Requests of others are left out by exemptions:
+//
+//	                                             by                      if no exemption says which they are
+//	nginx           scopes inside, or that win   Selection.Except        the rule is off
+//	nginxkey        earlier entries of a map     Selection.Except        the rule is off
+//	envoy           earlier routes               Selection.Except        the rule is off
+//	envoy           routes with another limit    localFilter.extent      more are left out, and a comment says so
+//	envoy, ingress  narrower hosts               AddExempt               the rule is off
+//	descriptor      what other rules limit       ExemptLimited           the rule is off
+//
+// Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
+// comment is enough where the policy compares the same part with less, as the host without its port, or where fewer
+// requests are limited than there. Else it is WhyOff, and a rule for the selection is off.
 package request
 
 import (
