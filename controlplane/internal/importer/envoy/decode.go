@@ -2,7 +2,6 @@ package envoy
 
 import (
 	"regexp"
-	"slices"
 	"strconv"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
@@ -134,12 +133,3 @@ const (
 	localFields   = envoyfile.LocalType + "."
 	serviceFields = envoyfile.ServiceType + "."
 )
-
-// decodeFirst decodes the first of these configurations that is an M; nil if none is.
-func decodeFirst[M proto.Message](r *reader, list []envoyfile.Config) (m M, at source.Place) {
-	i := slices.IndexFunc(list, envoyfile.IsA[M])
-	if i < 0 {
-		return m, source.Place{}
-	}
-	return decode[M](r, list[i].Node, list[i].At), list[i].At
-}

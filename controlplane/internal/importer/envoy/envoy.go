@@ -9,7 +9,7 @@
 //	  whatEnvoySends                                  its descriptors, and how its filter enforces the answers:
 //	    guess                                         without --routes (guess.go, keys.go)
 //	    siteOfRoutes                                  the listener (package envoyfile)
-//	    filterOfDomain, enforcementOfDomain           its filter (enforcement.go)
+//	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
 //	    descriptorsOfSite: virtualHosts               its routes (routes.go, match.go),
 //	      routeDescriptors: descriptorsOf             and what they send (descriptors.go, action.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
@@ -25,6 +25,9 @@
 //
 // Each import is a type that embeds the reader, which has what is the same for both. decode.go decodes messages
 // strictly: a field that Envoy's types lack is an error.
+//
+// golden_test.go in the folder above imports testdata/imports/*.txtar: those of ReadLocal are local-*, and most others
+// are of ReadService. decides_test.go compares decisions with those of a model of Envoy's limiters.
 package envoy
 
 import (

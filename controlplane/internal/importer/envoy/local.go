@@ -26,7 +26,7 @@ func ReadLocal(d *draft.Draft, file *source.Document, o Options) error {
 // localImport is an import of the configurations of one listener.
 type localImport struct {
 	*reader
-	hosts  []virtualHost
+	hosts  []virtualHost    // of the listener: an extent says which of their routes have a configuration
 	levels []levelsOfConfig // of all configurations, in the order in which rules are made of them
 }
 
@@ -73,7 +73,7 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 		for _, each := range h.routes {
 			imp.noteNoFilter(local, each)
 			for _, f := range local {
-				if c, has := f.configOf(each); has {
+				if c, has := f.replacedBy(each); has {
 					imp.addConfig(c, extentOfRoute(each))
 				}
 			}
@@ -176,8 +176,8 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	return list
 }
 
-// descriptorsFor lists what requests send where a configuration holds: by the rate_limits of the filter, or else by
-// those of its routes. Without either it guesses.
+// descriptorsFor lists what requests send where a configuration holds: by its rate_limits, or else by those of its
+// routes. Without any route it guesses.
 func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:

@@ -7,10 +7,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// extent says where a configuration of the local filter holds.
+// extent says where a configuration of the local filter holds, in two ways: a rule of the configuration needs one
+// selection for all requests there, and the rate_limits of routes are read for each route by itself.
+//
+//	what is for these requests               by
+//	the configuration's default bucket       requests
+//	its rate_limits, if it has any           requests: those of routes do not count then
+//	else those of routes and virtual hosts   routes
 type extent struct {
-	requests request.Selection // its own rate_limits and its default bucket are for these
-	routes   map[*route]bool   // the rate_limits of these routes count, each for the requests of its route
+	requests request.Selection
+	routes   map[*route]bool
 }
 
 // extentOfRoute is where the configuration of a route holds.
@@ -41,8 +47,8 @@ func (f localFilter) extent(hosts []virtualHost) extent {
 	e := extent{routes: map[*route]bool{}}
 	for _, h := range hosts {
 		for _, each := range h.routes {
-			if _, isReplaced := f.configOf(each); isReplaced || each.isOff(f.Name) {
-				leaveOutRoute(&e.requests, each)
+			if _, isReplaced := f.replacedBy(each); isReplaced || each.isOff(f.Name) {
+				leaveOutAtLeast(&e.requests, each)
 			} else {
 				e.routes[each] = true
 			}
@@ -51,9 +57,9 @@ func (f localFilter) extent(hosts []virtualHost) extent {
 	return e
 }
 
-// configOf is the configuration that a route has for the filter in place of its own. There is none if the route
+// replacedBy is the configuration that a route has for the filter in place of its own. There is none if the route
 // switches the filter off.
-func (f localFilter) configOf(each *route) (c envoyfile.Config, ok bool) {
+func (f localFilter) replacedBy(each *route) (c envoyfile.Config, ok bool) {
 	i := slices.IndexFunc(each.configs, f.has)
 	if i < 0 || each.isOff(f.Name) {
 		return envoyfile.Config{}, false
@@ -75,8 +81,9 @@ func (r *reader) noteNoFilter(local []localFilter, each *route) {
 	}
 }
 
-// leaveOutRoute exempts the requests of a route, or says why it cannot.
-func leaveOutRoute(s *request.Selection, each *route) {
+// leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
+// as that limits fewer requests than Envoy does. It cannot exempt all requests.
+func leaveOutAtLeast(s *request.Selection, each *route) {
 	if len(each.selection.Match) == 0 {
 		s.CannotMatch("they are those of routes without a configuration of their own")
 		return

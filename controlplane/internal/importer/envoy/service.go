@@ -82,8 +82,8 @@ func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 // serviceFilter is the filter of a site that asks for the domain.
 type serviceFilter struct {
 	*ratelimitv3.RateLimit
-	config        envoyfile.Config // that it is decoded from
-	isEnabledOnly bool             // it is disabled, but for routes that enable it
+	config     envoyfile.Config // that it is decoded from
+	ofEnabling bool             // it is disabled but for the routes that enable it; its config is that of these
 }
 
 // filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
@@ -94,7 +94,10 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) *serviceFilter {
 	}
 	c := s.Filters[i]
 	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At), config: c}
-	f.isEnabledOnly = c.Disabled && len(f.GetRateLimits()) == 0 && s.Enables(c.Name)
+	if c.Disabled && len(f.GetRateLimits()) == 0 && s.Enables(c.Name) {
+		f.ofEnabling = true
+		f.config.Disabled = false
+	}
 	return f
 }
 
@@ -105,9 +108,8 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 		return inFull()
 	}
 	config := filter.config
-	if filter.isEnabledOnly {
+	if filter.ofEnabling {
 		imp.Note(config.At, "the filter is disabled: there are rules only for the routes that enable it")
-		config.Disabled = false
 	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
 		imp.Note(config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
@@ -128,7 +130,7 @@ func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFi
 	}
 	limitsOf := func(each *route) ownLimits {
 		name := filter.config.Name
-		if each.isOff(name) || filter.isEnabledOnly && !each.enables(name) {
+		if each.isOff(name) || filter.ofEnabling && !each.enables(name) {
 			return ownLimits{isOff: true}
 		}
 		return imp.ofServicePerRoute(each)
@@ -156,7 +158,12 @@ func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
 func (imp *serviceImport) ofServicePerRoute(each *route) ownLimits {
-	own, at := decodeFirst[*ratelimitv3.RateLimitPerRoute](imp.reader, each.configs)
+	i := slices.IndexFunc(each.configs, envoyfile.IsA[*ratelimitv3.RateLimitPerRoute])
+	if i < 0 {
+		return ownLimits{}
+	}
+	at := each.configs[i].At
+	own := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, each.configs[i].Node, at)
 	if own.GetDomain() != "" && own.GetDomain() != imp.to.Domain {
 		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}

@@ -27,7 +27,7 @@ type limitRules struct {
 
 type limitRule struct {
 	Selectors         []selector      `json:"clientSelectors"`
-	Limit             *limit          `json:"limit"`
+	Limit             *amount         `json:"limit"`
 	Cost              *cost           `json:"cost"`
 	Shared            bool            `json:"shared"`
 	Shadow            bool            `json:"shadowMode"`
@@ -45,7 +45,7 @@ type hits struct {
 	Metadata json.RawMessage `json:"metadata"`
 }
 
-type limit struct {
+type amount struct {
 	Requests uint32          `json:"requests"`
 	Unit     string          `json:"unit"`
 	Metadata json.RawMessage `json:"fromMetadata"`
