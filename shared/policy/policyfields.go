@@ -174,6 +174,8 @@ func readRules(r *reader, v value, p *Policy) {
 }
 
 const (
+	// DefaultCapacity is the capacity of a rule that has none: the default of the field.
+	DefaultCapacity = 65536
 	// MaxCapacity is the most live keys of a counter, 2²⁴: some 600 MB at three
 	// windows a key, beyond any Envoy that also serves requests.
 	MaxCapacity = 1 << 24

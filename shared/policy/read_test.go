@@ -359,6 +359,12 @@ func TestLeasedLimitsFromTheRequestAreTheSame(t *testing.T) {
 	}
 }
 
+func TestCapacityByDefault(t *testing.T) {
+	p, problems := policy.Read(parse(t, `{"version":1,"rules":[{"name":"a","limits":["9/1s"]}]}`))
+	require.Empty(t, problems)
+	require.EqualValues(t, policy.DefaultCapacity, p.Rules[0].Capacity)
+}
+
 func TestClusterDefaults(t *testing.T) {
 	const rule = `{"name":"a","limits":["9/1s"],"scope":"cluster"}`
 	defaults := &policy.Quota{Cluster: "sluice_quota", TimeoutNs: 100_000_000}

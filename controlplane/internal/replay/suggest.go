@@ -278,9 +278,6 @@ func newDraft(key []string) (*draft, error) {
 	return d, nil
 }
 
-// defaultCapacity is what a rule without capacity has.
-const defaultCapacity = 65536
-
 func (d *draft) text(list []LimitFor) string {
 	limits := make([]string, len(list))
 	for i, l := range list {
@@ -288,7 +285,7 @@ func (d *draft) text(list []LimitFor) string {
 	}
 	const format = "version: 1\nrules:\n  - name: %s\n    mode: shadow\n    key: [%s]\n    limits: [%s]\n"
 	text := fmt.Sprintf(format, d.name, d.key, strings.Join(limits, ", "))
-	if d.capacity > defaultCapacity {
+	if d.capacity > policy.DefaultCapacity {
 		text += fmt.Sprintf("    capacity: %d\n", min(round(uint32(min(d.capacity, math.MaxUint32))), policy.MaxCapacity))
 	}
 	return text

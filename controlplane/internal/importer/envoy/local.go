@@ -166,8 +166,8 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 				p.Kind = request.AnyValue
 				kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
 				imp.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
-					"least recently used one, which then starts with a full bucket. Here there is room for 65536 keys, and an " +
-					"evicted key does not come back to a full bucket.")
+					"least recently used one, which then starts with a full bucket. Here there is room for " +
+					strconv.Itoa(policy.DefaultCapacity) + " keys, and an evicted key does not come back to a full bucket.")
 			}
 			made.Pairs = append(made.Pairs, p)
 		}

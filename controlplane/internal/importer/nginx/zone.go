@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -26,7 +25,7 @@ type zone struct {
 
 // readZone reads limit_req_zone KEY zone=NAME:SIZE rate=RATE, or limit_conn_zone without a rate.
 func (n *reader) readZone(d *nginxconf.Directive) {
-	z := &zone{key: d.Arg(0), at: nginxkey.PlaceOf(d)}
+	z := &zone{key: d.Arg(0), at: source.OfDirective(d)}
 	kind := strings.TrimSuffix(d.Name, "_zone")
 	for _, arg := range d.Args[min(1, len(d.Args)):] {
 		switch name, value, _ := strings.Cut(arg, "="); {
@@ -75,14 +74,11 @@ func (n *reader) readRate(z *zone, text string) {
 // keysPerMiB is how many keys nginx has room for in a MiB of a zone, each in 128 bytes.
 const keysPerMiB = 8192
 
-// defaultCapacity is the capacity of a rule that says none.
-const defaultCapacity = 65536
-
 // capacityOf is the number of keys of a zone; 0 if the default of a policy has as much room.
 func capacityOf(size string) uint64 {
 	number, isMega := strings.CutSuffix(strings.ToLower(size), "m")
 	mega, err := strconv.ParseUint(number, 10, 32)
-	if keys := mega * keysPerMiB; err == nil && isMega && keys > defaultCapacity {
+	if keys := mega * keysPerMiB; err == nil && isMega && keys > policy.DefaultCapacity {
 		return min(keys, policy.MaxCapacity)
 	}
 	return 0
@@ -101,7 +97,7 @@ func (n *reader) zoneOf(kind string, d *nginxconf.Directive) *zone {
 	}
 	z := n.zones[kind+" "+name]
 	if z == nil {
-		n.Fail(nginxkey.PlaceOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
+		n.Fail(source.OfDirective(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
 	}
 	return z
 }
