@@ -1,13 +1,23 @@
 // Package descriptor makes rules of the levels of a configuration and of the descriptors that requests send, as
-// envoyproxy/ratelimit and Envoy's local filter have them. ServiceLevels and LocalLevels make Levels, and their method
-// Rules makes the rules. For a descriptor with a limit of its own there is RuleOfAll. ExemptLimited goes before it, if
-// that limit is for the requests that no other one limits.
+// envoyproxy/ratelimit and Envoy's local filter have them.
 //
 //   - A level has pairs of a key and the values that it may have, and perhaps a limit (level.go).
 //   - A descriptor has entries of a key and the part of the request that is its value (this file).
 //   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
 //     It has values: each a part of the request and the pattern that it fits (search.go, leaf.go).
 //   - A rule comes of each leaf with a limit (rule.go, overrides.go).
+//
+// The calls:
+//
+//	ServiceLevels, LocalLevels                  levels with the search of the limiter               level.go
+//	Levels.Rules                                the rules of some descriptors
+//	  serviceLeaves, localLeaves                where the search ends                               search.go
+//	  Descriptor.rules                          a rule, or an override, of each leaf with a limit   rule.go
+//	    dropUnreachable, joinOverrides          the leaves that need rules
+//	    rule: leaf.split                        what goes to the match, and what to the key
+//	      overrides.leaveOut, selectUnmatched   what neither can say                                overrides.go
+//	Levels.NoteUnreached                        notes the limits without requests
+//	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits
 //
 // One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
 // without a limit, and below it path = /login with user = anything, which has one:

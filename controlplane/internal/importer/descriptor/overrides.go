@@ -6,7 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 )
 
-// overrides are those of the rule of one leaf. An example is the second level of this configuration, for a descriptor
+// overrides gives the rule of one leaf its overrides, or turns it off. An example is the second level of this configuration, for a descriptor
 // with the entry user, whose part is the header x-user:
 //
 //	descriptors:
@@ -20,16 +20,16 @@ import (
 //	  key: [{header: x-user}]                 split: any user fits, and each counts apart
 //	  limits: [10/minute]
 //	  overrides:
-//	  - {key: [alice], limits: [5/minute]}    ofEarlierLeaves: alice is the leaf before it
+//	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it
 type overrides struct {
 	rule *draft.Rule
 	leaf *leaf
 	key  []keyValue // one for each part of the rule's key
 }
 
-// ofEarlierLeaves are the overrides that take the requests of the earlier leaves out of the rule. Leaves that are apart
-// from the rule's own have none of its requests.
-func (o *overrides) ofEarlierLeaves(earlier []*leaf) (list []draft.Override) {
+// leaveOut takes the requests of the earlier leaves out of the rule, or turns it off if no override can. Leaves that are
+// apart from the rule's own have none of its requests.
+func (o *overrides) leaveOut(earlier []*leaf) {
 	for _, before := range earlier {
 		if before.apart(o.leaf) {
 			continue
@@ -43,9 +43,8 @@ func (o *overrides) ofEarlierLeaves(earlier []*leaf) (list []draft.Override) {
 		if before.joined == o.leaf {
 			next.Limit = before.Limit
 		}
-		list = append(list, next)
+		o.rule.Overrides = append(o.rule.Overrides, next)
 	}
-	return list
 }
 
 // cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
@@ -82,25 +81,25 @@ func (o *overrides) patterns(l *leaf, isAsked func(keyValue) bool) (list []strin
 	return list
 }
 
-// ofUnmatched are the overrides that select the leaf's values where no match can: the first gives them the limit, and
-// the second makes all other keys unlimited. No match asks for a query parameter, so the limit of the user alice in one
-// becomes:
+// selectUnmatched selects the leaf's values where no match can, or turns the rule off if no override can either: one
+// override gives them the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter,
+// so the limit of the user alice in one becomes:
 //
 //	key: [{query: user}]
 //	overrides:
 //	- {key: [alice], limits: [5/minute]}
 //	- {key: ["*"], unlimited: true}
-func (o *overrides) ofUnmatched() []draft.Override {
+func (o *overrides) selectUnmatched() {
 	isUnmatched := func(v keyValue) bool { return !v.isMatched }
 	if why := o.leaf.whyNoOverride(); why != "" {
 		o.rule.TurnOff(why)
-		return nil
+		return
 	}
 	if !slices.ContainsFunc(o.key, isUnmatched) {
-		return nil
+		return
 	}
-	return []draft.Override{
-		{Patterns: o.patterns(o.leaf, isUnmatched), Limit: o.leaf.Limit},
-		{Patterns: o.patterns(o.leaf, func(keyValue) bool { return false })},
-	}
+	o.rule.Overrides = append(o.rule.Overrides,
+		draft.Override{Patterns: o.patterns(o.leaf, isUnmatched), Limit: o.leaf.Limit},
+		draft.Override{Patterns: o.patterns(o.leaf, func(keyValue) bool { return false })},
+	)
 }

@@ -105,8 +105,8 @@ func (d *Descriptor) rule(to *draft.Findings, name string, l *leaf, earlier []*l
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
 	r.CountDenied = d.Cost > 0 && l.Limit.IsWindowed()
 	o := overrides{r, l, key}
-	// The filter takes the first override that fits.
-	r.Overrides = slices.Concat(o.ofEarlierLeaves(earlier), o.ofUnmatched())
+	o.leaveOut(earlier) // before the others, as the filter takes the first override that fits
+	o.selectUnmatched()
 	return r
 }
 
@@ -125,7 +125,7 @@ type keyValue struct {
 //	a*                 nothing of the part, or it   the match and the key
 //	a*, shared         nothing of the part, or it   the match
 //	any                anything                     the key
-//	alice, a*          another value of the part    the key, where overrides select it: see ofUnmatched
+//	alice, a*          another value of the part    the key, where overrides select it: see selectUnmatched
 //	a*, shared         another value of the part    neither: the rule is off
 //
 // A part that no match has, as a query parameter, is as one with another value.
