@@ -6,8 +6,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 )
 
-// overrides gives the rule of one leaf its overrides, or turns it off. An example is the second level of this configuration, for a descriptor
-// with the entry user, whose part is the header x-user:
+// overrides gives the rule of one leaf its overrides, or turns it off. An example is the second level of this
+// configuration, for a descriptor with the entry user, whose part is the header x-user:
 //
 //	descriptors:
 //	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
@@ -27,8 +27,8 @@ type overrides struct {
 	key  []keyValue // one for each part of the rule's key
 }
 
-// leaveOut takes the requests of the earlier leaves out of the rule, or turns it off if no override can. Leaves that are
-// apart from the rule's own have none of its requests.
+// leaveOut takes the requests of the earlier leaves out of the rule, or turns it off if no override can. Leaves that
+// are apart from the rule's own have none of its requests.
 func (o *overrides) leaveOut(earlier []*leaf) {
 	for _, before := range earlier {
 		if before.apart(o.leaf) {

@@ -29,7 +29,8 @@ func OpenWhole(to *draft.Findings, f source.File) (*source.Document, error) {
 	return Whole(to, in)
 }
 
-// Whole is the configuration of Envoy that a file has, or has a part of.
+// Whole is the configuration of Envoy that a file has, or has a part of. The error has all problems so far, also those
+// that are not of this file: the import ends.
 func Whole(to *draft.Findings, in *source.Document) (*source.Document, error) {
 	refuseOthers(to, in)
 	whole := &source.Document{File: in.File, Root: wholeOf(to, in)}
@@ -44,22 +45,18 @@ func Whole(to *draft.Findings, in *source.Document) (*source.Document, error) {
 //	an EnvoyFilter that patches a filter     {http_filters: [the filter]}
 //	a configuration with listeners           it
 func wholeOf(to *draft.Findings, in *source.Document) *policy.Node {
-	root := in.Root
 	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
 		return patched(to, filters)
 	}
-	list := root
-	if root.Kind != policy.List {
-		list = source.NewList(root)
-	}
+	list := in.All()
 	// A virtual host, and what has virtual_hosts, may have typed_per_filter_config as a route has it.
 	isAboveRoutes := eachHasOneOf(list, "rate_limits", "domains", "virtual_hosts")
 	switch {
 	case eachHasOneOf(list, "routes"):
-		return source.Wrap("virtual_hosts", list)
+		return source.Wrap("virtual_hosts", source.NewList(list...))
 	case eachHasOneOf(list, "route", "typed_per_filter_config") && !isAboveRoutes:
 		routes := source.NewList()
-		for _, n := range list.Items {
+		for _, n := range list {
 			if source.FieldOf(n, "match") == nil { // as a patch has it
 				n = withMatch(n, everyRequest())
 			}
@@ -67,17 +64,17 @@ func wholeOf(to *draft.Findings, in *source.Document) *policy.Node {
 		}
 		return source.Wrap("virtual_hosts", source.NewList(source.Wrap("routes", routes)))
 	}
-	return root
+	return in.Root
 }
 
 // eachHasOneOf reports whether a list has items, and each of them has one of the fields.
-func eachHasOneOf(list *policy.Node, fields ...string) bool {
-	for _, n := range list.Items {
+func eachHasOneOf(list []*policy.Node, fields ...string) bool {
+	for _, n := range list {
 		if !slices.ContainsFunc(fields, func(name string) bool { return source.FieldOf(n, name) != nil }) {
 			return false
 		}
 	}
-	return len(list.Items) > 0
+	return len(list) > 0
 }
 
 // withMatch is a route with a match.

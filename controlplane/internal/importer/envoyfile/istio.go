@@ -59,7 +59,7 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 			l.Fail(at, "a ROUTE_CONFIGURATION has no rate_limits: its virtual_hosts and their routes have them")
 		}
 		l.merge(source.Wrap("route_config", value))
-		l.mergeHost("", source.NewObject()) // of the requests to which a filter in it applies
+		l.mergeHost("", source.NewObject()) // so that there is a host for what the value says of all requests
 	case kind == "VIRTUAL_HOST" && len(source.ItemsOf(value, "domains")) > 0:
 		l.merge(routingOf(value))
 	case kind == "VIRTUAL_HOST":

@@ -29,8 +29,8 @@ import (
 type Site struct {
 	Filters    []Config
 	Routing    Routing
-	name       string // of the listener, or of routes that no listener names
-	routesName string // the routes that the listener names
+	name       string // that of the listener or of the routes alone, for --listener: several sites may have it
+	routesName string // of the routes that the listener names
 }
 
 // Routing is a configuration of routes.
@@ -172,8 +172,8 @@ func Choose(
 	}
 	names, chosen := namesOfSites(fits), []*Site(nil)
 	for i, s := range fits {
-		isOnly := !slices.ContainsFunc(fits, func(other *Site) bool { return other != s && other.name == s.name })
-		if listener == "" || listener == names[i] || listener == s.name && isOnly {
+		hasNamesake := slices.ContainsFunc(fits, func(other *Site) bool { return other != s && other.name == s.name })
+		if listener == "" || listener == names[i] || listener == s.name && !hasNamesake {
 			chosen = append(chosen, s)
 		}
 	}

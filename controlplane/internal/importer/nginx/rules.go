@@ -9,6 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -19,7 +20,7 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, 
 	if z == nil {
 		return
 	}
-	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: nginxkey.PlaceOf(d)}
+	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: source.OfDirective(d)}
 	if limits.dryRun && len(limits.list) > 1 {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
@@ -13,16 +12,16 @@ import (
 // server is one server of nginx, as it is written.
 type server struct {
 	*scope
-	names     []string
-	ports     []string
-	isDefault []string // ports for which it is the default server
-	answers   bool     // without a look at limits
-	at        source.Place
+	names        []string
+	ports        []string
+	defaultPorts []string // ports for which it says that it is the default server
+	answers      bool     // without a look at limits
+	at           source.Place
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
 func readServer(d *nginxconf.Directive) *server {
-	s := &server{answers: answersItself(d.Block), at: nginxkey.PlaceOf(d)}
+	s := &server{answers: answersItself(d.Block), at: source.OfDirective(d)}
 	for _, names := range nginxconf.Named(d.Block, "server_name") {
 		for _, name := range names.Args {
 			name = strings.ToLower(name)
@@ -36,7 +35,7 @@ func readServer(d *nginxconf.Directive) *server {
 	for _, l := range nginxconf.Named(d.Block, "listen") {
 		s.ports = append(s.ports, portOf(l.Arg(0)))
 		if slices.Contains(l.Args, "default_server") || slices.Contains(l.Args, "default") {
-			s.isDefault = append(s.isDefault, portOf(l.Arg(0)))
+			s.defaultPorts = append(s.defaultPorts, portOf(l.Arg(0)))
 		}
 	}
 	if len(s.ports) == 0 {
@@ -63,10 +62,10 @@ func portOf(address string) string {
 // host alone, so each host gets one server. An example: the default server has the name a.example and the limits D,
 // another one has *.example and the limits W.
 //
-//	hosts                         limits   why
-//	a.example                     D        the narrower name
-//	*.example without a.example   W
-//	all but *.example             D        no server names them
+//	servers, as written    byHosts                     the scope is for   leaveTo
+//	default: a.example D   isRest, a scope of D        all hosts          *.example and a.example
+//	                       a.example, the same D       a.example          none: it is the narrower name
+//	*.example W            *.example, the scope of W   *.example          a.example
 func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	if n.areTooMany(blocks) {
 		return
@@ -110,8 +109,9 @@ func (n *reader) byHosts(servers []*server) (list []*hostScope) {
 }
 
 // splitDefault makes two scopes of the default server if one of its names is a host of another server's *.example: no
-// selection has both that name and all hosts but *.example. Both have the same limits and locations. In the example of
-// readServers they are that of a.example and that of all but *.example.
+// selection has both that name and all hosts but *.example. Both have the same limits and inner scopes: addRules makes
+// rules of these for the hosts of either. In the example of readServers they are that of a.example and that of all but
+// *.example.
 func splitDefault(list []*hostScope) []*hostScope {
 	i := slices.IndexFunc(list, func(s *hostScope) bool { return s.isRest })
 	if i < 0 {
@@ -174,7 +174,7 @@ func (n *reader) defaultServer(list []*server) (first *server) {
 			if byPort[port] == nil {
 				ports = append(ports, port)
 			}
-			if byPort[port] == nil || slices.Contains(s.isDefault, port) {
+			if byPort[port] == nil || slices.Contains(s.defaultPorts, port) {
 				byPort[port] = s
 			}
 		}

@@ -16,7 +16,8 @@
 //
 // They are found by calls that lead back to formsOf, as the values of a map may have variables too:
 //
-//	formsOf        a text: joins the forms of its variables and of what is between them
+//	formsOf        a text: joins the forms of its variables and of what is between them. Its depth is the number of
+//	               maps on the way to the text
 //	  variable     $binary_remote_addr is a part of the request
 //	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that
 //	    lookedUp       one of them:
@@ -49,8 +50,8 @@ type Form struct {
 // Variables are those that map and geo make, for keys.
 type Variables struct {
 	*draft.Findings
-	made             map[string]mapping
-	noteOfServerName string
+	made             map[string]mapping // by the name of the variable
+	noteOfServerName string             // for rules that have $server_name in the key; empty = none
 }
 
 // New is for keys without variables of map and geo. The note says how $server_name differs from the host; it is empty

@@ -136,8 +136,8 @@ type translation struct {
 	why     string // the condition that a policy cannot say, so that there is no pattern; empty if it can
 }
 
-// translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a port,
-// and addresses in one spelling.
+// translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
+// port, and addresses in one spelling.
 //
 //	part            pattern        Pattern    comment                 why
 //	Host            a.example:80   a.example  compared without port

@@ -22,8 +22,7 @@ type File struct {
 	Text []byte
 }
 
-// Document is one file. Its root is its only document, or a List node of all its documents: see Resources, which goes
-// through the objects of a file.
+// Document is one file. Its root is its only document, or a List node of all its documents: see All and Resources.
 type Document struct {
 	File string
 	Root *policy.Node
@@ -89,6 +88,14 @@ func parse(f File) (*policy.Node, error) {
 		return root.Items[0], nil
 	}
 	return root, nil
+}
+
+// All are the documents of a file, or the items of a list that is its only document.
+func (in *Document) All() []*policy.Node {
+	if in.Root.Kind == policy.List {
+		return in.Root.Items
+	}
+	return []*policy.Node{in.Root}
 }
 
 // Resources are the documents of a file. A List of Kubernetes has those in it instead. Their places, for each file:
