@@ -1,20 +1,16 @@
 package cli
 
 import (
-	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"net"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/build"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/envoy"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -234,50 +230,4 @@ func checkManage(m *policy.Manage, listener string) error {
 			"make the two ports the same")
 	}
 	return nil
-}
-
-// filterFile is the absolute path of the filter's binary: the given one, or else a file in the
-// user's cache folder with the filter inside this program.
-func filterFile(given string, warnings io.Writer) (string, error) {
-	if given == "" {
-		wasm, err := build.Filter()
-		if err != nil {
-			return "", err
-		}
-		return writeFilter(wasm)
-	}
-	path, err := filepath.Abs(given)
-	if err != nil {
-		return "", fmt.Errorf("find filter: %w", err)
-	}
-	// The proxy may run on another machine, which has the file.
-	if _, err := os.Stat(path); err != nil {
-		fmt.Fprintf(warnings, "warning: %s is not on this machine; it has to be on the proxy's\n", path)
-	}
-	return path, nil
-}
-
-// writeFilter puts a filter into the user's cache folder. The file's name is that of its
-// content, so that an Envoy that still reads another filter keeps it.
-func writeFilter(wasm []byte) (string, error) {
-	cache, err := os.UserCacheDir()
-	if err != nil {
-		return "", fmt.Errorf("write filter: %w: give --wasm FILE", err)
-	}
-	dir := filepath.Join(cache, "sluice")
-	path := filepath.Join(dir, fmt.Sprintf("sluice-%x.wasm", sha256.Sum256(wasm)))
-	if info, err := os.Stat(path); err == nil && info.Size() == int64(len(wasm)) {
-		return path, nil
-	}
-	if err := os.MkdirAll(dir, 0o750); err != nil {
-		return "", fmt.Errorf("write filter: %w", err)
-	}
-	err = replaceFile(path, 0o640, func(w io.Writer) error {
-		_, err := w.Write(wasm)
-		return err
-	})
-	if err != nil {
-		return "", fmt.Errorf("write filter: %w", err)
-	}
-	return path, nil
 }

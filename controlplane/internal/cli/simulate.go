@@ -1,15 +1,12 @@
 package cli
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/build"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/fleet"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/simulate"
 )
@@ -103,60 +100,4 @@ func (o *simulateOptions) run(cmd *cobra.Command) error {
 		s.Requests, s.Dir = file, filepath.Dir(o.requests)
 	}
 	return simulate.Run(cmd.Context(), s, cmd.OutOrStdout())
-}
-
-// filterOptions are the flags of a command that runs the filter on a policy, here.
-type filterOptions struct{ policy, wasm string }
-
-// AddFlags adds the flags.
-func (o *filterOptions) AddFlags(cmd *cobra.Command, policy, condition string) {
-	addFileFlag(cmd, &o.policy, policy)
-	addWasmFlag(cmd, &o.wasm, condition)
-}
-
-// options reads the policy and the filter.
-func (o *filterOptions) options(cmd *cobra.Command) (s simulate.Options, err error) {
-	s = simulate.Options{
-		Policy: o.policy, CacheDir: fleet.CacheDir(),
-		Log: func(message string) { fmt.Fprintln(cmd.ErrOrStderr(), message) },
-	}
-	s.Text, _, err = readText(cmd, "policy", o.policy, false)
-	if err != nil {
-		return s, err
-	}
-	s.Wasm, err = readFilter(o.wasm)
-	return s, err
-}
-
-// addFileFlag adds -f, and addWasmFlag --wasm.
-func addFileFlag(cmd *cobra.Command, file *string, usage string) {
-	cmd.Flags().StringVarP(file, "file", "f", "", usage)
-}
-
-func addWasmFlag(cmd *cobra.Command, file *string, condition string) {
-	cmd.Flags().StringVar(file, "wasm", "", condition+"`FILE` of the filter (default: the one inside this program)")
-}
-
-// maxWorkers bounds the worker VMs of one process: each takes tens of MB.
-const maxWorkers = 64
-
-// maxFilterBytes bounds a filter's binary. Ours is less than 1 MB.
-const maxFilterBytes = 64 << 20
-
-func readFilterFile(name string) ([]byte, error) { return input.File(name, maxFilterBytes) }
-
-// readFilter returns the filter in file, or the one inside this program.
-func readFilter(file string) ([]byte, error) {
-	if file == "" {
-		return build.Filter()
-	}
-	wasm, err := readFilterFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("read the filter: %w", err)
-	}
-	if !bytes.HasPrefix(wasm, []byte("\x00asm")) {
-		return nil, withHint(fmt.Errorf("%s is not a WebAssembly module", file),
-			"--wasm is the filter, build/out/sluice.wasm; without it the one inside this program runs")
-	}
-	return wasm, nil
 }
