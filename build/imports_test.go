@@ -137,6 +137,8 @@ var importLaws = []importLaw{
 	{who: "filter/internal/lease", what: "calls nobody up",
 		forbidden: inFolders("filter/internal/engine", "filter/internal/rules", "filter/internal/host"),
 		reason:    "a request that waits is gone on with by the host, which asks Client.Next: no callback re-enters"},
+	{who: "controlplane/internal/cli/serving", what: "must not reach flags", forbidden: anyOf("github.com/spf13"),
+		reason: "a command reads its flags, and hands over what they say"},
 	{who: "controlplane/internal/importer/draft", what: "must not reach a reader",
 		forbidden: inFolders("controlplane/internal/importer/envoy", "controlplane/internal/importer/nginx",
 			"controlplane/internal/importer/envoyfile", "controlplane/internal/importer/gateway",

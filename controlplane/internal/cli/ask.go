@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/cli/flagfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/clients"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -96,7 +97,7 @@ func (o *askOptions) proxyAsker(cmd *cobra.Command) (clients.Asker, error) {
 	if err != nil {
 		return nil, err
 	}
-	token, err := readToken(o.manageToken)
+	token, err := flagfile.Token(o.manageToken)
 	if err != nil {
 		return nil, err
 	}

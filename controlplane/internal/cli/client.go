@@ -20,9 +20,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/cli/flagfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
@@ -79,7 +78,7 @@ func (o *clientOptions) client() (*client, error) {
 	}
 	c := &client{base: base}
 	if o.tokenFile != "" {
-		c.token, err = readToken(o.tokenFile)
+		c.token, err = flagfile.Token(o.tokenFile)
 		if err != nil {
 			return nil, err
 		}
@@ -110,82 +109,7 @@ func (o *clientOptions) tls(to *url.URL) (*tls.Config, error) {
 	if o.cert != "" && to.Scheme == "http" {
 		return nil, usageError(fmt.Errorf("--cert needs TLS, but %s is without", to.Redacted()), "use an https URL")
 	}
-	return clientTLS("--ca", o.ca, "client certificate", o.cert, o.key)
-}
-
-// clientTLS is the configuration of a client that trusts the authorities in a file and shows a
-// certificate, which is read for each connection. Empty names stand for the system's authorities and
-// for no certificate.
-func clientTLS(authorities, ca, certificate, cert, key string) (*tls.Config, error) {
-	config := &tls.Config{MinVersion: tls.VersionTLS12}
-	if ca != "" {
-		text, err := input.File(ca, maxSecretBytes)
-		if err == nil {
-			config.RootCAs, err = parsePool(ca, text)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", authorities, err)
-		}
-	}
-	if cert == "" {
-		return config, nil
-	}
-	config.GetClientCertificate = func(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
-		pair, err := readPair(cert, key)
-		if err == nil && asked.SupportsCertificate(pair) != nil {
-			pair = &tls.Certificate{} // the server knows another authority
-		}
-		return pair, err
-	}
-	if _, err := readPair(cert, key); err != nil {
-		return nil, fmt.Errorf("read %s: %w", certificate, err)
-	}
-	return config, nil
-}
-
-// readPair reads a certificate and its private key.
-func readPair(cert, key string) (*tls.Certificate, error) {
-	certText, err := input.File(cert, maxSecretBytes)
-	if err != nil {
-		return nil, err
-	}
-	keyText, err := input.File(key, maxSecretBytes)
-	if err != nil {
-		return nil, err
-	}
-	pair, err := tls.X509KeyPair(certText, keyText)
-	return &pair, err
-}
-
-// maxSecretBytes bounds a file with a token or certificates.
-const maxSecretBytes = 1 << 20
-
-// readToken reads a file with a bearer token.
-func readToken(file string) (string, error) {
-	text, err := input.File(file, maxSecretBytes)
-	if err != nil {
-		return "", fmt.Errorf("read token: %w", err)
-	}
-	token, err := parseToken(text)
-	if err != nil {
-		return "", fmt.Errorf("read token: %s %w", file, err)
-	}
-	return token, nil
-}
-
-// parseToken reads a bearer token, without the line end that editors leave. No error repeats it.
-func parseToken(text []byte) (string, error) {
-	token := strings.TrimSpace(string(text))
-	if token == "" {
-		return "", errors.New("is empty")
-	}
-	if len(token) > access.MaxToken {
-		return "", fmt.Errorf("has %d bytes, but at most %d are allowed", len(token), access.MaxToken)
-	}
-	if strings.ContainsFunc(token, func(r rune) bool { return r <= ' ' || r > '~' }) {
-		return "", errors.New("must hold one line of printable ASCII without spaces")
-	}
-	return token, nil
+	return flagfile.ClientTLS("--ca", o.ca, "client certificate", o.cert, o.key)
 }
 
 // serverOptions are the flags of a command that prints what the server answers.

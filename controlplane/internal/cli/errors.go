@@ -73,6 +73,15 @@ func ExitCode(err error) int {
 	}
 }
 
+// unlessStopped drops the error of a server that a signal stopped while it started: it ends like
+// one that has served.
+func unlessStopped(ctx context.Context, err error) error {
+	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
 // Lines returns the error's text, one line for each thing that is wrong. It is empty for an
 // error that is only an exit code. A server may have sent parts of the text, so the lines are
 // made safe for a terminal.

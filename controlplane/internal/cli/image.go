@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/spf13/cobra"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/cli/flagfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/input"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/envoy/wasmimage"
@@ -107,14 +108,14 @@ func (o *imagePushOptions) remote(ctx context.Context) ([]remote.Option, error) 
 	if o.username == "" {
 		options = append(options, remote.WithAuthFromKeychain(authn.DefaultKeychain))
 	} else {
-		password, err := input.File(o.passwordFile, maxSecretBytes)
+		password, err := input.File(o.passwordFile, flagfile.MaxBytes)
 		if err != nil {
 			return nil, fmt.Errorf("read password: %w", err)
 		}
 		secret := strings.TrimRight(string(password), "\r\n")
 		options = append(options, remote.WithAuth(&authn.Basic{Username: o.username, Password: secret}))
 	}
-	config, err := clientTLS("--ca", o.ca, "", "", "")
+	config, err := flagfile.ClientTLS("--ca", o.ca, "", "", "")
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/cli/serving"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 	"github.com/sluice-ratelimit/sluice/envoy"
@@ -64,26 +65,28 @@ func (d *demo) startControlPlane() error {
 		return err
 	}
 	d.later(kept.Close)
-	s, err := (&listenOptions{proxies: xdsListener, http: free(defaultHTTP), xds: free(defaultXDS)}).listen(d.log, guard{})
+	listeners, err := (&listenOptions{words: serveWords, http: free(defaultHTTP), proxies: free(defaultXDS)}).listen()
 	if err != nil {
 		return err
 	}
-	d.later(func() error { s.close(); return nil })
+	s := serving.New(serving.Options{Log: d.log, Name: serveWords.name})
+	d.later(func() error { s.Close(); listeners.Close(); return nil })
 	token := rand.Text() // lives as long as the process, and is for proxies on loopback only
 	allow, _ := manage.ParseAllow(manage.DefaultAllow)
-	fleet := s.fleet(allow, func() manage.Credentials { return manage.Credentials{Token: token} })
+	fleet := newFleet(listeners, allow, func() manage.Credentials { return manage.Credentials{Token: token} })
 	section := fmt.Appendf(nil, `"manage":{"path":"/.sluice/","token_sha256":"%x"}`, sha256.Sum256([]byte(token)))
 	// It outlives the command's context: the data plane goes first.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(d.cmd.Context()))
 	gone := make(chan struct{})
 	d.later(func() error { cancel(); <-gone; return nil })
 	o := serveOptions{quotas: quotaOptions{store: quotaMemory}}
-	if err := o.start(ctx, s, managedStore{kept, section}, fleet, nil); err != nil {
+	handler, err := o.addParts(ctx, s, managedStore{kept, section}, fleet, nil)
+	if err != nil {
 		close(gone)
 		return err
 	}
-	go func() { defer close(gone); d.failed <- s.run(ctx) }()
-	d.server, d.xds = "http://"+s.httpListener.Addr().String(), s.xdsListener.Addr().String()
+	go func() { defer close(gone); d.failed <- s.Run(ctx, listeners, handler) }()
+	d.server, d.xds = "http://"+listeners.HTTP.Addr().String(), listeners.Proxies.Addr().String()
 	d.client, err = (&clientOptions{server: d.server}).client()
 	return err
 }

@@ -1,5 +1,24 @@
-// Package cli is the sluice command: one file a subject. Each command is newXCommand, which names
-// it, an options struct with AddFlags, and a function that does it.
+// Package cli is the sluice command. Each command is newXCommand, which names it, an options
+// struct with AddFlags, and a function that does it. Where to look:
+//
+//	root.go, errors.go   the tree of commands; hints and exit codes
+//	serve, quota         servers, as is ratelimit, which takes the place of envoyproxy/ratelimit
+//	run, quickstart      proxies in this process
+//	render, image        what an Envoy, Istio and Envoy Gateway need
+//	apply, rollout       change the policy that proxies have, and follow what they reply
+//	show, diff, store    ask the API, by client.go; store also works on files
+//	counters, explain    ask proxies, by ask.go: through the API, or one directly
+//	validate, test, simulate, replay, import    work on files alone
+//	policy.go, output.go                        read a policy; print
+//	*flags.go            flags that several commands share, and what they open
+//
+// Packages of its own have the servers of a process (serving), the files that flags name (flagfile)
+// and the settings of ratelimit (ratelimitenv).
+//
+// One command from its name to its listeners: NewCommand makes the tree, and newQuotaCommand
+// (quota.go) the flags. Cobra calls runQuota. It checks the flags; guard reads certificates and
+// listen opens listeners (listenflags.go); quotaOptions.open (quotaflags.go) starts the service.
+// AddQuota and AddCalls of serving.Servers add what proxies reach, and Run serves.
 //
 // Its invariant: a command returns its errors and prints only its output, so that main alone
 // writes "error:" and "hint:" and picks the exit code. It must never import the filter: it
@@ -8,19 +27,23 @@ package cli
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
-	"runtime/debug"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/sluice-ratelimit/sluice/build"
 )
+
+// NewCommand returns the command tree of a program that was called by this name.
+func NewCommand(program string) *cobra.Command {
+	if filepath.Base(program) == ratelimitName {
+		return newRatelimitCommand()
+	}
+	return NewRootCommand()
+}
 
 // NewRootCommand returns the whole command tree.
 func NewRootCommand() *cobra.Command {
@@ -151,61 +174,4 @@ func forEach(cmd *cobra.Command, do func(*cobra.Command)) {
 	for _, c := range slices.Clone(cmd.Commands()) {
 		forEach(c, do)
 	}
-}
-
-// Version and commit of a release, set by the linker: a release is built without the repository's
-// history, so that its bytes are the same wherever it is built.
-var releaseVersion, releaseCommit string
-
-// printVersion prints what this program was built from, and the digest of the
-// filter inside it: the same as `sha256sum sluice.wasm`, and as a resource's
-// sha256.
-func printVersion(w io.Writer) error {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
-	}
-	if releaseVersion != "" {
-		info.Main.Version = releaseVersion
-	}
-	if releaseCommit != "" {
-		info.Settings = append(info.Settings, debug.BuildSetting{Key: "vcs.revision", Value: releaseCommit})
-	}
-	wasm, err := build.Filter()
-	if err != nil && !errors.Is(err, build.ErrNoFilter) {
-		return err
-	}
-	_, err = io.WriteString(w, versionText(info, wasm))
-	return err
-}
-
-// versionText is one fact a line: version, commit where the build knows it,
-// compiler, filter.
-func versionText(info *debug.BuildInfo, wasm []byte) string {
-	setting := map[string]string{}
-	for _, s := range info.Settings {
-		setting[s.Key] = s.Value
-	}
-	version := info.Main.Version
-	if version == "" {
-		version = "(devel)"
-	}
-	text := "sluice " + version + "\n"
-	if revision := setting["vcs.revision"]; revision != "" {
-		text += "commit " + revision
-		if setting["vcs.time"] != "" {
-			text += " of " + setting["vcs.time"]
-		}
-		if setting["vcs.modified"] == "true" {
-			text += ", with changes"
-		}
-		text += "\n"
-	}
-	if info.GoVersion != "" {
-		text += fmt.Sprintf("built with %s for %s/%s\n", info.GoVersion, setting["GOOS"], setting["GOARCH"])
-	}
-	if len(wasm) == 0 {
-		return text + "filter: none inside\n"
-	}
-	return text + fmt.Sprintf("filter: %d bytes, sha256 %x\n", len(wasm), sha256.Sum256(wasm))
 }

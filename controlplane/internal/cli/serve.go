@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/netip"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/cli/flagfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/cli/serving"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/console"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
@@ -53,7 +56,7 @@ func (o *serveOptions) AddFlags(cmd *cobra.Command) {
 }
 
 func newServeCommand() *cobra.Command {
-	o := serveOptions{listenOptions: listenOptions{proxies: xdsListener}}
+	o := serveOptions{listenOptions: listenOptions{words: serveWords}}
 	cmd := &cobra.Command{
 		Use:   "serve --data DIR | --store URL",
 		Short: "Run the control plane",
@@ -96,15 +99,6 @@ of a label or segment, and {id} for the same text on both sides:
 	return cmd
 }
 
-// unlessStopped drops the error of a server that a signal stopped while it started: it ends like
-// one that has served.
-func unlessStopped(ctx context.Context, err error) error {
-	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
-		return nil
-	}
-	return err
-}
-
 // check rejects flags that do not go together.
 func (o *serveOptions) check(cmd *cobra.Command) error {
 	if (o.data == "") == (o.store == "") {
@@ -125,7 +119,7 @@ func (o *serveOptions) check(cmd *cobra.Command) error {
 	if err := checkDirectory(o.data, "give it as --store"); err != nil {
 		return err
 	}
-	if err := o.quotas.check(o.xdsClientCA, "--xds-client-ca"); err != nil {
+	if err := o.quotas.check(&o.listenOptions); err != nil {
 		return err
 	}
 	if o.calls.areOn() && o.quotas.store == quotaOff {
@@ -148,7 +142,7 @@ func serve(cmd *cobra.Command, o *serveOptions) error {
 	if err != nil {
 		return err
 	}
-	policies, err := o.openStore(cmd.Context(), log)
+	policies, err := o.openPolicies(cmd.Context(), log)
 	if err != nil {
 		return err
 	}
@@ -157,19 +151,22 @@ func serve(cmd *cobra.Command, o *serveOptions) error {
 			log.Error("close store", "error", err)
 		}
 	}()
-	s, err := o.listen(log, guard)
+	listeners, err := o.listen()
 	if err != nil {
 		return err
 	}
-	defer s.close()
-	fleet, err := o.manage.fleet(cmd, s)
+	defer listeners.Close()
+	fleet, err := o.manage.fleet(cmd, log, listeners)
 	if err != nil {
 		return err
 	}
-	if err := o.start(cmd.Context(), s, policies, fleet, identify); err != nil {
+	s := serving.New(serving.Options{Log: log, Guard: guard, Name: o.words.name})
+	defer s.Close()
+	handler, err := o.addParts(cmd.Context(), s, policies, fleet, identify)
+	if err != nil {
 		return err
 	}
-	return s.run(cmd.Context())
+	return s.Run(cmd.Context(), listeners, handler)
 }
 
 // identifyFunc finds the name by which a certificate may use a node id. Nil stands for the
@@ -178,15 +175,15 @@ type identifyFunc = func(cert *x509.Certificate, node string) (san string, err e
 
 // identify reads --node-names.
 func (o *serveOptions) identify(log *slog.Logger) (identifyFunc, error) {
-	files := watchedFiles{log: log}
-	names := files.names("--node-names", o.nodeNames)
+	files := flagfile.Watched{Log: log}
+	names := files.NodeIDs("--node-names", o.nodeNames)
 	if names == nil {
-		return nil, files.err
+		return nil, files.Err
 	}
 	return func(cert *x509.Certificate, node string) (string, error) { return names().SAN(cert, node) }, nil
 }
 
-func (o *serveOptions) openStore(ctx context.Context, log *slog.Logger) (store.Store, error) {
+func (o *serveOptions) openPolicies(ctx context.Context, log *slog.Logger) (store.Store, error) {
 	s, err := openStore(ctx, o.data+o.store, log) // one of the two is empty
 	switch {
 	case errors.Is(err, store.ErrHeld):
@@ -201,50 +198,35 @@ func (o *serveOptions) openStore(ctx context.Context, log *slog.Logger) (store.S
 	return s, nil
 }
 
-// start makes the servers that answer on the listeners.
-func (o *serveOptions) start(
-	ctx context.Context, s *servers, policies store.Store, fleet *manage.Fleet, identify identifyFunc,
-) error {
-	var err error
-	s.quotas, err = o.quotas.open(ctx, s.log, s.guard.proxyCAs, policies)
-	if err != nil {
-		return err
+// addParts gives the servers what serve has, and returns what answers over HTTP.
+func (o *serveOptions) addParts(
+	ctx context.Context, s *serving.Servers, policies store.Store, fleet *manage.Fleet, identify identifyFunc,
+) (http.Handler, error) {
+	options := api.Options{Store: policies, Identify: s.Guard.Identify, Fleet: fleet, Log: s.Log}
+	if o.quotas.store != quotaOff {
+		quota, err := o.quotas.open(ctx, s.Log, s.Guard.ProxyCAs, policies)
+		if err != nil {
+			return nil, err
+		}
+		s.AddQuota(quota)
+		isPrivate := o.quotas.store == quotaMemory
+		options.Quota = api.Quota{Service: quota.Service, Private: isPrivate, Apart: isPrivate && o.store != ""}
+		options.Calls, err = o.calls.open(ctx, s, quota, &o.listenOptions)
+		if err != nil {
+			return nil, err
+		}
 	}
-	if err := o.calls.open(ctx, s, &o.listenOptions); err != nil {
-		return err
-	}
-	s.push, err = xds.New(ctx, xds.Options{
-		Store: policies, Keep: o.keep, Wasm: o.wasm, Log: s.log, Identify: identify, ClientCAs: s.guard.proxyCAs,
+	push, err := xds.New(ctx, xds.Options{
+		Store: policies, Keep: o.keep, Wasm: o.wasm, Log: s.Log, Identify: identify, ClientCAs: s.Guard.ProxyCAs,
 	})
 	if err != nil {
-		return fmt.Errorf("start xDS server: %w", err)
+		return nil, fmt.Errorf("start xDS server: %w", err)
 	}
-	quotas := api.Quota{Service: s.quotas.service, Private: o.quotas.store == quotaMemory}
-	quotas.Apart = quotas.Private && o.store != ""
-	mux := api.New(ctx, api.Options{
-		Store: policies, XDS: s.push, Identify: s.guard.identify, Fleet: fleet, Log: s.log,
-		Quota: quotas, Collectors: s.collectors(), Calls: s.callHandler(),
-	})
-	console.Add(mux, console.Options{Access: s.guard.identify != nil, Log: s.log})
-	s.handler = mux
-	return nil
-}
-
-// checkDirectory rejects --data if it is a URL.
-func checkDirectory(data, hint string) error {
-	if store.IsURL(data) {
-		return usageError(errors.New("--data is a URL, not a directory"), hint)
-	}
-	return nil
-}
-
-// openStore opens a store at a URL or in a directory.
-func openStore(ctx context.Context, at string, log *slog.Logger) (store.Target, error) {
-	if store.IsURL(at) {
-		return store.OpenEtcd(ctx, at, log)
-	}
-	s, err := store.Open(at)
-	return s, storeHint(err, at)
+	s.AddXDS(push)
+	options.XDS, options.Collectors = push, s.Collectors()
+	mux := api.New(ctx, options)
+	console.Add(mux, console.Options{Access: s.Guard.Identify != nil, Log: s.Log})
+	return mux, nil
 }
 
 // serveManageOptions say how serve asks proxies about counters.
@@ -266,7 +248,9 @@ func (o *serveManageOptions) AddFlags(cmd *cobra.Command) {
 }
 
 // fleet returns what asks the proxies, nil without a token.
-func (o *serveManageOptions) fleet(cmd *cobra.Command, s *servers) (*manage.Fleet, error) {
+func (o *serveManageOptions) fleet(
+	cmd *cobra.Command, log *slog.Logger, listeners serving.Listeners,
+) (*manage.Fleet, error) {
 	if o.token == "" {
 		for _, flag := range []string{"manage-allow", "manage-ca"} {
 			if cmd.Flags().Changed(flag) {
@@ -284,15 +268,15 @@ func (o *serveManageOptions) fleet(cmd *cobra.Command, s *servers) (*manage.Flee
 	if o.ca != "" {
 		names = append(names, o.ca)
 	}
-	files := watchedFiles{log: s.log}
-	credentials := watch(&files, "management token", readCredentials, names...)
-	return s.fleet(allow, credentials), files.err
+	files := flagfile.Watched{Log: log}
+	credentials := flagfile.Watch(&files, "management token", readCredentials, names...)
+	return newFleet(listeners, allow, credentials), files.Err
 }
 
-// fleet returns what sends the token to allowed addresses, but to no listener of this process.
-func (s *servers) fleet(allow manage.Allow, credentials func() manage.Credentials) *manage.Fleet {
+// newFleet returns what sends the token to allowed addresses, but to no listener of this process.
+func newFleet(own serving.Listeners, allow manage.Allow, credentials func() manage.Credentials) *manage.Fleet {
 	reach := manage.Reach{Allow: &allow}
-	for _, l := range []net.Listener{s.httpListener, s.xdsListener} {
+	for _, l := range []net.Listener{own.HTTP, own.Proxies} {
 		if at, err := netip.ParseAddrPort(l.Addr().String()); err == nil {
 			reach.Own = append(reach.Own, at)
 		}
@@ -302,13 +286,13 @@ func (s *servers) fleet(allow manage.Allow, credentials func() manage.Credential
 
 // readCredentials reads the contents of --manage-token-file and of --manage-ca, if there is one.
 func readCredentials(contents [][]byte) (manage.Credentials, error) {
-	token, err := parseToken(contents[0])
+	token, err := flagfile.ParseToken(contents[0])
 	if err != nil {
 		return manage.Credentials{}, errors.New("--manage-token-file " + err.Error())
 	}
 	c := manage.Credentials{Token: token, TLS: &tls.Config{MinVersion: tls.VersionTLS12}}
 	if len(contents) > 1 {
-		c.TLS.RootCAs, err = parsePool("--manage-ca", contents[1])
+		c.TLS.RootCAs, err = flagfile.ParsePool("--manage-ca", contents[1])
 	}
 	return c, err
 }

@@ -1,9 +1,11 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 
 	"github.com/spf13/cobra"
@@ -148,6 +150,23 @@ func restore(cmd *cobra.Command, file string, o *restoreOptions) error {
 		fmt.Fprintf(w, "what was there before: %s\n", printable.Text(r.Kept))
 	}
 	return nil
+}
+
+// checkDirectory rejects --data if it is a URL.
+func checkDirectory(data, hint string) error {
+	if store.IsURL(data) {
+		return usageError(errors.New("--data is a URL, not a directory"), hint)
+	}
+	return nil
+}
+
+// openStore opens a store at a URL or in a directory.
+func openStore(ctx context.Context, at string, log *slog.Logger) (store.Target, error) {
+	if store.IsURL(at) {
+		return store.OpenEtcd(ctx, at, log)
+	}
+	s, err := store.Open(at)
+	return s, storeHint(err, at)
 }
 
 // storeHint says what to do about a store that is held, or damaged in a directory.

@@ -30,9 +30,9 @@ func TestWhatServeAllows(t *testing.T) {
 		httpOpen := has()
 		xdsOpen := has()
 		insecure := has()
-		o := listenOptions{proxies: xdsListener, http: "127.0.0.1:1", xds: "[::1]:2", insecure: insecure}
+		o := listenOptions{words: serveWords, http: "127.0.0.1:1", proxies: "[::1]:2", insecure: insecure}
 		for flag, given := range map[*string]bool{
-			&o.tlsCert: secure, &o.tlsKey: secure, &o.access: access, &o.httpClientCA: httpCA, &o.xdsClientCA: xdsCA,
+			&o.tlsCert: secure, &o.tlsKey: secure, &o.access: access, &o.httpClientCA: httpCA, &o.proxyCA: xdsCA,
 		} {
 			if given {
 				*flag = "file"
@@ -42,7 +42,7 @@ func TestWhatServeAllows(t *testing.T) {
 			o.http = "0.0.0.0:1"
 		}
 		if xdsOpen {
-			o.xds = "192.0.2.1:2"
+			o.proxies = "192.0.2.1:2"
 		}
 		together := (!httpCA || secure && access) && (!xdsCA || secure)
 		httpSafe, xdsSafe := !httpOpen || secure && access, !xdsOpen || secure && xdsCA
@@ -86,7 +86,7 @@ func TestConnectionsAreBounded(t *testing.T) {
 	require.Error(t, err, "TLS 1.2 is the floor")
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "https://"+web+"/v1/status", http.NoBody)
 	require.NoError(t, err)
-	request.Header.Set("X-Long", strings.Repeat("x", 2*maxHeaderBytes))
+	request.Header.Set("X-Long", strings.Repeat("x", 64<<10))
 	response, err := (&http.Client{Transport: &http.Transport{TLSClientConfig: config}}).Do(request)
 	if err == nil { // HTTP/2 may cut it off instead
 		require.NoError(t, response.Body.Close())
@@ -105,6 +105,6 @@ func TestConnectionsAreBounded(t *testing.T) {
 	first, err := framer.ReadFrame()
 	require.NoError(t, err)
 	streams, _ := first.(*http2.SettingsFrame).Value(http2.SettingMaxConcurrentStreams)
-	require.EqualValues(t, maxRequests, streams)
+	require.EqualValues(t, 16, streams)
 	require.NoError(t, serve.end(t))
 }
