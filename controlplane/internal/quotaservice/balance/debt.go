@@ -55,7 +55,7 @@ func (w window) charge(units uint32) {
 
 // chargeSilent charges what a silent worker held, in a window as a State has it. That does not say how many units a log
 // remembers, so here it remembers as many as any can. Nor does it say when a window with jitter ends: the end of an
-// open one stays, and another ends after a whole period, because the key's own ends no later.
+// open one stays, and another one gets a whole period, because the key's own ends no later than that.
 func (w window) chargeSilent(units uint32) {
 	if w.def.Algorithm == limit.SlidingWindowLog {
 		longest := *w.def
