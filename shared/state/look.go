@@ -63,11 +63,11 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if newer, status := t.loadPage(&e.loaded, t.pageOf(e.hash)); newer || status != OK {
 		return Failed
 	}
-	heldNs := int64(0)
+	steadyNs := int64(0)
 	if t.layout.HasHolds {
-		heldNs = t.parent.lookHoldClock()
+		steadyNs = t.parent.lookHoldClock()
 	}
-	t.readKey(e, &key, now, heldNs)
+	t.readKey(e, &key, now, steadyNs)
 	e.epoch = 0
 	return OK
 }

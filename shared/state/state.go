@@ -65,7 +65,7 @@
 //	visit.go      all pages of a table, to clean or to count them; survey.go a few at a time
 //	look.go       a client asks what it has left: Read without a trace
 //	tables.go     the tables of one configuration; register.go keeps them in the directory
-//	key.go        identities: of counters, owners and keys; override.go tells limits of some keys from others
+//	key.go        identities: of counters, owners and keys; override.go has the limits of some keys
 //	seed.go       the seed of all hashes; values.go has what else workers tell each other outside of tables
 //
 // Of the tests, history_test.go plays random histories of the configurations of variant_test.go, and judge_test.go

@@ -82,7 +82,7 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.setPlacement(r, t.def.Windows)
+	t.setPlacement(r)
 }
 
 // borrow gives a closed table a placement by r, unless it has that already. It returns the placement before, which a
@@ -90,15 +90,16 @@ func (t *Table) adopt(r *directory.Registration) {
 func (t *Table) borrow(r *directory.Registration) (before placement) {
 	before = t.placement
 	if t.lent != r {
-		t.setPlacement(r, t.def.Windows)
+		t.setPlacement(r)
 		t.lent = r
 	}
 	return before
 }
 
-// setPlacement makes p the placement by r of a table whose definition has these windows. It sets each field where it
-// is: to build a placement and copy it takes more code.
-func (p *placement) setPlacement(r *directory.Registration, windows []limit.Window) {
+// setPlacement makes the table's placement the one by r. It sets each field where it is: to build a placement and
+// copy it takes more code.
+func (t *Table) setPlacement(r *directory.Registration) {
+	p, windows := &t.placement, t.def.Windows
 	p.number = r.Number
 	p.pages = r.Geometry.Pages
 	p.base = r.Base

@@ -80,7 +80,7 @@ const (
 type Clocks struct {
 	Now         int64 // since the epoch: windows are counted by it
 	MonotonicNs int64 // that nobody sets: EndNs is of it
-	HeldNs      int64 // by state.Tables.HeldNow: it says which eighth of a hold in a table has come
+	HeldNs      int64 // by state.Tables.HoldClock: it says which eighth of a hold in a table has come
 }
 
 // Renew renews the hold if that is due, and counts what became of it.
