@@ -49,15 +49,14 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
 //
-// After a Look, e tells, but counts nothing: the table may not be registered, and it keeps the placement that it has
-// borrowed, because Usage, Held and BlockEnd read by it. So e is of no epoch: until it is Read, Commit and the other
-// writes return Mismatch, and Persist writes nothing.
+// After a Look, e tells, but counts nothing: the table may not be registered, and its placement may be borrowed.
+// So e is of no epoch: until it is Read, Commit and the other writes return Mismatch, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if !t.open {
 		if t.looked == nil {
 			return Failed
 		}
-		t.borrow(t.looked) // and kept: see above
+		t.borrow(t.looked)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
 	if newer, status := t.loadPage(&e.loaded, t.pageOf(e.hash)); newer || status != OK {

@@ -35,10 +35,10 @@ func (s *Survey) Step(t *Table, e *Entry, rule []limit.Window) (found Found, don
 		*s = Survey{}
 		return Found{}, false, OK
 	}
-	before := t.borrow(t.surveyed)
-	found, done, status = s.step(t, e, rule)
-	t.placement = before // other workers may have registered thousands of tables
-	return found, done, status
+	// A table of its own, for this step: other workers may have registered thousands, and each takes a page of memory.
+	surveyed := &Table{parent: t.parent, def: t.def}
+	surveyed.setPlacement(t.surveyed)
+	return s.step(surveyed, e, rule)
 }
 
 func (s *Survey) step(t *Table, e *Entry, rule []limit.Window) (found Found, done bool, status Status) {

@@ -30,11 +30,12 @@ import (
 //	closed ──── registerAndAdopt: at the first Read, or withOthers ahead of it ───▶ open
 //	       ◀─── Split: the configuration moves to tables of another owner ─────────
 //
-// Pages of a closed table may be read all the same: it borrows a placement by a registration that it does not adopt.
+// Pages of a closed table may be read all the same, by a registration that it does not adopt.
 //
-//	field      set by           the registration                        borrowed by
-//	surveyed   PrepareSurveys   as another worker has made it           Survey.Step, which gives it back
-//	looked     PrepareLooks     as registerAndAdopt would make it now   Look, which keeps it for Usage, Held and BlockEnd
+//	field      set by           the registration                        where a placement by it is
+//	surveyed   PrepareSurveys   as another worker has made it           in another Table, during one Survey.Step
+//	looked     PrepareLooks     as registerAndAdopt would make it now   in this one since a Look, for Usage, Held and
+//	                                                                    BlockEnd; the table stays closed
 
 // Table holds the records of one counter.
 type Table struct {
@@ -42,10 +43,10 @@ type Table struct {
 	def    Definition
 
 	open      bool // registered in the directory
-	placement      // of an open table by its registration; of a closed one borrowed, or from before a Split, or zero
+	placement      // of an open table by its registration; of a closed one by lent, or from before a Split, or zero
 
 	// Of a closed table. nil: there is none.
-	surveyed, looked *directory.Registration
+	surveyed, looked, lent *directory.Registration
 }
 
 // placement is where the pages of a table are, and how the definition's windows lie in them, by one registration.
@@ -60,8 +61,6 @@ type placement struct {
 	direct   bool                  // define need not copy a key's windows
 	block    int8                  // the column of the definition's block, or -1
 	spans    []span                // by column: the aligned window of the last hit
-
-	lent *directory.Registration // by which it was borrowed; nil: it is the table's own
 }
 
 // span is an aligned window that all keys share, [start, end).
@@ -82,22 +81,19 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
+	t.lent = nil
 	t.setPlacement(r)
 }
 
-// borrow gives a closed table a placement by r, unless it has that already. It returns the placement before, which a
-// caller puts back when it has read its pages: a layout takes a page of memory.
-func (t *Table) borrow(r *directory.Registration) (before placement) {
-	before = t.placement
+// borrow sets the placement of a closed table by r, if it is not by r already.
+func (t *Table) borrow(r *directory.Registration) {
 	if t.lent != r {
-		t.setPlacement(r)
 		t.lent = r
+		t.setPlacement(r)
 	}
-	return before
 }
 
-// setPlacement makes the table's placement the one by r. It sets each field where it is: to build a placement and
-// copy it takes more code.
+// setPlacement sets the table's placement by r, each field where it is: a copy of all takes much code.
 func (t *Table) setPlacement(r *directory.Registration) {
 	p, windows := &t.placement, t.def.Windows
 	p.number = r.Number
@@ -109,7 +105,6 @@ func (t *Table) setPlacement(r *directory.Registration) {
 	p.direct = len(r.Windows) == len(windows)
 	p.block = -1
 	p.spans = make([]span, len(r.Windows))
-	p.lent = nil
 	for window := range windows {
 		w := &windows[window]
 		column := slices.IndexFunc(r.Windows, w.Same)
