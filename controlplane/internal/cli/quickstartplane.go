@@ -139,7 +139,6 @@ func (d *demo) startProxy(plane *dataPlane, listen, admin string) error {
 		listen: listen, admin: admin, wasm: d.wasm, workers: quickstartWorkers,
 	}).start(d.cmd, d.log)
 	if err != nil {
-		r.close()
 		return err
 	}
 	r.from.Manage = listen

@@ -83,10 +83,10 @@ func run(cmd *cobra.Command, o *runOptions) error {
 		return err
 	}
 	r, err := o.start(cmd, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil)))
-	defer r.close()
 	if err != nil {
 		return err
 	}
+	defer r.close()
 	return r.run(cmd.Context())
 }
 
@@ -130,33 +130,42 @@ func (o *runOptions) checkAddresses(flag, danger string, addresses []string) err
 	return nil
 }
 
-// start makes the proxy and opens its listeners. The runner has to be closed after an error too.
+// start makes the proxy and opens its listeners.
 func (o *runOptions) start(cmd *cobra.Command, log *slog.Logger) (*runner, error) {
 	r := &runner{cmd: cmd, log: log, file: o.file, hasQuota: len(o.services.xds)+len(o.services.quota) > 0}
+	if err := o.open(r); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+// open gives the runner what it serves with. After an error it has some of that.
+func (o *runOptions) open(r *runner) error {
 	var first []byte
 	var err error
 	if o.file != "" {
 		first, err = r.readPolicy()
 		if err != nil {
-			return r, err
+			return err
 		}
 	}
 	r.from, r.quota, err = o.services.open()
 	if err != nil {
-		return r, err
+		return err
 	}
 	options, err := o.proxyOptions(r)
 	if err != nil {
-		return r, err
+		return err
 	}
 	if err := o.openListeners(r); err != nil {
-		return r, err
+		return err
 	}
-	r.proxy, err = proxy.New(cmd.Context(), options)
+	r.proxy, err = proxy.New(r.cmd.Context(), options)
 	if err == nil && o.file != "" {
 		_, err = r.proxy.Configure(first)
 	}
-	return r, err
+	return err
 }
 
 func (o *runOptions) proxyOptions(r *runner) (proxy.Options, error) {
@@ -211,6 +220,7 @@ type runner struct {
 	requests, admin net.Listener     // admin may be nil
 }
 
+// close closes what start has opened.
 func (r *runner) close() {
 	if r.proxy != nil {
 		r.proxy.Close()
