@@ -72,7 +72,7 @@ func (o *quotaOptions) check(listen *listenOptions) error {
 // open starts the service. Without --quota-domains a certificate may ask for the domains of the
 // policies, if there are any: a quota service alone has none.
 func (o *quotaOptions) open(
-	ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Store,
+	ctx context.Context, log *slog.Logger, proxyCAs func() *x509.CertPool, policies store.Policies,
 ) (*serving.Quota, error) {
 	secret, err := o.secret()
 	if err != nil {
@@ -152,7 +152,7 @@ func (o *quotaOptions) allow(log *slog.Logger, proxyCAs func() *x509.CertPool) (
 // policies that serve has had since it started. While a policy's domain changes, some proxies still
 // have the one before.
 type servedDomains struct {
-	policies store.Store
+	policies store.Policies
 
 	mu      sync.Mutex
 	last    uint64 // the store's, when it was read

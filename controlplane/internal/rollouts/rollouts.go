@@ -37,10 +37,13 @@ var ErrNone = errors.New("there is no canary")
 
 // Options of a Watcher. All are required.
 type Options struct {
-	Store store.Store
-	XDS   *xds.Server
-	Ask   manage.Ask
-	Log   *slog.Logger
+	Store interface {
+		store.Policies
+		store.Peers
+	}
+	XDS *xds.Server
+	Ask manage.Ask
+	Log *slog.Logger
 }
 
 // Watcher watches canaries and ends them.

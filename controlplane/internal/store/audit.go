@@ -42,7 +42,7 @@ func (r records) appendEntry(e *Entry) (err error) {
 }
 
 // Record implements Store.
-func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
+func (s store) Record(ctx context.Context, e Entry) (id uint64, err error) {
 	err = s.write(ctx, "record "+e.Action, func(r records) error { return r.appendEntry(&e) })
 	if err != nil {
 		return 0, err
@@ -51,7 +51,7 @@ func (s shared) Record(ctx context.Context, e Entry) (id uint64, err error) {
 }
 
 // SetOutcome implements Store.
-func (s shared) SetOutcome(ctx context.Context, id uint64, outcome string) error {
+func (s store) SetOutcome(ctx context.Context, id uint64, outcome string) error {
 	return s.write(ctx, fmt.Sprintf("set the outcome of audit entry %d", id), func(r records) error {
 		var e Entry
 		if err := r.getJSON(auditBucket, key(id), &e); errors.Is(err, ErrNotFound) {
@@ -65,7 +65,7 @@ func (s shared) SetOutcome(ctx context.Context, id uint64, outcome string) error
 }
 
 // Audit implements Store. A damaged entry is listed with that as its outcome.
-func (s shared) Audit(_ context.Context, policy string, limit int, before uint64) ([]Entry, error) {
+func (s store) Audit(_ context.Context, policy string, limit int, before uint64) ([]Entry, error) {
 	list := []Entry{}
 	err := s.read("list audit entries", func(r records) error {
 		for id := range r.newest(auditBucket, before) {
@@ -86,7 +86,7 @@ func (s shared) Audit(_ context.Context, policy string, limit int, before uint64
 }
 
 // Secret implements Store. A damaged secret counts as none.
-func (s shared) Secret(ctx context.Context) (secret []byte, err error) {
+func (s store) Secret(ctx context.Context) (secret []byte, err error) {
 	fresh := make([]byte, 32)
 	_, _ = rand.Read(fresh) // never fails: see its documentation
 	err = s.write(ctx, "read audit secret", func(r records) error {

@@ -34,7 +34,7 @@ func (r records) contents() Contents {
 
 // Backup implements Store. It copies at once, into a file beside the database:
 // bbolt cannot grow its map while a transaction reads, and the caller may be slow.
-func (b *Bolt) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
+func (b *boltFile) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 	f, err := os.CreateTemp(filepath.Dir(b.db.Path()), ".backup-*")
 	if err != nil {
 		return nil, 0, fmt.Errorf("back up: %w", err)

@@ -17,7 +17,12 @@ const FileName = "sluice.db"
 
 // Bolt is the embedded store: one file, and a small one beside it; see LastName.
 type Bolt struct {
-	shared
+	store
+	*boltFile
+}
+
+// boltFile is the backend of a Bolt.
+type boltFile struct {
 	db    *database
 	last  *last
 	batch func(func(*bbolt.Tx) error) error // the database's
@@ -31,14 +36,14 @@ type Bolt struct {
 var _ Store = (*Bolt)(nil)
 
 // Close closes the database and gives up its lock. Closing again does nothing.
-func (b *Bolt) Close() error {
+func (b *boltFile) Close() error {
 	_ = b.last.f.Close() // all of it is synced
 	return b.db.Close()
 }
 
 // inPlace fails where the next Open would not find what is stored now: a removed
 // file can be written to as long as it is open.
-func (b *Bolt) inPlace() error {
+func (b *boltFile) inPlace() error {
 	for _, f := range []*os.File{b.db.f, b.last.f} {
 		opened, err := f.Stat()
 		now, missing := os.Stat(f.Name())
@@ -50,11 +55,11 @@ func (b *Bolt) inPlace() error {
 	return nil
 }
 
-func (b *Bolt) view(do func(records) error) error { return b.db.view(do) }
+func (b *boltFile) view(do func(records) error) error { return b.db.view(do) }
 
 // commit makes a change durable, and then the record of it. Changes that come at once share a
 // write: a fleet replies within the same second.
-func (b *Bolt) commit(ctx context.Context, _ bool, change func(records) error) error {
+func (b *boltFile) commit(ctx context.Context, _ bool, change func(records) error) error {
 	if err := errors.Join(ctx.Err(), b.inPlace()); err != nil {
 		return err
 	}
@@ -106,7 +111,7 @@ func (b *Bolt) Healthy(ctx context.Context) error {
 // probe stores as much as a revision and drops it again. Without it, a store would stay
 // unhealthy after a full disk until the next revision. Something smaller might fit where a
 // revision does not.
-func (b *Bolt) probe(ctx context.Context) error {
+func (b *boltFile) probe(ctx context.Context) error {
 	for _, size := range []int{probeBytes, 0} {
 		err := b.commit(ctx, false, func(r records) error { return r.put(metaBucket, probeKey, make([]byte, size)) })
 		if err != nil {
@@ -117,29 +122,29 @@ func (b *Bolt) probe(ctx context.Context) error {
 	return nil
 }
 
-func (b *Bolt) setFailed(err error) {
+func (b *boltFile) setFailed(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failed = err
 }
 
 // Appended implements Store.
-func (b *Bolt) Appended() <-chan struct{} {
+func (b *boltFile) Appended() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.change
 }
 
 // Leads implements Store: there is no other.
-func (b *Bolt) Leads() bool { return true }
+func (b *boltFile) Leads() bool { return true }
 
 // Tell implements Store.
-func (b *Bolt) Tell(context.Context, [][]byte) (int, error) { return 0, nil }
+func (b *boltFile) Tell(context.Context, [][]byte) (int, error) { return 0, nil }
 
 // Told implements Store.
-func (b *Bolt) Told() (map[string][]byte, <-chan struct{}) { return nil, nil }
+func (b *boltFile) Told() (map[string][]byte, <-chan struct{}) { return nil, nil }
 
-func (b *Bolt) appended() {
+func (b *boltFile) appended() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.failed = nil

@@ -46,16 +46,15 @@ func openDir(dir string, readOnly bool) (*Bolt, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", file, err)
 	}
-	b := &Bolt{db: db, batch: db.Batch, change: make(chan struct{})}
-	b.shared = shared{b}
+	b := &boltFile{db: db, batch: db.Batch, change: make(chan struct{})}
 	if err := b.compareWithLast(dir, readOnly); err != nil {
 		return nil, errors.Join(fmt.Errorf("open %s: %w", file, err), b.Close())
 	}
-	return b, nil
+	return &Bolt{store{b}, b}, nil
 }
 
 // compareWithLast compares an open database with the record of acknowledged changes.
-func (b *Bolt) compareWithLast(dir string, readOnly bool) (err error) {
+func (b *boltFile) compareWithLast(dir string, readOnly bool) (err error) {
 	b.last, err = openLast(filepath.Join(dir, LastName), readOnly)
 	if err != nil {
 		return err

@@ -40,7 +40,12 @@ const (
 // that it keeps up to date by watching; reading takes no etcd. A change reads the copy,
 // and is one transaction that compares what it read.
 type Etcd struct {
-	shared
+	store
+	*etcdCopy
+}
+
+// etcdCopy is the backend of an Etcd.
+type etcdCopy struct {
 	client *clientv3.Client
 	root   string // begins every key
 	id     string // of this control plane
@@ -76,11 +81,10 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 	}
 	setTimes(&config)
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	e := &Etcd{
+	e := &etcdCopy{
 		root: root, id: rand.Text(), stop: stop,
 		change: make(chan struct{}), told: make(chan struct{}), reached: time.Now(),
 	}
-	e.shared = shared{e}
 	if err := e.open(ctx, running, config, log); err != nil {
 		err = fmt.Errorf("open the store on etcd at %s: %w", strings.Join(config.Endpoints, ","), explain(err))
 		return nil, errors.Join(err, e.Close())
@@ -88,7 +92,7 @@ func OpenEtcd(ctx context.Context, at string, log *slog.Logger) (*Etcd, error) {
 	for _, run := range []func(context.Context){e.look, e.campaign} {
 		e.ended.Go(func() { run(running) })
 	}
-	return e, nil
+	return &Etcd{store{e}, e}, nil
 }
 
 // setTimes has the client find out soon that a member is gone, and that it is back.
@@ -106,7 +110,7 @@ func setTimes(c *clientv3.Config) {
 }
 
 // open reads everything, and begins to follow. What goes on until Close has another context.
-func (e *Etcd) open(ctx, running context.Context, config clientv3.Config, log *slog.Logger) (err error) {
+func (e *etcdCopy) open(ctx, running context.Context, config clientv3.Config, log *slog.Logger) (err error) {
 	e.client, err = connect(config)
 	if err != nil {
 		return err
@@ -129,7 +133,7 @@ func (r records) setFormat() error {
 }
 
 // Close implements Store. Others learn at once that this control plane is gone.
-func (e *Etcd) Close() error {
+func (e *etcdCopy) Close() error {
 	e.stop()
 	e.ended.Wait()
 	if e.client == nil {
@@ -142,7 +146,7 @@ func (e *Etcd) Close() error {
 }
 
 // load reads everything, as of one moment.
-func (e *Etcd) load(ctx context.Context) (err error) {
+func (e *etcdCopy) load(ctx context.Context) (err error) {
 	for range maxLoads {
 		err = e.loadOnce(ctx)
 		if !errors.Is(err, rpctypes.ErrCompacted) {
@@ -152,7 +156,7 @@ func (e *Etcd) load(ctx context.Context) (err error) {
 	return err
 }
 
-func (e *Etcd) loadOnce(ctx context.Context) error {
+func (e *etcdCopy) loadOnce(ctx context.Context) error {
 	all, revision := newMirror(), int64(0) // 0 is the newest
 	for from, more := e.root, true; more; {
 		page, err := e.client.Get(ctx, from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(e.root)),
@@ -174,7 +178,7 @@ func (e *Etcd) loadOnce(ctx context.Context) error {
 }
 
 // follow keeps the copy up to date.
-func (e *Etcd) follow(ctx context.Context, log *slog.Logger) {
+func (e *etcdCopy) follow(ctx context.Context, log *slog.Logger) {
 	for ; ctx.Err() == nil; pause(ctx, lookEvery/5) {
 		watching, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 		e.mu.RLock()
@@ -195,7 +199,7 @@ func (e *Etcd) follow(ctx context.Context, log *slog.Logger) {
 	}
 }
 
-func (e *Etcd) apply(events []*clientv3.Event, revision int64) {
+func (e *etcdCopy) apply(events []*clientv3.Event, revision int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	woken := []*chan struct{}{}
@@ -218,7 +222,7 @@ func (e *Etcd) apply(events []*clientv3.Event, revision int64) {
 }
 
 // wake closes and replaces channels; twice does no harm. The caller holds mu.
-func (e *Etcd) wake(channels ...*chan struct{}) {
+func (e *etcdCopy) wake(channels ...*chan struct{}) {
 	for _, c := range channels {
 		close(*c)
 		*c = make(chan struct{})
@@ -226,7 +230,7 @@ func (e *Etcd) wake(channels ...*chan struct{}) {
 }
 
 // await waits until the copy is as new as a revision of etcd's.
-func (e *Etcd) await(ctx context.Context, revision int64) {
+func (e *etcdCopy) await(ctx context.Context, revision int64) {
 	for ; ctx.Err() == nil; pause(ctx, time.Millisecond) {
 		e.mu.RLock()
 		isThere := e.revision >= revision
@@ -238,16 +242,16 @@ func (e *Etcd) await(ctx context.Context, revision int64) {
 }
 
 // Appended implements Store.
-func (e *Etcd) Appended() <-chan struct{} {
+func (e *etcdCopy) Appended() <-chan struct{} {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.change
 }
 
-func (e *Etcd) appended() {} // follow tells of each change, whoever made it
+func (e *etcdCopy) appended() {} // follow tells of each change, whoever made it
 
 // view reads a copy.
-func (e *Etcd) view(do func(records) error) error { return do(records{e.newTx()}) }
+func (e *etcdCopy) view(do func(records) error) error { return do(records{e.newTx()}) }
 
 // Backup implements Store.
 func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {

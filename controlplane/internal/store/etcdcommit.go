@@ -19,7 +19,7 @@ const (
 
 // commit makes a change durable: it attempts it until no other change comes between, and
 // until etcd has said what became of it.
-func (e *Etcd) commit(ctx context.Context, leading bool, change func(records) error) error {
+func (e *etcdCopy) commit(ctx context.Context, leading bool, change func(records) error) error {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
 	a := attempts{etcd: e, leading: leading, change: change}
@@ -32,9 +32,18 @@ func (e *Etcd) commit(ctx context.Context, leading bool, change func(records) er
 	}
 }
 
-// attempts are those to make one change durable.
+// attempts are those to make one change durable. Each reads the copy anew, and etcd stores it only if what it
+// read still holds. For example:
+//
+//	attempt 1  outrun: another change came between               errAgain
+//	attempt 2  unknown: etcd did not answer, sign A is kept       errAgain
+//	attempt 3  etcd is out of reach; it may have stored A         errAgain
+//	attempt 4  the copy has A: attempt 2 was stored               done
+//	           or it has not: the change is made again            stored, done
+//
+// Where the time is over first, whether the change is stored is not known, and the error says so.
 type attempts struct {
-	etcd       *Etcd
+	etcd       *etcdCopy
 	leading    bool
 	change     func(records) error
 	unanswered []item // the signs of those that etcd did not answer: the store has one if it took it
@@ -194,7 +203,7 @@ func (t *etcdTx) lookUp(ctx context.Context, why error) (became, error) {
 
 // transact gives a transaction its time: a member waits seconds for a leader that has died
 // meanwhile.
-func (e *Etcd) transact(
+func (e *etcdCopy) transact(
 	ctx context.Context, compared []clientv3.Cmp, then, otherwise []clientv3.Op,
 ) (*clientv3.TxnResponse, error) {
 	trying, cancel := context.WithTimeout(ctx, tryWithin)

@@ -18,7 +18,7 @@ import (
 
 // campaign keeps this control plane among those on the store, and has it stand for the one
 // that steps rollouts.
-func (e *Etcd) campaign(ctx context.Context) {
+func (e *etcdCopy) campaign(ctx context.Context) {
 	for ; ctx.Err() == nil; pause(ctx, lookEvery) {
 		session, err := concurrency.NewSession(e.client, concurrency.WithTTL(lease), concurrency.WithContext(ctx))
 		if err != nil {
@@ -43,7 +43,7 @@ func (e *Etcd) campaign(ctx context.Context) {
 	}
 }
 
-func (e *Etcd) setSession(s *concurrency.Session, leads *clientv3.Cmp) {
+func (e *etcdCopy) setSession(s *concurrency.Session, leads *clientv3.Cmp) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.session, e.leads = s, leads
@@ -51,14 +51,14 @@ func (e *Etcd) setSession(s *concurrency.Session, leads *clientv3.Cmp) {
 }
 
 // Leads implements Store.
-func (e *Etcd) Leads() bool {
+func (e *etcdCopy) Leads() bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	return e.leads != nil
 }
 
 // Tell implements Store.
-func (e *Etcd) Tell(ctx context.Context, parts [][]byte) (written int, err error) {
+func (e *etcdCopy) Tell(ctx context.Context, parts [][]byte) (written int, err error) {
 	for i, part := range slices.Backward(parts) { // what moves to a part more is there before it leaves its own
 		at := recordKey{replicaBucket, fmt.Sprintf("%s/%d", e.id, i)}
 		e.mu.RLock()
@@ -78,7 +78,7 @@ func (e *Etcd) Tell(ctx context.Context, parts [][]byte) (written int, err error
 }
 
 // Told implements Store.
-func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
+func (e *etcdCopy) Told() (proxies map[string][]byte, changed <-chan struct{}) {
 	e.mu.RLock()
 	changed = e.told
 	e.mu.RUnlock()
@@ -93,7 +93,7 @@ func (e *Etcd) Told() (proxies map[string][]byte, changed <-chan struct{}) {
 
 // look finds out whether etcd is reached, by a reading that takes most of its members, and
 // whether it takes writes again.
-func (e *Etcd) look(ctx context.Context) {
+func (e *etcdCopy) look(ctx context.Context) {
 	at := recordKey{metaBucket, string(probeKey)}
 	probe := clientv3.OpPut(e.key(at), string(seal(at.bucket, probeKey, nil)))
 	for ; ctx.Err() == nil; pause(ctx, lookEvery) {
@@ -131,7 +131,7 @@ func pause(ctx context.Context, long time.Duration) {
 //
 // Where it begins or ends that nothing can be changed, note wakes those that wait for changes: what
 // was withheld may be done now.
-func (e *Etcd) note(err error, wrote bool) {
+func (e *etcdCopy) note(err error, wrote bool) {
 	now := time.Now()
 	isRefusal := wrote && refusesWrite(err)
 	e.mu.Lock()
@@ -159,7 +159,7 @@ func refusesWrite(err error) bool {
 }
 
 // Healthy implements Store.
-func (e *Etcd) Healthy(context.Context) error {
+func (e *etcdCopy) Healthy(context.Context) error {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	if e.lost == nil {

@@ -46,7 +46,7 @@ func isNumbered(bucket string) bool {
 	return bucket == auditBucket || slices.Contains(revisionBuckets, bucket)
 }
 
-func (e *Etcd) key(at recordKey) string {
+func (e *etcdCopy) key(at recordKey) string {
 	if isNumbered(at.bucket) {
 		return fmt.Sprintf("%s%s/%020d", e.root, at.bucket, binary.BigEndian.Uint64([]byte(at.k)))
 	}
@@ -54,7 +54,7 @@ func (e *Etcd) key(at recordKey) string {
 }
 
 // split is the reverse of key.
-func (e *Etcd) split(name []byte) (at recordKey) {
+func (e *etcdCopy) split(name []byte) (at recordKey) {
 	at.bucket, at.k, _ = strings.Cut(string(name[len(e.root):]), "/")
 	if n, err := strconv.ParseUint(at.k, 10, 64); isNumbered(at.bucket) && err == nil {
 		at.k = string(key(n))
@@ -80,7 +80,7 @@ func newMirror() *mirror {
 // etcdTx is a transaction under way. It reads and writes a copy of its own; etcd learns of it
 // when it is stored.
 type etcdTx struct {
-	etcd    *Etcd
+	etcd    *etcdCopy
 	copy    *mirror
 	read    map[recordKey]int64 // the revisions, which must not change before it is stored
 	written map[recordKey]bool
@@ -90,7 +90,7 @@ type etcdTx struct {
 }
 
 // newTx begins a transaction on what the copy has now.
-func (e *Etcd) newTx() *etcdTx {
+func (e *etcdCopy) newTx() *etcdTx {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return &etcdTx{

@@ -12,11 +12,11 @@ import (
 )
 
 // Append implements Store.
-func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
+func (s store) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
 	now := time.Now().UTC() // the same each time that commit runs the change
 	isByItself := c.Leads   // serve takes steps by itself only while it leads; people take theirs anywhere
-	err := s.commit(ctx, c.Leads, func(r records) error {
+	err := s.backend.commit(ctx, c.Leads, func(r records) error {
 		revisions = nil
 		last := r.sequence(revisionsBucket)
 		if last != c.Last {
@@ -42,7 +42,7 @@ func (s shared) Append(ctx context.Context, c Change) ([]Revision, error) {
 	if err != nil {
 		return nil, naming("append revision", err)
 	}
-	s.appended()
+	s.backend.appended()
 	return revisions, nil
 }
 
@@ -88,7 +88,7 @@ func (r records) step(s *Step, byItself bool) error {
 }
 
 // Last implements Store.
-func (s shared) Last(context.Context) (last uint64, err error) {
+func (s store) Last(context.Context) (last uint64, err error) {
 	err = s.read("read the last number", func(r records) error {
 		last = r.sequence(revisionsBucket)
 		return nil
@@ -97,7 +97,7 @@ func (s shared) Last(context.Context) (last uint64, err error) {
 }
 
 // Get implements Store.
-func (s shared) Get(_ context.Context, number uint64) (revision Revision, err error) {
+func (s store) Get(_ context.Context, number uint64) (revision Revision, err error) {
 	err = s.read(fmt.Sprintf("get revision %d", number), func(r records) (err error) {
 		revision.Summary, err = r.summary(number)
 		if err != nil {
@@ -117,7 +117,7 @@ func (s shared) Get(_ context.Context, number uint64) (revision Revision, err er
 }
 
 // History implements Store.
-func (s shared) History(_ context.Context, policy string, limit int) ([]Summary, error) {
+func (s store) History(_ context.Context, policy string, limit int) ([]Summary, error) {
 	list := []Summary{}
 	err := s.read("list revisions", func(r records) error {
 		for number := range r.newest(revisionsBucket, 0) {
@@ -155,7 +155,7 @@ func (r records) summary(number uint64) (s Summary, err error) {
 // Drop implements Store. The file does not shrink: what comes next uses the
 // pages again. A revision that is not the newest never becomes it again, so that is
 // checked before.
-func (s shared) Drop(ctx context.Context, numbers []uint64) error {
+func (s store) Drop(ctx context.Context, numbers []uint64) error {
 	list, err := s.History(ctx, "", 0)
 	if err != nil {
 		return err
@@ -177,7 +177,7 @@ func (s shared) Drop(ctx context.Context, numbers []uint64) error {
 }
 
 // SaveReply implements Store.
-func (s shared) SaveReply(ctx context.Context, reply Reply) error {
+func (s store) SaveReply(ctx context.Context, reply Reply) error {
 	what := fmt.Sprintf("save reply to revision %d", reply.Revision)
 	return s.write(ctx, what, func(r records) error {
 		marks := nackedBucket
@@ -191,7 +191,7 @@ func (s shared) SaveReply(ctx context.Context, reply Reply) error {
 }
 
 // Proxies implements Store. A damaged one counts as unknown.
-func (s shared) Proxies(context.Context) ([]Proxy, error) {
+func (s store) Proxies(context.Context) ([]Proxy, error) {
 	list := []Proxy{}
 	err := s.read("list proxies", func(r records) error {
 		for k := range r.descend(proxiesBucket, nil) {
@@ -206,6 +206,6 @@ func (s shared) Proxies(context.Context) ([]Proxy, error) {
 }
 
 // Forget implements Store.
-func (s shared) Forget(ctx context.Context, id Identity) error {
+func (s store) Forget(ctx context.Context, id Identity) error {
 	return s.write(ctx, "forget proxy", func(r records) error { return r.delete(id.key(), proxiesBucket) })
 }

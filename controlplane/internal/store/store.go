@@ -47,6 +47,21 @@ var (
 // never change, each change is one transaction that compares the last number which its
 // author knew, and callers watch changes instead of assuming that all are their own.
 type Store interface {
+	Policies
+	Replies
+	Audit
+	Peers
+	// Healthy returns why no change can be stored, as far as that is known: what
+	// is stored is not in place or ErrCutOff, or the last change could not be written
+	// and a trial cannot either.
+	Healthy(ctx context.Context) error
+	// Backup returns a copy of everything as of now, for Restore, and its length.
+	Backup(ctx context.Context) (io.ReadCloser, int64, error)
+	Close() error
+}
+
+// Policies are the revisions of all policies.
+type Policies interface {
 	// Append makes all drafts of a change revisions and takes its steps, or does nothing.
 	// When it returns, they are durable. The error is ErrConflict where Last returns
 	// another number than the change's author knew, or a rollout of a step has ended.
@@ -61,12 +76,23 @@ type Store interface {
 	// Drop forgets revisions and their marks, and passes over unknown ones. It
 	// refuses to drop the newest one of a policy.
 	Drop(ctx context.Context, numbers []uint64) error
+	// Appended returns a channel that is closed at the next Append, and where others
+	// share the store also when they mark a revision.
+	Appended() <-chan struct{}
+}
+
+// Replies are what proxies made of revisions.
+type Replies interface {
 	// SaveReply sets a mark on the revision and applies Proxy.After to the proxy.
 	SaveReply(ctx context.Context, r Reply) error
 	// Proxies returns every proxy with a reply.
 	Proxies(ctx context.Context) ([]Proxy, error)
 	// Forget drops a proxy. Revisions keep their marks.
 	Forget(ctx context.Context, id Identity) error
+}
+
+// Audit is the audit log.
+type Audit interface {
 	// Record appends to the audit log and returns the entry's id.
 	Record(ctx context.Context, e Entry) (uint64, error)
 	// SetOutcome sets the outcome of an entry, unless that has been dropped since.
@@ -78,13 +104,10 @@ type Store interface {
 	// Secret returns the secret under which the audit log, and proxies' reports, hash
 	// keys. The first call makes it.
 	Secret(ctx context.Context) ([]byte, error)
-	// Appended returns a channel that is closed at the next Append, and where others
-	// share the store also when they mark a revision.
-	Appended() <-chan struct{}
-	// Healthy returns why no change can be stored, as far as that is known: what
-	// is stored is not in place or ErrCutOff, or the last change could not be written
-	// and a trial cannot either.
-	Healthy(ctx context.Context) error
+}
+
+// Peers are the other control planes on the store, if there can be any.
+type Peers interface {
 	// Leads says whether, of all control planes on the store, this one steps rollouts.
 	Leads() bool
 	// Tell tells the other control planes of this one's proxies, until it is gone. There are
@@ -93,13 +116,10 @@ type Store interface {
 	// Told returns each part that the other control planes told last, and a channel that is
 	// closed when one tells more, or is gone; nil where there can be no other.
 	Told() (proxies map[string][]byte, changed <-chan struct{})
-	// Backup returns a copy of everything as of now, for Restore, and its length.
-	Backup(ctx context.Context) (io.ReadCloser, int64, error)
-	Close() error
 }
 
-// shared is what all stores do alike: each change of records is one transaction.
-type shared struct{ backend }
+// store is what Bolt and Etcd do alike over their backends: each change of records is one transaction.
+type store struct{ backend backend }
 
 // backend keeps records.
 type backend interface {
@@ -115,10 +135,12 @@ type viewer interface {
 	view(do func(records) error) error
 }
 
-func (s shared) read(what string, do func(records) error) error { return naming(what, s.view(do)) }
+func (s store) read(what string, do func(records) error) error {
+	return naming(what, s.backend.view(do))
+}
 
-func (s shared) write(ctx context.Context, what string, change func(records) error) error {
-	return naming(what, s.commit(ctx, false, change))
+func (s store) write(ctx context.Context, what string, change func(records) error) error {
+	return naming(what, s.backend.commit(ctx, false, change))
 }
 
 func naming(what string, err error) error {

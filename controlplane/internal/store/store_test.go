@@ -237,7 +237,7 @@ func TestURLs(t *testing.T) {
 
 // What is gone says so also where it was full before, and is full still once it is back.
 func TestFullThenGone(t *testing.T) {
-	e := &Etcd{change: make(chan struct{})}
+	e := &etcdCopy{change: make(chan struct{})}
 	full, gone := rpctypes.ErrNoSpace, status.Error(codes.Unavailable, "connection refused")
 	e.note(full, true)
 	e.note(gone, true)
