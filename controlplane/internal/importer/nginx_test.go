@@ -77,17 +77,22 @@ func (c *nginxConfiguration) limits(indent string) {
 	}
 }
 
-// nginxLocations are locations with others within them.
-var nginxLocations = []string{
-	"/", "/a", "/a/b", "= /a", "^~ /s/", `~ x$`, `~* ^/A/|\.php`, "/s/t",
-}
+// nginxLocations are locations with others within them. Beside a ^~ / nginx does not try the expressions.
+var (
+	nginxLocations = []string{"/", "/a", "/a/b", "= /a", "^~ /s/", `~ x$`, `~* ^/A/|\.php`, "/s/t"}
+	besideAll      = []string{"^~ /", "= /a", "^~ /s/", `~ x$`}
+)
 
 // server writes a server with random locations.
 func (c *nginxConfiguration) server(names string) {
 	fmt.Fprintf(&c.text, "  server {\n    listen %s; server_name %s;\n", c.address, names)
 	c.limits("    ")
 	prefixes := 0
-	for _, location := range nginxLocations {
+	locations := nginxLocations
+	if c.IntN(4) == 0 {
+		locations = besideAll
+	}
+	for _, location := range locations {
 		isBelowPlain := location == "/s/t" && prefixes > 0 // an expression would hold below ^~ again
 		if c.IntN(2) == 0 || isBelowPlain {
 			continue

@@ -48,7 +48,7 @@ func (o *overrides) leaveOut(earlier []*leaf) {
 }
 
 // cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
-// It tells them by the parts of the key. For a part that is not in the key:
+// It tells them by the parts of the key. For a part that split leaves out of the key:
 //
 //	the rule's value   the earlier leaf's   an override
 //	alice              a*                   need not tell: each request of the rule fits a*, and other parts tell
