@@ -5,7 +5,7 @@
 //	NewRule        makes the rule of a limit (limit.go)                  rule.go
 //	Rule           gets the rest from its reader, which adds it to Draft.Rules
 //	Findings       what the user should know, and what makes the import  findings.go
-//	               fail. What is given these alone changes no rule
+//	               fail: for functions that add no rules
 //	Draft.Finish   names the rules, gives them their counters            finish.go
 //	               (counter.go), writes the policy (write.go) and
 //	               validates it
@@ -31,8 +31,6 @@ type Draft struct {
 func New(from, file string, scope policy.Scope) *Draft {
 	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: scope == policy.ScopeCluster}
 }
-
-// Limits of envoyproxy/ratelimit are those of its own files and the global ones of Envoy Gateway. Their readers note:
 
 // NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.
 func (d *Draft) NoteEachEnvoy() {

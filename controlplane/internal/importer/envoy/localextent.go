@@ -82,7 +82,7 @@ func (r *reader) noteNoFilter(local []localFilter, each *route) {
 }
 
 // leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
-// as that limits fewer requests than Envoy does. It cannot exempt all requests.
+// as that limits fewer requests than Envoy does. A route without a match would leave none: then the rule is off.
 func leaveOutAtLeast(s *request.Selection, each *route) {
 	if len(each.selection.Match) == 0 {
 		s.CannotMatch("they are those of routes without a configuration of their own")

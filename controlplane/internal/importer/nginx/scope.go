@@ -165,6 +165,9 @@ func without(s request.Selection, scopes []*scope) request.Selection {
 	fits := make([]request.Selection, len(scopes))
 	for i, c := range scopes {
 		fits[i] = c.fits
+		if len(c.fits.WhyOff) > 0 {
+			fits[i].Match = nil // a server's match may be for a part of its names alone
+		}
 	}
 	rest, unsaid := s.Except(fits)
 	for _, u := range unsaid {

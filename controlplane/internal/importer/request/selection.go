@@ -106,7 +106,8 @@ func (s *Selection) Exclude(p Part, v Pattern) {
 }
 
 // Except is for the requests of the selection that are of none of the others. Unsaid are those of the others that have
-// some, and no exemption can say which: the caller says so. None of the others may have all requests.
+// some, and no exemption can say which: the caller says so. None of the others may have all requests, and the match of
+// each has at least its requests, also where WhyOff says that it has more.
 func (s Selection) Except(others []Selection) (rest Selection, unsaid []Unsaid) {
 	var exempt []Match
 	for i, o := range others {
