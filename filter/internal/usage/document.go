@@ -15,29 +15,38 @@ package usage
 //	}                 readMark → close: the document has ended
 type document struct {
 	tally
+	events *wrappedEvents // nil = this document wraps no events
+	goesOn bool           // another object may follow on a line of its own
+	isMany bool           // another object has followed
+
+	// Where the reader is:
 	state        state
-	goesOn       bool // another object may follow on a line of its own
-	isMany       bool // another object has followed
-	root         int  // depth of the root: 1 in an array of events, else 0
+	root         int // depth of the root: 1 in an array of events, else 0
 	depth        int
 	inside       [maxDepth]container
 	levels       [trackedDepth]path
-	place        path              // of the value that is being read
-	row          *row              // of the value; nil = it is not a count
-	kind         kind              // of the value's text
-	labelLeft    int               // how much of the string may still be a label
-	writtenDepth int               // the depth of the outermost object or array that the model wrote, 0 outside
-	keeps        kept              // what the string is read for
-	name         [maxName + 1]byte // that comes in parts; of a longer one, the beginning
-	nameSize     int
-	readsModel   bool // the model's name is asked for
-	hasModel     bool
-	model        [maxModel + 1]byte // likewise
-	modelSize    int
-	number       int64 // -1 = not a count
-	escape       rune  // a number in hexadecimal, after a leading 1
-	escaped      [1]byte
-	events       *wrappedEvents // nil = this document wraps no events
+	writtenDepth int // the depth of the outermost object or array that the model wrote, 0 outside
+
+	// What is known of a value before its first byte:
+	place path
+	row   *row // nil = it is not a count
+	mark  mark
+	kind  kind // of its text
+
+	// The string or the word that is being read:
+	keeps     kept // what the string is read for
+	labelLeft int  // how much of it may still be a label
+	escape    rune // a number in hexadecimal, after a leading 1
+	escaped   [1]byte
+	name      [maxName + 1]byte // that comes in parts; of a longer one, the beginning
+	nameSize  int
+	number    int64 // -1 = not a count
+
+	// The name of the model that answers:
+	readsModel bool // it is asked for
+	hasModel   bool
+	model      [maxModel + 1]byte // as name
+	modelSize  int
 }
 
 const (
@@ -101,8 +110,8 @@ func (d *document) start() {
 
 // begin begins a value at a path.
 func (d *document) begin(at path, k kind) {
-	d.place, d.row = at, nil
-	d.kind = k
+	d.place, d.kind = at, k
+	d.row, d.mark = nil, noMark
 }
 
 // finish ends the document, even if it is not complete.
@@ -190,7 +199,8 @@ func (d *document) readValue(c byte) int {
 		d.state, d.number = inWord, 0
 		return 0
 	case c == 'n':
-		d.state, d.row = inWord, nil
+		d.state = inWord
+		d.row, d.mark = nil, noMark
 		return 0
 	default:
 		d.fail()
@@ -203,6 +213,9 @@ func (d *document) takeCount(n int64) {
 	if d.row != nil {
 		d.count(d.row, n)
 		d.row = nil
+	}
+	if d.mark == numbersEvents {
+		d.isNumbered = true
 	}
 }
 
@@ -293,7 +306,8 @@ func (d *document) beginField(p []byte) {
 		return
 	}
 	at := &places.nodes[d.place]
-	d.isKnown, d.row = d.isKnown || !at.common, at.row
+	d.isKnown = d.isKnown || at.mark != namesModel // which others than these APIs have, too
+	d.row, d.mark = at.row, at.mark
 	if k := at.kind; k != kindNone && (k != kindWrapped || d.events != nil) {
 		d.kind = k
 	}

@@ -66,32 +66,37 @@ func isOfTables(name string) bool {
 		first := strings.FieldsFunc(path, func(r rune) bool { return r == '.' || r == '[' })
 		return len(first) > 0 && first[0] == name
 	}
-	isCount := func(r row) bool { return r.part != modelName && begins(r.path) }
-	return slices.ContainsFunc(counts[:], isCount) ||
+	isCount := func(r row) bool { return begins(r.path) }
+	return slices.ContainsFunc(counts[:], isCount) || begins(".sequence_number") ||
 		slices.ContainsFunc(texts[:], func(r text) bool { return begins(r.path) }) ||
 		slices.ContainsFunc(aliases[:], func(a alias) bool { return begins(a.object + "." + a.name) })
 }
 
-// count takes the value at a path, if it is one of a count.
-func (m *model) count(token json.Token, path string) {
-	at := slices.IndexFunc(counts[:], func(r row) bool { return r.path == path })
-	if at < 0 || token == nil {
+// take takes the value at a path, if it is a count or has a mark.
+func (m *model) take(token json.Token, path string) {
+	if token == nil {
 		return
 	}
-	r := counts[at]
-	switch r.part {
-	case sequence:
-		m.isNumbered = true
-		return
-	case modelName:
+	for _, r := range marks {
 		name, _ := token.(string)
-		m.isPlain = m.isPlain && !hasOddBytes.MatchString(name)
-		if len(name) <= maxModel {
-			m.name = cmp.Or(m.name, name)
+		switch {
+		case r.path != path:
+		case r.mark == numbersEvents:
+			m.isNumbered = true
+		default:
+			m.isPlain = m.isPlain && !hasOddBytes.MatchString(name)
+			if len(name) <= maxModel {
+				m.name = cmp.Or(m.name, name)
+			}
 		}
-		return
-	default:
 	}
+	if at := slices.IndexFunc(counts[:], func(r row) bool { return r.path == path }); at >= 0 {
+		m.count(token, &counts[at])
+	}
+}
+
+// count takes the value of a row.
+func (m *model) count(token json.Token, r *row) {
 	if m.counts[r.api] == nil {
 		m.counts[r.api] = map[part]int64{}
 	}
@@ -130,7 +135,7 @@ func (m *model) read(d *json.Decoder, path string, k kind, isWritten bool) {
 		m.endEvent()
 	}
 	m.atRoot = false
-	m.count(token, path)
+	m.take(token, path)
 	mark := func(n int) {
 		if isWritten {
 			m.addText(kindWritten, n)

@@ -51,22 +51,14 @@ func (d *document) beginName() {
 func (d *document) beginString() {
 	d.state, d.labelLeft = inString, maxLabel
 	d.keeps = keptNone
-	if d.row != nil {
-		d.beginOfRow()
+	if d.mark == namesModel && d.readsModel && !d.hasModel { // some servers have none in events without text
+		d.keeps, d.modelSize = keptModel, 0
 	}
+	d.takeCount(-1)
 	if d.kind == kindWrapped {
 		d.keeps = keptEvents
 		d.events.start()
 	}
-}
-
-// beginOfRow begins a string that is the value of a row: a model's name, or not a count. The first
-// name is valid. Some servers have none in events without text.
-func (d *document) beginOfRow() {
-	if d.row.part == modelName && d.readsModel && !d.hasModel {
-		d.keeps, d.modelSize = keptModel, 0
-	}
-	d.takeCount(-1)
 }
 
 // readName reads bytes of a name, and returns how many.

@@ -26,10 +26,10 @@ const slots = 1024
 // node is a place in an answer.
 type node struct {
 	row    *row // of the count here, nil if there is none
+	mark   mark
 	kind   kind // of text here, none if no row says it
 	object kind // of the text in an object here
 	items  path // of the items of an array here
-	common bool // others than these APIs have the same here
 }
 
 // edge goes from an object to its value under a name.
@@ -95,7 +95,10 @@ func newTree() *tree {
 	for i := range counts {
 		at := t.place(counts[i].path)
 		t.nodes[at].row = &counts[i]
-		t.nodes[at].common = counts[i].part == modelName
+	}
+	for _, m := range marks {
+		at := t.place(m.path)
+		t.nodes[at].mark = m.mark
 	}
 	for _, r := range texts {
 		of, isObject := strings.CutSuffix(r.path, ".")

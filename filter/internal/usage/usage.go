@@ -3,6 +3,19 @@
 // Its invariant: it sees each chunk once, keeps nothing of it, and needs the same memory for any
 // answer. A count that it cannot read is unknown. It returns no errors, because no answer may
 // depend on this package. It must never import a decoder by reflection.
+//
+// The way of a chunk, by files:
+//
+//	Scanner.Write        usage.go     the whole of it
+//	  start.read         format.go    until the first bytes show the format
+//	  events, frames     events.go, frames.go: cut a stream into documents; one JSON needs neither
+//	  document.write     document.go  where in the JSON the reader is
+//	    places           tree.go      finds a name and a path among those that matter
+//	    readString …     scalar.go    strings and numbers
+//	  tally              tally.go     adds up counts and text
+//	Scanner.End          usage.go     tally.usage makes a Usage of them
+//
+// table.go has what each API calls its counts and its text: a new API is rows there.
 package usage
 
 import "strings"
@@ -136,15 +149,12 @@ func (s *Scanner) read(p []byte) {
 
 // End returns what the answer has said so far. Call Reset after it.
 func (s *Scanner) End() Usage {
-	d := &s.json
 	if s.frames.at > 0 {
-		d.doubt() // the checksum has yet to come
+		s.json.doubt() // the checksum has yet to come
 		s.wrapped.doubt()
 	}
-	d.finish()
-	if s.wrapped.isUsed {
-		d = &s.wrapped.document
-	}
+	s.json.finish()
+	d := s.counted()
 	u := d.usage(s.format == oneJSON && d.root == 0 && !d.isMany)
 	u.Failure, u.Bytes = s.failure, s.bytes
 	u.IsBedrock = u.IsBedrock || s.format == awsFrames
@@ -160,6 +170,14 @@ func (s *Scanner) End() Usage {
 		u.Failure = Foreign
 	}
 	return u
+}
+
+// counted returns the document that has the counts: if the frames wrap events, theirs.
+func (s *Scanner) counted() *document {
+	if s.wrapped.isUsed {
+		return &s.wrapped.document
+	}
+	return &s.json
 }
 
 // giveUp makes all counts lower bounds.
