@@ -97,14 +97,14 @@ const (
 	bufferResponseBody  = 1
 	mapResponseTrailers = 3
 
-	// maxScans is how many answers a worker reads at once. Each takes some kilobytes.
+	// maxScans is the most for scansNow. Each takes some kilobytes.
 	maxScans = 16_384
 	// maxIdleScans is how many scanners are kept to be re-used.
 	maxIdleScans = 64
 )
 
 var (
-	scans        int  // how many the worker reads now
+	scansNow     int  // how many answers the worker reads
 	saysWithheld bool // it is logged once that the proxy shows no bodies
 )
 
@@ -118,13 +118,13 @@ func (s *stream) beginScan() {
 		return
 	}
 	p := s.plugin
-	if scans == maxScans {
+	if scansNow == maxScans {
 		s.countUnread(func(m *metrics.Set) { m.Unscanned++ })
 		return
 	}
-	scans++
-	if n := len(p.scans); n > 0 {
-		s.scan, p.scans = p.scans[n-1], p.scans[:n-1]
+	scansNow++
+	if n := len(p.idleScans); n > 0 {
+		s.scan, p.idleScans = p.idleScans[n-1], p.idleScans[:n-1]
 	} else {
 		s.scan = new(usage.Scanner)
 	}
@@ -177,9 +177,9 @@ func (s *stream) endScan(a *ended) (found usage.Usage, ok bool) {
 	case found.Failure != usage.None:
 		s.countUnread(func(m *metrics.Set) { m.Unread[found.Failure]++ })
 	}
-	scans--
-	if p := s.plugin; len(p.scans) < maxIdleScans {
-		p.scans = append(p.scans, s.scan)
+	scansNow--
+	if p := s.plugin; len(p.idleScans) < maxIdleScans {
+		p.idleScans = append(p.idleScans, s.scan)
 	}
 	s.scan = nil
 	return found, ok

@@ -99,8 +99,9 @@ const (
 	maxIdleChunks = 3
 )
 
-// arena is the memory into which the host writes what our own calls return. Every
-// callback empties it first, so that a request allocates nothing.
+// arena is the memory into which the host writes what our own calls return. Every callback
+// empties it first, so that a request allocates nothing. So does each turn of a loop that reads
+// pages or chunks.
 var arena bump
 
 // bump hands out memory in order.

@@ -67,40 +67,37 @@ type plugin struct {
 	types.DefaultPluginContext
 	context uint32
 
-	engine    *engine.Engine // nil if the policy was refused
-	quota     *quotaTalk     // nil without rules of scope cluster
-	words     bool           // access logs get every verdict, not only notable ones
-	report    reportKind
-	conflicts int  // see watch
-	isSplit   bool // see split
+	// From OnPluginStart on:
+	engine      *engine.Engine // nil if the policy was refused
+	quota       *quotaTalk     // nil without rules of scope cluster
+	words       bool           // access logs get every verdict, not only notable ones
+	report      reportKind
+	manage      *policy.Manage // nil: there are no management requests
+	managePort  uint16         // where they are answered, 0 = on any port
+	holdNs      int64          // the shortest hold of the rules, 0 if none holds
+	self        uint64         // a random number: which row of what is held is this plugin's
+	fieldWriter respond.Fields
 
-	// Of management requests:
-	manage     *policy.Manage // nil: there are none
-	managePort uint16         // where they are answered, 0 = on any port
-	guesses    origin.Guesses // wrong tokens
+	// From callback to callback:
+	conflicts int            // see watch
+	isSplit   bool           // see split
+	guesses   origin.Guesses // wrong tokens of management requests
+	renewedNs int64          // when holds were last renewed
+	renewsAt  int            // the bucket of streams at which that ended
+	lingering []lingeringHold
+	lingersNs int64            // when the first of them ends
+	counters  []counter        // in the order of engine.EachMetric
+	holding   []shownHolding   // in the order of engine.EachHolding
+	idle      []*stream        // ended streams, to be re-used
+	idleScans []*usage.Scanner // to be re-used
 
-	// Memory for the request that is decided:
-	fieldWriter            respond.Fields
+	// Within one callback. Only the memory is kept for the next:
 	fields                 []respond.Field
 	holds                  []hold.Hold
 	details, headers, body []byte           // of a denial
 	word                   []byte           // the verdict for access logs
 	sent                   []string         // fields that the upstream sent
 	settled                []result.Settled // of the request that ends
-	idle                   []*stream        // ended streams, to be re-used
-	scans                  []*usage.Scanner // idle ones, to be re-used
-
-	// What streams hold:
-	holdNs    int64 // the shortest hold of the rules, 0 if none holds
-	renewedNs int64 // when holds were last renewed
-	renewsAt  int   // the bucket of streams at which that ended
-	lingering []lingeringHold
-	lingersNs int64 // when the first of them ends
-
-	// What metrics show:
-	counters []counter      // in the order of engine.EachMetric
-	holding  []shownHolding // in the order of engine.EachHolding
-	self     uint64         // a random number: which row of what is held is this plugin's
 }
 
 // reportKind says how every verdict is published with its keys, beside the word for access logs.

@@ -51,7 +51,8 @@ func grpcService(cluster string) []byte {
 	return append(binary.AppendUvarint([]byte{bytesField1}, uint64(len(inner))), inner...)
 }
 
-// wait makes a request wait whose verdict is pending.
+// wait makes a request wait whose verdict is pending. Its callback makes no call after that, so the
+// context that calls act for need not be its own again: see flushFor.
 func (q *quotaTalk) wait(context uint32, v *decide.Verdict) {
 	q.plugin.engine.Keep(v)
 	now := theProxy.Monotonic()
@@ -66,9 +67,7 @@ func (q *quotaTalk) waitLook(context uint32, l *lease.Look) bool {
 	if !q.client.WaitLook(context, l, now) {
 		return false
 	}
-	q.client.Flush(now)
-	q.hasten()
-	importActFor(context)
+	q.flushFor(context, now)
 	return true
 }
 
@@ -76,10 +75,16 @@ func (q *quotaTalk) waitLook(context uint32, l *lease.Look) bool {
 // will need, and reports of what is held.
 func (q *quotaTalk) flush(context uint32) {
 	if q.plugin.engine.Leases.HasNews() {
-		q.client.Flush(theProxy.Monotonic())
-		q.hasten()
-		importActFor(context)
+		q.flushFor(context, theProxy.Monotonic())
 	}
+}
+
+// flushFor sends what there is to send. That makes the root context the one that calls act for, so it makes
+// the callback's context that again.
+func (q *quotaTalk) flushFor(context uint32, now int64) {
+	q.client.Flush(now)
+	q.hasten()
+	importActFor(context)
 }
 
 // goOn goes on with requests that have waited, as many as one callback may, and sends what
