@@ -7,6 +7,14 @@ package limit
 //	SlidingWindowLog  Used units, all of them counted at EndNs
 //	TokenBucket       a bucket of Prev tokens that gains Used a period and is
 //	                  full at EndNs, with a stamp
+//
+// For example, at 12:00:00 a page evicts the records of alice, who has used 7 of 10 units, and of bob, who
+// has used 4. Then carol comes, who has no record:
+//
+//	             alice's floor      bob's              both            carol starts with
+//	FixedWindow  Used 7             Used 4             Used 7          3 units, until the window ends
+//	TokenBucket  full at 12:00:07   full at 12:00:04   12:00:07        8 tokens at 12:00:05
+//	of 10, 1 a second
 type Floor struct {
 	Used, Prev uint32
 	EndNs      int64

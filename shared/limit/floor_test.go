@@ -38,6 +38,24 @@ func TestFloorAndStart(t *testing.T) {
 	}
 }
 
+// The example of type Floor.
+func TestAKeyStartsFromTheFloorOfOthers(t *testing.T) {
+	now := 1000 * second
+	for name, c := range map[string]struct {
+		w     Window
+		after int64
+		left  uint32
+	}{
+		"FixedWindow": {Window{Algorithm: FixedWindow, Limit: 10, PeriodNs: 100 * second}, 5 * second, 3},
+		"TokenBucket": {Window{Algorithm: TokenBucket, Limit: 1, Burst: 10, PeriodNs: second}, 5 * second, 8},
+	} {
+		alice, bob := c.w.Floor(c.w.Set(now, 7), now, now), c.w.Floor(c.w.Set(now, 4), now, now)
+		at := now + c.after
+		u := c.w.Start(c.w.RollFloor(c.w.MergeFloors(alice, bob), now, at), at, nil)
+		require.Equal(t, c.left, c.w.Remaining(&u, at), name)
+	}
+}
+
 // A lapse that is charged to a bucket of unknown size leaves it empty for whoever knows it, not
 // empty for decades.
 func TestBucketsOfUnknownSizeThatLapsed(t *testing.T) {

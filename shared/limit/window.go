@@ -21,6 +21,21 @@
 //	tokens.go   the token bucket
 //	floor.go    what is kept of the usages of evicted records
 //	holds.go    units that running requests hold
+//
+// What an algorithm has of its own. A new one needs a word in each row:
+//
+//	              fixed windows   log            counter         bucket        Concurrency  Block
+//	Roll          rollFixed       live           rollCounter     refill        nothing      rollFixed
+//	Check         paid            checkLog       checkCounter    checkTokens   HeldRetryNs  EndNs
+//	Add           Used and open   addLog         Used            takeTokens    see Holds    see Deny
+//	Refund        in Refund       refundLog      refundCounter   refundTokens  in Refund    nothing
+//	Expiry        paid            newest unit    counterExpiry   latestFull    paid         paid
+//	Count         Used            length         weighted        missing       Used         Used
+//	Reset         End and paid    Expiry         End             fullAt        now          Expiry
+//	Shift         EndNs           each unit      nothing         stamp stays   nothing      EndNs
+//	SetBack       to its grid     Shift          less of Prev    Shift         nothing      Shift
+//	Floor, Start  Usage's fields  newest unit    Usage's fields  tokenFloor    nothing      Usage's fields
+//	Standing      EndNs           Shift          weighing        refill        nothing      EndNs
 package limit
 
 // Algorithm says how a window counts.
