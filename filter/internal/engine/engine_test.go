@@ -10,7 +10,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -112,11 +111,11 @@ func TestIndexLeavesNoRuleOut(t *testing.T) {
 				delete(p.Headers, ":path")
 			}
 			var want []string
-			req := request.New(p)
+			req := rules.NewRequest(p)
 			req.Begin()
 			for i := range e.policy.Rules {
 				r := &e.policy.Rules[i]
-				if m := rules.Compile(&req, &r.Match, false); m.Holds(&req) {
+				if m := rules.Compile(&req.Request, &r.Match, false); m.Holds(&req) {
 					want = append(want, r.Name)
 				}
 			}

@@ -15,7 +15,7 @@ type dryRun struct {
 	proxy   engine.Host
 	now     int64
 	written map[string]written
-	missed  bool // something was read that the description leaves open
+	missed  int // how often something was read that the description leaves open
 }
 
 type written struct {
@@ -59,7 +59,9 @@ func (d *dryRun) AppendHeader(values []string, name string) []string {
 // attribute has a port as well, so it does not follow from the address.
 func (d *dryRun) ClientAddress() (string, bool) {
 	address := cmp.Or(d.Request.ClientAddress, d.Attributes["source.address"])
-	d.missed = d.missed || address == ""
+	if address == "" {
+		d.missed++
+	}
 	return address, address != ""
 }
 
@@ -122,6 +124,6 @@ func (d *dryRun) Attribute(path string) (string, bool) {
 	if present || isKnown {
 		return value, present
 	}
-	d.missed = true
+	d.missed++
 	return "", false
 }

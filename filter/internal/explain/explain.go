@@ -4,6 +4,9 @@
 // Its invariant: it counts nothing and asks no service. A clone of the engine decides on a dry
 // run of the request, whose writes are thrown away. Nothing on the way of a request may import
 // it.
+//
+// request.go reads the description, and dryrun.go hands it to the engine as if a proxy had it. This file
+// decides and says how each rule ends, key.go by which key, and predicates.go which condition fails.
 package explain
 
 import (
@@ -14,7 +17,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
-	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -32,7 +34,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	before := e.Clone(newDryRun(r, proxy, now)).Peek().Subjects
 	// The third is read for conditions and keys, and notes what the description leaves open.
 	dry := newDryRun(r, proxy, now)
-	x := explainer{engine: e, described: r, dry: dry, request: request.New(dry), now: now}
+	x := explainer{engine: e, described: r, dry: dry, request: rules.NewRequest(dry), now: now}
 	x.result.Allowed = &verdict.Allowed
 	x.result.Pending, x.result.IsUsage = verdict.Pending, verdict.IsLook
 	if !verdict.Allowed {
@@ -49,20 +51,7 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 			s, beforeAll = verdict.Subjects[next], before[next]
 			next++
 		}
-		var undecided result.ExplainedRule
-		open := x.undecided(&undecided, &rules[i])
-		if verdict.IsLook && s == nil && undecided.Outcome != outcomeOff {
-			open = nil
-			undecided = result.ExplainedRule{Rule: rules[i].Name, Outcome: outcomeNoMatch, Why: whyNotNamed}
-		}
-		switch {
-		case len(open) > 0:
-			x.notKnown(out, &rules[i], open)
-		case s != nil:
-			x.decided(out, s, beforeAll)
-		default:
-			*out = undecided
-		}
+		x.rule(out, &rules[i], s, beforeAll)
 		if r.Keys && rules[i].Mode != policy.ModeOff {
 			x.addKey(out, &rules[i])
 		}
@@ -78,10 +67,30 @@ type explainer struct {
 	engine    *engine.Engine
 	described *Request
 	dry       *dryRun
-	request   request.Request // reads dry, for conditions and keys
+	request   rules.Request // reads dry, for conditions and keys
 	now       int64
 	result    result.Explanation
 	deniesAll string // the first rule that denies, whatever the description leaves open
+}
+
+// rule explains a rule. s is its subject in the verdict, nil if it has none, and before is the same one, as
+// it is before any rule has counted the request.
+func (x *explainer) rule(out *result.ExplainedRule, p *policy.Rule, s, before *decide.Subject) {
+	out.Rule = p.Name
+	switch {
+	case p.Mode == policy.ModeOff:
+		out.Outcome, out.Why = outcomeOff, "mode: the rule is off"
+		return
+	case s == nil && x.result.IsUsage:
+		out.Outcome, out.Why = outcomeNoMatch, whyNotNamed
+		return
+	}
+	switch open := x.undecided(out, p); {
+	case len(open) > 0:
+		x.notKnown(out, p, open)
+	case s != nil:
+		x.decided(out, s, before)
+	}
 }
 
 // Outcomes of a rule beside those of package result. All of them are:
@@ -100,8 +109,7 @@ const (
 // whyNotNamed is why a rule does not decide about a client that asks for its usage, whatever else holds.
 const whyNotNamed = "usage: the proxy answers this request, and only rules that name its path in match.paths count it"
 
-// decided explains a rule with a subject in the verdict. The subject before is the same one,
-// as it is before any rule has counted the request.
+// decided explains a rule with a subject in the verdict.
 func (x *explainer) decided(out *result.ExplainedRule, s, before *decide.Subject) {
 	p := s.Rule.Policy
 	open := x.openLimits(s)
@@ -180,18 +188,14 @@ func matched(s *decide.Subject) result.ExplainedRule {
 	return r
 }
 
-// undecided explains in out a rule as one that does not decide. If it may decide, open has the names of
-// what it decides by and the description leaves open: the client's address, if a condition looks at
-// it, and parts of the key.
+// undecided explains a rule as one that does not decide. If it may decide, open has the names of what it
+// decides by and the description leaves open: the client's address, if a condition looks at it, and
+// parts of the key.
 func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) (open []string) {
-	out.Rule = p.Name
-	if p.Mode == policy.ModeOff {
-		out.Outcome, out.Why = outcomeOff, "mode: the rule is off"
-		return nil
-	}
-	x.beginReading()
+	x.request.Begin()
+	missed := x.dry.missed
 	fails := failing(&p.Match, &x.request)
-	matchIsOpen := x.dry.missed
+	matchIsOpen := x.dry.missed > missed
 	exempt := exemption(p.Exempt, &x.request)
 	allExempt := exemption(x.engine.Policy().Exempt, &x.request)
 	switch {
@@ -206,50 +210,34 @@ func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) (open [
 		out.Outcome, out.Why = result.Exempted, exempt
 		return nil
 	}
-	if x.dry.missed {
+	if x.dry.missed > missed {
 		open = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
 	if fails != nil {
 		return open
 	}
-	lacks, ofKey := x.keyVerdict(p, open)
+	lacks, open := x.keyVerdict(p, open)
 	if lacks != "" {
 		out.Outcome, out.Why = result.LacksKey, "missing_key: "+lacks
 		return nil
 	}
 	out.Outcome, out.Why = outcomeNoMatch, unexplained
-	return ofKey
-}
-
-// keyVerdict says by which part's lack the rule is skipped, "" if by none, and adds to open what the
-// description leaves open of the key. A part that the request certainly lacks decides what becomes of
-// the key, even if the description leaves other parts open.
-func (x *explainer) keyVerdict(p *policy.Rule, ofConditions []string) (lacks string, open []string) {
-	open = ofConditions
-	for i := range p.Key {
-		present, openOfPart := x.readPart(&p.Key[i])
-		switch {
-		case present || len(openOfPart) > 0 || p.MissingKey == policy.MissingShare:
-			for _, name := range openOfPart {
-				if !slices.Contains(open, name) {
-					open = append(open, name)
-				}
-			}
-		case p.MissingKey == policy.MissingSkip:
-			return lacksPart(p, i), nil
-		default: // the rule denies: nothing else of the key matters
-			return "", ofConditions
-		}
-	}
-	return "", open
+	return open
 }
 
 // unexplained stands for a condition that predicates has no words for. A test shows that there
 // is none.
 const unexplained = "match: some condition does not hold"
 
-func lacksPart(p *policy.Rule, part int) string {
-	return "the request has no " + respond.PartName(&p.Key[part]) + ", and missing_key is " + string(p.MissingKey)
+// exemption returns which exemption holds, "" if none does.
+func exemption(list []policy.Match, r *rules.Request) string {
+	for i := range list {
+		m := rules.Compile(&r.Request, &list[i], true)
+		if m.Holds(r) {
+			return "exempt[" + strconv.Itoa(i) + "] holds"
+		}
+	}
+	return ""
 }
 
 // openLimits names what would say the subject's limits if the description gave it. The subject
@@ -264,113 +252,4 @@ func (x *explainer) openLimits(s *decide.Subject) (open []string) {
 		}
 	}
 	return open
-}
-
-// readPart reports whether the request has a part of a key, and names what the description
-// would have to give to know that. For a first_of, these are the choices before the first one
-// that the request has.
-func (x *explainer) readPart(part *policy.KeyPart) (present bool, open []string) {
-	choices := part.Of
-	if part.Kind != policy.KeyFirstOf {
-		choices = []policy.KeyPart{*part}
-	}
-	var k policy.Key
-	for i := range choices {
-		complete, isOpen := x.readParts(&k, choices[i:i+1])
-		if isOpen {
-			open = append(open, respond.PartName(&choices[i]))
-		}
-		if complete {
-			return true, open
-		}
-	}
-	return false, open
-}
-
-// readParts reads key parts. It reports whether the request has them all, and whether the
-// description leaves open what was read.
-func (x *explainer) readParts(key *policy.Key, parts []policy.KeyPart) (complete, isOpen bool) {
-	x.beginReading()
-	complete = rules.ReadKey(key, rules.CompileKey(&x.request, parts), &x.request)
-	return complete, x.dry.missed
-}
-
-// beginReading makes the request be read anew. From then on dry.missed says whether something was
-// read that the description leaves open.
-func (x *explainer) beginReading() {
-	x.request.Begin()
-	x.dry.missed = false
-}
-
-// addKey adds by which key the rule counts the request, or would if it applied, or else why it
-// has none. It shows credentials too: whoever asks has described them. If the description leaves
-// the cost open, it is the rule's least one, but at least 1: a cost of 0 is never denied, and so
-// would not show whether the client is.
-func (x *explainer) addKey(out *result.ExplainedRule, p *policy.Rule) {
-	var key policy.Key
-	out.NoKey = x.readKey(&key, p)
-	if out.NoKey != "" {
-		return
-	}
-	if out.Cost == nil || out.BodyAssumed != "" {
-		least := max(p.LeastCost(), 1)
-		out.Cost = &least
-	}
-	out.Key = make([]result.KeyPart, len(key.Parts))
-	out.Hash = x.engine.DenialHash(&key)
-	out.Common = true
-	for i := range key.Parts {
-		v := &key.Parts[i]
-		out.Key[i] = keyPart(&p.Key[i], v)
-		if v.Present {
-			text := v.Whole()
-			out.Key[i].Value = &text
-			part := p.Key[i].Labeled(v.Label)
-			out.Common = out.Common && !part.OfClient()
-		}
-	}
-}
-
-// readKey reads the rule's key, or returns why the request has none.
-func (x *explainer) readKey(key *policy.Key, p *policy.Rule) (noKey string) {
-	if _, isOpen := x.readParts(key, p.Key); isOpen {
-		for i := range p.Key {
-			_, open := x.readPart(&p.Key[i])
-			if len(open) > 0 {
-				return notGiven + respond.PartName(&p.Key[i])
-			}
-		}
-	}
-	for i := range key.Parts {
-		if !key.Parts[i].Present && p.MissingKey != policy.MissingShare {
-			return lacksPart(p, i)
-		}
-	}
-	return ""
-}
-
-// exemption returns which exemption holds, "" if none does.
-func exemption(list []policy.Match, r *request.Request) string {
-	for i := range list {
-		m := rules.Compile(r, &list[i], true)
-		if m.Holds(r) {
-			return "exempt[" + strconv.Itoa(i) + "] holds"
-		}
-	}
-	return ""
-}
-
-// keyPart explains one part of a key. It hides a credential.
-func keyPart(k *policy.KeyPart, v *policy.Value) result.KeyPart {
-	part := result.KeyPart{Part: respond.PartName(k)}
-	switch {
-	case !v.Present:
-		part.Missing = true
-	case k.Labeled(v.Label).HasCredential():
-		part.Hidden = true
-	default:
-		text := v.Whole()
-		part.Value = &text
-	}
-	return part
 }

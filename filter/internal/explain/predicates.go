@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/filter/internal/rules"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -19,9 +18,9 @@ type condition struct {
 // failing returns the condition of a match that does not hold for the request, nil if all hold. It is
 // the first one, in the order in which package rules asks them. Package rules decides whether one holds: it gets a
 // match of that condition alone.
-func failing(m *policy.Match, r *request.Request) *condition {
+func failing(m *policy.Match, r *rules.Request) *condition {
 	fails := func(one policy.Match) bool {
-		compiled := rules.Compile(r, &one, false)
+		compiled := rules.Compile(&r.Request, &one, false)
 		return !compiled.Holds(r)
 	}
 	var wanted []string
@@ -57,7 +56,7 @@ func noneOf(name, has string, values []string) *condition {
 }
 
 // whyHeader says why the match does not accept the request's header.
-func whyHeader(h *policy.HeaderMatch, r *request.Request) string {
+func whyHeader(h *policy.HeaderMatch, r *rules.Request) string {
 	switch text, present := r.JoinedHeader(r.HeaderNumber(h.Name)); {
 	case !present:
 		return " is absent"

@@ -63,7 +63,7 @@ func metadataValue(metadata string, path []string) (string, bool) {
 	for i, name := range path[1:] {
 		value := field{ID: 5, Bytes: content}
 		if i > 0 {
-			value = oneOf(content)
+			value = fieldOf(content)
 		}
 		switch value.ID {
 		case 5:
@@ -77,14 +77,14 @@ func metadataValue(metadata string, path []string) (string, bool) {
 			return "", false
 		}
 	}
-	return valueText(oneOf(content))
+	return valueText(fieldOf(content))
 }
 
 // wireOf has the wire type of each field of a Value.
 var wireOf = [7]byte{1: wire.Varint, 2: wire.Fixed64, 3: wire.Bytes, 4: wire.Varint, 5: wire.Bytes, 6: wire.Bytes}
 
-// oneOf returns the field of a Value; the last one, if it has several.
-func oneOf(value string) (last field) {
+// fieldOf returns the field of a Value; the last one, if it has several.
+func fieldOf(value string) (last field) {
 	for f, more := cut(&value); more; f, more = cut(&value) {
 		if f.ID < uint64(len(wireOf)) && f.Wire == wireOf[f.ID] {
 			last = f

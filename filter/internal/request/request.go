@@ -4,6 +4,9 @@
 // Its invariant: a value is read at most once a request, and only when a rule asks for it,
 // because each value costs a call into the proxy. Of rules, it knows only the names that they
 // ask for. It must never import them.
+//
+// This file has headers and the client's address, names.go host and path, parameter.go and cookie.go the
+// query and cookies, attribute.go attributes, and metadata.go those that are protocol buffers.
 package request
 
 import (
@@ -35,10 +38,6 @@ type Source interface {
 // Request is the request that is being decided. Rules ask for a header, parameter, cookie or
 // attribute by a number, which they got for its name when they were compiled.
 type Request struct {
-	// TooLong says that a value was too long for a regular expression. A match sets it, and
-	// it is cleared before each rule.
-	TooLong bool
-
 	source  Source
 	current uint64 // number of the request; values read for another one do not count
 	method  lazy

@@ -37,13 +37,13 @@ func CompileCosts(r *request.Request, p *policy.Rule) Costs {
 // Read returns how many units the request costs, and whether it says a cost that cannot be
 // read. If an item of the list matches only some spellings of the request, the items after it
 // are asked as well, and the highest cost counts.
-func (c Costs) Read(r *request.Request) (dearest uint32, unreadable bool) {
+func (c Costs) Read(r *Request) (dearest uint32, unreadable bool) {
 	for i := range c {
 		m, last := &c[i], i == len(c)-1
 		if !last && !m.some.Holds(r) {
 			continue
 		}
-		units, bad := m.cost.read(r)
+		units, bad := m.cost.read(&r.Request)
 		dearest, unreadable = max(dearest, units), unreadable || bad
 		if last || m.all.Holds(r) {
 			break

@@ -51,11 +51,11 @@ type asked struct {
 func NewIndex(rules []*Match) Index {
 	size := (len(rules) + 63) / 64
 	x := Index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
-	for _, by := range []by{
+	for _, of := range []by{
 		{func(m *Match) []policy.Pattern { return m.hosts }, (*request.Request).Hosts},
 		{func(m *Match) []policy.Pattern { return m.paths }, (*request.Request).Paths},
 	} {
-		d := newDimension(rules, by)
+		d := newDimension(rules, of)
 		if count(d.asking) >= minIndexed {
 			x.dimensions = append(x.dimensions, d)
 		}
@@ -66,11 +66,11 @@ func NewIndex(rules []*Match) Index {
 	return x
 }
 
-func newDimension(rules []*Match, by by) dimension {
+func newDimension(rules []*Match, of by) dimension {
 	size := (len(rules) + 63) / 64
-	d := dimension{by: by, asking: make([]uint64, size), open: make([]uint64, size)}
+	d := dimension{by: of, asking: make([]uint64, size), open: make([]uint64, size)}
 	for i := range rules {
-		list := by.patterns(rules[i])
+		list := of.patterns(rules[i])
 		if len(list) > 0 {
 			add(d.asking, uint32(i))
 		}

@@ -4,7 +4,6 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
-	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -72,10 +71,10 @@ func (rs *Rules) isLook() bool {
 }
 
 // addNaming adds the subjects of the rules that decide a look.
-func (rs *Rules) addNaming(v *decide.Verdict) {
+func (rs *Rules) addNaming(v *decide.Verdict, tooLong bool) {
 	for i := range rs.List {
 		if r := &rs.List[i]; r.look.names {
-			rs.add(v, r)
+			rs.add(v, r, tooLong)
 		}
 	}
 }
@@ -96,15 +95,11 @@ func (rs *Rules) EachShown(s *decide.Subject, f func(s *decide.Subject)) {
 }
 
 // shown reads the subject of the rule, and reports whether the client is shown it.
-func (r *Rule) shown(s *decide.Subject, req *request.Request) bool {
-	if !r.look.match.Holds(req) || anyHolds(r.look.exempt, req) || !ReadKey(&s.Key, r.key, req) {
+func (r *Rule) shown(s *decide.Subject, req *Request) bool {
+	if !r.look.match.Holds(req) || anyHolds(r.look.exempt, req) || !ReadKey(&s.Key, r.key, &req.Request) {
 		return false
 	}
 	s.Cost, s.CostUnreadable = 0, false
-	s.Requested = s.Requested[:0]
-	if len(r.limits) > 0 {
-		s.Requested = appendRequested(s.Requested, r.limits, req)
-	}
-	s.Begin(&r.Rule)
+	r.begin(s, &req.Request)
 	return !s.Shadow
 }

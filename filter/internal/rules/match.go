@@ -52,13 +52,13 @@ func (m *Match) IsEmpty() bool {
 
 // Holds reports whether the request matches. It first asks the predicates on values that have
 // been read, because these need no call into the proxy: often one of them says no.
-func (m *Match) Holds(r *request.Request) bool {
+func (m *Match) Holds(r *Request) bool {
 	return m.holdsOf(r, true) && m.holdsOf(r, false)
 }
 
 // holdsOf asks the predicates on values that have been read, or those on values
 // that have not.
-func (m *Match) holdsOf(r *request.Request, read bool) bool {
+func (m *Match) holdsOf(r *Request, read bool) bool {
 	if len(m.methods) > 0 && r.KnowsMethod() == read && !m.method(r) {
 		return false
 	}
@@ -84,7 +84,7 @@ func (m *Match) holdsOf(r *request.Request, read bool) bool {
 
 // method takes "get" for GET, as some upstreams do, unless that would exempt the
 // request.
-func (m *Match) method(r *request.Request) bool {
+func (m *Match) method(r *Request) bool {
 	method, _ := r.Method()
 	if slices.Contains(m.methods, method) {
 		return true
@@ -98,7 +98,7 @@ func (m *Match) method(r *request.Request) bool {
 }
 
 // header asks about all values of a header.
-func (m *Match) header(h *headerMatch, r *request.Request) bool {
+func (m *Match) header(h *headerMatch, r *Request) bool {
 	if m.exempt {
 		return m.exemptHeader(h, r)
 	}
@@ -107,7 +107,7 @@ func (m *Match) header(h *headerMatch, r *request.Request) bool {
 
 // matchHeader reports whether one value of the header holds, or all of them as the proxy joins
 // them with commas: an upstream may read them as one.
-func (m *Match) matchHeader(h *headerMatch, r *request.Request) bool {
+func (m *Match) matchHeader(h *headerMatch, r *Request) bool {
 	joined, present := r.JoinedHeader(h.number)
 	fits := len(joined) <= automaton.MaxValueBytes
 	if fits && m.holds(&h.value, joined, present, r) {
@@ -126,7 +126,7 @@ func (m *Match) matchHeader(h *headerMatch, r *request.Request) bool {
 }
 
 // exemptHeader reports whether every value of the header holds.
-func (m *Match) exemptHeader(h *headerMatch, r *request.Request) bool {
+func (m *Match) exemptHeader(h *headerMatch, r *Request) bool {
 	joined, present := r.JoinedHeader(h.number)
 	if !mayHaveSeveral(joined) {
 		return m.holds(&h.value, joined, present, r)
@@ -146,7 +146,7 @@ func mayHaveSeveral(joined string) bool { return strings.IndexByte(joined, ',') 
 
 // holdsForReadings reports whether one of the patterns holds for one reading of a value or, under
 // "exempt", for each reading.
-func (m *Match) holdsForReadings(patterns []policy.Pattern, r *request.Request, readings []string) bool {
+func (m *Match) holdsForReadings(patterns []policy.Pattern, r *Request, readings []string) bool {
 	for _, value := range readings {
 		holds := m.anyPatternHolds(patterns, r, value)
 		if m.exempt && !holds {
@@ -159,7 +159,7 @@ func (m *Match) holdsForReadings(patterns []policy.Pattern, r *request.Request, 
 	return m.exempt && len(readings) > 0
 }
 
-func (m *Match) anyPatternHolds(patterns []policy.Pattern, r *request.Request, value string) bool {
+func (m *Match) anyPatternHolds(patterns []policy.Pattern, r *Request, value string) bool {
 	for i := range patterns {
 		if m.holds(&patterns[i], value, true, r) {
 			return true
@@ -168,10 +168,10 @@ func (m *Match) anyPatternHolds(patterns []policy.Pattern, r *request.Request, v
 	return false
 }
 
-// holds asks one pattern. It sets TooLong in the request if the value was too long to be read.
-func (m *Match) holds(p *policy.Pattern, value string, present bool, r *request.Request) bool {
+// holds asks one pattern. It sets tooLong in the request if the value was too long to be read.
+func (m *Match) holds(p *policy.Pattern, value string, present bool, r *Request) bool {
 	holds, tooLong := p.Holds(value, present, !m.exempt)
-	r.TooLong = r.TooLong || tooLong
+	r.tooLong = r.tooLong || tooLong
 	return holds
 }
 

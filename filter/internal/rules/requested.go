@@ -4,6 +4,7 @@ import (
 	"math"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -30,16 +31,17 @@ func compileRequested(r *request.Request, p *policy.Rule) (list []requestedLimit
 	return list
 }
 
-// appendRequested appends what the request says of each limit.
-func appendRequested(requested []policy.Requested, list []requestedLimit, r *request.Request) []policy.Requested {
-	for i := range list {
+// begin begins a subject, whose key and cost are read, with what the request says of each limit.
+func (r *Rule) begin(s *decide.Subject, req *request.Request) {
+	s.Requested = s.Requested[:0]
+	for i := range r.limits {
 		var one policy.Requested
-		if list[i].RequestedLimit != nil {
-			one = list[i].read(r)
+		if r.limits[i].RequestedLimit != nil {
+			one = r.limits[i].read(req)
 		}
-		requested = append(requested, one)
+		s.Requested = append(s.Requested, one)
 	}
-	return requested
+	s.Begin(&r.Rule)
 }
 
 // read returns the limit that the request says. It is the default if the request says two

@@ -4,6 +4,16 @@
 //
 // Its invariant: a value that a client may spell in several ways, or that is too long to be
 // read, counts against the client. It decides nothing, and must never import a source of units.
+//
+// The way of a request:
+//
+//	Rules.Match       rules.go      is the request exempt, or one for the client's usage (look.go)?
+//	  Index.Find      index.go      which rules may match, by host and path?
+//	  Match.Holds     match.go      for each of them: does it match, and no exemption of it?
+//	  Rule.subject    rules.go      if so, its subject has
+//	    ReadKey       key.go        a key
+//	    Costs.Read    cost.go       a cost
+//	    Rule.begin    requested.go  limits that the request says
 package rules
 
 import (
@@ -21,9 +31,17 @@ type Rules struct {
 	exempt  []Match // of the whole policy
 	looks   looks
 	index   Index
-	request request.Request
-	tooLong bool // a value of the request was too long for an expression in the policy's exempt
+	request Request
 }
+
+// Request is the request that rules ask about.
+type Request struct {
+	request.Request
+	tooLong bool // since it was last cleared, a value was too long for a regular expression
+}
+
+// NewRequest returns the source's request.
+func NewRequest(source request.Source) Request { return Request{Request: request.New(source)} }
 
 // Rule is a compiled policy.Rule.
 type Rule struct {
@@ -39,13 +57,13 @@ type Rule struct {
 
 // New compiles the rules of a policy, without their sources of units.
 func New(p *policy.Policy, source request.Source) *Rules {
-	rs := &Rules{request: request.New(source)}
-	rs.exempt = compileAll(&rs.request, p.Exempt)
+	rs := &Rules{request: NewRequest(source)}
+	rs.exempt = compileAll(&rs.request.Request, p.Exempt)
 	rs.looks = compileLooks(rs.exempt, p)
 	rs.List = make([]Rule, 0, len(p.Rules))
 	for i := range p.Rules {
 		if r := &p.Rules[i]; r.Mode != policy.ModeOff {
-			rs.List = append(rs.List, compileRule(&rs.request, p, r))
+			rs.List = append(rs.List, compileRule(&rs.request.Request, p, r))
 		}
 	}
 	matches := make([]*Match, len(rs.List))
@@ -79,7 +97,7 @@ func compileAll(req *request.Request, list []policy.Match) (exempt []Match) {
 	return exempt
 }
 
-func anyHolds(list []Match, req *request.Request) bool {
+func anyHolds(list []Match, req *Request) bool {
 	for i := range list {
 		if list[i].Holds(req) {
 			return true
@@ -94,40 +112,42 @@ func (rs *Rules) Match(v *decide.Verdict) {
 	v.Begin()
 	rs.request.Begin()
 	v.IsLook = rs.looks.path != "" && rs.isLook()
-	if len(rs.exempt) > 0 { // a value that is too long here is counted at each rule
-		rs.request.TooLong = false
+	tooLong := false // for the policy's exempt, which is counted at each rule
+	if len(rs.exempt) > 0 {
+		rs.request.tooLong = false
 		v.Exempt = anyHolds(rs.exempt, &rs.request)
-		rs.tooLong = rs.request.TooLong
 		if v.Exempt {
 			return
 		}
+		tooLong = rs.request.tooLong
 	}
 	if v.IsLook {
-		rs.addNaming(v)
+		rs.addNaming(v, tooLong)
 		return
 	}
-	set := rs.index.Find(&rs.request)
+	set := rs.index.Find(&rs.request.Request)
 	if set == nil {
 		for i := range rs.List {
-			rs.add(v, &rs.List[i])
+			rs.add(v, &rs.List[i], tooLong)
 		}
 		return
 	}
 	for w, word := range set {
 		for ; word != 0; word &= word - 1 {
-			rs.add(v, &rs.List[w*64+bits.TrailingZeros64(word)])
+			rs.add(v, &rs.List[w*64+bits.TrailingZeros64(word)], tooLong)
 		}
 	}
 }
 
-// add adds a subject if the rule applies to the request.
-func (rs *Rules) add(v *decide.Verdict, r *Rule) {
+// add adds a subject if the rule applies to the request. tooLong says that a value was too long already
+// for the policy's exempt.
+func (rs *Rules) add(v *decide.Verdict, r *Rule, tooLong bool) {
 	req := &rs.request
-	req.TooLong = rs.tooLong
+	req.tooLong = tooLong
 	s := v.Next()
 	s.TooLong = false
 	applies := (r.always || r.match.Holds(req) && !anyHolds(r.exempt, req)) && r.subject(s, req)
-	s.TooLong = s.TooLong || req.TooLong
+	s.TooLong = s.TooLong || req.tooLong
 	if s.TooLong {
 		r.Metrics.TooLong++
 	}
@@ -137,8 +157,8 @@ func (rs *Rules) add(v *decide.Verdict, r *Rule) {
 }
 
 // subject reads key and cost from the request, and reports whether the rule applies.
-func (r *Rule) subject(s *decide.Subject, req *request.Request) bool {
-	complete := ReadKey(&s.Key, r.key, req)
+func (r *Rule) subject(s *decide.Subject, req *Request) bool {
+	complete := ReadKey(&s.Key, r.key, &req.Request)
 	if !complete && r.Policy.MissingKey == policy.MissingSkip {
 		return false
 	}
@@ -146,10 +166,7 @@ func (r *Rule) subject(s *decide.Subject, req *request.Request) bool {
 	if s.CostUnreadable {
 		r.Metrics.CostUnreadable++
 	}
-	if len(r.limits) > 0 {
-		s.Requested = appendRequested(s.Requested[:0], r.limits, req)
-	}
-	s.Begin(&r.Rule)
+	r.begin(s, &req.Request)
 	if !complete && r.Policy.MissingKey == policy.MissingDeny {
 		s.LackKey()
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
-	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 )
 
 // A credential is what follows its scheme: however the scheme and the spaces are
@@ -96,8 +95,8 @@ func TestCostOfABody(t *testing.T) {
 		if step.lengths == nil {
 			delete(source.Headers, "content-length")
 		}
-		r := request.New(source)
-		costs := CompileCosts(&r, &p.Rules[0])
+		r := NewRequest(source)
+		costs := CompileCosts(&r.Request, &p.Rules[0])
 		r.Begin()
 		units, unreadable := costs.Read(&r)
 		require.Equal(t, step.units, units, "%+v", step)
