@@ -147,16 +147,19 @@ func AppendBlocked(b []byte, ns int64, t Times) []byte {
 	return AppendTime(b, "blocked", ns, t)
 }
 
+// Metric is one of Stats.Metrics.
+type Metric struct {
+	Name  string
+	Count uint64
+}
+
 // AppendStats appends the filter's statistics:
 //
 //	{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":128,"buckets":8,
 //	 "bytes":4096,"metrics":{"allowed":44,"denied":3}}],"vm_starts":5}
 //
-// It calls metrics with the index of each rule. metrics calls yield for every
-// metric, in the order in which they are appended. Stats.Metrics is not read.
-func AppendStats(
-	b []byte, rules []Stats, starts uint64, metrics func(i int, yield func(name string, n uint64)),
-) []byte {
+// metrics has the metrics of each rule, in their order, which Stats.Metrics has not.
+func AppendStats(b []byte, rules []Stats, metrics [][]Metric, starts uint64) []byte {
 	b = append(b, `{"rules":[`...)
 	for i := range rules {
 		s := &rules[i]
@@ -168,7 +171,9 @@ func AppendStats(
 			b = strconv.AppendUint(member(b, n.name, ""), n.count, 10)
 		}
 		b = append(member(b, "metrics", ""), '{')
-		metrics(i, func(name string, n uint64) { b = strconv.AppendUint(member(b, name, ""), n, 10) })
+		for _, m := range metrics[i] {
+			b = strconv.AppendUint(member(b, m.Name, ""), m.Count, 10)
+		}
 		b = append(b, "}}"...)
 	}
 	return append(strconv.AppendUint(append(b, `],"vm_starts":`...), starts, 10), '}')

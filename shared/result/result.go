@@ -2,7 +2,8 @@
 // operation: verdicts, counters, statistics, denied keys, explanations. The filter
 // appends it, the control plane reads it with encoding/json.
 //
-// Its invariant: what is appended reads back as what it was made from. It is
+// Its invariant: what is appended reads back as what it was made from. The tags of the structs and
+// append.go are two lists of the same names: result_test.go reads back all that is appended. It is
 // linked into the filter, so it must never import encoding/json or fmt.
 //
 // The filter gives times in nanoseconds, the control plane in milliseconds that
@@ -14,7 +15,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Result is what came of a request or an operation. It has the fields of one of the groups.
+// Result is what came of a request or an operation. It has the fields of one of the groups: the filter
+// appends a value or a verdict by Append, the others by AppendStats and AppendDenials, and all of them are
+// read as a Result.
 type Result struct {
 	// A value: what a key has counted, and what is left of it.
 	Value   *int64   `json:"value,omitempty"`
@@ -157,7 +160,7 @@ type Stats struct {
 // certain.
 type Denials struct {
 	Rule    string      `json:"rule"`
-	Mode    string      `json:"mode,omitempty"`     // enforced, shadow or PartlyEnforced
+	Mode    string      `json:"mode,omitempty"`     // see Enforced
 	Blocks  bool        `json:"blocks,omitempty"`   // the rule has a block
 	SinceMs int64       `json:"since_ms,omitempty"` // epoch; without one nothing was denied lately
 	SinceNs int64       `json:"since_ns,omitempty"`
@@ -165,9 +168,12 @@ type Denials struct {
 	Rest    uint32      `json:"rest"` // times that any other key may have been denied
 }
 
-// PartlyEnforced is the mode of a rule that enforces the denials of some keys and not those
-// of others.
-const PartlyEnforced = "partly enforced"
+// The modes of a rule, and of one key of it.
+const (
+	Enforced       = "enforced"
+	Shadow         = "shadow"
+	PartlyEnforced = "partly enforced" // a rule that enforces the denials of some keys and not those of others
+)
 
 // DeniedKey is a key, or its hash, and how often it was denied.
 type DeniedKey struct {

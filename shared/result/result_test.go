@@ -82,19 +82,14 @@ func TestStats(t *testing.T) {
 		},
 		{Rule: `"`, Metrics: map[string]uint64{}},
 	}}
-	text := result.AppendStats(nil, want.Rules, want.VMStarts, func(i int, yield func(string, uint64)) {
-		if i == 0 {
-			yield("denied", 5)
-			yield("allowed", 6)
-		}
-	})
+	text := result.AppendStats(nil, want.Rules, [][]result.Metric{{{"denied", 5}, {"allowed", 6}}, nil}, want.VMStarts)
 	//nolint:testifylint // byte for byte
 	require.Equal(t, `{"rules":[{"rule":"r","keys":1,"capacity":2,"slots":3,"buckets":4,"bytes":9223372036854775808,`+
 		`"metrics":{"denied":5,"allowed":6}},`+
 		`{"rule":"\"","keys":0,"capacity":0,"slots":0,"buckets":0,"bytes":0,"metrics":{}}],"vm_starts":7}`, string(text))
 	readsBack(t, want, text)
 	//nolint:testifylint // byte for byte
-	require.Equal(t, `{"rules":[],"vm_starts":0}`, string(result.AppendStats(nil, nil, 0, nil)))
+	require.Equal(t, `{"rules":[],"vm_starts":0}`, string(result.AppendStats(nil, nil, nil, 0)))
 }
 
 func TestDenials(t *testing.T) {

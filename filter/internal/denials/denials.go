@@ -4,6 +4,10 @@
 // Its invariant: memory is bounded. It holds top.MaxRules rules of top.MaxKeys keys each,
 // and a rule that denies nothing takes none. Keys in plain text leave this package only if
 // the policy says so. It must never read a clock.
+//
+//	Count    a denial, of a rule's key in this worker
+//	Publish  on a tick: what this worker has counted goes to its place in shared data (format.go)
+//	Collect  when somebody asks: the places of all workers and what this one has counted, added up
 package denials
 
 import (
@@ -31,11 +35,9 @@ const (
 
 // Worker counts the keys that one configuration denies in one worker.
 type Worker struct {
-	// Secret returns the key of the hashes, nil while there is none. The first one that it
-	// returns stays for the life of the worker.
-	Secret func() []byte
+	askSecret func() []byte
+	secret    []byte // the first that askSecret has returned, nil while there is none
 
-	secret  []byte // nil until Secret has returned one
 	store   state.Store
 	id      uint64  // differs from the id of every other worker
 	place   uint64  // where it publishes, or looks first for a free place
@@ -45,9 +47,10 @@ type Worker struct {
 }
 
 // NewWorker returns a worker that shares its counts in the store. No other worker has the
-// same id.
-func NewWorker(store state.Store, id uint64) *Worker {
-	return &Worker{store: store, id: max(id, 1)}
+// same id. secret returns the key of the hashes, nil while there is none. The first one that it returns
+// stays for the life of the worker.
+func NewWorker(store state.Store, id uint64, secret func() []byte) *Worker {
+	return &Worker{store: store, id: max(id, 1), askSecret: secret}
 }
 
 // Rule is one rule and its denials in this worker.
@@ -107,7 +110,7 @@ func (w *Worker) begin(r *Rule, now int64) bool {
 // loadSecret asks for the secret if it is not known yet, and reports whether it is known now.
 func (w *Worker) loadSecret() bool {
 	if w.secret == nil {
-		w.secret = w.Secret()
+		w.secret = w.askSecret()
 	}
 	return w.secret != nil
 }
@@ -223,7 +226,7 @@ func (w *Worker) Collect(rules []*Rule, now int64) (ofRules []Denials, ok bool) 
 		}
 		ofRules[i] = merge(parts)
 		if !r.Plain {
-			w.hashKeys(ofRules[i].Keys)
+			ofRules[i].Keys = w.hashed(ofRules[i].Keys)
 		}
 	}
 	return ofRules, true
@@ -248,11 +251,14 @@ func (w *Worker) readOthers(now int64) (lists map[uint64][]Denials, ok bool) {
 	return lists, true
 }
 
-// hashKeys puts a hash in the place of each key's text.
-func (w *Worker) hashKeys(keys []top.Key) {
-	for i := range keys {
-		keys[i].SetText(w.hash(keys[i].ID))
+// hashed returns the keys with their hashes as texts.
+func (w *Worker) hashed(keys []top.Key) []top.Key {
+	list := make([]top.Key, len(keys))
+	for i, k := range keys {
+		list[i] = top.Key{ID: k.ID, Denied: k.Denied, Error: k.Error}
+		list[i].SetText(w.hash(k.ID))
 	}
+	return list
 }
 
 func merge(parts []Denials) (sum Denials) {

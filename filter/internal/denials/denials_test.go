@@ -24,9 +24,7 @@ const start int64 = 1_700_000_000_000_000_000
 var secret = []byte("0123456789abcdef")
 
 func worker(store *hosttest.Proxy, id uint64) *denials.Worker {
-	w := denials.NewWorker(store, id)
-	w.Secret = func() []byte { return secret }
-	return w
+	return denials.NewWorker(store, id, func() []byte { return secret })
 }
 
 func newProxy() *hosttest.Proxy { return &hosttest.Proxy{Store: map[string]hosttest.Cell{}} }
@@ -137,23 +135,22 @@ func TestHashesStandForKeys(t *testing.T) {
 	list, _ = texts(t, a, plain("r"), start)
 	require.Empty(t, list, "a rule that shows its keys takes no hashes for them")
 
-	c := worker(store, 3)
-	c.Secret = func() []byte { return []byte("another") }
+	c := denials.NewWorker(store, 3, func() []byte { return []byte("another") })
 	list, _ = texts(t, c, &denials.Rule{Name: []byte("r")}, start)
 	require.Empty(t, list, "hashes by another secret are not added up")
 }
 
 func TestNothingIsCountedBeforeThereIsASecret(t *testing.T) {
-	w, r := worker(newProxy(), 1), plain("r")
-	w.Secret = func() []byte { return nil }
+	var now []byte
+	w, r := denials.NewWorker(newProxy(), 1, func() []byte { return now }), plain("r")
 	_, ok := w.Collect([]*denials.Rule{r}, start)
 	require.False(t, ok)
 	deny(w, r, "alice", start, 1)
-	w.Secret = func() []byte { return secret }
+	now = secret
 	list, _ := texts(t, w, r, start)
 	require.Empty(t, list)
 	deny(w, r, "alice", start, 1)
-	w.Secret = func() []byte { return nil }
+	now = nil
 	list, _ = texts(t, w, r, start)
 	require.Equal(t, []string{"alice:1+0"}, list, "the first secret stays")
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/denials"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/filter/internal/respond"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -15,8 +16,7 @@ import (
 func (e *Engine) newWorker() *denials.Worker {
 	var id [8]byte
 	e.id.Random(id[:])
-	w := denials.NewWorker(e.host, binary.LittleEndian.Uint64(id[:]))
-	w.Secret = func() []byte {
+	return denials.NewWorker(e.host, binary.LittleEndian.Uint64(id[:]), func() []byte {
 		if e.policy.ReportSecret != "" {
 			return []byte(e.policy.ReportSecret)
 		}
@@ -25,8 +25,7 @@ func (e *Engine) newWorker() *denials.Worker {
 			return nil
 		}
 		return secret[:]
-	}
-	return w
+	})
 }
 
 // newDenials returns the denials of a rule, nil if the policy reports no keys.
@@ -81,22 +80,11 @@ func (e *Engine) topDenied(rule string) ([]byte, error) {
 			}
 		}
 		denied[i] = result.Denials{
-			Rule: p.Name, Mode: ruleMode(p), Blocks: p.Block != nil,
+			Rule: p.Name, Mode: respond.RuleMode(p), Blocks: p.Block != nil,
 			SinceNs: ofRules[i].SinceNs, Keys: keys, Rest: ofRules[i].Rest,
 		}
 	}
 	return result.AppendDenials(nil, denied), nil
-}
-
-// ruleMode is what respond.Mode is of a rule's subjects.
-func ruleMode(r *policy.Rule) string {
-	switch {
-	case r.Mode == policy.ModeShadow || r.EnforcePercent == 0:
-		return "shadow"
-	case r.EnforcePercent < 100:
-		return result.PartlyEnforced
-	}
-	return "enforced"
 }
 
 // hexadecimal is encoding/hex without package fmt, which that imports.

@@ -5,6 +5,9 @@
 // Its invariant: a call leaves nothing behind but counters in shared data and metrics. It
 // knows the proxy as the small Host interface only. It must never import the proxy-wasm
 // SDK, unsafe, or a clock.
+//
+// This file has the life of an engine and of a request in it, operate.go the operations, denials.go which
+// keys are denied most, metrics.go what is counted, and surveyor.go what tables take.
 package engine
 
 import (

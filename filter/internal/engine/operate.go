@@ -2,7 +2,6 @@ package engine
 
 import (
 	"errors"
-	"slices"
 	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
@@ -17,16 +16,13 @@ import (
 
 // Operation is one operation on counters.
 type Operation struct {
-	Name   string   // one of Operations
+	Name   string   // see Operate
 	Rule   string   // clean, stats and top: empty = all rules
 	Key    []string // the key's parts as text; not for clean, stats and top
 	N      uint32   // units: of hit, peek, inc and set
 	Limits []string // those that a request would say: of hit, peek and get; none: the defaults
 	Window string   // name or index of one window for inc and set; empty = all
 }
-
-// Operations are the names of all operations.
-var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_at", "leased", "clean", "stats", "top"}
 
 // Operate carries out an operation and answers in JSON: hit and peek by a verdict, stats and
 // top by a list of rules, all others by a value. That is what the window named by the
@@ -35,64 +31,72 @@ var Operations = []string{"hit", "peek", "get", "inc", "set", "reset", "expires_
 // freed, and for leased the units that this proxy may still spend. Operations on one key
 // say its windows, leased only while the quota service is silent.
 func (e *Engine) Operate(op Operation) ([]byte, error) {
-	switch op.Name {
+	o := decide.Operation(op.Name)
+	switch o {
+	case "hit", "peek":
+	case decide.Get, decide.Inc, decide.Set, decide.Reset, decide.ExpiresAt, decide.Leased:
 	case "clean":
 		return e.clean(op.Rule)
 	case "stats":
 		return e.stats(op.Rule)
 	case "top":
 		return e.topDenied(op.Rule)
-	}
-	if !slices.Contains(Operations, op.Name) {
+	default:
 		return nil, errors.New("unknown operation " + strconv.Quote(op.Name))
 	}
-	s, err := e.named(op)
+	v, err := e.named(op)
 	if err != nil {
 		return nil, err
 	}
-	v, now := e.verdict, e.host.Now()
-	switch {
-	case op.Name == "peek":
-		v.CheckEach(now)
-		return respond.AppendReport(nil, v), nil
-	case op.Name == "hit":
+	now := e.host.Now()
+	switch o {
+	case "hit":
 		v.Decide(now)
 		v.Release()
-		return respond.AppendReport(nil, v), nil
-	case s.Unlimited && (s.Rule.Source == nil || op.Name != "leased"):
+	case "peek":
+		v.CheckEach(now)
+	default:
+		return operateOnKey(v.Subjects[0], op, o, now)
+	}
+	return respond.AppendReport(nil, v), nil
+}
+
+// operateOnKey has the source of the subject's rule carry out an operation on its key.
+func operateOnKey(s *decide.Subject, op Operation, o decide.Operation, now int64) ([]byte, error) {
+	if s.Unlimited && (s.Rule.Source == nil || o != decide.Leased) {
 		return nil, errors.New("rule " + strconv.Quote(op.Rule) + " counts nothing for this key")
 	}
 	column, err := columnOf(s.Rule, op.Window)
 	if err != nil {
 		return nil, err
 	}
-	value, err := s.Rule.Source.Operate(s, decide.Operation(op.Name), column, op.N, now)
+	value, err := s.Rule.Source.Operate(s, o, column, op.N, now)
 	if err != nil {
 		return nil, err
 	}
-	result := result.Result{Value: &value}
-	if op.Name == "leased" {
-		result.Silent = lease.LeaseOf(s).Silent
+	answer := result.Result{Value: &value}
+	if o == decide.Leased {
+		answer.Silent = lease.LeaseOf(s).Silent
 	}
-	if op.Name != "leased" || result.Silent != "" {
-		result.Windows, result.Held = respond.Windows(s, now), respond.Held(s)
-		result.BlockedNs = s.BlockedNs(now)
+	if o != decide.Leased || answer.Silent != "" {
+		answer.Windows, answer.Held = respond.Windows(s, now), respond.Held(s)
+		answer.BlockedNs = s.BlockedNs(now)
 	}
-	return result.Append(nil), nil
+	return answer.Append(nil), nil
 }
 
-// named begins a verdict on the operation's rule and key.
-func (e *Engine) named(op Operation) (*decide.Subject, error) {
-	list, err := e.rulesOf(op.Rule)
+// named begins a verdict whose only subject is the operation's rule and key.
+func (e *Engine) named(op Operation) (*decide.Verdict, error) {
 	if op.Rule == "" {
-		err = errNoRule("")
+		return nil, errNoRule("")
 	}
+	list, err := e.rulesOf(op.Rule)
 	if err != nil {
 		return nil, err
 	}
-	r := &list[0]
-	e.verdict.Begin()
-	s := e.verdict.Next()
+	r, v := &list[0], e.verdict
+	v.Begin()
+	s := v.Next()
 	if err := r.Policy.ParseKey(&s.Key, op.Key); err != nil {
 		return nil, err
 	}
@@ -102,11 +106,11 @@ func (e *Engine) named(op Operation) (*decide.Subject, error) {
 		return nil, err
 	}
 	s.Begin(&r.Rule)
-	e.verdict.Add()
-	leases := op.Name == "leased"
+	v.Add()
+	leases := op.Name == string(decide.Leased)
 	switch cluster := r.Policy.Scope == policy.ScopeCluster; {
 	case r.Source == nil || leases == cluster:
-		return s, nil
+		return v, nil
 	case leases:
 		return nil, errors.New("rule " + strconv.Quote(op.Rule) + " has scope proxy: it leases nothing")
 	default:
@@ -158,8 +162,8 @@ func (e *Engine) clean(rule string) ([]byte, error) {
 			sum += int64(freed)
 		}
 	}
-	result := result.Result{Value: &sum}
-	return result.Append(nil), nil
+	answer := result.Result{Value: &sum}
+	return answer.Append(nil), nil
 }
 
 // stats are the tables of a rule, or of all, and the metrics of all workers.
@@ -168,7 +172,7 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	stats := make([]result.Stats, len(list))
+	stats, metrics := make([]result.Stats, len(list)), make([][]result.Metric, len(list))
 	for i := range list {
 		p := list[i].Policy
 		s := &stats[i]
@@ -183,11 +187,9 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 			}
 			s.Pages, s.Bytes = s.Pages+t.Pages, s.Bytes+t.Bytes
 		}
-	}
-	starts := e.host.Counted("", "", VMStarts.Metric)
-	return result.AppendStats(nil, stats, starts, func(i int, yield func(name string, n uint64)) {
 		list[i].Metrics.Each(func(name string, _ uint64) {
-			yield(name, e.host.Counted(e.policy.Domain, stats[i].Rule, name))
+			metrics[i] = append(metrics[i], result.Metric{Name: name, Count: e.host.Counted(e.policy.Domain, p.Name, name)})
 		})
-	}), nil
+	}
+	return result.AppendStats(nil, stats, metrics, e.host.Counted("", "", VMStarts.Metric)), nil
 }

@@ -34,25 +34,26 @@ func (f *Fields) Append(dst []Field, v *decide.Verdict) []Field {
 	return f.appendWindows(dst, v)
 }
 
+// shown is a window that clients are shown.
+type shown struct {
+	subject *decide.Subject
+	window  *limit.Window // nil: there is none
+	index   int           // in the policy
+	left    uint32
+	reset   int64 // seconds
+}
+
 // appendWindows appends the fields of the style for the windows of the rule that denied, or of all rules.
 // Clients learn nothing of shadow rules.
-//
-// RateLimit-Policy and RateLimit have one item for each window: see package fields. The
-// X-RateLimit fields of draft 03 have the tightest window. Its limit is followed by the quota
-// policies of all windows, each with the w that the draft requires.
 func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 	ietf := f.Style == policy.HeadersIETF || f.Style == policy.HeadersBoth
 	xRateLimit := f.Style == policy.HeadersXRateLimit || f.Style == policy.HeadersBoth
 	if !ietf && !xRateLimit {
 		return dst
 	}
-	policies, limits := f.policies[:0], f.limits[:0]
-	quotas := f.quotas[:0]
-	var (
-		tightest *limit.Window
-		least    uint32 // units left, in the tightest window
-		endsIn   int64
-	)
+	f.policies, f.limits = f.policies[:0], f.limits[:0]
+	f.quotas = f.quotas[:0]
+	var tightest shown
 	for _, s := range v.Subjects {
 		view, known := s.View()
 		if !known || s.Shadow || !v.Allowed && s != v.Denying {
@@ -64,42 +65,54 @@ func (f *Fields) appendWindows(dst []Field, v *decide.Verdict) []Field {
 			if w.Unlimited {
 				continue
 			}
-			left, reset := view.Remaining(i), fields.Seconds(w.ResetWith(u, s.Record.Now, view.Held())-v.Now)
+			one := shown{subject: s, window: w, index: i}
 			if blocked > 0 { // the windows do not matter
-				left, reset = 0, fields.Seconds(blocked)
+				one.reset = fields.Seconds(blocked)
+			} else {
+				one.left, one.reset = view.Remaining(i), fields.Seconds(w.ResetWith(u, s.Record.Now, view.Held())-v.Now)
 			}
-			if tightest == nil || left < least {
-				tightest = w
-				least, endsIn = left, reset
+			if tightest.window == nil || one.left < tightest.left {
+				tightest = one
 			}
 			if ietf {
-				n := fields.Window{
-					Rule: s.Rule.Policy.Name, Override: s.OverrideName(),
-					Name: s.Rule.Policy.Limits[i].Name, Index: i,
-					Only: len(s.Rule.Policy.Limits) == 1,
-				}
-				policies = n.AppendPolicy(policies, w, s.Record.Now)
-				limits = n.AppendLimit(limits, w, left, reset)
+				f.addIETF(one)
 			}
 			if xRateLimit {
-				quotas = appendQuota(quotas, s, w)
+				f.quotas = appendQuota(f.quotas, s, w)
 			}
 		}
 	}
-	f.policies, f.limits = policies, limits
-	f.quotas = quotas
-	if tightest == nil {
+	if tightest.window == nil {
 		return dst
 	}
 	if ietf {
-		dst = append(dst, Field{"ratelimit-policy", string(policies)}, Field{"ratelimit", string(limits)})
+		dst = append(dst, Field{"ratelimit-policy", string(f.policies)}, Field{"ratelimit", string(f.limits)})
 	}
 	if xRateLimit {
-		dst = append(dst, Field{"x-ratelimit-limit", strconv.FormatUint(uint64(tightest.Max()), 10) + string(quotas)},
-			Field{"x-ratelimit-remaining", strconv.FormatUint(uint64(least), 10)},
-			Field{"x-ratelimit-reset", strconv.FormatInt(endsIn, 10)})
+		dst = f.appendXRateLimit(dst, tightest)
 	}
 	return dst
+}
+
+// addIETF adds the window's items to RateLimit-Policy and RateLimit: see package fields.
+func (f *Fields) addIETF(one shown) {
+	p := one.subject.Rule.Policy
+	n := fields.Window{
+		Rule: p.Name, Override: one.subject.OverrideName(),
+		Name: p.Limits[one.index].Name, Index: one.index,
+		Only: len(p.Limits) == 1,
+	}
+	f.policies = n.AppendPolicy(f.policies, one.window, one.subject.Record.Now)
+	f.limits = n.AppendLimit(f.limits, one.window, one.left, one.reset)
+}
+
+// appendXRateLimit appends the X-RateLimit fields of draft 03, which have the tightest window. Its limit
+// is followed by the quota policies of all windows, each with the w that the draft requires.
+func (f *Fields) appendXRateLimit(dst []Field, tightest shown) []Field {
+	return append(dst,
+		Field{"x-ratelimit-limit", strconv.FormatUint(uint64(tightest.window.Max()), 10) + string(f.quotas)},
+		Field{"x-ratelimit-remaining", strconv.FormatUint(uint64(tightest.left), 10)},
+		Field{"x-ratelimit-reset", strconv.FormatInt(tightest.reset, 10)})
 }
 
 func appendQuota(b []byte, s *decide.Subject, w *limit.Window) []byte {

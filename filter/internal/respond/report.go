@@ -3,10 +3,15 @@
 //
 // Its invariant: it reads verdicts and changes nothing. Keys reach only the JSON; clients and
 // access logs never see them. It must never import a source of units.
+//
+// For clients: fields.go writes the headers, response.go those and the body of a denial, upstream.go joins
+// fields with the upstream's, and usage.go answers who asks for its usage. For access logs: word.go, and the
+// briefs of report.go. For people and tools: report.go.
 package respond
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
@@ -78,9 +83,20 @@ func Held(s *decide.Subject) *uint32 {
 // Mode returns the rule's mode for this key. In a policy the word is enforce.
 func Mode(s *decide.Subject) string {
 	if s.Shadow {
-		return "shadow"
+		return result.Shadow
 	}
-	return "enforced"
+	return result.Enforced
+}
+
+// RuleMode returns what Mode is of the rule's keys.
+func RuleMode(r *policy.Rule) string {
+	switch {
+	case r.Mode == policy.ModeShadow || r.EnforcePercent == 0:
+		return result.Shadow
+	case r.EnforcePercent < 100:
+		return result.PartlyEnforced
+	}
+	return result.Enforced
 }
 
 // Windows returns the rule's limits in policy order, none if the usage is unknown.

@@ -16,48 +16,45 @@ import (
 // theirs; X-RateLimit-Limit lists the quotas of both. What cannot be read is dropped: a client
 // could not read it either.
 func Reconcile(ours []Field, theirs []string, now int64) {
-	limitAt, remainingAt := -1, -1
-	resetAt := -1
 	for i := range ours {
 		switch ours[i].Name {
-		case "x-ratelimit-limit":
-			limitAt = i
-		case "x-ratelimit-remaining":
-			remainingAt = i
-		case "x-ratelimit-reset":
-			resetAt = i
 		case "ratelimit":
 			ours[i].Value = joined(items(theirs[i], remainingOfDraft7), ours[i].Value)
 		case "ratelimit-policy":
 			ours[i].Value = joined(items(theirs[i], quotasOfDraft7), ours[i].Value)
+		case "x-ratelimit-limit":
+			reconcileTightest(ours[i:i+3], theirs[i:i+3], now)
 		}
 	}
-	if limitAt < 0 || remainingAt < 0 || resetAt < 0 {
-		return
-	}
-	theirLeft, _, haveLeft := numbers(theirs[remainingAt])
-	_, theirReset, haveReset := numbers(theirs[resetAt])
-	ourLeft, _, _ := numbers(ours[remainingAt].Value)
-	_, ourReset, _ := numbers(ours[resetAt].Value)
+}
+
+// reconcileTightest joins the X-RateLimit fields, which are three in a row: see appendXRateLimit.
+func reconcileTightest(ours []Field, theirs []string, now int64) {
+	limit := &ours[0].Value
+	left, reset := &ours[1].Value, &ours[2].Value
+	theirLeft, _, haveLeft := numbers(theirs[1])
+	_, theirReset, haveReset := numbers(theirs[2])
+	ourLeft, _, _ := numbers(*left)
+	_, ourReset, _ := numbers(*reset)
 	switch { // their reset is a point in time, so ours has to be one too
 	case haveReset && theirReset > sinceEpochMs:
 		ourReset = (ourReset + uint64(fields.Seconds(now))) * 1000
 	case haveReset && theirReset > sinceEpoch:
 		ourReset += uint64(fields.Seconds(now))
 	}
-	theirQuotas := listed(theirs[limitAt])
+	theirQuotas := listed(theirs[0])
 	if !haveLeft || ourLeft < theirLeft || ourLeft == theirLeft && ourReset >= theirReset { // ours is the tightest
-		ours[limitAt].Value = joined(ours[limitAt].Value, theirQuotas)
-		ours[resetAt].Value = strconv.FormatUint(ourReset, 10)
+		*limit = joined(*limit, theirQuotas)
+		*reset = strconv.FormatUint(ourReset, 10)
 		return
 	}
-	_, ourQuotas, _ := strings.Cut(ours[limitAt].Value, ", ") // our limit does not hold
-	ours[limitAt].Value = joined(theirQuotas, ourQuotas)
-	ours[remainingAt].Value = strconv.FormatUint(theirLeft, 10)
+	_, ourQuotas, _ := strings.Cut(*limit, ", ") // our limit does not hold
+	*limit = joined(theirQuotas, ourQuotas)
+	*left = strconv.FormatUint(theirLeft, 10)
 	if !haveReset {
 		theirReset = ourReset
 	}
-	ours[resetAt].Value = strconv.FormatUint(theirReset, 10)
+	*reset = strconv.FormatUint(theirReset, 10)
 }
 
 // A reset that is longer than any window is a point in time, in seconds or milliseconds since the
