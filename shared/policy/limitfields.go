@@ -1,10 +1,8 @@
 package policy
 
 import (
-	"errors"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -224,47 +222,6 @@ func (r *reader) fitsGrid(v value, l *writtenLimit) {
 	}
 }
 
-// Windows are the windows of the rule's limits, in their order.
-func (r *Rule) Windows() []limit.Window { return windowsOf(r.Limits) }
-
-// Windows are the windows of the override, parallel to the rule's; none where
-// it is Unlimited.
-func (o *Override) Windows() []limit.Window { return windowsOf(o.Limits) }
-
-func windowsOf(limits []Limit) []limit.Window {
-	list := make([]limit.Window, len(limits))
-	for i := range limits {
-		list[i] = limits[i].Window
-	}
-	return list
-}
-
-// LimitNamed is the index of the first limit with that name or index, -1 if there is
-// none.
-func (r *Rule) LimitNamed(text string) int {
-	for i := range r.Limits {
-		if r.Limits[i].Name == text || itoa(int64(i)) == text {
-			return i
-		}
-	}
-	return -1
-}
-
-// Raises reports whether the override allows more than its rule in some window. If
-// requests say the rule's limit, they may say 0, so any override is larger.
-func (o *Override) Raises(r *Rule) bool {
-	for i := range o.Limits {
-		w, of := &o.Limits[i].Window, r.Limits[i].Window
-		if r.Limits[i].Requested != nil {
-			of.Limit = 0
-		}
-		if w.Unlimited || w.Limit > of.Limit || w.Burst > of.Burst {
-			return true
-		}
-	}
-	return o.Unlimited
-}
-
 // requestsObject is "requests" of a limit if it is an object.
 var requestsObject = newObject("requests", []field[RequestedLimit]{
 	{"jwt", objectOf("jwt"), "", func(r *reader, v value, n *RequestedLimit) {
@@ -316,44 +273,6 @@ func readRequests(r *reader, v value, l *writtenLimit) {
 	l.Window.Limit, l.Requested = n.Default, &n
 }
 
-// Bound is the limit of a request that says n.
-func (f *RequestedLimit) Bound(n uint32) Requested {
-	if n > f.Max {
-		return Requested{f.Max, RequestedMax}
-	}
-	return Requested{n, RequestedNumber}
-}
-
-// ParseLimits reads the limits that a request would say, as people write them for operations:
-// one for each limit of the rule that requests say, in their order, or none.
-func (r *Rule) ParseLimits(list []Requested, texts []string) ([]Requested, error) {
-	list = list[:0]
-	if len(texts) == 0 {
-		return list, nil
-	}
-	want := 0
-	for i := range r.Limits {
-		from := r.Limits[i].Requested
-		if from == nil {
-			list = append(list, Requested{})
-			continue
-		}
-		if want++; want > len(texts) {
-			continue
-		}
-		n, err := strconv.ParseUint(texts[want-1], 10, 32)
-		if err != nil {
-			return list[:0], errors.New("limit must be a whole number from 0 to 4294967295")
-		}
-		list = append(list, from.Bound(uint32(n)))
-	}
-	if want != len(texts) {
-		return list[:0], errors.New("requests say " + strconv.Itoa(want) + " of the limits of rule " +
-			strconv.Quote(r.Name) + ", not " + strconv.Itoa(len(texts)))
-	}
-	return list, nil
-}
-
 // ofProxy are the first segments of properties that configuration and filters of the
 // proxy set.
 var ofProxy = [...]string{
@@ -366,14 +285,6 @@ func (p *KeyPart) isVouchedFor() bool {
 	return p.Origin() == Verified || p.Kind == KeyProperty && len(p.Path) > 0 && slices.Contains(ofProxy[:], p.Path[0])
 }
 
-// Most is the largest limit that a request may say; without a RequestedLimit, the policy's.
-func (l *Limit) Most() uint32 {
-	if l.Requested != nil {
-		return l.Requested.Max
-	}
-	return l.Limit
-}
-
 // placeOfMost is the place of the number that Most returns.
 func (l *writtenLimit) placeOfMost(limit value) value {
 	at := limit.inObject("requests")
@@ -381,15 +292,6 @@ func (l *writtenLimit) placeOfMost(limit value) value {
 		return at.field("max")
 	}
 	return at
-}
-
-// same reports whether two limits have the same number for each request.
-func (f *RequestedLimit) same(g *RequestedLimit) bool {
-	if f == nil || g == nil {
-		return f == g
-	}
-	return f.Default == g.Default && f.Max == g.Max &&
-		slices.Equal(appendDefinitions(nil, []KeyPart{f.Part}), appendDefinitions(nil, []KeyPart{g.Part}))
 }
 
 // slotsObject is the item of "limits" of a rule with algorithm concurrency, where it is

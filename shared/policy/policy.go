@@ -17,7 +17,8 @@
 //
 // What the filter and operations do with a policy:
 //
-//	subject.go       works out a Subject: a rule as it holds for one key
+//	subject.go       finds what a rule is for one key: a Finder fills in a Subject
+//	limits.go        a rule's limits and windows, and limits that requests say
 //	key.go           the kinds of key parts, and a Key of their values
 //	keytext.go       keys and key parts as people write them
 //	price.go         what tokens of a model cost

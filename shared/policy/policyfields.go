@@ -187,8 +187,7 @@ const (
 	MaxCosts = 100
 )
 
-// ruleObject is one item of "rules". The algorithm comes before the limits,
-// which take it as their default, and the response before missing_key.
+// ruleObject is one item of "rules". The order of its fields matters: see ruleState.
 var ruleObject = newObject("rule", []field[Rule]{
 	{"name", required(nameShape), "", func(r *reader, v value, rule *Rule) { rule.Name = r.name(v) }},
 	{"counter", nameShape, "", func(r *reader, v value, rule *Rule) { rule.Counter = r.name(v) }},

@@ -40,14 +40,16 @@ type reader struct {
 }
 
 // ruleState is what a rule's later fields need to know of its earlier ones. A table is read in its
-// order, so each field is written before it is read:
+// order. TestARulesFieldsAreReadInOrder checks that ruleObject has them so:
 //
 //	field      written by   read by
 //	Rule       readRule     overrides: key and limits, as far as they are read
-//	algorithm  algorithm    limits: their default; cost and settle: whether units are held
+//	algorithm  algorithm    limits: their default
 //	anyKey     key          overrides
 //	limits     limits       overrides
 //	givesBody  response     missing_key
+//
+// At the end, the checks of the whole rule in readRule read all of it.
 type ruleState struct {
 	*Rule
 	algorithm limit.Algorithm // what its limits default to, 0 if it could not be read

@@ -35,6 +35,24 @@ func messages(problems []policy.Problem) []string {
 
 var update = flag.Bool("update", false, "rewrite the golden policies in testdata")
 
+// See ruleState.
+func TestARulesFieldsAreReadInOrder(t *testing.T) {
+	at := map[string]int{}
+	for _, object := range policy.Schema() {
+		for i, f := range object.Fields {
+			if object.Name == "rule" {
+				at[f.Name] = i + 1
+			}
+		}
+	}
+	for _, c := range [][2]string{
+		{"algorithm", "limits"}, {"key", "overrides"}, {"limits", "overrides"}, {"response", "missing_key"},
+	} {
+		require.NotZero(t, at[c[0]], c[0])
+		require.Less(t, at[c[0]], at[c[1]], "%s before %s", c[0], c[1])
+	}
+}
+
 // TestGolden reads every notation of each field, with its defaults, and compares what it means:
 // all fields that are not zero, and what counters are found by, which stays.
 func TestGolden(t *testing.T) {

@@ -9,23 +9,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Subject is a rule as it holds for one key.
+// Subject is a rule as it holds for one key: a question to a Finder, and its answer.
 type Subject struct {
+	// What Find reads.
 	Key       Key
+	Requested []Requested // of each limit of the rule; empty if there is no request: the defaults hold
+
+	// What Find writes.
 	Override  int            // index of the override that holds for the key, -1 for none
 	Windows   []limit.Window // with the limits that hold for the key, grids shifted by its jitter
 	Shadow    bool           // denials are reported, not enforced
 	Unlimited bool           // nothing is counted: the rule has no limits, or the key is unlimited
 	TooLong   bool           // a value was too long for a regular expression
 
-	// Requested is what the request says of each of the rule's limits that requests say. It is
-	// empty if there is no request: then the defaults hold. Find reads it.
-	Requested []Requested
-
-	// From Find: its Windows before the key's jitter has shifted them, and whether Windows lie
-	// in the memory below, which the next Find overwrites.
-	unshifted  []limit.Window
-	ownWindows bool
+	unshifted  []limit.Window // Windows before the key's jitter has shifted them
+	ownWindows bool           // Windows lie in the memory below, which the next Find overwrites
 
 	// Memory, so that Find allocates nothing.
 	hashed        []byte
@@ -49,9 +47,9 @@ const (
 	RequestedMax                        // max holds
 )
 
-// Subjects works out the subjects of one rule, in the same way for the filter, the quota
+// Finder finds what holds for the keys of one rule, in the same way for the filter, the quota
 // service and operations on a key's counters.
-type Subjects struct {
+type Finder struct {
 	Rule    *Rule
 	Windows []limit.Window // in the order of limit.Window.Compare, as records have them; see state.Overridden
 	Order   []int          // Windows[Order[i]] is the policy's limit i
@@ -64,15 +62,15 @@ type Subjects struct {
 	overrides []overrideLimits
 }
 
-// overrideLimits are an override's windows in the order of Subjects.Windows.
+// overrideLimits are an override's windows in the order of Finder.Windows.
 type overrideLimits struct {
 	windows []limit.Window
 	doubt   bool // the override holds if in doubt: it does not raise a limit
 }
 
-// Subjects compiles a rule of the policy.
-func (p *Policy) Subjects(r *Rule) Subjects {
-	s := Subjects{
+// Finder compiles a rule of the policy.
+func (p *Policy) Finder(r *Rule) Finder {
+	f := Finder{
 		Rule: r, Windows: r.counted(r.Windows()), domain: p.Domain,
 		prefix: state.AppendPart(state.AppendPart(nil, p.Domain), r.Counter),
 	}
@@ -80,38 +78,38 @@ func (p *Policy) Subjects(r *Rule) Subjects {
 	for i := range r.Overrides {
 		o := &r.Overrides[i]
 		limits := overrideLimits{r.counted(o.Windows()), !o.Raises(r)}
-		s.overrides = append(s.overrides, limits)
+		f.overrides = append(f.overrides, limits)
 		var keys []byte
 		for _, p := range o.Key {
 			keys = state.AppendPart(append(keys, byte(p.Kind)), p.Text)
 		}
 		own[i] = state.Override{Keys: string(keys), Windows: limits.windows}
 	}
-	s.Windows = state.Overridden(s.Windows, own)
-	s.OfAll = s.ofAll()
+	f.Windows = state.Overridden(f.Windows, own)
+	f.OfAll = f.ofAll()
 	for _, l := range r.Limits {
-		s.Order = append(s.Order, slices.IndexFunc(s.Windows, l.Same))
-		s.jitters = s.jitters || l.Jitter > 0
-		s.requested = s.requested || l.Requested != nil
+		f.Order = append(f.Order, slices.IndexFunc(f.Windows, l.Same))
+		f.jitters = f.jitters || l.Jitter > 0
+		f.requested = f.requested || l.Requested != nil
 	}
-	return s
+	return f
 }
 
 // ofAll are the rule's windows with the least Pays that a key may have.
-func (s *Subjects) ofAll() []limit.Window {
-	if s.Rule.Settle == nil {
-		return s.Windows
+func (f *Finder) ofAll() []limit.Window {
+	if f.Rule.Settle == nil {
+		return f.Windows
 	}
-	windows := slices.Clone(s.Windows)
+	windows := slices.Clone(f.Windows)
 	for i := range windows {
 		w := &windows[i]
-		for _, o := range s.overrides {
+		for _, o := range f.overrides {
 			if len(o.windows) > 0 && o.windows[i].Pays > 0 {
 				w.Pays = min(w.Pays, o.windows[i].Pays)
 			}
 		}
 	}
-	for _, l := range s.Rule.Limits {
+	for _, l := range f.Rule.Limits {
 		if l.Requested != nil { // some request may say 1
 			w := &windows[slices.IndexFunc(windows, l.Same)]
 			w.Pays = min(w.Pays, 1)
@@ -155,29 +153,29 @@ func sorted(w []limit.Window) []limit.Window {
 }
 
 // Find works out what holds for the subject's key.
-func (s *Subjects) Find(to *Subject) {
+func (f *Finder) Find(to *Subject) {
 	to.Override, to.TooLong = -1, false
-	for i := range s.overrides {
-		if s.holds(i, to) {
+	for i := range f.overrides {
+		if f.holds(i, to) {
 			to.Override = i
 			break
 		}
 	}
-	to.ownWindows = s.IsRequested(to)
+	to.ownWindows = f.IsRequested(to)
 	if to.ownWindows {
-		to.unshifted = s.requestedWindows(to)
+		to.unshifted = f.requestedWindows(to)
 	} else {
-		to.unshifted = s.limits(to.Override)
+		to.unshifted = f.limits(to.Override)
 	}
 	to.Windows = to.unshifted
 	to.Unlimited = len(to.Windows) == 0
-	to.Shadow = s.Rule.Mode == ModeShadow
-	if !s.jitters && s.Rule.EnforcePercent >= 100 {
+	to.Shadow = f.Rule.Mode == ModeShadow
+	if !f.jitters && f.Rule.EnforcePercent >= 100 {
 		return
 	}
-	jitter, percent := s.Hash(to)
-	to.Shadow = to.Shadow || percent%100 >= uint64(s.Rule.EnforcePercent)
-	if s.jitters && !to.Unlimited {
+	jitter, percent := f.Hash(to)
+	to.Shadow = to.Shadow || percent%100 >= uint64(f.Rule.EnforcePercent)
+	if f.jitters && !to.Unlimited {
 		to.shifted = to.shifted[:0]
 		for i := range to.Windows {
 			w := &to.Windows[i]
@@ -189,14 +187,14 @@ func (s *Subjects) Find(to *Subject) {
 }
 
 // IsRequested reports whether the request says the limit of some window of the subject's key.
-func (s *Subjects) IsRequested(of *Subject) bool { return s.requested && of.Override < 0 }
+func (f *Finder) IsRequested(of *Subject) bool { return f.requested && of.Override < 0 }
 
 // requestedWindows are the rule's windows with the limits that the request says.
-func (s *Subjects) requestedWindows(to *Subject) []limit.Window {
-	to.withRequested = append(to.withRequested[:0], s.Windows...)
+func (f *Finder) requestedWindows(to *Subject) []limit.Window {
+	to.withRequested = append(to.withRequested[:0], f.Windows...)
 	for i := range to.Requested {
-		if s.Rule.Limits[i].Requested != nil {
-			w := &to.withRequested[s.Order[i]]
+		if f.Rule.Limits[i].Requested != nil {
+			w := &to.withRequested[f.Order[i]]
 			w.Limit, w.Pays = to.Requested[i].Limit, min(w.Pays, 1)*to.Requested[i].Limit
 		}
 	}
@@ -204,10 +202,10 @@ func (s *Subjects) requestedWindows(to *Subject) []limit.Window {
 }
 
 // holds reports whether every pattern of an override holds for its part of the key.
-func (s *Subjects) holds(override int, to *Subject) bool {
-	k, doubt := &to.Key, s.overrides[override].doubt
-	for i := range s.Rule.Overrides[override].Key {
-		p, v := &s.Rule.Overrides[override].Key[i], &k.Parts[i]
+func (f *Finder) holds(override int, to *Subject) bool {
+	k, doubt := &to.Key, f.overrides[override].doubt
+	for i := range f.Rule.Overrides[override].Key {
+		p, v := &f.Rule.Overrides[override].Key[i], &k.Parts[i]
 		held, tooLong := p.Holds(v.Whole(), v.Present, doubt)
 		to.TooLong = to.TooLong || tooLong
 		for _, other := range k.readings {
@@ -225,43 +223,43 @@ func (s *Subjects) holds(override int, to *Subject) bool {
 
 // limits are the windows with the limits that an override gives its keys; -1 stands for the
 // rule's own. There are none if nothing is counted.
-func (s *Subjects) limits(override int) []limit.Window {
+func (f *Finder) limits(override int) []limit.Window {
 	if override < 0 {
-		return s.Windows
+		return f.Windows
 	}
-	return s.overrides[override].windows
+	return f.overrides[override].windows
 }
 
 // Hash is the stable hash of the rule's counter and the subject's key.
-func (s *Subjects) Hash(of *Subject) (lo, hi uint64) {
-	of.hashed = append(append(of.hashed[:0], s.prefix...), of.Key.Bytes...)
+func (f *Finder) Hash(of *Subject) (lo, hi uint64) {
+	of.hashed = append(append(of.hashed[:0], f.prefix...), of.Key.Bytes...)
 	return state.StableHash(of.hashed)
 }
 
 // QuotaKey is how the quota service knows the subject's key.
-func (s *Subjects) QuotaKey(of *Subject) [16]byte { return quota.KeyOf(s.Hash(of)) }
+func (f *Finder) QuotaKey(of *Subject) [16]byte { return quota.KeyOf(f.Hash(of)) }
 
 // Counter identifies a table of the rule's counter. suffix tells apart tables of one
 // counter.
-func (s *Subjects) Counter(suffix string, capacity uint32) state.CounterID {
-	return state.NewCounterID(s.domain, s.Rule.Counter, s.Rule.KeyDefinition()+suffix, capacity)
+func (f *Finder) Counter(suffix string, capacity uint32) state.CounterID {
+	return state.NewCounterID(f.domain, f.Rule.Counter, f.Rule.KeyDefinition()+suffix, capacity)
 }
 
 // Definition is what the quota service is told of the subject's limits, after Find. It has no
 // number yet.
-func (s *Subjects) Definition(of *Subject) quota.Definition { return s.definition(of.unshifted) }
+func (f *Finder) Definition(of *Subject) quota.Definition { return f.definition(of.unshifted) }
 
 // DefinitionOf is the Definition of an override's keys; of -1, of the rule's own limits.
-func (s *Subjects) DefinitionOf(override int) quota.Definition {
-	return s.definition(s.limits(override))
+func (f *Finder) DefinitionOf(override int) quota.Definition {
+	return f.definition(f.limits(override))
 }
 
-func (s *Subjects) definition(of []limit.Window) quota.Definition {
+func (f *Finder) definition(of []limit.Window) quota.Definition {
 	windows := slices.Clone(of)
 	for i := range windows {
 		windows[i].Stamp, windows[i].FillNs = 0, 0
 	}
 	return quota.Definition{
-		Counter: s.Counter("", 0), Windows: windows, Lease: s.Rule.Lease, CountDenied: s.Rule.CountDenied,
+		Counter: f.Counter("", 0), Windows: windows, Lease: f.Rule.Lease, CountDenied: f.Rule.CountDenied,
 	}
 }

@@ -14,7 +14,7 @@ import (
 type Rule struct {
 	// NewRule.
 	Policy  *policy.Rule
-	Finder  policy.Subjects // finds the limits that hold for a key
+	Finder  policy.Finder // finds the limits that hold for a key
 	Metrics metrics.Set
 
 	countsDenied           bool // this proxy counts hits that the rule denies: for scope cluster the service does
@@ -42,7 +42,7 @@ type Rule struct {
 // NewRule returns the rule of a policy, without a source.
 func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 	return Rule{
-		Policy: r, Finder: p.Subjects(r), Metrics: metrics.Of(r),
+		Policy: r, Finder: p.Finder(r), Metrics: metrics.Of(r),
 		countsDenied: r.CountDenied && r.Scope == policy.ScopeProxy,
 		takesLate:    r.Block != nil && !r.Holds(),
 		blockIsEnforcedByOther: r.Block != nil && slices.ContainsFunc(p.Rules, func(other policy.Rule) bool {

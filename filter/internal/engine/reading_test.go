@@ -378,7 +378,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 				texts = append(texts, a.Key.Parts[i].Whole())
 			}
 			require.NoError(t, p.Rules[0].ParseKey(&named.Key, texts))
-			of := p.Subjects(&p.Rules[0])
+			of := p.Finder(&p.Rules[0])
 			of.Find(&named)
 			require.Equal(t, []any{a.Override, a.Shadow, a.Unlimited, a.Windows},
 				[]any{named.Override, named.Shadow, named.Unlimited, named.Windows})

@@ -32,7 +32,7 @@ type Rule struct {
 	Policy  *policy.Rule
 	Metrics *metrics.Set
 	Source  Source
-	OfAll   []limit.Window // safe for every key: see policy.Subjects
+	OfAll   []limit.Window // safe for every key: see policy.Finder
 }
 
 // Hold is what a request holds of one rule:

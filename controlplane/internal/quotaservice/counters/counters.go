@@ -131,7 +131,7 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	of := p.Subjects(r)
+	of := p.Finder(r)
 	of.Find(s) // sets what of the rule holds for s.Key and s.Requested: limits, override, shadow
 	prepared.key = of.QuotaKey(s)
 	prepared.definition, prepared.columns = of.Definition(s), of.Order
