@@ -53,7 +53,11 @@ func (g *Grant) readBlock() {
 // rule has begun the block, and all others are told Blocked.
 func (g *Grant) deny(n *Need) {
 	g.writeTo(n, 0)
-	if g.blockNs > 0 && !g.Blocked && !g.hasToldBlock {
+	switch {
+	case g.blockNs == 0 || g.Blocked: // all are told what the service says
+	case g.hasToldBlock:
+		n.subject.Quota.Grant.Blocked = true
+	default:
 		n.subject.Rule.Metrics.Blocks++
 		g.hasToldBlock = true
 	}

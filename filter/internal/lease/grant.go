@@ -48,7 +48,7 @@ type Grant struct {
 
 	// Of a denial:
 	blockNs      int64 // until when the key is blocked, 0 = it is not
-	hasToldBlock bool  // a request was told Denied for the block that the ask has begun: later ones are told Blocked
+	hasToldBlock bool  // a request was told that the ask has begun the block
 
 	// Of a rule that leases:
 	takers    int    // requests that have units of it and are not decided
@@ -164,6 +164,6 @@ func (g *Grant) writeTo(n *Need, units uint32) {
 func (g *Grant) forSubject(units uint32) decide.Grant {
 	return decide.Grant{
 		Received: true, Units: units, EndNs: g.endNs, Denied: g.Denied, HeldBack: g.HeldBack,
-		Blocked: g.Blocked || g.hasToldBlock, WaitNs: g.WaitNs, MonotonicNs: g.trip.CameNs, Standings: g.Standings,
+		Blocked: g.Blocked, WaitNs: g.WaitNs, MonotonicNs: g.trip.CameNs, Standings: g.Standings,
 	}
 }

@@ -28,9 +28,9 @@ func (src *Source) Operate(
 	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
 		return 0, local.ErrStore
 	}
-	if src.isSilent(e) {
-		if err := src.showShare(s, wallNs); err != nil {
-			return 0, err
+	if src.isSilent(e) && src.local != nil {
+		if found := src.checkShare(s, wallNs); found == decide.Failed {
+			return 0, local.ErrStore
 		}
 	}
 	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), nil
@@ -71,18 +71,12 @@ func (src *HoldSource) Operate(
 		return 0, nil
 	}
 	src.begin(s, wallNs)
-	if _, unavailable := src.unavailable(s, src.account(s)); unavailable {
-		return 0, src.showShare(s, wallNs)
+	if _, unavailable := src.unavailable(s, src.account(s)); unavailable && src.local != nil {
+		if found := src.checkShare(s, wallNs); found == decide.Failed {
+			return 0, local.ErrStore
+		}
 	}
 	return 0, nil
-}
-
-// showShare has the subject show what this proxy has counted by itself, if it counts while the service is silent.
-func (src *clusterRule) showShare(s *decide.Subject, wallNs int64) error {
-	if src.local != nil && src.checkShare(s, wallNs) == decide.Failed {
-		return local.ErrStore
-	}
-	return nil
 }
 
 // LeaseOf is what this proxy knew of the subject's key when it was checked, or by Operate; nil for a rule

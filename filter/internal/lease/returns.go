@@ -116,7 +116,7 @@ func (w *Worker) CollectIdle() {
 	}
 	wallNs, mostDue := w.clock.Now(), len(rets.due)+maxReturns
 	rets.nextVisitNs, rets.shortestIdleNs = math.MaxInt64, 0
-	stay := rets.leased[:0] // in the same memory. The list is as long as before until the loop is over: see visitAt
+	stay := 0 // how many, at the front of the list. It is as long as before until the loop is over: see visitAt
 	for i := range rets.leased {
 		lg := &rets.leased[i]
 		if lg.stream != rets.stream {
@@ -132,9 +132,10 @@ func (w *Worker) CollectIdle() {
 			}
 		}
 		rets.noteVisit(lg)
-		stay = append(stay, *lg)
+		rets.leased[stay] = *lg
+		stay++
 	}
-	rets.leased = stay
+	rets.leased = rets.leased[:stay]
 }
 
 // take takes the grant's units out of the lease if they are idle. If they stay, it notes when to visit them again.

@@ -103,7 +103,6 @@ func (c *Client) pack(now int64) (packed, left []*ask) {
 			if looks != a.isLook() {
 				continue
 			}
-			c.forgetIfFull(a)
 			n := c.mostBytes(a)
 			if c.askMustWait(a, n, room) {
 				left = append(left, a)
@@ -151,37 +150,30 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	}
 }
 
-// forgetIfFull forgets which definitions the stream has had, if the service does not remember those of the ask beside
-// them: of the last quota.MaxDefinitions it drops none. mostBytes comes after it, and so counts all that define adds.
-func (c *Client) forgetIfFull(a *ask) {
-	added := 0
-	for i := range a.parts {
-		if !c.stream.defined[a.parts[i].Wire.Definition] {
-			added++
-		}
-	}
-	if len(c.stream.defined)+added > quota.MaxDefinitions {
-		clear(c.stream.defined)
-	}
-}
-
-// mostBytes is how much of a message the ask takes at most.
+// mostBytes is how much of a message the ask takes at most. If the stream has had almost as many definitions as the
+// service remembers, define may forget them, and then adds all that the ask has.
 func (c *Client) mostBytes(a *ask) (n int) {
+	mayForget := len(c.stream.defined)+len(a.parts) > quota.MaxDefinitions
 	for i := range a.parts {
 		n += partBytes
-		if !c.stream.defined[a.parts[i].Wire.Definition] {
+		if mayForget || !c.stream.defined[a.parts[i].Wire.Definition] {
 			n += windowBytes * (1 + len(a.parts[i].Definition.Windows))
 		}
 	}
 	return n
 }
 
-// define puts a definition into the message, if the stream has not had it.
+// define puts a definition into the message, if the stream has not had it. The worker forgets which the stream has had
+// before the service does: of the last quota.MaxDefinitions the service drops none.
 func (c *Client) define(d *quota.Definition) {
-	if !c.stream.defined[d.ID] {
-		c.stream.defined[d.ID] = true
-		c.outMessage.Definitions = append(c.outMessage.Definitions, *d)
+	if c.stream.defined[d.ID] {
+		return
 	}
+	if len(c.stream.defined) >= quota.MaxDefinitions {
+		clear(c.stream.defined)
+	}
+	c.stream.defined[d.ID] = true
+	c.outMessage.Definitions = append(c.outMessage.Definitions, *d)
 }
 
 // send sends a message. A stream's first one says which domain and process asks.

@@ -24,7 +24,7 @@ func largest(d *quota.Definition, key byte) lease.Part {
 	}}
 }
 
-// A stream has had as many definitions as the service remembers, and an ask brings one more, so that all are forgotten.
+// A stream has had one definition less than the service remembers, and an ask brings two, so that all are forgotten.
 // Then its other parts need room for their definitions, too.
 func TestAnAskThatBringsADefinitionTooManyHasRoomForAllOfItsOwn(t *testing.T) {
 	c := Client{
@@ -35,17 +35,18 @@ func TestAnAskThatBringsADefinitionTooManyHasRoomForAllOfItsOwn(t *testing.T) {
 		Algorithm: limit.Concurrency, Limit: math.MaxUint32, Burst: math.MaxUint32, PeriodNs: math.MaxInt64,
 		OffsetNs: math.MaxInt64, Jitter: 100, Elastic: true, Unlimited: true, Units: math.MaxUint16,
 	}
-	var parts []lease.Part // of the first, the stream has not had the definition
+	var parts []lease.Part // of the first two, the stream has not had the definitions
 	for i := range uint32(quota.MaxParts) {
 		d := &quota.Definition{ID: math.MaxUint32 - i, Windows: slices.Repeat([]limit.Window{window}, quota.MaxWindows)}
 		parts = append(parts, largest(d, 0))
-		c.stream.defined[d.ID] = i > 0
+		if i >= 2 {
+			c.stream.defined[d.ID] = true
+		}
 	}
-	delete(c.stream.defined, parts[0].Wire.Definition)
-	for id := uint32(0); len(c.stream.defined) < quota.MaxDefinitions; id++ {
+	for id := uint32(0); len(c.stream.defined) < quota.MaxDefinitions-1; id++ {
 		c.stream.defined[id] = true
 	}
-	size := c.mostBytes(&ask{parts: parts})
+	size := quota.MaxParts*partBytes + 2*windowBytes*(1+quota.MaxWindows)
 	for i := range (roomBytes - size) / partBytes {
 		c.asks.askForNobody([]lease.Part{largest(&quota.Definition{ID: uint32(i)}, 1)})
 	}

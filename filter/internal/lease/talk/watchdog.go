@@ -82,9 +82,9 @@ func (c *Client) probe(now int64) {
 	if c.watchdog.owes() || !c.ensureOpen(now) {
 		return
 	}
-	first := c.worker.Definitions()[0]
-	look := quota.Part{Definition: first.ID, Inspect: true} // at a key that nobody has
-	m := quota.Asks{Definitions: []quota.Definition{first}, Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
+	first := c.worker.Definitions()[:1]
+	look := quota.Part{Definition: first[0].ID, Inspect: true} // at a key that nobody has
+	m := quota.Asks{Definitions: first, Asks: []quota.Ask{{Parts: []quota.Part{look}}}}
 	c.stream.defined[look.Definition] = true
 	c.send(&m, now)
 }
