@@ -109,6 +109,30 @@ func TestTheClockIsSettledWhenAPageIsLoaded(t *testing.T) {
 	require.Equal(t, before, p.page)
 }
 
+// As before, but the key has a record. What the floor holds lapses, so that of another key, which may have held it, is
+// evicted, and its time is read for that.
+func TestTheClockIsSettledBeforeTheFloorLapses(t *testing.T) {
+	slots := limit.Window{Algorithm: limit.Concurrency, Limit: 100, PeriodNs: 80 * second}
+	d := newDesk(t, 2, perKey(9, anHour), slots)
+	begin := d.now
+	_, ok := d.hold("a", 5)
+	require.True(t, ok)
+	require.True(t, hit(t, d.table, []byte("known"), d.now, 9))
+	require.True(t, hit(t, d.table, []byte("c"), d.now, 1), "a is evicted: the floor holds its units")
+	d.pass(70 * second)
+	require.True(t, hit(t, d.table, []byte("sharer"), d.now, 2), "c is evicted")
+	d.pass(25 * second)
+	d.store.clock = func() int64 { return begin + 95*second }
+	d.now = begin + 50*second // when the worker read its clock: 20 s before the sharer's hit
+	d.read("known")
+	require.Equal(t, d.store.clock(), d.entry.CallerNs)
+	require.True(t, d.entry.HasRecord())
+	require.Equal(t, OK, d.table.Commit(&d.entry, 1, false))
+	d.now = d.store.clock()
+	d.read("sharer")
+	require.False(t, d.entry.HasRecord(), "it went into the floor")
+}
+
 // inConfig returns the table of a configuration, and a key in it that has limits
 // of its own unless own is nil.
 func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {

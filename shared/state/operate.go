@@ -66,7 +66,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 		return false, OK
 	}
 	t.remove(&e.loaded, e.slot)
-	e.page.NextGeneration()
+	e.page.NextGeneration() // of the next record: no hit from before is refunded from that
 	return had, t.write(&e.loaded)
 }
 

@@ -101,7 +101,9 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 //	6  readRecord            usage, as of Now
 //	   or startFromFloor     usage and FromFloor
 func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
-	e.clearResults(now, steadyNs)
+	e.clearResults()
+	e.CallerNs = now
+	e.steadyNs = steadyNs
 	t.define(e, key)
 	e.findSlot()
 	t.settleClock(&e.loaded, t.newestRead(e))
@@ -122,9 +124,7 @@ func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
 }
 
 // clearResults clears what Read and Commit found before.
-func (e *Entry) clearResults(now, steadyNs int64) {
-	e.CallerNs = now
-	e.steadyNs = steadyNs
+func (e *Entry) clearResults() {
 	e.FromFloor = false
 	e.Evicted = false
 	e.Rebased = false

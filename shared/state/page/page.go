@@ -252,7 +252,7 @@ func (p *Page) record(slot int) []byte {
 	return p.Bytes[offset : offset+p.Layout.recordBytes]
 }
 
-// Time returns when the slot's record was last written.
+// Time returns when the slot's record was last written, -1 if the slot is free.
 func (p *Page) Time(slot int) int64 {
 	return readTime(p.Bytes[p.Layout.recordsAt+slot*p.Layout.recordBytes:])
 }
