@@ -8,9 +8,9 @@
 //
 // routes.go lists every request with its handler, and callers.go says who may call.
 // apply.go and judge.go change policies, canary.go begins and ends canaries, policies.go,
-// status.go and audit.go read. manage.go and quota.go reach counters, and health.go is for
-// monitoring. Two loops go on without a request: package rollouts watches canaries, and package
-// rates keeps how fast the rules decide.
+// status.go and audit.go read. manage.go and quota.go reach counters, ask.go finds the proxies
+// to ask, and health.go is for monitoring. Two loops go on without a request: package rollouts
+// watches canaries, and package rates keeps how fast the rules decide.
 package api
 
 import (

@@ -4,12 +4,19 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policydiff"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
@@ -121,4 +128,82 @@ func shorten(parts []string) string {
 		text.WriteString(part)
 	}
 	return text.String()
+}
+
+// record puts an operation that changes something into the audit log before it is done.
+// setOutcome adds its outcome.
+func (s *server) record(ctx context.Context, a asked) (setOutcome func(outcome string), err error) {
+	if !a.op.Changes {
+		return func(string) {}, nil
+	}
+	text, err := s.auditText(ctx, a.query)
+	if err != nil {
+		return nil, err
+	}
+	entry := entryOf(ctx, "counters "+a.op.Name)
+	entry.Policy, entry.Text = a.policy, text
+	id, err := s.Store.Record(ctx, entry)
+	if err != nil {
+		return nil, err
+	}
+	s.Log.Info("counters", "op", a.op.Name, "who", access.Who(entry.Who), "from", entry.From, "audit", id)
+	return func(text string) {
+		if ctx.Err() != nil {
+			text += ", the caller disconnected before it was done"
+		}
+		s.setOutcome(ctx, id, text)
+	}, nil
+}
+
+// outcome counts the proxies that did it.
+func outcome(rows []manage.Row) string {
+	n := 0
+	for _, r := range rows {
+		if r.Error == "" {
+			n++
+		}
+	}
+	if len(rows) == 1 {
+		return fmt.Sprintf("%d of 1 proxy", n)
+	}
+	return fmt.Sprintf("%d of %d proxies", n, len(rows))
+}
+
+// setOutcome adds the outcome of a recorded request, even if its caller has gone.
+func (s *server) setOutcome(ctx context.Context, id uint64, outcome string) {
+	if err := s.Store.SetOutcome(context.WithoutCancel(ctx), id, outcome); err != nil {
+		s.Log.Error("set the outcome of an audit entry", "audit", id, "error", err)
+	}
+}
+
+// auditText says for the audit log what an operation was done to. Keys are hashed:
+// equal ones can be recognized, and none can be guessed without the store's secret.
+func (s *server) auditText(ctx context.Context, query url.Values) (string, error) {
+	var parts []string
+	for _, name := range []string{"rule", "key", "n", "window"} {
+		value := strconv.Quote(query.Get(name))
+		switch {
+		case len(query[name]) == 0:
+			continue
+		case name == "key":
+			secret, err := s.Store.Secret(ctx)
+			if err != nil {
+				return "", err
+			}
+			value = hashKey(secret, query[name])
+		case name == "n":
+			value = query.Get(name)
+		}
+		parts = append(parts, name+"="+value)
+	}
+	return strings.Join(parts, " "), nil
+}
+
+func hashKey(secret []byte, key []string) string {
+	h := hmac.New(sha256.New, secret)
+	for _, part := range key {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
+		h.Write([]byte(part))
+	}
+	return "hmac:" + hex.EncodeToString(h.Sum(nil)[:16])
 }

@@ -3,27 +3,16 @@ package api
 import (
 	"bytes"
 	"cmp"
-	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"mime"
 	"net/http"
 	"net/url"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/access"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/manage"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/xds"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 	counted "github.com/sluice-ratelimit/sluice/shared/result"
 )
 
@@ -201,170 +190,9 @@ func (s *server) explain(w http.ResponseWriter, r *request) error {
 	return nil
 }
 
-const noToken = "serve has no management token: start it with --manage-token-file"
-
-// call begins a call of the connected proxies that a policy is for.
-func (s *server) call(
-	ctx context.Context, policy string, timeout time.Duration,
-) (*manage.Call, []manage.Target, error) {
-	if s.Fleet == nil {
-		return nil, nil, refusal(http.StatusNotImplemented, noToken)
-	}
-	call, err := s.Fleet.Begin(timeout)
-	if err != nil {
-		return nil, nil, later("5", err)
-	}
-	targets, err := s.targets(ctx, policy)
-	if err != nil {
-		call.End()
-		return nil, nil, err
-	}
-	return call, targets, nil
-}
-
 // begin sends the header before the proxies' answers, which may take a while.
 func begin(w http.ResponseWriter) {
 	_ = setWriteDeadline(w, manage.MaxCall+time.Minute) // without it, the caller may get no answer
 	w.Header().Set("Content-Type", "application/json")
 	_ = http.NewResponseController(w).Flush()
-}
-
-// managed are the connected proxies that a policy is for.
-func (s *server) managed(policy string) []xds.Managed {
-	return slices.DeleteFunc(s.XDS.Ledger().Managed(), func(m xds.Managed) bool { return m.Policy != policy })
-}
-
-// targets are these proxies, each with the path in the policy it runs.
-func (s *server) targets(ctx context.Context, policy string) ([]manage.Target, error) {
-	managed := s.managed(policy)
-	proxies := make([]manage.Proxy, len(managed))
-	for i, m := range managed {
-		path, known := s.paths.Load(m.Runs)
-		if !known && m.Runs > 0 {
-			var err error
-			switch path, err = s.managePath(ctx, m.Runs); {
-			case errors.Is(err, store.ErrDamaged): // the proxy gets another revision soon
-				proxies[i].Err = err
-			case err != nil:
-				return nil, err
-			default:
-				s.paths.Store(m.Runs, path)
-			}
-		}
-		p := &proxies[i]
-		p.Node, p.Revision = m.Node, m.Runs
-		p.Address, p.Peer = m.Address, m.Peer
-		p.Path, _ = path.(string)
-	}
-	return manage.Targets(proxies), nil
-}
-
-// managePath returns the path of a revision, empty if it answers no management
-// requests.
-func (s *server) managePath(ctx context.Context, number uint64) (string, error) {
-	p, err := s.pushed(ctx, number)
-	if err != nil || p == nil || p.Manage == nil {
-		return "", err // a policy that this release cannot read names no path
-	}
-	return p.Manage.Path, nil
-}
-
-// pushed reads the policy of a revision as proxies get it, nil if this release cannot.
-func (s *server) pushed(ctx context.Context, number uint64) (*policy.Policy, error) {
-	revision, err := s.Store.Get(ctx, number)
-	if err != nil {
-		return nil, err
-	}
-	free, err := s.judging.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer free()
-	doc, err := policy.ParseJSON(revision.JSON)
-	if err != nil {
-		return nil, nil //nolint:nilnil // it is damaged
-	}
-	p, problems := policy.Read(doc)
-	if len(problems) > 0 {
-		return nil, nil //nolint:nilnil // another release has accepted it
-	}
-	return p, nil
-}
-
-// record puts an operation that changes something into the audit log before it is done.
-// setOutcome adds its outcome.
-func (s *server) record(ctx context.Context, a asked) (setOutcome func(outcome string), err error) {
-	if !a.op.Changes {
-		return func(string) {}, nil
-	}
-	text, err := s.auditText(ctx, a.query)
-	if err != nil {
-		return nil, err
-	}
-	entry := entryOf(ctx, "counters "+a.op.Name)
-	entry.Policy, entry.Text = a.policy, text
-	id, err := s.Store.Record(ctx, entry)
-	if err != nil {
-		return nil, err
-	}
-	s.Log.Info("counters", "op", a.op.Name, "who", access.Who(entry.Who), "from", entry.From, "audit", id)
-	return func(text string) {
-		if ctx.Err() != nil {
-			text += ", the caller disconnected before it was done"
-		}
-		s.setOutcome(ctx, id, text)
-	}, nil
-}
-
-// outcome counts the proxies that did it.
-func outcome(rows []manage.Row) string {
-	n := 0
-	for _, r := range rows {
-		if r.Error == "" {
-			n++
-		}
-	}
-	if len(rows) == 1 {
-		return fmt.Sprintf("%d of 1 proxy", n)
-	}
-	return fmt.Sprintf("%d of %d proxies", n, len(rows))
-}
-
-// setOutcome adds the outcome of a recorded request, even if its caller has gone.
-func (s *server) setOutcome(ctx context.Context, id uint64, outcome string) {
-	if err := s.Store.SetOutcome(context.WithoutCancel(ctx), id, outcome); err != nil {
-		s.Log.Error("set the outcome of an audit entry", "audit", id, "error", err)
-	}
-}
-
-// auditText says for the audit log what an operation was done to. Keys are hashed:
-// equal ones can be recognized, and none can be guessed without the store's secret.
-func (s *server) auditText(ctx context.Context, query url.Values) (string, error) {
-	var parts []string
-	for _, name := range []string{"rule", "key", "n", "window"} {
-		value := strconv.Quote(query.Get(name))
-		switch {
-		case len(query[name]) == 0:
-			continue
-		case name == "key":
-			secret, err := s.Store.Secret(ctx)
-			if err != nil {
-				return "", err
-			}
-			value = hashKey(secret, query[name])
-		case name == "n":
-			value = query.Get(name)
-		}
-		parts = append(parts, name+"="+value)
-	}
-	return strings.Join(parts, " "), nil
-}
-
-func hashKey(secret []byte, key []string) string {
-	h := hmac.New(sha256.New, secret)
-	for _, part := range key {
-		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(part))))
-		h.Write([]byte(part))
-	}
-	return "hmac:" + hex.EncodeToString(h.Sum(nil)[:16])
 }
