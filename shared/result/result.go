@@ -15,9 +15,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Result is what came of a request or an operation. It has the fields of one of the groups: the filter
-// appends a value or a verdict by Append, the others by AppendStats and AppendDenials, and all of them are
-// read as a Result.
+// Result is what came of a request or an operation. It has the fields of one of the groups. The filter
+// appends a value or a verdict by Append, and the others by AppendStats and AppendDenials.
 type Result struct {
 	// A value: what a key has counted, and what is left of it.
 	Value   *int64   `json:"value,omitempty"`

@@ -4,9 +4,9 @@
 // Its invariant: it reads verdicts and changes nothing. Keys reach only the JSON; clients and
 // access logs never see them. It must never import a source of units.
 //
-// For clients: fields.go writes the headers, response.go those and the body of a denial, upstream.go joins
-// fields with the upstream's, and usage.go answers who asks for its usage. For access logs: word.go, and the
-// briefs of report.go. For people and tools: report.go.
+// For clients: fields.go writes the headers, response.go those of a denial and its body, upstream.go joins
+// headers with the upstream's, and usage.go tells a client its usage. For access logs: word.go. For people
+// and tools: report.go.
 package respond
 
 import (

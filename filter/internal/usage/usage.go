@@ -6,14 +6,15 @@
 //
 // The way of a chunk, by files:
 //
-//	Scanner.Write        usage.go     the whole of it
-//	  start.read         format.go    until the first bytes show the format
-//	  events, frames     events.go, frames.go: cut a stream into documents; one JSON needs neither
-//	  document.write     document.go  where in the JSON the reader is
-//	    places           tree.go      finds a name and a path among those that matter
-//	    readString …     scalar.go    strings and numbers
-//	  tally              tally.go     adds up counts and text
-//	Scanner.End          usage.go     tally.usage makes a Usage of them
+//	Scanner.Write      usage.go
+//	  start.read       format.go    reads the first bytes, until they show the format
+//	  events.write     events.go    cuts lines and server-sent events into documents
+//	  frames.write     frames.go    the same for AWS' frames; one JSON needs neither
+//	  document.write   document.go  keeps where in the JSON the reader is
+//	    readString, …  scalar.go    reads strings and words
+//	    places.lookup  tree.go      finds names that matter, and the paths that they lead to
+//	    tally.count    tally.go     adds up counts, as addText does with text
+//	Scanner.End        usage.go     makes a Usage of the tally
 //
 // table.go has what each API calls its counts and its text: a new API is rows there.
 package usage
