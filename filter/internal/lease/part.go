@@ -27,7 +27,7 @@ type Part struct {
 	account *account.Account
 }
 
-// Holds reports whether the part is of a rule that holds. Then it reports an account.
+// Holds reports whether the part reports an account: it is of a rule that holds, and no look.
 func (p *Part) Holds() bool { return p.account != nil }
 
 // ReportPart asks for no units, so that it only reports what is held.

@@ -15,10 +15,10 @@ import (
 //
 //	         until EndNs, by max_hold              for HoldNs more       then
 //	account  its reports renew what it has         they still renew it   Renew charges it, and returns Lapsed once
-//	table    Renew renews it in each eighth of it  nothing is renewed    it has lapsed: the table charges it by itself
+//	table    Renew renews it, each HoldNs/8        nothing is renewed    it has lapsed: the table charges it by itself
 //
-// A Settle after that charges a place only what the request costs beyond the units. Hold.HasLapsed says that the
-// account was charged. The table's own Settle finds out whether the table was.
+// A Settle after that charges a place only what the request costs beyond the units. If the hold has an account,
+// Hold.HasLapsed says that this was charged. The table's own Settle finds out whether the table was.
 
 // Settle ends what the request holds, and charges its cost.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
