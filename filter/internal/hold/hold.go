@@ -53,7 +53,7 @@ type Hold struct {
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 
 	// Renew.
-	lapsed bool
+	lapsed bool // see HasLapsed
 }
 
 // Begin counts the hold in Metrics.Holding until it is settled.
