@@ -38,9 +38,9 @@ var errUnknown = &failure{code: http.StatusNotFound, Text: "there is no such pag
 type body struct{ kind, text string }
 
 // call asks the API on behalf of the visitor of r. To the API go the host, address and certificate of r, and
-// its context, in which sessions.resume has put the token; no header and no cookie. Back come JSON, which is
-// read into into, or a status and a text as a failure, which becomes the page of an error. That no page of
-// another origin sent r was checked before.
+// its context, in which sessions.resume has put the token; none of its headers, so no cookie. Back comes JSON
+// for into, or a status and a text: a failure, which becomes the page of an error. That no page of another
+// origin sent r was checked before.
 func (c *console) call(r *http.Request, method, target string, sent body, into any) error {
 	asked, err := http.NewRequestWithContext(r.Context(), method, target, strings.NewReader(sent.text))
 	if err != nil {
