@@ -24,15 +24,14 @@
 //
 // To read it, begin with example_test.go, which plays a lease and a hold. Then:
 //
-//	state.go    State: how it moves to a later instant, and when it counts nothing any more
-//	window.go   window: one window of a key, with what it has counted
-//	view.go     View: what is left, how the key stands, and what counts
-//	decide.go   Decide: what a part is granted, and until when it may be spent
-//	hold.go     Note: what a part is granted to hold
-//	holders.go  Holders: what workers hold of a key
-//	debt.go     what counts whatever is left, and how windows pay it
+//	state.go    view_test.go    State: how it moves to a later instant, and when it counts nothing any more
+//	window.go   view_test.go    window: one window of a key, with what it has counted
+//	view.go     view_test.go    View: what is left, how the key stands, and what counts
+//	decide.go   decide_test.go  Decide: what a part is granted, and until when it may be spent
+//	hold.go     hold_test.go    Note: what a part is granted to hold
+//	holders.go  hold_test.go    Holders: what workers hold of a key
+//	debt.go     debt_test.go    what counts whatever is left, and how windows pay it
 //
-// Each file has its examples in the test of its name: those of windows, states and holders are in view_test.go.
 // The invariant is tested on random histories: that of leases in ../neverover_test.go, by a service, its store and
 // proxies; that of holds in holdmodel_test.go, by workers whose messages get lost.
 package balance

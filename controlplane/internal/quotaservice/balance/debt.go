@@ -24,9 +24,9 @@ import (
 //	               its window.
 //	counter, log   They forget a debt as they forget all units.
 
-// usageBounded is the usage, to look beyond the end of the window. It differs only of a fixed window with Pays: that
-// counts at most what it pays within the longest period of a policy, or two limits if that is more. roll stores it
-// when the window has ended, and not before: while it is open, requests with larger limits may use more of it.
+// usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
+// window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
+// more. Only roll stores it, when the window has ended: until then, requests with larger limits may use more of it.
 func (w window) usageBounded() limit.Usage {
 	u := *w.usage
 	if w.def.Pays > 0 {
@@ -93,7 +93,7 @@ func (v *View) AddClaimedIn(i int, units uint32) {
 
 // boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
 func (w window) boundLack(units uint32, most uint64) uint32 {
-	lacks := uint64(w.def.Count(w.usage, *w.bucketAsOf))
+	lacks := uint64(w.def.Count(w.usage, *w.bucketSpendBy))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
@@ -101,13 +101,14 @@ func (w window) boundLack(units uint32, most uint64) uint32 {
 // is once for each limit of them, but no longer than for its longest debt, which charge and usageBounded bound.
 //
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
-// Without Pays it takes 1 h.
+// Without Pays it takes 1 h. A bucket of 100 that gains 10 a second takes 3 × 20.1 s: ForgottenNs has the 20 s in which
+// it gains two bursts, and a lease of 100 ms.
 func (w window) chargedNs(held uint32) int64 {
 	once := max(quota.ForgottenNs(w.def), 1)
 	switch {
 	case w.def.Algorithm == limit.Block: // counts no charge
 		return 0
-	case w.isBucket() && w.def.Burst > 0: // in once it gains two bursts, so this is more than it takes
+	case w.isBucket() && w.def.Burst > 0: // in once it gains two bursts, and owes but one for each that is held
 		return once * min(timesIn(held, w.def.Burst), limit.MaxPeriodNs/once+1)
 	case w.def.Pays > 0: // + 1 for the period that is open
 		return once * min(timesIn(held, w.def.Pays), max(limit.MaxPeriodNs/once, 2)+1)

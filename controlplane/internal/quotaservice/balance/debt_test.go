@@ -71,6 +71,7 @@ func TestChargesTakeALimitAtATime(t *testing.T) {
 		{logOf(100, minute), 250, minute + 600*ms},
 		{bucket(10, second, 100), 100, 20*second + 100*ms},
 		{bucket(10, second, 100), 101, 2 * (20*second + 100*ms)},
+		{bucket(10, second, 100), 250, 3 * (20*second + 100*ms)},
 	} {
 		require.Equal(t, c.most, at(base, 0, c.window).window(0).chargedNs(c.held), "%+v", c)
 	}

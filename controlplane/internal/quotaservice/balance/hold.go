@@ -32,7 +32,7 @@ func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 	held := min(p.Held, v.mostHeld(h))
 	charges := uncounted(&p.Report, h)
 	saysNothing := h == nil && held == 0 && charges == 0 && isFirst(&p.Report)
-	if saysNothing && p.Cost > 0 { // so Room is now what it is below
+	if saysNothing && p.Cost > 0 { // such a report leaves Room as it is: look before a holder is added
 		room = v.Room(p.Cost, p.Waiting)
 		if !room.OK { // the worker's next report says all that the store must know
 			return false, room, nil

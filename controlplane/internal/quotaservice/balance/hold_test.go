@@ -126,7 +126,7 @@ func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
 // copyOf returns a copy that shares no memory that Roll changes.
 func copyOf(v *View) *View {
 	s := *v.State
-	s.Usages, s.bucketAsOf = slices.Clone(s.Usages), slices.Clone(s.bucketAsOf)
+	s.Usages, s.bucketSpendBy = slices.Clone(s.Usages), slices.Clone(s.bucketSpendBy)
 	s.Holders = slices.Clone(s.Holders)
 	for i := range s.Usages {
 		s.Usages[i].Log = slices.Clone(s.Usages[i].Log)

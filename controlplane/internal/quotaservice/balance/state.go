@@ -13,6 +13,13 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	shifted by the jitter   the key              yes                            View
 //	shifted, more Units     the key              yes, Units for all of the log  View, by record.ArrangeFor
 //
+// For example, the forms of a minute with limit 5 and jitter 10, and of a log of 5 units:
+//
+//	a definition's          limit 5, ends at 12:01:00               Units 5
+//	read from bytes         no limit, ends at 12:01:00              no Units
+//	shifted by the jitter   limit 5, ends at 12:01:04 for this key  Units 5
+//	shifted, more Units     the same                                Units 7: 7 are counted in the State
+//
 // Rolling needs no more than the bytes have: what a window has counted holds its end if that is the key's own, and
 // Pays is in the bytes of keys whose units are held. For charging, see chargeSilent.
 type State struct {
@@ -21,26 +28,28 @@ type State struct {
 	Usages  []limit.Usage // by window
 	Holders Holders
 
-	bucketAsOf []int64 // by window, of the buckets: see window; nil = no window is a bucket
+	bucketSpendBy []int64 // by window, the SpendBy of the buckets; nil = no window is a bucket
 }
 
 // NewState returns a key that has counted nothing.
 func NewState(now int64, windows []limit.Window) State {
 	s := State{NowNs: now, Windows: windows, Usages: make([]limit.Usage, len(windows))}
 	for i := range windows {
-		if windows[i].Algorithm == limit.TokenBucket {
-			s.SetBucketAsOf(i, now)
-		}
+		s.SetSpendBy(i, now)
 	}
 	return s
 }
 
-// SetBucketAsOf sets the instant of a bucket's usage, which is also its SpendBy.
-func (s *State) SetBucketAsOf(i int, asOf int64) {
-	if s.bucketAsOf == nil {
-		s.bucketAsOf = make([]int64, len(s.Windows))
+// SetSpendBy sets the SpendBy of a bucket, which is also the instant of its usage: see window. That of another window
+// follows from its usage, so this does nothing to it.
+func (s *State) SetSpendBy(i int, spendBy int64) {
+	if s.Windows[i].Algorithm != limit.TokenBucket {
+		return
 	}
-	s.bucketAsOf[i] = asOf
+	if s.bucketSpendBy == nil {
+		s.bucketSpendBy = make([]int64, len(s.Windows))
+	}
+	s.bucketSpendBy[i] = spendBy
 }
 
 // SpendBy is the instant until which the units that a window has counted may be spent.
@@ -52,7 +61,7 @@ func (s *State) window(i int) window { return s.windowWith(&s.Windows[i], i) }
 func (s *State) windowWith(def *limit.Window, i int) window {
 	w := window{def: def, usage: &s.Usages[i], nowNs: s.NowNs}
 	if def.Algorithm == limit.TokenBucket {
-		w.bucketAsOf = &s.bucketAsOf[i]
+		w.bucketSpendBy = &s.bucketSpendBy[i]
 	}
 	return w
 }
@@ -89,8 +98,8 @@ func (s *State) SetBack(now int64) {
 	for i := range s.Windows {
 		s.Windows[i].SetBack(&s.Usages[i], s.NowNs, now)
 	}
-	for i := range s.bucketAsOf {
-		s.bucketAsOf[i] += now - s.NowNs
+	for i := range s.bucketSpendBy {
+		s.bucketSpendBy[i] += now - s.NowNs
 	}
 	for i := range s.Holders {
 		s.Holders[i].NotedNs += now - s.NowNs

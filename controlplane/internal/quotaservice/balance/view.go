@@ -115,7 +115,7 @@ func (v *View) Clear(i int) {
 	w := v.window(i)
 	*w.usage = limit.Usage{}
 	if w.isBucket() {
-		*w.bucketAsOf = w.nowNs // what is leased of it counts no more
+		*w.bucketSpendBy = w.nowNs // what is leased of it counts no more
 	}
 }
 

@@ -18,15 +18,15 @@ import (
 //	fixed, calendar         nowNs                       nowNs
 //	sliding window counter  nowNs                       nowNs
 //	sliding window log      nowNs                       that of its newest unit, or nowNs
-//	token bucket            bucketAsOf                  bucketAsOf
+//	token bucket            bucketSpendBy               bucketSpendBy
 type window struct {
-	def        *limit.Window // as the State or the View has it
-	usage      *limit.Usage
-	nowNs      int64
-	bucketAsOf *int64 // in the State; nil = it is no bucket. Not before nowNs
+	def           *limit.Window // as the State or the View has it
+	usage         *limit.Usage
+	nowNs         int64
+	bucketSpendBy *int64 // in the State; nil = it is no bucket. Not before nowNs
 }
 
-func (w window) isBucket() bool { return w.bucketAsOf != nil }
+func (w window) isBucket() bool { return w.bucketSpendBy != nil }
 
 // spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
 // for each unit, in order.
@@ -40,7 +40,7 @@ func (w window) spendBy() int64 {
 // asOf is the instant of its usage.
 func (w window) asOf() int64 {
 	if w.isBucket() {
-		return *w.bucketAsOf
+		return *w.bucketSpendBy
 	}
 	return w.nowNs
 }
@@ -51,9 +51,9 @@ func (w window) roll(now int64) {
 	switch {
 	case w.isBucket():
 		to = max(now, last)
-		*w.bucketAsOf = to
+		*w.bucketSpendBy = to
 	case w.def.Pays > 0 && w.hasEnded(now):
-		w.usage.Used = w.usageBounded().Used
+		w.usage.Used = w.usageBounded().Used // stored only once it has ended: see usageBounded
 	}
 	w.def.Roll(w.usage, last, to)
 }
@@ -79,8 +79,8 @@ func (w window) left(endNs int64) uint32 {
 	case !w.isBucket():
 		return w.def.Remaining(w.usage, w.nowNs)
 	}
-	u, spendBy := *w.usage, max(endNs, *w.bucketAsOf)
-	w.def.Roll(&u, *w.bucketAsOf, spendBy)
+	u, spendBy := *w.usage, max(endNs, *w.bucketSpendBy)
+	w.def.Roll(&u, *w.bucketSpendBy, spendBy)
 	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
 }
 
@@ -106,7 +106,7 @@ func (w window) waitNs(cost uint32) int64 {
 	switch {
 	case pass == limit.Never:
 		return limit.Never
-	case w.isBucket() && pass == *w.bucketAsOf:
+	case w.isBucket() && pass == *w.bucketSpendBy:
 		pass = w.passBefore(cost)
 	}
 	return pass - w.nowNs
@@ -122,7 +122,7 @@ func (w window) passBefore(cost uint32) int64 {
 	if cost == 0 {
 		return w.nowNs
 	}
-	spendBy := *w.bucketAsOf
+	spendBy := *w.bucketSpendBy
 	beside := w.def.Remaining(w.usage, spendBy) - cost
 	hi, lo := bits.Mul64(uint64(beside), uint64(w.def.PeriodNs))
 	gains := uint64(w.def.Limit) // in a period: not 0, or the cost would never pass
@@ -175,8 +175,8 @@ func (w window) add(units uint32, spendBy int64) (how CountedIn) {
 func (w window) addAtEnd(units uint32, spendBy int64) CountedIn {
 	spendBy = max(spendBy, w.spendBy())
 	if w.isBucket() {
-		w.def.Roll(w.usage, *w.bucketAsOf, spendBy)
-		*w.bucketAsOf = spendBy
+		w.def.Roll(w.usage, *w.bucketSpendBy, spendBy)
+		*w.bucketSpendBy = spendBy
 	}
 	w.def.Add(w.usage, spendBy, units)
 	return CountedIn{CountedAtNs: spendBy}

@@ -78,12 +78,17 @@ func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window)
 	return balance.View{State: &r.State, Windows: r.keepLogs(shifted), HoldLimit: hold}, nil
 }
 
-// Windows are compared in four ways, none of which looks at the limits of windows that are no buckets:
+// Windows are compared in four ways, which look at these fields:
 //
-//	limit.Window.Same     what they count: algorithm, period, offset, jitter and elastic; of a block its algorithm alone
-//	same                  Same, and the limit and burst of buckets: which window of the record is the definition's
-//	isAlike               same, and Pays: whether the record's need not be replaced
-//	limit.Window.Compare  an order by what Same compares, also of blocks: how definitions list their windows
+//	                                     limit.Window.Same  same            isAlike         limit.Window.Compare
+//	Algorithm                            yes                yes             yes             yes
+//	PeriodNs, OffsetNs, Jitter, Elastic  not of a block     not of a block  not of a block  yes
+//	Limit and Burst of a bucket          no                 yes             yes             no
+//	Pays                                 no                 no              yes             no
+//	all others                           no                 no              no              no
+//
+// Same says what a window counts. same says which window of the record is the definition's, and isAlike whether the
+// record's need not be replaced. By Compare definitions list their windows.
 
 // same reports whether the windows count as one. Buckets of other limits do not: each
 // is refilled by its own, so that nobody's limits fill another's bucket.
@@ -105,15 +110,13 @@ func (r *Record) arrange(first []limit.Window) error {
 	s := balance.NewState(r.NowNs, windows)
 	s.Holders = r.Holders
 	for i, w := range windows {
-		isBucket, spendBy := w.Algorithm == limit.TokenBucket, int64(0)
+		spendBy := r.NowNs
 		if at := find(r.Windows, w); at >= 0 {
 			s.Usages[i], spendBy = r.Usages[at], r.SpendBy(at)
-		} else if isBucket {
+		} else if w.Algorithm == limit.TokenBucket {
 			s.Usages[i], spendBy = r.bucketStart(&w)
 		}
-		if isBucket {
-			s.SetBucketAsOf(i, spendBy)
-		}
+		s.SetSpendBy(i, spendBy)
 	}
 	r.State = s
 	return nil
@@ -129,7 +132,7 @@ func find(windows []limit.Window, w limit.Window) int {
 //
 //	a new one of 200  has 80
 //	a new one of 50   has 50, which is all that it holds
-func (r *Record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) {
+func (r *Record) bucketStart(w *limit.Window) (emptiest limit.Usage, spendBy int64) {
 	spendBy = r.NowNs
 	for i, v := range r.Windows {
 		u, of := r.Usages[i], r.SpendBy(i)
@@ -140,17 +143,18 @@ func (r *Record) bucketStart(w *limit.Window) (most limit.Usage, spendBy int64) 
 			u.Tokens = limit.Tokens{}
 		}
 		clampTo(w, &u, of)
-		if w.Count(&u, of) > w.Count(&most, spendBy) {
-			most, spendBy = u, of
+		if w.Count(&u, of) > w.Count(&emptiest, spendBy) {
+			emptiest, spendBy = u, of
 		}
 	}
-	return most, spendBy
+	return emptiest, spendBy
 }
 
 // clampTo takes away what a bucket's usage has more than w holds. Roll does so, also if no time passes.
 func clampTo(w *limit.Window, u *limit.Usage, nowNs int64) { w.Roll(u, nowNs, nowNs) }
 
 // keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
+// arrange has put them first in the record, so they have its first Usages.
 func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
 	own := false
 	for i := range windows {

@@ -117,9 +117,7 @@ func Parse(b []byte) (*Record, error) {
 	r := &Record{Generation: generation, State: balance.NewState(now, make([]limit.Window, n))}
 	for i := range r.Windows {
 		beforeNs := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
-		if r.Windows[i].Algorithm == limit.TokenBucket {
-			r.SetBucketAsOf(i, spendBy-beforeNs)
-		}
+		r.SetSpendBy(i, spendBy-beforeNs)
 	}
 	has := version - plainVersion
 	r.hasHolders = has&withHolders != 0
