@@ -92,7 +92,7 @@ func appendEach[T any](b []byte, id byte, list []T, appendTo func([]byte, *T) []
 }
 
 // decodeNext decodes the reader's field, a message, as the list's next one. Beyond the list's
-// end there may be a message of earlier bytes: decode uses its memory.
+// end there may be a message of earlier bytes: each decode begins with *x = X{List: x.List[:0]}, to use its memory.
 func decodeNext[T any](r *wire.Reader, list *[]T, most int, decode func(*T, []byte) error) {
 	b, n := r.Bytes(), len(*list)
 	if n >= most {

@@ -97,14 +97,17 @@ func countDenial(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (c
 type keepDenial struct{ part *quota.Part }
 
 // KeepDenial returns what counts the denial of this hit, whose part is in shadow, once its ask is granted; nil = that
-// would change nothing.
+// would change nothing, or this is no hit.
 func (o *Operation) KeepDenial() Action {
-	p, out := &o.Action.(*Hit).Part, &o.Outcome
-	keeps := o.Definition.CountDenied || o.Definition.HasBlock && !p.NoBlock
-	if out.Err != nil || !out.Denied || out.HeldBack || !keeps {
+	hit, isHit := o.Action.(*Hit)
+	out := &o.Outcome
+	if !isHit || out.Err != nil || !out.Denied || out.HeldBack {
 		return nil
 	}
-	return &keepDenial{p}
+	if !o.Definition.CountDenied && (!o.Definition.HasBlock || hit.Part.NoBlock) {
+		return nil
+	}
+	return &keepDenial{&hit.Part}
 }
 
 func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
@@ -127,12 +130,13 @@ type undo struct {
 	taken *Taken
 }
 
-// Undo returns what uncounts the units of this hit, because nobody got them; nil = it has taken none.
+// Undo returns what uncounts the units of this hit, because nobody got them; nil = it has taken none, or is no hit.
 func (o *Operation) Undo() Action {
-	if o.Outcome.Err != nil || o.Outcome.Taken.Units == 0 {
+	hit, isHit := o.Action.(*Hit)
+	if !isHit || o.Outcome.Err != nil || o.Outcome.Taken.Units == 0 {
 		return nil
 	}
-	return &undo{o.Action.(*Hit), &o.Outcome.Taken}
+	return &undo{hit, &o.Outcome.Taken}
 }
 
 func (u *undo) carryOut(_ *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {

@@ -18,8 +18,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
-// Operation is an operation on one key, as an operator names it. Prepare finds the rule and the key, and Do has the
-// service carry it out as a quotaservice.Command.
+// Operation is an operation on one key, as an operator names it. It goes this way:
+//
+//	Operation ─ Prepare ─▶ Prepared ─ Do ─▶ quotaservice.Command ─ Service.Operate ─▶ action.Action
 type Operation struct {
 	Name   string // as the filter has it
 	Rule   string
@@ -104,25 +105,25 @@ type Prepared struct {
 	//	rule.Limits, result.Windows        100/hour  10/minute  as the policy has them
 	//	definition.Windows, Found.Windows  minute    hour       by their period
 	//	columns                            1         0          by the rule's limits
-	columns []int
-	changed int // the limit whose window inc and set change; -1 = all
+	columns    []int
+	namedLimit int // index in rule.Limits of the one that Operation.Window names; -1 = it names none, so all
 }
 
-// column is the column that the operation changes.
+// column is where the window is that the operation changes, for a Command.
 func (p *Prepared) column() int {
-	if p.changed < 0 {
+	if p.namedLimit < 0 {
 		return quotaservice.AllWindows
 	}
-	return p.columns[p.changed]
+	return p.columns[p.namedLimit]
 }
 
-// Prepare says what is wrong with an operation.
+// Prepare finds the rule and the key of an operation, or says what is wrong with it.
 func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	k, r, err := find(p, &o)
 	if err != nil {
 		return nil, err
 	}
-	prepared := &Prepared{operation: o, kind: k, rule: r, domain: p.Domain, changed: -1}
+	prepared := &Prepared{operation: o, kind: k, rule: r, domain: p.Domain, namedLimit: -1}
 	s := &prepared.subject
 	if err := r.ParseKey(&s.Key, o.Key); err != nil {
 		return nil, err
@@ -139,8 +140,8 @@ func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
 	case s.Unlimited && !k.isVerdict():
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
-		prepared.changed = r.LimitNamed(o.Window)
-		if prepared.changed < 0 {
+		prepared.namedLimit = r.LimitNamed(o.Window)
+		if prepared.namedLimit < 0 {
 			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
 		}
 	}
@@ -169,7 +170,7 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 // value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *quotaservice.Found) result.Result {
 	windows := p.windows(found)
-	shown := p.changed
+	shown := p.namedLimit
 	if shown < 0 {
 		shown = tightest(windows)
 	}

@@ -109,7 +109,8 @@ func every(ctx context.Context, period time.Duration, do func()) {
 }
 
 // conversation is one stream over gRPC: receiveAll takes messages, while sendAll, in another goroutine, sends answers
-// and ends the stream.
+// and ends the stream. sendAll has the goroutine of the gRPC handler: once that returns, gRPC ends the stream, and with
+// it a RecvMsg that waits in receiveAll.
 type conversation struct {
 	grpc.ServerStream
 	asks   *quotaservice.Stream // what the worker asks, and is to be answered
