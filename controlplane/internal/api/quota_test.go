@@ -33,7 +33,7 @@ func (b *brokenStore) Swap(ctx context.Context, swaps []swapstore.Swap, done fun
 		return
 	}
 	for i := range swaps {
-		done(i, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("connection refused")})
+		done(i, swapstore.Result{Status: swapstore.Failed, Err: errors.New("connection refused")})
 	}
 }
 

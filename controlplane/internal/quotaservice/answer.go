@@ -43,7 +43,7 @@ func (g *group) measure() {
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &g.parts[i]
 		if p.undone != nil && p.undone.Definition.HoldLimit == nil {
-			c.metrics.lost.Add(uint64(p.decided.Outcome.Taken.Units - p.undone.Outcome.Uncounted))
+			c.metrics.unitsLost.Add(uint64(p.decided.Outcome.Taken.Units - p.undone.Outcome.Uncounted))
 		}
 	}
 }
@@ -107,7 +107,7 @@ func (g *group) handOver(got *quota.Grant, o *operation) {
 		if o.Definition.HoldLimit == nil {
 			got.Number = g.worker.remember(o)
 		}
-		g.worker.core.metrics.granted.Add(uint64(got.Units))
+		g.worker.core.metrics.unitsGranted.Add(uint64(got.Units))
 	case o.Definition.HasBlock: // a request that costs nothing has asked whether the key is blocked
 		got.ValidNs = taken.ValidNs
 	}

@@ -165,7 +165,7 @@ func (h *blockHistory) bend(swaps []swapstore.Swap, done func(int, swapstore.Res
 		h.memory.Swap(context.Background(), swaps, carriedOut)
 	}
 	for i := range swaps {
-		done(i, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")})
+		done(i, swapstore.Result{Status: swapstore.Failed, Err: errors.New("lost")})
 	}
 	return true
 }

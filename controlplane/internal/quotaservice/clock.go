@@ -34,8 +34,8 @@ type storeClock struct {
 	aheadNs int64
 }
 
-// note notes that the store's clock said storeNs to a swap that left at sentNs. hasMisled says that
-// what was known of the clock has misled the swap, so that this replaces it also if it is larger.
+// note notes that the store's clock said storeNs to a swap that left at sentNs. If what was known of the clock has
+// misled the swap (see key.isMisled), this replaces it also if it is larger.
 func (c *storeClock) note(sentNs, storeNs int64, hasMisled bool) {
 	ahead := storeNs - sentNs
 	if !c.known || hasMisled || ahead < c.aheadNs {

@@ -124,18 +124,18 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 	c.metrics.countResult(r)
 	c.logFailure(k, r)
 	e, err := k.learnResult(r)
-	if r.Outcome != swapstore.Failed {
+	if r.Status != swapstore.Failed {
 		c.storeClock.note(k.sentNs, r.NowNs, k.isMisled(r, e))
 	}
 	switch e {
-	case again:
-		c.keys.again(k)
+	case swapAgain:
+		c.keys.retry(k)
 		return
-	case decided:
+	case swapDecided:
 		for _, o := range k.swap {
 			c.deliver(o)
 		}
-	case failed:
+	case swapFailed:
 		c.fail(k.swap, err)
 	}
 	c.keys.rest(k)
@@ -156,7 +156,7 @@ func (c *core) logFailure(k *key, r swapstore.Result) {
 	switch {
 	case errors.Is(r.Err, swapstore.ErrFull):
 		c.log.Warn("a key is not counted: on_unavailable decides", "domain", k.domain, "error", r.Err)
-	case r.Outcome == swapstore.Failed:
+	case r.Status == swapstore.Failed:
 		c.storeLog.unusable(r.Err)
 	}
 }

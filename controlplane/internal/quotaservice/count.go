@@ -167,7 +167,7 @@ func (c *call) startAll() (isStarted bool) {
 	for i := range c.operations {
 		o := &c.operations[i]
 		if o.adds != nil {
-			o.addUpAt(storeNs)
+			o.addUpAt(storeNs) // makes the storeKey by which recall looks
 		}
 		if c.keep == nil && c.core.over.recall(o, storeNs, &c.totals[i]) {
 			continue

@@ -191,7 +191,7 @@ func TestCountFails(t *testing.T) {
 	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		for i := range swaps {
 			if len(swaps) > 1 && i == 0 {
-				done(i, swapstore.Result{Outcome: swapstore.Failed, Err: broken})
+				done(i, swapstore.Result{Status: swapstore.Failed, Err: broken})
 				continue
 			}
 			b.memory.Swap(t.Context(), swaps[i:i+1], func(_ int, r swapstore.Result) { done(i, r) })
@@ -240,7 +240,7 @@ func TestCountInTheNextWindow(t *testing.T) {
 		require.EqualValues(t, 1, total.Windows[0].Used, "each of many may come too late")
 	}
 	b.store.bend = func(_ []swapstore.Swap, done func(int, swapstore.Result)) bool {
-		done(0, swapstore.Result{Outcome: swapstore.Late, NowNs: base + b.clock.now})
+		done(0, swapstore.Result{Status: swapstore.Late, NowNs: base + b.clock.now})
 		return true
 	}
 	_, err := b.service.Count(t.Context(), []Use{{c, []byte("a"), 1}}, nil)

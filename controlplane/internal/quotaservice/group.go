@@ -77,7 +77,7 @@ func (g *group) startHits() {
 
 // startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
 func (g *group) startLastHits() {
-	isRefused := g.outcome() != quota.Granted
+	isRefused := g.judgeParts() != quota.Granted
 	for i := range g.parts {
 		if p := &g.parts[i]; p.decided.Definition.TakesLast() {
 			p.hit.TakesNothing = isRefused
@@ -89,7 +89,7 @@ func (g *group) startLastHits() {
 
 // conclude goes on by the result of all parts.
 func (g *group) conclude() {
-	g.result = g.outcome()
+	g.result = g.judgeParts()
 	if g.result == quota.Granted {
 		g.keepDenials()
 	} else {
@@ -97,8 +97,8 @@ func (g *group) conclude() {
 	}
 }
 
-// outcome is the result of the parts that are decided.
-func (g *group) outcome() quota.Outcome {
+// judgeParts returns the result of the parts that are decided.
+func (g *group) judgeParts() quota.Outcome {
 	if g.worker.closed {
 		return quota.Unavailable
 	}

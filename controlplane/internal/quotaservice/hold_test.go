@@ -142,7 +142,7 @@ func TestADeniedPartHoldsNothing(t *testing.T) {
 		if len(swaps) > 1 {
 			return false
 		}
-		done(0, swapstore.Result{Outcome: swapstore.Failed, Err: errContended})
+		done(0, swapstore.Result{Status: swapstore.Failed, Err: errContended})
 		return true
 	}
 	require.False(t, x.report(2, quota.Part{Definition: 2, Cost: 1}).Noted)
@@ -160,7 +160,7 @@ func TestADeniedPairOfAKey(t *testing.T) {
 	require.Equal(t, quota.Denied, x.ask(first, second).Outcome)
 	require.True(t, x.NoteGrant(2, 0))
 	require.True(t, x.Changed())
-	require.Zero(t, b.service.metrics.lost.Load())
+	require.Zero(t, b.service.metrics.unitsLost.Load())
 	x.number = 2
 	require.EqualValues(t, 2, x.report(2).Units)
 }

@@ -129,7 +129,7 @@ func (b *rig) meets(windows []limit.Window) (m met) {
 			p.Report = h.NewReport(h.worker, h.number, 0)
 		}
 		a := h.ask(p)
-		word, wait := results[a.Outcome], int64(second)
+		word, wait := resultLabels[a.Outcome], int64(second)
 		if a.Outcome == quota.Denied {
 			require.NotEqual(b.t, limit.Never, a.Grants[0].WaitNs)
 			wait = max(a.Grants[0].WaitNs, 1)

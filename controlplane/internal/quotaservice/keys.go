@@ -20,7 +20,7 @@ const (
 //	       add            prepare                learnResult, rest
 //	idle ───────▶ ready ───────────▶ under way ────────────────────▶ idle, or ready if others wait
 //	                ▲                    │
-//	                └────────────────────┘ learnResult says again
+//	                └────────────────────┘ learnResult says swapAgain
 type key struct {
 	storeKey [16]byte
 	domain   string
@@ -43,18 +43,18 @@ type value interface {
 	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
 	prepare(operations []*operation, storeNs int64) swapstore.Swap
 	// learn takes the result of that swap, and says how it ends for the operations. err is for those that failed.
-	learn(operations []*operation, r swapstore.Result) (e ending, err error)
+	learn(operations []*operation, r swapstore.Result) (e swapEnding, err error)
 	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
 	size() int
 }
 
-// ending is how a swap ends for its operations.
-type ending uint8
+// swapEnding is how a swap ends for its operations.
+type swapEnding uint8
 
 const (
-	again   ending = iota // they need another swap
-	decided               // they have their outcomes
-	failed                // they have none: an error says why
+	swapAgain   swapEnding = iota // they need another swap
+	swapDecided                   // they have their outcomes
+	swapFailed                    // they have none: an error says why
 )
 
 // newKey returns the key of an operation.
@@ -83,24 +83,24 @@ func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 
 // learnResult takes the result of the swap, and says how it ends as value.learn does. Operations that have had too many
 // swaps have failed.
-func (k *key) learnResult(r swapstore.Result) (e ending, err error) {
-	if r.Outcome == swapstore.Late {
+func (k *key) learnResult(r swapstore.Result) (e swapEnding, err error) {
+	if r.Status == swapstore.Late {
 		k.late++
 	}
 	e, err = k.value.learn(k.swap, r)
-	if e != again {
+	if e != swapAgain {
 		return e, err
 	}
-	if err := k.whyGiveUp(r.Outcome); err != nil {
-		return failed, err
+	if err := k.whyGiveUp(r.Status); err != nil {
+		return swapFailed, err
 	}
-	return again, nil
+	return swapAgain, nil
 }
 
 // What is tried again, and for how long:
 //
 //	what                             why                           how often
-//	a key's swap, by keys.again      another value is there        for maxContendedNs
+//	a key's swap, by keys.retry      another value is there        for maxContendedNs
 //	                                 the store's clock has moved   for maxContendedNs, but at most maxLate
 //	a hit, by core.deliver           its window is about to end    when that has ended
 //	an addUp, by call.operationDone  its window has ended          at most maxLate
@@ -124,21 +124,26 @@ var (
 )
 
 // whyGiveUp says why the operations are not decided anew; nil = they are.
-func (k *key) whyGiveUp(outcome swapstore.Outcome) error {
+func (k *key) whyGiveUp(status swapstore.Status) error {
 	switch {
 	case k.late <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
 		return nil
-	case outcome == swapstore.Late:
+	case status == swapstore.Late:
 		return errLate
 	}
 	return errContended
 }
 
-// isMisled reports whether the storeNs by which prepare decided was wrong. A swap that writes is Late then. The store
-// checks no times of a swap that only reads: if its operations change something by the store's clock, although they
-// changed nothing at storeNs, that was wrong.
-func (k *key) isMisled(r swapstore.Result, e ending) bool {
-	return r.Outcome == swapstore.Late || k.reads && e == again
+// isMisled reports whether the storeNs by which prepare decided was wrong:
+//
+//	a swap that  has shown that by
+//	writes       Late: the store has compared its clock with the times of the swap
+//	only reads   swapAgain: its operations change something at the store's time, though they changed nothing at storeNs
+//
+// A read is also swapAgain because another value is there. It does no harm that isMisled takes this for the same:
+// storeClock takes the lead of this swap, which is as true. If it is too large, a later swap is Late, and corrects it.
+func (k *key) isMisled(r swapstore.Result, e swapEnding) bool {
+	return r.Status == swapstore.Late || k.reads && e == swapAgain
 }
 
 // size is about what the key takes while it is idle.
@@ -188,8 +193,8 @@ func (ks *keys) nextReady() *key {
 	return k
 }
 
-// again has a key take another swap for the operations of the last one.
-func (ks *keys) again(k *key) { ks.ready = append(ks.ready, k) }
+// retry has a key take another swap for the operations of the last one.
+func (ks *keys) retry(k *key) { ks.ready = append(ks.ready, k) }
 
 // rest ends a key's swap: its next operations come, or it is idle.
 func (ks *keys) rest(k *key) {

@@ -16,18 +16,20 @@ const unavailableStarting = quota.Busy + 1
 // metrics is what a service has counted since it started.
 type metrics struct {
 	results                 [unavailableStarting + 1]atomic.Uint64
-	granted, returned, lost atomic.Uint64 // units
+	unitsGranted            atomic.Uint64
+	unitsReturned           atomic.Uint64
+	unitsLost               atomic.Uint64
 	mismatches, storeErrors atomic.Uint64
 	crowded                 atomic.Uint64
 	late, full              atomic.Uint64
 	rebased                 atomic.Uint64
-	degraded                atomic.Int32
-	failedSwap              atomic.Bool // since the last heartbeat
+	degraded                atomic.Int32 // 1 or 0: see countBeat
+	failedSwap              atomic.Bool  // since the last heartbeat
 	latency                 atomic.Pointer[prometheus.Histogram]
 }
 
-// results are the values of the label result.
-var results = map[quota.Outcome]string{
+// resultLabels are the values of the label result.
+var resultLabels = map[quota.Outcome]string{
 	quota.Granted:       "granted",
 	quota.Denied:        "denied",
 	quota.Unavailable:   "unavailable",
@@ -52,13 +54,13 @@ func (m *metrics) collectors() (all []prometheus.Collector) {
 		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help, ConstLabels: labels}
 		all = append(all, prometheus.NewCounterFunc(opts, func() float64 { return float64(n.Load()) }))
 	}
-	for r, word := range results {
+	for r, word := range resultLabels {
 		counter("quota_asks_total", "Asks of proxies, by result.", prometheus.Labels{"result": word}, &m.results[r])
 	}
-	counter("quota_units_granted_total", "Units granted to proxies.", nil, &m.granted)
-	counter("quota_units_returned_total", "Unspent units that proxies returned.", nil, &m.returned)
+	counter("quota_units_granted_total", "Units granted to proxies.", nil, &m.unitsGranted)
+	counter("quota_units_returned_total", "Unspent units that proxies returned.", nil, &m.unitsReturned)
 	counter("quota_units_lost_total",
-		"Unspent units that could not be returned. They count until their window ends.", nil, &m.lost)
+		"Unspent units that could not be returned. They count until their window ends.", nil, &m.unitsLost)
 	counter("quota_late_total",
 		"Decisions that reached the store too late by its clock, and were made again.", nil, &m.late)
 	counter("quota_clock_rebased_total",
@@ -110,7 +112,7 @@ func (s *Service) leased() float64 {
 
 // countResult counts a store's result.
 func (m *metrics) countResult(r swapstore.Result) {
-	switch r.Outcome {
+	switch r.Status {
 	case swapstore.Failed:
 		if errors.Is(r.Err, swapstore.ErrFull) { // the store answers
 			m.full.Add(1)
@@ -127,16 +129,20 @@ func (m *metrics) countResult(r swapstore.Result) {
 	m.degraded.Store(0)
 }
 
-// countBeat counts a heartbeat, which alone tells of the store while nobody asks. One that
-// the store answers says nothing of swaps, which may fail at the same time. It reports
-// whether the store answers again.
+// countBeat counts a heartbeat, which alone tells of the store while nobody asks. It reports whether the store answers
+// again. Beside countResult, it sets whether the service is degraded:
+//
+//	degraded  by countResult               by countBeat
+//	1         a swap has Failed            a heartbeat has failed
+//	0         another has been answered    one is answered, and no swap has Failed since the last one
+//	as it is  the store has no room        one is answered, but swaps fail at the same time
 func (m *metrics) countBeat(err error) (again bool) {
-	failed := m.failedSwap.Swap(false)
+	hasFailed := m.failedSwap.Swap(false)
 	switch {
 	case err != nil:
 		m.storeErrors.Add(1)
 		m.degraded.Store(1)
-	case !failed:
+	case !hasFailed:
 		return m.degraded.Swap(0) != 0
 	}
 	return false

@@ -177,7 +177,7 @@ func newFleet(t *testing.T, seed uint64, definitions ...[]limit.Window) *fleet {
 		f.clock.advance(f.delay())
 		f.memory.Swap(context.Background(), swaps, func(i int, r swapstore.Result) {
 			if f.r.IntN(30) == 0 {
-				r = swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")}
+				r = swapstore.Result{Status: swapstore.Failed, Err: errors.New("lost")}
 			}
 			done(i, r)
 		})

@@ -16,8 +16,8 @@ import (
 //	           knows that clock
 //	the store  swaps from storeNs on, for as long as lastNs says. Earlier, units could be spent before the window
 //	           begins that counts them. Later, what was decided may not hold any more
-//	learn      Swapped: the operations are decided. Failed: so have they. Else the store has said which
-//	           value is there and what its clock says. The operations are decided on that: again if they change
+//	learn      Swapped: the operations are swapDecided. Failed: they are swapFailed. Else the store has said which
+//	           value is there and what its clock says. The operations are decided on that: swapAgain if they change
 //	           something, because that must be swapped in
 //
 // So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
@@ -84,14 +84,14 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []*operation, r swapstore.Result) (e ending, err error) {
-	switch r.Outcome {
+func (v *recordValue) learn(operations []*operation, r swapstore.Result) (e swapEnding, err error) {
+	switch r.Status {
 	case swapstore.Failed:
 		v.record, v.nonce = nil, nil
-		return failed, r.Err
+		return swapFailed, r.Err
 	case swapstore.Swapped:
 		v.nonce = append(v.nonce[:0], v.swapped[:swapstore.NonceBytes]...)
-		return decided, nil
+		return swapDecided, nil
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
@@ -99,12 +99,12 @@ func (v *recordValue) learn(operations []*operation, r swapstore.Result) (e endi
 	err = v.read(r.Value)
 	switch {
 	case err != nil:
-		return failed, err
+		return swapFailed, err
 	case v.decide(operations, r.NowNs):
 		_ = v.read(r.Value) // as above: this decision is forgotten, and prepare makes it anew at its own time
-		return again, nil
+		return swapAgain, nil
 	}
-	return decided, nil
+	return swapDecided, nil
 }
 
 // read takes over the value that is in the store.

@@ -21,7 +21,7 @@
 //	worker.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
 //	key.prepare          user: 4 would be used, so 1 is granted. team: 60, so 1 is granted.
 //	Store.Swap           user: Swapped. team: Read, because the value is 60.
-//	key.learnResult      user: decided. team: decided on 60. That changes the value, so again.
+//	key.learnResult      user: decided. team: decided on 60. That changes the value, so swapAgain.
 //	key.prepare          team: 61 would be used, so 1 is granted.
 //	Store.Swap           team: Swapped.
 //	key.learnResult      team: decided.
@@ -57,9 +57,9 @@
 //	over.go         which keys of calls are over their limits
 //	operate.go      what an operator does to one key; package counters names it by the policy's rules
 //
-// watch.go finds out about the store meanwhile, metrics.go counts, and secret.go is for what the services of a store
-// share. Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no history admits more than a
-// limit, or what is blocked.
+// Meanwhile heartbeat.go finds out whether the store answers, and watch.go whether it has its state. metrics.go counts,
+// and secret.go is for what the services of a store share. Of the tests, neverover_test.go and blockhistory_test.go
+// guard all by a model: no history admits more than a limit, or what is blocked.
 package quotaservice
 
 import (

@@ -158,7 +158,7 @@ func TestMetrics(t *testing.T) {
 	}, page())
 	p.ask(want(3))
 	b.store.bend = func(_ []swapstore.Swap, done func(int, swapstore.Result)) bool {
-		done(0, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("cut")})
+		done(0, swapstore.Result{Status: swapstore.Failed, Err: errors.New("cut")})
 		return true
 	}
 	p.ask(want(1))
@@ -193,7 +193,7 @@ func TestDegradedIsTrueOfAnIdleService(t *testing.T) {
 
 	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
 	b.store.bend = func(_ []swapstore.Swap, done func(int, swapstore.Result)) bool {
-		done(0, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("read only")})
+		done(0, swapstore.Result{Status: swapstore.Failed, Err: errors.New("read only")})
 		return true
 	}
 	p.ask(want(1))
@@ -275,7 +275,7 @@ func TestUnknownOutcome(t *testing.T) {
 	before := b.store.swaps.Load()
 	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		b.memory.Swap(t.Context(), swaps, func(i int, _ swapstore.Result) {
-			done(i, swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("cut")})
+			done(i, swapstore.Result{Status: swapstore.Failed, Err: errors.New("cut")})
 		})
 		return true
 	}
@@ -342,7 +342,7 @@ func TestAFailedShadowPart(t *testing.T) {
 	newer.New[0]++
 	newer.New[swapstore.NonceBytes] = 255 // its version
 	b.memory.Swap(t.Context(), []swapstore.Swap{newer}, func(_ int, r swapstore.Result) {
-		require.Equal(t, swapstore.Swapped, r.Outcome)
+		require.Equal(t, swapstore.Swapped, r.Status)
 	})
 	fails, works := want(1), quota.Part{Definition: 2, Cost: 1}
 	fails.Shadow = true

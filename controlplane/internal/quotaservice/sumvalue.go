@@ -60,15 +60,15 @@ func (sumValue) prepare(operations []*operation, _ int64) swapstore.Swap {
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []*operation, r swapstore.Result) (e ending, err error) {
-	switch r.Outcome {
+func (sumValue) learn(operations []*operation, r swapstore.Result) (e swapEnding, err error) {
+	switch r.Status {
 	case swapstore.Swapped:
 	case swapstore.Late:
-		return failed, errEnded
+		return swapFailed, errEnded
 	case swapstore.Failed:
-		return failed, r.Err
+		return swapFailed, r.Err
 	case swapstore.Read, swapstore.Young:
-		return failed, record.ErrDamage
+		return swapFailed, record.ErrDamage
 	}
 	sum := r.Sum
 	for _, o := range operations {
@@ -85,7 +85,7 @@ func (sumValue) learn(operations []*operation, r swapstore.Result) (e ending, er
 			o.Outcome.WaitNs = left
 		}
 	}
-	return decided, nil
+	return swapDecided, nil
 }
 
 // size implements value.

@@ -170,7 +170,7 @@ func (w *worker) takeReturn(r quota.Return) {
 	c := w.core
 	g, units := w.grants.takeReturned(r)
 	if g == nil {
-		c.metrics.lost.Add(uint64(r.Units))
+		c.metrics.unitsLost.Add(uint64(r.Units))
 		return
 	}
 	if units == 0 {
@@ -191,13 +191,13 @@ type returned struct {
 }
 
 func (r returned) operationDone(o *operation) {
-	r.metrics.returned.Add(uint64(o.Outcome.Uncounted))
-	r.metrics.lost.Add(uint64(r.units - o.Outcome.Uncounted))
+	r.metrics.unitsReturned.Add(uint64(o.Outcome.Uncounted))
+	r.metrics.unitsLost.Add(uint64(r.units - o.Outcome.Uncounted))
 }
 
 // remember notes what a hit was granted, for its return, and returns the grant's number.
 func (w *worker) remember(o *operation) (number uint32) {
-	return w.grants.add(granted{
+	return w.grants.add(returnable{
 		definition: o.Definition, shifted: o.Shifted, storeKey: o.storeKey,
 		counted: o.Outcome.Taken.Counted, units: o.Outcome.Taken.Units, atNs: w.core.clock.NowNs(),
 	})

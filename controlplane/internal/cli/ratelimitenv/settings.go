@@ -158,7 +158,7 @@ func (e *environment) redis() (o redisstore.Options) {
 	if len(query) > 0 {
 		o.URL += "?" + query.Encode()
 	}
-	if err := redisstore.Check(o.URL); err != nil {
+	if err := redisstore.CheckURL(o.URL); err != nil {
 		e.errs = append(e.errs, fmt.Errorf("REDIS_URL, as the URL of a store: %w", err))
 	}
 	return o

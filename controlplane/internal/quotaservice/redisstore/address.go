@@ -6,9 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/redis/rueidis"
-
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/redisstore/replies"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/storeurl"
 )
 
@@ -34,9 +31,6 @@ const (
 	sentinelPort  = "26379"
 	defaultPrefix = "sluice:"
 	maxPrefix     = 64
-	// mostReply is far more than a value takes, mostOfCluster more than the slots of a
-	// Cluster of hundreds of nodes.
-	mostReply, mostOfCluster = 1 << 20, 16 << 20
 )
 
 var urlForm = storeurl.Form{
@@ -122,46 +116,8 @@ func (a *address) readPassword(passwordFile string) (err error) {
 	return err
 }
 
-// option is what the client is started with.
-func (a *address) option() (rueidis.ClientOption, error) {
-	o := clientOption()
-	most := int64(mostReply)
-	if a.form == cluster {
-		most = mostOfCluster
-	}
-	o.DialCtxFn = replies.Dial(most)
-	o.InitAddress = a.Hosts
-	o.Username, o.Password = a.User, a.Password
-	o.SelectDB = a.database
-	o.ForceSingleClient = a.form == single
-	var err error
-	o.TLSConfig, err = a.Config()
-	if err != nil || a.form != sentinel {
-		return o, err
-	}
-	o.Sentinel.MasterSet = a.master
-	o.Sentinel.Dialer, o.Sentinel.TLSConfig = o.Dialer, o.TLSConfig
-	o.Sentinel.TopologyRefreshInterval = refreshEvery
-	o.Sentinel.Username, o.Sentinel.Password, err = a.sentinelLogin()
-	return o, err
-}
-
-// sentinelLogin is how Sentinels know us: as the servers do, unless the URL names another user
-// or password.
-func (a *address) sentinelLogin() (user, password string, err error) {
-	user, password = a.User, a.Password
-	if name := a.Query.Get("sentinel_password_file"); name != "" {
-		user = ""
-		password, err = storeurl.Secret(name)
-	}
-	if a.Query.Has("sentinel_user") {
-		user = a.Query.Get("sentinel_user")
-	}
-	return user, password, err
-}
-
-// Check reads a URL. It connects to nothing.
-func Check(url string) error {
+// CheckURL says what is wrong with a URL. It connects to nothing.
+func CheckURL(url string) error {
 	_, err := parseURL(url)
 	return err
 }

@@ -19,9 +19,9 @@ var (
 	oldestStrict = [2]int{6, 2}
 )
 
-// check refuses servers that cannot keep the promise: too old, or set to drop
+// checkServers refuses servers that cannot keep the promise: too old, or set to drop
 // values when their memory is full. It logs a warning for a server that does not say.
-func (s *Store) check(ctx context.Context, want form, log *slog.Logger) error {
+func (s *Store) checkServers(ctx context.Context, want form, log *slog.Logger) error {
 	for address, node := range s.client.Nodes() {
 		about, err := info(ctx, node)
 		if refused := (*rueidis.RedisError)(nil); errors.As(err, &refused) {

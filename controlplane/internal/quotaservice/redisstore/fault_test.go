@@ -36,7 +36,7 @@ func TestLostAnswerIsNotRepeated(t *testing.T) {
 			swaps[i] = storetest.Write(now, storetest.NewKey(), nil, storetest.NewValue(fmt.Sprintf("swap number %d.", i)))
 		}
 		for _, r := range storetest.SwapAll(t.Context(), t, store, swaps) {
-			require.Equal(t, swapstore.Failed, r.Outcome)
+			require.Equal(t, swapstore.Failed, r.Status)
 			require.Error(t, r.Err)
 			require.Zero(t, r.NowNs)
 			require.Nil(t, r.Value)
@@ -74,8 +74,8 @@ func TestStoppedServer(t *testing.T) {
 			deadlines.Add(1)
 			context.AfterFunc(ctx, deadlines.Done)
 			store.Swap(ctx, []swapstore.Swap{w}, func(_ int, r swapstore.Result) {
-				if r.Outcome != swapstore.Failed || !strings.Contains(r.Err.Error(), "in time") {
-					t.Errorf("outcome %d: %v", r.Outcome, r.Err)
+				if r.Status != swapstore.Failed || !strings.Contains(r.Err.Error(), "in time") {
+					t.Errorf("status %d: %v", r.Status, r.Err)
 				}
 				all.Done()
 			})
@@ -91,7 +91,7 @@ func TestStoppedServer(t *testing.T) {
 		_, err = store.Secret(ctx, "s", nil)
 		require.ErrorContains(t, err, "in time")
 		server.Signal(syscall.SIGCONT)
-		require.Eventually(t, func() bool { return storetest.Swap(t, store, swaps[0]).Outcome != swapstore.Failed },
+		require.Eventually(t, func() bool { return storetest.Swap(t, store, swaps[0]).Status != swapstore.Failed },
 			30*time.Second, 10*time.Millisecond)
 		require.Equal(t, "0", server.Do("DBSIZE"), "nothing was written late")
 	})
@@ -112,13 +112,13 @@ func TestRefusals(t *testing.T) {
 		} {
 			server.Do(strings.Fields(c.do)...)
 			r := storetest.Swap(t, store, storetest.Write(now, key, nil, storetest.NewValue("v")))
-			require.Equal(t, swapstore.Failed, r.Outcome, c.name)
+			require.Equal(t, swapstore.Failed, r.Status, c.name)
 			require.ErrorContains(t, r.Err, c.says)
 			server.Do(strings.Fields(c.undo)...)
-			require.Equal(t, swapstore.Read, storetest.Swap(t, store, swapstore.Swap{Key: key}).Outcome, c.name)
+			require.Equal(t, swapstore.Read, storetest.Swap(t, store, swapstore.Swap{Key: key}).Status, c.name)
 		}
 		w := storetest.Write(now, key, nil, storetest.NewValue("v"))
-		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, w).Outcome)
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, w).Status)
 		name := strings.TrimSpace(server.Do("KEYS", "*"))
 		server.Do("DEL", name)
 		server.Do("LPUSH", name, "x")
@@ -144,7 +144,7 @@ func TestRepointed(t *testing.T) {
 		middle := standBetween(t, old.Addr())
 		store := open(t, middle.url())
 		first := storetest.Write(storetest.TimeOf(t, store), storetest.NewKey(), nil, storetest.NewValue("first"))
-		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, first).Outcome)
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, first).Status)
 		require.Eventually(t, func() bool { return fresh.Do("DBSIZE") == old.Do("DBSIZE") },
 			30*time.Second, 10*time.Millisecond)
 
@@ -153,12 +153,12 @@ func TestRepointed(t *testing.T) {
 		before := middle.dials.Load()
 		began := time.Now()
 		for range 200 {
-			require.Equal(t, swapstore.Failed, storetest.Swap(t, store, second).Outcome)
+			require.Equal(t, swapstore.Failed, storetest.Swap(t, store, second).Status)
 		}
 		require.LessOrEqual(t, middle.dials.Load()-before, 1+int32(time.Since(began)/time.Second), "one connection a second")
 
 		middle.repoint(fresh.Addr())
-		require.Eventually(t, func() bool { return storetest.Swap(t, store, second).Outcome == swapstore.Swapped },
+		require.Eventually(t, func() bool { return storetest.Swap(t, store, second).Status == swapstore.Swapped },
 			30*time.Second, 50*time.Millisecond)
 		require.Equal(t, second.New, storetest.Swap(t, store, swapstore.Swap{Key: first.Key}).Value)
 		require.Contains(t, fresh.Do("INFO", "replication"), "role:master")

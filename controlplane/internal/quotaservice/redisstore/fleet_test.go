@@ -122,7 +122,7 @@ func marks(t *testing.T, c *servertest.Cluster) (n int) {
 func begun(t *testing.T, store *redisstore.Store, sinceNs int64) (after, before int) {
 	for range 100 {
 		r := storetest.Swap(t, store, swapstore.Swap{Key: storetest.NewKey(), AgeNs: int64(time.Hour)})
-		require.Equal(t, swapstore.Young, r.Outcome)
+		require.Equal(t, swapstore.Young, r.Status)
 		if r.NowNs-r.AgeNs > sinceNs {
 			after++
 		} else {
@@ -150,7 +150,7 @@ func TestASlotMoves(t *testing.T) {
 		c.BeginMove(slot, 0, 1)
 		now, value := storetest.TimeOf(t, store), storetest.NewValue("a")
 		r := storetest.Swap(t, store, storetest.Write(now, key, nil, value))
-		require.Equal(t, swapstore.Swapped, r.Outcome, "%v", r.Err)
+		require.Equal(t, swapstore.Swapped, r.Status, "%v", r.Err)
 		c.Move(slot, 0, 1)
 		require.Equal(t, value, storetest.Swap(t, store, swapstore.Swap{Key: key, AgeNs: 1000}).Value)
 	})
@@ -177,7 +177,7 @@ func standstill(t *testing.T, store *redisstore.Store, c *servertest.Cluster) {
 		store.Swap(ctx, swaps, func(_ int, r swapstore.Result) {
 			defer all.Done()
 			switch {
-			case r.Outcome != swapstore.Swapped:
+			case r.Status != swapstore.Swapped:
 				failed.Add(1)
 			case failed.Load() > 0:
 				late.Add(1) // than the stopped server's
@@ -204,13 +204,13 @@ func TestSentinel(t *testing.T) {
 		store := open(t, strings.Replace(at, "://", "://"+url.UserPassword("", password).String()+"@", 1))
 		now, key := storetest.TimeOf(t, store), storetest.NewKey()
 		first := storetest.NewValue("first")
-		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, storetest.Write(now, key, nil, first)).Outcome)
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, storetest.Write(now, key, nil, first)).Status)
 		require.Eventually(t, func() bool { return servers.Replica.Do("DBSIZE") == "1" }, 30*time.Second, 10*time.Millisecond)
 		servers.Master.Kill()
 		second := storetest.NewValue("second")
 		require.Eventually(t, func() bool {
 			r := storetest.Swap(t, store, storetest.Write(now, key, first, second))
-			return r.Outcome == swapstore.Swapped
+			return r.Status == swapstore.Swapped
 		}, 30*time.Second, 20*time.Millisecond, "an election may fail, and comes again")
 		require.Equal(t, second, storetest.Swap(t, store, swapstore.Swap{Key: key}).Value)
 		require.Contains(t, servers.Replica.Do("INFO", "replication"), "role:master")

@@ -15,7 +15,13 @@ import (
 
 // sinceScript is a part of scripts: by their local now, it sets their local since to the mark, their last key. That is
 // since when the server has its state, by a clock that was not set back since. A server without a mark has its state
-// from now on.
+// from now on. In swapScript, for a swap that needs a state of 4 s at a server that has lost its own 1 s ago:
+//
+//	if ARGV[6] ~= '' then                                           it is 4000000, in microseconds
+//	  local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')  8000000: KEYS are the value's and sluice:since
+//	  if not since or since > now then … end                        no: now is 9000000
+//	  if now - since < tonumber(ARGV[6]) then                       1000000 < 4000000
+//	    return {3, now, there, now - since}                         Young, and 1 s old
 const sinceScript = `local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')
   if not since or since > now then
     since = now
@@ -75,6 +81,9 @@ func (v server) first() uint16 { return v[0] }
 //	100  none: makes 0 and 1           none: makes 2 and 3           100 100 100 100     0 old, anew
 //	400  reads 0: it is as seen        reads 2: it is as seen        100 100 100 100     300 old
 //	600  reads 0: it is as seen        reads 2: makes it, then 3     100 100 600 600     0 old, anew
+//
+// One call waits for the other, also while the servers are asked. Else what a slow one has read would replace newer
+// marks in seen, and the next call would find them anew once more.
 func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +176,7 @@ func (s *Store) readMarks(some []uint16, m *marks) error {
 	return nil
 }
 
-// ranges are those of slots, as the first node says that answers.
+// ranges asks the nodes, one after the other until one answers, which slots are at which master.
 func (s *Store) ranges(ctx context.Context) ([]rueidis.RedisMessage, error) {
 	return within(ctx, func() ([]rueidis.RedisMessage, error) {
 		r := rueidis.NewErrorResult(errAnswer)

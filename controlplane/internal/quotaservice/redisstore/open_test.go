@@ -76,7 +76,7 @@ func TestTLSAndPassword(t *testing.T) {
 		if strings.Contains(c.url, "other") {
 			require.ErrorContains(t, r.Err, "NOPERM: the user may not do that")
 		} else {
-			require.Equal(t, swapstore.Read, r.Outcome, "%s: %v", c.name, r.Err)
+			require.Equal(t, swapstore.Read, r.Status, "%s: %v", c.name, r.Err)
 		}
 		require.NoError(t, store.Close())
 	}
@@ -110,7 +110,7 @@ func TestServersThatForget(t *testing.T) {
 			} else {
 				require.Contains(t, log.String(), c.warns, c.do)
 			}
-			require.Equal(t, swapstore.Read, storetest.Swap(t, store, swapstore.Swap{Key: storetest.NewKey()}).Outcome)
+			require.Equal(t, swapstore.Read, storetest.Swap(t, store, swapstore.Swap{Key: storetest.NewKey()}).Status)
 			require.NoError(t, store.Close())
 		}
 	})
@@ -124,7 +124,7 @@ func TestPrefix(t *testing.T) {
 	for _, prefix := range []string{"", "?prefix=a:", "?prefix=b:"} {
 		store := open(t, "redis://"+server.Addr()+prefix)
 		w := storetest.Write(storetest.TimeOf(t, store), key, nil, storetest.NewValue(""))
-		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, w).Outcome)
+		require.Equal(t, swapstore.Swapped, storetest.Swap(t, store, w).Status)
 		n, err := store.Live(t.Context(), "domain", 1)
 		require.NoError(t, err)
 		require.Equal(t, 1, n)

@@ -19,6 +19,7 @@
 //	live.go        Live and Secret, and how single commands end by their deadline
 //	redisstore.go  Options and Open
 //	address.go     what a URL says
+//	client.go      how the client is started, and connects
 //	check.go       whether a server is fit to keep values
 //	errors.go      what an error of the client or a server means
 //	replies        a connection that looks at each reply before the client reads it
@@ -26,31 +27,15 @@ package redisstore
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/url"
 	"sync"
-	"time"
 
 	"github.com/redis/rueidis"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
-)
-
-const (
-	// dialTimeout bounds connecting, TLS and authentication together.
-	dialTimeout = 2 * time.Second
-	// pingEvery is how long a connection is silent before it is tried. If it does not
-	// answer for silentFor, it is given up.
-	pingEvery = time.Second
-	silentFor = 2 * time.Second
-	// refreshEvery is how often the masters are asked for again. Failovers are
-	// announced; an announcement may be missed.
-	refreshEvery = 2 * time.Second
 )
 
 // Options say which store to open.
@@ -82,22 +67,6 @@ type Store struct {
 
 var _ swapstore.Store = (*Store)(nil)
 
-// clientOption is for rueidis without its retries and its cache: one connection carries the commands of all callers in
-// pipelines. It adds 1.4 MB to a binary and one module. Measured beside it, go-redis adds 4.2 MB, and reaches a third
-// (one by one) to two thirds (64 at once) of the swaps per second. valkey-go is made from rueidis, release by release.
-func clientOption() rueidis.ClientOption {
-	return rueidis.ClientOption{
-		DisableRetry:      true, // a swap may have been carried out
-		DisableCache:      true,
-		AlwaysPipelining:  true, // else a late answer costs the connection
-		PipelineMultiplex: -1,   // one connection a server: longer pipelines
-		Dialer:            net.Dialer{Timeout: dialTimeout, KeepAlive: pingEvery},
-		ConnWriteTimeout:  silentFor,
-		ClientName:        "sluice",
-		ClusterOption:     rueidis.ClusterOption{ShardsRefreshInterval: refreshEvery, MaxMovedRedirections: 5},
-	}
-}
-
 // Open connects, and refuses servers that are too old or would forget values.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	a, err := parseURL(o.URL)
@@ -121,67 +90,13 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	if err := s.check(ctx, a.form, log); err != nil {
+	if err := s.checkServers(ctx, a.form, log); err != nil {
 		return nil, errors.Join(fmt.Errorf("open the quota store: %w", err), s.Close())
 	}
 	if s.cluster {
 		s.tags = s.slotTags()
 	}
 	return s, nil
-}
-
-// apply sets what a URL does not say.
-func (o *Options) apply(option *rueidis.ClientOption) {
-	if o.Socket != "" {
-		option.InitAddress = []string{o.Socket}
-	}
-	if o.AnyName && option.TLSConfig != nil {
-		option.TLSConfig.InsecureSkipVerify = true // the next line verifies all but the name
-		option.TLSConfig.VerifyConnection = verifyChain(option.TLSConfig.RootCAs)
-	}
-	if o.Sentinel != nil {
-		option.Sentinel.Username = o.Sentinel.Username()
-		option.Sentinel.Password, _ = o.Sentinel.Password()
-	}
-}
-
-// verifyChain verifies that the authorities vouch for a server's certificate.
-func verifyChain(authorities *x509.CertPool) func(tls.ConnectionState) error {
-	return func(state tls.ConnectionState) error {
-		intermediates := x509.NewCertPool()
-		for _, c := range state.PeerCertificates[1:] {
-			intermediates.AddCert(c)
-		}
-		_, err := state.PeerCertificates[0].Verify(x509.VerifyOptions{Roots: authorities, Intermediates: intermediates})
-		return err
-	}
-}
-
-// connect is rueidis.NewClient that ends with the context.
-func connect(ctx context.Context, option rueidis.ClientOption) (rueidis.Client, error) {
-	type connected struct {
-		client rueidis.Client
-		err    error
-	}
-	c := make(chan connected, 1)
-	go func() {
-		client, err := rueidis.NewClient(option)
-		if err != nil && client != nil {
-			client.Close()
-		}
-		c <- connected{client, err}
-	}()
-	select {
-	case got := <-c:
-		return got.client, got.err
-	case <-ctx.Done():
-		go func() {
-			if got := <-c; got.err == nil {
-				got.client.Close()
-			}
-		}()
-		return nil, ctx.Err()
-	}
 }
 
 // Close ends the connections; swaps under way fail.

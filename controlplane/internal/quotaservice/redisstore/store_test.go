@@ -54,7 +54,7 @@ func TestAClockSetBack(t *testing.T) {
 		mark := server.Do("KEYS", "*since")
 		server.Do("SET", mark, strconv.FormatInt(now/1000+3600_000_000, 10))
 		begun := storetest.Swap(t, store, w)
-		require.Equal(t, swapstore.Young, begun.Outcome)
+		require.Equal(t, swapstore.Young, begun.Status)
 		require.Less(t, begun.AgeNs, int64(time.Second), "it begins now")
 		again := storetest.Swap(t, store, w)
 		require.Equal(t, again.NowNs-begun.NowNs, again.AgeNs-begun.AgeNs)

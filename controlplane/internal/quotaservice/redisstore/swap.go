@@ -1,6 +1,7 @@
 package redisstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha1" //nolint:gosec // see newScript
 	"encoding/base64"
@@ -24,8 +25,8 @@ import (
 //	ARGV[5]  the new value; empty = only read
 //	ARGV[6]  for how long the server must have had its state: see sinceScript; empty = it need not
 //
-// The answer is an outcome (see outcomes), the time, the value unless swapped, and the age of a
-// state that is too young, else 0.
+// The answer is a status (see statuses), the time, the value unless swapped, and the age of a state that is too young,
+// else 0.
 var swapScript = newScript(`local there = redis.call('GET', KEYS[1])
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -71,8 +72,8 @@ func newScript(text string) *luaScript {
 	return &luaScript{text, fmt.Sprintf("%x", sha1.Sum([]byte(text)))} //nolint:gosec // Redis names scripts so
 }
 
-// outcomes are those of the script's answers, by the number that it returns.
-var outcomes = [...]swapstore.Outcome{
+// statuses are those of the scripts' answers, by the number that they return.
+var statuses = [...]swapstore.Status{
 	0: swapstore.Swapped, 1: swapstore.Read, 2: swapstore.Late, 3: swapstore.Young,
 }
 
@@ -216,7 +217,7 @@ func unknownScript(results []rueidis.RedisResult) (unknown []int) {
 }
 
 func failed(err error) swapstore.Result {
-	return swapstore.Result{Outcome: swapstore.Failed, Err: err}
+	return swapstore.Result{Status: swapstore.Failed, Err: err}
 }
 
 var errAnswer = errors.New("read the quota store's answer: it is not the script's")
@@ -230,22 +231,22 @@ func readAnswer(r rueidis.RedisResult) swapstore.Result {
 	if len(parts) != 4 {
 		return failed(errAnswer)
 	}
-	var n [4]int64
-	for _, i := range []int{0, 1, 3} {
-		n[i], err = parts[i].AsInt64()
-		if err != nil {
-			return failed(errAnswer)
-		}
+	status, errStatus := parts[0].AsInt64()
+	now, errNow := parts[1].AsInt64()
+	value, errValue := parts[2].AsBytes()
+	if rueidis.IsRedisNil(errValue) {
+		errValue = nil
 	}
-	value, err := parts[2].AsBytes()
-	if err != nil && !rueidis.IsRedisNil(err) || n[0] < 0 || n[0] >= int64(len(outcomes)) {
+	last, errLast := parts[3].AsInt64() // a sum, or an age
+	err = cmp.Or(errStatus, errNow, errValue, errLast)
+	if err != nil || status < 0 || status >= int64(len(statuses)) {
 		return failed(errAnswer)
 	}
-	read := swapstore.Result{Outcome: outcomes[n[0]], Value: value, NowNs: n[1] * micro}
-	if read.Outcome == swapstore.Swapped {
-		read.Sum = uint64(n[3])
+	read := swapstore.Result{Status: statuses[status], Value: value, NowNs: now * micro}
+	if read.Status == swapstore.Swapped {
+		read.Sum = uint64(last)
 	} else {
-		read.AgeNs = n[3] * micro
+		read.AgeNs = last * micro
 	}
 	return read
 }

@@ -1,14 +1,12 @@
-// Package storetest tests that a swapstore.Store keeps its promises, and helps tests of stores to swap.
+// Package storetest tests that a swapstore.Store keeps its promises. swap.go helps these and other tests to swap.
 package storetest
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/binary"
 	"math"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -41,79 +39,6 @@ func Conform(t *testing.T, open func() swapstore.Store) {
 	}
 }
 
-const patience = 5 * time.Second
-
-// Swap carries out one swap and waits for its result.
-func Swap(t testing.TB, store swapstore.Store, w swapstore.Swap) swapstore.Result {
-	t.Helper()
-	return SwapAll(t.Context(), t, store, []swapstore.Swap{w})[0]
-}
-
-// SwapAll carries out swaps and waits for their results; each must come once.
-func SwapAll(
-	ctx context.Context, t testing.TB, store swapstore.Store, swaps []swapstore.Swap,
-) []swapstore.Result {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	results := make([]swapstore.Result, len(swaps))
-	times := make([]atomic.Int32, len(swaps))
-	var all sync.WaitGroup
-	all.Add(len(swaps))
-	store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
-		results[i] = r
-		if times[i].Add(1) == 1 {
-			all.Done()
-		}
-	})
-	all.Wait()
-	for i := range times {
-		require.EqualValues(t, 1, times[i].Load(), "results of swap %d", i)
-	}
-	return results
-}
-
-// NewKey is a key that nothing else uses.
-func NewKey() (key [16]byte) {
-	_, _ = rand.Read(key[:])
-	return key
-}
-
-// NewValue is a value with a nonce of its own.
-func NewValue(text string) []byte {
-	value := make([]byte, swapstore.NonceBytes, swapstore.NonceBytes+len(text))
-	_, _ = rand.Read(value)
-	return append(value, text...)
-}
-
-// NonceOf is what Swap.Old takes of a value.
-func NonceOf(value []byte) []byte { return value[:min(len(value), swapstore.NonceBytes)] }
-
-// Swapped requires that a swap was carried out.
-func Swapped(t testing.TB, r swapstore.Result) {
-	t.Helper()
-	require.NoError(t, r.Err)
-	require.Equal(t, swapstore.Swapped, r.Outcome)
-}
-
-// TimeOf is the store's clock.
-func TimeOf(t testing.TB, store swapstore.Store) int64 {
-	t.Helper()
-	r := Swap(t, store, swapstore.Swap{Key: NewKey()})
-	require.NoError(t, r.Err)
-	want := swapstore.Result{Outcome: swapstore.Read, NowNs: r.NowNs}
-	require.Equal(t, want, r, "a key that is not there is read")
-	return r.NowNs
-}
-
-// Write is a swap that the store's clock does not refuse.
-func Write(now int64, key [16]byte, old, value []byte) swapstore.Swap {
-	return swapstore.Swap{
-		Key: key, Old: NonceOf(old), New: value, FromNs: now - int64(time.Minute),
-		UntilNs: now + int64(time.Minute), ExpireNs: now + int64(time.Minute),
-	}
-}
-
 func swaps(t *testing.T, store swapstore.Store) {
 	key, now := NewKey(), TimeOf(t, store)
 	a, c := NewValue("a"), NewValue("")
@@ -121,7 +46,7 @@ func swaps(t *testing.T, store swapstore.Store) {
 	steps := []struct {
 		name  string
 		swap  swapstore.Swap
-		want  swapstore.Outcome
+		want  swapstore.Status
 		value []byte
 	}{
 		{"read nothing", swapstore.Swap{Key: key}, swapstore.Read, nil},
@@ -140,7 +65,7 @@ func swaps(t *testing.T, store swapstore.Store) {
 	for _, step := range steps {
 		r := Swap(t, store, step.swap)
 		require.NoError(t, r.Err, step.name)
-		require.Equal(t, step.want, r.Outcome, step.name)
+		require.Equal(t, step.want, r.Status, step.name)
 		require.Equal(t, step.value, r.Value, step.name)
 		require.GreaterOrEqual(t, r.NowNs, now, "%s: the clock comes with each result", step.name)
 		require.Less(t, r.NowNs, now+int64(patience), step.name)
@@ -160,23 +85,23 @@ func age(t *testing.T, store swapstore.Store) {
 	w.AgeNs = first + int64(time.Hour)
 	for range 2 {
 		refused := Swap(t, store, w)
-		require.Equal(t, swapstore.Young, refused.Outcome)
+		require.Equal(t, swapstore.Young, refused.Status)
 		require.Less(t, refused.AgeNs, first+int64(patience))
 		require.Nil(t, refused.Value)
 	}
 	w.AgeNs = 1000
 	Swapped(t, Swap(t, store, w))
 	w.AgeNs = first + int64(time.Hour)
-	require.Equal(t, swapstore.Young, Swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Young, Swap(t, store, w).Status)
 	require.Equal(t, value, Swap(t, store, w).Value)
 	w.Old, w.New = NonceOf(value), NewValue("b")
-	require.Equal(t, swapstore.Young, Swap(t, store, w).Outcome, "also where it is what is expected")
+	require.Equal(t, swapstore.Young, Swap(t, store, w).Status, "also where it is what is expected")
 	read := swapstore.Swap{Key: key, AgeNs: w.AgeNs}
-	require.Equal(t, swapstore.Young, Swap(t, store, read).Outcome, "and where it is only read")
+	require.Equal(t, swapstore.Young, Swap(t, store, read).Status, "and where it is only read")
 	w.AgeNs = 0
 	Swapped(t, Swap(t, store, w))
 	w.AgeNs = 1000
-	require.Equal(t, swapstore.Read, Swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Read, Swap(t, store, w).Status)
 }
 
 func clock(t *testing.T, store swapstore.Store) {
@@ -186,7 +111,7 @@ func clock(t *testing.T, store swapstore.Store) {
 	for _, c := range []struct {
 		name        string
 		from, until int64
-		want        swapstore.Outcome
+		want        swapstore.Status
 	}{
 		{"between both", now - near, now + near, swapstore.Swapped},
 		{"between both, soon before the end", now - far - near, now + far - near, swapstore.Swapped},
@@ -206,7 +131,7 @@ func clock(t *testing.T, store swapstore.Store) {
 			}
 			w.Old = NonceOf(there)
 			r := Swap(t, store, w)
-			require.Equal(t, c.want, r.Outcome, "%s: %v", c.name, r.Err)
+			require.Equal(t, c.want, r.Status, "%s: %v", c.name, r.Err)
 			is := Swap(t, store, swapstore.Swap{Key: w.Key}).Value
 			if c.want == swapstore.Late {
 				require.Equal(t, there, r.Value, "%s: what is there comes with it", c.name)
@@ -221,7 +146,7 @@ func clock(t *testing.T, store swapstore.Store) {
 	Swapped(t, Swap(t, store, Write(now, key, nil, NewValue("a"))))
 	w := Write(now, key, nil, NewValue("b"))
 	w.UntilNs = 0
-	require.Equal(t, swapstore.Read, Swap(t, store, w).Outcome)
+	require.Equal(t, swapstore.Read, Swap(t, store, w).Status)
 }
 
 func expiry(t *testing.T, store swapstore.Store) {
@@ -267,14 +192,14 @@ func races(t *testing.T, store swapstore.Store) {
 					n = binary.BigEndian.Uint64(old[swapstore.NonceBytes:])
 				}
 				value := binary.BigEndian.AppendUint64(NewValue(""), n+1)
-				switch r := Swap(t, store, Write(now, key, old, value)); r.Outcome {
+				switch r := Swap(t, store, Write(now, key, old, value)); r.Status {
 				case swapstore.Swapped:
 					won++
 					old = value
 				case swapstore.Read:
 					old = r.Value
 				default:
-					t.Errorf("a swap came to %d: %v", r.Outcome, r.Err)
+					t.Errorf("a swap came to %d: %v", r.Status, r.Err)
 					return
 				}
 			}
@@ -304,7 +229,7 @@ func many(t *testing.T, store swapstore.Store) {
 		if i%2 == 0 {
 			Swapped(t, r)
 		} else {
-			require.Equal(t, swapstore.Read, r.Outcome)
+			require.Equal(t, swapstore.Read, r.Status)
 		}
 	}
 }
@@ -322,7 +247,7 @@ func adds(t *testing.T, store swapstore.Store) {
 	for _, step := range []struct {
 		units       uint64
 		from, until time.Duration
-		want        swapstore.Outcome
+		want        swapstore.Status
 		sum         uint64
 	}{
 		{0, -time.Minute, time.Minute, swapstore.Swapped, 0},
@@ -334,7 +259,7 @@ func adds(t *testing.T, store swapstore.Store) {
 		{1, -time.Minute, time.Minute, swapstore.Swapped, 4_294_967_299},
 	} {
 		r := add(step.units, step.from, step.until)
-		require.Equal(t, swapstore.Result{Outcome: step.want, Sum: step.sum, NowNs: r.NowNs}, r, "%+v", step)
+		require.Equal(t, swapstore.Result{Status: step.want, Sum: step.sum, NowNs: r.NowNs}, r, "%+v", step)
 		require.GreaterOrEqual(t, r.NowNs, now)
 	}
 	now = TimeOf(t, store)
@@ -352,8 +277,8 @@ func ended(t *testing.T, store swapstore.Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	w := Write(now, NewKey(), nil, NewValue("x"))
-	if r := SwapAll(ctx, t, store, []swapstore.Swap{w})[0]; r.Outcome != swapstore.Swapped {
-		require.Equal(t, swapstore.Failed, r.Outcome)
+	if r := SwapAll(ctx, t, store, []swapstore.Swap{w})[0]; r.Status != swapstore.Swapped {
+		require.Equal(t, swapstore.Failed, r.Status)
 		require.Error(t, r.Err)
 		require.Nil(t, r.Value)
 	}

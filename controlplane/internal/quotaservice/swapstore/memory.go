@@ -113,15 +113,15 @@ func (m *Memory) swap(s *Swap) Result {
 	case s.Adds && isOnTime:
 		return m.add(s, number(value), &there, now)
 	case s.Adds:
-		return Result{Outcome: Late, NowNs: now}
+		return Result{Status: Late, NowNs: now}
 	case age < s.AgeNs:
-		r.Outcome, r.AgeNs = Young, age
+		r.Status, r.AgeNs = Young, age
 	case s.New == nil || !isNonce(value, s.Old):
-		r.Outcome = Read
+		r.Status = Read
 	case !isOnTime:
-		r.Outcome = Late
+		r.Status = Late
 	default:
-		return m.put(s, bytes.Clone(s.New), &there, Result{Outcome: Swapped, NowNs: now})
+		return m.put(s, bytes.Clone(s.New), &there, Result{Status: Swapped, NowNs: now})
 	}
 	return r
 }
@@ -129,7 +129,7 @@ func (m *Memory) swap(s *Swap) Result {
 // add adds the units of a swap to the sum.
 func (m *Memory) add(s *Swap, sum uint64, there *kept, now int64) Result {
 	sum += s.Units
-	added := Result{Outcome: Swapped, NowNs: now, Sum: sum}
+	added := Result{Status: Swapped, NowNs: now, Sum: sum}
 	if s.Units == 0 {
 		return added
 	}
@@ -140,7 +140,7 @@ func (m *Memory) add(s *Swap, sum uint64, there *kept, now int64) Result {
 func (m *Memory) put(s *Swap, value []byte, there *kept, swapped Result) Result {
 	fresh := kept{value, s.Domain, s.ExpireNs}
 	if !m.reserve(s.Domain, fresh.size()-there.size()) {
-		return Result{Outcome: Failed, Err: ErrFull}
+		return Result{Status: Failed, Err: ErrFull}
 	}
 	in := &m.values[s.Key[0]]
 	in.values[s.Key] = fresh

@@ -22,18 +22,18 @@ func TestMemoryTime(t *testing.T) {
 	now := int64(1000)
 	m := NewMemory(func() int64 { return now })
 	write := Swap{New: []byte("nonce..1"), FromNs: 990, UntilNs: 1005, ExpireNs: 2000}
-	for at, want := range map[int64]Outcome{989: Late, 990: Swapped, 1004: Swapped, 1005: Late, 1011: Late} {
+	for at, want := range map[int64]Status{989: Late, 990: Swapped, 1004: Swapped, 1005: Late, 1011: Late} {
 		m.values[0].values = map[[16]byte]kept{}
 		now = at
-		require.Equal(t, want, swapOne(m, write).Outcome, "at %d", at)
+		require.Equal(t, want, swapOne(m, write).Status, "at %d", at)
 	}
 	m.values[0].values = map[[16]byte]kept{}
 	now = 1004
-	require.Equal(t, Swapped, swapOne(m, write).Outcome)
+	require.Equal(t, Swapped, swapOne(m, write).Status)
 	now = 1999
-	require.Equal(t, Result{Outcome: Read, Value: []byte("nonce..1"), NowNs: 1999}, swapOne(m, Swap{}))
+	require.Equal(t, Result{Status: Read, Value: []byte("nonce..1"), NowNs: 1999}, swapOne(m, Swap{}))
 	now = 2000
-	require.Equal(t, Result{Outcome: Read, NowNs: 2000}, swapOne(m, Swap{}), "it has expired")
+	require.Equal(t, Result{Status: Read, NowNs: 2000}, swapOne(m, Swap{}), "it has expired")
 }
 
 // crammed is a Memory that a test fills.
@@ -61,7 +61,7 @@ func (c *crammed) fill(domain string, most, bytes int) (n int) {
 		c.n++
 		s.Key[0] = byte(c.n)
 		binary.LittleEndian.PutUint32(s.Key[1:], c.n)
-		if r := swapOne(c.Memory, s); r.Outcome != Swapped {
+		if r := swapOne(c.Memory, s); r.Status != Swapped {
 			require.ErrorIs(c.t, r.Err, ErrFull)
 			return n
 		}

@@ -7,6 +7,7 @@
 // The store compares a swap in this order, in one go with carrying it out:
 //
 //	AgeNs            has the store had its state for so long?  else Young
+//	New              is it there? nil = only read              else Read
 //	Old              is it the nonce of the value there?       else Read
 //	FromNs, UntilNs  is its clock between them?                else Late
 //	New              is the value from now on                  Swapped
@@ -70,26 +71,26 @@ type Swap struct {
 // write has another, so equal nonces mean equal values.
 const NonceBytes = 8
 
-// Outcome is what became of a Swap.
-type Outcome uint8
+// Status is what became of a Swap.
+type Status uint8
 
-// The outcomes.
+// What became of a Swap.
 const (
-	Swapped Outcome = iota
-	Read            // another value is there, or none, or it was only read
-	Late            // the store's clock is before FromNs, or not before UntilNs
-	Young           // the store has not had its state for AgeNs
-	Failed          // the store did not answer, or refused: whether it swapped is not known
+	Swapped Status = iota
+	Read           // another value is there, or none, or it was only read
+	Late           // the store's clock is before FromNs, or not before UntilNs
+	Young          // the store has not had its state for AgeNs
+	Failed         // the store did not answer, or refused: whether it swapped is not known
 )
 
-// Result is what became of a Swap.
+// Result is what the store has answered to a Swap.
 type Result struct {
-	Outcome Outcome
-	Value   []byte // what is in the store, unless Swapped, Failed or of one that Adds; nil = nothing
-	Sum     uint64 // of a swap that Adds and was Swapped: the value with its units
-	NowNs   int64  // the store's clock, unless Failed
-	AgeNs   int64  // of Young
-	Err     error  // of Failed
+	Status Status
+	Value  []byte // what is in the store, unless Swapped, Failed or of one that Adds; nil = nothing
+	Sum    uint64 // of a swap that Adds and was Swapped: the value with its units
+	NowNs  int64  // the store's clock, unless Failed
+	AgeNs  int64  // of Young
+	Err    error  // of Failed
 }
 
 // ErrFull is the error of a Failed swap that was not carried out because the domain has

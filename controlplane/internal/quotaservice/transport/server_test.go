@@ -75,7 +75,7 @@ type lossy struct{ swapstore.Store }
 func (l *lossy) Swap(ctx context.Context, swaps []swapstore.Swap, done func(int, swapstore.Result)) {
 	l.Store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
 		if rand.IntN(50) == 0 {
-			r = swapstore.Result{Outcome: swapstore.Failed, Err: errors.New("lost")}
+			r = swapstore.Result{Status: swapstore.Failed, Err: errors.New("lost")}
 		}
 		done(i, r)
 	})

@@ -19,7 +19,7 @@ import (
 const (
 	elementBytes = 64 // that an element takes in the client
 	maxDepth     = 8
-	lineBytes    = 16 // of a line that says how long something is
+	lineBytes    = 17 // that are kept of a line. One that says how long something is has fewer
 	// errorBytes is how much of an error is looked at. Redis 6.2 puts where it happened before it.
 	errorBytes = 160
 	// leaveAfter is how long a connection to a replica is kept, so that servers which stay
@@ -33,12 +33,12 @@ var (
 	readOnly   = []byte("-READONLY ")
 )
 
-// conn is a connection that ends with errReply at the first reply that would take more
-// than most bytes, and with errReplica after one that says that it leads to a replica.
+// conn is a connection that ends with errReply at the first reply that would take more than maxReply, and with
+// errReplica after one that says that it leads to a replica.
 type conn struct {
 	net.Conn
-	most   int64
-	dialed time.Time
+	maxReply int64 // bytes
+	dialed   time.Time
 
 	replyBytes int64 // that the reply which is being read takes
 
@@ -51,9 +51,9 @@ type conn struct {
 	err     error
 }
 
-// Dial is what the client connects with. No reply may take more than most bytes. An address with a slash is the path of
-// a Unix socket.
-func Dial(most int64) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
+// Dial is what the client connects with. No reply may take more than maxReply bytes. An address with a slash is the
+// path of a Unix socket.
+func Dial(maxReply int64) func(context.Context, string, *net.Dialer, *tls.Config) (net.Conn, error) {
 	return func(ctx context.Context, address string, dialer *net.Dialer, config *tls.Config) (c net.Conn, err error) {
 		network := "tcp"
 		if strings.Contains(address, "/") {
@@ -67,7 +67,7 @@ func Dial(most int64) func(context.Context, string, *net.Dialer, *tls.Config) (n
 		if err != nil {
 			return nil, err
 		}
-		return &conn{Conn: c, most: most, dialed: time.Now()}, nil
+		return &conn{Conn: c, maxReply: maxReply, dialed: time.Now()}, nil
 	}
 }
 
@@ -76,7 +76,7 @@ func (r *conn) Read(b []byte) (int, error) {
 		return 0, r.err
 	}
 	n, err := r.Conn.Read(b)
-	if r.follow(b[:n]); r.err != nil {
+	if r.parse(b[:n]); r.err != nil {
 		return 0, r.err
 	}
 	if r.replica && time.Since(r.dialed) >= leaveAfter {
@@ -85,21 +85,21 @@ func (r *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// follow goes on in the reply by what the server has sent. For example, a list has a string and another list:
+// parse reads on in the reply: b is what the server has sent next. For example, a list has a string and another list:
 //
 //	the server sends   depth  left
 //	*2\r\n             1      2
 //	$3\r\nabc\r\n      1      1      element: 1 less
 //	*1\r\n             2      1, 1   the outer list lacks this one until it ends
 //	:7\r\n             0             element: the inner list has ended, and with it the outer one
-func (r *conn) follow(b []byte) {
+func (r *conn) parse(b []byte) {
 	for len(b) > 0 && r.err == nil {
 		if r.skip > 0 {
 			n := min(r.skip, int64(len(b)))
 			b = b[n:]
 			r.skip -= n
 			if r.skip == 0 {
-				r.element()
+				r.endElement()
 			}
 			continue
 		}
@@ -109,7 +109,7 @@ func (r *conn) follow(b []byte) {
 		}
 		b = b[len(part):]
 		r.line = append(r.line, part[:min(len(part), r.lineRoom(part[0]))]...)
-		r.count(int64(len(part)))
+		r.countBytes(int64(len(part)))
 		if ends && r.err == nil {
 			r.endLine()
 			r.line = r.line[:0]
@@ -117,7 +117,8 @@ func (r *conn) follow(b []byte) {
 	}
 }
 
-// lineRoom is how much more of a line is kept, which begins with first if it is new.
+// lineRoom is how much more of a line is kept, which begins with first if it is new. Of a longer line the end is cut
+// off, so length refuses it.
 func (r *conn) lineRoom(first byte) int {
 	if len(r.line) > 0 {
 		first = r.line[0]
@@ -125,19 +126,19 @@ func (r *conn) lineRoom(first byte) int {
 	if first == '-' {
 		return errorBytes - len(r.line)
 	}
-	return lineBytes + 1 - len(r.line)
+	return lineBytes - len(r.line)
 }
 
-// count counts bytes of the reply.
-func (r *conn) count(n int64) {
+// countBytes counts bytes that the reply takes.
+func (r *conn) countBytes(n int64) {
 	r.replyBytes += n
-	if r.replyBytes > r.most {
+	if r.replyBytes > r.maxReply {
 		r.err = errReply
 	}
 }
 
-// element ends a string, a number or a list, and with it the lists whose last one it is.
-func (r *conn) element() {
+// endElement ends a string, a number or a list, and with it the lists whose last one it is.
+func (r *conn) endElement() {
 	for ; r.depth > 0; r.depth-- {
 		r.left[r.depth-1]--
 		if r.left[r.depth-1] > 0 {
@@ -152,9 +153,9 @@ func (r *conn) endLine() {
 	switch r.line[0] {
 	case '-':
 		r.replica = r.replica || bytes.Contains(r.line, readOnly)
-		r.element()
+		r.endElement()
 	case '+', ',', '(', ':':
-		r.element()
+		r.endElement()
 	case '_', '#': // the client skips a fixed 3 (4) bytes here, so a longer line would put it out of step with us
 		size := 3
 		if r.line[0] == '#' {
@@ -163,7 +164,7 @@ func (r *conn) endLine() {
 		if len(r.line) != size || r.line[size-2] != '\r' {
 			r.err = errReply
 		}
-		r.element()
+		r.endElement()
 	case '$', '!', '=':
 		r.beginString()
 	case '%':
@@ -185,9 +186,9 @@ func (r *conn) beginString() {
 	case !ok:
 		r.err = errReply
 	case n == nothing:
-		r.element()
+		r.endElement()
 	default:
-		r.count(n)
+		r.countBytes(n)
 		r.skip = n + 2
 	}
 }
@@ -199,9 +200,9 @@ func (r *conn) beginList(each int64) {
 	case !ok:
 		r.err = errReply
 	case n == 0, n == nothing && each == 1: // there are no maps that are nothing
-		r.element()
+		r.endElement()
 	case n > 0 && r.depth < maxDepth:
-		r.count(n * each * elementBytes)
+		r.countBytes(n * each * elementBytes)
 		r.left[r.depth] = n * each
 		r.depth++
 	default:
