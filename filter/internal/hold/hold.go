@@ -1,13 +1,17 @@
 // Package hold has what an allowed request holds of a rule until its answer is known.
 //
 // Its invariant: what is held is charged once in each place that has it, when the hold is settled or when it lapses
-// there. The places are separate counts, this proxy's and the quota service's, and a hold may have units in both (when:
-// see lease/settle.go):
+// there. The places are separate counts: a table of this proxy, and an account of the quota service. A hold has units in
+// one of them or in both (see lease/settle.go). Two lengths say when it lapses: max_hold ends it at EndNs, and its place
+// keeps it for HoldNs after it was renewed last:
 //
-//	a table of this proxy             It is renewed in each eighth of the hold's length, until the hold HasEnded. What is
-//	                                  not renewed lapses there by itself. Renew or Settle finds that.
-//	an account of the quota service   Once the hold HasEnded for long enough, Renew charges it and returns Lapsed.
-//	                                  Settle then charges what the request cost beyond.
+//	         Begin               EndNs              EndNs + HoldNs
+//	table    | Renew renews it,  | nothing is       | it has lapsed: the table charges it by itself
+//	         | each HoldNs/8     | renewed          |
+//	account  | its reports renew | they still       | Renew charges it, and returns Lapsed once
+//	         | what it has       | renew it         |
+//
+// A Settle after that charges a place only what the request costs beyond the units.
 package hold
 
 import (
@@ -19,9 +23,9 @@ import (
 
 // Source is where the units of a rule come from that holds them.
 type Source interface {
-	// Settle ends a hold, and charges what the request really cost. If the hold HasLapsed, its units are charged already
-	// in the place where Renew has found that: this is charged only what the cost is beyond them. Settle reports whether
-	// the hold had lapsed in a table. It is not ok if a call into the proxy failed.
+	// Settle ends a hold, and charges what the request really cost. If it HasLapsed and has an Account, the account has
+	// charged its Units: it is charged only what the cost is beyond them. A table finds out by itself whether the hold has
+	// lapsed there, and Settle reports that. It is not ok if a call into the proxy failed.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
 	// Renew keeps a hold from lapsing, because its request is still alive. It is not called again after Lapsed.
 	Renew(h *Hold, at Clocks) Renewal
@@ -40,6 +44,9 @@ type Rule struct {
 //	Begin   counts it as running: Take has held the units
 //	Renew   again and again while the request is alive
 //	Settle  ends it, always once: by the answer, or without one
+//
+// Their caller is host/holds.go: a tick renews, and the end of a stream settles by the cost that package settle finds, or
+// lets the hold linger and settles later.
 //
 // The stream of the request owns it. A copy takes its place: only one of them may be renewed and settled.
 type Hold struct {
@@ -125,7 +132,8 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 }
 
 // noteSettled counts how the cost became known, and how it compares with what was held. So it counts a settlement also
-// if the call that should have charged it has failed: Errors says that, and Priced has only what was charged.
+// if the call that should have charged it has failed: Errors says that. Priced then has nothing of the hold, not even
+// the units that Renew has charged.
 func (h *Hold) noteSettled(cost uint32, by metrics.By) {
 	if h.Rule.Policy.Settle != nil {
 		h.Rule.Metrics.Settled[by]++

@@ -11,14 +11,8 @@ import (
 //	both          they were taken while the service was silent: this proxy's table counts them, the service hears later
 //	table only    so they were, and the worker has too many accounts for one more
 //
-// Each place charges its units once: when the request settles, or about HoldNs after max_hold has ended the hold:
-//
-//	         until EndNs, by max_hold              for HoldNs more       then
-//	account  its reports renew what it has         they still renew it   Renew charges it, and returns Lapsed once
-//	table    Renew renews it, each HoldNs/8        nothing is renewed    it has lapsed: the table charges it by itself
-//
-// A Settle after that charges a place only what the request costs beyond the units. If the hold has an account,
-// Hold.HasLapsed says that this was charged. The table's own Settle finds out whether the table was.
+// Each place charges its units once: package hold draws when. If the hold has an account, Hold.HasLapsed says that this
+// was charged. The table's own Settle finds out whether the table was.
 
 // Settle ends what the request holds, and charges its cost.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
