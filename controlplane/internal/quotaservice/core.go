@@ -132,11 +132,11 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 		c.keys.retry(k)
 		return
 	case swapDecided:
-		for _, o := range k.swap {
+		for _, o := range k.sent {
 			c.deliver(o)
 		}
 	case swapFailed:
-		c.fail(k.swap, err)
+		c.fail(k.sent, err)
 	}
 	c.keys.rest(k)
 }

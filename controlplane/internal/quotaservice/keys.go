@@ -30,7 +30,7 @@ type key struct {
 	bytes    int           // of it while it is idle
 
 	// The swap that is under way.
-	swap    []*operation // decided together
+	sent    []*operation // by it, decided together
 	reads   bool         // it only reads the record, because its operations change nothing
 	sentNs  int64        // when it left, by the service's clock
 	firstNs int64        // when the first swap of these operations left
@@ -70,12 +70,12 @@ func newKey(o *operation) *key {
 
 // prepare returns the swap of what waits, or of what needs another swap. It leaves at localNs.
 func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
-	if isRetry := len(k.swap) > 0; !isRetry {
-		k.swap, k.waiting = k.waiting, k.swap
+	if isRetry := len(k.sent) > 0; !isRetry {
+		k.sent, k.waiting = k.waiting, k.sent
 		k.firstNs, k.late = localNs, 0
 	}
 	k.sentNs = localNs
-	s := k.value.prepare(k.swap, storeNs)
+	s := k.value.prepare(k.sent, storeNs)
 	s.Key, s.Domain = k.storeKey, k.domain
 	k.reads = !s.Adds && s.New == nil
 	return s
@@ -87,7 +87,7 @@ func (k *key) learnResult(r swapstore.Result) (e swapEnding, err error) {
 	if r.Status == swapstore.Late {
 		k.late++
 	}
-	e, err = k.value.learn(k.swap, r)
+	e, err = k.value.learn(k.sent, r)
 	if e != swapAgain {
 		return e, err
 	}
@@ -147,7 +147,7 @@ func (k *key) isMisled(r swapstore.Result, e swapEnding) bool {
 }
 
 // size is about what the key takes while it is idle.
-func (k *key) size() int { return 200 + k.value.size() + 8*(cap(k.swap)+cap(k.waiting)) }
+func (k *key) size() int { return 200 + k.value.size() + 8*(cap(k.sent)+cap(k.waiting)) }
 
 // keys are those with operations, and the last ones that had some.
 type keys struct {
@@ -198,8 +198,8 @@ func (ks *keys) retry(k *key) { ks.ready = append(ks.ready, k) }
 
 // rest ends a key's swap: its next operations come, or it is idle.
 func (ks *keys) rest(k *key) {
-	clear(k.swap)
-	k.swap = k.swap[:0]
+	clear(k.sent)
+	k.sent = k.sent[:0]
 	if len(k.waiting) > 0 {
 		ks.ready = append(ks.ready, k)
 		return

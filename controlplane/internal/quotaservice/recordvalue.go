@@ -31,7 +31,7 @@ type recordValue struct {
 	record          *record.Record // nil = none
 	nonce           []byte         // nil = none
 	startingUntilNs int64          // until when the store is starting, by its clock: the last Young swap has said so
-	swapped         []byte         // the record that the swap under way writes
+	newValue        []byte         // the record that the swap under way writes
 }
 
 // This compiles only if a nonce has one size in both packages.
@@ -47,8 +47,8 @@ func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.
 	if !changed {
 		return s
 	}
-	v.swapped = v.record.Append(v.swapped[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
-	s.New = v.swapped
+	v.newValue = v.record.Append(v.newValue[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
+	s.New = v.newValue
 	s.FromNs, s.UntilNs = storeNs, lastNs(operations, storeNs)
 	s.ExpireNs = v.record.ExpiryNs() + linger
 	return s
@@ -90,7 +90,7 @@ func (v *recordValue) learn(operations []*operation, r swapstore.Result) (e swap
 		v.record, v.nonce = nil, nil
 		return swapFailed, r.Err
 	case swapstore.Swapped:
-		v.nonce = append(v.nonce[:0], v.swapped[:swapstore.NonceBytes]...)
+		v.nonce = append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
 		return swapDecided, nil
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
@@ -125,7 +125,7 @@ const windowBytes, holderBytes = 64, 56
 
 // size implements value.
 func (v *recordValue) size() int {
-	n := 100 + cap(v.swapped)
+	n := 100 + cap(v.newValue)
 	if v.record != nil {
 		for i := range v.record.Windows {
 			n += 2*windowBytes + 8*cap(v.record.Usages[i].Log)

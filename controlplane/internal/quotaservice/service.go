@@ -3,8 +3,12 @@
 // Its invariant: units are deducted in the store before they are granted, and the store's
 // clock decides. It must never import the API, xDS or the command line.
 //
-// This package has what waits: streams for their turns, operations for their keys, keys for the store. What is done to
-// a key meanwhile is arithmetic, and has packages of its own, which know no store and no lock:
+// An ask has parts, each of a key. Its group has an operation for each part: an action on what the key has counted,
+// such as a hit. A hit has taken units once they are counted, and they are granted once all parts have theirs.
+// Operations that wait for one key reach the store by one swap.
+//
+// This package has what waits. What is done to a key meanwhile is arithmetic, and has packages of its own, which know no
+// store and no lock:
 //
 //	transport     a worker's stream over gRPC
 //	quotaservice  who asks, whose turn it is, what is under way
@@ -19,10 +23,10 @@
 //
 //	Stream.Receive       The message is decoded. Its ask waits for the worker's turn.
 //	worker.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
-//	key.prepare          user: 4 would be used, so 1 is granted. team: 60, so 1 is granted.
+//	key.prepare          user: 4 would be used, so 1 is taken. team: 60, so 1 is taken.
 //	Store.Swap           user: Swapped. team: Read, because the value is 60.
 //	key.learnResult      user: decided. team: decided on 60. That changes the value, so swapAgain.
-//	key.prepare          team: 61 would be used, so 1 is granted.
+//	key.prepare          team: 61 would be used, so 1 is taken.
 //	Store.Swap           team: Swapped.
 //	key.learnResult      team: decided.
 //	group.operationDone  No operation is left, and no part is denied: the ask is granted.

@@ -241,6 +241,24 @@ func TestAHolderOfNothingGoesSoon(t *testing.T) {
 	}
 }
 
+// TestAHolderOfNothingMakesRoom: the oldest of them, for the worker that would be one too many.
+func TestAHolderOfNothingMakesRoom(t *testing.T) {
+	var hs Holders
+	for worker := range uint64(MaxHolders) {
+		h, err := hs.findOrAdd(worker)
+		require.NoError(t, err)
+		h.Held, h.NotedNs = 1, base+int64(worker)
+	}
+	_, err := hs.findOrAdd(MaxHolders)
+	require.ErrorIs(t, err, ErrHolders)
+	hs.find(8).Held, hs.find(5).Held = 0, 0
+	_, err = hs.findOrAdd(MaxHolders)
+	require.NoError(t, err)
+	require.Len(t, hs, MaxHolders)
+	require.Nil(t, hs.find(5))
+	require.NotNil(t, hs.find(8))
+}
+
 // TestASilentWorkerIsChargedInTheKeysOwnWindow: the window of a key with jitter ends later than the policy's, as a
 // State has it. What a silent worker held counts until then, whether the window is open already or not.
 func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {

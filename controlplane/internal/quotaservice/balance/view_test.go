@@ -105,24 +105,6 @@ func TestAClockThatIsSetBackForgetsNothing(t *testing.T) {
 	}
 }
 
-// TestAHolderOfNothingMakesRoom: the oldest of them, for the worker that would be one too many.
-func TestAHolderOfNothingMakesRoom(t *testing.T) {
-	var hs Holders
-	for worker := range uint64(MaxHolders) {
-		h, err := hs.findOrAdd(worker)
-		require.NoError(t, err)
-		h.Held, h.NotedNs = 1, base+int64(worker)
-	}
-	_, err := hs.findOrAdd(MaxHolders)
-	require.ErrorIs(t, err, ErrHolders)
-	hs.find(8).Held, hs.find(5).Held = 0, 0
-	_, err = hs.findOrAdd(MaxHolders)
-	require.NoError(t, err)
-	require.Len(t, hs, MaxHolders)
-	require.Nil(t, hs.find(5))
-	require.NotNil(t, hs.find(8))
-}
-
 // TestALeaseOfABucketCountsAtItsEnd: 4 units of a bucket that gains 10 in a second count when the lease ends. Units
 // that are counted after them, and may be spent until before, count then too.
 func TestALeaseOfABucketCountsAtItsEnd(t *testing.T) {

@@ -84,13 +84,13 @@ const maxBatch = 256
 // Swap is swapstore.Store's. In a Cluster each swap goes alone, so that a silent server delays
 // no other server's: the client finds its server, and puts what goes there into one pipeline.
 func (s *Store) Swap(ctx context.Context, swaps []swapstore.Swap, done func(i int, r swapstore.Result)) {
-	most := maxBatch
+	size := maxBatch
 	if s.cluster {
-		most = 1
+		size = 1
 	}
-	for from := 0; from < len(swaps); from += most {
+	for from := 0; from < len(swaps); from += size {
 		var b batch
-		for i := from; i < min(from+most, len(swaps)); i++ {
+		for i := from; i < min(from+size, len(swaps)); i++ {
 			b = append(b, s.encode(&swaps[i]))
 		}
 		go s.run(ctx, b, func(i int, r swapstore.Result) { done(from+i, r) })
