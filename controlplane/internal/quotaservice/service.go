@@ -7,8 +7,8 @@
 // such as a hit. A hit has taken units once they are counted, and they are granted once all parts have theirs.
 // Operations that wait for one key reach the store by one swap.
 //
-// This package has what waits. What is done to a key meanwhile is arithmetic, and has packages of its own, which know no
-// store and no lock:
+// This package has what waits. What is done to a key meanwhile is arithmetic, and has packages of its own, which know
+// no store and no lock:
 //
 //	transport     a worker's stream over gRPC
 //	quotaservice  who asks, whose turn it is, what is under way
