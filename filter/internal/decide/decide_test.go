@@ -35,7 +35,7 @@ type purse struct {
 	charged uint32
 }
 
-func (p *purse) Check(s *Subject, _ int64) Outcome {
+func (p *purse) Check(s *Subject, now int64) Outcome {
 	s.Known = p.asks == 0
 	switch {
 	case p.fails:
@@ -49,6 +49,7 @@ func (p *purse) Check(s *Subject, _ int64) Outcome {
 		s.PassNs = limit.Never
 		return Denied
 	}
+	s.PassNs = now + 5 // a source may leave what it likes: there is nothing to wait for
 	return HasRoom
 }
 

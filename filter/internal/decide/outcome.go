@@ -63,7 +63,7 @@ var reasons = [outcomes]string{
 func (s *Subject) Reason() string { return reasons[s.Outcome] }
 
 // become sets the outcome, and Allowed by it. Where the rule could not decide, its policy does: then Known ends, and a
-// denial gets its PassNs. But Full keeps both: nothing was changed, and PassNs is what the source has set, or 0.
+// denial gets its PassNs. But Full keeps both: nothing was changed, and who finds the page full has set PassNs.
 func (s *Subject) become(o Outcome, now int64) {
 	p := s.Rule.Policy
 	s.Outcome, s.Allowed = o, true

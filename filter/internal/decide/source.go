@@ -16,15 +16,14 @@ type Source interface {
 // Decider is how a Source decides.
 type Decider interface {
 	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known. For Denied,
-	// Blocked, HeldBack and Full it sets PassNs to the instant at which they are. For other outcomes it need not.
+	// Blocked, HeldBack and Full it sets PassNs to the instant at which they are. For other outcomes nobody reads it.
 	Check(s *Subject, now int64) Outcome
 	// Recheck is Check once more for the same request: what Check has read may have been written since, by another
 	// worker or by an earlier rule of the request.
 	Recheck(s *Subject, now int64) Outcome
 	// Take counts the cost of a subject for which Check or Recheck has found room. It is a Mismatch if what they have
 	// read was written since, by another worker or by an earlier rule of the request. A rule that holds keeps the units
-	// until its HoldSource settles them. PassNs stays, also for Full: a request that had room, and then found the page
-	// full, is told that it may try again at once.
+	// until its HoldSource settles them.
 	Take(s *Subject) state.Status
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)

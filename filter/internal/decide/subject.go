@@ -35,8 +35,10 @@ type Subject struct {
 	//
 	// Known says that the key's usage is known: see View. It ends if the memory may have what was never stored, or
 	// another key's.
-	Known  bool
-	PassNs int64 // of a denial: when the hit would pass, by the wall clock, or limit.Never. Before a check it becomes 0
+	Known bool
+	// PassNs is only of a denial: when the hit would pass, by the wall clock, or limit.Never. Where no source has denied,
+	// become, take or LackKey sets it.
+	PassNs int64
 	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
 	// rest too.
 	Record state.Entry
@@ -101,14 +103,14 @@ func (s *Subject) sharesRecord(other *Subject) bool {
 
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
-	s.Units, s.PassNs = units, 0
+	s.Units = units
 	s.become(s.Rule.Source.Check(s, now), now)
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
 // units of the subjects before this one, so only the cost must be free: see Verdict.costBefore.
 func (s *Subject) checkAgain(now int64) {
-	s.Units, s.PassNs = s.Cost, 0
+	s.Units = s.Cost
 	s.become(s.Rule.Source.Recheck(s, now), now)
 }
 
@@ -133,7 +135,8 @@ func (s *Subject) take(now int64) {
 		switch s.Rule.Source.Take(s) {
 		case state.OK:
 			s.become(Taken, now)
-		case state.Full:
+		case state.Full: // Check has found room, so it may be tried again at once
+			s.PassNs = now
 			s.become(Full, now)
 		case state.Mismatch:
 			if retries < state.MaxRetries {

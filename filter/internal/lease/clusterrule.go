@@ -26,7 +26,7 @@ type clusterRule struct {
 // read if OwnShare decides.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.CountedKey.Windows = s.Windows
-	s.Known, s.PassNs = false, wallNs
+	s.Known = false
 	r, q := &s.Record, &s.Quota
 	r.Now, r.Rebased = wallNs, false
 	r.FromFloor = false
