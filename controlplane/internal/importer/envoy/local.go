@@ -69,13 +69,11 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	for _, f := range local {
 		imp.addConfig(f.Config, f.extent(imp.hosts))
 	}
-	for _, h := range imp.hosts {
-		for _, each := range h.routes {
-			imp.noteNoFilter(local, each)
-			for _, f := range local {
-				if c, has := f.replacedBy(each); has {
-					imp.addConfig(c, extentOfRoute(each))
-				}
+	for _, each := range routesOf(imp.hosts) {
+		imp.noteNoFilter(local, each)
+		for _, f := range local {
+			if c, has := f.replacedBy(each); has {
+				imp.addConfig(c, extentOfRoute(each))
 			}
 		}
 	}

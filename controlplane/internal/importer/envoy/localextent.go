@@ -45,13 +45,11 @@ func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
 // switch it off.
 func (f localFilter) extent(hosts []virtualHost) extent {
 	e := extent{routes: map[*route]bool{}}
-	for _, h := range hosts {
-		for _, each := range h.routes {
-			if _, isReplaced := f.replacedBy(each); isReplaced || each.isOff(f.Name) {
-				leaveOutAtLeast(&e.requests, each)
-			} else {
-				e.routes[each] = true
-			}
+	for _, each := range routesOf(hosts) {
+		if _, isReplaced := f.replacedBy(each); isReplaced || each.isOff(f.Name) {
+			leaveOutAtLeast(&e.requests, each)
+		} else {
+			e.routes[each] = true
 		}
 	}
 	return e

@@ -36,6 +36,14 @@ type route struct {
 	include   bool               // the virtual host's limits too
 }
 
+// routesOf are the routes of all hosts.
+func routesOf(hosts []virtualHost) (list []*route) {
+	for _, h := range hosts {
+		list = append(list, h.routes...)
+	}
+	return list
+}
+
 // isOff reports whether the route, or else what it is in, switches the filter of that name off.
 func (r *route) isOff(filter string) bool {
 	c, has := r.configOf(filter)

@@ -82,8 +82,8 @@ func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 // serviceFilter is the filter of a site that asks for the domain.
 type serviceFilter struct {
 	*ratelimitv3.RateLimit
-	config     envoyfile.Config // that it is decoded from
-	ofEnabling bool             // it is disabled but for the routes that enable it; its config is that of these
+	config           envoyfile.Config // that it is decoded from
+	onlyWhereEnabled bool             // it is disabled but for the routes that enable it; its config is that of these
 }
 
 // filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
@@ -95,7 +95,7 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) *serviceFilter {
 	c := s.Filters[i]
 	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At), config: c}
 	if c.Disabled && len(f.GetRateLimits()) == 0 && s.Enables(c.Name) {
-		f.ofEnabling = true
+		f.onlyWhereEnabled = true
 		f.config.Disabled = false
 	}
 	return f
@@ -108,7 +108,7 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 		return inFull()
 	}
 	config := filter.config
-	if filter.ofEnabling {
+	if filter.onlyWhereEnabled {
 		imp.Note(config.At, "the filter is disabled: there are rules only for the routes that enable it")
 	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
@@ -119,23 +119,36 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 	return imp.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
 }
 
-// descriptorsOfSite lists what requests of a site send: by the rate_limits of the filter, or else by those of
-// its routes.
+// descriptorsOfSite lists what requests of a site send:
+//
+//	the filter                         sends
+//	none in the site                   the rate_limits of routes
+//	with rate_limits of its own        these, but not for the routes that switch it off
+//	without                            the rate_limits of routes, but of those that switch it off
+//	disabled, and some routes enable   the rate_limits of these routes
 func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFilter) []descriptor.Descriptor {
+	hosts := imp.virtualHosts(s)
 	if filter == nil {
-		return imp.routeDescriptors(imp.virtualHosts(s), 0, imp.ofServicePerRoute)
-	}
-	if limits := filter.GetRateLimits(); len(limits) > 0 {
-		return imp.descriptorsOf(limitsAt(limits, filter.config.At), request.Selection{}, filter.GetStage())
+		return imp.routeDescriptors(hosts, 0, imp.ofServicePerRoute)
 	}
 	limitsOf := func(each *route) ownLimits {
 		name := filter.config.Name
-		if each.isOff(name) || filter.ofEnabling && !each.enables(name) {
+		if each.isOff(name) || filter.onlyWhereEnabled && !each.enables(name) {
 			return ownLimits{isOff: true}
 		}
 		return imp.ofServicePerRoute(each)
 	}
-	return imp.routeDescriptors(imp.virtualHosts(s), filter.GetStage(), limitsOf)
+	limits := filter.GetRateLimits()
+	if len(limits) == 0 {
+		return imp.routeDescriptors(hosts, filter.GetStage(), limitsOf)
+	}
+	var requests request.Selection
+	for _, each := range routesOf(hosts) {
+		if limitsOf(each).isOff {
+			leaveOutAtLeast(&requests, each)
+		}
+	}
+	return imp.descriptorsOf(limitsAt(limits, filter.config.At), requests, filter.GetStage())
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a

@@ -107,7 +107,7 @@ func groupHosts(list []hostPath) (groups []*hostGroup) {
 func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 
 // selection is for the requests of the group, without those that ingress-nginx gives to a longer
-// path or a narrower host of another Ingress. An example:
+// path or a narrower host of another Ingress, or that another group counts. An example:
 //
 //	Ingress    its hosts and path        its requests
 //	shop       a.example, b.example /    those of both, but not of a.example with the path /api or one below it
@@ -122,11 +122,12 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 		s = s.And(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
 	for _, other := range all {
-		if other == own || other.isCanary {
-			continue
-		}
 		for _, p := range other.paths {
-			if m, wins := g.takenBy(p); wins && !s.HasExempt(m) {
+			m, wins := g.takenBy(p)
+			if other == own {
+				m, wins = g.countedBeside(p)
+			}
+			if wins && !other.isCanary && !s.HasExempt(m) {
 				s.AddExempt(m)
 			}
 		}
@@ -137,21 +138,43 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 // takenBy are the requests of the group that a path of another Ingress takes, if that path wins:
 //
 //	it has                                 the match
-//	a narrower host                        the host
 //	a host of the group, a longer path     the path, and the host if the group has several
+//	a narrower host, none of the group     the host
 func (g *hostGroup) takenBy(other hostPath) (m request.Match, wins bool) {
-	ofHost := request.Host.Matching(request.Exact(other.host))
 	switch {
-	case slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
-		return ofHost, true
-	case slices.Contains(g.hosts, other.host) && slices.ContainsFunc(g.paths, other.hasLongerPath):
-		m = request.FullPath.Matching(spelledOut([]request.Pattern{other.path})...)
+	case slices.Contains(g.hosts, other.host):
+		m = other.ofPath()
 		if len(g.hosts) > 1 {
-			m, _ = m.And(ofHost)
+			m, _ = m.And(other.ofHost())
 		}
-		return m, true
+		return m, slices.ContainsFunc(g.paths, other.hasLongerPath)
+	case slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
+		return other.ofHost(), true
 	}
 	return nil, false
+}
+
+// countedBeside are the requests of the group that another group of the same Ingress counts too, as that has a narrower
+// host. Both have one counter, and a request counts once. An example is an Ingress of *.example / and a.example /api:
+//
+//	/api of a.example       counts by the group of a.example alone
+//	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
+func (g *hostGroup) countedBeside(own hostPath) (m request.Match, is bool) {
+	meets := func(path request.Pattern) bool { return !own.path.Apart(path) }
+	isNarrower := !slices.Contains(g.hosts, own.host) && slices.ContainsFunc(g.hosts, own.hasNarrowerHost)
+	m = own.ofHost()
+	if own.path != request.AnyPath {
+		m, _ = m.And(own.ofPath())
+	}
+	return m, isNarrower && slices.ContainsFunc(g.paths, meets)
+}
+
+// ofHost are the requests to the host.
+func (p hostPath) ofHost() request.Match { return request.Host.Matching(request.Exact(p.host)) }
+
+// ofPath are the requests with the path.
+func (p hostPath) ofPath() request.Match {
+	return request.FullPath.Matching(spelledOut([]request.Pattern{p.path})...)
 }
 
 // hasNarrowerHost reports whether the host is one of another, wider one.
