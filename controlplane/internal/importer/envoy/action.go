@@ -2,8 +2,6 @@ package envoy
 
 import (
 	"cmp"
-	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -16,68 +14,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 )
-
-// maxVariants bounds the descriptors of one list of actions: each header that may be absent doubles them.
-const maxVariants = 1_000
-
-// maxActions bounds the entries of a descriptor. A rule's key has fewer parts.
-const maxActions = 32
-
-// readRateLimit reads one of rate_limits: the descriptors that Envoy makes of its actions. There are several
-// where an entry may be absent. An example:
-//
-//	actions:
-//	- remote_address: {}
-//	- request_headers: {header_name: x-user, descriptor_key: user, skip_if_absent: true}
-//
-// It makes two: remote_address and user, and, for requests without the header, remote_address alone.
-func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor.Descriptor {
-	if its := o.GetStage().GetValue(); its != stage {
-		r.Note(o.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", its, stage))
-		return nil
-	}
-	if n := len(o.GetActions()); n > maxActions {
-		r.Fail(o.at.In("actions"), fmt.Sprintf("has %d actions, the most that the import reads is %d", n, maxActions))
-		return nil
-	}
-	d := descriptor.Descriptor{At: o.at}
-	if o.GetLimit() != nil {
-		d.Cannot("Envoy may send another limit from metadata.")
-	}
-	if o.GetApplyOnStreamDone() {
-		d.Cannot("It counts when the response is complete, and denies nothing.")
-	}
-	r.readHits(&d, o.GetHitsAddend(), o.at.In("hits_addend"))
-	list := []descriptor.Descriptor{d}
-	for i, a := range o.GetActions() {
-		list = product(list, r.readAction(a, o.at.Item("actions", i)))
-		if len(list) > maxVariants {
-			list = list[:maxVariants]
-			r.Note(o.at.In("actions"), fmt.Sprintf("there are more than %d combinations of headers that may be absent: the "+
-				"import left the others out", maxVariants))
-		}
-	}
-	return slices.DeleteFunc(list, func(d descriptor.Descriptor) bool { return len(d.Entries) == 0 })
-}
-
-func (r *reader) readHits(d *descriptor.Descriptor, o *routev3.RateLimit_HitsAddend, at source.Place) {
-	if o.GetIsNegativeHits() {
-		d.Cannot("It refunds tokens.")
-	}
-	n := o.GetNumber()
-	switch {
-	case o.GetFormat() != "":
-		d.Comment("Envoy counts " + o.GetFormat() + " for a request, this rule 1. A header or query parameter can be a " +
-			"rule's cost.")
-	case n == nil:
-	case n.GetValue() == 0:
-		d.Cannot("It asks and counts no hits, by hits_addend 0.")
-	case n.GetValue() > math.MaxUint32:
-		r.Fail(at.In("number"), "must be a whole number from 0 to 4294967295")
-	case n.GetValue() > 1:
-		d.Cost = n.GetValue()
-	}
-}
 
 // readAction reads the ways in which an action may add to a descriptor.
 func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []descriptor.Descriptor {
@@ -136,19 +72,6 @@ func untranslated(key, why string) []descriptor.Descriptor {
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{{Key: key}}}
 	d.Cannot(why)
 	return []descriptor.Descriptor{d}
-}
-
-// product adds every way an action may go to every descriptor.
-func product(list, ways []descriptor.Descriptor) []descriptor.Descriptor {
-	var all []descriptor.Descriptor
-	for _, way := range ways {
-		for _, d := range list {
-			d.Entries = slices.Concat(d.Entries, way.Entries)
-			d.Selection = d.And(way.Selection)
-			all = append(all, d)
-		}
-	}
-	return all
 }
 
 func (r *reader) readRequestHeaders(

@@ -70,23 +70,28 @@ func (r *reader) routeDescriptors(
 	return list
 }
 
-// maxDescriptors bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
+// descriptorBound bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
+type descriptorBound struct {
+	count  int
+	isOver bool // it is said, and no more are made
+}
+
 const maxDescriptors = 10 * policy.MaxRules
 
 // descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.
 func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection, stage uint32) (list []descriptor.Descriptor) {
 	for _, l := range limits {
 		switch {
-		case r.tooMany:
+		case r.made.isOver:
 			return nil
-		case r.descriptorsMade > maxDescriptors:
-			r.tooMany = true
+		case r.made.count > maxDescriptors:
+			r.made.isOver = true
 			r.Fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
 				"each route and combination of headers that may be absent: import fewer routes at once")
 			return nil
 		}
 		made := r.readRateLimit(l, stage)
-		r.descriptorsMade += len(made)
+		r.made.count += len(made)
 		for _, d := range made {
 			d.Selection = d.And(s)
 			list = append(list, d)

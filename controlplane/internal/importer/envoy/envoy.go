@@ -11,7 +11,8 @@
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
 //	    descriptorsOfSite: virtualHosts               its routes (routes.go, match.go),
-//	      routeDescriptors: descriptorsOf             and what they send (descriptors.go, action.go)
+//	      routeDescriptors: descriptorsOf             and what they send (descriptors.go),
+//	        readRateLimit: readAction                 by each of rate_limits (ratelimit.go, action.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  enforcement.apply                               for which share of requests, and the response
 //
@@ -59,15 +60,11 @@ func (o Options) RefuseKeys() error {
 
 // reader is what the imports have in common.
 type reader struct {
-	*draft.Findings // of the draft: every step has something to say about the files
-	to              *draft.Draft
-	options         Options
-	keys            *keyParts
-	decoded         map[*policy.Node]proto.Message // by decode
-
-	// For descriptorsOf, which bounds them.
-	descriptorsMade int  // of the rate_limits of routes so far
-	tooMany         bool // it is said, and no more are made
+	*draft.Draft
+	options Options
+	keys    *keyParts
+	decoded map[*policy.Node]proto.Message // by decode
+	made    descriptorBound                // by descriptorsOf
 }
 
 // read runs an import. A problem of what a file says is left in the draft, so that the user reads all of them at once.
@@ -78,7 +75,7 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	if err != nil {
 		return err
 	}
-	r := &reader{Findings: d.Findings, to: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
+	r := &reader{Draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
 	err = run(r)
 	return cmp.Or(d.Err(), err, keys.unused())
 }

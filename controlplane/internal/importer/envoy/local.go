@@ -48,7 +48,7 @@ func (imp *localImport) run(file *source.Document) error {
 	}
 	imp.hosts = imp.virtualHosts(s)
 	imp.addRules(s.Filters)
-	if len(imp.to.Rules) == 0 && imp.Err() == nil {
+	if len(imp.Rules) == 0 && imp.Err() == nil {
 		return envoyfile.WhyNothing(imp.Findings, in)
 	}
 	return nil
@@ -96,11 +96,11 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 	}
 	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
 	enforced := imp.readEnforcement(c, c.config, 0, c.GetStatus())
-	if c.GetLocalClusterRateLimit() != nil && !imp.to.Cluster {
+	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
 			"their number: --scope cluster makes rules that count over all")
 	}
-	imp.to.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.to.Headers)
+	imp.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.Headers)
 	levels := imp.levelsOf(c)
 	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
@@ -108,7 +108,7 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 		imp.countEachConnection(rules, c.config.At)
 	}
 	enforced.apply(rules)
-	imp.to.Rules = append(imp.to.Rules, rules...)
+	imp.Rules = append(imp.Rules, rules...)
 }
 
 // countEachConnection makes each connection count for itself by the rules.

@@ -14,6 +14,13 @@ import (
 //	the configuration's default bucket       requests
 //	its rate_limits, if it has any           requests: those of routes do not count then
 //	else those of routes and virtual hosts   routes
+//
+// An example is where the configuration of the filter holds beside these routes:
+//
+//	route                              in requests                                       in routes
+//	/a, with a configuration for it    Exempt has /a                                     no
+//	/c, with nothing for it            limited                                           yes
+//	/, which switches the filter off   WhyOff says why: an exempt of / would have /c     no
 type extent struct {
 	requests request.Selection
 	routes   map[*route]bool
@@ -41,8 +48,7 @@ func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
 	return list
 }
 
-// extent is where the filter's own configuration holds: not for the routes that have another for it, nor for those that
-// switch it off.
+// extent is where the filter's own configuration holds.
 func (f localFilter) extent(hosts []virtualHost) extent {
 	e := extent{routes: map[*route]bool{}}
 	for _, each := range routesOf(hosts) {
@@ -80,7 +86,7 @@ func (r *reader) noteNoFilter(local []localFilter, each *route) {
 }
 
 // leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
-// as that limits fewer requests than Envoy does. A route without a match would leave none: then the rule is off.
+// as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
 func leaveOutAtLeast(s *request.Selection, each *route) {
 	if len(each.selection.Match) == 0 {
 		s.CannotMatch("they are those of routes without a configuration of their own")

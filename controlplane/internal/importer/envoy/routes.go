@@ -66,12 +66,6 @@ func (r *route) configOf(filter string) (c envoyfile.Config, ok bool) {
 	return r.configs[i], true
 }
 
-// rateLimit is one of rate_limits.
-type rateLimit struct {
-	*routev3.RateLimit
-	at source.Place
-}
-
 // virtualHosts reads the virtual hosts of a site.
 func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
 	all := source.ItemsOf(s.Routing.Node, "virtual_hosts")
@@ -94,23 +88,6 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
 func domainsOf(vhost *policy.Node) (list []string) {
 	for _, d := range source.ItemsOf(vhost, "domains") {
 		list = append(list, d.Text)
-	}
-	return list
-}
-
-// rateLimits reads the rate_limits of an object.
-func (r *reader) rateLimits(n *policy.Node, at source.Place) (list []rateLimit) {
-	for i, item := range source.ItemsOf(n, "rate_limits") {
-		at := at.Item("rate_limits", i)
-		list = append(list, rateLimit{decode[*routev3.RateLimit](r, item, at), at})
-	}
-	return list
-}
-
-// limitsAt are rate_limits of a decoded object at a place.
-func limitsAt(decoded []*routev3.RateLimit, at source.Place) (list []rateLimit) {
-	for i, l := range decoded {
-		list = append(list, rateLimit{l, at.Item("rate_limits", i)})
 	}
 	return list
 }

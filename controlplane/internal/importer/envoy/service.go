@@ -31,19 +31,19 @@ func (imp *serviceImport) run(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	imp.to.Domain, err = imp.readDomain(configs)
+	imp.Domain, err = imp.readDomain(configs)
 	if err != nil {
 		return err
 	}
 	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
-	imp.to.NoteEachEnvoy()
+	imp.NoteEachEnvoy()
 	sent, enforced, err := imp.whatEnvoySends(levels.List)
 	if err != nil {
 		return err
 	}
-	imp.to.Rules = levels.Rules(imp.Findings, sent)
+	imp.Rules = levels.Rules(imp.Findings, sent)
 	levels.NoteUnreached(imp.Findings)
-	enforced.apply(imp.to.Rules)
+	enforced.apply(imp.Rules)
 	return nil
 }
 
@@ -74,7 +74,7 @@ func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 	}
 	if s == nil {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + imp.to.Domain)}
+			"envoy.filters.http.ratelimit with the domain " + imp.Domain)}
 	}
 	return s, nil
 }
@@ -115,7 +115,7 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 		imp.Note(config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
-	imp.to.Headers = headersField(filter.GetEnableXRatelimitHeaders())
+	imp.Headers = headersField(filter.GetEnableXRatelimitHeaders())
 	return imp.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
 }
 
@@ -166,7 +166,7 @@ func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site,
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
 func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
-	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.to.Domain
+	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.Domain
 }
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
@@ -177,7 +177,7 @@ func (imp *serviceImport) ofServicePerRoute(each *route) ownLimits {
 	}
 	at := each.configs[i].At
 	own := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, each.configs[i].Node, at)
-	if own.GetDomain() != "" && own.GetDomain() != imp.to.Domain {
+	if own.GetDomain() != "" && own.GetDomain() != imp.Domain {
 		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}
 	}
