@@ -3,10 +3,11 @@
 // one denies after all.
 //
 // Its invariant: all rules decide or none counts, and no race makes a later decision looser. A request that is denied
-// or Pending leaves the counters as if it had never come, but for three things:
+// or Pending leaves the counters as if it had never come, but for four things:
 //
 //	Keep                   what its rule keeps of a denial
 //	NotRefunded            units that could not be refunded: metrics.Counts has how often
+//	Evicted                a record of another key, which Take has added to its page's floor and Refund leaves there
 //	Quota.NotedUncharged   units of OwnShare: this proxy refunds them, and the quota service charges them all the same
 //
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
@@ -98,7 +99,9 @@ const (
 	asks                 // a rule has to ask the quota service first
 )
 
-// check finds out whether every rule has room. It leaves the shadow rules out if an enforced one denies.
+// check finds out whether every rule has room. It goes on after a denial, because RetryNs is the longest wait of all
+// enforced rules that deny, but leaves the shadow rules out then. Else a shadow rule that asks has the request wait, as
+// an enforced one has.
 func (v *Verdict) check(now int64) ending {
 	asking := 0
 	for i, s := range v.inTurn {
@@ -108,7 +111,7 @@ func (v *Verdict) check(now int64) ending {
 		s.check(limit.AddSaturating(s.Cost, v.costBefore(i)), now)
 		switch {
 		case s.Outcome != Pending:
-		case asking == quota.MaxParts: // an ask is granted as a whole: what has no room in it cannot ask apart
+		case asking == quota.MaxParts: // an ask has no more parts, and a request has one ask
 			s.become(Contended, now)
 		default:
 			asking++

@@ -71,12 +71,8 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 //	Blocked    has begun the block  until its end    no, unless the rule prolongs blocks
 //	HasRoom    refunded units       40 s             no
 //
-// Units stay those of the denial. What they and the record have of the costs of the subjects before this one:
-//
-//	denied by       in Units  in the record  unless other workers wrote, it finds
-//	check           yes       no             Denied
-//	takeShadow      no        yes            Denied
-//	take, enforced  no        refunded       Denied, or HasRoom: then no block begins
+// Units stay those of the denial. Of what this request itself has written, only refund makes room: after a take that
+// denies, it gives back what the subjects before this one took. Then no block begins.
 func (s *Subject) recheckDenied(now int64) (found Outcome) {
 	passNs := s.PassNs
 	found = s.Rule.Source.Recheck(s, now)

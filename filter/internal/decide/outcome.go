@@ -20,12 +20,15 @@ type Outcome uint8
 //	MissingKey  Subject.LackKey                            yes                missing_key     no: it never begins
 //	Full        Source.Check, Source.Take                  by on_full         on_full         no
 //	Failed      Source.Check, Source.Take                  by on_error        on_error        yes
-//	Contended   Source.Check: too many requests wait       by on_contention   on_contention   yes
+//	Contended   Source.Check: too many requests wait, or   by on_contention   on_contention   yes
+//	            the service takes no more asks (Rejected)
 //	            Subject.take: retries ran out
 //	            Verdict.check: too many subjects ask
 //	Overtaken   Subject.takeShadow                         no                 on_contention   no
-//	Silent      Source.Check                               by on_unavailable  on_unavailable  yes
-//	Starting    Source.Check                               by on_unavailable  starting        yes
+//	Silent      Source.Check, unless on_unavailable is     by on_unavailable  on_unavailable  yes
+//	            local: then this proxy's share decides
+//	Starting    Source.Check, also if it is local and all  by on_unavailable  starting        yes
+//	            of the share is held                       unless it is allow
 //	NotAsked    Subject.skip                               no                 not_asked       yes, by skip
 //
 // To add one: a constant before outcomes, its line above, its reason, and a row in TestOutcomes, which fails without
@@ -41,10 +44,10 @@ const (
 	MissingKey                // the request lacks a key part
 	Full                      // the key's page is full
 	Failed                    // a call into the proxy failed
-	Contended                 // retries ran out, or too many requests wait or parts ask already
+	Contended                 // retries ran out, too many requests wait or parts ask, or the service takes no more asks
 	Overtaken                 // a shadow rule of a request that cannot wait any more has lost its units to another request
 	Silent                    // the quota service is silent, and nothing decides in its place
-	Starting                  // the quota store has no state yet, and no share of this proxy has room
+	Starting                  // the quota store has no state yet, and this proxy has no share, or all of it is held
 	NotAsked                  // a shadow rule of a request that another rule denied
 
 	outcomes = int(iota) // how many there are

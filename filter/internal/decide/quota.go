@@ -26,10 +26,12 @@ type Quota struct {
 	Account any
 
 	// Source.Check.
-	From        From                  // where it has found the units: Take, Refund and Usage follow it
-	MonotonicNs int64                 // when it looked, by the monotonic clock
-	Lease       *state.LeaseEntry     // what this proxy has leased of the key; it was read unless the grant decided
-	Standings   []state.LeaseStanding // how the windows stand over all proxies, by the grant or else the lease
+	From        From              // where it has found the units: Take, Refund and Usage follow it
+	MonotonicNs int64             // when it looked, by the monotonic clock
+	Lease       *state.LeaseEntry // what this proxy has leased of the key; it was read unless the grant decided
+	// How the windows stand over all proxies, by the grant or else the lease, in the order of records. If the subject is
+	// Known and isByService, each window has one.
+	Standings []state.LeaseStanding
 
 	// Source.Take, for Refund.
 	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
@@ -81,7 +83,7 @@ type Grant struct {
 	Blocked     bool                  // of a denial: the key was blocked before
 	WaitNs      int64                 // of a denial: until the cost passes, or limit.Never
 	MonotonicNs int64                 // when it came, by the monotonic clock
-	Standings   []state.LeaseStanding // how the rule's windows stand over all proxies
+	Standings   []state.LeaseStanding // how the rule's windows stand over all proxies, in the order of records
 }
 
 // Decides reports whether it has come, and decides about the cost.

@@ -26,7 +26,8 @@ type Rule struct {
 	//	request B  finds no units left, and begins a block of the key
 	//	request A  refunds the units: nobody has used them, and the key is blocked
 	//
-	// A rule that holds need not: who lacks only what is held begins no block.
+	// A rule that holds need not: who lacks only what is held begins no block. Of two rules that take late it can still
+	// happen to the first.
 	takesLate bool
 
 	// SetSource.

@@ -11,19 +11,20 @@ import (
 // Subject is one rule as it holds for one request. It has everything that the request carries
 // from one call to the next. Each group of its fields says who writes them.
 type Subject struct {
-	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested. Begin finds
-	// the rest. After it, the caller sets TooLong too, if another value than the key's was too long.
+	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested. Begin finds its
+	// Override, Windows, Shadow, Unlimited and TooLong. The caller then sets TooLong too, if another value than the key's
+	// was too long.
 	policy.Subject
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
 
 	// Begin.
 	Rule *Rule
-	// CountedKey is the key as Source counts it: its bytes, and the Windows with the limits that hold for it. They stand
-	// in the order of records: the policy's limit i has the column Rule.Finder.Order[i]. If the subject is Unlimited,
-	// there may be none.
+	// CountedKey is the key as Source counts it: its bytes, and the Windows of policy.Subject, with the limits that hold
+	// for it. They stand in the order of records: the policy's limit i has the column Rule.Finder.Order[i]. If the subject
+	// is Unlimited, there may be none.
 	//
-	// A source may replace its Windows, by those that decide: where OwnShare does, by what this proxy may admit of them.
+	// A source may replace CountedKey.Windows by those that decide: where OwnShare does, by what this proxy may admit.
 	CountedKey state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
@@ -69,7 +70,8 @@ func (s *Subject) OverrideName() string {
 	return s.Rule.Policy.Overrides[s.Override].Name
 }
 
-// LackKey denies because the request lacks a key part.
+// LackKey denies because the request lacks a key part. It is called after Begin and before Add, which then gives the
+// subject no turn: a check would overwrite the outcome.
 func (s *Subject) LackKey() {
 	s.become(MissingKey, 0)
 	s.PassNs = limit.Never

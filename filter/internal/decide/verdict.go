@@ -113,8 +113,8 @@ func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	return holds
 }
 
-// Release settles at once what the verdict's subjects hold: nobody waits for an answer. Each
-// is charged its cost.
+// Release settles at once what the verdict's subjects hold: nobody waits for an answer. Each is charged its cost, and
+// nothing for a slot.
 func (v *Verdict) Release() {
 	holds := v.BeginHolds(nil)
 	for i := range holds {

@@ -1,9 +1,9 @@
 // Package hold has what an allowed request holds of a rule until its answer is known.
 //
 // Its invariant: what is held is charged once in each place that has it, when the hold is settled or when it lapses
-// there. The places are separate counts: a table of this proxy, and an account of the quota service. A hold has units in
-// one of them or in both (see lease/settle.go). Two lengths say when it lapses: max_hold ends it at EndNs, and its place
-// keeps it for HoldNs after it was renewed last:
+// there. The places are separate counts: a table of this proxy, and an account of the quota service. A hold has units
+// in one of them or in both (see lease/settle.go). Two lengths say when it lapses: max_hold ends it at EndNs, and its
+// place keeps it for HoldNs after it was renewed last:
 //
 //	         Begin               EndNs              EndNs + HoldNs
 //	table    | Renew renews it,  | nothing is       | it has lapsed: the table charges it by itself
@@ -45,8 +45,8 @@ type Rule struct {
 //	Renew   again and again while the request is alive
 //	Settle  ends it, always once: by the answer, or without one
 //
-// Their caller is host/holds.go: a tick renews, and the end of a stream settles by the cost that package settle finds, or
-// lets the hold linger and settles later.
+// Their caller is host/holds.go: a tick renews, and the end of a stream settles by the cost that package settle finds,
+// or lets the hold linger and settles later.
 //
 // The stream of the request owns it. A copy takes its place: only one of them may be renewed and settled.
 type Hold struct {

@@ -1,8 +1,9 @@
 // Package metrics has what a worker has counted of each rule since its engine was made, and what its streams hold now.
 //
 // Its invariant: it decides nothing, and no decision reads it. Who finds something out adds to the field that is for
-// it. Each tells Counts and Priced by name, and package engine tells Named and Holding. To add one: a field of Counts,
-// its name in Each or the part of Each that is of the same rules, and docs/metrics.md.
+// it. Each tells Counts and Priced by name, and package engine tells Named and Holding: host.flushMetrics publishes all
+// to Envoy. To add one: a field of Counts, its name in Each or the part of Each that is of the same rules, and
+// docs/metrics.md.
 package metrics
 
 import (
@@ -56,7 +57,7 @@ type Counts struct {
 	// These add up two things: requests for which a field of the policy decided, from decide.Verdict.note, and denied hits
 	// that could not be kept, from decide.Subject.storeDenied. Errors has the failures of package hold, too.
 	Full       uint64 // on_full: a page had no room
-	Contention uint64 // on_contention: others wrote first each time, or too many requests waited
+	Contention uint64 // on_contention: others wrote first each time, or as decide.Contended and Overtaken say
 	Errors     uint64 // on_error: a call into the proxy failed
 
 	// The others count events: one request may have several. decide.Subject:
@@ -84,7 +85,7 @@ type Counts struct {
 	ChargedOver  uint64           // units charged beyond what was held
 
 	// Package host, of rules that settle by tokens.
-	Unread    [usage.Failures]uint64 // answers whose usage could not be read, by why
+	Unread    [usage.Failures]uint64 // answers whose usage could not be read, by why; of usage.None there are none
 	Unscanned uint64                 // answers that came while too many others were read
 	Withheld  uint64                 // answers whose body the proxy did not show
 }
@@ -116,7 +117,8 @@ type Named struct {
 	Allowed, Denied, ShadowDenied uint64 // as in Counts
 }
 
-// NamedBy is what counts requests for which that override holds, or none if it is -1.
+// NamedBy is what counts requests for which that override holds. Where none holds, -1, or one whose name is not
+// counted, it is memory that nobody reads.
 func (m *Set) NamedBy(override int) *Named {
 	if override >= 0 {
 		if i := m.namedBy[override]; i >= 0 {

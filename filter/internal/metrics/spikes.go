@@ -62,11 +62,11 @@ func (s *spikes) begin(start, end int64) {
 	*s = spikes{end: end, headEnd: start + tenth, tailStart: end - tenth, tailBefore: tailBefore}
 }
 
-func (s *spikes) addToHead(units, limit uint64) (excess uint64) {
+func (s *spikes) addToHead(units, allowed uint64) (excess uint64) {
 	before := s.tailBefore + s.head
 	s.head += units
 	if s.tailBefore == 0 {
 		return 0
 	}
-	return max(before+units, limit) - max(before, limit)
+	return max(before+units, allowed) - max(before, allowed) // what before has beyond the limit was counted already
 }
