@@ -87,6 +87,35 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 	}
 }
 
+// A stream from before the reset that has nothing to charge does not take away that the key was reset.
+func TestAKeyStaysResetIfAnOldStreamChargesNothing(t *testing.T) {
+	evictA := func(d *desk) { require.True(t, hit(t, d.table, []byte("c"), d.now, 2)) }
+	for name, c := range map[string]struct {
+		between func(d *desk) // hold and reset
+		lapsed  bool
+		cost    uint32
+	}{
+		"what it held went with the reset":    {func(*desk) {}, false, 0},
+		"its hold had lapsed, and was dearer": {func(d *desk) { d.pass(90 * second) }, true, 1},
+		"the floor still holds for it":        {evictA, false, 0},
+	} {
+		d := newDesk(t, 1, aligned(5, anHour, 0), holding())
+		require.True(t, hit(t, d.table, []byte("b"), d.now, 3))
+		h, ok := d.hold("a", 1) // evicts b
+		require.True(t, ok, name)
+		c.between(d)
+		d.read("a")
+		_, status := d.table.Reset(&d.entry, true)
+		require.Equal(t, OK, status, name)
+		require.Equal(t, c.lapsed, d.settle("a", h, c.cost), name)
+		freed, status := d.table.Clean(&d.entry, d.table.def.Windows, d.now)
+		require.Equal(t, OK, status, name)
+		require.Zero(t, freed, name)
+		d.requireStands("a", 0, 0, name)
+		require.True(t, d.table.floorLives(&d.entry.loaded, d.now), "%s: else this test could not fail", name)
+	}
+}
+
 // A worker has stood still since it read its clock, so the page of a new key has records that seem to be of the future.
 // Its clock is read once more when the page is loaded. What is asked of the page then changes nothing.
 func TestTheClockIsSettledWhenAPageIsLoaded(t *testing.T) {

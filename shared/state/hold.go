@@ -78,7 +78,7 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 			charge -= min(cost, h.Units)
 		case isGone: // nothing is held, and nothing was charged
 		}
-		if status := t.chargeAndWrite(e, charge); status != Mismatch {
+		if status := t.chargeAndWrite(e, state, charge); status != Mismatch {
 			return state == isCharged, status
 		}
 	}
@@ -98,7 +98,7 @@ func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, statu
 			return true, OK
 		}
 		eighth := t.moveHold(e, state, h, h.Units)
-		switch status := t.chargeAndWrite(e, 0); status {
+		switch status := t.chargeAndWrite(e, state, 0); status {
 		case OK:
 			h.eighth = eighth
 			h.eachNs = t.holdWindow().EighthNs()
@@ -140,22 +140,37 @@ func (t *Table) setHeld(e *Entry, units uint32) {
 	e.usage[t.layout.HoldsColumn()] = limit.Usage{Used: units}
 }
 
-// chargeAndWrite counts units in the key's record, or in the floor if the page has no slot for a
-// record, and writes the page.
-func (t *Table) chargeAndWrite(e *Entry, units uint32) Status {
-	if units > 0 && e.slot < 0 {
-		status := t.begin(e, false) // finds a slot for the key's record
-		if status != OK {
-			t.chargeFloor(&e.loaded, e.windows, e.Now, units)
+// chargeAndWrite charges units to the key whose hold was in that state, and writes what this and moveHold have changed:
+//
+//	units   state                       what is written
+//	> 0     any; the key has a record   that record
+//	> 0     any; it has none            a new record, or the floor if the page has no slot for one
+//	0       inRecord                    the key's record
+//	0       inFloor                     the floor
+//	0       isCharged, isGone           nothing
+//
+// Where the record is not written, it goes on to say that the key was reset.
+func (t *Table) chargeAndWrite(e *Entry, state holdState, units uint32) Status {
+	if units == 0 {
+		switch state {
+		case inRecord:
+			return t.finish(e)
+		case inFloor:
+			return t.write(&e.loaded)
+		default:
+			return OK
 		}
 	}
-	if e.slot < 0 {
+	switch status := t.begin(e, false); status {
+	case OK:
+	case Full:
+		t.chargeFloor(&e.loaded, e.windows, e.Now, units)
 		return t.write(&e.loaded)
+	default:
+		return status
 	}
-	if units > 0 {
-		for column := range t.layout.Counting {
-			e.windows[column].Add(&e.usage[column], e.Now, units)
-		}
+	for column := range t.layout.Counting {
+		e.windows[column].Add(&e.usage[column], e.Now, units)
 	}
 	return t.finish(e)
 }
