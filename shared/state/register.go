@@ -34,7 +34,8 @@ func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	if ts.split { // from then on it has no conflict
 		return OK
 	}
-	if done.dropped || slices.ContainsFunc(tables, (*Table).lacksWindow) {
+	lacksNow := slices.ContainsFunc(tables, (*Table).lacksWindow) // by the registrations that were just adopted
+	if done.dropped || lacksNow {
 		ts.conflict = true
 	}
 	return OK
@@ -61,7 +62,8 @@ func (ts *Tables) register(
 	self := ts.self.AsOf(now)
 	d.LeaveAndSweep(self, ts.keeps, now)
 	done.dropped = ts.wasDropped(d, tables)
-	meetsConflict := done.dropped || slices.ContainsFunc(tables, (*Table).lacksWindow)
+	lackedBefore := slices.ContainsFunc(tables, (*Table).lacksWindow) // by those that were adopted before
+	meetsConflict := done.dropped || lackedBefore
 	done.split = meetsConflict && !ts.split && d.HasOwner(ts.splitOwner)
 	if done.split {
 		self.ID = ts.splitOwner
