@@ -149,7 +149,7 @@ func (t *Table) setHeld(e *Entry, units uint32) {
 //	0       inFloor                     the floor
 //	0       isCharged, isGone           nothing
 //
-// Where the record is not written, it goes on to say that the key was reset.
+// A record that is not written still says that its key was reset.
 func (t *Table) chargeAndWrite(e *Entry, state holdState, units uint32) Status {
 	if units == 0 {
 		switch state {

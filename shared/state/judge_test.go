@@ -85,6 +85,8 @@ type admissionWindow struct {
 	column int
 }
 
+// exactKey is a key in a window for as long as its charges add up: they start anew when the window is dropped, and when
+// the key is reset.
 type exactKey struct {
 	key    int
 	window tenure

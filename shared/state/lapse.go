@@ -34,8 +34,8 @@ type lapses []lapse
 // noBound is for takeLapsed of the floor, which does not know when its holds were written.
 const noBound int64 = 0
 
-// takeLapsed removes from h the units that have lapsed by the present, and returns them in memory, which no other
-// function uses. last is when h was written, or noBound: no unit lapses before that.
+// takeLapsed removes from h the units that have lapsed by the present, and returns them in memory, the caller's own
+// list of pageMemory. last is when h was written, or noBound: no unit lapses before that.
 func (t *Table) takeLapsed(p *loaded, memory *lapses, h *limit.Holds, last int64) lapses {
 	*memory = (*memory)[:0]
 	present := t.presentEighth(p)
@@ -163,9 +163,9 @@ func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 // moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, which lapseFloor has brought
 // to the present. It returns what has lapsed in the record, for its caller to charge.
 //
-// Where the hold's length was shortened, record or floor may be ahead of the present. Then the floor holds all as of
-// the newest eighth of both. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth
-// 2. As of 11, the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
+// The floor holds all as of the newest eighth of the two. Where the hold's length was shortened, either may be ahead of
+// the present. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth 2. As of 11,
+// the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
 func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) (lapsed lapses) {
 	h, floor := p.page.Holds(slot), p.page.FloorHolds()
 	lapsed = t.takeLapsed(p, &p.pageMemory.evictedLapses, &h, last)

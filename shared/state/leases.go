@@ -76,7 +76,7 @@ func (ts *Tables) Leases(counter CounterID, windowsHash uint64, windows int, cap
 	})}
 }
 
-// Table is the leases' table; it is for comparing and for its memory.
+// Table is the leases' table, for those who count and clean its pages. Rules that share a counter have the same one.
 func (l *Leases) Table() *Table { return l.table }
 
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and

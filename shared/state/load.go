@@ -29,7 +29,8 @@ type loaded struct {
 }
 
 // pageMemory is kept from call to call so that a decision allocates nothing. It carries no
-// result from one call to the next: what lapses is passed on as slices that lie in it.
+// result from one call to the next: what lapses is passed on as slices that lie in it. In evictSharer three are in use
+// at once: floorLapses, evictedLapses and joinedLapses. Each of the others is used up before the next is made.
 type pageMemory struct {
 	rule     [page.MaxWindows]limit.Window // for loaded.rule
 	otherLog []int64                       // the decoded log of any record

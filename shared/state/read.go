@@ -14,7 +14,7 @@ import (
 type Entry struct {
 	loaded // the key's page, with Now and CallerNs
 
-	// What Read and Commit found. Reread clears it.
+	// What Read and Commit found, with loaded.Rebased. Reread clears it.
 	FromFloor bool // the key has no record and starts from the page's floor
 	Evicted   bool // Commit evicted a live record
 	Ended     int  // windows whose usage has ended since the record was written

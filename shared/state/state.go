@@ -41,9 +41,11 @@
 // What tells old from new, and one thing from another:
 //
 //	name         of what                    changes                             compared by
-//	number       a table, in its page keys  never; a later table may get it     nobody: pageKey has it
-//	base         a table's registration     with a number that is given anew    convertIn: older pages are empty
-//	epoch        a table's windows          when they are chosen or changed     convertIn, startChange
+//	number       a table, in its page keys  never; a later table may get it     adopt
+//	base         a table's registration     with a number that is given anew    adopt, owns; convertIn: older pages
+//	                                                                            are empty
+//	epoch        a table's windows          when they are chosen or changed     adopt, convertIn, startChange, Refund;
+//	                                                                            whereIs: HoldsSince is one
 //	generation   a record                   when it is set, reset or rebased    Refund
 //	serial       a record of a table that   when it is placed                   whereIs (hold.go)
 //	             holds, in its page
@@ -93,16 +95,16 @@ const (
 
 // Keys in shared data. They have at most 15 bytes, because the host allocates
 // twice for a longer one, and a prefix, because Istio puts all plugins into one
-// namespace. KeySuffix and KeyPrefix are of the format's version.
+// namespace. KeySuffix and KeyPrefix are of the format's version. The kind is the value's second byte, if it has one.
 //
-//	key                                          value                         drawn in
-//	"sluice/tables" KeySuffix                    directory of all tables       directory/directory.go
-//	"sluice/owners" KeySuffix                    heartbeats of all owners      directory/heartbeats.go
-//	"sluice/seed"                                seed of all hashes            seed.go
-//	"sl/held"                                    holds' clock                  holdclock.go
-//	"sl/n" 8 hex of owner                        how many proxies are alive    values.go
-//	"sl/g" u32 owner, u32 rule                   what streams hold of a rule   values.go
-//	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   page/page.go
+//	key                                          value                         kind   drawn in
+//	"sluice/tables" KeySuffix                    directory of all tables       2      directory/directory.go
+//	"sluice/owners" KeySuffix                    heartbeats of all owners      4      directory/heartbeats.go
+//	"sluice/seed"                                seed of all hashes            3      seed.go
+//	"sl/held"                                    holds' clock                         holdclock.go
+//	"sl/n" 8 hex of owner                        how many proxies are alive           values.go
+//	"sl/g" u32 owner, u32 rule                   what streams hold of a rule          values.go
+//	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   1      page/page.go
 var (
 	directoryKey  = []byte("sluice/tables" + page.KeySuffix)
 	heartbeatsKey = []byte("sluice/owners" + page.KeySuffix)

@@ -36,6 +36,9 @@ import (
 //	surveyed   PrepareSurveys   as another worker has made it           in another Table, during one Survey.Step
 //	looked     PrepareLooks     as registerAndAdopt would make it now   in this one since a Look, for Usage, Held and
 //	                                                                    BlockEnd; the table stays closed
+//
+// No Commit writes by such a placement. After a Look, startChange refuses it: the Entry is of no epoch. A Survey uses
+// an Entry only as memory, and its caller Reads it again.
 
 // Table holds the records of one counter.
 type Table struct {
@@ -43,10 +46,11 @@ type Table struct {
 	def    Definition
 
 	open      bool // registered in the directory
-	placement      // of an open table by its registration; of a closed one by lent, or from before a Split, or zero
+	placement      // of an open table by its registration; of a closed one by placedBy, or from before a Split, or zero
 
 	// Of a closed table. nil: there is none.
-	surveyed, looked, lent *directory.Registration
+	surveyed, looked *directory.Registration
+	placedBy         *directory.Registration // the looked one by which borrow has set the placement
 }
 
 // placement is where the pages of a table are, and how the definition's windows lie in them, by one registration.
@@ -81,14 +85,14 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.lent = nil
+	t.placedBy = nil
 	t.setPlacement(r)
 }
 
 // borrow sets the placement of a closed table by r, if it is not by r already.
 func (t *Table) borrow(r *directory.Registration) {
-	if t.lent != r {
-		t.lent = r
+	if t.placedBy != r {
+		t.placedBy = r
 		t.setPlacement(r)
 	}
 }

@@ -69,13 +69,13 @@ func (ts *Tables) ShareHeldTotal(rule uint32, vm uint64, own HeldTotal) (all Hel
 	status = Update(ts.store, key[:], func(old []byte) (next []byte, _ Status) {
 		all = own
 		next = make([]byte, 0, len(old)+heldRowBytes)
-		mustWrite := own != HeldTotal{}
+		ownIsDue := own != HeldTotal{} // a first row
 		whole := old[:len(old)/heldRowBytes*heldRowBytes]
 		for b := range slices.Chunk(whole, heldRowBytes) {
 			row := readHeldRow(b)
 			switch {
 			case row.vm == vm:
-				mustWrite = row.HeldTotal != own || now-row.wroteNs >= aliveNs
+				ownIsDue = row.HeldTotal != own || now-row.wroteNs >= aliveNs
 			case now-row.wroteNs < silentAfterNs:
 				all.Units += row.Units
 				all.Streams += row.Streams
@@ -86,7 +86,8 @@ func (ts *Tables) ShareHeldTotal(rule uint32, vm uint64, own HeldTotal) (all Hel
 			row := heldRow{vm, now, own}
 			next = row.append(next)
 		}
-		if !mustWrite && len(next) == len(old) {
+		othersWent := len(next) != len(old) // unless it is due, the VM has as many rows as before
+		if !ownIsDue && !othersWent {
 			return nil, OK
 		}
 		return next, OK

@@ -20,7 +20,7 @@
 //
 // A counter has vanished when the last owner of its table has left. The table waits until
 // its windows have ended, in case the counter comes back. Then its number is used for
-// another one, with the present epoch as its base: pages of an earlier one are empty.
+// another one, with a new epoch as its base: pages of an earlier one are empty.
 //
 // The life of a table:
 //

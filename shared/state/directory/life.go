@@ -7,9 +7,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
-// Register returns the table for o's counter: the one that choose finds, changed to these
-// windows unless a later configuration chose others; else a new one. o leaves the counter's other tables. ok is false
-// if there are MaxTables already: then drop d, because o has left its tables and has no new one.
+// Register returns the table for o's counter, and o leaves the counter's other tables:
+//
+//	choose finds one     it gets these windows, unless a later configuration chose others
+//	choose finds none    a new one is added
+//	                     if there are MaxTables, ok is false: drop d, because o has left its tables and has no new one
 func (d *Directory) Register(o Owner, def *Definition, now int64) (r *Registration, ok bool) {
 	chosen := d.choose(o, def)
 	for _, i := range d.TablesOf(def.Counter) {
@@ -155,7 +157,8 @@ func (d *Directory) removeWaiting(now int64) {
 func (r *Registration) waits() bool { return len(r.Owners) == 0 }
 
 // lastToVanish returns the indexes of the WaitingTables last to vanish, in the order in which they did: of several at
-// once, in that of the tables.
+// once, in that of the tables. It sorts no more than these, because there may be ten thousand
+// tables.
 func lastToVanish(tables []Registration) (last []int) {
 	for i := range tables {
 		if !tables[i].waits() {

@@ -7,6 +7,9 @@ package page
 // one proxy, each with counters of its own, and neither meets a value that it cannot
 // read. The first version's keys are plain.
 //
+// A new algorithm needs no new version, and neither does a new flag of a window: a build that does not know a window
+// leaves its table alone, see directory.Read. Any other change of these bytes needs one.
+//
 // To raise it, raise that of nextformat.go too, write the golden bytes anew, freeze the last
 // filter in filter/testdata, and say in the changelog that counters begin anew.
 const (

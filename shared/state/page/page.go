@@ -7,7 +7,7 @@
 // page have counted. All integers are little endian:
 //
 //	 0  u8   format version, 1
-//	 1  u8   kind of the records, 1 = counters of one proxy
+//	 1  u8   kind, 1 = page, of counters or of leases
 //	 2  u8   slots s
 //	 3  u8   windows n
 //	 4  u32  epoch of the windows below, from the directory
@@ -40,7 +40,7 @@ import (
 )
 
 const (
-	kindCounters = 1
+	kindPage = 1
 
 	offVersion    = 0
 	offKind       = 1
@@ -128,7 +128,7 @@ type Page struct {
 func New(l *Layout, epoch uint32) Page {
 	p := Page{make([]byte, l.size), l}
 	p.Bytes[offVersion] = FormatVersion
-	p.Bytes[offKind] = kindCounters
+	p.Bytes[offKind] = kindPage
 	p.Bytes[offSlots] = byte(l.Slots)
 	p.Bytes[offWindows] = byte(len(l.Windows))
 	le.PutUint32(p.Bytes[offEpoch:], epoch)
@@ -145,7 +145,7 @@ func New(l *Layout, epoch uint32) Page {
 // windows, and the size agrees with the header.
 func Read(value []byte) (p Page, ok bool) {
 	p.Bytes = value
-	if len(value) < headBytes || value[offVersion] != FormatVersion || value[offKind] != kindCounters {
+	if len(value) < headBytes || value[offVersion] != FormatVersion || value[offKind] != kindPage {
 		return Page{}, false
 	}
 	n, slots := int(value[offWindows]), int(value[offSlots])

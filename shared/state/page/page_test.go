@@ -1,6 +1,7 @@
 package page
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -94,10 +95,62 @@ func TestALogIsFitted(t *testing.T) {
 	require.Equal(t, limit.Usage{Log: []int64{2, 2, 2, 3}, Cut: true}, fitLog(cut, 4))
 }
 
-// Records and floors hold what each algorithm counts.
+// Records and floors hold what each algorithm counts, each in bytes of its own.
 func TestEveryAlgorithmIsStored(t *testing.T) {
+	const now = 100 * second
+	cases := []struct {
+		window limit.Window
+		usage  limit.Usage
+		floor  limit.Floor
+	}{
+		{limit.Window{Algorithm: limit.FixedWindow}, limit.Usage{Used: 1}, limit.Floor{Used: 2}},
+		{
+			limit.Window{Algorithm: limit.FixedWindow, Jitter: 50},
+			limit.Usage{Used: 3, EndNs: now + 1}, limit.Floor{Used: 4, EndNs: now + 2},
+		},
+		{
+			limit.Window{Algorithm: limit.FixedWindowPerKey},
+			limit.Usage{Used: 5, EndNs: now + 3, Slides: true}, limit.Floor{Used: 6, EndNs: now + 4},
+		},
+		{
+			limit.Window{Algorithm: limit.SlidingWindowLog, Units: 3},
+			limit.Usage{Log: []int64{now - 7, now - 6}, Cut: true}, limit.Floor{Used: 7, EndNs: now + 5},
+		},
+		{
+			limit.Window{Algorithm: limit.SlidingWindowCounter},
+			limit.Usage{Used: 8, Prev: 9}, limit.Floor{Used: 10, Prev: 11},
+		},
+		{
+			limit.Window{Algorithm: limit.TokenBucket},
+			limit.Usage{Tokens: limit.Tokens{Lo: 12, Hi: -13}, EndNs: now + 6}, limit.Floor{Used: 14, Prev: 15, EndNs: now + 7},
+		},
+		{limit.Window{Algorithm: limit.Calendar}, limit.Usage{Used: 16}, limit.Floor{Used: 17}},
+		{limit.Window{Algorithm: limit.Block}, limit.Usage{Used: 1, EndNs: now + 8}, limit.Floor{Used: 1, EndNs: now + 9}},
+	}
+	var windows []limit.Window
+	for _, c := range cases {
+		c.window.PeriodNs = limit.MonthNs
+		windows = append(windows, c.window)
+	}
 	for _, a := range limit.Counting {
+		isStored := slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Algorithm == a })
+		require.True(t, isStored, "algorithm %d", a)
 		usage, floor := usageBytes(&limit.Window{Algorithm: a})
 		require.True(t, usage > 0 && floor > 0, "algorithm %d", a)
+	}
+	written := New(NewLayout(windows, 1), 1)
+	written.SetTime(0, now)
+	for column, c := range cases {
+		written.SetUsage(0, column, &c.usage)
+		written.SetFloor(column, c.floor)
+	}
+	p, ok := Read(written.Bytes)
+	require.True(t, ok)
+	require.Equal(t, windows, p.Layout.Windows)
+	for column, c := range cases {
+		var usage limit.Usage
+		p.ReadUsage(0, column, nil, &usage)
+		require.Equal(t, c.usage, usage, "%+v", c.window)
+		require.Equal(t, c.floor, p.Floor(column), "%+v", c.window)
 	}
 }

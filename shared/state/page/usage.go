@@ -3,7 +3,8 @@ package page
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // What a record and the floor hold of each window. A new algorithm takes a line here, its sizes in usageBytes, and a
-// case in the functions that read and write it: in readCounts and putCounts if its floor is like its usage. Times that
+// case in the functions that read and write it: in readCounts and putCounts if its floor is like its usage. If its
+// definition has something in the extra bytes or the flags, PutWindow and ReadWindow have a case too. Times that
 // are not given are 64 bits of nanoseconds since the Unix epoch; a floor is like the usage unless it says otherwise.
 //
 //	fixed_window             u32 used; with jitter also u64 end
