@@ -12,9 +12,9 @@
 //	ServiceLevels, LocalLevels                  levels with the search of the limiter               level.go
 //	Levels.Rules                                the rules of some descriptors
 //	  serviceLeaves, localLeaves                where the search ends                               search.go
-//	  Descriptor.rules                          a rule, or an override, of each leaf with a limit   rule.go
+//	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
 //	    dropUnreachable, joinOverrides          the leaves that need rules
-//	    rule: leaf.split                        what goes to the match, and what to the key
+//	    ruleOfLeaf: leaf.split                  what goes to the match, and what to the key
 //	      overrides.leaveOut, selectUnmatched   what neither can say                                overrides.go
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits

@@ -20,7 +20,6 @@ import (
 type leaf struct {
 	*Level             // one without a limit for the requests of no level of the configuration
 	values []leafValue // one for each entry of the descriptor that is a part of the request
-	joined *leaf       // the wider leaf whose rule has this one's limit as an override; nil = it has a rule of its own
 }
 
 // leafValue is a part of the request and the pattern that it fits.

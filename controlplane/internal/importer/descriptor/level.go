@@ -95,7 +95,7 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 		for _, l := range leaves {
 			ls.reached[l.Level] = true
 		}
-		list = append(list, sent[i].rules(to, leaves)...)
+		list = append(list, sent[i].rulesOfLeaves(to, leaves)...)
 	}
 	return list
 }

@@ -29,7 +29,7 @@ type overrides struct {
 
 // leaveOut takes the requests of the earlier leaves out of the rule, or turns it off if no override can. Leaves that
 // are apart from the rule's own have none of its requests.
-func (o *overrides) leaveOut(earlier []*leaf) {
+func (o *overrides) leaveOut(earlier []*leaf, joined map[*leaf]*leaf) {
 	for _, before := range earlier {
 		if before.apart(o.leaf) {
 			continue
@@ -40,7 +40,7 @@ func (o *overrides) leaveOut(earlier []*leaf) {
 		}
 		// The requests are unlimited in this rule, or have the limit of the leaf that is joined.
 		next := draft.Override{Patterns: o.patterns(before, func(keyValue) bool { return true })}
-		if before.joined == o.leaf {
+		if joined[before] == o.leaf {
 			next.Limit = before.Limit
 		}
 		o.rule.Overrides = append(o.rule.Overrides, next)
@@ -69,7 +69,8 @@ func (o *overrides) cannotLeaveOut(before *leaf) (why string) {
 }
 
 // patterns are the patterns of an override of the rule, one for each part of its key: that of a leaf for the values
-// that are asked for, and * for the others.
+// that are asked for, and * for the others. In the example of selectUnmatched the leaf has the user alice: they are
+// [alice] if that value is asked for, and ["*"] if none is.
 func (o *overrides) patterns(l *leaf, isAsked func(keyValue) bool) (list []string) {
 	for _, v := range o.key {
 		text := "*"
@@ -91,11 +92,11 @@ func (o *overrides) patterns(l *leaf, isAsked func(keyValue) bool) (list []strin
 //	- {key: ["*"], unlimited: true}
 func (o *overrides) selectUnmatched() {
 	isUnmatched := func(v keyValue) bool { return !v.isMatched }
-	if why := o.leaf.whyNoOverride(); why != "" {
-		o.rule.TurnOff(why)
+	if !slices.ContainsFunc(o.key, isUnmatched) {
 		return
 	}
-	if !slices.ContainsFunc(o.key, isUnmatched) {
+	if why := o.leaf.whyNoOverride(); why != "" {
+		o.rule.TurnOff(why)
 		return
 	}
 	o.rule.Overrides = append(o.rule.Overrides,

@@ -10,7 +10,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// rules makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
+// rulesOfLeaves makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
 // search, and a request belongs to the first whose values it has. Each leaf with a limit becomes a
 // rule, or an override of the rule of a later leaf. Each rule leaves out the requests of the leaves
 // before its own.
@@ -21,20 +21,20 @@ import (
 //	alice  5/minute   an override of the rule for any user, which has the same window
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
-func (d *Descriptor) rules(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
+func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
 		to.Fail(leaves[0].At, text)
 		return nil
 	}
 	leaves = dropUnreachable(to, leaves)
-	joinOverrides(leaves)
+	joined := joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
-		if l.Limit == nil || l.joined != nil {
+		if l.Limit == nil || joined[l] != nil {
 			continue
 		}
-		r := d.rule(to, l.Name(), l, leaves[:i])
+		r := d.ruleOfLeaf(to, l.Name(), l, leaves[:i], joined)
 		order[r] = l.Order
 		list = append(list, r)
 	}
@@ -49,7 +49,7 @@ func (d *Descriptor) rules(to *draft.Findings, leaves []*leaf) (list []*draft.Ru
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
 func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
-	return d.rule(to, name, leafOfAll(d.Entries, limit, d.At), nil)
+	return d.ruleOfLeaf(to, name, leafOfAll(d.Entries, limit, d.At), nil, nil)
 }
 
 // countLimited counts the leaves with a limit.
@@ -77,24 +77,29 @@ func dropUnreachable(to *draft.Findings, leaves []*leaf) (list []*leaf) {
 	return list
 }
 
-// joinOverrides joins the leaves that become overrides of another leaf's rule to that wider leaf. The last leaf that
-// can have an override gets it, as it is the widest. In the example of rules, alice is joined to the leaf of any user.
-func joinOverrides(leaves []*leaf) {
+// joinOverrides joins the leaves that become overrides of another leaf's rule, each to that wider leaf. The others have
+// rules of their own. The last leaf that can have an override gets it, as it is the widest. In the example of
+// rulesOfLeaves, alice is joined to the leaf of any user.
+func joinOverrides(leaves []*leaf) (joined map[*leaf]*leaf) {
+	joined = map[*leaf]*leaf{}
 	for i, wide := range slices.Backward(leaves) {
-		if wide.Limit == nil || wide.joined != nil || wide.isOneText() {
+		if wide.Limit == nil || joined[wide] != nil || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.Limit != nil && l.joined == nil && l.canOverride(wide) {
-				l.joined = wide
+			if l.Limit != nil && joined[l] == nil && l.canOverride(wide) {
+				joined[l] = wide
 			}
 		}
 	}
+	return joined
 }
 
-// rule makes the rule of a leaf, which leaves out the requests of the earlier ones. Those that are joined to it are
-// overrides with their limits.
-func (d *Descriptor) rule(to *draft.Findings, name string, l *leaf, earlier []*leaf) *draft.Rule {
+// ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier ones. Those that are joined to it
+// are overrides with their limits.
+func (d *Descriptor) ruleOfLeaf(
+	to *draft.Findings, name string, l *leaf, earlier []*leaf, joined map[*leaf]*leaf,
+) *draft.Rule {
 	requests, key := l.split(d.Selection)
 	r := draft.NewRule(to, name, l.At, l.Limit, requests)
 	for _, v := range key {
@@ -105,7 +110,7 @@ func (d *Descriptor) rule(to *draft.Findings, name string, l *leaf, earlier []*l
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
 	r.CountDenied = d.Cost > 0 && l.Limit.IsWindowed()
 	o := overrides{r, l, key}
-	o.leaveOut(earlier) // before the others, as the filter takes the first override that fits
+	o.leaveOut(earlier, joined) // before the others, as the filter takes the first override that fits
 	o.selectUnmatched()
 	return r
 }
