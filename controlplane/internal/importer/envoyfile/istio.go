@@ -19,25 +19,41 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 			}
 		}
 	}
-	for _, h := range l.hosts() {
+	for i, h := range l.hosts {
 		if len(source.ItemsOf(h, "routes")) == 0 {
-			*h = *merged(h, routesOf(withMatch(source.NewObject(), everyRequest())))
+			l.hosts[i] = merged(h, routesOf(withMatch(source.NewObject(), everyRequest())))
 		}
 	}
 	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
 		"every request of the proxies that get the policy.")
-	if len(l.hosts()) > 1 && saysLimits(l.hostOf("*")) {
+	if i := l.indexOfHost("*"); len(l.hosts) > 1 && i >= 0 && saysLimits(l.hosts[i]) {
 		to.NoteImport("Limits in patches for all virtual hosts are here for those hosts that no other patch names: write " +
 			"the same for the others.")
 	}
-	return l.root
+	return l.built()
 }
 
-// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}. Its hosts
-// are nodes of the files, which are changed: nobody reads the patches of the files again.
+// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
 type patchedListener struct {
 	*draft.Findings
-	root *policy.Node
+	root  *policy.Node   // with the hosts as they came; built puts those below in their place
+	hosts []*policy.Node // in their order, each with what is merged into it
+}
+
+// built is the listener with its hosts.
+func (l *patchedListener) built() *policy.Node {
+	routing := source.FieldOf(l.root, "route_config")
+	if routing == nil {
+		return l.root
+	}
+	return with(l.root, "route_config", with(routing, "virtual_hosts", source.NewList(l.hosts...)))
+}
+
+// with is an object in which a field has this value.
+func with(n *policy.Node, name string, value *policy.Node) *policy.Node {
+	isIt := func(f policy.Field) bool { return source.IsField(f.Name, name) }
+	others := slices.DeleteFunc(slices.Clone(n.Fields), isIt)
+	return source.NewObject(append(others, source.NewField(name, value))...)
 }
 
 // add adds what a patch has at its place in the listener. The place is that of the EnvoyFilter.
@@ -77,7 +93,11 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 	}
 }
 
-func (l *patchedListener) merge(value *policy.Node) { l.root = merged(l.root, value) }
+// merge merges a part of a listener, and adds its hosts.
+func (l *patchedListener) merge(value *policy.Node) {
+	l.root = merged(l.root, value)
+	l.hosts = append(l.hosts, source.ItemsOf(value, "route_config", "virtual_hosts")...)
+}
 
 // mergeListeners merges what is a listener in a value, and reports whether there is one.
 func (l *patchedListener) mergeListeners(value *policy.Node) (hasOne bool) {
@@ -90,10 +110,6 @@ func (l *patchedListener) mergeListeners(value *policy.Node) (hasOne bool) {
 	return hasOne
 }
 
-func (l *patchedListener) hosts() []*policy.Node {
-	return source.ItemsOf(l.root, "route_config", "virtual_hosts")
-}
-
 // mergeHost merges a value into the virtual host that Istio names by its domain, or in a way that stands for every
 // request.
 func (l *patchedListener) mergeHost(domain string, value *policy.Node) {
@@ -101,22 +117,20 @@ func (l *patchedListener) mergeHost(domain string, value *policy.Node) {
 	if domain == "" || isAnyName || strings.HasPrefix(domain, "inbound|") {
 		domain = "*"
 	}
-	if h := l.hostOf(domain); h != nil {
-		*h = *merged(h, value)
+	if i := l.indexOfHost(domain); i >= 0 {
+		l.hosts[i] = merged(l.hosts[i], value)
 		return
 	}
 	h := source.Wrap("domains", source.NewList(source.NewText(domain)))
 	l.merge(routingOf(merged(h, value)))
 }
 
-// hostOf is the host whose first domain is this one; nil if there is none.
-func (l *patchedListener) hostOf(domain string) *policy.Node {
-	for _, h := range l.hosts() {
-		if domains := source.ItemsOf(h, "domains"); len(domains) > 0 && domains[0].Text == domain {
-			return h
-		}
-	}
-	return nil
+// indexOfHost is the index of the host whose first domain is this one; negative if there is none.
+func (l *patchedListener) indexOfHost(domain string) int {
+	return slices.IndexFunc(l.hosts, func(h *policy.Node) bool {
+		domains := source.ItemsOf(h, "domains")
+		return len(domains) > 0 && domains[0].Text == domain
+	})
 }
 
 // routingOf is what a listener has of one host.

@@ -16,6 +16,12 @@ var ofEnvoy = []string{
 
 // RefuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
 // is, and what to do.
+//
+//	the file is                               RefuseForService   refuseOthers
+//	a configuration of envoyproxy/ratelimit                      rejects it
+//	one of Envoy, a part of it, EnvoyFilter   rejects it
+//	ConfigMap, another resource, a policy     rejects it         rejects it
+//	BackendTrafficPolicy, List                                               package gateway reads the first
 func RefuseForService(to *draft.Findings, in *source.Document) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {

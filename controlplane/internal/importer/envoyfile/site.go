@@ -97,9 +97,7 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 		f.addBelow(in, item, listener)
 	}
 	if source.FieldOf(n, "filter_chains") != nil {
-		address := source.FieldOf(n, "address", "socket_address")
-		ipAndPort := source.TextOf(address, "address") + ":" + source.TextOf(address, "port_value")
-		listener = cmp.Or(source.TextOf(n, "name"), ipAndPort)
+		listener = listenerName(n)
 	}
 	line := "line " + strconv.Itoa(n.Line)
 	switch {
@@ -119,6 +117,13 @@ func (f *foundSites) addBelow(in *source.Document, n *policy.Node, listener stri
 			}
 		}
 	}
+}
+
+// listenerName is the name of a listener, or else its address.
+func listenerName(n *policy.Node) string {
+	address := source.FieldOf(n, "address", "socket_address")
+	ipAndPort := source.TextOf(address, "address") + ":" + source.TextOf(address, "port_value")
+	return cmp.Or(source.TextOf(n, "name"), ipAndPort)
 }
 
 // readListener reads what has http_filters, and its routes if they are in it. The paths of places start at it.
