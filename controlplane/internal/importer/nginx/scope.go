@@ -10,8 +10,13 @@ import (
 )
 
 // scope is what nginx inherits limits by: http, a server or a location. nginx finds one scope for a request, and only
-// the limits of that one hold. newScope makes it. The rest is set by readServers of a server, and by readLocations of a
-// location, before addRules makes rules.
+// the limits of that one hold. All fields are set before addRules makes rules:
+//
+//	                of a server                 of a location
+//	what, limits    newScope                    newScope
+//	fits            selectHosts, leaveTo        selectPath, checkPrefixes, readLocations
+//	winners         leaveTo                     readLocations
+//	inner           readLocations               readLocations; of http readServers, or else readLocations
 type scope struct {
 	what    string              // for messages
 	limits  map[string]limitSet // by kind: its own and those that it inherits
@@ -156,8 +161,8 @@ func (s *scope) isUniform(kind string, limits limitSet) bool {
 	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
-// isWhole reports whether all requests of the scope around it fit, but those of winners, so that none is left for that
-// one. A location / is so, and none of the example.
+// isWhole reports whether every request of the outer scope fits, so the outer scope keeps none. A location / is so, and
+// none of the example.
 func (s *scope) isWhole() bool { return s.fits.IsEverything() }
 
 // without is a selection without the requests that fit some scopes, none of which isWhole.
@@ -165,9 +170,6 @@ func without(s request.Selection, scopes []*scope) request.Selection {
 	fits := make([]request.Selection, len(scopes))
 	for i, c := range scopes {
 		fits[i] = c.fits
-		if len(c.fits.WhyOff) > 0 {
-			fits[i].Match = nil // a server's match may be for a part of its names alone
-		}
 	}
 	rest, unsaid := s.Except(fits)
 	for _, u := range unsaid {

@@ -59,8 +59,8 @@ func portOf(address string) string {
 }
 
 // readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A policy knows the
-// host alone, so each host gets one server. An example: the default server has the name a.example and the limits D,
-// another one has *.example and the limits W.
+// host alone, so each host gets one server: a server comes to no hostScope, to one or to two, and each has a scope. An
+// example: the default server has the name a.example and the limits D, another one has *.example and the limits W.
 //
 //	servers, as written    byHosts                     the scope is for   leaveTo
 //	default: a.example D   isRest, a scope of D        all hosts          *.example and a.example
@@ -140,7 +140,7 @@ func (s *hostScope) selectHosts() {
 		}
 		hosts = append(hosts, request.Exact(name))
 	}
-	if len(hosts) > 0 {
+	if len(s.fits.WhyOff) == 0 { // else the match would have a part of the requests
 		s.fits.Match = request.Host.Matching(hosts...)
 	}
 }
