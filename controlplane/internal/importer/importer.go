@@ -15,7 +15,8 @@
 //	nginx                              nginx ────────────────────────┤
 //	Ingress                            ingress ──────────────────────┘
 //
-//	source     opens a file, finds fields in it, and says where they are     (used by the readers)
+//	source     opens a file, finds fields in it, and says where they are     (used by the readers; package nginx
+//	           parses its files itself, as they are no YAML and include others)
 //	envoyfile  finds the listeners in a configuration of Envoy               (used by envoy)
 //	nginxkey   says what the key of a limit is for which requests            (used by nginx)
 //	request    says which requests a rule is for: match, exempt, key         (used by all of them)
@@ -37,7 +38,7 @@
 //	                                      stands for the client's address
 //	    Levels.Rules      level.go        where does the search for the descriptor end? In
 //	      serviceLeaves   search.go       a leaf: the client's address may be anything, 5/minute
-//	      rules           rule.go         a rule: any value of a part needs that part in the key
+//	      rulesOfLeaves   rule.go         a rule: any value of a part needs that part in the key
 //	  Draft.Finish        finish.go       the policy is written and validated:
 //
 //	version: 1

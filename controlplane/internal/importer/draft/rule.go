@@ -23,7 +23,7 @@ import (
 // Rules count together if their Name, as the reader gives it, is equal, and so are their Identity, Key, algorithm and
 // time: see mayShareCounter.
 type Rule struct {
-	Name string // Draft.Finish makes it unique
+	Name string // for users. Rules that may count together have one, until Draft.Finish makes it unique
 
 	// The reader sets these.
 	Key         []request.Part
@@ -107,7 +107,7 @@ func (r *Rule) Disable() { r.disabled = true }
 func (r *Rule) isOff() bool { return r.turnedOff || r.disabled }
 
 // Enforce makes the rule deny for some percent of its keys alone; 0 makes it shadow. A rule without a key has no share
-// of keys, and is shadow too.
+// of keys, and is shadow too: so CountEach, which gives it one, comes first.
 func (r *Rule) Enforce(percent uint64) {
 	isShare := 0 < percent && percent < all
 	switch {

@@ -142,8 +142,8 @@ func (list *ruleList) makeRule(i int, sent *descriptor.Descriptor) []*draft.Rule
 	return []*draft.Rule{sent.RuleOfAll(list.Findings, list.ruleName(i), limit)}
 }
 
-// requestsOf reads for which requests a rule is: a descriptor is sent for those that all of its selectors
-// select.
+// requestsOf reads for which requests a rule is: a descriptor is sent for those that all of its selectors select. Envoy
+// Gateway makes a descriptor of it too. Here package descriptor then makes the rule.
 func (list *ruleList) requestsOf(o limitRule, at source.Place) descriptor.Descriptor {
 	sent := descriptor.Descriptor{At: at}
 	for i, s := range o.Selectors {

@@ -9,16 +9,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Part is a part of a request, for a rule's key or match.
+// Part is a part of a request, for a rule's key or match. Two of its fields are of the limiter alone: to the policy,
+// PathWithQuery and FullPath are one part, and so are MaskedIP and ClientIP:
+//
+//	field    id and Is   translate              IsNever
+//	query    pass over   cuts the query         passes over
+//	masked   pass over   passes over            allows a network of any length
 type Part struct {
 	Kind   PartKind
 	Name   string   // of a header, query parameter or cookie
 	V4, V6 int      // of client_ip: the lengths of prefixes that count together
 	Path   []string // of a property
 
-	// What the values of the limiter have and those of the policy have not. To the policy it is the same part.
-	query  bool // the query too: translate cuts it from a pattern
-	masked bool // only some bits of the address: IsNever allows for any
+	// What the values of the limiter have and those of the policy have not.
+	query  bool // the query too
+	masked bool // only some bits of the address
 }
 
 // PartKind is what a part is, as the policy names it.
@@ -170,11 +175,11 @@ func (p Part) translate(v Pattern) translation {
 func (p Part) translatePath(v Pattern) translation {
 	made := translation{Pattern: v}
 	if p.query {
-		cut, same, ok := v.ofPath()
+		cut, sameWithAnyQuery, ok := v.ofPath()
 		switch {
 		case !ok:
 			return translation{why: "Envoy compares :path and its query with " + v.Text}
-		case !same:
+		case !sameWithAnyQuery:
 			made.comment = "Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it."
 		}
 		made.Pattern = cut

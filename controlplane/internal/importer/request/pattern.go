@@ -199,6 +199,8 @@ func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.LiteralPrefix()
 	other, isAllOther := q.LiteralPrefix()
 	switch {
+	case p.isName() != q.isName():
+		return false // it is not known: they are not compared
 	case p.Kind == Exactly:
 		return !q.Matches(p.Text)
 	case q.Kind == Exactly:
@@ -239,9 +241,9 @@ func (p Pattern) beginsPath() bool {
 	return strings.HasPrefix(p.Text, "/") || p.Kind == WithWildcards && strings.HasPrefix(p.Text, "*")
 }
 
-// ofPath is the pattern of the path for one of :path, which has the query too. Same says that the
-// query makes no difference. It is not ok if the pattern is about the query, or may be.
-func (p Pattern) ofPath() (path Pattern, same, ok bool) {
+// ofPath is the pattern of the path for one of :path, which has the query too. It is not ok if the pattern is about the
+// query, or may be.
+func (p Pattern) ofPath() (path Pattern, sameWithAnyQuery, ok bool) {
 	switch p.Kind {
 	case Exactly:
 		return p, false, !strings.ContainsAny(p.Text, "?#")
@@ -258,14 +260,14 @@ func (p Pattern) ofPath() (path Pattern, same, ok bool) {
 // ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
 // any query; elsewhere it may take a part of one.
 //
-//	:path                       path              same    ok
-//	/a.*                        /a.*              true    true
-//	/a(\?.*)?                   /a                true    true
-//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow("/a")     true    true
-//	/a                          /a                false   true: of /a?b the path fits, and :path does not
-//	/a|/b.*                     /a|/b.*           false   true: the .* is behind /b alone, so it says nothing of /a?b
-//	/a\?b=.*                    /a\?b=.*          true    false: it is about the query
-func ofPathExpression(text string) (path Pattern, same, ok bool) {
+//	:path                       path              sameWithAnyQuery   ok
+//	/a.*                        /a.*              true               true
+//	/a(\?.*)?                   /a                true               true
+//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow("/a")     true               true
+//	/a                          /a                false              true: of /a?b the path fits, and :path does not
+//	/a|/b.*                     /a|/b.*           false              true: the .* is behind /b alone, not behind /a
+//	/a\?b=.*                    /a\?b=.*          true               false: it is about the query
+func ofPathExpression(text string) (path Pattern, sameWithAnyQuery, ok bool) {
 	text = strings.TrimPrefix(text, "^")
 	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow { // as Envoy Gateway writes a prefix
 		path = Expression(begin + "(/.*)?")

@@ -69,21 +69,21 @@ func TestWithinAndApartAreSure(t *testing.T) {
 // A pattern of :path with its query is one of the path alone, or of none.
 func TestPatternsOfPathsWithQuery(t *testing.T) {
 	for _, tc := range []struct {
-		of, path Pattern
-		same, ok bool
+		of, path             Pattern
+		sameWithAnyQuery, ok bool
 	}{
 		{of: Exact("/a"), path: Exact("/a"), ok: true},
 		{of: Exact("/a?b"), path: Exact("/a?b")},
-		{of: Prefix("/a", false), path: Wildcard("/a*"), same: true, ok: true},
-		{of: OrBelow("/a"), path: OrBelow("/a"), same: true, ok: true},
-		{of: Expression(`/a(\?.*)?`), path: Expression("/a"), same: true, ok: true},
-		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a"), same: true, ok: true},
+		{of: Prefix("/a", false), path: Wildcard("/a*"), sameWithAnyQuery: true, ok: true},
+		{of: OrBelow("/a"), path: OrBelow("/a"), sameWithAnyQuery: true, ok: true},
+		{of: Expression(`/a(\?.*)?`), path: Expression("/a"), sameWithAnyQuery: true, ok: true},
+		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a"), sameWithAnyQuery: true, ok: true},
 	} {
-		path, same, ok := tc.of.ofPath()
+		path, sameWithAnyQuery, ok := tc.of.ofPath()
 		require.Equal(t, tc.ok, ok, tc.of)
 		if ok {
 			require.Equal(t, tc.path, path)
-			require.Equal(t, tc.same, same, tc.of)
+			require.Equal(t, tc.sameWithAnyQuery, sameWithAnyQuery, tc.of)
 		}
 	}
 }
@@ -101,6 +101,18 @@ func TestSearchedExpressions(t *testing.T) {
 	require.Equal(t, Expression("(?i)/a.*"), p)
 	_, ok := Searched("(?=a)", false)
 	require.False(t, ok)
+}
+
+// A name is not compared with a text: whether they have values in common is not known.
+func TestANameAndATextAreNeitherWithinNorApart(t *testing.T) {
+	name := Host.Matching(Exact("a.example")).Of(Host)[0]
+	network := ClientIP.Matching(Exact("10.0.0.1")).Of(ClientIP)[0]
+	for _, other := range []Pattern{Exact("a.example"), Exact("10.0.0.1"), Prefix("b", false), Present} {
+		for _, p := range []Pattern{name, network} {
+			require.False(t, p.Within(other) || other.Within(p), other)
+			require.False(t, p.Apart(other) || other.Apart(p), other)
+		}
+	}
 }
 
 // A name or network is within another one, or apart from it, as the hosts and addresses that fit them are.

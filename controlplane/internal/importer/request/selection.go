@@ -10,10 +10,12 @@
 // How a condition gets into a match, such as that the host is a.example:80:
 //
 //	Selection.Require(Host, Exact("a.example:80"))
-//	  Part.translate   Exact("a.example"), and a comment: without its port    part.go
-//	  Part.canMatch    a match may ask for the hosts of a name                match.go
-//	  Part.Matching    HostName a.example, as matches compare names           match.go
-//	  Match.And        with the condition that is there: hosts of both        join.go
+//	  Selection.narrowOrSayWhy   keeps the comment, or says why no match can say it
+//	    Match.narrow             the match with the condition                           match.go
+//	      Part.translate         Exact("a.example"), and a comment: without its port    part.go
+//	      Part.canMatch          a match may ask for the hosts of a name                match.go
+//	      Part.Matching          HostName a.example, as matches compare names           match.go
+//	      Match.And              with the condition that is there: hosts of both        join.go
 //
 // Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
 // or no list of patterns says which they are. An example is a match for GET and the host a.example, joined with one for
@@ -46,6 +48,9 @@ import (
 
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
+//
+// And and Except return another selection. Require, Exclude, AddExempt, CannotMatch and the methods of Remarks change
+// their own.
 //
 // A copy of a selection shares its lists. So only AddExempt and the methods of Remarks append to them: they leave the
 // lists of other copies as they are. Nobody else may write into a list, but may set another one.
@@ -93,14 +98,14 @@ func (s Selection) And(other Selection) Selection {
 
 // Require adds the condition that the part fits the pattern.
 func (s *Selection) Require(p Part, v Pattern) {
-	if m, ok := s.narrowed(s.Match, p, v); ok {
+	if m, ok := s.narrowOrSayWhy(s.Match, p, v); ok {
 		s.Match = m
 	}
 }
 
 // Exclude exempts the requests whose part fits the pattern.
 func (s *Selection) Exclude(p Part, v Pattern) {
-	if m, ok := s.narrowed(nil, p, v); ok {
+	if m, ok := s.narrowOrSayWhy(nil, p, v); ok {
 		s.AddExempt(m)
 	}
 }
@@ -131,9 +136,9 @@ type Unsaid struct {
 	Why   string
 }
 
-// narrowed is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
+// narrowOrSayWhy is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
 // selection has the reason. If the policy compares another text, the selection has a comment.
-func (s *Selection) narrowed(m Match, p Part, v Pattern) (narrow Match, ok bool) {
+func (s *Selection) narrowOrSayWhy(m Match, p Part, v Pattern) (narrow Match, ok bool) {
 	narrow, comment, why := m.narrow(p, v)
 	if comment != "" {
 		s.Comment(comment)

@@ -129,7 +129,8 @@ func itemsAt(n *policy.Node, at Place) (list []Resource) {
 	return list
 }
 
-// TrafficPolicy is the kind of the resources by which Envoy Gateway limits.
+// TrafficPolicy is the kind of the resources by which Envoy Gateway limits. Package gateway reads them, and
+// package envoyfile leaves them to it.
 const TrafficPolicy = "BackendTrafficPolicy"
 
 // OfKind are the resources of a kind.
