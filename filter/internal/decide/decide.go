@@ -13,7 +13,8 @@
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
 // has what a subject carries while it waits (Quota), and no message.
 //
-// Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now).
+// Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now). If
+// the key lacks a part, s.LackKey() comes before v.Add().
 //
 // Decide has phases, each a method of Verdict. The first two end in one of three ways:
 //

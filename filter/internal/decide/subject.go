@@ -70,8 +70,8 @@ func (s *Subject) OverrideName() string {
 	return s.Rule.Policy.Overrides[s.Override].Name
 }
 
-// LackKey denies because the request lacks a key part. It is called after Begin and before Add, which then gives the
-// subject no turn: a check would overwrite the outcome.
+// LackKey denies because the request lacks a key part. Add then gives the subject no turn: a check would overwrite the
+// outcome.
 func (s *Subject) LackKey() {
 	s.become(MissingKey, 0)
 	s.PassNs = limit.Never

@@ -92,7 +92,7 @@ type Counts struct {
 
 // Priced counts what the answers of one rule took that charges prices.
 type Priced struct {
-	Units  uint64        // package hold: charged, for answers and for holds that lapsed
+	Units  uint64        // package hold: charged, for answers and for holds that lapsed, unless Settle failed
 	Tokens policy.Tokens // package host, by NoteTokens: of the answers
 }
 
