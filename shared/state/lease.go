@@ -15,7 +15,7 @@ import (
 //	 88  i64  until when a denial holds
 //	 96  i64  when a denied hit passes, as the service knew it; -1 = never
 //	104  u32  smallest cost denied; 0 = the key is blocked
-//	108  i64  until when nobody else asks ahead
+//	108  i64  until when nobody else asks ahead, nor says the units of 124
 //	116  i64  until when the service cannot reach the key
 //	124  u32  units admitted without the service, not counted by it yet
 //	128  i64  start of the period of the rate
@@ -61,7 +61,7 @@ type Lease struct {
 	PassNs        int64  // when a denied hit passes, as the service knew it; -1 = never
 	DeniedCost    uint32 // the smallest cost that was denied; 0 = the key is blocked
 
-	AskedUntilNs  int64  // until when no other worker asks ahead
+	AskedUntilNs  int64  // until when no other ask is for units ahead of need, nor says Uncharged
 	SilentUntilNs int64  // until when the service cannot reach the key
 	Uncharged     uint32 // units admitted without the service, not counted by it yet
 

@@ -54,3 +54,47 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	require.NoError(t, m.Decode(w.stream.Asks[0]))
 	require.EqualValues(t, 2, m.Asks[0].Parts[0].Spent)
 }
+
+// When the service answers again, it counts once what was admitted in silence, however many asks read in the lease
+// that it must: one of them says it.
+func TestWhatWasAdmittedInSilenceIsCountedOnce(t *testing.T) {
+	const rule = `{"name":"r#",` + byUser + `,"counter":"c","limits":["100/1m"],"on_unavailable":"local"`
+	for lease, end := range map[string]string{"leased": `}`, "lease off": `,"lease":"off"}`} {
+		for _, c := range []struct {
+			name                     string
+			rules, workers, requests int
+			counted                  uint32 // of ten requests in silence, and then of so many of each worker
+		}{
+			{"two requests, one of them before the answer to the other", 1, 1, 2, 10 + 2},
+			{"two workers", 1, 2, 1, 10 + 2},
+			{"four workers and many requests", 1, 4, 5, 10 + 20},
+			{"two rules of one counter in one ask", 2, 1, 1, 20 + 2},
+		} {
+			t.Run(c.name+", "+lease, func(t *testing.T) {
+				w, s := pair(t, several(c.rules, rule+end))
+				workers := []*worker{w}
+				for i := 1; i < c.workers; i++ {
+					workers = append(workers, newWorker(t, w.proxy, several(c.rules, rule+end), uint32(1+i)))
+				}
+				w.engine.Leases.Service.Silent = true
+				for range 10 {
+					w.request("a")
+				}
+				require.Equal(t, 10, w.admitted())
+				w.engine.Leases.Service.Silent = false
+				for range c.requests {
+					for _, other := range workers {
+						other.request("a")
+					}
+				}
+				admitted := 0
+				for _, other := range workers {
+					other.exchange(s)
+					admitted += other.admitted()
+				}
+				require.Equal(t, 10+c.workers*c.requests, admitted)
+				require.Equal(t, c.counted, s.used())
+			})
+		}
+	}
+}

@@ -94,7 +94,10 @@ func (g *Grant) putBack(e *state.LeaseEntry) (hasPut bool) {
 // note writes into the lease what the service said of the key.
 func (g *Grant) note(l *state.Lease, now int64) {
 	src := g.part.source
-	l.AskedUntilNs, l.SilentUntilNs = 0, 0
+	if spent := g.part.Wire.Spent; spent >= l.Uncharged { // else another ask may be saying the rest
+		l.AskedUntilNs = 0
+	}
+	l.SilentUntilNs = 0
 	if g.Failed {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return

@@ -193,12 +193,17 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 	return src.key
 }
 
-// askPart is what is asked for the subject's key, whose lease was read.
+// askPart is what is asked for the subject's key, whose lease was read. It may write the lease: see claimUncharged.
 func (src *Source) askPart(s *decide.Subject, cost uint32) Part {
+	return src.newPart(s, cost, src.claimUncharged(s.Quota.Lease))
+}
+
+// newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
+func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
 	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
-		Spent: e.Uncharged, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
+		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 	if src.keeps {
 		p.Wire.Ahead = src.refill.ahead(e)
@@ -233,7 +238,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	}
 	taken := src.write(e)
 	if asks && taken == state.OK {
-		w.refills = append(w.refills, src.askPart(s, 0))
+		w.refills = append(w.refills, src.newPart(s, 0, e.Uncharged))
 	}
 	return taken
 }
@@ -241,6 +246,10 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 // takeShare takes the cost of the proxy's share. The lease's record says first that the service
 // has to charge it: what the service never hears of would be admitted twice. It says so once for
 // a request, which may take of the share again: see Quota.NotedUncharged.
+//
+//	takeShare       Uncharged grows by the cost
+//	claimUncharged  one ask says it to the service, as its Spent
+//	Grant.note      the service has counted that, and Uncharged falls by it. If no answer comes, a later ask says it anew
 func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if !s.Quota.NotedUncharged {
 		e := s.Quota.Lease
@@ -251,6 +260,21 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 		s.Quota.NotedUncharged = true
 	}
 	return src.local.Take(s)
+}
+
+// claimUncharged returns the units that an ask has to say as Spent. If it returns some, the lease says so by
+// AskedUntilNs: until the answer or the timeout no other ask says them, else the service would count them again. That
+// other ask may be granted units before the service hears of these. If another worker has written the lease meanwhile,
+// a later ask says them.
+func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
+	if e.Uncharged == 0 || e.AskedUntilNs > e.NowNs {
+		return 0
+	}
+	e.AskedUntilNs = e.NowNs + src.worker.Service.TimeoutNs
+	if src.write(e) != state.OK {
+		return 0
+	}
+	return e.Uncharged
 }
 
 // write writes a lease, and counts what the record held that it may replace.
