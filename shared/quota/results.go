@@ -96,7 +96,7 @@ type Grant struct {
 	Denied   bool
 	Failed   bool  // the key could not be decided: the store did not answer, or see MaxWindows
 	WaitNs   int64 // if Denied: until the cost passes if nobody else asks; limit.Never. See also Starting
-	HeldBack bool  // if Denied: only what is held leaves no room
+	HeldBack bool  // if Denied by a definition with a limit.Concurrency: only what is held leaves no room
 	Blocked  bool  // if Denied: the key was blocked before
 	Noted    bool  // the worker need not send the part's Report again
 	Starting bool  // the store has no state yet: for WaitNs more, workers report what they hold

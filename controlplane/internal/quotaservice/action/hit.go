@@ -88,7 +88,7 @@ func countDenial(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (c
 		changed = true
 	}
 	if changed {
-		out.WaitNs = v.WaitNs(p.Cost)
+		out.deny(v, p.Cost)
 	}
 	return changed
 }
@@ -111,11 +111,13 @@ func (o *Operation) KeepDenial() Action {
 }
 
 func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
-	out.Denied, out.WaitNs = true, v.WaitNs(k.part.Cost)
+	cost := k.part.Cost
 	out.Noted = v.HoldLimit != nil // the proxy need not report again: the hit has noted its report
-	if v.Left() >= k.part.Cost {
-		return false // a window has ended since
+	if v.LeftBesideHeld() >= cost { // a window has ended since, or less is held; or it costs nothing, and is only blocked
+		out.Denied, out.WaitNs = true, v.WaitNs(cost)
+		return false
 	}
+	out.deny(&v, cost)
 	return countDenial(d, &v, k.part, out)
 }
 

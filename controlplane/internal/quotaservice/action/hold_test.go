@@ -88,3 +88,31 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 		require.Equal(t, hit.Outcome.WaitNs, inspect.Outcome.WaitNs, units)
 	}
 }
+
+// TestADenialByOtherHoldsCountsInShadowToo: workers hold 5 of 10 units by another policy, and 2 are used. So 4 are
+// denied, although 8 are left by what has been counted.
+func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
+	d := tenAMinute()
+	d.CountDenied = true
+	deny := func(inShadow bool) (*record.Record, *Operation) {
+		r := record.New(base)
+		on(r, d, &Set{Units: 2, Window: AllWindows})
+		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
+		return r, on(r, d, &Hit{Part: quota.Part{Cost: 4, Shadow: inShadow}})
+	}
+	want := func(used uint32, waitNs int64, o *Operation) {
+		require.True(t, o.Outcome.Denied)
+		require.False(t, o.Outcome.HeldBack, "the definition itself holds nothing")
+		require.Equal(t, waitNs, o.Outcome.WaitNs)
+		require.Equal(t, used, o.Outcome.Standings[0].Used)
+	}
+	_, enforced := deny(false)
+	want(6, limit.HeldRetryNs, enforced)
+	r, hit := deny(true)
+	want(2, limit.HeldRetryNs, hit)
+	want(6, limit.HeldRetryNs, on(r, d, hit.KeepDenial()))
+
+	r, hit = deny(true)
+	r.Holders = nil
+	want(2, 0, on(r, d, hit.KeepDenial())) // it would pass by now
+}
