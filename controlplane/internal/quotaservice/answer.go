@@ -35,7 +35,7 @@ func (g *group) answer() {
 func (g *group) measure() {
 	c := g.worker.core
 	became := g.result
-	isStarting := func(p askPart) bool { return errors.Is(p.decided.Outcome.Err, action.ErrStarting) }
+	isStarting := func(p askPart) bool { return errors.Is(p.first.Outcome.Err, action.ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(g.parts, isStarting) {
 		became = unavailableStarting
 	}
@@ -43,7 +43,7 @@ func (g *group) measure() {
 	for i := range g.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &g.parts[i]
 		if p.undone != nil && p.undone.Definition.HoldLimit == nil {
-			c.metrics.unitsLost.Add(uint64(p.decided.Outcome.Taken.Units - p.undone.Outcome.Uncounted))
+			c.metrics.unitsLost.Add(uint64(p.first.Outcome.Taken.Units - p.undone.Outcome.Uncounted))
 		}
 	}
 }
@@ -59,7 +59,7 @@ func (g *group) restateDenied() {
 		if !g.parts[i].denied() {
 			continue
 		}
-		denied := &g.parts[i].decided
+		denied := &g.parts[i].first
 		for j := range g.parts {
 			o := g.parts[j].undone
 			isUndone := o != nil && o.Outcome.Err == nil
@@ -70,7 +70,8 @@ func (g *group) restateDenied() {
 	}
 }
 
-// last is the operation whose outcome says how the key stands when the ask is answered.
+// last is the operation whose outcome says how the key stands when the ask is answered: the kept denial, the undo, or
+// the hit if nothing has followed.
 func (p *askPart) last() *operation {
 	switch {
 	case p.kept != nil:
@@ -78,13 +79,20 @@ func (p *askPart) last() *operation {
 	case p.undone != nil:
 		return p.undone
 	}
-	return &p.decided
+	return &p.first
 }
 
-// grant is what one part got.
+// grant is what one part got:
+//
+//	fields                                  from
+//	Denied                                  the hit
+//	Units, Number, Leased, ValidNs          the hit, if the ask is granted: handOver
+//	WaitNs, HeldBack, Blocked, Noted        last
+//	Windows                                 last; of a denied part perhaps another part's undo: restateDenied
+//	all of a part whose hit has failed      the hit: failedGrant
 func (g *group) grant(part *askPart) quota.Grant {
 	if part.failed() {
-		return failedGrant(&part.decided)
+		return failedGrant(&part.first)
 	}
 	out, isDenied := &part.last().Outcome, part.denied()
 	got := quota.Grant{
@@ -92,7 +100,7 @@ func (g *group) grant(part *askPart) quota.Grant {
 		Noted: out.Noted && out.Err == nil, Windows: out.Standings,
 	}
 	if g.result == quota.Granted {
-		g.handOver(&got, &part.decided)
+		g.handOver(&got, &part.first)
 	}
 	return got
 }

@@ -27,16 +27,16 @@ type group struct {
 // askPart is one part of a group. Its key decides it first; from the result of all parts follows at most one
 // more operation.
 type askPart struct {
-	hit     action.Hit
-	decided operation  // by the key: carries the hit out
-	kept    *operation // keepDenial, if it was denied in shadow, and the ask is granted
-	undone  *operation // undo, if it was granted units, but the ask is not granted
+	hit    action.Hit
+	first  operation  // carries the hit out
+	kept   *operation // keepDenial, if it was denied in shadow, and the ask is granted
+	undone *operation // undo, if it was granted units, but the ask is not granted
 }
 
 // failed reports whether its key could not decide it.
-func (p *askPart) failed() bool { return p.decided.Outcome.Err != nil }
+func (p *askPart) failed() bool { return p.first.Outcome.Err != nil }
 
-func (p *askPart) denied() bool { return !p.failed() && p.decided.Outcome.Denied }
+func (p *askPart) denied() bool { return !p.failed() && p.first.Outcome.Denied }
 
 // makeParts makes the operation of each part, and returns how many windows they have. ok says that the worker has
 // defined all of them.
@@ -52,7 +52,7 @@ func (g *group) makeParts(parts []quota.Part) (windows int, ok bool) {
 		part := &g.parts[i]
 		part.hit.Part = *p
 		windows += len(d.Windows)
-		part.decided = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
+		part.first = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
 	}
 	return windows, true
 }
@@ -68,7 +68,7 @@ func (g *group) operationDone(o *operation) {
 // startHits starts the hits, but for those that take last: see action.Definition.TakesLast.
 func (g *group) startHits() {
 	for i := range g.parts {
-		if o := &g.parts[i].decided; !o.Definition.TakesLast() {
+		if o := &g.parts[i].first; !o.Definition.TakesLast() {
 			g.start(o)
 		}
 	}
@@ -79,9 +79,9 @@ func (g *group) startHits() {
 func (g *group) startLastHits() {
 	isRefused := g.judgeParts() != quota.Granted
 	for i := range g.parts {
-		if p := &g.parts[i]; p.decided.Definition.TakesLast() {
+		if p := &g.parts[i]; p.first.Definition.TakesLast() {
 			p.hit.TakesNothing = isRefused
-			g.start(&p.decided)
+			g.start(&p.first)
 		}
 	}
 	g.then((*group).conclude)
@@ -97,7 +97,7 @@ func (g *group) conclude() {
 	}
 }
 
-// judgeParts returns the result of the parts that are decided.
+// judgeParts returns the result of the parts whose hits are done.
 func (g *group) judgeParts() quota.Outcome {
 	if g.worker.closed {
 		return quota.Unavailable
@@ -109,7 +109,7 @@ func (g *group) judgeParts() quota.Outcome {
 			continue
 		}
 		switch {
-		case errors.Is(p.decided.Outcome.Err, balance.ErrHolders):
+		case errors.Is(p.first.Outcome.Err, balance.ErrHolders):
 			return quota.Busy
 		case p.failed():
 			return quota.Unavailable
@@ -125,8 +125,8 @@ func (g *group) judgeParts() quota.Outcome {
 func (g *group) keepDenials() {
 	for i := range g.parts {
 		p := &g.parts[i]
-		if keep := p.decided.KeepDenial(); keep != nil {
-			p.kept = p.decided.followedBy(keep)
+		if keep := p.first.KeepDenial(); keep != nil {
+			p.kept = p.first.followedBy(keep)
 			g.start(p.kept)
 		}
 	}
@@ -147,8 +147,8 @@ func (g *group) confirm() {
 func (g *group) undo() {
 	for i := range g.parts {
 		p := &g.parts[i]
-		if undo := p.decided.Undo(); undo != nil {
-			p.undone = p.decided.followedBy(undo)
+		if undo := p.first.Undo(); undo != nil {
+			p.undone = p.first.followedBy(undo)
 			g.start(p.undone)
 		}
 	}

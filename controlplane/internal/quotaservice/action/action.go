@@ -100,9 +100,9 @@ type Taken struct {
 	Counted Counted // for an undo or a Return; not of units that are held
 }
 
-// Counted says what a hit has counted where.
+// Counted says how a hit has counted its units, and in which record.
 type Counted struct {
-	balance.Counted
+	balance.HowCounted
 	generation uint64 // of the record
 }
 

@@ -67,9 +67,10 @@ func (h *Hit) carryOut(d *Definition, r *record.Record, v balance.View, out *Out
 
 // take counts the units of a decision.
 func take(r *record.Record, v *balance.View, decision *balance.Decision) Taken {
-	counts := Counted{v.Take(decision.Units, decision.SpendByNs), r.Generation}
+	how := v.Take(decision.Units, decision.SpendByNs)
 	return Taken{
-		Units: decision.Units, Leased: counts.IsLeased(), ValidNs: v.ValidNs(decision.SpendByNs), Counted: counts,
+		Units: decision.Units, Leased: how.IsLeased(), ValidNs: v.ValidNs(decision.SpendByNs),
+		Counted: Counted{how, r.Generation},
 	}
 }
 
@@ -111,9 +112,10 @@ func (o *Operation) KeepDenial() Action {
 }
 
 func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
-	cost := k.part.Cost
 	out.Noted = v.HoldLimit != nil // the proxy need not report again: the hit has noted its report
-	if v.LeftBesideHeld() >= cost { // a window has ended since, or less is held; or it costs nothing, and is only blocked
+	cost := k.part.Cost
+	if v.LeftBesideHeld() >= cost {
+		// A window has ended since, or less is held. Or it costs nothing, and is denied only because the key is blocked.
 		out.Denied, out.WaitNs = true, v.WaitNs(cost)
 		return false
 	}
@@ -129,7 +131,7 @@ func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, o
 // undo uncounts what a hit has taken, because nobody got it.
 type undo struct {
 	hit   *Hit
-	taken *Taken
+	taken Taken
 }
 
 // Undo returns what uncounts the units of this hit, because nobody got them; nil = it has taken none, or is no hit.
@@ -138,7 +140,7 @@ func (o *Operation) Undo() Action {
 	if !isHit || o.Outcome.Err != nil || o.Outcome.Taken.Units == 0 {
 		return nil
 	}
-	return &undo{hit, &o.Outcome.Taken}
+	return &undo{hit, o.Outcome.Taken}
 }
 
 func (u *undo) carryOut(_ *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {
@@ -149,7 +151,7 @@ func (u *undo) carryOut(_ *Definition, r *record.Record, v balance.View, out *Ou
 	if !counted.isIn(r) {
 		return false
 	}
-	if v.Undo(&counted.Counted, u.taken.Units) {
+	if v.Undo(&counted.HowCounted, u.taken.Units) {
 		out.Uncounted = u.taken.Units
 	}
 	return true
@@ -165,7 +167,7 @@ func (t *Return) carryOut(_ *Definition, r *record.Record, v balance.View, out *
 	if !t.Counted.isIn(r) {
 		return false
 	}
-	if v.Refund(&t.Counted.Counted, t.Units) {
+	if v.Refund(&t.Counted.HowCounted, t.Units) {
 		out.Uncounted = t.Units
 	}
 	return true

@@ -13,14 +13,16 @@ import (
 //	judgeHeld  an inspect, and hitHeld: whether units are left beside what is held
 //	undoHold   an undo: takes back what was held
 
-// takeHold notes what a worker reports of a key, and holds what it asks for. Without a report it
-// is an operator's hit, whose answer is known.
+// hasReport reports whether a worker asks. An operator's hit has no report, because its answer is known.
+func (h *Hit) hasReport() bool { return h.Part.Number > 0 }
+
+// takeHold notes what a worker reports of a key, and holds what it asks for.
 func (h *Hit) takeHold(d *Definition, v *balance.View, out *Outcome) (changed bool) {
 	p := &h.Part
 	switch {
 	case p.Inspect:
 		return false
-	case p.Number == 0:
+	case !h.hasReport():
 		return hitHeld(d, v, p, out)
 	}
 	changed, room, err := v.Note(p)

@@ -98,7 +98,7 @@ func (w window) boundLack(units uint32, most uint64) uint32 {
 }
 
 // chargedNs is how much longer a window counts if held units, 1 or more, are charged: an upper bound, for ExpiryNs. It
-// is once for each limit of them, but no longer than for its longest debt, which charge and usageBounded bound.
+// is once for each limit of them, but no more often than for its longest debt, which charge and usageBounded bound.
 //
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
 // Without Pays it takes 1 h. A bucket of 100 that gains 10 a second takes 3 × 20.1 s: ForgottenNs has the 20 s in which
@@ -109,9 +109,11 @@ func (w window) chargedNs(held uint32) int64 {
 	case w.def.Algorithm == limit.Block: // counts no charge
 		return 0
 	case w.isBucket() && w.def.Burst > 0: // in once it gains two bursts, and owes but one for each that is held
-		return once * min(timesIn(held, w.def.Burst), limit.MaxPeriodNs/once+1)
-	case w.def.Pays > 0: // + 1 for the period that is open
-		return once * min(timesIn(held, w.def.Pays), max(limit.MaxPeriodNs/once, 2)+1)
+		most := limit.MaxPeriodNs/once + 1
+		return once * min(timesIn(held, w.def.Burst), most)
+	case w.def.Pays > 0:
+		most := max(limit.MaxPeriodNs/once, 2) + 1 // 1 for the period that is open
+		return once * min(timesIn(held, w.def.Pays), most)
 	default:
 		return once
 	}

@@ -120,8 +120,8 @@ func (v *View) Clear(i int) {
 }
 
 // Take counts units in all windows that may be spent until spendBy. It returns what Refund needs.
-func (v *View) Take(units uint32, spendBy int64) Counted {
-	c := Counted{AtNs: v.State.NowNs, SpendByNs: spendBy}
+func (v *View) Take(units uint32, spendBy int64) HowCounted {
+	c := HowCounted{AtNs: v.State.NowNs, SpendByNs: spendBy}
 	for i := range v.Windows {
 		how := v.window(i).add(units, spendBy)
 		if how == (CountedIn{}) {
@@ -135,24 +135,24 @@ func (v *View) Take(units uint32, spendBy int64) Counted {
 	return c
 }
 
-// Counted says how a View has counted units. Another View of the same windows can refund them.
-type Counted struct {
+// HowCounted says how a View has counted units. Another View of the same windows can refund them.
+type HowCounted struct {
 	AtNs      int64       // when
 	SpendByNs int64       // until when they may be spent: the end of their lease, or AtNs
 	Windows   []CountedIn // by window; nil = all are zero
 }
 
 // IsLeased reports whether the units may be spent later than they were counted.
-func (c *Counted) IsLeased() bool { return c.SpendByNs > c.AtNs }
+func (c *HowCounted) IsLeased() bool { return c.SpendByNs > c.AtNs }
 
 // Refund takes units out of the windows that counted them, if these are still open. It reports whether no window
 // counts the units any more.
-func (v *View) Refund(c *Counted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
+func (v *View) Refund(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
 
 // Undo is Refund of a request that was never admitted: a window that it opened closes again.
-func (v *View) Undo(c *Counted, units uint32) (ok bool) { return v.takeBack(c, units, true) }
+func (v *View) Undo(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, true) }
 
-func (v *View) takeBack(c *Counted, units uint32, closes bool) (ok bool) {
+func (v *View) takeBack(c *HowCounted, units uint32, closes bool) (ok bool) {
 	ok = true
 	for i := range v.Windows {
 		var how CountedIn

@@ -20,7 +20,7 @@ func used(v *View) (units []uint32) {
 func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		undo  func(v *View, c *Counted, units uint32) bool
+		undo  func(v *View, c *HowCounted, units uint32) bool
 		endNs int64
 	}{
 		{"undo", (*View).Undo, base + second + minute},

@@ -19,8 +19,16 @@ import (
 //	sliding window counter  nowNs                       nowNs
 //	sliding window log      nowNs                       that of its newest unit, or nowNs
 //	token bucket            bucketSpendBy               bucketSpendBy
+//
+// For example, a bucket was leased from at 0 s until 10 s, and is asked at 4 s:
+//
+//	0 s ──────── 4 s ───────────────▶ 10 s
+//	the lease    nowNs                bucketSpendBy: the lease ends, and the usage has what remains then
+//	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: left takes them off
+//
+// A State asks only for roll, spendBy, expiryNs, chargedNs and chargeSilent. All else needs a window as a View has it.
 type window struct {
-	def           *limit.Window // as the State or the View has it
+	def           *limit.Window // in a form that State draws
 	usage         *limit.Usage
 	nowNs         int64
 	bucketSpendBy *int64 // in the State; nil = it is no bucket. Not before nowNs
@@ -184,7 +192,7 @@ func (w window) addAtEnd(units uint32, spendBy int64) CountedIn {
 
 // CountedIn is how one window has counted units.
 type CountedIn struct {
-	CountedAtNs int64 // a log or a bucket: when, see addAtEnd; 0 = another window, at Counted.AtNs
+	CountedAtNs int64 // a log or a bucket: when, see addAtEnd; 0 = another window, at HowCounted.AtNs
 	WindowEndNs int64 // a window whose usage has its end: that end; 0 = another one
 	Opened      bool  // they opened the key's window
 }
@@ -197,6 +205,6 @@ func (w window) refund(units uint32, atNs int64, how CountedIn) bool {
 	if how.CountedAtNs != 0 {
 		atNs = how.CountedAtNs
 	}
-	after := limit.Usage{EndNs: how.WindowEndNs}
+	after := limit.Usage{EndNs: how.WindowEndNs} // Refund reads no more of it than the end
 	return w.def.Refund(w.usage, &after, atNs, w.asOf(), units, how.Opened)
 }

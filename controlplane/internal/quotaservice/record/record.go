@@ -4,6 +4,15 @@
 // Its invariant: what a definition has counted stays until its window has ended, whichever other definitions ask for
 // the key meanwhile. It knows nothing of the store, and not what is counted for.
 //
+// A record lives for one decision, or longer while the service remembers it:
+//
+//	Parse       reads it from the store's bytes, or New makes one that has counted nothing
+//	BringTo     moves it to the store's time
+//	ArrangeFor  puts a definition's windows first, and returns the View on which an Action is carried out
+//	Append      writes its bytes for the swap
+//
+// To read it:
+//
 //	record.go  a Record, and how definitions share it
 //	value.go   its bytes in the store: the format that all releases share
 //	bytes.go   numbers in these bytes
@@ -64,9 +73,12 @@ func (r *Record) Forget() (hadUsage bool) {
 	return hadUsage
 }
 
-// ArrangeFor puts a definition's windows first in the record. Others stay behind them, with what they have
-// counted, until they have ended. It returns the record as the definition sees it: shifted are its windows, shifted by
-// the key's jitter, and hold is the definition's limit.Concurrency; nil = it has none.
+// ArrangeFor puts a definition's windows first in the record. Others stay behind them, with what they have counted,
+// until they have ended. It returns the record as the definition sees it:
+//
+//	windows  the definition's, for the record
+//	shifted  the same, shifted by the key's jitter, for the View
+//	hold     its limit.Concurrency, for the View; nil = it has none
 func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window) (v balance.View, err error) {
 	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
 	if !slices.EqualFunc(r.Windows, windows, isAlike) {
@@ -127,8 +139,8 @@ func find(windows []limit.Window, w limit.Window) int {
 	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
 }
 
-// bucketStart returns what a new bucket begins with: the tokens of the emptiest other one of its period, and none of
-// its debt. Those of another period mean something else. For example, the other one has 80 of its 100 tokens:
+// bucketStart returns what a new bucket begins with: the tokens of the emptiest other one of its period, but no debt;
+// without such a one it is full. Tokens of another period mean something else. For example, the other has 80 of 100:
 //
 //	a new one of 200  has 80
 //	a new one of 50   has 50, which is all that it holds
