@@ -20,11 +20,12 @@ import (
 )
 
 // enforcement is what a filter of Envoy says about all its limits: for which
-// share of requests it enforces them, and what a denied request gets.
+// share of requests it enforces them, what a denied request gets, and which headers all answers have.
 type enforcement struct {
 	off      bool
 	percent  uint64 // 0 = the rules are shadow
 	response *draft.Response
+	headers  string // of answers: see headersField
 }
 
 // inFull is how limits are enforced of which no filter says more.
@@ -86,17 +87,31 @@ func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at source.Place, b
 	return min(100, float64(v.GetNumerator())/math.Pow10(2*denominator)) // HUNDRED is 0, TEN_THOUSAND 1, MILLION 2
 }
 
-// readResponse is the rule's response: a status and headers.
+// readResponse is the rule's response: a status and headers; nil if it is the usual one.
 func (r *reader) readResponse(o limitFilter, at source.Place, status *typev3.HttpStatus) *draft.Response {
-	made := &draft.Response{Headers: map[string]string{}}
+	made := &draft.Response{}
 	switch code := status.GetCode(); {
 	case code > 599:
 		r.Fail(at.In("status.code"), "must be at most 599")
 	case code >= 400 && code != 429:
 		made.Status = uint32(code)
 	}
-	for i, h := range o.GetResponseHeadersToAdd() {
-		at := at.Item("response_headers_to_add", i)
+	made.Headers = r.readHeadersToAdd(o.GetResponseHeadersToAdd(), at)
+	if !o.GetRateLimitedAsResourceExhausted() {
+		r.NoteImport("A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter " +
+			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
+	}
+	if made.Status == 0 && len(made.Headers) == 0 {
+		return nil
+	}
+	return made
+}
+
+// readHeadersToAdd reads the headers of a denial that a policy can say.
+func (r *reader) readHeadersToAdd(list []*corev3.HeaderValueOption, filter source.Place) map[string]string {
+	headers := map[string]string{}
+	for i, h := range list {
+		at := filter.Item("response_headers_to_add", i)
 		name := strings.ToLower(h.GetHeader().GetKey())
 		value := cmp.Or(h.GetHeader().GetValue(), string(h.GetHeader().GetRawValue()))
 		if !request.IsHeaderName(name) {
@@ -107,23 +122,15 @@ func (r *reader) readResponse(o limitFilter, at source.Place, status *typev3.Htt
 			r.Note(at, "ignored: Envoy's formatter makes the value "+value+" of the header "+name)
 			continue
 		}
-		value = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
-		with := maps.Clone(made.Headers)
-		with[name] = value
+		with := maps.Clone(headers)
+		with[name] = strings.ReplaceAll(strings.ReplaceAll(value, "%%", "%"), "%", "%%")
 		if why := noHeaders(with); why != "" {
 			r.Note(at, "ignored: the header "+name+" of a denial: "+why)
 			continue
 		}
-		made.Headers = with
+		headers = with
 	}
-	if !o.GetRateLimitedAsResourceExhausted() {
-		r.NoteImport("A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter " +
-			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
-	}
-	if made.Status == 0 && len(made.Headers) == 0 {
-		return nil
-	}
-	return made
+	return headers
 }
 
 // noHeaders says why a response cannot have these headers, if it cannot.
@@ -141,8 +148,10 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// apply gives the rules this enforcement. They have their keys already, of which it enforces a share.
-func (e *enforcement) apply(rules []*draft.Rule) {
+// apply gives the rules this enforcement, and the draft its headers. The rules have their keys already, of which it
+// enforces a share.
+func (e *enforcement) apply(d *draft.Draft, rules []*draft.Rule) {
+	d.Headers = cmp.Or(e.headers, d.Headers)
 	for _, r := range rules {
 		r.Enforce(e.percent)
 		r.Response = e.response

@@ -100,14 +100,14 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
 			"their number: --scope cluster makes rules that count over all")
 	}
-	imp.Headers = cmp.Or(headersField(c.GetEnableXRatelimitHeaders()), imp.Headers)
+	enforced.headers = headersField(c.GetEnableXRatelimitHeaders())
 	levels := imp.levelsOf(c)
 	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		imp.countEachConnection(rules, c.config.At)
 	}
-	enforced.apply(rules)
+	enforced.apply(imp.Draft, rules)
 	imp.Rules = append(imp.Rules, rules...)
 }
 

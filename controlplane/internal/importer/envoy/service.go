@@ -43,7 +43,7 @@ func (imp *serviceImport) run(files []*source.Document) error {
 	}
 	imp.Rules = levels.Rules(imp.Findings, sent)
 	levels.NoteUnreached(imp.Findings)
-	enforced.apply(imp.Rules)
+	enforced.apply(imp.Draft, imp.Rules)
 	return nil
 }
 
@@ -101,8 +101,8 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) *serviceFilter {
 	return f
 }
 
-// enforcementOfDomain is how the filter enforces what the service answers, and what it says of the
-// headers of answers. A site without the filter enforces everything.
+// enforcementOfDomain is how the filter enforces what the service answers. A site without the filter enforces
+// everything.
 func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcement {
 	if filter == nil {
 		return inFull()
@@ -115,8 +115,9 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 		imp.Note(config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
-	imp.Headers = headersField(filter.GetEnableXRatelimitHeaders())
-	return imp.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
+	e := imp.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
+	e.headers = headersField(filter.GetEnableXRatelimitHeaders())
+	return e
 }
 
 // descriptorsOfSite lists what requests of a site send:

@@ -33,7 +33,7 @@
 //	nginx           scopes inside, or that win   Selection.Except        the rule is off
 //	nginxkey        earlier entries of a map     Selection.Except        the rule is off
 //	envoy           earlier routes               Selection.Except        the rule is off
-//	envoy           routes with another limit    localFilter.extent      more are left out, and a comment says so
+//	envoy           routes without its limit     leaveOutAtLeast         more are left out, and a comment says so
 //	envoy, ingress  narrower hosts               AddExempt               the rule is off
 //	descriptor      what other rules limit       ExemptLimited           the rule is off
 //
