@@ -77,7 +77,7 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
 // nothing yet.
 func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Outcome, unavailable bool) {
 	switch {
-	case src.worker.Service.Silent, acc == nil && src.worker.book.IsFull():
+	case src.worker.Service.Silent, acc == nil && src.worker.Book.IsFull():
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
@@ -91,15 +91,15 @@ func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why
 
 // account is the account of the subject's key, nil if there is none.
 func (src *HoldSource) account(s *decide.Subject) *account.Account {
-	if src.worker.book.IsEmpty() {
+	if src.worker.Book.IsEmpty() {
 		return nil
 	}
-	return src.worker.book.Find(src.definition(s), src.quotaKey(s))
+	return src.worker.Book.Find(src.definition(s), src.quotaKey(s))
 }
 
 // openAccount is the account of the subject's key, a new one if there is none.
 func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
-	return src.worker.book.Open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
+	return src.worker.Book.Open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
 }
 
 // askPart is what is asked for the subject's key. It opens the key's account if there is none.
@@ -130,7 +130,7 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	s.Quota.Account = nil
 	taken := src.local.Take(s)
-	if taken != state.OK || src.account(s) == nil && src.worker.book.IsFull() {
+	if taken != state.OK || src.account(s) == nil && src.worker.Book.IsFull() {
 		return taken
 	}
 	acc := src.openAccount(s)

@@ -179,7 +179,7 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 	case "waits": // whether somebody does
 		return isTrue[h.client.Waiting()]
 	case "silent": // whether the service is taken for that
-		return isTrue[h.engine.Leases.IsSilent()]
+		return isTrue[h.engine.Leases.Service.Silent]
 	case "opened": // streams
 		return h.opened
 	case "sent": // messages that the service has not got
@@ -293,6 +293,11 @@ var leaseScripts = []script{
 		a! -> admitted=1 held=2
 		a! -> admitted=1 decided=2 held=2
 		2*a! -> admitted=1 decided=4 held=2`},
+	{"what was admitted in silence is said anew if the ask is lost that has said it",
+		strings.Replace(perUser, `"limits"`, `"on_unavailable":"local","limits"`, 1), `
+		silent 10*a -> admitted=10
+		up +2s tick go -> silent=0 used=0
+		a leave:11 cut +200ms tick a! -> admitted=11 used=11`},
 	{"units are of the number that they were granted under", saidByV + "}", `
 		20*a:1000! -> admitted=20 leased>=1
 		3*a:15! -> admitted=20

@@ -28,10 +28,11 @@ type Worker struct {
 	tables      *state.Tables
 	domain      string
 	toldProxies uint32 // of the domain, by the service's last message: Client.Receive
+	refills     []Part // what requests to come will soon need, for the service
 
+	// Between the sources and package talk:
 	Service Service       // how the service is
-	refills []Part        // what requests to come will soon need, for the service
-	book    *account.Book // what is held
+	Book    *account.Book // what is held
 	Returns Returns       // what goes back
 
 	// Memory:
@@ -50,7 +51,7 @@ type Service struct {
 // NewWorker returns a worker without rules.
 func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 	return &Worker{
-		clock: clock, tables: tables, domain: domain, book: account.NewBook(),
+		clock: clock, tables: tables, domain: domain, Book: account.NewBook(),
 		definitions: definitions{requested: map[requestedKey]*quota.Definition{}},
 	}
 }
@@ -98,9 +99,6 @@ func (w *Worker) SetProxies(n uint32) {
 // Definitions are those of the rules, by their numbers; none without rules of scope cluster.
 func (w *Worker) Definitions() []quota.Definition { return w.definitions.ofRules }
 
-// IsSilent reports whether this worker has found the service silent.
-func (w *Worker) IsSilent() bool { return w.Service.Silent }
-
 // AssumeSilent runs do as if this worker had found the service silent itself, if silent says so. A management request
 // is answered in it: if its worker has no stream, only the other workers know.
 func (w *Worker) AssumeSilent(silent bool, do func()) {
@@ -117,10 +115,7 @@ func (w *Worker) DecideLike(from *Worker) {
 }
 
 // HasNews reports whether there is something to send that no request waits for.
-func (w *Worker) HasNews() bool { return len(w.refills) > 0 || w.book.HasListed() }
-
-// Book has what the worker holds.
-func (w *Worker) Book() *account.Book { return w.book }
+func (w *Worker) HasNews() bool { return len(w.refills) > 0 || w.Book.HasListed() }
 
 // TakeRefills returns what requests to come will soon need: units are to be asked for ahead.
 func (w *Worker) TakeRefills() []Part {
@@ -134,7 +129,7 @@ func (w *Worker) Greet(m *quota.Asks) { m.Domain, m.Process = w.domain, w.tables
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
 func (w *Worker) Inherit(from *Worker) {
-	w.book.Inherit(from.book, w.definitions.newDefinitionID)
+	w.Book.Inherit(from.Book, w.definitions.newDefinitionID)
 }
 
 // mustNotWait reports whether the request must not wait for the service: it has waited, and the service

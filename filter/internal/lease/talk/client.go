@@ -5,7 +5,8 @@
 // the network or the client does. It calls nobody but the proxy's stream (Transport) and package lease: the host calls
 // it, and asks it by Next who goes on.
 //
-// One message with asks is under way at a time: while watchdog.owes, Flush sends none, and asks gather for the next.
+// One message with asks is under way at a time: Flush sends nothing until the first answer to it, and asks gather for
+// the next.
 //
 //	host            Client                              service
 //
@@ -77,7 +78,7 @@ type Client struct {
 // NewClient returns a client of a worker with cluster rules, whose requests wait for the timeout.
 func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	w.Service.TimeoutNs = timeoutNs
-	w.Book().Worker = uint64(t.Random())<<32 | uint64(t.Random())
+	w.Book.Worker = uint64(t.Random())<<32 | uint64(t.Random())
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
 		waitlist: waitlist{byContext: map[uint32]*Waiter{}}, asks: newAsks(),
@@ -205,7 +206,7 @@ func (c *Client) Tick(now int64) {
 	c.watchdog.tickNs = now
 	c.expireOverdue(now)
 	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
-	c.worker.Book().Renew(now, c.worker.Service.TimeoutNs)
+	c.worker.Book.Renew(now, c.worker.Service.TimeoutNs)
 	if c.worker.Service.Silent {
 		c.probe(now)
 	}

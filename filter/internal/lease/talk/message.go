@@ -63,7 +63,7 @@ func (c *Client) queueRefills() {
 // queueReports queues an ask for no units for each account that must be reported, unless a queued ask reports it
 // already.
 func (c *Client) queueReports(now int64) {
-	book := c.worker.Book()
+	book := c.worker.Book
 	if !book.HasListed() {
 		return
 	}

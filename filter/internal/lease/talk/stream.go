@@ -96,7 +96,7 @@ func (c *Client) StreamEnded(now int64) {
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
 	c.asks.requeueAll()
-	c.worker.Book().ReportAll()
+	c.worker.Book.ReportAll()
 }
 
 // hangUp ends the open stream.
