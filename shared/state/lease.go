@@ -59,7 +59,7 @@ type Lease struct {
 	// The last denial.
 	DeniedUntilNs int64  // until when it holds
 	PassNs        int64  // when a denied hit passes, as the service knew it; -1 = never
-	DeniedCost    uint32 // the smallest cost that was denied; 0 = the key is blocked
+	DeniedCost    uint32 // the smallest cost that was denied, or EachCost
 
 	AskedUntilNs  int64  // until when no other ask is for units ahead of need, nor says Uncharged
 	SilentUntilNs int64  // until when the service cannot reach the key
@@ -68,6 +68,9 @@ type Lease struct {
 	Rate      Rate
 	Standings []LeaseStanding
 }
+
+// EachCost is the DeniedCost of a blocked key.
+const EachCost = 0
 
 // GrantLeft is what is left of a grant.
 type GrantLeft struct {
@@ -147,7 +150,7 @@ func (l *Lease) Denies(units uint32, nowNs int64) bool {
 }
 
 // Blocks reports whether the last denial still holds, and is of a blocked key.
-func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(0, nowNs) }
+func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(EachCost, nowNs) }
 
 // WaitNs is how long a denied hit must wait, or limit.Never.
 func (l *Lease) WaitNs(nowNs int64) int64 {

@@ -21,9 +21,9 @@ type clusterRule struct {
 	usage  limit.Usage    // memory for Usage
 }
 
-// begin begins a check, a look or an operation, and says what time it is: by the wall clock in Record.Now, and by the
-// monotonic one in Quota.MonotonicNs. Of the Record it sets what every source sets: see decide.Subject. The rest is
-// read if OwnShare decides.
+// begin begins a check, a look or an operation. It resets what the last one has found, and sets the time: of the wall
+// clock in Record.Now, and of the monotonic one in Quota.MonotonicNs. Of the Record it sets what every source sets: see
+// decide.Subject. The rest is read if OwnShare decides.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.CountedKey.Windows = s.Windows
 	s.Known = false

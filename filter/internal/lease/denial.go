@@ -11,23 +11,18 @@ import (
 // nothing, because package policy sets its lease to off: see fitsScope there. So each request asks for itself, unless
 // its worker knows of the block:
 //
-//	                           a rule that leases nothing         a rule that holds
-//	the service says it        readBlock: Grant.blockNs           the same
-//	requests that asked hear   deny: one Denied, others Blocked   the same
-//	the worker remembers it    noteDenial: in the key's lease,    keepBlock: in Account.Block
-//	                           as a DeniedCost of 0
-//	later requests hear        Source.Check, by Lease.Blocks:     HoldSource.Check, by recallBlock:
-//	                           Blocked                            Blocked
+//	                           denied, not blocked:         blocked:                    blocked:
+//	                           the rule leases              the rule leases nothing     the rule holds
+//	the service says it        Grant.Denied                 readBlock: Grant.blockNs    readBlock: Grant.blockNs
+//	requests that asked hear   deny: all Denied             deny: one Denied,           deny: one Denied,
+//	                                                        others Blocked              others Blocked
+//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   keepBlock: in Account.Block
+//	                           lease, as the cost denied    lease, as state.EachCost
+//	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
+//	                           Lease.Denies: Denied         Lease.Blocks: Blocked       recallBlock: Blocked
 //
-// A denial without a block has these two lines instead:
-//
-//	                           a rule that leases                 a rule that leases nothing, or holds
-//	the worker remembers it    noteDenial: in the key's lease,    not: each request asks
-//	                           as a DeniedCost above 0
-//	later requests hear        Source.Check, by Lease.Denies:     what the service says
-//	                           Denied
-//
-// If each denied ask changes what the key has counted, each request must ask: nothing is remembered then.
+// Else nothing is remembered, and each request asks: if a rule that leases nothing or holds is denied without a block,
+// or if each denied ask changes what the key has counted.
 //
 // For example, a limit of 3 a minute with a block of 1 h:
 //
@@ -66,13 +61,13 @@ func (g *Grant) deny(n *Need) {
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
 func (g *Grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.CountsDenied() }
 
-// noteDenial keeps the denial in the lease: of what was asked for, or of each cost if the key is blocked, which
-// a DeniedCost of 0 says. Nobody asks again until the wait or the block is over, and no longer than
-// account.MaxRememberNs. If another denial is not over, the smaller cost of both is denied.
-func (g *Grant) noteDenial(l *state.Lease, now int64) {
-	cost, lastsNs := max(g.part.Wire.Cost, 1), int64(account.MaxRememberNs)
+// writeDenial writes the denial into the lease: of what was asked for, or of state.EachCost if the key is blocked.
+// Nobody asks again until the wait or the block is over, and no longer than account.MaxRememberNs. If another denial is
+// not over, the smaller cost of both is denied.
+func (g *Grant) writeDenial(l *state.Lease, now int64) {
+	cost, lastsNs := max(g.part.Wire.Cost, state.EachCost+1), int64(account.MaxRememberNs)
 	if g.remembersBlock() {
-		cost, lastsNs = 0, min(lastsNs, g.blockNs-now)
+		cost, lastsNs = state.EachCost, min(lastsNs, g.blockNs-now)
 	}
 	if l.DeniedUntilNs > now {
 		cost = min(cost, l.DeniedCost)

@@ -27,7 +27,7 @@ func (g *Grant) addTaker(units uint32) {
 
 // keepInLease is KeepRest of a rule that leases.
 func (g *Grant) keepInLease() {
-	g.editLease((*Grant).noteNew)
+	g.editLease((*Grant).writeNew)
 	if g.takers == 0 {
 		g.part.source.worker.Returns.giveBack(g)
 	}
@@ -48,6 +48,7 @@ func (g *Grant) takeBack(units uint32) {
 
 // editLease has edit change the key's lease, and writes it. If another worker has written the lease meanwhile, it reads
 // that and tries again. Once the lease is written, the units that edit has put there are not in Grant.Units any more.
+// If it cannot be written, what the service has said of the key is lost, and the units stay there, to go back.
 //
 // edit is a method expression. It carries no value, so nothing is allocated for it.
 func (g *Grant) editLease(edit func(*Grant, *state.LeaseEntry) (hasPut bool)) {
@@ -69,10 +70,9 @@ func (g *Grant) editLease(edit func(*Grant, *state.LeaseEntry) (hasPut bool)) {
 	}
 }
 
-// noteNew writes into the lease what the service said of the key, and puts the units of the new grant there, if they
-// can be spent.
-func (g *Grant) noteNew(e *state.LeaseEntry) (hasPut bool) {
-	g.note(&e.Lease, e.NowNs)
+// writeNew writes the service's answer into the lease, and puts the units of the new grant there, if they can be spent.
+func (g *Grant) writeNew(e *state.LeaseEntry) (hasPut bool) {
+	g.writeAnswer(&e.Lease, e.NowNs)
 	return g.canBeSpent(e.NowNs) && g.putBack(e)
 }
 
@@ -91,10 +91,10 @@ func (g *Grant) putBack(e *state.LeaseEntry) (hasPut bool) {
 	return hasPut
 }
 
-// note writes into the lease what the service said of the key.
-func (g *Grant) note(l *state.Lease, now int64) {
+// writeAnswer writes into the lease what the service said of the key.
+func (g *Grant) writeAnswer(l *state.Lease, now int64) {
 	src := g.part.source
-	if spent := g.part.Wire.Spent; spent >= l.Uncharged { // else another ask may be saying the rest
+	if g.part.Wire.Spent >= l.Uncharged { // else another ask may be saying the rest: see claimUncharged
 		l.AskedUntilNs = 0
 	}
 	l.SilentUntilNs = 0
@@ -106,6 +106,6 @@ func (g *Grant) note(l *state.Lease, now int64) {
 	l.Standings = append(l.Standings[:0], g.Standings...)
 	l.Rate.Spend(now, src.refill.rateNs, g.everGiven) // as takeLease does for what it takes
 	if g.remembersBlock() || g.Denied && src.keeps {
-		g.noteDenial(l, now)
+		g.writeDenial(l, now)
 	}
 }

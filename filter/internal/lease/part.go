@@ -75,7 +75,7 @@ type Need struct {
 
 // clusterSource is the source of a clusterRule: a Source or a HoldSource.
 type clusterSource interface {
-	// askPart is what is asked for a cost of the subject's key.
+	// askPart is what is asked for a cost of the subject's key. It may write the key's lease, or open its account.
 	askPart(s *decide.Subject, cost uint32) Part
 	// lookPart is what is asked for a look at the subject's key.
 	lookPart(s *decide.Subject) Part
@@ -95,8 +95,9 @@ func AppendNeeds(dst []Need, v *decide.Verdict) []Need {
 	return dst
 }
 
-// KeepGranted returns those needs of a request that have a grant which still suffices: the request takes of it once
-// it has its other grants. What another grant has given goes back, so that AppendNeeds asks anew.
+// KeepGranted takes back what a request has got of grants that do not suffice any more, so that AppendNeeds asks anew.
+// It returns the needs with a grant that does, in the memory of needs: the request takes of these once it has the
+// others.
 func KeepGranted(needs []Need) []Need {
 	granted := needs[:0]
 	for i := range needs {

@@ -46,7 +46,8 @@ func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 		acc.Settle(h.Units, h.Units)
 		return hold.Lapsed
 	case inTable == hold.Lapsed: // before EndNs, because the worker has stood still
-		return hold.NotDue // the account has the units still, and Lapsed would say that it was charged
+		// The account has the units still, and Lapsed would say that it was charged. The next tick asks the table again.
+		return hold.NotDue
 	}
 	return inTable
 }

@@ -151,7 +151,7 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 	if src.rereadIfFromFuture(e, read, wallNs) != state.OK {
 		return false
 	}
-	q.MonotonicNs = e.NowNs
+	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
 	src.noteStandings(s, e.Standings)
 	return true
 }
@@ -249,7 +249,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 //
 //	takeShare       Uncharged grows by the cost
 //	claimUncharged  one ask says it to the service, as its Spent
-//	Grant.note      the service has counted that, and Uncharged falls by it. If no answer comes, a later ask says it anew
+//	writeAnswer     the service has counted that, and Uncharged falls by it. If no answer comes, a later ask says it anew
 func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if !s.Quota.NotedUncharged {
 		e := s.Quota.Lease

@@ -40,13 +40,15 @@ type Account struct {
 	reportedNs int64  // when the newest report was sent
 
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
-	Block      *KeptDenial       // of package lease, which alone writes and reads it: the key is blocked
+	Block      *KeptDenial       // the key is blocked. Package lease alone writes and reads it
 
 	book      *Book
 	name      name
 	isListed  bool
 	mayBeLost bool // the service, or its store, may have lost what the newest report said: see Book.ReportAll
 }
+
+// Of package lease, which decides by them:
 
 // KeptDenial is a denial that the worker remembers of a blocked key.
 type KeptDenial struct {
@@ -108,9 +110,12 @@ func (acc *Account) Settle(units, cost uint32) {
 func (acc *Account) current() *Account { return acc.book.byName[acc.name] }
 
 // Reopen returns the account that acc's key has by now. If there is none, it puts acc back. Book.Renew forgets idle
-// accounts, and these may still point to one: a hold of no units, or of units that have lapsed (Settle), and an ask
-// that has waited for long (lease.Part.WriteReport). Take, Untake, Unhold and Reclaim need not reopen theirs: it is
-// not idle as long as units are given or held.
+// accounts, and two may point to one later:
+//
+//	a hold of no units, or of units that have lapsed  Settle reopens its account
+//	an ask that has waited for long                   lease.Part.WriteReport does
+//
+// Take, Untake, Unhold and Reclaim need not: an account is not idle as long as units are given or held.
 func (acc *Account) Reopen() *Account {
 	if other := acc.current(); other != nil {
 		return other

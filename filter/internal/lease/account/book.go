@@ -8,7 +8,7 @@ import (
 
 // Book has the accounts of a worker.
 type Book struct {
-	Worker uint64 // by which the service knows this worker
+	Worker uint64 // by which the service knows this worker. talk.NewClient writes it
 
 	byName  map[name]*Account
 	listed  []*Account // for Due
@@ -120,10 +120,12 @@ func (b *Book) Renew(now, timeoutNs int64) {
 }
 
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet, and
-// has it reported. newDefinitionID numbers the definitions anew. For example, worker 7 holds 3 of key k, and its
-// configuration is replaced:
+// has it reported. newDefinitionID numbers the definitions anew. A configuration ends after its last request, so no
+// hold points to an idle account, which is not inherited.
 //
-//	worker 8 inherits  account "k7", reported by 7: held 3. Its definition has a number of worker 8
+// For example, the configuration of worker 7 is replaced while the store has 3 of key k as held by it:
+//
+//	worker 8 inherits  account "k7", reported by 7. Its definition has a number of worker 8
 //	a request of k     account "k", reported by 8, beside it. The service counts both
 //	worker 9 inherits  both: "k7" keeps its name, and "k" becomes "k8". Worker 9 reports each of them under the
 //	                   number of the worker that opened it

@@ -85,7 +85,7 @@ func (acc *Account) WriteReport(p *quota.Part, now int64) {
 // service has granted them to the worker as it was reported there.
 //
 //	the report                              mayGive  then
-//	is not under way: given up, or lost     no       as before: another one may be under way
+//	is not under way: given up, or lost     no       as before, but Starting counts: another one may be under way
 //	is of an earlier part of the ask        yes      still under way: the last part ends it
 //	is the newest one, and not Noted        no       the key is silent, and nothing is under way
 //	is the newest one, and Noted            yes      the store knows it, and nothing is under way

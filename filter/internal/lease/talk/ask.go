@@ -72,7 +72,7 @@ func (a *ask) putBefore(earlier *ask) {
 	a.waiters = append(earlier.waiters, a.waiters...)
 }
 
-// leave removes a request from those that wait for the ask.
+// leave removes a request from those that wait for the ask. What it has added stays asked for.
 func (a *ask) leave(req *Waiter) {
 	a.waiters = without(a.waiters, req)
 }

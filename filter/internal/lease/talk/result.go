@@ -96,7 +96,7 @@ func (c *Client) takeDecided(a *ask, result *quota.AskResult) []*Waiter {
 	if next == nil || len(next.waiters) == 0 || !a.decidesMore(result) {
 		return a.waiters
 	}
-	c.asks.unqueue(next)
+	c.asks.unqueue(next) // while a reports its accounts, List leaves them to EndReport
 	return append(a.waiters, next.waiters...)
 }
 
