@@ -504,9 +504,9 @@ func (r *run) renew(w *runWorker) {
 			if !w.table.IsDue(&h.hold, w.table.parent.HoldClock()) {
 				return
 			}
-			lapsed, status := w.table.Renew(&e, k, &h.hold, now)
+			lapsed, gone, status := w.table.Renew(&e, k, &h.hold, now)
 			if r.must("renew", status) {
-				r.renewed(h, lapsed)
+				r.renewed(h, lapsed || gone)
 			}
 		})
 	}

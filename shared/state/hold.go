@@ -25,7 +25,7 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	  ↓                                      ↓
 //	Settle: the units are held no more, and the cost is charged to the key
 //
-// If the key is reset, what its record holds is gone, and nothing is charged: whereIs tells Settle so.
+// If the key is reset, what its record holds is gone, and nothing is charged: whereIs tells Settle and Renew so.
 
 // Hold is all that it takes to renew or settle units that are held. It stays with the
 // stream.
@@ -85,30 +85,30 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 	return false, Failed
 }
 
-// Renew says that the stream of h is alive. It reports lapsed if the units are not held any
-// more; then nothing has changed. Of key it needs what Settle does.
-func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed bool, status Status) {
+// Renew says that the stream of h is alive. If the units are not held any more, nothing changes, and it reports why:
+// they have lapsed and are charged, or they are gone and were never charged. Of key it needs what Settle does.
+func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed, gone bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
 		if status := t.rereadToChange(e, key, now); status != OK {
-			return false, status
+			return false, false, status
 		}
 		state := t.whereIs(e, h)
 		if state != inRecord && state != inFloor {
-			return true, OK
+			return state == isCharged, state == isGone, OK
 		}
 		eighth := t.moveHold(e, state, h, h.Units)
 		switch status := t.chargeAndWrite(e, state, 0); status {
 		case OK:
 			h.eighth = eighth
 			h.eachNs = t.holdWindow().EighthNs()
-			return false, OK
+			return false, false, OK
 		case Mismatch:
 		default:
-			return false, status
+			return false, false, status
 		}
 	}
-	return false, Failed
+	return false, false, Failed
 }
 
 // rereadToChange is Reread, for a caller that writes the page.

@@ -96,9 +96,9 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	for range 8 {
 		d.pass(10 * second)
 		require.True(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
-		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("a")), &alive, d.now)
+		lapsed, gone, status := d.table.Renew(&d.entry, keyed(d.table, []byte("a")), &alive, d.now)
 		require.Equal(t, OK, status)
-		require.False(t, lapsed)
+		require.False(t, lapsed || gone)
 		require.False(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
 	}
 	d.requireStands("a", 0, 3, "after 8 eighths")
@@ -187,9 +187,9 @@ func afterAShortenedLength(t *testing.T) (d *desk, ofA, ofB Hold, toNew func(eig
 	require.True(t, hit(t, d.table, []byte("a"), d.now, 3))
 	hold("a", 7)
 	toEighth(first+3, &long)
-	lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("b")), &ofB, d.now)
+	lapsed, gone, status := d.table.Renew(&d.entry, keyed(d.table, []byte("b")), &ofB, d.now)
 	require.Equal(t, OK, status)
-	require.False(t, lapsed)
+	require.False(t, lapsed || gone)
 
 	d.table = configured(d.store, "o", 2, definition("x", 2, d.table.def.Windows[0], short))
 	d.requireStands("a", 3, 7+5, "its own, and those in the floor")
@@ -272,7 +272,7 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 				if i == 0 {
 					continue // lost
 				}
-				_, status = table.Renew(e, key, &r, now)
+				_, _, status = table.Renew(e, key, &r, now)
 				require.Equal(t, OK, status)
 				_, status = table.Settle(e, key, r, now, 2)
 				require.Equal(t, OK, status)
@@ -362,9 +362,9 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 		}
 	}
 	renew := func(d *desk, r *Hold) (used, held int) {
-		lapsed, status := d.table.Renew(&d.entry, keyed(d.table, []byte("k")), r, d.now)
+		lapsed, gone, status := d.table.Renew(&d.entry, keyed(d.table, []byte("k")), r, d.now)
 		require.Equal(t, OK, status)
-		require.False(t, lapsed)
+		require.False(t, lapsed || gone)
 		return 0, 0
 	}
 	for name, both := range map[string][2]work{

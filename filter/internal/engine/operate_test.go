@@ -9,7 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
+	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -236,4 +238,30 @@ func TestTopHidesKeys(t *testing.T) {
 	}
 	_, err := topOf(t, policy.ReportOff, `{"name":"r","limits":["1/1h"]}`)
 	require.EqualError(t, err, "the policy's report_keys is off: no keys are kept")
+}
+
+// A reset takes away what a running request holds of the key. So its answer is charged and counted as what it costs,
+// also if it costs less than was held, and whether or not a renewal comes between.
+func TestAHoldOfAResetKeyIsChargedItsCost(t *testing.T) {
+	const rule = `{"name":"r","limits":["10/1h"],"cost":5,"hold":"80s",` +
+		`"settle":{"to":"price","prices":[{"model":"*","input":1,"output":1}]}}`
+	for _, renews := range []bool{true, false} {
+		p := hosttest.New()
+		p.Clock = 1000 * 3600e9
+		e := compileJSON(t, p, rule)
+		held := e.Decide().BeginHolds(nil)
+		require.Len(t, held, 1)
+		operate(t, e, Operation{Name: "reset", Rule: "r"})
+		for range 11 { // in steps: a longer one is a proxy that stands still
+			p.Clock += 1e9
+			e.HeldNow()
+		}
+		if renews {
+			held[0].Renew(hold.Clocks{Now: p.Clock, MonotonicNs: p.Clock, HeldNs: e.HeldNow()})
+			require.EqualValues(t, 1, held[0].Rule.Metrics.HoldsLost)
+		}
+		held[0].Settle(2, metrics.ByAnswer, p.Clock)
+		require.Equal(t, [][]uint32{{2}}, used(e.Peek()))
+		require.EqualValues(t, 2, held[0].Rule.Metrics.Priced.Units)
+	}
 }

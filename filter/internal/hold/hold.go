@@ -27,7 +27,7 @@ type Source interface {
 	// charged its Units: it is charged only what the cost is beyond them. A table finds out by itself whether the hold has
 	// lapsed there, and Settle reports that. It is not ok if a call into the proxy failed.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. It is not called again after Lapsed.
+	// Renew keeps a hold from lapsing, because its request is still alive. It is not called again after Lapsed or Gone.
 	Renew(h *Hold, at Clocks) Renewal
 }
 
@@ -60,7 +60,7 @@ type Hold struct {
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 
 	// Renew.
-	lapsed bool // see HasLapsed
+	lost Renewal // Lapsed or Gone, once Renew has found that; NotDue before
 }
 
 // Begin counts the hold in Metrics.Holding until it is settled.
@@ -80,6 +80,7 @@ const (
 	NotDue  Renewal = iota // nothing was to be done yet
 	Renewed                // it lasts as long again
 	Lapsed                 // it has lapsed, and is charged
+	Gone                   // it is held no more, and is not charged: the key was reset, or its page stopped holding
 	Unknown                // a call into the proxy failed: it is to be tried again
 )
 
@@ -92,14 +93,14 @@ type Clocks struct {
 
 // Renew renews the hold if that is due, and counts what became of it.
 func (h *Hold) Renew(at Clocks) {
-	if h.lapsed {
+	if h.lost != NotDue {
 		return
 	}
-	switch h.Rule.Source.Renew(h, at) {
+	switch became := h.Rule.Source.Renew(h, at); became {
 	case Renewed:
 		h.Rule.Metrics.HoldsRenewed++
-	case Lapsed:
-		h.lapsed = true
+	case Lapsed, Gone:
+		h.lost = became
 		h.Rule.Metrics.HoldsLost++
 	case Unknown:
 		h.Rule.Metrics.Errors++
@@ -112,7 +113,7 @@ func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotoni
 
 // HasLapsed reports whether Renew has found the hold lapsed, and its units charged: in the account if it has one, else
 // in the table. Of a lapse in the table that only Settle finds, it says nothing.
-func (h *Hold) HasLapsed() bool { return h.lapsed }
+func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
 
 // Settle ends the hold and charges the cost.
 func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
@@ -125,10 +126,10 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 		m.Errors++
 		return
 	}
-	if lapsed && !h.lapsed { // it is lost once, also if the table and the account have charged it
+	if lapsed && h.lost == NotDue { // it is lost once, also if the table and the account have charged it
 		m.HoldsLost++
 	}
-	h.notePriced(cost, lapsed || h.lapsed)
+	h.notePriced(cost, lapsed || h.HasLapsed())
 }
 
 // noteSettled counts how the cost became known, and how it compares with what was held. So it counts a settlement also

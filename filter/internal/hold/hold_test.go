@@ -56,6 +56,7 @@ func TestTheLifeOfAHold(t *testing.T) {
 			[]Renewal{Unknown, Renewed}, purse{}, false, metrics.Counts{Errors: 1, HoldsRenewed: 1},
 		},
 		"a renewal finds it lapsed":    {[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
+		"a renewal finds it gone":      {[]Renewal{Gone, Renewed}, purse{}, false, metrics.Counts{HoldsLost: 1}},
 		"the end finds it lapsed":      {nil, purse{lapsed: true}, false, metrics.Counts{HoldsLost: 1}},
 		"the end fails":                {nil, purse{fails: true}, false, metrics.Counts{Errors: 1}},
 		"the account alone is charged": {[]Renewal{Lapsed}, purse{}, true, metrics.Counts{HoldsLost: 1}},
@@ -99,6 +100,7 @@ func TestWhatAHoldWithAPriceCounts(t *testing.T) {
 	}{
 		{purse{}, 1, 1}, {purse{lapsed: true}, 1, 2}, {purse{lapsed: true}, 3, 3}, {purse{fails: true}, 3, 0},
 		{purse{renewal: Lapsed}, 1, 2}, {purse{renewal: Lapsed}, 3, 3}, {purse{renewal: Lapsed, fails: true}, 3, 0},
+		{purse{renewal: Gone}, 1, 1}, {purse{renewal: Gone}, 3, 3},
 	} {
 		h := begin(t, priced, &tc.at)
 		h.Renew(Clocks{})

@@ -45,8 +45,8 @@ func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
 		acc.Settle(h.Units, h.Units)
 		return hold.Lapsed
-	case inTable == hold.Lapsed: // before EndNs, because the worker has stood still
-		// The account has the units still, and Lapsed would say that it was charged. The next tick asks the table again.
+	case inTable == hold.Lapsed, inTable == hold.Gone: // the table has lost the units, and the hold has not ended
+		// The account has them still, and is not charged yet. The next tick asks the table again.
 		return hold.NotDue
 	}
 	return inTable

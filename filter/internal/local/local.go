@@ -148,12 +148,14 @@ func (c *Source) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	if h.HasEnded(at.MonotonicNs) || !c.Table.IsDue(&h.Hold, at.HeldNs) {
 		return hold.NotDue
 	}
-	lapsed, status := c.Table.Renew(c.entry, h.CountedKey(), &h.Hold, at.Now)
+	lapsed, gone, status := c.Table.Renew(c.entry, h.CountedKey(), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
 	case lapsed:
 		return hold.Lapsed
+	case gone:
+		return hold.Gone
 	}
 	return hold.Renewed
 }

@@ -79,7 +79,7 @@ type Counts struct {
 	LeaseLost   uint64 // package lease: leased units that could not go back
 
 	// Package hold, of rules that hold. The last two are of rules that settle.
-	HoldsLost    uint64 // holds that lapsed before their answer
+	HoldsLost    uint64 // holds that lapsed before their answer, or that Renew found gone: their key was reset
 	HoldsRenewed uint64
 	Settled      [len(bys)]uint64 // holds settled, by what they were made of
 	ChargedOver  uint64           // units charged beyond what was held
