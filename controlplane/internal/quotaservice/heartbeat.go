@@ -58,7 +58,9 @@ func (s *Service) Heartbeat() {
 
 // noteAlive notes in the store that a process is alive.
 func (s *Service) noteAlive(d *domain, process uint64) {
-	n, err := s.o.Store.Live(s.ctx, d.name, process)
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout) // the heartbeat has more processes to note within LiveFor
+	defer cancel()
+	n, err := s.o.Store.Live(ctx, d.name, process)
 	if err != nil {
 		s.metrics.storeErrors.Add(1)
 		s.storeLog.unusable(err)

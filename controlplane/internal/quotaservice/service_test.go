@@ -6,6 +6,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
@@ -178,6 +179,26 @@ type silent struct{ swapstore.Store }
 
 func (silent) Secret(context.Context, string, func() []byte) ([]byte, error) {
 	return nil, errors.New("gone")
+}
+
+// stuck is a store that does not say how many processes are alive.
+type stuck struct{ swapstore.Store }
+
+func (stuck) Live(ctx context.Context, _ string, _ uint64) (int, error) {
+	<-ctx.Done()
+	return 0, ctx.Err()
+}
+
+// TestAHeartbeatWaitsNoLongerThanASwap: else one process that the store does not note keeps it from noting the others.
+func TestAHeartbeatWaitsNoLongerThanASwap(t *testing.T) {
+	b := newRig(t)
+	s, err := NewService(t.Context(), Options{Store: b.store, Clock: b.clock, StoreTimeout: time.Millisecond})
+	require.NoError(t, err)
+	b.proxy(s, define(1, quota.LeaseOff, fixed(10, minute)))
+	b.clock.advance(0)
+	b.store.Store = stuck{b.memory}
+	s.Heartbeat()
+	require.EqualValues(t, 1, s.metrics.storeErrors.Load())
 }
 
 // While nobody asks, heartbeats tell whether the store answers. One that is answered
