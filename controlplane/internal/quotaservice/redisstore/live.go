@@ -53,7 +53,14 @@ func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([
 	return secret, nil
 }
 
-// within returns by the context's deadline. The client keeps to it only while it is connected.
+// within returns by the context's deadline, whatever the client does. The client keeps to a deadline only while it is
+// connected, and then gives up commands that it has sent, with their room in a pipeline. So:
+//
+//	call          returns by a deadline because of  the client gets
+//	Swap          sayFailed, see run                no deadline
+//	Age           within                            no deadline: it goes on with what it has sent
+//	Live, Secret  within                            the deadline: one command is given up
+//	Open          connect, then the client          the context: it has connected before checkServers
 func within[T any](ctx context.Context, do func() (T, error)) (value T, err error) {
 	type result struct {
 		value T

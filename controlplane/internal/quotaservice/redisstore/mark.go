@@ -83,7 +83,8 @@ func (v server) first() uint16 { return v[0] }
 //	600  reads 0: it is as seen        reads 2: makes it, then 3     100 100 600 600     0 old, anew
 //
 // One call waits for the other, also while the servers are asked. Else what a slow one has read would replace newer
-// marks in seen, and the next call would find them anew once more.
+// marks in seen, and the next call would find them anew once more. A server that is late is still being asked when Age
+// has returned: so readServer does not read seen, and Age takes up what the server says only if it comes in time.
 func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,7 +133,7 @@ func (s *Store) readServers(ctx context.Context, servers []server) (all []*marks
 	all, errs = make([]*marks, len(servers)), make([]error, len(servers))
 	var asking sync.WaitGroup
 	for i, v := range servers {
-		seen := s.seen[v.first()] // not read below, which may go on after Age has returned
+		seen := s.seen[v.first()]
 		asking.Go(func() {
 			all[i], errs[i] = within(ctx, func() (*marks, error) { return s.readServer(v, seen) })
 		})
@@ -199,29 +200,41 @@ func (s *Store) servers(ctx context.Context) ([]server, error) {
 	if err != nil {
 		return nil, err
 	}
-	byServer := map[string]server{}
-	for _, r := range ranges { // first slot, last slot, master, replicas
-		fields, err := r.ToArray()
-		if err != nil || len(fields) < 3 {
-			return nil, errors.Join(errAnswer, err)
-		}
-		first, errFirst := fields[0].AsInt64()
-		last, errLast := fields[1].AsInt64()
-		master, errMaster := fields[2].ToArray()
-		err = errors.Join(errFirst, errLast, errMaster)
-		if err != nil || len(master) < 3 || first < 0 || last >= slots {
-			return nil, errors.Join(errAnswer, err)
-		}
-		id, err := master[2].ToString() // its address may be said not to be known
+	byMaster := map[string]server{}
+	for _, r := range ranges {
+		master, its, err := readRange(r)
 		if err != nil {
-			return nil, errors.Join(errAnswer, err)
+			return nil, err
 		}
-		for slot := first; slot <= last; slot++ {
-			byServer[id] = append(byServer[id], uint16(slot))
-		}
+		byMaster[master] = append(byMaster[master], its...)
 	}
-	if len(byServer) == 0 {
+	if len(byMaster) == 0 {
 		return nil, errAnswer
 	}
-	return slices.Collect(maps.Values(byServer)), nil
+	return slices.Collect(maps.Values(byMaster)), nil
+}
+
+// readRange reads one range of slots and the ID of their master, which has it also if its address is not known.
+//
+//	first slot, last slot, [address, port, ID, …] of the master, those of its replicas
+func readRange(r rueidis.RedisMessage) (master string, its server, err error) {
+	fields, err := r.ToArray()
+	if err != nil || len(fields) < 3 {
+		return "", nil, errors.Join(errAnswer, err)
+	}
+	first, errFirst := fields[0].AsInt64()
+	last, errLast := fields[1].AsInt64()
+	about, errAbout := fields[2].ToArray()
+	err = errors.Join(errFirst, errLast, errAbout)
+	if err != nil || len(about) < 3 || first < 0 || last >= slots {
+		return "", nil, errors.Join(errAnswer, err)
+	}
+	for slot := first; slot <= last; slot++ {
+		its = append(its, uint16(slot))
+	}
+	master, err = about[2].ToString()
+	if err != nil {
+		return "", nil, errors.Join(errAnswer, err)
+	}
+	return master, its, nil
 }

@@ -65,7 +65,11 @@ if sum == tonumber(ARGV[1]) then -- it is new
 end
 return {0, now, false, sum} -- Swapped`)
 
-// luaScript is a script and the name that Redis gives it.
+// luaScript is a script and the name that Redis gives it. Scripts are sent in three ways:
+//
+//	swapScript, addScript  in pipelines, by EVALSHA, and by EVAL where the server does not know them: see run
+//	liveScript             one by one. The client does the same
+//	markScript             by EVAL: it is short, and a server that has lost its state knows no script
 type luaScript struct{ text, sha string }
 
 func newScript(text string) *luaScript {
