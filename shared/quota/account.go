@@ -46,7 +46,7 @@ type Account struct {
 
 // NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
 // askedBefore are units that earlier parts of the same ask ask for: they are reported as held, because the owner may
-// give what these are granted. See Account.WriteReport there.
+// give what these are granted. See Account.WriteReport of filter/internal/lease/account.
 func (a *Account) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := a.reported.Since
 	if since == 0 {

@@ -45,7 +45,7 @@ type core struct {
 	// shownStartUntilNs is until when the store is starting, by the service's clock: operators are shown it, and nothing
 	// is decided by it. See recordValue.startingUntilNs.
 	shownStartUntilNs int64
-	hasLooked         bool // Watch has set shownStartUntilNs
+	hasLooked         bool // Watch has set shownStartUntilNs, which is 0 before
 
 	draining bool
 	isLate   bool // it has been draining for LastWithin

@@ -138,7 +138,7 @@ func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
 		core: &s.core, keep: keep, ended: make(chan struct{}),
 		operations: make([]operation, len(uses)), totals: make([]Total, len(uses)),
 	}
-	c.of, c.keys = c, &s.core.keys
+	c.steps = newSteps(c, &s.core.keys)
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
 	for i := range uses {

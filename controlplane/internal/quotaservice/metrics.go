@@ -15,17 +15,19 @@ const unavailableStarting = quota.Busy + 1
 
 // metrics is what a service has counted since it started.
 type metrics struct {
-	results                 [unavailableStarting + 1]atomic.Uint64
-	unitsGranted            atomic.Uint64
-	unitsReturned           atomic.Uint64
-	unitsLost               atomic.Uint64
-	mismatches, storeErrors atomic.Uint64
-	crowded                 atomic.Uint64
-	late, full              atomic.Uint64
-	rebased                 atomic.Uint64
-	degraded                atomic.Int32 // 1 or 0: see countBeat
-	failedSwap              atomic.Bool  // since the last heartbeat
-	latency                 atomic.Pointer[prometheus.Histogram]
+	results       [unavailableStarting + 1]atomic.Uint64 // asks by quota.Outcome, or unavailableStarting
+	unitsGranted  atomic.Uint64
+	unitsReturned atomic.Uint64                        // uncounted, because proxies returned them
+	unitsLost     atomic.Uint64                        // that a return or an undo could not uncount
+	mismatches    atomic.Uint64                        // record.ErrNewer, record.ErrDamage
+	storeErrors   atomic.Uint64                        // swaps that Failed but for ErrFull, and heartbeats
+	crowded       atomic.Uint64                        // record.ErrWindows
+	late          atomic.Uint64                        // swaps that were Late
+	full          atomic.Uint64                        // swapstore.ErrFull
+	rebased       atomic.Uint64                        // Outcome.Rebased
+	degraded      atomic.Int32                         // 1 or 0: see countBeat
+	failedSwap    atomic.Bool                          // since the last heartbeat
+	latency       atomic.Pointer[prometheus.Histogram] // nil until Collectors is called
 }
 
 // resultLabels are the values of the label result.

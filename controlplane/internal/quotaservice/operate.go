@@ -36,7 +36,7 @@ const AllWindows = action.AllWindows
 type Found struct {
 	NowNs    int64            // by the store's clock
 	Denied   bool             // too few units were left for Inspect or Hit
-	HeldBack bool             // where Denied: only what is held leaves no room; by a definition that holds units itself
+	HeldBack bool             // where Denied: only what is held leaves no room; false if the definition holds nothing
 	Blocked  bool             // the key was blocked before
 	WaitNs   int64            // where Denied: until they pass if nobody else asks; limit.Never
 	HadUsage bool             // of Reset: the key had counted something

@@ -15,6 +15,8 @@ type steps[T any] struct {
 	next func(T) // the step that follows then
 }
 
+func newSteps[T any](of T, keys *keys) steps[T] { return steps[T]{of: of, keys: keys} }
+
 // start lets an operation wait for its key.
 func (s *steps[T]) start(o *operation) {
 	s.left++

@@ -39,8 +39,7 @@ var ErrStarting = action.ErrStarting
 //
 //	anew  a server of it has another state than at the last look. All streams end, and their workers
 //	      report what they hold on new ones
-//	age   how long the store has had its state, for shownStartUntilNs. If it has begun since the last
-//	      look, which isNewStart finds out, the log says so
+//	age   how long the store has had its state: see noteAge. If it has begun since the last look, the log says so
 //
 // Whoever runs the service calls it often within StartingNs.
 func (s *Service) Watch() {
@@ -53,27 +52,41 @@ func (s *Service) Watch() {
 	}
 	s.mu.Lock()
 	now := s.o.Clock.NowNs()
-	untilNs := now - age + StartingNs
-	isNew := isNewStart(untilNs, s.core.shownStartUntilNs, before, now)
 	level := slog.LevelWarn
-	if s.core.hasLooked {
-		s.core.shownStartUntilNs = max(s.core.shownStartUntilNs, untilNs)
-	} else {
+	if !s.core.hasLooked {
 		level = slog.LevelInfo // a new store is as it should be
-		s.core.hasLooked, s.core.shownStartUntilNs = true, untilNs
 	}
+	isNew := s.core.noteAge(age, before, now)
+	startForNs := s.core.shownStartUntilNs - now
 	if anew {
-		for w := range s.core.workers {
-			w.ending = true
-			s.core.notifyLater(w)
-		}
+		s.core.endStreams()
 	}
 	s.mu.Unlock()
 	s.pump()
 	if isNew {
 		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
 			"and on_unavailable decides, while proxies report what they hold",
-			"for", time.Duration(untilNs-now).Round(time.Millisecond))
+			"for", time.Duration(startForNs).Round(time.Millisecond))
+	}
+}
+
+// noteAge notes for how long the store has had its state. Watch has asked for it before, and has the answer now. isNew
+// says that the store has begun since the last look.
+func (c *core) noteAge(age, before, now int64) (isNew bool) {
+	untilNs := now - age + StartingNs
+	isNew = isNewStart(untilNs, c.shownStartUntilNs, before, now)
+	if !c.hasLooked || untilNs > c.shownStartUntilNs {
+		c.shownStartUntilNs = untilNs
+	}
+	c.hasLooked = true
+	return isNew
+}
+
+// endStreams has all workers report what they hold on new streams.
+func (c *core) endStreams() {
+	for w := range c.workers {
+		w.ending = true
+		c.notifyLater(w)
 	}
 }
 

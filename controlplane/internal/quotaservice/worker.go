@@ -138,7 +138,7 @@ func (w *worker) takeTurn() {
 // begin makes a group of an ask, and lets its operations wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
 	g := &group{worker: w, id: ask.ID, askedNs: ask.askedNs}
-	g.of, g.keys = g, &w.core.keys
+	g.steps = newSteps(g, &w.core.keys)
 	windows, isKnown := 0, false
 	if !ask.isBusy {
 		windows, isKnown = g.makeParts(ask.Parts)

@@ -79,7 +79,7 @@ type Outcome struct {
 
 	// What judges writes these: too few units are left.
 	Denied   bool
-	HeldBack bool  // only what is held leaves no room; by a definition that holds units itself
+	HeldBack bool  // only what is held leaves no room; false if the definition holds nothing
 	WaitNs   int64 // until the units are left, if nobody else asks
 
 	// What holds units, or asks whether they would be held, writes these.

@@ -229,12 +229,12 @@ func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 	return all
 }
 
-// window is the i-th limit of the rule.
-func (p *Prepared) window(i int, found *quotaservice.Found) result.Window {
-	column := p.columns[i]
+// window is how one limit of the rule stands; ruleLimit is its index there.
+func (p *Prepared) window(ruleLimit int, found *quotaservice.Found) result.Window {
+	column := p.columns[ruleLimit]
 	w, st := &p.definition.Windows[column], found.Windows[column]
 	a := result.Window{
-		Name: p.rule.Limits[i].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
+		Name: p.rule.Limits[ruleLimit].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
 		Used: st.Used, ResetNs: st.ResetNs,
 	}
 	if w.Unlimited {
@@ -245,7 +245,7 @@ func (p *Prepared) window(i int, found *quotaservice.Found) result.Window {
 		left -= min(left, *found.Held)
 	}
 	a.SetLimit(w, left)
-	a.SetLimitFrom(p.rule, i, &p.subject)
+	a.SetLimitFrom(p.rule, ruleLimit, &p.subject)
 	return a
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
-// Conform holds the stores that open returns to it. Each is closed by its test; they may
-// share their values.
+// Conform tests that a store keeps each promise of swapstore.Store. Each test opens a store, and closes it. These
+// stores may share their values.
 func Conform(t *testing.T, open func() swapstore.Store) {
 	for name, test := range map[string]func(*testing.T, swapstore.Store){
 		"swap":                        swaps,

@@ -17,9 +17,9 @@ const (
 	// maxBytes bounds what a Memory holds. The process takes up to twice that before Go
 	// collects what has expired.
 	maxBytes = 512 << 20
-	// mostOfFree is how much of the memory that is free one domain may hold: three times
-	// as much. Alone it has three quarters of all, and leaves the rest to the others.
-	mostOfFree = 3
+	// timesFree is how many times the memory that is free one domain may hold. Alone it has three quarters of all, and
+	// leaves the rest to the others.
+	timesFree = 3
 	// keptBytes is what a value takes beside its bytes, which count in steps.
 	keptBytes = 120
 	stepBytes = 32
@@ -172,10 +172,10 @@ func (m *Memory) Age(context.Context) (ns int64, anew bool, err error) {
 
 // reserve counts more bytes of a domain's values, or fewer, and reports whether there is room for them:
 //
-//	bytes of the domain, with these ≤ mostOfFree × bytes that nobody has then
+//	bytes of the domain, with these ≤ timesFree × bytes that nobody has then
 func (m *Memory) reserve(domain string, more int) bool {
 	own, free := m.bytesOf[domain]+more, m.maxBytes-m.bytes-more
-	fits := more <= 0 || own <= mostOfFree*free
+	fits := more <= 0 || own <= timesFree*free
 	if fits {
 		m.bytesOf[domain] = own
 		m.bytes += more

@@ -42,7 +42,7 @@ type conn struct {
 
 	replyBytes int64 // that the reply which is being read takes
 
-	left  [maxDepth]int64 // elements that each list which is being read lacks
+	lacks [maxDepth]int64 // by list that is being read: how many elements have not ended yet
 	depth int
 	skip  int64 // bytes of a string, with the end of its line
 	line  []byte
@@ -87,7 +87,7 @@ func (r *conn) Read(b []byte) (int, error) {
 
 // parse reads on in the reply: b is what the server has sent next. For example, a list has a string and another list:
 //
-//	the server sends   depth  left
+//	the server sends   depth  lacks
 //	*2\r\n             1      2
 //	$3\r\nabc\r\n      1      1      element: 1 less
 //	*1\r\n             2      1, 1   the outer list lacks this one until it ends
@@ -140,8 +140,8 @@ func (r *conn) countBytes(n int64) {
 // endElement ends a string, a number or a list, and with it the lists whose last one it is.
 func (r *conn) endElement() {
 	for ; r.depth > 0; r.depth-- {
-		r.left[r.depth-1]--
-		if r.left[r.depth-1] > 0 {
+		r.lacks[r.depth-1]--
+		if r.lacks[r.depth-1] > 0 {
 			return
 		}
 	}
@@ -203,7 +203,7 @@ func (r *conn) beginList(each int64) {
 		r.endElement()
 	case n > 0 && r.depth < maxDepth:
 		r.countBytes(n * each * elementBytes)
-		r.left[r.depth] = n * each
+		r.lacks[r.depth] = n * each
 		r.depth++
 	default:
 		r.err = errReply
