@@ -62,6 +62,14 @@ func TestNothingToUndo(t *testing.T) {
 	d.CountDenied = true
 	require.NotNil(t, denied.KeepDenial())
 	require.EqualValues(t, 12, on(r, d, denied.KeepDenial()).Outcome.Standings[0].Used)
+
+	windows := []limit.Window{d.Windows[0], limit.NewBlock(minute, false)}
+	d, err := NewDefinition(&quota.Definition{Windows: windows, Lease: quota.LeaseOff})
+	require.NoError(t, err)
+	on(r, d, &Hit{Part: quota.Part{Cost: 1}})
+	free := on(r, d, &Hit{Part: quota.Part{Shadow: true}})
+	require.True(t, free.Outcome.Denied && free.Outcome.Blocked)
+	require.Nil(t, free.KeepDenial(), "what costs nothing prolongs no block")
 }
 
 // TestAnUndoAfterASet: units that were counted before the key was set or forgotten are gone already.

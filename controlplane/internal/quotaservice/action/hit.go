@@ -105,21 +105,22 @@ func (o *Operation) KeepDenial() Action {
 	if !isHit || out.Err != nil || !out.Denied || out.HeldBack {
 		return nil
 	}
-	if !o.Definition.CountDenied && (!o.Definition.HasBlock || hit.Part.NoBlock) {
+	p := &hit.Part
+	counts := o.Definition.CountDenied || o.Definition.HasBlock && !p.NoBlock
+	if !counts || p.Cost == 0 {
 		return nil
 	}
-	return &keepDenial{&hit.Part}
+	return &keepDenial{p}
 }
 
 func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
 	out.Noted = v.HoldLimit != nil // the proxy need not report again: the hit has noted its report
-	cost := k.part.Cost
-	if v.LeftBesideHeld() >= cost {
-		// A window has ended since, or less is held. Or it costs nothing, and is denied only because the key is blocked.
-		out.Denied, out.WaitNs = true, v.WaitNs(cost)
+	passes := v.LeftBesideHeld() >= k.part.Cost
+	if passes { // by now: a window has ended since, or less is held
+		out.Denied = true
 		return false
 	}
-	out.deny(&v, cost)
+	out.deny(&v, k.part.Cost)
 	return countDenial(d, &v, k.part, out)
 }
 
