@@ -58,7 +58,7 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 func (r *Rule) SetSource(s Source, counted *state.Table) {
 	r.Source, r.Counted = s, counted
 	if r.Policy.Holds() {
-		r.ofHolds = hold.Rule{Policy: r.Policy, Metrics: &r.Metrics, Source: r.holdSource(), OfAll: r.Finder.OfAll}
+		r.ofHolds = hold.Rule{Policy: r.Policy, Metrics: &r.Metrics, Source: r.holdSource()}
 	}
 }
 

@@ -36,7 +36,6 @@ type Rule struct {
 	Policy  *policy.Rule
 	Metrics *metrics.Set
 	Source  Source
-	OfAll   []limit.Window // safe for every key: see policy.Finder
 }
 
 // Hold is what a request holds of one rule:
@@ -68,9 +67,6 @@ func (h *Hold) Begin() {
 	h.Rule.Metrics.Holding.Streams++
 	h.Rule.Metrics.Holding.Units += int64(h.Units)
 }
-
-// CountedKey is the key as Source counts it, without its bytes: state.Hold has their hash.
-func (h *Hold) CountedKey() state.Key { return state.Key{Windows: h.Windows, OfRule: h.Rule.OfAll} }
 
 // Renewal is what became of a hold that a source was to renew.
 type Renewal uint8

@@ -94,7 +94,7 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Outc
 
 // checkShare decides by what this proxy has counted while the service was silent.
 func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Outcome {
-	s.CountedKey.Windows = src.share(s)
+	s.CountedKey.Windows = src.share(s.Windows)
 	found := src.local.Check(s, wallNs)
 	if found != decide.Failed {
 		s.Quota.From = decide.OwnShare
@@ -102,11 +102,11 @@ func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Outco
 	return found
 }
 
-// share is what one proxy may admit without the service: the limits, divided by the number of
-// proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
-func (src *clusterRule) share(s *decide.Subject) []limit.Window {
+// share is what one proxy may admit without the service: the limits of a key, divided by the number of proxies. Of 10
+// each of three proxies may admit 3, of 2 each may admit 1. It is valid until the next call.
+func (src *clusterRule) share(windows []limit.Window) []limit.Window {
 	proxies := max(src.worker.tables.Proxies(), 1)
-	src.shares = append(src.shares[:0], s.Windows...)
+	src.shares = append(src.shares[:0], windows...)
 	for i := range src.shares {
 		w := &src.shares[i]
 		if w.Limit > 0 {

@@ -353,6 +353,11 @@ var holdScripts = []script{
 		+10ms tick go -> held=4
 		+4s tick go a! -> admitted=4 held=4 starting=1
 		end:1 go a! -> admitted=5 held=4`},
+	{"an answer is charged to this proxy's share of a bucket, which renewals do not fill faster",
+		`{"name":"r",` + byUser + `,"algorithm":"token_bucket","limits":["90/90s"],"settle":{},"hold":"80s",` +
+			`"on_unavailable":"local"}`, `
+		proxies:3 silent a a end:1=30 a -> decided=3 admitted=2
+		12*+1s,renew 9*a -> admitted=5`},
 	{"or what else on_unavailable says", strings.Replace(localRule, `"local"`, `"allow"`, 1), `
 		forget 9*a! -> admitted=9 starting=9 held=0`},
 	{"a rule that holds nothing does not wait for a store to start, nor for another rule",

@@ -11,14 +11,13 @@ import (
 //	both          they were taken while the service was silent: this proxy's table counts them, the service hears later
 //	table only    so they were, and the worker has too many accounts for one more
 //
-// Each place charges its units once: package hold draws when. If the hold has an account, Hold.HasLapsed says that this
-// was charged. The table's own Settle finds out whether the table was.
+// What each place charges is drawn in package hold. The table counts by this proxy's share of the limits.
 
 // Settle ends what the request holds, and charges its cost.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
 	ok = true
 	if h.InTable() {
-		lapsed, ok = src.local.Settle(h, cost, wallNs)
+		lapsed, ok = src.local.SettleBy(src.share(h.Windows), h, cost, wallNs)
 	}
 	acc, hasAccount := h.Account.(*account.Account)
 	if !hasAccount {
@@ -35,8 +34,8 @@ func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, 
 // Renew renews what lies in this proxy's table, and charges the account of a hold that has lapsed.
 func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	inTable := hold.NotDue
-	if h.InTable() {
-		inTable = src.local.Renew(h, at)
+	if h.InTable() && src.local.IsDue(h, at) {
+		inTable = src.local.RenewBy(src.share(h.Windows), h, at)
 	}
 	acc, hasAccount := h.Account.(*account.Account)
 	switch {

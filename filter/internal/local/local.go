@@ -139,16 +139,36 @@ func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record)
 
 // Settle charges the key's record, or the floor if the record was evicted.
 func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
-	lapsed, status := c.Table.Settle(c.entry, h.CountedKey(), h.Hold, now, cost)
+	return c.SettleBy(h.Windows, h, cost, now)
+}
+
+// SettleBy is Settle by other limits of the key: Check must count by the same.
+func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
+	lapsed, status := c.Table.Settle(c.entry, c.heldKey(windows), h.Hold, now, cost)
 	return lapsed, status == state.OK
 }
 
-// Renew moves what is held into the present eighth of the hold. A hold that has ended is left to lapse.
+// heldKey is a key of which units are held, without its bytes: the state.Hold has their hash.
+func (c *Source) heldKey(windows []limit.Window) state.Key {
+	return state.Key{Windows: windows, OfRule: c.rule}
+}
+
+// Renew moves what is held into the present eighth of the hold.
 func (c *Source) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
-	if h.HasEnded(at.MonotonicNs) || !c.Table.IsDue(&h.Hold, at.HeldNs) {
+	if !c.IsDue(h, at) {
 		return hold.NotDue
 	}
-	lapsed, gone, status := c.Table.Renew(c.entry, h.CountedKey(), &h.Hold, at.Now)
+	return c.RenewBy(h.Windows, h, at)
+}
+
+// IsDue reports whether the hold is to be renewed. One that has ended is left to lapse.
+func (c *Source) IsDue(h *hold.Hold, at hold.Clocks) bool {
+	return !h.HasEnded(at.MonotonicNs) && c.Table.IsDue(&h.Hold, at.HeldNs)
+}
+
+// RenewBy renews a hold that IsDue, by other limits of the key, as SettleBy settles it.
+func (c *Source) RenewBy(windows []limit.Window, h *hold.Hold, at hold.Clocks) hold.Renewal {
+	lapsed, gone, status := c.Table.Renew(c.entry, c.heldKey(windows), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
