@@ -101,8 +101,8 @@ const (
 )
 
 // check finds out whether every rule has room. It goes on after a denial, because RetryNs is the longest wait of all
-// enforced rules that deny, but leaves the shadow rules out then. Else a shadow rule that asks has the request wait, as
-// an enforced one has.
+// enforced rules that deny. But then it leaves the shadow rules out: they do not count the request. If no enforced rule
+// denies, a shadow rule that asks makes the request wait, as an enforced one does.
 func (v *Verdict) check(now int64) ending {
 	asking := 0
 	for i, s := range v.inTurn {
@@ -127,7 +127,7 @@ func (v *Verdict) check(now int64) ending {
 	return passes
 }
 
-// isDenied reports whether an enforced rule denies.
+// isDenied reports whether an enforced rule denies, also one without a turn: see LackKey.
 func (v *Verdict) isDenied() bool {
 	for _, s := range v.Subjects {
 		if !s.Allowed && !s.Shadow {
@@ -137,8 +137,8 @@ func (v *Verdict) isDenied() bool {
 	return false
 }
 
-// costBefore is what the subjects before the one of that turn count in its record. They have not yet when it is
-// checked, so that much must be free beside its own cost. Rules that share a counter count a request once each. For
+// costBefore is what the subjects before the one at that place of inTurn count in its record. They have not yet when it
+// is checked, so that much must be free beside its own cost. Rules that share a counter count a request once each. For
 // example, the record of two such rules has 5 units left, and a request costs 2:
 //
 //	check  Units are 2 for the first rule and 4 for the second: both pass

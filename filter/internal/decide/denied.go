@@ -1,9 +1,6 @@
 package decide
 
-import (
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/state"
-)
+import "github.com/sluice-ratelimit/sluice/shared/state"
 
 // Keep is what a rule keeps of a hit that it has denied by its limits:
 //
@@ -66,13 +63,14 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 // stays, and its wait, unless the key is blocked by now. But only what is found now begins a block. For example, after
 // a denial with a wait of 40 s:
 //
-//	found now  the other worker     the wait         beginsBlock
-//	Denied     took units           40 s             yes
-//	Blocked    has begun the block  until its end    no, unless the rule prolongs blocks
-//	HasRoom    refunded units       40 s             no
+//	found now  because                              the wait       beginsBlock
+//	Denied     another worker took units            40 s           yes
+//	Blocked    another worker has begun the block   until its end  no, unless the rule prolongs blocks
+//	HasRoom    another worker refunded units        40 s           no
+//	HasRoom    this request has refunded what an    40 s           no
+//	           earlier subject took
 //
-// Units stay those of the denial. Of what this request itself has written, only refund makes room: after a take that
-// denies, it gives back what the subjects before this one took. Then no block begins.
+// Units stay those of the denial.
 func (s *Subject) recheckDenied(now int64) (found Outcome) {
 	passNs := s.PassNs
 	found = s.Rule.Source.Recheck(s, now)
@@ -116,16 +114,3 @@ func (s *Subject) hasOwnBlock() bool { return s.Record.HasRecord() || s.Rule.cou
 // MustNotBlock reports whether no denial of the subject begins a block or prolongs it, because the rule is in shadow
 // mode and the block would be one of a rule that enforces.
 func (s *Subject) MustNotBlock() bool { return s.Shadow && s.Rule.blockIsEnforcedByOther }
-
-// BlockedNs is what is left of the key's block at now, 0 if it is not blocked.
-func (s *Subject) BlockedNs(now int64) int64 {
-	if s.Rule.Policy.Block == nil || !s.Known {
-		return 0
-	}
-	for column := len(s.CountedKey.Windows) - 1; column >= 0; column-- {
-		if s.CountedKey.Windows[column].Algorithm == limit.Block {
-			return max(0, s.Rule.Source.Usage(s, column).EndNs-now)
-		}
-	}
-	return 0
-}

@@ -8,28 +8,31 @@ import (
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes, with who finds each, whether the rule then denies, what Reason says, and whether Known ends:
+// The outcomes, with who finds each, whether the rule then denies, what Reason says, whether Known ends, and who sets
+// the PassNs of a denial:
 //
-//	outcome     found by                                   denies             reason          Known ends
-//	HasRoom     Begin, Source.Check, Subject.refund        no                                 no
-//	Taken       Source.Take                                no                                 no
-//	Pending     Source.Check                               not yet            not_asked       no
-//	Denied      Source.Check                               yes                limit           no
-//	Blocked     Source.Check                               yes                blocked         no
-//	HeldBack    Source.Check                               yes                held            no
-//	MissingKey  Subject.LackKey                            yes                missing_key     no: it never begins
-//	Full        Source.Check, Source.Take                  by on_full         on_full         no
-//	Failed      Source.Check, Source.Take                  by on_error        on_error        yes
-//	Contended   Source.Check: too many requests wait, or   by on_contention   on_contention   yes
-//	            the service takes no more asks (Rejected)
+//	outcome     found by                               denies              reason          Known ends  PassNs by
+//	HasRoom     Begin, Source.Check, Subject.refund    no                                  no
+//	Taken       Source.Take                            no                                  no
+//	Pending     Source.Check                           not yet             not_asked       no
+//	Denied      Source.Check                           yes                 limit           no          Check, KeepDenied
+//	Blocked     Source.Check                           yes                 blocked         no          Check, KeepDenied
+//	HeldBack    Source.Check                           yes                 held            no          Check
+//	MissingKey  Subject.LackKey                        yes                 missing_key     not begun   LackKey
+//	Full        Source.Check, Source.Take              by on_full          on_full         no          Check, or take
+//	Failed      Source.Check, Source.Take              by on_error         on_error        yes         become
+//	Contended   Source.Check: too many requests wait,  by on_contention    on_contention   yes         become
+//	            or the service takes no more asks
+//	            (Rejected)
 //	            Subject.take: retries ran out
 //	            Verdict.check: too many subjects ask
-//	Overtaken   Subject.takeShadow                         no                 on_contention   no
-//	Silent      Source.Check, unless on_unavailable is     by on_unavailable  on_unavailable  yes
-//	            local: then this proxy's share decides
-//	Starting    Source.Check, also if it is local and all  by on_unavailable  starting        yes
-//	            of the share is held                       unless it is allow
-//	NotAsked    Subject.skip                               no                 not_asked       yes, by skip
+//	Overtaken   Subject.takeShadow                     no                  on_contention   no
+//	Silent      Source.Check, unless on_unavailable    by on_unavailable   on_unavailable  yes         become
+//	            is local: then this proxy's share
+//	            decides
+//	Starting    Source.Check, also if it is local and  by on_unavailable   starting        yes         become
+//	            all of the share is held               unless it is allow
+//	NotAsked    Subject.skip                           no                  not_asked       by skip
 //
 // To add one: a constant before outcomes, its line above, its reason, and a row in TestOutcomes, which fails without
 // it. The row says what become, noteOutcome, skip and isByOnUnavailable make of the outcome. Reasons are constants of
@@ -65,8 +68,8 @@ var reasons = [outcomes]string{
 // Reason says why the rule denied, or allowed without counting; else it is empty.
 func (s *Subject) Reason() string { return reasons[s.Outcome] }
 
-// become sets the outcome, and Allowed by it. Where the rule could not decide, its policy does: then Known ends, and a
-// denial gets its PassNs. But Full keeps both: nothing was changed, and who finds the page full has set PassNs.
+// become sets the outcome, and by the table above Allowed, Known and PassNs. Known does not end where the page is Full:
+// nothing was changed.
 func (s *Subject) become(o Outcome, now int64) {
 	p := s.Rule.Policy
 	s.Outcome, s.Allowed = o, true
@@ -102,7 +105,7 @@ func (s *Subject) noteOutcome() {
 	m := &s.Rule.Metrics
 	switch s.Outcome {
 	case Taken:
-		if !s.Rule.Policy.Holds() { // a rule that holds charges when the answer is known
+		if !s.Rule.Policy.Holds() { // a rule that holds charges when the answer is known: its spikes are not counted
 			m.CountSpikes(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
 		}
 	case Denied, Blocked:

@@ -15,8 +15,8 @@ type Source interface {
 
 // Decider is how a Source decides.
 type Decider interface {
-	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known. For Denied,
-	// Blocked, HeldBack and Full it sets PassNs to the instant at which they are. For other outcomes nobody reads it.
+	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known, and where the
+	// table of Outcome says so, PassNs to the instant at which they are.
 	Check(s *Subject, now int64) Outcome
 	// Recheck is Check once more for the same request: what Check has read may have been written since, by another
 	// worker or by an earlier rule of the request.
@@ -30,7 +30,8 @@ type Decider interface {
 	// KeepDenied stores what the rule keeps of a hit that it has denied, and is a Mismatch where Take is. If it is OK,
 	// PassNs becomes the instant at which the next hit like this one passes. If that has come, PassNs stays.
 	KeepDenied(s *Subject, keep Keep) state.Status
-	// Persist stores what Check has moved to the present, though nothing is taken.
+	// Persist stores the record if Check has rebased it, that is, has moved it to the present because the clock was set
+	// back. Else it does nothing.
 	Persist(s *Subject)
 	// Usage is the usage of a window, as of Check or Take: column is its index in records, as in Rule.Finder.Windows.
 	// It is valid until the next call. It is only for a subject that is Known.

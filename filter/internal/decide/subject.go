@@ -12,19 +12,22 @@ import (
 // from one call to the next. Each group of its fields says who writes them.
 type Subject struct {
 	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested. Begin finds its
-	// Override, Windows, Shadow, Unlimited and TooLong. The caller then sets TooLong too, if another value than the key's
-	// was too long.
+	// Override, Windows, Shadow, Unlimited and TooLong. But the caller clears TooLong first, because Begin does not come
+	// if the rule does not match, and sets it at the end, if another value than the key's was too long.
 	policy.Subject
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
 
 	// Begin.
 	Rule *Rule
-	// CountedKey is the key as Source counts it: its bytes, and the Windows of policy.Subject, with the limits that hold
-	// for it. They stand in the order of records: the policy's limit i has the column Rule.Finder.Order[i]. If the subject
-	// is Unlimited, there may be none.
+	// CountedKey is the key as Source counts it. Four lists have the windows of records, in their order: the policy's
+	// limit i has the column Rule.Finder.Order[i] of each. If the subject is Unlimited, the last two may be empty.
 	//
-	// A source may replace CountedKey.Windows by those that decide: where OwnShare does, by what this proxy may admit.
+	//	Finder.Windows      the rule's own limits                    valid as long as the policy
+	//	Finder.OfAll        the least that a key may pay back        valid as long as the policy
+	//	Subject.Windows     the limits that hold for the key         until the next Begin. KeepWindows are valid longer
+	//	CountedKey.Windows  the same, or where OwnShare decides, a   until the next Check of the source, which may
+	//	                    share of them: clusterRule.share         replace them
 	CountedKey state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
@@ -34,11 +37,10 @@ type Subject struct {
 
 	// The source, in Check, Recheck and Take.
 	//
-	// Known says that the key's usage is known: see View. It ends if the memory may have what was never stored, or
-	// another key's.
+	// Known says that the key's usage is known: see View. Outcome says when it ends: the memory may then have what was
+	// never stored, or another key's.
 	Known bool
-	// PassNs is only of a denial: when the hit would pass, by the wall clock, or limit.Never. Where no source has denied,
-	// become, take or LackKey sets it.
+	// PassNs is only of a denial: when the hit would pass, by the wall clock, or limit.Never. Outcome says who sets it.
 	PassNs int64
 	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
 	// rest too.

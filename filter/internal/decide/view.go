@@ -34,7 +34,7 @@ func (v View) Held() uint32 {
 	return v.s.Rule.holdSource().Held(v.s)
 }
 
-// Remaining is how many units the limit i has left for the key, beside what is held.
+// Remaining is how many units the limit i has left for the key, beside what is held. Headers and responses tell it.
 func (v View) Remaining(i int) uint32 {
 	w, u := v.Window(i)
 	return v.left(w, w.Count(u, v.s.Record.Now))
@@ -49,9 +49,10 @@ func (v View) left(w *limit.Window, used uint32) uint32 {
 	return left
 }
 
-// Told is what readers are told of the limit i: how many units are used, how many are left beside
-// what is held, and how long after now the window starts anew. Where the quota service decides, it is exactly what the
-// service has said. The usage that Window returns then goes by this proxy's clock, and may be a unit off.
+// Told is what reports, looks and operations tell of the limit i (respond.Windows): how many units are used, how many
+// are left beside what is held, and how long after now the window starts anew. Where the quota service decides, it is
+// exactly what the service has said. The usage that Window returns then goes by this proxy's clock, and may be a unit
+// off.
 func (v View) Told(i int, now int64) (used, left uint32, resetNs int64) {
 	w, u := v.Window(i)
 	used, resetNs = w.Count(u, v.s.Record.Now), max(0, w.Reset(u, v.s.Record.Now)-now)
@@ -79,4 +80,17 @@ func (v View) Tightest() int {
 		}
 	}
 	return best
+}
+
+// BlockedNs is what is left of the key's block at now, 0 if it is not blocked.
+func (s *Subject) BlockedNs(now int64) int64 {
+	if s.Rule.Policy.Block == nil || !s.Known {
+		return 0
+	}
+	for column := len(s.CountedKey.Windows) - 1; column >= 0; column-- {
+		if s.CountedKey.Windows[column].Algorithm == limit.Block {
+			return max(0, s.Rule.Source.Usage(s, column).EndNs-now)
+		}
+	}
+	return 0
 }

@@ -1,17 +1,22 @@
 // Package hold has what an allowed request holds of a rule until its answer is known.
 //
-// Its invariant: what is held is charged once in each place that has it, when the hold is settled or when it lapses
-// there. The places are separate counts: a table of this proxy, and an account of the quota service. A hold has units
-// in one of them or in both (see lease/settle.go). Two lengths say when it lapses: max_hold ends it at EndNs, and its
-// place keeps it for HoldNs after it was renewed last:
+// Its invariant: each place that has the units charges them once, when the hold is settled or when it lapses there. A
+// rule that one proxy counts has one place, a table of this proxy. One of scope cluster has two, which count apart: its
+// hold is in a table, in an account of the worker, or in both (see lease/settle.go).
 //
-//	         Begin               EndNs              EndNs + HoldNs
-//	table    | Renew renews it,  | nothing is       | it has lapsed: the table charges it by itself
-//	         | each HoldNs/8     | renewed          |
-//	account  | its reports renew | they still       | Renew charges it, and returns Lapsed once
-//	         | what it has       | renew it         |
+//	place    the hold                   who renews the units          what Settle charges there
+//	table    runs                       Renew, each HoldNs/8          the cost
+//	         is after EndNs             nobody                        the cost
+//	         was not renewed for        nobody: the table charges     what the cost is beyond the units
+//	         HoldNs: it has lapsed      them by itself
+//	         is gone, for example       nobody: they are not charged  the cost
+//	         because of a reset
+//	account  runs                       the worker's reports          the cost
+//	         is after EndNs             the worker's reports          the cost
+//	         is after EndNs + HoldNs:   nobody: Renew charges them,   what the cost is beyond the units
+//	         it has lapsed              and returns Lapsed
 //
-// A Settle after that charges a place only what the request costs beyond the units.
+// HoldNs is hold of the policy's rule, and EndNs is when its max_hold is over.
 package hold
 
 import (
@@ -23,9 +28,9 @@ import (
 
 // Source is where the units of a rule come from that holds them.
 type Source interface {
-	// Settle ends a hold, and charges what the request really cost. If it HasLapsed and has an Account, the account has
-	// charged its Units: it is charged only what the cost is beyond them. A table finds out by itself whether the hold has
-	// lapsed there, and Settle reports that. It is not ok if a call into the proxy failed.
+	// Settle ends a hold, and charges each of its places by the table above. Hold.HasLapsed says whether the hold has
+	// lapsed in its account. A table finds out by itself, and lapsed reports that. It is not ok if a call into the proxy
+	// failed.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
 	// Renew keeps a hold from lapsing, because its request is still alive. It is not called again after Lapsed or Gone.
 	Renew(h *Hold, at Clocks) Renewal
@@ -38,7 +43,8 @@ type Rule struct {
 	Source  Source
 }
 
-// Hold is what a request holds of one rule:
+// Hold is what a request holds of one rule. Its state.Hold is what a table needs, the other fields are what the stream
+// needs. Its methods:
 //
 //	Begin   counts it as running: Take has held the units
 //	Renew   again and again while the request is alive
@@ -52,7 +58,7 @@ type Hold struct {
 	// decide.Verdict.BeginHolds.
 	state.Hold
 	Rule    *Rule
-	Windows []limit.Window // with the limits that hold for the key
+	Windows []limit.Window // with the limits that hold for the key, whole also if this proxy's share has decided
 	Account any            // of the source, which reports the hold to the quota service; nil if it does not
 
 	// The caller.

@@ -52,7 +52,7 @@ type Counts struct {
 	ShadowDenied   uint64 // requests it would have denied, were it enforced
 	FloorDenied    uint64 // denials of keys that started from a page's floor
 	ClockRebased   uint64 // records of a wild clock, moved to the present
-	BoundarySpikes uint64 // units around a window's boundary beyond its limit; see spikes
+	BoundarySpikes uint64 // units around a window's boundary beyond its limit, of rules that hold none; see spikes
 
 	// These add up two things: requests for which a field of the policy decided, from decide.Verdict.note, and denied hits
 	// that could not be kept, from decide.Subject.storeDenied. Errors has the failures of package hold, too.
@@ -96,7 +96,8 @@ type Priced struct {
 	Tokens policy.Tokens // package host, by NoteTokens: of the answers
 }
 
-// By says how a settlement knows the cost.
+// By says how a settlement knows the cost. It is here because Counts.Settled counts by it: packages settle and host say
+// which it is.
 type By uint8
 
 // How settlements know the cost.

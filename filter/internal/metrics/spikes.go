@@ -22,8 +22,8 @@ type spikes struct {
 	head, tail         uint64 // units in this window's first and last tenth
 }
 
-// CountSpikes counts what units, which were taken at now of the rule's windows, add to a spike. The shortest window
-// comes first.
+// CountSpikes counts by how much a hit that has taken units at now makes a spike larger. Of the rule's windows the
+// shortest comes first.
 func (m *Set) CountSpikes(windows []limit.Window, units uint32, now int64) {
 	s := &m.spikes
 	if now >= s.headEnd && now < s.tailStart {
