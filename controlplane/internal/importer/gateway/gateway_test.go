@@ -44,6 +44,13 @@ func TestConditionsOfARule(t *testing.T) {
 	}
 }
 
+// No path is outside of /, so such a rule limits nothing there.
+func TestARuleForNoPathIsOff(t *testing.T) {
+	made, err := read(t, "clientSelectors: [{path: {value: /, invert: true}}]").Finish()
+	require.NoError(t, err)
+	require.Contains(t, string(made.Policy), `mode: "off"`)
+}
+
 // A condition that Envoy Gateway does not have is a problem at its place.
 func TestBadConditionsOfARule(t *testing.T) {
 	for selector, want := range map[string]string{

@@ -40,7 +40,7 @@ func (r *selectorReader) readSelector(o selector, at source.Place) {
 	if o.Path != nil {
 		path := *o.Path
 		path.Type = cmp.Or(path.Type, "PathPrefix")
-		isEveryPath := path.Type == "PathPrefix" && path.Value == "/" // so it is no condition
+		isEveryPath := path.Type == "PathPrefix" && path.Value == "/" && !path.Invert // so it is no condition
 		if !isEveryPath {
 			r.readCondition(request.FullPath, path, at.In("path"))
 		}
