@@ -93,7 +93,7 @@ func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection, stage ui
 		made := r.readRateLimit(l, stage)
 		r.made.count += len(made)
 		for _, d := range made {
-			d.Selection = d.And(s)
+			d.NarrowTo(s)
 			list = append(list, d)
 		}
 	}

@@ -103,7 +103,7 @@ func product(list, ways []descriptor.Descriptor) []descriptor.Descriptor {
 	for _, way := range ways {
 		for _, d := range list {
 			d.Entries = slices.Concat(d.Entries, way.Entries)
-			d.Selection = d.And(way.Selection)
+			d.NarrowTo(way.Selection)
 			all = append(all, d)
 		}
 	}

@@ -152,8 +152,10 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 			r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
 			return
 		}
+		requests := h.selection
+		requests.NarrowTo(withoutEarlier(matched, before))
 		h.routes = append(h.routes, &route{
-			selection: h.selection.And(withoutEarlier(matched, before)),
+			selection: requests,
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
 			configs:   append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
@@ -164,11 +166,10 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 
 // withoutEarlier are the requests of a route's match without those that the matches of earlier routes take.
 func withoutEarlier(matched request.Selection, before []request.Selection) request.Selection {
-	rest, unsaid := matched.Except(before)
-	if len(unsaid) > 0 {
-		rest.CannotMatch("an earlier route takes some of them")
+	if unsaid := matched.LeaveOut(before); len(unsaid) > 0 {
+		matched.CannotMatch("an earlier route takes some of them")
 	}
-	return rest
+	return matched
 }
 
 // routeFields are the fields of a route that lead to limits.

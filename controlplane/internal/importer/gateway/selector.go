@@ -66,7 +66,7 @@ func (r *selectorReader) readMethods(list []condition, at source.Place) {
 		}
 	}
 	if methods != nil {
-		r.sent.Selection = r.sent.And(request.Selection{Match: request.Method.Matching(request.ExactAll(methods)...)})
+		r.sent.NarrowTo(request.Selection{Match: request.Method.Matching(request.ExactAll(methods)...)})
 	}
 }
 

@@ -119,7 +119,7 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 		s.Match = request.Host.Matching(request.ExactAll(g.hosts)...)
 	}
 	if !slices.Contains(g.paths, request.AnyPath) {
-		s = s.And(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
+		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
 	for _, other := range all {
 		for _, p := range other.paths {

@@ -81,9 +81,9 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f nginxkey.Form, status ui
 	if requests.Match.IsApart(f.Match) {
 		return
 	}
-	all := requests.And(f.Selection)
-	all.Exempt = request.Joined(all.Exempt)
-	r := draft.NewRule(n.Findings, z.name, limit.At, limit, all)
+	requests.NarrowTo(f.Selection)
+	requests.Exempt = request.Joined(requests.Exempt)
+	r := draft.NewRule(n.Findings, z.name, limit.At, limit, requests)
 	r.Key = f.Parts
 	r.Capacity = z.capacity
 	if status != defaultStatus {

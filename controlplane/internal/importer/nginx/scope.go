@@ -120,7 +120,8 @@ func (n *reader) addRules(kind string, s *scope, outer request.Selection) {
 	if slices.ContainsFunc(s.winners, (*scope).isWhole) {
 		return // nginx gives it no request
 	}
-	all := outer.And(without(s.fits, s.winners))
+	all := outer
+	all.NarrowTo(without(s.fits, s.winners))
 	inner := s.withOwnRules(kind)
 	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
 		rest := without(all, inner)
@@ -171,9 +172,8 @@ func without(s request.Selection, scopes []*scope) request.Selection {
 	for i, c := range scopes {
 		fits[i] = c.fits
 	}
-	rest, unsaid := s.Except(fits)
-	for _, u := range unsaid {
-		rest.Cannot("It should leave out the requests of the " + scopes[u.Index].what + ". " + u.Why)
+	for _, u := range s.LeaveOut(fits) {
+		s.Cannot("It should leave out the requests of the " + scopes[u.Index].what + ". " + u.Why)
 	}
-	return rest
+	return s
 }

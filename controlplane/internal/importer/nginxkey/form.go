@@ -116,7 +116,8 @@ func only(requests request.Selection, forms []Form) []Form {
 func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
-			f := Form{Selection: a.And(b.Selection), Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
+			f := Form{Selection: a.Selection, Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
+			f.NarrowTo(b.Selection)
 			for _, p := range b.Parts {
 				if !slices.ContainsFunc(f.Parts, p.Is) {
 					f.Parts = append(f.Parts, p)

@@ -156,9 +156,8 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 
 // withoutEarlier are the requests of an entry without those whose value nginx finds in an earlier one.
 func withoutEarlier(fits request.Selection, earlier []request.Selection) request.Selection {
-	rest, unsaid := fits.Except(earlier)
-	for _, entry := range unsaid {
-		rest.Cannot(entry.Why)
+	for _, entry := range fits.LeaveOut(earlier) {
+		fits.Cannot(entry.Why)
 	}
-	return rest
+	return fits
 }

@@ -55,3 +55,43 @@ func commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	}
 	return common, true
 }
+
+// Joined has the exemptions by one list in one exemption: those of the paths /a and of the paths /b make one of
+// the paths /a and /b.
+func Joined(list []Match) (short []Match) {
+	index := map[partID]int{} // in short, of the exemption by a part
+	for _, m := range list {
+		id, isList := m.onlyList()
+		i, isKnown := index[id]
+		switch {
+		case !isList:
+			short = append(short, m)
+		case isKnown:
+			short[i] = Match{id: AppendNew(short[i][id], m[id]...)}
+		default:
+			index[id] = len(short)
+			short = append(short, m)
+		}
+	}
+	return short
+}
+
+// onlyList is the part of the match's only condition, if there is one, on a part of which a match has a list.
+func (m Match) onlyList() (id partID, ok bool) {
+	parts := slices.Collect(maps.Keys(m))
+	if len(parts) != 1 || parts[0].kind == KindHeader {
+		return partID{}, false
+	}
+	return parts[0], true
+}
+
+// AppendNew adds the patterns that the list does not have.
+func AppendNew(list []Pattern, more ...Pattern) []Pattern {
+	list = slices.Clone(list)
+	for _, p := range more {
+		if !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}

@@ -9,7 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Part is a part of a request, for a rule's key or match. Two of its fields are of the limiter alone: to the policy,
+// Part is a part of a request, for a rule's key or match. A limiter may compare another value than the policy has: of
+// /a?b all of that text, and of the client 10.1.2.3 the network 10.0.0.0/8. Two fields say so. To the policy,
 // PathWithQuery and FullPath are one part, and so are MaskedIP and ClientIP:
 //
 //	field    id and Is   translate              IsNever

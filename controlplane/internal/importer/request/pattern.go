@@ -17,7 +17,8 @@ type Pattern struct {
 // PatternKind is how a pattern is written.
 type PatternKind uint8
 
-// The kinds of patterns, each with what makes one.
+// The kinds of patterns, each with what makes one. Matching makes HostName of Exactly for a host, and Network for an
+// address. The others are in a match as they are.
 const (
 	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Pattern{})
 	Exactly                          // the text (Exact)
@@ -26,7 +27,7 @@ const (
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
 
-	// Of a match alone, which makes them of texts (Matching). They are compared with each other, and not with texts.
+	// Of a match alone. They are compared with each other, and not with texts.
 	HostName // the host, or with *.a.example each below it
 	Network  // the address, or each in the network
 )

@@ -21,18 +21,18 @@
 // or no list of patterns says which they are. An example is a match for GET and the host a.example, joined with one for
 // /x and the host b.example, or with that host alone:
 //
-//	                   joins                          no match can say it   the match is then
-//	Match.And          two matches                    a result says why     GET, a.example, /x: without the other's host
-//	Match.TryRequire   a match and a condition        not ok                GET, a.example: unchanged
-//	Selection.And      two selections                 WhyOff says why       GET, a.example, /x: without the other's host
-//	Selection.Require  a selection and a condition    WhyOff says why       GET, a.example: unchanged
+//	                    joins                         no match can say it   the match is then
+//	Match.And           two matches                   a result says why     GET, a.example, /x: without the other's host
+//	Match.TryRequire    a match and a condition       not ok                GET, a.example: unchanged
+//	Selection.NarrowTo  two selections                WhyOff says why       GET, a.example, /x: without the other's host
+//	Selection.Require   a selection and a condition   WhyOff says why       GET, a.example: unchanged
 //
 // Requests of others are left out by exemptions:
 //
 //	                                             by                      if no exemption says which they are
-//	nginx           scopes inside, or that win   Selection.Except        the rule is off
-//	nginxkey        earlier entries of a map     Selection.Except        the rule is off
-//	envoy           earlier routes               Selection.Except        the rule is off
+//	nginx           scopes inside, or that win   Selection.LeaveOut      the rule is off
+//	nginxkey        earlier entries of a map     Selection.LeaveOut      the rule is off
+//	envoy           earlier routes               Selection.LeaveOut      the rule is off
 //	envoy           routes without its limit     leaveOutAtLeast         more are left out, and a comment says so
 //	envoy, ingress  narrower hosts               AddExempt               the rule is off
 //	descriptor      what other rules limit       ExemptLimited           the rule is off
@@ -49,11 +49,9 @@ import (
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
 //
-// And and Except return another selection. Require, Exclude, AddExempt, CannotMatch and the methods of Remarks change
-// their own.
-//
-// A copy of a selection shares its lists. So only AddExempt and the methods of Remarks append to them: they leave the
-// lists of other copies as they are. Nobody else may write into a list, but may set another one.
+// Its methods change it, but for those that ask: IsEverything and HasExempt. A copy of a selection shares its lists. So
+// only AddExempt and the methods of Remarks append to them: they leave the lists of other copies as they are. Nobody
+// else may write into a list, but may set another one.
 type Selection struct {
 	Match  Match
 	Exempt []Match
@@ -83,9 +81,10 @@ func (s *Selection) CannotMatch(condition string) {
 	s.Cannot("No match can select its requests: " + condition + ".")
 }
 
-// And is for the requests of both selections, such as those of a route and those of the host around it. If they
-// have conditions on one part that cannot be joined, such as two methods, it says that no match can select them.
-func (s Selection) And(other Selection) Selection {
+// NarrowTo leaves the requests that another selection has too, such as those of a route in those of the host around it.
+// If they have conditions on one part that cannot be joined, such as two methods, it says that no match can select
+// them.
+func (s *Selection) NarrowTo(other Selection) {
 	match, why := s.Match.And(other.Match)
 	s.Match = match
 	s.AddExempt(other.Exempt...)
@@ -93,7 +92,6 @@ func (s Selection) And(other Selection) Selection {
 		s.CannotMatch(why)
 	}
 	s.AddAll(other.Remarks)
-	return s
 }
 
 // Require adds the condition that the part fits the pattern.
@@ -110,10 +108,9 @@ func (s *Selection) Exclude(p Part, v Pattern) {
 	}
 }
 
-// Except is for the requests of the selection that are of none of the others. Unsaid are those of the others that have
-// some, and no exemption can say which: the caller says so. None of the others may have all requests, and the match of
-// each has at least its requests, also where WhyOff says that it has more.
-func (s Selection) Except(others []Selection) (rest Selection, unsaid []Unsaid) {
+// LeaveOut exempts the requests of other selections. Unsaid are those of them that have some, and no exemption can say
+// which: the caller says so. The match of each has at least its requests, also where WhyOff says that it has more.
+func (s *Selection) LeaveOut(others []Selection) (unsaid []Unsaid) {
 	var exempt []Match
 	for i, o := range others {
 		switch {
@@ -127,7 +124,7 @@ func (s Selection) Except(others []Selection) (rest Selection, unsaid []Unsaid) 
 		}
 	}
 	s.AddExempt(exempt...)
-	return s, unsaid
+	return unsaid
 }
 
 // Unsaid is a selection that no exemption can say.
@@ -152,8 +149,16 @@ func (s *Selection) narrowOrSayWhy(m Match, p Part, v Pattern) (narrow Match, ok
 // IsEverything reports whether it is for every request.
 func (s Selection) IsEverything() bool { return len(s.Match)+len(s.Exempt)+len(s.WhyOff) == 0 }
 
-// AddExempt adds exemptions. Each call copies the list, so add many at once.
-func (s *Selection) AddExempt(list ...Match) { s.Exempt = append(slices.Clip(s.Exempt), list...) }
+// AddExempt adds exemptions. One of every request would end the limit without a word, so it turns the rule off instead.
+// Each call copies the list, so add many at once.
+func (s *Selection) AddExempt(list ...Match) {
+	isEverything := func(m Match) bool { return len(m) == 0 }
+	if slices.ContainsFunc(list, isEverything) {
+		s.Cannot("It should exempt every request.")
+		list = slices.DeleteFunc(slices.Clone(list), isEverything)
+	}
+	s.Exempt = append(slices.Clip(s.Exempt), list...)
+}
 
 // HasExempt reports whether one of the exemptions is this match.
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }

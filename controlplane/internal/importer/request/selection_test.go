@@ -23,7 +23,8 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	other.Exclude(Host, Exact("a.example"))
 	other.Comment("other")
 	other.Cannot("other")
-	both := all.And(other)
+	both := all
+	both.NarrowTo(other)
 	both.AddAll(one.Remarks)
 
 	require.Empty(t, all.Exempt)
@@ -38,24 +39,47 @@ func TestJoinsOfSelections(t *testing.T) {
 	of := func(p Part, v Pattern) Selection { return Selection{Match: p.Matching(v)} }
 	wide := of(FullPath, Prefix("/a", false))
 	narrow := of(FullPath, Exact("/a/b"))
-	require.Equal(t, narrow, wide.And(narrow))
+	joined := func(s, other Selection) Selection {
+		s.NarrowTo(other)
+		return s
+	}
+	require.Equal(t, narrow, joined(wide, narrow))
 	hosts := of(Host, Exact("*.example"))
 	host := of(Host, Exact("a.example"))
-	require.Equal(t, host, hosts.And(host))
+	require.Equal(t, host, joined(hosts, host))
 	wide.Require(FullPath, Exact("/a/b"))
 	require.Equal(t, narrow, wide)
 
 	other := of(Host, Exact("b.example"))
 	require.False(t, hosts.Match.IsApart(host.Match))
 	require.True(t, host.Match.IsApart(other.Match))
-	require.NotEmpty(t, host.And(other).WhyOff)
+	require.NotEmpty(t, joined(host, other).WhyOff)
 	begun := of(FullPath, Prefix("/a", false))
 	expression := of(FullPath, Expression("/.*b")) // an import cannot tell which values fit both
 	require.False(t, begun.Match.IsApart(expression.Match))
-	require.NotEmpty(t, begun.And(expression).WhyOff)
+	require.NotEmpty(t, joined(begun, expression).WhyOff)
 	both, why := hosts.Match.And(host.Match)
 	require.Equal(t, host.Match, both)
 	require.Empty(t, why)
 	_, why = host.Match.And(other.Match)
 	require.Equal(t, "they have two conditions on host", why)
+}
+
+// An exemption of every request would end the limit without a word.
+func TestNothingExemptsEveryRequest(t *testing.T) {
+	post := Method.Matching(Exact("POST"))
+	for name, exempt := range map[string]func(s *Selection){
+		"AddExempt": func(s *Selection) { s.AddExempt(Match{}, post) },
+		"LeaveOut":  func(s *Selection) { s.LeaveOut([]Selection{{}, {Match: post}}) },
+		"NarrowTo":  func(s *Selection) { s.NarrowTo(Selection{Exempt: []Match{{}, post}}) },
+		"Exclude": func(s *Selection) {
+			s.Exclude(Host, Pattern{})
+			s.Exclude(Method, Exact("POST"))
+		},
+	} {
+		var s Selection
+		exempt(&s)
+		require.Equal(t, []Match{post}, s.Exempt, name)
+		require.Equal(t, []string{"It should exempt every request."}, s.WhyOff, name)
+	}
 }
