@@ -74,6 +74,8 @@ type (
 	Imported = draft.Imported
 	// UsageError is about an option, with a hint that says what would be right.
 	UsageError = source.UsageError
+	// FaultError is returned where an import made a policy that is not valid.
+	FaultError = draft.FaultError
 )
 
 // ErrNothing is returned for a configuration without limits.

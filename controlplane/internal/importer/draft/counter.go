@@ -9,31 +9,31 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// nameRules makes the names unique, and returns the rules that had one name.
-func (d *Draft) nameRules() (namesakes map[string][]*Rule) {
-	namesakes = map[string][]*Rule{}
+// nameRules gives each rule a name of its own for the policy.
+func (d *Draft) nameRules() {
 	taken := map[string]bool{}
-	highest := map[string]int{} // the number behind a name that more than one rule had
+	highest := map[string]int{} // the number behind a name that more than one rule has
 	for _, r := range d.Rules {
-		base := cmp.Or(r.Name, "rule")
-		namesakes[base] = append(namesakes[base], r)
-		r.Name = base
-		for taken[r.Name] {
-			highest[base] = max(highest[base]+1, 2)
-			r.Name = Clip(base, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[base])
+		r.policyName = r.Name
+		for taken[r.policyName] {
+			highest[r.Name] = max(highest[r.Name]+1, 2)
+			r.policyName = Clip(r.Name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[r.Name])
 		}
-		taken[r.Name] = true
+		taken[r.policyName] = true
 	}
-	return namesakes
 }
 
-// shareCounters gives rules that had one name one counter where they may share it, because their requests had one.
-func shareCounters(namesakes map[string][]*Rule) {
-	for _, rules := range namesakes {
+// shareCounters gives rules of one name one counter where they may share it, because their requests have one there.
+func (d *Draft) shareCounters() {
+	byName := map[string][]*Rule{}
+	for _, r := range d.Rules {
+		byName[r.Name] = append(byName[r.Name], r)
+	}
+	for _, rules := range byName {
 		var owners []*Rule // of a counter
 		for _, r := range rules {
 			if i := slices.IndexFunc(owners, r.mayShareCounter); i >= 0 {
-				r.counter = owners[i].Name
+				r.counter = owners[i].policyName
 			} else {
 				owners = append(owners, r)
 			}
@@ -58,7 +58,7 @@ func (d *Draft) countOverAll() {
 			continue
 		}
 		r.scope = string(policy.ScopeCluster)
-		counter := cmp.Or(r.counter, r.Name)
+		counter := cmp.Or(r.counter, r.policyName)
 		sharing[counter] = append(sharing[counter], r)
 	}
 	for _, rules := range sharing {

@@ -25,11 +25,14 @@ type Findings struct {
 }
 
 // note is something that the user should know. If it is about rules, the policy has it as a comment of theirs, and
-// else at its head.
+// else at its head. That of one rule begins with its policyName, which Draft.Finish puts before the message:
+//
+//	 is off: It refunds tokens.    becomes    clients-2 is off: It refunds tokens.
+//	: It counts in UTC.            becomes    clients-2: It counts in UTC.
 type note struct {
 	policyfile.Problem
 	ofRule bool
-	rule   *Rule // whose name it begins with, once Draft.Finish has made that unique; nil = with none
+	rule   *Rule // whose name it begins with; nil = with none
 }
 
 func newFindings() *Findings {
@@ -87,7 +90,7 @@ func (f *Findings) SortByLine() {
 func (f *Findings) plainNotes() (list []policyfile.Problem) {
 	for _, n := range f.notes {
 		if n.rule != nil {
-			n.Message = n.rule.Name + n.Message
+			n.Message = n.rule.policyName + n.Message
 		}
 		list = append(list, n.Problem)
 	}

@@ -23,13 +23,32 @@ type Imported struct {
 // ErrNothing is returned for a configuration without limits.
 var ErrNothing = errors.New("there is no rate limit in it")
 
+// FaultError is returned where an import made a policy that is not valid.
+type FaultError struct{ err error }
+
+func (e *FaultError) Error() string {
+	return "the policy is not valid, which is a fault of this import, not of the file: " + e.err.Error()
+}
+
+func (e *FaultError) Unwrap() error { return e.err }
+
 // Finish makes the policy of the rules:
 //
 //  1. It gives each rule a name of its own.
-//  2. Rules of one limit get one counter: those that had one name and agree in what mayShareCounter compares.
+//  2. Rules of one limit get one counter: those of one Name that agree in what mayShareCounter compares.
 //  3. With --scope cluster the rules get that scope. Some of them may not lease units.
 //  4. It writes the policy, with the notes by their files.
-//  5. It validates what it wrote. If there is too much of something, the error is about the limit that it comes from.
+//  5. It validates what it wrote.
+//
+// There is a policy only without an error:
+//
+//	                                        Policy   Notes   error
+//	the policy is valid                     yes      yes     none
+//	a reader found problems                 none     none    these
+//	there are no rules                      none     yes     ErrNothing
+//	the policy has too many bytes           none     none    says so
+//	there is too much of something in it    none     yes     at the limits that it comes from
+//	anything else is wrong with it          none     yes     FaultError
 func (d *Draft) Finish() (Imported, error) {
 	if err := d.Err(); err != nil {
 		return Imported{}, err
@@ -37,8 +56,8 @@ func (d *Draft) Finish() (Imported, error) {
 	if len(d.Rules) == 0 {
 		return Imported{Notes: d.plainNotes()}, ErrNothing
 	}
-	namesakes := d.nameRules()
-	shareCounters(namesakes)
+	d.nameRules()
+	d.shareCounters()
 	if d.Cluster {
 		d.countOverAll()
 	}
@@ -47,18 +66,18 @@ func (d *Draft) Finish() (Imported, error) {
 	if len(text) > policy.MaxBytes {
 		return Imported{}, tooLarge(len(text))
 	}
-	made := Imported{Policy: text, Notes: d.plainNotes()}
+	notes := d.plainNotes()
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
 		// The text fits, but what proxies get of it may be longer.
 		if size := policyfile.Size(text); size > policy.MaxBytes {
 			return Imported{}, tooLarge(size)
 		}
 		if problems := d.beyond(text); problems != nil {
-			return Imported{Notes: made.Notes}, problems
+			return Imported{Notes: notes}, problems
 		}
-		return made, fmt.Errorf("the policy is not valid, which is a fault of this import, not of the file: %w", err)
+		return Imported{Notes: notes}, &FaultError{err}
 	}
-	return made, nil
+	return Imported{Policy: text, Notes: notes}, nil
 }
 
 func tooLarge(size int) error {
@@ -66,7 +85,8 @@ func tooLarge(size int) error {
 		"descriptor, and import the pieces", size, policy.MaxBytes)
 }
 
-// bounds are the codes of problems that mean: this is too much for a policy.
+// bounds are the codes of problems that come of the file, and not of the import: it has too much of something, or a
+// character or an expression that no policy takes.
 var bounds = []policy.Code{
 	policy.TooLong, policy.TooMany, policy.WrongCount, policy.BadExpression,
 	policy.ControlChar, policy.MoreProblems,
@@ -90,7 +110,7 @@ func (d *Draft) beyond(text []byte) (problems policyfile.Errors) {
 		path := p.Path
 		if r, below := d.ruleAt(p.Path); r != nil {
 			at = r.limit.At
-			name = r.Name
+			name = r.policyName
 			path = below
 		}
 		problems = append(problems, at.Problem(name+" is beyond what a policy may have: "+

@@ -1,6 +1,7 @@
 package draft
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,12 +21,11 @@ import (
 //
 // CountEach, Enforce and Disable are for what a filter of Envoy says of all its rules.
 //
-// Rules count together if their Name, as the reader gives it, is equal, and so are their Identity, Key, algorithm and
-// time: see mayShareCounter.
+// Rules count together if their Name is equal, and so are their Identity, Key, algorithm and time: see
+// mayShareCounter.
 type Rule struct {
-	Name string // for users. Rules that may count together have one, until Draft.Finish makes it unique
-
 	// The reader sets these.
+	Name        string // for users: rules that may count together have one
 	Key         []request.Part
 	Overrides   []Override
 	Cost        uint64 // 0 = 1
@@ -46,6 +46,7 @@ type Rule struct {
 	percent   uint64 // of its keys that it denies; 0 = it is shadow
 
 	// Draft.Finish sets these, when it knows all rules.
+	policyName            string // Name, or with a number behind it where an earlier rule has that
 	counter, scope, lease string
 }
 
@@ -56,7 +57,7 @@ const all = 100
 // one of them. Its reader adds it to Draft.Rules, in the order of the file.
 func NewRule(to *Findings, name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
 	r := &Rule{
-		Name: Clip(name, 100), Identity: limit.At.String(),
+		Name: cmp.Or(Clip(name, 100), "rule"), Identity: limit.At.String(),
 		limit: limit, requests: requests, at: at, findings: to, percent: all,
 	}
 	if limit.Shadow {

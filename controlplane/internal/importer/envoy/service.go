@@ -36,7 +36,7 @@ func (imp *serviceImport) run(files []*source.Document) error {
 		return err
 	}
 	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
-	imp.NoteEachEnvoy()
+	descriptor.NoteEachEnvoy(imp.Draft)
 	sent, enforced, err := imp.whatEnvoySends(levels.List)
 	if err != nil {
 		return err

@@ -73,7 +73,7 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 	}
 	name = draft.Clip(name, 100)
 	if o.Global != nil {
-		d.NoteEachEnvoy()
+		descriptor.NoteEachEnvoy(d)
 		global := ruleList{Draft: d, rules: o.Global.Rules, name: name, at: at.In("global")}
 		d.Rules = append(d.Rules, global.makeRules()...)
 	}
@@ -197,7 +197,7 @@ func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	if list.isLocal && limit.Requests > 0 {
 		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	} else {
-		list.NoteCalendar(unit)
+		descriptor.NoteCalendar(list.Findings, unit)
 	}
 	return limit
 }

@@ -1,0 +1,38 @@
+package draft_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// finish makes a policy of one limit.
+func finish(numbers draft.Numbers, key ...request.Part) (draft.Imported, error) {
+	d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
+	at := source.Place{File: "limits.yaml", Line: 3}
+	limit := &draft.Limit{Numbers: numbers, At: at}
+	limit.Comment("There it counts in UTC.")
+	r := draft.NewRule(d.Findings, "", at, limit, request.Selection{})
+	r.Key = key
+	d.Rules = append(d.Rules, r)
+	return d.Finish()
+}
+
+// There is no policy if it is not valid. The error tells a fault of the file from one of the import.
+func TestAPolicyThatIsNotValid(t *testing.T) {
+	var fault *draft.FaultError
+	made, err := finish(draft.Windowed(5, "fortnight"))
+	require.ErrorAs(t, err, &fault)
+	require.Empty(t, made.Policy)
+	require.Equal(t, "limits.yaml:3: rule: There it counts in UTC.", made.Notes[0].String())
+
+	made, err = finish(draft.Windowed(5, "minute"), make([]request.Part, 100)...)
+	require.ErrorContains(t, err, "rule is beyond what a policy may have: key: ")
+	require.NotErrorAs(t, err, &fault)
+	require.Empty(t, made.Policy)
+}
