@@ -32,7 +32,7 @@ func OpenWhole(to *draft.Findings, f source.File) (*source.Document, error) {
 // Whole is the configuration of Envoy that a file has, or has a part of. The error has all problems so far, also those
 // that are not of this file: the import ends.
 func Whole(to *draft.Findings, in *source.Document) (*source.Document, error) {
-	refuseOthers(to, in)
+	refuseForEnvoy(to, in)
 	whole := &source.Document{File: in.File, Root: wholeOf(to, in)}
 	return whole, to.Err()
 }

@@ -21,7 +21,7 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 	}
 	for i, h := range l.hosts {
 		if len(source.ItemsOf(h, "routes")) == 0 {
-			l.hosts[i] = merged(h, routesOf(withMatch(source.NewObject(), everyRequest())))
+			l.hosts[i] = merged(h, hostWithRoute(withMatch(source.NewObject(), everyRequest())))
 		}
 	}
 	to.NoteImport("An EnvoyFilter is for the workloads and listeners that it selects. Here the rules are for " +
@@ -36,24 +36,23 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 // patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
 type patchedListener struct {
 	*draft.Findings
-	root  *policy.Node   // with the hosts as they came; built puts those below in their place
+	root  *policy.Node   // without the hosts
 	hosts []*policy.Node // in their order, each with what is merged into it
 }
 
 // built is the listener with its hosts.
 func (l *patchedListener) built() *policy.Node {
-	routing := source.FieldOf(l.root, "route_config")
-	if routing == nil {
+	if len(l.hosts) == 0 {
 		return l.root
 	}
-	return with(l.root, "route_config", with(routing, "virtual_hosts", source.NewList(l.hosts...)))
+	routing := source.Wrap("virtual_hosts", source.NewList(l.hosts...))
+	return merged(l.root, source.Wrap("route_config", routing))
 }
 
-// with is an object in which a field has this value.
-func with(n *policy.Node, name string, value *policy.Node) *policy.Node {
+// without is an object without a field.
+func without(n *policy.Node, name string) *policy.Node {
 	isIt := func(f policy.Field) bool { return source.IsField(f.Name, name) }
-	others := slices.DeleteFunc(slices.Clone(n.Fields), isIt)
-	return source.NewObject(append(others, source.NewField(name, value))...)
+	return source.NewObject(slices.DeleteFunc(slices.Clone(n.Fields), isIt)...)
 }
 
 // add adds what a patch has at its place in the listener. The place is that of the EnvoyFilter.
@@ -77,7 +76,7 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 		l.merge(source.Wrap("route_config", value))
 		l.mergeHost("", source.NewObject()) // so that there is a host for what the value says of all requests
 	case kind == "VIRTUAL_HOST" && len(source.ItemsOf(value, "domains")) > 0:
-		l.merge(routingOf(value))
+		l.hosts = append(l.hosts, value)
 	case kind == "VIRTUAL_HOST":
 		l.mergeHost(domain, value)
 	case kind == "HTTP_ROUTE":
@@ -87,7 +86,7 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 			l.Note(at, "an EnvoyFilter is for the route "+name+", and does not say which requests that route takes: "+
 				"its rules are off until they have a match")
 		}
-		l.mergeHost(domain, routesOf(withMatch(value, requests)))
+		l.mergeHost(domain, hostWithRoute(withMatch(value, requests)))
 	case !l.mergeListeners(value) && saysLimits(value):
 		l.Note(at, "ignored: the limits in a patch of "+draft.Clip(kind, 100)+", which the import does not read")
 	}
@@ -95,8 +94,12 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 
 // merge merges a part of a listener, and adds its hosts.
 func (l *patchedListener) merge(value *policy.Node) {
-	l.root = merged(l.root, value)
-	l.hosts = append(l.hosts, source.ItemsOf(value, "route_config", "virtual_hosts")...)
+	routing := source.FieldOf(value, "route_config")
+	l.hosts = append(l.hosts, source.ItemsOf(routing, "virtual_hosts")...)
+	l.root = merged(l.root, without(value, "route_config"))
+	if routing != nil {
+		l.root = merged(l.root, source.Wrap("route_config", without(routing, "virtual_hosts")))
+	}
 }
 
 // mergeListeners merges what is a listener in a value, and reports whether there is one.
@@ -122,7 +125,7 @@ func (l *patchedListener) mergeHost(domain string, value *policy.Node) {
 		return
 	}
 	h := source.Wrap("domains", source.NewList(source.NewText(domain)))
-	l.merge(routingOf(merged(h, value)))
+	l.hosts = append(l.hosts, merged(h, value))
 }
 
 // indexOfHost is the index of the host whose first domain is this one; negative if there is none.
@@ -133,13 +136,10 @@ func (l *patchedListener) indexOfHost(domain string) int {
 	})
 }
 
-// routingOf is what a listener has of one host.
-func routingOf(host *policy.Node) *policy.Node {
-	return source.Wrap("route_config", source.Wrap("virtual_hosts", source.NewList(host)))
+// hostWithRoute is what a host has of one route.
+func hostWithRoute(route *policy.Node) *policy.Node {
+	return source.Wrap("routes", source.NewList(route))
 }
-
-// routesOf is what a host has of one route.
-func routesOf(route *policy.Node) *policy.Node { return source.Wrap("routes", source.NewList(route)) }
 
 // merged is a node with what another one has too, as Istio merges a patch: it adds items to lists and fields to
 // objects, and replaces other values.

@@ -17,7 +17,7 @@ var ofEnvoy = []string{
 // RefuseForService rejects a file that is not a configuration of envoyproxy/ratelimit: it says what the file
 // is, and what to do.
 //
-//	the file is                               RefuseForService   refuseOthers
+//	the file is                               RefuseForService   refuseForEnvoy
 //	a configuration of envoyproxy/ratelimit                      rejects it
 //	one of Envoy, a part of it, EnvoyFilter   rejects it
 //	ConfigMap, another resource, a policy     rejects it         rejects it
@@ -37,8 +37,8 @@ func RefuseForService(to *draft.Findings, in *source.Document) {
 	}
 }
 
-// refuseOthers rejects a file that is not a configuration of Envoy, as RefuseForService does.
-func refuseOthers(to *draft.Findings, in *source.Document) {
+// refuseForEnvoy rejects a file that is not a configuration of Envoy, as RefuseForService does.
+func refuseForEnvoy(to *draft.Findings, in *source.Document) {
 	n := firstResource(in)
 	switch why := whyUnread(n); {
 	case isOfEnvoy(n):

@@ -18,7 +18,7 @@ var limitFields = []string{
 }
 
 // WhyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
-// that the import does not read.
+// that the import does not read. If it knows no reason it is nil: then Draft.Finish returns ErrNothing, without one.
 func WhyNothing(to *draft.Findings, in *source.Document) error {
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {

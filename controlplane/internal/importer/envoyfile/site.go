@@ -54,7 +54,7 @@ func FindSites(in, routes *source.Document) []*Site {
 		if s.Routing.Node != nil {
 			continue
 		}
-		if its := found.routesOf(s, in); its != nil {
+		if its := found.routingFor(s, in); its != nil {
 			s.Routing = *its
 			used[its] = true
 		}
@@ -73,9 +73,9 @@ type foundSites struct {
 	apart     []*Routing
 }
 
-// routesOf are the routes that a listener of a file names. If it names none of these, they are those of the other file,
-// if that has one routing; nil if there are none for it.
-func (f *foundSites) routesOf(s *Site, in *source.Document) *Routing {
+// routingFor is the routing that a listener of a file names. If it names none of these, it is that of the other file, if
+// that has one; nil if there is none for it.
+func (f *foundSites) routingFor(s *Site, in *source.Document) *Routing {
 	var given []*Routing
 	for _, routes := range f.apart {
 		if s.routesName != "" && routes.name == s.routesName {
