@@ -13,7 +13,6 @@ import (
 	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
@@ -39,13 +38,12 @@ type limitFilter interface {
 	GetRateLimitedAsResourceExhausted() bool
 }
 
-// readEnforcement reads how a filter enforces its limits: O is decoded from its configuration. A filter that does not
-// say for how many percent of requests it works does so for byDefault percent.
+// readEnforcement reads how a filter enforces its limits. One that does not say for how many percent of requests it
+// works does so for byDefault percent.
 func (r *reader) readEnforcement(
-	o limitFilter, config envoyfile.Config, byDefault float64, status *typev3.HttpStatus,
+	o limitFilter, at source.Place, byDefault float64, status *typev3.HttpStatus,
 ) *enforcement {
 	e := inFull()
-	at := config.At
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
 	both := enabled * enforced / 100
@@ -63,11 +61,13 @@ func (r *reader) readEnforcement(
 			"keys, always the same ones, and count all requests. Rules without a key are shadow.")
 	}
 	e.response = r.readResponse(o, at, status)
-	if config.Disabled {
-		e.off = true
-		r.Note(at, "the filter is disabled, and its rules are off")
-	}
 	return e
+}
+
+// disable is for a filter that its listener or a route disables.
+func (r *reader) disable(e *enforcement, at source.Place) {
+	e.off = true
+	r.Note(at, "the filter is disabled, and its rules are off")
 }
 
 // fraction is a share of requests in percent.

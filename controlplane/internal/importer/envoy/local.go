@@ -95,7 +95,10 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 		return // it is there for its routes
 	}
 	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
-	enforced := imp.readEnforcement(c, c.config, 0, c.GetStatus())
+	enforced := imp.readEnforcement(c, config.At, 0, c.GetStatus())
+	if config.Disabled {
+		imp.disable(enforced, config.At)
+	}
 	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
 			"their number: --scope cluster makes rules that count over all")

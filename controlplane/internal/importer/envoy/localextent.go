@@ -34,8 +34,11 @@ func extentOfRoute(each *route) extent {
 // localFilter is a local filter of a listener. One without a name has the configurations of all names.
 type localFilter struct{ envoyfile.Config }
 
-// localFiltersOf are the local filters among those of a listener. If it has none, or none is known, the configurations
-// of its routes are for one that limits nothing itself.
+// noFilter stands for the filter of a listener that has none, or none that is known. It limits nothing itself, and has
+// the configurations of all routes.
+var noFilter = localFilter{}
+
+// localFiltersOf are the local filters among those of a listener, or else noFilter.
 func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
 	for _, c := range filters {
 		if isLocalFilter(c) {
@@ -43,7 +46,7 @@ func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
 		}
 	}
 	if list == nil {
-		return []localFilter{{}}
+		return []localFilter{noFilter}
 	}
 	return list
 }
@@ -83,21 +86,4 @@ func (r *reader) noteNoFilter(local []localFilter, each *route) {
 			r.Note(c.At, "ignored: the listener has no local rate limit filter of the name "+c.Name)
 		}
 	}
-}
-
-// leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
-// as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
-func leaveOutAtLeast(s *request.Selection, each *route) {
-	if len(each.selection.Match) == 0 {
-		s.CannotMatch("they are those of routes without a configuration of their own")
-		return
-	}
-	if len(each.selection.WhyOff) > 0 {
-		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
-	}
-	isElsewhere := func(m request.Match) bool { return !s.HasExempt(m) }
-	if slices.ContainsFunc(each.selection.Exempt, isElsewhere) {
-		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
-	}
-	s.AddExempt(each.selection.Match)
 }

@@ -188,3 +188,20 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 	r.readRouteMatch(&s, o, at.In("match"))
 	return s
 }
+
+// leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
+// as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
+func leaveOutAtLeast(s *request.Selection, each *route) {
+	if len(each.selection.Match) == 0 {
+		s.CannotMatch("they are those of routes without a configuration of their own")
+		return
+	}
+	if len(each.selection.WhyOff) > 0 {
+		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
+	}
+	isElsewhere := func(m request.Match) bool { return !s.HasExempt(m) }
+	if slices.ContainsFunc(each.selection.Exempt, isElsewhere) {
+		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
+	}
+	s.AddExempt(each.selection.Match)
+}

@@ -83,7 +83,7 @@ func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 type serviceFilter struct {
 	*ratelimitv3.RateLimit
 	config           envoyfile.Config // that it is decoded from
-	onlyWhereEnabled bool             // it is disabled but for the routes that enable it; its config is that of these
+	onlyWhereEnabled bool             // it is disabled but for the routes that enable it
 }
 
 // filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
@@ -94,10 +94,7 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) *serviceFilter {
 	}
 	c := s.Filters[i]
 	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At), config: c}
-	if c.Disabled && len(f.GetRateLimits()) == 0 && s.Enables(c.Name) {
-		f.onlyWhereEnabled = true
-		f.config.Disabled = false
-	}
+	f.onlyWhereEnabled = c.Disabled && len(f.GetRateLimits()) == 0 && s.Enables(c.Name)
 	return f
 }
 
@@ -107,15 +104,18 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 	if filter == nil {
 		return inFull()
 	}
-	config := filter.config
+	at := filter.config.At
 	if filter.onlyWhereEnabled {
-		imp.Note(config.At, "the filter is disabled: there are rules only for the routes that enable it")
+		imp.Note(at, "the filter is disabled: there are rules only for the routes that enable it")
 	}
 	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-		imp.Note(config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+		imp.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
-	e := imp.readEnforcement(filter, config, 100, filter.GetRateLimitedStatus())
+	e := imp.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
+	if filter.config.Disabled && !filter.onlyWhereEnabled {
+		imp.disable(e, at)
+	}
 	e.headers = headersField(filter.GetEnableXRatelimitHeaders())
 	return e
 }
