@@ -70,6 +70,15 @@ func TestReleaseChargesTheCost(t *testing.T) {
 	}
 }
 
+// A request of cost 0 takes nothing, so it holds nothing, and its answer is not charged.
+func TestACostOf0HoldsNothing(t *testing.T) {
+	v := begin(t, settles, &purse{left: 9})
+	v.Subjects[0].Cost = 0
+	v.Decide(1)
+	require.True(t, v.Allowed)
+	require.Empty(t, v.BeginHolds(nil))
+}
+
 // Retry-After is in whole seconds, rounded up, and at least 1. There is none where no wait would help.
 func TestRetryAfter(t *testing.T) {
 	for _, tc := range []struct {

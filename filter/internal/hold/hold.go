@@ -106,7 +106,7 @@ func (h *Hold) Renew(at Clocks) {
 		h.Rule.Metrics.HoldsLost++
 	case Unknown:
 		h.Rule.Metrics.Errors++
-	default:
+	case NotDue:
 	}
 }
 
