@@ -139,7 +139,7 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 // noteUnread notes what bears upon limits and is not in the policy.
 func (n *reader) noteUnread(block []*nginxconf.Directive) {
 	for _, d := range block {
-		at := source.OfDirective(d)
+		at := nginxkey.PlaceOf(d)
 		switch d.Name {
 		case "include":
 			n.Note(at, "the file "+d.Arg(0)+" is not here, so limits in it are left out")

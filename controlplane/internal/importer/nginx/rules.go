@@ -9,7 +9,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -20,7 +19,7 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, 
 	if z == nil {
 		return
 	}
-	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: source.OfDirective(d)}
+	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: nginxkey.PlaceOf(d)}
 	if limits.dryRun && len(limits.list) > 1 {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")
@@ -86,7 +85,7 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f nginxkey.Form, status ui
 	r := draft.NewRule(n.Findings, z.name, limit.At, limit, requests)
 	r.Key = f.Parts
 	r.Capacity = z.capacity
-	if status != defaultStatus {
+	if status != policyStatus {
 		r.Response = &draft.Response{Status: uint32(status)}
 	}
 	r.Identity = fmt.Sprint(z.at, limit.Numbers, f.Text)
@@ -99,5 +98,5 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f nginxkey.Form, status ui
 	n.Rules = append(n.Rules, r)
 }
 
-// defaultStatus is the status of a denial that a policy need not say.
-const defaultStatus = 429
+// policyStatus is the status of a denial where a policy says none. That of nginx is 503: see readHTTPScope.
+const policyStatus = 429

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -25,7 +26,7 @@ type zone struct {
 
 // readZone reads limit_req_zone KEY zone=NAME:SIZE rate=RATE, or limit_conn_zone without a rate.
 func (n *reader) readZone(d *nginxconf.Directive) {
-	z := &zone{key: d.Arg(0), at: source.OfDirective(d)}
+	z := &zone{key: d.Arg(0), at: nginxkey.PlaceOf(d)}
 	kind := strings.TrimSuffix(d.Name, "_zone")
 	for _, arg := range d.Args[min(1, len(d.Args)):] {
 		switch name, value, _ := strings.Cut(arg, "="); {
@@ -97,7 +98,7 @@ func (n *reader) zoneOf(kind string, d *nginxconf.Directive) *zone {
 	}
 	z := n.zones[kind+" "+name]
 	if z == nil {
-		n.Fail(source.OfDirective(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
+		n.Fail(nginxkey.PlaceOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
 	}
 	return z
 }

@@ -27,7 +27,7 @@ type mapping struct {
 // Read reads a map or a geo.
 func (v *Variables) Read(d *nginxconf.Directive) {
 	if len(d.Args) == 0 {
-		v.Fail(source.OfDirective(d), "needs the variable that it makes, such as $plan")
+		v.Fail(PlaceOf(d), "needs the variable that it makes, such as $plan")
 		return
 	}
 	name := strings.TrimPrefix(d.Arg(len(d.Args)-1), "$")
@@ -46,7 +46,7 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
 			made.why = unsayable("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
-			v.Note(source.OfDirective(e), "Envoy finds the client's address by its own settings: set them to the same")
+			v.Note(PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
 			made.entries = append(made.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
@@ -160,4 +160,9 @@ func withoutEarlier(fits request.Selection, earlier []request.Selection) request
 		fits.Cannot(entry.Why)
 	}
 	return fits
+}
+
+// PlaceOf is the place of a directive of nginx.
+func PlaceOf(d *nginxconf.Directive) source.Place {
+	return source.Place{File: d.File, Path: d.Name, Line: d.Line}
 }

@@ -75,7 +75,8 @@ func parse(f File) (*policy.Node, error) {
 		if blank.Match(text) {
 			continue
 		}
-		n, err := policyfile.Parse(f.Name, append([]byte(strings.Repeat("\n", lines)), text...)) // the file's line numbers
+		// Behind as many blank lines, so that its lines have the numbers of the file.
+		n, err := policyfile.Parse(f.Name, append([]byte(strings.Repeat("\n", lines)), text...))
 		if err != nil {
 			return nil, err
 		}
@@ -143,10 +144,10 @@ func (in *Document) OfKind(kind string) (list []Resource) {
 	return list
 }
 
-// FieldOf is the value of an object's field by its name in protocol buffers, also where it is
-// written as in their JSON, or of a field in it, and so on; nil if it is absent or null.
-func FieldOf(n *policy.Node, names ...string) *policy.Node {
-	for _, name := range names {
+// FieldOf is the value of an object's field by its name in protocol buffers, also where it is written as in their JSON;
+// nil if it is absent or null. A path of names leads to a field of the field, and so on.
+func FieldOf(n *policy.Node, path ...string) *policy.Node {
+	for _, name := range path {
 		if n == nil {
 			break
 		}
@@ -161,16 +162,16 @@ func FieldOf(n *policy.Node, names ...string) *policy.Node {
 }
 
 // TextOf is the text of such a field.
-func TextOf(n *policy.Node, names ...string) string {
-	if v := FieldOf(n, names...); v != nil {
+func TextOf(n *policy.Node, path ...string) string {
+	if v := FieldOf(n, path...); v != nil {
 		return v.Text
 	}
 	return ""
 }
 
 // ItemsOf are the items of such a field.
-func ItemsOf(n *policy.Node, names ...string) []*policy.Node {
-	if v := FieldOf(n, names...); v != nil {
+func ItemsOf(n *policy.Node, path ...string) []*policy.Node {
+	if v := FieldOf(n, path...); v != nil {
 		return v.Items
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
@@ -13,11 +12,6 @@ import (
 type Place struct {
 	File, Path string
 	Line       int // 0 = unknown
-}
-
-// OfDirective is the place of a directive of nginx.
-func OfDirective(d *nginxconf.Directive) Place {
-	return Place{File: d.File, Path: d.Name, Line: d.Line}
 }
 
 // In is the place of a field of the object at this place. It has no line: that was the object's.
