@@ -61,9 +61,11 @@ type Descriptor struct {
 // Entry is one key with its value: a part of the request, or a fixed text.
 type Entry struct {
 	Key   string
-	Part  *request.Part // nil if the value is a fixed text
-	Value string        // the fixed text
+	Part  request.Part // without a kind if the value is a fixed text
+	Value string       // the fixed text
 }
+
+func (e Entry) isFixed() bool { return e.Part.Kind == "" }
 
 // keys names the descriptor.
 func (d *Descriptor) keys() string {

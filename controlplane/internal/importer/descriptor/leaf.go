@@ -24,28 +24,28 @@ type leaf struct {
 
 // leafValue is a part of the request and the pattern that it fits.
 type leafValue struct {
-	part    *request.Part
+	part    request.Part
 	pattern request.Pattern
 	shared  bool // all that fits counts together
 }
 
-// leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the
-// pairs begin, and any values behind them. It has no limit.
-func leafOfRest(entries []Entry, begin []Pair) *leaf {
-	l := &Level{Pairs: slices.Clone(begin)}
+// leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the pairs begin, and
+// any values behind them. It has no limit.
+func leafOfRest(entries []Entry, begin []Pair) *leaf { return leafBehind(entries, begin, &Level{}) }
+
+// leafOfAll is the leaf of all requests that have the entries, with a limit at a place.
+func leafOfAll(entries []Entry, limit *draft.Limit, at source.Place) *leaf {
+	return leafBehind(entries, nil, &Level{Limit: limit, At: at})
+}
+
+// leafBehind is the leaf of a new level, which has the pairs begin, and any values behind them.
+func leafBehind(entries []Entry, begin []Pair, l *Level) *leaf {
+	l.Pairs = slices.Clone(begin)
 	for _, e := range entries[len(begin):] {
 		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
 	}
 	end, _ := l.leafOf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
 	return end
-}
-
-// leafOfAll is the leaf of all requests that have the entries, with a limit at a place.
-func leafOfAll(entries []Entry, limit *draft.Limit, at source.Place) *leaf {
-	l := leafOfRest(entries, nil)
-	l.Limit = limit
-	l.At = at
-	return l
 }
 
 // leafOf is the leaf of the level for a descriptor with these entries. It fits if the entries have
@@ -57,9 +57,9 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 	end = &leaf{Level: l}
 	for i, e := range entries {
 		switch has := l.Pairs[i]; {
-		case has.Key != e.Key, e.Part == nil && !has.Matches(e.Value):
+		case has.Key != e.Key, e.isFixed() && !has.Matches(e.Value):
 			return nil, false
-		case e.Part != nil:
+		case !e.isFixed():
 			end.values = append(end.values, leafValue{part: e.Part, pattern: has.Pattern, shared: has.Shared})
 		}
 	}

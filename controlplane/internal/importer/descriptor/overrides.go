@@ -22,15 +22,17 @@ import (
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it
 type overrides struct {
-	rule *draft.Rule
-	leaf *leaf
-	key  []keyValue // one for each part of the rule's key
+	rule    *draft.Rule
+	leaf    *leaf
+	key     []keyValue      // one for each part of the rule's key
+	earlier []*leaf         // they have their requests first
+	joined  map[*leaf]*leaf // see joinOverrides
 }
 
 // leaveOut takes the requests of the earlier leaves out of the rule, or turns it off if no override can. Leaves that
 // are apart from the rule's own have none of its requests.
-func (o *overrides) leaveOut(earlier []*leaf, joined map[*leaf]*leaf) {
-	for _, before := range earlier {
+func (o *overrides) leaveOut() {
+	for _, before := range o.earlier {
 		if before.apart(o.leaf) {
 			continue
 		}
@@ -40,7 +42,7 @@ func (o *overrides) leaveOut(earlier []*leaf, joined map[*leaf]*leaf) {
 		}
 		// The requests are unlimited in this rule, or have the limit of the leaf that is joined.
 		next := draft.Override{Patterns: o.patterns(before, func(keyValue) bool { return true })}
-		if joined[before] == o.leaf {
+		if o.joined[before] == o.leaf {
 			next.Limit = before.Limit
 		}
 		o.rule.Overrides = append(o.rule.Overrides, next)

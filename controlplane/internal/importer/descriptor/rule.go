@@ -39,7 +39,7 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 		list = append(list, r)
 	}
 	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
-	if len(list) == 0 {
+	if len(list) == 0 { // else its rules say why they are off
 		for _, why := range d.WhyOff {
 			to.Note(d.At, why+" There is no limit for it.")
 		}
@@ -103,14 +103,14 @@ func (d *Descriptor) ruleOfLeaf(
 	requests, key := l.split(d.Selection)
 	r := draft.NewRule(to, name, l.At, l.Limit, requests)
 	for _, v := range key {
-		r.Key = append(r.Key, *v.part)
+		r.Key = append(r.Key, v.part)
 	}
 	r.Cost = d.Cost
 	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 	// difference: the window is full already. Those with token buckets take nothing for a denied request.
 	r.CountDenied = d.Cost > 0 && l.Limit.IsWindowed()
-	o := overrides{r, l, key}
-	o.leaveOut(earlier, joined) // before the others, as the filter takes the first override that fits
+	o := overrides{rule: r, leaf: l, key: key, earlier: earlier, joined: joined}
+	o.leaveOut() // before the others, as the filter takes the first override that fits
 	o.selectUnmatched()
 	return r
 }
@@ -150,12 +150,13 @@ func (l *leaf) split(all request.Selection) (requests request.Selection, key []k
 	return requests, key
 }
 
-// addTo is the match that asks for the value too; not ok, and the match as it is, if none does.
+// addTo is the match that asks for the value too. It is not ok, and the match as it is, if no match asks for such a
+// value, or if this one asks for others of the part.
 func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
-	has := m.Of(*v.part)
+	has := m.Of(v.part)
 	if len(has) == 0 || v.pattern.Kind == request.AnyValue {
-		return m.TryRequire(*v.part, v.pattern)
+		return m.TryRequire(v.part, v.pattern)
 	}
-	alone, ok := request.Match{}.TryRequire(*v.part, v.pattern)
-	return m, ok && slices.Equal(has, alone.Of(*v.part))
+	alone, ok := request.Match{}.TryRequire(v.part, v.pattern)
+	return m, ok && slices.Equal(has, alone.Of(v.part))
 }

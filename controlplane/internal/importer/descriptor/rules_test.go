@@ -14,7 +14,7 @@ import (
 // written are the rules of levels for requests that send the user.
 func written(t *testing.T, user request.Part, levels []*Level) string {
 	d := draft.New("levels", "f", policy.ScopeProxy)
-	sent := Descriptor{Entries: []Entry{{Key: "user", Part: &user}}}
+	sent := Descriptor{Entries: []Entry{{Key: "user", Part: user}}}
 	d.Rules = ServiceLevels(levels).Rules(d.Findings, []Descriptor{sent})
 	made, err := d.Finish()
 	require.NoError(t, err)

@@ -39,9 +39,9 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 	})
 	for _, group := range groups {
 		next := group[0].Pairs[depth]
-		if e.Part != nil || next.Matches(e.Value) {
+		if !e.isFixed() || next.Matches(e.Value) {
 			list = append(list, leavesBelow(group, entries, append(slices.Clip(begin), next))...)
-			if e.Part == nil || next.Kind == request.AnyValue {
+			if e.isFixed() || next.Kind == request.AnyValue {
 				return list
 			}
 		}

@@ -23,7 +23,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 	case *routev3.RateLimit_Action_QueryParameters_:
 		return r.readQueryParameters(a.QueryParameters, at)
 	case *routev3.RateLimit_Action_RemoteAddress_:
-		return always(descriptor.Entry{Key: "remote_address", Part: &request.ClientIP})
+		return always(descriptor.Entry{Key: "remote_address", Part: request.ClientIP})
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
 		return r.readMasked(a.MaskedRemoteAddress, at)
 	case *routev3.RateLimit_Action_GenericKey_:
@@ -63,8 +63,7 @@ func always(e descriptor.Entry, comments ...string) []descriptor.Descriptor {
 
 // usually is what an action adds under a key that always stands for the same part of a request.
 func usually(key string) []descriptor.Descriptor {
-	p := usual[key]
-	return always(descriptor.Entry{Key: key, Part: &p})
+	return always(descriptor.Entry{Key: key, Part: usual[key]})
 }
 
 // untranslated is what an action adds that a policy cannot say.
@@ -88,7 +87,7 @@ func (r *reader) readRequestHeaders(
 		r.NoteImport("Hosts are counted in lower case and without port here. Envoy sends them as they come.")
 	default:
 	}
-	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: &p})
+	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: p})
 	if a.GetSkipIfAbsent() && p.Kind == request.KindHeader {
 		ways = append(ways, descriptor.Descriptor{Selection: request.Selection{Match: p.Matching(request.Absent)}})
 	}
@@ -103,7 +102,7 @@ func (r *reader) readQueryParameters(
 		r.Fail(at, "query_parameters needs a query_parameter_name")
 		return nil
 	}
-	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Part: &p}
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Part: p}
 	if a.GetSkipIfAbsent() {
 		return always(e, "Without the query parameter "+p.Name+" Envoy sends the descriptor without this entry. Here the "+
 			"rule needs the parameter.")
@@ -122,7 +121,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 	if p.V4 > 32 || p.V6 > 128 {
 		r.Fail(at, "prefixes are at most 32 and 128 bits")
 	}
-	return always(descriptor.Entry{Key: "masked_remote_address", Part: &p})
+	return always(descriptor.Entry{Key: "masked_remote_address", Part: p})
 }
 
 // fixed is what an action adds that sends the same value for each request,
@@ -130,7 +129,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 func fixed(key string, a valueAction) descriptor.Descriptor {
 	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Value: a.GetDescriptorValue()}
 	if e.Value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: &request.ClientIP}}}
+		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: request.ClientIP}}}
 	}
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
 	if strings.Contains(e.Value, "%") {
@@ -182,7 +181,7 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Pl
 			"needs the metadata.")
 	}
 	p := request.Part{Kind: request.KindProperty, Path: path}
-	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: &p}, comments...)
+	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: p}, comments...)
 }
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients

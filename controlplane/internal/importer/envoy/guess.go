@@ -45,7 +45,7 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 		if differs := notesOfUsual[strings.ToLower(key)]; differs != "" {
 			r.NoteImport(differs)
 		}
-		list = append(list, r.guessWith(before, descriptor.Entry{Key: key, Part: &p}, group)...)
+		list = append(list, r.guessWith(before, descriptor.Entry{Key: key, Part: p}, group)...)
 	}
 	return list
 }

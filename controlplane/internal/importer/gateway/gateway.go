@@ -74,11 +74,11 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 	name = draft.Clip(name, 100)
 	if o.Global != nil {
 		descriptor.NoteEachEnvoy(d)
-		global := ruleList{Draft: d, rules: o.Global.Rules, name: name, at: at.In("global")}
+		global := ruleList{Draft: d, listed: o.Global.Rules, name: name, at: at.In("global")}
 		d.Rules = append(d.Rules, global.makeRules()...)
 	}
 	if o.Local != nil {
-		local := ruleList{Draft: d, rules: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
+		local := ruleList{Draft: d, listed: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
 		d.Rules = append(d.Rules, local.makeRules()...)
 	}
 }
@@ -102,7 +102,7 @@ func noteTargets(to *draft.Findings, name string, spec *policy.Node, at source.P
 // ruleList is one list of rules of a BackendTrafficPolicy.
 type ruleList struct {
 	*draft.Draft
-	rules   []limitRule
+	listed  []limitRule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
 	at      source.Place
@@ -111,14 +111,14 @@ type ruleList struct {
 // makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
 func (list *ruleList) makeRules() (made []*draft.Rule) {
 	isDefault := func(o limitRule) bool { return list.isLocal && len(o.Selectors) == 0 }
-	for i, o := range list.rules {
+	for i, o := range list.listed {
 		if !isDefault(o) {
 			sent := list.requestsOf(o, list.at.Item("rules", i))
 			made = append(made, list.makeRule(i, &sent)...)
 		}
 	}
 	var defaults []*draft.Rule
-	for i, o := range list.rules {
+	for i, o := range list.listed {
 		if !isDefault(o) {
 			continue
 		}
@@ -135,7 +135,7 @@ func (list *ruleList) ruleName(i int) string { return list.name + "-" + strconv.
 
 // makeRule makes the rule at an index, for the requests of a descriptor; none if it has no limit.
 func (list *ruleList) makeRule(i int, sent *descriptor.Descriptor) []*draft.Rule {
-	limit := list.limitOf(list.rules[i], sent.At)
+	limit := list.limitOf(list.listed[i], sent.At)
 	if limit == nil {
 		return nil
 	}

@@ -74,7 +74,7 @@ func (r *selectorReader) readMethods(list []condition, at source.Place) {
 // network that is Distinct has both: each of its addresses counts for itself.
 func (r *selectorReader) readCondition(p request.Part, o condition, at source.Place) {
 	if o.Type == "Distinct" {
-		r.sent.Entries = append(r.sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: &p})
+		r.sent.Entries = append(r.sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: p})
 		if o.Value == "" {
 			return
 		}
