@@ -86,9 +86,12 @@ var notesOfUsual = map[string]string{
 	"path": pathNote,
 }
 
-// usePart is the part of a request that a descriptor's key stands for: what --key says, or what the key
-// commonly means. If Envoy's routes choose the values of the key, there is none, and why says so. They do if the key is
-// its own only value: no header slow has the value slow in {key: slow, value: slow}.
+// usePart is the part of a request that a descriptor's key stands for: what --key says, or what the key commonly means.
+//
+//	{key: user, value: alice}    the header user
+//	{key: slow, value: slow}     none: isOwnValue, and the routes choose that value, as no header slow is slow
+//
+// If Envoy's routes choose the values of the key, there is none, and why says so.
 func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Part, why string) {
 	k.used[key] = true
 	if p, ok := k.given[key]; ok {

@@ -70,7 +70,7 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 		imp.addConfig(f.Config, f.extent(imp.hosts))
 	}
 	for _, each := range routesOf(imp.hosts) {
-		imp.noteNoFilter(local, each)
+		imp.noteUnusedConfigs(local, each)
 		for _, f := range local {
 			if c, has := f.replacedBy(each); has {
 				imp.addConfig(c, extentOfRoute(each))

@@ -79,8 +79,8 @@ func (f localFilter) has(c envoyfile.Config) bool {
 	return isLocalFilter(c) && (f.Name == "" || f.Name == c.Name)
 }
 
-// noteNoFilter notes the configurations of a route that are for none of the filters.
-func (r *reader) noteNoFilter(local []localFilter, each *route) {
+// noteUnusedConfigs notes the configurations of a route that are for none of the filters.
+func (r *reader) noteUnusedConfigs(local []localFilter, each *route) {
 	for _, c := range each.configs {
 		if isLocalFilter(c) && !slices.ContainsFunc(local, func(f localFilter) bool { return f.has(c) }) {
 			r.Note(c.At, "ignored: the listener has no local rate limit filter of the name "+c.Name)

@@ -18,7 +18,7 @@ func ReadService(d *draft.Draft, files []*source.Document, o Options) error {
 	return read(d, o, func(r *reader) error { return (&serviceImport{r}).run(files) })
 }
 
-// serviceImport is an import of the levels of one domain.
+// serviceImport is an import of the levels of one domain: Draft.Domain, which run reads first.
 type serviceImport struct{ *reader }
 
 // run makes rules of the levels of the files and of the descriptors that Envoy sends.

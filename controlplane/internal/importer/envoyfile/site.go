@@ -73,8 +73,8 @@ type foundSites struct {
 	apart     []*Routing
 }
 
-// routingFor is the routing that a listener of a file names. If it names none of these, it is that of the other file, if
-// that has one; nil if there is none for it.
+// routingFor is the routing that a listener of a file names. If it names none of these, it is that of the other file,
+// if that has one; nil if there is none for it.
 func (f *foundSites) routingFor(s *Site, in *source.Document) *Routing {
 	var given []*Routing
 	for _, routes := range f.apart {

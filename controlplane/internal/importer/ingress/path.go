@@ -122,12 +122,12 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
 	for _, other := range all {
+		gives := g.takenBy
+		if other == own {
+			gives = g.countedBeside
+		}
 		for _, p := range other.paths {
-			m, wins := g.takenBy(p)
-			if other == own {
-				m, wins = g.countedBeside(p)
-			}
-			if wins && !other.isCanary && !s.HasExempt(m) {
+			if m, ok := gives(p); ok && !other.isCanary && !s.HasExempt(m) {
 				s.AddExempt(m)
 			}
 		}
