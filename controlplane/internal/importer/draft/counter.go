@@ -14,10 +14,10 @@ func (d *Draft) nameRules() {
 	taken := map[string]bool{}
 	highest := map[string]int{} // the number behind a name that more than one rule has
 	for _, r := range d.Rules {
-		r.policyName = r.Name
+		r.policyName = r.name
 		for taken[r.policyName] {
-			highest[r.Name] = max(highest[r.Name]+1, 2)
-			r.policyName = Clip(r.Name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[r.Name])
+			highest[r.name] = max(highest[r.name]+1, 2)
+			r.policyName = Clip(r.name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[r.name])
 		}
 		taken[r.policyName] = true
 	}
@@ -27,7 +27,7 @@ func (d *Draft) nameRules() {
 func (d *Draft) shareCounters() {
 	byName := map[string][]*Rule{}
 	for _, r := range d.Rules {
-		byName[r.Name] = append(byName[r.Name], r)
+		byName[r.name] = append(byName[r.name], r)
 	}
 	for _, rules := range byName {
 		var owners []*Rule // of a counter

@@ -35,7 +35,7 @@ func (e *FaultError) Unwrap() error { return e.err }
 // Finish makes the policy of the rules:
 //
 //  1. It gives each rule a name of its own.
-//  2. Rules of one limit get one counter: those of one Name that agree in what mayShareCounter compares.
+//  2. Rules of one limit get one counter: those of one name that agree in what mayShareCounter compares.
 //  3. With --scope cluster the rules get that scope. Some of them may not lease units.
 //  4. It writes the policy, with the notes by their files.
 //  5. It validates what it wrote.

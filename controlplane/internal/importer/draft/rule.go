@@ -21,11 +21,10 @@ import (
 //
 // CountEach, Enforce and Disable are for what a filter of Envoy says of all its rules.
 //
-// Rules count together if their Name is equal, and so are their Identity, Key, algorithm and time: see
+// Rules count together if their names are equal, and so are their Identity, Key, algorithm and time: see
 // mayShareCounter.
 type Rule struct {
 	// The reader sets these.
-	Name        string // for users: rules that may count together have one
 	Key         []request.Part
 	Overrides   []Override
 	Cost        uint64 // 0 = 1
@@ -35,6 +34,7 @@ type Rule struct {
 	Response    *Response
 	Identity    string // of the limit; its place, if the reader sets nothing else
 
+	name     string // for users: rules that may count together have one
 	limit    *Limit
 	requests request.Selection
 	at       source.Place // for notes about the rule
@@ -46,7 +46,7 @@ type Rule struct {
 	percent   uint64 // of its keys that it denies; 0 = it is shadow
 
 	// Draft.Finish sets these, when it knows all rules.
-	policyName            string // Name, or with a number behind it where an earlier rule has that
+	policyName            string // its name, or with a number behind it where an earlier rule has that
 	counter, scope, lease string
 }
 
@@ -57,7 +57,7 @@ const all = 100
 // one of them. Its reader adds it to Draft.Rules, in the order of the file.
 func NewRule(to *Findings, name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
 	r := &Rule{
-		Name: cmp.Or(Clip(name, 100), "rule"), Identity: limit.At.String(),
+		Identity: limit.At.String(), name: cmp.Or(Clip(name, 100), "rule"),
 		limit: limit, requests: requests, at: at, findings: to, percent: all,
 	}
 	if limit.Shadow {
