@@ -300,8 +300,8 @@ type service struct {
 	keys    map[[16]byte]*asked
 	first   *asked
 	asked   int
-	defined int  // definitions that it got
-	old     bool // it is of a release that knows no reports
+	defined int           // definitions that it got
+	refusal quota.Outcome // of each ask: Unknown by a release that knows no reports, Busy; 0 = it answers
 }
 
 // asked is a key that somebody has asked for.
@@ -343,10 +343,10 @@ func (s *service) serve(st *stream) {
 			key.definition, key.lastNs = st.definitions[p.Definition], s.now()
 		}
 	}
-	if s.old {
+	if s.refusal != 0 {
 		answers := quota.Results{Proxies: 2}
 		for _, a := range m.Asks {
-			answers.Results = append(answers.Results, quota.AskResult{ID: a.ID, Outcome: quota.Unknown})
+			answers.Results = append(answers.Results, quota.AskResult{ID: a.ID, Outcome: s.refusal})
 		}
 		st.Answers = append(st.Answers, answers.Append(nil))
 		return

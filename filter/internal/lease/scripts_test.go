@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // script is what happens to a worker and its service, and behind -> what must be so then: see holding.count for the
@@ -22,6 +23,7 @@ import (
 //	a!             a request, and all answers that there are
 //	look:a         user a asks for its own usage
 //	go  serve      the service answers all there is; it answers one message
+//	busy           it takes none of the asks of one message
 //	+50ms  tick    time passes; a tick
 //	renew          a tick that renews what requests hold
 //	end:1  end:2=5 the first request is answered; the second one is, and costs 5
@@ -114,7 +116,11 @@ func (h *holding) step(s *service, step string) {
 		h.engine.Leases.Service.Silent = true
 		h.down = true
 	case "old":
-		s.old = true
+		s.refusal = quota.Unknown
+	case "busy":
+		s.refusal = quota.Busy
+		h.serve(s, 1)
+		s.refusal = 0
 	case "proxies":
 		h.engine.Leases.SetProxies(request())
 	default:
@@ -372,6 +378,11 @@ var holdScripts = []script{
 		forget +20ms tick go -> held=3`},
 	{"requests of many configurations may run at once", strings.Replace(slotRule, `"3"`, `"100"`, 1), `
 		70*a,go,heir a go -> held=71 admitted=1`},
+	{"a service that takes no more asks hears within a second what has changed, not at once", slotRuleThatDenies, `
+		a! a a end:1 -> admitted=1 decided=1 held=1
+		busy -> admitted=1 decided=3 sent=0
+		+1s tick -> sent=1
+		go a! -> admitted=2 held=1`},
 	{"a service that knows no reports is as good as silent",
 		`{"name":"r",` + byUser + `,` + slots4 + `,"on_unavailable":"deny"}`, `
 		old a 20*+10ms,serve,tick -> decided=1 admitted=0

@@ -7,7 +7,9 @@ import (
 
 // The life of an account's report:
 //
-//	      List            WriteReport             EndReport
+//	 WriteReport, by an ask of a request
+//	--------------------------------------+
+//	      List            WriteReport     v       EndReport
 //	-------------> listed -----------> under way -------------> answered
 //	                 ^                  |   |
 //	                 +--- ReportAgain --+   +- GiveUpReport --> given up

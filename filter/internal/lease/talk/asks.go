@@ -151,8 +151,8 @@ func (as *asks) requeueAll() {
 // lateNs is after which time the result of an ask counts no longer.
 const lateNs = 10_000_000_000
 
-// askLateAgain lets the units of asks that have no result in time, though others have, be asked for again. It drops
-// asks that have none after lateNs.
+// askLateAgain makes asks late that have no result after the timeout: their units may be asked for again, and their
+// accounts are reported again. It drops an ask after lateNs.
 func (as *asks) askLateAgain(now, timeoutNs int64) {
 	for _, a := range as.sent {
 		if now-a.sentNs < timeoutNs {

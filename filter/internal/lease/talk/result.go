@@ -52,8 +52,9 @@ func (c *Client) defineAgain(a *ask) {
 
 // reject has the requests wait no longer: the service takes no more asks now.
 func (c *Client) reject(a *ask, result *quota.AskResult) {
+	waiters := c.takeDecided(a, result)
 	a.giveUpReports()
-	for _, req := range c.takeDecided(a, result) {
+	for _, req := range waiters {
 		req.setWait(decide.Rejected)
 		c.waitlist.makeReady(req)
 	}
@@ -90,13 +91,14 @@ func newGrant(a *ask, i int, result *quota.AskResult, now int64) *lease.Grant {
 }
 
 // takeDecided returns the requests that the result of an ask decides: those that have waited for it, and maybe those
-// that came since, which have joined the next ask for these units. Then it ends that ask.
+// that came since, which have joined the next ask for these units. Then it ends that ask. The reports of a must still
+// be under way: else unqueue lists the accounts, though this result says when they are reported next.
 func (c *Client) takeDecided(a *ask, result *quota.AskResult) []*Waiter {
 	next := c.asks.queued[a.want]
 	if next == nil || len(next.waiters) == 0 || !a.decidesMore(result) {
 		return a.waiters
 	}
-	c.asks.unqueue(next) // while a reports its accounts, List leaves them to EndReport
+	c.asks.unqueue(next)
 	return append(a.waiters, next.waiters...)
 }
 
