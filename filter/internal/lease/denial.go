@@ -61,9 +61,9 @@ func (g *Grant) deny(n *Need) {
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
 func (g *Grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.CountsDenied() }
 
-// writeDenial writes the denial into the lease: of what was asked for, or of state.EachCost if the key is blocked.
-// Nobody asks again until the wait or the block is over, and no longer than account.MaxRememberNs. If another denial is
-// not over, the smaller cost of both is denied.
+// writeDenial writes the denial into the lease: of what was asked for, or of state.EachCost if the key is blocked. That
+// is 0, so the denial of a key that is not blocked is of 1 unit at least. Nobody asks again until the wait or the block
+// is over, and no longer than account.MaxRememberNs. If another denial is not over, the smaller cost of both is denied.
 func (g *Grant) writeDenial(l *state.Lease, now int64) {
 	cost, lastsNs := max(g.part.Wire.Cost, state.EachCost+1), int64(account.MaxRememberNs)
 	if g.remembersBlock() {

@@ -21,19 +21,20 @@ import (
 //	    Give: to requests that waited         Source.Take
 //	g.Units -----------> Subject.Quota.Grant -------------> spent
 //	   |   ^                      |
-//	   |   +- Reclaim: not taken -+
+//	   |   +---- reclaimLeased ---+
+//	   |            what is not taken
 //	   |
-//	   | KeepRest, once the waiters have theirs: the rest
-//	   | Reclaim, of the last of them: what they have left
+//	   | keepInLease, once the waiters have theirs: the rest
+//	   | reclaimLeased, of the last of them: what they have left
 //	   |
-//	   +-----------> the key's lease, if later requests may spend it: a state.GrantLeft
-//	   +-----------> quota.Return, if not: see returns.go
+//	   +- putInLease ------> the key's lease, if later requests may spend it: a state.GrantLeft
+//	   +- returnToService -> quota.Return, if not: see returns.go
 //
 // The service takes units of a grant back once. So what requests leave of a grant joins its other units, in the lease
 // or here, and all of it goes back together.
 //
-// For example, two requests of cost 1 wait, and grant 7 has 20 units. KeepRest puts 18 into the lease.
-// The client of the second request has left, so Reclaim puts its unit there too: the lease has 19
+// For example, two requests of cost 1 wait, and grant 7 has 20 units. keepInLease puts 18 into the lease.
+// The client of the second request has left, so reclaimLeased puts its unit there too: the lease has 19
 // units of grant 7. Later requests spend 4 of them, and then none comes for IdleNs. So CollectIdle takes
 // the other 15 out of the lease, and they go back as quota.Return{Grant: 7, Units: 15}.
 
@@ -147,7 +148,7 @@ func (g *Grant) reclaim(units uint32) {
 	if g.part.Holds() {
 		g.part.account.Reclaim(units)
 	} else {
-		g.takeBack(units)
+		g.reclaimLeased(units)
 	}
 }
 

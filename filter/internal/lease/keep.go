@@ -9,12 +9,12 @@ import (
 // How the key's lease keeps a grant of a rule that leases: what it says of the key, and the units that nobody has, if
 // they mayStay.
 //
-//	keepInLease  puts the units there for which nobody has waited, if their time is not over and the lease has room. Else
-//	             they stay in Grant.Units, where the takers may leave more.
-//	takeBack     of the last taker, puts there what is in Grant.Units by now, also if its time is over: units of the
-//	             grant may be there already, and all go back together.
+//	keepInLease    puts the units there for which nobody has waited, if their time is not over and the lease has room.
+//	               Else they stay in Grant.Units, where the takers may leave more.
+//	reclaimLeased  of the last taker, puts there what is in Grant.Units by now, also if its time is over: units of the
+//	               grant may be there already, and all go back together.
 //
-// What is not in the lease when no taker is left goes back.
+// When no taker is left, returnToService has the units go back that are not in the lease.
 
 // mayStay reports whether the key's lease may keep units of the grant, for later requests.
 func (g *Grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
@@ -29,21 +29,21 @@ func (g *Grant) addTaker(units uint32) {
 func (g *Grant) keepInLease() {
 	g.editLease((*Grant).writeNew)
 	if g.takers == 0 {
-		g.part.source.worker.Returns.giveBack(g)
+		g.part.source.worker.Returns.returnToService(g)
 	}
 }
 
-// takeBack is reclaim of a rule that leases.
-func (g *Grant) takeBack(units uint32) {
+// reclaimLeased is reclaim of a rule that leases.
+func (g *Grant) reclaimLeased(units uint32) {
 	g.Units += units
 	g.takers--
 	if g.takers > 0 || g.Units == 0 {
 		return
 	}
 	if g.mayStay() {
-		g.editLease((*Grant).putBack)
+		g.editLease((*Grant).putInLease)
 	}
-	g.part.source.worker.Returns.giveBack(g)
+	g.part.source.worker.Returns.returnToService(g)
 }
 
 // editLease has edit change the key's lease, and writes it. If another worker has written the lease meanwhile, it reads
@@ -73,15 +73,15 @@ func (g *Grant) editLease(edit func(*Grant, *state.LeaseEntry) (hasPut bool)) {
 // writeNew writes the service's answer into the lease, and puts the units of the new grant there, if they can be spent.
 func (g *Grant) writeNew(e *state.LeaseEntry) (hasPut bool) {
 	g.writeAnswer(&e.Lease, e.NowNs)
-	return g.canBeSpent(e.NowNs) && g.putBack(e)
+	return g.canBeSpent(e.NowNs) && g.putInLease(e)
 }
 
 // canBeSpent reports whether the grant has units that later requests can spend.
 func (g *Grant) canBeSpent(now int64) bool { return g.Units > 0 && g.mayStay() && now < g.endNs }
 
-// putBack puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose
-// cost can be spent now. It is none of a blocked key: a rule with a block leases nothing, so putBack never meets one.
-func (g *Grant) putBack(e *state.LeaseEntry) (hasPut bool) {
+// putInLease puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose
+// cost can be spent now. It is none of a blocked key, because a rule with a block leases nothing.
+func (g *Grant) putInLease(e *state.LeaseEntry) (hasPut bool) {
 	if e.DeniedCost <= g.Units {
 		e.DeniedUntilNs = 0
 	}

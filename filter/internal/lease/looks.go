@@ -12,7 +12,7 @@ import (
 //	Look.Add          a key of each rule of scope cluster that the client is shown
 //	Client.WaitLook   asks for their Parts, up to quota.MaxParts in an ask
 //	Look.Note         writes down how the keys of an ask stand
-//	Look.Tell         hands that to the subject of the same key, for Source.Look
+//	Look.Tell         hands that to the subject of the same key, for clusterRule.Look
 //
 // A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
 // looked at already.

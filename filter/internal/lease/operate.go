@@ -11,8 +11,8 @@ import (
 // explanation (LeaseOf). Both leave and find what they know in Subject.Quota, as Check does: there Usage
 // finds it, too.
 //
-// Operate does not reread a lease that is FromFuture: it only tells how many units are left, and an operator can ask
-// again.
+// Operate and leftOfOthers do not reread a lease that is FromFuture: they only tell how many units are left, and an
+// operator can ask again.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
@@ -46,7 +46,7 @@ func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 			continue
 		}
 		e := &src.worker.entry
-		key := append(append([]byte(nil), s.Key.Bytes...), limits...)
+		key := src.tableKeyUnder(s, []byte(limits))
 		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}

@@ -22,8 +22,8 @@ type Part struct {
 	source   *Source
 	leaseKey state.LeaseKey
 
-	// Of a rule that holds: the account has what requests get of the grant. Only an ask's part uses it: WriteReport
-	// finds the one that the key has when the ask is sent.
+	// Of a rule that holds: the account has what requests get of the grant. A Need's copy may be stale: only an
+	// ask's is read, and WriteReport sets it to the one that the key has when the ask is sent.
 	account *account.Account
 }
 

@@ -9,10 +9,11 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	KeepRest, Reclaim    remember each grant of which they put units into a lease; or have its units go back at once
-//	CollectIdle          visits it at a tick, and takes its units out of the lease if their time is over, or if nobody
-//	                     has written the lease for idleNs
-//	Returns.AppendTo     has them leave with a message on the stream that got them; once that has ended, they cannot
+//	returnToService  has units go back at once that cannot be kept
+//	watch            remembers a grant whose units are in a lease
+//	CollectIdle      visits it at a tick, and takes its units out of the lease if their time is over, or if nobody has
+//	                 written the lease for idleNs
+//	AppendTo         has them leave with a message on the stream that got them; once that has ended, they cannot
 
 // Returns are the units of a worker's grants that go back.
 type Returns struct {
@@ -30,7 +31,7 @@ type leasedGrant struct {
 	key     state.LeaseKey
 	stream  uint32
 	number  uint32 // of the grant
-	visitNs int64  // when to visit it next; see visitAt
+	visitNs int64  // when to visit it next
 }
 
 const (
@@ -65,8 +66,8 @@ func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
 // IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
 func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }
 
-// giveBack has the grant's units that nobody has go back, on the stream that got them or not at all.
-func (rets *Returns) giveBack(g *Grant) {
+// returnToService has the grant's units that nobody has go back, on the stream that got them or not at all.
+func (rets *Returns) returnToService(g *Grant) {
 	if g.Number > 0 && g.Units > 0 && g.trip.Stream == rets.stream {
 		rets.due = append(rets.due, quota.Return{Grant: g.Number, Units: g.Units})
 	}
@@ -80,7 +81,7 @@ func (rets *Returns) watch(g *Grant, writtenNs int64) {
 		src.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
 		return
 	}
-	visitNs := rets.visitAt(src, writtenNs, writtenNs, g.endNs)
+	visitNs := src.visitNs(writtenNs, g.endNs, rets.latestVisitNs(writtenNs))
 	rets.leased = append(rets.leased, leasedGrant{src, g.part.leaseKey, g.trip.Stream, g.Number, visitNs})
 	rets.noteVisit(&rets.leased[len(rets.leased)-1])
 }
@@ -93,14 +94,19 @@ func (rets *Returns) noteVisit(lg *leasedGrant) {
 	}
 }
 
-// visitAt is when to visit units next that were written last at writtenNs: when they may be idle, or when
-// their lease ends, and within maxVisitNs. If the list is half full, it is within 50 ms.
-func (rets *Returns) visitAt(src *Source, now, writtenNs, endNs int64) int64 {
-	most := int64(maxVisitNs)
+// latestVisitNs is when a grant is visited again at the latest: within maxVisitNs, or within 50 ms if the list is half
+// full.
+func (rets *Returns) latestVisitNs(now int64) int64 {
 	if len(rets.leased) >= maxLeased/2 {
-		most /= 20
+		return now + maxVisitNs/20
 	}
-	return min(writtenNs+src.idleNs, endNs, now+most)
+	return now + maxVisitNs
+}
+
+// visitNs is when to visit units next that were written last at writtenNs: when they may be idle, or when their lease
+// ends, and no later than latestNs.
+func (src *Source) visitNs(writtenNs, endNs, latestNs int64) int64 {
+	return min(writtenNs+src.idleNs, endNs, latestNs)
 }
 
 // CollectIdle has units go back that the open stream got and nobody takes any more, of at most maxReturns grants.
@@ -115,15 +121,16 @@ func (w *Worker) CollectIdle() {
 		return
 	}
 	wallNs, mostDue := w.clock.Now(), len(rets.due)+maxReturns
+	latestNs := rets.latestVisitNs(now)
 	rets.nextVisitNs, rets.shortestIdleNs = math.MaxInt64, 0
-	stay := 0 // how many, at the front of the list. It is as long as before until the loop is over: see visitAt
+	stay := 0 // how many, at the front of the list
 	for i := range rets.leased {
 		lg := &rets.leased[i]
 		if lg.stream != rets.stream {
 			continue // its stream has ended: the units stay counted
 		}
 		if now >= lg.visitNs && len(rets.due) < mostDue {
-			units, stays := lg.take(&w.entry, wallNs, now)
+			units, stays := lg.take(&w.entry, wallNs, now, latestNs)
 			if units > 0 {
 				rets.due = append(rets.due, quota.Return{Grant: lg.number, Units: units})
 			}
@@ -138,8 +145,9 @@ func (w *Worker) CollectIdle() {
 	rets.leased = rets.leased[:stay]
 }
 
-// take takes the grant's units out of the lease if they are idle. If they stay, it notes when to visit them again.
-func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now int64) (units uint32, stays bool) {
+// take takes the grant's units out of the lease if they are idle. If they stay, it notes when to visit them again, by
+// latestNs if nothing fails.
+func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now, latestNs int64) (units uint32, stays bool) {
 	src := lg.source
 	for range state.MaxRetries {
 		lg.visitNs = now + maxVisitNs
@@ -148,10 +156,10 @@ func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now int64) (units uint3
 		}
 		left := lg.find(&e.Lease)
 		if left == nil {
-			return 0, e.FromFuture // a later tick can read it
+			return 0, e.FromFuture // no reread: a later tick can read it
 		}
 		if now < left.EndNs && now-e.WrittenNs < src.idleNs {
-			lg.visitNs = src.worker.Returns.visitAt(src, now, e.WrittenNs, left.EndNs)
+			lg.visitNs = src.visitNs(e.WrittenNs, left.EndNs, latestNs)
 			return 0, true
 		}
 		units, left.Units = left.Units, 0

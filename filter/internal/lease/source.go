@@ -102,7 +102,7 @@ type Source struct {
 	refill refill
 	idleNs int64 // after which units that nobody takes go back
 
-	key []byte // memory for tableKey
+	key, limits []byte // memory for tableKey
 }
 
 // Check finds out what decides about the request: see Source.
@@ -168,8 +168,8 @@ func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
 // worker may have stood still in between. If the lease still is FromFuture, the clock has begun anew since, and the
 // lease counts as none. It returns the status of the last read.
 //
-// Others do without it. Operate and leftOfOthers only tell what is left. refundLease leaves the units counted.
-// leasedGrant.take comes again with a later tick.
+// A read by which a request is decided or a grant is kept goes through readLease or readKept. One that only tells, or
+// that may fail, need not: its caller says why.
 func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
 	if read == state.OK && e.FromFuture {
 		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
@@ -189,7 +189,14 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 	if !src.rule.Finder.IsRequested(&s.Subject) {
 		return s.Key.Bytes
 	}
-	src.key = appendLimits(append(src.key[:0], s.Key.Bytes...), s)
+	src.limits = appendLimits(src.limits[:0], s)
+	return src.tableKeyUnder(s, src.limits)
+}
+
+// tableKeyUnder is tableKey under limits that a request gives, as appendLimits has them. It is valid until the next
+// call.
+func (src *Source) tableKeyUnder(s *decide.Subject, limits []byte) []byte {
+	src.key = append(append(src.key[:0], s.Key.Bytes...), limits...)
 	return src.key
 }
 
@@ -226,18 +233,19 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 	}
 }
 
-// takeLease takes units that the proxy has leased. If few are left, it asks ahead, and has the lease
-// say so: until the timeout no other worker of this proxy does.
+// takeLease takes units that the proxy has leased. If few are left, it asks ahead, and has the lease say so by
+// AskedUntilNs: until the answer or the timeout no other worker of this proxy does. The refill also says what is
+// Uncharged: see takeShare.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
-	asks := e.AskedUntilNs <= e.NowNs && !w.Service.Silent && src.refill.isDue(e)
-	if asks {
+	asksAhead := e.AskedUntilNs <= e.NowNs && !w.Service.Silent && src.refill.isDue(e)
+	if asksAhead {
 		e.AskedUntilNs = e.NowNs + w.Service.TimeoutNs
 	}
 	taken := src.write(e)
-	if asks && taken == state.OK {
+	if asksAhead && taken == state.OK {
 		w.refills = append(w.refills, src.newPart(s, 0, e.Uncharged))
 	}
 	return taken
@@ -248,8 +256,17 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 // a request, which may take of the share again: see Quota.NotedUncharged.
 //
 //	takeShare       Uncharged grows by the cost
-//	claimUncharged  one ask says it to the service, as its Spent
-//	writeAnswer     the service has counted that, and Uncharged falls by it. If no answer comes, a later ask says it anew
+//	claimUncharged  the ask of a request says it to the service, as its Spent
+//	takeLease       or a refill says it
+//	writeAnswer     the service has counted that, and Uncharged falls by it
+//
+// AskedUntilNs guards refills and claims alike: until then there is no other refill, and no other ask says what is
+// Uncharged, else the service would count it twice. After that a later ask says it anew, if no answer has come, or if
+// package talk has dropped it:
+//
+//	ensureQueued      an ask for the same units was queued, and says only what its first request did
+//	unqueue, requeue  the ask has ended, or was put before one that was queued
+//	queueRefills      too many asks were queued
 func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if !s.Quota.NotedUncharged {
 		e := s.Quota.Lease
@@ -262,10 +279,9 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 	return src.local.Take(s)
 }
 
-// claimUncharged returns the units that an ask has to say as Spent. If it returns some, the lease says so by
-// AskedUntilNs: until the answer or the timeout no other ask says them, else the service would count them again. That
-// other ask may be granted units before the service hears of these. If another worker has written the lease meanwhile,
-// a later ask says them.
+// claimUncharged returns the units that the ask of a request has to say as Spent. If it returns some, it has set
+// AskedUntilNs. Another ask may be granted units before the service hears of these. If another worker has written the
+// lease meanwhile, a later ask says them.
 func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
 	if e.Uncharged == 0 || e.AskedUntilNs > e.NowNs {
 		return 0
@@ -301,8 +317,8 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	}
 }
 
-// refundLease puts units back into the lease, as of the instant at which they were taken. If it fails the units stay
-// counted.
+// refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, for example
+// because the lease is FromFuture by now, the units stay counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 	e, back := s.Quota.Lease, s.Quota.Taken
 	back.Units = s.Cost

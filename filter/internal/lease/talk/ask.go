@@ -18,7 +18,8 @@ import (
 //	second    3 of key k, 1 of key l        k: Cost 1, Waiting 1+3   l: Cost 2, Waiting 2+1
 //
 // Cost is that of the first request: the service grants at least this much, or denies. All else is the first one's
-// too. Shadow and NoBlock are the rule's, so each request has the same.
+// too. Shadow and NoBlock are the rule's, so each request has the same. Another one's Spent is dropped, and a later ask
+// says it: see Source.takeShare.
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant

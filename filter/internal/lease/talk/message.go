@@ -47,7 +47,7 @@ func (c *Client) Flush(now int64) {
 	}
 }
 
-// maxRefills bounds the queue for asks of requests to come: while so many asks are queued, another is dropped.
+// maxRefills bounds the queue for asks of requests to come: while so many asks are queued, another refill is dropped.
 const maxRefills = 1024
 
 // queueRefills queues asks for what requests to come will need.
