@@ -33,18 +33,18 @@ func OpenWhole(to *draft.Findings, f source.File) (*source.Document, error) {
 // that are not of this file: the import ends.
 func Whole(to *draft.Findings, in *source.Document) (*source.Document, error) {
 	refuseForEnvoy(to, in)
-	whole := &source.Document{File: in.File, Root: wholeOf(to, in)}
+	whole := &source.Document{File: in.File, Root: wholeRoot(to, in)}
 	return whole, to.Err()
 }
 
-// wholeOf makes the configuration of Envoy of EnvoyFilters and of parts of one. Examples:
+// wholeRoot is the root of a whole configuration that is made of EnvoyFilters, or of parts of one. Examples:
 //
 //	the file is                              the whole is
 //	a virtual host: {routes: [...]}          {virtual_hosts: [it]}
 //	a route: {match: ..., route: ...}        {virtual_hosts: [{routes: [it]}]}
 //	an EnvoyFilter that patches a filter     {http_filters: [the filter]}
 //	a configuration with listeners           it
-func wholeOf(to *draft.Findings, in *source.Document) *policy.Node {
+func wholeRoot(to *draft.Findings, in *source.Document) *policy.Node {
 	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
 		return patched(to, filters)
 	}
