@@ -149,8 +149,8 @@ func (w *Worker) CollectIdle() {
 // latestNs if nothing fails.
 func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now, latestNs int64) (units uint32, stays bool) {
 	src := lg.source
+	lg.visitNs = now + maxVisitNs
 	for range state.MaxRetries {
-		lg.visitNs = now + maxVisitNs
 		if src.table.ReadHashed(e, lg.key, wallNs, now) != state.OK {
 			return 0, true
 		}

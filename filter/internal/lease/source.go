@@ -264,7 +264,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 // Uncharged, else the service would count it twice. After that a later ask says it anew, if no answer has come, or if
 // package talk has dropped it:
 //
-//	ensureQueued      an ask for the same units was queued, and says only what its first request did
+//	ensureQueued      an ask for the same units was queued, and keeps its own Spent
 //	unqueue, requeue  the ask has ended, or was put before one that was queued
 //	queueRefills      too many asks were queued
 func (src *Source) takeShare(s *decide.Subject) state.Status {
