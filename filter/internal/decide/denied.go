@@ -10,8 +10,8 @@ import "github.com/sluice-ratelimit/sluice/shared/state"
 //	block           -                                    yes
 //	both            of scope proxy only                  yes
 //
-// What the quota service has denied, it has kept: this proxy keeps nothing of that. What OwnShare has denied, the
-// proxy keeps.
+// What the quota service has denied, it has kept: this proxy keeps nothing of that. Of what OwnShare has denied,
+// the proxy keeps the Block alone.
 type Keep struct {
 	Units uint32 // they are counted, though the hit is denied
 	Block bool   // a block of the key begins, or is prolonged
@@ -49,12 +49,15 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 			found = Failed
 		}
 		if found == Failed { // it cannot be written, or cannot be read again
-			m.Errors++
-			s.Known = false
-			return false
+			return s.giveUp(&m.Errors)
 		}
 	}
-	m.Contention++
+	return s.giveUp(&m.Contention)
+}
+
+// giveUp ends storeDenied, counted by why: the record in memory may have what was never stored.
+func (s *Subject) giveUp(why *uint64) (kept bool) {
+	*why++
 	s.Known = false
 	return false
 }
@@ -69,18 +72,18 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 //	HasRoom    another worker refunded units        40 s           no
 //	HasRoom    this request has refunded what an    40 s           no
 //	           earlier subject took
+//	Failed     a call into the proxy failed          40 s           no
 //
 // Units stay those of the denial.
 func (s *Subject) recheckDenied(now int64) (found Outcome) {
 	passNs := s.PassNs
 	found = s.Rule.Source.Recheck(s, now)
-	if found == Failed {
-		return found
-	}
 	if found != Blocked {
 		s.PassNs = passNs
 	}
-	s.Rule.Metrics.CASRetries++
+	if found != Failed {
+		s.Rule.Metrics.CASRetries++
+	}
 	return found
 }
 

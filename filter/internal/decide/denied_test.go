@@ -58,7 +58,7 @@ var deniedHits = map[string]struct {
 	},
 	"the key cannot be read again": {
 		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Failed}}, Nowhere,
-		nil, 2, false, metrics.Counts{Errors: 1},
+		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
 	"the page is full": {
 		counts, purse{keeps: []state.Status{state.Full}}, Nowhere,
