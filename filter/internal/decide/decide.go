@@ -222,7 +222,7 @@ func (v *Verdict) note() {
 	for _, s := range v.Subjects {
 		s.noteOutcome()
 		m := &s.Rule.Metrics
-		switch n := m.NamedBy(s.Override); {
+		switch n := m.CountsOf(s.Override); {
 		case v.Allowed && s.Allowed:
 			m.Allowed++
 			n.Allowed++

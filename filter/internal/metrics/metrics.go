@@ -23,7 +23,7 @@ type Set struct {
 
 	policy    *policy.Rule
 	namedBy   []int // by override: index in Named, -1 for none
-	discarded Named // what NamedBy returns for all others: nobody reads it
+	discarded Named // what CountsOf returns for all others: nobody reads it
 	spikes    spikes
 }
 
@@ -46,7 +46,7 @@ func Of(p *policy.Rule) Set {
 
 // Counts are numbers that only grow. Each group says who adds to it.
 type Counts struct {
-	// decide.Verdict.note, once for each decided request, however often its rules are checked.
+	// decide.Verdict.note, and Subject.noteOutcome for it: once for each decided request, however often it is checked.
 	Allowed        uint64 // requests the rule matched that went through
 	Denied         uint64 // requests this rule denied
 	ShadowDenied   uint64 // requests it would have denied, were it enforced
@@ -86,13 +86,15 @@ type Counts struct {
 
 	// Package host, of rules that settle by tokens.
 	Unread    [usage.Failures]uint64 // answers whose usage could not be read, by why; of usage.None there are none
-	Unscanned uint64                 // answers that came while too many others were read
-	Withheld  uint64                 // answers whose body the proxy did not show
+	Unscanned uint64                 // answers that came while too many others were read: unread_too_many
+	Withheld  uint64                 // answers whose body the proxy did not show: unread_withheld
 }
 
 // Priced counts what the answers of one rule took that charges prices.
 type Priced struct {
-	Units  uint64        // package hold: charged, for answers and for holds that lapsed, unless Settle failed
+	// Package hold: charged, for answers and for holds that lapsed, unless Settle failed. The metric is called
+	// charged_units.
+	Units  uint64
 	Tokens policy.Tokens // package host, by NoteTokens: of the answers
 }
 
@@ -118,9 +120,9 @@ type Named struct {
 	Allowed, Denied, ShadowDenied uint64 // as in Counts
 }
 
-// NamedBy is what counts requests for which that override holds. Where none holds, -1, or one whose name is not
+// CountsOf is what counts requests for which that override holds. Where none holds, -1, or one whose name is not
 // counted, it is memory that nobody reads.
-func (m *Set) NamedBy(override int) *Named {
+func (m *Set) CountsOf(override int) *Named {
 	if override >= 0 {
 		if i := m.namedBy[override]; i >= 0 {
 			return &m.Named[i]

@@ -66,7 +66,7 @@ func TestCountsByTheNamesOfOverrides(t *testing.T) {
 	m := Of(&hosttest.Policy(t, `{"name":"r","key":[{"header":"u"}],"limits":["9/1h"],`+
 		`"overrides":[`+strings.Join(overrides, ",")+`]}`).Rules[0])
 	for override := -1; override < len(overrides); override++ {
-		m.NamedBy(override).Denied++
+		m.CountsOf(override).Denied++
 	}
 	require.Len(t, m.Named, policy.MaxCountedNames)
 	for i, n := range m.Named {
@@ -75,7 +75,7 @@ func TestCountsByTheNamesOfOverrides(t *testing.T) {
 			want.Denied = 2 // and its twin's
 		}
 		require.Equal(t, want, n)
-		require.Same(t, &m.Named[i], m.NamedBy(first+i))
+		require.Same(t, &m.Named[i], m.CountsOf(first+i))
 	}
 	require.EqualValues(t, 3, m.discarded.Denied, "of no override, the nameless one, and the last")
 }
