@@ -16,7 +16,7 @@
 //	         is after EndNs + HoldNs:   nobody: Renew charges them,   what the cost is beyond the units
 //	         it has lapsed              and returns Lapsed
 //
-// HoldNs is hold of the policy's rule, and EndNs is when its max_hold is over.
+// HoldNs is the policy's `hold`, and EndNs is when its `max_hold` is over.
 package hold
 
 import (
@@ -32,7 +32,9 @@ type Source interface {
 	// lapsed in its account. A table finds out by itself, and lapsed reports that. It is not ok if a call into the proxy
 	// failed.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. It is not called again after Lapsed or Gone.
+	// Renew keeps a hold from lapsing, because its request is still alive. Lapsed and Gone are of the account if the hold
+	// has one: what the table alone has lost is NotDue, and Settle reports a lapse there. It is not called again after
+	// them.
 	Renew(h *Hold, at Clocks) Renewal
 }
 
@@ -61,11 +63,11 @@ type Hold struct {
 	Windows []limit.Window // with the limits that hold for the key, whole also if this proxy's share has decided
 	Account any            // of the source, which reports the hold to the quota service; nil if it does not
 
-	// The caller.
+	// The caller, after BeginHolds.
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 
 	// Renew.
-	lost Renewal // Lapsed or Gone, once Renew has found that; NotDue before
+	lost Renewal // Lapsed or Gone, once Renew has found that
 }
 
 // Begin counts the hold in Metrics.Holding until it is settled.
@@ -95,7 +97,7 @@ type Clocks struct {
 
 // Renew renews the hold if that is due, and counts what became of it.
 func (h *Hold) Renew(at Clocks) {
-	if h.lost != NotDue {
+	if h.isLost() {
 		return
 	}
 	switch became := h.Rule.Source.Renew(h, at); became {
@@ -113,8 +115,9 @@ func (h *Hold) Renew(at Clocks) {
 // HasEnded reports whether max_hold has ended the hold by then.
 func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotonicNs >= h.EndNs }
 
-// HasLapsed reports whether Renew has found the hold lapsed, and its units charged: in the account if it has one, else
-// in the table. Of a lapse in the table that only Settle finds, it says nothing.
+func (h *Hold) isLost() bool { return h.lost != NotDue }
+
+// HasLapsed reports whether Renew has found the hold Lapsed, and its units charged.
 func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
 
 // Settle ends the hold and charges the cost.
@@ -128,15 +131,15 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 		m.Errors++
 		return
 	}
-	if lapsed && h.lost == NotDue { // it is lost once, also if the table and the account have charged it
+	if lapsed && !h.isLost() { // it is lost once, also if the table and the account have charged it
 		m.HoldsLost++
 	}
 	h.notePriced(cost, lapsed || h.HasLapsed())
 }
 
-// noteSettled counts how the cost became known, and how it compares with what was held. So it counts a settlement also
-// if the call that should have charged it has failed: Errors says that. Priced then has nothing of the hold, not even
-// the units that Renew has charged.
+// noteSettled counts how the cost became known, and how it compares with what was held. It comes before Source.Settle,
+// so a settlement that fails is counted too. notePriced comes after, so that one is not priced, not even the units that
+// Renew has charged.
 func (h *Hold) noteSettled(cost uint32, by metrics.By) {
 	if h.Rule.Policy.Settle != nil {
 		h.Rule.Metrics.Settled[by]++

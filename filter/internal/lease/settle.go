@@ -44,9 +44,8 @@ func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
 		acc.Settle(h.Units, h.Units)
 		return hold.Lapsed
-	case inTable == hold.Lapsed, inTable == hold.Gone: // the table has lost the units, and the hold has not ended
-		// The account has them still, and is not charged yet. The next tick asks the table again.
-		return hold.NotDue
+	case inTable == hold.Lapsed, inTable == hold.Gone:
+		return hold.NotDue // the account has the units still. The next tick asks the table again
 	}
 	return inTable
 }
