@@ -30,6 +30,7 @@
 //	            was faster, the units of those before it are refunded.
 //	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
 //	endDenied   storeUntaken of each enforced subject: what its rule keeps of a denial. Shadow subjects are skipped.
+//	            Then conclude: Allowed, Denying and RetryNs.
 //	note        metrics, and the keys that were denied.
 //
 // For example, what two rules have left before and after a request of cost 2:
@@ -158,7 +159,7 @@ func (v *Verdict) costBefore(at int) (cost uint32) {
 func (v *Verdict) take(now int64) ending {
 	for _, s := range v.inTurn[:v.enforced] {
 		s.take(now)
-		if end := s.ending(); end != passes {
+		if end := s.endsIn(); end != passes {
 			v.refund(now)
 			return end
 		}
@@ -234,6 +235,7 @@ func (v *Verdict) note() {
 			m.Denied++
 			n.Denied++
 			s.noteDenied(v.Now)
+		default: // another rule denied, and this one did not, or in shadow mode: it is not counted here
 		}
 	}
 }

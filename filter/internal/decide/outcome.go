@@ -19,7 +19,7 @@ type Outcome uint8
 //	Blocked     Source.Check                           yes                 blocked         no          Check, KeepDenied
 //	HeldBack    Source.Check                           yes                 held            no          Check
 //	MissingKey  Subject.LackKey                        yes                 missing_key     not begun   LackKey
-//	Full        Source.Check, Source.Take              by on_full          on_full         no          Check, or take
+//	Full        Source.Check, Source.Take              by on_full          on_full         no          Check, becomeFull
 //	Failed      Source.Check, Source.Take              by on_error         on_error        yes         become
 //	Contended   Source.Check: too many requests wait,  by on_contention    on_contention   yes         become
 //	            or the service takes no more asks
@@ -98,6 +98,12 @@ func (s *Subject) undecided(deny bool, now int64) {
 	if deny {
 		s.Allowed, s.PassNs = false, now+failureRetryNs
 	}
+}
+
+// becomeFull is for a hit that Take finds Full after Check has found room: it may be tried again at once.
+func (s *Subject) becomeFull(now int64) {
+	s.PassNs = now
+	s.become(Full, now)
 }
 
 // noteOutcome counts the outcome of a decided request in the rule's metrics.

@@ -14,7 +14,7 @@ import (
 //	                Wait = TimedOut or Rejected
 //	Source.Check    From = OwnGrant if the grant suffices, LeaseTable or OwnShare if units are there by now.
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
-//	Source.Take     takes the units from where From says; Taken, for Refund
+//	Source.Take     takes the units from where From says; TakenOf, for Refund
 type Quota struct {
 	// talk.Client.
 	Wait Wait
@@ -34,7 +34,7 @@ type Quota struct {
 	Standings []state.LeaseStanding
 
 	// Source.Take, for Refund.
-	Taken state.GrantLeft // from LeaseTable: the grant that the units are of
+	TakenOf state.GrantLeft // from LeaseTable: the grant that the units are of
 	// Source.Take, for its next call: the lease says already that the service must charge the cost. Take is called again
 	// if another worker wrote first, or if another rule had to ask.
 	NotedUncharged bool

@@ -12,8 +12,8 @@ import (
 // from one call to the next. Each group of its fields says who writes them.
 type Subject struct {
 	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested. Begin finds its
-	// Override, Windows, Shadow, Unlimited and TooLong. But the caller clears TooLong first, because Begin does not come
-	// if the rule does not match, and sets it at the end, if another value than the key's was too long.
+	// Override, Windows, Shadow, Unlimited and TooLong, which the caller sets too if another value than the key's was too
+	// long.
 	policy.Subject
 	Cost           uint32
 	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
@@ -23,11 +23,13 @@ type Subject struct {
 	// CountedKey is the key as Source counts it. Four lists have the windows of records, in their order: the policy's
 	// limit i has the column Rule.Finder.Order[i] of each. If the subject is Unlimited, the last two may be empty.
 	//
-	//	Finder.Windows      the rule's own limits                    valid as long as the policy
-	//	Finder.OfAll        the least that a key may pay back        valid as long as the policy
-	//	Subject.Windows     the limits that hold for the key         until the next Begin. KeepWindows are valid longer
-	//	CountedKey.Windows  the same, or where OwnShare decides, a   until the next Check of the source, which may
-	//	                    share of them: clusterRule.share         replace them
+	//	list                what it is                            who uses it            how long it is valid
+	//	Finder.Windows      the rule's own limits                 layouts, metrics       as long as the policy
+	//	Finder.OfAll        the least that a key may pay back     evictions              as long as the policy
+	//	Subject.Windows     the limits that hold for the key      holds, definitions     until the next Begin. KeepWindows
+	//	                                                                                 are valid longer
+	//	CountedKey.Windows  the same, or where OwnShare decides,  Source, View           until the next Check, which may
+	//	                    a share of them: clusterRule.share                           replace them
 	CountedKey state.Key
 
 	// The phases of Verdict.Decide, and LackKey.
@@ -41,6 +43,7 @@ type Subject struct {
 	// never stored, or another key's.
 	Known bool
 	// PassNs is only of a denial: when the hit would pass, by the wall clock, or limit.Never. Outcome says who sets it.
+	// After HasRoom it is whatever the source left.
 	PassNs int64
 	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
 	// rest too.
@@ -118,8 +121,8 @@ func (s *Subject) checkAgain(now int64) {
 	s.become(s.Rule.Source.Recheck(s, now), now)
 }
 
-// ending is how the phase ends for the subject that has checked or taken.
-func (s *Subject) ending() ending {
+// endsIn is how the phase ends for the subject that has checked or taken.
+func (s *Subject) endsIn() ending {
 	switch {
 	case s.Outcome == Pending:
 		return asks
@@ -139,9 +142,8 @@ func (s *Subject) take(now int64) {
 		switch s.Rule.Source.Take(s) {
 		case state.OK:
 			s.become(Taken, now)
-		case state.Full: // Check has found room, so it may be tried again at once
-			s.PassNs = now
-			s.become(Full, now)
+		case state.Full:
+			s.becomeFull(now)
 		case state.Mismatch:
 			if retries < state.MaxRetries {
 				s.Rule.Metrics.CASRetries++

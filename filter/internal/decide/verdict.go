@@ -24,7 +24,7 @@ type Verdict struct {
 	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
 	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
 	Allowed bool  // no enforced rule has denied: true also before Decide, and while Pending
-	// Of a denial:
+	// Of a denial, by conclude:
 	Denying *Subject // the first in policy order that denied
 	RetryNs int64    // the wait until the same request would pass; limit.Never
 }
@@ -40,7 +40,9 @@ func (v *Verdict) Next() *Subject {
 	if n == len(v.pool) {
 		v.pool = append(v.pool, new(Subject))
 	}
-	return v.pool[n]
+	s := v.pool[n]
+	s.TooLong = false // of the request before: Begin does not come if the rule does not match
+	return s
 }
 
 // Add appends the subject that Next has returned, and gives it its turn. It has none if its source is not to be asked.
@@ -99,8 +101,9 @@ func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
 	return max(1, fields.Seconds(v.RetryNs)), true
 }
 
-// BeginHolds appends what the request holds: each hold must end by one call of Settle. It is called once for a request,
-// or Release is. A request of cost 0 is never Taken: it holds nothing, and its answer is not charged.
+// BeginHolds appends what the request holds: each hold must end by one call of Settle. Its EndNs is 0, for ever, unless
+// the caller sets it. It is called once for a request, or Release is. A request of cost 0 is never Taken: it holds
+// nothing, and its answer is not charged.
 //
 // The windows are those of the key, also if OwnShare has decided: that share is valid only until the next Check, so the
 // source settles by the share that it has then.

@@ -238,7 +238,7 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 // Uncharged: see takeShare.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
-	s.Quota.Taken = e.Take(e.NowNs, s.Cost)
+	s.Quota.TakenOf = e.Take(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
 	asksAhead := e.AskedUntilNs <= e.NowNs && !w.Service.Silent && src.refill.isDue(e)
 	if asksAhead {
@@ -320,7 +320,7 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, for example
 // because the lease is FromFuture by now, the units stay counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
-	e, back := s.Quota.Lease, s.Quota.Taken
+	e, back := s.Quota.Lease, s.Quota.TakenOf
 	back.Units = s.Cost
 	for range state.MaxRetries {
 		if src.table.Reread(e, wallNs, e.NowNs) != state.OK || e.WrittenNs == 0 {

@@ -145,7 +145,6 @@ func (rs *Rules) add(v *decide.Verdict, r *Rule, tooLong bool) {
 	req := &rs.request
 	req.tooLong = tooLong
 	s := v.Next()
-	s.TooLong = false
 	applies := (r.always || r.match.Holds(req) && !anyHolds(r.exempt, req)) && r.subject(s, req)
 	s.TooLong = s.TooLong || req.tooLong
 	if s.TooLong {
