@@ -29,7 +29,7 @@ func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, besideReg
 		if l.isRegex() && besideRegex {
 			l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
 		}
-		l.checkPrefixes(list)
+		l.refuseHoleInPrefix(list)
 	}
 	for i, l := range list {
 		for j, o := range list {
@@ -94,17 +94,21 @@ func (l *location) winsOver(other *location, isFirst bool) bool {
 	return len(l.text) > len(other.text)
 }
 
-// checkPrefixes finds what no exemption can say: an expression that holds below a prefix with ^~ again,
-// because a longer prefix has no ^~.
-func (l *location) checkPrefixes(list []*location) {
+// refuseHoleInPrefix finds what no exemption can say: an expression that holds below a prefix with ^~ again, because a
+// longer prefix has no ^~. Beside ^~ /s and /s/t the expression ~ x$ holds for /s/tx, but not for /sx. One such hole is
+// enough.
+func (l *location) refuseHoleInPrefix(list []*location) {
 	if !l.isRegex() {
 		return
 	}
 	for _, wide := range list {
+		if wide.modifier != "^~" || wide.path.Apart(l.path) {
+			continue
+		}
 		for _, narrow := range list {
-			isBelow := narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text)
-			if wide.modifier == "^~" && isBelow && !wide.path.Apart(l.path) {
+			if narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text) {
 				l.fits.CannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
+				return
 			}
 		}
 	}

@@ -14,7 +14,7 @@ import (
 //
 //	                of a server                 of a location
 //	what, limits    newScope                    newScope
-//	fits            selectHosts, leaveTo        selectPath, checkPrefixes, readLocations
+//	fits            selectHosts, leaveTo        selectPath, refuseHoleInPrefix, readLocations
 //	winners         leaveTo                     readLocations
 //	inner           readLocations               readLocations; of http readServers, or else readLocations
 type scope struct {

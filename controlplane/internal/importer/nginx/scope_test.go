@@ -1,6 +1,7 @@
 package nginx
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -82,6 +84,24 @@ func TestOrderOfALocationAndAnExpression(t *testing.T) {
 	}
 	require.ElementsMatch(t, want, scoped(t, "server { "+below+prefix+expression+" }"))
 	require.ElementsMatch(t, want, scoped(t, "server { "+below+expression+prefix+" }"))
+}
+
+// An expression that holds below a prefix with ^~ again is off for one reason, however many prefixes are so. Else a
+// file of a thousand locations has tens of thousands of reasons for each expression.
+func TestOneReasonForAHoleInPrefixes(t *testing.T) {
+	text := "location ~ x$ { }"
+	for i := range 20 {
+		text += fmt.Sprintf("location ^~ /s%d { } location /s%d/t { } location /s%d/u { }", i, i, i)
+	}
+	block, err := nginxconf.Parse(nginxconf.File{Name: "nginx.conf", Text: []byte(text)}, nil)
+	require.NoError(t, err)
+	n := newReader(draft.New("nginx", "nginx.conf", policy.ScopeProxy))
+	var around scope
+	n.readLocations(&around, block, false)
+	require.Equal(t, "location ~ x$", around.inner[0].what)
+	require.Equal(t, []string{
+		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",
+	}, around.inner[0].fits.WhyOff)
 }
 
 // No request comes to an expression beside a location ^~ / without a longer one: nginx does not try it.
