@@ -29,6 +29,8 @@ const nginxVariables = `
   geo $realm { default outside; 127.0.0.2 inside; 127.0.1.0/24 inside; 127.0.1.4 outside; }
   map $realm $by_realm { inside ""; outside $binary_remote_addr; }
   map $http_x_plan $by_plan { gold ""; ~^vip ""; "" $binary_remote_addr; trial trial; default $http_x_user; }
+  map $http_x_plan $by_empty { "" ""; gold ""; default $binary_remote_addr; }
+  map $http_x_plan $by_vip { ~^(vip.*)?$ ""; ~^$ $host; default $binary_remote_addr; }
   map $host $by_host { hostnames; default $http_x_user; *.b.example ""; a.example $host; }
   map $host $by_name { hostnames; *.b.example $remote_addr; x.b.example ""; *.x.b.example $http_x_user; }
   map $http_x_plan $site { gold x.b.example; trial b.example; default 127.0.1.9; }
@@ -48,7 +50,7 @@ type nginxConfiguration struct {
 var nginxKeys = []string{
 	"$binary_remote_addr", "$remote_addr", "$http_x_user", "$arg_user", "$cookie_sid", "$host", `"$host:$http_x_user"`,
 	"$uri", `"${request_method}$remote_addr"`, "$by_realm", "$by_plan", "$by_host", "everyone",
-	"$by_name", "$by_name", "$by_site", "$by_network",
+	"$by_name", "$by_name", "$by_empty", "$by_vip", "$by_site", "$by_network",
 }
 
 // zones writes the zones.
@@ -139,10 +141,10 @@ func randomRequest(r *rand.Rand) nginxRequest {
 		q.Path += "?user=" + user
 	}
 	for _, header := range [][2]string{
-		{"x-user", "- u1 u2"}, {"x-plan", "- gold GOLD trial vip1 free"}, {"cookie", "- sid=1 sid=2"},
+		{"x-user", "- u1 u2"}, {"x-plan", `- "" gold GOLD trial vip1 free`}, {"cookie", "- sid=1 sid=2"},
 	} {
 		if value := oneOf(r, header[1]); value != "-" {
-			q.Headers[header[0]] = value
+			q.Headers[header[0]] = strings.Trim(value, `"`)
 		}
 	}
 	return q

@@ -143,9 +143,14 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 		if why != "" {
 			return nil, why
 		}
-		fits := e.selects(p)
-		forms = append(forms, only(withoutEarlier(fits, earlier), found)...)
-		earlier = append(earlier, fits)
+		selections := e.selects(p)
+		for _, fits := range selections {
+			rest := withoutEarlier(fits, earlier)
+			if !rest.HasExempt(fits.Match) { // else an earlier entry has all of them
+				forms = append(forms, only(rest, found)...)
+			}
+		}
+		earlier = append(earlier, selections...)
 	}
 	others, why := v.formsOf(m.other, depth)
 	if why != "" {

@@ -2,6 +2,7 @@ package nginxkey
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
@@ -60,26 +61,41 @@ func kindOfEntry(text string, isGeo, hasHosts bool) entryKind {
 	return entryText
 }
 
-// selects are the requests whose part fits the entry.
-func (e *mapEntry) selects(p request.Part) (s request.Selection) {
+// selects are the requests whose part fits the entry. Those that have the header and those that lack it need a
+// selection each.
+func (e *mapEntry) selects(p request.Part) []request.Selection {
 	var list []request.Pattern
 	for _, text := range e.patterns {
 		v, ok := entryKinds[e.kind].over(p, text)
 		if !ok {
+			var s request.Selection
 			s.CannotMatch("a map looks up the " + p.String() + " " + text)
-			return s
+			return []request.Selection{s}
 		}
 		list = append(list, v)
 	}
-	if p.Kind == request.KindHeader && len(list) > 1 { // a match has one pattern for a header
+	if p.Kind == request.KindHeader {
+		return selectByHeader(p, list)
+	}
+	return []request.Selection{{Match: p.Matching(list...)}}
+}
+
+// selectByHeader are the requests whose header fits one of the patterns. To nginx a missing header is the empty text.
+// To a policy it is not: only Absent fits it.
+func selectByHeader(header request.Part, list []request.Pattern) []request.Selection {
+	fitsEmpty := slices.ContainsFunc(list, func(v request.Pattern) bool { return v.Matches("") })
+	if len(list) > 1 { // a match has one pattern for a header
 		var all []string
 		for _, v := range list {
 			all = append(all, "(?:"+v.Regexp()+")")
 		}
 		list = []request.Pattern{request.Expression(strings.Join(all, "|"))}
 	}
-	s.Match = p.Matching(list...)
-	return s
+	selections := []request.Selection{{Match: header.Matching(list...)}}
+	if fitsEmpty {
+		selections = append(selections, request.Selection{Match: header.Matching(request.Absent)})
+	}
+	return selections
 }
 
 func asWritten(string) int { return 0 }
@@ -112,14 +128,12 @@ func textFits(pattern, text string) (fits, ok bool) {
 	return strings.EqualFold(strings.TrimPrefix(pattern, `\`), text), true
 }
 
-// The empty text is that of a missing header too.
+// No other part than a header may be empty.
 func textOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
-	if pattern == "" {
-		return request.Absent, p.Kind == request.KindHeader
-	}
-	v = request.Text(strings.TrimPrefix(pattern, `\`), p.Kind == request.KindHeader || p.Kind == request.KindPath)
+	text := strings.TrimPrefix(pattern, `\`)
+	v = request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath)
 	_, ok = request.Match{}.TryRequire(p, v)
-	return v, ok
+	return v, ok && (text != "" || p.Kind == request.KindHeader)
 }
 
 func hostsLength(pattern string) int { return len(pattern) }

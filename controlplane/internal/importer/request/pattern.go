@@ -97,7 +97,8 @@ func surrounded(before, text, behind string, ignoreCase bool) Pattern {
 	return Expression(re)
 }
 
-// Regexp is the pattern as an expression of RE2 for the whole text.
+// Regexp is the pattern as an expression of RE2 for the whole text. It is for patterns of texts: not for Missing,
+// HostName or Network.
 func (p Pattern) Regexp() string {
 	switch p.Kind {
 	case WithWildcards:
