@@ -74,17 +74,21 @@ func take(r *record.Record, v *balance.View, decision *balance.Decision) Taken {
 	}
 }
 
+// keeps says what a denial of the part changes: its units count, or it may begin the key's block.
+func (d *Definition) keeps(p *quota.Part) (counts, blocks bool) {
+	costs := p.Cost > 0
+	return costs && d.CountDenied, costs && d.HasBlock && !p.NoBlock
+}
+
 // countDenial keeps of a denied part what its definition says: what waits for it counts, and the windows' denial
 // begins the key's block or prolongs it. It reports whether that changed something. The wait is from
 // the new count.
 func countDenial(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
-	if p.Cost == 0 {
-		return false
-	}
-	if !p.NoBlock && v.Left() < p.Cost { // not only what is held leaves no room
+	counts, blocks := d.keeps(p)
+	if blocks && v.Left() < p.Cost { // not only what is held leaves no room
 		changed = v.BeginBlock()
 	}
-	if d.CountDenied {
+	if counts {
 		v.AddClaimed(max(p.Waiting, p.Cost))
 		changed = true
 	}
@@ -105,12 +109,10 @@ func (o *Operation) KeepDenial() Action {
 	if !isHit || out.Err != nil || !out.Denied || out.HeldBack {
 		return nil
 	}
-	p := &hit.Part
-	counts := o.Definition.CountDenied || o.Definition.HasBlock && !p.NoBlock
-	if !counts || p.Cost == 0 {
+	if counts, blocks := o.Definition.keeps(&hit.Part); !counts && !blocks {
 		return nil
 	}
-	return &keepDenial{p}
+	return &keepDenial{&hit.Part}
 }
 
 func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
