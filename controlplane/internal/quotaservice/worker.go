@@ -15,8 +15,9 @@ const (
 	asksPerSecond, burstAsks = 100_000, 20_000
 	// turn is how many parts of asks a worker begins before it is the next one's turn.
 	turn = 16
-	// maxUnderWay bounds what has begun and has no answer yet that is sent: a worker that does not read its answers
-	// has no further turn. In the filter no more than 1024 parts wait, mostly of one window.
+	// maxUnderWay bounds worker.underWay: a worker that does not read its answers has no further turn. A message of
+	// the filter has at most 510 parts (mostAsks there). With three windows each, all begin at once. If they have more
+	// windows, the last parts begin once answers to the first ones are sent.
 	maxUnderWay = 2048
 	// enoughAnswers is when a message takes no further answer. One takes at most 8 KiB.
 	enoughAnswers = 8 << 10
