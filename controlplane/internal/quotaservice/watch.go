@@ -70,8 +70,8 @@ func (s *Service) Watch() {
 	}
 }
 
-// noteAge notes for how long the store has had its state. Watch has asked for it before, and has the answer now. isNew
-// says that the store has begun since the last look.
+// noteAge notes for how long the store has had its state. Watch asked at the instant before, and got the answer at
+// the instant now. isNew says that the store has begun since the last look.
 func (c *core) noteAge(age, before, now int64) (isNew bool) {
 	untilNs := now - age + StartingNs
 	isNew = isNewStart(untilNs, c.shownStartUntilNs, before, now)
@@ -90,8 +90,8 @@ func (c *core) endStreams() {
 	}
 }
 
-// isNewStart reports whether the store has begun anew. It is starting until untilNs, and was until knownNs
-// as far as this service knew. Watch has asked for its age before, and has the answer now:
+// isNewStart reports whether the store has begun anew. By its answer it is starting until untilNs, and by earlier ones
+// until knownNs. before and now are as in noteAge:
 //
 //	begun   before   ?     now
 //	  |       |------|------|                        the store says its age, ? - begun, at some instant ?

@@ -1,6 +1,8 @@
 package balance
 
 import (
+	"cmp"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -53,9 +55,11 @@ func (w window) charge(units uint32) {
 	w.add(units, w.nowNs)
 }
 
-// chargeSilent charges what a silent worker held, in a window as a State has it. That does not say how many units a log
-// remembers, so here it remembers as many as any can. Nor does it say when a window with jitter ends: the end of an
-// open one stays, and another one gets a whole period, because the key's own ends no later than that.
+// chargeSilent charges what a silent worker held, in a window as a State has it. Such a window lacks two things:
+//
+//	how many units a log remembers          it remembers as many as any log can
+//	when the key's window with jitter ends  an open one keeps its end, and another one ends after a whole period,
+//	                                        because the key's own ends no later
 func (w window) chargeSilent(units uint32) {
 	if w.def.Algorithm == limit.SlidingWindowLog {
 		longest := *w.def
@@ -65,10 +69,7 @@ func (w window) chargeSilent(units uint32) {
 	end := w.usage.EndNs
 	w.charge(units)
 	if w.def.Algorithm == limit.FixedWindow && w.def.Jitter > 0 {
-		if end == 0 {
-			end = w.nowNs + w.def.PeriodNs
-		}
-		w.usage.EndNs = end
+		w.usage.EndNs = cmp.Or(end, w.nowNs+w.def.PeriodNs)
 	}
 }
 
@@ -97,8 +98,9 @@ func (w window) boundLack(units uint32, most uint64) uint32 {
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
-// chargedNs is how much longer a window counts if held units, 1 or more, are charged: an upper bound, for ExpiryNs. It
-// is once for each limit of them, but no more often than for its longest debt, which charge and usageBounded bound.
+// chargedNs is how much longer a window counts if held units, 1 or more, are charged: an upper bound, for ExpiryNs.
+// In the time once, the window forgets as many units as its limit. So chargedNs is once for each limit that the held
+// units fill, but no more often than for the window's longest debt, which charge and usageBounded bound.
 //
 // For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
 // Without Pays it takes 1 h. A bucket of 100 that gains 10 a second takes 3 × 20.1 s: ForgottenNs has the 20 s in which
@@ -108,7 +110,7 @@ func (w window) chargedNs(held uint32) int64 {
 	switch {
 	case w.def.Algorithm == limit.Block: // counts no charge
 		return 0
-	case w.isBucket() && w.def.Burst > 0: // in once it gains two bursts, and owes but one for each that is held
+	case w.isBucket() && w.def.Burst > 0: // in once it gains two bursts, and owes one for each that is held
 		most := limit.MaxPeriodNs/once + 1
 		return once * min(timesIn(held, w.def.Burst), most)
 	case w.def.Pays > 0:

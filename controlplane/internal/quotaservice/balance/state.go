@@ -20,8 +20,8 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	shifted by the jitter   limit 5, ends at 12:01:04 for this key  Units 5
 //	shifted, more Units     the same                                Units 7: 7 are counted in the State
 //
-// Rolling needs no more than the bytes have: what a window has counted holds its end if that is the key's own, and
-// Pays is in the bytes of keys whose units are held. For charging, see chargeSilent.
+// Rolling needs no more than the bytes have. If a window ends by the key's own grid, its usage has the end. If units of
+// the key are held, the bytes have Pays. For charging, see chargeSilent.
 type State struct {
 	NowNs   int64
 	Windows []limit.Window

@@ -139,8 +139,9 @@ func find(windows []limit.Window, w limit.Window) int {
 	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
 }
 
-// bucketStart returns what a new bucket begins with: the tokens of the emptiest other one of its period, but no debt;
-// without such a one it is full. Tokens of another period mean something else. For example, the other has 80 of 100:
+// bucketStart returns what a new bucket begins with. It takes over the tokens of another bucket, but no debt. If the
+// record has several, it takes those of the emptiest one. If it has none, the new bucket is full. A bucket of another
+// period does not count, because its tokens mean something else. For example, the record has a bucket with 80 of 100:
 //
 //	a new one of 200  has 80
 //	a new one of 50   has 50, which is all that it holds

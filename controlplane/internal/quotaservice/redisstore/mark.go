@@ -82,9 +82,9 @@ func (v server) first() uint16 { return v[0] }
 //	400  reads 0: it is as seen        reads 2: it is as seen        100 100 100 100     300 old
 //	600  reads 0: it is as seen        reads 2: makes it, then 3     100 100 600 600     0 old, anew
 //
-// One call waits for the other, also while the servers are asked. Else what a slow one has read would replace newer
-// marks in seen, and the next call would find them anew once more. A server that is late is still being asked when Age
-// has returned: so readServer does not read seen, and Age takes up what the server says only if it comes in time.
+// Calls wait for each other, also while the servers are asked. Else a slow call would put older marks in seen than a
+// faster one, and the next call would find the newer marks anew once more. A late server is still being asked when Age
+// has returned. So readServer does not read seen, and Age takes up what the server says only if it comes in time.
 func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
