@@ -46,7 +46,7 @@ func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 			continue
 		}
 		e := &src.worker.entry
-		key := src.tableKeyUnder(s, []byte(limits))
+		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
 		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}

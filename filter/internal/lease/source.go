@@ -102,7 +102,7 @@ type Source struct {
 	refill refill
 	idleNs int64 // after which units that nobody takes go back
 
-	key, limits []byte // memory for tableKey
+	key []byte // memory for tableKey
 }
 
 // Check finds out what decides about the request: see Source.
@@ -189,14 +189,7 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 	if !src.rule.Finder.IsRequested(&s.Subject) {
 		return s.Key.Bytes
 	}
-	src.limits = appendLimits(src.limits[:0], s)
-	return src.tableKeyUnder(s, src.limits)
-}
-
-// tableKeyUnder is tableKey under limits that a request gives, as appendLimits has them. It is valid until the next
-// call.
-func (src *Source) tableKeyUnder(s *decide.Subject, limits []byte) []byte {
-	src.key = append(append(src.key[:0], s.Key.Bytes...), limits...)
+	src.key = appendLimits(append(src.key[:0], s.Key.Bytes...), s)
 	return src.key
 }
 
