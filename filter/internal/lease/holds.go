@@ -15,8 +15,8 @@ import (
 //
 //	line                                               outcome                                             by
 //	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied, HeldBack or Blocked  byGrant
-//	the worker knows that the key is blocked           Blocked                                             byGrant
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom                  forNothing
+//	the worker knows that the key is blocked           Blocked                                             byGrant
 //	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
 //	the wait was in vain                               what OwnShare decides, or Silent                    alone
 //	too many requests wait, or the service took no     Contended
@@ -47,12 +47,12 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	if s.Quota.Grant.Decides(s.Cost, s.Quota.MonotonicNs) {
 		return src.byGrant(s)
 	}
+	if src.asksNothing(s) {
+		return forNothing(s)
+	}
 	acc := src.account(s)
 	if src.recallBlock(s, acc) {
 		return src.byGrant(s)
-	}
-	if src.asksNothing(s) {
-		return forNothing(s)
 	}
 	why, unavailable := src.unavailable(s, acc)
 	switch {
