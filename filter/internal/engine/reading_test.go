@@ -221,10 +221,10 @@ func TestTooLongForAnExpression(t *testing.T) {
 func TestTooLongIsOfOneRuleAndRequest(t *testing.T) {
 	p := hosttest.New()
 	e := compileJSON(t, p, `{"name":"r","limits":["9/1h"],"match":{"headers":{"h":"~x"}}},{"name":"s","limits":["9/1h"]}`)
-	p.With("h", strings.Repeat("x", automaton.MaxValueBytes+1))
-	e.Decide()
-	p.With("h", "x")
-	e.Decide()
+	for _, value := range []string{strings.Repeat("x", automaton.MaxValueBytes+1), "y", "x"} { // "y" does not match r
+		p.With("h", value)
+		e.Decide()
+	}
 	require.EqualValues(t, 1, e.rules.List[0].Metrics.TooLong)
 	require.Zero(t, e.rules.List[1].Metrics.TooLong)
 	require.False(t, slices.ContainsFunc(e.verdict.Subjects, func(t *decide.Subject) bool { return t.TooLong }))

@@ -304,6 +304,13 @@ var leaseScripts = []script{
 		silent 10*a -> admitted=10
 		up +2s tick go -> silent=0 used=0
 		a leave:11 cut +200ms tick a! -> admitted=11 used=11`},
+	{"a refill says what was admitted in silence, if no request needs to ask",
+		strings.Replace(perUser, `"limits"`, `"cost":{"header":"v"},"on_unavailable":"local","limits"`, 1), `
+		4*a! -> admitted=4 leased=8
+		silent a:50 -> admitted=5
+		up +1s tick go -> silent=0 used=12
+		8*a -> admitted=13 asked=0 leased=0
+		go -> asked=1 leased=9 used=71`},
 	{"units are of the number that they were granted under", saidByV + "}", `
 		20*a:1000! -> admitted=20 leased>=1
 		3*a:15! -> admitted=20
