@@ -72,7 +72,7 @@ func (s *Subject) giveUp(why *uint64) (kept bool) {
 //	HasRoom    another worker refunded units        40 s           no
 //	HasRoom    this request has refunded what an    40 s           no
 //	           earlier subject took
-//	Failed     a call into the proxy failed          40 s           no
+//	Failed     a call into the proxy failed         40 s           no
 //
 // Units stay those of the denial.
 func (s *Subject) recheckDenied(now int64) (found Outcome) {

@@ -254,12 +254,8 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 //	writeAnswer     the service has counted that, and Uncharged falls by it
 //
 // AskedUntilNs guards refills and claims alike: until then there is no other refill, and no other ask says what is
-// Uncharged, else the service would count it twice. After that a later ask says it anew, if no answer has come, or if
-// package talk has dropped it:
-//
-//	ensureQueued      an ask for the same units was queued, and keeps its own Spent
-//	unqueue, requeue  the ask has ended, or was put before one that was queued
-//	queueRefills      too many asks were queued
+// Uncharged, else the service would count it twice. After that a later ask says it anew, if no answer has come: package
+// talk may have dropped the ask, or its Spent when it joined an ask for the same units.
 func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if !s.Quota.NotedUncharged {
 		e := s.Quota.Lease
