@@ -136,9 +136,11 @@ func stopUnderCalls(t *testing.T, process *os.Process, connect func() *grpc.Clie
 		}
 	}
 	require.Eventually(t, func() bool { return answered.Load() > 1000 }, patience, time.Millisecond)
+	stopped := time.Now()
 	require.NoError(t, process.Signal(syscall.SIGTERM))
 	for range cap(errs) {
 		require.ErrorContains(t, <-errs, "connection refused")
+		require.GreaterOrEqual(t, time.Since(stopped), 3*time.Second, "health checks see first that it stops")
 	}
 	return answered.Load()
 }
