@@ -7,10 +7,10 @@
 // policy, and must never import the command line.
 //
 // routes.go lists every request with its handler, and callers.go says who may call.
-// apply.go and judge.go change policies, canary.go begins and ends canaries, policies.go,
-// status.go and audit.go read. manage.go and quota.go reach counters, ask.go finds the proxies
-// to ask, and health.go is for monitoring. Two loops go on without a request: package rollouts
-// watches canaries, and package rates keeps how fast the rules decide.
+// apply.go and judge.go change policies, canary.go begins and ends canaries, policies.go and
+// status.go read, and audit.go records who changes what. manage.go and quota.go reach counters,
+// ask.go finds the proxies to ask, and health.go is for monitoring. Two loops go on without a
+// request: package rollouts watches canaries, and package rates keeps how fast the rules decide.
 package api
 
 import (

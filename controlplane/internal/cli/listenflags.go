@@ -116,7 +116,7 @@ func (o *listenOptions) openAddresses() ([]openAddress, error) {
 	return open, nil
 }
 
-// listen opens the two listeners, for as many connections as the process may open files.
+// listen opens the two listeners.
 func (o *listenOptions) listen() (serving.Listeners, error) {
 	return openListeners(settingAddress{"--http", o.http}, settingAddress{"--" + o.words.flag, o.proxies})
 }
@@ -124,7 +124,8 @@ func (o *listenOptions) listen() (serving.Listeners, error) {
 // settingAddress is an address with the flag or setting that says it.
 type settingAddress struct{ setting, address string }
 
-// openListeners opens the listeners for HTTP and for proxies.
+// openListeners opens the listeners for HTTP and for proxies, for as many connections as the process
+// may open files.
 func openListeners(http, proxies settingAddress) (l serving.Listeners, err error) {
 	places, err := listener.PlacesOfProcess()
 	if err != nil {

@@ -174,7 +174,7 @@ func (d *servedDomains) allow(domain string) error {
 
 // read adds the domain of each policy's newest revision, if there are new revisions.
 func (d *servedDomains) read() error {
-	ctx := context.Background() // the store is a file
+	ctx := context.Background() // no store waits for the network to read
 	last, err := d.policies.Last(ctx)
 	if err != nil || last == d.last {
 		return err

@@ -12,8 +12,8 @@
 //	policy.go, output.go                        read a policy; print
 //	*flags.go            flags that several commands share, and what they open
 //
-// Packages of its own have the servers of a process (serving), the files that flags name (flagfile)
-// and the settings of ratelimit (ratelimitenv).
+// Three packages below it: serving runs the servers of a process, flagfile reads the files that flags
+// name, and ratelimitenv reads the settings of ratelimit.
 //
 // One command from its name to its listeners: NewCommand makes the tree, and newQuotaCommand
 // (quota.go) the flags. Cobra calls runQuota. It checks the flags; guard reads certificates and

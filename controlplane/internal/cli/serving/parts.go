@@ -5,7 +5,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"time"
 
@@ -81,11 +80,9 @@ func NewQuota(ctx context.Context, o QuotaOptions) (*Quota, error) {
 func (q *Quota) close() {
 	q.Service.Close()
 	if err := q.options.Store.Close(); err != nil {
-		q.log().Error("close quota store", "error", err)
+		q.options.Log.Error("close quota store", "error", err)
 	}
 }
-
-func (q *Quota) log() *slog.Logger { return q.options.Log }
 
 // CallOptions say how rate limit calls are answered.
 type CallOptions struct {
@@ -102,7 +99,7 @@ type Calls struct{ front *front.Service }
 // them. An xDS server may come later: until then calls end with an error.
 func (q *Quota) OpenCalls(ctx context.Context, o CallOptions) (*Calls, error) {
 	o.Answers.Counter, o.Answers.Healthy = q.Service, q.Service.Healthy
-	o.Answers.Allow, o.Answers.Log = q.allowCall, q.log()
+	o.Answers.Allow, o.Answers.Log = q.allowCall, q.options.Log
 	c := &Calls{front.New(o.Answers)}
 	if err := c.configure(ctx, o); err != nil {
 		return nil, err

@@ -102,7 +102,7 @@ func New(o Options) *Servers {
 // Collectors are the metrics of the parts.
 func (s *Servers) Collectors() []prometheus.Collector { return s.collectors }
 
-// Close closes the parts, after Run or instead of it.
+// Close closes the parts, after Run or instead of it. Until Run returns, streams and calls use them.
 func (s *Servers) Close() {
 	for _, end := range s.closes {
 		end()
