@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	extensionv3 "github.com/envoyproxy/go-control-plane/envoy/service/extension/v3"
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
@@ -92,17 +93,27 @@ func exchange(conn *grpc.ClientConn, message []byte) (quota.AskResult, error) {
 	return m.Results[0], nil
 }
 
-// TestQuotaDrains: a serve that stops tells the streams, and does not wait for them to
+// TestStreamsDrain: a serve that stops tells the streams, and does not wait for them to
 // end by themselves.
-func TestQuotaDrains(t *testing.T) {
+func TestStreamsDrain(t *testing.T) {
 	s := startServe(t, t.TempDir())
+	_, err := s.apply("version: 1\nrules: []\n")
+	require.NoError(t, err)
+	client := extensionv3.NewExtensionConfigDiscoveryServiceClient(s.connection(t, honestIP))
+	policies, err := client.DeltaExtensionConfigs(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, policies.Send(first("localhost", nil)))
+	_, err = policies.Recv()
+	require.NoError(t, err)
 	ask, stream := s.leases(t)
 	ask()
 	require.NoError(t, s.process.Signal(syscall.SIGTERM))
 	var b []byte
-	err := stream.RecvMsg(&b)
+	err = stream.RecvMsg(&b)
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.ErrorContains(t, err, "the quota service is shutting down")
+	_, err = policies.Recv()
+	require.ErrorContains(t, err, "control plane is shutting down")
 	_, err = s.process.Wait()
 	require.NoError(t, err)
 }
