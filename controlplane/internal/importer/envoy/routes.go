@@ -199,7 +199,12 @@ func leaveOutAtLeast(s *request.Selection, each *route) {
 	if len(each.selection.WhyOff) > 0 {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	isElsewhere := func(m request.Match) bool { return !s.HasExempt(m) }
+	rest := s.Exempt // not passed yet: both lists have the order of the routes
+	isElsewhere := func(m request.Match) bool {
+		i := slices.IndexFunc(rest, m.Equal)
+		rest = rest[max(i, 0):]
+		return i < 0
+	}
 	if slices.ContainsFunc(each.selection.Exempt, isElsewhere) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
