@@ -196,14 +196,13 @@ func importFrom(
 		fmt.Fprintln(cmd.ErrOrStderr(), "note:", printable.Text(made.Notes[i].String()))
 	}
 	var usage *importer.UsageError
-	var fault *importer.FaultError
 	switch {
 	case errors.As(err, &usage):
 		return usageError(err, usage.Hint)
 	case errors.Is(err, importer.ErrNothing):
 		return fmt.Errorf("import %s: %w", strings.Join(names, ", "), err)
-	case errors.As(err, &fault):
-		return withHint(err, "this is a fault of the command, not of the file: please report it")
+	case errors.Is(err, importer.ErrFault):
+		return withHint(err, "please report it")
 	case err != nil:
 		return err
 	}

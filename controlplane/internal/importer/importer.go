@@ -74,12 +74,13 @@ type (
 	Imported = draft.Imported
 	// UsageError is about an option, with a hint that says what would be right.
 	UsageError = source.UsageError
-	// FaultError is returned where an import made a policy that is not valid.
-	FaultError = draft.FaultError
 )
 
-// ErrNothing is returned for a configuration without limits.
-var ErrNothing = draft.ErrNothing
+// The errors of an import that are of no place in a file.
+var (
+	ErrNothing = draft.ErrNothing // the configuration has no limits
+	ErrFault   = draft.ErrFault   // the policy that it made is not valid
+)
 
 // EnvoyRatelimit imports the configuration of the envoyproxy/ratelimit service: the files of one domain. As in every
 // import there is at least one file, messages about the whole policy name the first, and the rules get the scope.

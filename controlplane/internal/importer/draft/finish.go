@@ -23,14 +23,8 @@ type Imported struct {
 // ErrNothing is returned for a configuration without limits.
 var ErrNothing = errors.New("there is no rate limit in it")
 
-// FaultError is returned where an import made a policy that is not valid.
-type FaultError struct{ err error }
-
-func (e *FaultError) Error() string {
-	return "the policy is not valid, which is a fault of this import, not of the file: " + e.err.Error()
-}
-
-func (e *FaultError) Unwrap() error { return e.err }
+// ErrFault is returned where an import made a policy that is not valid.
+var ErrFault = errors.New("the policy is not valid, which is a fault of this import, not of the file")
 
 // Finish makes the policy of the rules:
 //
@@ -48,7 +42,7 @@ func (e *FaultError) Unwrap() error { return e.err }
 //	there are no rules                      none     yes     ErrNothing
 //	the policy has too many bytes           none     none    says so
 //	there is too much of something in it    none     yes     at the limits that it comes from
-//	anything else is wrong with it          none     yes     FaultError
+//	anything else is wrong with it          none     yes     ErrFault
 func (d *Draft) Finish() (Imported, error) {
 	if err := d.Err(); err != nil {
 		return Imported{}, err
@@ -75,7 +69,7 @@ func (d *Draft) Finish() (Imported, error) {
 		if problems := d.beyond(text); problems != nil {
 			return Imported{Notes: notes}, problems
 		}
-		return Imported{Notes: notes}, &FaultError{err}
+		return Imported{Notes: notes}, fmt.Errorf("%w: %w", ErrFault, err)
 	}
 	return Imported{Policy: text, Notes: notes}, nil
 }

@@ -25,14 +25,13 @@ func finish(numbers draft.Numbers, key ...request.Part) (draft.Imported, error) 
 
 // There is no policy if it is not valid. The error tells a fault of the file from one of the import.
 func TestAPolicyThatIsNotValid(t *testing.T) {
-	var fault *draft.FaultError
 	made, err := finish(draft.Windowed(5, "fortnight"))
-	require.ErrorAs(t, err, &fault)
+	require.ErrorIs(t, err, draft.ErrFault)
 	require.Empty(t, made.Policy)
 	require.Equal(t, "limits.yaml:3: rule: There it counts in UTC.", made.Notes[0].String())
 
 	made, err = finish(draft.Windowed(5, "minute"), make([]request.Part, 100)...)
 	require.ErrorContains(t, err, "rule is beyond what a policy may have: key: ")
-	require.NotErrorAs(t, err, &fault)
+	require.NotErrorIs(t, err, draft.ErrFault)
 	require.Empty(t, made.Policy)
 }
