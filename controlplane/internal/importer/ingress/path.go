@@ -122,12 +122,12 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
 	for _, other := range all {
-		gives := g.takenBy
+		leftOutFor := g.takenBy
 		if other == own {
-			gives = g.countedBeside
+			leftOutFor = g.countedBeside
 		}
 		for _, p := range other.paths {
-			if m, ok := gives(p); ok && !other.isCanary && !s.HasExempt(m) {
+			if m := leftOutFor(p); m != nil && !other.isCanary && !s.HasExempt(m) {
 				s.AddExempt(m)
 			}
 		}
@@ -135,38 +135,42 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 	return s
 }
 
-// takenBy are the requests of the group that a path of another Ingress takes, if that path wins:
+// takenBy are the requests of the group that a path of another Ingress takes; nil if that path does not win:
 //
 //	it has                                 the match
 //	a host of the group, a longer path     the path, and the host if the group has several
 //	a narrower host, none of the group     the host
-func (g *hostGroup) takenBy(other hostPath) (m request.Match, wins bool) {
+func (g *hostGroup) takenBy(other hostPath) (m request.Match) {
+	isOfGroup := slices.Contains(g.hosts, other.host)
 	switch {
-	case slices.Contains(g.hosts, other.host):
+	case isOfGroup && slices.ContainsFunc(g.paths, other.hasLongerPath):
 		m = other.ofPath()
 		if len(g.hosts) > 1 {
 			m, _ = m.And(other.ofHost())
 		}
-		return m, slices.ContainsFunc(g.paths, other.hasLongerPath)
-	case slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
-		return other.ofHost(), true
+	case !isOfGroup && slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
+		m = other.ofHost()
 	}
-	return nil, false
+	return m
 }
 
 // countedBeside are the requests of the group that another group of the same Ingress counts too, as that has a narrower
-// host. Both have one counter, and a request counts once. An example is an Ingress of *.example / and a.example /api:
+// host; nil if it counts none. Both have one counter, and a request counts once. An example is an Ingress of
+// *.example / and a.example /api:
 //
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
-func (g *hostGroup) countedBeside(own hostPath) (m request.Match, is bool) {
+func (g *hostGroup) countedBeside(own hostPath) (m request.Match) {
 	meets := func(path request.Pattern) bool { return !own.path.Apart(path) }
 	isNarrower := !slices.Contains(g.hosts, own.host) && slices.ContainsFunc(g.hosts, own.hasNarrowerHost)
+	if !isNarrower || !slices.ContainsFunc(g.paths, meets) {
+		return nil
+	}
 	m = own.ofHost()
 	if own.path != request.AnyPath {
 		m, _ = m.And(own.ofPath())
 	}
-	return m, isNarrower && slices.ContainsFunc(g.paths, meets)
+	return m
 }
 
 // ofHost are the requests to the host.
