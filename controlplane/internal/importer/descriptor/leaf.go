@@ -107,8 +107,8 @@ func (l *leaf) canOverride(other *leaf) bool {
 	return l.within(other) && l.Limit.IsOfClass(other.Limit) && isPlain(l) && isPlain(other)
 }
 
-// whyNoOverride says why no override has a leaf's patterns, if none does. The leaf is one that dropUnreachable left. So
-// that is so for paths alone: addresses that no override can say are those that no request has.
+// whyNoOverride says why no override has a leaf's patterns, if none does. Only a path can be the reason: no request has
+// an address that no override can say, so dropUnreachable takes such a leaf out before.
 func (l *leaf) whyNoOverride() string {
 	for _, v := range l.values {
 		if _, ok := v.asOverride(); !ok {

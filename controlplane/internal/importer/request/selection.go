@@ -108,8 +108,9 @@ func (s *Selection) Exclude(p Part, v Pattern) {
 	}
 }
 
-// LeaveOut exempts the requests of other selections. Unsaid are those of them that have some, and no exemption can say
-// which: the caller says so. The match of each has at least its requests, also where WhyOff says that it has more.
+// LeaveOut exempts the requests of other selections. It returns those that no exemption can say, though they may have
+// requests of this one: the caller says so. The match of each must have all of its requests, and may have more where
+// there is WhyOff.
 func (s *Selection) LeaveOut(others []Selection) (unsaid []Unsaid) {
 	var exempt []Match
 	for i, o := range others {
