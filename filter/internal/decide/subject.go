@@ -28,8 +28,8 @@ type Subject struct {
 	//	Finder.OfAll        the least that a key may pay back     evictions              as long as the policy
 	//	Subject.Windows     the limits that hold for the key      holds, definitions     until the next Begin. KeepWindows
 	//	                                                                                 are valid longer
-	//	CountedKey.Windows  the same, or where OwnShare decides,  Source, View           until the next Check, which may
-	//	                    a share of them: clusterRule.share                           replace them
+	//	CountedKey.Windows  the same, or where OwnShare decides,  Source, View           until the rule's next Check, Settle
+	//	                    a share of them: clusterRule.share                           or Renew: they may replace them
 	CountedKey state.Key
 
 	// The phases of Verdict.Decide, and LackKey.

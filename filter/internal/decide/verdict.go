@@ -105,8 +105,8 @@ func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
 // the caller sets it. It is called once for a request, or Release is. A request of cost 0 is never Taken: it holds
 // nothing, and its answer is not charged.
 //
-// The windows are those of the key, also if OwnShare has decided: that share is valid only until the next Check, so the
-// source settles by the share that it has then.
+// The windows are those of the key, also if OwnShare has decided: the source settles and renews by the share that it
+// has then.
 func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	for _, s := range v.Subjects {
 		if r := s.Rule; s.Outcome == Taken && r.Policy.Holds() {
