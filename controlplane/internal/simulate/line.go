@@ -21,7 +21,7 @@ import (
 )
 
 // line is one line of input, from when it is decoded until its output is written. It has only the fields of
-// its kind. Request is the part that a request also has without a line, for the filter to explain.
+// its kind. Without a line, Request describes a request that the filter is to explain.
 type line struct {
 	AtMs json.RawMessage `json:"at_ms"`
 	AtNs json.RawMessage `json:"at_ns"`

@@ -1,8 +1,8 @@
 // Package flagfile reads the files that flags and settings name: certificates, authorities, tokens
 // and lists of names.
 //
-// Its invariant: no error repeats a token or a key. It knows no flag, only the name that an error
-// gives to one.
+// Its invariant: no error repeats a token or a key. It knows no flag: the caller passes the name that
+// an error gives to one.
 package flagfile
 
 import (
