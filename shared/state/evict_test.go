@@ -138,8 +138,19 @@ func TestTheClockIsSettledWhenAPageIsLoaded(t *testing.T) {
 	require.Equal(t, before, p.page)
 }
 
-// As before, but the key has a record. What the floor holds lapses, so that of another key, which may have held it, is
-// evicted, and its time is read for that.
+// A visit reads its clock once, and other workers count in the pages that it has not come to yet.
+func TestTheClockIsSettledForEachPageOfAVisit(t *testing.T) {
+	d := newDesk(t, 2, perKey(3, 5*second))
+	require.True(t, hit(t, d.table, []byte("a"), d.now, 1))
+	require.True(t, hit(t, d.table, []byte("b"), d.now+aheadNs+2*second, 1))
+	d.store.clock = func() int64 { return d.now + aheadNs + 3*second }
+	freed, status := d.table.Clean(&d.entry, d.table.def.Windows, d.now)
+	require.Equal(t, OK, status)
+	require.EqualValues(t, 1, freed, "a has expired by the clock of now")
+}
+
+// As in a Read of a new key, but this one has a record. What the floor holds lapses, so the record of another key,
+// which may have held it, is evicted. Its time is read for that.
 func TestTheClockIsSettledBeforeTheFloorLapses(t *testing.T) {
 	slots := limit.Window{Algorithm: limit.Concurrency, Limit: 100, PeriodNs: 80 * second}
 	d := newDesk(t, 2, perKey(9, anHour), slots)
