@@ -95,9 +95,9 @@ func (t *Table) hasExpired(p *loaded, slot int) bool {
 	return t.expiry(p, slot) <= p.CallerNs
 }
 
-// expiry returns when the slot's record counts in no window any more: at the earliest, if it holds, because
-// that may be renewed, and counts on when it is charged. The record of a key that was reset does not expire while the
-// floor counts or holds something: the key would start from it.
+// expiry returns when the slot's record counts in no window any more. If it holds, that is the earliest instant: its
+// holds may be renewed, and what is charged for them counts on. The record of a key that was reset does not expire
+// while the floor counts or holds something: the key would start from it.
 func (t *Table) expiry(p *loaded, slot int) int64 {
 	if p.page.WasReset(slot) && t.floorLives(p, p.Now) {
 		return math.MaxInt64

@@ -108,12 +108,12 @@ func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
 	e.findSlot()
 	t.settleClock(&e.loaded, t.newestRead(e))
 	last := t.setNowOrRebase(&e.loaded, e.slot)
+	if t.floorHoldsUnits(&e.loaded) && t.lapseFloor(&e.loaded) {
+		e.findSlot()
+		last = t.setNowOrRebase(&e.loaded, e.slot)
+	}
 	var lapsed lapses
 	if t.layout.HasHolds {
-		if t.lapseFloor(&e.loaded) {
-			e.findSlot()
-			last = t.setNowOrRebase(&e.loaded, e.slot)
-		}
 		lapsed = t.readHolds(e, last)
 	}
 	if e.slot >= 0 {

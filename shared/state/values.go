@@ -86,7 +86,7 @@ func (ts *Tables) ShareHeldTotal(rule uint32, vm uint64, own HeldTotal) (all Hel
 			row := heldRow{vm, now, own}
 			next = row.append(next)
 		}
-		othersWent := len(next) != len(old) // unless it is due, the VM has as many rows as before
+		othersWent := len(next) != len(old) // if own is not due, this VM has as many rows as before
 		if !ownIsDue && !othersWent {
 			return nil, OK
 		}

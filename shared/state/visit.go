@@ -102,7 +102,7 @@ func (t *Table) readPage(p *loaded, rule []limit.Window) {
 	t.defineRule(p, rule)
 	t.settleClock(p, p.page.NewestTime())
 	t.setNowOrRebase(p, noRecord)
-	if t.layout.HasHolds {
+	if t.floorHoldsUnits(p) {
 		t.lapseFloor(p)
 	}
 }
