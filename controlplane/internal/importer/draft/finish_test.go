@@ -1,6 +1,7 @@
 package draft_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -34,4 +35,20 @@ func TestAPolicyThatIsNotValid(t *testing.T) {
 	require.ErrorContains(t, err, "rule is beyond what a policy may have: key: ")
 	require.NotErrorIs(t, err, draft.ErrFault)
 	require.Empty(t, made.Policy)
+}
+
+// A rule says once what is so of several routes.
+func TestARemarkOfARuleIsSaidOnce(t *testing.T) {
+	var requests request.Selection
+	for range 2 {
+		requests.Comment("It leaves out a route.")
+		requests.Cannot("Another route is unknown.")
+	}
+	d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
+	limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
+	d.Rules = append(d.Rules, draft.NewRule(d.Findings, "routes", source.Place{}, limit, requests))
+	made, err := d.Finish()
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(made.Policy), "# It leaves out a route."), string(made.Policy))
+	require.Equal(t, 1, strings.Count(string(made.Policy), "# Off: Another route is unknown."), string(made.Policy))
 }

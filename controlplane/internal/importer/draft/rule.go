@@ -81,14 +81,21 @@ func NewRule(to *Findings, name string, at source.Place, limit *Limit, requests 
 func (r *Rule) Comment(text string) { r.commentAt(r.at, text) }
 
 func (r *Rule) commentAt(at source.Place, text string) {
-	r.comments = append(r.comments, text)
+	r.addComment(text)
 	r.findings.noteOf(r, at, ": "+text)
+}
+
+// addComment adds a comment once, as what it says may hold for many routes.
+func (r *Rule) addComment(text string) {
+	if !slices.Contains(r.comments, text) {
+		r.comments = append(r.comments, text)
+	}
 }
 
 // TurnOff turns the rule off, and says why.
 func (r *Rule) TurnOff(why string) {
 	r.turnedOff = true
-	r.comments = append(r.comments, "Off: "+why)
+	r.addComment("Off: " + why)
 	r.findings.noteOf(r, r.at, " is off: "+why)
 }
 
@@ -99,7 +106,7 @@ func (r *Rule) CountEach(p request.Part, comment string) {
 	for i := range r.Overrides {
 		r.Overrides[i].Patterns = slices.Insert(r.Overrides[i].Patterns, 0, "*")
 	}
-	r.comments = append(r.comments, comment)
+	r.addComment(comment)
 }
 
 // Disable turns the rule off, as its filter is off there too: nothing has to be dealt with first.
