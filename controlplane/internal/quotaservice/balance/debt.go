@@ -4,7 +4,6 @@ import (
 	"cmp"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
@@ -15,8 +14,12 @@ import (
 //	what a proxy or a caller says   AddClaimed  at most one limit  two bursts
 //	an operator's inc and set       Add         all                any number
 //
-// A bound is there because a wrong number must not lock a key for long. A claim locks it for no longer than using up
-// the limit does. A charge is the true cost of an answer, so it may lock the key for the longest period of a policy.
+// TestAChargeIsTwoLimitsAtLeast and TestAClaimCountsALimitAtMost prove these bounds. They are there because a wrong
+// number must not lock a key for long:
+//
+//	a claim locks it   as using up the limit does, and no longer        TestClaimedUnitsAreBounded of quotaservice
+//	a charge locks it  for the longest period of a policy at most,      TestHoldsNeverOver, by workers that lie
+//	                   because it is the true cost of an answer
 //
 // How a debt ends depends on the window:
 //
@@ -25,6 +28,8 @@ import (
 //	               limit, and the rest goes on into the next. usageBounded bounds that rest. Without Pays, it ends with
 //	               its window.
 //	counter, log   They forget a debt as they forget all units.
+//
+// State.ExpiryNs is when all debts have ended: TestNothingCountsFromExpiryOn.
 
 // usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
 // window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
@@ -97,29 +102,3 @@ func (w window) boundLack(units uint32, most uint64) uint32 {
 	lacks := uint64(w.def.Count(w.usage, *w.bucketSpendBy))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
-
-// chargedNs is how much longer a window counts if held units, 1 or more, are charged: an upper bound, for ExpiryNs.
-// In the time once, the window forgets as many units as its limit. So chargedNs is once for each limit that the held
-// units fill, but no more often than for the window's longest debt, which charge and usageBounded bound.
-//
-// For example, 250 units are held. A window of 1 h with Pays 100 takes 3 h, because 3 periods pay 100, 100 and 50.
-// Without Pays it takes 1 h. A bucket of 100 that gains 10 a second takes 3 × 20.1 s: ForgottenNs has the 20 s in which
-// it gains two bursts, and a lease of 100 ms.
-func (w window) chargedNs(held uint32) int64 {
-	once := max(quota.ForgottenNs(w.def), 1)
-	switch {
-	case w.def.Algorithm == limit.Block: // counts no charge
-		return 0
-	case w.isBucket() && w.def.Burst > 0: // in once it gains two bursts, and owes one for each that is held
-		most := limit.MaxPeriodNs/once + 1
-		return once * min(timesIn(held, w.def.Burst), most)
-	case w.def.Pays > 0:
-		most := max(limit.MaxPeriodNs/once, 2) + 1 // 1 for the period that is open
-		return once * min(timesIn(held, w.def.Pays), most)
-	default:
-		return once
-	}
-}
-
-// timesIn is how many times each is in the units, rounded up.
-func timesIn(units, each uint32) int64 { return (int64(units) + int64(each) - 1) / int64(each) }

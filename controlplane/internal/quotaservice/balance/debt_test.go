@@ -53,26 +53,29 @@ func TestAClaimCountsALimitAtMost(t *testing.T) {
 	require.Equal(t, []uint32{153, 200, 2046}, used(v))
 }
 
-// TestChargesTakeALimitAtATime: and no longer than the longest debt.
-func TestChargesTakeALimitAtATime(t *testing.T) {
-	pays := fixed(100, 3600*second)
+// TestAKeyStaysForAsLongAsWhatIsHeldMayCount: it is charged once its hold ends, and counts from then on.
+func TestAKeyStaysForAsLongAsWhatIsHeldMayCount(t *testing.T) {
+	const hour = 60 * minute
+	pays := fixed(100, hour)
 	pays.Pays = 100
 	for _, c := range []struct {
 		window limit.Window
 		held   uint32
-		most   int64
+		until  int64
 	}{
-		{limit.NewBlock(minute, false), 9, 0},
-		{fixed(100, 3600*second), 250, 3600 * second},
-		{pays, 100, 3600 * second},
-		{pays, 250, 3 * 3600 * second},
-		{pays, saturated, limit.MaxPeriodNs + 3600*second},
+		{limit.NewBlock(minute, false), 9, holdNs},
+		{fixed(100, hour), 250, hour},
+		{pays, 100, hour},
+		{pays, 250, 3 * hour},
+		{pays, saturated, yearly},
 		{counter(100, minute), 250, 2 * minute},
-		{logOf(100, minute), 250, minute + 600*ms},
-		{bucket(10, second, 100), 100, 20*second + 100*ms},
-		{bucket(10, second, 100), 101, 2 * (20*second + 100*ms)},
-		{bucket(10, second, 100), 250, 3 * (20*second + 100*ms)},
+		{logOf(100, minute), 250, holdNs + minute},
+		{bucket(10, second, 100), 100, holdNs + 10*second},
+		{bucket(10, second, 100), 250, holdNs + 25*second},
+		{bucket(10, second, 100), saturated, holdNs + yearly},
 	} {
-		require.Equal(t, c.most, at(base, 0, c.window).window(0).chargedNs(c.held), "%+v", c)
+		v := at(base, 0, c.window)
+		v.State.Holders = Holders{{Worker: 1, Held: c.held, NotedNs: base, HoldNs: holdNs}}
+		require.Equal(t, c.until, v.State.ExpiryNs()-base, "%+v", c)
 	}
 }

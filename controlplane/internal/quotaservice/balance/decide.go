@@ -59,7 +59,7 @@ func (v *View) Decide(lease uint32, p *quota.Part) Decision {
 	if endNs > now && firstEndNs-now <= SlackNs(v.Windows) {
 		return Decision{Verdict: NotYet}
 	}
-	left := v.leftBesideHeld(endNs)
+	left := minus(v.leftUntil(endNs), v.State.Holders.Held())
 	if left < p.Cost && endNs > now {
 		endNs = now
 		left = v.LeftBesideHeld()

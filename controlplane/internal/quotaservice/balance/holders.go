@@ -1,6 +1,7 @@
 package balance
 
 import (
+	"cmp"
 	"errors"
 	"slices"
 
@@ -98,20 +99,19 @@ func (hs *Holders) dropEmpty() bool {
 	return true
 }
 
-// dropSilent drops the holder that ends first, if it has ended by now, and returns it.
-func (hs *Holders) dropSilent(now int64) (silent Holder, ok bool) {
-	first := -1
-	for i := range *hs {
-		if first < 0 || (*hs)[i].endNs() < (*hs)[first].endNs() {
-			first = i
+// dropSilent drops the holders that have ended by now, and returns them in the order in which they end.
+func (hs *Holders) dropSilent(now int64) (silent []Holder) {
+	for _, h := range *hs {
+		if h.endNs() <= now {
+			silent = append(silent, h)
 		}
 	}
-	if first < 0 || (*hs)[first].endNs() > now {
-		return silent, false
+	if len(silent) == 0 {
+		return nil
 	}
-	silent = (*hs)[first]
-	*hs = slices.Delete(*hs, first, first+1)
-	return silent, true
+	*hs = slices.DeleteFunc(*hs, func(h Holder) bool { return h.endNs() <= now })
+	slices.SortStableFunc(silent, func(a, b Holder) int { return cmp.Compare(a.endNs(), b.endNs()) })
+	return silent
 }
 
 // Refund takes back units that a report was granted, and reports whether it did. It does nothing if the worker has

@@ -1,6 +1,10 @@
 package balance
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // State is what one key has counted at NowNs: the quota service's store keeps it. It has the windows of all
 // definitions that have asked for the key.
@@ -69,18 +73,9 @@ func (s *State) windowWith(def *limit.Window, i int) window {
 // Roll brings s to now, or leaves it as it is if it is later already. A worker that has been silent for too long
 // is charged what it held, at the instant when its hold ended.
 func (s *State) Roll(now int64) {
-	for {
-		silent, ok := s.Holders.dropSilent(now)
-		if !ok {
-			break
-		}
+	for _, silent := range s.Holders.dropSilent(now) {
 		s.rollWindows(silent.endNs())
-		if silent.Held == 0 {
-			continue
-		}
-		for i := range s.Windows {
-			s.window(i).chargeSilent(silent.Held)
-		}
+		s.chargeSilent(silent.Held)
 	}
 	s.rollWindows(now)
 }
@@ -107,18 +102,39 @@ func (s *State) SetBack(now int64) {
 	s.NowNs = now
 }
 
-// ExpiryNs returns an instant from which s counts nothing: the first one, or a later one if something is held.
-func (s *State) ExpiryNs() int64 {
-	held := s.Holders.Held()
-	heldEnd := max(s.NowNs, s.Holders.endNs())
-	expiry := heldEnd
+// chargeSilent charges units that silent workers held.
+func (s *State) chargeSilent(units uint32) {
+	if units == 0 {
+		return
+	}
 	for i := range s.Windows {
-		w := s.window(i)
-		end := w.expiryNs()
-		if held > 0 { // it is charged when its hold ends, beside what counts then
-			end = max(end, heldEnd) + w.chargedNs(held)
-		}
-		expiry = max(expiry, end)
+		s.window(i).chargeSilent(units)
+	}
+}
+
+// ExpiryNs returns an instant from which s counts and holds nothing, if nobody asks for the key until then. It is the
+// first one if one worker holds units, and else not long after it: what is held counts as charged when the last hold
+// ends, beside what counts then.
+func (s *State) ExpiryNs() int64 {
+	expiry := max(s.NowNs, s.Holders.endNs())
+	if held := s.Holders.Held(); held > 0 {
+		s = s.clone()
+		s.rollWindows(expiry)
+		s.chargeSilent(held)
+	}
+	for i := range s.Windows {
+		expiry = max(expiry, s.window(i).expiryNs())
 	}
 	return expiry
+}
+
+// clone returns a copy that shares no memory which rolling and charging change.
+func (s *State) clone() *State {
+	c := *s
+	c.Usages, c.bucketSpendBy = slices.Clone(s.Usages), slices.Clone(s.bucketSpendBy)
+	c.Holders = slices.Clone(s.Holders)
+	for i := range c.Usages {
+		c.Usages[i].Log = slices.Clone(c.Usages[i].Log)
+	}
+	return &c
 }

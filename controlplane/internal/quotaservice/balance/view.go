@@ -22,23 +22,27 @@ type View struct {
 
 func (v *View) window(i int) window { return v.State.windowWith(&v.Windows[i], i) }
 
-// Left returns how many units all windows have left for spending at once. What is held is left, too, because it
-// counts only once it is charged: a key is full if nothing is Left, and not if all that is left is held.
+// What is left. For example, 60 of 100 a minute and 990 of 1000 an hour are used, and workers hold 4:
+//
+//	who asks                                    by              finds
+//	a hit: how many units may it take?          LeftBesideHeld  6: the hour has 10, of which 4 are held
+//	a lease: how many until it ends?            leftUntil       10, with what is held. A bucket has fewer
+//	a denial: are only held units in the way?   Left            10: a block begins only if these are too few
+//	a call: does this window have some left?    LeftIn          40 in the minute, 10 in the hour
+//	a proxy: how does the key stand?            Standing        60 and 990 are used. What is held counts in neither
+//
+// Workers may hold units of the key by a policy of theirs, even if the definition itself holds none.
+
+// LeftBesideHeld returns how many units a hit may take, to be spent at once.
+func (v *View) LeftBesideHeld() uint32 { return minus(v.Left(), v.State.Holders.Held()) }
+
+// Left returns how many units all windows have left for spending at once. What is held is left, too.
 func (v *View) Left() uint32 { return v.leftUntil(v.State.NowNs) }
-
-// LeftBesideHeld is Left without what is held: so many units a hit may take. Workers may hold units of the key by a
-// policy of theirs, even if the definition itself holds none.
-func (v *View) LeftBesideHeld() uint32 { return v.leftBesideHeld(v.State.NowNs) }
-
-// leftBesideHeld is LeftBesideHeld for spending until endNs.
-func (v *View) leftBesideHeld(endNs int64) uint32 {
-	return minus(v.leftUntil(endNs), v.State.Holders.Held())
-}
 
 // LeftIn returns how many units one window has left for spending at once.
 func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.State.NowNs) }
 
-// leftUntil is what all windows have left for spending until endNs.
+// leftUntil is Left for spending until endNs.
 func (v *View) leftUntil(endNs int64) uint32 {
 	left := uint32(saturated)
 	for i := range v.Windows {

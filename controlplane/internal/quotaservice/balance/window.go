@@ -26,7 +26,7 @@ import (
 //	the lease    nowNs                bucketSpendBy: the lease ends, and the usage has what remains then
 //	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: left takes them off
 //
-// A State asks only for roll, spendBy, expiryNs, chargedNs and chargeSilent. All else needs a window as a View has it.
+// A State asks only for roll, spendBy, expiryNs and chargeSilent. All else needs a window as a View has it.
 type window struct {
 	def           *limit.Window // in a form that State draws
 	usage         *limit.Usage
