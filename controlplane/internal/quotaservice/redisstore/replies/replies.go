@@ -33,22 +33,13 @@ var (
 	readOnly   = []byte("-READONLY ")
 )
 
-// conn is a connection that ends with errReply at the first reply that would take more than maxReply, and with
-// errReplica after one that says that it leads to a replica.
+// conn is a connection that ends with errReply at the first reply that its parser refuses, and with errReplica after
+// one that says that it leads to a replica.
 type conn struct {
 	net.Conn
-	maxReply int64 // bytes
-	dialed   time.Time
-
-	replyBytes int64 // that the reply which is being read takes
-
-	lacks [maxDepth]int64 // by list that is being read: how many elements have not ended yet
-	depth int
-	skip  int64 // bytes of a string, with the end of its line
-	line  []byte
-
-	replica bool // the server has said that it is one
-	err     error
+	dialed time.Time
+	parser parser
+	err    error // Read returns it from now on
 }
 
 // Dial is what the client connects with. No reply may take more than maxReply bytes. An address with a slash is the
@@ -67,22 +58,49 @@ func Dial(maxReply int64) func(context.Context, string, *net.Dialer, *tls.Config
 		if err != nil {
 			return nil, err
 		}
-		return &conn{Conn: c, maxReply: maxReply, dialed: time.Now()}, nil
+		return &conn{Conn: c, dialed: time.Now(), parser: parser{maxReply: maxReply}}, nil
 	}
 }
 
-func (r *conn) Read(b []byte) (int, error) {
-	if r.err != nil {
-		return 0, r.err
+func (c *conn) Read(b []byte) (int, error) {
+	if c.err != nil {
+		return 0, c.err
 	}
-	n, err := r.Conn.Read(b)
-	if r.parse(b[:n]); r.err != nil {
-		return 0, r.err
-	}
-	if r.replica && time.Since(r.dialed) >= leaveAfter {
-		r.err = errReplica // what the server has said so far is read
+	n, err := c.Conn.Read(b)
+	c.parser.parse(b[:n])
+	switch {
+	case c.parser.refused:
+		c.err = errReply
+		return 0, c.err
+	case c.parser.isReplica && time.Since(c.dialed) >= leaveAfter:
+		c.err = errReplica // what the server has said so far is read
 	}
 	return n, err
+}
+
+// parser follows replies as they come. It is in one of these states:
+//
+//	state      while     ends by                          and then it is
+//	in a line  skip = 0  readLine, at its end: endLine looks what the line is
+//	                     a value: endElement              in the next line
+//	                     a string begins: beginString     in a string
+//	                     a list begins: beginList         in the next line, one list deeper
+//	                     none of Redis', or too large     refused
+//	in string  skip > 0  skipString, at its end           in the next line
+//	refused    refused   nothing
+//
+// If an element is the last one of its list, endElement ends the list, too. If it is in no list, the reply is whole.
+type parser struct {
+	maxReply int64 // bytes that a reply may take
+
+	replyBytes int64 // that the one which is being read takes
+	skip       int64 // bytes of a string that are to come, with the end of its line
+	line       []byte
+	lacks      [maxDepth]int64 // by list that is being read: how many elements have not ended yet
+	depth      int             // of lists
+
+	isReplica bool // the server has said that it is one
+	refused   bool // a reply is none of Redis', or too large
 }
 
 // parse reads on in the reply: b is what the server has sent next. For example, a list has a string and another list:
@@ -92,87 +110,97 @@ func (r *conn) Read(b []byte) (int, error) {
 //	$3\r\nabc\r\n      1      1      element: 1 less
 //	*1\r\n             2      1, 1   the outer list lacks this one until it ends
 //	:7\r\n             0             element: the inner list has ended, and with it the outer one
-func (r *conn) parse(b []byte) {
-	for len(b) > 0 && r.err == nil {
-		if r.skip > 0 {
-			n := min(r.skip, int64(len(b)))
-			b = b[n:]
-			r.skip -= n
-			if r.skip == 0 {
-				r.endElement()
-			}
-			continue
-		}
-		part, ends := b, false
-		if n := bytes.IndexByte(b, '\n') + 1; n > 0 {
-			part, ends = b[:n], true
-		}
-		b = b[len(part):]
-		r.line = append(r.line, part[:min(len(part), r.lineRoom(part[0]))]...)
-		r.countBytes(int64(len(part)))
-		if ends && r.err == nil {
-			r.endLine()
-			r.line = r.line[:0]
+func (p *parser) parse(b []byte) {
+	for len(b) > 0 && !p.refused {
+		if p.skip > 0 {
+			b = p.skipString(b)
+		} else {
+			b = p.readLine(b)
 		}
 	}
+}
+
+// skipString skips what b has of the string, and returns the rest of b.
+func (p *parser) skipString(b []byte) (rest []byte) {
+	n := min(p.skip, int64(len(b)))
+	p.skip -= n
+	if p.skip == 0 {
+		p.endElement()
+	}
+	return b[n:]
+}
+
+// readLine takes what b has of the line, and returns the rest of b.
+func (p *parser) readLine(b []byte) (rest []byte) {
+	part, isWhole := b, false
+	if n := bytes.IndexByte(b, '\n') + 1; n > 0 {
+		part, isWhole = b[:n], true
+	}
+	p.line = append(p.line, part[:min(len(part), p.lineRoom(part[0]))]...)
+	p.countBytes(int64(len(part)))
+	if isWhole && !p.refused {
+		p.endLine()
+		p.line = p.line[:0]
+	}
+	return b[len(part):]
 }
 
 // lineRoom is how much more of a line is kept, which begins with first if it is new. Of a longer line the end is cut
 // off, so length refuses it.
-func (r *conn) lineRoom(first byte) int {
-	if len(r.line) > 0 {
-		first = r.line[0]
+func (p *parser) lineRoom(first byte) int {
+	if len(p.line) > 0 {
+		first = p.line[0]
 	}
 	if first == '-' {
-		return errorBytes - len(r.line)
+		return errorBytes - len(p.line)
 	}
-	return lineBytes - len(r.line)
+	return lineBytes - len(p.line)
 }
 
 // countBytes counts bytes that the reply takes.
-func (r *conn) countBytes(n int64) {
-	r.replyBytes += n
-	if r.replyBytes > r.maxReply {
-		r.err = errReply
+func (p *parser) countBytes(n int64) {
+	p.replyBytes += n
+	if p.replyBytes > p.maxReply {
+		p.refused = true
 	}
 }
 
 // endElement ends a string, a number or a list, and with it the lists whose last one it is.
-func (r *conn) endElement() {
-	for ; r.depth > 0; r.depth-- {
-		r.lacks[r.depth-1]--
-		if r.lacks[r.depth-1] > 0 {
+func (p *parser) endElement() {
+	for ; p.depth > 0; p.depth-- {
+		p.lacks[p.depth-1]--
+		if p.lacks[p.depth-1] > 0 {
 			return
 		}
 	}
-	r.replyBytes = 0
+	p.replyBytes = 0
 }
 
 // endLine goes on after a line: it is a value, or it says how long one is.
-func (r *conn) endLine() {
-	switch r.line[0] {
+func (p *parser) endLine() {
+	switch p.line[0] {
 	case '-':
-		r.replica = r.replica || bytes.Contains(r.line, readOnly)
-		r.endElement()
+		p.isReplica = p.isReplica || bytes.Contains(p.line, readOnly)
+		p.endElement()
 	case '+', ',', '(', ':':
-		r.endElement()
+		p.endElement()
 	case '_', '#': // the client skips a fixed 3 (4) bytes here, so a longer line would put it out of step with us
 		size := 3
-		if r.line[0] == '#' {
+		if p.line[0] == '#' {
 			size = 4
 		}
-		if len(r.line) != size || r.line[size-2] != '\r' {
-			r.err = errReply
+		if len(p.line) != size || p.line[size-2] != '\r' {
+			p.refused = true
 		}
-		r.endElement()
+		p.endElement()
 	case '$', '!', '=':
-		r.beginString()
+		p.beginString()
 	case '%':
-		r.beginList(2) // a key and a value
+		p.beginList(2) // a key and a value
 	case '*', '~', '>':
-		r.beginList(1)
+		p.beginList(1)
 	default:
-		r.err = errReply
+		p.refused = true
 	}
 }
 
@@ -180,39 +208,39 @@ func (r *conn) endLine() {
 const nothing = -1
 
 // beginString goes on with the string that the line announces.
-func (r *conn) beginString() {
-	n, ok := r.length()
+func (p *parser) beginString() {
+	n, ok := p.length()
 	switch {
 	case !ok:
-		r.err = errReply
+		p.refused = true
 	case n == nothing:
-		r.endElement()
+		p.endElement()
 	default:
-		r.countBytes(n)
-		r.skip = n + 2
+		p.countBytes(n)
+		p.skip = n + 2
 	}
 }
 
 // beginList goes on with the list that the line announces, each of whose members is so many elements.
-func (r *conn) beginList(each int64) {
-	n, ok := r.length()
+func (p *parser) beginList(each int64) {
+	n, ok := p.length()
 	switch {
 	case !ok:
-		r.err = errReply
+		p.refused = true
 	case n == 0, n == nothing && each == 1: // there are no maps that are nothing
-		r.endElement()
-	case n > 0 && r.depth < maxDepth:
-		r.countBytes(n * each * elementBytes)
-		r.lacks[r.depth] = n * each
-		r.depth++
+		p.endElement()
+	case n > 0 && p.depth < maxDepth:
+		p.countBytes(n * each * elementBytes)
+		p.lacks[p.depth] = n * each
+		p.depth++
 	default:
-		r.err = errReply
+		p.refused = true
 	}
 }
 
 // length is what the line announces: how long something is, or nothing.
-func (r *conn) length() (n int64, ok bool) {
-	text, ok := bytes.CutSuffix(r.line[1:], []byte("\r\n"))
+func (p *parser) length() (n int64, ok bool) {
+	text, ok := bytes.CutSuffix(p.line[1:], []byte("\r\n"))
 	if ok && string(text) == "-1" {
 		return nothing, true
 	}

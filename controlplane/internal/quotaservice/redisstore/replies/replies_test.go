@@ -50,13 +50,13 @@ func TestReplies(t *testing.T) {
 	} {
 		name := text[:min(len(text), 30)]
 		for _, cut := range cuts {
-			r := &conn{Conn: script{Reader: cut(strings.NewReader(all(text, 20)))}, maxReply: 100_000}
+			r := &conn{Conn: script{Reader: cut(strings.NewReader(all(text, 20)))}, parser: parser{maxReply: 100_000}}
 			got, err := io.ReadAll(r)
 			require.NotContains(t, string(got), "*2000000000\r\n", name)
 			if ok {
 				require.NoError(t, err, "%q", name)
 				require.Equal(t, all(text, 20), string(got))
-				require.Zero(t, r.replyBytes)
+				require.Zero(t, r.parser.replyBytes)
 			} else {
 				require.ErrorIs(t, err, errReply, "%q", name)
 			}
@@ -78,7 +78,7 @@ func TestReplicas(t *testing.T) {
 	} {
 		for _, age := range []time.Duration{0, time.Hour} {
 			said := script{Reader: iotest.OneByteReader(strings.NewReader(text))}
-			r := &conn{Conn: said, maxReply: 100_000, dialed: time.Now().Add(-age)}
+			r := &conn{Conn: said, parser: parser{maxReply: 100_000}, dialed: time.Now().Add(-age)}
 			got, err := io.ReadAll(r)
 			require.Equal(t, text, string(got))
 			if replica && age > 0 {
