@@ -34,11 +34,11 @@ type storeClock struct {
 	aheadNs int64
 }
 
-// note notes that the store's clock said storeNs to a swap that left at sentNs. If what was known of the clock has
-// misled the swap (see key.isMisled), this replaces it also if it is larger.
-func (c *storeClock) note(sentNs, storeNs int64, hasMisled bool) {
+// note notes that the store's clock said storeNs to a swap that left at sentNs. If what was known of the clock may have
+// misled the swap (see key.mayBeMisled), this replaces it also if it is larger.
+func (c *storeClock) note(sentNs, storeNs int64, mayBeMisled bool) {
 	ahead := storeNs - sentNs
-	if !c.known || hasMisled || ahead < c.aheadNs {
+	if !c.known || mayBeMisled || ahead < c.aheadNs {
 		c.known, c.aheadNs = true, ahead
 	}
 }

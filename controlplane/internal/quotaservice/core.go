@@ -19,11 +19,23 @@ const (
 
 // core is what Service.mu guards: the workers, and the keys for which they ask. Who locks mu is seen from the type:
 //
-//	functions of                                     are called while mu is
-//	Service, Stream                                  free, and lock it where they need the core
-//	core, and what is in it: worker, group, keys, …  locked, and never wait
+//	functions of                                           are called while mu is
+//	Service, Stream                                        free, and lock it where they need the core
+//	core, and what is in it: worker, group, call, keys, …  locked, and never wait
+//	landed, metrics, storeLog                              either: what they have is guarded apart
 //
-// What may wait is done by pump: it takes work out of the core.
+// What may wait is done by pump: it takes work out of the core. So memory passes from one goroutine to another:
+//
+//	what            from                      to                        by
+//	a message       who calls Receive         who has locked mu         Stream.accept
+//	a call          who calls Count           who has locked mu         startCall
+//	                who has locked mu         who calls Count, or none  closing call.ended
+//	                                          if its context has ended
+//	an operator's   who calls Operate, and back as a call               submit, and closing the waiter
+//	operation
+//	swaps           who has locked mu         the pump                  nextWork
+//	their results   a goroutine of the store  who has locked mu         landed.add and landed.drain
+//	an answer       who has locked mu         who calls Next            worker.next
 type core struct {
 	service  *Service // for what is done later, by a timer
 	clock    Clock    // Options.Clock
@@ -125,7 +137,7 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 	c.logFailure(k, r)
 	e, err := k.learnResult(r)
 	if r.Status != swapstore.Failed {
-		c.storeClock.note(k.sentNs, r.NowNs, k.isMisled(r, e))
+		c.storeClock.note(k.sentNs, r.NowNs, k.mayBeMisled(r, e))
 	}
 	switch e {
 	case swapAgain:

@@ -134,15 +134,15 @@ func (k *key) whyGiveUp(status swapstore.Status) error {
 	return errContended
 }
 
-// isMisled reports whether the storeNs by which prepare decided was wrong:
+// mayBeMisled reports whether the storeClock may have misled prepare: its storeNs, by which prepare decided, was wrong.
 //
-//	a swap that  has shown that by
+//	a swap that  shows it by
 //	writes       Late: the store has compared its clock with the times of the swap
 //	only reads   swapAgain: its operations change something at the store's time, though they changed nothing at storeNs
 //
-// A read is also swapAgain because another value is there. It does no harm that isMisled takes this for the same:
+// A read is also swapAgain because another value is there, so this is only a may. To take it for misled does no harm:
 // storeClock takes the lead of this swap, which is as true. If it is too large, a later swap is Late, and corrects it.
-func (k *key) isMisled(r swapstore.Result, e swapEnding) bool {
+func (k *key) mayBeMisled(r swapstore.Result, e swapEnding) bool {
 	return r.Status == swapstore.Late || k.reads && e == swapAgain
 }
 
