@@ -175,12 +175,3 @@ func (out *Outcome) deny(v *balance.View, cost uint32) {
 		out.WaitNs = limit.HeldRetryNs
 	}
 }
-
-// add counts n units in the window, or in all.
-func add(v *balance.View, window int, n uint32) {
-	if window == AllWindows {
-		v.Add(n)
-	} else {
-		v.AddIn(window, n)
-	}
-}

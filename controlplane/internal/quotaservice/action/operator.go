@@ -46,6 +46,15 @@ func (t *Set) carryOut(_ *Definition, r *record.Record, v balance.View, _ *Outco
 	return true
 }
 
+// add counts n units in the window, or in all.
+func add(v *balance.View, window int, n uint32) {
+	if window == AllWindows {
+		v.Add(n)
+	} else {
+		v.AddIn(window, n)
+	}
+}
+
 // Reset forgets the key: beforehand, because the windows of other definitions may leave those of its own no room.
 type Reset struct{}
 

@@ -251,8 +251,7 @@ func (p *Prepared) window(ruleLimit int, found *quotaservice.Found) result.Windo
 
 // blockedNs is what is left of the key's block, 0 if it is not blocked.
 func (p *Prepared) blockedNs(found *quotaservice.Found) int64 {
-	isBlock := func(w limit.Window) bool { return w.Algorithm == limit.Block }
-	if block := slices.IndexFunc(p.definition.Windows, isBlock); block >= 0 && !p.subject.Unlimited {
+	if block := p.definition.Block(); block >= 0 && !p.subject.Unlimited {
 		return found.Windows[block].ResetNs
 	}
 	return 0
