@@ -75,7 +75,7 @@ func (u *Use) operation(c *call, h *hasher) operation {
 	case c.keep != nil && u.Units > 0:
 		o.Action = &action.Hit{Part: quota.Part{Cost: u.Units}}
 	case c.keep == nil && u.Counter.isSum():
-		o.adds = &addUp{units: u.Units, clientKey: o.storeKey}
+		o.Action = &addUp{Charge: action.Charge{Units: u.Units}, clientKey: o.storeKey}
 	default:
 		o.Action = &action.Charge{Units: u.Units}
 	}
@@ -120,7 +120,8 @@ func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool
 	return c.totals, nil
 }
 
-// call is a call that is counted: an operation for each of its uses, and then one for each hit that is undone.
+// call is a call that is counted: an operation for each of its uses, and then one for each hit that is undone. From
+// startCall on it is part of the core, until ended is closed.
 type call struct {
 	steps[*call]
 	core       *core
@@ -129,7 +130,7 @@ type call struct {
 	undone     []*operation // by operation; nil = what it took stays counted
 	totals     []Total
 	err        error
-	ended      chan struct{}
+	ended      chan struct{} // then Count has the totals, or err
 }
 
 // newCall makes the operations of a call.
@@ -166,8 +167,8 @@ func (c *call) startAll() (isStarted bool) {
 	storeNs := c.core.storeNow()
 	for i := range c.operations {
 		o := &c.operations[i]
-		if o.adds != nil {
-			o.addUpAt(storeNs) // makes the storeKey by which recall looks
+		if a, isSum := o.Action.(*addUp); isSum {
+			a.beginIn(o, storeNs) // makes the storeKey by which recall looks
 		}
 		if c.keep == nil && c.core.over.recall(o, storeNs, &c.totals[i]) {
 			continue
@@ -181,10 +182,7 @@ func (c *call) startAll() (isStarted bool) {
 
 // operationDone is called for each operation that is done.
 func (c *call) operationDone(o *operation) {
-	if errors.Is(o.Outcome.Err, errEnded) && o.adds.restarts < maxLate {
-		o.adds.restarts++
-		o.Outcome.Err = nil
-		o.addUpAt(c.core.storeNow())
+	if o.restart(c.core.storeNow()) {
 		c.keys.add(o)
 		return
 	}

@@ -11,7 +11,7 @@ import (
 //
 //	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Use.Key
 //	storeKey   names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
-//	clientKey  of addUp: that hash. Its storeKey is made of clientKey and the window: see addUpAt
+//	clientKey  of addUp: that hash. Its storeKey is made of clientKey and the window: see beginIn
 
 // hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
 type hasher struct {

@@ -38,7 +38,7 @@ type key struct {
 }
 
 // value is what the service knows of a key's value in the store: a *recordValue, or a sumValue if the key's operations
-// add up.
+// are addUps.
 type value interface {
 	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
 	prepare(operations []*operation, storeNs int64) swapstore.Swap
@@ -60,7 +60,7 @@ const (
 // newKey returns the key of an operation.
 func newKey(o *operation) *key {
 	k := &key{storeKey: o.storeKey, domain: o.domain}
-	if o.adds != nil {
+	if _, isSum := o.Action.(*addUp); isSum {
 		k.value = sumValue{}
 	} else {
 		k.value = &recordValue{}
@@ -103,7 +103,7 @@ func (k *key) learnResult(r swapstore.Result) (e swapEnding, err error) {
 //	a key's swap, by keys.retry      another value is there        for maxContendedNs
 //	                                 the store's clock has moved   for maxContendedNs, but at most maxLate
 //	a hit, by core.deliver           its window is about to end    when that has ended
-//	an addUp, by call.operationDone  its window has ended          at most maxLate
+//	an addUp, by operation.restart   its window has ended          at most maxLate
 //	a script, by package redisstore  the server did not know it    once
 //
 // Nothing is tried again of which it is not known whether the store has carried it out.

@@ -2,14 +2,17 @@ package quotaservice
 
 import "github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 
-// operation is one thing that is to be done to one key. If the store refuses its swap, it is decided
-// again on the value that is there.
+// operation is one thing that is to be done to one key:
+//
+//	its Action  the key's value                what becomes of it
+//	*addUp      a sum: sumvalue.go             the store adds its units
+//	any other   a record: recordvalue.go       it is decided on the record. If the store refuses its swap, it is decided
+//	                                           again on the value that is there
 type operation struct {
-	action.Operation          // without an action if it adds up
-	adds             *addUp   // instead of an action, for a key whose value is a sum: see sumvalue.go
-	storeKey         [16]byte // under which the store keeps the value
-	domain           string   // whose key it is
-	owner            owner    // learns what came of it
+	action.Operation
+	storeKey [16]byte // under which the store keeps the value
+	domain   string   // whose key it is
+	owner    owner    // learns what came of it
 }
 
 // owner learns what came of its operations: a group of its ask, returned of what a proxy gives

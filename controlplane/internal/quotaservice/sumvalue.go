@@ -22,39 +22,51 @@ func (c *Counter) isSum() bool {
 	return len(c.definition.Windows) == 1 && w.Algorithm == limit.FixedWindow && !w.Unlimited
 }
 
-// addUp has the store add units to the sum of one window.
+// addUp is a Charge that the store carries out: it adds the units to the sum of one window.
 type addUp struct {
-	units          uint32
+	action.Charge
 	clientKey      [16]byte // the storeKey without the window
 	startNs, endNs int64    // of the window
 	restarts       int      // because the window before it had ended
 }
 
-// errEnded is for an operation whose window has ended, or not begun, by the store's clock.
-var errEnded = errors.New("the window has ended")
-
-// addUpAt makes the operation count in the window that holds storeNs. A key is as good as random, so
-// those of two windows differ.
-func (o *operation) addUpAt(storeNs int64) {
-	a := o.adds
+// beginIn makes the addUp, which is the operation's Action, count in the window that holds storeNs. A key is as good as
+// random, so those of two windows differ.
+func (a *addUp) beginIn(o *operation, storeNs int64) {
 	a.startNs, a.endNs = o.Shifted[0].Span(storeNs)
 	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
 	binary.LittleEndian.PutUint64(o.storeKey[:], first^uint64(a.startNs))
 	binary.LittleEndian.PutUint64(o.storeKey[8:], last^uint64(a.endNs))
 }
 
-// sumValue is a value that is a sum: the store adds to it, so the service need not know it. A key that adds up is
-// retried by its call, under the key of another window: see call.operationDone.
+// errEnded is for an addUp whose window has ended, or not begun, by the store's clock.
+var errEnded = errors.New("the window has ended")
+
+// restart has an addUp that came too late count in the window that holds storeNs, and reports whether it does. It does
+// not if it came too late too often, or has failed otherwise, or if the operation is no addUp.
+func (o *operation) restart(storeNs int64) bool {
+	a, isSum := o.Action.(*addUp)
+	if !isSum || !errors.Is(o.Outcome.Err, errEnded) || a.restarts >= maxLate {
+		return false
+	}
+	a.restarts++
+	o.Outcome.Err = nil
+	a.beginIn(o, storeNs)
+	return true
+}
+
+// sumValue is a value that is a sum: the store adds to it, so the service need not know it. All its operations are
+// addUps. Their call restarts those that come too late, under the key of another window.
 type sumValue struct{}
 
 // prepare implements value: the swap adds what waits, while the store's clock is in the window.
 func (sumValue) prepare(operations []*operation, _ int64) swapstore.Swap {
-	window := operations[0].adds // the same for all
+	window := operations[0].Action.(*addUp) // the same for all
 	s := swapstore.Swap{
 		Adds: true, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
 	for _, o := range operations {
-		s.Units += uint64(o.adds.units)
+		s.Units += uint64(o.Action.(*addUp).Units)
 	}
 	return s
 }
@@ -72,11 +84,11 @@ func (sumValue) learn(operations []*operation, r swapstore.Result) (e swapEnding
 	}
 	sum := r.Sum
 	for _, o := range operations {
-		sum -= uint64(o.adds.units)
+		sum -= uint64(o.Action.(*addUp).Units)
 	}
 	for _, o := range operations {
-		sum += uint64(o.adds.units)
-		left := o.adds.endNs - r.NowNs
+		sum += uint64(o.Action.(*addUp).Units)
+		left := o.Action.(*addUp).endNs - r.NowNs
 		o.Outcome = action.Outcome{
 			NowNs: r.NowNs, Denied: sum > uint64(o.Shifted[0].Limit),
 			Standings: append(o.Outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
