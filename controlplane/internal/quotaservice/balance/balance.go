@@ -25,7 +25,7 @@
 // To read it, begin with example_test.go, which plays a lease and a hold. Then:
 //
 //	state.go    view_test.go    State: how it moves to a later instant, and when it counts nothing any more
-//	window.go   view_test.go    window: one window of a key, with what it has counted
+//	window.go   view_test.go    one window of a key, with what it has counted: as a State has it, and as a View has it
 //	view.go     view_test.go    View: what is left, how the key stands, and what counts
 //	decide.go   decide_test.go  Decide: what a part is granted, and until when it may be spent
 //	hold.go     hold_test.go    Note: what a part is granted to hold

@@ -34,7 +34,7 @@ import (
 // usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
 // window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
 // more. Only roll stores it, when the window has ended: until then, requests with larger limits may use more of it.
-func (w window) usageBounded() limit.Usage {
+func (w stateWindow) usageBounded() limit.Usage {
 	u := *w.usage
 	if w.def.Pays > 0 {
 		most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
@@ -44,7 +44,7 @@ func (w window) usageBounded() limit.Usage {
 }
 
 // hasEnded reports whether a fixed window that has counted something ends at now or before.
-func (w window) hasEnded(now int64) bool {
+func (w stateWindow) hasEnded(now int64) bool {
 	if end := w.usage.EndNs; end != 0 {
 		return end <= now
 	}
@@ -60,19 +60,19 @@ func (w window) charge(units uint32) {
 	w.add(units, w.nowNs)
 }
 
-// chargeSilent charges what a silent worker held, in a window as a State has it. Such a window lacks two things:
+// chargeSilent charges what a silent worker held. A window as a State has it lacks two things that charge needs:
 //
 //	how many units a log remembers          it remembers as many as any log can
 //	when the key's window with jitter ends  an open one keeps its end, and another one ends after a whole period,
 //	                                        because the key's own ends no later
-func (w window) chargeSilent(units uint32) {
+func (w stateWindow) chargeSilent(units uint32) {
 	if w.def.Algorithm == limit.SlidingWindowLog {
 		longest := *w.def
 		longest.Units = limit.MaxLog
 		w.def = &longest
 	}
 	end := w.usage.EndNs
-	w.charge(units)
+	window{w}.charge(units)
 	if w.def.Algorithm == limit.FixedWindow && w.def.Jitter > 0 {
 		w.usage.EndNs = cmp.Or(end, w.nowNs+w.def.PeriodNs)
 	}

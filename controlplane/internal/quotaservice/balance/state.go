@@ -59,11 +59,11 @@ func (s *State) SetSpendBy(i int, spendBy int64) {
 // SpendBy is the instant until which the units that a window has counted may be spent.
 func (s *State) SpendBy(i int) int64 { return s.window(i).spendBy() }
 
-func (s *State) window(i int) window { return s.windowWith(&s.Windows[i], i) }
+func (s *State) window(i int) stateWindow { return s.windowWith(&s.Windows[i], i) }
 
-// windowWith returns window i as a definition has it.
-func (s *State) windowWith(def *limit.Window, i int) window {
-	w := window{def: def, usage: &s.Usages[i], nowNs: s.NowNs}
+// windowWith returns window i with the limits of a definition.
+func (s *State) windowWith(def *limit.Window, i int) stateWindow {
+	w := stateWindow{def: def, usage: &s.Usages[i], nowNs: s.NowNs}
 	if def.Algorithm == limit.TokenBucket {
 		w.bucketSpendBy = &s.bucketSpendBy[i]
 	}

@@ -20,7 +20,7 @@ type View struct {
 	IsStarting bool
 }
 
-func (v *View) window(i int) window { return v.State.windowWith(&v.Windows[i], i) }
+func (v *View) window(i int) window { return window{v.State.windowWith(&v.Windows[i], i)} }
 
 // What is left. For example, 60 of 100 a minute and 990 of 1000 an hour are used, and workers hold 4:
 //

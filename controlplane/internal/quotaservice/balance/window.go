@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// window is one window of a key, with what it has counted. def has the arithmetic of package limit, which knows one
-// instant. The methods of window are for units that are leased.
+// stateWindow is one window of a key as a State has it: it is rolled, and charged what a silent worker held. A window
+// as a View has it, which has limits, is also asked and counts. def has the arithmetic of package limit, which knows
+// one instant. The methods here are for units that are leased.
 //
 // Leased units may be spent at any time until their lease ends. A fixed window or a counter counts them at nowNs,
 // because no lease outlives it. A log or a bucket forgets units one after the other, so it counts them at the end of
@@ -25,20 +26,21 @@ import (
 //	0 s ──────── 4 s ───────────────▶ 10 s
 //	the lease    nowNs                bucketSpendBy: the lease ends, and the usage has what remains then
 //	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: left takes them off
-//
-// A State asks only for roll, spendBy, expiryNs and chargeSilent. All else needs a window as a View has it.
-type window struct {
+type stateWindow struct {
 	def           *limit.Window // in a form that State draws
 	usage         *limit.Usage
 	nowNs         int64
 	bucketSpendBy *int64 // in the State; nil = it is no bucket. Not before nowNs
 }
 
-func (w window) isBucket() bool { return w.bucketSpendBy != nil }
+// window is one window of a key as a View has it.
+type window struct{ stateWindow }
+
+func (w stateWindow) isBucket() bool { return w.bucketSpendBy != nil }
 
 // spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
 // for each unit, in order.
-func (w window) spendBy() int64 {
+func (w stateWindow) spendBy() int64 {
 	if log := w.usage.Log; len(log) > 0 {
 		return max(w.nowNs, log[len(log)-1])
 	}
@@ -46,7 +48,7 @@ func (w window) spendBy() int64 {
 }
 
 // asOf is the instant of its usage.
-func (w window) asOf() int64 {
+func (w stateWindow) asOf() int64 {
 	if w.isBucket() {
 		return *w.bucketSpendBy
 	}
@@ -54,7 +56,7 @@ func (w window) asOf() int64 {
 }
 
 // roll brings the window to now.
-func (w window) roll(now int64) {
+func (w stateWindow) roll(now int64) {
 	last, to := w.asOf(), now
 	switch {
 	case w.isBucket():
@@ -67,7 +69,7 @@ func (w window) roll(now int64) {
 }
 
 // expiryNs is from when the window counts nothing.
-func (w window) expiryNs() int64 {
+func (w stateWindow) expiryNs() int64 {
 	u := w.usageBounded()
 	return max(w.spendBy(), w.def.Expiry(&u, w.asOf()))
 }
