@@ -91,8 +91,9 @@ func appendEach[T any](b []byte, id byte, list []T, appendTo func([]byte, *T) []
 	return b
 }
 
-// decodeNext decodes the reader's field, a message, as the list's next one. Beyond the list's
-// end there may be a message of earlier bytes: each decode begins with *x = X{List: x.List[:0]}, to use its memory.
+// decodeNext decodes the reader's field, a message, as the list's next one. That takes the place of a message that was
+// decoded before from other bytes. So each decode begins with *x = X{List: x.List[:0]}: it forgets that message, and
+// keeps the memory of its lists.
 func decodeNext[T any](r *wire.Reader, list *[]T, most int, decode func(*T, []byte) error) {
 	b, n := r.Bytes(), len(*list)
 	if n >= most {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -136,23 +137,23 @@ func TestOperationsOnABlock(t *testing.T) {
 	for _, more := range [][]limit.Window{nil, {slots(0)}} {
 		b := old(t)
 		d := define(1, quota.LeaseOff, append([]limit.Window{fixed(3, minute), limit.NewBlock(hour, false)}, more...)...)
-		do := func(what What, n uint32) Found {
-			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: what, Units: n, Window: AllWindows})
+		do := func(what action.Action) Found {
+			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
 			require.NoError(t, err)
 			return found
 		}
-		require.False(t, do(Hit, 3).Denied)
-		require.True(t, do(Inspect, 1).Denied)
-		require.Zero(t, do(Inspect, 0).Windows[1].Used, "a look begins nothing")
-		found := do(Hit, 1)
+		require.False(t, do(hit(3)).Denied)
+		require.True(t, do(&action.Inspect{Units: 1}).Denied)
+		require.Zero(t, do(&action.Inspect{}).Windows[1].Used, "a look begins nothing")
+		found := do(hit(1))
 		require.True(t, found.Denied && !found.Blocked)
 		require.EqualValues(t, hour, found.WaitNs)
-		do(Set, 0)
-		require.EqualValues(t, 1, do(Inc, 1).Windows[0].Used)
-		found = do(Inspect, 0)
+		do(&action.Set{Window: action.AllWindows})
+		require.EqualValues(t, 1, do(&action.Inc{Units: 1, Window: action.AllWindows}).Windows[0].Used)
+		found = do(&action.Inspect{})
 		require.True(t, found.Denied && found.Blocked, "%+v", found)
-		require.True(t, do(Reset, 0).HadUsage)
-		require.False(t, do(Hit, 3).Denied)
+		require.True(t, do(action.Reset{}).HadUsage)
+		require.False(t, do(hit(3)).Denied)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -184,9 +185,9 @@ func (h *blockHistory) step() {
 		h.asking[slices.Index(h.asking, a)] = h.connect(a.service, nil)
 		a.Close()
 	case n < 22:
-		h.operate(a, key, Reset)
+		h.operate(a, key, action.Reset{})
 	case n < 23:
-		h.operate(a, key, Set)
+		h.operate(a, key, &action.Set{Window: action.AllWindows})
 	case n < 30:
 		a.settle(h.r, key)
 	default:
@@ -202,14 +203,15 @@ func (a *asking) settle(r *rand.Rand, key int) {
 }
 
 // operate resets a key or sets it, as an operator does.
-func (h *blockHistory) operate(a *asking, key int, what What) {
+func (h *blockHistory) operate(a *asking, key int, what action.Action) {
 	d := define(1, quota.LeaseOff, fixed(3, 20*second))
-	if what == Set && a.block != nil {
+	_, isReset := what.(action.Reset)
+	if !isReset && a.block != nil {
 		d.Windows = append(d.Windows, *a.block)
 	}
-	_, err := h.services[a.service].Operate(h.t.Context(), "d", d, keyOf(key), Command{What: what, Window: AllWindows})
+	_, err := h.services[a.service].Operate(h.t.Context(), "d", d, keyOf(key), what)
 	require.NoError(h.t, err)
-	if what == Reset {
+	if isReset {
 		if h.keys[key].endNs > h.now() {
 			h.lifted++
 		}
@@ -326,8 +328,7 @@ func (h *blockHistory) keep(k *exactBlock, block *limit.Window, runs bool) {
 // look finds out how a key stands after an ask of which it is not known what became.
 func (h *blockHistory) look(service, key int) {
 	d := define(1, quota.LeaseOff, fixed(3, 20*second), limit.NewBlock(5*second, false))
-	look := Command{What: Inspect, Window: AllWindows}
-	found, err := h.services[service].Operate(h.t.Context(), "d", d, keyOf(key), look)
+	found, err := h.services[service].Operate(h.t.Context(), "d", d, keyOf(key), &action.Inspect{})
 	require.NoError(h.t, err)
 	k, now := &h.keys[key], h.now()
 	left, were := found.Windows[1].ResetNs, max(k.endNs-now, 0)

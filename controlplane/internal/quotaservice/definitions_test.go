@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -142,7 +143,7 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	require.Equal(t, quota.Granted, asking(16).ask(want(1)).Outcome)
 	require.Equal(t, quota.Unavailable, asking(17).ask(want(1)).Outcome)
 	d := define(1, quota.LeaseOff, perKey(10, 17*second))
-	found, err := s.Operate(t.Context(), "d", d, [16]byte{}, Command{What: Reset})
+	found, err := s.Operate(t.Context(), "d", d, [16]byte{}, action.Reset{})
 	require.NoError(t, err)
 	require.True(t, found.HadUsage, "of other definitions")
 	require.Equal(t, quota.Granted, asking(17).ask(want(10)).Outcome, "reset has forgotten every window")

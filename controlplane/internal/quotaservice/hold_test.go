@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -199,20 +200,20 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
 	x := b.holder(1, d.Windows...)
 	x.report(3)
-	operate := func(o Command) Found {
+	operate := func(o action.Action) Found {
 		f, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
 		require.NoError(t, err)
 		return f
 	}
-	f := operate(Command{What: Inspect, Units: 3})
+	f := operate(&action.Inspect{Units: 3})
 	require.True(t, f.Denied && f.HeldBack)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Windows)
-	require.False(t, operate(Command{What: Hit, Units: 2, Window: AllWindows}).Denied)
-	require.True(t, operate(Command{What: Hit, Units: 1, Window: AllWindows}).Denied)
-	require.True(t, operate(Command{What: Reset}).HadUsage)
-	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(Command{What: Inspect}).Windows)
+	require.False(t, operate(hit(2)).Denied)
+	require.True(t, operate(hit(1)).Denied)
+	require.True(t, operate(action.Reset{}).HadUsage)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(&action.Inspect{}).Windows)
 
 	running := define(1, quota.LeaseOff, slots(3))
-	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, Command{What: Set, Units: 1})
+	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, &action.Set{Units: 1})
 	require.ErrorContains(t, err, "which inc and set cannot change")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -270,11 +271,11 @@ func hostileMessages() []manyMessages {
 // TestManyHostileMessages: nor do many messages of a proxy that is gone then.
 func TestManyHostileMessages(t *testing.T) {
 	for _, c := range hostileMessages() {
-		for what, want := range map[What]string{Inspect: c.want, Reset: "granted"} {
+		for what, want := range map[action.Action]string{&action.Inspect{}: c.want, action.Reset{}: "granted"} {
 			b := old(t)
 			c.attack(b)
 			d := define(1, quota.LeaseOff, c.windows...)
-			_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: what})
+			_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
 			require.NoError(t, err)
 			require.Equal(t, want, b.meets(c.windows).String(), c.name)
 		}

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -17,19 +18,19 @@ func TestOperate(t *testing.T) {
 	p.ask(want(6))
 	others.ask(want(4))
 	for _, step := range []struct {
-		what   Command
+		what   action.Action
 		denied bool
 		used   uint32
 	}{
-		{what: Command{What: Inspect, Units: 4}, used: 6},
-		{what: Command{What: Inspect, Units: 5}, used: 6, denied: true},
-		{what: Command{What: Hit, Units: 5}, used: 6, denied: true},
-		{what: Command{What: Hit, Units: 4}, used: 10},
-		{what: Command{What: Inc, Units: 5, Window: AllWindows}, used: 15},
-		{what: Command{What: Hit}, used: 15},
-		{what: Command{What: Set, Units: 9, Window: AllWindows}, used: 9},
-		{what: Command{What: Set, Units: 8, Window: 0}, used: 8},
-		{what: Command{What: Inc, Units: 1, Window: 0}, used: 9},
+		{what: &action.Inspect{Units: 4}, used: 6},
+		{what: &action.Inspect{Units: 5}, used: 6, denied: true},
+		{what: hit(5), used: 6, denied: true},
+		{what: hit(4), used: 10},
+		{what: &action.Inc{Units: 5, Window: action.AllWindows}, used: 15},
+		{what: hit(0), used: 15},
+		{what: &action.Set{Units: 9, Window: action.AllWindows}, used: 9},
+		{what: &action.Set{Units: 8, Window: 0}, used: 8},
+		{what: &action.Inc{Units: 1, Window: 0}, used: 9},
 	} {
 		found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, step.what)
 		require.NoError(t, err)
@@ -42,31 +43,20 @@ func TestOperate(t *testing.T) {
 	}
 	require.Equal(t, quota.Denied, p.ask(want(2)).Outcome)
 	require.Equal(t, []uint32{4}, others.used(), "another definition's window")
-	found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: Reset})
+	found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, action.Reset{})
 	require.NoError(t, err)
 	require.True(t, found.HadUsage)
 	require.Zero(t, found.Windows[0].Used)
 	require.Zero(t, others.used()[0], "reset forgets them all")
-	found, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: Reset})
+	found, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, action.Reset{})
 	require.NoError(t, err)
 	require.False(t, found.HadUsage)
 	require.Equal(t, quota.Granted, p.ask(want(10)).Outcome)
 	require.True(t, b.service.WasAsked())
 	ofBucket := define(2, quota.LeaseAuto, bucket(10, minute, 10))
-	found, err = b.service.Operate(t.Context(), "d", ofBucket, [16]byte{}, Command{What: Hit, Units: 4})
+	found, err = b.service.Operate(t.Context(), "d", ofBucket, [16]byte{}, hit(4))
 	require.NoError(t, err)
 	require.EqualValues(t, 4, found.Windows[0].Used, "nothing is held back as for a lease")
-	for _, shut := range []quota.Definition{
-		define(3, quota.LeaseOff, fixed(10, minute), fixed(0, hour)),
-		define(4, quota.LeaseOff, limit.Window{Algorithm: limit.Concurrency, PeriodNs: hold}),
-	} {
-		for _, what := range []What{Hit, Inspect} {
-			found, err = b.service.Operate(t.Context(), "d", shut, [16]byte{}, Command{What: what})
-			require.NoError(t, err)
-			require.True(t, found.Denied, "a limit of 0 denies a cost of 0, too")
-			require.Equal(t, limit.Never, found.WaitNs)
-		}
-	}
 	require.False(t, newRig(t).service.WasAsked())
 }
 
@@ -82,31 +72,31 @@ func TestOperateOnOneWindow(t *testing.T) {
 		d := define(1, quota.LeaseAuto, fixed(20, minute), one)
 		p := b.proxy(b.service, d)
 		grant := p.ask(want(6)).Grants[0].Number
-		used := func(what Command) []uint32 {
+		used := func(what action.Action) []uint32 {
 			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
 			require.NoError(t, err)
 			return []uint32{found.Windows[0].Used, found.Windows[1].Used}
 		}
-		require.EqualValues(t, 6, used(Command{})[0])
-		require.Equal(t, []uint32{6, 3}, used(Command{What: Set, Units: 3, Window: 1}), "algorithm %d", a)
-		require.Equal(t, []uint32{6, 5}, used(Command{What: Inc, Units: 2, Window: 1}), "algorithm %d", a)
+		require.EqualValues(t, 6, used(&action.Inspect{})[0])
+		require.Equal(t, []uint32{6, 3}, used(&action.Set{Units: 3, Window: 1}), "algorithm %d", a)
+		require.Equal(t, []uint32{6, 5}, used(&action.Inc{Units: 2, Window: 1}), "algorithm %d", a)
 		p.giveBack(grant, 6)
-		require.Equal(t, []uint32{6, 5}, used(Command{}), "algorithm %d", a)
-		require.Equal(t, []uint32{2, 5}, used(Command{What: Set, Units: 2, Window: 0}), "algorithm %d", a)
+		require.Equal(t, []uint32{6, 5}, used(&action.Inspect{}), "algorithm %d", a)
+		require.Equal(t, []uint32{2, 5}, used(&action.Set{Units: 2, Window: 0}), "algorithm %d", a)
 	}
 }
 
 // TestSetOfALeasedBucket: while a lease of a bucket lasts, set makes the usage what it says, by the window's index
 // as for all windows.
 func TestSetOfALeasedBucket(t *testing.T) {
-	for _, window := range []int{AllWindows, 0} {
+	for _, window := range []int{action.AllWindows, 0} {
 		b := newRig(t)
 		d := define(1, quota.LeaseAuto, bucket(100, 10*second, 100))
 		asked := want(6)
 		asked.Ahead = 50
 		require.True(t, b.proxy(b.service, d).ask(asked).Grants[0].Leased)
-		set := Command{What: Set, Units: 5, Window: window}
-		for _, what := range []Command{set, {What: Inspect}} {
+		set := &action.Set{Units: 5, Window: window}
+		for _, what := range []action.Action{set, &action.Inspect{}} {
 			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
 			require.NoError(t, err)
 			require.EqualValues(t, 5, found.Windows[0].Used, "%+v after set of window %d", what, window)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -165,3 +166,6 @@ func want(units uint32) quota.Part { return quota.Part{Definition: 1, Cost: unit
 func (b *rig) inspect(p *proxy) quota.Standing {
 	return p.ask(quota.Part{Definition: 1, Inspect: true}).Grants[0].Windows[0]
 }
+
+// hit is an operator's.
+func hit(units uint32) action.Action { return &action.Hit{Part: quota.Part{Cost: units}} }

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -92,7 +93,7 @@ func TestReturns(t *testing.T) {
 	require.EqualValues(t, 5, used(), "of a window that has ended")
 
 	late = p.ask(want(2)).Grants[0].Number
-	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: Set, Units: 7, Window: AllWindows})
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, &action.Set{Units: 7, Window: action.AllWindows})
 	require.NoError(t, err)
 	p.giveBack(late, 2)
 	require.EqualValues(t, 7, used(), "of before the key was set")

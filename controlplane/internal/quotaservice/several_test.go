@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -55,7 +56,7 @@ func TestAlwaysLate(t *testing.T) {
 		return false
 	}
 	d := define(1, quota.LeaseOff, fixed(10, minute))
-	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{1}, Command{What: Inc, Units: 1, Window: AllWindows})
+	_, err := b.service.Operate(t.Context(), "d", d, [16]byte{1}, &action.Inc{Units: 1, Window: action.AllWindows})
 	require.EqualError(t, err, "ask the quota store: each swap came too late to the store: "+
 		"it, this service or the way between them is overloaded")
 }
@@ -121,7 +122,7 @@ func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
 	asks := quota.Asks{Asks: []quota.Ask{{ID: 9, Parts: []quota.Part{want(1)}}}}
 	require.ErrorContains(t, p.send(asks), "have another key")
 	require.ErrorIs(t, b.service.Healthy(t.Context()), errOtherSecret)
-	_, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, Command{What: Set, Units: 9, Window: AllWindows})
+	_, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, &action.Set{Units: 9, Window: action.AllWindows})
 	require.ErrorIs(t, err, errOtherSecret, "it would reach no key that is asked for")
 	_, err = b.service.Count(t.Context(), []Use{{newCounter(t, fixed(10, minute)), []byte("a"), 1}}, nil)
 	require.ErrorIs(t, err, errOtherSecret)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -187,22 +188,25 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	x := b.holder(1, d.Windows...)
 	x.Held = 2
 	x.report(0)
-	operate := func(o Command) (Found, error) { return b.service.Operate(t.Context(), "d", d, [16]byte{}, o) }
-	f, err := operate(Command{What: Inspect})
+	operate := func(o action.Action) (Found, error) {
+		return b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
+	}
+	f, err := operate(&action.Inspect{})
 	require.NoError(t, err)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 2}}, f.Windows)
-	for _, what := range []What{Inspect, Hit} {
-		_, err = operate(Command{What: what, Units: 1, Window: AllWindows})
+	inspect := func(units uint32) action.Action { return &action.Inspect{Units: units} }
+	for _, what := range []func(uint32) action.Action{inspect, hit} {
+		_, err = operate(what(1))
 		require.ErrorIs(t, err, ErrStarting)
-		f, err = operate(Command{What: what, Units: 4, Window: AllWindows})
+		f, err = operate(what(4))
 		require.NoError(t, err)
 		require.True(t, f.Denied && f.HeldBack)
 	}
-	f, err = operate(Command{What: Reset})
+	f, err = operate(action.Reset{})
 	require.NoError(t, err)
 	require.True(t, f.HadUsage)
 	b.clock.advance(StartingNs)
-	f, err = operate(Command{What: Inspect, Units: 1})
+	f, err = operate(&action.Inspect{Units: 1})
 	require.NoError(t, err)
 	require.False(t, f.Denied)
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -20,7 +21,7 @@ import (
 
 // Operation is an operation on one key, as an operator names it. It goes this way:
 //
-//	Operation ─ Prepare ─▶ Prepared ─ Do ─▶ quotaservice.Command ─ Service.Operate ─▶ action.Action
+//	Operation ─ Prepare ─▶ Prepared ─ Do ─▶ action.Action ─ Service.Operate ─▶ quotaservice.Found ─▶ result.Result
 type Operation struct {
 	Name   string // as the filter has it
 	Rule   string
@@ -32,8 +33,7 @@ type Operation struct {
 
 // kind is what operations of a name do and answer.
 type kind struct {
-	what     quotaservice.What
-	hasUnits bool // Operation.N; else it is of none
+	do func(units uint32, window int) action.Action
 	// value is the result, from what is found and from the window that is shown. nil = the result is a verdict:
 	// allowed or denied, as a request is.
 	value func(*quotaservice.Found, *result.Window) int64
@@ -41,15 +41,26 @@ type kind struct {
 
 // kinds are the operations on one key by name.
 var kinds = map[string]kind{
-	//            what                  hasUnits value
-	"hit":        {quotaservice.Hit, true, nil},
-	"peek":       {quotaservice.Inspect, true, nil},
-	"get":        {quotaservice.Inspect, false, used},
-	"expires_at": {quotaservice.Inspect, false, expiresAt},
-	"inc":        {quotaservice.Inc, true, used},
-	"set":        {quotaservice.Set, true, used},
-	"reset":      {quotaservice.Reset, false, hadUsage},
+	"hit":        {hit, nil},
+	"peek":       {peek, nil},
+	"get":        {look, used},
+	"expires_at": {look, expiresAt},
+	"inc":        {inc, used},
+	"set":        {set, used},
+	"reset":      {reset, hadUsage},
 }
+
+func hit(units uint32, _ int) action.Action { return &action.Hit{Part: quota.Part{Cost: units}} }
+
+func peek(units uint32, _ int) action.Action { return &action.Inspect{Units: units} }
+
+func look(uint32, int) action.Action { return &action.Inspect{} }
+
+func inc(units uint32, window int) action.Action { return &action.Inc{Units: units, Window: window} }
+
+func set(units uint32, window int) action.Action { return &action.Set{Units: units, Window: window} }
+
+func reset(uint32, int) action.Action { return action.Reset{} }
 
 func (k *kind) isVerdict() bool { return k.value == nil }
 
@@ -109,10 +120,10 @@ type Prepared struct {
 	namedLimit int // index in rule.Limits of the one that Operation.Window names; -1 = it names none, so all
 }
 
-// column is where the window is that the operation changes, for a Command.
+// column is where the window is that the operation changes, for its action.
 func (p *Prepared) column() int {
 	if p.namedLimit < 0 {
-		return quotaservice.AllWindows
+		return action.AllWindows
 	}
 	return p.columns[p.namedLimit]
 }
@@ -153,18 +164,18 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 	if p.subject.Unlimited {
 		return p.verdict(&quotaservice.Found{}), nil
 	}
-	command := quotaservice.Command{What: p.kind.what, Window: p.column()}
-	if p.kind.hasUnits {
-		command.Units = p.operation.N
-	}
-	found, err := s.Operate(ctx, p.domain, p.definition, p.key, command)
+	units := p.operation.N
+	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.column()))
 	if err != nil {
 		return result.Result{}, err
 	}
-	if p.kind.isVerdict() {
-		return p.verdict(&found), nil
+	if !p.kind.isVerdict() {
+		return p.value(&found), nil
 	}
-	return p.value(&found), nil
+	if units == 0 && limit.Shut(p.definition.Windows) { // as the filter knows without an ask
+		found.Denied, found.WaitNs = true, limit.Never
+	}
+	return p.verdict(&found), nil
 }
 
 // value is the result of an operation that decides nothing.

@@ -42,7 +42,10 @@ func TestPrepareRefuses(t *testing.T) {
 // TestEachOperation: what each answers, one after the other, on a rule whose first limit has the longer window.
 func TestEachOperation(t *testing.T) {
 	p, _, _, err := policyfile.Read("shop.yaml", []byte(strings.Replace(shop, "[10/minute, 100/hour]",
-		"[100/hour, 10/minute]\n    overrides: [{key: [staff], unlimited: true}]", 1)))
+		`[100/hour, 10/minute]
+    overrides:
+      - {key: [staff], unlimited: true}
+      - {key: [banned], limits: [100/hour, 0/minute]}`, 1)))
 	require.NoError(t, err)
 	store := swapstore.NewMemory(func() int64 { return int64(12 * time.Hour) })
 	service, err := quotaservice.NewService(t.Context(), quotaservice.Options{Store: store, Clock: noon{}})
@@ -71,6 +74,8 @@ func TestEachOperation(t *testing.T) {
 		{name: "peek", key: "bob", n: 10, want: "allowed", used: []uint32{0, 0}},
 		{name: "reset", key: "alice", want: "1", used: []uint32{0, 0}},
 		{name: "hit", key: "staff", n: 1000, want: "allowed", used: []uint32{}},
+		{name: "peek", key: "banned", want: "denied", used: []uint32{0, 0}}, // a limit of 0 denies a cost of 0, too
+		{name: "hit", key: "banned", want: "denied", used: []uint32{0, 0}},
 	} {
 		prepared, err := counters.Prepare(p, counters.Operation{
 			Name: step.name, Rule: "per-user", Key: []string{step.key}, N: step.n, Window: step.window,
