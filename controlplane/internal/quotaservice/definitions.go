@@ -9,16 +9,19 @@ import (
 
 // definition is a counter as a worker has defined it.
 type definition struct {
-	*action.Definition               // nil = it was refused: asks that name it are answered Unknown
-	id                 uint32        // as the worker has numbered it
-	prefix             []byte        // of what is hashed for a key: see hasher
-	place              *list.Element // in definitions.used
+	*action.Definition
+	id     uint32        // as the worker has numbered it
+	prefix []byte        // of what is hashed for a key: see hasher
+	place  *list.Element // in definitions.used
 }
 
-// newDefinition returns a definition also if it is refused, with the error that says what is wrong.
+// newDefinition returns a definition, or says why it is refused.
 func newDefinition(domain string, d *quota.Definition) (*definition, error) {
 	checked, err := action.NewDefinition(d)
-	return &definition{Definition: checked, id: d.ID, prefix: prefix(domain, &d.Counter)}, err
+	if err != nil {
+		return nil, err
+	}
+	return &definition{Definition: checked, id: d.ID, prefix: prefix(domain, &d.Counter)}, nil
 }
 
 // operation is one on a key of the definition.
@@ -42,27 +45,27 @@ func newDefinitions() definitions {
 // put keeps a definition in place of one with its number. If there are too many, the least
 // recently used one goes.
 func (ds *definitions) put(d *definition) {
-	if before := ds.byID[d.id]; before != nil {
-		ds.drop(before)
-	}
+	ds.drop(d.id)
 	ds.byID[d.id] = d
 	d.place = ds.used.PushBack(d)
 	if ds.used.Len() > quota.MaxDefinitions {
-		ds.drop(ds.used.Front().Value.(*definition))
+		ds.drop(ds.used.Front().Value.(*definition).id)
 	}
 }
 
-func (ds *definitions) drop(d *definition) {
-	delete(ds.byID, d.id)
-	ds.used.Remove(d.place)
+// drop drops the definition with that number, if there is one.
+func (ds *definitions) drop(id uint32) {
+	if d := ds.byID[id]; d != nil {
+		delete(ds.byID, id)
+		ds.used.Remove(d.place)
+	}
 }
 
-// use returns a definition for an ask; nil if there is none, or it was refused.
+// use returns a definition for an ask; nil if there is none.
 func (ds *definitions) use(id uint32) *definition {
 	d := ds.byID[id]
-	if d == nil || d.Definition == nil {
-		return nil
+	if d != nil {
+		ds.used.MoveToBack(d.place)
 	}
-	ds.used.MoveToBack(d.place)
 	return d
 }

@@ -65,6 +65,23 @@ func TestDefinitionsAreBounded(t *testing.T) {
 	require.Equal(t, quota.MaxDefinitions, p.worker.definitions.used.Len())
 }
 
+// TestARefusedDefinitionEndsTheOneBefore: asks that name its number are answered Unknown, until it has another one.
+func TestARefusedDefinitionEndsTheOneBefore(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service)
+	for _, c := range []struct {
+		window  limit.Window
+		outcome quota.Outcome
+	}{
+		{fixed(10, minute), quota.Granted},
+		{fixed(10, 0), quota.Unknown},
+		{fixed(10, hour), quota.Granted},
+	} {
+		require.NoError(t, p.send(quota.Asks{Definitions: []quota.Definition{define(1, quota.LeaseOff, c.window)}}))
+		require.Equal(t, c.outcome, p.ask(quota.Part{Definition: 1, Cost: 1}).Outcome)
+	}
+}
+
 // TestUnreadAnswersEndTurns: a stream that does not read its answers begins no further asks, and
 // its transport reads no further message.
 func TestUnreadAnswersEndTurns(t *testing.T) {

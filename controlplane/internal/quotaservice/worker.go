@@ -85,11 +85,13 @@ func (w *worker) join(m *quota.Asks) {
 	c.clock.AfterFunc(0, func() { c.service.noteAlive(d, process) }) // the store may be silent, and asks wait for nothing
 }
 
-// define keeps a definition. One that is refused is kept as broken.
+// define keeps a definition. Asks that name one that is refused are answered Unknown, also if its number had another.
 func (w *worker) define(d *quota.Definition) {
 	own, err := newDefinition(w.domain.name, d)
 	if err != nil {
 		w.logRefusal("definition refused", err)
+		w.definitions.drop(d.ID)
+		return
 	}
 	w.definitions.put(own)
 }
