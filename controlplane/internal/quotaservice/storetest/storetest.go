@@ -166,7 +166,8 @@ func expiry(t *testing.T, store swapstore.Store) {
 		if r.NowNs < short.ExpireNs-int64(5*time.Millisecond) {
 			require.Equal(t, short.New, r.Value)
 		} else if r.NowNs > short.ExpireNs+int64(5*time.Millisecond) {
-			require.Nil(t, r.Value)
+			// Redis looks what has expired before a script asks for the time: the next read looks after it.
+			require.Nil(t, Swap(t, store, swapstore.Swap{Key: short.Key}).Value)
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
