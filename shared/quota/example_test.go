@@ -45,27 +45,27 @@ func Example() {
 	// returned: 99 in 6 bytes
 }
 
-// The worker's side of the exchange that account.go draws.
-func ExampleAccount() {
-	var a quota.Account
+// The worker's side of the exchange that sums.go draws.
+func ExampleSums() {
+	var sums quota.Sums
 	report := func(number uint64) {
-		r := a.NewReport(1, number, 0)
+		r := sums.NewReport(1, number, 0)
 		fmt.Printf("#%d since %d: held %d, charged %d, known %d\n", r.Number, r.Since, r.Held, r.Charged, r.Known)
 	}
 	report(7) // asks for 2
-	fmt.Println(a.NoteGrant(7, 2))
-	a.Held += 2
-	a.Settle(2, 5)
+	fmt.Println(sums.NoteGrant(7, 2))
+	sums.Held += 2
+	sums.Settle(2, 5)
 	report(8)  // it is lost
 	report(9)  // its answer is late
 	report(10) // asks for 1
-	fmt.Println(a.NoteGrant(9, 0), a.NoteGrant(10, 1))
-	a.Held++
-	fmt.Println("something to report:", a.Changed())
-	a.Settle(1, 0)
+	fmt.Println(sums.NoteGrant(9, 0), sums.NoteGrant(10, 1))
+	sums.Held++
+	fmt.Println("something to report:", sums.Changed())
+	sums.Settle(1, 0)
 	report(11)
-	fmt.Println(a.NoteGrant(11, 0), "idle:", a.Idle())
-	a.Settle(0, 1) // of a request that held nothing
+	fmt.Println(sums.NoteGrant(11, 0), "idle:", sums.Idle())
+	sums.Settle(0, 1) // of a request that held nothing
 	report(12)
 	// Output:
 	// #7 since 7: held 0, charged 0, known 0

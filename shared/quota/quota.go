@@ -15,7 +15,7 @@
 //	3 requests go on, and nobody comes for the rest
 //	Return: grant 1, 99 units                        →    takes 99 back
 //
-// If the answer of a request decides what it costs, its units are held, and a Part has a Report: account.go draws
+// If the answer of a request decides what it costs, its units are held, and a Part has a Report: sums.go draws
 // that. What the service grants is decided elsewhere, in controlplane/internal/quotaservice/balance.
 //
 // To read it, begin with example_test.go. Each message is beside its append and its decode:
@@ -23,7 +23,7 @@
 //	asks.go        Asks, from a worker: Ask, Part, Report, Return
 //	definition.go  Definition: the windows of a counter
 //	results.go     Results, from the service: AskResult, Grant, Standing
-//	account.go     Account: what a worker holds of a key, for its reports
+//	sums.go        Sums: what a worker holds of a key, for its reports
 //	times.go       for how long the units of a definition's windows may be leased
 //
 // A new field of a message is first in docs/quota.proto, then in its struct, its append, its decode and the golden

@@ -34,7 +34,9 @@ func TestBlocksHoldOverAllProxies(t *testing.T) {
 		seen.add(&h.blockCounts)
 	}
 	t.Logf("%d histories: %+v", runs, seen)
-	for _, n := range [...]int{seen.begun, seen.blocked, seen.prolonged, seen.ended, seen.lost, seen.raced, seen.lifted} {
+	for _, n := range [...]int{
+		seen.begun, seen.blocked, seen.prolonged, seen.ended, seen.lost, seen.raced, seen.lifted,
+	} {
 		require.Greater(t, n, int(runs)/20, "%+v", seen)
 	}
 }
@@ -86,7 +88,7 @@ type asking struct {
 	settles  bool
 	worker   uint64
 	number   uint64
-	accounts [3]quota.Account
+	accounts [3]quota.Sums
 }
 
 func newBlockHistory(t testing.TB, seed uint64) *blockHistory {

@@ -43,7 +43,7 @@ func TestASmallerLimitForgetsNothing(t *testing.T) {
 // holder is a worker with an account of one key.
 type holder struct {
 	*proxy
-	quota.Account
+	quota.Sums
 	worker, number uint64
 }
 
@@ -191,7 +191,7 @@ func TestTooManyWorkers(t *testing.T) {
 	part := want(1)
 	part.Number = 1
 	require.Equal(t, quota.Busy, last.ask(part).Outcome)
-	require.EqualValues(t, 1, b.holder(7, slots(1000)).Account.NewReport(7, 1, 0).Number)
+	require.EqualValues(t, 1, b.holder(7, slots(1000)).Sums.NewReport(7, 1, 0).Number)
 }
 
 // TestOperateOnWhatIsHeld: an operator sees used and held apart.

@@ -40,7 +40,7 @@ func ExampleView_Note() {
 	state := balance.NewState(0, windows)
 	view := balance.View{State: &state, Windows: windows}
 	view.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, Limit: 10, PeriodNs: int64(time.Minute)}
-	var worker quota.Account
+	var worker quota.Sums
 	note := func(r quota.Report, cost uint32) uint32 {
 		_, room, err := view.Note(&quota.Part{Cost: cost, Report: r})
 		fmt.Printf("#%d held %d charged %d: granted %d, held %d, used %d, %v\n", r.Number, r.Held, r.Charged,

@@ -96,7 +96,8 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 	}
 	for name, windows := range heldShapes {
 		for seed := range uint64(*histories) {
-			h := newHoldModel(seed, limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}, windows...)
+			slots := limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
+			h := newHoldModel(seed, slots, windows...)
 			h.Windows = h.Windows[:len(windows)] // without the model's total, which counts for a year
 			h.State.Windows, h.State.Usages = h.Windows, h.State.Usages[:len(windows)]
 			workers := 1 + 3*(seed%2)
@@ -158,7 +159,7 @@ func TestReportsSaturate(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, c.used, v.State.Usages[0].Used)
 	}
-	a := quota.Account{Held: 1}
+	a := quota.Sums{Held: 1}
 	require.Equal(t, uint32(saturated), a.NewReport(1, 1, saturated).Held)
 	a.NoteGrant(1, 1)
 	require.True(t, a.Changed())
@@ -267,7 +268,8 @@ func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {
 	end := base + 20*minute
 	for _, before := range []uint32{0, 3} {
 		s := NewState(end-25*minute, []limit.Window{policys})
-		v := View{State: &s, Windows: []limit.Window{own}, HoldLimit: &limit.Window{PeriodNs: 10 * second, Unlimited: true}}
+		v := View{State: &s, Windows: []limit.Window{own}}
+		v.HoldLimit = &limit.Window{PeriodNs: 10 * second, Unlimited: true}
 		if before > 0 {
 			v.Add(before)
 		}

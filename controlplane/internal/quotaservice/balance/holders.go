@@ -23,7 +23,7 @@ var (
 	ErrStale = errors.New("a newer report of the worker is noted already")
 )
 
-// Holder is what the store keeps of a worker's last report of a key. quota.Account is the worker's side, and draws
+// Holder is what the store keeps of a worker's last report of a key. quota.Sums is the worker's side, and draws
 // both.
 type Holder struct {
 	Worker  uint64

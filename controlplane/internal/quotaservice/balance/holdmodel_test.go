@@ -19,7 +19,7 @@ const (
 
 // modelWorker is a worker with running requests: its account, and what the exact limiter knows.
 type modelWorker struct {
-	quota.Account
+	quota.Sums
 	id      uint64
 	running []uint32 // units of each
 	notedNs int64    // when its last report was noted
@@ -118,8 +118,8 @@ func (h *holdModel) kill(w *modelWorker) {
 func (h *holdModel) loseState() {
 	h.charged = 0 // but for what no worker knows to be counted
 	for _, w := range h.workers {
-		account := w.Account // a copy: this report is not sent
-		report := account.NewReport(w.id, h.number, 0)
+		sums := w.Sums // a copy: this report is not sent
+		report := sums.NewReport(w.id, h.number, 0)
 		h.charged += report.Charged - report.Known
 		w.notedNs, w.sentNs = h.State.NowNs-holdNs, 0
 	}
@@ -134,7 +134,8 @@ func (h *holdModel) lie(t *testing.T) {
 	any64 := func() uint64 { return numbers[h.r.IntN(len(numbers))] }
 	any32 := func() uint32 { return uint32(min(any64(), 1<<32-1)) }
 	p := quota.Part{Cost: any32(), Waiting: any32(), Ahead: any32(), Spent: any32(), Report: quota.Report{
-		Worker: h.r.Uint64N(2 * MaxHolders), Held: any32(), Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
+		Worker: h.r.Uint64N(2 * MaxHolders), Held: any32(),
+		Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
 	}}
 	h.lied++
 	most := h.mostHeld(h.State.Holders.find(p.Worker))
@@ -171,7 +172,7 @@ func (h *holdModel) tick(w *modelWorker) {
 	}
 	renew := holdNs / limit.HoldParts
 	if w.Idle() {
-		w.Account = quota.Account{} // and nothing is kept
+		w.Sums = quota.Sums{} // and nothing is kept
 	}
 	if w.Idle() || w.sentNs != 0 || !w.Changed() && h.State.NowNs-w.notedNs < renew {
 		return

@@ -1,5 +1,5 @@
 // Package account has what one worker holds of the keys of rules that hold units, and what it reports of that to the
-// quota service. Read the head of shared/quota/account.go first: it says what an account is, and how the store counts
+// quota service. Read the head of shared/quota/sums.go first: it says what an account sums up, and how the store counts
 // by its reports.
 //
 // Its invariant: each change of an account is reported until the service has answered. A report that has no answer may
@@ -24,7 +24,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Account is what this worker holds of one key. Its sums, a quota.Account, count; this one also knows when it must be
+// Account is what this worker holds of one key. Its sums, a quota.Sums, count; this one also knows when it must be
 // reported. A worker may have maxAccounts of them, so the fields are in an order that pads little.
 type Account struct {
 	Key [16]byte
@@ -33,7 +33,7 @@ type Account struct {
 	SilentUntilNs   int64 // its store cannot reach the key
 	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 
-	sums       quota.Account // given, held, charged; stored and known by the store; in doubt without an answer
+	sums       quota.Sums // given, held, charged; stored and known by the store; in doubt without an answer
 	underWay   underWay
 	worker     uint64 // that reports it: an earlier configuration's, if that has ended
 	usedNs     int64  // when a request last wanted units

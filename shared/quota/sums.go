@@ -1,0 +1,98 @@
+package quota
+
+import "github.com/sluice-ratelimit/sluice/shared/limit"
+
+// Units of a definition with a limit.Concurrency are held: a request takes them when it is
+// admitted, and when its answer is known they end and its cost is charged. Each worker has the Sums
+// of what it holds of a key, and reports them. The store keeps a balance.Holder of each worker's
+// last report.
+//
+// A report says how things stand, so it may be lost, late or repeated. Here a request holds 2
+// units, then costs 5, and another one asks for 1. charged and known are sums over all reports:
+//
+//	worker's Sums                       on the way                             store's Holder
+//	                                    #7 held 0 charged 0, asks for 2   ->   #7 held 2 charged 0
+//	Held 2, stored 2               <-   granted 2
+//	Held 0, charged 5, known 0          Settle: nothing is sent yet
+//	doubt                               #8 held 0 charged 5: lost              #7 held 2 charged 0
+//	doubt                               #9 held 0 charged 5               ->   #9 held 0 charged 5: counts 5 - 0
+//	doubt                               its answer: lost
+//	doubt                               #9 once more                      ->   ErrStale: nothing changes
+//	doubt                               #10 held 0 charged 5, asks for 1  ->   #10 held 1 charged 5: counts 5 - 5
+//	Held 1, stored 1, known 5      <-   granted 1
+//	Held 0                              Settle: it has cost nothing
+//	doubt                               #11 held 0 charged 5              ->   #11 held 0 charged 5
+//	idle: the zero value again     <-   noted
+//	Held 0, charged 1                   Settle: a request that held nothing has cost 1
+//	doubt                               #12 since 12, charged 1           ->   #12 since 12, charged 1: counts 1 - 0
+//
+// Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
+// charged - known of the next report. All before #12 are since 7, so of #12 the store does not take off the 5 that its
+// Holder has. ExampleSums plays the worker, and ExampleView_Note of quotaservice/balance both.
+
+// Sums are a worker's side of what it holds of one key. Their zero value holds nothing. Units move from Given to Held
+// and back as their owner says, which is filter/internal/lease/account. All else moves by the methods.
+type Sums struct {
+	Held  uint32 // by requests
+	Given uint32 // granted to requests that have not taken them yet
+
+	charged uint64 // the costs of all settled holds
+	known   uint64 // the part of charged that the store has counted, by its last answer
+	stored  uint32 // what the store has as held, by its last answer
+	doubt   bool   // the last report has no answer yet: the store may have it or not
+
+	reported Report // the last report; Number 0 = none
+}
+
+// NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
+// askedBefore are units that earlier parts of the same ask ask for: they are reported as held, because the owner may
+// give what these are granted. See Account.WriteReport of filter/internal/lease/account.
+func (s *Sums) NewReport(worker, number uint64, askedBefore uint32) Report {
+	since := s.reported.Since
+	if since == 0 {
+		since = number
+	}
+	s.doubt = true
+	s.reported = Report{
+		Worker:  worker,
+		Held:    limit.AddSaturating(s.Held+s.Given, askedBefore),
+		Charged: s.charged,
+		Known:   s.known,
+		Since:   since,
+		Number:  number,
+	}
+	return s.reported
+}
+
+// NewestReport is the number of the newest report, 0 if there is none.
+func (s *Sums) NewestReport() uint64 { return s.reported.Number }
+
+// NoteGrant notes the answer to the newest report, which grants so many units. ok is false if it refuses the answer: a
+// later report has left since, or the answer has come before.
+func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
+	if number != s.reported.Number || !s.doubt {
+		return false
+	}
+	s.known = s.reported.Charged
+	s.stored = limit.AddSaturating(s.reported.Held, units)
+	s.doubt = false
+	if s.Idle() {
+		*s = Sums{} // the sums begin anew: see Report.Since
+	}
+	return true
+}
+
+// Settle ends what a request holds, and charges what it has cost.
+func (s *Sums) Settle(units, cost uint32) {
+	s.Held -= min(units, s.Held)
+	s.charged += uint64(cost)
+}
+
+// Changed reports whether there is something to report: something has changed since the last
+// answer, or the last report has none.
+func (s *Sums) Changed() bool {
+	return s.charged != s.known || s.doubt || s.stored != s.Held+s.Given
+}
+
+// Idle reports whether the worker holds nothing and the store knows it: nothing need be kept.
+func (s *Sums) Idle() bool { return !s.Changed() && s.stored == 0 }
