@@ -15,9 +15,9 @@ import (
 //	 88  i64  until when a denial holds
 //	 96  i64  when a denied hit passes, as the service knew it; -1 = never
 //	104  u32  smallest cost denied; 0 = the key is blocked
-//	108  i64  until when nobody else asks ahead, nor says the units of 124
+//	108  i64  until when nobody else asks ahead, nor tells the units of 124
 //	116  i64  until when the service cannot reach the key
-//	124  u32  units admitted without the service, not counted by it yet
+//	124  u32  units admitted without the service, not charged by it yet
 //	128  i64  start of the period of the rate
 //	136  u32  units spent in this period
 //	140  u32  and in the one before
@@ -56,21 +56,13 @@ const MaxLeaseNs = 10_000_000_000
 type Lease struct {
 	Grants [MaxLeaseGrants]GrantLeft
 
-	// The last denial.
-	DeniedUntilNs int64  // until when it holds
-	PassNs        int64  // when a denied hit passes, as the service knew it; -1 = never
-	DeniedCost    uint32 // the smallest cost that was denied, or EachCost
-
-	AskedUntilNs  int64  // until when no other ask is for units ahead of need, nor says Uncharged
-	SilentUntilNs int64  // until when the service cannot reach the key
-	Uncharged     uint32 // units admitted without the service, not counted by it yet
+	denial        Denial    // the last one: see Deny, Block and Denies
+	SilentUntilNs int64     // until when the service cannot reach the key
+	Uncharged     Uncharged // what this proxy has admitted without the service
 
 	Rate      Rate
 	Standings []LeaseStanding
 }
-
-// EachCost is the DeniedCost of a blocked key.
-const EachCost = 0
 
 // GrantLeft is what is left of a grant.
 type GrantLeft struct {
@@ -144,20 +136,89 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 	return stranded, true
 }
 
+// Denial is how long a denial holds. What it denies is by the verb that writes it: Deny denies a cost and what costs
+// more, but never a cost of 0, and Block denies each cost.
+type Denial struct {
+	UntilNs int64 // until when it holds
+	PassNs  int64 // when a denied hit passes, as the service knew it, or limit.Never
+
+	cost uint32 // the smallest that is denied, or eachCost
+}
+
+// eachCost is the cost of a Denial that blocks.
+const eachCost = 0
+
+// Deny has the lease deny requests that cost so much or more, at least 1.
+func (l *Lease) Deny(cost uint32, d Denial, nowNs int64) {
+	d.cost = max(cost, eachCost+1)
+	l.noteDenial(d, nowNs)
+}
+
+// Block has the lease deny all requests.
+func (l *Lease) Block(d Denial, nowNs int64) {
+	d.cost = eachCost
+	l.noteDenial(d, nowNs)
+}
+
+// noteDenial writes a denial. If the one before is not over, the smaller cost of both is denied.
+func (l *Lease) noteDenial(d Denial, nowNs int64) {
+	if l.denial.UntilNs > nowNs {
+		d.cost = min(d.cost, l.denial.cost)
+	}
+	l.denial = d
+}
+
+// Allow forgets a denial whose cost can be spent now, because the key has got units.
+func (l *Lease) Allow(units uint32) {
+	if l.denial.cost <= units {
+		l.denial.UntilNs = 0
+	}
+}
+
 // Denies reports whether the last denial still holds for so many units.
 func (l *Lease) Denies(units uint32, nowNs int64) bool {
-	return l.DeniedUntilNs > nowNs && units >= l.DeniedCost
+	return l.denial.UntilNs > nowNs && units >= l.denial.cost
 }
 
 // Blocks reports whether the last denial still holds, and is of a blocked key.
-func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(EachCost, nowNs) }
+func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(eachCost, nowNs) }
 
 // WaitNs is how long a denied hit must wait, or limit.Never.
 func (l *Lease) WaitNs(nowNs int64) int64 {
-	if l.PassNs == limit.Never {
+	if l.denial.PassNs == limit.Never {
 		return limit.Never
 	}
-	return l.PassNs - nowNs
+	return l.denial.PassNs - nowNs
+}
+
+// Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. One
+// ask at a time tells them to the service, so that it charges them once. An ask for units ahead of need tells them too,
+// so one instant lets only one of either be under way. The filter's lease/uncharged.go draws their life.
+type Uncharged struct {
+	Units        uint32
+	askedUntilNs int64 // until when no other ask tells them, nor asks ahead of need
+}
+
+// Add adds units that were admitted.
+func (u *Uncharged) Add(units uint32) { u.Units = limit.AddSaturating(u.Units, units) }
+
+// IsAsked reports whether an ask may be under way that tells the service the units.
+func (u *Uncharged) IsAsked(nowNs int64) bool { return u.askedUntilNs > nowNs }
+
+// Ask returns the units that an ask tells the service. None else tells them until untilNs, or until Answer.
+func (u *Uncharged) Ask(untilNs int64) (spent uint32) {
+	u.askedUntilNs = untilNs
+	return u.Units
+}
+
+// Answer notes the end of an ask that has told the service so many units, and whether the service has charged them.
+func (u *Uncharged) Answer(spent uint32, charged bool) {
+	if spent >= u.Units { // else another ask may be telling the rest
+		u.askedUntilNs = 0
+	}
+	if charged {
+		u.Units -= min(u.Units, spent)
+	}
 }
 
 // LeaseStanding is how one window stands over all proxies, as the service last said.
@@ -200,9 +261,9 @@ func (r *Rate) Spend(nowNs, periodNs int64, units uint32) {
 }
 
 // isMissed reports whether the lease has units that may be spent or returned, has units that
-// the service has not counted yet, or says how long not to ask it.
+// the service has not charged yet, or says how long not to ask it.
 func (l *Lease) isMissed(nowNs int64) bool {
-	if l.Uncharged > 0 || max(l.DeniedUntilNs, l.AskedUntilNs, l.SilentUntilNs) > nowNs {
+	if l.Uncharged.Units > 0 || max(l.denial.UntilNs, l.Uncharged.askedUntilNs, l.SilentUntilNs) > nowNs {
 		return true
 	}
 	for i := range l.Grants {
@@ -217,12 +278,12 @@ func (l *Lease) decode(b []byte) {
 	for i := range l.Grants {
 		l.Grants[i].decode(b[offGrants+i*grantBytes:])
 	}
-	l.DeniedUntilNs = int64(le.Uint64(b[offDenied:]))
-	l.PassNs = int64(le.Uint64(b[offPass:]))
-	l.DeniedCost = le.Uint32(b[offDeniedCost:])
-	l.AskedUntilNs = int64(le.Uint64(b[offAsked:]))
+	l.denial.UntilNs = int64(le.Uint64(b[offDenied:]))
+	l.denial.PassNs = int64(le.Uint64(b[offPass:]))
+	l.denial.cost = le.Uint32(b[offDeniedCost:])
+	l.Uncharged.askedUntilNs = int64(le.Uint64(b[offAsked:]))
 	l.SilentUntilNs = int64(le.Uint64(b[offSilent:]))
-	l.Uncharged = le.Uint32(b[offUncharged:])
+	l.Uncharged.Units = le.Uint32(b[offUncharged:])
 	l.Rate.decode(b[offRate:])
 	l.Standings = l.Standings[:0]
 	for b = b[offStandings:]; len(b) >= page.StandingBytes; b = b[page.StandingBytes:] {
@@ -234,12 +295,12 @@ func (l *Lease) encode(b []byte) {
 	for i := range l.Grants {
 		l.Grants[i].encode(b[offGrants+i*grantBytes:])
 	}
-	le.PutUint64(b[offDenied:], uint64(l.DeniedUntilNs))
-	le.PutUint64(b[offPass:], uint64(l.PassNs))
-	le.PutUint32(b[offDeniedCost:], l.DeniedCost)
-	le.PutUint64(b[offAsked:], uint64(l.AskedUntilNs))
+	le.PutUint64(b[offDenied:], uint64(l.denial.UntilNs))
+	le.PutUint64(b[offPass:], uint64(l.denial.PassNs))
+	le.PutUint32(b[offDeniedCost:], l.denial.cost)
+	le.PutUint64(b[offAsked:], uint64(l.Uncharged.askedUntilNs))
 	le.PutUint64(b[offSilent:], uint64(l.SilentUntilNs))
-	le.PutUint32(b[offUncharged:], l.Uncharged)
+	le.PutUint32(b[offUncharged:], l.Uncharged.Units)
 	l.Rate.encode(b[offRate:])
 	b = b[offStandings:]
 	for i := 0; len(b) >= page.StandingBytes; i++ {

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 const leaseNow int64 = 5 * second
@@ -37,9 +39,9 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := Lease{
-		Grants:        [MaxLeaseGrants]GrantLeft{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
-		DeniedUntilNs: 11, PassNs: -1, DeniedCost: 13, AskedUntilNs: 15, SilentUntilNs: 16,
-		Uncharged: 18, Rate: Rate{17, 19, 21},
+		Grants: [MaxLeaseGrants]GrantLeft{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
+		denial: Denial{UntilNs: 11, PassNs: -1, cost: 13}, SilentUntilNs: 16,
+		Uncharged: Uncharged{Units: 18, askedUntilNs: 15}, Rate: Rate{17, 19, 21},
 		Standings: []LeaseStanding{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
 	e.Lease = want
@@ -171,6 +173,76 @@ func TestUnitsOfSeveralGrants(t *testing.T) {
 	require.EqualValues(t, 5, lost, "its worker has not come for it")
 }
 
+// A denial denies the smallest cost of those that are not over, and a block each cost.
+func TestWhatALeaseDenies(t *testing.T) {
+	lasting := func(untilNs int64) Denial { return Denial{UntilNs: untilNs, PassNs: untilNs + 5} }
+	forEver := Denial{UntilNs: 20, PassNs: limit.Never}
+	for _, tc := range []struct {
+		name    string
+		do      func(*Lease)
+		denies  []uint32
+		spares  []uint32
+		blocks  bool
+		waitsNs int64
+	}{
+		{"nothing", func(*Lease) {}, nil, []uint32{0, 1}, false, -10},
+		{"a cost", func(l *Lease) { l.Deny(3, lasting(20), 10) }, []uint32{3, 4}, []uint32{0, 2}, false, 15},
+		{"a cost of 0", func(l *Lease) { l.Deny(0, lasting(20), 10) }, []uint32{1}, []uint32{0}, false, 15},
+		{"a block", func(l *Lease) { l.Block(forEver, 10) }, []uint32{0, 1}, nil, true, limit.Never},
+		{"a block and then a cost", func(l *Lease) {
+			l.Block(lasting(11), 10)
+			l.Deny(3, lasting(30), 10)
+		}, []uint32{0, 1}, nil, true, 25},
+		{"a cost after one that is over", func(l *Lease) {
+			l.Deny(1, lasting(10), 5)
+			l.Deny(3, lasting(30), 10)
+		}, []uint32{3}, []uint32{2}, false, 25},
+		{"what is over", func(l *Lease) { l.Deny(3, lasting(10), 5) }, nil, []uint32{3}, false, 5},
+		{"what can be spent", func(l *Lease) {
+			l.Deny(3, lasting(20), 10)
+			l.Allow(3)
+		}, nil, []uint32{3}, false, 15},
+		{"more than can be spent", func(l *Lease) {
+			l.Deny(3, lasting(20), 10)
+			l.Allow(2)
+		}, []uint32{3}, []uint32{2}, false, 15},
+	} {
+		var l Lease
+		tc.do(&l)
+		for _, cost := range tc.denies {
+			require.True(t, l.Denies(cost, 10), "%s: %d", tc.name, cost)
+		}
+		for _, cost := range tc.spares {
+			require.False(t, l.Denies(cost, 10), "%s: %d", tc.name, cost)
+		}
+		require.Equal(t, tc.blocks, l.Blocks(10), tc.name)
+		require.Equal(t, tc.waitsNs, l.WaitNs(10), tc.name)
+	}
+}
+
+// One ask at a time tells the service what it has not charged, until it has.
+func TestUnchargedUnitsAreTold(t *testing.T) {
+	var u Uncharged
+	u.Add(5)
+	require.False(t, u.IsAsked(10))
+	require.EqualValues(t, 5, u.Ask(20))
+	require.True(t, u.IsAsked(19))
+	require.False(t, u.IsAsked(20), "the answer is late")
+	u.Add(2)
+	u.Answer(5, true)
+	require.EqualValues(t, 2, u.Units)
+	require.True(t, u.IsAsked(19), "another ask may be telling the 2")
+	require.EqualValues(t, 2, u.Ask(30))
+	u.Answer(2, false)
+	require.EqualValues(t, 2, u.Units, "the service has failed")
+	require.False(t, u.IsAsked(29))
+	u.Answer(7, true)
+	require.Equal(t, Uncharged{}, u)
+	u.Add(1<<32 - 1)
+	u.Add(1)
+	require.EqualValues(t, 1<<32-1, u.Units, "saturates")
+}
+
 // TestCleanKeepsLeases: what a key holds is there after it, and is spent once.
 func TestCleanKeepsLeases(t *testing.T) {
 	m := newMemory()
@@ -186,11 +258,11 @@ func TestCleanKeepsLeases(t *testing.T) {
 		"to return":    {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - second})}, true},
 		"stranded":     {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - 3*second})}, false},
 		"spent":        {Lease{Grants: of(GrantLeft{1, 1, 0, later}), Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
-		"denied":       {Lease{DeniedUntilNs: later}, true},
-		"denied once":  {Lease{DeniedUntilNs: leaseNow}, false},
-		"asked":        {Lease{AskedUntilNs: later}, true},
+		"denied":       {Lease{denial: Denial{UntilNs: later}}, true},
+		"denied once":  {Lease{denial: Denial{UntilNs: leaseNow}}, false},
+		"asked":        {Lease{Uncharged: Uncharged{askedUntilNs: later}}, true},
 		"unreachable":  {Lease{SilentUntilNs: later}, true},
-		"not told yet": {Lease{Uncharged: 1}, true},
+		"not told yet": {Lease{Uncharged: Uncharged{Units: 1}}, true},
 	}
 	kept := uint64(0)
 	for name, r := range records {

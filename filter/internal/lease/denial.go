@@ -17,7 +17,7 @@ import (
 //	requests that asked hear   deny: all Denied             deny: one Denied,           deny: one Denied,
 //	                                                        others Blocked              others Blocked
 //	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   keepBlock: in Account.Block
-//	                           lease, as the cost denied    lease, as state.EachCost
+//	                           lease, by Lease.Deny         lease, by Lease.Block
 //	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
 //	                           Lease.Denies: Denied         Lease.Blocks: Blocked       recallBlock: Blocked
 //
@@ -61,23 +61,20 @@ func (g *Grant) deny(n *Need) {
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
 func (g *Grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.CountsDenied() }
 
-// writeDenial writes the denial into the lease: of what was asked for, or of state.EachCost if the key is blocked. That
-// is 0, so the denial of a key that is not blocked is of 1 unit at least. Nobody asks again until the wait or the block
-// is over, and no longer than account.MaxRememberNs. If another denial is not over, the smaller cost of both is denied.
+// writeDenial writes the denial into the lease, of what was asked for or of a blocked key. Nobody asks again until the
+// wait or the block is over, and no longer than account.MaxRememberNs.
 func (g *Grant) writeDenial(l *state.Lease, now int64) {
-	cost, lastsNs := max(g.part.Wire.Cost, state.EachCost+1), int64(account.MaxRememberNs)
-	if g.remembersBlock() {
-		cost, lastsNs = state.EachCost, min(lastsNs, g.blockNs-now)
-	}
-	if l.DeniedUntilNs > now {
-		cost = min(cost, l.DeniedCost)
-	}
-	l.DeniedCost, l.PassNs = cost, limit.Never
+	d := state.Denial{UntilNs: now + account.MaxRememberNs, PassNs: limit.Never}
 	if g.WaitNs != limit.Never {
-		l.PassNs = g.trip.CameNs + g.WaitNs
-		lastsNs = min(lastsNs, g.WaitNs)
+		d.PassNs = g.trip.CameNs + g.WaitNs
+		d.UntilNs = min(d.UntilNs, now+g.WaitNs)
 	}
-	l.DeniedUntilNs = now + lastsNs
+	if !g.remembersBlock() {
+		l.Deny(g.part.Wire.Cost, d, now)
+		return
+	}
+	d.UntilNs = min(d.UntilNs, g.blockNs)
+	l.Block(d, now)
 }
 
 // keepBlock remembers a grant that finds the key blocked.

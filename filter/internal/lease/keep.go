@@ -82,9 +82,7 @@ func (g *Grant) canBeSpent(now int64) bool { return g.Units > 0 && g.mayStay() &
 // putInLease puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose
 // cost can be spent now. It is none of a blocked key, because a rule with a block leases nothing.
 func (g *Grant) putInLease(e *state.LeaseEntry) (hasPut bool) {
-	if e.DeniedCost <= g.Units {
-		e.DeniedUntilNs = 0
-	}
+	e.Allow(g.Units)
 	left := state.GrantLeft{Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs}
 	stranded, hasPut := e.Put(e.NowNs, left)
 	e.Replaced += stranded // of an ended stream. Write itself sets Replaced only for a new record, which has none
@@ -94,15 +92,12 @@ func (g *Grant) putInLease(e *state.LeaseEntry) (hasPut bool) {
 // writeAnswer writes into the lease what the service said of the key.
 func (g *Grant) writeAnswer(l *state.Lease, now int64) {
 	src := g.part.source
-	if g.part.Wire.Spent >= l.Uncharged { // else another ask may be saying the rest: see claimUncharged
-		l.AskedUntilNs = 0
-	}
+	l.Uncharged.Answer(g.part.Wire.Spent, !g.Failed)
 	l.SilentUntilNs = 0
 	if g.Failed {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return
 	}
-	l.Uncharged -= min(l.Uncharged, g.part.Wire.Spent)
 	l.Standings = append(l.Standings[:0], g.Standings...)
 	l.Rate.Spend(now, src.refill.rateNs, g.everGiven) // as takeLease does for what it takes
 	if g.remembersBlock() || g.Denied && src.keeps {

@@ -46,6 +46,7 @@
 //	denial.go                    how a denial or a block is told and remembered
 //	holds.go        HoldSource   checks and holds
 //	settle.go                    how a hold ends, and is charged once
+//	uncharged.go                 how the service hears of what was admitted while it was silent
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
 //	definitions.go  definitions  how limits are defined to the service
 //	worker.go       Worker       what the sources of a worker share with the talk
@@ -226,60 +227,21 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 	}
 }
 
-// takeLease takes units that the proxy has leased. If few are left, it asks ahead, and has the lease say so by
-// AskedUntilNs: until the answer or the timeout no other worker of this proxy does. The refill also says what is
-// Uncharged: see takeShare.
+// takeLease takes units that the proxy has leased. If few are left, it asks ahead: a refill, which also says how many
+// units are Uncharged. Until the answer or the timeout no other worker of this proxy does, because the lease says so.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.TakenOf = e.Take(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
-	asksAhead := e.AskedUntilNs <= e.NowNs && !w.Service.Silent && src.refill.isDue(e)
-	if asksAhead {
-		e.AskedUntilNs = e.NowNs + w.Service.TimeoutNs
+	if e.Uncharged.IsAsked(e.NowNs) || w.Service.Silent || !src.refill.isDue(e) {
+		return src.write(e)
 	}
+	spent := e.Uncharged.Ask(e.NowNs + w.Service.TimeoutNs)
 	taken := src.write(e)
-	if asksAhead && taken == state.OK {
-		w.refills = append(w.refills, src.newPart(s, 0, e.Uncharged))
+	if taken == state.OK {
+		w.refills = append(w.refills, src.newPart(s, 0, spent))
 	}
 	return taken
-}
-
-// takeShare takes the cost of the proxy's share. The lease's record says first that the service
-// has to charge it: what the service never hears of would be admitted twice. It says so once for
-// a request, which may take of the share again: see Quota.NotedUncharged.
-//
-//	takeShare       Uncharged grows by the cost
-//	claimUncharged  the ask of a request says it to the service, as its Spent
-//	takeLease       or a refill says it
-//	writeAnswer     the service has counted that, and Uncharged falls by it
-//
-// AskedUntilNs guards refills and claims alike: until then there is no other refill, and no other ask says what is
-// Uncharged, else the service would count it twice. After that a later ask says it anew, if no answer has come: package
-// talk may have dropped the ask, or its Spent when it joined an ask for the same units.
-func (src *Source) takeShare(s *decide.Subject) state.Status {
-	if !s.Quota.NotedUncharged {
-		e := s.Quota.Lease
-		e.Uncharged = limit.AddSaturating(e.Uncharged, s.Cost)
-		if written := src.write(e); written != state.OK {
-			return written
-		}
-		s.Quota.NotedUncharged = true
-	}
-	return src.local.Take(s)
-}
-
-// claimUncharged returns the units that the ask of a request has to say as Spent. If it returns some, it has set
-// AskedUntilNs. Another ask may be granted units before the service hears of these. If another worker has written the
-// lease meanwhile, a later ask says them.
-func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
-	if e.Uncharged == 0 || e.AskedUntilNs > e.NowNs {
-		return 0
-	}
-	e.AskedUntilNs = e.NowNs + src.worker.Service.TimeoutNs
-	if src.write(e) != state.OK {
-		return 0
-	}
-	return e.Uncharged
 }
 
 // write writes a lease, and counts what the record held that it may replace.

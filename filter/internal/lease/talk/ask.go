@@ -19,7 +19,7 @@ import (
 //
 // Cost is that of the first request: the service grants at least this much, or denies. All else is the first one's
 // too. Shadow and NoBlock are the rule's, so each request has the same. Another one's Spent is dropped, and a later ask
-// says it: see Source.takeShare.
+// says it: see lease/uncharged.go.
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
