@@ -13,11 +13,11 @@ import (
 //
 //	                           denied, not blocked:         blocked:                    blocked:
 //	                           the rule leases              the rule leases nothing     the rule holds
-//	the service says it        Grant.Denied                 readBlock: Grant.blockNs    readBlock: Grant.blockNs
+//	the service says it        quota.Grant.Denied           readBlock: blockNs          readBlock: blockNs
 //	requests that asked hear   deny: all Denied             deny: one Denied,           deny: one Denied,
 //	                                                        others Blocked              others Blocked
-//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   keepBlock: in Account.Block
-//	                           lease, by Lease.Deny         lease, by Lease.Block
+//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   keptDenial: in
+//	                           lease, by Lease.Deny         lease, by Lease.Block       Account.Block
 //	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
 //	                           Lease.Denies: Denied         Lease.Blocks: Blocked       recallBlock: Blocked
 //
@@ -34,58 +34,56 @@ import (
 //	       remembers that for another second.
 
 // readBlock finds out until when the key is blocked.
-func (g *Grant) readBlock() {
-	block := g.part.Definition.Block()
-	if block < 0 || block >= len(g.Standings) || !g.Denied {
+func (h *Handout) readBlock() {
+	block := h.part.Definition.Block()
+	if block < 0 || block >= len(h.standings) || !h.grant.Denied {
 		return
 	}
-	if st := &g.Standings[block]; st.Used > 0 {
-		g.blockNs = st.ResetNs
+	if st := &h.standings[block]; st.Used > 0 {
+		h.blockNs = st.ResetNs
 	}
 }
 
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and all others are told Blocked.
-func (g *Grant) deny(n *Need) {
-	g.writeTo(n, 0)
+func (h *Handout) deny(n *Need) {
+	h.writeTo(n, 0)
 	switch {
-	case g.blockNs == 0 || g.Blocked: // all are told what the service says
-	case g.hasToldBlock:
+	case h.blockNs == 0 || h.grant.Blocked: // all are told what the service says
+	case h.hasToldBlock:
 		n.subject.Quota.Grant.Blocked = true
 	default:
 		n.subject.Rule.Metrics.Blocks++
-		g.hasToldBlock = true
+		h.hasToldBlock = true
 	}
 }
 
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
-func (g *Grant) remembersBlock() bool { return g.blockNs > 0 && !g.part.CountsDenied() }
+func (h *Handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
 
 // writeDenial writes the denial into the lease, of what was asked for or of a blocked key. Nobody asks again until the
 // wait or the block is over, and no longer than account.MaxRememberNs.
-func (g *Grant) writeDenial(l *state.Lease, now int64) {
+func (h *Handout) writeDenial(l *state.Lease, now int64) {
 	d := state.Denial{UntilNs: now + account.MaxRememberNs, PassNs: limit.Never}
-	if g.WaitNs != limit.Never {
-		d.PassNs = g.trip.CameNs + g.WaitNs
-		d.UntilNs = min(d.UntilNs, now+g.WaitNs)
+	if h.grant.WaitNs != limit.Never {
+		d.PassNs = h.trip.CameNs + h.grant.WaitNs
+		d.UntilNs = min(d.UntilNs, now+h.grant.WaitNs)
 	}
-	if !g.remembersBlock() {
-		l.Deny(g.part.Wire.Cost, d, now)
+	if !h.remembersBlock() {
+		l.Deny(h.part.Wire.Cost, d, now)
 		return
 	}
-	d.UntilNs = min(d.UntilNs, g.blockNs)
+	d.UntilNs = min(d.UntilNs, h.blockNs)
 	l.Block(d, now)
 }
 
-// keepBlock remembers a grant that finds the key blocked.
-func (g *Grant) keepBlock() {
-	if !g.remembersBlock() {
-		return
+// keptDenial is what an account remembers of a grant that finds the key blocked.
+func (h *Handout) keptDenial() *account.KeptDenial {
+	kept := &account.KeptDenial{
+		Grant: h.forSubject(0), UntilNs: min(h.blockNs, h.trip.CameNs+account.MaxRememberNs),
 	}
-	untilNs := min(g.blockNs, g.trip.CameNs+account.MaxRememberNs)
-	kept := &account.KeptDenial{Grant: g.forSubject(0), UntilNs: untilNs}
 	kept.Blocked = true // for all later requests, also if nobody has waited for the grant any more
-	g.part.account.Block = kept
+	return kept
 }
 
 // recallBlock gives the subject the denial that the worker remembers in the key's account, if the key is blocked.

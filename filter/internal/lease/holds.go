@@ -2,6 +2,7 @@ package lease
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -37,8 +38,8 @@ import (
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
-// Of its other methods, Settle and Renew are in settle.go, recallBlock in denial.go, Operate and known in operate.go,
-// lookPart and Look in looks.go. The rest is in clusterrule.go.
+// Of its other methods, recallBlock is in denial.go, Operate and known are in operate.go, lookPart and Look in
+// looks.go. The rest is in clusterrule.go.
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.
@@ -105,7 +106,7 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 // askPart is what is asked for the subject's key. It opens the key's account if there is none.
 func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 	acc := src.openAccount(s)
-	return Part{Definition: acc.Definition, account: acc, Wire: quota.Part{
+	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 }
@@ -167,4 +168,49 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 		return 0
 	}
 	return standings[len(standings)-1].Used // the last window is the limit.Concurrency
+}
+
+// A hold of a HoldSource lies in one place or in two:
+//
+//	account only  the service has granted the units
+//	both          they were taken while the service was silent: this proxy's table counts them, the service hears later
+//	table only    so they were, and the worker has too many accounts for one more
+//
+// What each place charges is drawn in package hold. The table counts by this proxy's share of the limits.
+
+// Settle ends what the request holds, and charges its cost.
+func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
+	ok = true
+	if h.InTable() {
+		lapsed, ok = src.local.SettleBy(src.share(h.Windows), h, cost, wallNs)
+	}
+	acc, hasAccount := h.Account.(*account.Account)
+	if !hasAccount {
+		return lapsed, ok
+	}
+	units := h.Units
+	if h.HasLapsed() { // Renew has charged them to the account
+		units, cost = 0, cost-min(cost, units)
+	}
+	acc.Settle(units, cost)
+	return lapsed, ok
+}
+
+// Renew renews what lies in this proxy's table, and charges the account of a hold that has lapsed.
+func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
+	inTable := hold.NotDue
+	if h.InTable() && src.local.IsDue(h, at) {
+		inTable = src.local.RenewBy(src.share(h.Windows), h, at)
+	}
+	acc, hasAccount := h.Account.(*account.Account)
+	switch {
+	case !hasAccount:
+		return inTable
+	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
+		acc.Settle(h.Units, h.Units)
+		return hold.Lapsed
+	case inTable == hold.Lapsed, inTable == hold.Gone:
+		return hold.NotDue // the account has the units still. The next tick asks the table again
+	}
+	return inTable
 }

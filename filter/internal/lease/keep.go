@@ -6,101 +6,136 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// How the key's lease keeps a grant of a rule that leases: what it says of the key, and the units that nobody has, if
-// they mayStay.
+// keeper keeps what a handout does not hand out, and counts what it does. Each part that asks for units has one:
 //
-//	keepInLease    puts the units there for which nobody has waited, if their time is not over and the lease has room.
-//	               Else they stay in Grant.Units, where the takers may leave more.
-//	reclaimLeased  of the last taker, puts there what is in Grant.Units by now, also if its time is over: units of the
-//	               grant may be there already, and all go back together.
-//
-// When no taker is left, returnToService has the units go back that are not in the lease.
-
-// mayStay reports whether the key's lease may keep units of the grant, for later requests.
-func (g *Grant) mayStay() bool { return g.Leased && !g.Failed && !g.Denied }
-
-// addTaker counts a request that has got units.
-func (g *Grant) addTaker(units uint32) {
-	g.takers++
-	g.everGiven = limit.AddSaturating(g.everGiven, units)
+//	          leaseKeeper, of a rule that leases          accountKeeper, of a rule that holds
+//	give      counts one more taker                       Account.Give
+//	keepRest  puts the answer and the units that nobody   remembers a block. Units need not be kept: the next
+//	          has into the key's lease                    report does not count them as held
+//	reclaim   of the last taker, puts the units that      Account.Reclaim
+//	          takers have left into the key's lease
+type keeper interface {
+	// give notes that a request has got units.
+	give(units uint32)
+	// keepRest keeps what a new grant says of the key, and the units for which nobody has waited.
+	keepRest(h *Handout)
+	// reclaim takes back what a request leaves of the units that it has got.
+	reclaim(h *Handout, units uint32)
 }
 
-// keepInLease is KeepRest of a rule that leases.
-func (g *Grant) keepInLease() {
-	g.editLease((*Grant).writeNew)
-	if g.takers == 0 {
-		g.part.source.worker.Returns.returnToService(g)
+// accountKeeper counts the units in the key's account.
+type accountKeeper struct{ account *account.Account }
+
+func (k accountKeeper) give(units uint32) { k.account.Give(units) }
+
+func (k accountKeeper) keepRest(h *Handout) {
+	if h.remembersBlock() {
+		k.account.Block = h.keptDenial()
 	}
 }
 
-// reclaimLeased is reclaim of a rule that leases.
-func (g *Grant) reclaimLeased(units uint32) {
-	g.Units += units
-	g.takers--
-	if g.takers > 0 || g.Units == 0 {
+func (k accountKeeper) reclaim(_ *Handout, units uint32) { k.account.Reclaim(units) }
+
+// leaseKeeper has the key's lease keep units for later requests, if they mayStay. Units that are not in the lease go
+// back once no taker is left: until then takers may leave more.
+type leaseKeeper struct {
+	source *Source
+	key    state.LeaseKey
+
+	takers    int    // requests that have units and are not decided
+	everGiven uint32 // units that requests have got, whatever they do with them: the key's rate counts them
+}
+
+func (k *leaseKeeper) give(units uint32) {
+	k.takers++
+	k.everGiven = limit.AddSaturating(k.everGiven, units)
+}
+
+func (k *leaseKeeper) keepRest(h *Handout) {
+	k.writeLease(h, true)
+	if k.takers == 0 {
+		k.source.worker.Returns.returnToService(h)
+	}
+}
+
+func (k *leaseKeeper) reclaim(h *Handout, units uint32) {
+	h.units += units
+	k.takers--
+	if k.takers > 0 || h.units == 0 {
 		return
 	}
-	if g.mayStay() {
-		g.editLease((*Grant).putInLease)
+	if h.mayStay() {
+		k.writeLease(h, false)
 	}
-	g.part.source.worker.Returns.returnToService(g)
+	k.source.worker.Returns.returnToService(h)
 }
 
-// editLease has edit change the key's lease, and writes it. If another worker has written the lease meanwhile, it reads
-// that and tries again. Once the lease is written, the units that edit has put there are not in Grant.Units any more.
-// If it cannot be written, what the service has said of the key is lost, and the units stay there, to go back.
+// mayStay reports whether a lease may keep units of the grant, for later requests.
+func (h *Handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.grant.Denied }
+
+// writeLease writes into the key's lease the service's answer, if it is new, and the units that nobody has, if they may
+// stay there:
 //
-// edit is a method expression. It carries no value, so nothing is allocated for it.
-func (g *Grant) editLease(edit func(*Grant, *state.LeaseEntry) (hasPut bool)) {
-	src := g.part.source
-	e := &src.worker.entry
+//	the write is  the lease                               the units that were put there
+//	OK            has both                                are the lease's, and not the handout's any more
+//	a Mismatch    was written by another worker: it is    are the handout's still, and put there again
+//	              read anew, and changed again
+//	else          is as it was: what the service has      are the handout's still, and go back
+//	              said of the key is lost
+func (k *leaseKeeper) writeLease(h *Handout, isNew bool) {
+	e := &k.source.worker.entry
 	for range state.MaxRetries {
-		if !src.readKept(e, g.part.leaseKey) {
+		if !k.source.readKept(e, k.key) {
 			return
 		}
-		hasPut := edit(g, e)
-		written := src.write(e)
-		if written == state.OK && hasPut {
-			src.worker.Returns.watch(g, e.NowNs)
-			g.Units = 0
+		if isNew {
+			k.writeAnswer(h, &e.Lease, e.NowNs)
 		}
-		if written != state.Mismatch {
+		put := uint32(0)
+		if !isNew || e.NowNs < h.endNs { // units of an old grant may be there already: all of it goes back together
+			put = k.put(h, e)
+		}
+		switch k.source.write(e) {
+		case state.OK:
+			h.units -= put
+			if put > 0 {
+				k.source.worker.Returns.watch(k, h, e.NowNs)
+			}
+			return
+		case state.Mismatch:
+		default:
 			return
 		}
 	}
 }
 
-// writeNew writes the service's answer into the lease, and puts the units of the new grant there, if they can be spent.
-func (g *Grant) writeNew(e *state.LeaseEntry) (hasPut bool) {
-	g.writeAnswer(&e.Lease, e.NowNs)
-	return g.canBeSpent(e.NowNs) && g.putInLease(e)
-}
-
-// canBeSpent reports whether the grant has units that later requests can spend.
-func (g *Grant) canBeSpent(now int64) bool { return g.Units > 0 && g.mayStay() && now < g.endNs }
-
-// putInLease puts the grant's units into the lease, to those that it has of the same grant. A denial is forgotten whose
-// cost can be spent now. It is none of a blocked key, because a rule with a block leases nothing.
-func (g *Grant) putInLease(e *state.LeaseEntry) (hasPut bool) {
-	e.Allow(g.Units)
-	left := state.GrantLeft{Stream: g.trip.Stream, Number: g.Number, Units: g.Units, EndNs: g.endNs}
-	stranded, hasPut := e.Put(e.NowNs, left)
+// put puts the handout's units into the lease, all or none, if they may stay there. A denial is forgotten whose cost can
+// be spent now. It is none of a blocked key, because a rule with a block leases nothing.
+func (k *leaseKeeper) put(h *Handout, e *state.LeaseEntry) (put uint32) {
+	if h.units == 0 || !h.mayStay() {
+		return 0
+	}
+	e.Allow(h.units)
+	left := state.GrantLeft{Stream: h.trip.Stream, Number: h.grant.Number, Units: h.units, EndNs: h.endNs}
+	stranded, ok := e.Put(e.NowNs, left)
 	e.Replaced += stranded // of an ended stream. Write itself sets Replaced only for a new record, which has none
-	return hasPut
+	if !ok {
+		return 0
+	}
+	return h.units
 }
 
 // writeAnswer writes into the lease what the service said of the key.
-func (g *Grant) writeAnswer(l *state.Lease, now int64) {
-	src := g.part.source
-	l.Uncharged.Answer(g.part.Wire.Spent, !g.Failed)
+func (k *leaseKeeper) writeAnswer(h *Handout, l *state.Lease, now int64) {
+	l.Uncharged.Answer(h.part.Wire.Spent, !h.failed)
 	l.SilentUntilNs = 0
-	if g.Failed {
+	if h.failed {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return
 	}
-	l.Standings = append(l.Standings[:0], g.Standings...)
-	l.Rate.Spend(now, src.refill.rateNs, g.everGiven) // as takeLease does for what it takes
-	if g.remembersBlock() || g.Denied && src.keeps {
-		g.writeDenial(l, now)
+	l.Standings = append(l.Standings[:0], h.standings...)
+	l.Rate.Spend(now, k.source.refill.rateNs, k.everGiven) // as takeLease does for what it takes
+	if h.remembersBlock() || h.grant.Denied && k.source.keeps {
+		h.writeDenial(l, now)
 	}
 }

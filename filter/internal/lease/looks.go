@@ -11,7 +11,7 @@ import (
 //
 //	Look.Add          a key of each rule of scope cluster that the client is shown
 //	Client.WaitLook   asks for their Parts, up to quota.MaxParts in an ask
-//	Look.Note         writes down how the keys of an ask stand
+//	Look.Note         writes down how the key of a part stands
 //	Look.Tell         hands that to the subject of the same key, for clusterRule.Look
 //
 // A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
@@ -56,20 +56,15 @@ func (l *Look) Parts(from int) []Part {
 	return parts
 }
 
-// Note writes down how the keys of an ask stand. The ask may be another look's, in which they stand at another index.
-func (l *Look) Note(grants []*Grant) {
-	for _, g := range grants {
-		if !g.Failed {
-			l.note(g.part.Wire.Definition, g.Standings)
-		}
+// Note writes down how the key of a part stands, by the grant for it, which came at cameNs. It is nil if the service has
+// none. The ask may be another look's, so the key is found by its definition: a look has one key of each.
+func (l *Look) Note(p *Part, grant *quota.Grant, cameNs int64) {
+	if grant == nil || grant.Failed {
+		return
 	}
-}
-
-// note writes down how the key of a definition stands. A look has one key of each.
-func (l *Look) note(definition uint32, standings []state.LeaseStanding) {
 	for i := range l.keys {
-		if k := &l.keys[i]; k.part.Wire.Definition == definition {
-			k.standings = standings
+		if k := &l.keys[i]; k.part.Wire.Definition == p.Wire.Definition {
+			k.standings = p.standings(grant, cameNs)
 		}
 	}
 }

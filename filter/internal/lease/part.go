@@ -5,64 +5,45 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
 // Part is what the service is asked of one key, or told of it:
 //
-//	of                   made by                           source  account  Wire.Inspect
-//	a rule that leases   Source.askPart                    set     -        no
-//	a rule that holds    HoldSource.askPart, ReportPart    -       set      no
-//	a look               clusterRule.lookPart              -       -        yes
+//	of                   made by                           keeper          what it does
+//	a rule that leases   Source.askPart                    *leaseKeeper    asks for units
+//	a rule that holds    HoldSource.askPart, ReportPart    accountKeeper   asks for units, and reports the account
+//	a look               clusterRule.lookPart              nil             asks how the key stands: Wire.Inspect
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
-
-	// Of a rule that leases: what requests leave of the grant goes into the key's lease.
-	source   *Source
-	leaseKey state.LeaseKey
-
-	// Of a rule that holds: the account has what requests get of the grant. A Need's copy may be stale: only an
-	// ask's is read, and WriteReport sets it to the one that the key has when the ask is sent.
-	account *account.Account
+	keeper     keeper            // which keeps what the service grants for it
 }
-
-// Holds reports whether the part reports an account: it is of a rule that holds, and no look.
-func (p *Part) Holds() bool { return p.account != nil }
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{Definition: acc.Definition, account: acc, Wire: quota.Part{Definition: acc.Definition.ID, Key: acc.Key}}
+	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
+		Definition: acc.Definition.ID, Key: acc.Key,
+	}}
 }
 
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
-// reportNumber is that of the report which WriteReport has written.
-func (p *Part) reportNumber() uint64 { return p.Wire.Number }
+// Account is the account that the part reports, nil if it reports none. Read it of an ask's parts only: a Need's copy
+// may have an account that was forgotten since.
+func (p *Part) Account() *account.Account {
+	if k, reports := p.keeper.(accountKeeper); reports {
+		return k.account
+	}
+	return nil
+}
 
-// AwaitsReport reports whether the part must wait, because a report of its account is under way.
-func (p *Part) AwaitsReport() bool { return p.Holds() && p.account.AwaitsReport() }
-
-// WriteReport writes what the part's account holds now into the part that is sent.
+// WriteReport writes what the account of the part's key holds now into Wire, which is sent.
 func (p *Part) WriteReport(now int64) {
-	if p.Holds() {
-		p.account = p.account.Reopen()
-		p.account.WriteReport(&p.Wire, now)
-	}
-}
-
-// GiveUpReport says that the service does not take the report now.
-func (p *Part) GiveUpReport() {
-	if p.Holds() {
-		p.account.GiveUpReport(p.reportNumber())
-	}
-}
-
-// ReportAgain has the account reported with the next message: the report may be lost, or never leave with the part.
-func (p *Part) ReportAgain() {
-	if p.Holds() {
-		p.account.ReportAgain(p.reportNumber())
+	if acc := p.Account(); acc != nil {
+		acc = acc.Reopen()
+		acc.WriteReport(&p.Wire, now)
+		p.keeper = accountKeeper{acc}
 	}
 }
 
@@ -70,7 +51,7 @@ func (p *Part) ReportAgain() {
 type Need struct {
 	Part    Part // what an ask for it alone would ask for
 	subject *decide.Subject
-	grant   *Grant // that has given units to it or denied them, nil until one has
+	handout *Handout // that has given units to it or denied them, nil until one has
 }
 
 // clusterSource is the source of a clusterRule: a Source or a HoldSource.
@@ -105,7 +86,7 @@ func KeepGranted(needs []Need) []Need {
 		case n.subject.Outcome == decide.Pending: // its grant, if it has one, does not suffice
 			n.Reclaim()
 			n.subject.Quota.Grant.Received = false
-		case n.grant != nil:
+		case n.handout != nil:
 			granted = append(granted, *n)
 		default: // it needs no grant any more: the rule has found units elsewhere, or does without
 		}
@@ -115,10 +96,10 @@ func KeepGranted(needs []Need) []Need {
 
 // Reclaim takes back what the request has got for the need and has not taken.
 func (n *Need) Reclaim() {
-	if n.grant == nil || n.grant.Denied {
+	if n.handout == nil || n.handout.grant.Denied {
 		return
 	}
 	own := &n.subject.Quota.Grant
-	n.grant.reclaim(own.Units)
+	n.handout.reclaim(own.Units)
 	own.Units = 0
 }

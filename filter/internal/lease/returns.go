@@ -66,23 +66,23 @@ func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
 // IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
 func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }
 
-// returnToService has the grant's units that nobody has go back, on the stream that got them or not at all.
-func (rets *Returns) returnToService(g *Grant) {
-	if g.Number > 0 && g.Units > 0 && g.trip.Stream == rets.stream {
-		rets.due = append(rets.due, quota.Return{Grant: g.Number, Units: g.Units})
+// returnToService has the units of a handout that nobody has go back, on the stream that got them or not at all.
+func (rets *Returns) returnToService(h *Handout) {
+	if h.grant.Number > 0 && h.units > 0 && h.trip.Stream == rets.stream {
+		rets.due = append(rets.due, quota.Return{Grant: h.grant.Number, Units: h.units})
 	}
-	g.Units = 0
+	h.units = 0
 }
 
 // watch has CollectIdle visit a grant whose units were put into the lease at writtenNs.
-func (rets *Returns) watch(g *Grant, writtenNs int64) {
-	src := g.part.source
+func (rets *Returns) watch(k *leaseKeeper, h *Handout, writtenNs int64) {
+	src := k.source
 	if len(rets.leased) >= maxLeased {
 		src.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
 		return
 	}
-	visitNs := src.visitNs(writtenNs, g.endNs, rets.latestVisitNs(writtenNs))
-	rets.leased = append(rets.leased, leasedGrant{src, g.part.leaseKey, g.trip.Stream, g.Number, visitNs})
+	visitNs := src.visitNs(writtenNs, h.endNs, rets.latestVisitNs(writtenNs))
+	rets.leased = append(rets.leased, leasedGrant{src, k.key, h.trip.Stream, h.grant.Number, visitNs})
 	rets.noteVisit(&rets.leased[len(rets.leased)-1])
 }
 

@@ -8,16 +8,25 @@
 // share is in the tables of package state: a write of a lease returns state.Mismatch if another worker has written it
 // meanwhile, and is tried again on what is there by now, up to state.MaxRetries times.
 //
-//	package decide                                    the proxy
-//	   |  Check, Take, Refund                            |  a request waits, a message comes, a tick
-//	   v                                                 v
-//	Source, HoldSource  --- Part: is asked for -->  talk.Client  <------>  quota service
-//	   |          ^
-//	   v          +-------- Grant: is given ---------+
-//	table of leases, account.Book
+// Who calls whom. No package calls upwards or to the right: it leaves what it has to say where the caller looks.
 //
-// Package talk asks the service, and calls this one. Package account has what a HoldSource holds. What a request
-// carries from one call to the next is in its decide.Subject.
+//	decide, hold                                     host
+//	  |  Check, Take, Refund; Settle, Renew            |  Wait, Flush, Receive, Next, Done, Tick
+//	  v                                                v
+//	Source, HoldSource, Handout  <---------------  talk.Client  <--- messages --->  quota service
+//	  |            |             AppendNeeds,          |
+//	  |  Read,     |  Open,      NewHandout, Give,     |  Due, WriteReport
+//	  |  Write     |  Take, ...  KeepRest, Reclaim     |
+//	  v            v                                   v
+//	table of    account.Book, and its Accounts  <------+
+//	leases
+//
+//	what          is left in                by                         for
+//	a request     its decide.Subject        Handout.Give               Source.Check and Take, in the next Decide
+//	a refill      Worker.refills            Source.Take                Client.Flush
+//	a report      the list of Book          Account.List               Client.Flush
+//	a return      Worker.Returns            Need.Reclaim, CollectIdle  Client.Flush
+//	silence       Worker.Service            Client.Tick                Source.Check
 //
 // A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
 // them. A request whose units are not there, for example of a key of 1000 a minute, of which 300 were
@@ -27,8 +36,8 @@
 //	Client.Wait      AppendNeeds finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
 //	Client.Flush     A message leaves with all asks that are queued.
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of 999.
-//	                 Of these 250 units Grant.Give gives 1 to the request's Subject. Grant.KeepRest puts 249 into the
-//	                 lease.
+//	                 Of these 250 units Handout.Give gives 1 to the request's Subject. Handout.KeepRest puts 249 into
+//	                 the lease.
 //	Source.Check     The request is decided again. The Subject's grant has 1 unit. The outcome is HasRoom.
 //	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
 //	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.
@@ -40,13 +49,12 @@
 //
 //	source.go       Source       checks and takes units of leases
 //	part.go         Part, Need   what is asked for, and who needs it
-//	grant.go        Grant        what the service grants, and which requests get it
-//	keep.go                      the key's lease keeps the rest
+//	handout.go      Handout      hands out what the service grants to the requests that have waited
+//	keep.go         keeper       the key's lease keeps the rest, or its account counts what is given
 //	returns.go      Returns      what goes back, at once or when it is idle
 //	denial.go                    how a denial or a block is told and remembered
-//	holds.go        HoldSource   checks and holds
-//	settle.go                    how a hold ends, and is charged once
 //	uncharged.go                 how the service hears of what was admitted while it was silent
+//	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
 //	definitions.go  definitions  how limits are defined to the service
 //	worker.go       Worker       what the sources of a worker share with the talk
@@ -202,7 +210,7 @@ func (src *Source) askPart(s *decide.Subject, cost uint32) Part {
 // newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
 func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
+	p := Part{Definition: d, keeper: &leaseKeeper{source: src, key: e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}

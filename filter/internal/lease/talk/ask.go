@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
@@ -86,12 +87,12 @@ func without[T comparable](list []T, one T) []T {
 // The rest is about the reports of its accounts: see package account.
 
 // isReport reports whether the ask is only for a report.
-func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Holds() }
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account() != nil }
 
 // awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
 func (a *ask) awaitsReport() bool {
 	for i := range a.parts {
-		if a.parts[i].AwaitsReport() {
+		if acc := a.parts[i].Account(); acc != nil && acc.AwaitsReport() {
 			return true
 		}
 	}
@@ -105,16 +106,16 @@ func (a *ask) writeReports(now int64) {
 	}
 }
 
-// giveUpReports is for an ask whose reports the service does not take now.
-func (a *ask) giveUpReports() {
-	for i := range a.parts {
-		a.parts[i].GiveUpReport()
-	}
-}
+// giveUpReports says that the service does not take the reports now.
+func (a *ask) giveUpReports() { a.eachReport((*account.Account).GiveUpReport) }
 
-// reportAgain has its accounts reported with the next message.
-func (a *ask) reportAgain() {
+// reportAgain has its accounts reported with the next message: the reports may be lost, or never leave with the ask.
+func (a *ask) reportAgain() { a.eachReport((*account.Account).ReportAgain) }
+
+func (a *ask) eachReport(do func(acc *account.Account, number uint64)) {
 	for i := range a.parts {
-		a.parts[i].ReportAgain()
+		if acc := a.parts[i].Account(); acc != nil {
+			do(acc, a.parts[i].Wire.Number)
+		}
 	}
 }

@@ -64,30 +64,30 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 // then keeps the rest.
 func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
 	waiters := c.takeDecided(a, result)
+	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for i := range a.parts {
-		g := newGrant(a, i, result, now)
-		g.EndReport()
+		h := lease.NewHandout(&a.parts[i], grantOf(result, i), trip)
+		h.EndReport()
 		for _, req := range waiters {
-			g.Give(req.needs)
+			h.Give(req.needs)
 		}
-		g.KeepRest()
+		h.KeepRest()
 	}
 	for _, req := range waiters {
 		c.waitlist.makeReady(req)
 	}
 }
 
-// newGrant reads the grant of part i of the ask.
-func newGrant(a *ask, i int, result *quota.AskResult, now int64) *lease.Grant {
-	var answer *quota.Grant
+// grantOf is the grant for part i of the ask, nil if the result has none.
+func grantOf(result *quota.AskResult, i int) *quota.Grant {
 	switch result.Outcome {
 	case quota.Granted, quota.Denied, quota.Unavailable:
 		if i < len(result.Grants) { // an older service has none if it is Unavailable
-			answer = &result.Grants[i]
+			return &result.Grants[i]
 		}
 	default: // what a newer service answers
 	}
-	return lease.NewGrant(&a.parts[i], answer, lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now})
+	return nil
 }
 
 // takeDecided returns the requests that the result of an ask decides: those that have waited for it, and maybe those
@@ -126,12 +126,10 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 
 // endLooks writes how the keys stand into the looks that wait for it.
 func (c *Client) endLooks(a *ask, result *quota.AskResult, now int64) {
-	grants := make([]*lease.Grant, len(a.parts))
-	for i := range a.parts {
-		grants[i] = newGrant(a, i, result, now)
-	}
 	for _, req := range a.waiters {
-		req.Look.Note(grants)
+		for i := range a.parts {
+			req.Look.Note(&a.parts[i], grantOf(result, i), now)
+		}
 		req.asks = without(req.asks, a)
 		if !req.isAsking() {
 			c.waitlist.makeReady(req)
