@@ -107,7 +107,8 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 	acc := src.openAccount(s)
 	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
-		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
+		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost,
+		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 }
 
@@ -173,7 +174,8 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 // A hold of a HoldSource lies in one place or in two:
 //
 //	account only  the service has granted the units
-//	both          they were taken while the service was silent: this proxy's table counts them, the service hears later
+//	both          they were taken while the service was silent: this proxy's table counts them, and the service hears
+//	              of them later
 //	table only    so they were, and the worker has too many accounts for one more
 //
 // What each place charges is drawn in package hold. The table counts by this proxy's share of the limits.

@@ -109,8 +109,8 @@ func (k *leaseKeeper) writeLease(h *Handout, isNew bool) {
 	}
 }
 
-// put puts the handout's units into the lease, all or none, if they may stay there. A denial is forgotten whose cost can
-// be spent now. It is none of a blocked key, because a rule with a block leases nothing.
+// put puts the handout's units into the lease, all or none, if they may stay there. A denial is forgotten whose cost
+// can be spent now. It is none of a blocked key, because a rule with a block leases nothing.
 func (k *leaseKeeper) put(h *Handout, e *state.LeaseEntry) (put uint32) {
 	if h.units == 0 || !h.mayStay() {
 		return 0

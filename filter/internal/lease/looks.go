@@ -56,8 +56,8 @@ func (l *Look) Parts(from int) []Part {
 	return parts
 }
 
-// Note writes down how the key of a part stands, by the grant for it, which came at cameNs. It is nil if the service has
-// none. The ask may be another look's, so the key is found by its definition: a look has one key of each.
+// Note writes down how the key of a part stands, by the grant for it, which came at cameNs. The grant is nil if the
+// service has none. The ask may be another look's, so the key is found by its definition: a look has one key of each.
 func (l *Look) Note(p *Part, grant *quota.Grant, cameNs int64) {
 	if grant == nil || grant.Failed {
 		return

@@ -41,9 +41,7 @@ func (p *Part) Account() *account.Account {
 // WriteReport writes what the account of the part's key holds now into Wire, which is sent.
 func (p *Part) WriteReport(now int64) {
 	if acc := p.Account(); acc != nil {
-		acc = acc.Reopen()
-		acc.WriteReport(&p.Wire, now)
-		p.keeper = accountKeeper{acc}
+		p.keeper = accountKeeper{acc.WriteReport(&p.Wire, now)}
 	}
 }
 

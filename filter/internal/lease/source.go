@@ -35,9 +35,9 @@
 //	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
 //	Client.Wait      AppendNeeds finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
 //	Client.Flush     A message leaves with all asks that are queued.
-//	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of 999.
-//	                 Of these 250 units Handout.Give gives 1 to the request's Subject. Handout.KeepRest puts 249 into
-//	                 the lease.
+//	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
+//	                 999. Of these 250 units Handout.Give gives 1 to the request's Subject. Handout.KeepRest puts 249
+//	                 into the lease.
 //	Source.Check     The request is decided again. The Subject's grant has 1 unit. The outcome is HasRoom.
 //	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
 //	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.

@@ -5,16 +5,21 @@
 // Its invariant: each change of an account is reported until the service has answered. A report that has no answer may
 // have arrived or not. The next one says all that it said.
 //
-// The verbs of an account. One that changes what the store should know lists the account for a report:
+// The verbs of an account. One that changes what the store should know lists the account for a report. An account is
+// forgotten once it is idle, and two verbs reopen it:
 //
-//	              given  held  charged  listed
-//	Give(2)          +2                 no: the store counted the units as held when it granted them
-//	Take(2)          -2    +2           no: a report says given and held in one number
-//	Untake(2)        +2    -2           no, for the same reason
-//	Reclaim(2)       -2                 yes
-//	Hold(2)                +2           yes
-//	Unhold(2)              -2           yes
-//	Settle(2, 5)           -2       +5  yes: a request held 2, and its answer has cost 5
+//	              given  held  charged  lists it                          reopens it
+//	Give(2)          +2                 no: the store counted the units   no: the store has them as held
+//	                                    as held when it granted them
+//	Take(2)          -2    +2           no: a report says given and       no: units were given
+//	                                    held in one number
+//	Untake(2)        +2    -2           no, for the same reason           no: units were held
+//	Reclaim(2)       -2                 yes                               no: units were given
+//	Hold(2)                +2           yes                               no: Book.Open has just opened it
+//	Unhold(2)              -2           yes                               no: units were held
+//	Settle(2, 5)           -2       +5  yes: a request held 2, and its    yes: the request may have held 0 units,
+//	                                    answer has cost 5                 or its hold has lapsed
+//	WriteReport                         no                                yes: its ask may have waited for long
 //
 // account.go has what is held, report.go how the service hears of it, and book.go all accounts of a worker.
 package account
@@ -24,8 +29,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Account is what this worker holds of one key. Its sums, a quota.Sums, count; this one also knows when it must be
-// reported. A worker may have maxAccounts of them, so the fields are in an order that pads little.
+// Account is what this worker holds of one key. Its sums count; it also knows when they must be reported. A worker may
+// have maxAccounts of them, so the fields are in an order that pads little.
 type Account struct {
 	Key [16]byte
 
@@ -33,7 +38,7 @@ type Account struct {
 	SilentUntilNs   int64 // its store cannot reach the key
 	StartingUntilNs int64 // its store is starting: it takes reports, and grants nothing
 
-	sums       quota.Sums // given, held, charged; stored and known by the store; in doubt without an answer
+	sums       quota.Sums // given, held and charged, and what of these the store knows
 	underWay   underWay
 	worker     uint64 // that reports it: an earlier configuration's, if that has ended
 	usedNs     int64  // when a request last wanted units
@@ -101,7 +106,7 @@ func (acc *Account) Unhold(units uint32) {
 
 // Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
 func (acc *Account) Settle(units, cost uint32) {
-	current := acc.Reopen()
+	current := acc.reopen()
 	current.sums.Settle(units, cost)
 	current.List()
 }
@@ -109,14 +114,9 @@ func (acc *Account) Settle(units, cost uint32) {
 // current returns the account that acc's key has by now: acc, or one that was opened after acc was forgotten, or nil.
 func (acc *Account) current() *Account { return acc.book.byName[acc.name] }
 
-// Reopen returns the account that acc's key has by now. If there is none, it puts acc back. Book.Renew forgets idle
-// accounts, and two may point to one later:
-//
-//	a hold of no units, or of units that have lapsed  Settle reopens its account
-//	an ask that has waited for long                   lease.Part.WriteReport does
-//
-// Take, Untake, Unhold and Reclaim need not: an account is not idle as long as units are given or held.
-func (acc *Account) Reopen() *Account {
+// reopen returns the account that acc's key has by now. If Book.Renew has forgotten acc and there is no other, it puts
+// acc back.
+func (acc *Account) reopen() *Account {
 	if other := acc.current(); other != nil {
 		return other
 	}

@@ -141,8 +141,8 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
 	require.EqualValues(t, 8, write(own, 1, 0).Worker)
-	require.Same(t, acc, acc.Reopen())
-	require.Same(t, own, own.Reopen())
+	require.Same(t, acc, acc.WriteReport(&quota.Part{}, 0))
+	require.Same(t, own, own.WriteReport(&quota.Part{}, 0))
 }
 
 // An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
@@ -153,6 +153,6 @@ func TestAnIdleAccountIsForgotten(t *testing.T) {
 	require.True(t, b.IsEmpty())
 	require.False(t, acc.AwaitsReport())
 	require.True(t, b.IsEmpty(), "a question opens no account")
-	require.Same(t, acc, acc.Reopen())
+	require.Same(t, acc, acc.WriteReport(&quota.Part{}, 0))
 	require.False(t, b.IsEmpty())
 }

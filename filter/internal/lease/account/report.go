@@ -61,9 +61,11 @@ func (acc *Account) List() {
 	}
 }
 
-// WriteReport writes into a part of an ask what the account holds now. If rules share a counter, an ask for them has a
-// part for each, all with one account. Each part reports as held what those before it ask for too, because it may be
-// granted. For example, three rules with one counter, a request that costs 2, and a worker that holds 3 of the key:
+// WriteReport writes into a part of an ask what the account holds that the key has by now, and returns that account.
+//
+// If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
+// those before it ask for too, because it may be granted. For example, three rules with one counter, a request that
+// costs 2, and a worker that holds 3 of the key:
 //
 //	part  of rule  its report        under way  EndReport
 //	0     first    #7, held 3        #7         may give units; the reports of the parts below count 2 as held
@@ -72,15 +74,17 @@ func (acc *Account) List() {
 //
 // If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
 // given. So the account is reported once more.
-func (acc *Account) WriteReport(p *quota.Part, now int64) {
-	u, number := &acc.underWay, acc.book.newReportNumber()
-	if !acc.IsUnderWay() {
+func (acc *Account) WriteReport(p *quota.Part, now int64) (of *Account) {
+	of = acc.reopen()
+	u, number := &of.underWay, of.book.newReportNumber()
+	if !of.IsUnderWay() {
 		*u = underWay{firstNumber: number}
 	}
-	p.Report = acc.sums.NewReport(acc.worker, number, u.askedBefore)
+	p.Report = of.sums.NewReport(of.worker, number, u.askedBefore)
 	u.askedBefore = limit.AddSaturating(u.askedBefore, p.Waiting)
-	acc.reportedNs = now
-	acc.mayBeLost = false
+	of.reportedNs = now
+	of.mayBeLost = false
+	return of
 }
 
 // EndReport ends a report by what the service has granted for it. mayGive says whether the grant may give units: the
@@ -98,6 +102,7 @@ func (acc *Account) EndReport(number uint64, g *quota.Grant, now int64) (mayGive
 		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
 	}
 	if !acc.hasUnderWay(number) {
+		acc.List() // the answer may have ended a queued ask that was to report it
 		return false
 	}
 	if number != acc.sums.NewestReport() {

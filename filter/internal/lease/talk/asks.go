@@ -19,8 +19,8 @@ import (
 //	         or if an earlier ask's result decides them: see decidesMore.
 //	flying   Another ask for the same units stays queued. If the stream ends, or the service lacks a definition,
 //	         requeue queues it again, or ends it if no request waits for it.
-//	late     It has no result after the timeout. Its requests are decided without it, and the same units may
-//	         be asked for again. A result counts for lateNs.
+//	late     askLateAgain has found no result after the timeout. Its requests are decided without it, and the same
+//	         units may be asked for again. A result counts for lateNs, then askLateAgain drops it.
 type asks struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
@@ -77,6 +77,7 @@ func (as *asks) leave(req *Waiter) {
 		a.leave(req)
 		if len(a.waiters) == 0 && as.queued[a.want] == a {
 			as.unqueue(a)
+			a.reportAgain() // if it was for a report at first, Book.Due has taken the account off the list
 		}
 	}
 	req.asks = req.asks[:0]
@@ -86,7 +87,6 @@ func (as *asks) leave(req *Waiter) {
 func (as *asks) unqueue(a *ask) {
 	delete(as.queued, a.want)
 	as.queue = without(as.queue, a)
-	a.reportAgain() // Book.Due has taken its accounts off the list
 }
 
 // markSent says which of the queued asks were sent; left are the others.

@@ -24,6 +24,16 @@
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. probe asks on.
 //
+// Four things have a life, which is drawn in a file of its own. How they change while the first request waits:
+//
+//	by                      Waiter         ask      stream   watchdog
+//	Wait                    asking         queued   closed   answered
+//	Flush                   asking         flying   greeted  asked
+//	Receive                 ready          over     heard    answered
+//	Next, Decide, Done      over
+//	or Tick, after the      ready          over     closed   silent
+//	timeout: no answer
+//
 // To read it, begin with Client. Most of its tests are in package lease, which plays workers, their talk and a service
 // together: see harness_test.go there.
 //

@@ -91,8 +91,8 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 }
 
 // takeDecided returns the requests that the result of an ask decides: those that have waited for it, and maybe those
-// that came since, which have joined the next ask for these units. Then it ends that ask. Call it while the reports of
-// a are under way: then unqueue does not list their accounts, and the end of the reports may.
+// that came since, which have joined the next ask for these units. Then it ends that ask, and leaves its reports alone:
+// they are of the accounts of a, and the end of a's reports finds out when these are reported next.
 func (c *Client) takeDecided(a *ask, result *quota.AskResult) []*Waiter {
 	next := c.asks.queued[a.want]
 	if next == nil || len(next.waiters) == 0 || !a.decidesMore(result) {
