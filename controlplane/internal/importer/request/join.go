@@ -14,7 +14,7 @@ func (m Match) And(other Match) (both Match, why string) {
 	maps.Copy(both, m)
 	byName := func(a, b partID) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name)) }
 	for _, id := range slices.SortedFunc(maps.Keys(other), byName) {
-		common, isKnown := commonValues(m[id], other[id])
+		common, isKnown := id.commonValues(m[id], other[id])
 		switch {
 		case isKnown && len(common) > 0:
 			both[id] = common
@@ -28,32 +28,60 @@ func (m Match) And(other Match) (both Match, why string) {
 // IsApart reports whether no request fits both matches, as of the hosts a.example and b.example. A true answer is sure.
 func (m Match) IsApart(other Match) bool {
 	for id, values := range other {
-		if common, isKnown := commonValues(m[id], values); isKnown && len(common) == 0 {
+		if common, isKnown := id.commonValues(m[id], values); isKnown && len(common) == 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// commonValues are the patterns for the values that fit one of each list; an empty list fits all. They are not known if
-// no list of patterns says that.
-func commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
+// commonValues are the patterns for the values of a part that fit one of each list; an empty list fits all. They are
+// not known if no list of patterns says that.
+func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	if len(a) == 0 {
 		return b, true
 	}
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case p.Within(q):
+			case id.within(p, q):
 				common = AppendNew(common, p)
-			case q.Within(p):
+			case id.within(q, p):
 				common = AppendNew(common, q)
-			case !p.Apart(q):
+			case !id.apart(p, q):
 				return nil, false
 			}
 		}
 	}
 	return common, true
+}
+
+// within reports whether every value of the part that fits p fits q. The texts of hosts and of addresses are compared
+// by what they name, as a policy compares them:
+//
+//	part      p             q             within
+//	Host      x.a.example   *.A.example   yes: it is one of the hosts below a.example, in any case
+//	ClientIP  10.1.2.3      10.0.0.0/8    yes: the address is in the network
+//	others    any           any           as Pattern.Within says
+func (id partID) within(p, q Pattern) bool {
+	switch {
+	case p == q:
+		return true
+	case id.kind == KindHost:
+		return isHostWithin(p.Text, q.Text)
+	case id.kind == KindClientIP:
+		return isNetworkWithin(p.Text, q.Text)
+	}
+	return p.Within(q)
+}
+
+// apart reports whether no value of the part fits both. Of two hosts, and of two networks, one is within the other or
+// they are apart.
+func (id partID) apart(p, q Pattern) bool {
+	if id.kind == KindHost || id.kind == KindClientIP {
+		return !id.within(p, q) && !id.within(q, p)
+	}
+	return p.Apart(q)
 }
 
 // Joined has the exemptions by one list in one exemption: those of the paths /a and of the paths /b make one of

@@ -7,29 +7,12 @@ import (
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns. The
 // parts are hosts, methods, paths, headers and client addresses: a policy matches no others, and TryRequire refuses
-// them. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
+// them. Hosts, methods and addresses have texts alone (Exact). Those of hosts and addresses stand for what they name:
+// see partID.within. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
-// Matching is the match in which the part must fit one of the patterns. A text of a host or of an address is taken for
-// what it names, and not as a limiter compares it:
-//
-//	part      pattern                  in the match
-//	Host      Exact("*.a.example")     HostName: each host below a.example, in any case
-//	ClientIP  Exact("10.0.0.0/8")      Network: each address in it
-//	others    any                      as it is
-func (p Part) Matching(patterns ...Pattern) Match {
-	var list []Pattern
-	for _, v := range patterns {
-		switch {
-		case v.Kind == Exactly && p.Kind == KindHost:
-			v.Kind = HostName
-		case v.Kind == Exactly && p.Kind == KindClientIP:
-			v.Kind = Network
-		}
-		list = append(list, v)
-	}
-	return Match{p.id(): list}
-}
+// Matching is the match in which the part must fit one of the patterns.
+func (p Part) Matching(patterns ...Pattern) Match { return Match{p.id(): slices.Clone(patterns)} }
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
 func (m Match) Of(p Part) []Pattern { return m[p.id()] }

@@ -17,8 +17,7 @@ type Pattern struct {
 // PatternKind is how a pattern is written.
 type PatternKind uint8
 
-// The kinds of patterns, each with what makes one. Matching makes HostName of Exactly for a host, and Network for an
-// address. The others are in a match as they are.
+// The kinds of patterns, each with what makes one.
 const (
 	AnyValue      PatternKind = iota // every value, and none: no condition on the part (Pattern{})
 	Exactly                          // the text (Exact)
@@ -26,10 +25,6 @@ const (
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
-
-	// Of a match alone. They are compared with each other, and not with texts.
-	HostName // the host, or with *.a.example each below it
-	Network  // the address, or each in the network
 )
 
 // Exact fits the text alone.
@@ -97,8 +92,7 @@ func surrounded(before, text, behind string, ignoreCase bool) Pattern {
 	return Expression(re)
 }
 
-// Regexp is the pattern as an expression of RE2 for the whole text. It is for patterns of texts: not for Missing,
-// HostName or Network.
+// Regexp is the pattern as an expression of RE2 for the whole text. It is not for Missing, which no text fits.
 func (p Pattern) Regexp() string {
 	switch p.Kind {
 	case WithWildcards:
@@ -111,7 +105,7 @@ func (p Pattern) Regexp() string {
 		return regexp.QuoteMeta(p.Text) + "(/.*)?"
 	case ByExpression:
 		return p.Text
-	case Exactly, AnyValue, Missing, HostName, Network:
+	case Exactly, AnyValue, Missing:
 	}
 	return regexp.QuoteMeta(p.Text)
 }
@@ -130,7 +124,7 @@ func (p Pattern) Matches(text string) bool {
 	case ByExpression:
 		re, err := regexp.Compile("^(?s:" + p.Text + ")$")
 		return err == nil && re.MatchString(text)
-	case Missing, HostName, Network:
+	case Missing:
 	}
 	return false
 }
@@ -162,7 +156,7 @@ func (p Pattern) LiteralPrefix() (text string, isAll bool) {
 	case WithWildcards:
 		before, after, _ := strings.Cut(p.Text, "*")
 		return before, after == ""
-	case AnyValue, ByExpression, Missing, HostName, Network:
+	case AnyValue, ByExpression, Missing:
 	}
 	return "", false
 }
@@ -175,10 +169,6 @@ func (p Pattern) Within(q Pattern) bool {
 		return true
 	case p.Kind == Exactly:
 		return q.Matches(p.Text)
-	case p.Kind == HostName && q.Kind == HostName:
-		return isHostWithin(p.Text, q.Text)
-	case p.Kind == Network && q.Kind == Network:
-		return isNetworkWithin(p.Text, q.Text)
 	}
 	begin, _ := p.LiteralPrefix()
 	wider, isAll := q.LiteralPrefix()
@@ -191,9 +181,6 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// isName reports whether it is a name or network: of two of a kind, one is within the other or they are apart.
-func (p Pattern) isName() bool { return p.Kind == HostName || p.Kind == Network }
-
 // Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be
 // wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a
 // wrong limit.
@@ -201,13 +188,11 @@ func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.LiteralPrefix()
 	other, isAllOther := q.LiteralPrefix()
 	switch {
-	case p.isName() != q.isName():
-		return false // it is not known: they are not compared
 	case p.Kind == Exactly:
 		return !q.Matches(p.Text)
 	case q.Kind == Exactly:
 		return !p.Matches(q.Text)
-	case isAll && isAllOther, p.isName() && q.Kind == p.Kind:
+	case isAll && isAllOther:
 		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
@@ -254,7 +239,7 @@ func (p Pattern) ofPath() (path Pattern, sameWithAnyQuery, ok bool) {
 		return p, true, isAll && !strings.ContainsAny(begin, "?#")
 	case ByExpression:
 		return ofPathExpression(p.Text)
-	case AnyValue, PathOrBelow, Missing, HostName, Network:
+	case AnyValue, PathOrBelow, Missing:
 	}
 	return p, true, true
 }

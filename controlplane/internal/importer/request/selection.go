@@ -14,7 +14,6 @@
 //	    Match.narrow             the match with the condition                           match.go
 //	      Part.translate         Exact("a.example"), and a comment: without its port    part.go
 //	      Part.canMatch          a match may ask for the hosts of a name                match.go
-//	      Part.Matching          HostName a.example, as matches compare names           match.go
 //	      Match.And              with the condition that is there: hosts of both        join.go
 //
 // Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
