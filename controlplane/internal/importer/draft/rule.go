@@ -19,7 +19,7 @@ import (
 //	Comment   # TEXT                     NAME: TEXT
 //	TurnOff   mode: off, and # Off: WHY  NAME is off: WHY
 //
-// CountEach, Enforce and Disable are for what a filter of Envoy says of all its rules.
+// CountEach, Enforce, Shadow and Disable are for what a filter of Envoy says of all its rules.
 //
 // Rules count together if their names are equal, and so are their Identity, Key, algorithm and time: see
 // mayShareCounter.
@@ -40,10 +40,10 @@ type Rule struct {
 	at       source.Place // for notes about the rule
 	findings *Findings
 
-	comments  []string
-	turnedOff bool   // by TurnOff, which says why
-	disabled  bool   // with its filter
-	percent   uint64 // of its keys that it denies; 0 = it is shadow
+	comments []string
+	off      offKind
+	shadow   bool   // it counts, and denies nothing
+	percent  uint64 // of its keys that it denies, from 1 to all
 
 	// Draft.Finish sets these, when it knows all rules.
 	policyName            string // its name, or with a number behind it where an earlier rule has that
@@ -53,15 +53,21 @@ type Rule struct {
 // all is the percentage of a rule that denies for each of its keys.
 const all = 100
 
+// offKind is why a rule is off, if it is. Each kind outweighs those above it.
+type offKind uint8
+
+const (
+	isOn      offKind = iota
+	filterOff         // by Disable: its filter is off there too, so there is nothing to deal with
+	unsaid            // by TurnOff: a policy cannot say something of it. The comments name it, and the user must see to it
+)
+
 // NewRule makes the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
 // one of them. Its reader adds it to Draft.Rules, in the order of the file.
 func NewRule(to *Findings, name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
 	r := &Rule{
 		Identity: limit.At.String(), name: cmp.Or(Clip(name, 100), "rule"),
-		limit: limit, requests: requests, at: at, findings: to, percent: all,
-	}
-	if limit.Shadow {
-		r.percent = 0
+		limit: limit, requests: requests, at: at, findings: to, shadow: limit.Shadow, percent: all,
 	}
 	for _, text := range slices.Concat(requests.Comments, limit.Comments) {
 		r.Comment(text)
@@ -94,7 +100,7 @@ func (r *Rule) addComment(text string) {
 
 // TurnOff turns the rule off, and says why.
 func (r *Rule) TurnOff(why string) {
-	r.turnedOff = true
+	r.off = unsaid
 	r.addComment("Off: " + why)
 	r.findings.noteOf(r, r.at, " is off: "+why)
 }
@@ -109,24 +115,23 @@ func (r *Rule) CountEach(p request.Part, comment string) {
 	r.addComment(comment)
 }
 
-// Disable turns the rule off, as its filter is off there too: nothing has to be dealt with first.
-func (r *Rule) Disable() { r.disabled = true }
+// Disable turns the rule off, as its filter is off there too.
+func (r *Rule) Disable() { r.off = max(r.off, filterOff) }
 
-func (r *Rule) isOff() bool { return r.turnedOff || r.disabled }
+func (r *Rule) isOff() bool { return r.off != isOn }
 
-// Enforce makes the rule deny for some percent of its keys alone; 0 makes it shadow. A rule without a key has no share
-// of keys, and is shadow too: so CountEach, which gives it one, comes first.
+// Shadow makes the rule count, and deny nothing.
+func (r *Rule) Shadow() { r.shadow = true }
+
+// Enforce makes the rule deny for some percent of its keys alone, at least 1. A rule without a key has no share of
+// keys, and is shadow: so CountEach, which gives it one, comes first.
 func (r *Rule) Enforce(percent uint64) {
-	isShare := 0 < percent && percent < all
-	switch {
-	case r.percent == 0:
-	case isShare && len(r.Key) == 0:
-		r.percent = 0
+	if percent < all && len(r.Key) == 0 && !r.shadow {
+		r.Shadow()
 		r.commentAt(r.limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: it is "+
 			"shadow.")
-	default:
-		r.percent = percent
 	}
+	r.percent = percent
 }
 
 // LimitedRequests is a match for the requests that the rule limits. It is not ok where no match can say which those
@@ -142,7 +147,7 @@ func (r *Rule) Enforce(percent uint64) {
 //	is off by Disable, with all rules of its filter     as without Disable, so the order of the calls does not matter
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.turnedOff || slices.ContainsFunc(r.requests.Exempt, isLeft) ||
+	if r.off == unsaid || slices.ContainsFunc(r.requests.Exempt, isLeft) ||
 		slices.ContainsFunc(r.Overrides, Override.isUnlimited) {
 		return nil, false
 	}

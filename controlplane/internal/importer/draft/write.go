@@ -75,7 +75,7 @@ func (r *Rule) asYAML() *yaml.Node {
 	switch {
 	case r.isOff():
 		text.Mode = string(policy.ModeOff)
-	case r.percent == 0:
+	case r.shadow:
 		text.Mode = string(policy.ModeShadow)
 	case r.percent < all:
 		text.EnforcePercent = r.percent
@@ -85,7 +85,7 @@ func (r *Rule) asYAML() *yaml.Node {
 	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
-	if r.turnedOff {
+	if r.off == unsaid {
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

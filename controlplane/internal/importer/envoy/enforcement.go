@@ -21,8 +21,9 @@ import (
 // enforcement is what a filter of Envoy says about all its limits: for which
 // share of requests it enforces them, what a denied request gets, and which headers all answers have.
 type enforcement struct {
-	off      bool
-	percent  uint64 // 0 = the rules are shadow
+	off      bool   // it does nothing: its rules are off
+	shadow   bool   // it counts, and denies nothing
+	percent  uint64 // of requests that it denies beyond a limit, from 1 to 100
 	response *draft.Response
 	headers  string // of answers: see headersField
 }
@@ -52,7 +53,7 @@ func (r *reader) readEnforcement(
 		e.off = true
 		r.Note(at.In("filter_enabled"), "0 percent: the filter does nothing, and its rules are off")
 	case enforced == 0:
-		e.percent = 0
+		e.shadow = true
 		r.Note(at.In("filter_enforced"), "0 percent: its rules are shadow")
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
@@ -153,8 +154,11 @@ func noHeaders(headers map[string]string) string {
 func (e *enforcement) apply(d *draft.Draft, rules []*draft.Rule) {
 	d.Headers = cmp.Or(e.headers, d.Headers)
 	for _, r := range rules {
-		r.Enforce(e.percent)
 		r.Response = e.response
+		r.Enforce(e.percent)
+		if e.shadow {
+			r.Shadow()
+		}
 		if e.off {
 			r.Disable()
 		}
