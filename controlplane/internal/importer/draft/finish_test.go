@@ -1,6 +1,7 @@
 package draft_test
 
 import (
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,6 +36,39 @@ func TestAPolicyThatIsNotValid(t *testing.T) {
 	require.ErrorContains(t, err, "rule is beyond what a policy may have: key: ")
 	require.NotErrorIs(t, err, draft.ErrFault)
 	require.Empty(t, made.Policy)
+}
+
+// A rule exempts more paths than it may have exemptions, as one exemption has a list of them. What no list says takes
+// an exemption each: of too many the rule has the first, and is off.
+func TestExemptionsByOnePartAreOne(t *testing.T) {
+	const more = policy.MaxExempt + 1
+	paths, withMethod := make([]request.Match, more), make([]request.Match, more)
+	for i := range more {
+		path := request.Selection{Match: request.FullPath.Matching(request.Exact("/" + strconv.Itoa(i)))}
+		paths[i] = path.Match
+		path.Require(request.Method, request.Exact("GET"))
+		withMethod[i] = path.Match
+	}
+	for _, tc := range []struct {
+		exempt      []request.Match
+		items, off  int
+		itsFirstOne string
+	}{
+		{paths, 1, 0, "{paths: [/0, /1, /2, "},
+		{withMethod, policy.MaxExempt, 1, "{methods: [GET], paths: [/0]}"},
+	} {
+		d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
+		limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
+		requests := request.Selection{Exempt: tc.exempt}
+		d.Rules = append(d.Rules, draft.NewRule(d.Findings, "most", source.Place{}, limit, requests))
+		made, err := d.Finish()
+		require.NoError(t, err)
+		text := string(made.Policy)
+		require.Equal(t, tc.items, strings.Count(text, "      - {"), text)
+		require.Contains(t, text, "exempt:\n      - "+tc.itsFirstOne)
+		isOff := "# Off: It should exempt 101 matches, and a rule has at most 100."
+		require.Equal(t, tc.off, strings.Count(text, isOff), text)
+	}
 }
 
 // A rule says once what is so of several routes.

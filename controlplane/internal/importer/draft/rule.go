@@ -37,7 +37,8 @@ type Rule struct {
 	name     string // for users: rules that may count together have one
 	limit    *Limit
 	requests request.Selection
-	at       source.Place // for notes about the rule
+	exempt   []request.Match // of the requests, as the policy has them
+	at       source.Place    // for notes about the rule
 	findings *Findings
 
 	comments []string
@@ -54,12 +55,19 @@ type Rule struct {
 const all = 100
 
 // offKind is why a rule is off, if it is. Each kind outweighs those above it.
+//
+//	            why                                                   by
+//	filterOff   its filter is off there too: nothing is to be done    Disable
+//	unsaid      a policy cannot say it: the user must see to it       TurnOff, which says why in a comment:
+//	              a remark in WhyOff of its requests or its limit       NewRule
+//	              more exemptions than a rule may have                  NewRule
+//	              requests that no override can tell from others        package descriptor
 type offKind uint8
 
 const (
-	isOn      offKind = iota
-	filterOff         // by Disable: its filter is off there too, so there is nothing to deal with
-	unsaid            // by TurnOff: a policy cannot say something of it. The comments name it, and the user must see to it
+	isOn offKind = iota
+	filterOff
+	unsaid
 )
 
 // NewRule makes the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
@@ -75,8 +83,9 @@ func NewRule(to *Findings, name string, at source.Place, limit *Limit, requests 
 	for _, why := range slices.Concat(requests.WhyOff, limit.WhyOff) {
 		r.TurnOff(why)
 	}
-	if n := len(requests.Exempt); n > policy.MaxExempt {
-		r.requests.Exempt = requests.Exempt[:policy.MaxExempt]
+	r.exempt = request.Joined(requests.Exempt)
+	if n := len(r.exempt); n > policy.MaxExempt {
+		r.exempt = r.exempt[:policy.MaxExempt]
 		r.TurnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
 	}

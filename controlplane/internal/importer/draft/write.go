@@ -68,7 +68,7 @@ type ruleText struct {
 func (r *Rule) asYAML() *yaml.Node {
 	text := ruleText{
 		Name: r.policyName, Counter: r.counter, Scope: r.scope, Lease: r.lease,
-		Match: r.requests.Match, Exempt: r.requests.Exempt, Key: r.Key,
+		Match: r.requests.Match, Exempt: r.exempt, Key: r.Key,
 		Algorithm: r.limit.Algorithm, Limits: r.limit.asLimits(), Overrides: r.Overrides,
 		Cost: r.Cost, Capacity: r.Capacity, MissingKey: r.MissingKey, CountDenied: r.CountDenied, Response: r.Response,
 	}

@@ -172,10 +172,8 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		return
 	}
 	for _, g := range groupHosts(ing.paths) {
-		// The allowed networks first, then what others take: Joined puts an exemption where the first of its part is.
 		s := request.Selection{Exempt: ing.allowed}
 		s.NarrowTo(g.selection(ing, imp.all))
-		s.Exempt = request.Joined(s.Exempt)
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		r := draft.NewRule(imp.Findings, name, at, &draft.Limit{Numbers: numbers, At: at}, s)
 		r.Key = []request.Part{request.ClientIP}

@@ -81,7 +81,6 @@ func (n *reader) addRule(z *zone, limit *draft.Limit, f nginxkey.Form, status ui
 		return
 	}
 	requests.NarrowTo(f.Selection)
-	requests.Exempt = request.Joined(requests.Exempt)
 	r := draft.NewRule(n.Findings, z.name, limit.At, limit, requests)
 	r.Key = f.Parts
 	r.Capacity = z.capacity

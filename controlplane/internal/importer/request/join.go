@@ -84,21 +84,31 @@ func (id partID) apart(p, q Pattern) bool {
 	return p.Apart(q)
 }
 
-// Joined has the exemptions by one list in one exemption: those of the paths /a and of the paths /b make one of
-// the paths /a and /b.
+// Joined has the exemptions by one list in one exemption, where the first of them is: those of the paths /a and of the
+// paths /b make one of the paths /a and /b.
 func Joined(list []Match) (short []Match) {
+	type condition struct {
+		of partID
+		Pattern
+	}
+	isThere := map[condition]bool{}
 	index := map[partID]int{} // in short, of the exemption by a part
 	for _, m := range list {
 		id, isList := m.onlyList()
-		i, isKnown := index[id]
-		switch {
-		case !isList:
+		if !isList {
 			short = append(short, m)
-		case isKnown:
-			short[i] = Match{id: AppendNew(short[i][id], m[id]...)}
-		default:
+			continue
+		}
+		if _, hasOne := index[id]; !hasOne {
 			index[id] = len(short)
-			short = append(short, m)
+			short = append(short, Match{})
+		}
+		one := short[index[id]]
+		for _, v := range m[id] {
+			if c := (condition{id, v}); !isThere[c] {
+				isThere[c] = true
+				one[id] = append(one[id], v)
+			}
 		}
 	}
 	return short
