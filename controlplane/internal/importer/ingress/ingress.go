@@ -80,8 +80,16 @@ func (imp *ingressImport) readIngress(r source.Resource, regexHosts map[string]b
 	}
 	ing.isCanary = ing.annotation("canary") == "true"
 	ing.paths = imp.pathsOf(r, regexHosts)
-	ing.allowed = imp.allowedNetworks(ing)
+	if ing.isLimited() {
+		ing.allowed = imp.allowedNetworks(ing)
+	}
 	return ing
+}
+
+// isLimited reports whether it has a limit. The import has no rule of one that is 0, nor of that of a canary.
+func (ing *ingress) isLimited() bool {
+	isLimit := func(name string) bool { return strings.Trim(ing.annotation(name), "0") != "" }
+	return !ing.isCanary && slices.ContainsFunc([]string{"limit-rps", "limit-rpm", "limit-connections"}, isLimit)
 }
 
 // annotation is an annotation of ingress-nginx; empty if it is absent.

@@ -121,18 +121,25 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 	if !slices.Contains(g.paths, request.AnyPath) {
 		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
+	exempt := appendEach(nil, own.paths, g.countedBeside)
 	for _, other := range all {
-		leftOutFor := g.takenBy
-		if other == own {
-			leftOutFor = g.countedBeside
-		}
-		for _, p := range other.paths {
-			if m := leftOutFor(p); m != nil && !other.isCanary && !s.HasExempt(m) {
-				s.AddExempt(m)
-			}
+		if other != own && !other.isCanary {
+			exempt = appendEach(exempt, other.paths, g.takenBy)
 		}
 	}
+	s.AddExempt(exempt...)
 	return s
+}
+
+// appendEach adds the requests that a group leaves out for each of some paths, if it leaves any out.
+func appendEach(list []request.Match, paths []hostPath, leftOutFor func(hostPath) request.Match) []request.Match {
+	for _, p := range paths {
+		m := leftOutFor(p)
+		if m != nil && !slices.ContainsFunc(list, m.Equal) {
+			list = append(list, m)
+		}
+	}
+	return list
 }
 
 // takenBy are the requests of the group that a path of another Ingress takes; nil if that path does not win:
