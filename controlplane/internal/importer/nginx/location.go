@@ -25,13 +25,11 @@ type location struct {
 //	location / { location ~ b$ { ... } }
 func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, besideRegex bool) {
 	list := n.locationsIn(s, block)
-	for _, l := range list {
-		if l.isRegex() && besideRegex {
-			l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
-		}
-		l.refuseHoleInPrefix(list)
-	}
+	holes := holesIn(list)
 	for i, l := range list {
+		if l.isRegex() {
+			l.refuseRegex(besideRegex, holes)
+		}
 		for j, o := range list {
 			if i != j && !o.path.Apart(l.path) && o.winsOver(l, j < i) {
 				l.winners = append(l.winners, o.scope)
@@ -94,24 +92,35 @@ func (l *location) winsOver(other *location, isFirst bool) bool {
 	return len(l.text) > len(other.text)
 }
 
-// refuseHoleInPrefix finds what no exemption can say: an expression that holds below a prefix with ^~ again, because a
-// longer prefix has no ^~. Beside ^~ /s and /s/t the expression ~ x$ holds for /s/tx, but not for /sx. One such hole is
-// enough.
-func (l *location) refuseHoleInPrefix(list []*location) {
-	if !l.isRegex() {
-		return
+// refuseRegex says why no selection has the requests of a location with an expression, if none has: nginx tries the
+// expressions of locations around it later, or there are holes in which the expression holds. One hole is enough.
+func (l *location) refuseRegex(besideRegex bool, holes []hole) {
+	if besideRegex {
+		l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
 	}
+	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
+	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
+		h := holes[i]
+		l.fits.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " + h.around.text)
+	}
+}
+
+// hole is where expressions hold again below a prefix with ^~: a longer prefix without it. Beside ^~ /s and /s/t the
+// expression ~ x$ holds for /s/tx, but not for /sx. No exemption can say that.
+type hole struct{ prefix, around *location }
+
+// holesIn are the locations with ^~ that have holes, each with the first of them.
+func holesIn(list []*location) (holes []hole) {
 	for _, wide := range list {
-		if wide.modifier != "^~" || wide.path.Apart(l.path) {
+		if wide.modifier != "^~" {
 			continue
 		}
-		for _, narrow := range list {
-			if narrow.modifier == "" && strings.HasPrefix(narrow.text, wide.text) {
-				l.fits.CannotMatch("it holds for the location " + narrow.text + ", but not for the rest of ^~ " + wide.text)
-				return
-			}
+		isHole := func(l *location) bool { return l.modifier == "" && strings.HasPrefix(l.text, wide.text) }
+		if i := slices.IndexFunc(list, isHole); i >= 0 {
+			holes = append(holes, hole{prefix: list[i], around: wide})
 		}
 	}
+	return holes
 }
 
 // selectPath selects the requests whose path fits the location.

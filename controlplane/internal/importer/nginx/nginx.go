@@ -25,9 +25,9 @@
 //	Read: readHTTP                                    nginx.go
 //	  readZone, nginxkey.Variables.Read               the zones, and what map and geo make
 //	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
-//	  addRules                                        which requests the limits of each scope are for
-//	    addLimit, addRule                             a rule of each limit and form of its key (rules.go)
-//	      nginxkey.Variables.Counted                  the forms of a key
+//	  scope.plans                                     for which requests the limits of each scope are (plan.go)
+//	  addRules: addLimit, addRule                     a rule of each limit and form of its key (rules.go)
+//	    nginxkey.Variables.Counted                    the forms of a key
 //
 // Tests are in the folder above too: nginx_test.go compares decisions with those of a real nginx, and golden_test.go
 // imports testdata/imports/nginx-*.txtar.
@@ -87,6 +87,8 @@ const (
 	limitConn = "limit_conn"
 )
 
+var kinds = []string{limitReq, limitConn}
+
 // parse reads a file and its includes. Of a file that has http blocks it is what they have, and what
 // stands beside them, as in a file that is included in one.
 func parse(f source.File, include Include) (list []*nginxconf.Directive, err error) {
@@ -130,8 +132,11 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 	if n.Err() != nil {
 		return
 	}
-	n.addRules(limitReq, http, request.Selection{})
-	n.addRules(limitConn, http, request.Selection{})
+	for _, kind := range kinds {
+		for _, p := range http.plans(kind, request.Selection{}) {
+			n.addRules(p)
+		}
+	}
 	n.noteZones()
 	n.SortByLine()
 }

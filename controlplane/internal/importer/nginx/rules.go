@@ -13,18 +13,25 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// addLimit makes the rules of one limit for the requests of a scope: one for each form that its key has.
-func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, requests request.Selection) {
-	z := n.zoneOf(kind, d)
+// addRules makes the rules of a plan.
+func (n *reader) addRules(p plan) {
+	for _, d := range p.limits.list {
+		n.addLimit(p, d)
+	}
+}
+
+// addLimit makes the rules of one limit of a plan: one for each form that its key has.
+func (n *reader) addLimit(p plan, d *nginxconf.Directive) {
+	z := n.zoneOf(p.kind, d)
 	if z == nil {
 		return
 	}
-	limit := &draft.Limit{Numbers: z.Numbers, Shadow: limits.dryRun, At: nginxkey.PlaceOf(d)}
-	if limits.dryRun && len(limits.list) > 1 {
+	limit := &draft.Limit{Numbers: z.Numbers, Shadow: p.limits.dryRun, At: nginxkey.PlaceOf(d)}
+	if p.limits.dryRun && len(p.limits.list) > 1 {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")
 	}
-	if kind == limitReq {
+	if p.kind == limitReq {
 		n.readLimitReq(limit, d)
 	} else {
 		n.readLimitConn(limit, d)
@@ -33,7 +40,7 @@ func (n *reader) addLimit(kind string, d *nginxconf.Directive, limits limitSet, 
 		z.used = append(z.used, limit.Numbers)
 	}
 	for _, f := range n.variables.Counted(z.key) {
-		n.addRule(z, limit, f, limits.status, requests)
+		n.addRule(p, z, limit, f)
 	}
 }
 
@@ -76,16 +83,17 @@ func (n *reader) readLimitConn(limit *draft.Limit, d *nginxconf.Directive) {
 }
 
 // addRule makes the rule of a limit for one form of its key.
-func (n *reader) addRule(z *zone, limit *draft.Limit, f nginxkey.Form, status uint64, requests request.Selection) {
-	if requests.Match.IsApart(f.Match) {
+func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
+	if p.requests.Match.IsApart(f.Match) {
 		return
 	}
+	requests := p.requests
 	requests.NarrowTo(f.Selection)
 	r := draft.NewRule(n.Findings, z.name, limit.At, limit, requests)
 	r.Key = f.Parts
 	r.Capacity = z.capacity
-	if status != policyStatus {
-		r.Response = &draft.Response{Status: uint32(status)}
+	if p.limits.status != policyStatus {
+		r.Response = &draft.Response{Status: uint32(p.limits.status)}
 	}
 	r.Identity = fmt.Sprint(z.at, limit.Numbers, f.Text)
 	if len(f.Parts) > 1 && slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) {

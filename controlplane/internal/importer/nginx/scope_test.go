@@ -38,8 +38,8 @@ func scoped(t *testing.T, servers string) (list []string) {
 	return list
 }
 
-// The example of addRules: /bx and /ax have the limits of the server, by the expression's rule, and /b1 has them by the
-// server's own.
+// The example of scope.plans: /bx and /ax have the limits of the server, by the expression's rule, and /b1 has them by
+// the server's own.
 func TestEachRequestHasTheLimitsOfOneScope(t *testing.T) {
 	require.Equal(t, []string{
 		"s match: {hosts: [a.example]} exempt: - {paths: [/a*, ~.*x]}",

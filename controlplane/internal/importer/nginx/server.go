@@ -110,8 +110,8 @@ func (n *reader) byHosts(servers []*server) (list []*hostScope) {
 }
 
 // splitDefault makes two scopes of the default server if one of its names is a host of another server's *.example: no
-// selection has both that name and all hosts but *.example. Both have the same limits and inner scopes: addRules makes
-// rules of these for the hosts of either. In the example of readServers they are that of a.example and that of all but
+// selection has both that name and all hosts but *.example. Both have the same limits and inner scopes, whose
+// plans are for the hosts of either. In the example of readServers they are that of a.example and that of all but
 // *.example.
 func splitDefault(list []*hostScope) []*hostScope {
 	i := slices.IndexFunc(list, func(s *hostScope) bool { return s.isRest })
