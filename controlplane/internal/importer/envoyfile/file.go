@@ -7,7 +7,7 @@
 //	             no listener has
 //	Choose       one of the sites, by --listener if several have limits      site.go
 //	Config       the configuration of a filter, in a site or for a route     config.go
-//	Refuse...    says what a file is that is none of these                   kind.go
+//	Refuse...    says what a file is, by its kind, that is none of these     kind.go
 //	WhyNothing   says why there is no limit, as where a name is spelled      nothing.go
 //	             wrongly
 package envoyfile
@@ -48,13 +48,10 @@ func wholeRoot(to *draft.Findings, in *source.Document) *policy.Node {
 	if filters := in.OfKind("EnvoyFilter"); len(filters) > 0 {
 		return patched(to, filters)
 	}
-	list := in.All()
-	// A virtual host, and what has virtual_hosts, may have typed_per_filter_config as a route has it.
-	isAboveRoutes := eachHasOneOf(list, "rate_limits", "domains", "virtual_hosts")
-	switch {
+	switch list := in.All(); {
 	case eachHasOneOf(list, "routes"):
 		return source.Wrap("virtual_hosts", source.NewList(list...))
-	case eachHasOneOf(list, "route", "typed_per_filter_config") && !isAboveRoutes:
+	case areRoutes(list):
 		routes := source.NewList()
 		for _, n := range list {
 			if source.FieldOf(n, "match") == nil { // as a patch has it
@@ -65,6 +62,13 @@ func wholeRoot(to *draft.Findings, in *source.Document) *policy.Node {
 		return source.Wrap("virtual_hosts", source.NewList(source.Wrap("routes", routes)))
 	}
 	return in.Root
+}
+
+// areRoutes reports whether each of a list is a route. A virtual host, and what has virtual_hosts, may have
+// typed_per_filter_config too.
+func areRoutes(list []*policy.Node) bool {
+	return eachHasOneOf(list, "route", "typed_per_filter_config") &&
+		!eachHasOneOf(list, "rate_limits", "domains", "virtual_hosts")
 }
 
 // eachHasOneOf reports whether a list has items, and each of them has one of the fields.
