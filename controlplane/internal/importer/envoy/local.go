@@ -187,7 +187,7 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 		return imp.guess(levels)
 	}
 	return imp.routeDescriptors(imp.hosts, c.GetStage(), func(each *route) ownLimits {
-		return ownLimits{isOff: !c.extent.routes[each], vhost: vhostLimits(c.GetVhRateLimits())}
+		return ownLimits{isOff: !c.extent.has(each), vhost: vhostLimits(c.GetVhRateLimits())}
 	})
 }
 

@@ -7,28 +7,27 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// extent says where a configuration of the local filter holds, in two ways: a rule of the configuration needs one
-// selection for all requests there, and the rate_limits of routes are read for each route by itself.
+// extent says where a configuration of the local filter holds: for which routes, and for which requests. The requests
+// follow from the routes. What holds there is for
 //
-//	what is for these requests               by
-//	the configuration's default bucket       requests
-//	its rate_limits, if it has any           requests: those of routes do not count then
-//	else those of routes and virtual hosts   routes
+//	the configuration's default bucket       the requests
+//	its rate_limits, if it has any           the requests: those of routes do not count then
+//	else those of routes and virtual hosts   each of the routes by itself
 //
 // An example is where the configuration of the filter holds beside these routes:
 //
-//	route                              in requests                                       in routes
-//	/a, with a configuration for it    Exempt has /a                                     no
-//	/c, with nothing for it            limited                                           yes
-//	/, which switches the filter off   WhyOff says why: an exempt of / would have /c     no
+//	route                              has   in requests
+//	/a, with a configuration for it    no    Exempt has /a
+//	/c, with nothing for it            yes   limited
+//	/, which switches the filter off   no    WhyOff says why: an exempt of / would have /c
 type extent struct {
+	has      func(*route) bool
 	requests request.Selection
-	routes   map[*route]bool
 }
 
 // extentOfRoute is where the configuration of a route holds.
-func extentOfRoute(each *route) extent {
-	return extent{requests: each.selection, routes: map[*route]bool{each: true}}
+func extentOfRoute(own *route) extent {
+	return extent{has: func(each *route) bool { return each == own }, requests: own.selection}
 }
 
 // localFilter is a local filter of a listener. One without a name has the configurations of all names.
@@ -53,15 +52,11 @@ func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
 
 // extent is where the filter's own configuration holds.
 func (f localFilter) extent(hosts []virtualHost) extent {
-	e := extent{routes: map[*route]bool{}}
-	for _, each := range routesOf(hosts) {
-		if _, isReplaced := f.replacedBy(each); isReplaced || each.isOff(f.Name) {
-			leaveOutAtLeast(&e.requests, each)
-		} else {
-			e.routes[each] = true
-		}
+	has := func(each *route) bool {
+		_, isReplaced := f.replacedBy(each)
+		return !isReplaced && !each.isOff(f.Name)
 	}
-	return e
+	return extent{has: has, requests: requestsWhere(hosts, has)}
 }
 
 // replacedBy is the configuration that a route has for the filter in place of its own. There is none if the route

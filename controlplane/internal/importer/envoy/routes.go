@@ -115,8 +115,15 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 	return s
 }
 
-// exemptOtherHosts exempts the hosts for which Envoy finds another virtual host, as it takes the longest
-// domain that fits.
+// exemptOtherHosts exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that
+// fits. Examples:
+//
+//	domains                  of the others       the rules of the host
+//	*                        a.example, b.test   exempt: [{hosts: [a.example, b.test]}]
+//	*.example                a.example, b.test   exempt: [{hosts: [a.example]}]: b.test is not below *.example
+//	a.example                *.example           exempt nothing: the other domain is the wider one
+//	*.example, b.a.example   *.a.example         are off: an exempt of *.a.example would have b.a.example too
+//	*                        a.*                 are off: a policy has no hosts such as a.*
 func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.Node) {
 	var names []string
 	for _, other := range others {
@@ -186,6 +193,17 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 		o = decode[*routev3.RouteMatch](r, condition, at.In("match"))
 	}
 	r.readRouteMatch(&s, o, at.In("match"))
+	return s
+}
+
+// requestsWhere are the requests of a filter without the routes where it does not hold: those of all other routes, and
+// of none.
+func requestsWhere(hosts []virtualHost, holds func(*route) bool) (s request.Selection) {
+	for _, each := range routesOf(hosts) {
+		if !holds(each) {
+			leaveOutAtLeast(&s, each)
+		}
+	}
 	return s
 }
 

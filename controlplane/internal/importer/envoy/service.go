@@ -8,7 +8,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
@@ -143,12 +142,8 @@ func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFi
 	if len(limits) == 0 {
 		return imp.routeDescriptors(hosts, filter.GetStage(), limitsOf)
 	}
-	var requests request.Selection
-	for _, each := range routesOf(hosts) {
-		if limitsOf(each).isOff {
-			leaveOutAtLeast(&requests, each)
-		}
-	}
+	asks := func(each *route) bool { return !limitsOf(each).isOff }
+	requests := requestsWhere(hosts, asks)
 	return imp.descriptorsOf(limitsAt(limits, filter.config.At), requests, filter.GetStage())
 }
 
