@@ -137,8 +137,8 @@ func (r *Rule) Shadow() { r.shadow = true }
 func (r *Rule) Enforce(percent uint64) {
 	if percent < all && len(r.Key) == 0 && !r.shadow {
 		r.Shadow()
-		r.commentAt(r.limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: it is "+
-			"shadow.")
+		r.commentAt(r.limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
+			"it is shadow.")
 	}
 	r.percent = percent
 }

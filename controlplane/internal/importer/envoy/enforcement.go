@@ -57,9 +57,9 @@ func (r *reader) readEnforcement(
 		r.Note(at.In("filter_enforced"), "0 percent: its rules are shadow")
 	case both < 100:
 		e.percent = uint64(max(1, math.Floor(both)))
-		r.Note(at.In("filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of requests, "+
-			"and chooses anew for each. Rules with a key enforce "+strconv.FormatUint(e.percent, 10)+" percent of their "+
-			"keys, always the same ones, and count all requests. Rules without a key are shadow.")
+		r.Note(at.In("filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of "+
+			"requests, and chooses anew for each. Rules with a key enforce "+strconv.FormatUint(e.percent, 10)+
+			" percent of their keys, always the same ones, and count all requests. Rules without a key are shadow.")
 	}
 	e.response = r.readResponse(o, at, status)
 	return e

@@ -100,8 +100,8 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 		imp.disable(enforced, config.At)
 	}
 	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
-		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not divided by "+
-			"their number: --scope cluster makes rules that count over all")
+		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
+			"divided by their number: --scope cluster makes rules that count over all")
 	}
 	enforced.headers = headersField(c.GetEnableXRatelimitHeaders())
 	levels := imp.levelsOf(c)
@@ -116,8 +116,8 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 
 // countEachConnection makes each connection count for itself by the rules.
 func (imp *localImport) countEachConnection(rules []*draft.Rule, at source.Place) {
-	const note = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays until " +
-		"its bucket is full again."
+	const note = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays " +
+		"until its bucket is full again."
 	imp.NoteOfRule(at, note)
 	for _, r := range rules {
 		r.CountEach(request.ConnectionID, note)
@@ -165,16 +165,21 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
 			if p.Text == "" {
 				p.Kind = request.AnyValue
-				kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
-				imp.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
-					"least recently used one, which then starts with a full bucket. Here there is room for " +
-					strconv.Itoa(policy.DefaultCapacity) + " keys, and an evicted key does not come back to a full bucket.")
+				imp.noteForgotten(c)
 			}
 			made.Pairs = append(made.Pairs, p)
 		}
 		list = append(list, made)
 	}
 	return list
+}
+
+// noteForgotten notes what becomes of the keys of an entry without a value, of which Envoy keeps some.
+func (imp *localImport) noteForgotten(c localConfig) {
+	kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
+	imp.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
+		"least recently used one, which then starts with a full bucket. Here there is room for " +
+		strconv.Itoa(policy.DefaultCapacity) + " keys, and an evicted key does not come back to a full bucket.")
 }
 
 // descriptorsFor lists what requests send where a configuration holds: by its rate_limits, or else by those of its
@@ -213,5 +218,6 @@ func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draf
 	if n := o.GetTokensPerFill(); n != nil {
 		perFill = uint64(n.GetValue())
 	}
-	return &draft.Limit{At: at, Numbers: draft.TokenBucket(perFill, policy.FormatDuration(ns), uint64(o.GetMaxTokens()))}
+	numbers := draft.TokenBucket(perFill, policy.FormatDuration(ns), uint64(o.GetMaxTokens()))
+	return &draft.Limit{At: at, Numbers: numbers}
 }

@@ -164,7 +164,8 @@ func (imp *ingressImport) refuseUnknownLimits(ing *ingress) {
 	for _, f := range annotations.Fields {
 		name, ok := strings.CutPrefix(f.Name, annotationPrefix)
 		if ok && strings.HasPrefix(name, "limit-") && !slices.Contains(knownLimits, name) {
-			imp.Fail(ing.annotationAt(name), "is no annotation of ingress-nginx, which has "+strings.Join(knownLimits, ", "))
+			known := strings.Join(knownLimits, ", ")
+			imp.Fail(ing.annotationAt(name), "is no annotation of ingress-nginx, which has "+known)
 		}
 	}
 }
@@ -176,7 +177,8 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 	case numbers.Requests == 0:
 		return
 	case ing.isCanary:
-		imp.Note(at, "ignored, as ingress-nginx does: the limits of a canary are those of the Ingress that it belongs to")
+		imp.Note(at, "ignored, as ingress-nginx does: the limits of a canary are those of the Ingress that it "+
+			"belongs to")
 		return
 	}
 	for _, g := range groupHosts(ing.paths) {

@@ -93,7 +93,9 @@ func groupHosts(list []hostPath) (groups []*hostGroup) {
 		paths[p.host] = request.AppendNew(paths[p.host], p.path)
 	}
 	for _, h := range hosts {
-		isLike := func(g *hostGroup) bool { return (h == allOthers) == g.isUnnamed() && slices.Equal(paths[h], g.paths) }
+		isLike := func(g *hostGroup) bool {
+			return (h == allOthers) == g.isUnnamed() && slices.Equal(paths[h], g.paths)
+		}
 		if i := slices.IndexFunc(groups, isLike); i >= 0 {
 			groups[i].hosts = append(groups[i].hosts, h)
 		} else {

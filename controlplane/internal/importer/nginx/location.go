@@ -101,7 +101,8 @@ func (l *location) refuseRegex(besideRegex bool, holes []hole) {
 	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
 	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
 		h := holes[i]
-		l.fits.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " + h.around.text)
+		l.fits.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
+			h.around.text)
 	}
 }
 

@@ -153,10 +153,12 @@ func (n *reader) noteUnread(block []*nginxconf.Directive) {
 		case "real_ip_header", "proxy_protocol":
 			n.Note(at, "Envoy finds the client's address by its own settings: set them to the same")
 		case "rewrite":
-			n.Note(at, "nginx takes the limits of the location of the new path. Here rules match the path that the client sent.")
+			n.Note(at, "nginx takes the limits of the location of the new path. Here rules match the path that the "+
+				"client sent.")
 		case "if":
 			if answersItself(d.Block) {
-				n.Note(at, "nginx answers these requests without counting them. Here the rules count them, unless you exempt them.")
+				n.Note(at, "nginx answers these requests without counting them. Here the rules count them, unless you "+
+					"exempt them.")
 			}
 		case "stream":
 			if len(nginxconf.Named(flat(d.Block), limitConn)) > 0 {

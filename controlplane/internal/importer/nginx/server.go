@@ -187,8 +187,8 @@ func (n *reader) defaultServer(list []*server) (first *server) {
 	}
 	for _, port := range ports {
 		if s := byPort[port]; s != first && !s.answers {
-			n.Note(s.at, "nginx chooses the server by the port too, and a policy does not see it: for hosts that no server "+
-				"names, the rules are those of another server")
+			n.Note(s.at, "nginx chooses the server by the port too, and a policy does not see it: for hosts that no "+
+				"server names, the rules are those of another server")
 		}
 	}
 	return first
@@ -219,8 +219,8 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 		case owner[name] == s:
 			names = append(names, name)
 		case !s.answers:
-			n.Note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the rules "+
-				"are those of the server before it")
+			n.Note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the "+
+				"rules are those of the server before it")
 		}
 	}
 	return names

@@ -91,7 +91,8 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 // nginx searches a text for an expression, and a policy matches the whole text.
 func TestSearchedExpressions(t *testing.T) {
 	for text, want := range map[string]string{
-		"^/a": "/a.*", "a$": ".*a", "^/a$": "/a", "a": ".*a.*", `a\$`: `.*a\$.*`, "a|b$": ".*(?:a|b$).*", "(a|b)$": ".*(a|b)",
+		"^/a": "/a.*", "a$": ".*a", "^/a$": "/a", "a": ".*a.*", `a\$`: `.*a\$.*`,
+		"a|b$": ".*(?:a|b$).*", "(a|b)$": ".*(a|b)",
 	} {
 		p, ok := Searched(text, false)
 		require.True(t, ok)

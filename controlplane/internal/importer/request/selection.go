@@ -20,11 +20,11 @@
 // or no list of patterns says which they are. An example is a match for GET and the host a.example, joined with one for
 // /x and the host b.example, or with that host alone:
 //
-//	                    joins                         no match can say it   the match is then
-//	Match.And           two matches                   a result says why     GET, a.example, /x: without the other's host
-//	Match.TryRequire    a match and a condition       not ok                GET, a.example: unchanged
-//	Selection.NarrowTo  two selections                WhyOff says why       GET, a.example, /x: without the other's host
-//	Selection.Require   a selection and a condition   WhyOff says why       GET, a.example: unchanged
+//	                    joins                         no match says it    the match is then
+//	Match.And           two matches                   a result says why   GET, a.example, /x: without the other's host
+//	Match.TryRequire    a match and a condition       not ok              GET, a.example: unchanged
+//	Selection.NarrowTo  two selections                WhyOff says why     GET, a.example, /x: without the other's host
+//	Selection.Require   a selection and a condition   WhyOff says why     GET, a.example: unchanged
 //
 // Requests of others are left out by exemptions:
 //
