@@ -37,7 +37,7 @@ func (k accountKeeper) keepRest(h *Handout) {
 func (k accountKeeper) reclaim(_ *Handout, units uint32) { k.account.Reclaim(units) }
 
 // leaseKeeper has the key's lease keep units for later requests, if they mayStay. Units that are not in the lease go
-// back once no taker is left: until then takers may leave more.
+// back once no taker is left: until then takers may leave more. A part is granted once, so the keeper is of one grant.
 type leaseKeeper struct {
 	source *Source
 	key    state.LeaseKey

@@ -28,12 +28,12 @@ type Worker struct {
 	tables      *state.Tables
 	domain      string
 	toldProxies uint32 // of the domain, by the service's last message: Client.Receive
-	refills     []Part // what requests to come will soon need, for the service
 
 	// Between the sources and package talk:
 	Service Service       // how the service is
 	Book    *account.Book // what is held
 	Returns Returns       // what goes back
+	refills []Part        // what requests to come will soon need: TakeRefills
 
 	// Memory:
 	entry   state.LeaseEntry // for records that no request reads

@@ -94,6 +94,18 @@ func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	require.True(t, acc.EndReport(again.Number, noted(0), second))
 }
 
+// A report was to be made again, and the ask that had it has ended with the late answer to the first one. So the
+// account is listed once more.
+func TestALateAnswerHasTheAccountReported(t *testing.T) {
+	b, acc := open()
+	require.Equal(t, 1, due(b, 0))
+	late := write(acc, 0, 0)
+	acc.ReportAgain(late.Number)
+	require.Equal(t, 1, due(b, 0))
+	require.False(t, acc.EndReport(late.Number, noted(0), 0))
+	require.Equal(t, 1, due(b, 0))
+}
+
 // A report that may be lost is made again with the next message, by another number.
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
