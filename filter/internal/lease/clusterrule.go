@@ -23,7 +23,7 @@ type clusterRule struct {
 
 // begin begins a check, a look or an operation. It resets what the last one has found, and sets the time: of the wall
 // clock in Record.Now, and of the monotonic one in Quota.MonotonicNs. Of the Record it sets what every source sets: see
-// decide.Subject. The rest is read if OwnShare decides.
+// decide.Subject. Nobody reads the rest unless OwnShare decides, which sets it.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.CountedKey.Windows = s.Windows
 	s.Known = false

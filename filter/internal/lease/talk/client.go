@@ -2,8 +2,8 @@
 // and when the service counts as silent. What is asked for, and what becomes of a grant, is package lease's.
 //
 // Its invariant: every request that waits is decided within the timeout and a tick, whatever the service,
-// the network or the client does. It calls nobody but the proxy's stream (Transport) and package lease: the host calls
-// it, and asks it by Next who goes on.
+// the network or the client does. It calls nobody but the proxy's stream (Transport) and package lease with its
+// accounts: the host calls it, and asks it by Next who goes on.
 //
 // One message with asks is under way at a time: Flush sends nothing until the first answer to it, and asks gather for
 // the next.
