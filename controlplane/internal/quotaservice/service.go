@@ -39,18 +39,16 @@
 // To read it, begin with example_test.go, and follow such an ask:
 //
 //	stream.go       a worker's stream, as its transport uses it
-//	core.go         what the lock guards, and who locks it
+//	core.go         what the lock guards, who locks it, and who passes what to whom
 //	worker.go       who asks by a stream: turns, and answers that wait
 //	definitions.go  the counters that a worker has defined
-//	hash.go         under which key the store has a client's key
+//	secret.go       under which key the store has a client's key: a hash, with a secret that all its services share
 //	group.go        an ask: all its parts are granted or none
-//	steps.go        how one step of it follows the other
-//	operation.go    an operation: an action on a key of the store
+//	operation.go    an operation: an action on a key of the store; and how steps of operations follow each other
 //	keys.go         a key's operations wait for each other, and are swapped in together
 //	recordvalue.go  they are decided, and decided anew if the store has another value
 //	pump.go         does what the core has to do, until that is nothing
-//	answer.go       what an ask is answered
-//	grants.go       what was granted, for what comes back of it
+//	answer.go       what an ask is answered, and what was granted, for what comes back of it
 //	clock.go        the two clocks: localNs is by the service's own, storeNs by the store's
 //
 // Beside asks there are calls of this process and what operators do. Their operations go the same way from keys.go
@@ -61,9 +59,9 @@
 //	over.go         which keys of calls are over their limits
 //	operate.go      what an operator does to one key; package counters names it by the policy's rules
 //
-// Meanwhile heartbeat.go finds out whether the store answers, and watch.go whether it has its state. metrics.go counts,
-// and secret.go is for what the services of a store share. Of the tests, neverover_test.go and blockhistory_test.go
-// guard all by a model: no history admits more than a limit, or what is blocked.
+// Meanwhile heartbeat.go finds out whether the store answers, and watch.go whether it has its state. metrics.go counts.
+// Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no history admits more than a limit,
+// or what is blocked.
 package quotaservice
 
 import (
