@@ -24,19 +24,19 @@ type document struct {
 	root         int // depth of the root: 1 in an array of events, else 0
 	depth        int
 	inside       [maxDepth]container
-	levels       [trackedDepth]path
+	levels       [trackedDepth]node
 	writtenDepth int // the depth of the outermost object or array that the model wrote, 0 outside
 
 	// What is known of a value before its first byte:
-	place path
-	row   *row // nil = it is not a count
-	mark  mark
-	kind  kind // of its text
+	node node
+	row  *row // nil = it is not a count
+	mark mark
+	kind kind // of its text
 
 	// The string or the word that is being read:
 	keeps     kept // what the string is read for
 	labelLeft int  // how much of it may still be a label
-	escape    rune // a number in hexadecimal, after a leading 1
+	escape    rune // a number in hexadecimal, after a leading 1: with the fourth digit it is 1<<16 or more
 	escaped   [1]byte
 	name      [maxName + 1]byte // that comes in parts; of a longer one, the beginning
 	nameSize  int
@@ -97,6 +97,14 @@ const (
 	inHexadecimal
 )
 
+func (s state) mayBeginValue() bool { return s == wantsValue || s == wantsValueOrEnd }
+
+// isBetween reports whether the reader is between values, or behind the document.
+func (s state) isBetween() bool { return s < failed }
+
+// isInQuotes reports whether the reader is in a name or in a string.
+func (s state) isInQuotes() bool { return s >= inString }
+
 // start begins a new document.
 func (d *document) start() {
 	d.beginEvent()
@@ -104,13 +112,13 @@ func (d *document) start() {
 	d.root, d.writtenDepth = 0, 0
 	d.begin(theRoot, kindOther)
 	if d.events != nil {
-		d.events.beginEvent()
+		d.events.json.beginEvent()
 	}
 }
 
-// begin begins a value at a path.
-func (d *document) begin(at path, k kind) {
-	d.place, d.kind = at, k
+// begin begins a value at a node.
+func (d *document) begin(at node, k kind) {
+	d.node, d.kind = at, k
 	d.row, d.mark = nil, noMark
 }
 
@@ -130,11 +138,11 @@ func (d *document) fail() {
 func (d *document) write(p []byte) {
 	for n := 0; n < len(p); {
 		switch {
-		case d.state < failed:
+		case d.state.isBetween():
 			n += d.readMark(p[n])
-		case d.state >= inString && d.keeps == keptName:
+		case d.state.isInQuotes() && d.keeps == keptName:
 			n += d.readName(p[n:])
-		case d.state >= inString:
+		case d.state.isInQuotes():
 			n += d.readString(p[n:])
 		case d.state == inWord:
 			n += d.readWord(p[n:])
@@ -147,12 +155,12 @@ func (d *document) write(p []byte) {
 // readMark reads a byte outside names, strings and words. It returns 1, or 0 if it leaves the byte
 // to others, as readWord reads the first byte of a word.
 func (d *document) readMark(c byte) int {
-	state := d.state
+	state := d.state // as it is before the byte
 	if isSpace(c) {
 		d.passSpace(c)
 		return 1
 	}
-	if d.writtenDepth > 0 && (state > wantsValueOrEnd || !isWord[c]) {
+	if d.writtenDepth > 0 && (!state.mayBeginValue() || !isWord[c]) {
 		d.addText(kindWritten, 1)
 	}
 	switch {
@@ -162,9 +170,9 @@ func (d *document) readMark(c byte) int {
 		d.state = wantsValue
 	case c == ',' && state == wantsComma:
 		d.next()
-	case c|0x20 == '}' && d.closes(c):
+	case (c == '}' || c == ']') && d.closes(c):
 		d.close()
-	case state <= wantsValueOrEnd:
+	case state.mayBeginValue():
 		return d.readValue(c)
 	case c == '{' && state == endedLine && d.root == 0:
 		d.start()
@@ -225,9 +233,9 @@ func (d *document) open(c byte) {
 		d.fail()
 		return
 	}
-	level, in := d.place, container(d.kind)
+	level, in := d.node, container(d.kind)
 	d.state = wantsNameOrEnd
-	switch at := &places.nodes[level]; {
+	switch at := &theTree.places[level]; {
 	case c == '[':
 		d.state = wantsValueOrEnd
 		level = at.items
@@ -286,26 +294,26 @@ func (d *document) endValue() {
 	}
 }
 
-// beginField begins the value of a name. Of these the kind of its text is the last that there is: that
-// of the strings around it, that of the name wherever it is, except in an aside, and that of its path.
+// beginField begins the value of a name. Three can say the kind of its text, and the last that says one
+// counts: the object around it, the name wherever it stands, but not in an aside, and the node.
 func (d *document) beginField(p []byte) {
 	d.state = wantsColon
 	if d.writtenDepth > 0 {
 		return
 	}
-	n, in := places.lookup(p), d.inside[d.depth].kind()
+	n, in := theTree.lookup(p), d.inside[d.depth].kind()
 	if n == 0 {
 		d.begin(0, in)
 		return
 	}
-	d.begin(places.field(d.place, n), in)
-	if k := places.kinds[n]; k != kindNone && in != kindAside {
+	d.begin(theTree.field(d.node, n), in)
+	if k := theTree.kinds[n]; k != kindNone && in != kindAside {
 		d.kind = k
 	}
-	if d.place == 0 {
+	if d.node == 0 {
 		return
 	}
-	at := &places.nodes[d.place]
+	at := &theTree.places[d.node]
 	d.isKnown = d.isKnown || at.mark != namesModel // which others than these APIs have, too
 	d.row, d.mark = at.row, at.mark
 	if k := at.kind; k != kindNone && (k != kindWrapped || d.events != nil) {

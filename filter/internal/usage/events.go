@@ -16,7 +16,7 @@ type events struct {
 type linePart uint8
 
 const (
-	afterColon linePart = iota + 5
+	afterColon linePart = linePart(len(dataField)) + iota
 	inData
 	inOther // of another field or a comment
 )
@@ -56,7 +56,9 @@ func (e *events) readLine(p []byte, d *document) int {
 	case e.part == afterColon:
 		e.part = inData
 	case e.part < afterColon:
-		if e.part++; p[0] != dataField[e.part-1] {
+		isNext := p[0] == dataField[e.part]
+		e.part++
+		if !isNext {
 			e.part = inOther
 		}
 		return 1

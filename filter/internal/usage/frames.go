@@ -74,7 +74,7 @@ func (f *frames) begin() bool {
 // wrappedEvents reads events that Bedrock's InvokeModelWithResponseStream wraps: the document in a
 // frame contains an event as a string in base64.
 type wrappedEvents struct {
-	document
+	json    document // of the events
 	isUsed  bool
 	bits    uint32 // of the last digits
 	pending uint   // how many of the lowest bits do not fill a byte yet
@@ -92,7 +92,7 @@ var base64Digits = func() (values [256]uint8) {
 // start begins the next event.
 func (w *wrappedEvents) start() {
 	w.isUsed, w.pending = true, 0
-	w.document.start()
+	w.json.start()
 }
 
 // write reads the next digits.
@@ -101,8 +101,8 @@ func (w *wrappedEvents) write(p []byte) {
 	for _, c := range p {
 		digit := base64Digits[c]
 		if digit == 0 && c != '=' {
-			w.document.write(w.decoded[:n])
-			w.fail()
+			w.json.write(w.decoded[:n])
+			w.json.fail()
 			return
 		}
 		if digit == 0 {
@@ -117,9 +117,9 @@ func (w *wrappedEvents) write(p []byte) {
 		w.decoded[n] = byte(w.bits >> w.pending)
 		n++
 		if n == len(w.decoded) {
-			w.document.write(w.decoded[:n])
+			w.json.write(w.decoded[:n])
 			n = 0
 		}
 	}
-	w.document.write(w.decoded[:n])
+	w.json.write(w.decoded[:n])
 }

@@ -78,7 +78,7 @@ func (d *document) readName(p []byte) int {
 // readString reads bytes of a string, and returns how many.
 func (d *document) readString(p []byte) int {
 	n, size := 0, 0 // in UTF-8
-	for n < len(p) && d.state >= inString {
+	for n < len(p) && d.state.isInQuotes() {
 		switch c := p[n]; {
 		case d.state == inHexadecimal:
 			size += d.readHexadecimal(c)
@@ -110,7 +110,7 @@ func (d *document) readString(p []byte) int {
 	return n
 }
 
-// keep adds to a name, or reads an event in base64.
+// keep adds to a name, or hands an event in base64 on.
 func (d *document) keep(p []byte) {
 	switch d.keeps {
 	case keptName:
@@ -148,7 +148,7 @@ func (d *document) endString() {
 	case keptModel:
 		d.hasModel = d.modelSize > 0 && d.modelSize <= maxModel
 	case keptEvents:
-		d.events.finish()
+		d.events.json.finish()
 	default:
 	}
 	d.endValue()

@@ -34,17 +34,17 @@ func (t *tally) doubt() { t.doubted |= t.ofEvent }
 
 // count takes a row's number. One that is no count, given as -1, leaves the last in doubt.
 func (t *tally) count(r *row, n int64) {
-	place := r.api*api(parts) + api(r.part)
-	bit := uint64(1) << place
+	at := r.api*api(parts) + api(r.part)
+	bit := uint64(1) << at
 	t.namesOutput = t.namesOutput || outputParts>>r.part&1 != 0
 	if n < 0 || n > maxCount {
 		t.doubted |= bit
 		return
 	}
-	if n == 0 && t.counts[place] > 0 {
+	if n == 0 && t.counts[at] > 0 {
 		return // some servers say the count first, and 0 at the end of the stream
 	}
-	t.counts[place] = n
+	t.counts[at] = n
 	t.said |= bit
 	t.ofEvent |= bit
 	t.doubted &^= bit
@@ -102,11 +102,11 @@ func (t *tally) sum(of uint64) (sum int64, by api, isKnown bool) {
 // doubt is none, so its tokens have no discount.
 func (t *tally) classify(u *Usage, by api) {
 	certain := func(p part) int64 {
-		place := by*api(parts) + api(p)
-		if t.doubted>>place&1 != 0 {
+		at := by*api(parts) + api(p)
+		if t.doubted>>at&1 != 0 {
 			return 0
 		}
-		return t.counts[place]
+		return t.counts[at]
 	}
 	u.CacheRead = min(certain(cacheRead)+certain(cached), u.Input)
 	u.CacheWritten = min(certain(cacheWritten), u.Input-u.CacheRead)

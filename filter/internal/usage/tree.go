@@ -7,15 +7,16 @@ import (
 )
 
 // A name of an object is looked up when it is complete: first among all names that matter, then
-// among those that the object's path has.
+// among those that the object's node has.
 
 // name is the number of a name that matters, 0 for others.
 type name uint8
 
-// path is the place of a value: a node of the tree of all rows' paths, or 0 if no row begins so.
-type path uint8
+// node is the number of a node in the tree of all rows' paths. A value that no row's path leads to, or
+// through, is at 0.
+type node uint8
 
-const theRoot path = 1
+const theRoot node = 1
 
 // maxName is the size of the longest name that matters.
 const maxName = 32
@@ -23,31 +24,31 @@ const maxName = 32
 // slots is the size of the hash tables of names and of edges, several times their number.
 const slots = 1024
 
-// node is a place in an answer.
-type node struct {
+// place is what the tables say of the values at a node.
+type place struct {
 	row    *row // of the count here, nil if there is none
 	mark   mark
 	kind   kind // of text here, none if no row says it
 	object kind // of the text in an object here
-	items  path // of the items of an array here
+	items  node // of an array here
 }
 
 // edge goes from an object to its value under a name.
 type edge struct {
-	from path
+	from node
 	name name
-	to   path
+	to   node
 }
 
 // tree is made of the tables. Names and nodes are from 1 on.
 type tree struct {
-	spelt [256]spelling
-	kinds [256]kind // of the names, none if the envelope does not have the name
-	byKey [slots]name
-	nodes [256]node
-	edges [slots]edge
+	spelt  [256]spelling
+	kinds  [256]kind // of the names, none if the envelope does not have the name
+	byKey  [slots]name
+	places [256]place // by node
+	edges  [slots]edge
 
-	names, paths int // how many there are
+	names, nodes int // how many there are
 }
 
 // spelling is a name, with its first and last eight bytes as numbers: they differ for most names.
@@ -84,33 +85,33 @@ func (s *spelling) isOf(p []byte, first, last uint64) bool {
 	return true
 }
 
-// places is made with the first scanner, see Reset. If the compiler made it, it would be 12 KB of
+// theTree is made with the first scanner, see Reset. If the compiler made it, it would be 12 KB of
 // the module's constants, and the collector takes numbers in these for pointers.
-var places *tree
+var theTree *tree
 
-var makePlaces sync.Once
+var makeTree sync.Once
 
 func newTree() *tree {
-	t := &tree{paths: int(theRoot)}
+	t := &tree{nodes: int(theRoot)}
 	for i := range counts {
-		at := t.place(counts[i].path)
-		t.nodes[at].row = &counts[i]
+		at := t.nodeAt(counts[i].path)
+		t.places[at].row = &counts[i]
 	}
 	for _, m := range marks {
-		at := t.place(m.path)
-		t.nodes[at].mark = m.mark
+		at := t.nodeAt(m.path)
+		t.places[at].mark = m.mark
 	}
 	for _, r := range texts {
 		of, isObject := strings.CutSuffix(r.path, ".")
-		at := t.place(of)
+		at := t.nodeAt(of)
 		if isObject {
-			t.nodes[at].object = r.kind
+			t.places[at].object = r.kind
 		} else {
-			t.nodes[at].kind = r.kind
+			t.places[at].kind = r.kind
 		}
 	}
 	for _, a := range aliases {
-		t.link(t.place(a.object), t.add(a.name), t.place(a.same))
+		t.link(t.nodeAt(a.object), t.add(a.name), t.nodeAt(a.same))
 	}
 	for _, list := range envelope {
 		for rest := list.names; rest != ""; {
@@ -123,36 +124,36 @@ func newTree() *tree {
 	return t
 }
 
-// place returns the node of a path, which it makes if there is none.
-func (t *tree) place(text string) path {
+// nodeAt returns the node of a path, which it makes if there is none.
+func (t *tree) nodeAt(path string) node {
 	at := theRoot
-	for text != "" {
-		if rest, isArray := strings.CutPrefix(text, "[]"); isArray {
-			if t.nodes[at].items == 0 {
+	for path != "" {
+		if rest, isArray := strings.CutPrefix(path, "[]"); isArray {
+			if t.places[at].items == 0 {
 				items := t.newNode()
-				t.nodes[at].items = items
+				t.places[at].items = items
 			}
-			at, text = t.nodes[at].items, rest
+			at, path = t.places[at].items, rest
 			continue
 		}
 		end := 1
-		for end < len(text) && text[end] != '.' && text[end] != '[' {
+		for end < len(path) && path[end] != '.' && path[end] != '[' {
 			end++
 		}
-		n := t.add(text[1:end])
+		n := t.add(path[1:end])
 		next := t.field(at, n)
 		if next == 0 {
 			next = t.newNode()
 			t.link(at, n, next)
 		}
-		at, text = next, text[end:]
+		at, path = next, path[end:]
 	}
 	return at
 }
 
-func (t *tree) newNode() path {
-	t.paths++
-	return path(t.paths) // fits: a test counts them
+func (t *tree) newNode() node {
+	t.nodes++
+	return node(t.nodes) // fits: a test counts them
 }
 
 // add returns the number of a name, which it makes if there is none.
@@ -183,12 +184,13 @@ func (t *tree) lookup(p []byte) name {
 	return 0
 }
 
-// nameKey is the slot where a name is looked for first.
+// nameKey is the slot where a name is looked for first: the upper ten bits of a product, which depend on all
+// bits of the name. 0x9e37… is 2⁶⁴ by the golden ratio, as Knuth hashes numbers.
 func nameKey(first, last uint64) uint32 {
 	return uint32((first + last*8) * 0x9e3779b97f4a7c15 >> 54)
 }
 
-func (t *tree) link(from path, n name, to path) {
+func (t *tree) link(from node, n name, to node) {
 	key := edgeKey(from, n)
 	for t.edges[key].from != 0 {
 		key = (key + 1) % slots
@@ -196,8 +198,8 @@ func (t *tree) link(from path, n name, to path) {
 	t.edges[key] = edge{from, n, to}
 }
 
-// field returns the place of an object's value under a name, 0 if that has no row.
-func (t *tree) field(from path, n name) path {
+// field returns the node of an object's value under a name, 0 if there is none.
+func (t *tree) field(from node, n name) node {
 	for key := edgeKey(from, n); t.edges[key].from != 0; key = (key + 1) % slots {
 		if e := &t.edges[key]; e.from == from && e.name == n {
 			return e.to
@@ -206,4 +208,5 @@ func (t *tree) field(from path, n name) path {
 	return 0
 }
 
-func edgeKey(from path, n name) uint32 { return (uint32(from)*167 + uint32(n)*5) % slots }
+// edgeKey is the slot where an edge is looked for first. These factors put few edges into one slot.
+func edgeKey(from node, n name) uint32 { return (uint32(from)*167 + uint32(n)*5) % slots }

@@ -12,7 +12,7 @@
 //	  frames.write     frames.go    the same for AWS' frames; one JSON needs neither
 //	  document.write   document.go  keeps where in the JSON the reader is
 //	    readString, …  scalar.go    reads strings and words
-//	    places.lookup  tree.go      finds names that matter, and the paths that they lead to
+//	    theTree.field  tree.go      finds which node of the tables' paths a name leads to
 //	    tally.count    tally.go     adds up counts, as addText does with text
 //	Scanner.End        usage.go     makes a Usage of the tally
 //
@@ -90,7 +90,7 @@ type Scanner struct {
 
 // Reset begins an answer with the values of these headers, which are empty if it lacks them.
 func (s *Scanner) Reset(contentType, contentEncoding string) {
-	makePlaces.Do(func() { places = newTree() })
+	makeTree.Do(func() { theTree = newTree() })
 	*s = Scanner{format: formatOf(contentType)}
 	encoding := strings.TrimSpace(contentEncoding)
 	if encoding != "" && !strings.EqualFold(encoding, "identity") {
@@ -104,7 +104,7 @@ func (s *Scanner) Reset(contentType, contentEncoding string) {
 }
 
 // ReadModel makes the scanner read the model's name, too. Call it after Reset.
-func (s *Scanner) ReadModel() { s.json.readsModel, s.wrapped.readsModel = true, true }
+func (s *Scanner) ReadModel() { s.json.readsModel, s.wrapped.json.readsModel = true, true }
 
 // Write reads the next chunk.
 func (s *Scanner) Write(chunk []byte) {
@@ -152,7 +152,7 @@ func (s *Scanner) read(p []byte) {
 func (s *Scanner) End() Usage {
 	if s.frames.at > 0 {
 		s.json.doubt() // the checksum has yet to come
-		s.wrapped.doubt()
+		s.wrapped.json.doubt()
 	}
 	s.json.finish()
 	d := s.counted()
@@ -176,7 +176,7 @@ func (s *Scanner) End() Usage {
 // counted returns the document that has the counts: if the frames wrap events, theirs.
 func (s *Scanner) counted() *document {
 	if s.wrapped.isUsed {
-		return &s.wrapped.document
+		return &s.wrapped.json
 	}
 	return &s.json
 }

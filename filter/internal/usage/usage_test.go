@@ -321,13 +321,13 @@ func TestLinesOfOtherTypes(t *testing.T) {
 	}
 }
 
-// The tables of names and of paths number their entries in a byte.
+// The tables of names and of nodes number their entries in a byte.
 func TestTablesFitTheirNumbers(t *testing.T) {
-	places := newTree()
-	require.Less(t, places.names, 256)
-	require.Less(t, places.paths, 256)
-	for n := range places.names {
-		require.LessOrEqual(t, len(places.spelt[n+1].text), maxName)
+	tree := newTree()
+	require.Less(t, tree.names, 256)
+	require.Less(t, tree.nodes, 256)
+	for n := range tree.names {
+		require.LessOrEqual(t, len(tree.spelt[n+1].text), maxName)
 	}
 }
 
