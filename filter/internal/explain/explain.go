@@ -31,35 +31,41 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	verdict := e.Clone(newDryRun(r, proxy, now)).Decide()
 	// The second says how the windows are before the request: in the verdict, rules that share a
 	// counter already see each other's hits.
-	before := e.Clone(newDryRun(r, proxy, now)).Peek().Subjects
+	look := e.Clone(newDryRun(r, proxy, now)).Peek()
 	// The third is read for conditions and keys, and notes what the description leaves open.
 	dry := newDryRun(r, proxy, now)
 	x := explainer{engine: e, described: r, dry: dry, request: rules.NewRequest(dry), now: now}
-	x.result.Allowed = &verdict.Allowed
 	x.result.Pending, x.result.IsUsage = verdict.Pending, verdict.IsLook
-	if !verdict.Allowed {
-		x.result.DeniedBy = verdict.DeniedBy().Name
-		x.result.RetryNs = &verdict.RetryNs
+	for _, of := range ruleRuns(e.Policy().Rules, verdict.Subjects, look.Subjects) {
+		out := x.rule(of)
+		if r.Keys && of.policy.Mode != policy.ModeOff {
+			x.addKey(&out, of.policy)
+		}
+		x.result.Rules = append(x.result.Rules, out)
 	}
-	rules := e.Policy().Rules
-	x.result.Rules = make([]result.ExplainedRule, len(rules))
-	next := 0 // of the subjects, which are in the order of their rules
-	for i := range rules {
-		out := &x.result.Rules[i]
-		var s, beforeAll *decide.Subject
-		if next < len(verdict.Subjects) && verdict.Subjects[next].Rule.Policy == &rules[i] {
-			s, beforeAll = verdict.Subjects[next], before[next]
+	x.conclude(verdict)
+	return x.result.Append(b)
+}
+
+// ruleRun is a rule, and what the dry runs say of it.
+type ruleRun struct {
+	policy  *policy.Rule
+	subject *decide.Subject // in the verdict, nil if the rule does not decide
+	before  *decide.Subject // the same one, before any rule has counted the request
+}
+
+// ruleRuns returns all rules with their subjects, which are in the order of the rules.
+func ruleRuns(list []policy.Rule, subjects, before []*decide.Subject) []ruleRun {
+	runs := make([]ruleRun, len(list))
+	next := 0 // of the subjects
+	for i := range list {
+		runs[i].policy = &list[i]
+		if next < len(subjects) && subjects[next].Rule.Policy == &list[i] {
+			runs[i].subject, runs[i].before = subjects[next], before[next]
 			next++
 		}
-		x.rule(out, &rules[i], s, beforeAll)
-		if r.Keys && rules[i].Mode != policy.ModeOff {
-			x.addKey(out, &rules[i])
-		}
 	}
-	if len(x.result.DependsOn) > 0 {
-		x.keepCertain(&verdict.Allowed)
-	}
-	return x.result.Append(b)
+	return runs
 }
 
 // explainer explains one request.
@@ -73,24 +79,40 @@ type explainer struct {
 	deniesAll string // the first rule that denies, whatever the description leaves open
 }
 
-// rule explains a rule. s is its subject in the verdict, nil if it has none, and before is the same one, as
-// it is before any rule has counted the request.
-func (x *explainer) rule(out *result.ExplainedRule, p *policy.Rule, s, before *decide.Subject) {
-	out.Rule = p.Name
+// conclude says what all rules together decide. If that depends on what the description leaves open, it says
+// only what is certain: the verdict was made as if the request lacked that.
+func (x *explainer) conclude(v *decide.Verdict) {
+	isCertain := len(x.result.DependsOn) == 0
+	if isCertain || x.deniesAll != "" {
+		x.result.Allowed = &v.Allowed
+	}
+	switch {
+	case !isCertain:
+		x.result.DeniedBy = x.deniesAll
+	case !v.Allowed:
+		x.result.DeniedBy = v.DeniedBy().Name
+		x.result.RetryNs = &v.RetryNs
+	}
+}
+
+// rule explains a rule.
+func (x *explainer) rule(of ruleRun) result.ExplainedRule {
+	p := of.policy
 	switch {
 	case p.Mode == policy.ModeOff:
-		out.Outcome, out.Why = outcomeOff, "mode: the rule is off"
-		return
-	case s == nil && x.result.IsUsage:
-		out.Outcome, out.Why = outcomeNoMatch, whyNotNamed
-		return
+		return result.ExplainedRule{Rule: p.Name, Outcome: outcomeOff, Why: "mode: the rule is off"}
+	case of.subject == nil && x.result.IsUsage:
+		return result.ExplainedRule{Rule: p.Name, Outcome: outcomeNoMatch, Why: whyNotNamed}
 	}
-	switch open := x.undecided(out, p); {
+	out, open := x.undecided(p)
+	switch {
 	case len(open) > 0:
-		x.notKnown(out, p, open)
-	case s != nil:
-		x.decided(out, s, before)
+		x.dependOn(p, open)
+		return result.ExplainedRule{Rule: p.Name, Outcome: result.NotKnown, Why: notGiven + strings.Join(open, ", ")}
+	case of.subject != nil:
+		return x.decided(of)
 	}
+	return out
 }
 
 // Outcomes of a rule beside those of package result. All of them are:
@@ -110,28 +132,23 @@ const (
 const whyNotNamed = "usage: the proxy answers this request, and only rules that name its path in match.paths count it"
 
 // decided explains a rule with a subject in the verdict.
-func (x *explainer) decided(out *result.ExplainedRule, s, before *decide.Subject) {
-	p := s.Rule.Policy
+func (x *explainer) decided(of ruleRun) result.ExplainedRule {
+	p, s := of.policy, of.subject
 	open := x.openLimits(s)
 	x.dependOn(p, open)
 	if x.deniesAll == "" && !s.Allowed && !s.Shadow && len(open) == 0 {
 		x.deniesAll = p.Name
 	}
-	*out = matched(s)
-	out.Windows = respond.Windows(before, x.now)
-	out.Lease = lease.LeaseOf(before)
-	out.Held = respond.Held(before)
+	out := matched(s)
+	out.Windows = respond.Windows(of.before, x.now)
+	out.Lease = lease.LeaseOf(of.before)
+	out.Held = respond.Held(of.before)
 	if p.Settle != nil && p.Settle.To == policy.SettlePrice {
 		out.Charges = string(p.Settle.To)
 	}
-	out.BlockedNs = before.BlockedNs(x.now)
+	out.BlockedNs = of.before.BlockedNs(x.now)
 	out.BodyAssumed = x.described.bodyAssumed(p)
-}
-
-// notKnown explains a rule that may decide or not: the description does not say.
-func (x *explainer) notKnown(out *result.ExplainedRule, p *policy.Rule, open []string) {
-	*out = result.ExplainedRule{Rule: p.Name, Outcome: result.NotKnown, Why: notGiven + strings.Join(open, ", ")}
-	x.dependOn(p, open)
+	return out
 }
 
 const notGiven = "the description does not give "
@@ -144,17 +161,6 @@ func (x *explainer) dependOn(p *policy.Rule, open []string) {
 			x.result.DependsOn = append(x.result.DependsOn, name)
 		}
 	}
-}
-
-// keepCertain removes from the verdict what depends on what the description leaves open: the verdict
-// was made as if the request lacked that.
-func (x *explainer) keepCertain(allowed *bool) {
-	x.result.DeniedBy = x.deniesAll
-	x.result.RetryNs = nil
-	if x.deniesAll == "" {
-		allowed = nil
-	}
-	x.result.Allowed = allowed
 }
 
 // matched explains what the rule of a subject decided, but for its windows.
@@ -191,38 +197,55 @@ func matched(s *decide.Subject) result.ExplainedRule {
 // undecided explains a rule as one that does not decide. If it may decide, open has the names of what it
 // decides by and the description leaves open: the client's address, if a condition looks at it, and
 // parts of the key.
-func (x *explainer) undecided(out *result.ExplainedRule, p *policy.Rule) (open []string) {
-	x.request.Begin()
-	missed := x.dry.missed
-	fails := failing(&p.Match, &x.request)
-	matchIsOpen := x.dry.missed > missed
-	exempt := exemption(p.Exempt, &x.request)
-	allExempt := exemption(x.engine.Policy().Exempt, &x.request)
+func (x *explainer) undecided(p *policy.Rule) (out result.ExplainedRule, open []string) {
+	out.Rule = p.Name
+	c := x.conditionsOf(p)
 	switch {
-	case allExempt != "":
-		out.Outcome, out.Why = result.Exempted, "the policy's "+allExempt
-		return nil
-	case fails != nil && !matchIsOpen:
-		out.Outcome, out.Why = outcomeNoMatch, fails.why
-		out.Failing, out.Wanted = fails.name, fails.wanted
-		return nil
-	case exempt != "":
-		out.Outcome, out.Why = result.Exempted, exempt
-		return nil
+	case c.policyExempt != "":
+		out.Outcome, out.Why = result.Exempted, "the policy's "+c.policyExempt
+		return out, nil
+	case c.failing != nil && !c.isMatchOpen:
+		out.Outcome, out.Why = outcomeNoMatch, c.failing.why
+		out.Failing, out.Wanted = c.failing.name, c.failing.wanted
+		return out, nil
+	case c.exempt != "":
+		out.Outcome, out.Why = result.Exempted, c.exempt
+		return out, nil
 	}
-	if x.dry.missed > missed {
+	if c.isOpen {
 		open = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
-	if fails != nil {
-		return open
+	if c.failing != nil {
+		return out, open
 	}
 	lacks, open := x.keyVerdict(p, open)
 	if lacks != "" {
 		out.Outcome, out.Why = result.LacksKey, "missing_key: "+lacks
-		return nil
+		return out, nil
 	}
 	out.Outcome, out.Why = outcomeNoMatch, unexplained
-	return open
+	return out, open
+}
+
+// conditions are what comes of a rule's conditions. They look at nothing that a description can leave open but
+// the client's address.
+type conditions struct {
+	policyExempt string     // the entry of the policy's exempt that holds, "" if none does
+	exempt       string     // the same of the rule's
+	failing      *condition // the first of its match that does not hold, nil if all hold
+	isMatchOpen  bool       // its match looks at an address that the description leaves open
+	isOpen       bool       // or an exemption does
+}
+
+func (x *explainer) conditionsOf(p *policy.Rule) (c conditions) {
+	x.request.Begin()
+	missed := x.dry.missed
+	c.failing = failing(&p.Match, &x.request)
+	c.isMatchOpen = x.dry.missed > missed
+	c.exempt = exemption(p.Exempt, &x.request)
+	c.policyExempt = exemption(x.engine.Policy().Exempt, &x.request)
+	c.isOpen = x.dry.missed > missed
+	return c
 }
 
 // unexplained stands for a condition that predicates has no words for. A test shows that there
