@@ -58,7 +58,8 @@ func (b *boltFile) inPlace() error {
 func (b *boltFile) view(do func(records) error) error { return b.db.view(do) }
 
 // commit makes a change durable, and then the record of it. Changes that come at once share a
-// write: a fleet replies within the same second.
+// write: a fleet replies within the same second. If only the record fails, the change counts: all read it,
+// and the next Open acknowledges it.
 func (b *boltFile) commit(ctx context.Context, _ bool, change func(records) error) error {
 	if err := errors.Join(ctx.Err(), b.inPlace()); err != nil {
 		return err
@@ -70,13 +71,18 @@ func (b *boltFile) commit(ctx context.Context, _ bool, change func(records) erro
 		reached = positionOf(tx)
 		return refused
 	})
-	if err == nil {
-		err = b.last.advance(reached)
+	if err != nil {
+		if refused == nil {
+			b.setFailed(err)
+		}
+		return err
 	}
-	if err != nil && refused == nil {
+	if err := b.last.advance(reached); err != nil {
 		b.setFailed(err)
+		b.wake()
+		return fmt.Errorf("the change is stored, but its record is not: %w", err)
 	}
-	return err
+	return nil
 }
 
 const (
@@ -145,9 +151,14 @@ func (b *boltFile) Tell(context.Context, [][]byte) (int, error) { return 0, nil 
 func (b *boltFile) Told() (map[string][]byte, <-chan struct{}) { return nil, nil }
 
 func (b *boltFile) appended() {
+	b.setFailed(nil)
+	b.wake()
+}
+
+// wake wakes those that wait for Appended.
+func (b *boltFile) wake() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.failed = nil
 	close(b.change)
 	b.change = make(chan struct{})
 }
