@@ -171,14 +171,14 @@ func (w *Watcher) stepByItself(ctx context.Context, policy string, s store.Step)
 }
 
 // step stores a step of the canary that lasts now, or fails with store.ErrConflict.
-func (w *Watcher) step(ctx context.Context, policy string, s store.Step, leads bool) (uint64, error) {
+func (w *Watcher) step(ctx context.Context, policy string, s store.Step, byLeader bool) (uint64, error) {
 	_, last := w.XDS.Ledger().Takers()
 	number, _ := w.XDS.Ledger().Canary(policy)
 	if number == 0 || s.Revision != 0 && s.Revision != number {
 		return 0, fmt.Errorf("%w of policy %s", ErrNone, policy)
 	}
 	s.Revision = number
-	if _, err := w.Store.Append(ctx, store.Change{Last: last, Steps: []store.Step{s}, Leads: leads}); err != nil {
+	if _, err := w.Store.Append(ctx, store.Change{Last: last, Steps: []store.Step{s}, ByLeader: byLeader}); err != nil {
 		return 0, err
 	}
 	if err := w.XDS.Refresh(ctx); err != nil { // it goes on trying

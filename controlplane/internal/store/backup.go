@@ -77,7 +77,7 @@ func Save(file string, write func(io.Writer) error) (c Contents, err error) {
 	if isOfStore(file) {
 		return c, fmt.Errorf("write %s: it is a store itself: give the backup another name", file)
 	}
-	err = place(file, write, func(part string) (err error) {
+	err = replaceFile(file, write, func(part string) (err error) {
 		c, err = Check(part)
 		return err
 	})
@@ -94,8 +94,9 @@ func isOfStore(file string) bool {
 	return err == nil && (name == FileName || name == LastName)
 }
 
-// place makes a file that gets its name only once it is durable and ready.
-func place(file string, write func(io.Writer) error, ready func(part string) error) error {
+// replaceFile writes a file, and gives it its name, in place of an older one, once it is durable. Before
+// that, prepare is called with the name of the part that is written.
+func replaceFile(file string, write func(io.Writer) error, prepare func(part string) error) error {
 	dir := filepath.Dir(file)
 	f, err := os.CreateTemp(dir, ".sluice-*.part")
 	if err != nil {
@@ -105,7 +106,7 @@ func place(file string, write func(io.Writer) error, ready func(part string) err
 	if err := errors.Join(write(f), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	if err := ready(f.Name()); err != nil {
+	if err := prepare(f.Name()); err != nil {
 		return err
 	}
 	return errors.Join(os.Rename(f.Name(), file), syncDir(dir))
@@ -193,9 +194,8 @@ func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 	r.Unknown = oldErr != nil && !missing && record.turn == 0
 
 	var placed position
-	err = place(file, from.copyTo, func(part string) error {
-		var err error
-		placed, err = r.mendFile(part, given, filepath.Base(backup), dropDamaged)
+	err = replaceFile(file, from.copyTo, func(part string) (err error) {
+		placed, err = r.mendDatabase(part, given, filepath.Base(backup), dropDamaged)
 		if err != nil || missing {
 			return err
 		}
@@ -209,24 +209,24 @@ func Restore(backup, dir string, dropDamaged bool) (r Restored, err error) {
 	return r, record.advance(placed)
 }
 
-// mendFile mends a copy of a backup, and returns how far it has come then.
-func (r *Restored) mendFile(file string, given position, name string, dropDamaged bool) (has position, err error) {
+// mendDatabase mends the copy of a backup that is in a file, and returns how far it has come then.
+func (r *Restored) mendDatabase(file string, given position, name string, dropDamaged bool) (has position, err error) {
 	db, err := openFile(file, false)
 	if err != nil {
 		return has, err
 	}
 	err = db.Update(func(tx *bbolt.Tx) error {
-		err := r.mend(tx, given, name, dropDamaged)
+		err := r.mendRecords(tx, given, name, dropDamaged)
 		has = positionOf(tx)
 		return err
 	})
 	return has, errors.Join(err, db.Close())
 }
 
-// mend makes a copy of a backup what the directory is to have: without what is damaged, and
-// with the numbers that were given before. Where a text of a revision is damaged, all of the
-// revision goes.
-func (r *Restored) mend(tx *bbolt.Tx, given position, name string, dropDamaged bool) error {
+// mendRecords makes the records of a backup those that the directory is to have: without what is
+// damaged, and with the numbers that were given before. Where a text of a revision is damaged, all of
+// the revision goes.
+func (r *Restored) mendRecords(tx *bbolt.Tx, given position, name string, dropDamaged bool) error {
 	backup := boltRecords(tx)
 	list := backup.flaws()
 	if err := flawless(list); err != nil && !dropDamaged {
@@ -245,13 +245,13 @@ func (r *Restored) mend(tx *bbolt.Tx, given position, name string, dropDamaged b
 	has := positionOf(tx)
 	given = given.highest(has)
 	r.Contents = backup.contents()
-	r.Given = given[1]
+	r.Given = given.revision
 	return errors.Join(
-		backup.setSequence(revisionsBucket, given[1]),
-		backup.setSequence(auditBucket, given[2]),
+		backup.setSequence(revisionsBucket, given.revision),
+		backup.setSequence(auditBucket, given.entry),
 		backup.appendEntry(&Entry{
 			Who: "sluice store restore", Action: "restore", Revision: r.Newest,
-			Text: fmt.Sprintf("from %s, with revision numbers up to %d of %d", name, has[1], r.Given),
+			Text: fmt.Sprintf("from %s, with revision numbers up to %d of %d", name, has.revision, r.Given),
 		}),
 	)
 }

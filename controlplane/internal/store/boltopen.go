@@ -207,13 +207,16 @@ func createBuckets(tx *bbolt.Tx) error {
 // checked when they are read.
 func checkLayout(tx *bbolt.Tx) error {
 	r := boltRecords(tx)
-	for _, name := range buckets {
-		if tx.Bucket([]byte(name)) == nil {
-			return damage("it has no %s", name)
-		}
-		if err := r.checkFormat(); err != nil {
-			return err
-		}
+	isMissing := func(name string) bool { return tx.Bucket([]byte(name)) == nil }
+	if isMissing(metaBucket) {
+		return damage("it has no %s", metaBucket)
+	}
+	// Before the other buckets: another release may have others.
+	if err := r.checkFormat(); err != nil {
+		return err
+	}
+	if at := slices.IndexFunc(buckets, isMissing); at >= 0 {
+		return damage("it has no %s", buckets[at])
 	}
 	for _, name := range []string{revisionsBucket, auditBucket} {
 		given := r.sequence(name)

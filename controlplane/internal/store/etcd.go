@@ -62,7 +62,7 @@ type etcdCopy struct {
 	since    time.Time     // it was so
 	refused  bool          // it can be reached, and took nothing when something was written last
 	session  *concurrency.Session
-	leads    *clientv3.Cmp // holds as long as this one leads, nil if it does not
+	leader   *clientv3.Cmp // holds as long as this control plane leads, nil if it does not
 }
 
 var _ Store = (*Etcd)(nil)

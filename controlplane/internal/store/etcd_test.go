@@ -63,10 +63,10 @@ func TestTwoOnOneEtcd(t *testing.T) {
 	if b.Leads() {
 		leader, other = b, a
 	}
-	_, err = other.Append(ctx, Change{Last: 20, Leads: true, Drafts: []Draft{draft("x")}})
+	_, err = other.Append(ctx, Change{Last: 20, ByLeader: true, Drafts: []Draft{draft("x")}})
 	require.ErrorIs(t, err, ErrConflict)
-	deposed := *leader.leads
-	_, err = leader.Append(ctx, Change{Last: 20, Leads: true, Drafts: []Draft{draft("x")}})
+	deposed := *leader.leader
+	_, err = leader.Append(ctx, Change{Last: 20, ByLeader: true, Drafts: []Draft{draft("x")}})
 	require.NoError(t, err)
 
 	soon(t, "told", func() bool {
@@ -87,11 +87,11 @@ func TestTwoOnOneEtcd(t *testing.T) {
 	told, _ := other.Told()
 	require.Empty(t, told, "one that is gone has no proxies")
 	other.mu.Lock()
-	other.leads = &deposed // it has not noticed yet
+	other.leader = &deposed // it has not noticed yet
 	other.mu.Unlock()
 	late, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
-	_, err = other.Append(late, Change{Last: 21, Leads: true, Drafts: []Draft{draft("y")}})
+	_, err = other.Append(late, Change{Last: 21, ByLeader: true, Drafts: []Draft{draft("y")}})
 	require.Error(t, err, "whoever led before steps nothing")
 	require.Len(t, numbersOf(t, other, "", 0), 21)
 }

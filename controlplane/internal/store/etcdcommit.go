@@ -19,10 +19,10 @@ const (
 
 // commit makes a change durable: it attempts it until no other change comes between, and
 // until etcd has said what became of it.
-func (e *etcdCopy) commit(ctx context.Context, leading bool, change func(records) error) error {
+func (e *etcdCopy) commit(ctx context.Context, byLeader bool, change func(records) error) error {
 	ctx, cancel := context.WithTimeout(ctx, commitWithin)
 	defer cancel()
-	a := attempts{etcd: e, leading: leading, change: change}
+	a := attempts{etcd: e, byLeader: byLeader, change: change}
 	for {
 		err := a.next(ctx)
 		if !errors.Is(err, errAgain) {
@@ -44,7 +44,7 @@ func (e *etcdCopy) commit(ctx context.Context, leading bool, change func(records
 // Where the time is over first, whether the change is stored is not known, and the error says so.
 type attempts struct {
 	etcd       *etcdCopy
-	leading    bool
+	byLeader   bool
 	change     func(records) error
 	unanswered []item // the signs of those that etcd did not answer: the store has one if it took it
 }
@@ -61,7 +61,7 @@ func (a *attempts) next(ctx context.Context) error {
 	if slices.ContainsFunc(a.unanswered, t.has) {
 		return nil
 	}
-	if err := t.make(a.leading, a.change); err != nil {
+	if err := t.make(a.byLeader, a.change); err != nil {
 		return err
 	}
 	became, err := t.store(ctx)
@@ -121,14 +121,14 @@ func (t *etcdTx) has(sign item) bool {
 	return sign.value != nil && bytes.Equal(found.value, sign.value)
 }
 
-// make makes a change. With leading it is one only while this control plane leads.
-func (t *etcdTx) make(leading bool, change func(records) error) error {
-	if err := change(records{t}); err != nil || !leading {
+// make makes a change. With byLeader it is one only while this control plane leads.
+func (t *etcdTx) make(byLeader bool, change func(records) error) error {
+	if err := change(records{t}); err != nil || !byLeader {
 		return err
 	}
 	t.etcd.mu.RLock()
 	defer t.etcd.mu.RUnlock()
-	t.leader = t.etcd.leads
+	t.leader = t.etcd.leader
 	if t.leader == nil {
 		return fmt.Errorf("%w: another control plane steps rollouts", ErrConflict)
 	}

@@ -198,6 +198,6 @@ func TestEtcdRefusedMeanwhile(t *testing.T) {
 	what, err := tx.store(ctx)
 	require.NoError(t, err)
 	require.Equal(t, outrun, what)
-	_, err = e.Append(ctx, Change{Last: 1, Leads: true, Steps: []Step{{Revision: 1, State: Promoted}}})
+	_, err = e.Append(ctx, Change{Last: 1, ByLeader: true, Steps: []Step{{Revision: 1, State: Promoted}}})
 	require.ErrorIs(t, err, ErrConflict)
 }

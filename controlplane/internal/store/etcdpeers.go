@@ -31,8 +31,8 @@ func (e *etcdCopy) campaign(ctx context.Context) {
 		election := concurrency.NewElection(session, e.root+leaderBucket)
 		for ; alive.Err() == nil; pause(alive, lookEvery) {
 			if election.Campaign(alive, e.id) == nil {
-				leads := clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev())
-				e.setSession(session, &leads)
+				leader := clientv3.Compare(clientv3.CreateRevision(election.Key()), "=", election.Rev())
+				e.setSession(session, &leader)
 				<-alive.Done()
 			}
 		}
@@ -43,10 +43,10 @@ func (e *etcdCopy) campaign(ctx context.Context) {
 	}
 }
 
-func (e *etcdCopy) setSession(s *concurrency.Session, leads *clientv3.Cmp) {
+func (e *etcdCopy) setSession(s *concurrency.Session, leader *clientv3.Cmp) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.session, e.leads = s, leads
+	e.session, e.leader = s, leader
 	e.wake(&e.change, &e.told) // there is something to tell, or to step
 }
 
@@ -54,7 +54,7 @@ func (e *etcdCopy) setSession(s *concurrency.Session, leads *clientv3.Cmp) {
 func (e *etcdCopy) Leads() bool {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.leads != nil
+	return e.leader != nil
 }
 
 // Tell implements Store.

@@ -86,7 +86,7 @@ type etcdTx struct {
 	written map[recordKey]bool
 	zip     *gzip.Writer
 	inline  int           // bytes of texts
-	leader  *clientv3.Cmp // holds as long as the change may be made, nil: for ever
+	leader  *clientv3.Cmp // must hold when it is stored, nil: nothing must; see etcdCopy.leader
 }
 
 // newTx begins a transaction on what the copy has now.
@@ -197,7 +197,13 @@ func (t *etcdTx) descend(bucket string, below []byte) iter.Seq2[[]byte, []byte] 
 	}
 	return func(yield func(k, value []byte) bool) {
 		t.copy.Descend(item{recordKey: from}, func(i item) bool {
-			return i.recordKey == from || i.bucket == bucket && yield([]byte(i.k), t.content(i))
+			switch {
+			case i.recordKey == from: // not below it
+				return true
+			case i.bucket != bucket: // this one has no more
+				return false
+			}
+			return yield([]byte(i.k), t.content(i))
 		})
 	}
 }

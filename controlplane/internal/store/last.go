@@ -25,18 +25,15 @@ const slotBytes = 4096
 // position is how far a database has come: bbolt's transaction, the highest revision's number
 // that was given, and the highest id of an audit entry. None goes back, except that Restore
 // sets back the transaction.
-type position [3]uint64
+type position struct{ transaction, revision, entry uint64 }
 
 func (p position) String() string {
-	return fmt.Sprintf("transaction %d, revision %d, audit entry %d", p[0], p[1], p[2])
+	return fmt.Sprintf("transaction %d, revision %d, audit entry %d", p.transaction, p.revision, p.entry)
 }
 
 // highest has the highest of each number.
 func (p position) highest(q position) position {
-	for i := range p {
-		p[i] = max(p[i], q[i])
-	}
-	return p
+	return position{max(p.transaction, q.transaction), max(p.revision, q.revision), max(p.entry, q.entry)}
 }
 
 func positionOf(tx *bbolt.Tx) position {
@@ -76,7 +73,8 @@ func openLast(name string, readOnly bool) (l *last, err error) {
 		_, _ = l.f.ReadAt(text, slot*slotBytes) // where one cannot be read, the other counts
 		var turn uint64
 		var p position
-		_, _ = fmt.Sscanf(string(text), "record %d: transaction %d, revision %d, audit entry %d", &turn, &p[0], &p[1], &p[2])
+		_, _ = fmt.Sscanf(string(text), "record %d: transaction %d, revision %d, audit entry %d",
+			&turn, &p.transaction, &p.revision, &p.entry)
 		if turn > l.turn && strings.HasPrefix(string(text), record(turn, p)) {
 			l.turn, l.known = turn, p
 		}
@@ -91,7 +89,8 @@ func record(turn uint64, p position) string {
 
 // check compares a database with the record.
 func (l *last) check(has position) error {
-	if l.turn == 0 && has[1]+has[2] > 0 {
+	isUsed := has.revision > 0 || has.entry > 0
+	if l.turn == 0 && isUsed {
 		return damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
 	}
 	if has != has.highest(l.known) {

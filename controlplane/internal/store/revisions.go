@@ -15,8 +15,7 @@ import (
 func (s store) Append(ctx context.Context, c Change) ([]Revision, error) {
 	var revisions []Revision
 	now := time.Now().UTC() // the same each time that commit runs the change
-	isByItself := c.Leads   // serve takes steps by itself only while it leads; people take theirs anywhere
-	err := s.backend.commit(ctx, c.Leads, func(r records) error {
+	err := s.backend.commit(ctx, c.ByLeader, func(r records) error {
 		revisions = nil
 		last := r.sequence(revisionsBucket)
 		if last != c.Last {
@@ -33,7 +32,7 @@ func (s store) Append(ctx context.Context, c Change) ([]Revision, error) {
 			revisions = append(revisions, revision)
 		}
 		for i := range c.Steps {
-			if err := r.step(&c.Steps[i], isByItself); err != nil {
+			if err := r.step(&c.Steps[i], c.ByLeader); err != nil {
 				return err
 			}
 		}
@@ -68,9 +67,8 @@ func (r records) append(d *Draft, now time.Time) (Revision, error) {
 	)
 }
 
-// step changes how the rollout of a revision stands. A step that serve takes by itself
-// promotes nothing that a proxy has refused by then.
-func (r records) step(s *Step, byItself bool) error {
+// step changes how the rollout of a revision stands; see Change.ByLeader.
+func (r records) step(s *Step, byLeader bool) error {
 	var of Summary
 	if err := r.getJSON(revisionsBucket, key(s.Revision), &of); err != nil {
 		return err
@@ -78,7 +76,7 @@ func (r records) step(s *Step, byItself bool) error {
 	if !of.Rollout.Lasts() {
 		return fmt.Errorf("%w: no canary of revision %d lasts", ErrConflict, s.Revision)
 	}
-	if byItself && s.State == Promoted && r.value(nackedBucket, key(s.Revision)) != nil {
+	if byLeader && s.State == Promoted && r.value(nackedBucket, key(s.Revision)) != nil {
 		return fmt.Errorf("%w: a proxy has refused revision %d", ErrConflict, s.Revision)
 	}
 	of.Rollout.State, of.Rollout.Why = s.State, s.Why

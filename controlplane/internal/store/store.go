@@ -64,7 +64,9 @@ type Store interface {
 type Policies interface {
 	// Append makes all drafts of a change revisions and takes its steps, or does nothing.
 	// When it returns, they are durable. The error is ErrConflict where Last returns
-	// another number than the change's author knew, or a rollout of a step has ended.
+	// another number than the change's author knew, or a rollout of a step has ended. An error
+	// of the disk or of etcd may say that the change is stored all the same, or that this is
+	// not known; those who wait for Appended learn of it then.
 	Append(ctx context.Context, c Change) ([]Revision, error)
 	// Last returns the highest number that was ever given, 0 before the first.
 	Last(ctx context.Context) (uint64, error)
@@ -125,10 +127,11 @@ type store struct{ backend backend }
 type backend interface {
 	viewer
 	// commit runs a change, and runs it again if another one came between or shares its transaction.
-	// When it returns nil, all that the change wrote is durable. When it returns an error, nothing of
-	// it is. With leads, the change is only made while this control plane leads.
-	commit(ctx context.Context, leads bool, change func(records) error) error
-	appended() // wakes those that wait for Store.Appended
+	// When it returns nil, all that the change wrote is durable. When it returns an error, nothing of it
+	// is, unless the error says that it is stored, or that this is not known. With byLeader, the change is
+	// only made while this control plane leads.
+	commit(ctx context.Context, byLeader bool, change func(records) error) error
+	appended() // wakes those that wait for Store.Appended, after a change that commit returned nil for
 }
 
 type viewer interface {
@@ -159,7 +162,10 @@ type Change struct {
 	Above  uint64 // numbers are above this one, too
 	Drafts []Draft
 	Steps  []Step
-	Leads  bool // only while Store.Leads
+
+	// ByLeader says that serve takes the steps by itself. It does so only while Store.Leads, and promotes
+	// nothing that a proxy has refused by then. Steps that people take have neither condition.
+	ByLeader bool
 }
 
 // Draft is a policy about to become a revision.

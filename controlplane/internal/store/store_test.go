@@ -178,7 +178,7 @@ func rollouts(t *testing.T, open opener) {
 	require.ErrorIs(t, err, ErrConflict)
 	require.NoError(t, b.SaveReply(ctx, Reply{Node: "edge-3", Revision: 2}))
 	require.Eventually(t, b.Leads, 20*time.Second, time.Millisecond)
-	_, err = b.Append(ctx, Change{Last: 2, Leads: true, Steps: []Step{{Revision: 2, State: Promoted}}})
+	_, err = b.Append(ctx, Change{Last: 2, ByLeader: true, Steps: []Step{{Revision: 2, State: Promoted}}})
 	require.ErrorIs(t, err, ErrConflict, "a proxy has refused it")
 	require.Equal(t, &want, stands())
 	require.NoError(t, step(Aborted, ""))
