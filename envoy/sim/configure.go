@@ -151,14 +151,14 @@ func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
 	} else {
 		v, err = h.instantiate(t.id, f, nil)
 		if err != nil {
-			return h.abandon(t, v, err)
+			return h.abandon(t, v, nil, err)
 		}
 		v.thread = t
 		t.running = append(t.running, v)
 	}
 	root, err := v.start(configuration)
 	if err != nil {
-		return h.abandon(t, v, err)
+		return h.abandon(t, v, root, err)
 	}
 	t.root, t.loaded = root, h.elapsed()
 	if old != nil {
@@ -167,16 +167,19 @@ func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
 	return nil
 }
 
-// abandon leaves a thread without a filter.
-func (h *Host) abandon(t *thread, v *vm, err error) error {
+// abandon leaves a thread without a filter. The context that a VM has refused, nil if it came to none, ends
+// behind the old one. In Envoy it ends with the VM, and ticks as long as old requests keep that up.
+func (h *Host) abandon(t *thread, v *vm, refused *scope, err error) error {
 	h.log(Error, t.id, "start of filter: "+err.Error())
 	old := t.root
 	t.root = nil
 	if old != nil {
 		old.vm.retire(old)
 	}
-	if old == nil || old.vm != v {
+	if refused == nil {
 		v.close()
+	} else {
+		v.retire(refused)
 	}
 	return err
 }

@@ -121,6 +121,23 @@ func TestWorkerMayFailWhereTheTrialDidNot(t *testing.T) {
 	require.NoError(t, b.Failed(0))
 }
 
+// A worker that refuses a configuration ends it, in the VM that ran another one and in a new one: it never ticks.
+func TestConfigurationThatAWorkerRefusedEnds(t *testing.T) {
+	b := setUp(t)
+	for _, endsBefore := range [][]string{{"0 done first"}, nil} {
+		require.Error(t, b.ConfigureWorker(0, []byte("tick=1000 refuse=x")))
+		want := []string{
+			"0 configure tick=1000 refuse=x", "0 refused: x",
+			"0 error start of filter: proxy_on_configure returned false",
+		}
+		require.Equal(t, append(append(want, endsBefore...), "0 done tick=1000 refuse=x"), b.heard())
+		require.NoError(t, b.Tick(0))
+		require.Empty(t, b.heard())
+		_, ok := b.Next()
+		require.False(t, ok, "nothing is due")
+	}
+}
+
 func TestStoreIsSharedByVMID(t *testing.T) {
 	store := sim.NewStore()
 	in := func(vmID string) func(*sim.Options) { return func(o *sim.Options) { o.VMID, o.Store = vmID, store } }
