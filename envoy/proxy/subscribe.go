@@ -81,6 +81,9 @@ func (p *Proxy) Subscribe(ctx context.Context, s Subscription) error {
 // Dial returns a connection to the first of the addresses, HOST:PORT each, that accepts it.
 // It tries them in turn, and begins with the first again after each loss.
 func Dial(addresses []string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	if len(addresses) == 0 {
+		return nil, errors.New("no address")
+	}
 	list := make([]resolver.Address, len(addresses))
 	for i, a := range addresses {
 		list[i] = resolver.Address{Addr: a, ServerName: a} // the certificate has to be for this name

@@ -26,10 +26,12 @@ func subscribe(t *testing.T, p *plane, s proxy.Subscription) {
 	t.Cleanup(func() { cancel(); require.NoError(t, <-ended) })
 }
 
-func TestSubscribeNeedsANode(t *testing.T) {
+func TestSubscribeNeedsANodeAndAnAddress(t *testing.T) {
 	p := serve(t, hello)
 	err := p.Subscribe(t.Context(), proxy.Subscription{Addresses: []string{"127.0.0.1:1"}})
 	require.ErrorContains(t, err, "no node id")
+	err = p.Subscribe(t.Context(), proxy.Subscription{Node: "edge-1"})
+	require.EqualError(t, err, "subscribe: no address")
 }
 
 // silent is a control plane that counts its streams, and sends nothing or rejects each.
