@@ -56,7 +56,7 @@ of_versions := ./envoy/... ./controlplane/internal/accesslog
 files = $(shell find $(1) -type f ! -name '*_test.go' ! -path '*/testdata/*' ! -name '*.md')
 
 .PHONY: help build run test test-sluice test-measure test-release check narrow lint race e2e-all e2e-long e2e-chart e2e-console e2e-etcd e2e-gateway e2e-istio e2e-ratelimit \
-	soak faults servers release release-check release-push releaser size bench bench-cluster bench-keyed bench-scale lines clean
+	soak faults servers release release-check release-push releaser measure size bench bench-cluster bench-keyed bench-scale lines clean
 
 help: ## print this
 	@echo 'usage: make TARGET'
@@ -157,18 +157,18 @@ releaser: # it finds TinyGo by its own source, hence no -trimpath
 	@$(GO) build -C build/release -o '$(CURDIR)/$(out)/releaser' .
 
 # What measures is a module of its own: what it links reaches no user.
-$(out)/measure: $(wildcard build/measure/decision/*_test.go) $(call files,envoy)
-	@$(GO) test -C build/measure -c -o '$(CURDIR)/$@' ./decision
+measure:
+	@$(GO) test -C build/measure -c -o '$(CURDIR)/$(out)/measure' ./decision
 
-size: build $(out)/measure ## how large the filter is, and how long loading it blocks Envoy
+size: build measure ## how large the filter is, and how long loading it blocks Envoy
 	@wc -c $(filter)
 	@ENVOY_PATH=$$(build/fetch envoy-$(ENVOY_VERSION)) $(out)/measure -test.run '^TestDecision$$/^load-sluice$$' -rounds 3
 
-bench: build $(out)/measure ## what a decision costs, for docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part
+bench: build measure ## what a decision costs, for docs/performance.md; CASES=REGEXP, ROUNDS=N or A=WASM B=WASM: a part
 	$(call bench_of,TestDecision) $(if $(A),-against '$(A)') $(if $(B),-wasm '$(B)')
 	$(if $(CASES)$(ROUNDS)$(A)$(B),,@$(MAKE) --no-print-directory bench-cluster)
 
-bench-cluster: build $(out)/measure ## what limits over three Envoys cost, for docs/cluster.md, and sluice in the place of envoyproxy/ratelimit (front-*); CASES=REGEXP or ROUNDS=N: a part
+bench-cluster: build measure ## what limits over three Envoys cost, for docs/cluster.md, and sluice in the place of envoyproxy/ratelimit (front-*); CASES=REGEXP or ROUNDS=N: a part
 	$(call bench_of,TestCluster)
 
 bench_of = envoy=$$(build/fetch envoy-$(ENVOY_VERSION)); ratelimit=$$(build/fetch ratelimit); build/fetch redis >/dev/null; \
