@@ -124,7 +124,7 @@ func (l *Log) add(name string) error {
 	}
 	f.runtime = containerOf(sample)
 	if f.runtime != nil {
-		sample = f.runtime.takeAll(sample)
+		sample = f.runtime.unwrapAll(sample)
 	}
 	f.format, err = l.options.formatOf(f.name, sample)
 	if err != nil {
@@ -149,13 +149,13 @@ func (l *Log) addReading(f *file) error {
 		reading.Format += " in " + f.runtime.name
 	}
 	for _, field := range append([]string{FieldTime}, l.options.Fields...) {
-		p := f.format.place(field)
+		p := f.format.places.of(field)
 		if p == nil {
 			return lacking(f.name, field, namesOf(f.format.columns))
 		}
 		reading.Fields[p.field] = p.name
 	}
-	if took := f.format.place(FieldTook); took != nil && f.format.place(FieldTime).isEnd {
+	if took := f.format.places.of(FieldTook); took != nil && f.format.places.of(FieldTime).isEnd {
 		reading.Fields[FieldTime] += " - " + took.name
 	}
 	if l.options.Format == "" {
@@ -195,7 +195,7 @@ func (o *Options) checkBalancer(f *file, sample []string) error {
 	peers := *f.format
 	var err error
 	peers.places, err = peers.placesFor(&both)
-	if err != nil || peers.place(forwarded) == nil {
+	if err != nil || peers.places.of(forwarded) == nil {
 		return err
 	}
 	var example [2]string
@@ -212,7 +212,7 @@ func (o *Options) checkBalancer(f *file, sample []string) error {
 		}
 	}
 	if behind > 0 && 2*behind >= all {
-		return behindBalancer(f.name, peers.place(FieldClientIP).name, example[0], example[1])
+		return behindBalancer(f.name, peers.places.of(FieldClientIP).name, example[0], example[1])
 	}
 	return nil
 }

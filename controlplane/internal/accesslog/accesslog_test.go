@@ -351,6 +351,17 @@ func told(all []*accesslog.Request, answers bool, stats *accesslog.Stats, err er
 	return b.String()
 }
 
+// Of several names that a log does not have, the error is always about the same.
+func TestSeveralUnknownNames(t *testing.T) {
+	for range 20 {
+		_, err := accesslog.Open(t.Context(), accesslog.Options{
+			Names: []string{"-"}, In: strings.NewReader("a log\n"), Format: "common",
+			Map: map[string]string{"host": "no-host", "path": "no-path", "route": "no-route"},
+		})
+		require.ErrorContains(t, err, "--map host=no-host: the format has no no-host")
+	}
+}
+
 func FuzzLines(f *testing.F) {
 	logs(f, func(o accesslog.Options, log string, _ *txtar.File) { f.Add(log, o.Format) })
 	f.Fuzz(func(t *testing.T, lines, format string) {

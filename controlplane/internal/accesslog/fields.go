@@ -38,8 +38,8 @@ const JWTNamespace = "envoy.filters.http.jwt_authn"
 // field is one thing that a log may say of a request.
 type field struct {
 	name string
-	// put puts a value into the request. It reports whether the text is a value of the field.
-	put func(p *place, r *Request, text string) bool
+	// set gives the field of a request a value. It reports whether the text is a value of the field.
+	set func(p *place, r *Request, text string) bool
 
 	operator string        // of Envoy, which logs the field
 	variable string        // of nginx, which logs the field
@@ -49,20 +49,20 @@ type field struct {
 // fields are all fields with a name of their own, as --map takes them. names.go says what logs call
 // them.
 var fields = []field{
-	{name: FieldTime, put: putTime, operator: "START_TIME", variable: "time_iso8601"},
-	{name: FieldMethod, put: putMethod, operator: "REQ(:METHOD)", variable: "request_method"},
-	{name: FieldHost, put: putHost, operator: "REQ(:AUTHORITY)", variable: "http_host"},
-	{name: FieldPath, put: putPath, operator: "REQ(:PATH)", variable: "request_uri"},
-	{name: FieldClientIP, put: putClientIP, operator: "DOWNSTREAM_REMOTE_ADDRESS", variable: "remote_addr"},
-	{name: FieldStatus, put: putStatus, operator: "RESPONSE_CODE", variable: "status"},
-	{name: FieldRoute, put: putRoute, operator: "ROUTE_NAME"},
-	{name: FieldTook, put: putTook},
+	{name: FieldTime, set: setTime, operator: "START_TIME", variable: "time_iso8601"},
+	{name: FieldMethod, set: setMethod, operator: "REQ(:METHOD)", variable: "request_method"},
+	{name: FieldHost, set: setHost, operator: "REQ(:AUTHORITY)", variable: "http_host"},
+	{name: FieldPath, set: setPath, operator: "REQ(:PATH)", variable: "request_uri"},
+	{name: FieldClientIP, set: setClientIP, operator: "DOWNSTREAM_REMOTE_ADDRESS", variable: "remote_addr"},
+	{name: FieldStatus, set: setStatus, operator: "RESPONSE_CODE", variable: "status"},
+	{name: FieldRoute, set: setRoute, operator: "ROUTE_NAME"},
+	{name: FieldTook, set: setTook},
 	{name: "duration_s", unit: time.Second},
 	{name: "duration_ms", unit: time.Millisecond},
 	{name: "duration_us", unit: time.Microsecond},
 	{name: "duration_ns", unit: time.Nanosecond},
-	{name: FieldReceived, put: putReceived, operator: "BYTES_RECEIVED"},
-	{name: FieldSent, put: putSent, operator: "BYTES_SENT"},
+	{name: FieldReceived, set: setReceived, operator: "BYTES_RECEIVED"},
+	{name: FieldSent, set: setSent, operator: "BYTES_SENT"},
 }
 
 // families are the fields that a prefix begins, and what stands behind it.
@@ -99,7 +99,7 @@ func CheckMap(names map[string]string) error {
 		if err := checkField(name); err != nil {
 			return err
 		}
-		field, _ := fieldOf(name)
+		field, _ := mappedField(name)
 		switch {
 		case names[name] == "":
 			return fmt.Errorf("%s= needs a name behind it", name)
@@ -111,8 +111,8 @@ func CheckMap(names map[string]string) error {
 	return nil
 }
 
-// fieldOf returns the field that a name of --map means, and the unit of its numbers.
-func fieldOf(name string) (field string, unit time.Duration) {
+// mappedField returns the field that a name of --map means, and the unit of its numbers.
+func mappedField(name string) (field string, unit time.Duration) {
 	if f := fieldNamed(name); f != nil && f.unit > 0 {
 		return FieldTook, f.unit
 	}
@@ -160,8 +160,8 @@ var (
 	errBadPath = errors.New("it has a path that Envoy answers 400")
 )
 
-// put gives the field of a request a line's value.
-func (p *place) put(r *Request, text string) error {
+// set gives the field of a request a line's value.
+func (p *place) set(r *Request, text string) error {
 	value := text
 	if p.isLine && text != "" { // a connection that brought no HTTP has another text, or -
 		part, ok := cutRequestLine(text, p.field)
@@ -177,7 +177,7 @@ func (p *place) put(r *Request, text string) error {
 		return fmt.Errorf("%s is %q, and the format cuts it off at %d bytes", p.name, clip(text), p.most)
 	}
 	p.had = true
-	if !p.putText(r, value) {
+	if !p.setText(r, value) {
 		return fmt.Errorf("%s is %q, which is not %s", p.name, clip(text), p.kind())
 	}
 	return nil
@@ -197,10 +197,10 @@ func (p *place) kind() string {
 	return "a " + p.field
 }
 
-// putText puts a text into the field of the request. It reports whether it is a value of the field.
-func (p *place) putText(r *Request, text string) bool {
+// setText gives the field of a request a text. It reports whether that is a value of the field.
+func (p *place) setText(r *Request, text string) bool {
 	if f := fieldNamed(p.field); f != nil {
-		return f.put(p, r, text)
+		return f.set(p, r, text)
 	}
 	if header, ok := strings.CutPrefix(p.field, headerPrefix); ok {
 		r.Headers = append(r.Headers, [2]string{header, text})
@@ -212,7 +212,7 @@ func (p *place) putText(r *Request, text string) bool {
 	return true
 }
 
-func putTime(p *place, r *Request, text string) (ok bool) {
+func setTime(p *place, r *Request, text string) (ok bool) {
 	read := p.time
 	if read == nil {
 		read = anyTime
@@ -221,34 +221,34 @@ func putTime(p *place, r *Request, text string) (ok bool) {
 	return ok
 }
 
-func putTook(p *place, r *Request, text string) bool {
+func setTook(p *place, r *Request, text string) bool {
 	took, ok := duration(text, p.unit)
 	r.TookNs = int64(min(time.Duration(r.TookNs)+took, maxTook)) // a sum has several values
 	return ok
 }
 
-func putReceived(_ *place, r *Request, text string) (ok bool) {
+func setReceived(_ *place, r *Request, text string) (ok bool) {
 	r.Received, ok = count(text, math.MaxInt64)
 	return ok
 }
 
-func putSent(_ *place, r *Request, text string) (ok bool) {
+func setSent(_ *place, r *Request, text string) (ok bool) {
 	r.Sent, ok = count(text, math.MaxInt64)
 	return ok
 }
 
-func putStatus(_ *place, r *Request, text string) bool {
+func setStatus(_ *place, r *Request, text string) bool {
 	status, ok := count(text, 999)
 	r.Status = int(status)
 	return ok
 }
 
-func putMethod(_ *place, r *Request, text string) bool {
+func setMethod(_ *place, r *Request, text string) bool {
 	r.Method = text
 	return policy.IsToken(text)
 }
 
-func putHost(_ *place, r *Request, text string) bool {
+func setHost(_ *place, r *Request, text string) bool {
 	r.Host = text
 	if host, _ := cutURL(text); host != "" {
 		r.Host = host
@@ -256,17 +256,17 @@ func putHost(_ *place, r *Request, text string) bool {
 	return true
 }
 
-func putPath(_ *place, r *Request, text string) bool {
+func setPath(_ *place, r *Request, text string) bool {
 	r.Path = text
 	return true
 }
 
-func putClientIP(_ *place, r *Request, text string) bool {
+func setClientIP(_ *place, r *Request, text string) bool {
 	r.ClientIP = address(text)
 	return r.ClientIP != ""
 }
 
-func putRoute(_ *place, r *Request, text string) bool {
+func setRoute(_ *place, r *Request, text string) bool {
 	r.Route = text
 	return true
 }
@@ -274,7 +274,7 @@ func putRoute(_ *place, r *Request, text string) bool {
 // finish checks a request that has all values of its line, and gives it the time at which
 // it began and the path that Envoy routes by.
 func (f *format) finish(r *Request) error {
-	hasRequest := f.place(FieldMethod) != nil || f.place(FieldPath) != nil
+	hasRequest := f.places.of(FieldMethod) != nil || f.places.of(FieldPath) != nil
 	switch {
 	case hasRequest && r.Method == "" && r.Path == "":
 		return errNoHTTP
@@ -284,11 +284,11 @@ func (f *format) finish(r *Request) error {
 	for _, must := range [...]struct{ field, value string }{
 		{FieldMethod, r.Method}, {FieldPath, r.Path}, {FieldHost, r.Host}, {FieldClientIP, r.ClientIP},
 	} {
-		if p := f.place(must.field); p != nil && p.needed && must.value == "" {
+		if p := f.places.of(must.field); p != nil && p.needed && must.value == "" {
 			return fmt.Errorf("it has no %s", must.field)
 		}
 	}
-	if f.place(FieldTime).isEnd {
+	if f.places.of(FieldTime).isEnd {
 		r.Ns -= r.TookNs
 	}
 	if r.Path == "" {

@@ -13,21 +13,10 @@ type format struct {
 	name    string
 	columns []column // the values that lines are known to have
 	isOpen  bool     // lines may have other values, too
-	places  []*place // of the fields that are asked for
+	places  places   // of the fields that are asked for
 
 	// read gives a request the values of a line. An error says why the line does not fit.
-	read func(line string, places []*place, r *Request) error
-}
-
-// place returns where the format has a field, nil = nowhere.
-func (f *format) place(field string) *place { return find(f.places, field) }
-
-func find(places []*place, field string) *place {
-	i := slices.IndexFunc(places, func(p *place) bool { return p.is(field) })
-	if i < 0 {
-		return nil
-	}
-	return places[i]
+	read func(line string, wanted places, r *Request) error
 }
 
 // request reads the request of a line. With an error the request has what was read before it.
@@ -256,7 +245,7 @@ func newW3C(log string, sample []string) (*format, error) {
 func isComment(line string) bool { return strings.HasPrefix(line, "#") }
 
 // read reads a line.
-func (l *w3c) read(line string, places []*place, r *Request) error {
+func (l *w3c) read(line string, wanted places, r *Request) error {
 	if isFieldsLine(line) {
 		names := strings.Fields(strings.TrimPrefix(line, fieldsMark))
 		l.isOther = strings.Join(names, " ") != l.fields
@@ -267,5 +256,5 @@ func (l *w3c) read(line string, places []*place, r *Request) error {
 	case l.isOther:
 		return errors.New("the " + fieldsMark + " before it are not the first of the log")
 	}
-	return l.text.read(line, places, r)
+	return l.text.read(line, wanted, r)
 }

@@ -228,9 +228,9 @@ var (
 	errNoContainer = errors.New("the container's runtime wrote the other lines, but not this one")
 )
 
-// take returns the server's line that ends with a line of the runtime's. A reason says why there is
+// unwrap returns the server's line that ends with a line of the runtime's. A reason says why there is
 // none, or why it is not whole.
-func (c *container) take(line string) (text string, reason error) {
+func (c *container) unwrap(line string) (text string, reason error) {
 	p, ok := c.cut(line)
 	if !ok {
 		return line, errNoContainer
@@ -247,15 +247,15 @@ func (c *container) take(line string) (text string, reason error) {
 	return whole, nil
 }
 
-// takeAll returns the server's lines that are in a runtime's lines.
-func (c *container) takeAll(lines []string) (taken []string) {
+// unwrapAll returns the server's lines that are in a runtime's lines.
+func (c *container) unwrapAll(lines []string) (unwrapped []string) {
 	for _, line := range lines {
-		if text, reason := c.take(line); reason == nil && strings.TrimSpace(text) != "" {
-			taken = append(taken, text)
+		if text, reason := c.unwrap(line); reason == nil && strings.TrimSpace(text) != "" {
+			unwrapped = append(unwrapped, text)
 		}
 	}
 	clear(c.begun)
-	return taken
+	return unwrapped
 }
 
 // cutCRI reads 2026-01-31T12:00:00.123456789Z stdout F text. The tag P says that the line goes on.

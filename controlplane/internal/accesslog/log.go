@@ -19,7 +19,7 @@ type Log struct {
 	ctx     context.Context
 	options Options
 	files   []*file  // that have more requests, in the order of their next requests
-	places  []*place // of all files
+	places  places   // of all files
 	names   []string // of all values that the formats of the files know
 	sorter  sorter
 }
@@ -150,7 +150,7 @@ func (f *file) line() (line string, reason, err error) {
 	line, reason, err = f.lines.next()
 	f.number++
 	if reason == nil && err == nil && f.runtime != nil {
-		line, reason = f.runtime.take(line)
+		line, reason = f.runtime.unwrap(line)
 	}
 	return line, reason, err
 }
@@ -176,7 +176,7 @@ func (l *Log) addLine(f *file, line string, reason error) error {
 		return l.leaveOut(f, line, r, reason)
 	}
 	l.Lines++
-	f.take(r, line)
+	f.setNext(r, line)
 	return nil
 }
 
@@ -212,13 +212,13 @@ func (l *Log) leaveOut(f *file, line string, r *Request, reason error) error {
 	return nil
 }
 
-// take makes a request the next of the file.
-func (f *file) take(r *Request, line string) {
+// setNext makes a request the next of the file.
+func (f *file) setNext(r *Request, line string) {
 	f.next = r
 	f.orderNs = r.Ns
 	f.bytes = requestBytes + len(line)
 	logged := r.Ns
-	if f.format.place(FieldTime).isEnd {
+	if f.format.places.of(FieldTime).isEnd {
 		logged += r.TookNs
 	}
 	f.grain = coarsest(f.grain, logged)
@@ -244,14 +244,14 @@ func (l *Log) count(r *Request) {
 func (l *Log) end() error {
 	had := slices.DeleteFunc(slices.Clone(l.places), func(p *place) bool { return !p.had })
 	for _, said := range slices.Sorted(maps.Keys(l.options.Map)) {
-		field, _ := fieldOf(said)
-		if find(l.places, field) != nil && find(had, field) == nil {
+		field, _ := mappedField(said)
+		if l.places.of(field) != nil && had.of(field) == nil {
 			return nothingMapped(said, l.options.Map[said], l.names)
 		}
 	}
-	l.NoStatus = find(had, FieldStatus) == nil
+	l.NoStatus = had.of(FieldStatus) == nil
 	for _, field := range l.options.Fields {
-		if find(had, field) == nil {
+		if had.of(field) == nil {
 			l.Empty = append(l.Empty, field)
 		}
 	}

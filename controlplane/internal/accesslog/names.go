@@ -3,6 +3,7 @@ package accesslog
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -36,29 +37,32 @@ var (
 	end   = use{field: FieldTime, isEnd: true}
 )
 
-// table says what logs call the fields. The rows of a field stand in the order in which they are
-// trusted: the first row with a name that the format has, and in that row the first such name. JSON
-// logs have most of these names: variables of nginx, operators of Envoy in lower case, and
-// what Caddy, Cloudflare, Google, Kong and Traefik write. Formats of text have the rest.
-var table = []struct {
+// row says what logs call a field.
+type row struct {
 	use
 	names []string
 	isSum bool // the field is the sum of all the names, not the value of the first
 
-	// took names the value, in units of unit, that says how long the request took, if it stands beside
+	// took names the value, in units of tookIn, that says how long the request took, if it stands beside
 	// this time. It is then what FieldTook is, and the rows of FieldTook below are skipped.
-	took string
-	unit time.Duration
-}{
-	{use: begin, names: words("start_time"), took: "duration", unit: time.Millisecond},
-	{use: begin, names: words("startutc"), took: "duration", unit: time.Nanosecond},
+	took   string
+	tookIn time.Duration
+}
+
+// table has the rows of a field in the order in which they are trusted: the first row with a name that
+// the format has, and in that row the first such name. JSON logs have most of these names: variables of
+// nginx, operators of Envoy in lower case, and what Caddy, Cloudflare, Google, Kong and Traefik write.
+// Formats of text have the rest.
+var table = []row{
+	{use: begin, names: words("start_time"), took: "duration", tookIn: time.Millisecond},
+	{use: begin, names: words("startutc"), took: "duration", tookIn: time.Nanosecond},
 	{use: begin, names: words("edgestarttimestamp request_creation_time")},
-	{use: end, names: words("emit_time"), took: "duration", unit: time.Millisecond},
-	{use: end, names: words("msec time_iso8601 time_local"), took: "request_time", unit: time.Second},
-	{use: end, names: words("ts"), took: "duration", unit: time.Second},
-	{use: end, names: []string{w3cTime}, took: timeTaken, unit: time.Second},
-	{use: begin, names: words("started_at"), took: "latencies.request", unit: time.Millisecond},
-	{use: begin, names: words("timestamp"), took: "httprequest.latency", unit: time.Second},
+	{use: end, names: words("emit_time"), took: "duration", tookIn: time.Millisecond},
+	{use: end, names: words("msec time_iso8601 time_local"), took: "request_time", tookIn: time.Second},
+	{use: end, names: words("ts"), took: "duration", tookIn: time.Second},
+	{use: end, names: []string{w3cTime}, took: timeTaken, tookIn: time.Second},
+	{use: begin, names: words("started_at"), took: "latencies.request", tookIn: time.Millisecond},
+	{use: begin, names: words("timestamp"), took: "httprequest.latency", tookIn: time.Second},
 	{use: begin, names: words("@timestamp time")},
 
 	{use: use{field: FieldTook, unit: time.Second}, names: words("duration_s")},
@@ -122,16 +126,28 @@ func (p *place) is(field string) bool {
 	return p.field == field || field == FieldQuery && p.field == FieldPath && !p.noQuery
 }
 
+// places are some places, of one format or of several.
+type places []*place
+
+// of returns the place that has a field, nil = none has.
+func (list places) of(field string) *place {
+	i := slices.IndexFunc(list, func(p *place) bool { return p.is(field) })
+	if i < 0 {
+		return nil
+	}
+	return list[i]
+}
+
 // always are the fields that each log is asked for: whether a line is a request must not
 // depend on who reads it.
 var always = []string{FieldTime, FieldTook, FieldStatus, FieldMethod, FieldPath}
 
 // placesFor returns the places of the fields that are asked for, where --map says, or where the table
 // knows them.
-func (f *format) placesFor(o *Options) (places []*place, err error) {
-	known := f.knownPlaces(o)
-	for said, name := range o.Map {
-		if err := f.applyMap(said, name, known); err != nil {
+func (f *format) placesFor(o *Options) (list places, err error) {
+	known := f.knownPlaces(o.Fields)
+	for _, said := range slices.Sorted(maps.Keys(o.Map)) {
+		if err := f.applyMap(said, o.Map[said], known); err != nil {
 			return nil, err
 		}
 	}
@@ -144,47 +160,39 @@ func (f *format) placesFor(o *Options) (places []*place, err error) {
 		for _, p := range some {
 			p.needed = slices.ContainsFunc(o.Fields, p.is)
 			if p.needed || slices.Contains(always, field) || slices.Contains(o.Wanted, field) {
-				places = append(places, p)
+				list = append(list, p)
 			}
 		}
 	}
-	slices.SortFunc(places, func(p, q *place) int {
+	slices.SortFunc(list, func(p, q *place) int {
 		return cmp.Or(cmp.Compare(p.field, q.field), cmp.Compare(p.at, q.at))
 	})
-	return places, nil
+	return list, nil
 }
 
-// knownPlaces returns by field the places that the table knows, and the places of headers and claims
-// that are asked for.
-func (f *format) knownPlaces(o *Options) map[string][]*place {
-	found := f.tablePlaces()
-	for _, field := range o.Fields {
-		for _, name := range namesOfField(field) {
-			if p := f.placeNamed(use{field: field}, name); p != nil && found[field] == nil {
-				found[field] = []*place{p}
-			}
-		}
+// knownPlaces returns by field the places that the table knows, and then those of other fields that are asked
+// for: of headers, claims and attributes.
+func (f *format) knownPlaces(asked []string) map[string]places {
+	rows := slices.Clone(table)
+	for _, field := range asked {
+		rows = append(rows, row{use: use{field: field}, names: namesOfField(field)})
 	}
-	return found
-}
-
-func (f *format) tablePlaces() map[string][]*place {
-	found := map[string][]*place{}
-	for i := range table {
-		row := &table[i]
-		if found[row.field] != nil {
+	found := map[string]places{}
+	for i := range rows {
+		r := &rows[i]
+		if found[r.field] != nil {
 			continue // an earlier row
 		}
-		for _, name := range row.names {
-			p := f.placeNamed(row.use, name)
+		for _, name := range r.names {
+			p := f.placeByKey(r.use, name)
 			if p == nil {
 				continue
 			}
-			found[row.field] = append(found[row.field], p)
-			if took := f.placeNamed(use{field: FieldTook, unit: row.unit}, row.took); took != nil {
+			found[r.field] = append(found[r.field], p)
+			if took := f.placeByKey(use{field: FieldTook, unit: r.tookIn}, r.took); took != nil {
 				found[FieldTook] = append(found[FieldTook], took)
 			}
-			if !row.isSum {
+			if !r.isSum {
 				break
 			}
 		}
@@ -192,8 +200,8 @@ func (f *format) tablePlaces() map[string][]*place {
 	return found
 }
 
-// placeNamed returns the column of a key as the place of a field; nil = the format has none that can be.
-func (f *format) placeNamed(u use, key string) *place {
+// placeByKey returns the column with a key as the place of a field; nil = the format has none that can be.
+func (f *format) placeByKey(u use, key string) *place {
 	isIt := func(c column) bool { return key != "" && c.key == key && (c.mayBeLine || !u.isLine) }
 	at := slices.IndexFunc(f.columns, isIt)
 	if at < 0 {
@@ -216,10 +224,10 @@ func namesOfField(field string) []string {
 
 // applyMap replaces the known place of a field by the one that --map says, as field=name. If the table
 // knows that name as well, it says what its values are for.
-func (f *format) applyMap(said, name string, known map[string][]*place) error {
-	field, unit := fieldOf(said)
+func (f *format) applyMap(said, name string, known map[string]places) error {
+	field, unit := mappedField(said)
 	p := &place{column: column{name: name}, use: use{field: field, unit: unit}}
-	at := f.columnNamed(name)
+	at := f.columnBySpelling(name)
 	switch {
 	case at >= 0:
 		p.column = f.columns[at]
@@ -232,19 +240,19 @@ func (f *format) applyMap(said, name string, known map[string][]*place) error {
 		return nil
 	}
 	for i := range table {
-		row := &table[i]
-		if row.field == field && unit == 0 && slices.Contains(row.names, p.key) && (p.mayBeLine || !row.isLine) {
-			p.use = row.use
+		r := &table[i]
+		if r.field == field && unit == 0 && slices.Contains(r.names, p.key) && (p.mayBeLine || !r.isLine) {
+			p.use = r.use
 			break
 		}
 	}
-	known[field] = []*place{p}
+	known[field] = places{p}
 	return nil
 }
 
-// columnNamed returns the index of a column, -1 = there is none. It may be named as in the log, such as
+// columnBySpelling returns the index of a column, -1 = there is none. It may be named as in the log, such as
 // $uri or uri, or by its header: x-forwarded-for means $http_x_forwarded_for, too.
-func (f *format) columnNamed(name string) int {
+func (f *format) columnBySpelling(name string) int {
 	name = strings.Trim(strings.TrimPrefix(name, "$"), "%")
 	at := slices.IndexFunc(f.columns, func(c column) bool { return strings.EqualFold(c.name, name) })
 	if at < 0 {

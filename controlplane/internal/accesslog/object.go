@@ -81,12 +81,12 @@ func walk(prefix string, n *policy.Node, each func(name string, value *policy.No
 }
 
 // readObject reads a line.
-func readObject(line string, places []*place, r *Request) error {
+func readObject(line string, wanted places, r *Request) error {
 	n, err := parseObject(line)
 	if err != nil {
 		return err
 	}
-	for _, p := range places {
+	for _, p := range wanted {
 		value, times := lookup(n, p.name)
 		if times > 1 {
 			return fmt.Errorf("it has %s twice", p.name)
@@ -94,7 +94,7 @@ func readObject(line string, places []*place, r *Request) error {
 		if times == 0 {
 			continue
 		}
-		if err := p.take(value, r); err != nil {
+		if err := p.setJSON(r, value); err != nil {
 			return err
 		}
 	}
@@ -125,8 +125,8 @@ func lookup(n *policy.Node, name string) (value *policy.Node, times int) {
 	return value, times
 }
 
-// take takes a value, and of a header each value of a list.
-func (p *place) take(value *policy.Node, r *Request) error {
+// setJSON gives the field of a request a value, and a header each value of a list.
+func (p *place) setJSON(r *Request, value *policy.Node) error {
 	switch value.Kind {
 	case policy.Null:
 		return nil
@@ -137,13 +137,13 @@ func (p *place) take(value *policy.Node, r *Request) error {
 			return fmt.Errorf("%s is a list of %d", p.name, len(value.Items))
 		}
 		for _, item := range value.Items {
-			if err := p.take(item, r); err != nil {
+			if err := p.setJSON(r, item); err != nil {
 				return err
 			}
 		}
 		return nil
 	default:
-		return p.put(r, value.Text)
+		return p.set(r, value.Text)
 	}
 }
 

@@ -208,17 +208,17 @@ func (c *column) readTime(format string) error {
 }
 
 // read reads a line.
-func (t *text) read(line string, places []*place, r *Request) error {
+func (t *text) read(line string, wanted places, r *Request) error {
 	values, err := t.cut(line)
 	if err != nil {
 		return err
 	}
-	for _, p := range places {
+	for _, p := range wanted {
 		value := values[p.at]
 		if t.escapes {
 			value = unescape(value)
 		}
-		if err := p.put(r, value); err != nil {
+		if err := p.set(r, value); err != nil {
 			return err
 		}
 	}
