@@ -51,6 +51,22 @@ func TestWhichRevisionIsPrevious(t *testing.T) {
 	}
 }
 
+// A module that a proxy has refused goes on only if another one has accepted it.
+func TestWhichModuleIsInForce(t *testing.T) {
+	type list = []store.Summary
+	aborted := &store.Rollout{State: store.Aborted}
+	refused := store.Summary{Wasm: "refused", Nacked: true}
+	for want, revisions := range map[string]list{
+		"":         nil,
+		"untried":  {{Wasm: "untried"}, {Wasm: "old", Acked: true}},
+		"by some":  {{Wasm: "by some", Acked: true, Nacked: true}, {Wasm: "old", Acked: true}},
+		"accepted": {refused, {Damaged: true}, {Wasm: "aborted", Rollout: aborted}, {Wasm: "accepted", Acked: true}},
+	} {
+		require.Equal(t, want, WasmInForce(revisions))
+	}
+	require.Empty(t, WasmInForce(list{refused}))
+}
+
 // named is a policy of that name for those proxies.
 func named(name, nodes string) string {
 	return strings.Replace(good, "version: 1", "version: 1\nname: "+name+"\nproxies: {node: \""+nodes+"\"}", 1)

@@ -105,7 +105,7 @@ func (s *server) compare(ctx context.Context, j judged, standing []store.Summary
 	if j.wasm != nil {
 		d.Wasm = *j.wasm
 	} else {
-		d.Wasm = s.wasmInForce(d.Policy, own)
+		d.Wasm = WasmInForce(own)
 	}
 	before, err := s.newest(ctx, own)
 	if err != nil {
@@ -133,12 +133,13 @@ func (s *server) compare(ctx context.Context, j judged, standing []store.Summary
 	return of, nil
 }
 
-// wasmInForce is the wasm path of the newest revision that no proxy has refused, or that a new proxy
-// gets all the same.
-func (s *server) wasmInForce(policy string, standing []store.Summary) string {
-	forNew := s.XDS.Ledger().ForNewProxy(policy)
-	for _, r := range standing {
-		if !r.Damaged && (!r.Nacked || r.Number == forNew) {
+// WasmInForce is the wasm path that a policy keeps if a change names none: that of its newest revision that
+// some proxy has accepted, or none has refused. The newest of its revisions is first.
+func WasmInForce(revisions []store.Summary) string {
+	for i := range revisions {
+		r := &revisions[i]
+		isThere := !r.Damaged && !r.Rollout.IsAborted()
+		if isThere && (r.Acked || !r.Nacked) {
 			return r.Wasm
 		}
 	}

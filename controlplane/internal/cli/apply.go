@@ -190,7 +190,7 @@ func (c *client) apply(ctx context.Context, files []policyText, wasm *string, qu
 	if wasm != nil {
 		query.Set("wasm", *wasm)
 	}
-	done, err := call[api.Applied](ctx, c, http.MethodPost, "/v1/policies", query, files[0].text)
+	done, err := call[api.Applied](ctx, c, http.MethodPost, "/v1/policies", query, content{"application/yaml", files[0].text})
 	if err != nil {
 		return nil, err
 	}
@@ -206,7 +206,7 @@ func (c *client) applyChanges(ctx context.Context, files []policyText, wasm *str
 	if err != nil {
 		return nil, err
 	}
-	done, err := call[api.AppliedChanges](ctx, c, http.MethodPost, "/v1/changes", nil, body)
+	done, err := call[api.AppliedChanges](ctx, c, http.MethodPost, "/v1/changes", nil, content{"application/json", body})
 	if err != nil {
 		return nil, err
 	}

@@ -110,7 +110,7 @@ func (o *askOptions) proxyAsker(cmd *cobra.Command) (clients.Asker, error) {
 
 // post makes a call for clients.Server. It takes as long as the proxies may.
 func (c *client) post(ctx context.Context, call *clients.Call) error {
-	err := c.ask(ctx, http.MethodPost, call.Path, call.Query, call.Kind, []byte(call.Body), call.Answer)
+	err := c.ask(ctx, http.MethodPost, call.Path, call.Query, content{call.Kind, []byte(call.Body)}, call.Answer)
 	if err == nil && !call.IsWhole() {
 		return c.notOurs()
 	}

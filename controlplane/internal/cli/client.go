@@ -159,19 +159,23 @@ func withPolicies[T any](rows [][]string, at int, list []T, of func(T) string) [
 	return rows
 }
 
-// call sends a request, with a policy as its body if there is one, and reads the JSON answer.
-func call[T any](ctx context.Context, c *client, method, path string, query url.Values, body []byte) (*T, error) {
+// content is the body of a request, the zero value that of a request without one.
+type content struct {
+	kind string // its media type
+	text []byte
+}
+
+// call sends a request, and reads the JSON answer.
+func call[T any](ctx context.Context, c *client, method, path string, query url.Values, body content) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	answer := new(T)
-	return answer, c.ask(ctx, method, path, query, "application/yaml", body, answer)
+	return answer, c.ask(ctx, method, path, query, body, answer)
 }
 
 // ask is call without its timeout: serve needs longer when it asks proxies.
-func (c *client) ask(
-	ctx context.Context, method, path string, query url.Values, kind string, body []byte, result any,
-) error {
-	answer, err := c.open(ctx, method, path, query, kind, body)
+func (c *client) ask(ctx context.Context, method, path string, query url.Values, body content, result any) error {
+	answer, err := c.open(ctx, method, path, query, body)
 	if err != nil {
 		return err
 	}
@@ -201,19 +205,19 @@ func decoder(answer io.Reader) *json.Decoder {
 // open sends a request and returns the body of the answer, unless it is an error. The body may
 // be of any length.
 func (c *client) open(
-	ctx context.Context, method, path string, query url.Values, kind string, body []byte,
+	ctx context.Context, method, path string, query url.Values, body content,
 ) (io.ReadCloser, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
-	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body.text))
 	if err != nil {
 		return nil, fmt.Errorf("make request: %w", err)
 	}
 	if c.token != "" {
 		request.Header.Set("Authorization", "Bearer "+c.token)
 	}
-	if method == http.MethodPost {
-		request.Header.Set("Content-Type", kind)
+	if body.kind != "" {
+		request.Header.Set("Content-Type", body.kind)
 	}
 	response, err := c.http.Do(request)
 	if errors.Is(ctx.Err(), context.Canceled) {

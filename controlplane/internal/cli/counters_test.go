@@ -3,9 +3,12 @@ package cli
 import (
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/spf13/cobra"
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/api"
@@ -52,6 +55,33 @@ func TestAnswersOfTheServer(t *testing.T) {
 		require.NotContains(t, c.out.String(), "\x1b")
 		require.NotContains(t, c.out.String(), "\u009b")
 	}
+}
+
+// A request says what its body is, and says nothing where it has none.
+func TestKindsOfBodies(t *testing.T) {
+	var kinds []string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		kinds = append(kinds, r.URL.Path+" "+r.Header.Get("Content-Type"))
+		w.WriteHeader(http.StatusTeapot)
+	}))
+	defer server.Close()
+	dir := t.TempDir()
+	policy := func(name string) string {
+		file := filepath.Join(dir, name+".yaml")
+		text := "version: 1\nname: " + name + "\nproxies: {node: " + name + "}\nrules: []\n"
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		return file
+	}
+	run := func(cmd *cobra.Command, args ...string) {
+		require.ErrorContains(t, <-start(t, cmd, append(args, "--server", server.URL)...).done, "answered 418")
+	}
+	run(newApplyCommand(), "-f", policy("one"))
+	run(newApplyCommand(), "-f", policy("one"), "-f", policy("two"))
+	run(newRollbackCommand())
+	run(newStatusCommand())
+	require.Equal(t, []string{
+		"/v1/policies application/yaml", "/v1/changes application/json", "/v1/rollback/previous ", "/v1/status ",
+	}, kinds)
 }
 
 // TestHeldIsShown: what requests hold stands beside what is used. Slots that are used are held.

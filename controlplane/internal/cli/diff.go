@@ -62,7 +62,7 @@ type difference struct {
 	File     string              `json:"file"`
 	Differs  bool                `json:"differs"`
 	Diff     string              `json:"diff"`           // unified
-	Wasm     string              `json:"wasm,omitempty"` // the revision's filter module, which apply keeps without --wasm
+	Wasm     string              `json:"wasm,omitempty"` // the filter module that apply keeps without --wasm
 	Changes  []policydiff.Change `json:"changes"`        // null if the revision cannot be read
 }
 
@@ -75,20 +75,18 @@ func diffPolicies(cmd *cobra.Command, o *diffOptions) error {
 	if err != nil {
 		return err
 	}
-	before, err := c.current(cmd.Context(), read.policyName())
+	d := difference{File: read.name, Policy: read.policyName()}
+	before, wasm, err := c.current(cmd.Context(), d.Policy)
 	if err != nil {
 		return err
 	}
-	d := difference{File: read.name, Policy: read.policyName()}
+	d.Wasm = wasm
 	oldName := "nothing applied yet"
 	old := ""
 	if before != nil {
 		oldName = fmt.Sprintf("revision %d", before.Number)
 		old = before.YAML
 		d.Revision = before.Number
-		if !before.Nacked { // apply drops a module that a proxy has refused
-			d.Wasm = before.Wasm
-		}
 	}
 	d.Diff = unified(oldName, old, read.name, read.text)
 	d.Differs = d.Diff != ""
@@ -126,21 +124,22 @@ func unified(oldName, old, newName string, text []byte) string {
 	return string(hunks)
 }
 
-// current returns the newest revision of a policy, nil before the first. It passes over revisions
-// that are damaged or were aborted, as serve does for proxies.
-func (c *client) current(ctx context.Context, policy string) (*api.Revision, error) {
+// current returns the newest revision of a policy, nil before the first, and the filter module that apply
+// keeps. It passes over revisions that are damaged or were aborted, as serve does for proxies.
+func (c *client) current(ctx context.Context, policy string) (newest *api.Revision, wasm string, err error) {
 	query := policyQuery(policy)
 	query.Set("limit", "100")
-	h, err := call[api.History](ctx, c, http.MethodGet, "/v1/policies", query, nil)
+	h, err := call[api.History](ctx, c, http.MethodGet, "/v1/policies", query, content{})
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() })
 	if whole < 0 {
-		return nil, nil //nolint:nilnil // to have none is not an error
+		return nil, "", nil
 	}
 	path := "/v1/policies/" + number(h.Revisions[whole].Number)
-	return call[api.Revision](ctx, c, http.MethodGet, path, policyQuery(policy), nil)
+	newest, err = call[api.Revision](ctx, c, http.MethodGet, path, policyQuery(policy), content{})
+	return newest, api.WasmInForce(h.Revisions), err
 }
 
 // counterChanges compares a policy with the revision that it is to replace, nil for none. It

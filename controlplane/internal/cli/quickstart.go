@@ -173,7 +173,7 @@ func (d *demo) show() error {
 // connected waits until the control plane knows the proxies.
 func (d *demo) connected(ctx context.Context) error {
 	for {
-		status, err := call[api.Status](ctx, d.client, http.MethodGet, "/v1/status", nil, nil)
+		status, err := call[api.Status](ctx, d.client, http.MethodGet, "/v1/status", nil, content{})
 		if err != nil {
 			return err
 		}

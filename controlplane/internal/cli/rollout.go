@@ -103,7 +103,7 @@ func (r *rollout) readOutcomes(interrupt context.Context, text io.Writer, result
 	query.Set("timeout", r.wait.String())
 	ctx, cancel := context.WithTimeout(interrupt, r.wait+requestTimeout)
 	defer cancel()
-	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+number(result.Number)+"/wait", query, "", nil)
+	body, err := r.client.open(ctx, http.MethodGet, "/v1/revisions/"+number(result.Number)+"/wait", query, content{})
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func move(cmd *cobra.Command, o *moveOptions, path, done string) error {
 	if err != nil {
 		return err
 	}
-	now, err := call[api.Applied](cmd.Context(), c, http.MethodPost, path, policyQuery(o.policyName), nil)
+	now, err := call[api.Applied](cmd.Context(), c, http.MethodPost, path, policyQuery(o.policyName), content{})
 	if err != nil {
 		return err
 	}

@@ -27,7 +27,7 @@ func show[T any](
 	if err != nil {
 		return err
 	}
-	answer, err := call[T](cmd.Context(), c, http.MethodGet, path, query, nil)
+	answer, err := call[T](cmd.Context(), c, http.MethodGet, path, query, content{})
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (c *client) audit(cmd *cobra.Command, query url.Values, limit int) (api.Aud
 			size = min(size, limit-len(all.Entries))
 		}
 		query.Set("limit", strconv.Itoa(size))
-		page, err := call[api.Audit](cmd.Context(), c, http.MethodGet, "/v1/audit", query, nil)
+		page, err := call[api.Audit](cmd.Context(), c, http.MethodGet, "/v1/audit", query, content{})
 		if err != nil {
 			return all, err
 		}

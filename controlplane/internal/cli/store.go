@@ -75,7 +75,7 @@ func backupServer(cmd *cobra.Command, o *backupOptions) (store.Contents, error) 
 	if err != nil {
 		return store.Contents{}, err
 	}
-	from, err := c.open(cmd.Context(), http.MethodGet, "/v1/backup", nil, "", nil)
+	from, err := c.open(cmd.Context(), http.MethodGet, "/v1/backup", nil, content{})
 	if err != nil {
 		return store.Contents{}, err
 	}
