@@ -219,13 +219,13 @@ func freeAddress(t *testing.T) string {
 	return fmt.Sprint("127.0.0.1:", free[0])
 }
 
-// eventually waits until ok returns true. On an idle machine that takes at most limit;
-// a busy machine gets two minutes more.
-func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
-	limit += 2 * time.Minute
-	deadline := time.Now().Add(limit)
+// eventually waits until ok returns true: as long as that takes on an idle machine, and two minutes more,
+// because this one may be busy.
+func eventually(t *testing.T, onIdleMachine time.Duration, what string, ok func() bool) {
+	longest := onIdleMachine + 2*time.Minute
+	deadline := time.Now().Add(longest)
 	for !ok() {
-		require.Less(t, time.Now(), deadline, "waited %s for %s", limit, what)
+		require.Less(t, time.Now(), deadline, "waited %s for %s", longest, what)
 		time.Sleep(20 * time.Millisecond)
 	}
 }

@@ -81,18 +81,25 @@ func TestHosts(t *testing.T) {
 	}
 	everyEnvoy(t, func(t *testing.T, d driver) {
 		addresses := startHosts(t, d)
-		seen := make([][8]string, len(spellings))
-		atOnce(8, func(column int) {
-			m := &hostMode{proxy: proxy{address: addresses[column%4]}, name: fmt.Sprint(column), http2: column >= 4,
+		modes := len(hostModes)
+		columns := make([][]string, 2*modes) // all modes over HTTP/1.1, then all over HTTP/2; a word for each spelling
+		atOnce(len(columns), func(i int) {
+			m := &hostMode{proxy: proxy{address: addresses[i%modes]}, name: fmt.Sprint(i), http2: i >= modes,
 				counted: map[string]int{"api": units}}
-			for i, spelling := range spellings {
-				seen[i][column] = m.taken(t, spelling)
+			for _, spelling := range spellings {
+				columns[i] = append(columns[i], m.taken(t, spelling))
 			}
 		})
 		var out strings.Builder
-		for i, s := range seen {
-			fmt.Fprintf(&out, "%-45q %-6s %-6s %-6s %-6s | %-6s %-6s %-6s %s\n", spellings[i], s[0], s[1], s[2], s[3], s[4],
-				s[5], s[6], s[7])
+		for row, spelling := range spellings {
+			line := fmt.Sprintf("%-45q", spelling)
+			for i, words := range columns {
+				if i == modes {
+					line += " |"
+				}
+				line += fmt.Sprintf(" %-6s", words[row])
+			}
+			out.WriteString(strings.TrimRight(line, " ") + "\n")
 		}
 		if *updateHosts {
 			require.NoError(t, os.WriteFile(hostTable, []byte(out.String()), 0o600))

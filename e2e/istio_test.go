@@ -31,7 +31,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/envoy/proc/child"
 )
 
-// site is a gateway and a sidecar of a mesh, and a web server with the filter.
+// istioSite is a gateway and a sidecar of a mesh, and a web server with the filter.
 type istioSite struct {
 	*mesh
 

@@ -20,7 +20,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// What every test installs: the release, its namespace and the image.
+// What every test installs: the release, and its namespace.
 const (
 	Release   = "sluice"
 	Namespace = "sluice"
