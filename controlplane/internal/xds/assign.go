@@ -36,13 +36,13 @@ func (l *Ledger) refresh(ctx context.Context) error {
 	if err := l.recall(ctx); err != nil {
 		return err
 	}
-	l.last = max(l.last, last)
+	l.policies.last = max(l.policies.last, last)
 	// Read now, so that damage is known before a proxy needs the revision. Other errors show when it is pushed.
 	isDamaged := func(number uint64) bool {
 		_, err := l.store.Get(ctx, number)
 		return errors.Is(err, store.ErrDamaged)
 	}
-	if l.replace(list, isDamaged) {
+	if l.policies.replace(list, isDamaged) {
 		l.reassign()
 	}
 	l.broadcastOffers()
@@ -125,9 +125,9 @@ func (p *policies) isUntaken(s *session) bool {
 	return s.track != nil && s.track.newest() == 0 && len(p.named) > 0
 }
 
-// damaged are the revisions of a policy that are damaged, "" for all, and those of which not even
+// damagedOf returns the revisions of a policy that are damaged, "" for all, and those of which not even
 // the policy is known.
-func (p *policies) damaged(policy string) []uint64 {
+func (p *policies) damagedOf(policy string) []uint64 {
 	list := slices.Clone(p.lost)
 	for name, t := range p.tracks {
 		if policy == "" || policy == name {
@@ -146,7 +146,7 @@ func (p *policies) damaged(policy string) []uint64 {
 func (l *Ledger) reassign() {
 	for _, p := range l.proxies {
 		for _, s := range p.sessions {
-			if t := l.assign(&s.Place); t != s.track {
+			if t := l.policies.assign(&s.Place); t != s.track {
 				// A revision that moves a proxy to its policy asks it, as one that was there.
 				s.track = t
 				s.Since, s.Misses = t.before, 0
@@ -157,15 +157,15 @@ func (l *Ledger) reassign() {
 
 // Untaken returns how many connected proxies want a policy, but no policy selects them.
 func (l *Ledger) Untaken() int {
-	return l.count(func(_ *proxy, s *session) bool { return s.Subscribed && l.isUntaken(s) })
+	return l.count(func(_ *proxy, s *session) bool { return s.Subscribed && l.policies.isUntaken(s) })
 }
 
 // Policies returns the names of all policies with a revision, sorted.
 func (l *Ledger) Policies() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.tracks)), func(name string) bool {
-		return !slices.ContainsFunc(l.tracks[name].revisions, func(r store.Summary) bool { return !r.Rollout.IsAborted() })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.policies.tracks)), func(name string) bool {
+		return !slices.ContainsFunc(l.policies.tracks[name].revisions, func(r store.Summary) bool { return !r.Rollout.IsAborted() })
 	})
 }
 
@@ -175,8 +175,8 @@ func (l *Ledger) Takers() (takers map[string]*selector.Selector, last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	takers = map[string]*selector.Selector{}
-	for _, t := range l.named {
+	for _, t := range l.policies.named {
 		takers[t.name] = t.proxies()
 	}
-	return takers, l.last
+	return takers, l.policies.last
 }

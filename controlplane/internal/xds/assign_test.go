@@ -158,7 +158,7 @@ func TestWhichRevisionAProxyIsOffered(t *testing.T) {
 					Number: uint64(i + 1), Acked: h == accepted || h == mixed, Nacked: h == refused || h == mixed,
 				})
 			}
-			require.Equal(t, tc.want, known.offer(tc.proxy))
+			require.Equal(t, tc.want, known.offer(outsideCanaries, tc.proxy))
 		})
 	}
 }

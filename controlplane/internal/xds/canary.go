@@ -55,19 +55,26 @@ func (t *track) canary() *store.Rollout {
 }
 
 // of goes over the revisions that are for a proxy, the newest first.
-func (t *track) of(p stance) iter.Seq[*store.Summary] {
+func (t *track) of(node string) iter.Seq[*store.Summary] {
 	return func(yield func(*store.Summary) bool) {
 		canary := t.canary()
 		for r := range t.backward() {
-			if (canary == nil || r.Rollout != canary || reaches(canary, p.id)) && !yield(r) {
+			if (canary == nil || r.Rollout != canary || reaches(canary, node)) && !yield(r) {
 				return
 			}
 		}
 	}
 }
 
-// newestOf returns the number of the newest of these, 0 if there is none.
-func (t *track) newestOf(p stance) uint64 { return first(t.of(p)).Number }
+// isFor says whether a revision is one of these.
+func (t *track) isFor(node string, number uint64) bool {
+	for r := range t.of(node) {
+		if r.Number == number {
+			return true
+		}
+	}
+	return false
+}
 
 // canaryRemark says that a proxy runs the revision of a canary.
 func (s *session) canaryRemark() string {
@@ -103,7 +110,7 @@ type Canary struct {
 func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	t := l.tracks[policy]
+	t := l.policies.tracks[policy]
 	r := t.canary()
 	if r == nil {
 		return 0, c
@@ -140,7 +147,7 @@ func (l *Ledger) Canary(policy string) (number uint64, c Canary) {
 func (l *Ledger) Canaries(state store.RolloutState) (n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, t := range l.tracks {
+	for _, t := range l.policies.tracks {
 		if r := t.canary(); r != nil && r.State == state {
 			n++
 		}

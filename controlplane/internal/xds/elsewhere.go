@@ -102,7 +102,7 @@ func pack(list []told) []byte {
 // where they may have replied elsewhere, to a control plane that has died and told nobody.
 // The caller holds mu.
 func (l *Ledger) recall(ctx context.Context) error {
-	if _, others := l.store.Told(); others == nil && len(l.tracks) > 0 {
+	if _, others := l.store.Told(); others == nil && len(l.policies.tracks) > 0 {
 		return nil
 	}
 	list, err := l.store.Proxies(ctx)
@@ -135,7 +135,6 @@ func (l *Ledger) hear(from map[string][]byte) error {
 	slices.SortFunc(list, func(a, b told) int { return a.Connected.Compare(b.Connected) })
 	for i := range list {
 		s := &session{id: uint64(i) + 1, elsewhere: true, facts: list[i].facts}
-		s.stance.id = s.Place.Node
 		l.hearOf(s, list[i].Known)
 	}
 	for _, p := range before {
@@ -205,7 +204,7 @@ func (l *Ledger) hearOf(s *session, known store.Proxy) {
 	if !p.isHere() {
 		p.known = known
 	}
-	s.track = l.assign(&s.Place)
+	s.track = l.policies.assign(&s.Place)
 	p.sessions[s.id] = s
 	p.gone = time.Time{}
 }

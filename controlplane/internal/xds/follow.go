@@ -21,10 +21,10 @@ const (
 func (s *Server) keepUp(ctx context.Context) {
 	housekeeping := time.NewTicker(forgetAfter / 10)
 	defer housekeeping.Stop()
-	unread := s.unread()
-	var changed <-chan struct{}
-	var retry <-chan time.Time
-	look := time.After(0)
+	unread := s.unread()        // closed once the store has changes to read; nil after an error
+	var retry <-chan time.Time  // fires a while after an error: the store is to be read again
+	var changed <-chan struct{} // closed once the ledger has changed: revisions may have come out of use
+	prune := time.After(0)      // fires a while after that; at once in the beginning
 	for {
 		var err error
 		select {
@@ -39,9 +39,9 @@ func (s *Server) keepUp(ctx context.Context) {
 				s.Log.Error("forget proxies", "error", err)
 			}
 		case <-changed:
-			changed, look = nil, time.After(pruneInterval)
+			changed, prune = nil, time.After(pruneInterval)
 			continue
-		case <-look:
+		case <-prune:
 		}
 		unread = s.unread()
 		// Taken before looking what is in use, so that no change falls in between.
@@ -121,14 +121,16 @@ func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 	}
 	used := l.inUse()
 	var oldest uint64
-	for _, t := range l.tracks {
+	for _, t := range l.policies.tracks {
 		numbers = append(numbers, t.removeOutdated(keep, used)...)
 		if t.newest() > 0 {
 			oldest = max(oldest, t.revisions[0].Number)
 		}
 	}
-	for len(l.lost) > 0 && l.lost[0] < oldest {
-		numbers, l.lost = append(numbers, l.lost[0]), l.lost[1:]
+	p := &l.policies
+	for len(p.lost) > 0 && p.lost[0] < oldest {
+		numbers = append(numbers, p.lost[0])
+		p.lost = p.lost[1:]
 	}
 	slices.Sort(numbers)
 	return numbers
@@ -138,14 +140,13 @@ func (l *Ledger) removeOutdated(keep int) (numbers []uint64) {
 // those that an unknown proxy would fall back on. The caller holds mu.
 func (l *Ledger) inUse() map[uint64]bool {
 	used := map[uint64]bool{}
-	for _, t := range l.tracks {
-		used[t.lastGood(stance{})] = true
+	for _, t := range l.policies.tracks {
+		used[t.lastGood(outsideCanaries, stance{})] = true
 	}
 	for _, p := range l.proxies {
 		used[p.known.Acked] = true
 		for _, s := range p.sessions {
-			offered, lastGood := s.track.offer(s.stance), s.track.lastGood(s.stance)
-			for _, number := range []uint64{s.Runs, s.Acked, s.Pushed, offered, lastGood} {
+			for _, number := range []uint64{s.Runs, s.Acked, s.Pushed, s.offered(), s.lastGood()} {
 				used[number] = true
 			}
 		}
@@ -159,14 +160,14 @@ func (l *Ledger) inUse() map[uint64]bool {
 func (l *Ledger) Damaged(policy string) []uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.damaged(policy)
+	return l.policies.damagedOf(policy)
 }
 
 // withdraw takes a damaged revision away, and says whether nobody had done so before.
 func (l *Ledger) withdraw(number uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	r := l.trackOf(number).find(number)
+	r := l.policies.trackOf(number).find(number)
 	if r == nil || r.Damaged {
 		return false
 	}

@@ -33,8 +33,8 @@ const maxProxies = 10_000
 type Ledger struct {
 	store store.Store
 
-	mu sync.Mutex // guards all below
-	policies
+	mu         sync.Mutex // guards all below
+	policies   policies
 	proxies    map[store.Identity]*proxy
 	maxProxies int               // that are remembered, unless more are connected
 	heard      map[string][]byte // what others told last, by control plane and part
@@ -166,7 +166,7 @@ func (l *Ledger) open(id uint64, n node, peer string) (s *session, dropped []sto
 		l.proxies[who] = p
 	}
 	s = &session{id: id, facts: facts{node: n, Peer: peer, Connected: l.now().UTC(), Replies: map[uint64]bool{}}}
-	s.track = l.assign(&s.Place)
+	s.track = l.policies.assign(&s.Place)
 	hasMoved := func(_ uint64, old *session) bool { return old.elsewhere && host(old.Peer) == host(peer) }
 	maps.DeleteFunc(p.sessions, hasMoved)
 	p.sessions[id] = s
@@ -207,7 +207,7 @@ func (l *Ledger) close(s *session) {
 func (l *Ledger) knownOf(s *session) (known store.Proxy, last uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.proxies[s.who()].known, l.last
+	return l.proxies[s.who()].known, l.policies.last
 }
 
 // subscribe notes that the session wants the policy and holds a revision, 0 for
@@ -218,7 +218,7 @@ func (l *Ledger) subscribe(s *session, holds, ahead uint64, fresh bool) (taken b
 	defer l.mu.Unlock()
 	known := l.proxies[s.who()].known
 	s.Subscribed = true
-	s.stance = stance{Acked: known.Acked, Since: s.track.newest(), id: s.Place.Node}
+	s.stance = stance{Acked: known.Acked, Since: s.track.newest()}
 	s.Ahead, s.Runs = ahead, max(holds, ahead)
 	s.Stranger = !fresh && s.Runs == 0
 	if !fresh {
@@ -232,7 +232,7 @@ func (l *Ledger) subscribe(s *session, holds, ahead uint64, fresh bool) (taken b
 		s.keepReply(s.Runs, true)
 	}
 	l.broadcast()
-	return !l.isUntaken(s)
+	return !l.policies.isUntaken(s)
 }
 
 // wanted says which revision to push to the session now, 0 for none, and whether that
@@ -243,7 +243,7 @@ func (l *Ledger) wanted(s *session) (number uint64, withdrawal bool) {
 	if !s.Subscribed || s.InFlight || s.isAhead() {
 		return 0, false
 	}
-	number = s.track.offer(s.stance)
+	number = s.offered()
 	if number == s.Holds || number == s.Unsendable {
 		return 0, false
 	}
@@ -265,7 +265,7 @@ func (l *Ledger) record(ctx context.Context, s *session, r store.Reply, toPush b
 	p.known = p.known.After(r)
 	s.InFlight = s.InFlight && !toPush
 	s.apply(r)
-	if l.trackOf(r.Revision).mark(r) {
+	if l.policies.trackOf(r.Revision).mark(r) {
 		l.broadcastOffers()
 	} else {
 		l.broadcast()

@@ -9,23 +9,34 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/store"
 )
 
-// stance is what decides which revision one proxy is offered.
+// stance is what decides, with its node id, which revision one proxy is offered.
 type stance struct {
 	Acked   uint64   `json:",omitzero"` // the revision it accepted last, 0 for none
 	Refused []uint64 `json:",omitzero"` // what it refused
 	Since   uint64   `json:",omitzero"` // the newest revision when it subscribed: later ones are not withheld from it
 	Misses  int      `json:",omitzero"` // refusals in a row
-	id      string   // its node id, "" for any that no canary is for
 }
+
+// offered says which revision the session should hold, 0 for none.
+func (s *session) offered() uint64 { return s.track.offer(s.Place.Node, s.stance) }
+
+// lastGood says which one it falls back on, 0 for none.
+func (s *session) lastGood() uint64 { return s.track.lastGood(s.Place.Node, s.stance) }
+
+// newest says which one is the newest that is for it, 0 for none.
+func (s *session) newest() uint64 { return first(s.track.of(s.Place.Node)).Number }
+
+// outsideCanaries stands for the node id of a proxy that no canary reaches.
+const outsideCanaries = ""
 
 // maxMisses is how many refusals in a row a proxy may give, of the newest revision
 // and of its last good one, before it is only offered new revisions.
 const maxMisses = 2
 
-// offer says which revision the proxy should hold, 0 for none. The package comment has
+// offer says which revision a proxy should hold, 0 for none. The package comment has
 // the rules.
-func (t *track) offer(p stance) uint64 {
-	newest := first(t.of(p))
+func (t *track) offer(node string, p stance) uint64 {
+	newest := first(t.of(node))
 	withheld := newest.Nacked && !newest.Acked // from proxies that come later
 	switch {
 	case !p.hasRefused(newest.Number) && (newest.Number > p.Since || !withheld):
@@ -33,22 +44,19 @@ func (t *track) offer(p stance) uint64 {
 	case p.Misses >= maxMisses:
 		return 0
 	}
-	return t.lastGood(p)
+	return t.lastGood(node, p)
 }
 
 // lastGood is offer without the newest revision's privilege.
-func (t *track) lastGood(p stance) uint64 {
+func (t *track) lastGood(node string, p stance) uint64 {
 	// A proxy that refused something newer than what it runs stays there: what
 	// others accepted meanwhile is not proven on it.
 	refusedLater := slices.ContainsFunc(p.Refused, func(r uint64) bool { return r > p.Acked })
-	stays := refusedLater && !p.hasRefused(p.Acked)
-	for r := range t.of(p) {
-		if stays && r.Number == p.Acked {
-			return p.Acked
-		}
+	if refusedLater && !p.hasRefused(p.Acked) && t.isFor(node, p.Acked) {
+		return p.Acked
 	}
 	untried := uint64(0)
-	for r := range t.of(p) {
+	for r := range t.of(node) {
 		switch {
 		case p.hasRefused(r.Number):
 		case r.Acked:
@@ -63,7 +71,8 @@ func (t *track) lastGood(p stance) uint64 {
 func (p stance) hasRefused(number uint64) bool { return slices.Contains(p.Refused, number) }
 
 // track is a policy as proxies are offered it: its revisions, and what the fleet made
-// of them. The Ledger's mu guards it. A proxy that is offered no policy has a nil track.
+// of them. The Ledger's mu guards it. A nil track has no revisions: it stands for a policy or a revision that
+// is not here, and for the policy of a proxy that has had no session since the start.
 type track struct {
 	name      string
 	before    uint64          // the newest revision before the latest look at the store
@@ -104,7 +113,7 @@ func (t *track) newest() uint64 { return first(t.backward()).Number }
 
 // forNewProxy is the revision that a proxy gets which connects for the first time, 0 if
 // there is none: the newest, unless it is withheld.
-func (t *track) forNewProxy() uint64 { return t.offer(stance{Since: t.newest()}) }
+func (t *track) forNewProxy() uint64 { return t.offer(outsideCanaries, stance{Since: t.newest()}) }
 
 // find returns a revision, also one that does not count, or nil.
 func (t *track) find(number uint64) *store.Summary {

@@ -130,7 +130,7 @@ func (f *follower) outcomes() (all map[store.Identity]ProxyOutcome, isKnown bool
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if f.track == nil {
-		f.track = l.trackOf(f.number)
+		f.track = l.policies.trackOf(f.number)
 	}
 	connected := map[string]int{} // by node id
 	for id, p := range l.proxies {
@@ -152,13 +152,13 @@ func (f *follower) outcomes() (all map[store.Identity]ProxyOutcome, isKnown bool
 			}
 		}
 	}
-	return all, f.track != nil || f.number <= l.last
+	return all, f.track != nil || f.number <= l.policies.last
 }
 
 // isAsked says whether a session counts for a revision of its policy: it asks for the policy
 // or for what is not served, and no canary leaves it out.
 func (p *proxy) isAsked(s *session, number uint64) bool {
-	isLeftOut := s.track.newest() == number && s.track.newestOf(s.stance) != number
+	isLeftOut := s.track.newest() == number && s.newest() != number
 	return (s.Subscribed || p.strays()) && !isLeftOut
 }
 
@@ -168,7 +168,7 @@ func (p *proxy) outcome(s *session, number uint64) ProxyOutcome {
 	switch o.Outcome {
 	case Nacked:
 		o.Text = p.known.NackText
-		if good := s.track.offer(s.stance); good < number {
+		if good := s.offered(); good < number {
 			o.Fallback = good // else a newer revision is there by now
 		}
 		return o
@@ -201,7 +201,7 @@ func (s *session) outcome(number uint64) Outcome {
 	if !s.Subscribed {
 		return Unsent
 	}
-	offered := s.track.offer(s.stance)
+	offered := s.offered()
 	if accepted, hasReplied := s.Replies[number]; hasReplied {
 		getsItAgain := offered == number && s.Holds != number
 		switch {

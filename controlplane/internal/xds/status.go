@@ -100,12 +100,12 @@ func (l *Ledger) status(p *proxy) ProxyStatus {
 	if st.Connected {
 		st.Runs = shown.Runs
 		if !shown.isAhead() {
-			st.Offered = shown.track.offer(shown.stance)
+			st.Offered = shown.offered()
 		}
 	}
 	if t := shown.track; t.newest() > 0 {
 		st.Policy = t.name
-	} else if t := l.trackOf(st.Runs); t != nil && !st.Connected {
+	} else if t := l.policies.trackOf(st.Runs); t != nil && !st.Connected {
 		st.Policy = t.name
 	}
 	st.Since = st.Since.UTC()
@@ -142,7 +142,7 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return "waiting for its reply"
 	case shown.isAhead():
 		return shown.aheadState()
-	case l.isUntaken(shown):
+	case l.policies.isUntaken(shown):
 		return untakenState(st.Runs)
 	case st.Runs == 0 && shown.Stranger:
 		return "runs a policy that is not served here"
@@ -156,8 +156,8 @@ func (l *Ledger) state(st *ProxyStatus, shown *session) string {
 		return fmt.Sprintf("refused revision %d, left alone until the next", st.Nacked)
 	case st.Offered != 0 && st.Offered != st.Runs:
 		return fmt.Sprintf("runs revision %d, gets %d", st.Runs, st.Offered)
-	case shown.track.newestOf(shown.stance) > st.Runs:
-		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, shown.track.newestOf(shown.stance))
+	case shown.newest() > st.Runs:
+		return fmt.Sprintf("runs revision %d, %d is withheld: others refused it", st.Runs, shown.newest())
 	case st.Streams > 1:
 		return fmt.Sprintf("connected, %d streams", st.Streams)
 	}
@@ -197,7 +197,7 @@ func (l *Ledger) processes(p *proxy) []string {
 func (l *Ledger) Newest() (newest uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, t := range l.tracks {
+	for _, t := range l.policies.tracks {
 		newest = max(newest, t.newest())
 	}
 	return newest
@@ -207,7 +207,7 @@ func (l *Ledger) Newest() (newest uint64) {
 // each filter that asks for one.
 func (l *Ledger) Behind() int {
 	return l.count(func(p *proxy, s *session) bool {
-		newest := s.track.newestOf(s.stance)
+		newest := s.newest()
 		return s.Subscribed && s.Runs != newest && !s.isAhead() || newest > 0 && len(p.unserved()) > 0
 	})
 }
@@ -234,7 +234,7 @@ func asksFor(unserved []string) string {
 func (l *Ledger) ForNewProxy(policy string) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.tracks[policy].forNewProxy()
+	return l.policies.tracks[policy].forNewProxy()
 }
 
 // asks notes what the session wants, and no longer wants, that is not served.

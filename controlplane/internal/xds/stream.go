@@ -242,7 +242,7 @@ func (c *conversation) subscribe(reported string) {
 	}
 	// What it holds now counts more than what it once refused.
 	if held > 0 && (known.Acked != held || slices.Contains(known.Refused, held)) {
-		c.record(store.Reply{Revision: held, Accepted: true}, false)
+		c.recordOrLog(store.Reply{Revision: held, Accepted: true}, false)
 	}
 	if !c.ledger.subscribe(c.session, held, ahead, reported == "") {
 		c.noisy.Warn("no policy is for a proxy: it keeps what it has", "san", c.session.Place.SAN)
@@ -272,11 +272,11 @@ func (c *conversation) reply(r request) {
 		c.Acks.Add(1)
 		log.Info("ACK")
 	}
-	c.record(store.Reply{Revision: of.revision, Accepted: !r.refused, Text: r.text}, true)
+	c.recordOrLog(store.Reply{Revision: of.revision, Accepted: !r.refused, Text: r.text}, true)
 }
 
-// record records a reply; see Ledger.record.
-func (c *conversation) record(r store.Reply, toPush bool) {
+// recordOrLog records a reply, see Ledger.record, and logs an error of that.
+func (c *conversation) recordOrLog(r store.Reply, toPush bool) {
 	if err := c.ledger.record(c.stream.Context(), c.session, r, toPush); err != nil {
 		c.log.Error("save reply", "revision", r.Revision, "error", err)
 	}
