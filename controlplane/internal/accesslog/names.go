@@ -9,6 +9,14 @@ import (
 	"time"
 )
 
+// This file finds out where a format has which field. For example, a log_format of nginx is
+// $time_local $request_time:
+//
+//	column  a value of each line: time_local and request_time
+//	use     what a value is for: the time of the request's end, and how long it took in seconds
+//	row     names of columns that have a use: that of time_local says also what request_time is beside it
+//	place   a column with its use: two, one of FieldTime and one of FieldTook
+
 // column is a value that each line of a format may have.
 type column struct {
 	name  string                     // as the format spells it: START_TIME(%s), request.uri
@@ -109,10 +117,7 @@ func headerNames(header string) []string {
 	}
 }
 
-// place is where a format has a field. For example, a log_format of nginx is $time_local $request_time: two
-// columns with those keys. The table's row of time_local says that it is the time of the request's end, and
-// that request_time beside it is how long the request took, in seconds. So the format has two places: one
-// with the first column and the use end, and one with the second column and FieldTook in seconds.
+// place is where a format has a field.
 type place struct {
 	column
 	use
