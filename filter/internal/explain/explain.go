@@ -36,12 +36,14 @@ func Explain(b []byte, e *engine.Engine, proxy engine.Host, r *Request) []byte {
 	dry := newDryRun(r, proxy, now)
 	x := explainer{engine: e, described: r, dry: dry, request: rules.NewRequest(dry), now: now}
 	x.result.Pending, x.result.IsUsage = verdict.Pending, verdict.IsLook
-	for _, of := range ruleRuns(e.Policy().Rules, verdict.Subjects, look.Subjects) {
-		out := x.rule(of)
-		if r.Keys && of.policy.Mode != policy.ModeOff {
-			x.addKey(&out, of.policy)
+	runs := ruleRuns(e.Policy().Rules, verdict.Subjects, look.Subjects)
+	x.result.Rules = make([]result.ExplainedRule, len(runs))
+	for i := range runs {
+		out, p := &x.result.Rules[i], runs[i].policy
+		x.rule(out, &runs[i])
+		if r.Keys && p.Mode != policy.ModeOff {
+			x.addKey(out, p)
 		}
-		x.result.Rules = append(x.result.Rules, out)
 	}
 	x.conclude(verdict)
 	return x.result.Append(b)
@@ -96,23 +98,27 @@ func (x *explainer) conclude(v *decide.Verdict) {
 }
 
 // rule explains a rule.
-func (x *explainer) rule(of ruleRun) result.ExplainedRule {
+func (x *explainer) rule(out *result.ExplainedRule, of *ruleRun) {
 	p := of.policy
+	out.Rule = p.Name
 	switch {
 	case p.Mode == policy.ModeOff:
-		return result.ExplainedRule{Rule: p.Name, Outcome: outcomeOff, Why: "mode: the rule is off"}
+		out.Outcome, out.Why = outcomeOff, "mode: the rule is off"
+		return
 	case of.subject == nil && x.result.IsUsage:
-		return result.ExplainedRule{Rule: p.Name, Outcome: outcomeNoMatch, Why: whyNotNamed}
+		out.Outcome, out.Why = outcomeNoMatch, whyNotNamed
+		return
 	}
-	out, open := x.undecided(p)
-	switch {
-	case len(open) > 0:
-		x.dependOn(p, open)
-		return result.ExplainedRule{Rule: p.Name, Outcome: result.NotKnown, Why: notGiven + strings.Join(open, ", ")}
+	switch not := x.whyNot(p); {
+	case len(not.open) > 0:
+		x.dependOn(p, not.open)
+		out.Outcome, out.Why = result.NotKnown, notGiven+strings.Join(not.open, ", ")
 	case of.subject != nil:
-		return x.decided(of)
+		x.decided(out, of)
+	default:
+		out.Outcome, out.Why = not.outcome, not.why
+		out.Failing, out.Wanted = not.failing, not.wanted
 	}
-	return out
 }
 
 // Outcomes of a rule beside those of package result. All of them are:
@@ -132,14 +138,14 @@ const (
 const whyNotNamed = "usage: the proxy answers this request, and only rules that name its path in match.paths count it"
 
 // decided explains a rule with a subject in the verdict.
-func (x *explainer) decided(of ruleRun) result.ExplainedRule {
+func (x *explainer) decided(out *result.ExplainedRule, of *ruleRun) {
 	p, s := of.policy, of.subject
 	open := x.openLimits(s)
 	x.dependOn(p, open)
 	if x.deniesAll == "" && !s.Allowed && !s.Shadow && len(open) == 0 {
 		x.deniesAll = p.Name
 	}
-	out := matched(s)
+	*out = matched(s)
 	out.Windows = respond.Windows(of.before, x.now)
 	out.Lease = lease.LeaseOf(of.before)
 	out.Held = respond.Held(of.before)
@@ -148,7 +154,6 @@ func (x *explainer) decided(of ruleRun) result.ExplainedRule {
 	}
 	out.BlockedNs = of.before.BlockedNs(x.now)
 	out.BodyAssumed = x.described.bodyAssumed(p)
-	return out
 }
 
 const notGiven = "the description does not give "
@@ -194,58 +199,42 @@ func matched(s *decide.Subject) result.ExplainedRule {
 	return r
 }
 
-// undecided explains a rule as one that does not decide. If it may decide, open has the names of what it
-// decides by and the description leaves open: the client's address, if a condition looks at it, and
-// parts of the key.
-func (x *explainer) undecided(p *policy.Rule) (out result.ExplainedRule, open []string) {
-	out.Rule = p.Name
-	c := x.conditionsOf(p)
+// undecided is why a rule does not decide, or what leaves open whether it does.
+type undecided struct {
+	outcome, why    string
+	failing, wanted string   // of a condition, see result.ExplainedRule
+	open            []string // what it may decide by, and the description does not give
+}
+
+// whyNot says why a rule does not decide, if it does not. The description can leave open the client's address,
+// if a condition looks at that, and parts of the key.
+func (x *explainer) whyNot(p *policy.Rule) undecided {
+	x.request.Begin()
+	missed := x.dry.missed
+	fails := failing(&p.Match, &x.request)
+	matchIsOpen := x.dry.missed > missed
+	exempt := exemption(p.Exempt, &x.request)
+	allExempt := exemption(x.engine.Policy().Exempt, &x.request)
 	switch {
-	case c.policyExempt != "":
-		out.Outcome, out.Why = result.Exempted, "the policy's "+c.policyExempt
-		return out, nil
-	case c.failing != nil && !c.isMatchOpen:
-		out.Outcome, out.Why = outcomeNoMatch, c.failing.why
-		out.Failing, out.Wanted = c.failing.name, c.failing.wanted
-		return out, nil
-	case c.exempt != "":
-		out.Outcome, out.Why = result.Exempted, c.exempt
-		return out, nil
+	case allExempt != "":
+		return undecided{outcome: result.Exempted, why: "the policy's " + allExempt}
+	case fails != nil && !matchIsOpen:
+		return undecided{outcome: outcomeNoMatch, why: fails.why, failing: fails.name, wanted: fails.wanted}
+	case exempt != "":
+		return undecided{outcome: result.Exempted, why: exempt}
 	}
-	if c.isOpen {
+	var open []string
+	if x.dry.missed > missed {
 		open = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 	}
-	if c.failing != nil {
-		return out, open
+	if fails != nil {
+		return undecided{open: open}
 	}
 	lacks, open := x.keyVerdict(p, open)
 	if lacks != "" {
-		out.Outcome, out.Why = result.LacksKey, "missing_key: "+lacks
-		return out, nil
+		return undecided{outcome: result.LacksKey, why: "missing_key: " + lacks}
 	}
-	out.Outcome, out.Why = outcomeNoMatch, unexplained
-	return out, open
-}
-
-// conditions are what comes of a rule's conditions. They look at nothing that a description can leave open but
-// the client's address.
-type conditions struct {
-	policyExempt string     // the entry of the policy's exempt that holds, "" if none does
-	exempt       string     // the same of the rule's
-	failing      *condition // the first of its match that does not hold, nil if all hold
-	isMatchOpen  bool       // its match looks at an address that the description leaves open
-	isOpen       bool       // or an exemption does
-}
-
-func (x *explainer) conditionsOf(p *policy.Rule) (c conditions) {
-	x.request.Begin()
-	missed := x.dry.missed
-	c.failing = failing(&p.Match, &x.request)
-	c.isMatchOpen = x.dry.missed > missed
-	c.exempt = exemption(p.Exempt, &x.request)
-	c.policyExempt = exemption(x.engine.Policy().Exempt, &x.request)
-	c.isOpen = x.dry.missed > missed
-	return c
+	return undecided{outcome: outcomeNoMatch, why: unexplained, open: open}
 }
 
 // unexplained stands for a condition that predicates has no words for. A test shows that there
