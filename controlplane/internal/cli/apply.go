@@ -190,7 +190,8 @@ func (c *client) apply(ctx context.Context, files []policyText, wasm *string, qu
 	if wasm != nil {
 		query.Set("wasm", *wasm)
 	}
-	done, err := call[api.Applied](ctx, c, http.MethodPost, "/v1/policies", query, content{"application/yaml", files[0].text})
+	body := content{"application/yaml", files[0].text}
+	done, err := call[api.Applied](ctx, c, http.MethodPost, "/v1/policies", query, body)
 	if err != nil {
 		return nil, err
 	}

@@ -164,8 +164,9 @@ func (l *Ledger) Untaken() int {
 func (l *Ledger) Policies() []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	stands := func(r store.Summary) bool { return !r.Rollout.IsAborted() }
 	return slices.DeleteFunc(slices.Sorted(maps.Keys(l.policies.tracks)), func(name string) bool {
-		return !slices.ContainsFunc(l.policies.tracks[name].revisions, func(r store.Summary) bool { return !r.Rollout.IsAborted() })
+		return !slices.ContainsFunc(l.policies.tracks[name].revisions, stands)
 	})
 }
 
