@@ -239,7 +239,8 @@ func (s *istioSite) claim(t *testing.T) {
 		}
 	}
 	require.Equal(t, http.StatusUnauthorized,
-		at(gatewayPort).status(t, "/", "authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`), "connection",
+		at(gatewayPort).status(t, "/", "authorization",
+			newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`), "connection",
 			"close"))
 }
 
@@ -250,7 +251,8 @@ func (s *istioSite) answers(t *testing.T) {
 
 func (s *istioSite) manage(t *testing.T) {
 	const secret = "only-for-this-test"
-	manage := fmt.Sprintf("manage: {path: /.sluice/, port: %d, token_sha256: %q}\n", managePort, digestOf([]byte(secret)))
+	manage := fmt.Sprintf("manage: {path: /.sluice/, port: %d, token_sha256: %q}\n",
+		managePort, digestOf([]byte(secret)))
 	// After authentication Istio would take the token for a JWT, and answer 401.
 	s.with(t, s.render(t, limited("managed", "5/"+far, manage), "--target", "Gateway/edge", "--phase", "authn"))
 	for _, port := range []int{gatewayPort, managePort} { // two listeners, and two changes
@@ -270,7 +272,8 @@ func (s *istioSite) manage(t *testing.T) {
 }
 
 func (s *istioSite) sidecar(t *testing.T) {
-	s.limits(t, sidecarPort, 2, "sidecar", "--selector", "app=shop", "--mode", "server", "--port", fmt.Sprint(sidecarPort))
+	s.limits(t, sidecarPort, 2, "sidecar", "--selector", "app=shop",
+		"--mode", "server", "--port", fmt.Sprint(sidecarPort))
 	for _, port := range []int{otherPort, outgoingPort, gatewayPort} {
 		require.Equal(t, 5, spend(at(port), 5, "alice"))
 	}
@@ -364,7 +367,8 @@ func configMapOf(t *testing.T, comment string) string {
 	found := made.FindStringSubmatch(comment)
 	require.NotNil(t, found, comment)
 	require.Equal(t, found[1:3], found[5:7])
-	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, metadata: {name: %s, namespace: %s}, binaryData: {%s: %s}, %s}",
+	return fmt.Sprintf("{apiVersion: v1, kind: ConfigMap, "+
+		"metadata: {name: %s, namespace: %s}, binaryData: {%s: %s}, %s}",
 		found[1], found[2], found[3], base64.StdEncoding.EncodeToString([]byte(read(t, found[4]))), found[7])
 }
 
@@ -511,7 +515,8 @@ func (s *istioSite) quota(t *testing.T) {
 	s.with(t, strings.ReplaceAll(block(t, "istio.md", "name: sluice-quota"), "quota.shop.svc.cluster.local",
 		"quota.example"))
 	s.with(t, s.render(t, "version: 1\ndomain: shop\nheaders: ietf\nrules:\n"+
-		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], on_unavailable: deny, limits: [10/"+far+"]}\n",
+		"- {name: everywhere, scope: cluster, key: [{header: x-user-id}], "+
+		"on_unavailable: deny, limits: [10/"+far+"]}\n",
 		"--quota-cluster", "outbound|18001||quota.example"))
 	proxies := []int{gatewayPort, sidecarPort}
 	for _, port := range proxies {
@@ -559,7 +564,9 @@ const translated = "~istio-translated-wasmplugin"
 func (s *istioSite) limitedHosts(t *testing.T, plugin string, hosts ...string) (with []string) {
 	connection, err := grpc.NewClient(fmt.Sprint("127.0.0.1:", discoveryPort),
 		grpc.WithTransportCredentials(credentials.NewTLS(
-			&tls.Config{RootCAs: s.certs.pool, Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12})))
+			&tls.Config{
+				RootCAs: s.certs.pool, Certificates: []tls.Certificate{s.certs.pair}, MinVersion: tls.VersionTLS12,
+			})))
 	require.NoError(t, err)
 	defer connection.Close()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(connection).StreamAggregatedResources(t.Context())
@@ -620,7 +627,8 @@ func meshResources(t *testing.T, upstream int, keys string) string {
 	return strings.NewReplacer(
 		"GATEWAY_PORT", fmt.Sprint(gatewayPort), "MANAGE_PORT", fmt.Sprint(managePort), "SIDECAR_PORT",
 		fmt.Sprint(sidecarPort),
-		"OTHER_PORT", fmt.Sprint(otherPort), "OUTGOING_PORT", fmt.Sprint(outgoingPort), "UPSTREAM_PORT", fmt.Sprint(upstream),
+		"OTHER_PORT", fmt.Sprint(otherPort), "OUTGOING_PORT", fmt.Sprint(outgoingPort),
+		"UPSTREAM_PORT", fmt.Sprint(upstream),
 		"JWKS", keys,
 	).Replace(read(t, "testdata/istio.yaml"))
 }

@@ -71,7 +71,8 @@ func TestControlPlaneRejectsTheProxy(t *testing.T) {
 	address, _ := rejecting.start(t)
 	p := serve(t, hello)
 	subscribe(t, p, proxy.Subscription{Addresses: []string{address}})
-	require.Eventually(t, func() bool { return p.log.count("control plane rejected this proxy") == 1 }, patience, moment)
+	isLogged := func() bool { return p.log.count("control plane rejected this proxy") == 1 }
+	require.Eventually(t, isLogged, patience, moment)
 	require.Eventually(t, func() bool { return rejecting.streams.Load() > 2 }, patience, moment)
 	log := p.log.String()
 	require.Equal(t, 1, strings.Count(log, "control plane rejected this proxy"))

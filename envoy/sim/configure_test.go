@@ -263,7 +263,8 @@ func TestModulesThatEnvoyCouldNotLoad(t *testing.T) {
 		"no start": {module(nil, "proxy_abi_version_0_2_0", "malloc"), "it does not export _initialize"},
 		"newer WASI": {
 			wasm: module([][3]string{{"wasi_snapshot_preview1", "path_filestat_get", "iiiii"}}, all...),
-			want: "it imports wasi_snapshot_preview1.path_filestat_get, which the oldest supported Envoy (1.36) does not offer",
+			want: "it imports wasi_snapshot_preview1.path_filestat_get, " +
+				"which the oldest supported Envoy (1.36) does not offer",
 		},
 		"an unknown call": {
 			wasm: module([][3]string{{"env", "proxy_log", "iii"}, {"env", "proxy_remove_shared_data", "ii"}}, all...),

@@ -130,7 +130,9 @@ func TestRequestsOfSeveralLogsComeInTheOrderOfTime(t *testing.T) {
 
 func TestALogFromStandardInput(t *testing.T) {
 	in := strings.Repeat(combinedLine, 3000) + strings.TrimSpace(combinedLine)
-	all, stats, err := readAll(t, accesslog.Options{Names: []string{"-"}, In: strings.NewReader(in), Fields: everyField})
+	all, stats, err := readAll(t, accesslog.Options{
+		Names: []string{"-"}, In: strings.NewReader(in), Fields: everyField,
+	})
 	require.NoError(t, err)
 	require.Len(t, all, 3000)
 	require.EqualValues(t, 1, stats.Unended)
@@ -213,7 +215,9 @@ func TestALogCountsOnce(t *testing.T) {
 		{[]string{one, other, link}, one + " and " + link + " are the same file: its requests would count twice"},
 		{[]string{"-", one, "-"}, "- is given twice: its requests would count twice"},
 	} {
-		_, _, err := readAll(t, accesslog.Options{Names: c.names, In: strings.NewReader(combinedLine), Fields: everyField})
+		_, _, err := readAll(t, accesslog.Options{
+			Names: c.names, In: strings.NewReader(combinedLine), Fields: everyField,
+		})
 		require.EqualError(t, err, c.want)
 	}
 	names := []string{"-", one, other}

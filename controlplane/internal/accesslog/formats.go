@@ -47,7 +47,8 @@ const (
 
 	envoyBegin = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% ` +
 		`%RESPONSE_FLAGS% `
-	envoyEnd = `%BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" ` +
+	envoyEnd = `%BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% ` +
+		`"%REQ(X-FORWARDED-FOR)%" ` +
 		`"%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%"`
 	istio = envoyBegin + `%RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% ` +
 		`"%UPSTREAM_TRANSPORT_FAILURE_REASON%" ` + envoyEnd + ` %UPSTREAM_CLUSTER_RAW% %UPSTREAM_LOCAL_ADDRESS% ` +
@@ -62,7 +63,8 @@ const (
 	haproxyEnd         = `"%REQ(:METHOD)% %REQ(:PATH)% %PROTOCOL%"`
 
 	alb = `$type $response_time $elb $client_ip $target $request_processing_time $target_processing_time ` +
-		`$response_processing_time $status $target_status $received_bytes $sent_bytes "$url_request" "$http_user_agent" ` +
+		`$response_processing_time $status $target_status $received_bytes $sent_bytes ` +
+		`"$url_request" "$http_user_agent" ` +
 		`$ssl_cipher $ssl_protocol $target_group "$trace_id" "$domain_name" "$certificate" $rule_priority ` +
 		`$request_creation_time "$actions" "$redirect_url" "$error_reason" "$target_list" "$target_status_list" ` +
 		`"$classification" "$classification_reason"`

@@ -86,7 +86,8 @@ var table = []row{
 	{use: use{field: FieldMethod, isLine: true}, names: words("request url_request")},
 
 	{use: use{field: FieldHost}, names: words("req(:authority) authority :authority host http_host request_authority " +
-		"requesthost request.host request.headers.host clientrequesthost httprequest.requesturl x-host-header cs-host")},
+		"requesthost request.host request.headers.host clientrequesthost httprequest.requesturl " +
+		"x-host-header cs-host")},
 	{use: use{field: FieldHost, isLine: true}, names: words("url_request")}, // GET http://host/path
 
 	{use: use{field: FieldPath}, names: words("req(:path) path x-envoy-origin-path x-envoy-original-path request_uri " +

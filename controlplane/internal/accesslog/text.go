@@ -143,7 +143,8 @@ func operator(value string) (column, error) {
 		if claim, ok := strings.CutPrefix(argument, JWTNamespace+":"); ok {
 			c.key = jwtPrefix + claim
 		}
-	case "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "DURATION", "RESPONSE_CODE", "ROUTE_NAME",
+	case "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "DURATION",
+		"RESPONSE_CODE", "ROUTE_NAME",
 		"BYTES_RECEIVED":
 		c.key = strings.ToLower(command)
 	case "BYTES_SENT":
@@ -167,7 +168,8 @@ func headerKey(argument string) string {
 	switch {
 	case isPseudo || !isEither:
 		return "req(" + first + ")"
-	case strings.HasPrefix(second, ":") && (strings.HasPrefix(first, "x-envoy-original-") || first == "x-forwarded-host"):
+	case strings.HasPrefix(second, ":") &&
+		(strings.HasPrefix(first, "x-envoy-original-") || first == "x-forwarded-host"):
 		return "req(" + second + ")" // as the client sent it
 	}
 	return ""
@@ -197,7 +199,8 @@ func (c *column) readTime(format string) error {
 	layout := directive.ReplaceAllStringFunc(format, func(part string) string { return directives[part] })
 	for _, part := range directive.FindAllString(format, -1) {
 		if directives[part] == "" {
-			return fmt.Errorf("%%%s%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z", c.name, part)
+			return fmt.Errorf("%%%s%%: %s is not read: have the time logged with %%Y-%%m-%%dT%%H:%%M:%%S.%%3f%%z",
+				c.name, part)
 		}
 	}
 	if bareFraction.MatchString(format) { // package time reads fractions behind a point alone

@@ -31,7 +31,8 @@ func TestWhichRevisionIsPrevious(t *testing.T) {
 		"the newest that was accepted": {list{{Number: 4}, {Number: 3}, good(2, 0), good(1, 0)}, 2, ""},
 		"one that is damaged":          {list{{Number: 3}, bad, good(1, 0)}, 1, ""},
 		"one that was a rollback":      {list{good(5, 0), good(4, 2), good(3, 0), good(2, 0)}, 4, ""},
-		"after two rollbacks":          {list{good(6, 4), good(5, 0), good(4, 2), good(3, 0), good(2, 0), good(1, 0)}, 1, ""},
+		"after two rollbacks": {list{good(6, 4), good(5, 0), good(4, 2),
+			good(3, 0), good(2, 0), good(1, 0)}, 1, ""},
 		"a rollback as far as there is": {list{good(2, 1), good(1, 0)}, 0,
 			"none before revision 1, whose policy the current one repeats: name a revision"},
 		"a rollback of one that is gone": {list{good(5, 3), good(4, 0), good(2, 0)}, 0,
@@ -129,7 +130,8 @@ func TestApplyWhereServeIsBehind(t *testing.T) {
 		newer.json("POST", "/v1/policies", good, 201, &Applied{})
 	}
 	got := make(chan string, 10)
-	xdstest.Follow(t, []string{newer.grpc, older.grpc}, "e1", 10*time.Millisecond, func(version string) { got <- version })
+	xdstest.Follow(t, []string{newer.grpc, older.grpc}, "e1", 10*time.Millisecond,
+		func(version string) { got <- version })
 	require.Contains(t, <-got, "3-")
 	newer.eventually(func(list []xds.ProxyStatus) bool { return list[0].Runs == 3 })
 	newer.hangUp()

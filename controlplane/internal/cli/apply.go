@@ -54,7 +54,8 @@ type canaryOptions struct {
 // not become the revision of all proxies.
 func (o *canaryOptions) AddFlags(cmd *cobra.Command) {
 	f := cmd.Flags()
-	f.Func("canary", "`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%",
+	f.Func("canary",
+		"`SHARE` of the policy's proxies that get the revision until it is promoted or aborted, such as 10%",
 		notEmpty(&o.share))
 	f.Func("promote-after", "promote the canary after this `TIME` under watch, from 1s, if no "+
 		"proxy has rejected it, none of their filters has crashed, and no rule denies too much there",
@@ -207,7 +208,8 @@ func (c *client) applyChanges(ctx context.Context, files []policyText, wasm *str
 	if err != nil {
 		return nil, err
 	}
-	done, err := call[api.AppliedChanges](ctx, c, http.MethodPost, "/v1/changes", nil, content{"application/json", body})
+	done, err := call[api.AppliedChanges](ctx, c, http.MethodPost, "/v1/changes", nil,
+		content{"application/json", body})
 	if err != nil {
 		return nil, err
 	}

@@ -83,7 +83,8 @@ func (o *clientOptions) client() (*client, error) {
 			return nil, err
 		}
 		if base.Scheme == "http" && !manage.IsLoopback(base.Hostname()) {
-			return nil, withHint(fmt.Errorf("refuse to send the token to %s without TLS", base.Host), "use an https URL")
+			return nil, withHint(fmt.Errorf("refuse to send the token to %s without TLS", base.Host),
+				"use an https URL")
 		}
 	}
 	config, err := o.tls(base)
@@ -194,7 +195,8 @@ func (c *client) ask(ctx context.Context, method, path string, query url.Values,
 
 // notOurs is the error of an answer that sluice serve does not give.
 func (c *client) notOurs() error {
-	return withHint(fmt.Errorf("read answer of %s: it is cut off, or not from sluice serve", c.base.Redacted()), notOurs)
+	return withHint(fmt.Errorf("read answer of %s: it is cut off, or not from sluice serve",
+		c.base.Redacted()), notOurs)
 }
 
 // decoder reads JSON from an answer, at most maxAnswer bytes of it.

@@ -136,7 +136,8 @@ func TestCountersOfTheQuotaService(t *testing.T) {
 		return c.out.String(), err
 	}
 	const windows = `"windows":[{"limit":10,"per_ms":60000,"used":7,"remaining":3,"reset_ms":5}]`
-	*body = `{"op":"peek","quota":{"allowed":false,"denied_by":"r","retry_after_ms":5,"rules":[{"rule":"r","key":["a"],` +
+	*body = `{"op":"peek","quota":{"allowed":false,"denied_by":"r","retry_after_ms":5,` +
+		`"rules":[{"rule":"r","key":["a"],` +
 		`"mode":"enforced","allowed":false,"reason":"limit",` + windows + `}]},` +
 		`"proxies":[{"proxy":"edge-1","error":"too slow"}]}`
 	out, err := ask("peek")

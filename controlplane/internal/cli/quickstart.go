@@ -177,7 +177,8 @@ func (d *demo) connected(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if len(slices.DeleteFunc(status.Proxies, func(p xds.ProxyStatus) bool { return !p.Connected })) >= quickstartProxies {
+		isGone := func(p xds.ProxyStatus) bool { return !p.Connected }
+		if len(slices.DeleteFunc(status.Proxies, isGone)) >= quickstartProxies {
 			return nil
 		}
 		select {
@@ -205,7 +206,8 @@ func (d *demo) send(ctx context.Context, path, user string, times int) error {
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n", path, "x-user-id: "+user, status, outcome(status), fields(got))
+		fmt.Fprintf(d.out, "  GET %-12s %-17s → %d %-8s %s\n",
+			path, "x-user-id: "+user, status, outcome(status), fields(got))
 	}
 	return nil
 }

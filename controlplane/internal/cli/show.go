@@ -165,7 +165,8 @@ func revisionIn(args []string, byName string) (string, error) {
 		return byName, nil
 	}
 	if n, err := strconv.ParseUint(args[0], 10, 64); err != nil || n == 0 {
-		return "", usageError(fmt.Errorf("%q is not a revision", args[0]), "give a number from 1; sluice history lists them")
+		return "", usageError(fmt.Errorf("%q is not a revision", args[0]),
+			"give a number from 1; sluice history lists them")
 	}
 	return args[0], nil
 }

@@ -213,6 +213,7 @@ func copyStore(cmd *cobra.Command, from, to string) (err error) {
 	if err != nil {
 		return fmt.Errorf("copy to %s: %w", printable.Text(to), err)
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "copied %s, the newest is %d\n", count(c.Revisions, "revision", "revisions"), c.Newest)
+	fmt.Fprintf(cmd.OutOrStdout(), "copied %s, the newest is %d\n",
+		count(c.Revisions, "revision", "revisions"), c.Newest)
 	return nil
 }

@@ -88,7 +88,8 @@ func Exposed(dir string) (name string, mode fs.FileMode) {
 // serve holds under its own name.
 func checkRegular(name string) error {
 	if info, err := os.Lstat(name); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("open %s: not a regular file: the data directory itself may be a link, not what is in it", name)
+		return fmt.Errorf("open %s: not a regular file: the data directory itself may be a link, not what is in it",
+			name)
 	}
 	return nil
 }

@@ -104,7 +104,9 @@ func setTimes(c *clientv3.Config) {
 	// By default gRPC tries a member that was gone for long after two minutes, and others
 	// may be gone by then.
 	c.DialOptions = append(c.DialOptions, grpc.WithConnectParams(grpc.ConnectParams{
-		Backoff:           backoff.Config{BaseDelay: lookEvery / 10, Multiplier: 2, Jitter: 0.2, MaxDelay: lookEvery / 2},
+		Backoff: backoff.Config{
+			BaseDelay: lookEvery / 10, Multiplier: 2, Jitter: 0.2, MaxDelay: lookEvery / 2,
+		},
 		MinConnectTimeout: lookWithin,
 	}))
 }
@@ -273,7 +275,8 @@ func (e *Etcd) Backup(ctx context.Context) (io.ReadCloser, int64, error) {
 
 var urlForm = storeurl.Form{
 	Usage: "a store's URL is etcd://HOST:PORT,HOST:PORT,… or, for TLS, etcds://…, with USER@ before the hosts, " +
-		"/PREFIX of the keys and ?ca=FILE&cert=FILE&key=FILE&server_name=NAME&password_file=FILE behind them where need be",
+		"/PREFIX of the keys and ?ca=FILE&cert=FILE&key=FILE&server_name=NAME&password_file=FILE " +
+		"behind them where need be",
 	Schemes:    map[string]storeurl.Scheme{"etcd": {}, "etcds": {TLS: true}},
 	Parameters: []string{"password_file"},
 }

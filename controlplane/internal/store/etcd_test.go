@@ -228,8 +228,8 @@ func TestCredentials(t *testing.T) {
 	for at, want := range map[string]string{
 		"etcd://" + hosts: "user or password is wrong, or etcd wants one",
 		"etcd://joe@" + hosts + "/mine?password_file=" + file("hunter3"): "user or password is wrong",
-		"etcd://joe@" + hosts + "/other?password_file=" + file("hunter2"): "may not read and write all keys under the " +
-			"store's prefix",
+		"etcd://joe@" + hosts + "/other?password_file=" + file("hunter2"): "may not read and write all keys " +
+			"under the store's prefix",
 		"etcds://" + hosts: "does not answer",
 	} {
 		begun := time.Now()

@@ -193,7 +193,9 @@ func TestEtcdRefusedMeanwhile(t *testing.T) {
 	_, err := add(ctx, e, d)
 	require.NoError(t, err)
 	tx := e.newTx()
-	require.NoError(t, tx.make(true, func(r records) error { return r.step(&Step{Revision: 1, State: Promoted}, true) }))
+	require.NoError(t, tx.make(true, func(r records) error {
+		return r.step(&Step{Revision: 1, State: Promoted}, true)
+	}))
 	require.NoError(t, e.SaveReply(ctx, Reply{Node: "n", Revision: 1}))
 	what, err := tx.store(ctx)
 	require.NoError(t, err)

@@ -91,7 +91,8 @@ func record(turn uint64, p position) string {
 func (l *last) check(has position) error {
 	isUsed := has.revision > 0 || has.entry > 0
 	if l.turn == 0 && isUsed {
-		return damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here", LastName)
+		return damage("%s is not beside it or not whole, so nothing says whether all that was acknowledged is here",
+			LastName)
 	}
 	if has != has.highest(l.known) {
 		return damage("it lacks what was acknowledged: it ends with %v, and %v was acknowledged", has, l.known)

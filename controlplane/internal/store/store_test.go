@@ -145,7 +145,8 @@ func rollouts(t *testing.T, open opener) {
 	b, ctx := open(), t.Context()
 	appendAll(t, b, "first")
 	begun := Rollout{
-		Percent: 10, Except: []string{"edge-3"}, PromoteAfter: 5 * time.Minute, MaxDenied: 2, Who: "token ci", State: Canary,
+		Percent: 10, Except: []string{"edge-3"}, PromoteAfter: 5 * time.Minute, MaxDenied: 2,
+		Who: "token ci", State: Canary,
 	}
 	d := of("default", "second")
 	d.Rollout = &begun

@@ -79,7 +79,8 @@ func (p *policies) replace(list []store.Summary, isDamaged func(number uint64) b
 		}
 		t.revisions = append(t.revisions, s)
 	}
-	p.named = slices.DeleteFunc(slices.Collect(maps.Values(p.tracks)), func(t *track) bool { return t.proxies() == nil })
+	isForOthers := func(t *track) bool { return t.proxies() == nil }
+	p.named = slices.DeleteFunc(slices.Collect(maps.Values(p.tracks)), isForOthers)
 	slices.SortFunc(p.named, func(a, b *track) int { return cmp.Compare(a.name, b.name) })
 	for name, t := range p.tracks {
 		was := before[name]

@@ -241,7 +241,8 @@ func (l *Ledger) ForNewProxy(policy string) uint64 {
 func (l *Ledger) asks(s *session, wanted, dropped []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	left := slices.DeleteFunc(slices.Clone(s.Unserved), func(name string) bool { return slices.Contains(dropped, name) })
+	isDropped := func(name string) bool { return slices.Contains(dropped, name) }
+	left := slices.DeleteFunc(slices.Clone(s.Unserved), isDropped)
 	for _, name := range wanted {
 		if len(left) < maxUnserved && !slices.Contains(left, name) {
 			left = append(left, name)

@@ -234,7 +234,8 @@ func (c *conversation) subscribe(reported string) {
 	case number == 0:
 	case own && number > last:
 		ahead = number
-		c.log.Error("this serve is behind: a proxy runs a newer revision of this store and keeps it", "revision", number)
+		c.log.Error("this serve is behind: a proxy runs a newer revision of this store and keeps it",
+			"revision", number)
 	case c.isNow(number, has):
 		held = number
 	case !own:

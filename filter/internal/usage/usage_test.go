@@ -267,7 +267,8 @@ func TestFirstBytesTellTheFormat(t *testing.T) {
 		for _, body := range []string{
 			object, " \r\n\t" + object, byteOrderMark + object, object + "\n" + object + "\n", "[" + object + "]",
 			"data: " + object, "\ndata:" + object + "\n\n", byteOrderMark + "data: " + object,
-			"event: x\ndata: " + object, "id: 1\rdata: " + object, ": hello\n\ndata: " + object, "retry: 9\ndata: " + object,
+			"event: x\ndata: " + object, "id: 1\rdata: " + object,
+			": hello\n\ndata: " + object, "retry: 9\ndata: " + object,
 		} {
 			for size := range len(body) {
 				want := said(1, 2, 0, 0)
@@ -292,7 +293,8 @@ func TestFirstBytesTellTheFormat(t *testing.T) {
 	}
 	require.Equal(t, Malformed, scan(framesType, object, 0).Failure)
 	require.Equal(t, UnknownType, scan("", frame("metadata", object), 0).Failure)
-	for encoding, want := range map[string]Failure{"": None, " Identity": None, "gzip": Encoded, "identity, br": Encoded} {
+	encodings := map[string]Failure{"": None, " Identity": None, "gzip": Encoded, "identity, br": Encoded}
+	for encoding, want := range encodings {
 		var s Scanner
 		s.Reset(jsonType, encoding)
 		s.Write([]byte(object))
