@@ -14,12 +14,12 @@ import (
 //	what a proxy or a caller says   AddClaimed  at most one limit  two bursts
 //	an operator's inc and set       Add         all                any number
 //
-// TestAChargeIsTwoLimitsAtLeast and TestAClaimCountsALimitAtMost prove these bounds. They are there because a wrong
+// TestAChargeIsTwoLimitsAtLeast and TestAClaimCountsALimitAtMost test these bounds. They are there because a wrong
 // number must not lock a key for long:
 //
-//	a claim locks it   as using up the limit does, and no longer        TestClaimedUnitsAreBounded of quotaservice
-//	a charge locks it  for the longest period of a policy at most,      TestHoldsNeverOver, by workers that lie
-//	                   because it is the true cost of an answer
+//	          locks the key for at most                                   tested by
+//	a claim   as long as using up the limit does                          TestClaimedUnitsAreBounded of quotaservice
+//	a charge  the longest period of a policy, because its cost is true    TestHoldsNeverOver, by workers that lie
 //
 // How a debt ends depends on the window:
 //
@@ -29,7 +29,7 @@ import (
 //	               its window.
 //	counter, log   They forget a debt as they forget all units.
 //
-// State.ExpiryNs is when all debts have ended: TestNothingCountsFromExpiryOn.
+// By State.ExpiryNs all debts have ended: TestNothingCountsFromExpiryOn.
 
 // usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
 // window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
