@@ -53,7 +53,7 @@ var quotaObject = newObject("quota", []field[Quota]{
 		q.Cluster = r.textOf(v, MaxClusterBytes)
 	}},
 	{"timeout", durationShape, "100ms", func(r *reader, v value, q *Quota) {
-		q.TimeoutNs = r.durationIn(v, MinTimeoutNs, MaxTimeoutNs, TimeoutRange)
+		q.TimeoutNs = r.durationIn(v, MinTimeoutNs, MaxTimeoutNs, DurationRange)
 	}},
 })
 
@@ -207,7 +207,7 @@ var ruleObject = newObject("rule", []field[Rule]{
 	}},
 	{"max_hold", durationShape, "", func(r *reader, v value, rule *Rule) { rule.MaxHoldNs, _ = r.duration(v) }},
 	{"linger", durationShape, "1s", func(r *reader, v value, rule *Rule) {
-		rule.LingerNs = r.durationIn(v, 0, MaxLingerNs, LingerRange)
+		rule.LingerNs = r.durationIn(v, 0, MaxLingerNs, DurationRange)
 	}},
 	{"count_denied", boolShape, "false", func(r *reader, v value, rule *Rule) { rule.CountDenied = r.boolean(v) }},
 	{"block", choice("block", durationShape, objectOf("block")), "", readBlock},
@@ -277,7 +277,7 @@ func readBlock(r *reader, v value, rule *Rule) {
 }
 
 func readBlockFor(r *reader, v value, b *Block) {
-	b.ForNs = r.durationIn(v, limit.MinBlockNs, limit.MaxBlockNs, BlockRange)
+	b.ForNs = r.durationIn(v, limit.MinBlockNs, limit.MaxBlockNs, DurationRange)
 }
 
 // fitsBlock refuses a block where nothing could begin it or hold its end.

@@ -54,13 +54,14 @@ const (
 	DuplicateField Code = "duplicate_field" // line of the first, if known
 	UnknownVersion Code = "unknown_version"
 	Reserved       Code = "reserved"
-	TooLong        Code = "too_long"     // most bytes
-	TooMany        Code = "too_many"     // most items
-	WrongCount     Code = "wrong_count"  // fewest and most items
-	EmptyValue     Code = "empty_value"  // text, list or object
-	ControlChar    Code = "control_char" // in a text
-	OuterSpace     Code = "outer_space"  // at an end of a text
-	NotASCII       Code = "not_ascii"    // in a header's value
+	TooLong        Code = "too_long"       // most bytes
+	TooMany        Code = "too_many"       // most items
+	WrongCount     Code = "wrong_count"    // fewest and most items
+	DurationRange  Code = "duration_range" // ns, least and most ns
+	EmptyValue     Code = "empty_value"    // text, list or object
+	ControlChar    Code = "control_char"   // in a text
+	OuterSpace     Code = "outer_space"    // at an end of a text
+	NotASCII       Code = "not_ascii"      // in a header's value
 
 	BadPolicyName      Code = "bad_policy_name"
 	DefaultProxies     Code = "default_proxies"      // proxies of the policy that takes all others
@@ -84,7 +85,6 @@ const (
 	LeasedDenials    Code = "leased_denials"     // count_denied without lease: off
 	LeasedElastic    Code = "leased_elastic"     // elastic without lease: off
 	LeasedBlock      Code = "leased_block"       // a number of units in a rule with a block
-	TimeoutRange     Code = "timeout_range"      // ns
 	CounterKey       Code = "counter_key"        // counter
 	CounterWindows   Code = "counter_windows"    // counter
 	CounterCapacity  Code = "counter_capacity"   // counter, both capacities
@@ -141,10 +141,9 @@ const (
 	EstimateMisplaced   Code = "estimate_misplaced"
 	BadStatus           Code = "bad_status"
 	HoldMisplaced       Code = "hold_misplaced"   // the rule holds nothing
-	HoldRange           Code = "hold_range"       // ns
+	HoldRange           Code = "hold_range"       // ns, least and most ns
 	MaxHoldRange        Code = "max_hold_range"   // ns, hold in ns
 	LingerMisplaced     Code = "linger_misplaced" // not of concurrency
-	LingerRange         Code = "linger_range"     // ns
 
 	MonthJitter        Code = "month_jitter"
 	MonthOffsetTooLong Code = "month_offset_too_long" // ns
@@ -171,7 +170,6 @@ const (
 	NotARuleWindow   Code = "not_a_rule_window" // Windows
 	OverriddenTwice  Code = "overridden_twice"  // Windows
 	OverrideRenames  Code = "override_renames"  // a window
-	BlockRange       Code = "block_range"       // ns
 	BlockConcurrency Code = "block_concurrency"
 	BlockWindows     Code = "block_windows" // too many; how many there may be
 	BadTemplate      Code = "bad_template"

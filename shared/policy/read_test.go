@@ -412,9 +412,9 @@ func TestClusterDefaults(t *testing.T) {
 func TestQuotaProblems(t *testing.T) {
 	for doc, want := range map[string]string{
 		`{"cluster":"` + strings.Repeat("a", 257) + `"}`: "quota.cluster: too_long",
-		`{"timeout":"0"}`:        "quota.timeout: timeout_range",
-		`{"timeout":"999999ns"}`: "quota.timeout: timeout_range",
-		`{"timeout":"10001ms"}`:  "quota.timeout: timeout_range",
+		`{"timeout":"0"}`:        "quota.timeout: duration_range",
+		`{"timeout":"999999ns"}`: "quota.timeout: duration_range",
+		`{"timeout":"10001ms"}`:  "quota.timeout: duration_range",
 	} {
 		_, problems := policy.Read(parse(t, `{"version":1,"quota":`+doc+`}`))
 		for i := range problems {

@@ -99,7 +99,7 @@ func (r *reader) duration(v value) (int64, bool) { return parsed(r, v, ParseDura
 func (r *reader) durationIn(v value, low, high int64, code Code) int64 {
 	ns, ok := r.duration(v)
 	if ok && (ns < low || ns > high) {
-		r.fail(v, code, itoa(ns))
+		r.fail(v, code, itoa(ns), itoa(low), itoa(high))
 	}
 	return ns
 }

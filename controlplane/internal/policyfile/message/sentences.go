@@ -26,6 +26,7 @@ var sentences = map[policy.Code]string{
 	policy.TooLong:        "must be at most {1} bytes long",
 	policy.TooMany:        "has {count} items, the most is {1}",
 	policy.WrongCount:     "must have {1} to {2} items, not {count}",
+	policy.DurationRange:  "must be {ns 2} to {ns 3}, not {ns 1}",
 	policy.EmptyValue:     "must not be empty: give it a value, or remove it",
 	policy.ControlChar:    "must not hold control characters; tabs and ends of lines may stand in the body of a response",
 	policy.OuterSpace:     "must not start or end with a space: {value}",
@@ -49,8 +50,6 @@ var sentences = map[policy.Code]string{
 	policy.BadUsagePath: `{value} cannot be the path of usage: ` +
 		`write one that begins with "/" such as "/.well-known/ratelimit", without query, escapes and patterns`,
 	policy.ManagedUsagePath: `begins with {"1"}, where management answers: write another path`,
-	policy.TimeoutRange: "must be " + policy.FormatDuration(policy.MinTimeoutNs) + " to " +
-		policy.FormatDuration(policy.MaxTimeoutNs) + ", not {ns 1}",
 
 	policy.RuleNameTwice: `{"1"} is the name of {first} too: names of rules must differ`,
 	policy.CountDenied: "does not go with token_bucket, where a denied request takes nothing: " +
@@ -162,16 +161,11 @@ var sentences = map[policy.Code]string{
 	policy.PricesMisplaced: "only to: price reads prices: remove them, or set to to price",
 	policy.BadStatus: `{value} is not a status: ` +
 		`write one from 100 to 599 such as 401, all of a hundred such as "4xx", or a range such as "400-499"`,
-	policy.HoldMisplaced: "only a rule with settle or algorithm concurrency has holds: remove it, or add settle",
-	policy.HoldRange: "must be " +
-		policy.FormatDuration(policy.MinHoldNs) + " to " + policy.FormatDuration(policy.MaxHoldNs) + ", not {ns 1}: " +
-		"a request that runs for longer renews its hold",
+	policy.HoldMisplaced:   "only a rule with settle or algorithm concurrency has holds: remove it, or add settle",
+	policy.HoldRange:       "must be {ns 2} to {ns 3}, not {ns 1}: a request that runs for longer renews its hold",
 	policy.MaxHoldRange:    "must be from hold, which is {ns 2}, to 366d, not {ns 1}",
 	policy.LingerMisplaced: "only a rule with algorithm concurrency has it: remove it, or set algorithm to concurrency",
-	policy.LingerRange:     "must be at most " + policy.FormatDuration(policy.MaxLingerNs) + ", not {ns 1}",
 
-	policy.BlockRange: "must be " + policy.FormatDuration(limit.MinBlockNs) + " to " +
-		policy.FormatDuration(limit.MaxBlockNs) + ", not {ns 1}",
 	policy.BlockConcurrency: "does not go with algorithm concurrency, " +
 		"where a request is denied only because others run: remove it",
 	policy.BlockWindows: "has {count} windows: a rule like this with block has at most {1}, " +
