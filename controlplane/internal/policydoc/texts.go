@@ -1,5 +1,11 @@
 package policydoc
 
+import (
+	"strings"
+
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
 // texts say what each field means, by "OBJECT.FIELD": the schema and the
 // reference print them.
 var texts = map[string]string{
@@ -34,8 +40,8 @@ var texts = map[string]string{
 		"same quota service.",
 	"rule.match":  "Selects the requests that the rule applies to; by default all.",
 	"rule.exempt": "Requests that the rule skips: they are neither decided nor counted.",
-	"rule.key": "Parts of the key, in order. client_ip, host, method, path and route may be written without an " +
-		"object. Without a key all requests count together.",
+	"rule.key": "Parts of the key, in order. " + bareKeys() + " may be written without an object. Without a key all " +
+		"requests count together.",
 	"rule.missing_key": `What happens to a request that lacks a part of the key. skip: the rule ignores it. deny: it ` +
 		`is denied. share: it counts under its other parts and "missing".`,
 	"rule.algorithm": "How windows count, unless a limit says otherwise. concurrency limits how many requests " +
@@ -210,4 +216,11 @@ var texts = map[string]string{
 	"manage.token_sha256": "SHA-256 of the bearer token, in hexadecimal.",
 	"manage.port": "The only local port on which management requests are answered; by default they are answered on " +
 		"every port.",
+}
+
+// bareKeys lists the key parts that may be written as a word alone.
+func bareKeys() string {
+	words := policy.BareKeys()
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " and " + words[last]
 }
