@@ -44,11 +44,12 @@ func (s *server) countsApart(ctx context.Context, number uint64) (bool, error) {
 	if errors.Is(err, store.ErrDamaged) || errors.Is(err, store.ErrNotFound) {
 		return false, nil // status tells of that by itself
 	}
-	of := struct{ Rules []struct{ Scope string } }{}
+	type rule struct{ Scope policy.Scope }
+	of := struct{ Rules []rule }{}
 	if err == nil {
 		err = json.Unmarshal(r.JSON, &of)
 	}
-	return slices.ContainsFunc(of.Rules, func(r struct{ Scope string }) bool { return r.Scope == "cluster" }), err
+	return slices.ContainsFunc(of.Rules, func(r rule) bool { return r.Scope == policy.ScopeCluster }), err
 }
 
 // ofCluster returns the operation if it is on a key of a rule of scope cluster in the
