@@ -6,7 +6,7 @@
 // or Pending leaves the counters as if it had never come, but for four things:
 //
 //	Keep                   what its rule keeps of a denial
-//	NotRefunded            units that could not be refunded: metrics.Counts has how often
+//	NotTakenBack           units that could not be refunded: metrics.Counts has how often
 //	Evicted                a record of another key, which Take has added to its page's floor and Refund leaves there
 //	Quota.NotedUncharged   units of OwnShare: this proxy refunds them, and the quota service charges them all the same
 //

@@ -127,7 +127,7 @@ func (s *Subject) noteOutcome() {
 	case HasRoom, Pending, HeldBack, MissingKey, Silent, Starting, NotAsked: // it counts as the verdict does
 	}
 	if s.isByOnUnavailable() {
-		m.Unavailable++
+		m.QuotaUnavailable++
 	}
 	if s.Record.Rebased && s.Outcome != Failed {
 		m.ClockRebased++

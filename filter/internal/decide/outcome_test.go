@@ -56,8 +56,8 @@ var comesTo = map[Outcome]struct {
 	Failed:     {"on_error", ifDeny, true, Failed, metrics.Counts{Errors: 1}},
 	Contended:  {"on_contention", ifNotAllow, true, Contended, metrics.Counts{Contention: 1}},
 	Overtaken:  {"on_contention", never, false, Overtaken, metrics.Counts{Contention: 1}},
-	Silent:     {"on_unavailable", ifDeny, true, Silent, metrics.Counts{Unavailable: 1}},
-	Starting:   {"starting", ifNotAllow, true, Starting, metrics.Counts{Unavailable: 1}},
+	Silent:     {"on_unavailable", ifDeny, true, Silent, metrics.Counts{QuotaUnavailable: 1}},
+	Starting:   {"starting", ifNotAllow, true, Starting, metrics.Counts{QuotaUnavailable: 1}},
 	NotAsked:   {"not_asked", never, false, NotAsked, metrics.Counts{}},
 }
 

@@ -164,7 +164,7 @@ func (s *Subject) refund(now int64) {
 	}
 	s.become(HasRoom, now)
 	if !s.Rule.Source.Refund(s, now) {
-		s.Rule.Metrics.NotRefunded++
+		s.Rule.Metrics.NotTakenBack++
 	}
 }
 

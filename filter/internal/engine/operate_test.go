@@ -93,7 +93,7 @@ func TestRefundAfterSetAndReset(t *testing.T) {
 			v := e.Decide()
 			require.Equal(t, "second", v.DeniedBy().Name)
 			require.Equal(t, [][]uint32{{c.used}, {2}}, used(e.Decide()), "%s %s", algorithm, c.op.Name)
-			require.Equal(t, c.left, e.rules.List[0].Metrics.NotRefunded, "%s %s", algorithm, c.op.Name)
+			require.Equal(t, c.left, e.rules.List[0].Metrics.NotTakenBack, "%s %s", algorithm, c.op.Name)
 		}
 	}
 }
@@ -262,6 +262,6 @@ func TestAHoldOfAResetKeyIsChargedItsCost(t *testing.T) {
 		}
 		held[0].Settle(2, metrics.ByAnswer, p.Clock)
 		require.Equal(t, [][]uint32{{2}}, used(e.Peek()))
-		require.EqualValues(t, 2, held[0].Rule.Metrics.Priced.Units)
+		require.EqualValues(t, 2, held[0].Rule.Metrics.Priced.ChargedUnits)
 	}
 }

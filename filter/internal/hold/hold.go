@@ -142,8 +142,8 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 // Renew has charged.
 func (h *Hold) noteSettled(cost uint32, by metrics.By) {
 	if h.Rule.Policy.Settle != nil {
-		h.Rule.Metrics.Settled[by]++
-		h.Rule.Metrics.ChargedOver += uint64(cost - min(cost, h.Units))
+		h.Rule.Metrics.SettledBy[by]++
+		h.Rule.Metrics.ChargedOverHold += uint64(cost - min(cost, h.Units))
 	}
 }
 
@@ -152,8 +152,8 @@ func (h *Hold) notePriced(cost uint32, lapsed bool) {
 	switch p := h.Rule.Metrics.Priced; {
 	case p == nil:
 	case lapsed:
-		p.Units += uint64(max(cost, h.Units))
+		p.ChargedUnits += uint64(max(cost, h.Units))
 	default:
-		p.Units += uint64(cost)
+		p.ChargedUnits += uint64(cost)
 	}
 }

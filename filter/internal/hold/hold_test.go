@@ -75,8 +75,8 @@ func TestTheLifeOfAHold(t *testing.T) {
 			require.Equal(t, tc.hasLapsed, h.HasLapsed(), "the end changes nothing")
 			m := h.Rule.Metrics
 			require.Equal(t, state.HeldTotal{}, m.Holding)
-			require.EqualValues(t, 1, m.Settled[metrics.ByAnswer])
-			require.EqualValues(t, 3, m.ChargedOver, "beyond the 2 that were held")
+			require.EqualValues(t, 1, m.SettledBy[metrics.ByAnswer])
+			require.EqualValues(t, 3, m.ChargedOverHold, "beyond the 2 that were held")
 			got := metrics.Counts{HoldsRenewed: m.HoldsRenewed, HoldsLost: m.HoldsLost, Errors: m.Errors}
 			require.Equal(t, tc.counts, got)
 		})
@@ -105,6 +105,6 @@ func TestWhatAHoldWithAPriceCounts(t *testing.T) {
 		h := begin(t, priced, &tc.at)
 		h.Renew(Clocks{})
 		h.Settle(tc.cost, metrics.ByAnswer, 2)
-		require.Equal(t, tc.units, h.Rule.Metrics.Priced.Units, "%+v", tc)
+		require.Equal(t, tc.units, h.Rule.Metrics.Priced.ChargedUnits, "%+v", tc)
 	}
 }

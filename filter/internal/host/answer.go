@@ -119,7 +119,7 @@ func (s *stream) beginScan() {
 	}
 	p := s.plugin
 	if scansNow == maxScans {
-		s.countUnread(func(m *metrics.Set) { m.Unscanned++ })
+		s.countUnread(func(m *metrics.Set) { m.UnreadTooMany++ })
 		return
 	}
 	scansNow++
@@ -168,7 +168,7 @@ func (s *stream) endScan(a *ended) (found usage.Usage, ok bool) {
 	case !ok:
 	case found.Bytes == 0 && a.ResponseBytes() > 0:
 		ok = false
-		s.countUnread(func(m *metrics.Set) { m.Withheld++ })
+		s.countUnread(func(m *metrics.Set) { m.UnreadWithheld++ })
 		if !saysWithheld {
 			saysWithheld = true
 			proxywasm.LogError("sluice: the proxy shows no bodies of answers: " +

@@ -27,7 +27,7 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 			for range 10 {
 				w.request("a")
 			}
-			counts := []uint64{rules[0].Metrics.Unavailable, rules[1].Metrics.Unavailable}
+			counts := []uint64{rules[0].Metrics.QuotaUnavailable, rules[1].Metrics.QuotaUnavailable}
 			want := []uint64{10, 10}
 			if then == "deny" && mode == "shadow" {
 				want[1] = 0 // the first rule has denied: nothing asks the second

@@ -40,7 +40,7 @@ func newBlocking(t *testing.T, rules string) (*blocking, *service) {
 // begun is how many blocks the worker has counted.
 func (b *blocking) begun() (n int) {
 	for _, r := range b.rules {
-		n += int(r.Metrics.Blocks)
+		n += int(r.Metrics.BlocksBegun)
 	}
 	return n
 }

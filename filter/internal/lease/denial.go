@@ -53,7 +53,7 @@ func (h *Handout) deny(n *Need) {
 	case h.hasToldBlock:
 		n.subject.Quota.Grant.Blocked = true
 	default:
-		n.subject.Rule.Metrics.Blocks++
+		n.subject.Rule.Metrics.BlocksBegun++
 		h.hasToldBlock = true
 	}
 }

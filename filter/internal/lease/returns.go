@@ -78,7 +78,7 @@ func (rets *Returns) returnToService(h *Handout) {
 func (rets *Returns) watch(k *leaseKeeper, h *Handout, writtenNs int64) {
 	src := k.source
 	if len(rets.leased) >= maxLeased {
-		src.rule.Metrics.LeaseLost++ // counted as one: what is left is not known yet
+		src.rule.Metrics.LeasedUnitsLost++ // counted as one: what is left is not known yet
 		return
 	}
 	visitNs := src.visitNs(writtenNs, h.endNs, rets.latestVisitNs(writtenNs))

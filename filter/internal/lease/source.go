@@ -256,7 +256,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 func (src *Source) write(e *state.LeaseEntry) state.Status {
 	written := src.table.Write(e)
 	if written == state.OK {
-		src.rule.Metrics.LeaseLost += uint64(e.Replaced)
+		src.rule.Metrics.LeasedUnitsLost += uint64(e.Replaced)
 	}
 	return written
 }

@@ -1,9 +1,18 @@
 // Package metrics has what a worker has counted of each rule since its engine was made, and what its streams hold now.
 //
-// Its invariant: it decides nothing, and no decision reads it. Who finds something out adds to the field that is for
-// it. Each tells Counts and Priced by name, and package engine tells Named and Holding: host.flushMetrics publishes all
-// to Envoy. To add one: a field of Counts, its name in Each or the part of Each that is of the same rules, and
-// docs/metrics.md.
+// Its invariant: it decides nothing, and no decision reads it.
+//
+//	decide, hold, rules, local, lease, host   each adds to the fields of what it finds out
+//	   |
+//	   v
+//	Set, of one rule
+//	   |  Counts and Priced by Each, Named and Holding by package engine
+//	   v
+//	host.flushMetrics                         publishes all to Envoy, as docs/metrics.md says
+//
+// A field of Counts or Priced has the name of its metric: QuotaWaited is rate_limit_quota_waited_total. A field with
+// several numbers has the beginning of their names. To add one: the field, its name in Each or in the part of Each that
+// is of the same rules, and docs/metrics.md.
 package metrics
 
 import (
@@ -44,15 +53,16 @@ func Of(p *policy.Rule) Set {
 	return m
 }
 
-// Counts are numbers that only grow. Each group says who adds to it.
+// Counts are numbers that only grow. Each group says who adds to it, and what one unit of a number is.
 type Counts struct {
-	// decide.Verdict.note, and Subject.noteOutcome for it: once for each decided request, however often it is checked.
-	Allowed        uint64 // requests the rule matched that went through
-	Denied         uint64 // requests this rule denied
-	ShadowDenied   uint64 // requests it would have denied, were it enforced
-	FloorDenied    uint64 // denials of keys that started from a page's floor
-	ClockRebased   uint64 // records of a wild clock, moved to the present
-	BoundarySpikes uint64 // units around a window's boundary beyond its limit, of rules that hold none; see spikes
+	// decide.Verdict.note, and Subject.noteOutcome for it. A decided request counts once, however often it is checked.
+	Allowed          uint64 // requests that the rule matched and that went through
+	Denied           uint64 // requests that this rule denied
+	ShadowDenied     uint64 // requests that it would have denied, were it enforced
+	FloorDenied      uint64 // denials of keys that started from a page's floor
+	ClockRebased     uint64 // records of a wild clock, moved to the present
+	BoundarySpikes   uint64 // units around a window's boundary beyond its limit, of rules that hold none; see spikes
+	QuotaUnavailable uint64 // of rules of scope cluster: requests for which on_unavailable decided
 
 	// These add up two things: requests for which a field of the policy decided, from decide.Verdict.note, and denied hits
 	// that could not be kept, from decide.Subject.storeDenied. Errors has the failures of package hold, too.
@@ -61,8 +71,8 @@ type Counts struct {
 	Errors     uint64 // on_error: a call into the proxy failed
 
 	// The others count events: one request may have several. decide.Subject:
-	CASRetries  uint64 // compare-and-swaps that came after another worker's write, or after one of the same request
-	NotRefunded uint64 // charges that had to stay of requests denied or Pending; the metric is called not_taken_back
+	CASRetries   uint64 // compare-and-swaps that came after another worker's write, or after one of the same request
+	NotTakenBack uint64 // refunds that failed: their requests were denied or Pending, and the charges had to stay
 
 	// Package rules.
 	TooLong        uint64 // requests with a value too long for a regular expression
@@ -71,34 +81,32 @@ type Counts struct {
 	// NoteStored, which sources call.
 	Evicted      uint64 // live records that made room for others
 	WindowResets uint64 // windows that had ended when their key was counted again
-	Blocks       uint64 // of rules with a block: how many were begun. Package lease adds those of the quota service
+	BlocksBegun  uint64 // of rules with a block. Package lease adds those of the quota service
 
 	// Of rules of scope cluster.
-	Waited      uint64 // package talk: requests that waited for the quota service
-	Unavailable uint64 // decide.Verdict.note: requests for which on_unavailable decided
-	LeaseLost   uint64 // package lease: leased units that could not go back
+	QuotaWaited     uint64 // package talk: requests that waited for the quota service
+	LeasedUnitsLost uint64 // package lease: leased units that could not go back
 
 	// Package hold, of rules that hold. The last two are of rules that settle.
-	HoldsLost    uint64 // holds that lapsed before their answer, or that Renew found gone: their key was reset
-	HoldsRenewed uint64
-	Settled      [len(bys)]uint64 // holds settled, by what they were made of
-	ChargedOver  uint64           // units charged beyond what was held
+	HoldsLost       uint64 // holds that lapsed before their answer, or that Renew found gone: their key was reset
+	HoldsRenewed    uint64
+	SettledBy       [len(bys)]uint64 // holds settled, by how their cost was known
+	ChargedOverHold uint64           // units charged beyond what was held
 
 	// Package host, of rules that settle by tokens.
-	Unread    [usage.Failures]uint64 // answers whose usage could not be read, by why; of usage.None there are none
-	Unscanned uint64                 // answers that came while too many others were read: unread_too_many
-	Withheld  uint64                 // answers whose body the proxy did not show: unread_withheld
+	Unread         [usage.Failures]uint64 // answers whose usage could not be read, by why; of usage.None there are none
+	UnreadTooMany  uint64                 // answers that came while too many others were read
+	UnreadWithheld uint64                 // answers whose body the proxy did not show
 }
 
 // Priced counts what the answers of one rule took that charges prices.
 type Priced struct {
-	// Package hold: charged, for answers and for holds that lapsed, unless Settle failed. The metric is called
-	// charged_units.
-	Units  uint64
-	Tokens policy.Tokens // package host, by NoteTokens: of the answers
+	// Package hold: units charged, for answers and for holds that lapsed, unless Settle failed.
+	ChargedUnits uint64
+	Tokens       policy.Tokens // package host, by NoteTokens: of the answers
 }
 
-// By says how a settlement knows the cost. It is here because Counts.Settled counts by it: packages settle and host say
+// By says how a settlement knows the cost. It is here because Counts.SettledBy counts by it: packages settle and host say
 // which it is.
 type By uint8
 
@@ -138,7 +146,7 @@ func (m *Set) NoteStored(e *state.Entry) {
 	}
 	m.WindowResets += uint64(e.Ended)
 	if e.Blocked {
-		m.Blocks++
+		m.BlocksBegun++
 	}
 }
 
@@ -165,7 +173,7 @@ func (m *Set) Each(f func(name string, count uint64)) {
 		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
 		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
 		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
-		{"not_taken_back", m.NotRefunded}, {"window_resets", m.WindowResets},
+		{"not_taken_back", m.NotTakenBack}, {"window_resets", m.WindowResets},
 		{"boundary_spikes", m.BoundarySpikes},
 		{"too_long", m.TooLong},
 		{"cost_unreadable", m.CostUnreadable},
@@ -182,12 +190,12 @@ func (m *Set) Each(f func(name string, count uint64)) {
 func (m *Set) eachOfLimits(f func(name string, count uint64)) {
 	p := m.policy
 	if p.Block != nil {
-		f("blocks_begun", m.Blocks)
+		f("blocks_begun", m.BlocksBegun)
 	}
 	if p.Scope == policy.ScopeCluster {
-		f("quota_waited", m.Waited)
-		f("quota_unavailable", m.Unavailable)
-		f("leased_units_lost", m.LeaseLost)
+		f("quota_waited", m.QuotaWaited)
+		f("quota_unavailable", m.QuotaUnavailable)
+		f("leased_units_lost", m.LeasedUnitsLost)
 	}
 	if p.Holds() {
 		f("holds_lost", m.HoldsLost)
@@ -200,19 +208,19 @@ func (m *Set) eachOfLimits(f func(name string, count uint64)) {
 
 // eachOfSettle is the part of Each that is of rules that settle.
 func (m *Set) eachOfSettle(f func(name string, count uint64)) {
-	for by, count := range m.Settled {
+	for by, count := range m.SettledBy {
 		f("settled_by_"+bys[by], count)
 	}
-	f("charged_over_hold", m.ChargedOver)
+	f("charged_over_hold", m.ChargedOverHold)
 	if m.policy.Settle.To.Tokens() {
 		for why := usage.UnknownType; int(why) < usage.Failures; why++ {
 			f("unread_"+why.String(), m.Unread[why])
 		}
-		f("unread_too_many", m.Unscanned)
-		f("unread_withheld", m.Withheld)
+		f("unread_too_many", m.UnreadTooMany)
+		f("unread_withheld", m.UnreadWithheld)
 	}
 	if p := m.Priced; p != nil {
-		f("charged_units", p.Units)
+		f("charged_units", p.ChargedUnits)
 		f("tokens_input", uint64(p.Tokens.Input))
 		f("tokens_cached", uint64(p.Tokens.Cached))
 		f("tokens_cache_write", uint64(p.Tokens.CacheWrite))

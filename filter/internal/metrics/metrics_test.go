@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
+	"github.com/sluice-ratelimit/sluice/filter/internal/usage"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -17,40 +18,42 @@ import (
 const rule = `{"name":"r","limits":["9/1h"],"scope":"cluster","block":"1h",` +
 	`"settle":{"to":"price","prices":[{"model":"*","input":1,"output":1}]}}`
 
-// number sets each number in v to one that no other has.
-func number(v reflect.Value, next *uint64) {
+// number sets each number in v to one that no other has, and appends which field it is of: number n is of fields[n-1].
+func number(v reflect.Value, field string, fields []string) []string {
 	switch v.Kind() {
 	case reflect.Struct:
 		for i := range v.NumField() {
-			number(v.Field(i), next)
+			fields = number(v.Field(i), field+v.Type().Field(i).Name, fields)
 		}
 	case reflect.Array:
 		for i := range v.Len() {
-			number(v.Index(i), next)
+			fields = number(v.Index(i), field, fields)
 		}
 	default:
-		*next++
-		v.Set(reflect.ValueOf(*next).Convert(v.Type()))
+		fields = append(fields, field)
+		v.Set(reflect.ValueOf(len(fields)).Convert(v.Type()))
 	}
+	return fields
 }
 
-// Each tells every number once, and each by a name of its own. But of an answer that was
+// Each tells every number once, and each by a name of its own that begins with its field's. But of an answer that was
 // read there is no metric that says why not.
 func TestEachTellsEveryNumber(t *testing.T) {
 	m := Of(&hosttest.Policy(t, rule).Rules[0])
-	var last uint64
-	number(reflect.ValueOf(&m.Counts).Elem(), &last)
-	number(reflect.ValueOf(m.Priced).Elem(), &last)
+	fields := number(reflect.ValueOf(&m.Counts).Elem(), "", nil)
+	fields = number(reflect.ValueOf(m.Priced).Elem(), "", fields)
 	var want, got []uint64
-	for n := range last {
-		if n+1 != m.Unread[0] {
-			want = append(want, n+1)
+	for i := range fields {
+		if n := uint64(i + 1); n != m.Unread[usage.None] {
+			want = append(want, n)
 		}
 	}
 	names := map[string]bool{}
 	m.Each(func(name string, count uint64) {
 		got = append(got, count)
 		names[name] = true
+		plain := strings.ReplaceAll(name, "_", "")
+		require.Truef(t, strings.HasPrefix(plain, strings.ToLower(fields[count-1])), "%s is %s", fields[count-1], name)
 	})
 	require.ElementsMatch(t, want, got)
 	require.Len(t, names, len(got))
@@ -87,7 +90,7 @@ func TestWhatStoringAHitCounts(t *testing.T) {
 	require.Equal(t, Counts{}, m.Counts)
 	m.NoteStored(&state.Entry{Evicted: true, Ended: 2, Blocked: true})
 	m.NoteStored(&state.Entry{Ended: 1})
-	require.Equal(t, Counts{Evicted: 1, WindowResets: 3, Blocks: 1}, m.Counts)
+	require.Equal(t, Counts{Evicted: 1, WindowResets: 3, BlocksBegun: 1}, m.Counts)
 }
 
 // The tokens of answers are added up by their classes, for a rule that charges prices.

@@ -109,7 +109,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
 			if s.Outcome == decide.Pending {
-				s.Rule.Metrics.Waited++
+				s.Rule.Metrics.QuotaWaited++
 			}
 		}
 	}
