@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -23,7 +24,7 @@ type Quota struct {
 	Grant Grant
 	// Package lease, of a rule that holds: where the units are counted. It comes with the grant, or else Take finds it.
 	// A hold takes it over.
-	Account any
+	Account hold.Account
 
 	// Source.Check.
 	From        From              // where it has found the units: Take, Refund and Usage follow it

@@ -38,6 +38,16 @@ type Source interface {
 	Renew(h *Hold, at Clocks) Renewal
 }
 
+// Account is the account of a hold: there a worker counts what it holds of a key, and reports it to the quota service.
+// The HoldSource of package lease gives it to the request, and gets it back with the hold. It is an account.Account.
+type Account interface {
+	Take(units uint32)         // a request holds units of its grant
+	Untake(units uint32)       // undoes Take
+	Unhold(units uint32)       // a request does not hold units, after all, that were never granted
+	Settle(units, cost uint32) // a request holds units no more, and is charged a cost
+	HoldNs() int64             // how long the service holds units of a worker that reports nothing
+}
+
 // Rule is what all holds of one rule have in common: thousands of streams may each have a Hold.
 type Rule struct {
 	Policy  *policy.Rule
@@ -61,7 +71,7 @@ type Hold struct {
 	state.Hold
 	Rule    *Rule
 	Windows []limit.Window // with the limits that hold for the key, whole also if this proxy's share has decided
-	Account any            // of the source, which reports the hold to the quota service; nil if it does not
+	Account Account        // nil if the hold is in no account
 
 	// The caller, after BeginHolds.
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
@@ -120,40 +130,35 @@ func (h *Hold) isLost() bool { return h.lost != NotDue }
 // HasLapsed reports whether Renew has found the hold Lapsed, and its units charged.
 func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
 
-// Settle ends the hold and charges the cost.
+// Settle ends the hold and charges the cost. What comes of it:
+//
+//	Renew has found  Source.Settle finds  HoldsLost      charged in all, and added to ChargedUnits
+//	no loss          no lapse             is not raised  the cost
+//	no loss          a lapse              is raised now  the units, or the cost if that is more
+//	Lapsed           any                  was raised     the units, or the cost if that is more
+//	Gone             no lapse             was raised     the cost
+//	any              a failure            stays          not known. ChargedUnits stays, and Errors is raised
 func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 	m := h.Rule.Metrics
 	m.Holding.Streams--
 	m.Holding.Units -= int64(h.Units)
-	h.noteSettled(cost, by)
+	if h.Rule.Policy.Settle != nil { // how the cost became known counts also if it then cannot be charged
+		m.SettledBy[by]++
+		m.ChargedOverHold += uint64(cost - min(cost, h.Units))
+	}
 	lapsed, ok := h.Rule.Source.Settle(h, cost, now)
 	if !ok {
 		m.Errors++
 		return
 	}
-	if lapsed && !h.isLost() { // it is lost once, also if the table and the account have charged it
+	if lapsed && !h.isLost() { // a hold is lost once, also if both of its places have charged it
 		m.HoldsLost++
 	}
-	h.notePriced(cost, lapsed || h.HasLapsed())
-}
-
-// noteSettled counts how the cost became known, and how it compares with what was held. It comes before Source.Settle,
-// so a settlement that fails is counted too. notePriced comes after, so that one is not priced, not even the units that
-// Renew has charged.
-func (h *Hold) noteSettled(cost uint32, by metrics.By) {
-	if h.Rule.Policy.Settle != nil {
-		h.Rule.Metrics.SettledBy[by]++
-		h.Rule.Metrics.ChargedOverHold += uint64(cost - min(cost, h.Units))
+	charged := cost
+	if lapsed || h.HasLapsed() { // the units were charged before, and now what the cost is beyond them
+		charged = max(cost, h.Units)
 	}
-}
-
-// notePriced counts what was charged: a hold that has lapsed, and what the answer costs beyond.
-func (h *Hold) notePriced(cost uint32, lapsed bool) {
-	switch p := h.Rule.Metrics.Priced; {
-	case p == nil:
-	case lapsed:
-		p.ChargedUnits += uint64(max(cost, h.Units))
-	default:
-		p.ChargedUnits += uint64(cost)
+	if m.Priced != nil {
+		m.Priced.ChargedUnits += uint64(charged)
 	}
 }

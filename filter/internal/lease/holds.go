@@ -116,7 +116,7 @@ func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		s.Quota.Account.(*account.Account).Take(s.Cost)
+		s.Quota.Account.Take(s.Cost)
 		s.Quota.Grant.Units -= s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
@@ -143,14 +143,13 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
-	acc, hasAccount := s.Quota.Account.(*account.Account)
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		acc.Untake(s.Cost)
+		s.Quota.Account.Untake(s.Cost)
 		s.Quota.Grant.Units += s.Cost
 		return true
 	case decide.OwnShare:
-		if hasAccount {
+		if acc := s.Quota.Account; acc != nil {
 			acc.Unhold(s.Cost)
 		}
 		return src.local.Refund(s, wallNs)
@@ -186,15 +185,14 @@ func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, 
 	if h.InTable() {
 		lapsed, ok = src.local.SettleBy(src.share(h.Windows), h, cost, wallNs)
 	}
-	acc, hasAccount := h.Account.(*account.Account)
-	if !hasAccount {
+	if h.Account == nil {
 		return lapsed, ok
 	}
 	units := h.Units
 	if h.HasLapsed() { // Renew has charged them to the account
 		units, cost = 0, cost-min(cost, units)
 	}
-	acc.Settle(units, cost)
+	h.Account.Settle(units, cost)
 	return lapsed, ok
 }
 
@@ -204,12 +202,11 @@ func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	if h.InTable() && src.local.IsDue(h, at) {
 		inTable = src.local.RenewBy(src.share(h.Windows), h, at)
 	}
-	acc, hasAccount := h.Account.(*account.Account)
 	switch {
-	case !hasAccount:
+	case h.Account == nil:
 		return inTable
-	case h.HasEnded(at.MonotonicNs - acc.HoldNs()):
-		acc.Settle(h.Units, h.Units)
+	case h.HasEnded(at.MonotonicNs - h.Account.HoldNs()):
+		h.Account.Settle(h.Units, h.Units)
 		return hold.Lapsed
 	case inTable == hold.Lapsed, inTable == hold.Gone:
 		return hold.NotDue // the account has the units still. The next tick asks the table again
