@@ -13,8 +13,8 @@
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
 // has what a subject carries while it waits (Quota), and no message.
 //
-// Use: v.Begin(); for each rule, read key and cost into s := v.Next(), s.Begin(rule), v.Add(); v.Decide(now). If
-// the key lacks a part, s.LackKey() comes before v.Add().
+// Use: v.Begin(). For each rule that matches: read the key into s := v.NextSubject(), s.Begin(rule, cost),
+// s.LackKey() if the request lacks a part of the key, v.AddSubject(). Then v.Decide(now).
 //
 // Decide has phases, each a method of Verdict. The first two end in one of three ways:
 //
@@ -90,6 +90,48 @@ func (v *Verdict) CheckEach(now int64) {
 func (v *Verdict) start(now int64) {
 	v.Now, v.RetryNs = now, 0
 	v.Pending, v.Allowed = false, true
+	v.giveTurns()
+}
+
+// turn is when a subject is checked and takes its units, among those of a verdict. Those of one turn go in policy
+// order.
+type turn uint8
+
+const (
+	noTurn turn = iota // its source is not asked: nothing is counted, or the outcome is known
+	early
+	late   // its rule takesLate
+	shadow // it is checked only if no other denies, and takes only if all others have
+)
+
+func (s *Subject) turn() turn {
+	switch {
+	case s.Unlimited, s.Outcome == MissingKey:
+		return noTurn
+	case s.Shadow:
+		return shadow
+	case s.Rule.takesLate:
+		return late
+	}
+	return early
+}
+
+// giveTurns puts the subjects that have a turn into its order.
+func (v *Verdict) giveTurns() {
+	v.inTurn = v.inTurn[:0]
+	v.addTurn(early)
+	v.addTurn(late)
+	v.enforced = len(v.inTurn)
+	v.addTurn(shadow)
+}
+
+// addTurn adds the subjects of one turn to inTurn.
+func (v *Verdict) addTurn(t turn) {
+	for _, s := range v.Subjects {
+		if s.turn() == t {
+			v.inTurn = append(v.inTurn, s)
+		}
+	}
 }
 
 // ending is how a phase ends.

@@ -117,10 +117,8 @@ func begin(t *testing.T, rules string, sources ...*purse) *Verdict {
 	for i, source := range sources {
 		r := NewRule(p, &p.Rules[i])
 		r.SetSource(source, &source.table)
-		s := v.Next()
-		s.Cost = 2
-		s.Begin(&r)
-		v.Add()
+		v.NextSubject().Begin(&r, 2)
+		v.AddSubject()
 	}
 	return v
 }
@@ -254,8 +252,8 @@ func TestAPageThatIsFoundFullTellsNoWait(t *testing.T) {
 
 	r := v.Subjects[0].Rule
 	v.Begin()
-	v.Next().Begin(r)
-	v.Add()
+	v.NextSubject().Begin(r, 2)
+	v.AddSubject()
 	p.left, p.takes = 2, []state.Status{state.Full}
 	v.Decide(2)
 	require.Equal(t, "on_full", v.Denying.Reason())
@@ -312,8 +310,8 @@ func TestAPeekForgetsWhatTheRequestBeforeCounted(t *testing.T) {
 		shared.left = 3
 		v.Begin()
 		for _, r := range rules {
-			v.Next().Begin(r)
-			v.Add()
+			v.NextSubject().Begin(r, 2)
+			v.AddSubject()
 		}
 		v.CheckEach(2)
 		require.Equal(t, HasRoom, v.Subjects[1].Outcome, mode)

@@ -11,15 +11,14 @@ import (
 // Subject is one rule as it holds for one request. It has everything that the request carries
 // from one call to the next. Each group of its fields says who writes them.
 type Subject struct {
-	// The caller reads these from the request before Begin. Of policy.Subject they are Key and Requested. Begin finds its
-	// Override, Windows, Shadow, Unlimited and TooLong, which the caller sets too if another value than the key's was too
-	// long.
+	// Of it the caller reads Key and Requested from the request. Begin finds all else by them.
 	policy.Subject
-	Cost           uint32
-	CostUnreadable bool // the cost is the greatest, because the request does not say it in plain decimals, or not once
 
-	// Begin.
-	Rule *Rule
+	// Begin. The caller sets TooLong then if another value of the request than the key's was too long, and CostUnreadable
+	// if the cost is the greatest because the request does not say it in plain decimals, or not once.
+	Rule           *Rule
+	Cost           uint32
+	CostUnreadable bool
 	// CountedKey is the key as Source counts it. Four lists have the windows of records, in their order: the policy's
 	// limit i has the column Rule.Finder.Order[i] of each. If the subject is Unlimited, the last two may be empty.
 	//
@@ -54,10 +53,11 @@ type Subject struct {
 	Quota Quota
 }
 
-// Begin prepares the subject, whose key and cost have been read. Record and Hold stay: Check and Take write them. But
-// note reads Record.Rebased also of subjects that were never checked.
-func (s *Subject) Begin(r *Rule) {
+// Begin prepares the subject, whose key and requested limits have been read. Record and Hold stay: Check and Take write
+// them. But note reads Record.Rebased also of subjects that were never checked.
+func (s *Subject) Begin(r *Rule, cost uint32) {
 	s.Rule = r
+	s.Cost, s.CostUnreadable = cost, false
 	s.Outcome, s.Allowed = HasRoom, true
 	s.Known = false
 	s.Record.Rebased = false
@@ -75,31 +75,10 @@ func (s *Subject) OverrideName() string {
 	return s.Rule.Policy.Overrides[s.Override].Name
 }
 
-// LackKey denies because the request lacks a key part. Add then gives the subject no turn: a check would overwrite the
-// outcome.
+// LackKey denies because the request lacks a key part. So its source is not asked: see turn.
 func (s *Subject) LackKey() {
 	s.become(MissingKey, 0)
 	s.PassNs = limit.Never
-}
-
-// turn is when a subject is checked and takes its units, among those of a verdict. Those of one turn go in policy
-// order.
-type turn uint8
-
-const (
-	early  turn = iota
-	late        // its rule takesLate
-	shadow      // it is checked only if no other denies, and takes only if all others have
-)
-
-func (s *Subject) turn() turn {
-	switch {
-	case s.Shadow:
-		return shadow
-	case s.Rule.takesLate:
-		return late
-	}
-	return early
 }
 
 // sharesRecord reports whether both are counted in one record.

@@ -17,9 +17,11 @@ type Verdict struct {
 	Exempt, IsLook bool
 
 	Subjects []*Subject // of the rules that matched, in policy order
-	inTurn   []*Subject // those that ask their sources, in the order in which they do: see turn
-	enforced int        // how many of inTurn are enforced: the first. The others are in shadow mode
 	pool     []*Subject // every subject ever made: Subjects are the first of them
+
+	// giveTurns:
+	inTurn   []*Subject // those whose sources are asked, in the order in which they are: see turn
+	enforced int        // how many of inTurn are enforced: the first. The others are in shadow mode
 
 	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
 	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
@@ -29,37 +31,22 @@ type Verdict struct {
 	RetryNs int64    // the wait until the same request would pass; limit.Never
 }
 
-// Begin empties the verdict for the next request.
+// Begin empties the verdict for the next request. The memory stays.
 func (v *Verdict) Begin() {
 	*v = Verdict{Allowed: true, Subjects: v.Subjects[:0], inTurn: v.inTurn[:0], pool: v.pool}
 }
 
-// Next is the memory of the next subject, which Add appends.
-func (v *Verdict) Next() *Subject {
+// NextSubject is the memory of the next subject. It has the subject of an earlier request, until Begin.
+func (v *Verdict) NextSubject() *Subject {
 	n := len(v.Subjects)
 	if n == len(v.pool) {
 		v.pool = append(v.pool, new(Subject))
 	}
-	s := v.pool[n]
-	s.TooLong = false // of the request before: Begin does not come if the rule does not match
-	return s
+	return v.pool[n]
 }
 
-// Add appends the subject that Next has returned, and gives it its turn. It has none if its source is not to be asked.
-func (v *Verdict) Add() {
-	s := v.pool[len(v.Subjects)]
-	v.Subjects = append(v.Subjects, s)
-	if s.Unlimited || s.Outcome == MissingKey {
-		return
-	}
-	v.inTurn = append(v.inTurn, s)
-	for i := len(v.inTurn) - 1; i > 0 && v.inTurn[i-1].turn() > s.turn(); i-- {
-		v.inTurn[i-1], v.inTurn[i] = s, v.inTurn[i-1]
-	}
-	if !s.Shadow {
-		v.enforced++
-	}
-}
+// AddSubject adds the subject that NextSubject has returned to the verdict's Subjects.
+func (v *Verdict) AddSubject() { v.Subjects = append(v.Subjects, v.pool[len(v.Subjects)]) }
 
 // CloneTexts makes the texts of the keys last beyond the callback.
 func (v *Verdict) CloneTexts() {

@@ -21,14 +21,15 @@ func TestTurns(t *testing.T) {
 		`{"name":"plain","limits":["9/1h"]},{"name":"other","limits":["9/1h"]}`
 	v := begin(t, rules, &purse{}, &purse{}, &purse{}, &purse{})
 	first := v.Subjects[0]
-	lacksKey := v.Next()
-	lacksKey.Begin(first.Rule)
+	lacksKey := v.NextSubject()
+	lacksKey.Begin(first.Rule, 2)
 	lacksKey.LackKey()
-	v.Add()
-	unlimited := v.Next()
-	unlimited.Begin(first.Rule)
+	v.AddSubject()
+	unlimited := v.NextSubject()
+	unlimited.Begin(first.Rule, 2)
 	unlimited.Unlimited = true
-	v.Add()
+	v.AddSubject()
+	v.giveTurns()
 	var names []string
 	for _, s := range v.inTurn {
 		names = append(names, s.Rule.Policy.Name)
@@ -38,10 +39,10 @@ func TestTurns(t *testing.T) {
 
 	v.Begin()
 	require.Empty(t, v.Subjects)
-	require.Same(t, first, v.Next(), "its memory serves the next request")
-	require.Same(t, first, v.Next(), "until it is added")
-	v.Add()
-	require.NotSame(t, first, v.Next())
+	require.Same(t, first, v.NextSubject(), "its memory serves the next request")
+	require.Same(t, first, v.NextSubject(), "until it is added")
+	v.AddSubject()
+	require.NotSame(t, first, v.NextSubject())
 }
 
 // Where nobody waits for an answer, a request is charged what it has held, and nothing for a slot.

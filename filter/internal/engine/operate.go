@@ -96,17 +96,16 @@ func (e *Engine) named(op Operation) (*decide.Verdict, error) {
 	}
 	r, v := &list[0], e.verdict
 	v.Begin()
-	s := v.Next()
+	s := v.NextSubject()
 	if err := r.Policy.ParseKey(&s.Key, op.Key); err != nil {
 		return nil, err
 	}
-	s.Cost, s.CostUnreadable = op.N, false
 	s.Requested, err = r.Policy.ParseLimits(s.Requested, op.Limits)
 	if err != nil {
 		return nil, err
 	}
-	s.Begin(&r.Rule)
-	v.Add()
+	s.Begin(&r.Rule, op.N)
+	v.AddSubject()
 	leases := op.Name == string(decide.Leased)
 	switch cluster := r.Policy.Scope == policy.ScopeCluster; {
 	case r.Source == nil || leases == cluster:

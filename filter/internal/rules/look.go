@@ -70,11 +70,11 @@ func (rs *Rules) isLook() bool {
 	return method == "GET" || method == "HEAD"
 }
 
-// addNaming adds the subjects of the rules that decide a look.
-func (rs *Rules) addNaming(v *decide.Verdict, tooLong bool) {
+// addSubjectsOfLook adds the subjects of the rules that decide a look.
+func (rs *Rules) addSubjectsOfLook(v *decide.Verdict, tooLong bool) {
 	for i := range rs.List {
 		if r := &rs.List[i]; r.look.names {
-			rs.add(v, r, tooLong)
+			rs.addSubject(v, r, tooLong)
 		}
 	}
 }
@@ -99,7 +99,6 @@ func (r *Rule) shown(s *decide.Subject, req *Request) bool {
 	if !r.look.match.Holds(req) || anyHolds(r.look.exempt, req) || !ReadKey(&s.Key, r.key, &req.Request) {
 		return false
 	}
-	s.Cost, s.CostUnreadable = 0, false
-	r.begin(s, &req.Request)
+	r.begin(s, &req.Request, 0)
 	return !s.Shadow
 }

@@ -31,8 +31,8 @@ func compileRequested(r *request.Request, p *policy.Rule) (list []requestedLimit
 	return list
 }
 
-// begin begins a subject, whose key and cost are read, with what the request says of each limit.
-func (r *Rule) begin(s *decide.Subject, req *request.Request) {
+// begin begins a subject, whose key is read, with what the request says of each limit.
+func (r *Rule) begin(s *decide.Subject, req *request.Request, cost uint32) {
 	s.Requested = s.Requested[:0]
 	for i := range r.limits {
 		var one policy.Requested
@@ -41,7 +41,7 @@ func (r *Rule) begin(s *decide.Subject, req *request.Request) {
 		}
 		s.Requested = append(s.Requested, one)
 	}
-	s.Begin(&r.Rule)
+	s.Begin(&r.Rule, cost)
 }
 
 // read returns the limit that the request says. It is the default if the request says two

@@ -10,7 +10,7 @@
 //	Rules.Match       rules.go      is the request exempt, or one for the client's usage (look.go)?
 //	  Index.Find      index.go      which rules may match, by host and path?
 //	  Match.Holds     match.go      for each of them: does it match, and no exemption of it?
-//	  Rule.subject    rules.go      if so, its subject has
+//	  readSubject     rules.go      if so, its subject has
 //	    ReadKey       key.go        a key
 //	    Costs.Read    cost.go       a cost
 //	    Rule.begin    requested.go  limits that the request says
@@ -122,50 +122,51 @@ func (rs *Rules) Match(v *decide.Verdict) {
 		tooLong = rs.request.tooLong
 	}
 	if v.IsLook {
-		rs.addNaming(v, tooLong)
+		rs.addSubjectsOfLook(v, tooLong)
 		return
 	}
 	set := rs.index.Find(&rs.request.Request)
 	if set == nil {
 		for i := range rs.List {
-			rs.add(v, &rs.List[i], tooLong)
+			rs.addSubject(v, &rs.List[i], tooLong)
 		}
 		return
 	}
 	for w, word := range set {
 		for ; word != 0; word &= word - 1 {
-			rs.add(v, &rs.List[w*64+bits.TrailingZeros64(word)], tooLong)
+			rs.addSubject(v, &rs.List[w*64+bits.TrailingZeros64(word)], tooLong)
 		}
 	}
 }
 
-// add adds a subject if the rule applies to the request. tooLong says that a value was too long already
-// for the policy's exempt.
-func (rs *Rules) add(v *decide.Verdict, r *Rule, tooLong bool) {
+// addSubject adds the rule's subject to the verdict if the rule applies to the request. tooLong says that a value was
+// too long already for the policy's exempt.
+func (rs *Rules) addSubject(v *decide.Verdict, r *Rule, tooLong bool) {
 	req := &rs.request
 	req.tooLong = tooLong
-	s := v.Next()
-	applies := (r.always || r.match.Holds(req) && !anyHolds(r.exempt, req)) && r.subject(s, req)
-	s.TooLong = s.TooLong || req.tooLong
-	if s.TooLong {
-		r.Metrics.TooLong++
-	}
+	s := v.NextSubject()
+	applies := (r.always || r.match.Holds(req) && !anyHolds(r.exempt, req)) && r.readSubject(s, req)
 	if applies {
-		v.Add()
+		s.TooLong = s.TooLong || req.tooLong
+		v.AddSubject()
+	}
+	if req.tooLong || applies && s.TooLong {
+		r.Metrics.TooLong++
 	}
 }
 
-// subject reads key and cost from the request, and reports whether the rule applies.
-func (r *Rule) subject(s *decide.Subject, req *Request) bool {
+// readSubject reads the rule's subject from the request, and reports whether the rule applies.
+func (r *Rule) readSubject(s *decide.Subject, req *Request) bool {
 	complete := ReadKey(&s.Key, r.key, &req.Request)
 	if !complete && r.Policy.MissingKey == policy.MissingSkip {
 		return false
 	}
-	s.Cost, s.CostUnreadable = r.cost.Read(req)
-	if s.CostUnreadable {
+	cost, unreadable := r.cost.Read(req)
+	r.begin(s, &req.Request, cost)
+	s.CostUnreadable = unreadable
+	if unreadable {
 		r.Metrics.CostUnreadable++
 	}
-	r.begin(s, &req.Request)
 	if !complete && r.Policy.MissingKey == policy.MissingDeny {
 		s.LackKey()
 	}
