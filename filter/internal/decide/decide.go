@@ -106,7 +106,7 @@ const (
 
 func (s *Subject) turn() turn {
 	switch {
-	case s.Unlimited, s.Outcome == MissingKey:
+	case s.Unlimited, s.outcome == MissingKey:
 		return noTurn
 	case s.Shadow:
 		return shadow
@@ -154,7 +154,7 @@ func (v *Verdict) check(now int64) ending {
 		}
 		s.check(limit.AddSaturating(s.Cost, v.costBefore(i)), now)
 		switch {
-		case s.Outcome != Pending:
+		case s.outcome != Pending:
 		case asking == quota.MaxParts: // an ask has no more parts, and a request has one ask
 			s.become(Contended, now)
 		default:
@@ -173,7 +173,7 @@ func (v *Verdict) check(now int64) ending {
 // isDenied reports whether an enforced rule denies, also one without a turn: see LackKey.
 func (v *Verdict) isDenied() bool {
 	for _, s := range v.Subjects {
-		if !s.Allowed && !s.Shadow {
+		if s.denies && !s.Shadow {
 			return true
 		}
 	}
@@ -244,7 +244,7 @@ func (v *Verdict) endDenied(now int64) {
 // conclude makes the verdict out of the subjects.
 func (v *Verdict) conclude() {
 	for _, s := range v.Subjects {
-		if s.Allowed || s.Shadow {
+		if !s.denies || s.Shadow {
 			continue
 		}
 		if v.Allowed {
@@ -252,10 +252,10 @@ func (v *Verdict) conclude() {
 		}
 		switch {
 		case v.RetryNs == limit.Never:
-		case s.PassNs == limit.Never:
+		case s.passNs == limit.Never:
 			v.RetryNs = limit.Never
 		default:
-			v.RetryNs = max(v.RetryNs, s.PassNs-v.Now)
+			v.RetryNs = max(v.RetryNs, s.passNs-v.Now)
 		}
 	}
 }
@@ -266,14 +266,14 @@ func (v *Verdict) note() {
 		s.noteOutcome()
 		m := &s.Rule.Metrics
 		switch n := m.CountsOf(s.Override); {
-		case v.Allowed && s.Allowed:
+		case v.Allowed && !s.denies:
 			m.Allowed++
 			n.Allowed++
 		case v.Allowed:
 			m.ShadowDenied++
 			n.ShadowDenied++
 			s.noteDenied(v.Now)
-		case !s.Allowed && !s.Shadow:
+		case s.denies && !s.Shadow:
 			m.Denied++
 			n.Denied++
 			s.noteDenied(v.Now)

@@ -35,42 +35,38 @@ type purse struct {
 	charged uint32
 }
 
-func (p *purse) Check(s *Subject, now int64) Outcome {
+func (p *purse) Check(s *Subject, now int64) Finding {
 	s.Known = p.asks == 0
 	switch {
 	case p.fails:
-		return Failed
+		return Finding{Outcome: Failed}
 	case p.asks > 0:
 		p.asks--
-		return Pending
+		return Finding{Outcome: Pending}
 	case p.heldBack:
-		return HeldBack
+		return Finding{Outcome: HeldBack}
 	case s.Units > p.left:
-		s.PassNs = limit.Never
-		return Denied
+		return Finding{Denied, limit.Never}
 	}
-	s.PassNs = now + 5 // a source may leave what it likes: there is nothing to wait for
-	return HasRoom
+	return Finding{HasRoom, now + 5} // a source may say what it likes: there is nothing to wait for
 }
 
-func (p *purse) Recheck(s *Subject, now int64) Outcome {
+func (p *purse) Recheck(s *Subject, now int64) Finding {
 	found := p.Check(s, now)
 	if len(p.finds) == 0 {
 		return found
 	}
-	found, p.finds = p.finds[0], p.finds[1:]
-	s.PassNs = now + 1
+	found, p.finds = Finding{p.finds[0], now + 1}, p.finds[1:]
 	return found
 }
 
-func (p *purse) KeepDenied(_ *Subject, keep Keep) state.Status {
+func (p *purse) KeepDenied(_ *Subject, keep Keep) (passNs int64, status state.Status) {
 	if len(p.keeps) > 0 {
-		outcome := p.keeps[0]
-		p.keeps = p.keeps[1:]
-		return outcome
+		status, p.keeps = p.keeps[0], p.keeps[1:]
+		return 0, status
 	}
 	p.kept = append(p.kept, keep)
-	return state.OK
+	return 0, state.OK
 }
 
 func (p *purse) Take(s *Subject) (taken state.Status) {
@@ -197,7 +193,7 @@ func TestTwoRules(t *testing.T) {
 		v.Decide(1)
 		require.Equal(t, tc.allowed, v.Allowed, name)
 		for i, s := range v.Subjects {
-			require.Equal(t, tc.want[i], s.Outcome, name)
+			require.Equal(t, tc.want[i], s.outcome, name)
 			require.Equal(t, tc.left[i], tc.purses[i].left, name)
 		}
 		require.Equal(t, tc.want[1] == Pending, v.Pending, name)
@@ -236,7 +232,7 @@ func TestARuleThatCannotTakeItsUnits(t *testing.T) {
 		require.Equal(t, tc.allowed, v.Allowed, name)
 		require.Equal(t, tc.retryNs, v.RetryNs, name)
 		of := v.Subjects[1]
-		require.Equal(t, tc.want, of.Outcome, name)
+		require.Equal(t, tc.want, of.outcome, name)
 		require.Equal(t, tc.retries, of.Rule.Metrics.CASRetries, name)
 		require.Equal(t, tc.allowed, first.left == 0, name)
 		require.Equal(t, tc.want == Taken, second.left == 0, name)
@@ -266,7 +262,7 @@ func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 	v := begin(t, two, first, second)
 	v.Decide(1)
 	require.True(t, v.Pending)
-	require.Equal(t, []Outcome{HasRoom, Pending}, []Outcome{v.Subjects[0].Outcome, v.Subjects[1].Outcome})
+	require.Equal(t, []Outcome{HasRoom, Pending}, []Outcome{v.Subjects[0].outcome, v.Subjects[1].outcome})
 	require.Equal(t, []uint32{5, 3}, []uint32{first.left, second.left})
 	v.Decide(2)
 	require.False(t, v.Pending)
@@ -314,7 +310,7 @@ func TestAPeekForgetsWhatTheRequestBeforeCounted(t *testing.T) {
 			v.AddSubject()
 		}
 		v.CheckEach(2)
-		require.Equal(t, HasRoom, v.Subjects[1].Outcome, mode)
+		require.Equal(t, HasRoom, v.Subjects[1].outcome, mode)
 	}
 }
 

@@ -28,17 +28,21 @@ func (s *Subject) storeUntaken(now int64) {
 // storeDenied stores what the rule keeps of a hit that it has denied. The wait then is the one from the new record.
 // If it cannot be stored, nothing is kept: the hit was denied.
 func (s *Subject) storeDenied(now int64) (kept bool) {
-	if s.Outcome != Denied && s.Outcome != Blocked {
+	if s.outcome != Denied && s.outcome != Blocked {
 		return false
 	}
-	m, found := &s.Rule.Metrics, s.Outcome
+	m, found := &s.Rule.Metrics, s.outcome
 	for range state.MaxRetries {
 		keep := s.toKeep(found)
 		if keep == (Keep{}) {
 			return false
 		}
-		switch s.Rule.Source.KeepDenied(s, keep) {
+		passNs, status := s.Rule.Source.KeepDenied(s, keep)
+		switch status {
 		case state.OK:
+			if passNs > s.Record.Now { // else the wait stays
+				s.passNs = passNs
+			}
 			return true
 		case state.Full: // a newcomer without a slot, and still denied
 			m.Full++
@@ -76,15 +80,14 @@ func (s *Subject) giveUp(why *uint64) (kept bool) {
 //
 // Units stay those of the denial.
 func (s *Subject) recheckDenied(now int64) (found Outcome) {
-	passNs := s.PassNs
-	found = s.Rule.Source.Recheck(s, now)
-	if found != Blocked {
-		s.PassNs = passNs
+	again := s.Rule.Source.Recheck(s, now)
+	if again.Outcome == Blocked {
+		s.passNs = again.PassNs
 	}
-	if found != Failed {
+	if again.Outcome != Failed {
 		s.Rule.Metrics.CASRetries++
 	}
-	return found
+	return again.Outcome
 }
 
 // toKeep is what the rule keeps of the denied hit, whose key was found like this last.

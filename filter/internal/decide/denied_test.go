@@ -77,11 +77,11 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := begin(t, tc.rule, &tc.purse)
 			s := v.Subjects[0]
-			s.Quota.From, s.PassNs = tc.from, 0
+			s.Quota.From, s.passNs = tc.from, 0
 			v.Decide(1)
 			require.False(t, v.Allowed)
 			require.Equal(t, tc.kept, tc.purse.kept)
-			require.Equal(t, tc.passNs, s.PassNs)
+			require.Equal(t, tc.passNs, s.passNs)
 			require.Equal(t, tc.known, s.Known)
 			require.Equal(t, tc.known && tc.kept == nil, tc.purse.persisted == 1, "what is not kept has moved to the present")
 			m := &s.Rule.Metrics
@@ -128,7 +128,7 @@ func TestADeniedHitThatCostsNothingIsNotKept(t *testing.T) {
 		p := &purse{}
 		s := begin(t, rule, p).Subjects[0]
 		s.Cost = 0
-		s.Outcome = Denied
+		s.outcome = Denied
 		s.storeUntaken(1)
 		require.Empty(t, p.kept)
 	}

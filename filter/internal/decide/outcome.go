@@ -8,29 +8,28 @@ import (
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes, with who finds each, whether the rule then denies, what Reason says, whether Known ends, and who sets
-// the PassNs of a denial:
+// The outcomes, with who finds each, whether the rule then denies, what Reason says, and whether Known ends:
 //
-//	outcome     found by                               denies              reason          Known ends  PassNs by
+//	outcome     found by                               denies              reason          Known ends
 //	HasRoom     Begin, Source.Check, Subject.refund    no                                  no
 //	Taken       Source.Take                            no                                  no
 //	Pending     Source.Check                           not yet             not_asked       no
-//	Denied      Source.Check                           yes                 limit           no          Check, KeepDenied
-//	Blocked     Source.Check                           yes                 blocked         no          Check, KeepDenied
-//	HeldBack    Source.Check                           yes                 held            no          Check
-//	MissingKey  Subject.LackKey                        yes                 missing_key     not begun   LackKey
-//	Full        Source.Check, Source.Take              by on_full          on_full         no          Check, becomeFull
-//	Failed      Source.Check, Source.Take              by on_error         on_error        yes         become
-//	Contended   Source.Check: too many requests wait,  by on_contention    on_contention   yes         become
+//	Denied      Source.Check                           yes                 limit           no
+//	Blocked     Source.Check                           yes                 blocked         no
+//	HeldBack    Source.Check                           yes                 held            no
+//	MissingKey  Subject.LackKey                        yes                 missing_key     not begun
+//	Full        Source.Check, Source.Take              by on_full          on_full         no
+//	Failed      Source.Check, Source.Take              by on_error         on_error        yes
+//	Contended   Source.Check: too many requests wait,  by on_contention    on_contention   yes
 //	            or the service takes no more asks
 //	            (Rejected)
 //	            Subject.take: retries ran out
 //	            Verdict.check: too many subjects ask
 //	Overtaken   Subject.takeShadow                     no                  on_contention   no
-//	Silent      Source.Check, unless on_unavailable    by on_unavailable   on_unavailable  yes         become
+//	Silent      Source.Check, unless on_unavailable    by on_unavailable   on_unavailable  yes
 //	            is local: then this proxy's share
 //	            decides
-//	Starting    Source.Check, also if it is local and  by on_unavailable   starting        yes         become
+//	Starting    Source.Check, also if it is local and  by on_unavailable   starting        yes
 //	            all of the share is held               unless it is allow
 //	NotAsked    Subject.skip                           no                  not_asked       by skip
 //
@@ -65,19 +64,31 @@ var reasons = [outcomes]string{
 	Silent: result.ReasonOnUnavailable, Starting: result.ReasonStarting, NotAsked: result.ReasonNotAsked,
 }
 
-// Reason says why the rule denied, or allowed without counting; else it is empty.
-func (s *Subject) Reason() string { return reasons[s.Outcome] }
+// Outcome is what became of the subject so far.
+func (s *Subject) Outcome() Outcome { return s.outcome }
 
-// become sets the outcome, and by the table above Allowed, Known and PassNs. Known does not end where the page is Full:
-// nothing was changed.
+// Denies reports whether the rule denies the request, or would deny it if it were not in shadow mode.
+func (s *Subject) Denies() bool { return s.denies }
+
+// Reason says why the rule denied, or allowed without counting; else it is empty.
+func (s *Subject) Reason() string { return reasons[s.outcome] }
+
+// found makes the finding the subject's own.
+func (s *Subject) found(f Finding, now int64) {
+	s.passNs = f.PassNs
+	s.become(f.Outcome, now)
+}
+
+// become sets the outcome, and by the table above whether the rule denies, and whether Known ends. Known does not end
+// where the page is Full: nothing was changed.
 func (s *Subject) become(o Outcome, now int64) {
 	p := s.Rule.Policy
-	s.Outcome, s.Allowed = o, true
+	s.outcome, s.denies = o, false
 	switch o {
 	case Denied, Blocked, HeldBack, MissingKey:
-		s.Allowed = false
+		s.denies = true
 	case Full:
-		s.Allowed = p.OnFull != policy.FullDeny
+		s.denies = p.OnFull == policy.FullDeny
 	case Failed:
 		s.undecided(p.OnError == policy.FailDeny, now)
 	case Contended:
@@ -93,23 +104,18 @@ func (s *Subject) become(o Outcome, now int64) {
 // failureRetryNs is the wait of a request that is denied because nothing could decide.
 const failureRetryNs = 1_000_000_000
 
+// undecided is for a rule that could not decide: the policy says whether it then denies.
 func (s *Subject) undecided(deny bool, now int64) {
 	s.Known = false // the record may contain a hit that was never stored
 	if deny {
-		s.Allowed, s.PassNs = false, now+failureRetryNs
+		s.denies, s.passNs = true, now+failureRetryNs
 	}
-}
-
-// becomeFull is for a hit that Take finds Full after Check has found room: it may be tried again at once.
-func (s *Subject) becomeFull(now int64) {
-	s.PassNs = now
-	s.become(Full, now)
 }
 
 // noteOutcome counts the outcome of a decided request in the rule's metrics.
 func (s *Subject) noteOutcome() {
 	m := &s.Rule.Metrics
-	switch s.Outcome {
+	switch s.outcome {
 	case Taken:
 		if !s.Rule.Policy.Holds() { // a rule that holds charges when the answer is known: its spikes are not counted
 			m.CountSpikes(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
@@ -129,7 +135,7 @@ func (s *Subject) noteOutcome() {
 	if s.isByOnUnavailable() {
 		m.QuotaUnavailable++
 	}
-	if s.Record.Rebased && s.Outcome != Failed {
+	if s.Record.Rebased && s.outcome != Failed {
 		m.ClockRebased++
 	}
 }

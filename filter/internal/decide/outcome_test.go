@@ -71,17 +71,17 @@ func TestOutcomes(t *testing.T) {
 			denials = append(denials, want.reason)
 		}
 		for i, isDenied := range want.denies {
-			s := &Subject{Rule: &Rule{Policy: &choices[i]}, Known: true, PassNs: 7}
+			s := &Subject{Rule: &Rule{Policy: &choices[i]}, Known: true, passNs: 7}
 			s.Record.FromFloor = true
 			s.become(o, 1)
 			require.Equal(t, want.reason, s.Reason(), "outcome %d", o)
-			require.Equal(t, !isDenied, s.Allowed, "%s, choice %d", want.reason, i)
+			require.Equal(t, isDenied, s.denies, "%s, choice %d", want.reason, i)
 			require.Equal(t, !want.knownEnds, s.Known, want.reason)
 			passNs := int64(7)
 			if isDenied && want.knownEnds {
 				passNs = 1 + failureRetryNs
 			}
-			require.Equal(t, passNs, s.PassNs, "%s, choice %d", want.reason, i)
+			require.Equal(t, passNs, s.passNs, "%s, choice %d", want.reason, i)
 
 			s.noteOutcome()
 			require.Equal(t, want.counts, s.Rule.Metrics.Counts, want.reason)
@@ -89,7 +89,7 @@ func TestOutcomes(t *testing.T) {
 			require.Equal(t, o != NotAsked, s.isByOnUnavailable(), "%s by this proxy's share", want.reason)
 
 			s.skip(1)
-			require.Equal(t, want.skipped, s.Outcome, want.reason)
+			require.Equal(t, want.skipped, s.outcome, want.reason)
 			require.False(t, s.Known)
 		}
 	}

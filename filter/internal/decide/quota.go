@@ -53,7 +53,7 @@ func (s *Subject) isByService() bool {
 // isByOnUnavailable reports whether on_unavailable has decided about the subject: by this proxy's share, or because
 // nothing could decide in the service's place. It has not if another rule denied before.
 func (s *Subject) isByOnUnavailable() bool {
-	switch s.Outcome {
+	switch s.outcome {
 	case Silent, Starting:
 		return true
 	case NotAsked:

@@ -6,8 +6,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Source is where the units of one rule come from. What it finds out about a subject it writes
-// to the subject: it remembers nothing of a request. Package decide calls its Decider, and package engine its Keys.
+// Source is where the units of one rule come from. It remembers nothing of a request: what it finds out about a subject
+// it returns, or writes to the subject, as the table there says. Package decide calls its Decider, and package engine
+// its Keys.
 type Source interface {
 	Decider
 	Keys
@@ -15,27 +16,32 @@ type Source interface {
 
 // Decider is how a Source decides.
 type Decider interface {
-	// Check finds out how the subject's key stands at now, and whether its Units are free. It sets Known, and where the
-	// table of Outcome says so, PassNs to the instant at which they are.
-	Check(s *Subject, now int64) Outcome
+	// Check finds out how the subject's key stands at now, and whether its Units are free.
+	Check(s *Subject, now int64) Finding
 	// Recheck is Check once more for the same request: what Check has read may have been written since, by another
 	// worker or by an earlier rule of the request.
-	Recheck(s *Subject, now int64) Outcome
+	Recheck(s *Subject, now int64) Finding
 	// Take counts the cost of a subject for which Check or Recheck has found room. It is a Mismatch if what they have
 	// read was written since, by another worker or by an earlier rule of the request. A rule that holds keeps the units
 	// until its HoldSource settles them.
 	Take(s *Subject) state.Status
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)
-	// KeepDenied stores what the rule keeps of a hit that it has denied, and is a Mismatch where Take is. If it is OK,
-	// PassNs becomes the instant at which the next hit like this one passes. If that has come, PassNs stays.
-	KeepDenied(s *Subject, keep Keep) state.Status
+	// KeepDenied stores what the rule keeps of a hit that it has denied, and is a Mismatch where Take is. If it is OK, the
+	// next hit like this one passes at passNs.
+	KeepDenied(s *Subject, keep Keep) (passNs int64, status state.Status)
 	// Persist stores the record if Check has rebased it, that is, has moved it to the present because the clock was set
 	// back. Else it does nothing.
 	Persist(s *Subject)
 	// Usage is the usage of a window, as of Check or Take: column is its index in records, as in Rule.Finder.Windows.
 	// It is valid until the next call. It is only for a subject that is Known.
 	Usage(s *Subject, column int) *limit.Usage
+}
+
+// Finding is what a Source has found out about a hit.
+type Finding struct {
+	Outcome Outcome
+	PassNs  int64 // if it is Denied, Blocked, HeldBack or Full: when the hit would pass, by the wall clock; limit.Never
 }
 
 // Keys is how a Source shows its keys to clients and operators, and has operators change them.

@@ -8,17 +8,35 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Subject is one rule as it holds for one request. It has everything that the request carries
-// from one call to the next. Each group of its fields says who writes them.
+// Subject is one rule as it holds for one request. It has everything that the request carries from one call to the
+// next. What package decide alone may write is not exported:
+//
+//	field                    set by                           read by                         until
+//	Key, Requested           the caller, before Begin         Begin, sources                  the caller reads the next
+//	Rule, Cost, what it      Begin                            all                             the next Begin
+//	finds, CountedKey
+//	TooLong, CostUnreadable  Begin clears, and the caller     explanations                    the next Begin
+//	                         sets them
+//	Units                    check, checkAgain                Source.Check, KeepDenied        the next check
+//	outcome, denies          become                           all                             a phase changes it. Begin:
+//	                                                                                          HasRoom, false
+//	passNs                   found, undecided, storeDenied    Verdict.conclude                the next check
+//	Known                    Source.Check, Look and Operate   View, BlockedNs, storeUntaken   what is known is over:
+//	                                                                                          Begin, undecided, skip,
+//	                                                                                          giveUp
+//	Record                   the Source                       the Source, View, noteOutcome   the next check. But Begin
+//	                                                                                          clears its Rebased
+//	Hold                     Source.Take                      Source.Refund, BeginHolds       the next Take: it counts
+//	                                                                                          only while Taken
+//	Quota                    see there
 type Subject struct {
 	// Of it the caller reads Key and Requested from the request. Begin finds all else by them.
 	policy.Subject
 
-	// Begin. The caller sets TooLong then if another value of the request than the key's was too long, and CostUnreadable
-	// if the cost is the greatest because the request does not say it in plain decimals, or not once.
+	// Begin. The caller sets TooLong then if another value of the request than the key's was too long.
 	Rule           *Rule
 	Cost           uint32
-	CostUnreadable bool
+	CostUnreadable bool // the cost is the greatest: the request does not say it in plain decimals, or not once
 	// CountedKey is the key as Source counts it. Four lists have the windows of records, in their order: the policy's
 	// limit i has the column Rule.Finder.Order[i] of each. If the subject is Unlimited, the last two may be empty.
 	//
@@ -33,21 +51,14 @@ type Subject struct {
 
 	// The phases of Verdict.Decide, and LackKey.
 	Units   uint32 // that must be free in the record: see Verdict.costBefore
-	Outcome Outcome
-	Allowed bool // a shadow rule that is not Allowed would have denied
+	outcome Outcome
+	denies  bool  // the rule denies the request, or would if it were not in shadow mode
+	passNs  int64 // of a denial: when the hit would pass, by the wall clock; limit.Never
 
-	// The source, in Check, Recheck and Take.
-	//
-	// Known says that the key's usage is known: see View. Outcome says when it ends: the memory may then have what was
-	// never stored, or another key's.
-	Known bool
-	// PassNs is only of a denial: when the hit would pass, by the wall clock, or limit.Never. Outcome says who sets it.
-	// After HasRoom it is whatever the source left.
-	PassNs int64
-	// Every source sets Record's Now, Rebased and FromFloor, unless it fails. One that counts in shared data sets the
-	// rest too.
-	Record state.Entry
-	Hold   state.Hold // of a rule that holds: what Take has held
+	// The source. Once Known has ended, Record may have what was never stored, or another key's.
+	Known  bool        // the key's usage is known: see View
+	Record state.Entry // every source sets Now, Rebased and FromFloor unless it fails, one with shared data all of it
+	Hold   state.Hold  // of a rule that holds: what Take has held
 
 	// The source of a rule of scope cluster. The service's grant comes between two calls of Decide.
 	Quota Quota
@@ -58,7 +69,7 @@ type Subject struct {
 func (s *Subject) Begin(r *Rule, cost uint32) {
 	s.Rule = r
 	s.Cost, s.CostUnreadable = cost, false
-	s.Outcome, s.Allowed = HasRoom, true
+	s.outcome, s.denies = HasRoom, false
 	s.Known = false
 	s.Record.Rebased = false
 	s.Quota.begin()
@@ -77,8 +88,7 @@ func (s *Subject) OverrideName() string {
 
 // LackKey denies because the request lacks a key part. So its source is not asked: see turn.
 func (s *Subject) LackKey() {
-	s.become(MissingKey, 0)
-	s.PassNs = limit.Never
+	s.found(Finding{MissingKey, limit.Never}, 0)
 }
 
 // sharesRecord reports whether both are counted in one record.
@@ -90,22 +100,22 @@ func (s *Subject) sharesRecord(other *Subject) bool {
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
 	s.Units = units
-	s.become(s.Rule.Source.Check(s, now), now)
+	s.found(s.Rule.Source.Check(s, now), now)
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
 // units of the subjects before this one, so only the cost must be free: see Verdict.costBefore.
 func (s *Subject) checkAgain(now int64) {
 	s.Units = s.Cost
-	s.become(s.Rule.Source.Recheck(s, now), now)
+	s.found(s.Rule.Source.Recheck(s, now), now)
 }
 
 // endsIn is how the phase ends for the subject that has checked or taken.
 func (s *Subject) endsIn() ending {
 	switch {
-	case s.Outcome == Pending:
+	case s.outcome == Pending:
 		return asks
-	case !s.Allowed:
+	case s.denies:
 		return denies
 	}
 	return passes
@@ -117,12 +127,12 @@ func (s *Subject) take(now int64) {
 	if s.Cost == 0 {
 		return
 	}
-	for retries := 0; s.Outcome == HasRoom; retries++ {
+	for retries := 0; s.outcome == HasRoom; retries++ {
 		switch s.Rule.Source.Take(s) {
 		case state.OK:
 			s.become(Taken, now)
 		case state.Full:
-			s.becomeFull(now)
+			s.found(Finding{Full, now}, now) // it may be tried again at once
 		case state.Mismatch:
 			if retries < state.MaxRetries {
 				s.Rule.Metrics.CASRetries++
@@ -138,7 +148,7 @@ func (s *Subject) take(now int64) {
 
 // refund undoes take.
 func (s *Subject) refund(now int64) {
-	if s.Outcome != Taken {
+	if s.outcome != Taken {
 		return
 	}
 	s.become(HasRoom, now)
@@ -151,9 +161,9 @@ func (s *Subject) refund(now int64) {
 func (s *Subject) takeShadow(now int64) {
 	s.take(now)
 	switch {
-	case s.Outcome == Pending: // other rules have counted the request, so it cannot wait any more
+	case s.outcome == Pending: // other rules have counted the request, so it cannot wait any more
 		s.become(Overtaken, now)
-	case !s.Allowed:
+	case s.denies:
 		s.storeUntaken(now)
 	}
 }
@@ -162,7 +172,7 @@ func (s *Subject) takeShadow(now int64) {
 // the rule's record was read in an earlier callback, whose memory others have used since.
 func (s *Subject) skip(now int64) {
 	s.Known = false
-	switch s.Outcome {
+	switch s.outcome {
 	case HasRoom, Denied, Blocked, HeldBack, Pending:
 		s.become(NotAsked, now)
 	default: // the rule would not have decided: the reason stays

@@ -70,7 +70,7 @@ func (v *Verdict) DeniedBy() *policy.Rule {
 }
 
 // LacksKey reports whether the request is denied because it lacks a key part.
-func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.Outcome == MissingKey }
+func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.outcome == MissingKey }
 
 // Response is what the client of a denied request gets.
 func (v *Verdict) Response() *policy.Response {
@@ -96,7 +96,7 @@ func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
 // has then.
 func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	for _, s := range v.Subjects {
-		if r := s.Rule; s.Outcome == Taken && r.Policy.Holds() {
+		if r := s.Rule; s.outcome == Taken && r.Policy.Holds() {
 			holds = append(holds, hold.Hold{
 				Hold: s.Hold, Rule: &r.ofHolds, Windows: s.KeepWindows(), Account: s.Quota.Account,
 			})

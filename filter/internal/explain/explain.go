@@ -142,7 +142,7 @@ func (x *explainer) decided(out *result.ExplainedRule, of *ruleRun) {
 	p, s := of.policy, of.subject
 	open := x.openLimits(s)
 	x.dependOn(p, open)
-	if x.deniesAll == "" && !s.Allowed && !s.Shadow && len(open) == 0 {
+	if x.deniesAll == "" && s.Denies() && !s.Shadow && len(open) == 0 {
 		x.deniesAll = p.Name
 	}
 	*out = matched(s)
@@ -170,7 +170,7 @@ func (x *explainer) dependOn(p *policy.Rule, open []string) {
 
 // matched explains what the rule of a subject decided, but for its windows.
 func matched(s *decide.Subject) result.ExplainedRule {
-	p := s.Rule.Policy
+	p, allowed := s.Rule.Policy, !s.Denies()
 	r := result.ExplainedRule{
 		Rule:           p.Name,
 		Outcome:        result.Matches,
@@ -180,8 +180,8 @@ func matched(s *decide.Subject) result.ExplainedRule {
 		TooLong:        s.TooLong,
 		Unlimited:      s.Unlimited,
 		Mode:           respond.Mode(s),
-		Allowed:        &s.Allowed,
-		Pending:        s.Outcome == decide.Pending,
+		Allowed:        &allowed,
+		Pending:        s.Outcome() == decide.Pending,
 		Reason:         s.Reason(),
 	}
 	if r.Pending { // the explanation says what the quota service would be asked, also if another rule denies

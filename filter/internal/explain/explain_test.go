@@ -302,7 +302,7 @@ func TestExplainIsWhatDecideDoes(t *testing.T) {
 					continue
 				}
 				require.Equal(t, matched[0].Rule.Policy.Name, r.Rule)
-				require.Equal(t, matched[0].Allowed, *r.Allowed, "%s", rules)
+				require.Equal(t, !matched[0].Denies(), *r.Allowed, "%s", rules)
 				require.Equal(t, matched[0].Reason(), r.Reason)
 				require.Equal(t, matched[0].Cost, *r.Cost)
 				require.Len(t, r.Key, len(matched[0].Key.Parts))

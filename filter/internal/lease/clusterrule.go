@@ -42,7 +42,7 @@ func (src *clusterRule) noteStandings(s *decide.Subject, standings []state.Lease
 }
 
 // byGrant decides by the grant for which the request has waited.
-func (src *clusterRule) byGrant(s *decide.Subject) decide.Outcome {
+func (src *clusterRule) byGrant(s *decide.Subject) decide.Finding {
 	g := &s.Quota.Grant
 	src.noteStandings(s, g.Standings)
 	if g.Denied {
@@ -52,51 +52,50 @@ func (src *clusterRule) byGrant(s *decide.Subject) decide.Outcome {
 	if s.Cost == 0 {
 		return forNothing(s)
 	}
-	return decide.HasRoom
+	return decide.Finding{Outcome: decide.HasRoom}
 }
 
-// deniedFor is the outcome of a request that passes after a wait, or never if that is limit.Never.
-func deniedFor(s *decide.Subject, waitNs int64, denial decide.Outcome) decide.Outcome {
-	s.PassNs = limit.Never
-	if waitNs != limit.Never {
-		s.PassNs = s.Record.Now + max(waitNs, 1)
+// deniedFor is a denial of a request that passes after a wait, or never if that is limit.Never.
+func deniedFor(s *decide.Subject, waitNs int64, denial decide.Outcome) decide.Finding {
+	if waitNs == limit.Never {
+		return decide.Finding{Outcome: denial, PassNs: limit.Never}
 	}
-	return denial
+	return decide.Finding{Outcome: denial, PassNs: s.Record.Now + max(waitNs, 1)}
 }
 
 // asksNothing reports whether forNothing decides without the service.
 func (src *clusterRule) asksNothing(s *decide.Subject) bool { return s.Cost == 0 && !src.blocks }
 
 // forNothing decides about a cost of 0 whose key is not blocked: only a limit of 0 denies it.
-func forNothing(s *decide.Subject) decide.Outcome {
+func forNothing(s *decide.Subject) decide.Finding {
 	if limit.Shut(s.Windows) {
 		return deniedFor(s, limit.Never, decide.Denied)
 	}
-	return decide.HasRoom
+	return decide.Finding{Outcome: decide.HasRoom}
 }
 
 // alone decides without the service, for the reason why: by this proxy's share, if on_unavailable is local, or by a
 // limit of 0. If nothing decides, the outcome is why. If the store is starting and the share is all held, it is
 // Starting, not HeldBack.
-func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Outcome {
+func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Finding {
 	if src.local == nil {
 		if s.Cost == 0 && limit.Shut(s.Windows) {
 			return deniedFor(s, limit.Never, decide.Denied)
 		}
-		return why
+		return decide.Finding{Outcome: why}
 	}
 	found := src.checkShare(s, s.Record.Now)
-	if found == decide.HeldBack && why == decide.Starting {
-		return why
+	if found.Outcome == decide.HeldBack && why == decide.Starting {
+		return decide.Finding{Outcome: why}
 	}
 	return found
 }
 
 // checkShare decides by what this proxy has counted while the service was silent.
-func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Outcome {
+func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Finding {
 	s.CountedKey.Windows = src.share(s.Windows)
 	found := src.local.Check(s, wallNs)
-	if found != decide.Failed {
+	if found.Outcome != decide.Failed {
 		s.Quota.From = decide.OwnShare
 	}
 	return found
@@ -141,7 +140,7 @@ func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {
 
 // KeepDenied keeps a hit that the proxy's share has denied: what the service denies, it has kept. The
 // service charges nothing for it.
-func (src *clusterRule) KeepDenied(s *decide.Subject, keep decide.Keep) state.Status {
+func (src *clusterRule) KeepDenied(s *decide.Subject, keep decide.Keep) (passNs int64, status state.Status) {
 	return src.local.KeepDenied(s, keep)
 }
 

@@ -223,7 +223,7 @@ func (m *member) noted(id uint32, v *decide.Verdict) {
 		require.NoError(f.t, err)
 		f.admitted++
 		f.hits[m.windowOf(key)]++
-	} else if v.Subjects[0].Outcome == decide.Silent {
+	} else if v.Subjects[0].Outcome() == decide.Silent {
 		f.alone++
 	}
 }

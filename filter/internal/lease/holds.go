@@ -43,7 +43,7 @@ import (
 type HoldSource struct{ clusterRule }
 
 // Check finds out what decides about the request: see HoldSource.
-func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
+func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	src.begin(s, wallNs)
 	if s.Quota.Grant.Decides(s.Cost, s.Quota.MonotonicNs) {
 		return src.byGrant(s)
@@ -62,14 +62,14 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 	case s.Quota.Wait == decide.TimedOut:
 		return src.alone(s, decide.Silent)
 	case src.worker.mustNotWait(s):
-		return decide.Contended
+		return decide.Finding{Outcome: decide.Contended}
 	default:
-		return decide.Pending
+		return decide.Finding{Outcome: decide.Pending}
 	}
 }
 
 // Recheck is Check.
-func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
+func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 	return src.Check(s, wallNs)
 }
 

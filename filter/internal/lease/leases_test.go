@@ -385,7 +385,7 @@ func TestAShareIsOfTheKeysOwnWindows(t *testing.T) {
 	w.engine.Leases.Service.Silent = true
 	w.proxy.With("u", "a")
 	s := w.engine.Decide().Subjects[0]
-	require.True(t, s.Allowed)
+	require.False(t, s.Denies())
 	require.NotZero(t, s.Windows[0].OffsetNs)
 	require.Equal(t, s.Windows[0].OffsetNs, s.CountedKey.Windows[0].OffsetNs)
 }

@@ -29,7 +29,7 @@ func (src *Source) Operate(
 		return 0, local.ErrStore
 	}
 	if src.isSilent(e) && src.local != nil {
-		if found := src.checkShare(s, wallNs); found == decide.Failed {
+		if found := src.checkShare(s, wallNs); found.Outcome == decide.Failed {
 			return 0, local.ErrStore
 		}
 	}
@@ -72,7 +72,7 @@ func (src *HoldSource) Operate(
 	}
 	src.begin(s, wallNs)
 	if _, unavailable := src.unavailable(s, src.account(s)); unavailable && src.local != nil {
-		if found := src.checkShare(s, wallNs); found == decide.Failed {
+		if found := src.checkShare(s, wallNs); found.Outcome == decide.Failed {
 			return 0, local.ErrStore
 		}
 	}

@@ -66,7 +66,7 @@ type clusterSource interface {
 func AppendNeeds(dst []Need, v *decide.Verdict) []Need {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
-			if s.Outcome == decide.Pending && s.Shadow == shadow {
+			if s.Outcome() == decide.Pending && s.Shadow == shadow {
 				dst = append(dst, Need{Part: s.Rule.Source.(clusterSource).askPart(s, s.Cost), subject: s})
 			}
 		}
@@ -81,7 +81,7 @@ func KeepGranted(needs []Need) []Need {
 	granted := needs[:0]
 	for i := range needs {
 		switch n := &needs[i]; {
-		case n.subject.Outcome == decide.Pending: // its grant, if it has one, does not suffice
+		case n.subject.Outcome() == decide.Pending: // its grant, if it has one, does not suffice
 			n.Reclaim()
 			n.subject.Quota.Grant.Received = false
 		case n.handout != nil:

@@ -115,13 +115,13 @@ type Source struct {
 }
 
 // Check finds out what decides about the request: see Source.
-func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
+func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	src.begin(s, wallNs)
 	if s.Quota.Grant.Decides(s.Cost, s.Quota.MonotonicNs) {
 		return src.byGrant(s)
 	}
 	if !src.readLease(s) {
-		return decide.Failed
+		return decide.Finding{Outcome: decide.Failed}
 	}
 	e, now := s.Quota.Lease, s.Quota.MonotonicNs
 	switch {
@@ -131,20 +131,20 @@ func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Outcome {
 		return forNothing(s)
 	case src.keeps && e.Left(now) >= s.Units:
 		s.Quota.From = decide.LeaseTable
-		return decide.HasRoom
+		return decide.Finding{Outcome: decide.HasRoom}
 	case src.keeps && e.Denies(s.Units, now):
 		return deniedFor(s, e.WaitNs(now), decide.Denied)
 	case src.isSilent(e) || s.Quota.Wait == decide.TimedOut:
 		return src.alone(s, decide.Silent)
 	case src.worker.mustNotWait(s):
-		return decide.Contended
+		return decide.Finding{Outcome: decide.Contended}
 	default:
-		return decide.Pending
+		return decide.Finding{Outcome: decide.Pending}
 	}
 }
 
 // Recheck is Check.
-func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Outcome {
+func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 	return src.Check(s, wallNs)
 }
 

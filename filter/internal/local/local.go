@@ -38,8 +38,8 @@ func New(r *decide.Rule, table *state.Table, entry *state.Entry) *Source {
 func (c *Source) evicts() bool { return c.full == policy.FullInherit }
 
 // Check reads the key's record.
-func (c *Source) Check(s *decide.Subject, now int64) decide.Outcome {
-	return c.outcomeOf(s, now, c.Table.Read(&s.Record, s.CountedKey, now))
+func (c *Source) Check(s *decide.Subject, now int64) decide.Finding {
+	return c.findingOf(s, now, c.Table.Read(&s.Record, s.CountedKey, now))
 }
 
 // Look reads the key's record without a trace.
@@ -48,36 +48,33 @@ func (c *Source) Look(s *decide.Subject, now int64) {
 }
 
 // Recheck is Check without hashing the key again.
-func (c *Source) Recheck(s *decide.Subject, now int64) decide.Outcome {
-	return c.outcomeOf(s, now, c.Table.Reread(&s.Record, s.CountedKey, now))
+func (c *Source) Recheck(s *decide.Subject, now int64) decide.Finding {
+	return c.findingOf(s, now, c.Table.Reread(&s.Record, s.CountedKey, now))
 }
 
-// outcomeOf is what the record means for the request, once it was read.
-func (c *Source) outcomeOf(s *decide.Subject, now int64, read state.Status) decide.Outcome {
+// findingOf is what the record means for the request, once it was read.
+func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) decide.Finding {
 	s.Known = read == state.OK
 	if !s.Known {
-		return decide.Failed
+		return decide.Finding{Outcome: decide.Failed}
 	}
 	e := &s.Record
-	s.PassNs = c.Table.Check(e, s.Units)
-	needsSlot := s.Cost > 0 && s.PassNs != limit.Never && !e.HasRecord()
+	passNs := c.Table.Check(e, s.Units)
+	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.full == policy.FullDeny {
-		if vacantNs := c.Table.Earliest(e); vacantNs == limit.Never || vacantNs > max(s.PassNs, e.Now) {
-			s.PassNs = vacantNs
-			return decide.Full
+		if vacantNs := c.Table.Earliest(e); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
+			return decide.Finding{Outcome: decide.Full, PassNs: vacantNs}
 		}
 	}
 	switch {
-	case e.HeldBack:
-		s.PassNs = now + limit.HeldRetryNs // the record may be of a worker that read the clock later
-		return decide.HeldBack
-	case s.PassNs == limit.Never || s.PassNs > e.Now:
-		if c.Table.BlockEnd(e) != 0 {
-			return decide.Blocked
-		}
-		return decide.Denied
+	case e.HeldBack: // now and not e.Now, because the record may be of a worker that read the clock later
+		return decide.Finding{Outcome: decide.HeldBack, PassNs: now + limit.HeldRetryNs}
+	case passNs != limit.Never && passNs <= e.Now:
+		return decide.Finding{Outcome: decide.HasRoom}
+	case c.Table.BlockEnd(e) != 0:
+		return decide.Finding{Outcome: decide.Blocked, PassNs: passNs}
 	}
-	return decide.HasRoom
+	return decide.Finding{Outcome: decide.Denied, PassNs: passNs}
 }
 
 // Take counts the hit in the record.
@@ -93,7 +90,7 @@ func (c *Source) Take(s *decide.Subject) (status state.Status) {
 }
 
 // KeepDenied counts the hit in the record, begins its block, or does both.
-func (c *Source) KeepDenied(s *decide.Subject, keep decide.Keep) (status state.Status) {
+func (c *Source) KeepDenied(s *decide.Subject, keep decide.Keep) (passNs int64, status state.Status) {
 	e := &s.Record
 	if keep.Block {
 		status = c.Table.Deny(e, keep.Units, c.evicts())
@@ -101,12 +98,10 @@ func (c *Source) KeepDenied(s *decide.Subject, keep decide.Keep) (status state.S
 		status = c.Table.Commit(e, keep.Units, c.evicts())
 	}
 	noteStored(s, status)
-	if status == state.OK {
-		if passNs := c.Table.Check(e, s.Units); passNs > e.Now {
-			s.PassNs = passNs
-		}
+	if status != state.OK {
+		return 0, status
 	}
-	return status
+	return c.Table.Check(e, s.Units), state.OK
 }
 
 // noteStored counts what a write of the subject's record has done.

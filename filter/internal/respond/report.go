@@ -32,7 +32,7 @@ func AppendReport(b []byte, v *decide.Verdict) []byte {
 // AppendBriefs appends what each rule that matched decided, each a result.Brief.
 func AppendBriefs(b []byte, v *decide.Verdict) []byte {
 	for _, s := range v.Subjects {
-		b = result.AppendBrief(b, s.Rule.Policy.Name, s.Reason(), s.Allowed, s.Shadow, len(s.Key.Parts))
+		b = result.AppendBrief(b, s.Rule.Policy.Name, s.Reason(), !s.Denies(), s.Shadow, len(s.Key.Parts))
 		for i := range s.Key.Parts {
 			if part := &s.Key.Parts[i]; part.Present {
 				b = result.AppendBriefPart(b, part.Label, part.Text)
@@ -51,7 +51,7 @@ func decision(s *decide.Subject, now int64) result.Rule {
 		Override: s.OverrideName(),
 		Key:      make([]*string, len(s.Key.Parts)),
 		Mode:     Mode(s),
-		Allowed:  s.Allowed,
+		Allowed:  !s.Denies(),
 		Reason:   s.Reason(),
 		Windows:  Windows(s, now),
 		Held:     Held(s),

@@ -14,7 +14,7 @@ const maxWordBytes = 4 << 10
 // rule, or a rule let the request through without deciding.
 func Notable(v *decide.Verdict) bool {
 	for _, s := range v.Subjects {
-		if !s.Allowed || s.Reason() != "" {
+		if s.Denies() || s.Reason() != "" {
 			return true
 		}
 	}
@@ -59,10 +59,10 @@ func appendRuleWord(b []byte, v *decide.Verdict, s *decide.Subject) []byte {
 	switch {
 	case s.Shadow && !v.Allowed:
 		return append(b, "skipped"...)
-	case s.Allowed:
-		b = append(b, "allowed"...)
-	default:
+	case s.Denies():
 		b = append(b, "denied"...)
+	default:
+		b = append(b, "allowed"...)
 	}
 	if reason := s.Reason(); reason != "" {
 		b = append(append(b, ':'), reason...)

@@ -108,7 +108,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		c.addWaiter(req)
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
-			if s.Outcome == decide.Pending {
+			if s.Outcome() == decide.Pending {
 				s.Rule.Metrics.QuotaWaited++
 			}
 		}
