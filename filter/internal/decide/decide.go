@@ -1,17 +1,16 @@
-// Package decide decides one request over all rules that it matches: it checks whether
-// every window has room for the key, takes the units of all rules, and refunds them if
-// one denies after all.
+// Package decide decides one request over all rules that it matches: it checks whether every window has room for the
+// key, takes the units of all rules, and refunds them if one denies after all.
 //
 // Its invariant: all rules decide or none counts, and no race makes a later decision looser. A request that is denied
 // or Pending leaves the counters as if it had never come, but for four things:
 //
-//	Keep                   what its rule keeps of a denial
-//	NotTakenBack           units that could not be refunded: metrics.Counts has how often
-//	Evicted                a record of another key, which Take has added to its page's floor and Refund leaves there
-//	Quota.NotedUncharged   units of OwnShare: this proxy refunds them, and the quota service charges them all the same
+//	Keep                  what its rule keeps of a denial
+//	metrics NotTakenBack  units that could not be refunded
+//	metrics Evicted       a record of another key, which Take has added to its page's floor, stays there
+//	Quota.NotedUncharged  units of OwnShare: this proxy refunds them, and the quota service charges them all the same
 //
-// It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
-// has what a subject carries while it waits (Quota), and no message.
+// It never reads a clock, and never imports a source of units: it knows them as Source. Of the quota service it has what
+// a subject carries while it waits (Quota), and no message.
 //
 // Use: v.Begin(). For each rule that matches: read the key into s := v.NextSubject(), s.Begin(rule, cost),
 // s.LackKey() if the request lacks a part of the key, v.AddSubject(). Then v.Decide(now).
@@ -43,8 +42,8 @@
 //	5, ?    check: the second rule asks. Once its grant is in Subject.Quota,   3, ?
 //	        all is as in the first line
 //
-// The proxy calls the filter back for each event of a request. A request that is Pending goes on in a later callback.
-// By then others have used the memory of what its sources read, and of its keys' texts unless CloneTexts was called.
+// A request that is Pending goes on in a later callback of the proxy. By then others have used the memory of what its
+// sources read, and of its keys' texts unless CloneTexts was called.
 //
 // A cost that only the answer tells is held by Take. BeginHolds makes a hold.Hold of it, which the caller settles.
 //
@@ -87,51 +86,11 @@ func (v *Verdict) CheckEach(now int64) {
 	v.conclude()
 }
 
+// start begins Decide or CheckEach, as if it had not been called before.
 func (v *Verdict) start(now int64) {
 	v.Now, v.RetryNs = now, 0
 	v.Pending, v.Allowed = false, true
 	v.giveTurns()
-}
-
-// turn is when a subject is checked and takes its units, among those of a verdict. Those of one turn go in policy
-// order.
-type turn uint8
-
-const (
-	noTurn turn = iota // its source is not asked: nothing is counted, or the outcome is known
-	early
-	late   // its rule takesLate
-	shadow // it is checked only if no other denies, and takes only if all others have
-)
-
-func (s *Subject) turn() turn {
-	switch {
-	case s.Unlimited, s.outcome == MissingKey:
-		return noTurn
-	case s.Shadow:
-		return shadow
-	case s.Rule.takesLate:
-		return late
-	}
-	return early
-}
-
-// giveTurns puts the subjects that have a turn into its order.
-func (v *Verdict) giveTurns() {
-	v.inTurn = v.inTurn[:0]
-	v.addTurn(early)
-	v.addTurn(late)
-	v.enforced = len(v.inTurn)
-	v.addTurn(shadow)
-}
-
-// addTurn adds the subjects of one turn to inTurn.
-func (v *Verdict) addTurn(t turn) {
-	for _, s := range v.Subjects {
-		if s.turn() == t {
-			v.inTurn = append(v.inTurn, s)
-		}
-	}
 }
 
 // ending is how a phase ends.

@@ -73,8 +73,8 @@ func (s *Subject) Denies() bool { return s.denies }
 // Reason says why the rule denied, or allowed without counting; else it is empty.
 func (s *Subject) Reason() string { return reasons[s.outcome] }
 
-// found makes the finding the subject's own.
-func (s *Subject) found(f Finding, now int64) {
+// setFinding makes the finding the subject's own.
+func (s *Subject) setFinding(f Finding, now int64) {
 	s.passNs = f.PassNs
 	s.become(f.Outcome, now)
 }

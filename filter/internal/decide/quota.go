@@ -17,32 +17,48 @@ import (
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
 //	Source.Take     takes the units from where From says; TakenOf, for Refund
 type Quota struct {
-	// talk.Client.
-	Wait Wait
+	waited  // all checks of the request use it
+	checked // BeginCheck resets it
+	taken   // all calls of Take of the request use it
+
+	// Lease is what this proxy has leased of the key, as the last check has read it, unless the grant has decided. It is
+	// memory, which stays for the next request.
+	Lease *state.LeaseEntry
+}
+
+// waited is what has come of the request's wait. Subject.Begin resets it.
+type waited struct {
+	Wait Wait // package talk writes it
 	// Package lease: what the service has granted for the request, or has said of its key before, and the worker
 	// remembers. Source.Take and Refund change the units.
 	Grant Grant
 	// Package lease, of a rule that holds: where the units are counted. It comes with the grant, or else Take finds it.
 	// A hold takes it over.
 	Account hold.Account
+}
 
-	// Source.Check.
-	From        From              // where it has found the units: Take, Refund and Usage follow it
-	MonotonicNs int64             // when it looked, by the monotonic clock
-	Lease       *state.LeaseEntry // what this proxy has leased of the key; it was read unless the grant decided
+// checked is what the last Source.Check has found, or what Look or Operate has.
+type checked struct {
+	From        From  // where the units are: Take, Refund and Usage follow it
+	MonotonicNs int64 // when it looked, by the monotonic clock
 	// How the windows stand over all proxies, by the grant or else the lease, in the order of records. If the subject is
 	// Known and isByService, each window has one.
 	Standings []state.LeaseStanding
+}
 
-	// Source.Take, for Refund.
-	TakenOf state.GrantLeft // from LeaseTable: the grant that the units are of
-	// Source.Take, for its next call: the lease says already that the service must charge the cost. Take is called again
-	// if another worker wrote first, or if another rule had to ask.
+// taken is what Source.Take has done. Subject.Begin resets it.
+type taken struct {
+	TakenOf state.GrantLeft // for Refund, if From is the LeaseTable: the grant that the units are of
+	// For the next Take, which comes if another worker wrote first, or if another rule had to ask: the lease says already
+	// that the service must charge the cost.
 	NotedUncharged bool
 }
 
-// begin begins a request that has not waited. The lease stays: it is memory, which Source.Check writes.
+// begin begins a request that has not waited.
 func (q *Quota) begin() { *q = Quota{Lease: q.Lease} }
+
+// BeginCheck begins a check, or a look or an operation, at an instant of the monotonic clock.
+func (q *Quota) BeginCheck(monotonicNs int64) { q.checked = checked{MonotonicNs: monotonicNs} }
 
 // isByService reports whether the subject is decided by what the quota service has said of its key, and not by what
 // this proxy has counted. It is, too, if there are units Nowhere: the service has said that, or must be asked.

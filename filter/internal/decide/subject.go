@@ -11,23 +11,20 @@ import (
 // Subject is one rule as it holds for one request. It has everything that the request carries from one call to the
 // next. What package decide alone may write is not exported:
 //
-//	field                    set by                           read by                         until
-//	Key, Requested           the caller, before Begin         Begin, sources                  the caller reads the next
-//	Rule, Cost, what it      Begin                            all                             the next Begin
-//	finds, CountedKey
-//	TooLong, CostUnreadable  Begin clears, and the caller     explanations                    the next Begin
-//	                         sets them
-//	Units                    check, checkAgain                Source.Check, KeepDenied        the next check
-//	outcome, denies          become                           all                             a phase changes it. Begin:
-//	                                                                                          HasRoom, false
-//	passNs                   found, undecided, storeDenied    Verdict.conclude                the next check
-//	Known                    Source.Check, Look and Operate   View, BlockedNs, storeUntaken   what is known is over:
-//	                                                                                          Begin, undecided, skip,
-//	                                                                                          giveUp
-//	Record                   the Source                       the Source, View, noteOutcome   the next check. But Begin
-//	                                                                                          clears its Rebased
-//	Hold                     Source.Take                      Source.Refund, BeginHolds       the next Take: it counts
-//	                                                                                          only while Taken
+//	field                    set by                            read by                    until
+//	Key, Requested           the caller, before Begin          Begin, sources             the caller reads the next
+//	Rule, Cost, CountedKey,  Begin                             all                        the next Begin
+//	what Finder.Find finds
+//	TooLong, CostUnreadable  the caller, after Begin           explanations               Begin clears them
+//	Units                    check, checkAgain                 Source.Check, KeepDenied   the next check
+//	outcome, denies          become                            all                        the next become. Begin: HasRoom
+//	passNs                   setFinding, undecided,            Verdict.conclude           the next check
+//	                         storeDenied, recheckDenied
+//	Known                    Source.Check, Look and Operate    View, BlockedNs,           Begin, undecided, skip or
+//	                                                           storeUntaken               giveUp clears it
+//	Record                   the Source                        the Source, View,          the next check. Begin clears
+//	                                                           noteOutcome                its Rebased
+//	Hold                     Source.Take                       Source.Refund, BeginHolds  the subject is Taken no more
 //	Quota                    see there
 type Subject struct {
 	// Of it the caller reads Key and Requested from the request. Begin finds all else by them.
@@ -88,7 +85,7 @@ func (s *Subject) OverrideName() string {
 
 // LackKey denies because the request lacks a key part. So its source is not asked: see turn.
 func (s *Subject) LackKey() {
-	s.found(Finding{MissingKey, limit.Never}, 0)
+	s.setFinding(Finding{MissingKey, limit.Never}, 0)
 }
 
 // sharesRecord reports whether both are counted in one record.
@@ -100,14 +97,14 @@ func (s *Subject) sharesRecord(other *Subject) bool {
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
 	s.Units = units
-	s.found(s.Rule.Source.Check(s, now), now)
+	s.setFinding(s.Rule.Source.Check(s, now), now)
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
 // units of the subjects before this one, so only the cost must be free: see Verdict.costBefore.
 func (s *Subject) checkAgain(now int64) {
 	s.Units = s.Cost
-	s.found(s.Rule.Source.Recheck(s, now), now)
+	s.setFinding(s.Rule.Source.Recheck(s, now), now)
 }
 
 // endsIn is how the phase ends for the subject that has checked or taken.
@@ -132,7 +129,7 @@ func (s *Subject) take(now int64) {
 		case state.OK:
 			s.become(Taken, now)
 		case state.Full:
-			s.found(Finding{Full, now}, now) // it may be tried again at once
+			s.setFinding(Finding{Full, now}, now) // it may be tried again at once
 		case state.Mismatch:
 			if retries < state.MaxRetries {
 				s.Rule.Metrics.CASRetries++

@@ -48,6 +48,47 @@ func (v *Verdict) NextSubject() *Subject {
 // AddSubject adds the subject that NextSubject has returned to the verdict's Subjects.
 func (v *Verdict) AddSubject() { v.Subjects = append(v.Subjects, v.pool[len(v.Subjects)]) }
 
+// giveTurns puts the subjects that have a turn into its order.
+func (v *Verdict) giveTurns() {
+	v.inTurn = v.inTurn[:0]
+	v.addTurn(early)
+	v.addTurn(late)
+	v.enforced = len(v.inTurn)
+	v.addTurn(shadow)
+}
+
+// addTurn adds the subjects of one turn to inTurn.
+func (v *Verdict) addTurn(t turn) {
+	for _, s := range v.Subjects {
+		if s.turn() == t {
+			v.inTurn = append(v.inTurn, s)
+		}
+	}
+}
+
+// turn is when a subject is checked and takes its units, among those of a verdict. Those of one turn go in policy
+// order.
+type turn uint8
+
+const (
+	noTurn turn = iota // its source is not asked: nothing is counted, or the outcome is known
+	early
+	late   // its rule takesLate
+	shadow // it is checked only if no other denies, and takes only if all others have
+)
+
+func (s *Subject) turn() turn {
+	switch {
+	case s.Unlimited, s.outcome == MissingKey:
+		return noTurn
+	case s.Shadow:
+		return shadow
+	case s.Rule.takesLate:
+		return late
+	}
+	return early
+}
+
 // CloneTexts makes the texts of the keys last beyond the callback.
 func (v *Verdict) CloneTexts() {
 	for _, s := range v.Subjects {

@@ -148,7 +148,7 @@ func (e *Engine) LookAtQuota() *lease.Look {
 		return nil
 	}
 	look := &lease.Look{}
-	e.rules.EachShown(&e.looked, look.Add)
+	e.rules.EachShown(&e.looked, look.AddKey)
 	if look.IsEmpty() {
 		return nil
 	}
@@ -211,9 +211,9 @@ func (e *Engine) addSource(r *decide.Rule) {
 		table := e.table(r, "")
 		r.SetSource(local.New(r, table, &e.visitor), table)
 	case r.Policy.OnUnavailable == policy.UnavailableLocal:
-		e.Leases.Add(r, e.table(r, "\x00local"))
+		e.Leases.AddRule(r, e.table(r, "\x00local"))
 	default:
-		e.Leases.Add(r, nil)
+		e.Leases.AddRule(r, nil)
 	}
 }
 

@@ -27,11 +27,10 @@ type clusterRule struct {
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 	s.CountedKey.Windows = s.Windows
 	s.Known = false
-	r, q := &s.Record, &s.Quota
+	r := &s.Record
 	r.Now, r.Rebased = wallNs, false
 	r.FromFloor = false
-	q.From, q.MonotonicNs = decide.Nowhere, src.worker.clock.Monotonic()
-	q.Standings = nil
+	s.Quota.BeginCheck(src.worker.clock.Monotonic())
 }
 
 // noteStandings notes how the key stands over all proxies, as the service has said last. A lease

@@ -9,7 +9,7 @@ import (
 // Look is how the keys of one client stand at the service, at most one key of each rule. A client that asks for its own
 // usage is told that. The service is asked, and grants nothing:
 //
-//	Look.Add          a key of each rule of scope cluster that the client is shown
+//	Look.AddKey       a key of each rule of scope cluster that the client is shown
 //	Client.WaitLook   asks for their Parts, up to quota.MaxParts in an ask
 //	Look.Note         writes down how the key of a part stands
 //	Look.Tell         hands that to the subject of the same key, for clusterRule.Look
@@ -27,8 +27,8 @@ type lookedKey struct {
 	standings []state.LeaseStanding // nil: not known
 }
 
-// Add adds the subject's key, unless its rule has scope proxy.
-func (l *Look) Add(s *decide.Subject) {
+// AddKey adds the subject's key, unless its rule has scope proxy.
+func (l *Look) AddKey(s *decide.Subject) {
 	src, ok := s.Rule.Source.(clusterSource)
 	if !ok || s.Unlimited {
 		return
@@ -69,7 +69,7 @@ func (l *Look) Note(p *Part, grant *quota.Grant, cameNs int64) {
 	}
 }
 
-// Tell gives the subject what the service has said of its key. It tells nothing of a subject that Add
+// Tell gives the subject what the service has said of its key. It tells nothing of a subject that AddKey
 // has not had.
 func (l *Look) Tell(s *decide.Subject) {
 	if l == nil {

@@ -163,7 +163,7 @@ func TestALookThatIsOverIsNotAskedAgain(t *testing.T) {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","key":[{"header":"u"}],"limits":["9/1m"]}`)
 		w.proxy.Headers = map[string][]string{"u": {"a"}}
 		look := &lease.Look{}
-		look.Add(w.engine.Decide().Subjects[0])
+		look.AddKey(w.engine.Decide().Subjects[0])
 		require.True(t, w.client.WaitLook(1, look, w.proxy.Clock))
 		w.client.Flush(w.proxy.Clock)
 		require.Len(t, w.stream.Asks, 1)

@@ -56,9 +56,9 @@ func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
 	}
 }
 
-// Add gives a rule its source of units. fallback is the table that counts in the place of a
+// AddRule gives a rule its source of units. fallback is the table that counts in the place of a
 // silent service, if on_unavailable is local.
-func (w *Worker) Add(r *decide.Rule, fallback *state.Table) {
+func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
 	cluster := clusterRule{worker: w, rule: r, firstDefinition: w.definitions.addRule(r), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {

@@ -31,15 +31,15 @@ func (m *Set) CountSpikes(windows []limit.Window, units uint32, now int64) {
 	}
 	for i := range windows {
 		if w := &windows[i]; w.Algorithm == limit.FixedWindow || w.Algorithm == limit.Calendar {
-			m.BoundarySpikes += s.add(w, now, uint64(units))
+			m.BoundarySpikes += s.addUnits(w, now, uint64(units))
 			return
 		}
 	}
 	s.headEnd, s.tailStart = math.MinInt64, math.MaxInt64
 }
 
-// add adds units to the window at now. It returns how many of them are beyond the limit.
-func (s *spikes) add(w *limit.Window, now int64, units uint64) (excess uint64) {
+// addUnits adds units to the window at now. It returns how many of them are beyond the limit.
+func (s *spikes) addUnits(w *limit.Window, now int64, units uint64) (excess uint64) {
 	if start, end := w.Span(now); end != s.end {
 		s.begin(start, end)
 	}
