@@ -9,8 +9,8 @@
 //	metrics Evicted       a record of another key, which Take has added to its page's floor, stays there
 //	Quota.NotedUncharged  units of OwnShare: this proxy refunds them, and the quota service charges them all the same
 //
-// It never reads a clock, and never imports a source of units: it knows them as Source. Of the quota service it has what
-// a subject carries while it waits (Quota), and no message.
+// It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
+// has what a subject carries while it waits (Quota), and no message.
 //
 // Use: v.Begin(). For each rule that matches: read the key into s := v.NextSubject(), s.Begin(rule, cost),
 // s.LackKey() if the request lacks a part of the key, v.AddSubject(). Then v.Decide(now).

@@ -106,8 +106,8 @@ type Priced struct {
 	Tokens       policy.Tokens // package host, by NoteTokens: of the answers
 }
 
-// By says how a settlement knows the cost. It is here because Counts.SettledBy counts by it: packages settle and host say
-// which it is.
+// By says how a settlement knows the cost. It is here because Counts.SettledBy counts by it. Packages settle and host
+// say which it is.
 type By uint8
 
 // How settlements know the cost.

@@ -16,12 +16,44 @@ const minIndexed = 8
 
 // Index finds the rules that a request may match by its host and path, so that
 // a thousand rules cost little more than ten. It leaves out only rules that
-// cannot match; the others are still asked whether they match. A set of rules
-// has a bit for each, in policy order.
+// cannot match; the others are still asked whether they match.
 type Index struct {
 	dimensions []dimension // the one that more rules ask for first
-	candidates []uint64
-	scratch    []uint64
+
+	// Memory for Find:
+	candidates RuleSet
+	scratch    RuleSet
+}
+
+// RuleSet is a set of rules: a bit for each, in policy order.
+type RuleSet []uint64
+
+func newRuleSet(rules int) RuleSet { return make(RuleSet, (rules+63)/64) }
+
+func (set RuleSet) addRule(i uint32) { set[i/64] |= 1 << (i % 64) }
+
+func (set RuleSet) size() (n int) {
+	for _, word := range set {
+		n += bits.OnesCount64(word)
+	}
+	return n
+}
+
+// meets reports whether a rule is in both.
+func (set RuleSet) meets(other RuleSet) bool {
+	for w := range set {
+		if set[w]&other[w] != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// keepOf removes the rules that are not in the other set.
+func (set RuleSet) keepOf(other RuleSet) {
+	for w := range set {
+		set[w] &= other[w]
+	}
 }
 
 // by says what a dimension looks at: the patterns of a match, and the texts of a request.
@@ -33,8 +65,8 @@ type by struct {
 // dimension is the index by host or by path.
 type dimension struct {
 	by
-	asking []uint64 // the rules that ask for it
-	open   []uint64 // rules that are never left out: they do not ask for it, or by an expression
+	asking RuleSet // the rules that ask for it
+	open   RuleSet // rules that are never left out: they do not ask for it, or by an expression
 
 	exact, suffixes, prefixes []asked // each sorted; a suffix is ".example.com"
 }
@@ -49,34 +81,32 @@ type asked struct {
 
 // NewIndex makes the index of rules by their matches.
 func NewIndex(rules []*Match) Index {
-	size := (len(rules) + 63) / 64
-	x := Index{candidates: make([]uint64, size), scratch: make([]uint64, size)}
+	x := Index{candidates: newRuleSet(len(rules)), scratch: newRuleSet(len(rules))}
 	for _, of := range []by{
 		{func(m *Match) []policy.Pattern { return m.hosts }, (*request.Request).Hosts},
 		{func(m *Match) []policy.Pattern { return m.paths }, (*request.Request).Paths},
 	} {
 		d := newDimension(rules, of)
-		if count(d.asking) >= minIndexed {
+		if d.asking.size() >= minIndexed {
 			x.dimensions = append(x.dimensions, d)
 		}
 	}
 	sort.SliceStable(x.dimensions, func(i, j int) bool {
-		return count(x.dimensions[i].asking) > count(x.dimensions[j].asking)
+		return x.dimensions[i].asking.size() > x.dimensions[j].asking.size()
 	})
 	return x
 }
 
 func newDimension(rules []*Match, of by) dimension {
-	size := (len(rules) + 63) / 64
-	d := dimension{by: of, asking: make([]uint64, size), open: make([]uint64, size)}
+	d := dimension{by: of, asking: newRuleSet(len(rules)), open: newRuleSet(len(rules))}
 	for i := range rules {
 		list := of.patterns(rules[i])
 		if len(list) > 0 {
-			add(d.asking, uint32(i))
+			d.asking.addRule(uint32(i))
 		}
 		isExpression := func(p policy.Pattern) bool { return p.Kind == policy.Regexp }
 		if len(list) == 0 || slices.ContainsFunc(list, isExpression) {
-			add(d.open, uint32(i))
+			d.open.addRule(uint32(i))
 			continue
 		}
 		for _, p := range list {
@@ -114,9 +144,9 @@ func sorted(list []asked) []asked {
 	return list[:n]
 }
 
-// find returns the index of the last text that does not sort after this one, -1 for none.
+// lastUpTo returns the index of the last text that does not sort after this one, -1 for none.
 // exact says that it is this one.
-func find(list []asked, text string) (at int, exact bool) {
+func lastUpTo(list []asked, text string) (at int, exact bool) {
 	at, exact = slices.BinarySearchFunc(list, text, func(a asked, text string) int {
 		return strings.Compare(a.text, text)
 	})
@@ -126,11 +156,11 @@ func find(list []asked, text string) (at int, exact bool) {
 	return at, exact
 }
 
-// addExact adds the rules that ask for this very text.
-func addExact(list []asked, text string, out []uint64) {
-	if at, exact := find(list, text); exact {
+// addAskingFor adds the rules that ask for this very text.
+func (set RuleSet) addAskingFor(text string, list []asked) {
+	if at, exact := lastUpTo(list, text); exact {
 		for _, i := range list[at].rules {
-			add(out, i)
+			set.addRule(i)
 		}
 	}
 }
@@ -148,36 +178,35 @@ func (d *dimension) nest() {
 
 // Find returns the rules that the request may match; nil means all of them. It reads the
 // second of host and path only if a rule that asks for it is left.
-func (x *Index) Find(r *request.Request) []uint64 {
+func (x *Index) Find(r *request.Request) RuleSet {
 	if len(x.dimensions) == 0 {
 		return nil
 	}
-	x.dimensions[0].find(r, x.candidates)
+	x.dimensions[0].findRules(r, x.candidates)
 	for i := range x.dimensions[1:] {
 		d := &x.dimensions[i+1]
-		if !meet(x.candidates, d.asking) {
-			continue
-		}
-		d.find(r, x.scratch)
-		for w := range x.candidates {
-			x.candidates[w] &= x.scratch[w]
+		if x.candidates.meets(d.asking) {
+			d.findRules(r, x.scratch)
+			x.candidates.keepOf(x.scratch)
 		}
 	}
 	return x.candidates
 }
 
-func (d *dimension) find(r *request.Request, out []uint64) {
-	copy(out, d.open)
+// findRules finds the rules that the request may match by this dimension.
+func (d *dimension) findRules(r *request.Request, found RuleSet) {
+	copy(found, d.open)
 	for _, text := range d.read(r) {
-		d.findText(text, out)
+		d.addByText(found, text)
 	}
 }
 
-func (d *dimension) findText(text string, out []uint64) {
-	addExact(d.exact, text, out)
+// addByText adds the rules that ask for the text, or for a suffix or a prefix of it.
+func (d *dimension) addByText(found RuleSet, text string) {
+	found.addAskingFor(text, d.exact)
 	if len(d.suffixes) > 0 {
 		for at := strings.IndexByte(text, '.'); at >= 0; {
-			addExact(d.suffixes, text[at:], out)
+			found.addAskingFor(text[at:], d.suffixes)
 			next := strings.IndexByte(text[at+1:], '.')
 			if next < 0 {
 				break
@@ -185,37 +214,19 @@ func (d *dimension) findText(text string, out []uint64) {
 			at += 1 + next
 		}
 	}
-	d.findPrefixes(text, out)
+	d.addByPrefix(found, text)
 }
 
-// findPrefixes starts at the last prefix that does not sort after the text, and goes on to its
+// addByPrefix starts at the last prefix that does not sort after the text, and goes on to its
 // parents: every prefix of the text is among these.
-func (d *dimension) findPrefixes(text string, out []uint64) {
-	for at, _ := find(d.prefixes, text); at >= 0; {
+func (d *dimension) addByPrefix(found RuleSet, text string) {
+	for at, _ := lastUpTo(d.prefixes, text); at >= 0; {
 		p := &d.prefixes[at]
 		if strings.HasPrefix(text, p.text) {
 			for _, i := range p.rules {
-				add(out, i)
+				found.addRule(i)
 			}
 		}
 		at = p.parent
 	}
-}
-
-func add(set []uint64, i uint32) { set[i/64] |= 1 << (i % 64) }
-
-func meet(a, b []uint64) bool {
-	for w := range a {
-		if a[w]&b[w] != 0 {
-			return true
-		}
-	}
-	return false
-}
-
-func count(set []uint64) (n int) {
-	for _, word := range set {
-		n += bits.OnesCount64(word)
-	}
-	return n
 }
