@@ -13,7 +13,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-func (e *Engine) newWorker() *denials.Worker {
+func (e *Engine) newDenialWorker() *denials.Worker {
 	var id [8]byte
 	e.id.Random(id[:])
 	return denials.NewWorker(e.host, binary.LittleEndian.Uint64(id[:]), func() []byte {

@@ -78,7 +78,7 @@ func compile(p *policy.Policy, host Host, id Identity, tables *state.Tables) *En
 		host: host, id: id, policy: p, rules: rules.New(p, host), tables: tables, verdict: &decide.Verdict{},
 		Leases: lease.NewWorker(host, tables, p.Domain),
 	}
-	e.denials = e.newWorker()
+	e.denials = e.newDenialWorker()
 	for i := range e.rules.List {
 		r := &e.rules.List[i].Rule
 		r.Denials, r.DenialWorker = e.newDenials(r.Policy), e.denials

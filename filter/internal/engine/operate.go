@@ -44,7 +44,7 @@ func (e *Engine) Operate(op Operation) ([]byte, error) {
 	default:
 		return nil, errors.New("unknown operation " + strconv.Quote(op.Name))
 	}
-	v, err := e.named(op)
+	v, err := e.verdictOf(op)
 	if err != nil {
 		return nil, err
 	}
@@ -85,8 +85,8 @@ func operateOnKey(s *decide.Subject, op Operation, o decide.Operation, now int64
 	return answer.Append(nil), nil
 }
 
-// named begins a verdict whose only subject is the operation's rule and key.
-func (e *Engine) named(op Operation) (*decide.Verdict, error) {
+// verdictOf begins a verdict whose only subject is the operation's rule and key.
+func (e *Engine) verdictOf(op Operation) (*decide.Verdict, error) {
 	if op.Rule == "" {
 		return nil, errNoRule("")
 	}

@@ -26,35 +26,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
-// Source is where the units of a rule come from that holds them.
-type Source interface {
-	// Settle ends a hold, and charges each of its places by the table above. Hold.HasLapsed says whether the hold
-	// has lapsed in its account. A table finds out by itself, and lapsed reports that. It is not ok if a call into
-	// the proxy failed.
-	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. Lapsed and Gone are of the account if the
-	// hold has one: what the table alone has lost is NotDue, and Settle reports a lapse there. It is not called again
-	// after them.
-	Renew(h *Hold, at Clocks) Renewal
-}
-
-// Account is the account of a hold: there a worker counts what it holds of a key, and reports it to the quota service.
-// The HoldSource of package lease gives it to the request, and gets it back with the hold. It is an account.Account.
-type Account interface {
-	Take(units uint32)         // a request holds units of its grant
-	Untake(units uint32)       // undoes Take
-	Unhold(units uint32)       // a request does not hold units, after all, that were never granted
-	Settle(units, cost uint32) // a request holds units no more, and is charged a cost
-	HoldNs() int64             // how long the service holds units of a worker that reports nothing
-}
-
-// Rule is what all holds of one rule have in common: thousands of streams may each have a Hold.
-type Rule struct {
-	Policy  *policy.Rule
-	Metrics *metrics.Set
-	Source  Source
-}
-
 // Hold is what a request holds of one rule. Its state.Hold is what a table needs, the other fields are what the stream
 // needs. Its methods:
 //
@@ -80,10 +51,87 @@ type Hold struct {
 	lost Renewal // Lapsed or Gone, once Renew has found that
 }
 
+// Rule is what all holds of one rule have in common: thousands of streams may each have a Hold.
+type Rule struct {
+	Policy  *policy.Rule
+	Metrics *metrics.Set
+	Source  Source
+}
+
 // Begin counts the hold in Metrics.Holding until it is settled.
 func (h *Hold) Begin() {
 	h.Rule.Metrics.Holding.Streams++
 	h.Rule.Metrics.Holding.Units += int64(h.Units)
+}
+
+// Renew renews the hold if that is due, and counts what became of it.
+func (h *Hold) Renew(at Clocks) {
+	if h.isLost() {
+		return
+	}
+	switch became := h.Rule.Source.Renew(h, at); became {
+	case Renewed:
+		h.Rule.Metrics.HoldsRenewed++
+	case Lapsed, Gone:
+		h.lost = became
+		h.Rule.Metrics.HoldsLost++
+	case Unknown:
+		h.Rule.Metrics.Errors++
+	case NotDue:
+	}
+}
+
+// Settle ends the hold and charges the cost, in each place as the package's table says. What is counted then:
+//
+//	Renew has found  Source.Settle finds  HoldsLost     ChargedUnits
+//	no loss          no lapse             stays         + the cost
+//	no loss          a lapse              + 1 now       + the units, or the cost if that is more
+//	Lapsed           any                  + 1 by Renew  + the units, or the cost if that is more
+//	Gone             no lapse             + 1 by Renew  + the cost
+//	any              a failure            as before     stays: Errors + 1 instead
+func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
+	m := h.Rule.Metrics
+	m.Holding.Streams--
+	m.Holding.Units -= int64(h.Units)
+	if h.Rule.Policy.Settle != nil { // how the cost became known counts also if it then cannot be charged
+		m.SettledBy[by]++
+		m.ChargedOverHold += uint64(cost - min(cost, h.Units))
+	}
+	lapsed, ok := h.Rule.Source.Settle(h, cost, now)
+	if !ok {
+		m.Errors++
+		return
+	}
+	if lapsed && !h.isLost() { // a hold is lost once, also if both of its places have charged it
+		m.HoldsLost++
+	}
+	charged := cost
+	if lapsed || h.HasLapsed() { // the units have been charged, and now what the cost is beyond them
+		charged = max(cost, h.Units)
+	}
+	if m.Priced != nil {
+		m.Priced.ChargedUnits += uint64(charged)
+	}
+}
+
+// HasEnded reports whether max_hold has ended the hold by then.
+func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotonicNs >= h.EndNs }
+
+func (h *Hold) isLost() bool { return h.lost != NotDue }
+
+// HasLapsed reports whether Renew has found the hold Lapsed, and its units charged.
+func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
+
+// Source is where the units of a rule come from that holds them.
+type Source interface {
+	// Settle ends a hold, and charges each of its places by the package's table. Hold.HasLapsed says whether the hold has
+	// lapsed in its account. A table finds out by itself, and lapsed reports that. It is not ok if a call into the proxy
+	// failed.
+	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
+	// Renew keeps a hold from lapsing, because its request is still alive. Lapsed and Gone are of the account if the hold
+	// has one: what the table alone has lost is NotDue, and Settle reports a lapse there. It is not called again after
+	// them.
+	Renew(h *Hold, at Clocks) Renewal
 }
 
 // Renewal is what became of a hold that a source was to renew.
@@ -105,60 +153,12 @@ type Clocks struct {
 	HeldNs      int64 // by state.Tables.HoldClock: it says which eighth of a hold in a table has come
 }
 
-// Renew renews the hold if that is due, and counts what became of it.
-func (h *Hold) Renew(at Clocks) {
-	if h.isLost() {
-		return
-	}
-	switch became := h.Rule.Source.Renew(h, at); became {
-	case Renewed:
-		h.Rule.Metrics.HoldsRenewed++
-	case Lapsed, Gone:
-		h.lost = became
-		h.Rule.Metrics.HoldsLost++
-	case Unknown:
-		h.Rule.Metrics.Errors++
-	case NotDue:
-	}
-}
-
-// HasEnded reports whether max_hold has ended the hold by then.
-func (h *Hold) HasEnded(monotonicNs int64) bool { return h.EndNs > 0 && monotonicNs >= h.EndNs }
-
-func (h *Hold) isLost() bool { return h.lost != NotDue }
-
-// HasLapsed reports whether Renew has found the hold Lapsed, and its units charged.
-func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
-
-// Settle ends the hold and charges the cost. What comes of it:
-//
-//	Renew has found  Source.Settle finds  HoldsLost      charged in all, and added to ChargedUnits
-//	no loss          no lapse             is not raised  the cost
-//	no loss          a lapse              is raised now  the units, or the cost if that is more
-//	Lapsed           any                  was raised     the units, or the cost if that is more
-//	Gone             no lapse             was raised     the cost
-//	any              a failure            stays          not known. ChargedUnits stays, and Errors is raised
-func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
-	m := h.Rule.Metrics
-	m.Holding.Streams--
-	m.Holding.Units -= int64(h.Units)
-	if h.Rule.Policy.Settle != nil { // how the cost became known counts also if it then cannot be charged
-		m.SettledBy[by]++
-		m.ChargedOverHold += uint64(cost - min(cost, h.Units))
-	}
-	lapsed, ok := h.Rule.Source.Settle(h, cost, now)
-	if !ok {
-		m.Errors++
-		return
-	}
-	if lapsed && !h.isLost() { // a hold is lost once, also if both of its places have charged it
-		m.HoldsLost++
-	}
-	charged := cost
-	if lapsed || h.HasLapsed() { // the units were charged before, and now what the cost is beyond them
-		charged = max(cost, h.Units)
-	}
-	if m.Priced != nil {
-		m.Priced.ChargedUnits += uint64(charged)
-	}
+// Account is the account of a hold: there a worker counts what it holds of a key, and reports it to the quota service.
+// The HoldSource of package lease gives it to the request, and gets it back with the hold. It is an account.Account.
+type Account interface {
+	Take(units uint32)         // a request holds units of its grant
+	Untake(units uint32)       // undoes Take
+	Unhold(units uint32)       // a request does not hold units, after all, that were never granted
+	Settle(units, cost uint32) // a request holds units no more, and is charged a cost
+	HoldNs() int64             // how long the service holds units of a worker that reports nothing
 }

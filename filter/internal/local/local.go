@@ -22,20 +22,20 @@ var ErrStore = errors.New("the counters could not be read or written")
 
 // Source counts in the records of a table.
 type Source struct {
-	Table *state.Table
-	rule  []limit.Window
-	full  policy.OnFull
-	holds bool
-	entry *state.Entry // memory for what no subject has a record of
+	Table  *state.Table
+	ofRule []limit.Window // Finder.OfAll
+	onFull policy.OnFull
+	holds  bool
+	entry  *state.Entry // memory for what no subject has a record of
 }
 
 // New returns the source of a rule, over the table of its counter. Sources may share an entry: it keeps
 // nothing from one call to the next.
 func New(r *decide.Rule, table *state.Table, entry *state.Entry) *Source {
-	return &Source{Table: table, rule: r.Finder.OfAll, full: r.Policy.OnFull, holds: r.Policy.Holds(), entry: entry}
+	return &Source{Table: table, ofRule: r.Finder.OfAll, onFull: r.Policy.OnFull, holds: r.Policy.Holds(), entry: entry}
 }
 
-func (c *Source) evicts() bool { return c.full == policy.FullInherit }
+func (c *Source) evicts() bool { return c.onFull == policy.FullInherit }
 
 // Check reads the key's record.
 func (c *Source) Check(s *decide.Subject, now int64) decide.Finding {
@@ -61,7 +61,7 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 	e := &s.Record
 	passNs := c.Table.Check(e, s.Units)
 	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
-	if needsSlot && c.full == policy.FullDeny {
+	if needsSlot && c.onFull == policy.FullDeny {
 		if vacantNs := c.Table.Earliest(e); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
 			return decide.Finding{Outcome: decide.Full, PassNs: vacantNs}
 		}
@@ -145,7 +145,7 @@ func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now
 
 // heldKey is a key of which units are held, without its bytes: the state.Hold has their hash.
 func (c *Source) heldKey(windows []limit.Window) state.Key {
-	return state.Key{Windows: windows, OfRule: c.rule}
+	return state.Key{Windows: windows, OfRule: c.ofRule}
 }
 
 // Renew moves what is held into the present eighth of the hold.
@@ -255,5 +255,5 @@ func expiresAt(s *decide.Subject) int64 {
 
 // Tables returns the source's one table.
 func (c *Source) Tables() []decide.Table {
-	return []decide.Table{{Table: c.Table, OfRule: c.rule, Entry: c.entry}}
+	return []decide.Table{{Table: c.Table, OfRule: c.ofRule, Entry: c.entry}}
 }
