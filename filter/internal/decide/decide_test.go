@@ -155,17 +155,23 @@ func TestTwoRules(t *testing.T) {
 		want    [2]Outcome
 		left    [2]uint32
 	}{
-		"both have room":    {two, [2]*purse{{left: 2}, {left: 2}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
-		"the first denies":  {two, [2]*purse{{left: 1}, {left: 2}}, false, [2]Outcome{Denied, HasRoom}, [2]uint32{1, 2}},
-		"the second denies": {two, [2]*purse{{left: 2}, {left: 1}}, false, [2]Outcome{HasRoom, Denied}, [2]uint32{2, 1}},
+		"both have room": {two, [2]*purse{{left: 2}, {left: 2}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
+		"the first denies": {
+			two, [2]*purse{{left: 1}, {left: 2}}, false, [2]Outcome{Denied, HasRoom}, [2]uint32{1, 2},
+		},
+		"the second denies": {
+			two, [2]*purse{{left: 2}, {left: 1}}, false, [2]Outcome{HasRoom, Denied}, [2]uint32{2, 1},
+		},
 		"the second loses a race and has room": {
 			two, [2]*purse{{left: 2}, {left: 4, loses: 1}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 1},
 		},
 		"the second loses a race and denies": {
 			two, [2]*purse{{left: 2}, {left: 2, loses: 1}}, false, [2]Outcome{HasRoom, Denied}, [2]uint32{2, 1},
 		},
-		"one purse for both":           {two, shared(&purse{left: 4}), true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
-		"one purse with units for one": {two, shared(&purse{left: 3}), false, [2]Outcome{HasRoom, Denied}, [2]uint32{3, 3}},
+		"one purse for both": {two, shared(&purse{left: 4}), true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
+		"one purse with units for one": {
+			two, shared(&purse{left: 3}), false, [2]Outcome{HasRoom, Denied}, [2]uint32{3, 3},
+		},
 		"a shadow rule counts last": {
 			shadow(two), [2]*purse{{left: 2}, {left: 2}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0},
 		},
@@ -179,7 +185,8 @@ func TestTwoRules(t *testing.T) {
 			shadow(two), [2]*purse{{left: 1}, {left: 2}}, false, [2]Outcome{Denied, NotAsked}, [2]uint32{1, 2},
 		},
 		"a shadow rule that is held, of a request that loses a race": {
-			shadow(two), [2]*purse{{left: 2, loses: 1}, {heldBack: true}}, false, [2]Outcome{Denied, NotAsked}, [2]uint32{1, 0},
+			shadow(two), [2]*purse{{left: 2, loses: 1}, {heldBack: true}}, false,
+			[2]Outcome{Denied, NotAsked}, [2]uint32{1, 0},
 		},
 		"a shadow rule's units are gone, and it would have to ask": {
 			shadow(two), [2]*purse{{left: 2}, {left: 4, loses: 1, finds: []Outcome{Pending}}}, true,

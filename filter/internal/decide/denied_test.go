@@ -69,7 +69,9 @@ var deniedHits = map[string]struct {
 		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
 	"the quota service keeps it": {cluster, purse{}, Nowhere, nil, limit.Never, true, metrics.Counts{}},
-	"the service is silent":      {cluster, purse{}, OwnShare, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
+	"the service is silent": {
+		cluster, purse{}, OwnShare, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{},
+	},
 }
 
 func TestDeniedHitsThatAreKept(t *testing.T) {
@@ -83,7 +85,8 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 			require.Equal(t, tc.kept, tc.purse.kept)
 			require.Equal(t, tc.passNs, s.passNs)
 			require.Equal(t, tc.known, s.Known)
-			require.Equal(t, tc.known && tc.kept == nil, tc.purse.persisted == 1, "what is not kept has moved to the present")
+			movesOn := tc.known && tc.kept == nil
+			require.Equal(t, movesOn, tc.purse.persisted == 1, "what is not kept has moved to the present")
 			m := &s.Rule.Metrics
 			got := metrics.Counts{CASRetries: m.CASRetries, Contention: m.Contention, Errors: m.Errors, Full: m.Full}
 			require.Equal(t, tc.counts, got)

@@ -47,7 +47,7 @@ const (
 	Full                      // the key's page is full
 	Failed                    // a call into the proxy failed
 	Contended                 // retries ran out, too many requests wait or parts ask, or the service takes no more asks
-	Overtaken                 // a shadow rule of a request that cannot wait any more has lost its units to another request
+	Overtaken                 // a shadow rule's units are lost to another request, and it cannot wait any more
 	Silent                    // the quota service is silent, and nothing decides in its place
 	Starting                  // the quota store has no state yet, and this proxy has no share, or all of it is held
 	NotAsked                  // a shadow rule of a request that another rule denied

@@ -21,8 +21,8 @@ type Quota struct {
 	checked // BeginCheck resets it
 	taken   // all calls of Take of the request use it
 
-	// Lease is what this proxy has leased of the key, as the last check has read it, unless the grant has decided. It is
-	// memory, which stays for the next request.
+	// Lease is what this proxy has leased of the key, as the last check has read it, unless the grant has decided. It
+	// is memory, which stays for the next request.
 	Lease *state.LeaseEntry
 }
 
@@ -41,16 +41,16 @@ type waited struct {
 type checked struct {
 	From        From  // where the units are: Take, Refund and Usage follow it
 	MonotonicNs int64 // when it looked, by the monotonic clock
-	// How the windows stand over all proxies, by the grant or else the lease, in the order of records. If the subject is
-	// Known and isByService, each window has one.
+	// How the windows stand over all proxies, by the grant or else the lease, in the order of records. If the subject
+	// is Known and isByService, each window has one.
 	Standings []state.LeaseStanding
 }
 
 // taken is what Source.Take has done. Subject.Begin resets it.
 type taken struct {
 	TakenOf state.GrantLeft // for Refund, if From is the LeaseTable: the grant that the units are of
-	// For the next Take, which comes if another worker wrote first, or if another rule had to ask: the lease says already
-	// that the service must charge the cost.
+	// For the next Take, which comes if another worker wrote first, or if another rule had to ask: the lease says
+	// already that the service must charge the cost.
 	NotedUncharged bool
 }
 

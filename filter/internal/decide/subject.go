@@ -17,7 +17,7 @@ import (
 //	what Finder.Find finds
 //	TooLong, CostUnreadable  the caller, after Begin           explanations               Begin clears them
 //	Units                    check, checkAgain                 Source.Check, KeepDenied   the next check
-//	outcome, denies          become                            all                        the next become. Begin: HasRoom
+//	outcome, denies          become                            all                        the next become, or Begin
 //	passNs                   setFinding, undecided,            Verdict.conclude           the next check
 //	                         storeDenied, recheckDenied
 //	Known                    Source.Check, Look and Operate    View, BlockedNs,           Begin, undecided, skip or
@@ -37,13 +37,14 @@ type Subject struct {
 	// CountedKey is the key as Source counts it. Four lists have the windows of records, in their order: the policy's
 	// limit i has the column Rule.Finder.Order[i] of each. If the subject is Unlimited, the last two may be empty.
 	//
-	//	list                what it is                            who uses it            how long it is valid
-	//	Finder.Windows      the rule's own limits                 layouts, metrics       as long as the policy
-	//	Finder.OfAll        the least that a key may pay back     evictions              as long as the policy
-	//	Subject.Windows     the limits that hold for the key      holds, definitions     until the next Begin. KeepWindows
-	//	                                                                                 are valid longer
-	//	CountedKey.Windows  the same, or where OwnShare decides,  Source, View           until the rule's next Check, Settle
-	//	                    a share of them: clusterRule.share                           or Renew: they may replace them
+	//	list                what it is                            who uses it         how long it is valid
+	//	Finder.Windows      the rule's own limits                 layouts, metrics    as long as the policy
+	//	Finder.OfAll        the least that a key may pay back     evictions           as long as the policy
+	//	Subject.Windows     the limits that hold for the key      holds, definitions  until the next Begin. Those of
+	//	                                                                              KeepWindows are valid longer
+	//	CountedKey.Windows  the same, or where OwnShare decides,  Source, View        until the rule's next Check,
+	//	                    a share of them: clusterRule.share                        Settle or Renew: they may
+	//	                                                                              replace them
 	CountedKey state.Key
 
 	// The phases of Verdict.Decide, and LackKey.

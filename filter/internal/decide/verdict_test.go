@@ -17,7 +17,8 @@ const (
 
 // Shadow rules have their turns last, and before them those that block keys. What asks no source has none.
 func TestTurns(t *testing.T) {
-	const rules = `{"name":"trial","limits":["9/1h"],"mode":"shadow"},{"name":"blocks","limits":["9/1h"],"block":"1h"},` +
+	const rules = `{"name":"trial","limits":["9/1h"],"mode":"shadow"},` +
+		`{"name":"blocks","limits":["9/1h"],"block":"1h"},` +
 		`{"name":"plain","limits":["9/1h"]},{"name":"other","limits":["9/1h"]}`
 	v := begin(t, rules, &purse{}, &purse{}, &purse{}, &purse{})
 	first := v.Subjects[0]

@@ -34,20 +34,17 @@ func (e *Engine) EachMetric(f func(s Series, count uint64)) {
 	for i := range e.rules.List {
 		r := &e.rules.List[i]
 		s := Series{Domain: e.policy.Domain, Rule: r.Policy.Name}
-		r.Metrics.Each(func(name string, count uint64) {
+		tell := func(name string, count uint64) {
 			s.Metric = name
 			f(s, count)
-		})
+		}
+		r.Metrics.Each(tell)
 		for j := range r.Metrics.Named {
 			n := &r.Metrics.Named[j]
 			s.Override = n.Name
-			for _, c := range [...]struct {
-				name  string
-				count uint64
-			}{{"allowed", n.Allowed}, {"denied", n.Denied}, {"shadow_denied", n.ShadowDenied}} {
-				s.Metric = c.name
-				f(s, c.count)
-			}
+			tell("allowed", n.Allowed)
+			tell("denied", n.Denied)
+			tell("shadow_denied", n.ShadowDenied)
 		}
 	}
 }

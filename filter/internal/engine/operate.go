@@ -187,7 +187,8 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 			s.Pages, s.Bytes = s.Pages+t.Pages, s.Bytes+t.Bytes
 		}
 		list[i].Metrics.Each(func(name string, _ uint64) {
-			metrics[i] = append(metrics[i], result.Metric{Name: name, Count: e.host.Counted(e.policy.Domain, p.Name, name)})
+			count := e.host.Counted(e.policy.Domain, p.Name, name)
+			metrics[i] = append(metrics[i], result.Metric{Name: name, Count: count})
 		})
 	}
 	return result.AppendStats(nil, stats, metrics, e.host.Counted("", "", VMStarts.Metric)), nil

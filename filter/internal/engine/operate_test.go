@@ -18,7 +18,8 @@ import (
 // The value of a layered rule is that of the window with least left, and a
 // window may be named or numbered.
 func TestOperationsOnLayeredRules(t *testing.T) {
-	const rule = `{"name":"r","limits":["4/10s",{"requests":9,"per":"1h","name":"hourly","algorithm":"sliding_window_log"},
+	const rule = `{"name":"r","limits":["4/10s",
+		{"requests":9,"per":"1h","name":"hourly","algorithm":"sliding_window_log"},
 		{"requests":6,"per":"1m","name":"bucket","algorithm":"token_bucket"}]}`
 	numbers := regexp.MustCompile(`"(?:value|used)":(\d+)`)
 	for _, c := range []struct {
@@ -110,7 +111,8 @@ func TestCleanAndStats(t *testing.T) {
 		require.Equal(t, 1, admits(p, e, 1, "u", fmt.Sprint(i)))
 	}
 	require.Equal(t, 2, admits(p, e, 3, "u", "0"))
-	require.Contains(t, operate(t, e, Operation{Name: "stats"}), `{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":`)
+	require.Contains(t, operate(t, e, Operation{Name: "stats"}),
+		`{"rules":[{"rule":"r","keys":20,"capacity":100,"slots":`)
 	require.Contains(t, operate(t, e, Operation{Name: "stats", Rule: "s"}),
 		`{"rules":[{"rule":"s","keys":20,"capacity":100,"slots":`)
 	p.Counters = map[string]uint64{"r allowed": 44, "r denied": 3}

@@ -158,16 +158,17 @@ func TestExplainMatched(t *testing.T) {
 	text := string(Explain(nil, e, p, described(p)))
 	require.NotContains(t, text, "s3cret")
 	require.JSONEq(t, `{"allowed":false,"denied_by":"plan","retry_after_ns":3599999999999,"rules":[
-		{"rule":"free","outcome":"matches","key":[{"part":"header x-user","value":"alice"}],"cost":1,"override":{"index":1,
-			"key":["al*"]},
+		{"rule":"free","outcome":"matches","key":[{"part":"header x-user","value":"alice"}],"cost":1,
+			"override":{"index":1,"key":["al*"]},
 			"unlimited":true,"mode":"enforced","allowed":true,"windows":[]},
-		{"rule":"plan","outcome":"matches","key":[{"part":"header x-plan","value":"gold-1"},{"part":"header authorization",
-			"hidden":true},{"part":"header x-none","missing":true}],
+		{"rule":"plan","outcome":"matches","key":[{"part":"header x-plan","value":"gold-1"},
+			{"part":"header authorization","hidden":true},{"part":"header x-none","missing":true}],
 			"cost":3,"override":{"index":0,"name":"gold","key":["gold-*","*","*"]},"mode":"enforced","allowed":false,
 				"reason":"limit","windows":[
 				{"limit":5,"per_ns":3600000000000,"used":3,"remaining":2,"reset_ns":3599999999999},
 				{"unlimited":true,"per_ns":86400000000000,"used":3,"reset_ns":86399999999999}]},
-		{"rule":"trial","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,"reason":"not_asked","windows":[
+		{"rule":"trial","outcome":"matches","key":[],"cost":1,"mode":"shadow","allowed":true,
+			"reason":"not_asked","windows":[
 				{"limit":0,"per_ns":3600000000000,"used":0,"remaining":0,"reset_ns":3599999999999}]}]}`, text)
 }
 
@@ -188,8 +189,8 @@ func TestExplainKeys(t *testing.T) {
 		{"name":"none","mode":"off","limits":["5/1h"]},
 		{"name":"posts","match":{"methods":["POST"]},"cost":{"request_bytes":{"per_unit":2,"min":7,"max":8}},
 			"limits":["50/1h"]},
-		{"name":"free","match":{"methods":["POST"]},"cost":[{"match":{"paths":["/"]},"cost":{"header":"x-cost","min":0}},
-			{"cost":5}],"limits":["50/1h"]}`)
+		{"name":"free","match":{"methods":["POST"]},"cost":[
+			{"match":{"paths":["/"]},"cost":{"header":"x-cost","min":0}},{"cost":5}],"limits":["50/1h"]}`)
 	require.True(t, e.Decide().Allowed)
 	require.False(t, e.Decide().Allowed)
 	r := described(p)
@@ -204,7 +205,10 @@ func TestExplainKeys(t *testing.T) {
 			key: `[{"part":"header authorization (bearer) or client_ip","value":"header:authorization:bearer=s3cret",` +
 				`"hidden":true}]`,
 		},
-		{`[{"part":"header x-none","missing":true}]`, "the request has no header x-none, and missing_key is deny", false},
+		{
+			`[{"part":"header x-none","missing":true}]`,
+			"the request has no header x-none, and missing_key is deny", false,
+		},
 		{`null`, "the description does not give client_ip", false},
 		{`[{"part":"host","value":"` + r.Host + `"}]`, "", true},
 		{`[]`, "", true},
@@ -325,7 +329,8 @@ func metricsOf(e *engine.Engine) map[string]uint64 {
 // A condition without words would be called unexplained.
 func TestEveryConditionHasWords(t *testing.T) {
 	for field := range reflect.TypeFor[policy.Match]().Fields() {
-		other := map[string]string{"Methods": `"methods":["X"]`, "Hosts": `"hosts":["x"]`, "Paths": `"paths":["/other"]`,
+		other := map[string]string{
+			"Methods": `"methods":["X"]`, "Hosts": `"hosts":["x"]`, "Paths": `"paths":["/other"]`,
 			"ClientIPs": `"client_ips":["10.0.0.0/8"]`, "Headers": `"headers":{"x-none":"*"}`}[field.Name]
 		require.NotEmpty(t, other, "give failing words for match.%s, and this test an example", field.Name)
 		p := hosttest.New()

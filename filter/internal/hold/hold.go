@@ -124,13 +124,13 @@ func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
 
 // Source is where the units of a rule come from that holds them.
 type Source interface {
-	// Settle ends a hold, and charges each of its places by the package's table. Hold.HasLapsed says whether the hold has
-	// lapsed in its account. A table finds out by itself, and lapsed reports that. It is not ok if a call into the proxy
-	// failed.
+	// Settle ends a hold, and charges each of its places by the package's table. Hold.HasLapsed says whether the hold
+	// has lapsed in its account. A table finds out by itself, and lapsed reports that. It is not ok if a call into the
+	// proxy failed.
 	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. Lapsed and Gone are of the account if the hold
-	// has one: what the table alone has lost is NotDue, and Settle reports a lapse there. It is not called again after
-	// them.
+	// Renew keeps a hold from lapsing, because its request is still alive. Lapsed and Gone are of the account if the
+	// hold has one: what the table alone has lost is NotDue, and Settle reports a lapse there. It is not called again
+	// after them.
 	Renew(h *Hold, at Clocks) Renewal
 }
 

@@ -55,7 +55,9 @@ func TestTheLifeOfAHold(t *testing.T) {
 		"a renewal fails": {
 			[]Renewal{Unknown, Renewed}, purse{}, false, metrics.Counts{Errors: 1, HoldsRenewed: 1},
 		},
-		"a renewal finds it lapsed":    {[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1}},
+		"a renewal finds it lapsed": {
+			[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1},
+		},
 		"a renewal finds it gone":      {[]Renewal{Gone, Renewed}, purse{}, false, metrics.Counts{HoldsLost: 1}},
 		"the end finds it lapsed":      {nil, purse{lapsed: true}, false, metrics.Counts{HoldsLost: 1}},
 		"the end fails":                {nil, purse{fails: true}, false, metrics.Counts{Errors: 1}},
@@ -92,7 +94,8 @@ func TestWhenAHoldHasEnded(t *testing.T) {
 
 // Prices count what a lapsed hold has charged, and not less than its answer costs.
 func TestWhatAHoldWithAPriceCounts(t *testing.T) {
-	const priced = `{"name":"r","limits":["100/1h"],"settle":{"to":"price","prices":[{"model":"*","input":1,"output":1}]}}`
+	const priced = `{"name":"r","limits":["100/1h"],` +
+		`"settle":{"to":"price","prices":[{"model":"*","input":1,"output":1}]}}`
 	for _, tc := range []struct {
 		at    purse
 		cost  uint32

@@ -18,7 +18,8 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 	for _, then := range []string{"local", "allow", "deny"} {
 		for _, mode := range []string{"enforce", "shadow"} {
 			second := strings.Replace(rule, `"r#"`, `"r#","mode":"`+mode+`"`, 1)
-			w, _ := pair(t, strings.Replace(rule, "#", "1", 1)+`"`+then+`"},`+strings.Replace(second, "#", "2", 1)+`"`+then+`"}`)
+			first := strings.Replace(rule, "#", "1", 1)
+			w, _ := pair(t, first+`"`+then+`"},`+strings.Replace(second, "#", "2", 1)+`"`+then+`"}`)
 			w.engine.Leases.Service.Silent = true
 			var rules []*decide.Rule
 			w.onDecided = func(_ uint32, v *decide.Verdict) {

@@ -114,7 +114,8 @@ func (l load) live(t *testing.T) *fleet {
 	limit := fmt.Sprintf("%q", l.limit)
 	if l.requested > 0 {
 		requests, per, _ := strings.Cut(l.limit, "/")
-		limit = fmt.Sprintf(`{"requests":{"header":"v","trusted":true,"default":%s,"max":1000000},"per":%q}`, requests, per)
+		const format = `{"requests":{"header":"v","trusted":true,"default":%s,"max":1000000},"per":%q}`
+		limit = fmt.Sprintf(format, requests, per)
 	}
 	rules := fmt.Sprintf(`{"name":"r",`+byUser+`,"limits":[%s],"on_unavailable":"deny","lease":%q}`,
 		limit, cmp.Or(l.lease, "auto"))

@@ -101,7 +101,8 @@ func TestDeniedRequestsThatCountAskByCost(t *testing.T) {
 		{`,"count_denied":true`, [][2]uint32{{3, 6}, {1, 1}}},
 		{``, [][2]uint32{{3, 7}}},
 	} {
-		w, s := pair(t, `{"name":"r",`+byUser+`,"lease":"off","limits":["9/1m"],"cost":{"header":"v","max":9}`+c.rest+`}`)
+		const rule = `{"name":"r",` + byUser + `,"lease":"off","limits":["9/1m"],"cost":{"header":"v","max":9}`
+		w, s := pair(t, rule+c.rest+`}`)
 		for _, r := range []string{"b 1", "a 3", "a 1", "a 3"} {
 			w.request(r)
 		}
@@ -119,7 +120,9 @@ func TestDeniedRequestsThatCountAskByCost(t *testing.T) {
 // An answer that denies leaves requests that came since to ask for themselves, where
 // denied ones count.
 func TestADenialThatCountsIsOfThoseWhoAsked(t *testing.T) {
-	for rest, asks := range map[string]int{`,"count_denied":true`: 1, `,"count_denied":true,"mode":"shadow"`: 1, ``: 0} {
+	for rest, asks := range map[string]int{
+		`,"count_denied":true`: 1, `,"count_denied":true,"mode":"shadow"`: 1, ``: 0,
+	} {
 		w, _ := pair(t, `{"name":"r","scope":"cluster","lease":"off","key":[{"header":"u"}],"limits":["9/1m"]`+rest+`}`)
 		w.request("a")
 		w.request("a")

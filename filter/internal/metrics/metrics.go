@@ -64,8 +64,8 @@ type Counts struct {
 	BoundarySpikes   uint64 // units around a window's boundary beyond its limit, of rules that hold none; see spikes
 	QuotaUnavailable uint64 // of rules of scope cluster: requests for which on_unavailable decided
 
-	// These add up two things: requests for which a field of the policy decided, from decide.Verdict.note, and denied hits
-	// that could not be kept, from decide.Subject.storeDenied. Errors has the failures of package hold, too.
+	// These add up two things: requests for which a field of the policy decided, from decide.Verdict.note, and denied
+	// hits that could not be kept, from decide.Subject.storeDenied. Errors has the failures of package hold, too.
 	Full       uint64 // on_full: a page had no room
 	Contention uint64 // on_contention: others wrote first each time, or as decide.Contended and Overtaken say
 	Errors     uint64 // on_error: a call into the proxy failed
@@ -165,22 +165,21 @@ func (m *Set) NoteTokens(t policy.Tokens) {
 // Each calls f for every metric of the rule in a stable order: the name without prefix and unit, and the count. It
 // leaves out what the rule cannot have.
 func (m *Set) Each(f func(name string, count uint64)) {
-	all := [...]struct {
-		name  string
-		count uint64
-	}{
-		{"allowed", m.Allowed}, {"denied", m.Denied}, {"shadow_denied", m.ShadowDenied},
-		{"evicted", m.Evicted}, {"floor_denied", m.FloorDenied}, {"full", m.Full},
-		{"cas_retries", m.CASRetries}, {"contention", m.Contention},
-		{"errors", m.Errors}, {"clock_rebased", m.ClockRebased},
-		{"not_taken_back", m.NotTakenBack}, {"window_resets", m.WindowResets},
-		{"boundary_spikes", m.BoundarySpikes},
-		{"too_long", m.TooLong},
-		{"cost_unreadable", m.CostUnreadable},
-	}
-	for i := range all {
-		f(all[i].name, all[i].count)
-	}
+	f("allowed", m.Allowed)
+	f("denied", m.Denied)
+	f("shadow_denied", m.ShadowDenied)
+	f("evicted", m.Evicted)
+	f("floor_denied", m.FloorDenied)
+	f("full", m.Full)
+	f("cas_retries", m.CASRetries)
+	f("contention", m.Contention)
+	f("errors", m.Errors)
+	f("clock_rebased", m.ClockRebased)
+	f("not_taken_back", m.NotTakenBack)
+	f("window_resets", m.WindowResets)
+	f("boundary_spikes", m.BoundarySpikes)
+	f("too_long", m.TooLong)
+	f("cost_unreadable", m.CostUnreadable)
 	if len(m.policy.Limits) > 0 {
 		m.eachOfLimits(f)
 	}

@@ -91,9 +91,9 @@ func NewIndex(rules []*Match) Index {
 			x.dimensions = append(x.dimensions, d)
 		}
 	}
-	sort.SliceStable(x.dimensions, func(i, j int) bool {
-		return x.dimensions[i].asking.size() > x.dimensions[j].asking.size()
-	})
+	if d := x.dimensions; len(d) == 2 && d[1].asking.size() > d[0].asking.size() {
+		d[0], d[1] = d[1], d[0]
+	}
 	return x
 }
 
