@@ -18,7 +18,7 @@ const minIndexed = 8
 // a thousand rules cost little more than ten. It leaves out only rules that
 // cannot match; the others are still asked whether they match.
 type Index struct {
-	dimensions []dimension // the one that more rules ask for first
+	dimensions []*dimension // the one that more rules ask for first
 
 	// Memory for Find:
 	candidates RuleSet
@@ -97,8 +97,8 @@ func NewIndex(rules []*Match) Index {
 	return x
 }
 
-func newDimension(rules []*Match, of by) dimension {
-	d := dimension{by: of, asking: newRuleSet(len(rules)), open: newRuleSet(len(rules))}
+func newDimension(rules []*Match, of by) *dimension {
+	d := &dimension{by: of, asking: newRuleSet(len(rules)), open: newRuleSet(len(rules))}
 	for i := range rules {
 		list := of.patterns(rules[i])
 		if len(list) > 0 {
@@ -183,8 +183,7 @@ func (x *Index) Find(r *request.Request) RuleSet {
 		return nil
 	}
 	x.dimensions[0].findRules(r, x.candidates)
-	for i := range x.dimensions[1:] {
-		d := &x.dimensions[i+1]
+	for _, d := range x.dimensions[1:] {
 		if x.candidates.meets(d.asking) {
 			d.findRules(r, x.scratch)
 			x.candidates.keepOf(x.scratch)
