@@ -115,7 +115,7 @@ func (l *Limiter) Detail(key string, dst []Usage) []Usage {
 
 // report sets BlockedUntil, Window, Limit, Remaining and ResetAt.
 func (l *Limiter) report(s *shard, r *Result) {
-	if end := s.table.BlockEnd(&s.entry); end != 0 {
+	if end := s.entry.BlockEnd(); end != 0 {
 		r.BlockedUntil = instant(end)
 	}
 	for i := range l.named {
@@ -131,7 +131,7 @@ func (l *Limiter) report(s *shard, r *Result) {
 // window returns the builder's window i on the key's grid, and its usage.
 func (l *Limiter) window(s *shard, i int) (*limit.Window, *limit.Usage) {
 	column := l.named[i].column
-	return &s.key.Windows[column], s.table.Usage(&s.entry, column)
+	return &s.key.Windows[column], s.entry.Usage(column)
 }
 
 // tightest returns the index of the window with the lowest Remaining.

@@ -149,17 +149,18 @@ func (l *Limiter) Reset(key string) (had bool, err error) {
 // every key, one shard after the other.
 func (l *Limiter) Clean() (freed uint64) {
 	now := l.now()
+	var scratch state.Scratch
 	for i := range l.shards {
-		freed += l.shards[i].clean(l.windows, now)
+		freed += l.shards[i].clean(&scratch, l.windows, now)
 	}
 	return freed
 }
 
-func (s *shard) clean(windows []limit.Window, now int64) uint64 {
+func (s *shard) clean(scratch *state.Scratch, windows []limit.Window, now int64) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.store.access = toWalk
-	n, status := s.table.Clean(&s.entry, windows, now)
+	n, status := s.table.Clean(scratch, windows, now)
 	s.store.access = toChange
 	must("clean", status)
 	return n
@@ -186,17 +187,18 @@ type Stats struct {
 func (l *Limiter) Stats() Stats {
 	now := l.now()
 	sum := Stats{Capacity: l.capacity, Slots: l.slots}
+	var scratch state.Scratch
 	for i := range l.shards {
-		l.shards[i].addStats(&sum, l.windows, now)
+		l.shards[i].addStats(&sum, &scratch, l.windows, now)
 	}
 	return sum
 }
 
-func (s *shard) addStats(sum *Stats, windows []limit.Window, now int64) {
+func (s *shard) addStats(sum *Stats, scratch *state.Scratch, windows []limit.Window, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.store.access = toWalk
-	table, status := s.table.Stats(&s.entry, windows, now)
+	table, status := s.table.Stats(scratch, windows, now)
 	s.store.access = toChange
 	must("count keys", status)
 	sum.Keys += table.Keys

@@ -214,7 +214,7 @@ func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
 	if e.FromFloor {
 		s.counts.floorDenied++
 	}
-	begins := l.blocks && (l.prolongs && e.HasRecord() || s.table.BlockEnd(e) == 0) // the floor's blocks others too
+	begins := l.blocks && (l.prolongs && e.HasRecord() || e.BlockEnd() == 0) // the floor's blocks others too
 	if cost == 0 || !l.countDenied && !begins {
 		s.table.Persist(e)
 		return pass

@@ -134,7 +134,7 @@ func (r *blockRun) disturb() {
 		}
 		r.workers[slices.Index(r.workers, w)] = r.worker()
 	case n < 24:
-		_, status := w.table.Clean(&e, r.windows[w.variant], r.clockOf(w))
+		_, status := w.table.Clean(new(Scratch), r.windows[w.variant], r.clockOf(w))
 		r.must("clean", status)
 		r.observe()
 	case n < 25:
@@ -181,7 +181,7 @@ func (r *blockRun) look(w *blockWorker) {
 	r.must("read", w.table.Read(&w.entry, keyed(w.table, []byte{byte(w.key)}), r.clockOf(w)))
 	r.observe()
 	b := &r.blocked[w.key]
-	end := w.table.BlockEnd(&w.entry)
+	end := w.entry.BlockEnd()
 	w.passes = w.table.Check(&w.entry, 1) == w.entry.Now
 	w.blocked, w.blocks = end != 0, w.table.block >= 0
 	roomy := r.capacity == uint32(r.keys)
@@ -262,7 +262,7 @@ func (r *blockRun) deny(w *blockWorker) {
 	block := r.block(w)
 	if !r.listed || w.entry.epoch < r.since { // a newer policy has lifted it already
 		b := &r.blocked[w.key]
-		b.lifted = append(b.lifted, w.table.BlockEnd(&w.entry))
+		b.lifted = append(b.lifted, w.entry.BlockEnd())
 		return
 	}
 	b := &r.blocked[w.key]
@@ -273,7 +273,7 @@ func (r *blockRun) deny(w *blockWorker) {
 	if !runs || block.Elastic {
 		b.end = max(b.end, w.entry.Now+block.PeriodNs)
 		if block.Elastic && len(b.lifted) > 0 {
-			b.end = w.table.BlockEnd(&w.entry)
+			b.end = w.entry.BlockEnd()
 		}
 		b.elapsed = max(b.elapsed, r.elapsed+block.PeriodNs-2*skewNs-10*second)
 	}
@@ -301,13 +301,13 @@ func TestABlockOutlivesItsPolicy(t *testing.T) {
 
 	shorter := configured(store, "o", 2, windows(limit.NewBlock(second, false)))
 	require.Equal(t, OK, shorter.Read(&e, keyed(shorter, key), now+30*second))
-	require.Equal(t, now+anHour, shorter.BlockEnd(&e), "a changed length is for later blocks")
+	require.Equal(t, now+anHour, e.BlockEnd(), "a changed length is for later blocks")
 	require.Equal(t, OK, shorter.Set(&e, AllWindows, 0, true))
-	require.Equal(t, now+anHour, shorter.BlockEnd(&e))
+	require.Equal(t, now+anHour, e.BlockEnd())
 	require.Equal(t, OK, shorter.Read(&e, keyed(shorter, key), now+31*second))
 	require.Equal(t, OK, shorter.Deny(&e, 0, true))
 	require.False(t, e.Blocked)
-	require.Equal(t, now+anHour, shorter.BlockEnd(&e), "a further denial prolongs nothing")
+	require.Equal(t, now+anHour, e.BlockEnd(), "a further denial prolongs nothing")
 
 	without := configured(store, "o", 3, windows())
 	require.True(t, hit(t, without, key, now+40*second, 1), "a policy without a block lifts it")
@@ -323,7 +323,7 @@ func TestAnEvictedKeyStaysBlocked(t *testing.T) {
 	for i, key := range []string{"a", "b"} {
 		require.Equal(t, OK, table.Read(&e, keyed(table, []byte(key)), now+int64(i)*second))
 		require.Equal(t, OK, table.Deny(&e, 0, true))
-		require.Equal(t, now+int64(i)*second+anHour, table.BlockEnd(&e))
+		require.Equal(t, now+int64(i)*second+anHour, e.BlockEnd())
 	}
 	for _, key := range []string{"a", "b", "c"} { // b has evicted a
 		require.False(t, hit(t, table, []byte(key), now+anHour-1, 1), key)

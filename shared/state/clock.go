@@ -1,29 +1,35 @@
 package state
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
 
 // Which clock counts what:
 //
-//	CallerNs  the worker's own wall clock, fixed since settleClock. Another key's record expires by it, because Now
-//	          may be seconds ahead and would free a record that others still count by.
-//	last      when a record or floor was written, by the clock of the worker that wrote it.
-//	Now       the later of CallerNs and last. All that is counted for the key is counted at it
-//	          and written with it, so the time of a key never goes back.
-//	at        when units lapse, or the floor changes. The time of a floor never goes back either. For example, Now
-//	          is 100 s, the floor was written at 103 s, and the record to evict at 102 s: it goes into the floor at
-//	          103 s. evict.go says which instant each change takes.
-//	steadyNs  if the table holds: the holds' clock, see HoldClock. It says in which eighth a hold
-//	          was renewed. lapsedAt translates an eighth to the wall clock.
-//	          If it leases: the store's monotonic clock, by which leases end; also LeaseEntry.NowNs. The time of a
-//	          record is by this clock, too: remove compares it with times of the wall clock, but only for the floor,
-//	          and there a lease table has nothing.
+//	field     clock                             what is counted by it
+//	CallerNs  the worker's own wall clock,      when another key's record expires. Now may be seconds ahead, and would
+//	          fixed since settleClock           free a record that others still count by
+//	last      the wall clock of the worker      nothing more: it is when a record or floor was written
+//	          that wrote
+//	Now       the later of these two            all of the key, and it is written with that: so the time of a key
+//	                                            never goes back
+//	at        see evict.go                      what lapses, and changes of the floor. The time of a floor never goes
+//	                                            back either. For example, Now is 100 s, the floor was written at 103 s,
+//	                                            and the record to evict at 102 s: it goes into the floor at 103 s
+//	heldNs    the holds' clock, see HoldClock   in which eighth a hold was renewed. lapsedAt translates an eighth to
+//	                                            the wall clock
+//	leaseNs   the Store's monotonic clock       when leases end, and when their records were written; LeaseEntry.NowNs
+//	                                            is of the same clock. remove compares such a time with times of the
+//	                                            wall clock, but only for the floor, and there a lease table has nothing
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //
-//   - If a record or floor was written a little after the worker's present, the key is
-//     counted at the time of that write: a key's time never goes back.
-//   - If it was written more than aheadNs after it, the clock was set back since. The record
-//     or floor is rebased: what it has counted moves back to the present, with its age.
+//	last                      the clocks                Now       what the record or floor has counted
+//	until CallerNs            run on                    CallerNs  stays
+//	until CallerNs + aheadNs  differ                    last      stays
+//	later                     were set back after last  CallerNs  is rebased: it moves back from last to the present,
+//	                                                              with its age
 //
 // Times in the directory have a rule of their own, see ForgetFuture in package directory.
 
@@ -109,7 +115,7 @@ func (t *Table) recordTime(p *loaded, slot int) int64 {
 
 // recordUsage is the usage of a column in the slot's record as of last, its recordTime. If the clock was set
 // back, it is moved back in a copy: the page stays as it is. It is valid until the next call.
-func (t *Table) recordUsage(p *loaded, slot, column int, last int64) limit.Usage {
+func (t *Table) recordUsage(p *loaded, slot int, column page.Column, last int64) limit.Usage {
 	u := t.decodeUsage(p, slot, column)
 	if written := p.page.Time(slot); last < written {
 		t.layout.Windows[column].SetBack(&u, written, last)
@@ -118,7 +124,7 @@ func (t *Table) recordUsage(p *loaded, slot, column int, last int64) limit.Usage
 }
 
 // decodeUsage is the usage of a column in the slot's record as it was written. It is valid until the next call.
-func (t *Table) decodeUsage(p *loaded, slot, column int) limit.Usage {
+func (t *Table) decodeUsage(p *loaded, slot int, column page.Column) limit.Usage {
 	var u limit.Usage
 	p.page.ReadUsage(slot, column, p.pageMemory.otherLog, &u)
 	if u.Log != nil {
@@ -127,13 +133,96 @@ func (t *Table) decodeUsage(p *loaded, slot, column int) limit.Usage {
 	return u
 }
 
-// steadyNow reads the clock by which the table's holds or leases end, which nobody sets.
-func (t *Table) steadyNow() int64 {
+// readSteadyClock reads the clock by which the table's holds or leases end, which nobody sets.
+func (t *Table) readSteadyClock(p *loaded) {
 	switch {
 	case t.layout.HasHolds:
-		return t.parent.HoldClock()
+		p.heldNs = t.parent.HoldClock()
 	case t.layout.HasLeases:
-		return t.parent.store.Monotonic()
+		p.leaseNs = t.parent.store.Monotonic()
 	}
-	return 0
+}
+
+// The holds' clock is one for all workers: the monotonic clock without the time in which
+// the process stood still, because no stream could renew its hold then. It is one value in
+// shared data, little endian:
+//
+//	0  i64  when some worker last read it, by the monotonic clock
+//	8  i64  how long the process stood still in all
+const (
+	holdClockBytes = 16
+	// readEveryNs is how often a worker tells the others that the process runs.
+	readEveryNs = 500_000_000
+	// stoodStillNs is the longest gap between two readings that counts as running.
+	stoodStillNs = 2_000_000_000
+	// heldSinceNs is what the holds' clock says when the monotonic one says 0: a hold that
+	// begins then has eighths before it.
+	heldSinceNs = 2 * limit.MaxPeriodNs
+)
+
+// HoldClock reads the holds' clock. If no worker has read it for readEveryNs, it writes down that this one has: so the
+// process runs.
+func (ts *Tables) HoldClock() int64 {
+	now := ts.store.Monotonic()
+	if ts.holdClock.isOld(now) {
+		ts.holdClock.share(ts.store, now)
+	}
+	return ts.holdClock.at(now)
+}
+
+// lookHoldClock is HoldClock without a trace.
+func (ts *Tables) lookHoldClock() int64 {
+	now, clock := ts.store.Monotonic(), ts.holdClock
+	if clock.isOld(now) {
+		value, _, status := ts.store.Get(holdClockKey)
+		if status == OK {
+			clock.read(value, now)
+		}
+	}
+	return clock.at(now)
+}
+
+// holdClock is the holds' clock as this worker has read it.
+type holdClock struct {
+	readNs  int64 // when some worker last read it, by the monotonic clock
+	stoodNs int64 // how long the process stood still in all
+	memory  [holdClockBytes]byte
+}
+
+func (c *holdClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
+
+// at is what the clock says when the monotonic one says now.
+func (c *holdClock) at(now int64) int64 { return heldSinceNs + now - c.stoodNs }
+
+// share tells the other workers that the process runs, and adds the time since
+// the last of them has said so if it is too long.
+func (c *holdClock) share(store Store, now int64) {
+	for range MaxRetries { // not Update, whose change TinyGo would allocate
+		value, cas, status := store.Get(holdClockKey)
+		c.readNs = now
+		switch status {
+		case OK:
+			c.read(value, now)
+		case NotFound:
+			cas = CreateOnly
+		default:
+			return
+		}
+		next := le.AppendUint64(c.memory[:0], uint64(c.readNs))
+		next = le.AppendUint64(next, uint64(c.stoodNs))
+		if store.Set(holdClockKey, next, cas) != Mismatch {
+			return
+		}
+	}
+}
+
+// read takes over what another worker has shared, and adds the time since then if it is too long. It takes nothing
+// from a value that it cannot read.
+func (c *holdClock) read(value []byte, now int64) {
+	if len(value) != holdClockBytes {
+		return
+	}
+	read := int64(le.Uint64(value))
+	c.readNs = max(now, read)
+	c.stoodNs = int64(le.Uint64(value[8:])) + max(0, now-read-stoodStillNs)
 }

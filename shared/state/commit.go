@@ -22,7 +22,7 @@ import (
 func (t *Table) Check(e *Entry, cost uint32) int64 {
 	e.HeldBack = false
 	earliest := t.passesAt(e, cost, 0)
-	held := t.Held(e)
+	held := e.Held()
 	if held == 0 || cost == 0 || earliest == limit.Never {
 		return earliest
 	}
@@ -41,12 +41,12 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 // count.
 func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 	earliest := e.Now
-	for _, column := range t.columnOf[:len(t.def.Windows)] {
-		if column < 0 {
+	for _, column := range t.columns() {
+		if column == page.NoColumn {
 			continue
 		}
 		units := cost
-		if int(column) < t.layout.Counting {
+		if column < t.layout.Counting {
 			units = limit.AddSaturating(cost, held)
 		}
 		pass := e.windows[column].Check(&e.usage[column], e.Now, units)
@@ -89,25 +89,17 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	e.Blocked = t.block >= 0 && e.usage[t.block].EndNs == 0
+	e.Blocked = t.block != page.NoColumn && e.usage[t.block].EndNs == 0
 	for column := range t.layout.Counting {
 		w, u := &e.windows[column], &e.usage[column]
 		if cost > 0 {
 			w.Add(u, e.Now, cost)
 		}
-		if column == int(t.block) { // one of a later configuration is not this one's to begin
+		if column == t.block { // one of a later configuration is not this one's to begin
 			w.Deny(u, e.Now)
 		}
 	}
 	return t.finish(e)
-}
-
-// BlockEnd returns when the key's block ends, as of Read or Deny; 0 if it is not blocked.
-func (t *Table) BlockEnd(e *Entry) int64 {
-	if t.block < 0 {
-		return 0
-	}
-	return e.usage[t.block].EndNs
 }
 
 // begin prepares e's page for a change and gives the key a record.

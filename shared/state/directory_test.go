@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 func TestOwnersShareWhatTheyDefineAlike(t *testing.T) {
@@ -147,7 +148,7 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 	now -= anHour
 	next := configured(store, "o", now, definition("x", 100, hour, day))
 	require.True(t, hit(t, next, key, now, 1))
-	require.Equal(t, []int8{0, 1}, next.columnOf[:2:2], "the newer configuration has its windows")
+	require.Equal(t, []page.Column{0, 1}, next.columnOf[:2:2], "the newer configuration has its windows")
 
 	epoch := store.directory(t).Tables[0].Epoch
 	require.Equal(t, OK, ahead.parent.Heartbeat(now))

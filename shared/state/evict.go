@@ -4,6 +4,7 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // A key without a record takes a free slot of its page, else one whose record has expired.
@@ -110,7 +111,7 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 	var lapsed lapses
 	if t.layout.HasHolds {
 		h := p.page.Holds(slot)
-		lapsed = t.takeLapsed(p, &p.pageMemory.otherLapses, &h, last)
+		lapsed = t.takeLapsed(p, &h, last)
 		if newest, ok := h.Newest(); ok {
 			expiry = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
 		}
@@ -168,12 +169,12 @@ func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
 	last := t.recordTime(p, slot)
 	asOf := max(p.Now, last)
 	most := limit.Fraction{Limit: 1}
-	for _, column := range t.columnOf[:len(t.def.Windows)] {
-		if column < 0 {
+	for _, column := range t.columns() {
+		if column == page.NoColumn {
 			continue
 		}
 		w := &p.rule[column]
-		u := w.ByRule(t.recordUsage(p, slot, int(column), last), last, asOf)
+		u := w.ByRule(t.recordUsage(p, slot, column, last), last, asOf)
 		if use := w.FractionUsed(&u, asOf); most.Less(use) {
 			most = use
 		}

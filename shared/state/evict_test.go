@@ -79,7 +79,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		require.Equal(t, []uint32{0}, used(t, d.table, []byte("b"), d.now))
 		require.True(t, d.table.floorLives(&d.entry.loaded, d.now))
 		require.False(t, d.table.Refund(&old, d.now, 1), "counted before the reset")
-		freed, status := d.table.Clean(&d.entry, d.table.def.Windows, d.now)
+		freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 		require.Equal(t, OK, status)
 		require.Zero(t, freed, "the empty record is not an expired one")
 		require.True(t, hit(t, d.table, []byte("b"), d.now, 3))
@@ -108,7 +108,7 @@ func TestAKeyStaysResetIfAnOldStreamChargesNothing(t *testing.T) {
 		_, status := d.table.Reset(&d.entry, true)
 		require.Equal(t, OK, status, name)
 		require.Equal(t, c.lapsed, d.settle("a", h, c.cost), name)
-		freed, status := d.table.Clean(&d.entry, d.table.def.Windows, d.now)
+		freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 		require.Equal(t, OK, status, name)
 		require.Zero(t, freed, name)
 		d.requireStands("a", 0, 0, name)
@@ -144,7 +144,7 @@ func TestTheClockIsSettledForEachPageOfAVisit(t *testing.T) {
 	require.True(t, hit(t, d.table, []byte("a"), d.now, 1))
 	require.True(t, hit(t, d.table, []byte("b"), d.now+aheadNs+2*second, 1))
 	d.store.clock = func() int64 { return d.now + aheadNs + 3*second }
-	freed, status := d.table.Clean(&d.entry, d.table.def.Windows, d.now)
+	freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 	require.Equal(t, OK, status)
 	require.EqualValues(t, 1, freed, "a has expired by the clock of now")
 }
@@ -364,6 +364,7 @@ func (r *bucketRun) play(seed uint64) {
 	}
 	r.configure(1)
 	var e Entry
+	var scratch Scratch
 	for step := range int64(60) {
 		switch r.random.IntN(12) {
 		case 0:
@@ -373,7 +374,7 @@ func (r *bucketRun) play(seed uint64) {
 		case 1, 2:
 			now += r.random.Int64N(3 * second)
 		case 3:
-			_, status := r.table.Clean(&e, r.rule, now)
+			_, status := r.table.Clean(&scratch, r.rule, now)
 			require.Equal(r, OK, status)
 		default:
 			k, cost := r.random.IntN(len(r.known)), 1+r.random.Uint32N(4)

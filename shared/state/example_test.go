@@ -32,7 +32,7 @@ func Example() {
 			}
 			switch table.Commit(&e, 1, true) {
 			case OK:
-				return fmt.Sprintf("admitted, %d in this minute", table.Usage(&e, 0).Used)
+				return fmt.Sprintf("admitted, %d in this minute", e.Usage(0).Used)
 			case Mismatch: // another worker wrote first: read again
 			default:
 				return "failed"

@@ -339,8 +339,8 @@ func (r *run) change(w *runWorker) {
 
 // clean frees expired records. This must change no decision.
 func (r *run) clean(w *runWorker) {
-	var e Entry
-	_, status := w.table.Clean(&e, r.variant[w.variant].rule, r.tell(w))
+	var scratch Scratch
+	_, status := w.table.Clean(&scratch, r.variant[w.variant].rule, r.tell(w))
 	r.must("clean", status)
 }
 
@@ -484,11 +484,11 @@ func (r *run) settle(h *stream) {
 	if r.variant[other.variant].Counter == r.variant[w.variant].Counter {
 		w = other
 	}
-	var e Entry
+	var scratch Scratch
 	r.as(w, h.key, func(k Key, now int64) {
-		lapsed, status := w.table.Settle(&e, k, h.hold, now, cost)
+		lapsed, status := w.table.Settle(&scratch, k, h.hold, now, cost)
 		if r.must("settle", status) {
-			r.answered(h, w, e.Now, cost, lapsed)
+			r.answered(h, w, scratch.entry.Now, cost, lapsed)
 		}
 	})
 }
@@ -499,12 +499,12 @@ func (r *run) renew(w *runWorker) {
 		if h.lost || h.worker != w || r.random.IntN(8) == 0 {
 			continue
 		}
-		var e Entry
+		var scratch Scratch
 		r.as(w, h.key, func(k Key, now int64) {
 			if !w.table.IsDue(&h.hold, w.table.parent.HoldClock()) {
 				return
 			}
-			lapsed, gone, status := w.table.Renew(&e, k, &h.hold, now)
+			lapsed, gone, status := w.table.Renew(&scratch, k, &h.hold, now)
 			if r.must("renew", status) {
 				r.renewed(h, lapsed || gone)
 			}

@@ -45,14 +45,14 @@ func (h *Hold) InTable() bool { return h.epoch != 0 }
 // hit pass or not. It returns the hold, and the status that Commit would.
 func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h := Hold{Units: units, hash: e.hash}
-	if !t.layout.HasHolds { // a later configuration holds nothing
+	if !e.page.Layout.HasHolds { // a later configuration holds nothing
 		return h, t.Commit(e, units, evict)
 	}
 	if status := t.begin(e, evict); status != OK {
 		return h, status
 	}
 	e.holds.Add(e.holds.Eighth, units)
-	t.setHeld(e, limit.AddSaturating(t.Held(e), units))
+	e.setHeld(limit.AddSaturating(e.Held(), units))
 	h.serial = e.page.Serial(e.slot)
 	h.epoch = t.epoch
 	h.eighth = e.holds.Eighth
@@ -63,7 +63,17 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 // Settle ends a hold and charges what its request really cost at now, without a check. It needs only the limits of key:
 // h has the hash of its bytes. If the hold has lapsed, its units are charged already. If the key has no record and
 // there is no slot for one, the floor is charged. If status is not OK, nothing has changed.
-func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
+func (t *Table) Settle(s *Scratch, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
+	return t.settle(&s.entry, key, h, now, cost)
+}
+
+// RefundHold undoes a Hold, because another rule has denied the request. It reports whether the units are held no more.
+func (t *Table) RefundHold(e *Entry, key Key, h Hold, now int64) bool {
+	_, status := t.settle(e, key, h, now, 0)
+	return status == OK
+}
+
+func (t *Table) settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
 		if status := t.rereadToChange(e, key, now); status != OK {
@@ -87,7 +97,8 @@ func (t *Table) Settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapse
 
 // Renew says that the stream of h is alive. If the units are not held any more, nothing changes, and it reports why:
 // they have lapsed and are charged, or they are gone and were never charged. Of key it needs what Settle does.
-func (t *Table) Renew(e *Entry, key Key, h *Hold, now int64) (lapsed, gone bool, status Status) {
+func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (lapsed, gone bool, status Status) {
+	e := &s.entry
 	e.hash = h.hash
 	for range MaxRetries {
 		if status := t.rereadToChange(e, key, now); status != OK {
@@ -126,18 +137,6 @@ func (t *Table) IsDue(h *Hold, heldNs int64) bool {
 	}
 	end := (int64(t.eighthOf(h)) + 1) * t.holdWindow().EighthNs()
 	return heldNs >= end
-}
-
-// Held is how many units of the key are held, by its record and by the floor, as of Read.
-func (t *Table) Held(e *Entry) uint32 {
-	if !t.layout.HasHolds {
-		return 0
-	}
-	return e.usage[t.layout.HoldsColumn()].Used
-}
-
-func (t *Table) setHeld(e *Entry, units uint32) {
-	e.usage[t.layout.HoldsColumn()] = limit.Usage{Used: units}
 }
 
 // chargeAndWrite charges units to the key whose hold was in that state, and writes what this and moveHold have changed:
@@ -234,7 +233,7 @@ func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eigh
 // hasLapsed reports whether h's units are too old to be held, because nobody renewed them: by the length that h knows,
 // or by the present one, if a policy has changed it since.
 func (t *Table) hasLapsed(e *Entry, h *Hold) bool {
-	byKnown := int32(uint32(e.steadyNs/h.eachNs) - h.eighth)
+	byKnown := int32(uint32(e.heldNs/h.eachNs) - h.eighth)
 	byPresent := int32(t.presentEighth(&e.loaded) - t.eighthOf(h))
 	return max(byKnown, byPresent) > limit.HoldParts
 }
@@ -244,7 +243,7 @@ func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.H
 // presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
 // holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
 func (t *Table) presentEighth(p *loaded) uint32 {
-	return uint32(p.steadyNs / t.holdWindow().EighthNs())
+	return uint32(p.heldNs / t.holdWindow().EighthNs())
 }
 
 // eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another

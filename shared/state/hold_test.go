@@ -22,10 +22,11 @@ func inFlight() limit.Window {
 // desk is a table that holds, with both clocks.
 type desk struct {
 	*testing.T
-	store *memory
-	table *Table
-	entry Entry
-	now   int64
+	store   *memory
+	table   *Table
+	entry   Entry
+	scratch Scratch
+	now     int64
 }
 
 func newDesk(t *testing.T, capacity uint32, windows ...limit.Window) *desk {
@@ -68,7 +69,7 @@ func (d *desk) reset(key string) {
 }
 
 func (d *desk) settle(key string, r Hold, cost uint32) (lapsed bool) {
-	lapsed, status := d.table.Settle(&d.entry, keyed(d.table, []byte(key)), r, d.now, cost)
+	lapsed, status := d.table.Settle(&d.scratch, keyed(d.table, []byte(key)), r, d.now, cost)
 	require.Equal(d, OK, status)
 	return lapsed
 }
@@ -76,7 +77,7 @@ func (d *desk) settle(key string, r Hold, cost uint32) (lapsed bool) {
 // stands returns what the key has used in its first window, and what it holds.
 func (d *desk) stands(key string) (used, held uint32) {
 	d.read(key)
-	return d.table.Usage(&d.entry, 0).Used, d.table.Held(&d.entry)
+	return d.entry.Usage(0).Used, d.entry.Held()
 }
 
 func (d *desk) requireStands(key string, used, held uint32, message string) {
@@ -96,7 +97,7 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	for range 8 {
 		d.pass(10 * second)
 		require.True(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
-		lapsed, gone, status := d.table.Renew(&d.entry, keyed(d.table, []byte("a")), &alive, d.now)
+		lapsed, gone, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("a")), &alive, d.now)
 		require.Equal(t, OK, status)
 		require.False(t, lapsed || gone)
 		require.False(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
@@ -187,7 +188,7 @@ func afterAShortenedLength(t *testing.T) (d *desk, ofA, ofB Hold, toNew func(eig
 	require.True(t, hit(t, d.table, []byte("a"), d.now, 3))
 	hold("a", 7)
 	toEighth(first+3, &long)
-	lapsed, gone, status := d.table.Renew(&d.entry, keyed(d.table, []byte("b")), &ofB, d.now)
+	lapsed, gone, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("b")), &ofB, d.now)
 	require.Equal(t, OK, status)
 	require.False(t, lapsed || gone)
 
@@ -259,7 +260,8 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 		store := &view{memory: newMemory()}
 		table := configured(store, "o", 1, definition("x", 2, windows...))
 		keys := []Key{keyed(table, []byte("a")), keyed(table, []byte("b")), keyed(table, []byte("c"))}
-		e, now := new(Entry), 100*second
+		e, scratch := new(Entry), new(Scratch)
+		now := 100 * second
 		stream := func() { // an eighth
 			now += second
 			store.mono += second
@@ -272,9 +274,9 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 				if i == 0 {
 					continue // lost
 				}
-				_, _, status = table.Renew(e, key, &r, now)
+				_, _, status = table.Renew(scratch, key, &r, now)
 				require.Equal(t, OK, status)
-				_, status = table.Settle(e, key, r, now, 2)
+				_, status = table.Settle(scratch, key, r, now, 2)
 				require.Equal(t, OK, status)
 			}
 		}
@@ -362,7 +364,7 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 		}
 	}
 	renew := func(d *desk, r *Hold) (used, held int) {
-		lapsed, gone, status := d.table.Renew(&d.entry, keyed(d.table, []byte("k")), r, d.now)
+		lapsed, gone, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("k")), r, d.now)
 		require.Equal(t, OK, status)
 		require.False(t, lapsed || gone)
 		return 0, 0

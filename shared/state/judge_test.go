@@ -358,7 +358,7 @@ func (r *run) compare(w *runWorker, passes bool) {
 	held := r.heldIn(w.keyIndex, windows)
 	fits := r.unfit(w, windows, held+w.cost) == nil
 	back := !fits && r.unfit(w, windows, w.cost) == nil
-	if got := w.table.Held(&w.entry); passes != fits || got != held || w.entry.HeldBack != back {
+	if got := w.entry.Held(); passes != fits || got != held || w.entry.HeldBack != back {
 		r.found = fmt.Sprintf("tick %d: key %d asks for %d units: passes %v, holds %d, held back %v; it is to be %v, %d, %v",
 			w.entry.Now/tick, w.keyIndex, w.cost, passes, got, w.entry.HeldBack, fits, held, back)
 	}
@@ -434,7 +434,7 @@ func (r *run) end() string {
 	for key := range r.keys {
 		r.as(w, key, func(k Key, now int64) {
 			r.must("read", w.table.Read(&e, k, now))
-			if held := w.table.Held(&e); held != 0 && r.found == "" {
+			if held := e.Held(); held != 0 && r.found == "" {
 				r.found = fmt.Sprintf("key %d still holds %d", key, held)
 			}
 		})
@@ -445,7 +445,7 @@ func (r *run) end() string {
 	r.pass(3000)
 	if r.random.IntN(2) == 0 {
 		r.clean(w)
-		if s, _ := w.table.Stats(&e, r.variant[w.variant].rule, r.tell(w)); s.Keys != 0 {
+		if s, _ := w.table.Stats(new(Scratch), r.variant[w.variant].rule, r.tell(w)); s.Keys != 0 {
 			return fmt.Sprintf("%d keys are left", s.Keys)
 		}
 	}

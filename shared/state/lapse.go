@@ -15,12 +15,12 @@ import (
 //
 // A worker may find that much later, and charges the units as of lapsedAt(k) then. Who charges what:
 //
-//	the units were held by   who finds it        to what they are charged
-//	the key's record         readHolds           its usage: readRecord
-//	the floor                lapseFloor          the floor, and each record whose key may have held them, which
-//	                                             evictSharer evicts: chargeFloorLapses
-//	a record to evict        moveHoldsToFloor    its usage, before that is added to the floor: addToFloor
-//	any record               expiry (evict.go)   a copy of its usage, which tells when the record expires
+//	the units were held by   who takes them out   to what they are charged
+//	the key's record         readHolds            its usage: readRecord
+//	the floor                lapseFloor           the floor, and each record whose key may have held them, which
+//	                                              evictSharer evicts: chargeFloorLapses
+//	a record to evict        moveHoldsToFloor     its usage, before that is added to the floor: addToFloor
+//	any record               expiry (evict.go)    a copy of its usage, which tells when the record expires
 
 // lapse is units whose hold no stream has renewed in time.
 type lapse struct {
@@ -28,33 +28,36 @@ type lapse struct {
 	units uint32
 }
 
-// lapses are what has lapsed of some holds, the earliest first.
+// lapses are what has lapsed of some holds, the earliest first. All lists of a page lie in pageMemory.lapses, one
+// behind the other: takeLapsed and joinLapses append to it and return what they have appended, which nobody changes.
+// When the next page is read, readKey or readPage empties it.
 type lapses []lapse
 
 // noBound is for takeLapsed of the floor, which does not know when its holds were written.
 const noBound int64 = 0
 
-// takeLapsed removes from h the units that have lapsed by the present, and returns them in memory, the caller's own
-// list of pageMemory. last is when h was written, or noBound: no unit lapses before that.
-func (t *Table) takeLapsed(p *loaded, memory *lapses, h *limit.Holds, last int64) lapses {
-	*memory = (*memory)[:0]
+// takeLapsed removes from h the units that have lapsed by the present, and returns them.
+// last is when h was written, or noBound: no unit lapses before that.
+func (t *Table) takeLapsed(p *loaded, h *limit.Holds, last int64) lapses {
 	present := t.presentEighth(p)
+	all := &p.pageMemory.lapses
+	first := len(*all)
 	for {
 		eighth, units, ok := h.Lapse(present)
 		if !ok {
-			return *memory
+			return (*all)[first:]
 		}
-		*memory = append(*memory, lapse{max(last, t.lapsedAt(p, eighth)), units})
+		*all = append(*all, lapse{max(last, t.lapsedAt(p, eighth)), units})
 	}
 }
 
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
-// after it begins. The present eighth began steadyNs%each ago.
+// after it begins. The present eighth began heldNs%each ago.
 func (t *Table) lapsedAt(p *loaded, eighth uint32) int64 {
 	each := t.holdWindow().EighthNs()
 	ninth := eighth + limit.HoldParts + 1
 	since := int64(int32(t.presentEighth(p) - ninth)) // how many eighths ago that one began
-	return p.CallerNs - p.steadyNs%each - since*each
+	return p.CallerNs - p.heldNs%each - since*each
 }
 
 // charge charges each lapse in turn, at its instant, to u, which was written at last. It
@@ -79,13 +82,15 @@ func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64
 
 // joinLapses returns both lists as one, the earliest first. Of others no unit lapses before last.
 func (p *loaded) joinLapses(ls, others lapses, last int64) lapses {
-	joined := &p.pageMemory.joinedLapses
-	*joined = append((*joined)[:0], ls...)
+	all := &p.pageMemory.lapses
+	first := len(*all)
+	*all = append(*all, ls...)
 	for _, l := range others {
-		*joined = append(*joined, lapse{max(l.at, last), l.units})
+		*all = append(*all, lapse{max(l.at, last), l.units})
 	}
-	slices.SortStableFunc(*joined, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-	return *joined
+	joined := (*all)[first:]
+	slices.SortStableFunc(joined, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
+	return joined
 }
 
 // readHolds reads what is held of the key. Its record, written at last, holds some of it. The
@@ -99,11 +104,11 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 	}
 	if e.slot >= 0 {
 		e.holds = e.page.Holds(e.slot)
-		lapsed = t.takeLapsed(&e.loaded, &e.pageMemory.recordLapses, &e.holds, last)
+		lapsed = t.takeLapsed(&e.loaded, &e.holds, last)
 	} else {
 		e.holds = limit.Holds{Eighth: t.presentEighth(&e.loaded)}
 	}
-	t.setHeld(e, limit.AddSaturating(shared, e.holds.Total()))
+	e.setHeld(limit.AddSaturating(shared, e.holds.Total()))
 	return lapsed
 }
 
@@ -111,7 +116,7 @@ func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
 // whether it has charged any.
 func (t *Table) lapseFloor(p *loaded) (charged bool) {
 	holds := p.page.FloorHolds()
-	lapsed := t.takeLapsed(p, &p.pageMemory.floorLapses, &holds, noBound)
+	lapsed := t.takeLapsed(p, &holds, noBound)
 	if len(lapsed) == 0 {
 		return false
 	}
@@ -168,7 +173,7 @@ func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 // the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
 func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) (lapsed lapses) {
 	h, floor := p.page.Holds(slot), p.page.FloorHolds()
-	lapsed = t.takeLapsed(p, &p.pageMemory.evictedLapses, &h, last)
+	lapsed = t.takeLapsed(p, &h, last)
 	joined := limit.Holds{Eighth: h.Eighth}
 	joined.AdvanceTo(floor.Eighth)
 	joined.Join(&floor)

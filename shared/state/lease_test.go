@@ -273,17 +273,17 @@ func TestCleanKeepsLeases(t *testing.T) {
 			kept++
 		}
 	}
-	var e Entry
+	var scratch Scratch
 	table := l.Table()
 	m.monotonicNs = leaseNow
-	stats, status := table.Stats(&e, table.Windows(), 100*second)
+	stats, status := table.Stats(&scratch, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.Equal(t, kept, stats.Keys)
 	require.Positive(t, stats.Pages)
 	require.Positive(t, stats.Bytes)
 	require.GreaterOrEqual(t, stats.Slots, uint64(100))
 
-	freed, status := table.Clean(&e, table.Windows(), 100*second)
+	freed, status := table.Clean(&scratch, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.Equal(t, uint64(len(records))-kept, freed)
 	for name, r := range records {
@@ -295,12 +295,12 @@ func TestCleanKeepsLeases(t *testing.T) {
 		}
 	}
 	m.monotonicNs = leaseNow + 3600*second
-	freed, status = table.Clean(&e, table.Windows(), 100*second)
+	freed, status = table.Clean(&scratch, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.Equal(t, kept-1, freed, "all but the units that the service has not counted")
 
 	m.monotonicNs = leaseNow - 3600*second
-	freed, status = table.Clean(&e, table.Windows(), 100*second)
+	freed, status = table.Clean(&scratch, table.Windows(), 100*second)
 	require.Equal(t, OK, status)
 	require.EqualValues(t, 1, freed, "of another epoch of the clock")
 }

@@ -204,7 +204,7 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 func (t *Table) leaseExpiry(p *loaded, slot int) int64 {
 	var l Lease
 	l.decode(p.page.Lease(slot)[:page.LeaseBytes])
-	if !isOfEarlierStart(p.page.Time(slot), p.steadyNs) && l.isMissed(p.steadyNs) {
+	if !isOfEarlierStart(p.page.Time(slot), p.leaseNs) && l.isMissed(p.leaseNs) {
 		return math.MaxInt64
 	}
 	return 0

@@ -1,6 +1,8 @@
 package state
 
 import (
+	"math"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
@@ -8,12 +10,13 @@ import (
 // A page is loaded into a worker's memory, brought to the present there, changed, and written in one compare-and-swap.
 
 // loaded is a page in a worker's memory, with all that it takes to judge and evict its records. Read loads the
-// page of its key, and a visit (visit.go) one page after the other, without a key.
+// page of its key, and a visit (operate.go) one page after the other, without a key.
 type loaded struct {
 	// clock.go says which clock counts what.
 	Now      int64 // at which the key is counted: never before the last write
 	CallerNs int64 // the caller's clock, as settleClock left it
-	steadyNs int64 // the clock by which holds or leases end, see steadyNow
+	heldNs   int64 // the holds' clock, if the table holds
+	leaseNs  int64 // the monotonic clock, if it is a lease table and visited; else see LeaseEntry.NowNs
 
 	Rebased bool // what was written before the clock was set back has moved to the present
 
@@ -21,25 +24,21 @@ type loaded struct {
 	page    page.Page
 	missing bool // the page does not exist yet: page is the table's empty one, which startChange copies
 	cas     uint32
-	epoch   uint32 // of the table at that time; 0 after a Look: nothing may be written
+	epoch   uint32 // of the table at that time, or noEpoch
 
 	rule []limit.Window // by column of the layout, with the rule's limits
 
 	pageMemory pageMemory
 }
 
-// pageMemory is kept from call to call so that a decision allocates nothing. It carries no
-// result from one call to the next: what lapses is passed on as slices that lie in it. In evictSharer three are in use
-// at once: floorLapses, evictedLapses and joinedLapses. Each of the others is used up before the next is made.
+// noEpoch is the epoch of an Entry after a Look: no table has it, so nothing may be written.
+const noEpoch uint32 = math.MaxUint32
+
+// pageMemory is kept from page to page so that a decision allocates nothing. It carries no result from one to the next.
 type pageMemory struct {
 	rule     [page.MaxWindows]limit.Window // for loaded.rule
-	otherLog []int64                       // the decoded log of any record
-
-	recordLapses  lapses // of readHolds: what has lapsed in the key's record
-	floorLapses   lapses // of lapseFloor: in the floor
-	evictedLapses lapses // of moveHoldsToFloor: in a record that is evicted
-	joinedLapses  lapses // of joinLapses: both of these
-	otherLapses   lapses // of expiry: in any record
+	otherLog []int64                       // the log of any record, until the next one is decoded
+	lapses   lapses                        // all lists of lapses, one behind the other, until the next page is read
 }
 
 // pageOf returns the index of the page that a key's hash leads to, by its high bits.
@@ -122,9 +121,11 @@ func (t *Table) convertIn(value []byte) (converted page.Page, newer bool, status
 }
 
 // startChange is the first step of all that writes the page of a key. It returns Mismatch if the table's windows have
-// changed since the page was loaded. A page that does not exist yet becomes one of its own: until then, all keys of
-// such pages share an empty one. Two others do without it: Read has nothing to bring to the present in an empty page,
-// and a visit passes pages over that do not exist, and writes the others as soon as they are loaded.
+// changed since the page was loaded, or after a Look.
+//
+// A page that does not exist yet becomes one of its own: until then, all keys of such pages share an empty one. Two
+// others do without it: Read has nothing to bring to the present in an empty page, and a visit passes pages over that
+// do not exist, and writes the others as soon as they are loaded.
 func (t *Table) startChange(p *loaded) Status {
 	if p.epoch != t.epoch {
 		return Mismatch

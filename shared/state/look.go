@@ -1,12 +1,21 @@
 package state
 
-import "github.com/sluice-ratelimit/sluice/shared/state/directory"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
 
-// A look reads what a key has counted, and leaves no trace: it writes nothing into shared data, registers
-// no table and tells nobody that this worker runs.
+// What is read without counting. A Look is at one key, for its client, and leaves no trace: it writes nothing into
+// shared data, registers no table, and tells nobody that this worker runs. A Survey is of all pages of a table, for
+// metrics; it writes no page and registers no table either. Of tables that this worker has not registered, each needs
+// a registration first, and reads the pages by that (unregistered):
 //
-//	PrepareLooks    for tables that this worker has not registered: what the directory has of them
-//	Look            of one key; Usage, Held and BlockEnd then tell as after Read
+//	PrepareLooks     as the table would be registered now
+//	Look             of one key
+//
+//	PrepareSurveys   as another worker has registered it. If none has, it has no pages to survey
+//	Survey.Step      of a few pages
 
 // PrepareLooks works out how all tables that are not registered would be registered now. Call it before
 // Look, in the same callback. It reads the directory, and does its work again only if that has changed.
@@ -49,24 +58,128 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
 //
-// After a Look, e tells, but counts nothing: the table may not be registered, and its placement may be borrowed.
-// So e is of no epoch: until it is Read, Commit and the other writes return Mismatch, and Persist writes nothing.
+// After a Look, e tells, but counts nothing, because the table may not be registered: e is of no epoch, so Commit and
+// the other writes return Mismatch until it is Read, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
+	by := t
 	if !t.open {
 		if t.looked == nil {
 			return Failed
 		}
-		t.borrow(t.looked)
+		by = t.unregistered(t.looked)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
-	if newer, status := t.loadPage(&e.loaded, t.pageOf(e.hash)); newer || status != OK {
+	if newer, status := by.loadPage(&e.loaded, by.pageOf(e.hash)); newer || status != OK {
 		return Failed
 	}
-	steadyNs := int64(0)
-	if t.layout.HasHolds {
-		steadyNs = t.parent.lookHoldClock()
+	if by.layout.HasHolds {
+		e.heldNs = t.parent.lookHoldClock()
 	}
-	t.readKey(e, &key, now, steadyNs)
-	e.epoch = 0
+	by.readKey(e, &key, now)
+	e.epoch = noEpoch
 	return OK
 }
+
+// PrepareSurveys finds in the directory the tables that only other workers have registered, so that this one
+// can survey them, too. It registers nothing.
+func (ts *Tables) PrepareSurveys() {
+	for _, table := range ts.tables {
+		table.surveyed = nil
+	}
+	closed := ts.closed()
+	if len(closed) == 0 {
+		return
+	}
+	d, status := ts.directory()
+	if status != OK {
+		return
+	}
+	for _, table := range closed {
+		// An older and a newer configuration of the owner may have one each: then it is the last.
+		for _, i := range d.TablesOf(table.def.Counter) {
+			if r := &d.Tables[i]; r.IsKnown() && r.HasOwner(ts.self.ID) {
+				found := *r
+				table.surveyed = &found
+			}
+		}
+	}
+}
+
+// Survey adds up the memory and the live keys of a table, a few pages at a time, so
+// that no tick blocks a worker for long. The zero value is ready.
+type Survey struct {
+	next  uint32
+	found Found
+}
+
+// Found is what a survey has added up.
+type Found struct {
+	Bytes uint64 // that the existing pages take in Envoy, as HostBytes counts them
+	Keys  uint64
+}
+
+// A step ends after this many pages, or this many bytes read.
+const (
+	surveyPages = 64
+	surveyBytes = 48 << 10
+)
+
+// Step continues the survey of a table, whose rule has these windows. When it has read the last page, it returns
+// done and what it has found, and the survey starts again. It skips a table that no worker has registered, as far as
+// PrepareSurveys has found.
+func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, done bool, status Status) {
+	by := t
+	if !t.open {
+		if t.surveyed == nil {
+			*s = Survey{}
+			return Found{}, false, OK
+		}
+		by = t.unregistered(t.surveyed)
+	}
+	if status := s.addPages(by, &m.entry.loaded, rule); status != OK {
+		*s = Survey{}
+		return Found{}, false, status
+	}
+	if s.next < by.pages {
+		return Found{}, false, OK
+	}
+	found = s.found
+	*s = Survey{}
+	return found, true, OK
+}
+
+// addPages adds the next pages.
+func (s *Survey) addPages(t *Table, p *loaded, rule []limit.Window) Status {
+	read := 0
+	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
+		key := t.pageKey(s.next)
+		value, _, status := t.parent.store.Get(key[:])
+		switch status {
+		case OK:
+			s.found.Bytes += page.PageHostBytes(len(value))
+			s.found.Keys += t.liveIn(p, rule, value)
+			read += len(value)
+		case NotFound:
+		default:
+			return Failed
+		}
+		s.next++
+	}
+	return OK
+}
+
+// liveIn counts the keys that count something in a page as it is stored. It returns 0 for a
+// page that it cannot read.
+func (t *Table) liveIn(p *loaded, rule []limit.Window, value []byte) uint64 {
+	p.CallerNs = t.parent.store.Now()
+	converted, newer, status := t.convertIn(value)
+	if newer || status != OK {
+		return 0
+	}
+	p.page = converted
+	t.readPage(p, rule)
+	return t.liveKeys(p)
+}
+
+// Begun reports whether a survey is under way.
+func (s *Survey) Begun() bool { return s.next > 0 }

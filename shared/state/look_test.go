@@ -67,9 +67,9 @@ func TestALookIsAReadWithoutATrace(t *testing.T) {
 
 // standing is all that a look or a read tells of a key.
 func standing(t *Table, e *Entry) (text string) {
-	text = fmt.Sprint(e.Now, " held ", t.Held(e), " blocked ", t.BlockEnd(e), " floor ", e.FromFloor)
+	text = fmt.Sprint(e.Now, " held ", e.Held(), " blocked ", e.BlockEnd(), " floor ", e.FromFloor)
 	for i := range t.def.Windows {
-		w, u := &t.def.Windows[i], t.Usage(e, i)
+		w, u := &t.def.Windows[i], e.Usage(i)
 		text += fmt.Sprint(" ", w.Count(u, e.Now), "/", w.Reset(u, e.Now))
 	}
 	return text
@@ -93,7 +93,7 @@ func TestALookBeforeTheFirstHit(t *testing.T) {
 		for _, def := range defs {
 			table := tables.Table(def)
 			require.Equal(t, OK, table.Look(&e, keyed(table, []byte("k")), second))
-			sum += table.Usage(&e, 0).Used
+			sum += e.Usage(0).Used
 		}
 		return sum
 	}

@@ -1,6 +1,11 @@
 package state
 
-// Operations on one key, as Read found it. Clean, the one on all pages of a table, is in visit.go.
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
+)
+
+// What operators do: operations on one key, as Read found it, and visits of all pages of a table.
 
 // AllWindows makes an operation act on every window of the definition.
 const AllWindows = -1
@@ -34,13 +39,13 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 }
 
 // acts reports whether an operation on the window changes the column.
-func (t *Table) acts(window, column int) bool {
-	if column == int(t.block) {
+func (t *Table) acts(window int, column page.Column) bool {
+	if column == t.block {
 		return false
 	}
-	for w := range t.def.Windows {
-		if int(t.columnOf[w]) == column {
-			return window == AllWindows || window == w
+	for of, its := range t.columns() {
+		if its == column {
+			return window == AllWindows || window == of
 		}
 	}
 	return false
@@ -87,4 +92,109 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	e.page.SetGeneration(e.slot, e.page.NextGeneration())
 	e.page.MarkReset(e.slot)
 	return t.write(&e.loaded)
+}
+
+// A visit of all pages of a table, to clean them (Clean) or to count what they have (Stats). It reads each page
+// as Read does, but for no key. A Survey (look.go) counts too, but a few pages at each tick.
+
+// Clean frees the slots of expired records and returns their number. It reads
+// every page.
+func (t *Table) Clean(s *Scratch, rule []limit.Window, now int64) (freed uint64, status Status) {
+	return t.visitPages(&s.entry.loaded, rule, now, func(p *loaded) (changes uint64) {
+		for slot := range t.layout.Slots {
+			if !p.page.IsFree(slot) && t.hasExpired(p, slot) {
+				t.remove(p, slot)
+				changes++
+			}
+		}
+		return changes
+	})
+}
+
+// Stats is the size of a table.
+type Stats struct {
+	Keys  uint64 // keys that count something
+	Slots uint64 // keys that fit
+	Pages uint64 // pages that exist in shared data
+	Bytes uint64 // size of these pages
+}
+
+// Stats counts the table's live keys and pages. It reads every page.
+func (t *Table) Stats(s *Scratch, rule []limit.Window, now int64) (stats Stats, status Status) {
+	_, status = t.visitPages(&s.entry.loaded, rule, now, func(p *loaded) (changes uint64) {
+		stats.Pages++
+		stats.Bytes += uint64(len(p.page.Bytes))
+		stats.Keys += t.liveKeys(p)
+		return 0
+	})
+	stats.Slots = uint64(t.pages) * uint64(t.layout.Slots)
+	return stats, status
+}
+
+// liveKeys counts the keys of the page that count something.
+func (t *Table) liveKeys(p *loaded) (keys uint64) {
+	for slot := range t.layout.Slots {
+		if !p.page.IsFree(slot) && !t.hasExpired(p, slot) {
+			keys++
+		}
+	}
+	return keys
+}
+
+// visitPages loads every existing page into p and calls visit with it, writes the pages that visit has
+// changed, and returns the sum of the changes. It visits a page again if another worker
+// wrote it meanwhile.
+func (t *Table) visitPages(
+	p *loaded, rule []limit.Window, now int64, visit func(p *loaded) (changes uint64),
+) (sum uint64, status Status) {
+	if status := t.ensureOpen(now); status != OK {
+		return 0, status
+	}
+	p.CallerNs = now
+	for index := uint32(0); index < t.pages; index++ {
+		changes, status := t.visitPage(p, rule, index, visit)
+		if status != OK {
+			return sum, Failed
+		}
+		sum += changes
+	}
+	return sum, OK
+}
+
+func (t *Table) visitPage(
+	p *loaded, rule []limit.Window, index uint32, visit func(p *loaded) (changes uint64),
+) (changes uint64, status Status) {
+	for range MaxRetries {
+		newer, status := t.loadPage(p, index)
+		switch {
+		case newer:
+			if status := t.adoptNewer(p.CallerNs); status != OK {
+				return 0, status
+			}
+			continue
+		case status != OK || p.missing:
+			return 0, status
+		}
+		t.readPage(p, rule)
+		changes = visit(p)
+		if changes == 0 {
+			return 0, OK
+		}
+		if status := t.write(p); status != Mismatch {
+			return changes, status
+		}
+	}
+	return 0, Failed
+}
+
+// readPage brings the loaded page to the present as of p.CallerNs, as readKey does for a key.
+func (t *Table) readPage(p *loaded, rule []limit.Window) {
+	p.pageMemory.lapses = p.pageMemory.lapses[:0]
+	t.readSteadyClock(p)
+	t.defineRule(p, rule)
+	t.settleClock(p, p.page.NewestTime())
+	t.setNowOrRebase(p, noRecord)
+	if t.floorHoldsUnits(p) {
+		t.lapseFloor(p)
+	}
 }

@@ -11,6 +11,14 @@ import (
 
 // Entry is what Table.Read found of one key in its page. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
+//
+//	after               it tells                  what may be written by it
+//	Read, Reread        the key at Now            one change: Commit, Deny, Hold, Inc, Set, Reset or Persist. It is a
+//	                                              Mismatch if another worker has written the page since
+//	a change            the key with the change;  what undoes it: Refund or RefundHold, which load the page anew
+//	                    after Reset: Read again
+//	Look                the key at Now            nothing: each change is a Mismatch
+//	the request's end   nothing                   nothing: its page is the Store's memory
 type Entry struct {
 	loaded // the key's page, with Now and CallerNs
 
@@ -22,8 +30,9 @@ type Entry struct {
 
 	HeldBack bool // Check found, the last time, that only what is held leaves no room
 
-	hash uint64 // of the key, under the tables' seed
-	slot int    // of the key's record in the page, or noRecord
+	table *Table // that has read the page: by Look, maybe one that is unregistered
+	hash  uint64 // of the key, under the tables' seed
+	slot  int    // of the key's record in the page, or noRecord
 
 	// By column of the layout.
 	windows []limit.Window               // with the key's limits
@@ -40,27 +49,12 @@ type Entry struct {
 	keyMemory keyMemory
 }
 
+// Scratch is memory for a call that reads, and maybe writes, by itself. Unlike an Entry, it has nothing for the next
+// call.
+type Scratch struct{ entry Entry }
+
 // noRecord is the slot of a key without a record: it starts from the floor.
 const noRecord = -1
-
-// keyMemory is kept from call to call, like pageMemory.
-type keyMemory struct {
-	windows [page.MaxWindows]limit.Window // for Entry.windows
-	logs    [page.MaxWindows][]int64      // decoded logs of the key
-	nothing limit.Usage                   // of a window without a column
-}
-
-// log returns memory for a log of a column: twice the longest log, because a hit
-// appends its units before the oldest are dropped.
-func (e *Entry) log(column int) []int64 {
-	if e.windows[column].Algorithm == limit.SlidingWindowLog && e.keyMemory.logs[column] == nil {
-		e.keyMemory.logs[column] = make([]int64, 0, 2*limit.MaxLog)
-	}
-	return e.keyMemory.logs[column]
-}
-
-// HasRecord reports whether the key has a record, even an empty one.
-func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 
 // Read finds the key's record as of now, or the floor if the key has no record. If
 // the worker's clock is behind the last write, e.Now is the time of that write.
@@ -81,7 +75,8 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 	if status := t.load(&e.loaded, e.hash, now); status != OK {
 		return status
 	}
-	t.readKey(e, &key, now, t.steadyNow())
+	t.readSteadyClock(&e.loaded)
+	t.readKey(e, &key, now)
 	return OK
 }
 
@@ -100,10 +95,10 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 //	                         has lapsed in the record
 //	6  readRecord            usage, as of Now
 //	   or startFromFloor     usage and FromFloor
-func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
+func (t *Table) readKey(e *Entry, key *Key, now int64) {
 	e.clearResults()
+	e.table = t
 	e.CallerNs = now
-	e.steadyNs = steadyNs
 	t.define(e, key)
 	e.findSlot()
 	t.settleClock(&e.loaded, t.newestRead(e))
@@ -125,6 +120,7 @@ func (t *Table) readKey(e *Entry, key *Key, now, steadyNs int64) {
 
 // clearResults clears what Read and Commit found before.
 func (e *Entry) clearResults() {
+	e.pageMemory.lapses = e.pageMemory.lapses[:0]
 	e.FromFloor = false
 	e.Evicted = false
 	e.Rebased = false
@@ -160,8 +156,8 @@ func (t *Table) define(e *Entry, key *Key) {
 			w.Elastic = true
 		}
 	}
-	for window, column := range t.columnOf[:len(t.def.Windows)] {
-		if column < 0 {
+	for window, column := range t.columns() {
+		if column == page.NoColumn {
 			continue
 		}
 		own := &e.windows[column]
@@ -180,8 +176,8 @@ func (t *Table) defineRule(p *loaded, rule []limit.Window) {
 	inPage := t.layout.Windows
 	p.rule = p.pageMemory.rule[:len(inPage)]
 	copy(p.rule, inPage)
-	for window, column := range t.columnOf[:len(t.def.Windows)] {
-		if column >= 0 {
+	for window, column := range t.columns() {
+		if column != page.NoColumn {
 			p.rule[column] = rule[window]
 			p.rule[column].Units = inPage[column].Units
 		}
@@ -223,11 +219,50 @@ func (t *Table) startFromFloor(e *Entry, last int64) {
 	}
 }
 
+// HasRecord reports whether the key has a record, even an empty one.
+func (e *Entry) HasRecord() bool { return e.slot >= 0 }
+
 // Usage returns what a window of the table's definition has counted, as of e.Now.
 // It is valid until the next Read into e.
-func (t *Table) Usage(e *Entry, window int) *limit.Usage {
-	if column := t.columnOf[window]; column >= 0 {
+func (e *Entry) Usage(window int) *limit.Usage {
+	if column := e.table.columnOf[window]; column != page.NoColumn {
 		return &e.usage[column]
 	}
 	return &e.keyMemory.nothing // a later configuration has dropped this window
+}
+
+// BlockEnd returns when the key's block ends, as of Read or Deny; 0 if it is not blocked.
+func (e *Entry) BlockEnd() int64 {
+	if e.table.block == page.NoColumn {
+		return 0
+	}
+	return e.usage[e.table.block].EndNs
+}
+
+// Held is how many units of the key are held, by its record and by the floor, as of Read.
+func (e *Entry) Held() uint32 {
+	if !e.page.Layout.HasHolds {
+		return 0
+	}
+	return e.usage[e.page.Layout.HoldsColumn()].Used
+}
+
+func (e *Entry) setHeld(units uint32) {
+	e.usage[e.page.Layout.HoldsColumn()] = limit.Usage{Used: units}
+}
+
+// keyMemory is kept from call to call, like pageMemory.
+type keyMemory struct {
+	windows [page.MaxWindows]limit.Window // for Entry.windows
+	logs    [page.MaxWindows][]int64      // decoded logs of the key
+	nothing limit.Usage                   // of a window without a column
+}
+
+// log returns memory for a log of a column: twice the longest log, because a hit
+// appends its units before the oldest are dropped.
+func (e *Entry) log(column page.Column) []int64 {
+	if e.windows[column].Algorithm == limit.SlidingWindowLog && e.keyMemory.logs[column] == nil {
+		e.keyMemory.logs[column] = make([]int64, 0, 2*limit.MaxLog)
+	}
+	return e.keyMemory.logs[column]
 }

@@ -24,51 +24,31 @@
 //	  ...
 //	sl/00000000002c      page 44
 //
-// The package's example makes this counter, and decides on three requests.
+// The package's example makes this counter, and decides on three requests. The way of a hit, by files:
 //
-//	Tables     the tables of one configuration. It owns them in the directory, maybe with other configurations
-//	Table      the pages of one counter, and what is done with them
-//	Entry      in a worker's memory: one key as Read found it, with its page
-//	Hold       units that a running request keeps. The key's record, or the floor, has the sum
-//	Lease      units of a limit over many proxies that this one has taken ahead. A lease table has
-//	           leases in the place of usages
+//	tables.go    Tables are those of one configuration, with a Table for each counter
+//	table.go     its first Read registers the Table in the directory (register.go), and adopts the layout from there
+//	load.go      the page of the key comes into the worker's memory
+//	read.go      Read brings it to the present, and makes an Entry of the key's usage as of now
+//	clock.go     which clock counts what, and what is done if one was set back
+//	commit.go    Check says whether the hit passes. Commit counts it, and writes the page in one compare-and-swap
+//	evict.go     if the page is full, Commit evicts a record into its floor
+//
+// Each of the others needs only these:
+//
+//	hold.go      a Hold is units that a running request keeps. The key's record, or the floor, has the sum.
+//	             lapse.go charges them if the request gives no sign of life
+//	leases.go    a Lease is units of a limit over many proxies that this one has taken ahead. A lease table has
+//	             leases in the place of usages; lease.go has one lease
+//	operate.go   operators set, add to and reset counters, and visit all pages
+//	look.go      what is read without counting: for a client who asks what is left, and for metrics
+//	key.go       identities of counters, owners and keys, the limits of some keys, and the seed of all hashes
+//	values.go    what workers tell each other outside of tables
 //
 // Three other packages are below this one. Package page has the bytes of a page. Package directory has the
 // registrations of tables, and says when a table's number is free for another one. Package limit has the arithmetic:
 // how usage and floors change with time (Roll, Start, Floor), whether a hit passes (Check), and what it counts (Add).
 // Here is only what happens to them, and who may write them.
-//
-// What tells old from new, and one thing from another:
-//
-//	name         of what                    changes                             compared by
-//	number       a table, in its page keys  never; a later table may get it     adopt
-//	base         a table's registration     with a number that is given anew    adopt, owns; convertIn: older pages
-//	                                                                            are empty
-//	epoch        a table's windows          when they are chosen or changed     adopt, convertIn, startChange, Refund;
-//	                                                                            whereIs: HoldsSince is one
-//	generation   a record                   when it is set, reset or rebased    Refund
-//	serial       a record of a table that   when it is placed                   whereIs (hold.go)
-//	             holds, in its page
-//	grant number a grant, on its stream     with each grant                     GrantLeft.Same (lease.go)
-//
-// To read it, begin with the decision on one key, then take what you need:
-//
-//	state.go      the Store, and which keys in shared data hold what
-//	table.go      how a table gets its layout from the directory
-//	load.go       a page in a worker's memory, from Get to Set
-//	read.go       Read: the key's usage as of now
-//	commit.go     Check, Commit and Refund
-//	evict.go      a page is full: a record is evicted into the floor
-//	clock.go      a clock was set back; which clock counts what
-//	hold.go       a request holds units until it ends; lapse.go charges them if it gives no sign of life, and
-//	              holdclock.go has the clock for that
-//	leases.go     a lease table; lease.go has one lease
-//	operate.go    operators set, add to and reset counters
-//	visit.go      all pages of a table, to clean or to count them; survey.go a few at a time
-//	look.go       a client asks what it has left: Read without a trace
-//	tables.go     the tables of one configuration; register.go keeps them in the directory
-//	key.go        identities: of counters, owners and keys; override.go has the limits of some keys
-//	seed.go       the seed of all hashes; values.go has what else workers tell each other outside of tables
 //
 // Of the tests, history_test.go plays random histories of the configurations of variant_test.go, and judge_test.go
 // judges them by the limiter of exact_test.go. golden_test.go has the golden bytes.
@@ -80,6 +60,8 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
+
+var le = binary.LittleEndian
 
 // Status is the outcome of an operation on a Store or a Table.
 type Status uint8
@@ -93,6 +75,76 @@ const (
 	Failed          // the store failed, or holds bytes that this build cannot read
 )
 
+// Store is a map with compare-and-swap, like Envoy's shared data: it has no
+// delete, no list and no expiry.
+//
+// The caller may change the bytes that Get returns until the request ends. Set
+// keeps no reference to key or value.
+type Store interface {
+	Get(key []byte) (value []byte, cas uint32, status Status)
+	Set(key, value []byte, cas uint32) Status
+	// Now returns nanoseconds since the Unix epoch. A table asks for it if a record seems to
+	// be of the future: its caller may have read the clock long ago.
+	Now() int64
+	// Monotonic returns nanoseconds of a clock that nobody sets, the same for all workers.
+	Monotonic() int64
+}
+
+// CreateOnly is the cas that creates a key and never overwrites one. Envoy
+// creates a missing key whatever the cas, refuses a wrong cas for an existing key,
+// and overwrites if the cas is 0. It numbers its writes from 1 in steps of 1, so
+// no key has this cas before 4 billion writes. Even then only a key created since
+// the read, with exactly this cas, could be overwritten.
+const CreateOnly uint32 = 0xFFFFFFFE
+
+// MaxRetries bounds every loop of compare-and-swap. With about 200, a hot key
+// under 16 workers runs out of retries with a probability of 10⁻⁹.
+const MaxRetries = 256
+
+// Update reads a value, calls change with it, and writes what change returns. If another
+// worker has written in between, it begins again.
+//
+// old is nil if there is no value. If change returns nil, or a status that is not OK,
+// nothing is written, and that status is returned.
+func Update(s Store, key []byte, change func(old []byte) (next []byte, status Status)) Status {
+	for range MaxRetries {
+		old, cas, status := s.Get(key)
+		switch status {
+		case OK:
+			if old == nil { // there is an empty one
+				old = []byte{}
+			}
+		case NotFound:
+			old = nil
+			cas = CreateOnly
+		default:
+			return Failed
+		}
+		next, status := change(old)
+		if status != OK || next == nil {
+			return status
+		}
+		status = s.Set(key, next, cas)
+		if status != Mismatch {
+			return status
+		}
+	}
+	return Failed
+}
+
+// What tells old from new, and one thing from another:
+//
+//	name         of what                    changes                             compared by
+//	number       a table, in its page keys  never; a later table may get it     adopt
+//	base         a table's registration     with a number that is given anew    adopt, owns; convertIn: older pages
+//	                                                                            are empty
+//	epoch        a table's windows          when they are chosen or changed     adopt, convertIn, startChange, Refund;
+//	                                                                            whereIs: HoldsSince is one
+//	generation   a record                   when it is set, reset or rebased    Refund
+//	serial       a record of a table that   when it is placed                   whereIs (hold.go)
+//	             holds, in its page
+//	grant number a grant, on its stream     with each grant                     GrantLeft.Same (lease.go)
+
 // Keys in shared data. They have at most 15 bytes, because the host allocates
 // twice for a longer one, and a prefix, because Istio puts all plugins into one
 // namespace. KeySuffix and KeyPrefix are of the format's version. The kind is the value's second byte, if it has one.
@@ -100,8 +152,8 @@ const (
 //	key                                          value                         kind   drawn in
 //	"sluice/tables" KeySuffix                    directory of all tables       2      directory/directory.go
 //	"sluice/owners" KeySuffix                    heartbeats of all owners      4      directory/heartbeats.go
-//	"sluice/seed"                                seed of all hashes            3      seed.go
-//	"sl/held"                                    holds' clock                         holdclock.go
+//	"sluice/seed"                                seed of all hashes            3      key.go
+//	"sl/held"                                    holds' clock                         clock.go
 //	"sl/n" 8 hex of owner                        how many proxies are alive           values.go
 //	"sl/g" u32 owner, u32 rule                   what streams hold of a rule          values.go
 //	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   1      page/page.go
@@ -111,8 +163,6 @@ var (
 	seedKey       = []byte("sluice/seed")
 	holdClockKey  = []byte("sl/held")
 )
-
-var le = binary.LittleEndian
 
 // proxiesKey returns the key of how many proxies are alive, as the tables' owner knows.
 func (ts *Tables) proxiesKey() (key [12]byte) {
@@ -148,61 +198,4 @@ func hexDigits(v uint32) uint64 {
 	d = (d | d<<4) & (0x0f * each)
 	letters := (d + 6*each) >> 4 & each
 	return bits.ReverseBytes64(d + '0'*each + letters*('a'-'0'-10))
-}
-
-// CreateOnly is the cas that creates a key and never overwrites one. Envoy
-// creates a missing key whatever the cas, refuses a wrong cas for an existing key,
-// and overwrites if the cas is 0. It numbers its writes from 1 in steps of 1, so
-// no key has this cas before 4 billion writes. Even then only a key created since
-// the read, with exactly this cas, could be overwritten.
-const CreateOnly uint32 = 0xFFFFFFFE
-
-// Store is a map with compare-and-swap, like Envoy's shared data: it has no
-// delete, no list and no expiry.
-//
-// The caller may change the bytes that Get returns until the request ends. Set
-// keeps no reference to key or value.
-type Store interface {
-	Get(key []byte) (value []byte, cas uint32, status Status)
-	Set(key, value []byte, cas uint32) Status
-	// Now returns nanoseconds since the Unix epoch. A table asks for it if a record seems to
-	// be of the future: its caller may have read the clock long ago.
-	Now() int64
-	// Monotonic returns nanoseconds of a clock that nobody sets, the same for all workers.
-	Monotonic() int64
-}
-
-// MaxRetries bounds every loop of compare-and-swap. With about 200, a hot key
-// under 16 workers runs out of retries with a probability of 10⁻⁹.
-const MaxRetries = 256
-
-// Update reads a value, calls change with it, and writes what change returns. If another
-// worker has written in between, it begins again.
-//
-// old is nil if there is no value. If change returns nil, or a status that is not OK,
-// nothing is written, and that status is returned.
-func Update(s Store, key []byte, change func(old []byte) (next []byte, status Status)) Status {
-	for range MaxRetries {
-		old, cas, status := s.Get(key)
-		switch status {
-		case OK:
-			if old == nil { // there is an empty one
-				old = []byte{}
-			}
-		case NotFound:
-			old = nil
-			cas = CreateOnly
-		default:
-			return Failed
-		}
-		next, status := change(old)
-		if status != OK || next == nil {
-			return status
-		}
-		status = s.Set(key, next, cas)
-		if status != Mismatch {
-			return status
-		}
-	}
-	return Failed
 }

@@ -194,7 +194,7 @@ func used(t testing.TB, table *Table, key []byte, now int64) []uint32 {
 	require.Equal(t, OK, table.Read(&e, keyed(table, key), now))
 	var counts []uint32
 	for i := range table.def.Windows {
-		counts = append(counts, table.def.Windows[i].Count(table.Usage(&e, i), e.Now))
+		counts = append(counts, table.def.Windows[i].Count(e.Usage(i), e.Now))
 	}
 	return counts
 }

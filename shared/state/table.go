@@ -30,15 +30,7 @@ import (
 //	closed ──── registerAndAdopt: at the first Read, or withOthers ahead of it ───▶ open
 //	       ◀─── Split: the configuration moves to tables of another owner ─────────
 //
-// Pages of a closed table may be read all the same, by a registration that it does not adopt.
-//
-//	field      set by           the registration                        where a placement by it is
-//	surveyed   PrepareSurveys   as another worker has made it           in another Table, during one Survey.Step
-//	looked     PrepareLooks     as registerAndAdopt would make it now   in this one since a Look, for Usage, Held and
-//	                                                                    BlockEnd; the table stays closed
-//
-// No Commit writes by such a placement. After a Look, startChange refuses it: the Entry is of no epoch. A Survey uses
-// an Entry only as memory, and its caller Reads it again.
+// A Look or a Survey of a closed table leaves it closed: it reads the pages by a table of its own, see unregistered.
 
 // Table holds the records of one counter.
 type Table struct {
@@ -46,11 +38,11 @@ type Table struct {
 	def    Definition
 
 	open      bool // registered in the directory
-	placement      // of an open table by its registration; of a closed one by placedBy, or from before a Split, or zero
+	placement      // of an open table, by its registration
 
-	// Of a closed table. nil: there is none.
-	surveyed, looked *directory.Registration
-	placedBy         *directory.Registration // the looked one by which borrow has set the placement
+	// Registrations for unregistered, of a closed table. nil: there is none.
+	surveyed *directory.Registration // from PrepareSurveys: as another worker has made it
+	looked   *directory.Registration // from PrepareLooks: as registerAndAdopt would make it now
 }
 
 // placement is where the pages of a table are, and how the definition's windows lie in them, by one registration.
@@ -60,23 +52,25 @@ type placement struct {
 	base     uint32
 	epoch    uint32
 	layout   *page.Layout
-	empty    page.Page             // to compare with and to copy, never written
-	columnOf [page.MaxWindows]int8 // each window of the definition: its column in the layout, or -1
-	direct   bool                  // define need not copy a key's windows
-	block    int8                  // the column of the definition's block, or -1
-	spans    []span                // by column: the aligned window of the last hit
+	empty    page.Page                    // to compare with and to copy, never written
+	columnOf [page.MaxWindows]page.Column // of each window of the definition
+	direct   bool                         // define need not copy a key's windows
+	block    page.Column                  // of the definition's block, or page.NoColumn
+	spans    []span                       // by column: the aligned window of the last hit
 }
 
 // span is an aligned window that all keys share, [start, end).
 type span struct{ start, end int64 }
 
-// Windows are those of the table's definition.
-func (t *Table) Windows() []limit.Window { return t.def.Windows }
-
-// onlyHolds reports whether the definition's only window is a concurrency. A policy gives it a limit only then: beside
-// other windows it is Unlimited.
-func (t *Table) onlyHolds() bool {
-	return len(t.def.Windows) == 1 && t.def.Windows[0].Algorithm == limit.Concurrency
+// ensureOpen registers the table in the directory if it is not open, and opens it.
+func (t *Table) ensureOpen(now int64) Status {
+	if t.open {
+		return OK
+	}
+	if status := t.parent.loadSeed(); status != OK {
+		return status
+	}
+	return t.parent.registerAndAdopt(now, t.parent.withOthers(t))
 }
 
 // adopt opens the table with its registration in the directory.
@@ -85,16 +79,15 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.placedBy = nil
 	t.setPlacement(r)
 }
 
-// borrow sets the placement of a closed table by r, if it is not by r already.
-func (t *Table) borrow(r *directory.Registration) {
-	if t.placedBy != r {
-		t.placedBy = r
-		t.setPlacement(r)
-	}
+// unregistered returns a table that reads t's pages by r, once, while t stays closed. It is thrown away, because
+// other workers may have registered thousands, and each takes a page of memory.
+func (t *Table) unregistered(r *directory.Registration) *Table {
+	once := &Table{parent: t.parent, def: t.def}
+	once.setPlacement(r)
+	return once
 }
 
 // setPlacement sets the table's placement by r, each field where it is: a copy of all takes much code.
@@ -107,34 +100,33 @@ func (t *Table) setPlacement(r *directory.Registration) {
 	p.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
 	p.empty = page.New(p.layout, p.epoch)
 	p.direct = len(r.Windows) == len(windows)
-	p.block = -1
+	p.block = page.NoColumn
 	p.spans = make([]span, len(r.Windows))
 	for window := range windows {
 		w := &windows[window]
-		column := slices.IndexFunc(r.Windows, w.Same)
-		p.columnOf[window] = int8(column)
+		column := p.layout.ColumnOf(*w)
+		p.columnOf[window] = column
 		// define changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
 		changes := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
-		p.direct = p.direct && column == window && !changes
+		p.direct = p.direct && int(column) == window && !changes
 		if w.Algorithm == limit.Block {
-			p.block = int8(column)
+			p.block = column
 		}
 	}
 }
 
-// lacksWindow reports whether the layout has no column for one of the
-// definition's windows.
-func (t *Table) lacksWindow() bool {
-	return t.open && slices.Contains(t.columnOf[:len(t.def.Windows)], -1)
+// Windows are those of the table's definition.
+func (t *Table) Windows() []limit.Window { return t.def.Windows }
+
+// onlyHolds reports whether the definition's only window is a concurrency. A policy gives it a limit only then: beside
+// other windows it is Unlimited.
+func (t *Table) onlyHolds() bool {
+	return len(t.def.Windows) == 1 && t.def.Windows[0].Algorithm == limit.Concurrency
 }
 
-// ensureOpen registers the table in the directory if it is not open, and opens it.
-func (t *Table) ensureOpen(now int64) Status {
-	if t.open {
-		return OK
-	}
-	if status := t.parent.loadSeed(); status != OK {
-		return status
-	}
-	return t.parent.registerAndAdopt(now, t.parent.withOthers(t))
-}
+// columns returns the column of each window of the definition, page.NoColumn if the pages lack it.
+func (t *Table) columns() []page.Column { return t.columnOf[:len(t.def.Windows)] }
+
+// lacksWindow reports whether the layout has no column for one of the
+// definition's windows.
+func (t *Table) lacksWindow() bool { return t.open && slices.Contains(t.columns(), page.NoColumn) }

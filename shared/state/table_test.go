@@ -82,12 +82,13 @@ func TestTheClockSteps(t *testing.T) {
 		store.clock = func() int64 { return clock.Ns }
 		table := configured(store, "o", 1, definition("x", capacity, windows...))
 		var e Entry
+		var scratch Scratch
 		hits := 0
 		return steptest.Limiter{
 			OfKey: func(w limit.Window, key int) limit.Window { return w.Shifted(w.KeyShift(shiftHash(numbered(key)))) },
 			Hit: func(key int, cost uint32) bool {
 				if hits++; capacity < 8 && hits%9 == 0 { // keys have to go: cleaning gives nobody more
-					_, status := table.Clean(&e, windows, clock.Ns)
+					_, status := table.Clean(&scratch, windows, clock.Ns)
 					require.Equal(t, OK, status)
 				}
 				if hitInto(t, table, &e, numbered(key), clock.Ns, cost) {

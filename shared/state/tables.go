@@ -41,7 +41,7 @@ type Tables struct {
 	holdClock holdClock
 	seed      seed
 
-	lookedCAS uint32 // of the directory from which PrepareLooks has set Table.looked of closed tables; 0 = none
+	lookedCAS uint32 // of the directory from which PrepareLooks has set Table.looked; 0 = none, or a Table lacks it
 }
 
 // NewTables returns an empty set of tables over store. ownerID is their owner,

@@ -73,8 +73,8 @@ const (
 // Table is a table of a source.
 type Table struct {
 	*state.Table
-	OfRule []limit.Window // the limits by which its records count
-	Entry  *state.Entry   // memory for a visit of all pages
+	OfRule  []limit.Window // the limits by which its records count
+	Scratch *state.Scratch // for a visit of all pages
 }
 
 // HoldSource is a Source of a rule that holds units until answers are known.

@@ -55,7 +55,7 @@ type Engine struct {
 	verdict *decide.Verdict
 	idle    []*decide.Verdict
 	looked  decide.Subject // memory for AppendUsage
-	visitor state.Entry    // memory for what visits pages without a subject
+	scratch state.Scratch
 
 	// Leases is what the rules of scope cluster have in common. The host makes a talk.Client
 	// of it, which writes its Service.
@@ -209,7 +209,7 @@ func (e *Engine) addSource(r *decide.Rule) {
 	case len(r.Policy.Limits) == 0:
 	case r.Policy.Scope != policy.ScopeCluster:
 		table := e.table(r, "")
-		r.SetSource(local.New(r, table, &e.visitor), table)
+		r.SetSource(local.New(r, table, &e.scratch), table)
 	case r.Policy.OnUnavailable == policy.UnavailableLocal:
 		e.Leases.AddRule(r, e.table(r, "\x00local"))
 	default:

@@ -154,7 +154,7 @@ func (e *Engine) clean(rule string) ([]byte, error) {
 	sum := int64(0)
 	for i := range list {
 		for _, table := range list[i].Tables() {
-			freed, status := table.Clean(table.Entry, table.OfRule, e.host.Now())
+			freed, status := table.Clean(table.Scratch, table.OfRule, e.host.Now())
 			if status != state.OK {
 				return nil, local.ErrStore
 			}
@@ -177,7 +177,7 @@ func (e *Engine) stats(rule string) ([]byte, error) {
 		s := &stats[i]
 		*s = result.Stats{Rule: p.Name, Capacity: uint64(p.Capacity)}
 		for j, table := range list[i].Tables() {
-			t, status := table.Stats(table.Entry, table.OfRule, e.host.Now())
+			t, status := table.Stats(table.Scratch, table.OfRule, e.host.Now())
 			if status != state.OK {
 				return nil, local.ErrStore
 			}

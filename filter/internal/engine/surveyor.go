@@ -92,7 +92,7 @@ func (s *surveyor) step() {
 func (s *surveyor) addUp(m *surveyed) (hasRead bool) {
 	for tables := m.rule.Tables(); m.at < len(tables); m.at++ {
 		table := tables[m.at]
-		found, done, status := s.survey.Step(table.Table, table.Entry, table.OfRule)
+		found, done, status := s.survey.Step(table.Table, table.Scratch, table.OfRule)
 		if s.survey.Begun() {
 			return true
 		}

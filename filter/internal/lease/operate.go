@@ -58,7 +58,7 @@ func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 // that are among the leases.
 func (src *Source) Tables() []decide.Table {
 	t := src.table.Table()
-	own := decide.Table{Table: t, OfRule: t.Windows(), Entry: &src.worker.visitor}
+	own := decide.Table{Table: t, OfRule: t.Windows(), Scratch: &src.worker.scratch}
 	return append([]decide.Table{own}, src.clusterRule.Tables()...)
 }
 

@@ -37,7 +37,7 @@ type Worker struct {
 
 	// Memory:
 	entry   state.LeaseEntry // for records that no request reads
-	visitor state.Entry      // for visits of all pages
+	scratch state.Scratch
 }
 
 // Service is what the talk with the quota service has found out. The talk writes it, and sources decide by it. Without
@@ -62,7 +62,7 @@ func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 	p, windows := r.Policy, r.Finder.Windows
 	cluster := clusterRule{worker: w, rule: r, firstDefinition: w.definitions.addRule(r), blocks: p.Block != nil}
 	if p.OnUnavailable == policy.UnavailableLocal {
-		cluster.local = local.New(r, fallback, &w.visitor)
+		cluster.local = local.New(r, fallback, &w.scratch)
 	}
 	if p.Holds() {
 		r.SetSource(&HoldSource{clusterRule: cluster}, fallback)

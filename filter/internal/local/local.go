@@ -22,17 +22,18 @@ var ErrStore = errors.New("the counters could not be read or written")
 
 // Source counts in the records of a table.
 type Source struct {
-	Table  *state.Table
-	ofRule []limit.Window // Finder.OfAll
-	onFull policy.OnFull
-	holds  bool
-	entry  *state.Entry // memory for what no subject has a record of
+	Table   *state.Table
+	ofRule  []limit.Window // Finder.OfAll
+	onFull  policy.OnFull
+	holds   bool
+	scratch *state.Scratch
 }
 
-// New returns the source of a rule, over the table of its counter. Sources may share an entry: it keeps
-// nothing from one call to the next.
-func New(r *decide.Rule, table *state.Table, entry *state.Entry) *Source {
-	return &Source{Table: table, ofRule: r.Finder.OfAll, onFull: r.Policy.OnFull, holds: r.Policy.Holds(), entry: entry}
+// New returns the source of a rule, over the table of its counter. Sources may share a scratch.
+func New(r *decide.Rule, table *state.Table, scratch *state.Scratch) *Source {
+	return &Source{
+		Table: table, ofRule: r.Finder.OfAll, onFull: r.Policy.OnFull, holds: r.Policy.Holds(), scratch: scratch,
+	}
 }
 
 func (c *Source) evicts() bool { return c.onFull == policy.FullInherit }
@@ -71,7 +72,7 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 		return decide.Finding{Outcome: decide.HeldBack, PassNs: now + limit.HeldRetryNs}
 	case passNs != limit.Never && passNs <= e.Now:
 		return decide.Finding{Outcome: decide.HasRoom}
-	case c.Table.BlockEnd(e) != 0:
+	case e.BlockEnd() != 0:
 		return decide.Finding{Outcome: decide.Blocked, PassNs: passNs}
 	}
 	return decide.Finding{Outcome: decide.Denied, PassNs: passNs}
@@ -114,8 +115,7 @@ func noteStored(s *decide.Subject, status state.Status) {
 // Refund uncounts the hit.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	if c.holds {
-		_, status := c.Table.Settle(&s.Record, s.CountedKey, s.Hold, now, 0)
-		return status == state.OK
+		return c.Table.RefundHold(&s.Record, s.CountedKey, s.Hold, now)
 	}
 	return c.Table.Refund(&s.Record, now, s.Cost)
 }
@@ -126,11 +126,11 @@ func (c *Source) Persist(s *decide.Subject) { c.Table.Persist(&s.Record) }
 
 // Usage returns the usage in the record.
 func (c *Source) Usage(s *decide.Subject, column int) *limit.Usage {
-	return c.Table.Usage(&s.Record, column)
+	return s.Record.Usage(column)
 }
 
 // Held returns what the record holds, and what the floor holds if the key may be part of that.
-func (c *Source) Held(s *decide.Subject) uint32 { return c.Table.Held(&s.Record) }
+func (c *Source) Held(s *decide.Subject) uint32 { return s.Record.Held() }
 
 // Settle charges the key's record, or the floor if the record was evicted.
 func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
@@ -139,7 +139,7 @@ func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) 
 
 // SettleBy is Settle by other limits of the key: Check must count by the same.
 func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
-	lapsed, status := c.Table.Settle(c.entry, c.heldKey(windows), h.Hold, now, cost)
+	lapsed, status := c.Table.Settle(c.scratch, c.heldKey(windows), h.Hold, now, cost)
 	return lapsed, status == state.OK
 }
 
@@ -163,7 +163,7 @@ func (c *Source) IsDue(h *hold.Hold, at hold.Clocks) bool {
 
 // RenewBy renews a hold that IsDue, by other limits of the key, as SettleBy settles it.
 func (c *Source) RenewBy(windows []limit.Window, h *hold.Hold, at hold.Clocks) hold.Renewal {
-	lapsed, gone, status := c.Table.Renew(c.entry, c.heldKey(windows), &h.Hold, at.Now)
+	lapsed, gone, status := c.Table.Renew(c.scratch, c.heldKey(windows), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
@@ -239,7 +239,7 @@ func (c *Source) used(s *decide.Subject, column int) int64 {
 		view, _ := s.View() // known: the record was read
 		column = s.Rule.Finder.Order[view.Tightest()]
 	}
-	return int64(s.CountedKey.Windows[column].Count(c.Table.Usage(&s.Record, column), s.Record.Now))
+	return int64(s.CountedKey.Windows[column].Count(s.Record.Usage(column), s.Record.Now))
 }
 
 // expiresAt returns when the tightest window starts again; 0 for a window per key that has not
@@ -255,5 +255,5 @@ func expiresAt(s *decide.Subject) int64 {
 
 // Tables returns the source's one table.
 func (c *Source) Tables() []decide.Table {
-	return []decide.Table{{Table: c.Table, OfRule: c.ofRule, Entry: c.entry}}
+	return []decide.Table{{Table: c.Table, OfRule: c.ofRule, Scratch: c.scratch}}
 }

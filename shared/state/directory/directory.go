@@ -7,7 +7,21 @@
 //
 // The directory has a registration of each table, which says to which
 // counter the table belongs, where its pages are and which windows they have. Its owners are the
-// configurations that count in it. A worker registers a table before it first counts in one of its pages.
+// configurations that count in it. The life of a table:
+//
+//	     Register               Leave, of the last owner               removeWaiting
+//	none ---------> in use ------------------------------> waiting ----------------> none: its number is free
+//	                  ^                                       |
+//	                  +----------- Register (join) -----------+
+//
+//	change          who calls it
+//	Register        a worker, before it first counts in the table, and at each of its heartbeats
+//	Leave           Register, for the counter's other tables; LeaveAndSweep, for the counters that a configuration no
+//	                longer has; the worker that begins a round, for owners that have missed too many
+//	removeWaiting   LeaveAndSweep, which a worker calls before it registers tables
+//
+// A table waits until its windows have ended, in case its counter comes back. Then its number is used for
+// another one, with a new epoch as its base: pages of an earlier one are empty.
 //
 // An epoch numbers the windows of a table: a configuration that changes them takes the next
 // one, and each page has the epoch in which it was written. So a worker that meets a page
@@ -17,17 +31,6 @@
 // Owners with the same windows of a counter share its table. An owner with other windows gets a table of its own
 // while the owner before still counts in the old one. A log that stayed long when its limit was lowered is another
 // window too: an owner that comes with the lower limit gets a table of its own.
-//
-// A counter has vanished when the last owner of its table has left. The table waits until
-// its windows have ended, in case the counter comes back. Then its number is used for
-// another one, with a new epoch as its base: pages of an earlier one are empty.
-//
-// The life of a table:
-//
-//	     Register              Leave, of the last owner               removeWaiting
-//	none ---------> in use ------------------------------> waiting ----------------> none: its number is free
-//	                  ^                                       |
-//	                  +----------- Register (join) -----------+
 //
 // directory.go has its bytes, life.go how tables come and go, and heartbeats.go how an owner that has ended leaves
 // its tables. The tests here are of what a registration finds. Those of package state play the life of tables, with
@@ -61,7 +64,7 @@ import (
 //	32  i64  when the newest configuration that registered the table was made
 //	40  i64  when its last owner left, 0 = in use
 //	48  u16  owners m
-//	50       n × window definition, see window.go of package page
+//	50       n × window definition, see usage.go of package page
 //	         m × u64 owner, i64 when the owner's configuration was made
 const (
 	kindDirectory         = 2

@@ -1,10 +1,6 @@
 package page
 
-import (
-	"slices"
-
-	"github.com/sluice-ratelimit/sluice/shared/limit"
-)
+import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // A policy may change the windows of a table. Its pages stay as they are until somebody reads them: then each is
 // converted to the windows that the table has now.
@@ -29,9 +25,9 @@ func (p *Page) Convert(to *Layout, epoch uint32) Page {
 			putSerial(out.holdsOf(slot), firstSerial)
 		}
 	}
-	for column := range to.Windows {
-		source := slices.IndexFunc(from.Windows, to.Windows[column].Same)
-		if source < 0 {
+	for column := range Column(len(to.Windows)) {
+		source := from.ColumnOf(to.Windows[column])
+		if source == NoColumn {
 			continue
 		}
 		out.takeFloor(column, p, source)
@@ -45,7 +41,7 @@ func (p *Page) Convert(to *Layout, epoch uint32) Page {
 }
 
 // takeFloor copies the floor of old's column source.
-func (p *Page) takeFloor(column int, old *Page, source int) {
+func (p *Page) takeFloor(column Column, old *Page, source Column) {
 	switch p.Layout.Windows[column].Algorithm {
 	case Lease: // has no floor
 	case limit.Concurrency:
@@ -56,7 +52,7 @@ func (p *Page) takeFloor(column int, old *Page, source int) {
 }
 
 // takeUsage copies a slot's usage of old's column source.
-func (p *Page) takeUsage(slot, column int, old *Page, source int) {
+func (p *Page) takeUsage(slot int, column Column, old *Page, source Column) {
 	switch w := &p.Layout.Windows[column]; w.Algorithm {
 	case Lease:
 		copy(p.Lease(slot), old.Lease(slot))

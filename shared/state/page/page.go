@@ -14,7 +14,7 @@
 //	 8  u16  generation in the low 12 bits: incremented when a record is set, reset or rebased; the others 0
 //	10  u16  spare, 0
 //	12  i64  floor time: the instant as of which the floors stand, 0 = it has never moved
-//	20       n × window definition          window.go
+//	20       n × window definition          usage.go
 //	         n × floor of that window       usage.go; of holds: holds.go
 //	         s × u32 fingerprint: the low bits of the key's hash
 //	         s × record
@@ -63,15 +63,22 @@ const (
 // MaxWindows is how many windows a table has at most.
 const MaxWindows = 16
 
+// Column is the place of a window among those of a page. Its place among those of a policy may be another: a table may
+// have windows that the policy does not have, and lack some that it has.
+type Column int
+
+// NoColumn is the column of a window that a page lacks.
+const NoColumn Column = -1
+
 // Layout is where things lie in a page with the given windows, which are the columns of
 // its records. All offsets and sizes are in bytes.
 type Layout struct {
 	Slots   int
 	Windows []limit.Window // without their limits
 
-	Counting  int  // columns that count; they come first
-	HasHolds  bool // the column after them is a limit.Concurrency: see HoldsColumn
-	HasLeases bool // the only column is a lease, and none counts
+	Counting  Column // how many columns count; they come first
+	HasHolds  bool   // the column after them is a limit.Concurrency: see HoldsColumn
+	HasLeases bool   // the only column is a lease, and none counts
 
 	usageAt        [MaxWindows]int // offset of each window's usage in a record, after its head
 	floorAt        [MaxWindows]int // offset of each window's floor in the page
@@ -85,7 +92,7 @@ type Layout struct {
 // NewLayout returns the layout of pages with that many slots.
 func NewLayout(windows []limit.Window, slots int) *Layout {
 	l := &Layout{Slots: slots, Windows: windows}
-	l.Counting = len(windows)
+	l.Counting = Column(len(windows))
 	if n := len(windows); n > 0 {
 		last := windows[n-1].Algorithm
 		l.HasHolds = last == limit.Concurrency
@@ -113,8 +120,11 @@ func NewLayout(windows []limit.Window, slots int) *Layout {
 // ValueBytes is the size of a page in bytes.
 func (l *Layout) ValueBytes() int { return l.size }
 
+// ColumnOf returns the column of the window that counts as w does, or NoColumn.
+func (l *Layout) ColumnOf(w limit.Window) Column { return Column(slices.IndexFunc(l.Windows, w.Same)) }
+
 // HoldsColumn is the column of holds in a layout that has them: the first after those that count.
-func (l *Layout) HoldsColumn() int { return l.Counting }
+func (l *Layout) HoldsColumn() Column { return l.Counting }
 
 var le = binary.LittleEndian
 
@@ -132,7 +142,7 @@ func New(l *Layout, epoch uint32) Page {
 	p.Bytes[offSlots] = byte(l.Slots)
 	p.Bytes[offWindows] = byte(len(l.Windows))
 	le.PutUint32(p.Bytes[offEpoch:], epoch)
-	for column := range l.Windows {
+	for column := range Column(len(l.Windows)) {
 		PutWindow(p.definition(column), &l.Windows[column])
 	}
 	if l.HasHolds {
@@ -153,9 +163,9 @@ func Read(value []byte) (p Page, ok bool) {
 		return Page{}, false
 	}
 	windows := make([]limit.Window, n)
-	for i := range windows {
+	for column := range Column(n) {
 		var known bool
-		windows[i], known = ReadWindow(p.definition(i))
+		windows[column], known = ReadWindow(p.definition(column))
 		if !known {
 			return Page{}, false
 		}
@@ -179,7 +189,7 @@ func (p *Page) ReadLike(value []byte) (same Page, ok bool) {
 // headIsSound reports whether the head has no value that nobody writes.
 func (p *Page) headIsSound() bool { return le.Uint16(p.Bytes[offSpare:]) == 0 && p.FloorTime() >= 0 }
 
-func (p *Page) definition(column int) []byte { return p.Bytes[headBytes+column*WindowBytes:] }
+func (p *Page) definition(column Column) []byte { return p.Bytes[headBytes+int(column)*WindowBytes:] }
 
 // Epoch is that of the page's windows.
 func (p *Page) Epoch() uint32 { return le.Uint32(p.Bytes[offEpoch:]) }

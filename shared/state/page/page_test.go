@@ -140,14 +140,16 @@ func TestEveryAlgorithmIsStored(t *testing.T) {
 	}
 	written := New(NewLayout(windows, 1), 1)
 	written.SetTime(0, now)
-	for column, c := range cases {
+	for i, c := range cases {
+		column := Column(i)
 		written.SetUsage(0, column, &c.usage)
 		written.SetFloor(column, c.floor)
 	}
 	p, ok := Read(written.Bytes)
 	require.True(t, ok)
 	require.Equal(t, windows, p.Layout.Windows)
-	for column, c := range cases {
+	for i, c := range cases {
+		column := Column(i)
 		var usage limit.Usage
 		p.ReadUsage(0, column, nil, &usage)
 		require.Equal(t, c.usage, usage, "%+v", c.window)

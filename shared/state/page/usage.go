@@ -2,10 +2,79 @@ package page
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// What a record and the floor hold of each window. A new algorithm takes a line here, its sizes in usageBytes, and a
-// case in the functions that read and write it: in readCounts and putCounts if its floor is like its usage. If its
-// definition has something in the extra bytes or the flags, PutWindow and ReadWindow have a case too. Times that
-// are not given are 64 bits of nanoseconds since the Unix epoch; a floor is like the usage unless it says otherwise.
+// A page has three things of each window: its definition, its usage in each record, and its floor. A new algorithm
+// takes a line in the table of usages, its sizes in usageBytes, and a case in the functions that read and write it: in
+// readCounts and putCounts if its floor is like its usage. If its definition has something in the extra bytes or the
+// flags, PutWindow and ReadWindow have a case too.
+
+// The definition of a window, in pages and in the directory:
+//
+//	 0  u8   algorithm
+//	 1  u8   flags; bit 0: elastic: each hit prolongs a fixed_window_per_key, each denied one a block
+//	 2  u16  jitter percent of a fixed_window, units of a log, windows of a lease
+//	 4  i64  period
+//	12  i64  offset
+const (
+	offFlags  = 1
+	offExtra  = 2
+	offPeriod = 4
+	offOffset = 12
+
+	elasticBit = 1
+
+	// WindowBytes is the size of a definition.
+	WindowBytes = 20
+)
+
+// PutWindow writes down a definition, without its limits.
+func PutWindow(b []byte, w *limit.Window) {
+	b[0] = byte(w.Algorithm)
+	b[offFlags] = 0
+	if w.Elastic {
+		b[offFlags] = elasticBit
+	}
+	extra := uint16(w.Jitter)
+	if w.Algorithm == limit.SlidingWindowLog || w.Algorithm == Lease {
+		extra = w.Units
+	}
+	le.PutUint16(b[offExtra:], extra)
+	le.PutUint64(b[offPeriod:], uint64(w.PeriodNs))
+	le.PutUint64(b[offOffset:], uint64(w.OffsetNs))
+}
+
+// ReadWindow returns the definition at b, and whether this build knows it.
+func ReadWindow(b []byte) (w limit.Window, known bool) {
+	w = limit.Window{
+		Algorithm: limit.Algorithm(b[0]),
+		PeriodNs:  int64(le.Uint64(b[offPeriod:])),
+		OffsetNs:  int64(le.Uint64(b[offOffset:])),
+		Elastic:   b[offFlags] == elasticBit,
+	}
+	extra := le.Uint16(b[offExtra:])
+	maxExtra := uint16(0)
+	switch w.Algorithm {
+	case limit.FixedWindow:
+		w.Jitter = uint8(extra)
+		maxExtra = 100
+	case limit.SlidingWindowLog:
+		w.Units = extra
+		maxExtra = limit.MaxLog
+	case Lease:
+		w.Units = extra
+		maxExtra = MaxWindows
+	default: // no extra
+	}
+	mayBeElastic := w.Algorithm == limit.FixedWindowPerKey || w.Algorithm == limit.Block
+	usage, _ := usageBytes(&w)
+	known = usage != 0 &&
+		extra <= maxExtra &&
+		(b[offFlags] == 0 || w.Elastic && mayBeElastic) &&
+		w.InRange()
+	return w, known
+}
+
+// The usage of each window in a record, and its floor. Times that are not given are 64 bits of nanoseconds since the
+// Unix epoch; a floor is like the usage unless it says otherwise.
 //
 //	fixed_window             u32 used; with jitter also u64 end
 //	calendar                 u32 used (a fixed_window of months)
@@ -77,13 +146,13 @@ func usageBytes(w *limit.Window) (usage, floor int) {
 }
 
 // usageOf returns the bytes of the usage of a column in the slot's record.
-func (p *Page) usageOf(slot, column int) []byte {
+func (p *Page) usageOf(slot int, column Column) []byte {
 	return p.record(slot)[recordHeadBytes+p.Layout.usageAt[column]:]
 }
 
 // ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log. Of holds, u.Used is how
 // many units are held: package state weighs them when it evicts a record. Of leases it is zero.
-func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
+func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
 	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -107,7 +176,7 @@ func (p *Page) ReadUsage(slot, column int, log []int64, u *limit.Usage) {
 }
 
 // SetUsage sets what ReadUsage reads. Of holds and leases it sets nothing: see SetHolds and Lease.
-func (p *Page) SetUsage(slot, column int, u *limit.Usage) {
+func (p *Page) SetUsage(slot int, column Column, u *limit.Usage) {
 	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -123,7 +192,7 @@ func (p *Page) SetUsage(slot, column int, u *limit.Usage) {
 }
 
 // Floor returns the page's floor of a column that counts; see limit.Window.Floor. Of holds and leases it is zero.
-func (p *Page) Floor(column int) limit.Floor {
+func (p *Page) Floor(column Column) limit.Floor {
 	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
@@ -140,7 +209,7 @@ func (p *Page) Floor(column int) limit.Floor {
 }
 
 // SetFloor sets what Floor returns. Of holds and leases it sets nothing: see SetFloorHolds.
-func (p *Page) SetFloor(column int, f limit.Floor) {
+func (p *Page) SetFloor(column Column, f limit.Floor) {
 	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
