@@ -68,8 +68,12 @@ func (t *Table) Settle(s *Scratch, key Key, h Hold, now int64, cost uint32) (lap
 }
 
 // RefundHold undoes a Hold, because another rule has denied the request. It reports whether the units are held no more.
+// If so, e tells how the key stands without them.
 func (t *Table) RefundHold(e *Entry, key Key, h Hold, now int64) bool {
 	_, status := t.settle(e, key, h, now, 0)
+	if status == OK && t.layout.HasHolds {
+		e.sumHeld()
+	}
 	return status == OK
 }
 

@@ -86,6 +86,24 @@ func (d *desk) requireStands(key string, used, held uint32, message string) {
 	require.Equal(d, []uint32{used, held}, []uint32{u, h}, message)
 }
 
+// A request that another rule denies is told what its key has left once its own hold is undone.
+func TestARefundedHoldIsNotTold(t *testing.T) {
+	for name, evict := range map[string]bool{"in its record": false, "in the floor": true} {
+		d := newDesk(t, 1, aligned(50, anHour, 0), holding())
+		_, ok := d.hold("a", 2)
+		require.True(t, ok)
+		h, ok := d.hold("a", 3)
+		require.True(t, ok)
+		require.EqualValues(t, 5, d.entry.Held(), name)
+		if evict {
+			require.True(t, hit(t, d.table, []byte("b"), d.now, 9), name)
+		}
+		require.True(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("a")), h, d.now), name)
+		require.EqualValues(t, 2, d.entry.Held(), name)
+		d.requireStands("a", 0, 2, name)
+	}
+}
+
 // TestLostHoldsAreCharged: units that nobody settles are charged after eight to nine
 // eighths of the hold, whoever looks; those that are renewed are not.
 func TestLostHoldsAreCharged(t *testing.T) {

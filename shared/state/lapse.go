@@ -97,19 +97,24 @@ func (p *loaded) joinLapses(ls, others lapses, last int64) lapses {
 // floor holds some too if the key may have been evicted. readHolds returns
 // the units of the record that have lapsed, for readRecord to charge.
 func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
-	shared := uint32(0) // in the floor
-	if e.slot < 0 || e.page.Shares(e.slot) {
-		floor := e.page.FloorHolds()
-		shared = floor.Total()
-	}
 	if e.slot >= 0 {
 		e.holds = e.page.Holds(e.slot)
 		lapsed = t.takeLapsed(&e.loaded, &e.holds, last)
 	} else {
 		e.holds = limit.Holds{Eighth: t.presentEighth(&e.loaded)}
 	}
-	e.setHeld(limit.AddSaturating(shared, e.holds.Total()))
+	e.sumHeld()
 	return lapsed
+}
+
+// sumHeld sets what Held returns.
+func (e *Entry) sumHeld() {
+	shared := uint32(0) // in the floor
+	if e.slot < 0 || e.page.Shares(e.slot) {
+		floor := e.page.FloorHolds()
+		shared = floor.Total()
+	}
+	e.setHeld(limit.AddSaturating(shared, e.holds.Total()))
 }
 
 // lapseFloor brings what the floor holds to the present: it takes out and charges what has lapsed. It reports
