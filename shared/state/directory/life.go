@@ -7,38 +7,23 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
-// Register returns the table for o's counter, and o leaves the counter's other tables:
-//
-//	choose finds one     it gets these windows, unless a later configuration chose others
-//	choose finds none    a new one is added
-//	                     if there are MaxTables, ok is false: drop d, because o has left its tables and has no new one
+// Register returns the table in which o shall count: the one that choose finds, or else a new one. o leaves the
+// counter's other tables. If it takes a new one and there are MaxTables, ok is false, and nothing has changed.
 func (d *Directory) Register(o Owner, def *Definition, now int64) (r *Registration, ok bool) {
 	chosen := d.choose(o, def)
+	if chosen < 0 && len(d.Tables) >= MaxTables {
+		return nil, false
+	}
 	for _, i := range d.TablesOf(def.Counter) {
 		if i != chosen {
 			d.Tables[i].Leave(o, now)
 		}
 	}
 	if chosen < 0 {
-		if len(d.Tables) >= MaxTables {
-			return nil, false
-		}
-		d.Epoch++
-		return d.add(Registration{
-			Counter: def.Counter, Number: d.freeNumber(), Geometry: page.GeometryFor(def.Windows, def.Capacity),
-			Base: d.Epoch, Epoch: d.Epoch, ConfiguredNs: o.ConfiguredNs,
-			Windows: def.Windows, Owners: []Owner{o},
-		}), true
+		return d.begin(o, def), true
 	}
 	r = &d.Tables[chosen]
-	r.join(o)
-	want := longestLogs(def.Windows, r.Windows)
-	if !sameWindows(r.Windows, want) && r.ConfiguredNs <= o.ConfiguredNs {
-		d.Epoch++
-		r.Epoch = d.Epoch
-		r.Windows = want
-	}
-	r.ConfiguredNs = max(r.ConfiguredNs, o.ConfiguredNs)
+	d.join(r, o, def.Windows)
 	return r, true
 }
 
@@ -65,6 +50,40 @@ func (d *Directory) choose(o Owner, def *Definition) int {
 	return own
 }
 
+// begin adds a table for o's counter. It takes a number that nobody uses, and a new epoch: all pages that the number's
+// table before has left in shared data are of earlier ones, so they are empty.
+func (d *Directory) begin(o Owner, def *Definition) *Registration {
+	d.Epoch++
+	return d.add(Registration{
+		Counter: def.Counter, Number: d.freeNumber(), Geometry: page.GeometryFor(def.Windows, def.Capacity),
+		Base: d.Epoch, Epoch: d.Epoch, ConfiguredNs: o.ConfiguredNs,
+		Windows: def.Windows, Owners: []Owner{o},
+	})
+}
+
+// join has o count in the table r, which gets its windows unless a later configuration has chosen others.
+func (d *Directory) join(r *Registration, o Owner, windows []limit.Window) {
+	r.VanishedNs = 0
+	r.addOwner(o)
+	want := longestLogs(windows, r.Windows)
+	if !sameWindows(r.Windows, want) && r.ConfiguredNs <= o.ConfiguredNs {
+		d.Epoch++
+		r.Epoch = d.Epoch
+		r.Windows = want
+	}
+	r.ConfiguredNs = max(r.ConfiguredNs, o.ConfiguredNs)
+}
+
+func (r *Registration) addOwner(o Owner) {
+	for i := range r.Owners {
+		if p := &r.Owners[i]; p.ID == o.ID {
+			p.ConfiguredNs = max(p.ConfiguredNs, o.ConfiguredNs)
+			return
+		}
+	}
+	r.Owners = append(r.Owners, o)
+}
+
 // sameWindows reports whether windows a and b count alike, with the same length of a log, and the same length
 // of a hold or block. Then records need no change.
 func sameWindows(a, b []limit.Window) bool {
@@ -85,17 +104,6 @@ func longestLogs(want, have []limit.Window) []limit.Window {
 		}
 	}
 	return out
-}
-
-func (r *Registration) join(o Owner) {
-	r.VanishedNs = 0
-	for i := range r.Owners {
-		if p := &r.Owners[i]; p.ID == o.ID {
-			p.ConfiguredNs = max(p.ConfiguredNs, o.ConfiguredNs)
-			return
-		}
-	}
-	r.Owners = append(r.Owners, o)
 }
 
 // hasOthers reports whether the table has an owner besides o.
