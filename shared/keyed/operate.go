@@ -99,8 +99,8 @@ func (l *Limiter) find(window string) (int, error) {
 			return i, nil
 		}
 	}
-	return 0, fmt.Errorf("find window %q: no window has that name: use the name given with Name, or an index from 0 to %d",
-		window, len(l.named)-1)
+	return 0, fmt.Errorf("find window %q: no window has that name: use the name given with Name, "+
+		"or an index from 0 to %d", window, len(l.named)-1)
 }
 
 // ExpiresAt returns when the window with the lowest Remaining, the first of equals,

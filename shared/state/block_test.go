@@ -267,7 +267,7 @@ func (r *blockRun) deny(w *blockWorker) {
 	}
 	b := &r.blocked[w.key]
 	runs := b.end > w.entry.Now
-	if r.steps || r.capacity < uint32(r.keys) || len(b.lifted) > 0 { // when the one that runs began is not known exactly
+	if r.steps || r.capacity < uint32(r.keys) || len(b.lifted) > 0 { // the one that runs began at an unknown instant
 		runs = !w.entry.Blocked
 	}
 	if !runs || block.Elastic {

@@ -14,14 +14,15 @@ import (
 //	          that wrote
 //	Now       the later of these two            all of the key, and it is written with that: so the time of a key
 //	                                            never goes back
-//	at        see evict.go                      what lapses, and changes of the floor. The time of a floor never goes
-//	                                            back either. For example, Now is 100 s, the floor was written at 103 s,
-//	                                            and the record to evict at 102 s: it goes into the floor at 103 s
+//	at        see evict.go                      what lapses, and changes of the floor. The time of a floor never
+//	                                            goes back either. For example, Now is 100 s, the floor was written
+//	                                            at 103 s, and the record to evict at 102 s: it goes into the floor
+//	                                            at 103 s
 //	heldNs    the holds' clock, see HoldClock   in which eighth a hold was renewed. lapsedAt translates an eighth to
 //	                                            the wall clock
-//	leaseNs   the Store's monotonic clock       when leases end, and when their records were written; LeaseEntry.NowNs
-//	                                            is of the same clock. remove compares such a time with times of the
-//	                                            wall clock, but only for the floor, and there a lease table has nothing
+//	leaseNs   the Store's monotonic clock       when leases end, and when their records were written, as by
+//	                                            LeaseEntry.NowNs. remove compares such a time with times of the
+//	                                            wall clock, but only for the floor, where a lease table has nothing
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //

@@ -86,7 +86,8 @@ func TestTooManyTables(t *testing.T) {
 	require.Equal(t, OK, counts.parent.Heartbeat(second))
 
 	d = store.directory(t)
-	d.LeaveAndSweep(directory.Owner{ID: 9, ConfiguredNs: 1}, func(id CounterID) bool { return id == def.Counter }, second)
+	keeps := func(id CounterID) bool { return id == def.Counter }
+	d.LeaveAndSweep(directory.Owner{ID: 9, ConfiguredNs: 1}, keeps, second)
 	require.Equal(t, OK, store.Set(directoryKey, d.Append(nil), 0))
 	require.True(t, hit(t, more, []byte("k"), second, 1))
 }
@@ -152,7 +153,7 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 
 	epoch := store.directory(t).Tables[0].Epoch
 	require.Equal(t, OK, ahead.parent.Heartbeat(now))
-	require.Equal(t, epoch, store.directory(t).Tables[0].Epoch, "the configuration from before the step does not undo it")
+	require.Equal(t, epoch, store.directory(t).Tables[0].Epoch, "the one from before the step does not undo it")
 	require.Equal(t, OK, next.parent.Heartbeat(now))
 	require.Equal(t, epoch, store.directory(t).Tables[0].Epoch)
 }

@@ -14,9 +14,9 @@ import (
 //
 // The arithmetic is that of limit.Window, a method for each step:
 //
-//	record ───Floor, MergeFloors───▶ floor ────Start────▶ usage ────Inherit────▶ record
-//	of a key that is evicted         of the page          of a key without       that the key gets
-//	                                                      a record, to check     at its next hit
+//	record --Floor, MergeFloors--> floor --Start--> usage --Inherit--> record
+//	of a key that is evicted       of the page      of a key without   that the key gets
+//	                                                a record, to check at its next hit
 //
 //	method        what it does                                          called by
 //	Shift         moves the usage ahead as far as the floor is ahead    addToFloor
@@ -113,7 +113,8 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 		h := p.page.Holds(slot)
 		lapsed = t.takeLapsed(p, &h, last)
 		if newest, ok := h.Newest(); ok {
-			expiry = max(t.lapsedAt(p, newest), p.Now+1) // what is held counts now, so the record does not expire at p.Now
+			// What is held counts now, so the record does not expire at p.Now.
+			expiry = max(t.lapsedAt(p, newest), p.Now+1)
 		}
 	}
 	for column := range t.layout.Counting {

@@ -69,7 +69,8 @@ func TestFewNewKeysMeetAFullPage(t *testing.T) {
 // from it.
 func TestAResetKeepsTheFloorAway(t *testing.T) {
 	for _, w := range []limit.Window{
-		aligned(3, anHour, 0), perKey(3, anHour), slidingLog(3, anHour), slidingCounter(3, anHour), tokenBucket(3, 1, anHour),
+		aligned(3, anHour, 0), perKey(3, anHour),
+		slidingLog(3, anHour), slidingCounter(3, anHour), tokenBucket(3, 1, anHour),
 	} {
 		d := newDesk(t, 1, w)
 		require.True(t, hit(t, d.table, []byte("a"), d.now, 2))
@@ -384,13 +385,15 @@ func (r *bucketRun) play(seed uint64) {
 				continue
 			}
 			require.Equal(r, OK, r.table.Commit(&e, cost, true))
-			require.GreaterOrEqual(r, holds+1e-3, float64(cost), "seed %d step %d key %d %+v", seed, step, k, r.limits[k])
+			require.GreaterOrEqual(r, holds+1e-3, float64(cost),
+				"seed %d step %d key %d %+v", seed, step, k, r.limits[k])
 			*m = bound{tokens: holds - float64(cost), at: now}
 		}
 	}
 	now += 2 * r.slowest
 	for k, w := range r.limits {
 		never := w.Limit == 0 || w.Burst == 0
-		require.True(r, never || r.passes(&e, k, now, 1), "seed %d: key %d %+v of rule %+v is locked out", seed, k, w, r.rule)
+		require.True(r, never || r.passes(&e, k, now, 1),
+			"seed %d: key %d %+v of rule %+v is locked out", seed, k, w, r.rule)
 	}
 }

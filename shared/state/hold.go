@@ -17,12 +17,12 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // record of their key, or in the page's floor if that record was evicted, never in both.
 //
 //	 Hold
-//	  ↓         evicted: moveHoldsToFloor
-//	record ───────────────────────────────→ floor      Renew moves the units to the present eighth,
-//	  │ │                                    │ │       here as there
-//	  │ └ lapses: readHolds finds it,        │ └ lapses: lapseFloor finds it, chargeFloorLapses charges
-//	  │   readRecord charges the units       │   the floor, and evicts each record whose key may have held them
-//	  ↓                                      ↓
+//	  v        evicted: moveHoldsToFloor
+//	record ----------------------------> floor     Renew moves the units to the present eighth, here as there
+//	  | |                                 | |
+//	  | + lapses: readHolds finds it,     | + lapses: lapseFloor finds it, chargeFloorLapses charges the floor,
+//	  |   readRecord charges the units    |   and evicts each record whose key may have held them
+//	  v                                   v
 //	Settle: the units are held no more, and the cost is charged to the key
 //
 // If the key is reset, what its record holds is gone, and nothing is charged: whereIs tells Settle and Renew so.

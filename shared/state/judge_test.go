@@ -318,7 +318,8 @@ func (r *run) admit(w *runWorker, hold Hold) {
 	held := r.heldIn(w.keyIndex, windows)
 	if a := r.unfit(w, windows, held+w.cost); a != nil {
 		r.found = fmt.Sprintf("tick %d: key %d was admitted %d units and holds %d, the limit is %d, burst %d: %+v: %+v",
-			w.entry.Now/tick, w.keyIndex, w.cost, held, a.units, a.burst, a.tenure.window, r.charges[idOf(w.keyIndex, a)])
+			w.entry.Now/tick, w.keyIndex, w.cost, held, a.units, a.burst, a.tenure.window,
+			r.charges[idOf(w.keyIndex, a)])
 		return
 	}
 	if !r.variant[w.variant].holds() {
@@ -359,7 +360,8 @@ func (r *run) compare(w *runWorker, passes bool) {
 	fits := r.unfit(w, windows, held+w.cost) == nil
 	back := !fits && r.unfit(w, windows, w.cost) == nil
 	if got := w.entry.Held(); passes != fits || got != held || w.entry.HeldBack != back {
-		r.found = fmt.Sprintf("tick %d: key %d asks for %d units: passes %v, holds %d, held back %v; it is to be %v, %d, %v",
+		r.found = fmt.Sprintf("tick %d: key %d asks for %d units: passes %v, holds %d, held back %v;"+
+			" it is to be %v, %d, %v",
 			w.entry.Now/tick, w.keyIndex, w.cost, passes, got, w.entry.HeldBack, fits, held, back)
 	}
 }
@@ -456,7 +458,8 @@ func (r *run) end() string {
 				status = w.table.Commit(&e, 1, true)
 			}
 			if status != OK || e.Evicted {
-				r.found = fmt.Sprintf("commit: status %d, evicted %v: an expired record was not used again", status, e.Evicted)
+				r.found = fmt.Sprintf("commit: status %d, evicted %v: an expired record was not used again",
+					status, e.Evicted)
 			}
 		})
 	}

@@ -54,7 +54,8 @@ func TestAHotKeyAdmitsExactlyItsLimit(t *testing.T) {
 	for _, def := range []Definition{
 		definition("x", 100, aligned(1000, anHour, 0)),
 		definition("x", 100, perKey(1000, anHour), aligned(1500, 2*anHour, 0)),
-		definition("x", 100, slidingLog(limit.MaxLog, anHour), slidingCounter(1000, anHour), tokenBucket(1000, 1, anHour)),
+		definition("x", 100,
+			slidingLog(limit.MaxLog, anHour), slidingCounter(1000, anHour), tokenBucket(1000, 1, anHour)),
 	} {
 		lowest := 1000
 		for _, w := range def.Windows {
@@ -85,7 +86,9 @@ func TestTheClockSteps(t *testing.T) {
 		var scratch Scratch
 		hits := 0
 		return steptest.Limiter{
-			OfKey: func(w limit.Window, key int) limit.Window { return w.Shifted(w.KeyShift(shiftHash(numbered(key)))) },
+			OfKey: func(w limit.Window, key int) limit.Window {
+				return w.Shifted(w.KeyShift(shiftHash(numbered(key))))
+			},
 			Hit: func(key int, cost uint32) bool {
 				if hits++; capacity < 8 && hits%9 == 0 { // keys have to go: cleaning gives nobody more
 					_, status := table.Clean(&scratch, windows, clock.Ns)

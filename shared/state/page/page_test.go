@@ -122,10 +122,11 @@ func TestEveryAlgorithmIsStored(t *testing.T) {
 		},
 		{
 			limit.Window{Algorithm: limit.TokenBucket},
-			limit.Usage{Tokens: limit.Tokens{Lo: 12, Hi: -13}, EndNs: now + 6}, limit.Floor{Used: 14, Prev: 15, EndNs: now + 7},
+			limit.Usage{Tokens: limit.Tokens{Lo: 12, Hi: -13}, EndNs: now + 6},
+			limit.Floor{Used: 14, Prev: 15, EndNs: now + 7},
 		},
 		{limit.Window{Algorithm: limit.Calendar}, limit.Usage{Used: 16}, limit.Floor{Used: 17}},
-		{limit.Window{Algorithm: limit.Block}, limit.Usage{Used: 1, EndNs: now + 8}, limit.Floor{Used: 1, EndNs: now + 9}},
+		{limit.Window{Algorithm: limit.Block}, limit.Usage{Used: 1, EndNs: now}, limit.Floor{Used: 1, EndNs: now + 8}},
 	}
 	var windows []limit.Window
 	for _, c := range cases {
