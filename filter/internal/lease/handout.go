@@ -118,7 +118,7 @@ func (h *Handout) Give(needs []Need) {
 		case !h.grant.Denied && h.units >= cost && h.trip.CameNs < h.endNs:
 			h.writeTo(n, cost)
 			h.units -= cost
-			h.part.keeper.give(cost)
+			h.part.keeper().give(cost)
 		}
 	}
 }
@@ -141,7 +141,7 @@ func (h *Handout) forSubject(units uint32) decide.Grant {
 }
 
 // KeepRest keeps what the grant says of the key, and the units for which nobody has waited.
-func (h *Handout) KeepRest() { h.part.keeper.keepRest(h) }
+func (h *Handout) KeepRest() { h.part.keeper().keepRest(h) }
 
 // reclaim takes back what a request leaves of the units that it was given.
-func (h *Handout) reclaim(units uint32) { h.part.keeper.reclaim(h, units) }
+func (h *Handout) reclaim(units uint32) { h.part.keeper().reclaim(h, units) }

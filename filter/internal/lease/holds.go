@@ -106,7 +106,7 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 // askPart is what is asked for the subject's key. It opens the key's account if there is none.
 func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 	acc := src.openAccount(s)
-	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
+	return Part{Definition: acc.Definition, account: accountKeeper{acc}, Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost,
 		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}

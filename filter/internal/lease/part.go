@@ -12,16 +12,27 @@ import (
 //	of                   made by                           keeper          what it does
 //	a rule that leases   Source.askPart                    *leaseKeeper    asks for units
 //	a rule that holds    HoldSource.askPart, ReportPart    accountKeeper   asks for units, and reports the account
-//	a look               clusterRule.lookPart              nil             asks how the key stands: Wire.Inspect
+//	a look               clusterRule.lookPart              none            asks how the key stands: Wire.Inspect
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
-	keeper     keeper            // which keeps what the service grants for it
+
+	// What keeps what the service grants for it: one of them has a value.
+	lease   leaseKeeper // by value, so that an ask allocates nothing for it
+	account accountKeeper
+}
+
+// keeper keeps what the service grants for the part. It may lie in the part.
+func (p *Part) keeper() keeper {
+	if p.account.account != nil {
+		return p.account
+	}
+	return &p.lease
 }
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
+	return Part{Definition: acc.Definition, account: accountKeeper{acc}, Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key,
 	}}
 }
@@ -31,17 +42,12 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
 // Account is the account that the part reports, nil if it reports none. Read it of an ask's parts only: a Need's copy
 // may have an account that was forgotten since.
-func (p *Part) Account() *account.Account {
-	if k, reports := p.keeper.(accountKeeper); reports {
-		return k.account
-	}
-	return nil
-}
+func (p *Part) Account() *account.Account { return p.account.account }
 
 // WriteReport writes what the account of the part's key holds now into Wire, which is sent.
 func (p *Part) WriteReport(now int64) {
 	if acc := p.Account(); acc != nil {
-		p.keeper = accountKeeper{acc.WriteReport(&p.Wire, now)}
+		p.account = accountKeeper{acc.WriteReport(&p.Wire, now)}
 	}
 }
 

@@ -210,7 +210,7 @@ func (src *Source) askPart(s *decide.Subject, cost uint32) Part {
 // newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
 func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{Definition: d, keeper: &leaseKeeper{source: src, key: e.Key()}, Wire: quota.Part{
+	p := Part{Definition: d, lease: leaseKeeper{source: src, key: e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
