@@ -95,7 +95,6 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 	m.Holding.Units -= int64(h.Units)
 	if h.Rule.Policy.Settle != nil { // how the cost became known counts also if it then cannot be charged
 		m.SettledBy[by]++
-		m.ChargedOverHold += uint64(cost - min(cost, h.Units))
 	}
 	lapsed, ok := h.Rule.Source.Settle(h, cost, now)
 	if !ok {
@@ -104,6 +103,9 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 	}
 	if lapsed && !h.isLost() { // a hold is lost once, also if both of its places have charged it
 		m.HoldsLost++
+	}
+	if h.Rule.Policy.Settle != nil {
+		m.ChargedOverHold += uint64(cost - min(cost, h.Units))
 	}
 	charged := cost
 	if lapsed || h.HasLapsed() { // the units have been charged, and now what the cost is beyond them
