@@ -98,9 +98,9 @@ func (p *purse) Usage(_ *Subject, window int) *limit.Usage {
 
 func (p *purse) Held(*Subject) uint32 { return p.held }
 
-func (p *purse) Settle(_ *hold.Hold, cost uint32, _ int64) (lapsed, ok bool) {
+func (p *purse) Settle(_ *hold.Hold, cost uint32, _ int64) hold.Settlement {
 	p.charged += cost
-	return false, true
+	return hold.CostCharged
 }
 
 func (p *purse) Renew(*hold.Hold, hold.Clocks) hold.Renewal { return hold.NotDue }

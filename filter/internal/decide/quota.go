@@ -34,7 +34,15 @@ type waited struct {
 	Grant Grant
 	// Package lease, of a rule that holds: where the units are counted. It comes with the grant, or else Take finds it.
 	// A hold takes it over.
-	Account hold.Account
+	Account Account
+}
+
+// Account is a hold.Account to which Source.Take and Refund of package lease add units.
+type Account interface {
+	hold.Account
+	Take(units uint32)   // a request holds units of its grant
+	Untake(units uint32) // undoes Take
+	Unhold(units uint32) // a request does not hold units, after all, that were never granted
 }
 
 // checked is what the last Source.Check has found, or what Look or Operate has.

@@ -13,10 +13,11 @@
 //	         because of a reset
 //	account  runs                       the worker's reports          the cost
 //	         is after EndNs             the worker's reports          the cost
-//	         is after EndNs + HoldNs:   nobody: Renew charges them,   what the cost is beyond the units
-//	         it has lapsed              and returns Lapsed
+//	         is after EndNs + HoldNs:   nobody: Renew charges them    what the cost is beyond the units
+//	         it has lapsed
 //
-// HoldNs is the policy's `hold`, and EndNs is when its `max_hold` is over.
+// HoldNs is the policy's `hold`, and EndNs is when its `max_hold` is over. This package knows the account. The table is
+// known to its Source.
 package hold
 
 import (
@@ -48,7 +49,7 @@ type Hold struct {
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 
 	// Renew.
-	lost Renewal // Lapsed or Gone, once Renew has found that
+	lost Renewal // Lapsed or Gone, once Renew has found that; else NotDue
 }
 
 // Rule is what all holds of one rule have in common: thousands of streams may each have a Hold.
@@ -64,21 +65,34 @@ func (h *Hold) Begin() {
 	h.Rule.Metrics.Holding.Units += int64(h.Units)
 }
 
-// Renew renews the hold if that is due, and counts what became of it.
+// Renew renews the hold if that is due, and counts what became of it. A hold is lost when its account has charged it.
+// If it has none, it is lost when the table has lost it.
 func (h *Hold) Renew(at Clocks) {
 	if h.isLost() {
+		return
+	}
+	if acc := h.Account; acc != nil && h.HasEnded(at.MonotonicNs-acc.HoldNs()) {
+		acc.Settle(h.Units, h.Units)
+		h.lose(Lapsed)
 		return
 	}
 	switch became := h.Rule.Source.Renew(h, at); became {
 	case Renewed:
 		h.Rule.Metrics.HoldsRenewed++
 	case Lapsed, Gone:
-		h.lost = became
-		h.Rule.Metrics.HoldsLost++
+		if h.Account == nil { // else the account has the units still. The next tick asks the table again
+			h.lose(became)
+		}
 	case Unknown:
 		h.Rule.Metrics.Errors++
 	case NotDue:
 	}
+}
+
+// lose ends the renewals of a hold that is lost.
+func (h *Hold) lose(how Renewal) {
+	h.lost = how
+	h.Rule.Metrics.HoldsLost++
 }
 
 // Settle ends the hold and charges the cost, in each place as the package's table says. What is counted then:
@@ -89,30 +103,47 @@ func (h *Hold) Renew(at Clocks) {
 //	Lapsed           any                  + 1 by Renew  + the units, or the cost if that is more
 //	Gone             no lapse             + 1 by Renew  + the cost
 //	any              a failure            as before     stays: Errors + 1 instead
+//
+// Unless it fails, ChargedOverHold counts what the cost is beyond the units.
 func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 	m := h.Rule.Metrics
 	m.Holding.Streams--
 	m.Holding.Units -= int64(h.Units)
-	if h.Rule.Policy.Settle != nil { // how the cost became known counts also if it then cannot be charged
+	settles := h.Rule.Policy.Settle != nil
+	if settles { // how the cost became known counts also if it then cannot be charged
 		m.SettledBy[by]++
 	}
-	lapsed, ok := h.Rule.Source.Settle(h, cost, now)
-	if !ok {
+	inTable := h.Rule.Source.Settle(h, cost, now)
+	h.settleAccount(cost)
+	if inTable == Failed {
 		m.Errors++
 		return
 	}
-	if lapsed && !h.isLost() { // a hold is lost once, also if both of its places have charged it
+	if inTable == RestCharged && !h.isLost() { // a hold is lost once, also if both of its places have charged it
 		m.HoldsLost++
 	}
-	if h.Rule.Policy.Settle != nil {
-		m.ChargedOverHold += uint64(cost - min(cost, h.Units))
+	beyond := cost - min(cost, h.Units)
+	if settles {
+		m.ChargedOverHold += uint64(beyond)
 	}
-	charged := cost
-	if lapsed || h.HasLapsed() { // the units have been charged, and now what the cost is beyond them
-		charged = max(cost, h.Units)
+	if m.Priced == nil {
+		return
 	}
-	if m.Priced != nil {
-		m.Priced.ChargedUnits += uint64(charged)
+	if inTable == RestCharged || h.HasLapsed() { // the units were charged before
+		m.Priced.ChargedUnits += uint64(h.Units + beyond)
+	} else {
+		m.Priced.ChargedUnits += uint64(cost)
+	}
+}
+
+// settleAccount is Settle in the account, if the hold is in one.
+func (h *Hold) settleAccount(cost uint32) {
+	switch {
+	case h.Account == nil:
+	case h.HasLapsed(): // Renew has charged the units
+		h.Account.Settle(0, cost-min(cost, h.Units))
+	default:
+		h.Account.Settle(h.Units, cost)
 	}
 }
 
@@ -124,17 +155,24 @@ func (h *Hold) isLost() bool { return h.lost != NotDue }
 // HasLapsed reports whether Renew has found the hold Lapsed, and its units charged.
 func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
 
-// Source is where the units of a rule come from that holds them.
+// Source is where a rule holds units in a table of this proxy. A hold may lie in an account alone. Then there is
+// nothing to do: its renewal is NotDue, and its settlement CostCharged.
 type Source interface {
-	// Settle ends a hold, and charges each of its places by the package's table. Hold.HasLapsed says whether the hold
-	// has lapsed in its account. A table finds out by itself, and lapsed reports that. It is not ok if a call into the
-	// proxy failed.
-	Settle(h *Hold, cost uint32, now int64) (lapsed, ok bool)
-	// Renew keeps a hold from lapsing, because its request is still alive. Lapsed and Gone are of the account if the
-	// hold has one: what the table alone has lost is NotDue, and Settle reports a lapse there. It is not called again
-	// after them.
+	// Settle ends the hold in the table, and charges there by the package's table.
+	Settle(h *Hold, cost uint32, now int64) Settlement
+	// Renew keeps the hold from lapsing in the table, because its request is still alive.
 	Renew(h *Hold, at Clocks) Renewal
 }
+
+// Settlement is how a table has settled a hold.
+type Settlement uint8
+
+// The settlements.
+const (
+	CostCharged Settlement = iota // the hold ran, or was gone
+	RestCharged                   // it had lapsed: only what the cost is beyond the units
+	Failed                        // a call into the proxy failed: nothing is charged
+)
 
 // Renewal is what became of a hold that a source was to renew.
 type Renewal uint8
@@ -156,11 +194,8 @@ type Clocks struct {
 }
 
 // Account is the account of a hold: there a worker counts what it holds of a key, and reports it to the quota service.
-// The HoldSource of package lease gives it to the request, and gets it back with the hold. It is an account.Account.
+// It is an account.Account of package lease.
 type Account interface {
-	Take(units uint32)         // a request holds units of its grant
-	Untake(units uint32)       // undoes Take
-	Unhold(units uint32)       // a request does not hold units, after all, that were never granted
 	Settle(units, cost uint32) // a request holds units no more, and is charged a cost
 	HoldNs() int64             // how long the service holds units of a worker that reports nothing
 }

@@ -18,17 +18,30 @@ type purse struct {
 	fails   bool // a call into the proxy does
 	renewal Renewal
 	charged uint32
-
-	hasLapsed bool // the hold that is settled, by what Renew has found
 }
 
-func (p *purse) Settle(h *Hold, cost uint32, _ int64) (lapsed, ok bool) {
+func (p *purse) Settle(_ *Hold, cost uint32, _ int64) Settlement {
+	switch {
+	case p.fails:
+		return Failed
+	case p.lapsed:
+		return RestCharged
+	}
 	p.charged += cost
-	p.hasLapsed = h.HasLapsed()
-	return p.lapsed, !p.fails
+	return CostCharged
 }
 
 func (p *purse) Renew(*Hold, Clocks) Renewal { return p.renewal }
+
+// account is one whose service holds units for 100 ns.
+type account struct{ held, charged uint32 }
+
+func (a *account) Settle(units, cost uint32) {
+	a.held -= units
+	a.charged += cost
+}
+
+func (*account) HoldNs() int64 { return 100 }
 
 // begin begins a hold of 2 units.
 func begin(t *testing.T, rule string, p *purse) *Hold {
@@ -46,22 +59,29 @@ func TestTheLifeOfAHold(t *testing.T) {
 		renewals  []Renewal
 		atEnd     purse
 		hasLapsed bool // by a renewal
+		charged   uint32
 		counts    metrics.Counts
 	}{
-		"it is settled": {[]Renewal{NotDue}, purse{}, false, metrics.Counts{}},
+		"it is settled": {[]Renewal{NotDue}, purse{}, false, 5, metrics.Counts{ChargedOverHold: 3}},
 		"it is renewed": {
-			[]Renewal{Renewed, NotDue, Renewed}, purse{}, false, metrics.Counts{HoldsRenewed: 2},
+			[]Renewal{Renewed, NotDue, Renewed}, purse{}, false, 5,
+			metrics.Counts{HoldsRenewed: 2, ChargedOverHold: 3},
 		},
 		"a renewal fails": {
-			[]Renewal{Unknown, Renewed}, purse{}, false, metrics.Counts{Errors: 1, HoldsRenewed: 1},
+			[]Renewal{Unknown, Renewed}, purse{}, false, 5,
+			metrics.Counts{Errors: 1, HoldsRenewed: 1, ChargedOverHold: 3},
 		},
 		"a renewal finds it lapsed": {
-			[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, metrics.Counts{HoldsLost: 1},
+			[]Renewal{Lapsed, Renewed}, purse{lapsed: true}, true, 0,
+			metrics.Counts{HoldsLost: 1, ChargedOverHold: 3},
 		},
-		"a renewal finds it gone":      {[]Renewal{Gone, Renewed}, purse{}, false, metrics.Counts{HoldsLost: 1}},
-		"the end finds it lapsed":      {nil, purse{lapsed: true}, false, metrics.Counts{HoldsLost: 1}},
-		"the end fails":                {nil, purse{fails: true}, false, metrics.Counts{Errors: 1}},
-		"the account alone is charged": {[]Renewal{Lapsed}, purse{}, true, metrics.Counts{HoldsLost: 1}},
+		"a renewal finds it gone": {
+			[]Renewal{Gone, Renewed}, purse{}, false, 5, metrics.Counts{HoldsLost: 1, ChargedOverHold: 3},
+		},
+		"the end finds it lapsed": {
+			nil, purse{lapsed: true}, false, 0, metrics.Counts{HoldsLost: 1, ChargedOverHold: 3},
+		},
+		"the end fails": {nil, purse{fails: true}, false, 0, metrics.Counts{Errors: 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := &purse{}
@@ -72,19 +92,53 @@ func TestTheLifeOfAHold(t *testing.T) {
 			}
 			p.lapsed, p.fails = tc.atEnd.lapsed, tc.atEnd.fails
 			h.Settle(5, metrics.ByAnswer, 2)
-			require.EqualValues(t, 5, p.charged)
-			require.Equal(t, tc.hasLapsed, p.hasLapsed)
+			require.Equal(t, tc.charged, p.charged)
 			require.Equal(t, tc.hasLapsed, h.HasLapsed(), "the end changes nothing")
-			m := h.Rule.Metrics
-			require.Equal(t, state.HeldTotal{}, m.Holding)
-			require.EqualValues(t, 1, m.SettledBy[metrics.ByAnswer])
-			if !tc.atEnd.fails {
-				require.EqualValues(t, 3, m.ChargedOverHold, "beyond the 2 that were held")
-			} else {
-				require.Zero(t, m.ChargedOverHold, "nothing is charged")
+			require.Equal(t, state.HeldTotal{}, h.Rule.Metrics.Holding)
+			require.Equal(t, tc.counts, countsOf(t, h))
+		})
+	}
+}
+
+// countsOf are the metrics of a hold that its answer has settled.
+func countsOf(t *testing.T, h *Hold) metrics.Counts {
+	counts := h.Rule.Metrics.Counts
+	require.EqualValues(t, 1, counts.SettledBy[metrics.ByAnswer])
+	counts.SettledBy = metrics.Counts{}.SettledBy
+	return counts
+}
+
+// An account charges the cost when the hold is settled. A hold after max_hold, it has charged the units, and charges
+// the rest. What the table does of it loses no hold, unless its end finds that it had lapsed there.
+func TestAHoldInAnAccount(t *testing.T) {
+	const ends = 50
+	lasts := metrics.Counts{ChargedOverHold: 3}
+	lost := metrics.Counts{ChargedOverHold: 3, HoldsLost: 1}
+	for name, tc := range map[string]struct {
+		at      int64
+		inTable purse
+		charged uint32 // by the renewals
+		counts  metrics.Counts
+	}{
+		"it runs":                            {ends - 1, purse{}, 0, lasts},
+		"max_hold is over":                   {ends + 99, purse{}, 0, lasts},
+		"it has lapsed":                      {ends + 100, purse{}, 2, lost},
+		"it has lapsed in both":              {ends + 100, purse{renewal: Lapsed, lapsed: true}, 2, lost},
+		"it is gone from the table":          {ends - 1, purse{renewal: Gone}, 0, lasts},
+		"it has lapsed in the table":         {ends - 1, purse{renewal: Lapsed, lapsed: true}, 0, lost},
+		"it is charged, and the table fails": {ends - 1, purse{fails: true}, 0, metrics.Counts{Errors: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			acc := &account{held: 2}
+			h := begin(t, settles, &tc.inTable)
+			h.Account, h.EndNs = acc, ends
+			for range 2 {
+				h.Renew(Clocks{MonotonicNs: tc.at})
+				require.Equal(t, account{2 - tc.charged, tc.charged}, *acc)
 			}
-			got := metrics.Counts{HoldsRenewed: m.HoldsRenewed, HoldsLost: m.HoldsLost, Errors: m.Errors}
-			require.Equal(t, tc.counts, got)
+			h.Settle(5, metrics.ByAnswer, 2)
+			require.Equal(t, account{0, 5}, *acc)
+			require.Equal(t, tc.counts, countsOf(t, h))
 		})
 	}
 }

@@ -177,39 +177,21 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 //	              of them later
 //	table only    so they were, and the worker has too many accounts for one more
 //
-// What each place charges is drawn in package hold. The table counts by this proxy's share of the limits.
+// Package hold draws what each place charges, and settles the account. Here is the table's part. The table counts by
+// this proxy's share of the limits.
 
-// Settle ends what the request holds, and charges its cost.
-func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) (lapsed, ok bool) {
-	ok = true
-	if h.InTable() {
-		lapsed, ok = src.local.SettleBy(src.share(h.Windows), h, cost, wallNs)
+// Settle ends what the request holds in this proxy's table, and charges its cost there.
+func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) hold.Settlement {
+	if !h.InTable() {
+		return hold.CostCharged
 	}
-	if h.Account == nil {
-		return lapsed, ok
-	}
-	units := h.Units
-	if h.HasLapsed() { // Renew has charged them to the account
-		units, cost = 0, cost-min(cost, units)
-	}
-	h.Account.Settle(units, cost)
-	return lapsed, ok
+	return src.local.SettleBy(src.share(h.Windows), h, cost, wallNs)
 }
 
-// Renew renews what lies in this proxy's table, and charges the account of a hold that has lapsed.
+// Renew renews what lies in this proxy's table.
 func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
-	inTable := hold.NotDue
-	if h.InTable() && src.local.IsDue(h, at) {
-		inTable = src.local.RenewBy(src.share(h.Windows), h, at)
+	if !h.InTable() || !src.local.IsDue(h, at) {
+		return hold.NotDue
 	}
-	switch {
-	case h.Account == nil:
-		return inTable
-	case h.HasEnded(at.MonotonicNs - h.Account.HoldNs()):
-		h.Account.Settle(h.Units, h.Units)
-		return hold.Lapsed
-	case inTable == hold.Lapsed, inTable == hold.Gone:
-		return hold.NotDue // the account has the units still. The next tick asks the table again
-	}
-	return inTable
+	return src.local.RenewBy(src.share(h.Windows), h, at)
 }

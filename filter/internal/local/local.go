@@ -133,14 +133,20 @@ func (c *Source) Usage(s *decide.Subject, column int) *limit.Usage {
 func (c *Source) Held(s *decide.Subject) uint32 { return s.Record.Held() }
 
 // Settle charges the key's record, or the floor if the record was evicted.
-func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
+func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) hold.Settlement {
 	return c.SettleBy(h.Windows, h, cost, now)
 }
 
 // SettleBy is Settle by other limits of the key: Check must count by the same.
-func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) (lapsed, ok bool) {
+func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) hold.Settlement {
 	lapsed, status := c.Table.Settle(c.scratch, c.heldKey(windows), h.Hold, now, cost)
-	return lapsed, status == state.OK
+	switch {
+	case status != state.OK:
+		return hold.Failed
+	case lapsed:
+		return hold.RestCharged
+	}
+	return hold.CostCharged
 }
 
 // heldKey is a key of which units are held, without its bytes: the state.Hold has their hash.

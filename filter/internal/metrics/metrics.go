@@ -90,8 +90,8 @@ type Counts struct {
 	// Package hold, of rules that hold. The last two are of rules that settle.
 	HoldsLost       uint64 // holds that lapsed before their answer, or that Renew found gone: their key was reset
 	HoldsRenewed    uint64
-	SettledBy       [len(bys)]uint64 // holds settled, by how their cost was known
-	ChargedOverHold uint64           // units charged beyond what was held
+	SettledBy       [len(bys)]uint64 // holds settled, by how their cost was known, also if Settle failed
+	ChargedOverHold uint64           // units charged beyond what was held, unless Settle failed
 
 	// Package host, of rules that settle by tokens.
 	Unread         [usage.Failures]uint64 // answers whose usage could not be read, by why; of usage.None there are none
