@@ -17,21 +17,17 @@ import (
 //	the store  swaps from storeNs on, for as long as lastNs says. Earlier, units could be spent before the window
 //	           begins that counts them. Later, what was decided may not hold any more
 //	learn      Swapped: the operations are swapDecided. Failed: they are swapFailed. Else the store has said which
-//	           value is there and what its clock says. The operations are decided on that: swapAgain if they change
-//	           something, because that must be swapped in
+//	           value is there and what its clock says. The operations are tried on a copy of that: swapAgain if they
+//	           change something, because that must be swapped in
 //
 // So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
-//
-// Operations are decided on the record in place. So it is ahead of the nonce while a swap is under way:
-//
-//	                      record                                   nonce
-//	no swap is under way  what the store has, as far as is known   that of the same value
-//	one is                what this swap writes                    that of the value that it replaces
 type recordValue struct {
-	record          *record.Record // nil = none
-	nonce           []byte         // nil = none
-	startingUntilNs int64          // until when the store is starting, by its clock: the last Young swap has said so
-	newValue        []byte         // the record that the swap under way writes
+	// record is what the store has, as far as is known. While a swap that writes is under way, it is what this swap
+	// writes: prepare decides in place. nil = none.
+	record          *record.Record
+	nonce           []byte // of the store's value, so of the one that a swap under way replaces; nil = none
+	startingUntilNs int64  // until when the store is starting, by its clock: the last Young swap has said so
+	newValue        []byte // the record that the swap under way writes
 }
 
 // This compiles only if a nonce has one size in both packages.
@@ -40,7 +36,10 @@ var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 // prepare implements value. A swap that only reads shows whether the decision not to change anything holds.
 func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.Swap {
 	s := swapstore.Swap{Old: v.nonce}
-	changed := v.decide(operations, storeNs)
+	if v.record == nil {
+		v.record = record.New(storeNs)
+	}
+	changed := v.decideAll(operations, v.record, storeNs)
 	if slices.ContainsFunc(operations, func(o *operation) bool { return o.Outcome.NeedsAge }) {
 		s.AgeNs = StartingNs
 	}
@@ -63,14 +62,11 @@ func lastNs(operations []*operation, storeNs int64) int64 {
 	return last
 }
 
-// decide decides the operations on the record, and reports whether that changed it.
-func (v *recordValue) decide(operations []*operation, storeNs int64) (changed bool) {
-	if v.record == nil {
-		v.record = record.New(storeNs)
-	}
+// decideAll decides the operations on a record, one after the other, and reports whether that changed it.
+func (v *recordValue) decideAll(operations []*operation, on *record.Record, storeNs int64) (changed bool) {
 	startingForNs := v.startingForNs(storeNs)
 	for _, o := range operations {
-		changed = o.Decide(v.record, storeNs, startingForNs) || changed
+		changed = o.Decide(on, storeNs, startingForNs) || changed
 	}
 	return changed
 }
@@ -97,11 +93,14 @@ func (v *recordValue) learn(operations []*operation, r swapstore.Result) (e swap
 	case swapstore.Late, swapstore.Read:
 	}
 	err = v.read(r.Value)
-	switch {
-	case err != nil:
+	if err != nil {
 		return swapFailed, err
-	case v.decide(operations, r.NowNs):
-		_ = v.read(r.Value) // as above: this decision is forgotten, and prepare makes it anew at its own time
+	}
+	trial := record.New(r.NowNs)
+	if v.record != nil {
+		trial = v.record.Clone()
+	}
+	if mustChange := v.decideAll(operations, trial, r.NowNs); mustChange {
 		return swapAgain, nil
 	}
 	return swapDecided, nil

@@ -111,7 +111,7 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 				}})
 				require.NoError(t, err)
 				owes = owes || len(windows) > 0 && h.WaitNs(1) > 0
-				s, expiry := h.State.clone(), h.State.ExpiryNs()
+				s, expiry := h.State.Clone(), h.State.ExpiryNs()
 				s.Roll(expiry - 2) // a bucket's is even
 				require.False(t, workers == 1 && isEmpty(s), "%s, seed %d: it expires too late", name, seed)
 				s.Roll(expiry)
@@ -132,7 +132,7 @@ func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
 // copyOf returns a copy that can be rolled beside v.
 func copyOf(v *View) *View {
 	c := *v
-	c.State = v.State.clone()
+	c.State = v.State.Clone()
 	return &c
 }
 

@@ -118,7 +118,7 @@ func (s *State) chargeSilent(units uint32) {
 func (s *State) ExpiryNs() int64 {
 	expiry := max(s.NowNs, s.Holders.endNs())
 	if held := s.Holders.Held(); held > 0 {
-		s = s.clone()
+		s = s.Clone()
 		s.rollWindows(expiry)
 		s.chargeSilent(held)
 	}
@@ -128,8 +128,8 @@ func (s *State) ExpiryNs() int64 {
 	return expiry
 }
 
-// clone returns a copy that shares no memory which rolling and charging change.
-func (s *State) clone() *State {
+// Clone returns a copy. It shares only the Windows, which nothing changes in place.
+func (s *State) Clone() *State {
 	c := *s
 	c.Usages, c.bucketSpendBy = slices.Clone(s.Usages), slices.Clone(s.bucketSpendBy)
 	c.Holders = slices.Clone(s.Holders)

@@ -45,6 +45,11 @@ func New(storeNs int64) *Record {
 	return r
 }
 
+// Clone returns a copy, on which operations can be decided to see what they would change.
+func (r *Record) Clone() *Record {
+	return &Record{Generation: r.Generation, hasHolders: r.hasHolders, State: *r.State.Clone()}
+}
+
 // Renew gives the record another generation: what was counted before cannot be uncounted any more.
 func (r *Record) Renew() { r.Generation = rand.Uint64() } //nolint:gosec // nobody gains by guessing it
 
