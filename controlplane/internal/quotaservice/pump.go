@@ -46,7 +46,7 @@ func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
 	var left atomic.Int64
 	left.Store(int64(len(ready)))
-	s.landed.setPumpComes(true)
+	s.landed.promisePump() // the one that runs here, once Swap has returned
 	s.o.Store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
 		if s.landed.add(landing{ready[i], r}) {
 			go s.pump()
@@ -55,23 +55,19 @@ func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
 			cancel()
 		}
 	})
-	s.landed.setPumpComes(false)
 }
 
-// landed are results of the store that no pump has taken up yet. Of each, exactly one goroutine sees to it that a pump
-// does:
+// landed are results of the store that no pump has taken up yet. Each result is taken up, because of these:
 //
-//	the result comes          who sees to it
-//	while Store.Swap runs     the pump that has called it: it drains once that has returned
-//	later, to an empty list   the goroutine that adds it: it starts a pump
-//	later, to others          who sees to the first of these: one pump drains all
-//
-// A pump that was started waits for mu, or leaves it to the one that pumps, which drains before it ends.
+//   - While pumpComes, some goroutine goes on to pump: the one that has called Store.Swap, or one that add has had
+//     started. It drains, or finds another one in pump, which drains before it ends.
+//   - A result that comes while pumpComes is not set has its goroutine start a pump.
+//   - Only drain ends pumpComes, and it takes all results at the same moment.
 type landed struct {
 	mu        sync.Mutex
 	all       []landing
 	spare     []landing // memory that is used again
-	pumpComes bool      // a pump takes them up once Store.Swap has returned
+	pumpComes bool
 }
 
 type landing struct {
@@ -80,16 +76,19 @@ type landing struct {
 }
 
 // add adds a result, and reports whether the caller must start a pump for it.
-func (l *landed) add(r landing) bool {
+func (l *landed) add(r landing) (mustPump bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.all = append(l.all, r)
-	return len(l.all) == 1 && !l.pumpComes
+	mustPump = !l.pumpComes
+	l.pumpComes = true
+	return mustPump
 }
 
-func (l *landed) setPumpComes(comes bool) {
+// promisePump has add start no pump, because the caller pumps.
+func (l *landed) promisePump() {
 	l.mu.Lock()
-	l.pumpComes = comes
+	l.pumpComes = true
 	l.mu.Unlock()
 }
 
@@ -97,6 +96,7 @@ func (l *landed) setPumpComes(comes bool) {
 func (l *landed) drain() []landing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.pumpComes = false
 	clear(l.spare)
 	l.all, l.spare = l.spare[:0], l.all
 	return l.spare
