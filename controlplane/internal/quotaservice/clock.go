@@ -1,6 +1,10 @@
 package quotaservice
 
-import "time"
+import (
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+)
 
 // There are two clocks. In all of the package localNs is a time by the service's own clock. storeNs is one by
 // the store's clock, as the store has said it or as far as the service knows it.
@@ -34,8 +38,14 @@ type storeClock struct {
 	aheadNs int64
 }
 
-// note notes that the store's clock said storeNs to a swap that left at sentNs. If what was known of the clock may have
-// misled the swap (see key.mayBeMisled), this replaces it also if it is larger.
+// storeNs is the earliest time that the store's clock may show to a swap that leaves at localNs.
+func (c *storeClock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
+
+// storeNow is storeNs of a swap that leaves now.
+func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }
+
+// note notes that the store's clock said storeNs to a swap that left at sentNs. A larger lead than the known one only
+// counts if the known one may have misled the swap: it was decided at a storeNs that was wrong.
 func (c *storeClock) note(sentNs, storeNs int64, mayBeMisled bool) {
 	ahead := storeNs - sentNs
 	if !c.known || mayBeMisled || ahead < c.aheadNs {
@@ -43,8 +53,14 @@ func (c *storeClock) note(sentNs, storeNs int64, mayBeMisled bool) {
 	}
 }
 
-// storeNs is the earliest time that the store's clock may show to a swap that leaves at localNs.
-func (c *storeClock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
-
-// storeNow is storeNs of a swap that leaves now.
-func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }
+// mayBeMisled reports whether the storeClock may have misled the key's swap, which ended so:
+//
+//	a swap that  shows it by
+//	writes       Late: the store has compared its clock with the times of the swap
+//	only reads   swapAgain: its operations change something at the store's time, though they changed nothing at storeNs
+//
+// A read is also swapAgain because another value is there, so this is only a may. To take it for misled does no harm:
+// the lead of this swap is as true. If it is too large, a later swap is Late, and corrects it.
+func (k *key) mayBeMisled(r swapstore.Result, e swapEnding) bool {
+	return r.Status == swapstore.Late || k.reads && e == swapAgain
+}

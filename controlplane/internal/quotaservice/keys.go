@@ -17,10 +17,10 @@ const (
 // key is the operations of one key, which reach the store by one swap at a time, and its value there as far as that is
 // known:
 //
-//	       add            prepare                learnResult, rest
-//	idle ───────▶ ready ───────────▶ under way ────────────────────▶ idle, or ready if others wait
-//	                ▲                    │
-//	                └────────────────────┘ learnResult says swapAgain
+//	    add      prepare       learnResult
+//	idle ─▶ ready ──────▶ under way ─────▶ rest: idle, or ready if others wait
+//	          ▲               │
+//	          └───────────────┘ learnResult says swapAgain
 type key struct {
 	storeKey [16]byte
 	domain   string
@@ -132,18 +132,6 @@ func (k *key) whyGiveUp(status swapstore.Status) error {
 		return errLate
 	}
 	return errContended
-}
-
-// mayBeMisled reports whether the storeClock may have misled prepare: its storeNs, by which prepare decided, was wrong.
-//
-//	a swap that  shows it by
-//	writes       Late: the store has compared its clock with the times of the swap
-//	only reads   swapAgain: its operations change something at the store's time, though they changed nothing at storeNs
-//
-// A read is also swapAgain because another value is there, so this is only a may. To take it for misled does no harm:
-// storeClock takes the lead of this swap, which is as true. If it is too large, a later swap is Late, and corrects it.
-func (k *key) mayBeMisled(r swapstore.Result, e swapEnding) bool {
-	return r.Status == swapstore.Late || k.reads && e == swapAgain
 }
 
 // size is about what the key takes while it is idle.
