@@ -12,24 +12,25 @@ import (
 // answer answers the ask, unless its stream has closed.
 func (g *group) answer() {
 	w := g.worker
-	c := w.core
 	w.open--
 	g.measure()
 	if !w.closed {
-		a := quota.AskResult{ID: g.id, Outcome: g.result}
-		if g.result != quota.Granted {
-			g.restateDenied()
-		}
-		if g.result == quota.Granted || g.result == quota.Denied || g.result == quota.Unavailable {
-			for i := range g.parts {
-				c.grantBuffer = append(c.grantBuffer, g.grant(&g.parts[i]))
-			}
-			a.Grants = c.grantBuffer
-		}
-		w.send(&a, g.size)
-		c.grantBuffer = c.grantBuffer[:0]
+		w.send(&quota.AskResult{ID: g.id, Outcome: g.result, Grants: g.grants()}, g.size)
 	}
-	c.endDrain()
+	w.core.endDrain()
+}
+
+// grants are what the parts got, none if that is not said of each. They are in memory that the next answer uses again.
+func (g *group) grants() []quota.Grant {
+	if g.result == quota.Unknown || g.result == quota.Busy {
+		return nil
+	}
+	c := g.worker.core
+	c.grantBuffer = c.grantBuffer[:0]
+	for i := range g.parts {
+		c.grantBuffer = append(c.grantBuffer, g.grant(&g.parts[i]))
+	}
+	return c.grantBuffer
 }
 
 // measure counts the answer.
@@ -49,26 +50,20 @@ func (g *group) measure() {
 	}
 }
 
-// restateDenied gives a denied part the standings of its key after other parts of that key were undone:
-// those that it was denied with count units which nobody got.
-//
-// An example: two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first
-// part gets its 2, so the second one is denied, when 3 are left. The 2 are undone, so both parts are
-// answered that 5 are left.
-func (g *group) restateDenied() {
-	for i := range g.parts {
-		if !g.parts[i].denied() {
-			continue
-		}
-		denied := &g.parts[i].first
-		for j := range g.parts {
-			o := g.parts[j].undone
-			isUndone := o != nil && o.Outcome.Err == nil
-			if isUndone && o.storeKey == denied.storeKey && slices.Equal(o.Shifted, denied.Shifted) {
-				denied.Outcome.Standings = o.Outcome.Standings
-			}
-		}
+// grant is what one part got, and how its key stands when the ask is answered.
+func (g *group) grant(part *askPart) quota.Grant {
+	if part.failed() {
+		return failedGrant(&part.first)
 	}
+	out, isDenied := &part.last().Outcome, part.denied()
+	got := quota.Grant{
+		Denied: isDenied, WaitNs: out.WaitNs, HeldBack: out.HeldBack, Blocked: isDenied && out.Blocked,
+		Noted: out.Noted && out.Err == nil, Windows: g.standings(part),
+	}
+	if g.result == quota.Granted {
+		g.handOver(&got, &part.first)
+	}
+	return got
 }
 
 // last is the operation whose outcome says how the key stands when the ask is answered: the kept denial, the undo, or
@@ -83,27 +78,25 @@ func (p *askPart) last() *operation {
 	return &p.first
 }
 
-// grant is what one part got:
+// standings are those of the part's key after its last operation. A denied part has those after the last undo of
+// another part of its key: it was denied with count units which nobody got.
 //
-//	fields                                  from
-//	Denied                                  the hit
-//	Units, Number, Leased, ValidNs          the hit, if the ask is granted: handOver
-//	WaitNs, HeldBack, Blocked, Noted        last
-//	Windows                                 last; of a denied part perhaps another part's undo: restateDenied
-//	all of a part whose hit has failed      the hit: failedGrant
-func (g *group) grant(part *askPart) quota.Grant {
-	if part.failed() {
-		return failedGrant(&part.first)
+// An example: two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first
+// part gets its 2, so the second one is denied, when 3 are left. The 2 are undone, so both parts are
+// answered that 5 are left.
+func (g *group) standings(part *askPart) []quota.Standing {
+	own := part.last()
+	if !part.denied() {
+		return own.Outcome.Standings
 	}
-	out, isDenied := &part.last().Outcome, part.denied()
-	got := quota.Grant{
-		Denied: isDenied, WaitNs: out.WaitNs, HeldBack: out.HeldBack, Blocked: isDenied && out.Blocked,
-		Noted: out.Noted && out.Err == nil, Windows: out.Standings,
+	for i := range slices.Backward(g.parts) {
+		o := g.parts[i].undone
+		isUndone := o != nil && o.Outcome.Err == nil
+		if isUndone && o.storeKey == own.storeKey && slices.Equal(o.Shifted, own.Shifted) {
+			return o.Outcome.Standings
+		}
 	}
-	if g.result == quota.Granted {
-		g.handOver(&got, &part.first)
-	}
-	return got
+	return own.Outcome.Standings
 }
 
 // handOver grants what the hit of a granted ask has taken.
