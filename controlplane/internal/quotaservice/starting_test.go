@@ -211,8 +211,9 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	require.False(t, f.Denied)
 }
 
-// TestIsNewStart: looks at one beginning differ by what the store's answer is on its way, and are no new start.
-func TestIsNewStart(t *testing.T) {
+// TestNoteAgeTellsANewStart: looks at one beginning differ by what the store's answer is on its way, and are no new
+// start.
+func TestNoteAgeTellsANewStart(t *testing.T) {
 	const known, tolerated = 100 * second, int64(WatchEvery)
 	for name, c := range map[string]struct {
 		later, onWay, left int64 // than known; of this look; until the start ends
@@ -227,6 +228,7 @@ func TestIsNewStart(t *testing.T) {
 	} {
 		untilNs := known + c.later
 		now := untilNs - c.left
-		require.Equal(t, c.want, isNewStart(untilNs, known, now-c.onWay, now), name)
+		looking := core{hasLooked: true, shownStartUntilNs: known}
+		require.Equal(t, c.want, looking.noteAge(now+StartingNs-untilNs, now-c.onWay, now), name)
 	}
 }

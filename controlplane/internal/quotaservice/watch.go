@@ -45,7 +45,7 @@ var ErrStarting = action.ErrStarting
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
-	before := s.o.Clock.NowNs() // by the service's clock, as now and untilNs are
+	before := s.o.Clock.NowNs() // by the service's clock, as now is
 	age, anew, err := s.o.Store.Age(ctx)
 	if err != nil { // the heartbeat says so
 		return
@@ -70,13 +70,22 @@ func (s *Service) Watch() {
 	}
 }
 
-// noteAge notes for how long the store has had its state. Watch asked at the instant before, and got the answer at
-// the instant now. isNew says that the store has begun since the last look.
+// noteAge notes for how long the store has had its state. isNew says that the store has begun since the last look.
+//
+// Watch asked at the instant before, and has the answer at the instant now. The store said its age at some instant
+// between these. So the end of its start is known only within bounds: StartingNs after it has begun, which is
+//
+//	before - age + StartingNs  at the earliest
+//	now - age + StartingNs     at the latest
+//
+// These differ from look to look, though the store has begun but once. It has begun anew only if its start ends later
+// than any earlier look allows, even at the earliest. WatchEvery more is for clocks that drift a little.
 func (c *core) noteAge(age, before, now int64) (isNew bool) {
-	untilNs := now - age + StartingNs
-	isNew = isNewStart(untilNs, c.shownStartUntilNs, before, now)
-	if !c.hasLooked || untilNs > c.shownStartUntilNs {
-		c.shownStartUntilNs = untilNs
+	earliestNs, latestNs := before-age+StartingNs, now-age+StartingNs
+	isStarting := latestNs > now
+	isNew = isStarting && earliestNs > c.shownStartUntilNs+int64(WatchEvery)
+	if !c.hasLooked || latestNs > c.shownStartUntilNs {
+		c.shownStartUntilNs = latestNs
 	}
 	c.hasLooked = true
 	return isNew
@@ -88,22 +97,6 @@ func (c *core) endStreams() {
 		w.ending = true
 		c.notifyLater(w)
 	}
-}
-
-// isNewStart reports whether the store has begun anew. By its answer it is starting until untilNs, and by earlier ones
-// until knownNs. before and now are as in noteAge:
-//
-//	begun   before   ?     now
-//	  |       |------|------|                        the store says its age, ? - begun, at some instant ?
-//	  |------------- StartingNs ---------|           it is starting until here
-//	  |------------- StartingNs ---------|------|    untilNs = now - age + StartingNs is late by now - ?
-//
-// So untilNs differs from look to look, though the store has begun but once. It has begun again only if
-// untilNs is later than knownNs by more than that may be, and by WatchEvery: clocks drift a little.
-func isNewStart(untilNs, knownNs, before, now int64) bool {
-	isStarting := untilNs > now
-	earliest := untilNs - (now - before)
-	return isStarting && earliest-knownNs > int64(WatchEvery)
 }
 
 // Starting says for how much longer the store is starting; nil = it has its state.
