@@ -43,8 +43,9 @@ func LeaseHostBytes(windows int, capacity uint32) uint64 {
 // Lease and call Write.
 type LeaseEntry struct {
 	Lease
-	// Replaced is how many units another key's record has whose slot Write takes. Reread finds such a
-	// record if it has the same hash, and Write if the page is full.
+	// Replaced is how many units are lost with Write: those of another key's record whose slot it takes, and those that
+	// are stranded whose place Put has taken. Reread finds such a record if it has the same hash, and Write if the page
+	// is full.
 	Replaced uint32
 
 	// WrittenNs is when the record was last written, 0 if there is none.
@@ -141,6 +142,13 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 // isOfEarlierStart reports whether a record was written long after the present: the
 // monotonic clock has started anew since.
 func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+MaxLeaseNs }
+
+// Put is Lease.Put, and counts the stranded units as Replaced. Write counts anew only for a new record, which has none.
+func (e *LeaseEntry) Put(added GrantLeft) (ok bool) {
+	stranded, ok := e.Lease.Put(e.NowNs, added)
+	e.Replaced += stranded
+	return ok
+}
 
 // Write stores the lease. It returns Mismatch if another worker wrote first: Reread.
 // If the page is full, it drops the record that holds fewest units, of several the

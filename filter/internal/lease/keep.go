@@ -54,7 +54,7 @@ func (k *leaseKeeper) give(units uint32) {
 func (k *leaseKeeper) keepRest(h *Handout) {
 	k.writeLease(h, true)
 	if k.takers == 0 {
-		k.source.worker.Returns.returnToService(h)
+		k.source.worker.Returns.returnToService(k.source, h)
 	}
 }
 
@@ -67,7 +67,7 @@ func (k *leaseKeeper) reclaim(h *Handout, units uint32) {
 	if h.mayStay() {
 		k.writeLease(h, false)
 	}
-	k.source.worker.Returns.returnToService(h)
+	k.source.worker.Returns.returnToService(k.source, h)
 }
 
 // mayStay reports whether a lease may keep units of the grant, for later requests.
@@ -117,9 +117,7 @@ func (k *leaseKeeper) put(h *Handout, e *state.LeaseEntry) (put uint32) {
 	}
 	e.Allow(h.units)
 	left := state.GrantLeft{Stream: h.trip.Stream, Number: h.grant.Number, Units: h.units, EndNs: h.endNs}
-	stranded, ok := e.Put(e.NowNs, left)
-	e.Replaced += stranded // of an ended stream. Write itself sets Replaced only for a new record, which has none
-	if !ok {
+	if !e.Put(left) {
 		return 0
 	}
 	return h.units

@@ -9,20 +9,30 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	returnToService  has units go back at once that cannot be kept
+//	returnToService  has the units of a handout go back that cannot be kept
 //	watch            remembers a grant whose units are in a lease
-//	CollectIdle      visits it at a tick, and takes its units out of the lease if their time is over, or if nobody has
-//	                 written the lease for idleNs
-//	AppendTo         has them leave with a message on the stream that got them; once that has ended, they cannot
+//	CollectIdle      visits it at a tick, and has its units leave the lease and go back if their time is over, or if
+//	                 nobody has written the lease for idleNs
+//	giveBack         puts them on the list due
+//	AppendTo         has them leave with a message
+//
+// They go back on the stream that got them. Once that has ended, they are lost. So units in a lease stay there until
+// their time is over, because requests may still spend them, and then CollectIdle counts those that are left.
 
 // Returns are the units of a worker's grants that go back.
 type Returns struct {
-	stream uint32         // that is open: only units of its grants can go back. 0 = none
-	due    []quota.Return // to be sent
+	stream uint32      // that is open: only units of its grants can go back. 0 = none
+	due    []dueReturn // to be sent, all of grants of this stream
 
 	leased         []leasedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
 	nextVisitNs    int64         // when to visit the first of them; 0 = at the next tick
 	shortestIdleNs int64         // the shortest time after which one is idle, 0 = none is left
+}
+
+// dueReturn is a return to be sent, of units that the source's rule had leased.
+type dueReturn struct {
+	source *Source
+	quota.Return
 }
 
 // leasedGrant is a grant with units in a key's lease.
@@ -46,9 +56,12 @@ const (
 // StreamOpened says which stream is open.
 func (rets *Returns) StreamOpened(number uint32) { rets.stream = number }
 
-// StreamEnded drops what should have gone back on the stream.
+// StreamEnded says that none is open any more. What should have gone back on it is lost.
 func (rets *Returns) StreamEnded() {
 	rets.stream = 0
+	for i := range rets.due {
+		rets.due[i].source.noteLost(rets.due[i].Units)
+	}
 	rets.due = rets.due[:0]
 }
 
@@ -58,7 +71,9 @@ func (rets *Returns) Count() int { return min(len(rets.due), maxReturns) }
 // AppendTo moves these to the end of a message.
 func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
 	n := rets.Count()
-	message = append(message, rets.due[:n]...)
+	for i := range rets.due[:n] {
+		message = append(message, rets.due[i].Return)
+	}
 	rets.due = rets.due[n:]
 	return message
 }
@@ -66,19 +81,31 @@ func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
 // IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
 func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }
 
-// returnToService has the units of a handout that nobody has go back, on the stream that got them or not at all.
-func (rets *Returns) returnToService(h *Handout) {
-	if h.grant.Number > 0 && h.units > 0 && h.trip.Stream == rets.stream {
-		rets.due = append(rets.due, quota.Return{Grant: h.grant.Number, Units: h.units})
-	}
+// returnToService has the units of a handout go back that nobody has.
+func (rets *Returns) returnToService(src *Source, h *Handout) {
+	rets.giveBack(src, h.trip.Stream, quota.Return{Grant: h.grant.Number, Units: h.units})
 	h.units = 0
 }
+
+// giveBack has units go back on the stream that got them. If that has ended, they are lost.
+func (rets *Returns) giveBack(src *Source, stream uint32, back quota.Return) {
+	switch {
+	case back.Units == 0:
+	case stream == rets.stream && back.Grant > 0:
+		rets.due = append(rets.due, dueReturn{src, back})
+	default:
+		src.noteLost(back.Units)
+	}
+}
+
+// noteLost counts leased units that nobody can spend or return any more.
+func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += uint64(units) }
 
 // watch has CollectIdle visit a grant whose units were put into the lease at writtenNs.
 func (rets *Returns) watch(k *leaseKeeper, h *Handout, writtenNs int64) {
 	src := k.source
 	if len(rets.leased) >= maxLeased {
-		src.rule.Metrics.LeasedUnitsLost++ // counted as one: what is left is not known yet
+		src.noteLost(1) // requests may spend these units, or some of them: what will be left is not known yet
 		return
 	}
 	visitNs := src.visitNs(writtenNs, h.endNs, rets.latestVisitNs(writtenNs))
@@ -109,7 +136,7 @@ func (src *Source) visitNs(writtenNs, endNs, latestNs int64) int64 {
 	return min(writtenNs+src.idleNs, endNs, latestNs)
 }
 
-// CollectIdle has units go back that the open stream got and nobody takes any more, of at most maxReturns grants.
+// CollectIdle has units go back that nobody takes any more, of at most maxReturns grants.
 // It reads the clock once for all leases that it visits: each read of the clock takes time, and they may be many.
 func (w *Worker) CollectIdle() {
 	rets := &w.Returns
@@ -126,14 +153,10 @@ func (w *Worker) CollectIdle() {
 	stay := 0 // how many, at the front of the list
 	for i := range rets.leased {
 		lg := &rets.leased[i]
-		if lg.stream != rets.stream {
-			continue // its stream has ended: the units stay counted
-		}
 		if now >= lg.visitNs && len(rets.due) < mostDue {
-			units, stays := lg.take(&w.entry, wallNs, now, latestNs)
-			if units > 0 {
-				rets.due = append(rets.due, quota.Return{Grant: lg.number, Units: units})
-			}
+			canGoBack := lg.stream == rets.stream
+			units, stays := lg.collect(&w.entry, wallNs, now, latestNs, canGoBack)
+			rets.giveBack(lg.source, lg.stream, quota.Return{Grant: lg.number, Units: units})
 			if !stays {
 				continue
 			}
@@ -145,9 +168,11 @@ func (w *Worker) CollectIdle() {
 	rets.leased = rets.leased[:stay]
 }
 
-// take takes the grant's units out of the lease if they are idle. If they stay, it notes when to visit them again, by
-// latestNs if nothing fails.
-func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now, latestNs int64) (units uint32, stays bool) {
+// collect takes the grant's units out of the lease if their time is over, or if they are idle and can go back. If they
+// stay, it notes when to visit them again, by latestNs if nothing fails.
+func (lg *leasedGrant) collect(
+	e *state.LeaseEntry, wallNs, now, latestNs int64, canGoBack bool,
+) (units uint32, stays bool) {
 	src := lg.source
 	lg.visitNs = now + maxVisitNs
 	for range state.MaxRetries {
@@ -158,7 +183,8 @@ func (lg *leasedGrant) take(e *state.LeaseEntry, wallNs, now, latestNs int64) (u
 		if left == nil {
 			return 0, e.FromFuture // no reread: a later tick can read it
 		}
-		if now < left.EndNs && now-e.WrittenNs < src.idleNs {
+		isIdle := canGoBack && now-e.WrittenNs >= src.idleNs
+		if now < left.EndNs && !isIdle {
 			lg.visitNs = src.visitNs(e.WrittenNs, left.EndNs, latestNs)
 			return 0, true
 		}

@@ -64,9 +64,10 @@
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 //
 // The tests play workers, their talk and a service together, by harness_test.go. scripts_test.go has most cases, as
-// lines of steps. The other tests are of what a script cannot say: leases_test.go of a Source, holds_test.go of a
-// HoldSource, blocks_test.go of denial.go, alone_test.go of a silent service, times_test.go of what the service
-// says of times and windows, talk_test.go of package talk, and fleet_test.go of many proxies.
+// lines of steps. The other tests are of what a script cannot say: leases_test.go of a Source, lost_test.go of units
+// that are lost, holds_test.go of a HoldSource, blocks_test.go of denial.go, alone_test.go of a silent service,
+// times_test.go of what the service says of times and windows, talk_test.go of package talk, and fleet_test.go of many
+// proxies.
 package lease
 
 import (
@@ -256,7 +257,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 func (src *Source) write(e *state.LeaseEntry) state.Status {
 	written := src.table.Write(e)
 	if written == state.OK {
-		src.rule.Metrics.LeasedUnitsLost += uint64(e.Replaced)
+		src.noteLost(e.Replaced)
 	}
 	return written
 }
@@ -285,7 +286,7 @@ func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
 		if src.table.Reread(e, wallNs, e.NowNs) != state.OK || e.WrittenNs == 0 {
 			return false
 		}
-		if _, ok := e.Put(e.NowNs, back); !ok {
+		if !e.Put(back) {
 			return false
 		}
 		if written := src.write(e); written != state.Mismatch {

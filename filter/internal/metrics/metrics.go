@@ -85,7 +85,7 @@ type Counts struct {
 
 	// Of rules of scope cluster.
 	QuotaWaited     uint64 // package talk: requests that waited for the quota service
-	LeasedUnitsLost uint64 // package lease: leased units that could not go back
+	LeasedUnitsLost uint64 // package lease: leased units that nobody can spend or return any more
 
 	// Package hold, of rules that hold. The last two are of rules that settle.
 	HoldsLost       uint64 // holds that lapsed before their answer, or that Renew found gone: their key was reset

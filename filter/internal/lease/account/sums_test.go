@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// What the account of lease.HoldSource's example has after each step, given and held. End lists it, and the flush of
-// the same callback finds nothing to report.
+// What the account of lease.HoldSource's example has after each step, given and held. EndReport lists it, and the
+// flush of the same callback finds nothing to report.
 func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	b := NewBook()
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}

@@ -1,0 +1,99 @@
+package lease_test
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// lost is how many leased units the worker has counted as lost.
+func (w *worker) lost() (units uint64) {
+	w.engine.EachMetric(func(m engine.Series, count uint64) {
+		if m.Metric == "leased_units_lost" {
+			units += count
+		}
+	})
+	return units
+}
+
+// grant has the worker's newest ask be granted so many units for so long. The request that waits goes on by goOn.
+func (w *worker) grant(units uint32, validNs int64, leased bool) {
+	m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Granted, Grants: []quota.Grant{{
+		Number: 1, Units: units, ValidNs: validNs, Leased: leased, Windows: []quota.Standing{{Used: units}},
+	}}}}}
+	require.NoError(w.t, w.client.Receive(m.Append(nil), w.proxy.Clock))
+}
+
+// Units whose lease ends after their stream can be spent until then. The rest is lost.
+func TestUnitsOfAnEndedStreamAreLostWhenTheirLeaseEnds(t *testing.T) {
+	w, _ := pair(t, perUser)
+	w.request("a")
+	w.grant(5, 10*second, true)
+	w.goOn()
+	w.client.StreamEnded(w.proxy.Clock)
+	require.True(t, w.verdicts[w.request("a")])
+	w.proxy.Clock += 10*second - 1
+	w.tick()
+	require.Zero(t, w.lost())
+	require.True(t, w.verdicts[w.request("a")])
+	w.proxy.Clock++
+	w.tick()
+	require.EqualValues(t, 2, w.lost())
+	w.proxy.Clock += 10 * second
+	w.tick()
+	require.EqualValues(t, 2, w.lost(), "they are counted once")
+}
+
+// A request gets a unit, its stream ends, and its client leaves.
+func TestAUnitThatARequestLeavesAfterItsStreamIsLost(t *testing.T) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"lease":"off"}`)
+	id := w.request("a")
+	w.grant(1, 10*second, false)
+	w.client.StreamEnded(w.proxy.Clock)
+	w.client.Forget(id)
+	require.EqualValues(t, 1, w.lost())
+}
+
+// Units that are to go back with the next message are lost if the stream ends before.
+func TestUnitsThatHaveNotLeftWithTheirStreamAreLost(t *testing.T) {
+	w, _ := pair(t, perUser)
+	w.request("a")
+	w.grant(5, 0, true) // their time is over when they come
+	require.Zero(t, w.lost())
+	w.client.StreamEnded(w.proxy.Clock)
+	require.EqualValues(t, 5, w.lost())
+}
+
+// A request takes the last unit of its worker's grant, and then a rule denies it. Meanwhile another worker's grant has
+// taken the emptied place in the lease, so the unit goes into the place of units that are stranded.
+func TestARefundCountsTheUnitsWhosePlaceItTakes(t *testing.T) {
+	const rules = `{"name":"r",` + byUser + `,"missing_key":"skip","limits":["500/1m"],"lease":20},` +
+		`{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
+	w, _ := pair(t, rules)
+	other := func(seed uint32) *worker {
+		o := newWorker(t, w.proxy, rules, seed)
+		o.request("a")
+		return o
+	}
+	other(2).grant(6, second, true) // stranded: its request keeps 1 of the units, and nobody takes the others
+	w.proxy.Clock += 4 * second
+	third, fourth, fifth := other(3), other(4), other(5)
+	w.request("a other") // which makes the table of the last rule
+	third.grant(6, 9*second, true)
+	fourth.grant(6, 9*second, true)
+	w.grant(2, 5*second, true) // ends first, so the next request takes of it
+	w.goOn()
+	w.proxy.After = func(string) { // the next request has taken of the lease
+		w.proxy.After = nil
+		fifth.grant(6, 9*second, true)
+		w.proxy.Headers = map[string][]string{"v": {"v"}}
+		require.True(t, fifth.engine.Decide().Allowed)
+	}
+	id := w.request("a v")
+	require.Contains(t, w.verdicts, id)
+	require.False(t, w.verdicts[id])
+	require.EqualValues(t, 5, w.lost())
+}
