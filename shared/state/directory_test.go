@@ -109,6 +109,69 @@ func TestAVanishedCounterComesBack(t *testing.T) {
 	}
 }
 
+// A counter that comes back has all that its records still count, also if that is for longer than the longest period.
+func TestAVanishedCounterWaitsForWhatItsRecordsCount(t *testing.T) {
+	inFlight := limit.Window{Algorithm: limit.Concurrency, Limit: 1, PeriodNs: 8 * second}
+	settles := limit.Window{Algorithm: limit.Concurrency, Unlimited: true, PeriodNs: 8 * second}
+	owes := aligned(1, second, 0)
+	owes.Pays = 1
+	shortened := limit.NewBlock(second, false)
+	for name, c := range map[string]struct {
+		windows []limit.Window
+		count   func(table *Table, e *Entry) Status
+		afterNs int64 // that it is gone
+	}{
+		"a bucket that fills slowly": {[]limit.Window{tokenBucket(3600, 1, second)}, commit(3600), 1000 * second},
+		"a counter's period before":  {[]limit.Window{slidingCounter(100, anHour)}, commit(100), anHour + anHour/2},
+		"a hold before it lapses":    {[]limit.Window{inFlight}, hold(1), 8*second + ms},
+		"a hold that has lapsed":     {[]limit.Window{perKey(1, 10*second), settles}, hold(1), 18 * second},
+		"a window that owes":         {[]limit.Window{owes, settles}, commit(100), 60 * second},
+		"a block of a longer policy": {[]limit.Window{aligned(1, second, 0), shortened}, block(anHour), 60 * second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store, key, now := newMemory(), []byte("k"), 1000*anHour
+			x := configured(store, "o", 1, definition("x", 100, c.windows...))
+			var e Entry
+			require.Equal(t, OK, x.Read(&e, keyed(x, key), now))
+			require.Equal(t, OK, c.count(x, &e))
+
+			y := configured(store, "o", 2, definition("y", 100, aligned(5, anHour, 0)))
+			require.True(t, hit(t, y, key, now, 1), "x vanishes")
+			now += c.afterNs
+			store.monotonicNs += c.afterNs
+			z := configured(store, "o", 3, definition("z", 100, aligned(5, anHour, 0)))
+			require.True(t, hit(t, z, key, now, 1), "a registration sweeps")
+			back := configured(store, "o", 4, definition("x", 100, c.windows...))
+			require.Equal(t, OK, back.Read(&e, keyed(back, key), now))
+			require.NotEqual(t, now, back.Check(&e, c.windows[0].Max()))
+		})
+	}
+}
+
+func commit(units uint32) func(*Table, *Entry) Status {
+	return func(table *Table, e *Entry) Status { return table.Commit(e, units, true) }
+}
+
+func hold(units uint32) func(*Table, *Entry) Status {
+	return func(table *Table, e *Entry) Status {
+		_, status := table.Hold(e, units, true)
+		return status
+	}
+}
+
+// block denies a hit while the policy's block is that long.
+func block(periodNs int64) func(*Table, *Entry) Status {
+	return func(table *Table, e *Entry) Status {
+		for column := range e.windows {
+			if w := &e.windows[column]; w.Algorithm == limit.Block {
+				defer func(shorter int64) { w.PeriodNs = shorter }(w.PeriodNs)
+				w.PeriodNs = periodNs
+			}
+		}
+		return table.Deny(e, 1, true)
+	}
+}
+
 func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
 	hour := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: anHour}
 	for name, windows := range map[string][]limit.Window{

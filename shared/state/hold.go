@@ -61,9 +61,10 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 }
 
 // Settle ends a hold and charges what its request really cost at now, without a check. It needs only the limits of key:
-// h has the hash of its bytes. If the hold has lapsed, its units are charged already. If the key has no record and
-// there is no slot for one, the floor is charged. If status is not OK, nothing has changed.
-func (t *Table) Settle(s *Scratch, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
+// h has the hash of its bytes. The units may be charged already, because the hold has lapsed, or was never InTable.
+// Then unitsCharged is set, and only what the cost is beyond them is charged. If the key has no record and there is no
+// slot for one, the floor is charged. If status is not OK, nothing has changed.
+func (t *Table) Settle(s *Scratch, key Key, h Hold, now int64, cost uint32) (unitsCharged bool, status Status) {
 	return t.settle(&s.entry, key, h, now, cost)
 }
 
@@ -77,23 +78,23 @@ func (t *Table) RefundHold(e *Entry, key Key, h Hold, now int64) bool {
 	return status == OK
 }
 
-func (t *Table) settle(e *Entry, key Key, h Hold, now int64, cost uint32) (lapsed bool, status Status) {
+func (t *Table) settle(e *Entry, key Key, h Hold, now int64, cost uint32) (unitsCharged bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
 		if status := t.rereadToChange(e, key, now); status != OK {
 			return false, status
 		}
 		charge := cost
-		state := t.whereIs(e, &h)
-		switch state {
+		where := t.whereIs(e, &h)
+		switch where {
 		case inRecord, inFloor:
-			t.moveHold(e, state, &h, 0) // releases them
+			t.moveHold(e, where, &h, 0) // releases them
 		case isCharged:
 			charge -= min(cost, h.Units)
 		case isGone: // nothing is held, and nothing was charged
 		}
-		if status := t.chargeAndWrite(e, state, charge); status != Mismatch {
-			return state == isCharged, status
+		if status := t.chargeAndWrite(e, where, charge); status != Mismatch {
+			return where == isCharged, status
 		}
 	}
 	return false, Failed
@@ -108,12 +109,12 @@ func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (lapsed, gone boo
 		if status := t.rereadToChange(e, key, now); status != OK {
 			return false, false, status
 		}
-		state := t.whereIs(e, h)
-		if state != inRecord && state != inFloor {
-			return state == isCharged, state == isGone, OK
+		where := t.whereIs(e, h)
+		if where != inRecord && where != inFloor {
+			return where == isCharged, where == isGone, OK
 		}
-		eighth := t.moveHold(e, state, h, h.Units)
-		switch status := t.chargeAndWrite(e, state, 0); status {
+		eighth := t.moveHold(e, where, h, h.Units)
+		switch status := t.chargeAndWrite(e, where, 0); status {
 		case OK:
 			h.eighth = eighth
 			h.eachNs = t.holdWindow().EighthNs()
@@ -145,7 +146,7 @@ func (t *Table) IsDue(h *Hold, heldNs int64) bool {
 
 // chargeAndWrite charges units to the key whose hold was in that state, and writes what this and moveHold have changed:
 //
-//	units   state                       what is written
+//	units   where                       what is written
 //	> 0     any; the key has a record   that record
 //	> 0     any; it has none            a new record, or the floor if the page has no slot for one
 //	0       inRecord                    the key's record
@@ -153,9 +154,9 @@ func (t *Table) IsDue(h *Hold, heldNs int64) bool {
 //	0       isCharged, isGone           nothing
 //
 // A record that is not written still says that its key was reset.
-func (t *Table) chargeAndWrite(e *Entry, state holdState, units uint32) Status {
+func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 	if units == 0 {
-		switch state {
+		switch where {
 		case inRecord:
 			return t.finish(e)
 		case inFloor:
@@ -196,22 +197,22 @@ func (t *Table) whereIs(e *Entry, h *Hold) holdState {
 	if !t.layout.HasHolds || h.epoch < e.page.HoldsSince() {
 		return isGone
 	}
-	state := inFloor
+	where := inFloor
 	switch {
 	case e.slot >= 0 && e.page.Serial(e.slot) == h.serial:
-		state = inRecord
+		where = inRecord
 	case e.page.MayBeForgotten(h.serial): // then it is taken for reset
 		return isGone
 	}
 	if t.hasLapsed(e, h) {
 		return isCharged
 	}
-	return state
+	return where
 }
 
 // holdsIn returns the holds of the key's record, or the floor's, as of Read.
-func (t *Table) holdsIn(e *Entry, state holdState) limit.Holds {
-	if state == inRecord {
+func (t *Table) holdsIn(e *Entry, where holdState) limit.Holds {
+	if where == inRecord {
 		return e.holds
 	}
 	floor := e.page.FloorHolds()
@@ -222,11 +223,11 @@ func (t *Table) holdsIn(e *Entry, state holdState) limit.Holds {
 // moveHold takes h's units out of the record or the floor, and holds so many units there in
 // the present eighth instead: all of them to renew, 0 to release. It returns that eighth. The floor's holds go into
 // the page; the record's are written with its usage.
-func (t *Table) moveHold(e *Entry, state holdState, h *Hold, units uint32) (eighth uint32) {
-	holds := t.holdsIn(e, state)
+func (t *Table) moveHold(e *Entry, where holdState, h *Hold, units uint32) (eighth uint32) {
+	holds := t.holdsIn(e, where)
 	holds.Remove(t.eighthOf(h), h.Units)
 	holds.Add(holds.Eighth, units)
-	if state == inFloor {
+	if where == inFloor {
 		e.page.SetFloorHolds(&holds)
 	} else {
 		e.holds = holds

@@ -111,7 +111,7 @@ func (ts *Tables) Split() {
 }
 
 // Release removes the owner from all its tables after Split. No successor takes
-// over a split owner's tables: they wait for their windows to end. It does nothing
+// over a split owner's tables: they wait, see package directory. It does nothing
 // before Split, or before the first hit.
 func (ts *Tables) Release(now int64) Status {
 	for _, table := range ts.tables {

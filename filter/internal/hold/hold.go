@@ -119,7 +119,8 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 		m.Errors++
 		return
 	}
-	if inTable == RestCharged && !h.isLost() { // a hold is lost once, also if both of its places have charged it
+	lapsed := inTable == RestCharged && h.InTable() // else a table that holds nothing has charged the units at once
+	if lapsed && !h.isLost() {                      // a hold is lost once, also if both of its places have charged it
 		m.HoldsLost++
 	}
 	beyond := cost - min(cost, h.Units)
@@ -170,7 +171,7 @@ type Settlement uint8
 // The settlements.
 const (
 	CostCharged Settlement = iota // the hold ran, or was gone
-	RestCharged                   // it had lapsed: only what the cost is beyond the units
+	RestCharged                   // it had lapsed, or was charged at once: what the cost is beyond the units
 	Failed                        // a call into the proxy failed: nothing is charged
 )
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -47,10 +48,31 @@ func (*account) HoldNs() int64 { return 100 }
 func begin(t *testing.T, rule string, p *purse) *Hold {
 	r := &hosttest.Policy(t, rule).Rules[0]
 	m := metrics.Of(r)
-	h := &Hold{Hold: state.Hold{Units: 2}, Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
+	h := &Hold{Hold: inTable(t), Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
 	h.Begin()
 	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Rule.Metrics.Holding)
 	return h
+}
+
+// inTable holds 2 units in a table of its own.
+func inTable(t *testing.T) state.Hold {
+	windows := []limit.Window{{Algorithm: limit.Concurrency, Unlimited: true, PeriodNs: limit.MinPeriodNs}}
+	tables := state.NewTables(hosttest.New(), func([]byte) {}, 1, 1)
+	table := tables.Table(state.Definition{Windows: windows, Capacity: 1})
+	var e state.Entry
+	require.Equal(t, state.OK, table.Read(&e, state.Key{Windows: windows, OfRule: windows}, 1))
+	h, status := table.Hold(&e, 2, false)
+	require.Equal(t, state.OK, status)
+	require.True(t, h.InTable())
+	return h
+}
+
+// A table that holds nothing charges units at once. So nothing can lapse there, although Settle finds them charged.
+func TestAHoldThatIsChargedAtOnceIsNotLost(t *testing.T) {
+	h := begin(t, settles, &purse{lapsed: true})
+	h.Hold = state.Hold{Units: 2}
+	h.Settle(5, metrics.ByAnswer, 2)
+	require.Zero(t, h.Rule.Metrics.HoldsLost)
 }
 
 // A hold is renewed until it has lapsed, and each end of it is counted once.

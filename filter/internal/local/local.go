@@ -139,11 +139,11 @@ func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) hold.Settlement {
 
 // SettleBy is Settle by other limits of the key: Check must count by the same.
 func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) hold.Settlement {
-	lapsed, status := c.Table.Settle(c.scratch, c.heldKey(windows), h.Hold, now, cost)
+	unitsCharged, status := c.Table.Settle(c.scratch, c.heldKey(windows), h.Hold, now, cost)
 	switch {
 	case status != state.OK:
 		return hold.Failed
-	case lapsed:
+	case unitsCharged:
 		return hold.RestCharged
 	}
 	return hold.CostCharged

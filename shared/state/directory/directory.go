@@ -20,8 +20,8 @@
 //	                longer has; the worker that begins a round, for owners that have missed too many
 //	removeWaiting   LeaveAndSweep, which a worker calls before it registers tables
 //
-// A table waits until its windows have ended, in case its counter comes back. Then its number is used for
-// another one, with a new epoch as its base: pages of an earlier one are empty.
+// A table waits until its records count no more (countsNs), in case its counter comes back. Then its number is used
+// for another one, with a new epoch as its base: pages of an earlier one are empty.
 //
 // An epoch numbers the windows of a table: a configuration that changes them takes the next
 // one, and each page has the epoch in which it was written. So a worker that meets a page
@@ -73,7 +73,7 @@ const (
 	ownerBytes            = 16
 
 	// WaitingTables is how many tables of vanished counters Envoy may hold beside
-	// those in use. Each waits for its longest window to end before its number is
+	// those in use. Each waits until its records count no more (countsNs), before its number is
 	// used again; if there are more, the one that vanished first is re-used at once.
 	WaitingTables = 8
 

@@ -145,11 +145,11 @@ func (d *Directory) LeaveAndSweep(o Owner, keeps func(CounterID) bool, now int64
 	d.removeWaiting(now)
 }
 
-// removeWaiting removes tables that have waited for their longest window to end, and the first
-// to vanish of more than WaitingTables.
+// removeWaiting removes tables of whose records none counts any more (countsNs), and the first to vanish of more than
+// WaitingTables.
 func (d *Directory) removeWaiting(now int64) {
 	tables := slices.DeleteFunc(d.Tables, func(r Registration) bool {
-		return r.waits() && now-r.VanishedNs >= longestNs(r.Windows)
+		return r.waits() && now-r.VanishedNs >= countsNs(r.Windows)
 	})
 	stay := lastToVanish(tables)
 	kept := tables[:0]
@@ -183,14 +183,41 @@ func lastToVanish(tables []Registration) (last []int) {
 	return last
 }
 
-// longestNs is the longest period of the windows.
-func longestNs(windows []limit.Window) int64 {
-	var ns int64
-	for _, w := range windows {
-		ns = max(ns, w.PeriodNs)
+// countsNs is for how long after the last hit a table's records may count at most, as far as the directory knows:
+//
+//	windows                    at most         because
+//	a token bucket             notKnownNs      it counts until it is full, and the directory has no burst
+//	beside a hold, each other  notKnownNs      it may owe what answers took beyond its limit, for many periods
+//	a hold alone               two periods     a hold lapses up to an eighth later than its period
+//	a sliding counter          two periods     the period before counts too
+//	a block                    MaxBlockNs      it may have begun by a policy whose blocks were longer
+//	others                     one period
+func countsNs(windows []limit.Window) int64 {
+	var longest int64
+	for i := range windows {
+		ns := windows[i].PeriodNs
+		switch windows[i].Algorithm {
+		case limit.TokenBucket:
+			ns = notKnownNs
+		case limit.Concurrency:
+			ns *= 2
+			if i > 0 { // it is the last window
+				ns = notKnownNs
+			}
+		case limit.SlidingWindowCounter:
+			ns *= 2
+		case limit.Block:
+			ns = limit.MaxBlockNs
+		default:
+		}
+		longest = max(longest, ns)
 	}
-	return ns
+	return longest
 }
+
+// notKnownNs has a table wait until its counter comes back, or until WaitingTables others have vanished later. It is
+// the longest time for which a usage counts.
+const notKnownNs = limit.MaxFillNs
 
 // How far ahead of the present a time in the directory may be, before the clock must have been set back since:
 const (
