@@ -253,24 +253,28 @@ func (p Pattern) ofPath() (path Pattern, sameWithAnyQuery, ok bool) {
 //	/a(/.*|\?.*|#.*|;.*|$)      OrBelow("/a")     true               true
 //	/a                          /a                false              true: of /a?b the path fits, and :path does not
 //	/a|/b.*                     /a|/b.*           false              true: the .* is behind /b alone, not behind /a
+//	/a|/b(\?.*)?                /a|/b             false              true: as above
 //	/a\?b=.*                    /a\?b=.*          true               false: it is about the query
 func ofPathExpression(text string) (path Pattern, sameWithAnyQuery, ok bool) {
 	text = strings.TrimPrefix(text, "^")
-	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow { // as Envoy Gateway writes a prefix
+	isSame := !hasBranches(text) // else the end is that of the last branch alone
+
+	// Envoy Gateway writes a prefix like this.
+	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow {
 		path = Expression(begin + "(/.*)?")
 		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
 			path = OrBelow(string(re.Rune))
 		}
-		return path, !strings.Contains(begin, "|"), !seesQuery(begin)
+		return path, isSame, !seesQuery(begin)
 	}
-	text = strings.TrimSuffix(text, "$")
+	text, _ = cutEnd(text)
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
 		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
-			return Expression(begin), true, !seesQuery(begin)
+			return Expression(begin), isSame, !seesQuery(begin)
 		}
 	}
-	begin, takesRest := strings.CutSuffix(text, ".*")
-	return Expression(text), takesRest && !strings.Contains(text, "|"), !seesQuery(begin)
+	_, takesRest := cutOperator(text, ".*")
+	return Expression(text), takesRest && isSame, !seesQuery(strings.TrimSuffix(text, ".*"))
 }
 
 // isPlainText reports whether an expression matches one text alone, in one case.

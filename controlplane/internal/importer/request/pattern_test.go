@@ -77,6 +77,12 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		{of: Prefix("/a", false), path: Wildcard("/a*"), sameWithAnyQuery: true, ok: true},
 		{of: OrBelow("/a"), path: OrBelow("/a"), sameWithAnyQuery: true, ok: true},
 		{of: Expression(`/a(\?.*)?`), path: Expression("/a"), sameWithAnyQuery: true, ok: true},
+		{of: Expression(`/a|/b(\?.*)?`), path: Expression("/a|/b"), ok: true},
+		{of: Expression(`(/a|/b)(\?.*)?`), path: Expression("(/a|/b)"), sameWithAnyQuery: true, ok: true},
+		{of: Expression(`/a$`), path: Expression("/a"), ok: true},
+		{of: Expression(`/a\$`), path: Expression(`/a\$`), ok: true},
+		{of: Expression(`/a\\$`), path: Expression(`/a\\`), ok: true},
+		{of: Expression(`/a\.*`), path: Expression(`/a\.*`), ok: true},
 		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a"), sameWithAnyQuery: true, ok: true},
 	} {
 		path, sameWithAnyQuery, ok := tc.of.ofPath()
@@ -91,7 +97,7 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 // nginx searches a text for an expression, and a policy matches the whole text.
 func TestSearchedExpressions(t *testing.T) {
 	for text, want := range map[string]string{
-		"^/a": "/a.*", "a$": ".*a", "^/a$": "/a", "a": ".*a.*", `a\$`: `.*a\$.*`,
+		"^/a": "/a.*", "a$": ".*a", "^/a$": "/a", "a": ".*a.*", `a\$`: `.*a\$.*`, `a\\$`: `.*a\\`,
 		"a|b$": ".*(?:a|b$).*", "(a|b)$": ".*(a|b)",
 	} {
 		p, ok := Searched(text, false)

@@ -12,16 +12,12 @@ func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
 		return Pattern{}, false
 	}
 	behind, isBegun := strings.CutPrefix(text, "^")
-	before, isEnded := strings.CutSuffix(behind, "$")
-	isEnded = isEnded && !strings.HasSuffix(before, `\`)
+	before, isEnded := cutEnd(behind)
 	switch {
 	case hasBranches(text):
 		text = ".*(?:" + text + ").*"
 	default:
-		text = behind
-		if isEnded {
-			text = before
-		}
+		text = before
 		if !isBegun {
 			text = ".*" + text
 		}
@@ -36,6 +32,19 @@ func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
 		text = "(?i)" + text
 	}
 	return Expression(text), true
+}
+
+// cutEnd is an expression without the $ at its end, if there is one. In /a\$ the $ is a text.
+func cutEnd(text string) (before string, isEnded bool) { return cutOperator(text, "$") }
+
+// cutOperator is an expression without an operator at its end. It is not ok, and the expression as it is, if there is
+// none: behind an odd number of backslashes it is a text.
+func cutOperator(text, operator string) (before string, ok bool) {
+	before, ok = strings.CutSuffix(text, operator)
+	if backslashes := len(before) - len(strings.TrimRight(before, `\`)); backslashes%2 == 1 {
+		return text, false
+	}
+	return before, ok
 }
 
 // hasBranches reports whether an expression has a | outside of groups and classes.
