@@ -123,25 +123,27 @@ func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection
 	if !slices.Contains(g.paths, request.AnyPath) {
 		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
-	exempt := appendEach(nil, own.paths, g.countedBeside)
+	var exempt []request.Match
+	leaveOut := func(m request.Match, why string) {
+		switch {
+		case why != "":
+			s.CannotMatch(why)
+		case m != nil && !slices.ContainsFunc(exempt, m.Equal):
+			exempt = append(exempt, m)
+		}
+	}
+	for _, p := range own.paths {
+		leaveOut(g.countedBeside(p))
+	}
 	for _, other := range all {
 		if other != own && !other.isCanary {
-			exempt = appendEach(exempt, other.paths, g.takenBy)
+			for _, p := range other.paths {
+				leaveOut(g.takenBy(p))
+			}
 		}
 	}
 	s.AddExempt(exempt...)
 	return s
-}
-
-// appendEach adds the requests that a group leaves out for each of some paths, if it leaves any out.
-func appendEach(list []request.Match, paths []hostPath, leftOutFor func(hostPath) request.Match) []request.Match {
-	for _, p := range paths {
-		m := leftOutFor(p)
-		if m != nil && !slices.ContainsFunc(list, m.Equal) {
-			list = append(list, m)
-		}
-	}
-	return list
 }
 
 // takenBy are the requests of the group that a path of another Ingress takes; nil if that path does not win:
@@ -149,18 +151,34 @@ func appendEach(list []request.Match, paths []hostPath, leftOutFor func(hostPath
 //	it has                                 the match
 //	a host of the group, a longer path     the path, and the host if the group has several
 //	a narrower host, none of the group     the host
-func (g *hostGroup) takenBy(other hostPath) (m request.Match) {
+//
+// Where the group wins some of these back, by a path that is longer still or a host that is narrower still, no match
+// says what is left, and why says so. An example is a group of / and /api/v1 beside another Ingress of /api.
+func (g *hostGroup) takenBy(other hostPath) (m request.Match, why string) {
 	isOfGroup := slices.Contains(g.hosts, other.host)
+	winsBack := func(path request.Pattern) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
 	switch {
 	case isOfGroup && slices.ContainsFunc(g.paths, other.hasLongerPath):
 		m = other.ofPath()
-		if len(g.hosts) > 1 {
-			m, _ = m.And(other.ofHost())
+		if slices.ContainsFunc(g.paths, winsBack) {
+			return nil, "another Ingress takes some of those to " + other.path.Text
 		}
+		if len(g.hosts) == 1 {
+			return m, ""
+		}
+		m, _ = m.And(other.ofHost())
 	case !isOfGroup && slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
 		m = other.ofHost()
 	}
-	return m
+	if m != nil && g.hasHostBelow(other.host) {
+		return nil, "another Ingress takes some of those to " + other.host
+	}
+	return m, ""
+}
+
+// hasHostBelow reports whether a match for the host has requests to a narrower one of the group.
+func (g *hostGroup) hasHostBelow(host string) bool {
+	return slices.ContainsFunc(g.hosts, func(own string) bool { return request.IsHostBelow(own, host) })
 }
 
 // countedBeside are the requests of the group that another group of the same Ingress counts too, as that has a narrower
@@ -169,17 +187,21 @@ func (g *hostGroup) takenBy(other hostPath) (m request.Match) {
 //
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
-func (g *hostGroup) countedBeside(own hostPath) (m request.Match) {
+//
+// Where the group has a host that is narrower still, no match says what is left, and why says so.
+func (g *hostGroup) countedBeside(own hostPath) (m request.Match, why string) {
 	meets := func(path request.Pattern) bool { return !own.path.Apart(path) }
 	isNarrower := !slices.Contains(g.hosts, own.host) && slices.ContainsFunc(g.hosts, own.hasNarrowerHost)
-	if !isNarrower || !slices.ContainsFunc(g.paths, meets) {
-		return nil
+	switch {
+	case !isNarrower || !slices.ContainsFunc(g.paths, meets):
+		return nil, ""
+	case g.hasHostBelow(own.host):
+		return nil, "another rule of the Ingress has some of those to " + own.host
+	case own.path == request.AnyPath:
+		return own.ofHost(), ""
 	}
-	m = own.ofHost()
-	if own.path != request.AnyPath {
-		m, _ = m.And(own.ofPath())
-	}
-	return m
+	m, _ = own.ofHost().And(own.ofPath())
+	return m, ""
 }
 
 // ofHost are the requests to the host.
