@@ -194,10 +194,11 @@ func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	if o.Limit.Metadata != nil {
 		limit.Cannot("Envoy may take another limit from metadata.")
 	}
-	if list.isLocal && limit.Requests > 0 {
-		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
-	} else {
+	switch {
+	case !list.isLocal:
 		descriptor.NoteCalendar(list.Findings, unit)
+	case limit.Requests > 0:
+		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	}
 	return limit
 }
