@@ -38,8 +38,8 @@ func (own *ownLimits) addsHost(each *route, hasR bool) bool {
 	return each.include || own.vhost == vhostAlways || own.vhost != vhostNever && !hasR
 }
 
-// routeDescriptors lists the descriptors that a filter has for the routes, with those of their virtual
-// hosts where Envoy adds them. The function ownLimitsOf is what the filter says of a route.
+// routeDescriptors lists the descriptors that a filter of a stage has for the routes, with those of their virtual hosts
+// where Envoy adds them. The function ownLimitsOf is what the filter says of a route.
 func (r *reader) routeDescriptors(
 	hosts []virtualHost, stage uint32, ownLimitsOf func(*route) ownLimits,
 ) (list []descriptor.Descriptor) {
@@ -53,10 +53,10 @@ func (r *reader) routeDescriptors(
 			}
 			limits := own.limits
 			if len(limits) == 0 {
-				limits = each.limits
+				limits = r.ofStage(stage, each.limits)
 			}
-			list = append(list, r.descriptorsOf(limits, each.selection, stage)...)
-			if own.addsHost(each, len(limits) > 0) {
+			list = append(list, r.descriptorsOf(limits, each.selection)...)
+			if own.addsHost(each, len(own.limits)+len(each.limits) > 0) {
 				including = append(including, each.selection)
 			}
 		}
@@ -64,7 +64,7 @@ func (r *reader) routeDescriptors(
 			including = []request.Selection{h.selection} // one for all routes
 		}
 		for _, s := range including {
-			list = append(list, r.descriptorsOf(h.limits, s, stage)...)
+			list = append(list, r.descriptorsOf(r.ofStage(stage, h.limits), s)...)
 		}
 	}
 	return list
@@ -79,7 +79,7 @@ type descriptorBound struct {
 const maxDescriptors = 10 * policy.MaxRules
 
 // descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.
-func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection, stage uint32) (list []descriptor.Descriptor) {
+func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection) (list []descriptor.Descriptor) {
 	for _, l := range limits {
 		switch {
 		case r.made.isOver:
@@ -90,7 +90,7 @@ func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection, stage ui
 				"each route and combination of headers that may be absent: import fewer routes at once")
 			return nil
 		}
-		made := r.readRateLimit(l, stage)
+		made := r.readRateLimit(l)
 		r.made.count += len(made)
 		for _, d := range made {
 			d.NarrowTo(s)

@@ -187,7 +187,7 @@ func (imp *localImport) noteForgotten(c localConfig) {
 func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
-		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.extent.requests, 0)
+		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.extent.requests)
 	case len(imp.hosts) == 0:
 		return imp.guess(levels)
 	}

@@ -27,6 +27,19 @@ func (r *reader) rateLimits(n *policy.Node, at source.Place) (list []rateLimit) 
 	return list
 }
 
+// ofStage are the rate_limits of a route or a virtual host that are for a filter of the stage. Those in the
+// configuration of a filter have no stage.
+func (r *reader) ofStage(stage uint32, all []rateLimit) (list []rateLimit) {
+	for _, l := range all {
+		if its := l.GetStage().GetValue(); its == stage {
+			list = append(list, l)
+		} else {
+			r.Note(l.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", its, stage))
+		}
+	}
+	return list
+}
+
 // limitsAt are rate_limits of a decoded object at a place.
 func limitsAt(decoded []*routev3.RateLimit, at source.Place) (list []rateLimit) {
 	for i, l := range decoded {
@@ -49,11 +62,7 @@ const maxActions = 32
 //	- request_headers: {header_name: x-user, descriptor_key: user, skip_if_absent: true}
 //
 // It makes two: remote_address and user, and, for requests without the header, remote_address alone.
-func (r *reader) readRateLimit(o rateLimit, stage uint32) []descriptor.Descriptor {
-	if its := o.GetStage().GetValue(); its != stage {
-		r.Note(o.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", its, stage))
-		return nil
-	}
+func (r *reader) readRateLimit(o rateLimit) []descriptor.Descriptor {
 	if n := len(o.GetActions()); n > maxActions {
 		r.Fail(o.at.In("actions"), fmt.Sprintf("has %d actions, the most that the import reads is %d", n, maxActions))
 		return nil

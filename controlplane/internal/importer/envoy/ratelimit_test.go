@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
@@ -68,7 +69,11 @@ func TestDescriptorsOfARateLimit(t *testing.T) {
 	} {
 		reading(t, tc.rateLimit, func(r *reader, n *policy.Node, at source.Place) {
 			var got []string
-			for _, d := range r.readRateLimit(rateLimit{decode[*routev3.RateLimit](r, n, at), at}, 0) {
+			var sent []descriptor.Descriptor
+			for _, l := range r.ofStage(0, []rateLimit{{decode[*routev3.RateLimit](r, n, at), at}}) {
+				sent = append(sent, r.readRateLimit(l)...)
+			}
+			for _, d := range sent {
 				text := ""
 				for _, e := range d.Entries {
 					text += " " + strings.TrimSuffix(e.Key+"="+e.Value, "=")

@@ -144,7 +144,7 @@ func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFi
 	}
 	asks := func(each *route) bool { return !limitsOf(each).isOff }
 	requests := requestsWhere(hosts, asks)
-	return imp.descriptorsOf(limitsAt(limits, filter.config.At), requests, filter.GetStage())
+	return imp.descriptorsOf(limitsAt(limits, filter.config.At), requests)
 }
 
 // siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
