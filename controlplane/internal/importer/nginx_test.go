@@ -28,7 +28,7 @@ import (
 const nginxVariables = `
   geo $realm { default outside; 127.0.0.2 inside; 127.0.1.0/24 inside; 127.0.1.4 outside; }
   map $realm $by_realm { inside ""; outside $binary_remote_addr; }
-  map $http_x_plan $by_plan { gold ""; ~^vip ""; "" $binary_remote_addr; trial trial; default $http_x_user; }
+  map $http_X_Plan $By_Plan { gold ""; ~^vip ""; "" $binary_remote_addr; trial trial; default $http_x_user; }
   map $http_x_plan $by_empty { "" ""; gold ""; default $binary_remote_addr; }
   map $http_x_plan $by_vip { ~^(vip.*)?$ ""; ~^$ $host; default $binary_remote_addr; }
   map $host $by_host { hostnames; default $http_x_user; *.b.example ""; a.example $host; }

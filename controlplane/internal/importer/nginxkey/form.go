@@ -50,7 +50,7 @@ type Form struct {
 // Variables are those that map and geo make, for keys.
 type Variables struct {
 	*draft.Findings
-	made             map[string]mapping // by the name of the variable
+	made             map[string]mapping // by the name of the variable in lower case
 	noteOfServerName string             // for rules that have $server_name in the key; empty = none
 }
 
@@ -147,17 +147,18 @@ var partsByPrefix = map[string]request.PartKind{
 	"http_": request.KindHeader, "cookie_": request.KindCookie, "arg_": request.KindQuery,
 }
 
-// variable are the forms of a variable.
-func (v *Variables) variable(name string, depth int) (forms []Form, why unsayable) {
+// variable are the forms of a variable. Its name has no case: $Host is $host.
+func (v *Variables) variable(spelled string, depth int) (forms []Form, why unsayable) {
+	name := strings.ToLower(spelled)
 	if m, isMade := v.made[name]; isMade {
 		if depth == maxMaps {
 			return nil, unsayable(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
 		}
 		return v.mapped(m, depth+1)
 	}
-	p, ok := partOfVariable(name)
+	p, ok := partOfVariable(spelled)
 	if !ok {
-		return nil, unsayable("A policy has nothing like nginx' $" + name + ".")
+		return nil, unsayable("A policy has nothing like nginx' $" + spelled + ".")
 	}
 	f := Form{Parts: []request.Part{p}}
 	if name == "request_uri" {
@@ -169,17 +170,20 @@ func (v *Variables) variable(name string, depth int) (forms []Form, why unsayabl
 	return []Form{f}, ""
 }
 
-// partOfVariable is the part of the request that is the value of a variable of nginx.
-func partOfVariable(name string) (p request.Part, ok bool) {
+// partOfVariable is the part of the request that is the value of a variable of nginx. A query parameter and a cookie
+// keep their spelling, as a policy compares their names by case, unlike nginx.
+func partOfVariable(spelled string) (p request.Part, ok bool) {
+	name := strings.ToLower(spelled)
 	if p, ok := partOf[name]; ok {
 		return p, true
 	}
 	for prefix, kind := range partsByPrefix {
-		if rest, has := strings.CutPrefix(name, prefix); has && rest != "" {
-			if kind == request.KindHeader {
-				rest = strings.ReplaceAll(rest, "_", "-")
-			}
-			return request.Part{Kind: kind, Name: rest}, true
+		switch rest, has := strings.CutPrefix(name, prefix); {
+		case !has || rest == "":
+		case kind == request.KindHeader:
+			return request.Part{Kind: kind, Name: strings.ReplaceAll(rest, "_", "-")}, true
+		default:
+			return request.Part{Kind: kind, Name: spelled[len(prefix):]}, true
 		}
 	}
 	return request.Part{}, false

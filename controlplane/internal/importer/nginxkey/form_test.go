@@ -45,6 +45,15 @@ func TestPartsAndTextOfAKey(t *testing.T) {
 	require.Equal(t, "::", forms[0].Text)
 }
 
+// nginx takes its variables in any case.
+func TestNamesOfVariablesHaveNoCase(t *testing.T) {
+	forms := counted(t, "map $http_X_Plan $Counted { default $Binary_Remote_Addr; }", "$counted:$HTTP_x_user")
+	require.Len(t, forms, 1)
+	require.Equal(t, []request.Part{request.ClientIP, request.HeaderPart("x-user")}, forms[0].Parts)
+	forms = counted(t, "", "$Arg_userID")
+	require.Equal(t, []request.Part{{Kind: request.KindQuery, Name: "userID"}}, forms[0].Parts, "as clients spell it")
+}
+
 // A key that a policy cannot have has one form, which is off.
 func TestKeysThatAPolicyCannotHave(t *testing.T) {
 	for blocks, why := range map[string]string{

@@ -60,7 +60,7 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		return narrowness(b.patterns[0]) - narrowness(a.patterns[0])
 	})
 	made.merge()
-	v.made[name] = made
+	v.made[strings.ToLower(name)] = made
 }
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
