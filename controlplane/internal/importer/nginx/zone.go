@@ -28,6 +28,7 @@ type zone struct {
 func (n *reader) readZone(d *nginxconf.Directive) {
 	z := &zone{key: d.Arg(0), at: nginxkey.PlaceOf(d)}
 	kind := strings.TrimSuffix(d.Name, "_zone")
+	hasRate := false
 	for _, arg := range d.Args[min(1, len(d.Args)):] {
 		switch name, value, _ := strings.Cut(arg, "="); {
 		case name == "zone":
@@ -35,6 +36,7 @@ func (n *reader) readZone(d *nginxconf.Directive) {
 			z.name, size, _ = strings.Cut(value, ":")
 			z.capacity = capacityOf(size)
 		case name == "rate" && kind == limitReq:
+			hasRate = true
 			n.readRate(z, value)
 		case arg == "sync":
 			n.Note(z.at, "sync: each Envoy counts for itself, and --scope cluster makes rules that count over all")
@@ -50,12 +52,14 @@ func (n *reader) readZone(d *nginxconf.Directive) {
 		n.Fail(z.at, "needs a key and zone=NAME:SIZE")
 	case n.zones[id] != nil:
 		n.Fail(z.at, "there is a zone "+z.name+" already")
-	case kind == limitReq && z.Requests == 0:
-		n.Fail(z.at, "needs a rate of at least 1r/m")
+	case kind == limitReq && !hasRate:
+		n.Fail(z.at, needsRate)
 	default:
 		n.zones[id] = z
 	}
 }
+
+const needsRate = "needs a rate of at least 1r/m"
 
 // readRate reads a rate such as 10r/s or 30r/m.
 func (n *reader) readRate(z *zone, text string) {
@@ -66,8 +70,11 @@ func (n *reader) readRate(z *zone, text string) {
 		number, ok = strings.CutSuffix(text, "r/m")
 	}
 	requests, err := strconv.ParseUint(number, 10, 32)
-	if !ok || err != nil {
+	switch {
+	case !ok || err != nil:
 		n.Fail(z.at, "rate must be a number of requests such as 10r/s or 30r/m, not "+strconv.Quote(text))
+	case requests == 0:
+		n.Fail(z.at, needsRate)
 	}
 	z.Numbers = draft.TokenBucket(requests, per, 0) // each limit says its own burst
 }
