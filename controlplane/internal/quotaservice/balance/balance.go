@@ -17,9 +17,9 @@
 //
 //	state.Roll(now)
 //	view := View{State: &state, Windows: windows}
-//	d := view.Decide(lease, &part)
+//	d := view.Offer(lease, &part)
 //	if d.Verdict == Passes {
-//		counted = view.Take(d.Units, d.SpendByNs) // and view.Refund(&counted, n) takes back what comes back
+//		counted = view.Take(d.Units, d.SpendByNs) // and view.Return(&counted, n) takes back what comes back
 //	}
 //
 // To read it, begin with example_test.go, which plays a lease and a hold. Then:
@@ -27,7 +27,7 @@
 //	state.go    view_test.go    State: how it moves to a later instant, and when it counts nothing any more
 //	window.go   view_test.go    one window of a key, with what it has counted: as a State has it, and as a View has it
 //	view.go     view_test.go    View: what is left, how the key stands, and what counts
-//	decide.go   decide_test.go  Decide: what a part is granted, and until when it may be spent
+//	offer.go    offer_test.go   Offer: what a part can be granted, and until when it may be spent
 //	hold.go     hold_test.go    Note: what a part is granted to hold
 //	holders.go  hold_test.go    Holders: what workers hold of a key
 //	debt.go     debt_test.go    what counts whatever is left, and how windows pay it

@@ -52,7 +52,7 @@ func (w stateWindow) hasEnded(now int64) bool {
 }
 
 // charge counts what held units have cost.
-func (w window) charge(units uint32) {
+func (w viewWindow) charge(units uint32) {
 	if w.isBucket() {
 		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.def.Burst, w.def.Burst))
 		units = w.boundLack(units, uint64(most))
@@ -60,21 +60,26 @@ func (w window) charge(units uint32) {
 	w.add(units, w.nowNs)
 }
 
-// chargeSilent charges what a silent worker held. A window as a State has it lacks two things that charge needs:
+// chargeSilent charges units that silent workers held. No definition asks, so the windows are as the State has them.
+// These lack two things that charge needs:
 //
 //	how many units a log remembers          it remembers as many as any log can
 //	when the key's window with jitter ends  an open one keeps its end, and another one ends after a whole period,
 //	                                        because the key's own ends no later
-func (w stateWindow) chargeSilent(units uint32) {
-	if w.def.Algorithm == limit.SlidingWindowLog {
-		longest := *w.def
-		longest.Units = limit.MaxLog
-		w.def = &longest
+func (s *State) chargeSilent(units uint32) {
+	if units == 0 {
+		return
 	}
-	end := w.usage.EndNs
-	window{w}.charge(units)
-	if w.def.Algorithm == limit.FixedWindow && w.def.Jitter > 0 {
-		w.usage.EndNs = cmp.Or(end, w.nowNs+w.def.PeriodNs)
+	for i, def := range s.Windows {
+		if def.Algorithm == limit.SlidingWindowLog {
+			def.Units = limit.MaxLog
+		}
+		w := viewWindow{s.windowWith(&def, i)}
+		end := w.usage.EndNs
+		w.charge(units)
+		if def.Algorithm == limit.FixedWindow && def.Jitter > 0 {
+			w.usage.EndNs = cmp.Or(end, w.nowNs+def.PeriodNs)
+		}
 	}
 }
 
@@ -98,7 +103,7 @@ func (v *View) AddClaimedIn(i int, units uint32) {
 }
 
 // boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
-func (w window) boundLack(units uint32, most uint64) uint32 {
+func (w viewWindow) boundLack(units uint32, most uint64) uint32 {
 	lacks := uint64(w.def.Count(w.usage, *w.bucketSpendBy))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }

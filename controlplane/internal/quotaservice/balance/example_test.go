@@ -19,12 +19,12 @@ func Example() {
 	view.Add(600) // what others have used before
 
 	state.Roll(int64(20 * time.Second))
-	d := view.Decide(quota.LeaseAuto, &quota.Part{Cost: 1, Waiting: 3, Ahead: 600})
+	d := view.Offer(quota.LeaseAuto, &quota.Part{Cost: 1, Waiting: 3, Ahead: 600})
 	counted := view.Take(d.Units, d.SpendByNs)
 	fmt.Println(d.Verdict == balance.Passes, d.Units, "units for", time.Duration(view.ValidNs(d.SpendByNs)))
 	fmt.Println("used:", view.Standing(0).Used)
 
-	view.Refund(&counted, 99)
+	view.Return(&counted, 99)
 	fmt.Println("used:", view.Standing(0).Used)
 	// Output:
 	// true 102 units for 9.995s

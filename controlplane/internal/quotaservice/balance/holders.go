@@ -114,9 +114,9 @@ func (hs *Holders) dropSilent(now int64) (silent []Holder) {
 	return silent
 }
 
-// Refund takes back units that a report was granted, and reports whether it did. It does nothing if the worker has
+// Undo takes back units that a report was granted, and reports whether it did. It does nothing if the worker has
 // reported anew since: that report says what the worker holds.
-func (hs Holders) Refund(granted *quota.Report, units uint32) bool {
+func (hs Holders) Undo(granted *quota.Report, units uint32) bool {
 	h := hs.find(granted.Worker)
 	if h == nil || h.Number != granted.Number {
 		return false

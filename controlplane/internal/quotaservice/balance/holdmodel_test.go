@@ -208,7 +208,7 @@ func (h *holdModel) deliver() {
 	for _, m := range due {
 		switch {
 		case m.undo:
-			h.State.Holders.Refund(&m.part.Report, m.units)
+			h.State.Holders.Undo(&m.part.Report, m.units)
 		case m.back:
 			h.answered(&m)
 		default:

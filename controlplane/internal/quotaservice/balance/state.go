@@ -102,16 +102,6 @@ func (s *State) SetBack(now int64) {
 	s.NowNs = now
 }
 
-// chargeSilent charges units that silent workers held.
-func (s *State) chargeSilent(units uint32) {
-	if units == 0 {
-		return
-	}
-	for i := range s.Windows {
-		s.window(i).chargeSilent(units)
-	}
-}
-
 // ExpiryNs returns an instant from which s counts and holds nothing, if nobody asks for the key until then. It is the
 // first one if one worker holds units, and else not long after it: what is held counts as charged when the last hold
 // ends, beside what counts then.

@@ -20,7 +20,7 @@ type View struct {
 	IsStarting bool
 }
 
-func (v *View) window(i int) window { return window{v.State.windowWith(&v.Windows[i], i)} }
+func (v *View) window(i int) viewWindow { return viewWindow{v.State.windowWith(&v.Windows[i], i)} }
 
 // What is left. For example, 60 of 100 a minute and 990 of 1000 an hour are used, and workers hold 4:
 //
@@ -78,7 +78,7 @@ func (v *View) FirstEndNs() int64 {
 }
 
 // block returns the definition's limit.Block, if it has one.
-func (v *View) block() (block window, ok bool) {
+func (v *View) block() (block viewWindow, ok bool) {
 	last := len(v.Windows) - 1
 	if last < 0 || v.Windows[last].Algorithm != limit.Block {
 		return block, false
@@ -123,7 +123,7 @@ func (v *View) Clear(i int) {
 	}
 }
 
-// Take counts units in all windows that may be spent until spendBy. It returns what Refund needs.
+// Take counts units in all windows that may be spent until spendBy. It returns what Return and Undo need.
 func (v *View) Take(units uint32, spendBy int64) HowCounted {
 	c := HowCounted{AtNs: v.State.NowNs, SpendByNs: spendBy}
 	for i := range v.Windows {
@@ -139,7 +139,7 @@ func (v *View) Take(units uint32, spendBy int64) HowCounted {
 	return c
 }
 
-// HowCounted says how a View has counted units. Another View of the same windows can refund them.
+// HowCounted says how a View has counted units. Another View of the same windows can take them back.
 type HowCounted struct {
 	AtNs      int64       // when
 	SpendByNs int64       // until when they may be spent: the end of their lease, or AtNs
@@ -149,11 +149,11 @@ type HowCounted struct {
 // IsLeased reports whether the units may be spent later than they were counted.
 func (c *HowCounted) IsLeased() bool { return c.SpendByNs > c.AtNs }
 
-// Refund takes units out of the windows that counted them, if these are still open. It reports whether no window
-// counts the units any more.
-func (v *View) Refund(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
+// Return takes units that a proxy has returned out of the windows that counted them, if these are still open. It
+// reports whether no window counts the units any more.
+func (v *View) Return(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
 
-// Undo is Refund of a request that was never admitted: a window that it opened closes again.
+// Undo is Return of units that nobody got, so no request was admitted: a window that they opened closes again.
 func (v *View) Undo(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, true) }
 
 func (v *View) takeBack(c *HowCounted, units uint32, closes bool) (ok bool) {

@@ -16,7 +16,7 @@ func used(v *View) (units []uint32) {
 	return units
 }
 
-// TestUndoClosesTheWindowThatTheRequestOpened: Refund leaves it open, because the request was admitted.
+// TestUndoClosesTheWindowThatTheRequestOpened: Return leaves it open, because the request was admitted.
 func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -24,7 +24,7 @@ func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 		endNs int64
 	}{
 		{"undo", (*View).Undo, base + second + minute},
-		{"refund", (*View).Refund, base + minute},
+		{"return", (*View).Return, base + minute},
 	} {
 		v := at(base, 0, perKey(9, minute))
 		first := v.Take(3, base)
@@ -45,8 +45,8 @@ func TestUnitsGoBackToWhereTheyCount(t *testing.T) {
 		first := v.Take(7, base+100*ms)
 		second := v.Take(3, base)
 		require.True(t, first.IsLeased() && !second.IsLeased(), name)
-		require.True(t, v.Refund(&second, 3), name)
-		require.True(t, v.Refund(&first, 7), name)
+		require.True(t, v.Return(&second, 3), name)
+		require.True(t, v.Return(&first, 7), name)
 		for i := range v.Windows {
 			require.True(t, v.State.Usages[i].IsZero(), name)
 		}
@@ -62,7 +62,7 @@ func TestADenialBlocksTheKey(t *testing.T) {
 		require.True(t, v.BeginBlock(), "it begins")
 		v.State.Roll(base + second)
 		require.Equal(t, prolongs, v.BeginBlock())
-		require.Equal(t, TooFew, v.Decide(quota.LeaseOff, &quota.Part{}).Verdict)
+		require.Equal(t, TooFew, v.Offer(quota.LeaseOff, &quota.Part{}).Verdict)
 		v.State.Roll(base + minute)
 		require.Equal(t, prolongs, v.IsBlocked())
 		v.State.Roll(base + minute + second)

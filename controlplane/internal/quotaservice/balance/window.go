@@ -7,9 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// stateWindow is one window of a key as a State has it: it is rolled, and charged what a silent worker held. A window
-// as a View has it, which has limits, is also asked and counts. def has the arithmetic of package limit, which knows
-// one instant. The methods here are for units that are leased.
+// stateWindow is one window of a key as a State has it: it may lack limits, so it is only rolled. def has the
+// arithmetic of package limit, which knows one instant. The methods here are for units that are leased.
 //
 // Leased units may be spent at any time until their lease ends. A fixed window or a counter counts them at nowNs,
 // because no lease outlives it. A log or a bucket forgets units one after the other, so it counts them at the end of
@@ -33,8 +32,8 @@ type stateWindow struct {
 	bucketSpendBy *int64 // in the State; nil = it is no bucket. Not before nowNs
 }
 
-// window is one window of a key as a View has it.
-type window struct{ stateWindow }
+// viewWindow is one window of a key with the limits of a definition, as a View has it: it is also asked, and counts.
+type viewWindow struct{ stateWindow }
 
 func (w stateWindow) isBucket() bool { return w.bucketSpendBy != nil }
 
@@ -80,7 +79,7 @@ func (w stateWindow) expiryNs() int64 {
 //
 //	nowNs ───── 1 s, gains 10 ─────▶ spendBy
 //	4 are left                       14 remain
-func (w window) left(endNs int64) uint32 {
+func (w viewWindow) left(endNs int64) uint32 {
 	switch {
 	case w.def.Unlimited, w.def.Algorithm == limit.Block && w.usage.EndNs == 0:
 		return saturated
@@ -95,7 +94,7 @@ func (w window) left(endNs int64) uint32 {
 }
 
 // gained is how many tokens a bucket gains in ns, rounded up.
-func (w window) gained(ns int64) uint32 {
+func (w viewWindow) gained(ns int64) uint32 {
 	hi, lo := bits.Mul64(uint64(w.def.Limit), uint64(ns))
 	lo, carry := bits.Add64(lo, uint64(w.def.PeriodNs-1), 0)
 	hi += carry
@@ -107,7 +106,7 @@ func (w window) gained(ns int64) uint32 {
 }
 
 // waitNs is how long a cost must wait if nobody else asks; limit.Never.
-func (w window) waitNs(cost uint32) int64 {
+func (w viewWindow) waitNs(cost uint32) int64 {
 	if w.def.Unlimited {
 		return 0
 	}
@@ -128,7 +127,7 @@ func (w window) waitNs(cost uint32) int64 {
 //
 //	nowNs ── 200 ms, gains 2 ──▶ passes ──── 800 ms, gains 8 ────▶ spendBy
 //	4 are left                   6 are left                        14 remain: 8 beside the cost
-func (w window) passBefore(cost uint32) int64 {
+func (w viewWindow) passBefore(cost uint32) int64 {
 	if cost == 0 {
 		return w.nowNs
 	}
@@ -143,7 +142,7 @@ func (w window) passBefore(cost uint32) int64 {
 	return spendBy - int64(min(gainNs, uint64(spendBy-w.nowNs)))
 }
 
-func (w window) standing() quota.Standing {
+func (w viewWindow) standing() quota.Standing {
 	u := w.usageBounded()
 	reset := w.def.Reset(&u, w.asOf())
 	used := w.def.Count(w.usage, w.asOf())
@@ -155,7 +154,7 @@ func (w window) standing() quota.Standing {
 }
 
 // endNs is when a fixed window or a counter's period ends, if it counts units now.
-func (w window) endNs() int64 {
+func (w viewWindow) endNs() int64 {
 	switch {
 	case w.def.Algorithm != limit.FixedWindowPerKey:
 		return w.def.End(w.nowNs)
@@ -166,7 +165,7 @@ func (w window) endNs() int64 {
 }
 
 // add counts units that may be spent until spendBy, and says how. A block counts none.
-func (w window) add(units uint32, spendBy int64) (how CountedIn) {
+func (w viewWindow) add(units uint32, spendBy int64) (how CountedIn) {
 	switch {
 	case w.def.Algorithm == limit.Block:
 		return how
@@ -182,7 +181,7 @@ func (w window) add(units uint32, spendBy int64) (how CountedIn) {
 
 // addAtEnd counts units in a log or a bucket, at the end of their lease. If it has counted others that may be spent
 // until later, it counts these then too: a usage's instants never go back.
-func (w window) addAtEnd(units uint32, spendBy int64) CountedIn {
+func (w viewWindow) addAtEnd(units uint32, spendBy int64) CountedIn {
 	spendBy = max(spendBy, w.spendBy())
 	if w.isBucket() {
 		w.def.Roll(w.usage, *w.bucketSpendBy, spendBy)
@@ -200,7 +199,7 @@ type CountedIn struct {
 }
 
 // refund takes out units that were counted at atNs, or as how says. It reports whether it does not count them any more.
-func (w window) refund(units uint32, atNs int64, how CountedIn) bool {
+func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
 		return false
 	}

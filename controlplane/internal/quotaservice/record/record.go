@@ -85,8 +85,7 @@ func (r *Record) Forget() (hadUsage bool) {
 //	shifted  the same, shifted by the key's jitter, for the View
 //	hold     its limit.Concurrency, for the View; nil = it has none
 func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window) (v balance.View, err error) {
-	isAlike := func(v, w limit.Window) bool { return same(v, w) && v.Pays == w.Pays }
-	if !slices.EqualFunc(r.Windows, windows, isAlike) {
+	if !slices.EqualFunc(r.Windows, windows, needsNoChange) {
 		if err := r.arrange(windows); err != nil {
 			return v, err
 		}
@@ -95,23 +94,25 @@ func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window)
 	return balance.View{State: &r.State, Windows: r.keepLogs(shifted), HoldLimit: hold}, nil
 }
 
-// Windows are compared in four ways, which look at these fields:
+// Windows are compared in four ways. Each looks at the fields that are marked:
 //
-//	                                     limit.Window.Same  same            isAlike         limit.Window.Compare
-//	Algorithm                            yes                yes             yes             yes
-//	PeriodNs, OffsetNs, Jitter, Elastic  not of a block     not of a block  not of a block  yes
-//	Limit and Burst of a bucket          no                 yes             yes             no
-//	Pays                                 no                 no              yes             no
-//	all others                           no                 no              no              no
+//	                                     limit.Window.Same  countsAsOne     needsNoChange   limit.Window.Compare
+//	Algorithm                            x                  x               x               x
+//	PeriodNs, OffsetNs, Jitter, Elastic  not of a block     not of a block  not of a block  x
+//	Limit and Burst of a bucket                             x               x
+//	Pays                                                                    x
 //
-// Same says what a window counts. same says which window of the record is the definition's, and isAlike whether the
-// record's need not be replaced. By Compare definitions list their windows.
+// Same is whether two windows count the same. countsAsOne is whether they share a usage in the record, needsNoChange
+// whether the record's window need not be replaced by the definition's. By Compare definitions list their windows.
 
-// same reports whether the windows count as one. Buckets of other limits do not: each
+// countsAsOne reports whether the windows share what they have counted. Buckets of other limits do not: each
 // is refilled by its own, so that nobody's limits fill another's bucket.
-func same(v, w limit.Window) bool {
+func countsAsOne(v, w limit.Window) bool {
 	return v.Same(w) && (v.Algorithm != limit.TokenBucket || v.Limit == w.Limit && v.Burst == w.Burst)
 }
+
+// needsNoChange reports whether window w of a definition is in the record already, as v.
+func needsNoChange(v, w limit.Window) bool { return countsAsOne(v, w) && v.Pays == w.Pays }
 
 // arrange puts the windows first. It leaves the record as it is if they are too many with the others.
 func (r *Record) arrange(first []limit.Window) error {
@@ -141,7 +142,7 @@ func (r *Record) arrange(first []limit.Window) error {
 
 // find returns the index of a window, -1 where it is not there.
 func find(windows []limit.Window, w limit.Window) int {
-	return slices.IndexFunc(windows, func(v limit.Window) bool { return same(v, w) })
+	return slices.IndexFunc(windows, func(v limit.Window) bool { return countsAsOne(v, w) })
 }
 
 // bucketStart returns what a new bucket begins with. It takes over the tokens of another bucket, but no debt. If the

@@ -25,8 +25,8 @@ const (
 // SlackNs is how much later than a decision was made the store may apply it.
 func SlackNs(windows []limit.Window) int64 { return min(5*ms, quota.Shortest(windows)/slackShare) }
 
-// Decision is what Decide finds.
-type Decision struct {
+// Offer is what View.Offer finds.
+type Offer struct {
 	Verdict   Verdict
 	Units     uint32 // if it Passes: what waits and what is granted ahead
 	SpendByNs int64  // if it Passes: the end of their lease; NowNs if they are not leased
@@ -42,9 +42,9 @@ const (
 	NotYet         // a lease would end within SlackNs with its window: decide again at FirstEndNs
 )
 
-// Decide decides what a part is granted: the units that wait, as far as they are left, and ahead of need at most a
-// quarter of the rest. It counts nothing. If the cost does not fit with a lease and fits without one, the units are
-// granted without a lease.
+// Offer finds what a part can be granted: the units that wait, as far as they are left, and ahead of need at most a
+// quarter of the rest. It counts nothing: Take does. If the cost does not fit with a lease and fits without one, the
+// units are granted without a lease.
 //
 // For example, 3 units of a limit of 1000 a minute are asked for, and 600 ahead, 40 s before the minute ends:
 //
@@ -53,11 +53,11 @@ const (
 //	200   3 + 197/4 = 52            for 100 ms, less SlackNs, because less than a quarter is left
 //	15    3, because 15 are few     for 100 ms, less SlackNs
 //	2     2, or none if the first request costs 3
-func (v *View) Decide(lease uint32, p *quota.Part) Decision {
+func (v *View) Offer(lease uint32, p *quota.Part) Offer {
 	now, firstEndNs := v.State.NowNs, v.FirstEndNs()
 	endNs := v.leaseEndNs(lease, firstEndNs)
 	if endNs > now && firstEndNs-now <= SlackNs(v.Windows) {
-		return Decision{Verdict: NotYet}
+		return Offer{Verdict: NotYet}
 	}
 	left := minus(v.leftUntil(endNs), v.State.Holders.Held())
 	if left < p.Cost && endNs > now {
@@ -65,9 +65,9 @@ func (v *View) Decide(lease uint32, p *quota.Part) Decision {
 		left = v.LeftBesideHeld()
 	}
 	if left < p.Cost || v.IsBlocked() {
-		return Decision{Verdict: TooFew}
+		return Offer{Verdict: TooFew}
 	}
-	d := Decision{Verdict: Passes, Units: min(left, max(p.Waiting, p.Cost)), SpendByNs: endNs}
+	d := Offer{Verdict: Passes, Units: min(left, max(p.Waiting, p.Cost)), SpendByNs: endNs}
 	if endNs == now || left < leastAhead {
 		return d
 	}
@@ -115,7 +115,7 @@ func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
 }
 
 // ValidNs returns how long units may be spent, counted from the moment before they were asked for; spendBy is the
-// Decision's. No unit is spent in a later window than it was counted in, even if it is not leased: the worker
+// Offer's. No unit is spent in a later window than it was counted in, even if it is not leased: the worker
 // asked before the store applies the decision, and the store applies it at most SlackNs after NowNs.
 //
 // What is not leased may be spent for 1 ns at least, so that an answer without delay is in time. If one comes too late,

@@ -110,15 +110,15 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		{"no lease, spent in its window", at(base+minute-50*ms, 0, fixed(100, minute)), quota.LeaseOff, 0, 45 * ms},
 		{"no lease, never too late", at(base+minute-5*ms, 0, fixed(100, minute)), quota.LeaseOff, 0, 1},
 	} {
-		got := c.view.Decide(c.lease, &quota.Part{})
+		got := c.view.Offer(c.lease, &quota.Part{})
 		if c.endNs == 0 {
 			c.endNs = c.view.State.NowNs
 		}
-		require.Equal(t, Decision{Verdict: Passes, SpendByNs: c.endNs}, got, c.name)
+		require.Equal(t, Offer{Verdict: Passes, SpendByNs: c.endNs}, got, c.name)
 		require.Equal(t, c.valid, c.view.ValidNs(got.SpendByNs), c.name)
 	}
 	soon := at(base+minute-5*ms, 0, fixed(100, minute))
-	require.Equal(t, Decision{Verdict: NotYet}, soon.Decide(quota.LeaseAuto, &quota.Part{}), "it ends within the slack")
+	require.Equal(t, Offer{Verdict: NotYet}, soon.Offer(quota.LeaseAuto, &quota.Part{}), "it ends within the slack")
 	require.Equal(t, base+minute, soon.FirstEndNs())
 }
 
@@ -166,7 +166,7 @@ func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 			quota.LeaseAuto, ask(1000, 1000, 0), 1000, true},
 		{"more than a bucket", at(base, 0, bucket(100, second, 1000)), quota.LeaseAuto, ask(1001, 1001, 0), 0, false},
 	} {
-		d := c.view.Decide(c.lease, &c.part)
+		d := c.view.Offer(c.lease, &c.part)
 		require.Equal(t, c.ok, d.Verdict == Passes, c.name)
 		require.Equal(t, c.units, d.Units, c.name)
 	}
@@ -241,15 +241,15 @@ var shapes = map[string][]limit.Window{
 	"layered, one free": {unlimited(second), logOf(60, 20*second)},
 }
 
-// TestLateRefundLeavesTheNextWindow: units of a window that has ended leave the next one alone.
-func TestLateRefundLeavesTheNextWindow(t *testing.T) {
+// TestLateReturnLeavesTheNextWindow: units of a window that has ended leave the next one alone.
+func TestLateReturnLeavesTheNextWindow(t *testing.T) {
 	for name, windows := range shapes {
 		v := at(base, 0, windows...)
 		c := v.Take(5, base)
 		v.State.Roll(base + 2*minute)
 		v.Add(7)
 		before := v.Left()
-		v.Refund(&c, 5)
+		v.Return(&c, 5)
 		require.Equal(t, before, v.Left(), name)
 	}
 }
@@ -261,8 +261,8 @@ func TestWhatIsHeldIsNotGranted(t *testing.T) {
 		v.State.Holders = Holders{{Worker: 1, Held: 3, NotedNs: base, HoldNs: holdNs}}
 		require.EqualValues(t, 10, v.Left())
 		require.EqualValues(t, 7, v.LeftBesideHeld())
-		require.Equal(t, TooFew, v.Decide(lease, &quota.Part{Cost: 8, Waiting: 8}).Verdict)
-		d := v.Decide(lease, &quota.Part{Cost: 1, Waiting: 9})
+		require.Equal(t, TooFew, v.Offer(lease, &quota.Part{Cost: 8, Waiting: 8}).Verdict)
+		d := v.Offer(lease, &quota.Part{Cost: 1, Waiting: 9})
 		require.Equal(t, Passes, d.Verdict)
 		require.EqualValues(t, 7, d.Units)
 	}
