@@ -9,13 +9,28 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// group is one ask: all its parts are granted or none, those in shadow aside. These are its steps:
+// pendingAsk has not begun.
+type pendingAsk struct {
+	quota.Ask
+	askedNs int64
+	isBusy  bool // the worker asks too often
+}
+
+// begunAsk is an ask whose turn has come: all its parts are granted or none, those in shadow aside. Each of its steps
+// follows once the operations that the one before has started are done:
 //
-//	startHits ▶ startLastHits ▶ conclude ─ granted ─▶ keepDenials ▶ confirm ─ the stream is open ─▶ answer
-//	                                     │                                  └ it has closed ─▶ undo ▶ answer
-//	                                     └ not granted ─▶ undo ▶ answer
-type group struct {
-	steps[*group]
+//	startHits
+//	startLastHits
+//	conclude
+//	├─ keepDenials  if all are granted
+//	│  confirm
+//	│  ├─ answer
+//	│  └─ undoHits  if the stream has closed meanwhile
+//	│     answer
+//	└─ undoHits     if not
+//	   answer
+type begunAsk struct {
+	steps[*begunAsk]
 	worker  *worker
 	id      uint32
 	size    int   // its parts, and the windows that their grants tell of: see worker.underWay
@@ -24,13 +39,13 @@ type group struct {
 	result  quota.Outcome // once it is decided
 }
 
-// askPart is one part of a group. Its key decides it first; from the result of all parts follows at most one
+// askPart is one part of a begunAsk. Its key decides it first; from the result of all parts follows at most one
 // more operation.
 type askPart struct {
 	hit    action.Hit
-	first  operation  // carries the hit out
-	kept   *operation // keepDenial, if it was denied in shadow, and the ask is granted
-	undone *operation // undo, if it was granted units, but the ask is not granted
+	first  keyOperation  // carries the hit out
+	kept   *keyOperation // keepDenial, if it was denied in shadow, and the ask is granted
+	undone *keyOperation // undo, if it was granted units, but the ask is not granted
 }
 
 // failed reports whether its key could not decide it.
@@ -40,71 +55,71 @@ func (p *askPart) denied() bool { return !p.failed() && p.first.Outcome.Denied }
 
 // makeParts makes the operation of each part, and returns how many windows they have. ok says that the worker has
 // defined all of them.
-func (g *group) makeParts(parts []quota.Part) (windows int, ok bool) {
-	w := g.worker
-	g.parts = make([]askPart, len(parts))
+func (a *begunAsk) makeParts(parts []quota.Part) (windows int, ok bool) {
+	w := a.worker
+	a.parts = make([]askPart, len(parts))
 	for i := range parts {
 		p := &parts[i]
-		d := w.definitions.use(p.Definition)
-		if d == nil {
+		c := w.definitions.use(p.Definition)
+		if c == nil {
 			return 0, false
 		}
-		part := &g.parts[i]
+		part := &a.parts[i]
 		part.hit.Part = *p
-		windows += len(d.Windows)
-		part.first = d.operation(&part.hit, w.hasher, w.domain.name, p.Key, g)
+		windows += len(c.terms.Windows)
+		part.first = c.operation(&part.hit, w.hasher, p.Key, a)
 	}
 	return windows, true
 }
 
 // operationDone is called for each operation that is done.
-func (g *group) operationDone(o *operation) {
+func (a *begunAsk) operationDone(o *keyOperation) {
 	if errors.Is(o.Outcome.Err, record.ErrWindows) {
-		g.worker.logRefusal("ask refused", o.Outcome.Err)
+		a.worker.logRefusal("ask refused", o.Outcome.Err)
 	}
-	g.done()
+	a.done()
 }
 
-// startHits starts the hits, but for those that take last: see action.Definition.TakesLast.
-func (g *group) startHits() {
-	for i := range g.parts {
-		if o := &g.parts[i].first; !o.Definition.TakesLast() {
-			g.start(o)
+// startHits starts the hits, but for those that take last: see action.Terms.TakesLast.
+func (a *begunAsk) startHits() {
+	for i := range a.parts {
+		if o := &a.parts[i].first; !o.Terms.TakesLast() {
+			a.start(o)
 		}
 	}
-	g.then((*group).startLastHits)
+	a.then((*begunAsk).startLastHits)
 }
 
 // startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
-func (g *group) startLastHits() {
-	isRefused := g.judgeParts() != quota.Granted
-	for i := range g.parts {
-		if p := &g.parts[i]; p.first.Definition.TakesLast() {
+func (a *begunAsk) startLastHits() {
+	isRefused := a.judgeParts() != quota.Granted
+	for i := range a.parts {
+		if p := &a.parts[i]; p.first.Terms.TakesLast() {
 			p.hit.TakesNothing = isRefused
-			g.start(&p.first)
+			a.start(&p.first)
 		}
 	}
-	g.then((*group).conclude)
+	a.then((*begunAsk).conclude)
 }
 
 // conclude goes on by the result of all parts.
-func (g *group) conclude() {
-	g.result = g.judgeParts()
-	if g.result == quota.Granted {
-		g.keepDenials()
+func (a *begunAsk) conclude() {
+	a.result = a.judgeParts()
+	if a.result == quota.Granted {
+		a.keepDenials()
 	} else {
-		g.undo()
+		a.undoHits()
 	}
 }
 
 // judgeParts returns the result of the parts whose hits are done.
-func (g *group) judgeParts() quota.Outcome {
-	if g.worker.closed {
+func (a *begunAsk) judgeParts() quota.Outcome {
+	if a.worker.closed {
 		return quota.Unavailable
 	}
 	result := quota.Granted
-	for i := range g.parts {
-		p := &g.parts[i]
+	for i := range a.parts {
+		p := &a.parts[i]
 		if p.hit.Part.Shadow {
 			continue
 		}
@@ -122,35 +137,35 @@ func (g *group) judgeParts() quota.Outcome {
 
 // keepDenials keeps the denials of the parts in shadow, where denied asks count or block their key.
 // No other part of a granted ask is denied.
-func (g *group) keepDenials() {
-	for i := range g.parts {
-		p := &g.parts[i]
-		if keep := p.first.KeepDenial(); keep != nil {
+func (a *begunAsk) keepDenials() {
+	for i := range a.parts {
+		p := &a.parts[i]
+		if keep := p.first.NewKeepDenial(); keep != nil {
 			p.kept = p.first.followedBy(keep)
-			g.start(p.kept)
+			a.start(p.kept)
 		}
 	}
-	g.then((*group).confirm)
+	a.then((*begunAsk).confirm)
 }
 
 // confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
-func (g *group) confirm() {
-	if g.worker.closed {
-		g.result = quota.Unavailable
-		g.undo()
+func (a *begunAsk) confirm() {
+	if a.worker.closed {
+		a.result = quota.Unavailable
+		a.undoHits()
 		return
 	}
-	g.answer()
+	a.answer()
 }
 
-// undo uncounts what parts were granted, because others were not or nobody takes it.
-func (g *group) undo() {
-	for i := range g.parts {
-		p := &g.parts[i]
-		if undo := p.first.Undo(); undo != nil {
+// undoHits uncounts what parts were granted, because others were not or nobody takes it.
+func (a *begunAsk) undoHits() {
+	for i := range a.parts {
+		p := &a.parts[i]
+		if undo := p.first.NewUndo(); undo != nil {
 			p.undone = p.first.followedBy(undo)
-			g.start(p.undone)
+			a.start(p.undone)
 		}
 	}
-	g.then((*group).answer)
+	a.then((*begunAsk).answer)
 }

@@ -21,7 +21,7 @@ const (
 //
 //	functions of                                           are called while mu is
 //	Service, Stream                                        free, and lock it where they need the core
-//	core, and what is in it: worker, group, call, keys, …  locked, and never wait
+//	core, and what is in it: worker, begunAsk, call, keys, …  locked, and never wait
 //	landed, metrics, storeLog                              either: what they have is guarded apart
 //
 // What may wait is done by pump: it takes work out of the core. So memory passes from one goroutine to another:
@@ -154,7 +154,7 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 }
 
 // fail tells the owners of operations why they have no outcome.
-func (c *core) fail(operations []*operation, err error) {
+func (c *core) fail(operations []*keyOperation, err error) {
 	if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
 		c.metrics.mismatches.Add(1)
 	}
@@ -175,7 +175,7 @@ func (c *core) logFailure(k *key, r swapstore.Result) {
 
 // deliver tells the owner of an operation that it is done: its outcome holds, because the store has its value. An
 // operation with AgainNs is decided again then. A window that is about to end has ended by that time.
-func (c *core) deliver(o *operation) {
+func (c *core) deliver(o *keyOperation) {
 	if o.Outcome.Rebased {
 		c.metrics.rebased.Add(1)
 	}

@@ -31,31 +31,25 @@ import (
 //	operationDone  team: 60 are used again.
 //	restateTotals  The total of team says so.
 
-// Counter is what calls count in: windows, under keys of a domain. Many calls use one at a time.
-type Counter struct {
-	domain     string
-	definition *definition
-}
-
-// NewCounter returns a counter of a domain. What two counters of one name have counted under a key
-// they share, in those windows that both have.
+// NewCounter returns a counter of a domain for calls to count in. What two counters of one name have counted under a
+// key they share, in those windows that both have.
 func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter, error) {
-	d, err := newDefinition(domain, &quota.Definition{Counter: name, Windows: windows, Lease: quota.LeaseOff})
+	c, err := newCounter(domain, &quota.Definition{Counter: name, Windows: windows, Lease: quota.LeaseOff})
 	switch {
 	case err != nil:
 		return nil, err
-	case d.HoldLimit != nil:
+	case c.terms.HoldLimit != nil:
 		return nil, errors.New("a call cannot hold units: nobody says when it ends")
 	case len(windows) == 0:
 		return nil, errors.New("there is no window to count in")
 	case slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }):
 		return nil, errors.New("a call counts in no window with jitter: calls do not shift windows by their keys")
 	}
-	return &Counter{domain, d}, nil
+	return c, nil
 }
 
 // Windows are those that it counts in.
-func (c *Counter) Windows() []limit.Window { return c.definition.Windows }
+func (c *Counter) Windows() []limit.Window { return c.terms.Windows }
 
 // Use is what a call uses of one key. Only in a call with keep is its operation a hit: see operation.
 type Use struct {
@@ -65,11 +59,11 @@ type Use struct {
 }
 
 // operation makes that of the use in a call: a hit, an addUp or a charge.
-func (u *Use) operation(c *call, h *hasher) operation {
-	d := u.Counter.definition
-	o := operation{
-		Operation: action.Operation{Definition: d.Definition, Shifted: d.Windows},
-		storeKey:  h.storeKey(d.prefix, u.Key), domain: u.Counter.domain, owner: c,
+func (u *Use) operation(c *call, h *hasher) keyOperation {
+	of := u.Counter
+	o := keyOperation{
+		Operation: action.Operation{Terms: of.terms, Shifted: of.terms.Windows},
+		storeKey:  h.storeKey(of.prefix, u.Key), domain: of.domain, owner: c,
 	}
 	switch {
 	case c.keep != nil && u.Units > 0:
@@ -126,8 +120,8 @@ type call struct {
 	steps[*call]
 	core       *core
 	keep       func([]Total) bool
-	operations []operation
-	undone     []*operation // by operation; nil = what it took stays counted
+	operations []keyOperation
+	undone     []*keyOperation // by operation; nil = what it took stays counted
 	totals     []Total
 	err        error
 	ended      chan struct{} // then Count has the totals, or err
@@ -137,7 +131,7 @@ type call struct {
 func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
 	c := &call{
 		core: &s.core, keep: keep, ended: make(chan struct{}),
-		operations: make([]operation, len(uses)), totals: make([]Total, len(uses)),
+		operations: make([]keyOperation, len(uses)), totals: make([]Total, len(uses)),
 	}
 	c.steps = newSteps(c, &s.core.keys)
 	last, _ := s.hashers.Get().(*hasher)
@@ -181,7 +175,7 @@ func (c *call) startAll() (isStarted bool) {
 }
 
 // operationDone is called for each operation that is done.
-func (c *call) operationDone(o *operation) {
+func (c *call) operationDone(o *keyOperation) {
 	if o.restart(c.core.storeNow()) {
 		c.keys.add(o)
 		return
@@ -209,10 +203,10 @@ func (c *call) conclude() {
 		close(c.ended)
 		return
 	}
-	c.undone = make([]*operation, len(c.operations))
+	c.undone = make([]*keyOperation, len(c.operations))
 	for i := range c.operations {
 		o := &c.operations[i]
-		if undo := o.Undo(); undo != nil {
+		if undo := o.NewUndo(); undo != nil {
 			c.undone[i] = o.followedBy(undo)
 			c.start(c.undone[i])
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // newCounter makes a counter of calls.
-func newCounter(t *testing.T, windows ...limit.Window) *Counter {
+func counterOf(t *testing.T, windows ...limit.Window) *Counter {
 	t.Helper()
 	c, err := NewCounter("d", [16]byte{7}, windows)
 	require.NoError(t, err)
@@ -38,7 +38,7 @@ func under(key string, units uint32) Use { return Use{Key: []byte(key), Units: u
 // TestCount: the uses of a call count also where they are too much, each under its key.
 func TestCount(t *testing.T) {
 	b := newRig(t)
-	c := newCounter(t, fixed(10, minute))
+	c := counterOf(t, fixed(10, minute))
 	for _, step := range []struct {
 		units      uint32
 		over       bool
@@ -72,7 +72,7 @@ func TestCount(t *testing.T) {
 // nothing else is remembered.
 func TestCountRemembers(t *testing.T) {
 	b := newRig(t)
-	short, long := newCounter(t, fixed(10, minute)), newCounter(t, fixed(10, minute), fixed(20, hour))
+	short, long := counterOf(t, fixed(10, minute)), counterOf(t, fixed(10, minute), fixed(20, hour))
 	b.count(short, nil, under("a", 11))
 	before := b.store.swaps.Load()
 	for range 5 {
@@ -86,18 +86,18 @@ func TestCountRemembers(t *testing.T) {
 	require.False(t, b.count(long, nil, under("b", 1))[0].Over)
 	for _, w := range []limit.Window{
 		bucket(10, minute, 10), {Algorithm: limit.SlidingWindowCounter, Limit: 10, PeriodNs: minute}} {
-		c := newCounter(t, w)
+		c := counterOf(t, w)
 		b.count(c, nil, under("c", 11))
 		require.False(t, b.count(c, nil, under("c", 11))[0].Remembered, "%+v", w)
 	}
-	raised := newCounter(t, fixed(20, minute))
+	raised := counterOf(t, fixed(20, minute))
 	b.count(short, nil, under("d", 11))
 	require.False(t, b.count(raised, nil, under("d", 1))[0].Over, "a raised limit is in force at once")
 	require.True(t, b.count(short, nil, under("d", 1))[0].Remembered)
-	perKey := newCounter(t, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 10, PeriodNs: minute})
+	perKey := counterOf(t, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 10, PeriodNs: minute})
 	b.count(perKey, nil, under("e", 11))
 	require.True(t, b.count(perKey, nil, under("e", 1))[0].Remembered)
-	o := operation{storeKey: [16]byte{1}}
+	o := keyOperation{storeKey: [16]byte{1}}
 	o.Shifted = perKey.Windows()
 	b.service.core.over[o.storeKey] = fullWindow{perKey.Windows()[0], base + hour}
 	require.True(t, b.service.core.over.recall(&o, base+hour-minute, &Total{}))
@@ -108,8 +108,8 @@ func TestCountRemembers(t *testing.T) {
 func TestCountRemembersBounded(t *testing.T) {
 	b := newRig(t)
 	over := b.service.core.over
-	o := operation{}
-	o.Shifted = newCounter(t, fixed(10, minute)).Windows()
+	o := keyOperation{}
+	o.Shifted = counterOf(t, fixed(10, minute)).Windows()
 	o.Outcome.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
 	o.Outcome.NowNs = base
 	for i := range maxOver {
@@ -144,7 +144,7 @@ func TestCountOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newRig(t)
-			c := newCounter(t, w)
+			c := counterOf(t, w)
 			require.False(t, b.count(c, nil, under("a", 0))[0].Over)
 			require.False(t, b.count(c, nil, under("a", 9))[0].Over)
 			require.False(t, b.count(c, nil, under("a", 0))[0].Over)
@@ -159,7 +159,7 @@ func TestCountOthers(t *testing.T) {
 // TestCountAllOrNone: with keep a call that is too much counts nowhere.
 func TestCountAllOrNone(t *testing.T) {
 	b := newRig(t)
-	c := newCounter(t, fixed(10, minute))
+	c := counterOf(t, fixed(10, minute))
 	isWithin := func(totals []Total) bool {
 		for _, total := range totals {
 			if total.Over {
@@ -186,7 +186,7 @@ func TestCountAllOrNone(t *testing.T) {
 // stays counted.
 func TestCountFails(t *testing.T) {
 	b := newRig(t)
-	c := newCounter(t, fixed(10, minute))
+	c := counterOf(t, fixed(10, minute))
 	broken := errors.New("broken")
 	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
 		for i := range swaps {
@@ -216,7 +216,7 @@ func TestCountFails(t *testing.T) {
 // TestCountInTheNextWindow: what reaches the store after its window has ended counts in the next one.
 func TestCountInTheNextWindow(t *testing.T) {
 	b := newRig(t)
-	c := newCounter(t, fixed(10, minute))
+	c := counterOf(t, fixed(10, minute))
 	b.count(c, nil, under("a", 4))
 	b.clock.advance(minute - 1)
 	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
@@ -265,7 +265,7 @@ func TestCountRefuses(t *testing.T) {
 func TestCountTogether(t *testing.T) {
 	b := newRig(t)
 	others := b.another(3 * second)
-	c := newCounter(t, fixed(100, minute))
+	c := counterOf(t, fixed(100, minute))
 	dice := rand.New(rand.NewPCG(1, 2))
 	counted, passed := map[string]uint32{}, map[string]uint32{}
 	for range 2000 {

@@ -25,25 +25,25 @@ type key struct {
 	storeKey [16]byte
 	domain   string
 	value    value
-	waiting  []*operation
+	waiting  []*keyOperation
 	idle     *list.Element // in keys.idle; nil = it is ready, or its swap is under way
 	bytes    int           // of it while it is idle
 
 	// The swap that is under way.
-	sent    []*operation // by it, decided together
-	reads   bool         // it only reads the record, because its operations change nothing
-	sentNs  int64        // when it left, by the service's clock
-	firstNs int64        // when the first swap of these operations left
-	late    int          // how often the store found it Late
+	sent    []*keyOperation // by it, decided together
+	reads   bool            // it only reads the record, because its operations change nothing
+	sentNs  int64           // when it left, by the service's clock
+	firstNs int64           // when the first swap of these operations left
+	late    int             // how often the store found it Late
 }
 
 // value is what the service knows of a key's value in the store: a *recordValue, or a sumValue if the key's operations
 // are addUps.
 type value interface {
 	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
-	prepare(operations []*operation, storeNs int64) swapstore.Swap
+	prepare(operations []*keyOperation, storeNs int64) swapstore.Swap
 	// learn takes the result of that swap, and says how it ends for the operations. err is for those that failed.
-	learn(operations []*operation, r swapstore.Result) (e swapEnding, err error)
+	learn(operations []*keyOperation, r swapstore.Result) (e swapEnding, err error)
 	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
 	size() int
 }
@@ -58,7 +58,7 @@ const (
 )
 
 // newKey returns the key of an operation.
-func newKey(o *operation) *key {
+func newKey(o *keyOperation) *key {
 	k := &key{storeKey: o.storeKey, domain: o.domain}
 	if _, isSum := o.Action.(*addUp); isSum {
 		k.value = sumValue{}
@@ -156,7 +156,7 @@ func (ks *keys) removeIdle(k *key) {
 }
 
 // add lets an operation wait for its key's turn.
-func (ks *keys) add(o *operation) {
+func (ks *keys) add(o *keyOperation) {
 	k := ks.byStoreKey[o.storeKey]
 	switch {
 	case k == nil:

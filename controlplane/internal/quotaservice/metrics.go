@@ -107,7 +107,7 @@ func (s *Service) leased() float64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for w := range s.core.workers {
-		sum += w.grants.leased(localNs)
+		sum += w.returnables.leased(localNs)
 	}
 	return float64(sum)
 }

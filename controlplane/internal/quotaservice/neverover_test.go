@@ -270,7 +270,7 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 }
 
 func (f *fleet) counted(p *proxy, g quota.Grant) action.Counted {
-	return p.worker.grants.list[len(p.worker.grants.list)-1-int(p.worker.grants.number-g.Number)].counted
+	return p.worker.returnables.list[len(p.worker.returnables.list)-1-int(p.worker.returnables.number-g.Number)].counted
 }
 
 // unleased reports whether the units count as spent when they were counted.

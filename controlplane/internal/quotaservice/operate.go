@@ -26,22 +26,23 @@ type Found struct {
 func (s *Service) Operate(
 	ctx context.Context, domain string, d quota.Definition, key [16]byte, what action.Action,
 ) (Found, error) {
-	own, err := newDefinition(domain, &d)
+	counter, err := newCounter(domain, &d)
 	if err != nil {
 		return Found{}, err
 	}
+	terms := counter.terms
 	_, isInc := what.(*action.Inc)
 	_, isSet := what.(*action.Set)
-	countsRunning := own.HoldLimit != nil && len(own.Windows) == 0
+	countsRunning := terms.HoldLimit != nil && len(terms.Windows) == 0
 	if countsRunning && (isInc || isSet) {
 		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}
 	if s.apart.Load() {
 		return Found{}, errOtherSecret
 	}
-	own.Lease = quota.LeaseOff
+	terms.Lease = quota.LeaseOff
 	done := make(waiter)
-	o := own.operation(what, newHasher(s.secret.Load()), domain, key, done)
+	o := counter.operation(what, newHasher(s.secret.Load()), key, done)
 	s.submit(&o)
 	select {
 	case <-done:
@@ -56,7 +57,7 @@ func (s *Service) Operate(
 		NowNs: out.NowNs, Denied: out.Denied, HeldBack: out.HeldBack, Blocked: out.Blocked, WaitNs: out.WaitNs,
 		HadUsage: out.HadUsage, Windows: out.Standings,
 	}
-	if own.HoldLimit != nil { // stand puts it last, as the definition does
+	if terms.HoldLimit != nil { // stand puts it last, as the definition does
 		found.Held = &found.Windows[len(found.Windows)-1].Used
 	}
 	return found, nil
@@ -65,7 +66,7 @@ func (s *Service) Operate(
 // waiter is closed when its operation is done.
 type waiter chan struct{}
 
-func (w waiter) operationDone(*operation) { close(w) }
+func (w waiter) operationDone(*keyOperation) { close(w) }
 
 // WasAsked reports whether some proxy has asked this service.
 func (s *Service) WasAsked() bool {

@@ -31,7 +31,7 @@ type fullWindow struct {
 }
 
 // recall makes the total of an operation whose key is over the limit of one of its windows.
-func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
+func (k overKeys) recall(o *keyOperation, storeNs int64, total *Total) bool {
 	over, ok := k[o.storeKey]
 	i := slices.Index(o.Shifted, over.Window)
 	if !ok || i < 0 || over.endNs <= storeNs { // or the limit is another one now
@@ -47,7 +47,7 @@ func (k overKeys) recall(o *operation, storeNs int64, total *Total) bool {
 }
 
 // note remembers the key of an operation that found a fixed window over its limit.
-func (k overKeys) note(o *operation) {
+func (k overKeys) note(o *keyOperation) {
 	if o.Outcome.Err != nil {
 		return
 	}

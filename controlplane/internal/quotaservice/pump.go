@@ -103,7 +103,7 @@ func (l *landed) drain() []landing {
 }
 
 // submit lets an operation wait for its key's turn, and sends it to the store.
-func (s *Service) submit(o *operation) {
+func (s *Service) submit(o *keyOperation) {
 	s.mu.Lock()
 	s.core.keys.add(o)
 	s.mu.Unlock()

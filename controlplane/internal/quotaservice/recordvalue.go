@@ -34,13 +34,13 @@ type recordValue struct {
 var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 
 // prepare implements value. A swap that only reads shows whether the decision not to change anything holds.
-func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.Swap {
+func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapstore.Swap {
 	s := swapstore.Swap{Old: v.nonce}
 	if v.record == nil {
 		v.record = record.New(storeNs)
 	}
 	changed := v.decideAll(operations, v.record, storeNs)
-	if slices.ContainsFunc(operations, func(o *operation) bool { return o.Outcome.NeedsAge }) {
+	if slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.Outcome.NeedsAge }) {
 		s.AgeNs = StartingNs
 	}
 	if !changed {
@@ -54,7 +54,7 @@ func (v *recordValue) prepare(operations []*operation, storeNs int64) swapstore.
 }
 
 // lastNs is until when what was decided at storeNs holds.
-func lastNs(operations []*operation, storeNs int64) int64 {
+func lastNs(operations []*keyOperation, storeNs int64) int64 {
 	last := int64(math.MaxInt64)
 	for _, o := range operations {
 		last = min(last, o.Outcome.UntilNs, storeNs+balance.SlackNs(o.Shifted))
@@ -63,7 +63,7 @@ func lastNs(operations []*operation, storeNs int64) int64 {
 }
 
 // decideAll decides the operations on a record, one after the other, and reports whether that changed it.
-func (v *recordValue) decideAll(operations []*operation, on *record.Record, storeNs int64) (changed bool) {
+func (v *recordValue) decideAll(operations []*keyOperation, on *record.Record, storeNs int64) (changed bool) {
 	startingForNs := v.startingForNs(storeNs)
 	for _, o := range operations {
 		changed = o.Decide(on, storeNs, startingForNs) || changed
@@ -80,7 +80,7 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []*operation, r swapstore.Result) (e swapEnding, err error) {
+func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (e swapEnding, err error) {
 	switch r.Status {
 	case swapstore.Failed:
 		v.record, v.nonce = nil, nil

@@ -3,8 +3,8 @@
 // Its invariant: units are deducted in the store before they are granted, and the store's
 // clock decides. It must never import the API, xDS or the command line.
 //
-// An ask has parts, each of a key. Its group has an operation for each part: an action on what the key has counted,
-// such as a hit. A hit has taken units once they are counted, and they are granted once all parts have theirs.
+// An ask has parts, each of a key. Once it has begun, it has an operation for each part: an action on what the key has
+// counted, such as a hit. A hit has taken units once they are counted, and they are granted once all parts have theirs.
 // Operations that wait for one key reach the store by one swap.
 //
 // This package has what waits. What is done to a key meanwhile is arithmetic, and has packages of its own, which know
@@ -21,29 +21,29 @@
 // are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
 // in 60 since. pump does each of these steps but the first:
 //
-//	Stream.Receive       The message is decoded. Its ask waits for the worker's turn.
-//	worker.takeTurn      The ask becomes a group of two operations, both hits. Each waits for its key.
-//	key.prepare          user: 4 would be used, so 1 is taken. team: 60, so 1 is taken.
-//	Store.Swap           user: Swapped. team: Read, because the value is 60.
-//	key.learnResult      user: decided. team: decided on 60. That changes the value, so swapAgain.
-//	key.prepare          team: 61 would be used, so 1 is taken.
-//	Store.Swap           team: Swapped.
-//	key.learnResult      team: decided.
-//	group.operationDone  No operation is left, and no part is denied: the ask is granted.
-//	group.answer         The grants wait for Stream.Next.
+//	Stream.Receive          The message is decoded. Its ask waits for the worker's turn.
+//	worker.takeTurn         The ask becomes a begunAsk, with a hit for each part. Each waits for its key.
+//	key.prepare             user: 4 would be used, so 1 is taken. team: 60, so 1 is taken.
+//	Store.Swap              user: Swapped. team: Read, because the value is 60.
+//	key.learnResult         user: decided. team: decided on 60. That changes the value, so swapAgain.
+//	key.prepare             team: 61 would be used, so 1 is taken.
+//	Store.Swap              team: Swapped.
+//	key.learnResult         team: decided.
+//	begunAsk.operationDone  No operation is left, and no part is denied: the ask is granted.
+//	begunAsk.answer         The grants wait for Stream.Next.
 //
 // If another service has swapped in 100, team is denied when it is decided on that. That changes nothing, so it
-// needs no other swap, and the ask is denied. group.undo starts an operation that undoes the hit of user, and
-// the ask is answered when that is swapped in. group.go draws all ways of an ask.
+// needs no other swap, and the ask is denied. begunAsk.undoHits starts an operation that undoes the hit of user, and
+// the ask is answered when that is swapped in. ask.go draws all ways of an ask.
 //
 // To read it, begin with example_test.go, and follow such an ask:
 //
 //	stream.go       a worker's stream, as its transport uses it
 //	core.go         what the lock guards, who locks it, and who passes what to whom
 //	worker.go       who asks by a stream: turns, and answers that wait
-//	definitions.go  the counters that a worker has defined
+//	counter.go      a counter, and those that a worker has defined
 //	secret.go       under which key the store has a client's key: a hash, with a secret that all its services share
-//	group.go        an ask: all its parts are granted or none
+//	ask.go          an ask: all its parts are granted or none
 //	operation.go    an operation: an action on a key of the store; and how steps of operations follow each other
 //	keys.go         a key's operations wait for each other, and are swapped in together
 //	recordvalue.go  they are decided, and decided anew if the store has another value

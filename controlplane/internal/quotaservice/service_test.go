@@ -36,7 +36,7 @@ func TestAsk(t *testing.T) {
 }
 
 // TestCountDenied: what a rule denies counts, if the rule says so; what another part
-// of the group denies does not.
+// of the ask denies does not.
 func TestCountDenied(t *testing.T) {
 	b := newRig(t)
 	counts := define(1, quota.LeaseOff, fixed(10, minute))
@@ -122,7 +122,7 @@ func TestGrantsRemembered(t *testing.T) {
 	require.EqualValues(t, quota.MaxReturnable-1, used())
 	b.clock.advance(31 * second)
 	p.ask(want(1))
-	require.Len(t, p.worker.grants.list, 1)
+	require.Len(t, p.worker.returnables.list, 1)
 }
 
 // TestMetrics: what the service counts is on its page.
@@ -348,7 +348,7 @@ func TestCountDeniedInShadowTooLate(t *testing.T) {
 }
 
 // TestAFailedShadowPart: an error of the store for a part in shadow is told of that
-// part; for another part it undoes the group.
+// part; for another part it undoes the ask.
 func TestAFailedShadowPart(t *testing.T) {
 	b := newRig(t)
 	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)), define(2, quota.LeaseAuto, fixed(10, minute)))

@@ -124,7 +124,7 @@ func TestAServiceWithAnotherKeyTakesNoAsks(t *testing.T) {
 	require.ErrorIs(t, b.service.Healthy(t.Context()), errOtherSecret)
 	_, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, &action.Set{Units: 9, Window: action.AllWindows})
 	require.ErrorIs(t, err, errOtherSecret, "it would reach no key that is asked for")
-	_, err = b.service.Count(t.Context(), []Use{{newCounter(t, fixed(10, minute)), []byte("a"), 1}}, nil)
+	_, err = b.service.Count(t.Context(), []Use{{counterOf(t, fixed(10, minute)), []byte("a"), 1}}, nil)
 	require.ErrorIs(t, err, errOtherSecret)
 
 	b.store.Store = swapstore.NewMemory(func() int64 { return base + b.clock.now })

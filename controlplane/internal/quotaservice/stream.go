@@ -144,7 +144,7 @@ func (st *Stream) noteSent() {
 func (st *Stream) Idle() bool {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
-	return st.worker.open == 0 && len(st.worker.answers) == 0
+	return st.worker.open == 0 && len(st.worker.unsent) == 0
 }
 
 // Ending reports whether the stream is to end: see Service.Watch.

@@ -273,7 +273,7 @@ func TestManyStreamsOfABusyKey(t *testing.T) {
 	}
 }
 
-// TestClosedStream: what is granted to a stream that has gone goes back, whatever its group
+// TestClosedStream: what is granted to a stream that has gone goes back, whatever its ask
 // waited for then: the last of that is a denial in shadow to be counted.
 func TestClosedStream(t *testing.T) {
 	tried := define(2, quota.LeaseOff, fixed(1, minute))

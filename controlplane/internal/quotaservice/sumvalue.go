@@ -18,8 +18,8 @@ import (
 
 // isSum reports whether the store adds up what calls count in the counter.
 func (c *Counter) isSum() bool {
-	w := &c.definition.Windows[0]
-	return len(c.definition.Windows) == 1 && w.Algorithm == limit.FixedWindow && !w.Unlimited
+	w := &c.terms.Windows[0]
+	return len(c.terms.Windows) == 1 && w.Algorithm == limit.FixedWindow && !w.Unlimited
 }
 
 // addUp is a Charge that the store carries out: it adds the units to the sum of one window.
@@ -32,7 +32,7 @@ type addUp struct {
 
 // beginIn makes the addUp, which is the operation's Action, count in the window that holds storeNs. A key is as good as
 // random, so those of two windows differ.
-func (a *addUp) beginIn(o *operation, storeNs int64) {
+func (a *addUp) beginIn(o *keyOperation, storeNs int64) {
 	a.startNs, a.endNs = o.Shifted[0].Span(storeNs)
 	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
 	binary.LittleEndian.PutUint64(o.storeKey[:], first^uint64(a.startNs))
@@ -44,7 +44,7 @@ var errEnded = errors.New("the window has ended")
 
 // restart has an addUp that came too late count in the window that holds storeNs, and reports whether it does. It does
 // not if it came too late too often, or has failed otherwise, or if the operation is no addUp.
-func (o *operation) restart(storeNs int64) bool {
+func (o *keyOperation) restart(storeNs int64) bool {
 	a, isSum := o.Action.(*addUp)
 	if !isSum || !errors.Is(o.Outcome.Err, errEnded) || a.restarts >= maxLate {
 		return false
@@ -60,7 +60,7 @@ func (o *operation) restart(storeNs int64) bool {
 type sumValue struct{}
 
 // prepare implements value: the swap adds what waits, while the store's clock is in the window.
-func (sumValue) prepare(operations []*operation, _ int64) swapstore.Swap {
+func (sumValue) prepare(operations []*keyOperation, _ int64) swapstore.Swap {
 	window := operations[0].Action.(*addUp) // the same for all
 	s := swapstore.Swap{
 		Adds: true, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
@@ -72,7 +72,7 @@ func (sumValue) prepare(operations []*operation, _ int64) swapstore.Swap {
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []*operation, r swapstore.Result) (e swapEnding, err error) {
+func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (e swapEnding, err error) {
 	switch r.Status {
 	case swapstore.Swapped:
 	case swapstore.Late:

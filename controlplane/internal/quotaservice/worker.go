@@ -26,10 +26,11 @@ const (
 // worker is who asks by a stream: what it has asked, and is to be answered. An ask goes through these, and is counted
 // meanwhile:
 //
-//	enqueue         takeTurn        send            Next            Next again
-//	   └──▶ pending ────▶ a group ────▶ answers ────▶ sending ────────▶ sent
-//	   └───────────── open ─────────┘
-//	                 └──────────────── underWay ────────────────────────┘
+//	          is in             until       counted in
+//	enqueue   pending           takeTurn    open
+//	takeTurn  a begunAsk        it answers  open, underWay
+//	send      unsent            Next        underWay
+//	Next      the stream sends  Next again  underWay, sending
 type worker struct {
 	core        *core
 	stream      *Stream
@@ -38,16 +39,18 @@ type worker struct {
 	process     uint64
 	definitions definitions
 	hasher      *hasher
-	closed      bool
-	ending      bool // it is to report all that it holds anew, on another stream
-	notified    bool // it is in core.toNotify
-	queued      bool // it waits for its turn
-	pending     []pendingAsk
-	open        int // asks that have no answer yet
-	underWay    int // sum of group.size of what has begun and whose answer is not sent yet
-	answers     []answers
-	sending     int // answers.size of the message which Next returned last
-	grants      grants
+	returnables returnables
+
+	closed   bool
+	ending   bool // it is to report all that it holds anew, on another stream
+	notified bool // it is in core.toNotify
+	queued   bool // it is in core.turns
+
+	pending  []pendingAsk
+	open     int // asks that have no answer yet
+	underWay int // sum of begunAsk.size of what has begun and whose answer is not sent yet
+	unsent   []unsentMessage
+	sending  int // unsentMessage.size of the message which Next returned last
 }
 
 // domain is what workers of one domain share.
@@ -57,17 +60,10 @@ type domain struct {
 	proxies uint32 // that are alive, over all services
 }
 
-// pendingAsk has not begun.
-type pendingAsk struct {
-	quota.Ask
-	askedNs int64
-	isBusy  bool // the worker asks too often
-}
-
-// answers are a message to be sent.
-type answers struct {
+// unsentMessage has answers.
+type unsentMessage struct {
 	bytes []byte
-	size  int // sum of group.size of what is answered
+	size  int // sum of begunAsk.size of what is answered
 }
 
 // join takes the domain and the process of the first message.
@@ -87,13 +83,13 @@ func (w *worker) join(m *quota.Asks) {
 
 // define keeps a definition. Asks that name one that is refused are answered Unknown, also if its number had another.
 func (w *worker) define(d *quota.Definition) {
-	own, err := newDefinition(w.domain.name, d)
+	c, err := newCounter(w.domain.name, d)
 	if err != nil {
 		w.logRefusal("definition refused", err)
 		w.definitions.drop(d.ID)
 		return
 	}
-	w.definitions.put(own)
+	w.definitions.put(d.ID, c)
 }
 
 // enqueue lets asks wait for the worker's turn. If it asks too often, they are only answered then.
@@ -138,25 +134,25 @@ func (w *worker) takeTurn() {
 	w.queue()
 }
 
-// begin makes a group of an ask, and lets its operations wait for their keys.
+// begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
-	g := &group{worker: w, id: ask.ID, askedNs: ask.askedNs}
-	g.steps = newSteps(g, &w.core.keys)
+	a := &begunAsk{worker: w, id: ask.ID, askedNs: ask.askedNs}
+	a.steps = newSteps(a, &w.core.keys)
 	windows, isKnown := 0, false
 	if !ask.isBusy {
-		windows, isKnown = g.makeParts(ask.Parts)
+		windows, isKnown = a.makeParts(ask.Parts)
 	}
-	g.size = len(ask.Parts) + windows
-	w.underWay += g.size
+	a.size = len(ask.Parts) + windows
+	w.underWay += a.size
 	switch {
 	case ask.isBusy:
-		g.result = quota.Busy
-		g.answer()
+		a.result = quota.Busy
+		a.answer()
 	case !isKnown:
-		g.result = quota.Unknown
-		g.answer()
+		a.result = quota.Unknown
+		a.answer()
 	default:
-		g.startHits()
+		a.startHits()
 	}
 }
 
@@ -171,7 +167,7 @@ func (w *worker) noteBegun() {
 // takeReturn uncounts units that the proxy returns.
 func (w *worker) takeReturn(r quota.Return) {
 	c := w.core
-	g, units := w.grants.takeReturned(r)
+	g, units := w.returnables.takeReturned(r)
 	if g == nil {
 		c.metrics.unitsLost.Add(uint64(r.Units))
 		return
@@ -180,8 +176,8 @@ func (w *worker) takeReturn(r quota.Return) {
 		return
 	}
 	uncounts := &action.Return{Units: units, Counted: g.counted}
-	c.keys.add(&operation{
-		Operation: action.Operation{Definition: g.definition, Action: uncounts, Shifted: g.shifted},
+	c.keys.add(&keyOperation{
+		Operation: action.Operation{Terms: g.terms, Action: uncounts, Shifted: g.shifted},
 		storeKey:  g.storeKey, domain: w.domain.name, owner: returned{c.metrics, units},
 	})
 }
@@ -193,40 +189,40 @@ type returned struct {
 	units   uint32
 }
 
-func (r returned) operationDone(o *operation) {
+func (r returned) operationDone(o *keyOperation) {
 	r.metrics.unitsReturned.Add(uint64(o.Outcome.Uncounted))
 	r.metrics.unitsLost.Add(uint64(r.units - o.Outcome.Uncounted))
 }
 
 // remember notes what a hit was granted, for its return, and returns the grant's number.
-func (w *worker) remember(o *operation) (number uint32) {
-	return w.grants.add(returnable{
-		definition: o.Definition, shifted: o.Shifted, storeKey: o.storeKey,
+func (w *worker) remember(o *keyOperation) (number uint32) {
+	return w.returnables.add(returnable{
+		terms: o.Terms, shifted: o.Shifted, storeKey: o.storeKey,
 		counted: o.Outcome.Taken.Counted, units: o.Outcome.Taken.Units, atNs: w.core.clock.NowNs(),
 	})
 }
 
-// send lets an answer to an ask of that group.size wait for Next.
+// send lets an answer to an ask of that begunAsk.size wait for Next.
 func (w *worker) send(result *quota.AskResult, size int) {
 	c := w.core
-	last := len(w.answers) - 1
-	if last < 0 || len(w.answers[last].bytes) >= enoughAnswers {
-		w.answers = append(w.answers, answers{bytes: make([]byte, 0, 512)})
+	last := len(w.unsent) - 1
+	if last < 0 || len(w.unsent[last].bytes) >= enoughAnswers {
+		w.unsent = append(w.unsent, unsentMessage{bytes: make([]byte, 0, 512)})
 		last++
 	}
 	c.message.Results = append(c.message.Results[:0], *result)
-	w.answers[last].bytes = c.message.Append(w.answers[last].bytes)
-	w.answers[last].size += size
+	w.unsent[last].bytes = c.message.Append(w.unsent[last].bytes)
+	w.unsent[last].size += size
 	c.notifyLater(w)
 }
 
 // next takes the next message.
 func (w *worker) next() (message []byte, ok bool) {
-	if len(w.answers) == 0 {
+	if len(w.unsent) == 0 {
 		return nil, false
 	}
-	next := w.answers[0]
-	w.answers = slices.Delete(w.answers, 0, 1)
+	next := w.unsent[0]
+	w.unsent = slices.Delete(w.unsent, 0, 1)
 	w.sending = next.size
 	m := quota.Results{Proxies: w.domain.proxies} // appended to the results, it is one message with them
 	return m.Append(next.bytes), true
@@ -248,8 +244,8 @@ func (w *worker) leave() {
 	c := w.core
 	w.closed = true
 	w.open -= len(w.pending)
-	w.pending, w.answers = nil, nil
-	w.grants = grants{}
+	w.pending, w.unsent = nil, nil
+	w.returnables = returnables{}
 	delete(c.workers, w)
 	if d := w.domain; d != nil {
 		d.workers--

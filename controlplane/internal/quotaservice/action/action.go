@@ -12,12 +12,12 @@
 //
 // To read it, begin here:
 //
-//	action.go      an Operation, and its Outcome
-//	definition.go  the counter that it is decided by
-//	hit.go         what asks do: take units, and give them back
-//	hold.go        the same with units that are held
-//	charge.go      what most calls do
-//	operator.go    what operators do
+//	action.go    an Operation, and its Outcome
+//	terms.go     by which it is decided: the windows of a counter, and what else its definition says
+//	hit.go       what asks do: take units, and give them back
+//	hold.go      the same with units that are held
+//	charge.go    what most calls do
+//	operator.go  what operators do
 package action
 
 import (
@@ -50,7 +50,7 @@ import (
 type Action interface {
 	// carryOut does it to the record, which v shows as the definition sees it, and writes to out what came of it.
 	// changed says that the record counts something else now.
-	carryOut(d *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool)
+	carryOut(terms *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool)
 }
 
 // beforehand is an Action that also changes the record before this has the definition's windows.
@@ -60,10 +60,10 @@ type beforehand interface {
 
 // Operation is an action on one key of a definition, and what came of it.
 type Operation struct {
-	Definition *Definition
-	Action     Action
-	Shifted    []limit.Window // Definition.Windows as they hold for the key: see Definition.ShiftedFor
-	Outcome    Outcome
+	Terms   *Terms
+	Action  Action
+	Shifted []limit.Window // Terms.Windows as they hold for the key: see Terms.ShiftedFor
+	Outcome Outcome
 }
 
 // Outcome is what an operation came to when it was decided last.
@@ -122,14 +122,14 @@ func (o *Operation) Decide(r *record.Record, storeNs, startingForNs int64) (chan
 	if a, ok := o.Action.(beforehand); ok {
 		a.carryOutBefore(r, out)
 	}
-	v, err := r.ArrangeFor(o.Definition.Windows, o.Shifted, o.Definition.HoldLimit)
+	v, err := r.ArrangeFor(o.Terms.Windows, o.Shifted, o.Terms.HoldLimit)
 	if err != nil {
 		out.Err, out.UntilNs = err, math.MaxInt64
 		return false
 	}
 	v.IsStarting = startingForNs > 0
 	out.NowNs, out.Blocked = v.State.NowNs, v.IsBlocked()
-	changed = o.Action.carryOut(o.Definition, r, v, out)
+	changed = o.Action.carryOut(o.Terms, r, v, out)
 	if errors.Is(out.Err, ErrStarting) {
 		out.WaitNs = startingForNs
 	}

@@ -20,9 +20,9 @@ const (
 
 var key [16]byte
 
-func tenAMinute() *Definition {
+func tenAMinute() *Terms {
 	w := limit.Window{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute}
-	d, err := NewDefinition(&quota.Definition{ID: 1, Windows: []limit.Window{w}, Lease: quota.LeaseOff})
+	d, err := NewTerms(&quota.Definition{ID: 1, Windows: []limit.Window{w}, Lease: quota.LeaseOff})
 	if err != nil {
 		panic(err)
 	}
@@ -30,8 +30,8 @@ func tenAMinute() *Definition {
 }
 
 // on returns an operation of the definition that is decided on the record.
-func on(r *record.Record, d *Definition, a Action) *Operation {
-	o := &Operation{Definition: d, Action: a, Shifted: d.ShiftedFor(key)}
+func on(r *record.Record, d *Terms, a Action) *Operation {
+	o := &Operation{Terms: d, Action: a, Shifted: d.ShiftedFor(key)}
 	o.Decide(r, base, 0)
 	return o
 }
@@ -41,7 +41,7 @@ func Example() {
 	r, d := record.New(base), tenAMinute()
 	hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
 	fmt.Println("taken", hit.Outcome.Taken.Units, "used", hit.Outcome.Standings[0].Used)
-	undo := on(r, d, hit.Undo())
+	undo := on(r, d, hit.NewUndo())
 	fmt.Println("uncounted", undo.Outcome.Uncounted, "used", undo.Outcome.Standings[0].Used)
 	// Output:
 	// taken 3 used 3
@@ -55,21 +55,21 @@ func TestNothingToUndo(t *testing.T) {
 	denied := on(r, d, &Hit{Part: quota.Part{Cost: 1, Shadow: true}})
 	require.True(t, denied.Outcome.Denied)
 	require.Equal(t, minute, denied.Outcome.WaitNs)
-	require.Nil(t, denied.Undo())
-	require.Nil(t, denied.KeepDenial())
-	require.Nil(t, on(r, d, &Charge{Units: 1}).Undo())
+	require.Nil(t, denied.NewUndo())
+	require.Nil(t, denied.NewKeepDenial())
+	require.Nil(t, on(r, d, &Charge{Units: 1}).NewUndo())
 
 	d.CountDenied = true
-	require.NotNil(t, denied.KeepDenial())
-	require.EqualValues(t, 12, on(r, d, denied.KeepDenial()).Outcome.Standings[0].Used)
+	require.NotNil(t, denied.NewKeepDenial())
+	require.EqualValues(t, 12, on(r, d, denied.NewKeepDenial()).Outcome.Standings[0].Used)
 
 	windows := []limit.Window{d.Windows[0], limit.NewBlock(minute, false)}
-	d, err := NewDefinition(&quota.Definition{Windows: windows, Lease: quota.LeaseOff})
+	d, err := NewTerms(&quota.Definition{Windows: windows, Lease: quota.LeaseOff})
 	require.NoError(t, err)
 	on(r, d, &Hit{Part: quota.Part{Cost: 1}})
 	free := on(r, d, &Hit{Part: quota.Part{Shadow: true}})
 	require.True(t, free.Outcome.Denied && free.Outcome.Blocked)
-	require.Nil(t, free.KeepDenial(), "what costs nothing prolongs no block")
+	require.Nil(t, free.NewKeepDenial(), "what costs nothing prolongs no block")
 }
 
 // TestAnUndoAfterASet: units that were counted before the key was set or forgotten are gone already.
@@ -78,7 +78,7 @@ func TestAnUndoAfterASet(t *testing.T) {
 		r, d := record.New(base), tenAMinute()
 		hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
 		used := on(r, d, between).Outcome.Standings[0].Used
-		undo := on(r, d, hit.Undo())
+		undo := on(r, d, hit.NewUndo())
 		require.Zero(t, undo.Outcome.Uncounted)
 		require.Equal(t, used, undo.Outcome.Standings[0].Used)
 		returned := on(r, d, &Return{Units: 3, Counted: hit.Outcome.Taken.Counted})

@@ -10,7 +10,7 @@ type Charge struct{ Units uint32 }
 
 // carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
-func (c *Charge) carryOut(_ *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (c *Charge) carryOut(_ *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
 	if c.Units == 0 {
 		out.look(&v)
 		return false

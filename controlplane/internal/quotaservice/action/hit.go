@@ -19,7 +19,7 @@ type Hit struct {
 // block, although the unit was left all the time. So address takes last: nothing, because user is denied by then.
 //
 // A denial for lack of units that are only held begins no block, so a hit that holds units need not wait.
-func (d *Definition) TakesLast() bool { return d.HasBlock && d.HoldLimit == nil }
+func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit == nil }
 
 // carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
 //
@@ -33,58 +33,58 @@ func (d *Definition) TakesLast() bool { return d.HasBlock && d.HoldLimit == nil 
 //	it is granted units                               Taken                 these units
 //	it is granted none: it asks for none, or only     Taken.ValidNs         nothing
 //	for some ahead
-func (h *Hit) carryOut(d *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (h *Hit) carryOut(terms *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool) {
 	if v.HoldLimit != nil {
-		return h.takeHold(d, &v, out)
+		return h.takeHold(terms, &v, out)
 	}
 	p := &h.Part
-	decision := v.Decide(d.Lease, p)
-	if decision.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
+	offer := v.Offer(terms.Lease, p)
+	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		out.AgainNs = v.FirstEndNs()
 		return false
 	}
 	if p.Spent > 0 {
 		v.AddClaimed(p.Spent)
-		decision = v.Decide(d.Lease, p)
+		offer = v.Offer(terms.Lease, p)
 		changed = true
 	}
 	switch {
 	case p.Inspect:
-	case decision.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
+	case offer.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
 		out.deny(&v, p.Cost)
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
-			changed = countDenial(d, &v, p, out) || changed
+			changed = countDenial(terms, &v, p, out) || changed
 		}
 	case h.TakesNothing:
-	case decision.Units > 0:
-		out.Taken = take(r, &v, &decision)
+	case offer.Units > 0:
+		out.Taken = take(r, &v, &offer)
 		changed = true
 	default:
-		out.Taken.ValidNs = v.ValidNs(decision.SpendByNs)
+		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
 	}
 	return changed
 }
 
-// take counts the units of a decision.
-func take(r *record.Record, v *balance.View, decision *balance.Decision) Taken {
-	how := v.Take(decision.Units, decision.SpendByNs)
+// take counts the units of an offer.
+func take(r *record.Record, v *balance.View, offer *balance.Offer) Taken {
+	how := v.Take(offer.Units, offer.SpendByNs)
 	return Taken{
-		Units: decision.Units, Leased: how.IsLeased(), ValidNs: v.ValidNs(decision.SpendByNs),
+		Units: offer.Units, Leased: how.IsLeased(), ValidNs: v.ValidNs(offer.SpendByNs),
 		Counted: Counted{how, r.Generation},
 	}
 }
 
 // keeps says what a denial of the part changes: its units count, or it may begin the key's block.
-func (d *Definition) keeps(p *quota.Part) (counts, blocks bool) {
+func (terms *Terms) keeps(p *quota.Part) (counts, blocks bool) {
 	costs := p.Cost > 0
-	return costs && d.CountDenied, costs && d.HasBlock && !p.NoBlock
+	return costs && terms.CountDenied, costs && terms.HasBlock && !p.NoBlock
 }
 
 // countDenial keeps of a denied part what its definition says: what waits for it counts, and the windows' denial
 // begins the key's block or prolongs it. It reports whether that changed something. The wait is from
 // the new count.
-func countDenial(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
-	counts, blocks := d.keeps(p)
+func countDenial(terms *Terms, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
+	counts, blocks := terms.keeps(p)
 	if blocks && v.Left() < p.Cost { // not only what is held leaves no room
 		changed = v.BeginBlock()
 	}
@@ -101,21 +101,21 @@ func countDenial(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (c
 // keepDenial counts the denial of a part in shadow.
 type keepDenial struct{ part *quota.Part }
 
-// KeepDenial returns what counts the denial of this hit, whose part is in shadow, once its ask is granted; nil = that
-// would change nothing, or this is no hit.
-func (o *Operation) KeepDenial() Action {
+// NewKeepDenial returns what counts the denial of this hit, whose part is in shadow, once its ask is granted; nil =
+// that would change nothing, or this is no hit.
+func (o *Operation) NewKeepDenial() Action {
 	hit, isHit := o.Action.(*Hit)
 	out := &o.Outcome
 	if !isHit || out.Err != nil || !out.Denied || out.HeldBack {
 		return nil
 	}
-	if counts, blocks := o.Definition.keeps(&hit.Part); !counts && !blocks {
+	if counts, blocks := o.Terms.keeps(&hit.Part); !counts && !blocks {
 		return nil
 	}
 	return &keepDenial{&hit.Part}
 }
 
-func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (k *keepDenial) carryOut(terms *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
 	out.Noted = v.HoldLimit != nil // the proxy need not report again: the hit has noted its report
 	passes := v.LeftBesideHeld() >= k.part.Cost
 	if passes { // by now: a window has ended since, or less is held
@@ -123,7 +123,7 @@ func (k *keepDenial) carryOut(d *Definition, _ *record.Record, v balance.View, o
 		return false
 	}
 	out.deny(&v, k.part.Cost)
-	return countDenial(d, &v, k.part, out)
+	return countDenial(terms, &v, k.part, out)
 }
 
 // Two actions uncount what a hit has taken:
@@ -137,8 +137,8 @@ type undo struct {
 	taken Taken
 }
 
-// Undo returns what uncounts the units of this hit, because nobody got them; nil = it has taken none, or is no hit.
-func (o *Operation) Undo() Action {
+// NewUndo returns what uncounts the units of this hit, because nobody got them; nil = it has taken none, or is no hit.
+func (o *Operation) NewUndo() Action {
 	hit, isHit := o.Action.(*Hit)
 	if !isHit || o.Outcome.Err != nil || o.Outcome.Taken.Units == 0 {
 		return nil
@@ -146,7 +146,7 @@ func (o *Operation) Undo() Action {
 	return &undo{hit, o.Outcome.Taken}
 }
 
-func (u *undo) carryOut(_ *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (u *undo) carryOut(_ *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool) {
 	if v.HoldLimit != nil {
 		return u.undoHold(&v, out)
 	}
@@ -166,11 +166,11 @@ type Return struct {
 	Counted Counted
 }
 
-func (t *Return) carryOut(_ *Definition, r *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (t *Return) carryOut(_ *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool) {
 	if !t.Counted.isIn(r) {
 		return false
 	}
-	if v.Refund(&t.Counted.HowCounted, t.Units) {
+	if v.Return(&t.Counted.HowCounted, t.Units) {
 		out.Uncounted = t.Units
 	}
 	return true

@@ -17,13 +17,13 @@ import (
 func (h *Hit) hasReport() bool { return h.Part.Number > 0 }
 
 // takeHold notes what a worker reports of a key, and holds what it asks for.
-func (h *Hit) takeHold(d *Definition, v *balance.View, out *Outcome) (changed bool) {
+func (h *Hit) takeHold(terms *Terms, v *balance.View, out *Outcome) (changed bool) {
 	p := &h.Part
 	switch {
 	case p.Inspect:
 		return false
 	case !h.hasReport():
-		return hitHeld(d, v, p, out)
+		return hitHeld(terms, v, p, out)
 	}
 	changed, room, err := v.Note(p)
 	if err != nil {
@@ -38,17 +38,17 @@ func (h *Hit) takeHold(d *Definition, v *balance.View, out *Outcome) (changed bo
 	}
 	out.denyHold(&room)
 	if out.Denied && !p.Shadow {
-		changed = countDenial(d, v, p, out) || changed
+		changed = countDenial(terms, v, p, out) || changed
 	}
 	return changed
 }
 
 // hitHeld counts an operator's hit, if there is room for it beside what is held.
-func hitHeld(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
+func hitHeld(terms *Terms, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
 	out.judgeHeld(v, p.Cost)
 	switch {
 	case out.Denied:
-		return countDenial(d, v, p, out)
+		return countDenial(terms, v, p, out)
 	case out.Err != nil || p.Cost == 0:
 		return false
 	}
@@ -60,7 +60,7 @@ func hitHeld(d *Definition, v *balance.View, p *quota.Part, out *Outcome) (chang
 // undoHold takes back what was held, unless the worker has reported since. Then it is not noted: the worker's next
 // report says what it holds.
 func (u *undo) undoHold(v *balance.View, out *Outcome) (changed bool) {
-	out.Noted = v.State.Holders.Refund(&u.hit.Part.Report, u.taken.Units)
+	out.Noted = v.State.Holders.Undo(&u.hit.Part.Report, u.taken.Units)
 	if out.Noted {
 		out.Uncounted = u.taken.Units
 	}

@@ -24,7 +24,7 @@ func TestTakeHold(t *testing.T) {
 		{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute},
 		{Algorithm: limit.Concurrency, Limit: 4, PeriodNs: 80 * second},
 	}
-	d, err := NewDefinition(&quota.Definition{Windows: windows, Lease: quota.LeaseOff})
+	d, err := NewTerms(&quota.Definition{Windows: windows, Lease: quota.LeaseOff})
 	require.NoError(t, err)
 	reports := asks(1, 0)
 	reports.Charged, reports.Number = 3, 2
@@ -64,7 +64,7 @@ func TestTakeHold(t *testing.T) {
 			if c.before.Number > 0 {
 				require.NoError(t, on(r, d, &Hit{Part: c.before}).Outcome.Err)
 			}
-			o := &Operation{Definition: d, Action: &Hit{Part: c.part}, Shifted: d.ShiftedFor(key)}
+			o := &Operation{Terms: d, Action: &Hit{Part: c.part}, Shifted: d.ShiftedFor(key)}
 			o.Decide(r, base, c.startingNs)
 			require.Equal(t, []uint32{c.usedAfter, c.holds}, []uint32{o.Outcome.Standings[0].Used, o.Outcome.Standings[1].Used})
 			c.want.NowNs, c.want.UntilNs = o.Outcome.NowNs, o.Outcome.UntilNs
@@ -110,9 +110,9 @@ func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	want(6, limit.HeldRetryNs, enforced)
 	r, hit := deny(true)
 	want(2, limit.HeldRetryNs, hit)
-	want(6, limit.HeldRetryNs, on(r, d, hit.KeepDenial()))
+	want(6, limit.HeldRetryNs, on(r, d, hit.NewKeepDenial()))
 
 	r, hit = deny(true)
 	r.Holders = nil
-	want(2, 0, on(r, d, hit.KeepDenial())) // it would pass by now
+	want(2, 0, on(r, d, hit.NewKeepDenial())) // it would pass by now
 }

@@ -12,7 +12,7 @@ const AllWindows = -1
 // Inspect finds out whether units are left.
 type Inspect struct{ Units uint32 }
 
-func (i *Inspect) carryOut(_ *Definition, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (i *Inspect) carryOut(_ *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
 	out.judge(&v, i.Units)
 	return false
 }
@@ -23,7 +23,7 @@ type Inc struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (i *Inc) carryOut(_ *Definition, _ *record.Record, v balance.View, _ *Outcome) (changed bool) {
+func (i *Inc) carryOut(_ *Terms, _ *record.Record, v balance.View, _ *Outcome) (changed bool) {
 	add(&v, i.Window, i.Units)
 	return true
 }
@@ -34,7 +34,7 @@ type Set struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (t *Set) carryOut(_ *Definition, r *record.Record, v balance.View, _ *Outcome) (changed bool) {
+func (t *Set) carryOut(_ *Terms, r *record.Record, v balance.View, _ *Outcome) (changed bool) {
 	for i := range v.Windows {
 		isIt := t.Window == AllWindows || t.Window == i
 		if isIt && v.Windows[i].Algorithm != limit.Block {
@@ -60,6 +60,6 @@ type Reset struct{}
 
 func (Reset) carryOutBefore(r *record.Record, out *Outcome) { out.HadUsage = r.Forget() }
 
-func (Reset) carryOut(*Definition, *record.Record, balance.View, *Outcome) (changed bool) {
+func (Reset) carryOut(*Terms, *record.Record, balance.View, *Outcome) (changed bool) {
 	return true
 }

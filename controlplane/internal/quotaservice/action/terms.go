@@ -8,8 +8,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Definition is a quota.Definition that can be decided by.
-type Definition struct {
+// Terms are what an Action is decided by: what a quota.Definition says, taken apart.
+type Terms struct {
 	Windows     []limit.Window // without the limit.Concurrency
 	HoldLimit   *limit.Window  // the limit.Concurrency; nil = no units are held
 	HasBlock    bool           // the last of the Windows is a limit.Block
@@ -17,25 +17,25 @@ type Definition struct {
 	CountDenied bool           // as quota.Definition has it
 }
 
-// NewDefinition says what is wrong with a definition.
-func NewDefinition(d *quota.Definition) (*Definition, error) {
+// NewTerms returns the terms of a definition, or says what is wrong with it.
+func NewTerms(d *quota.Definition) (*Terms, error) {
 	if err := check(d); err != nil {
 		return nil, err
 	}
-	own := &Definition{Lease: d.Lease, CountDenied: d.CountDenied}
+	own := &Terms{Lease: d.Lease, CountDenied: d.CountDenied}
 	own.Windows, own.HoldLimit = split(d.Windows)
 	last := len(own.Windows) - 1
 	own.HasBlock = last >= 0 && own.Windows[last].Algorithm == limit.Block
 	return own, nil
 }
 
-// ShiftedFor returns the definition's windows as they hold for the key: those with jitter begin a little later.
-func (d *Definition) ShiftedFor(partKey [16]byte) []limit.Window {
-	if !slices.ContainsFunc(d.Windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
-		return d.Windows
+// ShiftedFor returns the windows as they hold for the key: those with jitter begin a little later.
+func (terms *Terms) ShiftedFor(partKey [16]byte) []limit.Window {
+	if !slices.ContainsFunc(terms.Windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
+		return terms.Windows
 	}
-	own := make([]limit.Window, len(d.Windows))
-	for i, w := range d.Windows {
+	own := make([]limit.Window, len(terms.Windows))
+	for i, w := range terms.Windows {
 		own[i] = quota.Shifted(w, partKey)
 	}
 	return own

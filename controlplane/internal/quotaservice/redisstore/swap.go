@@ -150,7 +150,7 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 //	the deadline comes first    sayFailed calls done, from a goroutine of the context; say does nothing
 //	both at once                the one that sets said calls done, and the other does nothing
 func (s *Store) run(ctx context.Context, b batch, done func(i int, r swapstore.Result)) {
-	a := answers{done: done}
+	a := batchResults{done: done}
 	if ctx.Err() != nil {
 		a.sayFailed(len(b), ctx.Err())
 		return
@@ -169,13 +169,13 @@ func (s *Store) run(ctx context.Context, b batch, done func(i int, r swapstore.R
 	a.say(results)
 }
 
-// answers says the results of a batch once: as the server has answered, or that it is late.
-type answers struct {
+// batchResults says the results of a batch once: as the server has answered, or that it is late.
+type batchResults struct {
 	done func(i int, r swapstore.Result)
 	said atomic.Bool
 }
 
-func (a *answers) say(results []rueidis.RedisResult) {
+func (a *batchResults) say(results []rueidis.RedisResult) {
 	if a.said.CompareAndSwap(false, true) {
 		for i, r := range results {
 			a.done(i, readAnswer(r))
@@ -184,7 +184,7 @@ func (a *answers) say(results []rueidis.RedisResult) {
 }
 
 // sayFailed says of each of n swaps that it has failed.
-func (a *answers) sayFailed(n int, err error) {
+func (a *batchResults) sayFailed(n int, err error) {
 	if a.said.CompareAndSwap(false, true) {
 		for i := range n {
 			a.done(i, failed(explain(err)))
