@@ -30,7 +30,7 @@ type Count struct {
 // Count reads a counter, without changing it.
 func (p *Proxies) Count(c Counter) Count {
 	p.tb.Helper()
-	o := p.operate(c, counters.Operation{Name: "get"})
+	o := p.operate(c, counters.Request{Name: "get"})
 	count := Count{
 		Windows: windowsOf(o.Result.Windows), Unlimited: true, Blocked: time.Duration(o.Result.BlockedNs),
 	}
@@ -54,16 +54,16 @@ func (p *Proxies) Count(c Counter) Count {
 // Set sets what is used of a counter.
 func (p *Proxies) Set(c Counter, units uint32) {
 	p.tb.Helper()
-	p.operate(c, counters.Operation{Name: "set", N: units, Window: c.Window})
+	p.operate(c, counters.Request{Name: "set", N: units, Window: c.Window})
 }
 
 // Reset empties a counter. What running requests hold stays.
 func (p *Proxies) Reset(c Counter) {
 	p.tb.Helper()
-	p.operate(c, counters.Operation{Name: "reset"})
+	p.operate(c, counters.Request{Name: "reset"})
 }
 
-func (p *Proxies) operate(c Counter, o counters.Operation) *fleet.Outcome {
+func (p *Proxies) operate(c Counter, o counters.Request) *fleet.Outcome {
 	p.tb.Helper()
 	o.Rule, o.Key = c.Rule, c.Key
 	first := 0 // the first of a proxy's workers, which is its only one here, and the first proxy

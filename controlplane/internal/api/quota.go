@@ -71,7 +71,7 @@ func (s *server) ofCluster(ctx context.Context, a asked) (*counters.Prepared, er
 	if err != nil || c.policy == nil { // the proxies say what they make of the rule
 		return nil, err
 	}
-	o := counters.Operation{
+	o := counters.Request{
 		Name: a.op.Wire, Rule: a.query.Get("rule"), Key: a.query["key"], N: 1,
 		Limits: a.query["limit"], Window: a.query.Get("window"),
 	}

@@ -31,7 +31,7 @@ func TestLeasesAreReturnedInTime(t *testing.T) {
 		require.NoError(t, err)
 	}
 	used := func() (used uint32, leased int64) {
-		o, err := p.Operate(At{}, counters.Operation{Name: "get", Rule: "r"}, nil)
+		o, err := p.Operate(At{}, counters.Request{Name: "get", Rule: "r"}, nil)
 		require.NoError(t, err)
 		return o.Result.Windows[0].Used, *o.Leased
 	}

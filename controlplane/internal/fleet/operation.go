@@ -25,7 +25,7 @@ type Outcome struct {
 // Operate does an operation on counters at the proxy that is named or whose turn it is. For a rule
 // of scope cluster, the quota service does an operation on one key, and proxies say what they
 // hold of the key: the one that is named, or all. The faults are those of a proxy.
-func (p *Proxies) Operate(at At, o counters.Operation, faults *sim.Faults) (*Outcome, error) {
+func (p *Proxies) Operate(at At, o counters.Request, faults *sim.Faults) (*Outcome, error) {
 	if counters.IsOfCluster(p.policy, o) {
 		return p.operateCluster(at, o)
 	}
@@ -52,7 +52,7 @@ func (p *Proxies) Operate(at At, o counters.Operation, faults *sim.Faults) (*Out
 	return readOutcome(o, response)
 }
 
-func readOutcome(o counters.Operation, response *sim.Response) (*Outcome, error) {
+func readOutcome(o counters.Request, response *sim.Response) (*Outcome, error) {
 	if response.Status != http.StatusOK {
 		var rejected struct{ Error string }
 		if json.Unmarshal(response.Body, &rejected) != nil {
@@ -68,7 +68,7 @@ func readOutcome(o counters.Operation, response *sim.Response) (*Outcome, error)
 }
 
 // operateCluster has the quota service do an operation.
-func (p *Proxies) operateCluster(at At, o counters.Operation) (*Outcome, error) {
+func (p *Proxies) operateCluster(at At, o counters.Request) (*Outcome, error) {
 	prepared, err := counters.Prepare(p.policy, o)
 	if err != nil {
 		return nil, fmt.Errorf("op %s: %w", o.Name, err)
@@ -78,7 +78,7 @@ func (p *Proxies) operateCluster(at At, o counters.Operation) (*Outcome, error) 
 		return nil, fmt.Errorf("op %s: %w", o.Name, err)
 	}
 	leased := int64(0)
-	asked := counters.Operation{Name: manage.Leased.Wire, Rule: o.Rule, Key: o.Key}
+	asked := counters.Request{Name: manage.Leased.Wire, Rule: o.Rule, Key: o.Key}
 	for i, host := range p.hosts {
 		if at.Proxy != nil && *at.Proxy != i {
 			continue
@@ -97,7 +97,7 @@ func (p *Proxies) operateCluster(at At, o counters.Operation) (*Outcome, error) 
 }
 
 // toOperation makes the request that has the filter do an operation.
-func toOperation(o counters.Operation) *sim.Request {
+func toOperation(o counters.Request) *sim.Request {
 	query := url.Values{"rule": {o.Rule}, "key": o.Key, "limit": o.Limits}
 	switch o.Name {
 	case "hit", "peek", "inc", "set":

@@ -187,8 +187,8 @@ func (l *line) toRequest() *sim.Request {
 }
 
 // operation is the line's operation.
-func (l *line) operation() counters.Operation {
-	o := counters.Operation{Name: l.Op, Rule: l.Rule, Key: l.Key, N: 1, Window: l.Window, Limits: l.limits()}
+func (l *line) operation() counters.Request {
+	o := counters.Request{Name: l.Op, Rule: l.Rule, Key: l.Key, N: 1, Window: l.Window, Limits: l.limits()}
 	if l.N != nil {
 		o.N = *l.N
 	}

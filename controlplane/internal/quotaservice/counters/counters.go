@@ -19,10 +19,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
-// Operation is an operation on one key, as an operator names it. It goes this way:
+// Request is an operation on one key, as an operator asks for it. It goes this way:
 //
-//	Operation ─ Prepare ─▶ Prepared ─ Do ─▶ action.Action ─ Service.Operate ─▶ quotaservice.Found ─▶ result.Result
-type Operation struct {
+//	Request
+//	  Prepare          finds its rule and key: Prepared
+//	  Prepared.Do      makes it an action.Action
+//	  Service.Operate  carries that out, and returns a quotaservice.Found
+//	  Prepared.Do      makes that a result.Result
+type Request struct {
 	Name   string // as the filter has it
 	Rule   string
 	Key    []string // the key's parts as text
@@ -81,13 +85,13 @@ func hadUsage(found *quotaservice.Found, _ *result.Window) int64 {
 }
 
 // IsOfCluster reports whether the operation is on one key of a rule of scope cluster.
-func IsOfCluster(p *policy.Policy, o Operation) bool {
+func IsOfCluster(p *policy.Policy, o Request) bool {
 	_, _, err := find(p, &o)
 	return err == nil
 }
 
 // find finds the kind and the rule of an operation.
-func find(p *policy.Policy, o *Operation) (k kind, r *policy.Rule, err error) {
+func find(p *policy.Policy, o *Request) (k kind, r *policy.Rule, err error) {
 	k, known := kinds[o.Name]
 	isIt := func(r policy.Rule) bool { return r.Name == o.Rule && r.Mode != policy.ModeOff }
 	at := slices.IndexFunc(p.Rules, isIt)
@@ -104,7 +108,7 @@ func find(p *policy.Policy, o *Operation) (k kind, r *policy.Rule, err error) {
 
 // Prepared is an operation that can be carried out, on a key as the quota service knows it.
 type Prepared struct {
-	operation  Operation
+	request    Request
 	kind       kind
 	subject    policy.Subject // the rule as it holds for the key
 	rule       *policy.Rule
@@ -117,7 +121,7 @@ type Prepared struct {
 	//	definition.Windows, Found.Windows  minute    hour       by their period
 	//	columns                            1         0          by the rule's limits
 	columns    []int
-	namedLimit int // index in rule.Limits of the one that Operation.Window names; -1 = it names none, so all
+	namedLimit int // index in rule.Limits of the one that Request.Window names; -1 = it names none, so all
 }
 
 // column is where the window is that the operation changes, for its action.
@@ -129,12 +133,12 @@ func (p *Prepared) column() int {
 }
 
 // Prepare finds the rule and the key of an operation, or says what is wrong with it.
-func Prepare(p *policy.Policy, o Operation) (*Prepared, error) {
+func Prepare(p *policy.Policy, o Request) (*Prepared, error) {
 	k, r, err := find(p, &o)
 	if err != nil {
 		return nil, err
 	}
-	prepared := &Prepared{operation: o, kind: k, rule: r, domain: p.Domain, namedLimit: -1}
+	prepared := &Prepared{request: o, kind: k, rule: r, domain: p.Domain, namedLimit: -1}
 	s := &prepared.subject
 	if err := r.ParseKey(&s.Key, o.Key); err != nil {
 		return nil, err
@@ -164,7 +168,7 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 	if p.subject.Unlimited {
 		return p.verdict(&quotaservice.Found{}), nil
 	}
-	units := p.operation.N
+	units := p.request.N
 	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.column()))
 	if err != nil {
 		return result.Result{}, err
@@ -202,11 +206,11 @@ func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
 // ruleResult is what the rule decides for the key.
 func (p *Prepared) ruleResult(found *quotaservice.Found) result.Rule {
 	r := result.Rule{
-		Rule: p.rule.Name, Key: make([]*string, len(p.operation.Key)), Mode: "enforced", Allowed: !found.Denied,
+		Rule: p.rule.Name, Key: make([]*string, len(p.request.Key)), Mode: "enforced", Allowed: !found.Denied,
 		Windows: p.windows(found), Held: found.Held, BlockedNs: p.blockedNs(found),
 	}
-	for i := range p.operation.Key {
-		r.Key[i] = &p.operation.Key[i]
+	for i := range p.request.Key {
+		r.Key[i] = &p.request.Key[i]
 	}
 	if p.subject.Override >= 0 {
 		r.Override = p.rule.Overrides[p.subject.Override].Name

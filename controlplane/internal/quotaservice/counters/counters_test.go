@@ -23,7 +23,7 @@ func TestPrepareRefuses(t *testing.T) {
 `))
 	require.NoError(t, err)
 	alice := []string{"alice"}
-	for want, o := range map[string]counters.Operation{
+	for want, o := range map[string]counters.Request{
 		`unknown operation "leased"`:          {Name: "leased", Rule: "per-user", Key: alice},
 		`there is no rule "other"`:            {Name: "get", Rule: "other", Key: alice},
 		`there is no rule "off"`:              {Name: "get", Rule: "off", Key: alice},
@@ -34,9 +34,9 @@ func TestPrepareRefuses(t *testing.T) {
 		_, err := counters.Prepare(p, o)
 		require.ErrorContains(t, err, want)
 	}
-	require.True(t, counters.IsOfCluster(p, counters.Operation{Name: "get", Rule: "per-user"}))
-	require.False(t, counters.IsOfCluster(p, counters.Operation{Name: "get", Rule: "own"}))
-	require.False(t, counters.IsOfCluster(p, counters.Operation{Name: "stats", Rule: "per-user"}))
+	require.True(t, counters.IsOfCluster(p, counters.Request{Name: "get", Rule: "per-user"}))
+	require.False(t, counters.IsOfCluster(p, counters.Request{Name: "get", Rule: "own"}))
+	require.False(t, counters.IsOfCluster(p, counters.Request{Name: "stats", Rule: "per-user"}))
 }
 
 // TestEachOperation: what each answers, one after the other, on a rule whose first limit has the longer window.
@@ -77,7 +77,7 @@ func TestEachOperation(t *testing.T) {
 		{name: "peek", key: "banned", want: "denied", used: []uint32{0, 0}}, // a limit of 0 denies a cost of 0, too
 		{name: "hit", key: "banned", want: "denied", used: []uint32{0, 0}},
 	} {
-		prepared, err := counters.Prepare(p, counters.Operation{
+		prepared, err := counters.Prepare(p, counters.Request{
 			Name: step.name, Rule: "per-user", Key: []string{step.key}, N: step.n, Window: step.window,
 		})
 		require.NoError(t, err)
@@ -87,7 +87,7 @@ func TestEachOperation(t *testing.T) {
 		require.Equal(t, step.want, got, "%+v", step)
 		require.Equal(t, step.used, used, "%+v", step)
 	}
-	_, err = counters.Prepare(p, counters.Operation{Name: "get", Rule: "per-user", Key: []string{"staff"}})
+	_, err = counters.Prepare(p, counters.Request{Name: "get", Rule: "per-user", Key: []string{"staff"}})
 	require.ErrorContains(t, err, "counts nothing for this key")
 }
 

@@ -40,7 +40,7 @@ func ExamplePrepare() {
 		panic(err)
 	}
 	alice := []string{"alice"}
-	for _, o := range []counters.Operation{
+	for _, o := range []counters.Request{
 		{Name: "set", Rule: "per-user", Key: alice, N: 9},
 		{Name: "inc", Rule: "per-user", Key: alice, N: 50, Window: "1"},
 		{Name: "peek", Rule: "per-user", Key: alice, N: 2},
