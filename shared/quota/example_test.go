@@ -54,13 +54,13 @@ func ExampleSums() {
 	}
 	report(7) // asks for 2
 	fmt.Println(sums.NoteGrant(7, 2))
-	sums.Held += 2
+	sums.Hold(2)
 	sums.Settle(2, 5)
 	report(8)  // it is lost
 	report(9)  // its answer is late
 	report(10) // asks for 1
 	fmt.Println(sums.NoteGrant(9, 0), sums.NoteGrant(10, 1))
-	sums.Held++
+	sums.Hold(1)
 	fmt.Println("something to report:", sums.Changed())
 	sums.Settle(1, 0)
 	report(11)

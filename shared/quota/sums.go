@@ -12,29 +12,29 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //
 //	worker's Sums                       on the way                             store's Holder
 //	                                    #7 held 0 charged 0, asks for 2   ->   #7 held 2 charged 0
-//	Held 2, stored 2               <-   granted 2
-//	Held 0, charged 5, known 0          Settle: nothing is sent yet
+//	held 2, stored 2               <-   granted 2
+//	held 0, charged 5, known 0          Settle: nothing is sent yet
 //	doubt                               #8 held 0 charged 5: lost              #7 held 2 charged 0
 //	doubt                               #9 held 0 charged 5               ->   #9 held 0 charged 5: counts 5 - 0
 //	doubt                               its answer: lost
 //	doubt                               #9 once more                      ->   ErrStale: nothing changes
 //	doubt                               #10 held 0 charged 5, asks for 1  ->   #10 held 1 charged 5: counts 5 - 5
-//	Held 1, stored 1, known 5      <-   granted 1
-//	Held 0                              Settle: it has cost nothing
+//	held 1, stored 1, known 5      <-   granted 1
+//	held 0                              Settle: it has cost nothing
 //	doubt                               #11 held 0 charged 5              ->   #11 held 0 charged 5
 //	idle: the zero value again     <-   noted
-//	Held 0, charged 1                   Settle: a request that held nothing has cost 1
+//	held 0, charged 1                   Settle: a request that held nothing has cost 1
 //	doubt                               #12 since 12, charged 1           ->   #12 since 12, charged 1: counts 1 - 0
 //
 // Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
 // charged - known of the next report. All before #12 are since 7, so of #12 the store does not take off the 5 that its
 // Holder has. ExampleSums plays the worker, and ExampleView_Note of quotaservice/balance both.
 
-// Sums are a worker's side of what it holds of one key. Their zero value holds nothing. Units move from Given to Held
-// and back as their owner says, which is filter/internal/lease/account. All else moves by the methods.
+// Sums are a worker's side of what it holds of one key. Their zero value holds nothing. The owner is
+// filter/internal/lease/account.
 type Sums struct {
-	Held  uint32 // by requests
-	Given uint32 // granted to requests that have not taken them yet
+	held  uint32 // by requests
+	given uint32 // granted to requests that do not hold them yet
 
 	charged uint64 // the costs of all settled holds
 	known   uint64 // the part of charged that the store has counted, by its last answer
@@ -46,7 +46,7 @@ type Sums struct {
 
 // NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
 // askedBefore are units that earlier parts of the same ask ask for: they are reported as held, because the owner may
-// give what these are granted. See Account.WriteReport of filter/internal/lease/account.
+// give what these are granted. See Book.WriteReport of filter/internal/lease/account.
 func (s *Sums) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := s.reported.Since
 	if since == 0 {
@@ -55,7 +55,7 @@ func (s *Sums) NewReport(worker, number uint64, askedBefore uint32) Report {
 	s.doubt = true
 	s.reported = Report{
 		Worker:  worker,
-		Held:    limit.AddSaturating(s.Held+s.Given, askedBefore),
+		Held:    limit.AddSaturating(s.held+s.given, askedBefore),
 		Charged: s.charged,
 		Known:   s.known,
 		Since:   since,
@@ -82,16 +82,48 @@ func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 	return true
 }
 
+// The verbs by which units move. None takes more off a sum than it has.
+
+// AddGiven adds units that a request has got, and does not hold yet.
+func (s *Sums) AddGiven(units uint32) { s.given += units }
+
+// DropGiven drops units that a request has got, and will not hold.
+func (s *Sums) DropGiven(units uint32) { s.given -= min(units, s.given) }
+
+// HoldGiven has a request hold units that it has got.
+func (s *Sums) HoldGiven(units uint32) {
+	s.DropGiven(units)
+	s.Hold(units)
+}
+
+// UnholdGiven undoes HoldGiven.
+func (s *Sums) UnholdGiven(units uint32) {
+	s.Unhold(units)
+	s.AddGiven(units)
+}
+
+// Hold has a request hold units that it has not got by AddGiven.
+func (s *Sums) Hold(units uint32) { s.held += units }
+
+// Unhold undoes Hold.
+func (s *Sums) Unhold(units uint32) { s.held -= min(units, s.held) }
+
 // Settle ends what a request holds, and charges what it has cost.
 func (s *Sums) Settle(units, cost uint32) {
-	s.Held -= min(units, s.Held)
+	s.Unhold(units)
 	s.charged += uint64(cost)
 }
+
+// Held is what requests hold.
+func (s *Sums) Held() uint32 { return s.held }
+
+// Given is what requests have got, and do not hold yet.
+func (s *Sums) Given() uint32 { return s.given }
 
 // Changed reports whether there is something to report: something has changed since the last
 // answer, or the last report has none.
 func (s *Sums) Changed() bool {
-	return s.charged != s.known || s.doubt || s.stored != s.Held+s.Given
+	return s.charged != s.known || s.doubt || s.stored != s.held+s.given
 }
 
 // Idle reports whether the worker holds nothing and the store knows it: nothing need be kept.

@@ -199,8 +199,8 @@ func (h *blockHistory) step() {
 
 // settle ends what the worker holds of a key: the next report says so.
 func (a *asking) settle(r *rand.Rand, key int) {
-	if acc := &a.accounts[key]; acc.Held > 0 {
-		acc.Settle(acc.Held, r.Uint32N(acc.Held+1))
+	if acc := &a.accounts[key]; acc.Held() > 0 {
+		acc.Settle(acc.Held(), r.Uint32N(acc.Held()+1))
 	}
 }
 
@@ -252,7 +252,7 @@ func (h *blockHistory) hit(a *asking, key int) {
 	}
 	g := answer.Grants[0]
 	if acc := &a.accounts[key]; a.settles && g.Noted && acc.NoteGrant(a.number, g.Units) {
-		acc.Held += g.Units
+		acc.Hold(g.Units)
 	}
 	if a.block != nil {
 		h.judge(a, key, &parts[0], &g, answer.Outcome)

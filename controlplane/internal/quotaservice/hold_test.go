@@ -65,7 +65,7 @@ func (h *holder) report(units uint32, others ...quota.Part) quota.Grant {
 		return g
 	}
 	if h.NoteGrant(h.number, g.Units) {
-		h.Held += g.Units
+		h.Hold(g.Units)
 	}
 	return g
 }

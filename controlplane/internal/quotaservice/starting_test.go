@@ -56,7 +56,7 @@ func TestTheStartIsTheStores(t *testing.T) {
 			own.PeriodNs = first
 			x, y := b.holder(1, own), b.holder(2, slots(10))
 			require.EqualValues(t, StartingNs, x.report(1).WaitNs)
-			y.Held = 10 // it says so a little later
+			y.Hold(10) // it says so a little later
 			b.clock.advance(StartingNs - 1)
 			require.True(t, x.report(1).Starting)
 			y.report(0)
@@ -186,7 +186,7 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	b := newRig(t)
 	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
 	x := b.holder(1, d.Windows...)
-	x.Held = 2
+	x.Hold(2)
 	x.report(0)
 	operate := func(o action.Action) (Found, error) {
 		return b.service.Operate(t.Context(), "d", d, [16]byte{}, o)

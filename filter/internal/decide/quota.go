@@ -40,9 +40,9 @@ type waited struct {
 // Account is a hold.Account to which Source.Take and Refund of package lease add units.
 type Account interface {
 	hold.Account
-	Take(units uint32)   // a request holds units of its grant
-	Untake(units uint32) // undoes Take
-	Unhold(units uint32) // a request does not hold units, after all, that were never granted
+	HoldGiven(units uint32)   // a request holds units of its grant
+	UnholdGiven(units uint32) // undoes HoldGiven
+	Unhold(units uint32)      // a request does not hold units, after all, that were never granted
 }
 
 // checked is what the last Source.Check has found, or what Look or Operate has.

@@ -16,8 +16,8 @@ import (
 //	the service says it        quota.Grant.Denied           readBlock: blockNs          readBlock: blockNs
 //	requests that asked hear   deny: all Denied             deny: one Denied,           deny: one Denied,
 //	                                                        others Blocked              others Blocked
-//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   keptDenial: in
-//	                           lease, by Lease.Deny         lease, by Lease.Block       Account.Block
+//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   accountKeeper: by
+//	                           lease, by Lease.Deny         lease, by Lease.Block       Account.RememberBlock
 //	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
 //	                           Lease.Denies: Denied         Lease.Blocks: Blocked       recallBlock: Blocked
 //
@@ -77,25 +77,14 @@ func (h *Handout) writeDenial(l *state.Lease, now int64) {
 	l.Block(d, now)
 }
 
-// keptDenial is what an account remembers of a grant that finds the key blocked.
-func (h *Handout) keptDenial() *account.KeptDenial {
-	kept := &account.KeptDenial{
-		Grant: h.forSubject(0), UntilNs: min(h.blockNs, h.trip.CameNs+account.MaxRememberNs),
-	}
-	kept.Blocked = true // for all later requests, also if nobody has waited for the grant any more
-	return kept
-}
-
 // recallBlock gives the subject the denial that the worker remembers in the key's account, if the key is blocked.
 func (src *HoldSource) recallBlock(s *decide.Subject, acc *account.Account) bool {
-	now := s.Quota.MonotonicNs
-	if !src.blocks || acc == nil || acc.Block == nil || now >= acc.Block.UntilNs {
+	if !src.blocks || acc == nil {
 		return false
 	}
-	g := &s.Quota.Grant
-	*g = acc.Block.Grant
-	if g.WaitNs != limit.Never {
-		g.WaitNs -= now - g.MonotonicNs
+	denial, blocked := acc.RecallBlock(s.Quota.MonotonicNs)
+	if blocked {
+		s.Quota.Grant = denial
 	}
-	return true
+	return blocked
 }

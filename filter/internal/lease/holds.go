@@ -33,8 +33,8 @@ import (
 //	Client.Wait     askPart         0     0  Check has found it Pending. Open opens the account
 //	Client.Flush    WriteReport     0     0  report 1 says: held 0. The ask asks for 1
 //	Client.Receive  EndReport       0     0  the service has granted 1, and counts it as held
-//	                Give            1     0  the Subject's grant has 1
-//	Check, Take     Take            0     1  the request is decided again, and goes on. The service knows what is held
+//	                AddGiven        1     0  the Subject's grant has 1
+//	Check, Take     HoldGiven       0     1  the request is decided again, and goes on. The service knows what is held
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
@@ -116,7 +116,7 @@ func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		s.Quota.Account.Take(s.Cost)
+		s.Quota.Account.HoldGiven(s.Cost)
 		s.Quota.Grant.Units -= s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
@@ -145,7 +145,7 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Quota.From {
 	case decide.OwnGrant:
-		s.Quota.Account.Untake(s.Cost)
+		s.Quota.Account.UnholdGiven(s.Cost)
 		s.Quota.Grant.Units += s.Cost
 		return true
 	case decide.OwnShare:

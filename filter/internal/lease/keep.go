@@ -9,10 +9,10 @@ import (
 // keeper keeps what a handout does not hand out, and counts what it does. Each part that asks for units has one:
 //
 //	          leaseKeeper, of a rule that leases          accountKeeper, of a rule that holds
-//	give      counts one more taker                       Account.Give
+//	give      counts one more taker                       Account.AddGiven
 //	keepRest  puts the answer and the units that nobody   remembers a block. Units need not be kept: the next
 //	          has into the key's lease                    report does not count them as held
-//	reclaim   of the last taker, puts the units that      Account.Reclaim
+//	reclaim   of the last taker, puts the units that      Account.DropGiven
 //	          takers have left into the key's lease
 type keeper interface {
 	// give notes that a request has got units.
@@ -26,15 +26,15 @@ type keeper interface {
 // accountKeeper counts the units in the key's account.
 type accountKeeper struct{ account *account.Account }
 
-func (k accountKeeper) give(units uint32) { k.account.Give(units) }
+func (k accountKeeper) give(units uint32) { k.account.AddGiven(units) }
 
 func (k accountKeeper) keepRest(h *Handout) {
 	if h.remembersBlock() {
-		k.account.Block = h.keptDenial()
+		k.account.RememberBlock(h.forSubject(0), h.blockNs)
 	}
 }
 
-func (k accountKeeper) reclaim(_ *Handout, units uint32) { k.account.Reclaim(units) }
+func (k accountKeeper) reclaim(_ *Handout, units uint32) { k.account.DropGiven(units) }
 
 // leaseKeeper has the key's lease keep units for later requests, if they mayStay. Units that are not in the lease go
 // back once no taker is left: until then takers may leave more. A part is granted once, so the keeper is of one grant.

@@ -45,9 +45,9 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 func (p *Part) Account() *account.Account { return p.account.account }
 
 // WriteReport writes what the account of the part's key holds now into Wire, which is sent.
-func (p *Part) WriteReport(now int64) {
+func (p *Part) WriteReport(b *account.Book, now int64) {
 	if acc := p.Account(); acc != nil {
-		p.account = accountKeeper{acc.WriteReport(&p.Wire, now)}
+		p.account = accountKeeper{b.WriteReport(acc, &p.Wire, now)}
 	}
 }
 

@@ -50,7 +50,7 @@ func ExampleView_Note() {
 
 	granted := note(worker.NewReport(1, 7, 0), 2)
 	worker.NoteGrant(7, granted)
-	worker.Held += granted
+	worker.Hold(granted)
 	worker.Settle(2, 5)
 	worker.NewReport(1, 8, 0) // it is lost
 	report := worker.NewReport(1, 9, 0)
@@ -59,7 +59,7 @@ func ExampleView_Note() {
 	granted = note(worker.NewReport(1, 10, 0), 1)
 	fmt.Println("a late answer to #9:", worker.NoteGrant(9, 1))
 	fmt.Println("the answer to #10:", worker.NoteGrant(10, granted))
-	worker.Held += granted
+	worker.Hold(granted)
 	fmt.Println("something to report:", worker.Changed())
 	// Output:
 	// #7 held 0 charged 0: granted 2, held 2, used 0, <nil>

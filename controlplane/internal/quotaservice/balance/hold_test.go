@@ -159,7 +159,8 @@ func TestReportsSaturate(t *testing.T) {
 		require.NoError(t, err)
 		require.EqualValues(t, c.used, v.State.Usages[0].Used)
 	}
-	a := quota.Sums{Held: 1}
+	var a quota.Sums
+	a.Hold(1)
 	require.Equal(t, uint32(saturated), a.NewReport(1, 1, saturated).Held)
 	a.NoteGrant(1, 1)
 	require.True(t, a.Changed())

@@ -253,7 +253,7 @@ func (h *holdModel) answered(m *letter) {
 	}
 	for left := m.units; left > 0 && h.r.IntN(8) > 0; { // what nobody takes goes back with the next report
 		n := 1 + h.r.Uint32N(min(2, left))
-		w.Held += n
+		w.Hold(n)
 		w.running = append(w.running, n)
 		left -= n
 		h.granted++
@@ -268,7 +268,7 @@ func (h *holdModel) check(t *testing.T) {
 		for _, n := range w.running {
 			own += n
 		}
-		require.Equal(t, own, w.Held)
+		require.Equal(t, own, w.Held())
 		if h.lostNs == 0 && own > 0 {
 			holder := h.State.Holders.find(w.id)
 			require.NotNil(t, holder)

@@ -8,24 +8,25 @@
 // The verbs of an account. One that changes what the store should know lists the account for a report. An account is
 // forgotten once it is idle, and two verbs reopen it:
 //
-//	              given  held  charged  lists it                          reopens it
-//	Give(2)          +2                 no: the store counted the units   no: the store has them as held
-//	                                    as held when it granted them
-//	Take(2)          -2    +2           no: a report says given and       no: units were given
-//	                                    held in one number
-//	Untake(2)        +2    -2           no, for the same reason           no: units were held
-//	Reclaim(2)       -2                 yes                               no: units were given
-//	Hold(2)                +2           yes                               no: Book.Open has just opened it
-//	Unhold(2)              -2           yes                               no: units were held
-//	Settle(2, 5)           -2       +5  yes: a request held 2, and its    yes: the request may have held 0 units,
-//	                                    answer has cost 5                 or its hold has lapsed
-//	WriteReport                         no                                yes: its ask may have waited for long
+//	                  given  held  charged  lists it                          reopens it
+//	AddGiven(2)          +2                 no: the store counted the units   no: the store has them as held
+//	                                        as held when it granted them
+//	HoldGiven(2)         -2    +2           no: a report says given and       no: units were given
+//	                                        held in one number
+//	UnholdGiven(2)       +2    -2           no, for the same reason           no: units were held
+//	DropGiven(2)         -2                 yes                               no: units were given
+//	Hold(2)                    +2           yes                               no: Book.Open has just opened it
+//	Unhold(2)                  -2           yes                               no: units were held
+//	Settle(2, 5)               -2       +5  yes: a request held 2, and its    yes: the request may have held 0 units,
+//	                                        answer has cost 5                 or its hold has lapsed
+//	Book.WriteReport                        no                                yes: its ask may have waited for long
 //
 // account.go has what is held, report.go how the service hears of it, and book.go all accounts of a worker.
 package account
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -45,7 +46,7 @@ type Account struct {
 	reportedNs int64  // when the newest report was sent
 
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
-	Block      *KeptDenial       // the key is blocked. Package lease alone writes and reads it
+	block      *keptBlock        // that the key is blocked; nil if it was not found blocked
 
 	book      *Book
 	name      name
@@ -53,12 +54,10 @@ type Account struct {
 	mayBeLost bool // the service, or its store, may have lost what the newest report said: see Book.ReportAll
 }
 
-// Of package lease, which decides by them:
-
-// KeptDenial is a denial that the worker remembers of a blocked key.
-type KeptDenial struct {
-	decide.Grant
-	UntilNs int64 // no longer than the key is blocked, and MaxRememberNs
+// keptBlock is the denial that the worker remembers of a blocked key.
+type keptBlock struct {
+	denial  decide.Grant
+	untilNs int64
 }
 
 // MaxRememberNs is the longest time for which a worker decides about a key by what the service has
@@ -71,55 +70,55 @@ func (acc *Account) HoldNs() int64 {
 	return acc.Definition.Windows[len(acc.Definition.Windows)-1].PeriodNs
 }
 
-// Give notes that a request has got units. It has not taken them yet.
-func (acc *Account) Give(units uint32) { acc.sums.Given += units }
+// RememberBlock has the worker remember the denial of a key that is blocked: until untilNs, and no longer than
+// MaxRememberNs.
+func (acc *Account) RememberBlock(denial decide.Grant, untilNs int64) {
+	denial.Blocked = true // for all later requests, also if the denied ask has begun the block
+	acc.block = &keptBlock{denial, min(untilNs, denial.MonotonicNs+MaxRememberNs)}
+}
 
-// Reclaim notes that a request will not take what it has got.
-func (acc *Account) Reclaim(units uint32) {
-	acc.sums.Given -= units
+// RecallBlock returns the denial that the worker remembers, as it holds at now, if the key is blocked.
+func (acc *Account) RecallBlock(now int64) (denial decide.Grant, blocked bool) {
+	if acc.block == nil || now >= acc.block.untilNs {
+		return decide.Grant{}, false
+	}
+	denial = acc.block.denial
+	if denial.WaitNs != limit.Never {
+		denial.WaitNs -= now - denial.MonotonicNs
+	}
+	return denial, true
+}
+
+// AddGiven notes that a request has got units. It does not hold them yet.
+func (acc *Account) AddGiven(units uint32) { acc.sums.AddGiven(units) }
+
+// DropGiven notes that a request will not hold what it has got.
+func (acc *Account) DropGiven(units uint32) {
+	acc.sums.DropGiven(units)
 	acc.List()
 }
 
-// Take has a request hold what it has got.
-func (acc *Account) Take(units uint32) {
-	acc.sums.Given -= units
-	acc.sums.Held += units
-}
+// HoldGiven has a request hold what it has got.
+func (acc *Account) HoldGiven(units uint32) { acc.sums.HoldGiven(units) }
 
-// Untake undoes Take.
-func (acc *Account) Untake(units uint32) {
-	acc.sums.Given += units
-	acc.sums.Held -= units
-}
+// UnholdGiven undoes HoldGiven.
+func (acc *Account) UnholdGiven(units uint32) { acc.sums.UnholdGiven(units) }
 
 // Hold has a request hold units that the service has not granted.
 func (acc *Account) Hold(units uint32) {
-	acc.sums.Held += units
+	acc.sums.Hold(units)
 	acc.List()
 }
 
 // Unhold undoes Hold.
 func (acc *Account) Unhold(units uint32) {
-	acc.sums.Held -= units
+	acc.sums.Unhold(units)
 	acc.List()
 }
 
 // Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
 func (acc *Account) Settle(units, cost uint32) {
-	current := acc.reopen()
+	current := acc.book.reopen(acc)
 	current.sums.Settle(units, cost)
 	current.List()
-}
-
-// current returns the account that acc's key has by now: acc, or one that was opened after acc was forgotten, or nil.
-func (acc *Account) current() *Account { return acc.book.byName[acc.name] }
-
-// reopen returns the account that acc's key has by now. If Book.Renew has forgotten acc and there is no other, it puts
-// acc back.
-func (acc *Account) reopen() *Account {
-	if other := acc.current(); other != nil {
-		return other
-	}
-	acc.book.byName[acc.name] = acc
-	return acc
 }

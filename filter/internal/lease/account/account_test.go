@@ -18,7 +18,7 @@ func noted(units uint32) *quota.Grant { return &quota.Grant{Noted: true, Units: 
 // open returns a book with the account of a key, of which a request holds 3 units.
 func open() (*account.Book, *account.Account) {
 	b := account.NewBook()
-	b.Worker = 7
+	b.SetWorker(7)
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 10 * second}}}
 	acc := b.Open(d, [16]byte{1}, 0)
 	acc.Hold(3)
@@ -26,9 +26,9 @@ func open() (*account.Book, *account.Account) {
 }
 
 // write has the account reported by a part that asks for so many units.
-func write(acc *account.Account, asksFor uint32, now int64) quota.Report {
+func write(b *account.Book, acc *account.Account, asksFor uint32, now int64) quota.Report {
 	p := quota.Part{Waiting: asksFor}
-	acc.WriteReport(&p, now)
+	b.WriteReport(acc, &p, now)
 	return p.Report
 }
 
@@ -40,13 +40,13 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.Zero(t, due(b, 0), "it is not listed any more")
-	first := write(acc, 0, 0)
+	first := write(b, acc, 0, 0)
 	require.EqualValues(t, 3, first.Held)
 	acc.Settle(3, 5)
 	require.False(t, b.HasListed())
 	require.True(t, acc.EndReport(first.Number, noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
-	next := write(acc, 0, 0)
+	next := write(b, acc, 0, 0)
 	require.EqualValues(t, 0, next.Held)
 	require.EqualValues(t, 5, next.Charged)
 	require.True(t, acc.EndReport(next.Number, noted(0), 0))
@@ -57,7 +57,7 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.True(t, acc.EndReport(write(acc, 0, 0).Number, noted(0), 0))
+	require.True(t, acc.EndReport(write(b, acc, 0, 0).Number, noted(0), 0))
 	b.Renew(second, 0)
 	require.Zero(t, due(b, second))
 	b.Renew(2*second, 0)
@@ -67,14 +67,14 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 // Rules that share a counter have a part each in one ask: the later one counts as held what the earlier asks for.
 func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 	b, acc := open()
-	first, second := write(acc, 2, 0), write(acc, 2, 0)
+	first, second := write(b, acc, 2, 0), write(b, acc, 2, 0)
 	require.EqualValues(t, 3, first.Held)
 	require.EqualValues(t, 5, second.Held)
 	require.True(t, acc.EndReport(first.Number, noted(2), 0))
-	acc.Give(2)
+	acc.AddGiven(2)
 	require.True(t, acc.IsUnderWay())
 	require.True(t, acc.EndReport(second.Number, noted(2), 0))
-	acc.Give(2)
+	acc.AddGiven(2)
 	require.False(t, acc.IsUnderWay())
 	require.Zero(t, due(b, 0), "the store has 7 units as held")
 }
@@ -83,12 +83,12 @@ func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	report := write(acc, 2, 0)
+	report := write(b, acc, 2, 0)
 	acc.GiveUpReport(report.Number)
 	require.False(t, b.HasListed())
 	b.Renew(second, 0)
 	require.Equal(t, 1, due(b, second))
-	again := write(acc, 0, second)
+	again := write(b, acc, 0, second)
 	require.False(t, acc.EndReport(report.Number, noted(2), second))
 	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
 	require.True(t, acc.EndReport(again.Number, noted(0), second))
@@ -99,7 +99,7 @@ func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 func TestALateAnswerHasTheAccountReported(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	late := write(acc, 0, 0)
+	late := write(b, acc, 0, 0)
 	acc.ReportAgain(late.Number)
 	require.Equal(t, 1, due(b, 0))
 	require.False(t, acc.EndReport(late.Number, noted(0), 0))
@@ -110,10 +110,10 @@ func TestALateAnswerHasTheAccountReported(t *testing.T) {
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost := write(acc, 0, 0)
+	lost := write(b, acc, 0, 0)
 	acc.ReportAgain(lost.Number)
 	require.Equal(t, 1, due(b, 0))
-	again := write(acc, 0, 0)
+	again := write(b, acc, 0, 0)
 	require.Greater(t, again.Number, lost.Number)
 	acc.ReportAgain(lost.Number)
 	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
@@ -123,7 +123,7 @@ func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.False(t, acc.EndReport(write(acc, 2, 0).Number, &quota.Grant{Failed: true}, 0))
+	require.False(t, acc.EndReport(write(b, acc, 2, 0).Number, &quota.Grant{Failed: true}, 0))
 	require.EqualValues(t, account.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
 	b.Renew(second, 0)
@@ -144,17 +144,17 @@ func TestWhatHasNoRoomStaysListed(t *testing.T) {
 func TestAnHeirReportsBoth(t *testing.T) {
 	old, acc := open()
 	heir := account.NewBook()
-	heir.Worker = 8
+	heir.SetWorker(8)
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, old.IsEmpty())
 	require.Equal(t, 1, due(heir, 0))
-	require.EqualValues(t, 7, write(acc, 0, 0).Worker)
+	require.EqualValues(t, 7, write(heir, acc, 0, 0).Worker)
 	require.EqualValues(t, 40, acc.Definition.ID)
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
-	require.EqualValues(t, 8, write(own, 1, 0).Worker)
-	require.Same(t, acc, acc.WriteReport(&quota.Part{}, 0))
-	require.Same(t, own, own.WriteReport(&quota.Part{}, 0))
+	require.EqualValues(t, 8, write(heir, own, 1, 0).Worker)
+	require.Same(t, acc, heir.WriteReport(acc, &quota.Part{}, 0))
+	require.Same(t, own, heir.WriteReport(own, &quota.Part{}, 0))
 }
 
 // An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
@@ -163,8 +163,8 @@ func TestAnIdleAccountIsForgotten(t *testing.T) {
 	acc.Unhold(3)
 	b.Renew(100*second, 0)
 	require.True(t, b.IsEmpty())
-	require.False(t, acc.AwaitsReport())
+	require.False(t, b.AwaitsReport(acc))
 	require.True(t, b.IsEmpty(), "a question opens no account")
-	require.Same(t, acc, acc.WriteReport(&quota.Part{}, 0))
+	require.Same(t, acc, b.WriteReport(acc, &quota.Part{}, 0))
 	require.False(t, b.IsEmpty())
 }

@@ -8,7 +8,7 @@ import (
 
 // Book has the accounts of a worker.
 type Book struct {
-	Worker uint64 // by which the service knows this worker. talk.NewClient writes it
+	worker uint64 // by which the service knows this worker: see SetWorker
 
 	byName  map[name]*Account
 	listed  []*Account // for Due
@@ -19,6 +19,10 @@ type Book struct {
 
 // NewBook returns a book without accounts.
 func NewBook() *Book { return &Book{byName: map[name]*Account{}} }
+
+// SetWorker says by which number the service knows this worker, before the first account is opened. Each worker and
+// configuration has another.
+func (b *Book) SetWorker(worker uint64) { b.worker = worker }
 
 // name is what an account is found by: counter and key, and for an inherited account also the
 // worker that opened it, because the key may have an account of this worker too.
@@ -58,10 +62,23 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 	found := b.nameOf(d, key)
 	acc := b.byName[name(found)]
 	if acc == nil {
-		acc = &Account{Key: key, book: b, name: name(found), worker: b.Worker}
+		acc = &Account{Key: key, book: b, name: name(found), worker: b.worker}
 		b.byName[acc.name] = acc
 	}
 	acc.Definition, acc.usedNs = d, now
+	return acc
+}
+
+// current returns the account that acc's key has by now: acc, or one that was opened after acc was forgotten, or nil.
+func (b *Book) current(acc *Account) *Account { return b.byName[acc.name] }
+
+// reopen returns the account that acc's key has by now. If Renew has forgotten acc and there is no other, it puts acc
+// back.
+func (b *Book) reopen(acc *Account) *Account {
+	if other := b.current(acc); other != nil {
+		return other
+	}
+	b.byName[acc.name] = acc
 	return acc
 }
 
@@ -144,7 +161,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 			d.ID = newDefinitionID()
 			renumbered[acc.Definition] = d
 		}
-		if acc.worker == old.Worker { // it was not inherited before
+		if acc.worker == old.worker { // it was not inherited before
 			acc.name += name(strconv.FormatUint(acc.worker, 16))
 		}
 		acc.book, acc.Definition = b, d

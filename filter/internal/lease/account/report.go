@@ -40,10 +40,10 @@ type underWay struct {
 // IsUnderWay reports whether a report of the account is under way.
 func (acc *Account) IsUnderWay() bool { return acc.underWay.firstNumber != 0 }
 
-// AwaitsReport reports whether the key's next report must wait for the end of one that is under way. If the key has no
-// account by now, none is.
-func (acc *Account) AwaitsReport() bool {
-	current := acc.current()
+// AwaitsReport reports whether the next report of acc's key must wait for the end of one that is under way. If the key
+// has no account by now, none is.
+func (b *Book) AwaitsReport(acc *Account) bool {
+	current := b.current(acc)
 	return current != nil && current.IsUnderWay()
 }
 
@@ -61,7 +61,8 @@ func (acc *Account) List() {
 	}
 }
 
-// WriteReport writes into a part of an ask what the account holds that the key has by now, and returns that account.
+// WriteReport writes into a part of an ask what the worker holds of acc's key. It reports the account that the key has
+// by now, and returns that: acc, or another one if acc was forgotten meanwhile.
 //
 // If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
 // those before it ask for too, because it may be granted. For example, three rules with one counter, a request that
@@ -74,9 +75,9 @@ func (acc *Account) List() {
 //
 // If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
 // given. So the account is reported once more.
-func (acc *Account) WriteReport(p *quota.Part, now int64) (of *Account) {
-	of = acc.reopen()
-	u, number := &of.underWay, of.book.newReportNumber()
+func (b *Book) WriteReport(acc *Account, p *quota.Part, now int64) (of *Account) {
+	of = b.reopen(acc)
+	u, number := &of.underWay, b.newReportNumber()
 	if !of.IsUnderWay() {
 		*u = underWay{firstNumber: number}
 	}

@@ -25,23 +25,23 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"askPart", func() {}, 0, 0, false},
 		{"WriteReport", func() {
 			report.Waiting = 1
-			acc.WriteReport(&report, 0)
+			b.WriteReport(acc, &report, 0)
 		}, 0, 0, false},
 		{"EndReport", func() {
 			require.True(t, acc.EndReport(report.Number, &quota.Grant{Noted: true, Units: 1}, 0))
 		}, 0, 0, true},
-		{"Give", func() { acc.Give(1) }, 1, 0, true},
-		{"Take", func() { acc.Take(1) }, 0, 1, true},
+		{"Give", func() { acc.AddGiven(1) }, 1, 0, true},
+		{"Take", func() { acc.HoldGiven(1) }, 0, 1, true},
 		{"Client.Flush", func() { require.Empty(t, b.Due(nil, 1, 0), "the store has 1 as held") }, 0, 1, false},
 		{"Settle", func() { acc.Settle(1, 0) }, 0, 0, true},
 		{"ReportPart", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
 			report.Waiting = 0
-			acc.WriteReport(&report, 0)
+			b.WriteReport(acc, &report, 0)
 		}, 0, 0, false},
 	} {
 		step.do()
-		require.Equal(t, []uint32{step.given, step.held}, []uint32{acc.sums.Given, acc.sums.Held}, step.name)
+		require.Equal(t, []uint32{step.given, step.held}, []uint32{acc.sums.Given(), acc.sums.Held()}, step.name)
 		require.Equal(t, step.listed, acc.isListed, step.name)
 		require.Zero(t, report.Held)
 	}

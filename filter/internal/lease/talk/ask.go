@@ -90,9 +90,9 @@ func without[T comparable](list []T, one T) []T {
 func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account() != nil }
 
 // awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
-func (a *ask) awaitsReport() bool {
+func (a *ask) awaitsReport(b *account.Book) bool {
 	for i := range a.parts {
-		if acc := a.parts[i].Account(); acc != nil && acc.AwaitsReport() {
+		if acc := a.parts[i].Account(); acc != nil && b.AwaitsReport(acc) {
 			return true
 		}
 	}
@@ -100,9 +100,9 @@ func (a *ask) awaitsReport() bool {
 }
 
 // writeReports writes what its accounts hold now.
-func (a *ask) writeReports(now int64) {
+func (a *ask) writeReports(b *account.Book, now int64) {
 	for i := range a.parts {
-		a.parts[i].WriteReport(now)
+		a.parts[i].WriteReport(b, now)
 	}
 }
 

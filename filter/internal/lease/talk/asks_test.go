@@ -130,7 +130,7 @@ func TestAnAskAwaitsTheReportOfItsKeysNextAccount(t *testing.T) {
 	require.True(t, book.IsEmpty())
 	next := book.Open(other, [16]byte{'k'}, later)
 	next.Hold(1)
-	require.False(t, waits.awaitsReport())
-	next.WriteReport(&quota.Part{}, later)
-	require.True(t, waits.awaitsReport())
+	require.False(t, waits.awaitsReport(book))
+	book.WriteReport(next, &quota.Part{}, later)
+	require.True(t, waits.awaitsReport(book))
 }

@@ -128,7 +128,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	case c.asks.isFlying(a): // for the result of the ask that flies for the same units
 		return true
 	default: // for the answer to a report of one of its accounts, which may be of an ask earlier in this message
-		return a.awaitsReport()
+		return a.awaitsReport(c.worker.Book)
 	}
 }
 
@@ -138,7 +138,7 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
 	a.stream = c.stream.number
-	a.writeReports(now) // an ask behind it, for the same accounts, waits from now on
+	a.writeReports(c.worker.Book, now) // an ask behind it, for the same accounts, waits from now on
 	m := &c.outMessage
 	at := len(m.Asks)
 	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
