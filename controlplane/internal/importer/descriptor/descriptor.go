@@ -14,7 +14,7 @@
 //	  serviceLeaves, localLeaves                where the search ends                               search.go
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
 //	    dropUnreachable, joinOverrides          the leaves that need rules
-//	    ruleOfLeaf: leaf.split                  what goes to the match, and what to the key
+//	    ruleOfLeaf: leaf.split                  the home of each value: the match, the key or both
 //	      overrides.leaveOut, selectUnmatched   what neither can say                                overrides.go
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits

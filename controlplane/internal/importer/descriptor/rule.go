@@ -100,58 +100,80 @@ func joinOverrides(leaves []*leaf) (joined map[*leaf]*leaf) {
 func (d *Descriptor) ruleOfLeaf(
 	to *draft.Findings, name string, l *leaf, earlier []*leaf, joined map[*leaf]*leaf,
 ) *draft.Rule {
-	requests, key := l.split(d.Selection)
-	r := draft.NewRule(to, name, l.At, l.Limit, requests)
-	for _, v := range key {
-		r.Key = append(r.Key, v.part)
-	}
-	r.Cost = d.Cost
-	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
-	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	r.CountDenied = d.Cost > 0 && l.Limit.IsWindowed()
-	o := overrides{rule: r, leaf: l, key: key, earlier: earlier, joined: joined}
+	requests, homes := l.split(d.Selection)
+	o := overrides{leaf: l, homes: homes, earlier: earlier, joined: joined}
 	o.leaveOut() // before the others, as the filter takes the first override that fits
 	o.selectUnmatched()
-	return r
-}
-
-// keyValue is a value of the leaf whose part is in the rule's key.
-type keyValue struct {
-	leafValue
-	index     int  // of the value in its leaf, and of the value for the same part in the leaves beside it
-	isMatched bool // the rule's match selects it
-}
-
-// split says where the values of a leaf go. Those that count apart need the key. One text, or values that count
-// together, need only the match:
-//
-//	the leaf's value   the descriptor's match has   goes to
-//	alice              nothing of the part, or it   the match
-//	a*                 nothing of the part, or it   the match and the key
-//	a*, shared         nothing of the part, or it   the match
-//	any                anything                     the key
-//	alice, a*          another value of the part    the key, where overrides select it: see selectUnmatched
-//	a*, shared         another value of the part    neither: the rule is off
-//
-// A part that no match has, as a query parameter, is as one with another value.
-func (l *leaf) split(all request.Selection) (requests request.Selection, key []keyValue) {
-	requests = all
+	requests.AddAll(o.Remarks)
+	var key []request.Part
 	for i, v := range l.values {
-		match, isMatched := v.addTo(requests.Match)
-		requests.Match = match
-		switch {
-		case isMatched && (v.shared || v.pattern.Kind == request.Exactly):
-		case v.shared:
-			requests.Cannot(v.sharing() + ", and no match can select them.")
-		default:
-			key = append(key, keyValue{v, i, isMatched})
+		if homes[i].isInKey() {
+			key = append(key, v.part)
 		}
 	}
-	return requests, key
+	return draft.NewRule(to, draft.Terms{
+		Name: name, At: l.At, Limit: l.Limit, Requests: requests, Key: key, Overrides: o.list, Cost: d.Cost,
+		// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
+		// difference: the window is full already. Those with token buckets take nothing for a denied request.
+		CountDenied: d.Cost > 0 && l.Limit.IsWindowed(),
+	})
 }
 
-// addTo is the match that asks for the value too. It is not ok, and the match as it is, if no match asks for such a
-// value, or if this one asks for others of the part.
+// home is where a value of a leaf goes in its rule. Those that count apart need the key. One text, or values that count
+// together, need only the match:
+//
+//	the leaf's value   the descriptor's match has   home
+//	alice              nothing of the part, or it   inMatch
+//	a*, shared         nothing of the part, or it   inMatch
+//	a*                 nothing of the part, or it   inBoth
+//	any                anything                     inBoth: the match need not ask for it
+//	alice, a*          another value of the part    inKey
+//	a*, shared         another value of the part    nowhere
+//
+// A part that no match has, as a query parameter, is as one with another value.
+type home uint8
+
+const (
+	inMatch home = iota
+	inBoth
+	inKey   // overrides select the value: see selectUnmatched
+	nowhere // the rule is off
+)
+
+func (h home) isInKey() bool { return h == inBoth || h == inKey }
+
+// split has the home of each value of a leaf, and the requests that have the values whose home is the match too.
+func (l *leaf) split(all request.Selection) (requests request.Selection, homes []home) {
+	requests = all
+	for _, v := range l.values {
+		match, isMatched := v.addTo(requests.Match)
+		h := v.home(isMatched)
+		if isMatched {
+			requests.Match = match
+		}
+		if h == nowhere {
+			requests.Cannot(v.sharing() + ", and no match can select them.")
+		}
+		homes = append(homes, h)
+	}
+	return requests, homes
+}
+
+// home is that of the value, if a match can select it or not.
+func (v leafValue) home(isMatched bool) home {
+	switch {
+	case isMatched && (v.shared || v.pattern.Kind == request.Exactly):
+		return inMatch
+	case isMatched:
+		return inBoth
+	case v.shared:
+		return nowhere
+	}
+	return inKey
+}
+
+// addTo is the match that asks for the value too. It is not ok if no match asks for such a value, or if this one asks
+// for others of the part.
 func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
 	has := m.Of(v.part)
 	if len(has) == 0 || v.pattern.Kind == request.AnyValue {

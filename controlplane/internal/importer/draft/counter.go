@@ -14,10 +14,11 @@ func (d *Draft) nameRules() {
 	taken := map[string]bool{}
 	highest := map[string]int{} // the number behind a name that more than one rule has
 	for _, r := range d.Rules {
-		r.policyName = r.name
+		name := r.terms.Name
+		r.policyName = name
 		for taken[r.policyName] {
-			highest[r.name] = max(highest[r.name]+1, 2)
-			r.policyName = Clip(r.name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[r.name])
+			highest[name] = max(highest[name]+1, 2)
+			r.policyName = Clip(name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[name])
 		}
 		taken[r.policyName] = true
 	}
@@ -27,7 +28,7 @@ func (d *Draft) nameRules() {
 func (d *Draft) shareCounters() {
 	byName := map[string][]*Rule{}
 	for _, r := range d.Rules {
-		byName[r.name] = append(byName[r.name], r)
+		byName[r.terms.Name] = append(byName[r.terms.Name], r)
 	}
 	for _, rules := range byName {
 		var owners []*Rule // of a counter
@@ -42,11 +43,12 @@ func (d *Draft) shareCounters() {
 }
 
 // mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
-// configuration, which is their Identity, over the same keys and time. A rule that is off has a counter of its own.
+// configuration, which is their identity, over the same keys and time. A rule that is off has a counter of its own.
 func (r *Rule) mayShareCounter(other *Rule) bool {
-	isAlike := r.limit.Algorithm == other.limit.Algorithm && r.limit.Per == other.limit.Per
-	return isAlike && !r.isOff() && !other.isOff() && r.Identity == other.Identity &&
-		slices.EqualFunc(r.Key, other.Key, request.Part.Is)
+	its, others := r.terms.Limit, other.terms.Limit
+	isAlike := its.Algorithm == others.Algorithm && its.Per == others.Per
+	return isAlike && !r.isOff() && !other.isOff() && r.terms.Identity == other.terms.Identity &&
+		slices.EqualFunc(r.key(), other.key(), request.Part.Is)
 }
 
 // countOverAll gives the rules scope cluster, except those with a counter for each connection, because
@@ -54,7 +56,7 @@ func (r *Rule) mayShareCounter(other *Rule) bool {
 func (d *Draft) countOverAll() {
 	sharing := map[string][]*Rule{} // by their counter
 	for _, r := range d.Rules {
-		if slices.ContainsFunc(r.Key, request.ConnectionID.Is) {
+		if slices.ContainsFunc(r.key(), request.ConnectionID.Is) {
 			continue
 		}
 		r.scope = string(policy.ScopeCluster)
@@ -75,10 +77,11 @@ func (d *Draft) countOverAll() {
 // may not if one of them counts denials: a proxy denies by its lease without an ask, so nobody would count that. Nor
 // may they if one allows another number than the others: units leased under one limit must not be spent under another.
 func mayLease(sharing []*Rule) bool {
-	first := sharing[0]
+	first := sharing[0].terms
 	for _, r := range sharing {
-		isAlike := r.limit.Numbers == first.limit.Numbers && slices.EqualFunc(r.Overrides, first.Overrides, Override.same)
-		if r.CountDenied || !isAlike {
+		isAlike := r.terms.Limit.Numbers == first.Limit.Numbers &&
+			slices.EqualFunc(r.terms.Overrides, first.Overrides, Override.same)
+		if r.terms.CountDenied || !isAlike {
 			return false
 		}
 	}

@@ -2,8 +2,9 @@
 // files that they are made of.
 //
 //	New            a draft without rules                                 draft.go
-//	NewRule        makes the rule of a limit (limit.go)                  rule.go
-//	Rule           gets the rest from its reader, which adds it to Draft.Rules
+//	NewRule        makes a rule of its Terms: what the reader says of    rule.go
+//	               it. The reader adds it to Draft.Rules
+//	Rule.Apply     gives it what a filter of Envoy says of all its rules
 //	Findings       what the user should know, and what makes the import  findings.go
 //	               fail: for functions that add no rules
 //	Draft.Finish   names the rules, gives them their counters            finish.go

@@ -18,9 +18,9 @@ func Example() {
 	requests := request.Selection{Match: request.Method.Matching(request.Exact("POST"))}
 	requests.CannotMatch("they come at night")
 
-	r := draft.NewRule(d.Findings, "clients", at, limit, requests)
-	r.Key = []request.Part{request.ClientIP}
-	d.Rules = append(d.Rules, r)
+	d.Rules = append(d.Rules, draft.NewRule(d.Findings, draft.Terms{
+		Name: "clients", At: at, Limit: limit, Requests: requests, Key: []request.Part{request.ClientIP},
+	}))
 
 	made, err := d.Finish()
 	fmt.Printf("%s", made.Policy)

@@ -24,16 +24,23 @@ type Findings struct {
 	failed   map[policyfile.Problem]bool
 }
 
-// note is something that the user should know. If it is about rules, the policy has it as a comment of theirs, and
-// else at its head. That of one rule begins with its policyName, which Draft.Finish puts before the message:
-//
-//	 is off: It refunds tokens.    becomes    clients-2 is off: It refunds tokens.
-//	: It counts in UTC.            becomes    clients-2: It counts in UTC.
+// note is something that the user should know.
 type note struct {
 	policyfile.Problem
-	ofRule bool
-	rule   *Rule // whose name it begins with; nil = with none
+	kind noteKind
+	rule *Rule // of ofRule and whyOff
 }
+
+// noteKind is what a note is about. Notes of rules are comments of these too, and the others stand at the head of the
+// policy. Those of one rule begin with its policyName, which it has only when Draft.Finish knows all rules.
+type noteKind uint8
+
+const (
+	ofFiles noteKind = iota // TEXT
+	ofRules                 // TEXT
+	ofRule                  // NAME: TEXT
+	whyOff                  // NAME is off: TEXT
+)
 
 func newFindings() *Findings {
 	return &Findings{noted: map[note]bool{}, failed: map[policyfile.Problem]bool{}}
@@ -62,19 +69,14 @@ func (f *Findings) NoteImport(text string) { f.Note(source.Place{}, text) }
 func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem(text)) }
 
 // NoteProblem adds what another reader says of a file as a note.
-func (f *Findings) NoteProblem(p policyfile.Problem) { f.addNote(note{Problem: p}) }
+func (f *Findings) NoteProblem(p policyfile.Problem) { f.add(note{Problem: p}) }
 
 // NoteOfRule adds a note that comments of rules say too.
 func (f *Findings) NoteOfRule(at source.Place, text string) {
-	f.addNote(note{Problem: at.Problem(text), ofRule: true})
+	f.add(note{Problem: at.Problem(text), kind: ofRules})
 }
 
-// noteOf adds what a comment of one rule says, behind the name of the rule.
-func (f *Findings) noteOf(r *Rule, at source.Place, text string) {
-	f.addNote(note{Problem: at.Problem(text), ofRule: true, rule: r})
-}
-
-func (f *Findings) addNote(n note) {
+func (f *Findings) add(n note) {
 	if !f.noted[n] {
 		f.noted[n] = true
 		f.notes = append(f.notes, n)
@@ -89,8 +91,12 @@ func (f *Findings) SortByLine() {
 // plainNotes are the notes for the user.
 func (f *Findings) plainNotes() (list []policyfile.Problem) {
 	for _, n := range f.notes {
-		if n.rule != nil {
-			n.Message = n.rule.policyName + n.Message
+		switch n.kind {
+		case ofRule:
+			n.Message = n.rule.policyName + ": " + n.Message
+		case whyOff:
+			n.Message = n.rule.policyName + " is off: " + n.Message
+		case ofFiles, ofRules:
 		}
 		list = append(list, n.Problem)
 	}

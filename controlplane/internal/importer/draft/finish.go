@@ -103,7 +103,7 @@ func (d *Draft) beyond(text []byte) (problems policyfile.Errors) {
 		name := "it"
 		path := p.Path
 		if r, below := d.ruleAt(p.Path); r != nil {
-			at = r.limit.At
+			at = r.terms.Limit.At
 			name = r.policyName
 			path = below
 		}

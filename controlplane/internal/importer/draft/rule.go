@@ -12,19 +12,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// Rule is a rule in the making: of one limit, for the requests of one selection. Its reader sets the fields that it
-// needs, and may have more to say of the rule:
-//
-//	          the policy gets            the user gets the note
-//	Comment   # TEXT                     NAME: TEXT
-//	TurnOff   mode: off, and # Off: WHY  NAME is off: WHY
-//
-// CountEach, Enforce, Shadow and Disable are for what a filter of Envoy says of all its rules.
-//
-// Rules count together if their names are equal, and so are their Identity, Key, algorithm and time: see
-// mayShareCounter.
-type Rule struct {
-	// The reader sets these.
+// Terms are what a reader says of a rule.
+type Terms struct {
+	Name     string       // for users: rules that may count together have one
+	At       source.Place // for notes about the rule
+	Limit    *Limit
+	Requests request.Selection
+
 	Key         []request.Part
 	Overrides   []Override
 	Cost        uint64 // 0 = 1
@@ -32,72 +26,81 @@ type Rule struct {
 	MissingKey  string
 	CountDenied bool
 	Response    *Response
-	Identity    string // of the limit; its place, if the reader sets nothing else
+	Identity    string // of the limit; empty = its place
+}
 
-	name     string // for users: rules that may count together have one
-	limit    *Limit
-	requests request.Selection
-	exempt   []request.Match // of the requests, as the policy has them
-	at       source.Place    // for notes about the rule
+// Filter is what a filter of Envoy says of all its rules. A rule of nothing else has an empty one.
+type Filter struct {
+	Off      bool   // nothing is to be done: the filter does nothing there either
+	Shadow   bool   // it counts, and denies nothing
+	Percent  uint64 // of its keys that a rule denies, from 1; 0 = all
+	Response *Response
+	Key      []request.Part // before that of each rule, whose overrides are for all values of these parts
+	Comments []string       // of each rule: the reader notes them once
+}
+
+// Rule is a rule in the making. A rule that a policy cannot say is off: the user must see to it, so a comment says why.
+// The reasons are a remark in WhyOff of its requests or of its limit, or more exemptions than a rule may have.
+//
+// Rules count together if their names are equal, and so are their identity, key, algorithm and time: see
+// mayShareCounter.
+type Rule struct {
+	terms    Terms
+	filter   Filter
 	findings *Findings
 
+	exempt   []request.Match // as the policy has them
 	comments []string
-	off      offKind
-	shadow   bool   // it counts, and denies nothing
-	percent  uint64 // of its keys that it denies, from 1 to all
+	isUnsaid bool // a policy cannot say it
 
 	// Draft.Finish sets these, when it knows all rules.
 	policyName            string // its name, or with a number behind it where an earlier rule has that
 	counter, scope, lease string
 }
 
-// all is the percentage of a rule that denies for each of its keys.
-const all = 100
-
-// offKind is why a rule is off, if it is. Each kind outweighs those above it.
-//
-//	            why                                                   by
-//	filterOff   its filter is off there too: nothing is to be done    Disable
-//	unsaid      a policy cannot say it: the user must see to it       TurnOff, which says why in a comment:
-//	              a remark in WhyOff of its requests or its limit       NewRule
-//	              more exemptions than a rule may have                  NewRule
-//	              requests that no override can tell from others        package descriptor
-type offKind uint8
-
-const (
-	isOn offKind = iota
-	filterOff
-	unsaid
-)
-
-// NewRule makes the rule of a limit for some requests. It has the remarks of both, and is off if a policy cannot say
-// one of them. Its reader adds it to Draft.Rules, in the order of the file.
-func NewRule(to *Findings, name string, at source.Place, limit *Limit, requests request.Selection) *Rule {
-	r := &Rule{
-		Identity: limit.At.String(), name: cmp.Or(Clip(name, 100), "rule"),
-		limit: limit, requests: requests, at: at, findings: to, shadow: limit.Shadow, percent: all,
+// NewRule makes a rule. Its reader adds it to Draft.Rules, in the order of the file.
+func NewRule(to *Findings, t Terms) *Rule {
+	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
+	t.Identity = cmp.Or(t.Identity, t.Limit.At.String())
+	r := &Rule{terms: t, findings: to}
+	for _, text := range slices.Concat(t.Requests.Comments, t.Limit.Comments) {
+		r.comment(t.At, text)
 	}
-	for _, text := range slices.Concat(requests.Comments, limit.Comments) {
-		r.Comment(text)
+	for _, why := range slices.Concat(t.Requests.WhyOff, t.Limit.WhyOff) {
+		r.turnOff(why)
 	}
-	for _, why := range slices.Concat(requests.WhyOff, limit.WhyOff) {
-		r.TurnOff(why)
-	}
-	r.exempt = request.Joined(requests.Exempt)
+	r.exempt = request.Joined(t.Requests.Exempt)
 	if n := len(r.exempt); n > policy.MaxExempt {
 		r.exempt = r.exempt[:policy.MaxExempt]
-		r.TurnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
+		r.turnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
 	}
 	return r
 }
 
-// Comment adds a comment, and a note.
-func (r *Rule) Comment(text string) { r.commentAt(r.at, text) }
+// Apply gives the rule what its filter says.
+func (r *Rule) Apply(f Filter) {
+	r.filter = f
+	for _, text := range f.Comments {
+		r.addComment(text)
+	}
+	if r.deniesShare() && len(r.key()) == 0 && !r.terms.Limit.Shadow {
+		r.comment(r.terms.Limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
+			"it is shadow.")
+	}
+}
 
-func (r *Rule) commentAt(at source.Place, text string) {
+// comment adds a comment, and the note NAME: TEXT.
+func (r *Rule) comment(at source.Place, text string) {
 	r.addComment(text)
-	r.findings.noteOf(r, at, ": "+text)
+	r.findings.add(note{Problem: at.Problem(text), kind: ofRule, rule: r})
+}
+
+// turnOff turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
+func (r *Rule) turnOff(why string) {
+	r.isUnsaid = true
+	r.addComment("Off: " + why)
+	r.findings.add(note{Problem: r.terms.At.Problem(why), kind: whyOff, rule: r})
 }
 
 // addComment adds a comment once, as what it says may hold for many routes.
@@ -107,40 +110,26 @@ func (r *Rule) addComment(text string) {
 	}
 }
 
-// TurnOff turns the rule off, and says why.
-func (r *Rule) TurnOff(why string) {
-	r.off = unsaid
-	r.addComment("Off: " + why)
-	r.findings.noteOf(r, r.at, " is off: "+why)
+func (r *Rule) isOff() bool { return r.isUnsaid || r.filter.Off }
+
+// isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.
+func (r *Rule) isShadow() bool {
+	return r.terms.Limit.Shadow || r.filter.Shadow || r.deniesShare() && len(r.key()) == 0
 }
 
-// CountEach makes the rule count each value of one more part of the request for itself. Its overrides are for all of
-// these values. The comment is the rule's: the caller notes it once, for all its rules.
-func (r *Rule) CountEach(p request.Part, comment string) {
-	r.Key = slices.Insert(slices.Clone(r.Key), 0, p)
-	for i := range r.Overrides {
-		r.Overrides[i].Patterns = slices.Insert(r.Overrides[i].Patterns, 0, "*")
+// deniesShare reports whether the rule denies for some percent of its keys alone.
+func (r *Rule) deniesShare() bool { return r.filter.Percent != 0 && r.filter.Percent < 100 }
+
+// key is the rule's key, as the policy has it.
+func (r *Rule) key() []request.Part { return slices.Concat(r.filter.Key, r.terms.Key) }
+
+// overrides are those of the rule, with a pattern for each part of its key.
+func (r *Rule) overrides() (list []Override) {
+	all := slices.Repeat([]string{"*"}, len(r.filter.Key))
+	for _, o := range r.terms.Overrides {
+		list = append(list, Override{Patterns: slices.Concat(all, o.Patterns), Limit: o.Limit})
 	}
-	r.addComment(comment)
-}
-
-// Disable turns the rule off, as its filter is off there too.
-func (r *Rule) Disable() { r.off = max(r.off, filterOff) }
-
-func (r *Rule) isOff() bool { return r.off != isOn }
-
-// Shadow makes the rule count, and deny nothing.
-func (r *Rule) Shadow() { r.shadow = true }
-
-// Enforce makes the rule deny for some percent of its keys alone, at least 1. A rule without a key has no share of
-// keys, and is shadow: so CountEach, which gives it one, comes first.
-func (r *Rule) Enforce(percent uint64) {
-	if percent < all && len(r.Key) == 0 && !r.shadow {
-		r.Shadow()
-		r.commentAt(r.limit.At, "The rule has one counter for all requests, and enforce_percent chooses among keys: "+
-			"it is shadow.")
-	}
-	r.percent = percent
+	return list
 }
 
 // LimitedRequests is a match for the requests that the rule limits. It is not ok where no match can say which those
@@ -152,16 +141,16 @@ func (r *Rule) Enforce(percent uint64) {
 //	key: [{header: x-user}]                             headers: {x-user: "*"}
 //	key: [{query: user}]                                not ok: no match asks for a query parameter
 //	lets some keys pass by an override                  not ok
-//	is off by TurnOff                                   not ok
-//	is off by Disable, with all rules of its filter     as without Disable, so the order of the calls does not matter
+//	isUnsaid                                            not ok
+//	is off by its filter, as all rules of that          as if it were on: Apply makes no difference
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.off == unsaid || slices.ContainsFunc(r.requests.Exempt, isLeft) ||
-		slices.ContainsFunc(r.Overrides, Override.isUnlimited) {
+	if r.isUnsaid || slices.ContainsFunc(r.terms.Requests.Exempt, isLeft) ||
+		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}
-	m = r.requests.Match
-	for _, p := range r.Key {
+	m = r.terms.Requests.Match
+	for _, p := range r.terms.Key {
 		switch {
 		case p.Kind == request.KindHeader && m.Of(p) == nil:
 			m, _ = m.And(p.Matching(request.Present))

@@ -2,6 +2,7 @@ package draft
 
 import (
 	"bytes"
+	"cmp"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -24,7 +25,7 @@ func (d *Draft) asYAML() []byte {
 	var b bytes.Buffer
 	b.WriteString(asComment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	for _, n := range d.notes {
-		if !n.ofRule {
+		if n.kind == ofFiles {
 			if n.Line == 0 {
 				n.File = "" // the path tells which
 			}
@@ -66,26 +67,28 @@ type ruleText struct {
 
 // asYAML is the rule with all its fields, below its comments.
 func (r *Rule) asYAML() *yaml.Node {
+	t := &r.terms
 	text := ruleText{
 		Name: r.policyName, Counter: r.counter, Scope: r.scope, Lease: r.lease,
-		Match: r.requests.Match, Exempt: r.exempt, Key: r.Key,
-		Algorithm: r.limit.Algorithm, Limits: r.limit.asLimits(), Overrides: r.Overrides,
-		Cost: r.Cost, Capacity: r.Capacity, MissingKey: r.MissingKey, CountDenied: r.CountDenied, Response: r.Response,
+		Match: t.Requests.Match, Exempt: r.exempt, Key: r.key(),
+		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
+		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.CountDenied,
+		Response: cmp.Or(r.filter.Response, t.Response),
 	}
 	switch {
 	case r.isOff():
 		text.Mode = string(policy.ModeOff)
-	case r.shadow:
+	case r.isShadow():
 		text.Mode = string(policy.ModeShadow)
-	case r.percent < all:
-		text.EnforcePercent = r.percent
+	case r.deniesShare():
+		text.EnforcePercent = r.filter.Percent
 	}
 	n := request.Encoded(text)
 	var comments []string
 	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
-	if r.off == unsaid {
+	if r.isUnsaid {
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

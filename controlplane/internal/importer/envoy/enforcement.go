@@ -21,15 +21,12 @@ import (
 // enforcement is what a filter of Envoy says about all its limits: for which
 // share of requests it enforces them, what a denied request gets, and which headers all answers have.
 type enforcement struct {
-	off      bool   // it does nothing: its rules are off
-	shadow   bool   // it counts, and denies nothing
-	percent  uint64 // of requests that it denies beyond a limit, from 1 to 100
-	response *draft.Response
-	headers  string // of answers: see headersField
+	draft.Filter
+	headers string // of answers: see headersField
 }
 
 // inFull is how limits are enforced of which no filter says more.
-func inFull() *enforcement { return &enforcement{percent: 100} }
+func inFull() *enforcement { return &enforcement{} }
 
 // limitFilter is a configuration of either filter.
 type limitFilter interface {
@@ -50,24 +47,24 @@ func (r *reader) readEnforcement(
 	both := enabled * enforced / 100
 	switch {
 	case enabled == 0:
-		e.off = true
+		e.Off = true
 		r.Note(at.In("filter_enabled"), "0 percent: the filter does nothing, and its rules are off")
 	case enforced == 0:
-		e.shadow = true
+		e.Shadow = true
 		r.Note(at.In("filter_enforced"), "0 percent: its rules are shadow")
 	case both < 100:
-		e.percent = uint64(max(1, math.Floor(both)))
+		e.Percent = uint64(max(1, math.Floor(both)))
 		r.Note(at.In("filter_enforced"), "Envoy enforces "+strconv.FormatFloat(both, 'f', -1, 64)+" percent of "+
-			"requests, and chooses anew for each. Rules with a key enforce "+strconv.FormatUint(e.percent, 10)+
+			"requests, and chooses anew for each. Rules with a key enforce "+strconv.FormatUint(e.Percent, 10)+
 			" percent of their keys, always the same ones, and count all requests. Rules without a key are shadow.")
 	}
-	e.response = r.readResponse(o, at, status)
+	e.Response = r.readResponse(o, at, status)
 	return e
 }
 
 // disable is for a filter that its listener or a route disables.
 func (r *reader) disable(e *enforcement, at source.Place) {
-	e.off = true
+	e.Off = true
 	r.Note(at, "the filter is disabled, and its rules are off")
 }
 
@@ -149,19 +146,11 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// apply gives the rules this enforcement, and the draft its headers. The rules have their keys already, of which it
-// enforces a share.
+// apply gives the rules this enforcement, and the draft its headers.
 func (e *enforcement) apply(d *draft.Draft, rules []*draft.Rule) {
 	d.Headers = cmp.Or(e.headers, d.Headers)
 	for _, r := range rules {
-		r.Response = e.response
-		r.Enforce(e.percent)
-		if e.shadow {
-			r.Shadow()
-		}
-		if e.off {
-			r.Disable()
-		}
+		r.Apply(e.Filter)
 	}
 }
 

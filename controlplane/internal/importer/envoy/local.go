@@ -104,24 +104,23 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
 	enforced.headers = headersField(c.GetEnableXRatelimitHeaders())
+	if c.GetLocalRateLimitPerDownstreamConnection() {
+		imp.countEachConnection(enforced, c.config.At)
+	}
 	levels := imp.levelsOf(c)
 	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
-	if c.GetLocalRateLimitPerDownstreamConnection() {
-		imp.countEachConnection(rules, c.config.At)
-	}
 	enforced.apply(imp.Draft, rules)
 	imp.Rules = append(imp.Rules, rules...)
 }
 
 // countEachConnection makes each connection count for itself by the rules.
-func (imp *localImport) countEachConnection(rules []*draft.Rule, at source.Place) {
+func (imp *localImport) countEachConnection(e *enforcement, at source.Place) {
 	const note = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays " +
 		"until its bucket is full again."
 	imp.NoteOfRule(at, note)
-	for _, r := range rules {
-		r.CountEach(request.ConnectionID, note)
-	}
+	e.Key = []request.Part{request.ConnectionID}
+	e.Comments = []string{note}
 }
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule

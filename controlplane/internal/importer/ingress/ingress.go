@@ -185,10 +185,11 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		s := request.Selection{Exempt: ing.allowed}
 		s.NarrowTo(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		r := draft.NewRule(imp.Findings, name, at, &draft.Limit{Numbers: numbers, At: at}, s)
-		r.Key = []request.Part{request.ClientIP}
-		r.Response = &draft.Response{Status: 503} // the default of limit-req-status-code and limit-conn-status-code
-		imp.Rules = append(imp.Rules, r)
+		imp.Rules = append(imp.Rules, draft.NewRule(imp.Findings, draft.Terms{
+			Name: name, At: at, Limit: &draft.Limit{Numbers: numbers, At: at}, Requests: s,
+			Key:      []request.Part{request.ClientIP},
+			Response: &draft.Response{Status: 503}, // the default of limit-req-status-code and limit-conn-status-code
+		}))
 	}
 }
 

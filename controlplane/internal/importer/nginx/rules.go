@@ -89,20 +89,20 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 	}
 	requests := p.requests
 	requests.NarrowTo(f.Selection)
-	r := draft.NewRule(n.Findings, z.name, limit.At, limit, requests)
-	r.Key = f.Parts
-	r.Capacity = z.capacity
-	if p.limits.status != policyStatus {
-		r.Response = &draft.Response{Status: uint32(p.limits.status)}
+	t := draft.Terms{
+		Name: z.name, At: limit.At, Limit: limit, Requests: requests, Key: f.Parts, Capacity: z.capacity,
+		Identity: fmt.Sprint(z.at, limit.Numbers, f.Text),
 	}
-	r.Identity = fmt.Sprint(z.at, limit.Numbers, f.Text)
+	if p.limits.status != policyStatus {
+		t.Response = &draft.Response{Status: uint32(p.limits.status)}
+	}
 	if len(f.Parts) > 1 && slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) {
-		r.MissingKey = string(policy.MissingShare)
+		t.MissingKey = string(policy.MissingShare)
 		if !slices.ContainsFunc(f.Parts, func(p request.Part) bool { return !p.MayBeMissing() }) {
-			r.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
+			t.Requests.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}
-	n.Rules = append(n.Rules, r)
+	n.Rules = append(n.Rules, draft.NewRule(n.Findings, t))
 }
 
 // policyStatus is the status of a denial where a policy says none. That of nginx is 503: see readHTTPScope.
