@@ -62,7 +62,7 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 // giveUp ends storeDenied, counted by why: the record in memory may have what was never stored.
 func (s *Subject) giveUp(why *uint64) (kept bool) {
 	*why++
-	s.Known = false
+	s.forget()
 	return false
 }
 

@@ -8,61 +8,69 @@ import (
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes, with who finds each, whether the rule then denies, what Reason says, and whether Known ends:
+// The outcomes, by who finds them. What the rule then does is in meanings.
 //
-//	outcome     found by                               denies              reason          Known ends
-//	HasRoom     Begin, Source.Check, Subject.refund    no                                  no
-//	Taken       Source.Take                            no                                  no
-//	Pending     Source.Check                           not yet             not_asked       no
-//	Denied      Source.Check                           yes                 limit           no
-//	Blocked     Source.Check                           yes                 blocked         no
-//	HeldBack    Source.Check                           yes                 held            no
-//	MissingKey  Subject.LackKey                        yes                 missing_key     not begun
-//	Full        Source.Check, Source.Take              by on_full          on_full         no
-//	Failed      Source.Check, Source.Take              by on_error         on_error        yes
-//	Contended   Source.Check: too many requests wait,  by on_contention    on_contention   yes
-//	            or the service takes no more asks
-//	            (Rejected)
-//	            Subject.take: retries ran out
-//	            Verdict.check: too many subjects ask
-//	Overtaken   Subject.takeShadow                     no                  on_contention   no
-//	Silent      Source.Check, unless on_unavailable    by on_unavailable   on_unavailable  yes
-//	            is local: then this proxy's share
-//	            decides
-//	Starting    Source.Check, also if it is local and  by on_unavailable   starting        yes
-//	            all of the share is held               unless it is allow
-//	NotAsked    Subject.skip                           no                  not_asked       by skip
-//
-// To add one: a constant before outcomes, its line above, its reason, and a row in TestOutcomes, which fails without
-// it. The row says what become, noteOutcome, skip and isByOnUnavailable make of the outcome. Reasons are constants of
-// package result, which says what a new one needs.
+// To add one: a constant before outcomes, its row of meanings, and a row in TestOutcomes, which fails without it.
 const (
-	HasRoom    Outcome = iota // the units are free, or the rule counts nothing: Take may take them
-	Taken                     // they are counted
-	Pending                   // the quota service must be asked
-	Denied                    // a window has no room
-	Blocked                   // the key is blocked since an earlier denial
-	HeldBack                  // a window would have room, if less were held
-	MissingKey                // the request lacks a key part
-	Full                      // the key's page is full
-	Failed                    // a call into the proxy failed
-	Contended                 // retries ran out, too many requests wait or parts ask, or the service takes no more asks
-	Overtaken                 // a shadow rule's units are lost to another request, and it cannot wait any more
-	Silent                    // the quota service is silent, and nothing decides in its place
-	Starting                  // the quota store has no state yet, and this proxy has no share, or all of it is held
-	NotAsked                  // a shadow rule of a request that another rule denied
+	HasRoom Outcome = iota // the units are free, or the rule counts nothing: Take may take them
+
+	// Source.Check.
+	Pending  // the quota service must be asked
+	Denied   // a window has no room
+	Blocked  // the key is blocked since an earlier denial
+	HeldBack // a window would have room, if less were held
+	Silent   // the quota service is silent, and no share of this proxy decides in its place
+	Starting // the quota store has no state yet, and this proxy has no share, or all of it is held
+
+	// Source.Check or Source.Take.
+	Full   // the key's page is full
+	Failed // a call into the proxy failed
+
+	// Source.Check: too many requests wait, or the service takes no more asks. Verdict.check: a request asks about too
+	// many keys. Subject.take: other workers wrote first each time.
+	Contended
+
+	Taken      // Source.Take: the units are counted
+	Overtaken  // Subject.takeShadow: its units are lost to another request, and it cannot wait any more
+	NotAsked   // Subject.skip: another rule denied the request of a shadow rule
+	MissingKey // Subject.LackKey: the request lacks a key part
 
 	outcomes = int(iota) // how many there are
 )
 
-// reasons say why a rule denied, or allowed without counting. One that is still Pending was not asked either: another
-// rule has denied, or its caller asks nobody.
-var reasons = [outcomes]string{
-	Pending: result.ReasonNotAsked, Denied: result.ReasonLimit, Blocked: result.ReasonBlocked,
-	HeldBack: result.ReasonHeld, MissingKey: result.ReasonMissingKey, Full: result.ReasonOnFull,
-	Failed: result.ReasonOnError, Contended: result.ReasonOnContention, Overtaken: result.ReasonOnContention,
-	Silent: result.ReasonOnUnavailable, Starting: result.ReasonStarting, NotAsked: result.ReasonNotAsked,
+// meaning is what an outcome means for the request.
+type meaning struct {
+	reason    string                         // what Reason says: a constant of package result
+	denies    func(byRule *policy.Rule) bool // nil: the rule does not deny, or not yet
+	undecided bool                           // nothing could decide, and the record may have a hit that was never stored
+	skips     bool                           // skip makes it NotAsked. Else the rule would not have decided: it stays
 }
+
+// meanings are by outcome. A rule that is still Pending at the end was not asked either: another rule has denied, or
+// its caller asks nobody.
+var meanings = [outcomes]meaning{
+	HasRoom:    {skips: true},
+	Pending:    {reason: result.ReasonNotAsked, skips: true},
+	Denied:     {reason: result.ReasonLimit, denies: byAnyPolicy, skips: true},
+	Blocked:    {reason: result.ReasonBlocked, denies: byAnyPolicy, skips: true},
+	HeldBack:   {reason: result.ReasonHeld, denies: byAnyPolicy, skips: true},
+	Silent:     {reason: result.ReasonOnUnavailable, denies: ifSilent, undecided: true},
+	Starting:   {reason: result.ReasonStarting, denies: ifStarting, undecided: true},
+	Full:       {reason: result.ReasonOnFull, denies: ifFull},
+	Failed:     {reason: result.ReasonOnError, denies: ifFailed, undecided: true},
+	Contended:  {reason: result.ReasonOnContention, denies: ifContended, undecided: true},
+	Taken:      {},
+	Overtaken:  {reason: result.ReasonOnContention},
+	NotAsked:   {reason: result.ReasonNotAsked},
+	MissingKey: {reason: result.ReasonMissingKey, denies: byAnyPolicy},
+}
+
+func byAnyPolicy(*policy.Rule) bool   { return true }
+func ifFull(p *policy.Rule) bool      { return p.OnFull == policy.FullDeny }
+func ifFailed(p *policy.Rule) bool    { return p.OnError == policy.FailDeny }
+func ifContended(p *policy.Rule) bool { return p.OnContention == policy.FailDeny }
+func ifSilent(p *policy.Rule) bool    { return p.OnUnavailable == policy.UnavailableDeny }
+func ifStarting(p *policy.Rule) bool  { return p.OnUnavailable != policy.UnavailableAllow }
 
 // Outcome is what became of the subject so far.
 func (s *Subject) Outcome() Outcome { return s.outcome }
@@ -71,7 +79,7 @@ func (s *Subject) Outcome() Outcome { return s.outcome }
 func (s *Subject) Denies() bool { return s.denies }
 
 // Reason says why the rule denied, or allowed without counting; else it is empty.
-func (s *Subject) Reason() string { return reasons[s.outcome] }
+func (s *Subject) Reason() string { return meanings[s.outcome].reason }
 
 // setFinding makes the finding the subject's own.
 func (s *Subject) setFinding(f Finding, now int64) {
@@ -79,38 +87,26 @@ func (s *Subject) setFinding(f Finding, now int64) {
 	s.become(f.Outcome, now)
 }
 
-// become sets the outcome, and by the table above whether the rule denies, and whether Known ends. Known does not end
-// where the page is Full: nothing was changed.
-func (s *Subject) become(o Outcome, now int64) {
-	p := s.Rule.Policy
-	s.outcome, s.denies = o, false
-	switch o {
-	case Denied, Blocked, HeldBack, MissingKey:
-		s.denies = true
-	case Full:
-		s.denies = p.OnFull == policy.FullDeny
-	case Failed:
-		s.undecided(p.OnError == policy.FailDeny, now)
-	case Contended:
-		s.undecided(p.OnContention == policy.FailDeny, now)
-	case Silent:
-		s.undecided(p.OnUnavailable == policy.UnavailableDeny, now)
-	case Starting:
-		s.undecided(p.OnUnavailable != policy.UnavailableAllow, now)
-	case HasRoom, Taken, Pending, Overtaken, NotAsked: // the rule does not deny, or not yet
-	}
-}
-
 // failureRetryNs is the wait of a request that is denied because nothing could decide.
 const failureRetryNs = 1_000_000_000
 
-// undecided is for a rule that could not decide: the policy says whether it then denies.
-func (s *Subject) undecided(deny bool, now int64) {
-	s.Known = false // the record may contain a hit that was never stored
-	if deny {
-		s.denies, s.passNs = true, now+failureRetryNs
+// become sets the outcome, and by its meaning whether the rule denies.
+func (s *Subject) become(o Outcome, now int64) {
+	m := &meanings[o]
+	s.outcome = o
+	s.denies = m.denies != nil && m.denies(s.Rule.Policy)
+	if !m.undecided {
+		return
+	}
+	s.forget()
+	if s.denies {
+		s.passNs = now + failureRetryNs
 	}
 }
+
+// forget ends what is Known of the key: Record may have what was never stored, or another key's record. So nothing is
+// told of the key, and Persist does not store it.
+func (s *Subject) forget() { s.Known = false }
 
 // noteOutcome counts the outcome of a decided request in the rule's metrics.
 func (s *Subject) noteOutcome() {

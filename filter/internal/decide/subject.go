@@ -169,10 +169,8 @@ func (s *Subject) takeShadow(now int64) {
 // skip is the part of a shadow rule in a request that an enforced rule denies. If the request has waited,
 // the rule's record was read in an earlier callback, whose memory others have used since.
 func (s *Subject) skip(now int64) {
-	s.Known = false
-	switch s.outcome {
-	case HasRoom, Denied, Blocked, HeldBack, Pending:
+	s.forget()
+	if meanings[s.outcome].skips {
 		s.become(NotAsked, now)
-	default: // the rule would not have decided: the reason stays
 	}
 }
