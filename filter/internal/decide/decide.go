@@ -106,27 +106,30 @@ const (
 // enforced rules that deny. But then it leaves the shadow rules out: they do not count the request. If no enforced rule
 // denies, a shadow rule that asks makes the request wait, as an enforced one does.
 func (v *Verdict) check(now int64) ending {
-	asking := 0
-	for i, s := range v.inTurn {
-		if i == v.enforced && v.isDenied() { // s is the first in shadow mode
-			break
-		}
-		s.check(limit.AddSaturating(s.Cost, v.costBefore(i)), now)
+	asking := checkAll(v.enforced, 0, now)
+	if v.isDenied() {
+		return denies
+	}
+	if checkAll(v.shadow, asking, now) > 0 {
+		return asks
+	}
+	return passes
+}
+
+// checkAll checks subjects, so many others of which ask already. It returns how many ask then. An ask has no more than
+// quota.MaxParts, and a request has one ask.
+func checkAll(subjects []*Subject, asking int, now int64) int {
+	for _, s := range subjects {
+		s.check(limit.AddSaturating(s.Cost, s.before), now)
 		switch {
 		case s.outcome != Pending:
-		case asking == quota.MaxParts: // an ask has no more parts, and a request has one ask
+		case asking == quota.MaxParts:
 			s.become(Contended, now)
 		default:
 			asking++
 		}
 	}
-	switch {
-	case v.isDenied():
-		return denies
-	case asking > 0:
-		return asks
-	}
-	return passes
+	return asking
 }
 
 // isDenied reports whether an enforced rule denies, also one without a turn: see LackKey.
@@ -139,26 +142,9 @@ func (v *Verdict) isDenied() bool {
 	return false
 }
 
-// costBefore is what the subjects before the one at that place of inTurn count in its record. They have not yet when it
-// is checked, so that much must be free beside its own cost. Rules that share a counter count a request once each. For
-// example, the record of two such rules has 5 units left, and a request costs 2:
-//
-//	check  Units are 2 for the first rule and 4 for the second: both pass
-//	take   the first takes 2. The second's Take is a Mismatch, because the first has written the record
-//	       the second checks again, with Units 2: of the 3 that are left it takes 2
-func (v *Verdict) costBefore(at int) (cost uint32) {
-	s := v.inTurn[at]
-	for _, before := range v.inTurn[:at] {
-		if s.sharesRecord(before) {
-			cost = limit.AddSaturating(cost, before.Cost)
-		}
-	}
-	return cost
-}
-
 // take takes the units of all enforced rules, or of none.
 func (v *Verdict) take(now int64) ending {
-	for _, s := range v.inTurn[:v.enforced] {
+	for _, s := range v.enforced {
 		s.take(now)
 		if end := s.endsIn(); end != passes {
 			v.refund(now)
@@ -170,19 +156,14 @@ func (v *Verdict) take(now int64) ending {
 
 // refund undoes take.
 func (v *Verdict) refund(now int64) {
-	for _, s := range v.inTurn[:v.enforced] {
+	for _, s := range v.enforced {
 		s.refund(now)
 	}
 }
 
-// takeShadow counts an allowed request in the shadow rules. One with a costBefore checks again by its cost alone, also
-// if check has denied it: a shadow rule before it may have taken nothing after all.
+// takeShadow counts an allowed request in the shadow rules.
 func (v *Verdict) takeShadow(now int64) {
-	for i := v.enforced; i < len(v.inTurn); i++ {
-		s := v.inTurn[i]
-		if v.costBefore(i) > 0 {
-			s.checkAgain(now)
-		}
+	for _, s := range v.shadow {
 		s.takeShadow(now)
 	}
 }

@@ -25,8 +25,8 @@ func (s *Subject) storeUntaken(now int64) {
 	}
 }
 
-// storeDenied stores what the rule keeps of a hit that it has denied. The wait then is the one from the new record.
-// If it cannot be stored, nothing is kept: the hit was denied.
+// storeDenied stores what the rule keeps of a hit that it has denied. If it cannot be stored, nothing is kept: the hit
+// was denied.
 func (s *Subject) storeDenied(now int64) (kept bool) {
 	if s.outcome != Denied && s.outcome != Blocked {
 		return false
@@ -37,26 +37,32 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 		if keep == (Keep{}) {
 			return false
 		}
-		passNs, status := s.Rule.Source.KeepDenied(s, keep)
-		switch status {
+		switch s.keepDenied(keep) {
 		case state.OK:
-			if passNs > s.Record.Now { // else the wait stays
-				s.passNs = passNs
-			}
 			return true
 		case state.Full: // a newcomer without a slot, and still denied
 			m.Full++
 			return false
-		case state.Mismatch:
-			found = s.recheckDenied(now)
+		case state.Mismatch: // another worker wrote first
 		default:
-			found = Failed
+			return s.giveUp(&m.Errors)
 		}
-		if found == Failed { // it cannot be written, or cannot be read again
+		found = s.recheckDenied(now)
+		if found == Failed {
 			return s.giveUp(&m.Errors)
 		}
 	}
 	return s.giveUp(&m.Contention)
+}
+
+// keepDenied stores what is to be kept. Then the wait is the one from the new record. But if that has room by now, the
+// denial's wait stays.
+func (s *Subject) keepDenied(keep Keep) state.Status {
+	passNs, status := s.Rule.Source.KeepDenied(s, keep)
+	if status == state.OK && passNs > s.Record.Now {
+		s.passNs = passNs
+	}
+	return status
 }
 
 // giveUp ends storeDenied, counted by why: the record in memory may have what was never stored.
@@ -92,7 +98,7 @@ func (s *Subject) recheckDenied(now int64) (found Outcome) {
 
 // toKeep is what the rule keeps of the denied hit, whose key was found like this last.
 func (s *Subject) toKeep(found Outcome) (keep Keep) {
-	if s.isByService() || s.Cost == 0 {
+	if !s.isCountedHere() || s.Cost == 0 {
 		return keep
 	}
 	if s.Rule.countsDenied {

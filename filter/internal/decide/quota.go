@@ -50,7 +50,7 @@ type checked struct {
 	From        From  // where the units are: Take, Refund and Usage follow it
 	MonotonicNs int64 // when it looked, by the monotonic clock
 	// How the windows stand over all proxies, by the grant or else the lease, in the order of records. If the subject
-	// is Known and isByService, each window has one.
+	// is Known and not counted here, each window has one.
 	Standings []state.LeaseStanding
 }
 
@@ -68,10 +68,10 @@ func (q *Quota) begin() { *q = Quota{Lease: q.Lease} }
 // BeginCheck begins a check, or a look or an operation, at an instant of the monotonic clock.
 func (q *Quota) BeginCheck(monotonicNs int64) { q.checked = checked{MonotonicNs: monotonicNs} }
 
-// isByService reports whether the subject is decided by what the quota service has said of its key, and not by what
-// this proxy has counted. It is, too, if there are units Nowhere: the service has said that, or must be asked.
-func (s *Subject) isByService() bool {
-	return s.Rule.Policy.Scope == policy.ScopeCluster && s.Quota.From != OwnShare
+// isCountedHere reports whether what this proxy has counted decides about the subject. In a rule of scope cluster that
+// is so only by its own share: else the quota service has said how the key stands, or must be asked.
+func (s *Subject) isCountedHere() bool {
+	return s.Rule.Policy.Scope != policy.ScopeCluster || s.Quota.From == OwnShare
 }
 
 // isByOnUnavailable reports whether on_unavailable has decided about the subject: by this proxy's share, or because

@@ -47,8 +47,17 @@ type Subject struct {
 	//	                                                                              replace them
 	CountedKey state.Key
 
+	// before is what the subjects before this one count in its record. They have not yet when it is checked, so that much
+	// must be free beside its own cost. Rules that share a counter count a request once each. For example, the record of
+	// two such rules has 5 units left, and a request costs 2:
+	//
+	//	check  Units are 2 for the first rule and 4 for the second: both pass
+	//	take   the first takes 2. The second's Take is a Mismatch, because the first has written the record
+	//	       the second checks again, with Units 2: of the 3 that are left it takes 2
+	before uint32
+
 	// The phases of Verdict.Decide, and LackKey.
-	Units   uint32 // that must be free in the record: see Verdict.costBefore
+	Units   uint32 // that must be free in the record: the cost, and for the first check what is before
 	outcome Outcome
 	denies  bool  // the rule denies the request, or would if it were not in shadow mode
 	passNs  int64 // of a denial: when the hit would pass, by the wall clock; limit.Never
@@ -102,7 +111,7 @@ func (s *Subject) check(units uint32, now int64) {
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
-// units of the subjects before this one, so only the cost must be free: see Verdict.costBefore.
+// units of the subjects before this one, so only the cost must be free: see Subject.before.
 func (s *Subject) checkAgain(now int64) {
 	s.Units = s.Cost
 	s.setFinding(s.Rule.Source.Recheck(s, now), now)
@@ -155,8 +164,12 @@ func (s *Subject) refund(now int64) {
 	}
 }
 
-// takeShadow counts an allowed request in a shadow rule.
+// takeShadow counts an allowed request in a shadow rule. If others of the request are before it in its record, it
+// checks again, also if check has denied it: a shadow rule before it may have taken nothing after all.
 func (s *Subject) takeShadow(now int64) {
+	if s.before > 0 {
+		s.checkAgain(now)
+	}
 	s.take(now)
 	switch {
 	case s.outcome == Pending: // other rules have counted the request, so it cannot wait any more

@@ -20,8 +20,8 @@ type Verdict struct {
 	pool     []*Subject // every subject ever made: Subjects are the first of them
 
 	// giveTurns:
-	inTurn   []*Subject // those whose sources are asked, in the order in which they are: see turn
-	enforced int        // how many of inTurn are enforced: the first. The others are in shadow mode
+	inTurn           []*Subject // those whose sources are asked, in the order in which they are: see turn
+	enforced, shadow []*Subject // the first of inTurn, and the others
 
 	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
 	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
@@ -53,8 +53,22 @@ func (v *Verdict) giveTurns() {
 	v.inTurn = v.inTurn[:0]
 	v.addTurn(early)
 	v.addTurn(late)
-	v.enforced = len(v.inTurn)
+	n := len(v.inTurn)
 	v.addTurn(shadow)
+	v.enforced, v.shadow = v.inTurn[:n], v.inTurn[n:]
+	for i, s := range v.inTurn {
+		s.before = costBefore(v.inTurn[:i], s)
+	}
+}
+
+// costBefore is what the subjects before s count in its record: see Subject.before.
+func costBefore(before []*Subject, s *Subject) (cost uint32) {
+	for _, other := range before {
+		if s.sharesRecord(other) {
+			cost = limit.AddSaturating(cost, other.Cost)
+		}
+	}
+	return cost
 }
 
 // addTurn adds the subjects of one turn to inTurn.
