@@ -18,11 +18,13 @@ import (
 //	                                            goes back either. For example, Now is 100 s, the floor was written
 //	                                            at 103 s, and the record to evict at 102 s: it goes into the floor
 //	                                            at 103 s
-//	heldNs    the holds' clock, see HoldClock   in which eighth a hold was renewed. lapsedAt translates an eighth to
+//	heldNs    the holds' clock, a HeldTime      in which eighth a hold was renewed. lapsedAt translates an eighth to
 //	                                            the wall clock
-//	leaseNs   the Store's monotonic clock       when leases end, and when their records were written, as by
-//	                                            LeaseEntry.NowNs. remove compares such a time with times of the
-//	                                            wall clock, but only for the floor, where a lease table has nothing
+//	leaseNs   the Store's monotonic clock, a    when leases end, and when their records were written, as by
+//	          leaseTime                         LeaseEntry.NowNs
+//
+// An instant of the wall clock is an int64, as in package limit. The other clocks have types, so that no instant of one
+// meets an instant of another. A lease table has no instants of the wall clock, and no floor.
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //
@@ -33,6 +35,12 @@ import (
 //	                                                              with its age
 //
 // Times in the directory have a rule of their own, see ForgetFuture in package directory.
+
+// HeldTime is an instant of the holds' clock, in nanoseconds; see HoldClock.
+type HeldTime int64
+
+// leaseTime is an instant of the Store's monotonic clock, in nanoseconds.
+type leaseTime int64
 
 // aheadNs is how far ahead of a worker's clock a record or floor may be.
 const aheadNs = 10_000_000_000
@@ -65,13 +73,13 @@ func (t *Table) newestRead(e *Entry) int64 {
 // setNowOrRebase sets p.Now for what the slot's record has counted, or for the floor. It returns
 // when that was written. What was written before the clock was set back is rebased: it moves back from
 // last to the present, which then is when it was written.
-func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
+func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64, rebased bool) {
 	last = p.page.FloorTime()
 	if slot >= 0 {
 		last = p.page.Time(slot)
 	}
 	if p.isAhead(last) {
-		p.Rebased = true
+		rebased = true
 		if slot >= 0 {
 			t.rebaseRecord(p, slot, last)
 		} else {
@@ -80,7 +88,7 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64) {
 		last = p.CallerNs
 	}
 	p.Now = max(p.CallerNs, last)
-	return last
+	return last, rebased
 }
 
 // rebaseRecord gives the record a new generation: what it has counted may be in other
@@ -134,13 +142,10 @@ func (t *Table) decodeUsage(p *loaded, slot int, column page.Column) limit.Usage
 	return u
 }
 
-// readSteadyClock reads the clock by which the table's holds or leases end, which nobody sets.
-func (t *Table) readSteadyClock(p *loaded) {
-	switch {
-	case t.layout.HasHolds:
+// readHoldClock reads the holds' clock, if the table holds.
+func (t *Table) readHoldClock(p *loaded) {
+	if t.layout.HasHolds {
 		p.heldNs = t.parent.HoldClock()
-	case t.layout.HasLeases:
-		p.leaseNs = t.parent.store.Monotonic()
 	}
 }
 
@@ -163,7 +168,7 @@ const (
 
 // HoldClock reads the holds' clock. If no worker has read it for readEveryNs, it writes down that this one has: so the
 // process runs.
-func (ts *Tables) HoldClock() int64 {
+func (ts *Tables) HoldClock() HeldTime {
 	now := ts.store.Monotonic()
 	if ts.holdClock.isOld(now) {
 		ts.holdClock.share(ts.store, now)
@@ -172,7 +177,7 @@ func (ts *Tables) HoldClock() int64 {
 }
 
 // lookHoldClock is HoldClock without a trace.
-func (ts *Tables) lookHoldClock() int64 {
+func (ts *Tables) lookHoldClock() HeldTime {
 	now, clock := ts.store.Monotonic(), ts.holdClock
 	if clock.isOld(now) {
 		value, _, status := ts.store.Get(holdClockKey)
@@ -193,7 +198,7 @@ type holdClock struct {
 func (c *holdClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
 
 // at is what the clock says when the monotonic one says now.
-func (c *holdClock) at(now int64) int64 { return heldSinceNs + now - c.stoodNs }
+func (c *holdClock) at(now int64) HeldTime { return HeldTime(heldSinceNs + now - c.stoodNs) }
 
 // share tells the other workers that the process runs, and adds the time since
 // the last of them has said so if it is too long.

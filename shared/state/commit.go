@@ -104,7 +104,7 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 
 // begin prepares e's page for a change and gives the key a record.
 func (t *Table) begin(e *Entry, evict bool) Status {
-	if status := t.startChange(&e.loaded); status != OK || e.slot >= 0 {
+	if status := t.startChange(&e.workingPage); status != OK || e.slot >= 0 {
 		return status
 	}
 	shares := t.floorHoldsUnits(&e.loaded) // before a record is evicted: what that holds is not this key's
@@ -137,7 +137,7 @@ func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 	e.generation = generation
 	e.page.SetGeneration(e.slot, generation)
 	e.page.ClearReset(e.slot)
-	return t.write(&e.loaded)
+	return t.write(&e.workingPage)
 }
 
 // putUsage puts the key's usage as of e.Now into its record.
@@ -152,8 +152,8 @@ func (t *Table) putUsage(e *Entry) {
 // the key again, and its wait would begin anew. It may lose a race: the winner has rebased
 // the key too. It writes nothing if the table's windows have changed since Read, or after a Look.
 func (t *Table) Persist(e *Entry) {
-	if e.Rebased && t.startChange(&e.loaded) == OK {
-		t.write(&e.loaded)
+	if e.Rebased && t.startChange(&e.workingPage) == OK {
+		t.write(&e.workingPage)
 	}
 }
 
@@ -172,7 +172,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	c.opened = e.opened
 	copy(c.usage[:], e.usage[:t.layout.Counting])
 	for range MaxRetries {
-		if t.load(&e.loaded, e.hash, now) != OK || e.epoch != c.epoch || t.startChange(&e.loaded) != OK {
+		if t.load(&e.workingPage, e.hash, now) != OK || e.epoch != c.epoch || t.startChange(&e.workingPage) != OK {
 			return false
 		}
 		e.CallerNs = now
@@ -181,7 +181,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 			return false
 		}
 		complete := t.refund(e, &c, cost)
-		switch t.write(&e.loaded) {
+		switch t.write(&e.workingPage) {
 		case OK:
 			return complete
 		case Mismatch:

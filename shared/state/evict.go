@@ -30,14 +30,20 @@ import (
 //	              a key whose own limits are not known
 //	ByRule        measures a record by the rule's limits                useOf
 //
-// The floor's time never goes back, and no usage is rolled back. So the instant at which the floor changes is
-// the latest of several:
+// Records end, and begin, in these ways:
 //
-//	evict         p.Now, the floor's time, and when the record was written
-//	remove        the same, see there
-//	makeRoom      p.Now and the floor's time: no record goes, because a slot is free
-//	chargeFloor   when the units were counted or have lapsed, and the floor's time
-//	evictSharer   when the last of the units has lapsed, and the floor's time
+//	function         of which record           what it has counted  the slot          the floor is rolled to
+//	evict            the one that uses least   goes into the floor  is for takeSlot   p.Now, or its last write
+//	evictSharer      of a key that may have    goes into the floor  is free           when the last of its units lapsed
+//	(lapse.go)       held what has lapsed
+//	remove           one that has expired, or  is dropped           is free           p.Now, or its last write
+//	                 of a key that is reset
+//	takeSlot         any that is in the slot   is dropped           has a new record  not at all
+//	Leases.takeSlot  the one with the fewest   is dropped           has a new record  not at all: leases have no floor
+//	(leases.go)      units
+//
+// The floor's time never goes back: rollFloor goes on from there if an instant is earlier. No usage is rolled back
+// either, so evict and remove take the instant of the record's last write if that is later than p.Now.
 
 // makeRoom returns a slot in which takeSlot may put a record for e's key: a free one, that of a record that has
 // expired, or that of the record that uses least, which is evicted. It returns -1 if only that is left and evict is
@@ -46,7 +52,9 @@ func (t *Table) makeRoom(e *Entry, evict bool) int {
 	p := &e.loaded
 	if slot := p.page.FreeSlot(); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
-		t.rollFloor(p, max(p.Now, p.page.FloorTime()), false)
+		if at, changed := t.endFloors(p, p.Now); changed {
+			p.page.SetFloorTime(at)
+		}
 		return slot
 	}
 	if slot := t.expiredSlot(p); slot >= 0 {
@@ -63,11 +71,10 @@ func (t *Table) makeRoom(e *Entry, evict bool) int {
 }
 
 // evict adds what the slot's record uses and holds to the floor. The record stays in the slot until takeSlot
-// puts another one there: remove and evictSharer free theirs, because no record takes it at once.
+// puts another one there.
 func (t *Table) evict(p *loaded, slot int) {
 	last := t.recordTime(p, slot)
-	at := max(p.Now, p.page.FloorTime(), last)
-	t.rollFloor(p, at, true)
+	at := t.rollFloor(p, max(p.Now, last))
 	var lapsed lapses
 	if t.layout.HasHolds {
 		lapsed = t.moveHoldsToFloor(p, slot, last)
@@ -100,11 +107,11 @@ func (t *Table) hasExpired(p *loaded, slot int) bool {
 // holds may be renewed, and what is charged for them counts on. The record of a key that was reset does not expire
 // while the floor counts or holds something: the key would start from it.
 func (t *Table) expiry(p *loaded, slot int) int64 {
-	if p.page.WasReset(slot) && t.floorLives(p, p.Now) {
-		return math.MaxInt64
-	}
 	if t.layout.HasLeases {
 		return t.leaseExpiry(p, slot)
+	}
+	if p.page.WasReset(slot) && t.floorLives(p, p.Now) {
+		return math.MaxInt64
 	}
 	last := t.recordTime(p, slot)
 	expiry := int64(0)
@@ -205,28 +212,34 @@ func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	}
 }
 
-// rollFloor brings the floor to at. It moves the floor's time there too if the usage of a window has ended, and with
-// moveTime even if none has.
-func (t *Table) rollFloor(p *loaded, at int64, moveTime bool) {
+// rollFloor brings the floor and its time to at, or leaves both as they are if that is earlier. It returns the floor's
+// time.
+func (t *Table) rollFloor(p *loaded, at int64) int64 {
+	at, _ = t.endFloors(p, at)
+	p.page.SetFloorTime(at)
+	return at
+}
+
+// endFloors brings the floor to at, or to its own time if that is later, and returns that instant. It reports whether
+// the usage of a window has changed: then the floor's time has to follow.
+func (t *Table) endFloors(p *loaded, at int64) (instant int64, changed bool) {
 	last := p.page.FloorTime()
+	at = max(at, last)
 	for column := range t.layout.Counting {
 		before := p.page.Floor(column)
 		after := p.rule[column].RollFloor(before, last, at)
 		if after != before {
 			p.page.SetFloor(column, after)
-			moveTime = true
+			changed = true
 		}
 	}
-	if moveTime {
-		p.page.SetFloorTime(at)
-	}
+	return at, changed
 }
 
 // chargeFloor counts units in the floor at the instant at, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
 func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units uint32) {
-	at = max(at, p.page.FloorTime())
-	t.rollFloor(p, at, true)
+	at = t.rollFloor(p, at)
 	for column := range t.layout.Counting {
 		f := p.page.Floor(column)
 		p.page.SetFloor(column, p.rule[column].ChargeFloor(&windows[column], f, at, units, p.pageMemory.otherLog[:0]))
@@ -254,7 +267,8 @@ func (t *Table) floorHoldsUnits(p *loaded) bool {
 // from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
 func (t *Table) remove(p *loaded, slot int) {
-	at := max(p.Now, p.page.FloorTime(), t.recordTime(p, slot))
-	t.rollFloor(p, at, true)
+	if !t.layout.HasLeases { // these have no floor
+		t.rollFloor(p, max(p.Now, t.recordTime(p, slot)))
+	}
 	p.page.Remove(slot)
 }

@@ -132,16 +132,16 @@ func (t *Table) rereadToChange(e *Entry, key Key, now int64) Status {
 	if status := t.Reread(e, key, now); status != OK {
 		return status
 	}
-	return t.startChange(&e.loaded)
+	return t.startChange(&e.workingPage)
 }
 
 // IsDue reports whether h has not been renewed in the present eighth, by the holds' clock.
-func (t *Table) IsDue(h *Hold, heldNs int64) bool {
+func (t *Table) IsDue(h *Hold, heldNs HeldTime) bool {
 	if !t.open || !t.layout.HasHolds || !h.InTable() {
 		return false
 	}
 	end := (int64(t.eighthOf(h)) + 1) * t.holdWindow().EighthNs()
-	return heldNs >= end
+	return int64(heldNs) >= end
 }
 
 // chargeAndWrite charges units to the key whose hold was in that state, and writes what this and moveHold have changed:
@@ -160,7 +160,7 @@ func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 		case inRecord:
 			return t.finish(e)
 		case inFloor:
-			return t.write(&e.loaded)
+			return t.write(&e.workingPage)
 		default:
 			return OK
 		}
@@ -169,7 +169,7 @@ func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 	case OK:
 	case Full:
 		t.chargeFloor(&e.loaded, e.windows, e.Now, units)
-		return t.write(&e.loaded)
+		return t.write(&e.workingPage)
 	default:
 		return status
 	}
@@ -204,7 +204,7 @@ func (t *Table) whereIs(e *Entry, h *Hold) holdState {
 	case e.page.MayBeForgotten(h.serial): // then it is taken for reset
 		return isGone
 	}
-	if t.hasLapsed(e, h) {
+	if t.hasLapsed(&e.loaded, h) {
 		return isCharged
 	}
 	return where
@@ -237,9 +237,9 @@ func (t *Table) moveHold(e *Entry, where holdState, h *Hold, units uint32) (eigh
 
 // hasLapsed reports whether h's units are too old to be held, because nobody renewed them: by the length that h knows,
 // or by the present one, if a policy has changed it since.
-func (t *Table) hasLapsed(e *Entry, h *Hold) bool {
-	byKnown := int32(uint32(e.heldNs/h.eachNs) - h.eighth)
-	byPresent := int32(t.presentEighth(&e.loaded) - t.eighthOf(h))
+func (t *Table) hasLapsed(p *loaded, h *Hold) bool {
+	byKnown := int32(eighthAt(p.heldNs, h.eachNs) - h.eighth)
+	byPresent := int32(t.presentEighth(p) - t.eighthOf(h))
 	return max(byKnown, byPresent) > limit.HoldParts
 }
 
@@ -248,8 +248,11 @@ func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.H
 // presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
 // holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
 func (t *Table) presentEighth(p *loaded) uint32 {
-	return uint32(p.heldNs / t.holdWindow().EighthNs())
+	return eighthAt(p.heldNs, t.holdWindow().EighthNs())
 }
+
+// eighthAt is the eighth of that length in which an instant lies.
+func eighthAt(heldNs HeldTime, eachNs int64) uint32 { return uint32(int64(heldNs) / eachNs) }
 
 // eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another
 // length may span several of the present ones: then it is the one in which it ends, for example 7 if the stream

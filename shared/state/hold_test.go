@@ -157,11 +157,11 @@ func TestAHoldOfAShortenedLength(t *testing.T) {
 	long.PeriodNs = 9 * short.PeriodNs
 	d := newDesk(t, 1, aligned(100, 24*anHour, 0), long)
 	toEighth := func(number uint32, w *limit.Window) {
-		for uint32(d.table.parent.HoldClock()/w.EighthNs()) != number {
+		for eighthAt(d.table.parent.HoldClock(), w.EighthNs()) != number {
 			d.pass(second)
 		}
 	}
-	at := uint32(d.table.parent.HoldClock() / long.EighthNs())
+	at := eighthAt(d.table.parent.HoldClock(), long.EighthNs())
 	before, ok := d.hold("a", 5)
 	require.True(t, ok)
 	toEighth(at+1, &long)
@@ -187,9 +187,9 @@ func afterAShortenedLength(t *testing.T) (d *desk, ofA, ofB Hold, toNew func(eig
 	long, short := holding(), holding()
 	long.PeriodNs = 3 * short.PeriodNs
 	d = newDesk(t, 2, aligned(100, 24*anHour, 0), long)
-	first := uint32(d.table.parent.HoldClock()/long.EighthNs()) + 1
+	first := eighthAt(d.table.parent.HoldClock(), long.EighthNs()) + 1
 	toEighth := func(number uint32, w *limit.Window) {
-		for uint32(d.table.parent.HoldClock()/w.EighthNs()) != number {
+		for eighthAt(d.table.parent.HoldClock(), w.EighthNs()) != number {
 			d.pass(second)
 		}
 	}

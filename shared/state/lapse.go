@@ -57,7 +57,7 @@ func (t *Table) lapsedAt(p *loaded, eighth uint32) int64 {
 	each := t.holdWindow().EighthNs()
 	ninth := eighth + limit.HoldParts + 1
 	since := int64(int32(t.presentEighth(p) - ninth)) // how many eighths ago that one began
-	return p.CallerNs - p.heldNs%each - since*each
+	return p.CallerNs - int64(p.heldNs)%each - since*each
 }
 
 // charge charges each lapse in turn, at its instant, to u, which was written at last. It
@@ -164,8 +164,7 @@ func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
 	last := t.recordTime(p, slot)
 	lapsed := p.joinLapses(t.moveHoldsToFloor(p, slot, last), floorLapsed, last)
 	latest := lapsed[len(lapsed)-1] // there is one: floorLapsed is not empty
-	at := max(latest.at, p.page.FloorTime())
-	t.rollFloor(p, at, true)
+	at := t.rollFloor(p, latest.at)
 	t.addToFloor(p, slot, last, at, lapsed)
 	p.page.Remove(slot)
 }

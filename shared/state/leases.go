@@ -57,9 +57,9 @@ type LeaseEntry struct {
 	// NowNs is the monotonic clock of the last read.
 	NowNs int64
 
-	loaded loaded // the key's page; Now and CallerNs are not set, because leases end by NowNs
-	slot   int    // of the key's record in the page, or noRecord
-	key    LeaseKey
+	workingPage     // of the key
+	slot        int // of the key's record in the page, or noRecord
+	key         LeaseKey
 }
 
 // Leases is the lease table of a counter.
@@ -117,19 +117,19 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	e.WrittenNs = 0
 	e.FromFuture = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
-	if status := t.load(&e.loaded, e.key.hash, wallNs); status != OK {
+	if status := t.load(&e.workingPage, e.key.hash, wallNs); status != OK {
 		return status
 	}
-	e.slot = e.loaded.page.Find(fingerprint(e.key.hash))
+	e.slot = e.page.Find(fingerprint(e.key.hash))
 	if e.slot < 0 {
 		return OK
 	}
-	written := e.loaded.page.Time(e.slot)
+	written := e.page.Time(e.slot)
 	if isOfEarlierStart(written, nowNs) {
 		e.FromFuture = true
 		return OK
 	}
-	b := e.loaded.page.Lease(e.slot)
+	b := e.page.Lease(e.slot)
 	if le.Uint64(b) != e.key.identity { // another key of that hash, or other windows: Write takes the slot
 		e.Replaced = leftOf(b, nowNs)
 		return OK
@@ -155,27 +155,27 @@ func (e *LeaseEntry) Put(added GrantLeft) (ok bool) {
 // oldest.
 func (l *Leases) Write(e *LeaseEntry) Status {
 	t := l.table
-	if status := t.startChange(&e.loaded); status != OK {
+	if status := t.startChange(&e.workingPage); status != OK {
 		return status
 	}
 	if e.slot < 0 {
 		l.takeSlot(e)
 	}
-	e.loaded.page.SetTime(e.slot, e.NowNs)
-	b := e.loaded.page.Lease(e.slot)
+	e.page.SetTime(e.slot, e.NowNs)
+	b := e.page.Lease(e.slot)
 	le.PutUint64(b, e.key.identity)
 	e.encode(b)
-	return t.write(&e.loaded)
+	return t.write(&e.workingPage)
 }
 
 // takeSlot gives the entry a slot.
 func (l *Leases) takeSlot(e *LeaseEntry) {
-	slot := e.loaded.page.FreeSlot()
+	slot := e.page.FreeSlot()
 	e.Replaced = 0
 	if slot < 0 {
 		slot, e.Replaced = l.smallest(e)
 	}
-	e.loaded.page.Place(slot, fingerprint(e.key.hash))
+	e.page.Place(slot, fingerprint(e.key.hash))
 	e.slot = slot
 }
 
@@ -185,8 +185,8 @@ func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
 	layout := l.table.layout
 	oldest := int64(0)
 	for slot := range layout.Slots {
-		units := leftOf(e.loaded.page.Lease(slot), e.NowNs)
-		written := e.loaded.page.Time(slot)
+		units := leftOf(e.page.Lease(slot), e.NowNs)
+		written := e.page.Time(slot)
 		if isOfEarlierStart(written, e.NowNs) {
 			units = 0
 			written = 0
@@ -212,7 +212,8 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 func (t *Table) leaseExpiry(p *loaded, slot int) int64 {
 	var l Lease
 	l.decode(p.page.Lease(slot)[:page.LeaseBytes])
-	if !isOfEarlierStart(p.page.Time(slot), p.leaseNs) && l.isMissed(p.leaseNs) {
+	now := int64(p.leaseNs)
+	if !isOfEarlierStart(p.page.Time(slot), now) && l.isMissed(now) {
 		return math.MaxInt64
 	}
 	return 0

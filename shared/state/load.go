@@ -8,23 +8,35 @@ import (
 )
 
 // A page is loaded into a worker's memory, brought to the present there, changed, and written in one compare-and-swap.
+// Three types have such a page, each with what the one before has:
+//
+//	workingPage  the page, and how it is written. A LeaseEntry needs no more
+//	loaded       what it takes to judge and evict any of its records: clocks, and the rule's limits. A visit
+//	             (operate.go) loads one page after the other, without a key
+//	Entry        one key: its record, limits and usage
+//
+// A function takes the smallest that it needs. So one that takes an Entry is about its key, and one that takes a loaded
+// is about the page, or the record in some slot of it. A method is a Table's if it needs the layout, the columns or the
+// store, and else is of the type that it reads.
 
-// loaded is a page in a worker's memory, with all that it takes to judge and evict its records. Read loads the
-// page of its key, and a visit (operate.go) one page after the other, without a key.
-type loaded struct {
-	// clock.go says which clock counts what.
-	Now      int64 // at which the key is counted: never before the last write
-	CallerNs int64 // the caller's clock, as settleClock left it
-	heldNs   int64 // the holds' clock, if the table holds
-	leaseNs  int64 // the monotonic clock, if it is a lease table and visited; else see LeaseEntry.NowNs
-
-	Rebased bool // what was written before the clock was set back has moved to the present
-
+// workingPage is a page in a worker's memory.
+type workingPage struct {
 	pageKey [15]byte // in shared data
 	page    page.Page
 	missing bool // the page does not exist yet: page is the table's empty one, which startChange copies
 	cas     uint32
 	epoch   uint32 // of the table at that time, or noEpoch
+}
+
+// loaded is a page with all that it takes to judge and evict its records.
+type loaded struct {
+	workingPage
+
+	// clock.go says which clock counts what.
+	Now      int64     // at which the key is counted: never before the last write
+	CallerNs int64     // the caller's clock, as settleClock left it
+	heldNs   HeldTime  // if the table holds
+	leaseNs  leaseTime // if it is a lease table, which is visited; it has none of the others
 
 	rule []limit.Window // by column of the layout, with the rule's limits
 
@@ -48,7 +60,7 @@ func (t *Table) pageOf(hash uint64) uint32 { return uint32(hash >> 32 * uint64(t
 func fingerprint(hash uint64) uint32 { return uint32(hash) }
 
 // load loads the page of the key with that hash, converted to the table's layout.
-func (t *Table) load(p *loaded, hash uint64, now int64) Status {
+func (t *Table) load(p *workingPage, hash uint64, now int64) Status {
 	if status := t.ensureOpen(now); status != OK {
 		return status
 	}
@@ -66,7 +78,7 @@ func (t *Table) load(p *loaded, hash uint64, now int64) Status {
 
 // loadPage loads the page with that index by the layout that the table has. If the page has newer windows, it only
 // reports so: adoptNewer, and load it again.
-func (t *Table) loadPage(p *loaded, index uint32) (newer bool, status Status) {
+func (t *Table) loadPage(p *workingPage, index uint32) (newer bool, status Status) {
 	p.pageKey = t.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	switch status {
@@ -126,7 +138,7 @@ func (t *Table) convertIn(value []byte) (converted page.Page, newer bool, status
 // A page that does not exist yet becomes one of its own: until then, all keys of such pages share an empty one. Two
 // others do without it: Read has nothing to bring to the present in an empty page, and a visit passes pages over that
 // do not exist, and writes the others as soon as they are loaded.
-func (t *Table) startChange(p *loaded) Status {
+func (t *Table) startChange(p *workingPage) Status {
 	if p.epoch != t.epoch {
 		return Mismatch
 	}
@@ -138,6 +150,6 @@ func (t *Table) startChange(p *loaded) Status {
 }
 
 // write writes the page, unless another worker has written it since it was loaded.
-func (t *Table) write(p *loaded) Status {
+func (t *Table) write(p *workingPage) Status {
 	return t.parent.store.Set(p.pageKey[:], p.page.Bytes, p.cas)
 }

@@ -69,7 +69,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 		by = t.unregistered(t.looked)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
-	if newer, status := by.loadPage(&e.loaded, by.pageOf(e.hash)); newer || status != OK {
+	if newer, status := by.loadPage(&e.workingPage, by.pageOf(e.hash)); newer || status != OK {
 		return Failed
 	}
 	if by.layout.HasHolds {

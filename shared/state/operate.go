@@ -55,7 +55,7 @@ func (t *Table) acts(window int, column page.Column) bool {
 // something, the key gets an empty record, so that it does not start from the
 // floor; so Reset may return Full. It returns Mismatch as Commit does.
 func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
-	if status := t.startChange(&e.loaded); status != OK {
+	if status := t.startChange(&e.workingPage); status != OK {
 		return false, status
 	}
 	if e.HasRecord() {
@@ -72,7 +72,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	}
 	t.remove(&e.loaded, e.slot)
 	e.page.NextGeneration() // of the next record: no hit from before is refunded from that
-	return had, t.write(&e.loaded)
+	return had, t.write(&e.workingPage)
 }
 
 // writeEmptyRecord gives the key a record that has counted nothing, in its slot or in one
@@ -91,7 +91,7 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	e.page.SetTime(e.slot, e.Now)
 	e.page.SetGeneration(e.slot, e.page.NextGeneration())
 	e.page.MarkReset(e.slot)
-	return t.write(&e.loaded)
+	return t.write(&e.workingPage)
 }
 
 // A visit of all pages of a table, to clean them (Clean) or to count what they have (Stats). It reads each page
@@ -165,7 +165,7 @@ func (t *Table) visitPage(
 	p *loaded, rule []limit.Window, index uint32, visit func(p *loaded) (changes uint64),
 ) (changes uint64, status Status) {
 	for range MaxRetries {
-		newer, status := t.loadPage(p, index)
+		newer, status := t.loadPage(&p.workingPage, index)
 		switch {
 		case newer:
 			if status := t.adoptNewer(p.CallerNs); status != OK {
@@ -180,17 +180,22 @@ func (t *Table) visitPage(
 		if changes == 0 {
 			return 0, OK
 		}
-		if status := t.write(p); status != Mismatch {
+		if status := t.write(&p.workingPage); status != Mismatch {
 			return changes, status
 		}
 	}
 	return 0, Failed
 }
 
-// readPage brings the loaded page to the present as of p.CallerNs, as readKey does for a key.
+// readPage brings the loaded page to the present as of p.CallerNs, as readKey does for a key. Leases need no more than
+// their clock.
 func (t *Table) readPage(p *loaded, rule []limit.Window) {
+	if t.layout.HasLeases {
+		p.leaseNs = leaseTime(t.parent.store.Monotonic())
+		return
+	}
 	p.pageMemory.lapses = p.pageMemory.lapses[:0]
-	t.readSteadyClock(p)
+	t.readHoldClock(p)
 	t.defineRule(p, rule)
 	t.settleClock(p, p.page.NewestTime())
 	t.setNowOrRebase(p, noRecord)

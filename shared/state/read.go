@@ -22,7 +22,8 @@ import (
 type Entry struct {
 	loaded // the key's page, with Now and CallerNs
 
-	// What Read and Commit found, with loaded.Rebased. Reread clears it.
+	// What Read and Commit found. Reread clears it.
+	Rebased   bool // what was written before the clock was set back has moved to the present
 	FromFloor bool // the key has no record and starts from the page's floor
 	Evicted   bool // Commit evicted a live record
 	Ended     int  // windows whose usage has ended since the record was written
@@ -72,10 +73,10 @@ func (t *Table) Read(e *Entry, key Key, now int64) Status {
 // Reread is Read of the same key as before, after a lost race. It does not hash
 // the key again.
 func (t *Table) Reread(e *Entry, key Key, now int64) Status {
-	if status := t.load(&e.loaded, e.hash, now); status != OK {
+	if status := t.load(&e.workingPage, e.hash, now); status != OK {
 		return status
 	}
-	t.readSteadyClock(&e.loaded)
+	t.readHoldClock(&e.loaded)
 	t.readKey(e, &key, now)
 	return OK
 }
@@ -102,10 +103,12 @@ func (t *Table) readKey(e *Entry, key *Key, now int64) {
 	t.define(e, key)
 	e.findSlot()
 	t.settleClock(&e.loaded, t.newestRead(e))
-	last := t.setNowOrRebase(&e.loaded, e.slot)
+	last, rebased := t.setNowOrRebase(&e.loaded, e.slot)
+	e.Rebased = rebased
 	if t.floorHoldsUnits(&e.loaded) && t.lapseFloor(&e.loaded) {
 		e.findSlot()
-		last = t.setNowOrRebase(&e.loaded, e.slot)
+		last, rebased = t.setNowOrRebase(&e.loaded, e.slot)
+		e.Rebased = e.Rebased || rebased
 	}
 	var lapsed lapses
 	if t.layout.HasHolds {

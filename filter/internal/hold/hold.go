@@ -189,9 +189,9 @@ const (
 
 // Clocks are the present by the three clocks that a renewal needs.
 type Clocks struct {
-	Now         int64 // since the epoch: windows are counted by it
-	MonotonicNs int64 // that nobody sets: EndNs is of it
-	HeldNs      int64 // by state.Tables.HoldClock: it says which eighth of a hold in a table has come
+	Now         int64          // since the epoch: windows are counted by it
+	MonotonicNs int64          // that nobody sets: EndNs is of it
+	HeldNs      state.HeldTime // by state.Tables.HoldClock: it says which eighth of a hold in a table has come
 }
 
 // Account is the account of a hold: there a worker counts what it holds of a key, and reports it to the quota service.
