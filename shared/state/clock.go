@@ -95,7 +95,7 @@ func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64, rebased bool) {
 // windows now, so no hit from before is refunded from it.
 func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
 	for column := range t.layout.Counting {
-		u := t.decodeUsage(p, slot, column)
+		u := p.decodeUsage(slot, column, &p.pageMemory.otherLog)
 		t.layout.Windows[column].SetBack(&u, last, p.CallerNs)
 		p.page.SetUsage(slot, column, &u)
 	}
@@ -123,21 +123,21 @@ func (t *Table) recordTime(p *loaded, slot int) int64 {
 }
 
 // recordUsage is the usage of a column in the slot's record as of last, its recordTime. If the clock was set
-// back, it is moved back in a copy: the page stays as it is. It is valid until the next call.
-func (t *Table) recordUsage(p *loaded, slot int, column page.Column, last int64) limit.Usage {
-	u := t.decodeUsage(p, slot, column)
+// back, it is moved back in a copy: the page stays as it is. A log lies in memory.
+func (t *Table) recordUsage(p *loaded, slot int, column page.Column, last int64, memory *logMemory) limit.Usage {
+	u := p.decodeUsage(slot, column, memory)
 	if written := p.page.Time(slot); last < written {
 		t.layout.Windows[column].SetBack(&u, written, last)
 	}
 	return u
 }
 
-// decodeUsage is the usage of a column in the slot's record as it was written. It is valid until the next call.
-func (t *Table) decodeUsage(p *loaded, slot int, column page.Column) limit.Usage {
+// decodeUsage is the usage of a column in the slot's record as it was written. A log lies in memory.
+func (p *loaded) decodeUsage(slot int, column page.Column, memory *logMemory) limit.Usage {
 	var u limit.Usage
-	p.page.ReadUsage(slot, column, p.pageMemory.otherLog, &u)
+	p.page.ReadUsage(slot, column, *memory, &u)
 	if u.Log != nil {
-		p.pageMemory.otherLog = u.Log
+		*memory = u.Log
 	}
 	return u
 }

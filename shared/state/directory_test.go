@@ -311,7 +311,7 @@ func TestWorkersSplitTogether(t *testing.T) {
 			heartbeats()
 			before := used(t, workers[0], key, now)
 			for i, w := range workers {
-				require.True(t, w.parent.split, "worker %d", i)
+				require.True(t, w.parent.split.isDone, "worker %d", i)
 				require.False(t, w.parent.HasConflict(), "worker %d", i)
 				require.Equal(t, before, used(t, w, key, now), "worker %d", i)
 			}

@@ -125,7 +125,7 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 		}
 	}
 	for column := range t.layout.Counting {
-		u := t.recordUsage(p, slot, column, last)
+		u := t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog)
 		asOf := lapsed.chargeByRule(&p.rule[column], &u, last)
 		expiry = max(expiry, p.rule[column].Expiry(&u, asOf))
 	}
@@ -182,7 +182,7 @@ func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
 			continue
 		}
 		w := &p.rule[column]
-		u := w.ByRule(t.recordUsage(p, slot, column, last), last, asOf)
+		u := w.ByRule(t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog), last, asOf)
 		if use := w.FractionUsed(&u, asOf); most.Less(use) {
 			most = use
 		}
@@ -201,7 +201,7 @@ func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	ahead := max(at-max(last, p.CallerNs), 0)
 	for column := range t.layout.Counting {
 		w := &p.rule[column]
-		u := t.recordUsage(p, slot, column, last)
+		u := t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog)
 		asOf := lapsed.chargeByRule(w, &u, last)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)

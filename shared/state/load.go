@@ -49,9 +49,12 @@ const noEpoch uint32 = math.MaxUint32
 // pageMemory is kept from page to page so that a decision allocates nothing. It carries no result from one to the next.
 type pageMemory struct {
 	rule     [page.MaxWindows]limit.Window // for loaded.rule
-	otherLog []int64                       // the log of any record, until the next one is decoded
+	otherLog logMemory                     // the log of any record
 	lapses   lapses                        // all lists of lapses, one behind the other, until the next page is read
 }
+
+// logMemory is memory for one log. Who passes it to a function that decodes a log is done with the one before.
+type logMemory []int64
 
 // pageOf returns the index of the page that a key's hash leads to, by its high bits.
 func (t *Table) pageOf(hash uint64) uint32 { return uint32(hash >> 32 * uint64(t.pages) >> 32) }

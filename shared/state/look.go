@@ -17,6 +17,12 @@ import (
 //	PrepareSurveys   as another worker has registered it. If none has, it has no pages to survey
 //	Survey.Step      of a few pages
 
+// whileClosed is the registrations by which a closed table is read. nil: there is none.
+type whileClosed struct {
+	surveyed *directory.Registration // from PrepareSurveys: as another worker has made it
+	looked   *directory.Registration // from PrepareLooks: as registerAndAdopt would make it now
+}
+
 // PrepareLooks works out how all tables that are not registered would be registered now. Call it before
 // Look, in the same callback. It reads the directory, and does its work again only if that has changed.
 func (ts *Tables) PrepareLooks(now int64) Status {
@@ -49,7 +55,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 		return status
 	}
 	for i, table := range closed {
-		table.looked = &done.tables[i]
+		table.whileClosed.looked = &done.tables[i]
 	}
 	ts.lookedCAS = cas
 	return OK
@@ -63,10 +69,10 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	by := t
 	if !t.open {
-		if t.looked == nil {
+		if t.whileClosed.looked == nil {
 			return Failed
 		}
-		by = t.unregistered(t.looked)
+		by = t.unregistered(t.whileClosed.looked)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
 	if newer, status := by.loadPage(&e.workingPage, by.pageOf(e.hash)); newer || status != OK {
@@ -84,7 +90,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 // can survey them, too. It registers nothing.
 func (ts *Tables) PrepareSurveys() {
 	for _, table := range ts.tables {
-		table.surveyed = nil
+		table.whileClosed.surveyed = nil
 	}
 	closed := ts.closed()
 	if len(closed) == 0 {
@@ -99,7 +105,7 @@ func (ts *Tables) PrepareSurveys() {
 		for _, i := range d.TablesOf(table.def.Counter) {
 			if r := &d.Tables[i]; r.IsKnown() && r.HasOwner(ts.self.ID) {
 				found := *r
-				table.surveyed = &found
+				table.whileClosed.surveyed = &found
 			}
 		}
 	}
@@ -130,11 +136,11 @@ const (
 func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, done bool, status Status) {
 	by := t
 	if !t.open {
-		if t.surveyed == nil {
+		if t.whileClosed.surveyed == nil {
 			*s = Survey{}
 			return Found{}, false, OK
 		}
-		by = t.unregistered(t.surveyed)
+		by = t.unregistered(t.whileClosed.surveyed)
 	}
 	if status := s.addPages(by, &m.entry.loaded, rule); status != OK {
 		*s = Survey{}

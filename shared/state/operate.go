@@ -196,7 +196,7 @@ func (t *Table) readPage(p *loaded, rule []limit.Window) {
 	}
 	p.pageMemory.lapses = p.pageMemory.lapses[:0]
 	t.readHoldClock(p)
-	t.defineRule(p, rule)
+	t.setRule(p, rule)
 	t.settleClock(p, p.page.NewestTime())
 	t.setNowOrRebase(p, noRecord)
 	if t.floorHoldsUnits(p) {

@@ -84,7 +84,7 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 // readKey brings the loaded page to the present, and reads what it has of the key, in six steps:
 //
 //	                         finds                          may change in the page
-//	1  define                windows, rule
+//	1  setWindows            windows, rule
 //	2  findSlot              slot
 //	   settleClock           CallerNs
 //	3  setNowOrRebase        Now, and last: when record     the clock was set back: moves the record, or the floor
@@ -100,7 +100,7 @@ func (t *Table) readKey(e *Entry, key *Key, now int64) {
 	e.clearResults()
 	e.table = t
 	e.CallerNs = now
-	t.define(e, key)
+	t.setWindows(e, key)
 	e.findSlot()
 	t.settleClock(&e.loaded, t.newestRead(e))
 	last, rebased := t.setNowOrRebase(&e.loaded, e.slot)
@@ -132,7 +132,7 @@ func (e *Entry) clearResults() {
 	e.opened = 0
 }
 
-// define sets e.windows and e.rule: for each column of the layout the window with
+// setWindows sets e.windows and e.rule: for each column of the layout the window with
 // the key's limits, and with the rule's. A column that this configuration does not
 // have gets no limits. If it is jittered, the key's grid is not known, so each hit
 // counts in it for a whole period.
@@ -144,8 +144,8 @@ func (e *Entry) clearResults() {
 //	Key.OfRule       the definition    the rule             the same, for e.rule
 //	e.windows        columns           the key              until the next Read
 //	e.rule           columns           the rule             the same; of a visit: until the next page
-func (t *Table) define(e *Entry, key *Key) {
-	t.defineRule(&e.loaded, key.OfRule)
+func (t *Table) setWindows(e *Entry, key *Key) {
+	t.setRule(&e.loaded, key.OfRule)
 	if t.direct {
 		e.windows = key.Windows
 		return
@@ -170,8 +170,8 @@ func (t *Table) define(e *Entry, key *Key) {
 	}
 }
 
-// defineRule sets p.rule.
-func (t *Table) defineRule(p *loaded, rule []limit.Window) {
+// setRule sets p.rule.
+func (t *Table) setRule(p *loaded, rule []limit.Window) {
 	if t.direct {
 		p.rule = rule
 		return
@@ -191,12 +191,14 @@ func (t *Table) defineRule(p *loaded, rule []limit.Window) {
 func (e *Entry) findSlot() { e.slot = e.page.Find(fingerprint(e.hash)) }
 
 // readRecord reads the record, written at last, charges what has lapsed of its holds, and
-// brings its usage to e.Now.
+// brings its usage to e.Now. It remembers the last spans, because Span divides. A span follows from the definition of
+// its window alone, so one that another key or page has left here is right: if it is not the present one, it has no
+// effect.
 func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 	for column := range t.layout.Counting {
 		u := &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)
-		if s := &t.spans[column]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
+		if s := &t.lastSpans[column]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
 			continue // within one aligned window the usage does not change
 		}
 		w := &e.windows[column]
@@ -207,7 +209,7 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 		}
 		if w.OnGrid() {
 			start, end := w.Span(e.Now)
-			t.spans[column] = span{start, end}
+			t.lastSpans[column] = span{start, end}
 		}
 	}
 }

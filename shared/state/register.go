@@ -31,12 +31,12 @@ func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	for i, table := range tables {
 		table.adopt(&done.tables[i])
 	}
-	if ts.split { // from then on it has no conflict
+	if ts.split.isDone {
 		return OK
 	}
 	lacksNow := slices.ContainsFunc(tables, (*Table).lacksWindow) // by the registrations that were just adopted
 	if done.dropped || lacksNow {
-		ts.conflict = true
+		ts.split.conflict = true
 	}
 	return OK
 }
@@ -64,9 +64,9 @@ func (ts *Tables) register(
 	done.dropped = ts.wasDropped(d, tables)
 	lackedBefore := slices.ContainsFunc(tables, (*Table).lacksWindow) // by those that were adopted before
 	meetsConflict := done.dropped || lackedBefore
-	done.split = meetsConflict && !ts.split && d.HasOwner(ts.splitOwner)
+	done.split = meetsConflict && !ts.split.isDone && d.HasOwner(ts.split.owner)
 	if done.split {
-		self.ID = ts.splitOwner
+		self.ID = ts.split.owner
 	}
 	for _, table := range tables {
 		r, ok := d.Register(self, &table.def, now)
@@ -176,7 +176,7 @@ func (ts *Tables) Heartbeat(now int64) Status {
 	if len(open) == 0 {
 		return status
 	}
-	ts.conflict = false
+	ts.split.conflict = false
 	adopted := ts.registerAndAdopt(now, open) // also if the sign of life was not written
 	if status != OK {
 		return status

@@ -37,12 +37,9 @@ type Table struct {
 	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
 
-	open      bool // registered in the directory
-	placement      // of an open table, by its registration
-
-	// Registrations for unregistered, of a closed table. nil: there is none.
-	surveyed *directory.Registration // from PrepareSurveys: as another worker has made it
-	looked   *directory.Registration // from PrepareLooks: as registerAndAdopt would make it now
+	open        bool        // registered in the directory
+	placement               // of an open table, by its registration
+	whileClosed whileClosed // see unregistered
 }
 
 // placement is where the pages of a table are, and how the definition's windows lie in them, by one registration.
@@ -54,9 +51,10 @@ type placement struct {
 	layout   *page.Layout
 	empty    page.Page                    // to compare with and to copy, never written
 	columnOf [page.MaxWindows]page.Column // of each window of the definition
-	direct   bool                         // define need not copy a key's windows
+	direct   bool                         // columns are the definition's windows: setWindows need not copy
 	block    page.Column                  // of the definition's block, or page.NoColumn
-	spans    []span                       // by column: the aligned window of the last hit
+
+	lastSpans []span // a cache, by column: the aligned window of the last hit, see readRecord
 }
 
 // span is an aligned window that all keys share, [start, end).
@@ -101,12 +99,12 @@ func (t *Table) setPlacement(r *directory.Registration) {
 	p.empty = page.New(p.layout, p.epoch)
 	p.direct = len(r.Windows) == len(windows)
 	p.block = page.NoColumn
-	p.spans = make([]span, len(r.Windows))
+	p.lastSpans = make([]span, len(r.Windows))
 	for window := range windows {
 		w := &windows[window]
 		column := p.layout.ColumnOf(*w)
 		p.columnOf[window] = column
-		// define changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
+		// setWindows changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
 		changes := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
 		p.direct = p.direct && int(column) == window && !changes
 		if w.Algorithm == limit.Block {

@@ -30,18 +30,24 @@ type Definition = directory.Definition
 //
 // A table that both define alike has both owners. Otherwise Y's begins empty.
 type Tables struct {
-	store      Store
-	random     func([]byte)
-	self       directory.Owner
-	splitOwner uint64   // owner of the tables after Split; 0 = there is none
-	split      bool     // the tables are the split owner's
-	conflict   bool     // see HasConflict
-	tables     []*Table // sorted by counter: no map, see docs/RATIONALE.md
+	store  Store
+	random func([]byte)
+	self   directory.Owner
+	tables []*Table // sorted by counter: no map, see docs/RATIONALE.md
+	split  split
 
 	holdClock holdClock
 	seed      seed
 
-	lookedCAS uint32 // of the directory from which PrepareLooks has set Table.looked; 0 = none, or a Table lacks it
+	// Of the directory from which PrepareLooks has set each whileClosed.looked; 0 = none, or a Table lacks it.
+	lookedCAS uint32
+}
+
+// split is what a configuration does about a sibling.
+type split struct {
+	conflict bool   // see HasConflict
+	owner    uint64 // of the tables after Split; 0 = there is none
+	isDone   bool   // the tables are that owner's: from then on it has no conflict
 }
 
 // NewTables returns an empty set of tables over store. ownerID is their owner,
@@ -87,25 +93,24 @@ func (ts *Tables) find(id CounterID) (index int, found bool) {
 // SetSplitOwner sets the owner of the tables after Split. All workers that run one
 // configuration must set the same. When one of them has split, the others do so as
 // soon as they meet the conflict themselves.
-func (ts *Tables) SetSplitOwner(ownerID uint64) { ts.splitOwner = ownerID }
+func (ts *Tables) SetSplitOwner(ownerID uint64) { ts.split.owner = ownerID }
 
 // HasConflict reports whether another configuration of the same owner has taken
 // away a counter of this one, or one of its windows, as of the last Heartbeat or
 // later. Both a successor and a sibling, which runs beside this configuration, do
 // so with their first hit.
-func (ts *Tables) HasConflict() bool { return ts.conflict }
+func (ts *Tables) HasConflict() bool { return ts.split.conflict }
 
 // Split moves this configuration to tables of the owner that SetSplitOwner set.
 // Tables that both owners define alike are shared; the others start empty, and
 // what they held stays with the owner before.
 func (ts *Tables) Split() {
-	ts.split = true
-	ts.conflict = false
-	ts.self.ID = ts.splitOwner
+	ts.split.isDone = true
+	ts.split.conflict = false
+	ts.self.ID = ts.split.owner
 	for _, table := range ts.tables {
 		table.open = false
-		table.surveyed = nil
-		table.looked = nil
+		table.whileClosed = whileClosed{}
 	}
 	ts.lookedCAS = 0
 }
@@ -115,7 +120,7 @@ func (ts *Tables) Split() {
 // before Split, or before the first hit.
 func (ts *Tables) Release(now int64) Status {
 	for _, table := range ts.tables {
-		if ts.split && table.open {
+		if ts.split.isDone && table.open {
 			return ts.update(func(d *directory.Directory) Status {
 				d.LeaveAndSweep(ts.self, func(CounterID) bool { return false }, now)
 				return OK
