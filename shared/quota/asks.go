@@ -14,13 +14,22 @@ type Asks struct {
 	Returns     []Return
 }
 
+// The numbers of the fields of Asks.
+const (
+	asksDomain      = 1
+	asksProcess     = 2
+	asksDefinitions = 3
+	asksAsks        = 4
+	asksReturns     = 5
+)
+
 // Append appends the message's bytes to b.
 func (m *Asks) Append(b []byte) []byte {
-	b = wire.AppendBytes(b, 1, m.Domain)
-	b = wire.AppendFixed64(b, 2, m.Process)
-	b = appendEach(b, 3, m.Definitions, appendDefinition)
-	b = appendEach(b, 4, m.Asks, appendAsk)
-	return appendEach(b, 5, m.Returns, appendReturn)
+	b = wire.AppendBytes(b, asksDomain, m.Domain)
+	b = wire.AppendFixed64(b, asksProcess, m.Process)
+	b = appendEach(b, asksDefinitions, m.Definitions, appendDefinition)
+	b = appendEach(b, asksAsks, m.Asks, appendAsk)
+	return appendEach(b, asksReturns, m.Returns, appendReturn)
 }
 
 // Decode reads a message from its bytes. It uses the memory of the message that m
@@ -33,15 +42,15 @@ func (m *Asks) Decode(b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case asksDomain:
 			m.Domain = readDomain(&r)
-		case 2:
+		case asksProcess:
 			m.Process = r.Fixed64()
-		case 3:
+		case asksDefinitions:
 			decodeNext(&r, &m.Definitions, MaxDefinitions, decodeDefinition)
-		case 4:
+		case asksAsks:
 			decodeNext(&r, &m.Asks, noMax, decodeAsk)
-		case 5:
+		case asksReturns:
 			decodeNext(&r, &m.Returns, noMax, decodeReturn)
 		}
 	}
@@ -54,9 +63,15 @@ type Ask struct {
 	Parts []Part
 }
 
+// The numbers of the fields of Ask.
+const (
+	askID    = 1
+	askParts = 2
+)
+
 func appendAsk(b []byte, a *Ask) []byte {
-	b = wire.AppendUint(b, 1, a.ID)
-	return appendEach(b, 2, a.Parts, appendPart)
+	b = wire.AppendUint(b, askID, a.ID)
+	return appendEach(b, askParts, a.Parts, appendPart)
 }
 
 func decodeAsk(a *Ask, b []byte) error {
@@ -64,9 +79,9 @@ func decodeAsk(a *Ask, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case askID:
 			a.ID = r.Uint32()
-		case 2:
+		case askParts:
 			decodeNext(&r, &a.Parts, MaxParts, decodePart)
 		}
 	}
@@ -114,22 +129,41 @@ type Report struct {
 	Number  uint64 // of the report: each report of the worker has a larger one; 0 = no report
 }
 
+// The numbers of the fields of Part.
+const (
+	partDefinition = 1
+	partKey        = 2
+	partCost       = 3
+	partWaiting    = 4
+	partAhead      = 5
+	partSpent      = 6
+	partInspect    = 7
+	partShadow     = 8
+	partHeld       = 9
+	partCharged    = 10
+	partKnown      = 11
+	partSince      = 12
+	partNumber     = 13
+	partWorker     = 14
+	partNoBlock    = 15
+)
+
 func appendPart(b []byte, p *Part) []byte {
-	b = wire.AppendUint(b, 1, p.Definition)
-	b = wire.AppendBytes(b, 2, p.Key[:])
-	b = wire.AppendUint(b, 3, p.Cost)
-	b = wire.AppendUint(b, 4, p.Waiting)
-	b = wire.AppendUint(b, 5, p.Ahead)
-	b = wire.AppendUint(b, 6, p.Spent)
-	b = wire.AppendBool(b, 7, p.Inspect)
-	b = wire.AppendBool(b, 8, p.Shadow)
-	b = wire.AppendUint(b, 9, p.Held)
-	b = wire.AppendUint(b, 10, p.Charged)
-	b = wire.AppendUint(b, 11, p.Known)
-	b = wire.AppendUint(b, 12, p.Since)
-	b = wire.AppendUint(b, 13, p.Number)
-	b = wire.AppendFixed64(b, 14, p.Worker)
-	return wire.AppendBool(b, 15, p.NoBlock)
+	b = wire.AppendUint(b, partDefinition, p.Definition)
+	b = wire.AppendBytes(b, partKey, p.Key[:])
+	b = wire.AppendUint(b, partCost, p.Cost)
+	b = wire.AppendUint(b, partWaiting, p.Waiting)
+	b = wire.AppendUint(b, partAhead, p.Ahead)
+	b = wire.AppendUint(b, partSpent, p.Spent)
+	b = wire.AppendBool(b, partInspect, p.Inspect)
+	b = wire.AppendBool(b, partShadow, p.Shadow)
+	b = wire.AppendUint(b, partHeld, p.Held)
+	b = wire.AppendUint(b, partCharged, p.Charged)
+	b = wire.AppendUint(b, partKnown, p.Known)
+	b = wire.AppendUint(b, partSince, p.Since)
+	b = wire.AppendUint(b, partNumber, p.Number)
+	b = wire.AppendFixed64(b, partWorker, p.Worker)
+	return wire.AppendBool(b, partNoBlock, p.NoBlock)
 }
 
 func decodePart(p *Part, b []byte) error {
@@ -138,35 +172,35 @@ func decodePart(p *Part, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case partDefinition:
 			p.Definition = r.Uint32()
-		case 2:
+		case partKey:
 			p.Key, hasKey = readKey(&r), true
-		case 3:
+		case partCost:
 			p.Cost = r.Uint32()
-		case 4:
+		case partWaiting:
 			p.Waiting = r.Uint32()
-		case 5:
+		case partAhead:
 			p.Ahead = r.Uint32()
-		case 6:
+		case partSpent:
 			p.Spent = r.Uint32()
-		case 7:
+		case partInspect:
 			p.Inspect = r.Bool()
-		case 8:
+		case partShadow:
 			p.Shadow = r.Bool()
-		case 9:
+		case partHeld:
 			p.Held = r.Uint32()
-		case 10:
+		case partCharged:
 			p.Charged = r.Uint64()
-		case 11:
+		case partKnown:
 			p.Known = r.Uint64()
-		case 12:
+		case partSince:
 			p.Since = r.Uint64()
-		case 13:
+		case partNumber:
 			p.Number = r.Uint64()
-		case 14:
+		case partWorker:
 			p.Worker = r.Fixed64()
-		case 15:
+		case partNoBlock:
 			p.NoBlock = r.Bool()
 		}
 	}
@@ -183,9 +217,15 @@ type Return struct {
 	Units uint32 // that were not spent
 }
 
+// The numbers of the fields of Return.
+const (
+	returnGrant = 1
+	returnUnits = 2
+)
+
 func appendReturn(b []byte, g *Return) []byte {
-	b = wire.AppendUint(b, 1, g.Grant)
-	return wire.AppendUint(b, 2, g.Units)
+	b = wire.AppendUint(b, returnGrant, g.Grant)
+	return wire.AppendUint(b, returnUnits, g.Units)
 }
 
 func decodeReturn(g *Return, b []byte) error {
@@ -193,9 +233,9 @@ func decodeReturn(g *Return, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case returnGrant:
 			g.Grant = r.Uint32()
-		case 2:
+		case returnUnits:
 			g.Units = r.Uint32()
 		}
 	}

@@ -46,12 +46,21 @@ func (d *Definition) Block() int {
 	return -1
 }
 
+// The numbers of the fields of Definition.
+const (
+	definitionID          = 1
+	definitionCounter     = 2
+	definitionWindows     = 3
+	definitionLease       = 4
+	definitionCountDenied = 5
+)
+
 func appendDefinition(b []byte, d *Definition) []byte {
-	b = wire.AppendUint(b, 1, d.ID)
-	b = wire.AppendBytes(b, 2, d.Counter[:])
-	b = appendEach(b, 3, d.Windows, appendWindow)
-	b = wire.AppendUint(b, 4, d.Lease)
-	return wire.AppendBool(b, 5, d.CountDenied)
+	b = wire.AppendUint(b, definitionID, d.ID)
+	b = wire.AppendBytes(b, definitionCounter, d.Counter[:])
+	b = appendEach(b, definitionWindows, d.Windows, appendWindow)
+	b = wire.AppendUint(b, definitionLease, d.Lease)
+	return wire.AppendBool(b, definitionCountDenied, d.CountDenied)
 }
 
 func decodeDefinition(d *Definition, b []byte) error {
@@ -60,15 +69,15 @@ func decodeDefinition(d *Definition, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case definitionID:
 			d.ID = r.Uint32()
-		case 2:
+		case definitionCounter:
 			d.Counter, hasCounter = readKey(&r), true
-		case 3:
+		case definitionWindows:
 			decodeNext(&r, &d.Windows, MaxWindows, decodeWindow)
-		case 4:
+		case definitionLease:
 			d.Lease = r.Uint32()
-		case 5:
+		case definitionCountDenied:
 			d.CountDenied = r.Bool()
 		}
 	}
@@ -78,16 +87,29 @@ func decodeDefinition(d *Definition, b []byte) error {
 	return r.Err()
 }
 
+// The numbers of the fields of Window.
+const (
+	windowAlgorithm = 1
+	windowLimit     = 2
+	windowPeriodNs  = 3
+	windowOffsetNs  = 4
+	windowJitter    = 5
+	windowElastic   = 6
+	windowBurst     = 7
+	windowUnits     = 8
+	windowUnlimited = 9
+)
+
 func appendWindow(b []byte, w *limit.Window) []byte {
-	b = wire.AppendUint(b, 1, w.Algorithm)
-	b = wire.AppendUint(b, 2, w.Limit)
-	b = wire.AppendUint(b, 3, w.PeriodNs)
-	b = wire.AppendUint(b, 4, w.OffsetNs)
-	b = wire.AppendUint(b, 5, w.Jitter)
-	b = wire.AppendBool(b, 6, w.Elastic)
-	b = wire.AppendUint(b, 7, w.Burst)
-	b = wire.AppendUint(b, 8, w.Units)
-	return wire.AppendBool(b, 9, w.Unlimited)
+	b = wire.AppendUint(b, windowAlgorithm, w.Algorithm)
+	b = wire.AppendUint(b, windowLimit, w.Limit)
+	b = wire.AppendUint(b, windowPeriodNs, w.PeriodNs)
+	b = wire.AppendUint(b, windowOffsetNs, w.OffsetNs)
+	b = wire.AppendUint(b, windowJitter, w.Jitter)
+	b = wire.AppendBool(b, windowElastic, w.Elastic)
+	b = wire.AppendUint(b, windowBurst, w.Burst)
+	b = wire.AppendUint(b, windowUnits, w.Units)
+	return wire.AppendBool(b, windowUnlimited, w.Unlimited)
 }
 
 func decodeWindow(w *limit.Window, b []byte) error {
@@ -95,23 +117,23 @@ func decodeWindow(w *limit.Window, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case windowAlgorithm:
 			w.Algorithm = limit.Algorithm(r.Uint(1<<8 - 1))
-		case 2:
+		case windowLimit:
 			w.Limit = r.Uint32()
-		case 3:
+		case windowPeriodNs:
 			w.PeriodNs = r.Int64()
-		case 4:
+		case windowOffsetNs:
 			w.OffsetNs = r.Int64()
-		case 5:
+		case windowJitter:
 			w.Jitter = uint8(r.Uint(100))
-		case 6:
+		case windowElastic:
 			w.Elastic = r.Bool()
-		case 7:
+		case windowBurst:
 			w.Burst = r.Uint32()
-		case 8:
+		case windowUnits:
 			w.Units = uint16(r.Uint(1<<16 - 1))
-		case 9:
+		case windowUnlimited:
 			w.Unlimited = r.Bool()
 		}
 	}

@@ -26,8 +26,8 @@
 //	sums.go        Sums: what a worker holds of a key, for its reports
 //	times.go       for how long the units of a definition's windows may be leased
 //
-// A new field of a message is first in docs/quota.proto, then in its struct, its append, its decode and the golden
-// bytes of codec_test.go. TestAsPublished and TestGoldenIsWhole fail until all agree.
+// A new field of a message is first in docs/quota.proto, then in its struct, numbers, append and decode, and in the
+// golden bytes of codec_test.go. TestAsPublished and TestGoldenIsWhole fail until all agree.
 package quota
 
 import (

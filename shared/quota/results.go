@@ -8,10 +8,16 @@ type Results struct {
 	Proxies uint32 // live proxies of the domain, 0 = not known
 }
 
+// The numbers of the fields of Results.
+const (
+	resultsResults = 1
+	resultsProxies = 2
+)
+
 // Append appends the message's bytes to b.
 func (m *Results) Append(b []byte) []byte {
-	b = appendEach(b, 1, m.Results, appendAskResult)
-	return wire.AppendUint(b, 2, m.Proxies)
+	b = appendEach(b, resultsResults, m.Results, appendAskResult)
+	return wire.AppendUint(b, resultsProxies, m.Proxies)
 }
 
 // Decode reads a message from its bytes. It uses the memory of the message that m
@@ -24,9 +30,9 @@ func (m *Results) Decode(b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case resultsResults:
 			decodeNext(&r, &m.Results, noMax, decodeAskResult)
-		case 2:
+		case resultsProxies:
 			m.Proxies = r.Uint32()
 		}
 	}
@@ -53,10 +59,17 @@ type AskResult struct {
 	Grants  []Grant // one for each part, if Outcome is Granted, Denied or Unavailable
 }
 
+// The numbers of the fields of AskResult.
+const (
+	askResultID      = 1
+	askResultOutcome = 2
+	askResultGrants  = 3
+)
+
 func appendAskResult(b []byte, a *AskResult) []byte {
-	b = wire.AppendUint(b, 1, a.ID)
-	b = wire.AppendUint(b, 2, a.Outcome)
-	return appendEach(b, 3, a.Grants, appendGrant)
+	b = wire.AppendUint(b, askResultID, a.ID)
+	b = wire.AppendUint(b, askResultOutcome, a.Outcome)
+	return appendEach(b, askResultGrants, a.Grants, appendGrant)
 }
 
 func decodeAskResult(a *AskResult, b []byte) error {
@@ -64,11 +77,11 @@ func decodeAskResult(a *AskResult, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case askResultID:
 			a.ID = r.Uint32()
-		case 2:
+		case askResultOutcome:
 			a.Outcome = Outcome(r.Uint(1<<8 - 1))
-		case 3:
+		case askResultGrants:
 			decodeNext(&r, &a.Grants, MaxParts, decodeGrant)
 		}
 	}
@@ -103,20 +116,36 @@ type Grant struct {
 	Windows  []Standing
 }
 
+// The numbers of the fields of Grant.
+const (
+	grantNumber   = 1
+	grantUnits    = 2
+	grantValidNs  = 3
+	grantDenied   = 4
+	grantWaitNs   = 5
+	grantWindows  = 6
+	grantLeased   = 7
+	grantFailed   = 8
+	grantHeldBack = 9
+	grantNoted    = 10
+	grantStarting = 11
+	grantBlocked  = 12
+)
+
 // appendGrant writes the windows last: a message's fields may come in any order.
 func appendGrant(b []byte, g *Grant) []byte {
-	b = wire.AppendUint(b, 1, g.Number)
-	b = wire.AppendUint(b, 2, g.Units)
-	b = wire.AppendUint(b, 3, g.ValidNs)
-	b = wire.AppendBool(b, 4, g.Denied)
-	b = wire.AppendUint(b, 5, g.WaitNs)
-	b = wire.AppendBool(b, 7, g.Leased)
-	b = wire.AppendBool(b, 8, g.Failed)
-	b = wire.AppendBool(b, 9, g.HeldBack)
-	b = wire.AppendBool(b, 10, g.Noted)
-	b = wire.AppendBool(b, 11, g.Starting)
-	b = wire.AppendBool(b, 12, g.Blocked)
-	return appendEach(b, 6, g.Windows, appendStanding)
+	b = wire.AppendUint(b, grantNumber, g.Number)
+	b = wire.AppendUint(b, grantUnits, g.Units)
+	b = wire.AppendUint(b, grantValidNs, g.ValidNs)
+	b = wire.AppendBool(b, grantDenied, g.Denied)
+	b = wire.AppendUint(b, grantWaitNs, g.WaitNs)
+	b = wire.AppendBool(b, grantLeased, g.Leased)
+	b = wire.AppendBool(b, grantFailed, g.Failed)
+	b = wire.AppendBool(b, grantHeldBack, g.HeldBack)
+	b = wire.AppendBool(b, grantNoted, g.Noted)
+	b = wire.AppendBool(b, grantStarting, g.Starting)
+	b = wire.AppendBool(b, grantBlocked, g.Blocked)
+	return appendEach(b, grantWindows, g.Windows, appendStanding)
 }
 
 func decodeGrant(g *Grant, b []byte) error {
@@ -124,29 +153,29 @@ func decodeGrant(g *Grant, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case grantNumber:
 			g.Number = r.Uint32()
-		case 2:
+		case grantUnits:
 			g.Units = r.Uint32()
-		case 3:
+		case grantValidNs:
 			g.ValidNs = r.Int64()
-		case 4:
+		case grantDenied:
 			g.Denied = r.Bool()
-		case 5:
+		case grantWaitNs:
 			g.WaitNs = r.Int64()
-		case 6:
+		case grantWindows:
 			decodeNext(&r, &g.Windows, MaxWindows, decodeStanding)
-		case 7:
+		case grantLeased:
 			g.Leased = r.Bool()
-		case 8:
+		case grantFailed:
 			g.Failed = r.Bool()
-		case 9:
+		case grantHeldBack:
 			g.HeldBack = r.Bool()
-		case 10:
+		case grantNoted:
 			g.Noted = r.Bool()
-		case 11:
+		case grantStarting:
 			g.Starting = r.Bool()
-		case 12:
+		case grantBlocked:
 			g.Blocked = r.Bool()
 		}
 	}
@@ -159,9 +188,15 @@ type Standing struct {
 	ResetNs int64 // until the window has forgotten what it has counted, from the answer on
 }
 
+// The numbers of the fields of Standing.
+const (
+	standingUsed    = 1
+	standingResetNs = 2
+)
+
 func appendStanding(b []byte, s *Standing) []byte {
-	b = wire.AppendUint(b, 1, s.Used)
-	return wire.AppendUint(b, 2, s.ResetNs)
+	b = wire.AppendUint(b, standingUsed, s.Used)
+	return wire.AppendUint(b, standingResetNs, s.ResetNs)
 }
 
 func decodeStanding(s *Standing, b []byte) error {
@@ -169,9 +204,9 @@ func decodeStanding(s *Standing, b []byte) error {
 	r := wire.NewReader(b)
 	for r.Next() {
 		switch r.ID() {
-		case 1:
+		case standingUsed:
 			s.Used = r.Uint32()
-		case 2:
+		case standingResetNs:
 			s.ResetNs = r.Int64()
 		}
 	}

@@ -66,10 +66,10 @@ func span(w *limit.Window) int64 {
 	return w.Fill()
 }
 
-// MostWaitNs is the longest wait for units, which is also the longest time until all units are forgotten: the longest
-// that one of the windows takes.
+// MostWaitNs is for how long units can be missing at most, if nobody else asks: until the last of the windows has
+// forgotten all that it has counted.
 //
-//	window                       takes               because
+//	window                       forgets within      because
 //	a block                      limit.MaxBlockNs    it may have begun by a policy whose blocks are longer
 //	a hold beside other windows  limit.MaxPeriodNs   costs are charged after the answer, so these may owe
 //	another, or a hold alone     ForgottenNs         nothing is owed

@@ -16,6 +16,9 @@ const maxStreams = 10_000
 // Stream is one worker's stream, as its transport uses it: it calls Receive for each message that comes, and
 // takes what is to be sent from Next. It reads a message once all asks of the last one have
 // begun, so that a stream has one message decoded.
+//
+// There are two transports: gRPC, and the simulated one of package fleet. The errors of Open and Receive are gRPC
+// statuses, because both tell the worker their codes.
 type Stream struct {
 	service   *Service
 	peer      Peer
@@ -44,7 +47,7 @@ func (s *Service) Open(p Peer, onAnswers func()) (*Stream, error) {
 }
 
 // Receive takes a message: its definitions, what it returns, and its asks, which wait for the
-// stream's turn. An error ends the stream; it is a gRPC status.
+// stream's turn. An error ends the stream.
 func (st *Stream) Receive(message []byte) error {
 	var m quota.Asks
 	if err := m.Decode(message); err != nil {
