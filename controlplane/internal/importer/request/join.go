@@ -8,8 +8,17 @@ import (
 
 // And is the match with the conditions of both. Of two conditions on one part it takes the values that fit both: of /a*
 // and /a/b the path /a/b, of the hosts *.example and a.example the host a.example. Where there are none, or no list of
-// patterns says which, it keeps the condition of m, and why says so.
+// patterns says which, there is no match, and why says so.
 func (m Match) And(other Match) (both Match, why string) {
+	both, why = m.joined(other)
+	if why != "" {
+		return nil, why
+	}
+	return both, ""
+}
+
+// joined is And, but leaves out the conditions of the other match that it cannot join: why names the first.
+func (m Match) joined(other Match) (both Match, why string) {
 	both = Match{}
 	maps.Copy(both, m)
 	byName := func(a, b partID) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name)) }

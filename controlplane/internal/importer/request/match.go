@@ -71,9 +71,9 @@ func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
 	made := p.translate(v)
 	switch {
 	case made.why != "":
-		return m, made.comment, made.why
+		return nil, made.comment, made.why
 	case !p.canMatch(made.Pattern):
-		return m, made.comment, p.someCondition()
+		return nil, made.comment, p.someCondition()
 	}
 	narrow, why = m.And(p.Matching(made.Pattern))
 	return narrow, made.comment, why

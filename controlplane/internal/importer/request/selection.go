@@ -17,14 +17,14 @@
 //	      Match.And              with the condition that is there: hosts of both        join.go
 //
 // Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
-// or no list of patterns says which they are. An example is a match for GET and the host a.example, joined with one for
-// /x and the host b.example, or with that host alone:
+// or no list of patterns says which they are. A match for the host a.example, joined with one for the host b.example, is
+// then
 //
-//	                    joins                         no match says it    the match is then
-//	Match.And           two matches                   a result says why   GET, a.example, /x: without the other's host
-//	Match.TryRequire    a match and a condition       not ok              GET, a.example: unchanged
-//	Selection.NarrowTo  two selections                WhyOff says why     GET, a.example, /x: without the other's host
-//	Selection.Require   a selection and a condition   WhyOff says why     GET, a.example: unchanged
+//	                    joins                         no match says it
+//	Match.And           two matches                   no match, and a result says why
+//	Match.TryRequire    a match and a condition       no match, and not ok
+//	Selection.NarrowTo  two selections                the condition is left out, and WhyOff says why
+//	Selection.Require   a selection and a condition   the condition is left out, and WhyOff says why
 //
 // Requests of others are left out by exemptions:
 //
@@ -81,15 +81,15 @@ func (s *Selection) CannotMatch(condition string) {
 }
 
 // NarrowTo leaves the requests that another selection has too, such as those of a route in those of the host around it.
-// If they have conditions on one part that cannot be joined, such as two methods, it says that no match can select
-// them.
+// If they have conditions on one part that cannot be joined, such as two methods, it leaves that of the other out, and
+// says that no match can select them.
 func (s *Selection) NarrowTo(other Selection) {
-	match, why := s.Match.And(other.Match)
+	match, why := s.Match.joined(other.Match)
 	s.Match = match
-	s.AddExempt(other.Exempt...)
 	if why != "" {
 		s.CannotMatch(why)
 	}
+	s.AddExempt(other.Exempt...)
 	s.AddAll(other.Remarks)
 }
 

@@ -61,7 +61,8 @@ func TestJoinsOfSelections(t *testing.T) {
 	both, why := hosts.Match.And(host.Match)
 	require.Equal(t, host.Match, both)
 	require.Empty(t, why)
-	_, why = host.Match.And(other.Match)
+	both, why = host.Match.And(other.Match)
+	require.Nil(t, both)
 	require.Equal(t, "they have two conditions on host", why)
 }
 
