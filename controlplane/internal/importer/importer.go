@@ -8,16 +8,18 @@
 //
 // This package opens the files, chooses their reader, and has the policy written. The rest is in folders:
 //
-//	files                              readers                        draft                  result
+//	files                          readers
 //
-//	envoyproxy/ratelimit, Envoy        envoy ──────┬──► descriptor ──┐
-//	BackendTrafficPolicy               gateway ────┘                 ├──►  Draft, its Rules  ──►  YAML, and notes
-//	nginx                              nginx ────────────────────────┤
-//	Ingress                            ingress ──────────────────────┘
+//	envoyproxy/ratelimit, Envoy    envoy ------+--> descriptor --+
+//	BackendTrafficPolicy           gateway ----+                 +-->  Draft, its Rules  -->  YAML, and notes
+//	nginx                          nginx ------------------------+
+//	Ingress                        ingress ----------------------+
 //
 //	source     opens a file, finds fields in it, and says where they are     (used by the readers; package nginx
 //	           parses its files itself, as they are no YAML and include others)
 //	envoyfile  finds the listeners in a configuration of Envoy               (used by envoy)
+//	envoy      has the notes on envoyproxy/ratelimit, which counts the       (used by gateway)
+//	           global limits of Envoy Gateway too
 //	nginxkey   says what the key of a limit is for which requests            (used by nginx)
 //	request    says which requests a rule is for: match, exempt, key         (used by all of them)
 //

@@ -60,11 +60,12 @@ func (o Options) RefuseKeys() error {
 
 // reader is what the imports have in common.
 type reader struct {
-	*draft.Draft
-	options Options
-	keys    *keyParts
-	decoded map[*policy.Node]proto.Message // by decode
-	made    descriptorBound                // by descriptorsOf
+	*draft.Findings // of the draft
+	draft           *draft.Draft
+	options         Options
+	keys            *keyParts
+	decoded         map[*policy.Node]proto.Message // by decode
+	made            descriptorBound                // by descriptorsOf
 }
 
 // read runs an import. A problem of what a file says is left in the draft, so that the user reads all of them at once.
@@ -75,7 +76,9 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	if err != nil {
 		return err
 	}
-	r := &reader{Draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
+	r := &reader{
+		Findings: d.Findings, draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{},
+	}
 	err = run(r)
 	return cmp.Or(d.Err(), err, keys.unused())
 }

@@ -48,8 +48,9 @@ func (imp *localImport) run(file *source.Document) error {
 	}
 	imp.hosts = imp.virtualHosts(s)
 	imp.addRules(s.Filters)
-	if len(imp.Rules) == 0 && imp.Err() == nil {
-		return envoyfile.WhyNothing(imp.Findings, in)
+	if len(imp.draft.Rules) == 0 && imp.Err() == nil {
+		envoyfile.RefuseTyposOfLimits(imp.Findings, in)
+		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
 	}
 	return nil
 }
@@ -99,7 +100,7 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 	if config.Disabled {
 		imp.disable(enforced, config.At)
 	}
-	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
+	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
@@ -110,8 +111,8 @@ func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
 	levels := imp.levelsOf(c)
 	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, rules), rules...)
-	enforced.apply(imp.Draft, rules)
-	imp.Rules = append(imp.Rules, rules...)
+	enforced.apply(imp.draft, rules)
+	imp.draft.Rules = append(imp.draft.Rules, rules...)
 }
 
 // countEachConnection makes each connection count for itself by the rules.

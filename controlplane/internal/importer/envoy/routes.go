@@ -160,7 +160,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 			return
 		}
 		requests := h.selection
-		requests.NarrowTo(withoutEarlier(matched, before))
+		requests.NarrowTo(withoutEarlierRoutes(matched, before))
 		h.routes = append(h.routes, &route{
 			selection: requests,
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
@@ -171,8 +171,8 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 	}
 }
 
-// withoutEarlier are the requests of a route's match without those that the matches of earlier routes take.
-func withoutEarlier(matched request.Selection, before []request.Selection) request.Selection {
+// withoutEarlierRoutes are the requests of a route's match without those that the matches of earlier routes take.
+func withoutEarlierRoutes(matched request.Selection, before []request.Selection) request.Selection {
 	if unsaid := matched.LeaveOut(before); len(unsaid) > 0 {
 		matched.CannotMatch("an earlier route takes some of them")
 	}
@@ -217,14 +217,14 @@ func leaveOutAtLeast(s *request.Selection, each *route) {
 	if len(each.selection.WhyOff) > 0 {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	rest := s.Exempt // not passed yet: both lists have the order of the routes
-	isElsewhere := func(m request.Match) bool {
-		i := slices.IndexFunc(rest, m.Equal)
-		rest = rest[max(i, 0):]
-		return i < 0
-	}
-	if slices.ContainsFunc(each.selection.Exempt, isElsewhere) {
-		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
+	passed := 0 // of s.Exempt: both lists have the order of the routes
+	for _, m := range each.selection.Exempt {
+		i := slices.IndexFunc(s.Exempt[passed:], m.Equal)
+		if i < 0 {
+			s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
+			break
+		}
+		passed += i
 	}
 	s.AddExempt(each.selection.Match)
 }

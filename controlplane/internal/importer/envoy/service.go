@@ -17,7 +17,7 @@ func ReadService(d *draft.Draft, files []*source.Document, o Options) error {
 	return read(d, o, func(r *reader) error { return (&serviceImport{r}).run(files) })
 }
 
-// serviceImport is an import of the levels of one domain: Draft.Domain, which run reads first.
+// serviceImport is an import of the levels of one domain: that of the draft, which run reads first.
 type serviceImport struct{ *reader }
 
 // run makes rules of the levels of the files and of the descriptors that Envoy sends.
@@ -30,19 +30,19 @@ func (imp *serviceImport) run(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	imp.Domain, err = imp.readDomain(configs)
+	imp.draft.Domain, err = imp.readDomain(configs)
 	if err != nil {
 		return err
 	}
 	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
-	descriptor.NoteEachEnvoy(imp.Draft)
+	NoteEachEnvoy(imp.draft)
 	sent, enforced, err := imp.whatEnvoySends(levels.List)
 	if err != nil {
 		return err
 	}
-	imp.Rules = levels.Rules(imp.Findings, sent)
+	imp.draft.Rules = levels.Rules(imp.Findings, sent)
 	levels.NoteUnreached(imp.Findings)
-	enforced.apply(imp.Draft, imp.Rules)
+	enforced.apply(imp.draft, imp.draft.Rules)
 	return nil
 }
 
@@ -73,7 +73,7 @@ func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 	}
 	if s == nil {
 		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + imp.Domain)}
+			"envoy.filters.http.ratelimit with the domain " + imp.draft.Domain)}
 	}
 	return s, nil
 }
@@ -162,7 +162,7 @@ func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site,
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
 func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
-	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.Domain
+	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
 }
 
 // ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
@@ -173,9 +173,25 @@ func (imp *serviceImport) ofServicePerRoute(each *route) ownLimits {
 	}
 	at := each.configs[i].At
 	own := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, each.configs[i].Node, at)
-	if own.GetDomain() != "" && own.GetDomain() != imp.Domain {
+	if own.GetDomain() != "" && own.GetDomain() != imp.draft.Domain {
 		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
 		return ownLimits{isOff: true}
 	}
 	return ownLimits{limits: limitsAt(own.GetRateLimits(), at), vhost: vhostLimits(own.GetVhRateLimits())}
+}
+
+// NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.
+func NoteEachEnvoy(d *draft.Draft) {
+	if !d.Cluster {
+		d.NoteImport("envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +
+			"them admit N times these limits. --scope cluster makes rules that count over all.")
+	}
+}
+
+// NoteCalendar notes how units differ that have fixed lengths in envoyproxy/ratelimit.
+func NoteCalendar(to *draft.Findings, unit string) {
+	if unit == "month" || unit == "year" {
+		to.NoteImport("envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of " +
+			"365. Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
+	}
 }

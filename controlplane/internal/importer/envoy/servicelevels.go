@@ -140,7 +140,7 @@ func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place
 	}
 	limit := &draft.Limit{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	limit.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	descriptor.NoteCalendar(imp.Findings, d.Limit.Unit)
+	NoteCalendar(imp.Findings, d.Limit.Unit)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		limit.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))

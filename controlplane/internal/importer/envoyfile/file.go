@@ -8,8 +8,9 @@
 //	Choose       one of the sites, by --listener if several have limits      site.go
 //	Config       the configuration of a filter, in a site or for a route     config.go
 //	Refuse...    says what a file is, by its kind, that is none of these     kind.go
-//	WhyNothing   says why there is no limit, as where a name is spelled      nothing.go
-//	             wrongly
+//	RefuseTypos  rejects names that are spelled nearly as those that lead    nothing.go
+//	             to limits; RefuseTyposOfLimits does so in a whole file
+//	WhyNothing   says why there is no limit in a file                        nothing.go
 package envoyfile
 
 import (

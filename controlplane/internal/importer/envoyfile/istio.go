@@ -49,8 +49,8 @@ func (l *patchedListener) built() *policy.Node {
 	return merged(l.root, source.Wrap("route_config", routing))
 }
 
-// without is an object without a field.
-func without(n *policy.Node, name string) *policy.Node {
+// withoutField is an object without a field.
+func withoutField(n *policy.Node, name string) *policy.Node {
 	isIt := func(f policy.Field) bool { return source.IsField(f.Name, name) }
 	return source.NewObject(slices.DeleteFunc(slices.Clone(n.Fields), isIt)...)
 }
@@ -96,9 +96,9 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 func (l *patchedListener) merge(value *policy.Node) {
 	routing := source.FieldOf(value, "route_config")
 	l.hosts = append(l.hosts, source.ItemsOf(routing, "virtual_hosts")...)
-	l.root = merged(l.root, without(value, "route_config"))
+	l.root = merged(l.root, withoutField(value, "route_config"))
 	if routing != nil {
-		l.root = merged(l.root, source.Wrap("route_config", without(routing, "virtual_hosts")))
+		l.root = merged(l.root, source.Wrap("route_config", withoutField(routing, "virtual_hosts")))
 	}
 }
 

@@ -17,20 +17,22 @@ var limitFields = []string{
 	"typed_per_filter_config", "virtual_hosts",
 }
 
-// WhyNothing says why there is no rate limit in a file: a name that is spelled wrongly, or a filter
-// that the import does not read. If it knows no reason it is nil: then Draft.Finish returns ErrNothing, without one.
-func WhyNothing(to *draft.Findings, in *source.Document) error {
+// RefuseTyposOfLimits rejects unknown fields anywhere in a file whose names resemble a field that leads to limits.
+func RefuseTyposOfLimits(to *draft.Findings, in *source.Document) {
+	source.Walk(in.Root, func(n *policy.Node) { RefuseTypos(to, n, in.Top(), limitFields) })
+}
+
+// WhyNothing says why there is no rate limit in a file without typos: a filter that the import does not read. If it
+// knows no reason it is nil: then Draft.Finish returns ErrNothing, without one.
+func WhyNothing(in *source.Document) error {
 	unread := ""
 	source.Walk(in.Root, func(n *policy.Node) {
-		RefuseTypos(to, n, in.Top(), limitFields)
 		if t := typeOf(source.TextOf(n, "@type")); isOfLimits(t) {
 			unread = t
 		}
 	})
 	hasActions := source.Contains(in.Root, func(n *policy.Node) bool { return source.FieldOf(n, "rate_limits") != nil })
 	switch {
-	case to.Err() != nil:
-		return to.Err()
 	case hasActions, strings.HasPrefix(unread, ServiceType):
 		return fmt.Errorf("%w: its rate_limits or its filter ask envoyproxy/ratelimit, so give the configuration of that to "+
 			"sluice import envoy-ratelimit, and this file as --routes", draft.ErrNothing)

@@ -34,6 +34,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -73,12 +74,12 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 	}
 	name = draft.Clip(name, 100)
 	if o.Global != nil {
-		descriptor.NoteEachEnvoy(d)
-		global := ruleList{Draft: d, listed: o.Global.Rules, name: name, at: at.In("global")}
+		envoy.NoteEachEnvoy(d)
+		global := ruleList{Findings: d.Findings, listed: o.Global.Rules, name: name, at: at.In("global")}
 		d.Rules = append(d.Rules, global.makeRules()...)
 	}
 	if o.Local != nil {
-		local := ruleList{Draft: d, listed: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
+		local := ruleList{Findings: d.Findings, listed: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
 		d.Rules = append(d.Rules, local.makeRules()...)
 	}
 }
@@ -101,7 +102,7 @@ func noteTargets(to *draft.Findings, name string, spec *policy.Node, at source.P
 
 // ruleList is one list of rules of a BackendTrafficPolicy.
 type ruleList struct {
-	*draft.Draft
+	*draft.Findings
 	listed  []limitRule
 	name    string // of the policy
 	isLocal bool   // each Envoy counts for itself, by token buckets
@@ -196,7 +197,7 @@ func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	}
 	switch {
 	case !list.isLocal:
-		descriptor.NoteCalendar(list.Findings, unit)
+		envoy.NoteCalendar(list.Findings, unit)
 	case limit.Requests > 0:
 		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	}

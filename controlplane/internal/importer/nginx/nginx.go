@@ -70,7 +70,8 @@ type Include func(file, pattern string) ([]source.File, error)
 
 // reader is one import of nginx' configurations.
 type reader struct {
-	*draft.Draft
+	*draft.Findings // of the draft
+	draft           *draft.Draft
 
 	// readHTTP reads these before it makes rules.
 	zones     map[string]*zone // by their kind and name, such as "limit_req one"
@@ -78,7 +79,7 @@ type reader struct {
 }
 
 func newReader(d *draft.Draft) *reader {
-	return &reader{Draft: d, zones: map[string]*zone{}}
+	return &reader{Findings: d.Findings, draft: d, zones: map[string]*zone{}}
 }
 
 // The kinds of limits. Each is inherited by itself.

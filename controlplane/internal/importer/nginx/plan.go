@@ -37,10 +37,10 @@ func (s *scope) plans(kind string, outer request.Selection) (list []plan) {
 		return nil // nginx gives it no request
 	}
 	all := outer
-	all.NarrowTo(without(s.fits, s.winners))
+	all.NarrowTo(withoutScopes(s.fits, s.winners))
 	inner := s.withOwnRules(kind)
 	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
-		list = append(list, plan{kind, s.limits[kind], without(all, inner)})
+		list = append(list, plan{kind, s.limits[kind], withoutScopes(all, inner)})
 	}
 	for _, c := range inner {
 		list = append(list, c.plans(kind, all)...)
@@ -80,8 +80,8 @@ func (s *scope) isUniform(kind string, limits limitSet) bool {
 // none of the example.
 func (s *scope) isWhole() bool { return s.fits.IsEverything() }
 
-// without is a selection without the requests that fit some scopes, none of which isWhole.
-func without(s request.Selection, scopes []*scope) request.Selection {
+// withoutScopes is a selection without the requests that fit some scopes, none of which isWhole.
+func withoutScopes(s request.Selection, scopes []*scope) request.Selection {
 	fits := make([]request.Selection, len(scopes))
 	for i, c := range scopes {
 		fits[i] = c.fits

@@ -102,7 +102,7 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 			t.Requests.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}
-	n.Rules = append(n.Rules, draft.NewRule(n.Findings, t))
+	n.draft.Rules = append(n.draft.Rules, draft.NewRule(n.Findings, t))
 }
 
 // policyStatus is the status of a denial where a policy says none. That of nginx is 503: see readHTTPScope.

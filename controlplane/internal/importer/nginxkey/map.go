@@ -145,7 +145,7 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 		}
 		selections := e.selects(p)
 		for _, fits := range selections {
-			rest := withoutEarlier(fits, earlier)
+			rest := withoutEarlierEntries(fits, earlier)
 			if !rest.HasExempt(fits.Match) { // else an earlier entry has all of them
 				forms = append(forms, only(rest, found)...)
 			}
@@ -156,11 +156,11 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 	if why != "" {
 		return nil, why
 	}
-	return append(forms, only(withoutEarlier(request.Selection{}, earlier), others)...), ""
+	return append(forms, only(withoutEarlierEntries(request.Selection{}, earlier), others)...), ""
 }
 
-// withoutEarlier are the requests of an entry without those whose value nginx finds in an earlier one.
-func withoutEarlier(fits request.Selection, earlier []request.Selection) request.Selection {
+// withoutEarlierEntries are the requests of an entry without those whose value nginx finds in an earlier one.
+func withoutEarlierEntries(fits request.Selection, earlier []request.Selection) request.Selection {
 	for _, entry := range fits.LeaveOut(earlier) {
 		fits.Cannot(entry.Why)
 	}

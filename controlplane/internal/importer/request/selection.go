@@ -17,8 +17,7 @@
 //	      Match.And              with the condition that is there: hosts of both        join.go
 //
 // Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
-// or no list of patterns says which they are. A match for the host a.example, joined with one for the host b.example, is
-// then
+// as of the hosts a.example and b.example, or no list of patterns says which they are:
 //
 //	                    joins                         no match says it
 //	Match.And           two matches                   no match, and a result says why
