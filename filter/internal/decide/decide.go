@@ -12,8 +12,7 @@
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
 // has what a subject carries while it waits (Quota), and no message.
 //
-// Use: v.Begin(). For each rule that matches: read the key into s := v.NextSubject(), s.Begin(rule, cost),
-// s.LackKey() if the request lacks a part of the key, v.AddSubject(). Then v.Decide(now).
+// Use: v.Begin(). For each rule that matches: read the key into v.Next(), and v.Add(rule, reading). Then v.Decide(now).
 //
 // Decide has phases, each a method of Verdict. The first two end in one of three ways:
 //
@@ -132,7 +131,7 @@ func checkAll(subjects []*Subject, asking int, now int64) int {
 	return asking
 }
 
-// isDenied reports whether an enforced rule denies, also one without a turn: see LackKey.
+// isDenied reports whether an enforced rule denies, also one without a turn: see Reading.LacksKey.
 func (v *Verdict) isDenied() bool {
 	for _, s := range v.Subjects {
 		if s.denies && !s.Shadow {

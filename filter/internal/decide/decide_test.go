@@ -113,8 +113,7 @@ func begin(t *testing.T, rules string, sources ...*purse) *Verdict {
 	for i, source := range sources {
 		r := NewRule(p, &p.Rules[i])
 		r.SetSource(source, &source.table)
-		v.NextSubject().Begin(&r, 2)
-		v.AddSubject()
+		v.Add(&r, Reading{Cost: 2})
 	}
 	return v
 }
@@ -255,8 +254,7 @@ func TestAPageThatIsFoundFullTellsNoWait(t *testing.T) {
 
 	r := v.Subjects[0].Rule
 	v.Begin()
-	v.NextSubject().Begin(r, 2)
-	v.AddSubject()
+	v.Add(r, Reading{Cost: 2})
 	p.left, p.takes = 2, []state.Status{state.Full}
 	v.Decide(2)
 	require.Equal(t, "on_full", v.Denying.Reason())
@@ -313,8 +311,7 @@ func TestAPeekForgetsWhatTheRequestBeforeCounted(t *testing.T) {
 		shared.left = 3
 		v.Begin()
 		for _, r := range rules {
-			v.NextSubject().Begin(r, 2)
-			v.AddSubject()
+			v.Add(r, Reading{Cost: 2})
 		}
 		v.CheckEach(2)
 		require.Equal(t, HasRoom, v.Subjects[1].outcome, mode)

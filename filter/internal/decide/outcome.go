@@ -33,7 +33,7 @@ const (
 	Taken      // Source.Take: the units are counted
 	Overtaken  // Subject.takeShadow: its units are lost to another request, and it cannot wait any more
 	NotAsked   // Subject.skip: another rule denied the request of a shadow rule
-	MissingKey // Subject.LackKey: the request lacks a key part
+	MissingKey // Subject.Begin: the request lacks a key part
 
 	outcomes = int(iota) // how many there are
 )

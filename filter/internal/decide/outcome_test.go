@@ -71,7 +71,7 @@ func TestOutcomes(t *testing.T) {
 			denials = append(denials, want.reason)
 		}
 		for i, isDenied := range want.denies {
-			s := &Subject{Rule: &Rule{Policy: &choices[i]}, Known: true, passNs: 7}
+			s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[i]}}, judged: judged{Known: true, passNs: 7}}
 			s.Record.FromFloor = true
 			s.become(o, 1)
 			require.Equal(t, want.reason, s.Reason(), "outcome %d", o)

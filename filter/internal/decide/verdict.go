@@ -36,17 +36,26 @@ func (v *Verdict) Begin() {
 	*v = Verdict{Allowed: true, Subjects: v.Subjects[:0], inTurn: v.inTurn[:0], pool: v.pool}
 }
 
-// NextSubject is the memory of the next subject. It has the subject of an earlier request, until Begin.
-func (v *Verdict) NextSubject() *Subject {
+// Next is where the caller reads the Key and Requested of the next subject. It has those of an earlier request, and
+// stays the same until Add.
+func (v *Verdict) Next() *policy.Subject { return &v.next().Subject }
+
+// Add adds the next subject: that rule's, as the request was read.
+func (v *Verdict) Add(r *Rule, read Reading) *Subject {
+	s := v.next()
+	s.Begin(r, read)
+	v.Subjects = append(v.Subjects, s)
+	return s
+}
+
+// next is the memory of the next subject.
+func (v *Verdict) next() *Subject {
 	n := len(v.Subjects)
 	if n == len(v.pool) {
 		v.pool = append(v.pool, new(Subject))
 	}
 	return v.pool[n]
 }
-
-// AddSubject adds the subject that NextSubject has returned to the verdict's Subjects.
-func (v *Verdict) AddSubject() { v.Subjects = append(v.Subjects, v.pool[len(v.Subjects)]) }
 
 // giveTurns puts the subjects that have a turn into its order.
 func (v *Verdict) giveTurns() {

@@ -22,14 +22,8 @@ func TestTurns(t *testing.T) {
 		`{"name":"plain","limits":["9/1h"]},{"name":"other","limits":["9/1h"]}`
 	v := begin(t, rules, &purse{}, &purse{}, &purse{}, &purse{})
 	first := v.Subjects[0]
-	lacksKey := v.NextSubject()
-	lacksKey.Begin(first.Rule, 2)
-	lacksKey.LackKey()
-	v.AddSubject()
-	unlimited := v.NextSubject()
-	unlimited.Begin(first.Rule, 2)
-	unlimited.Unlimited = true
-	v.AddSubject()
+	v.Add(first.Rule, Reading{Cost: 2, LacksKey: true})
+	v.Add(first.Rule, Reading{Cost: 2}).Unlimited = true
 	v.giveTurns()
 	var names []string
 	for _, s := range v.inTurn {
@@ -40,10 +34,10 @@ func TestTurns(t *testing.T) {
 
 	v.Begin()
 	require.Empty(t, v.Subjects)
-	require.Same(t, first, v.NextSubject(), "its memory serves the next request")
-	require.Same(t, first, v.NextSubject(), "until it is added")
-	v.AddSubject()
-	require.NotSame(t, first, v.NextSubject())
+	require.Same(t, &first.Subject, v.Next(), "its memory serves the next request")
+	require.Same(t, &first.Subject, v.Next(), "until it is added")
+	require.Same(t, first, v.Add(first.Rule, Reading{}))
+	require.NotSame(t, &first.Subject, v.Next())
 }
 
 // Where nobody waits for an answer, a request is charged what it has held, and nothing for a slot.

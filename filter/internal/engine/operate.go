@@ -96,16 +96,15 @@ func (e *Engine) verdictOf(op Operation) (*decide.Verdict, error) {
 	}
 	r, v := &list[0], e.verdict
 	v.Begin()
-	s := v.NextSubject()
-	if err := r.Policy.ParseKey(&s.Key, op.Key); err != nil {
+	to := v.Next()
+	if err := r.Policy.ParseKey(&to.Key, op.Key); err != nil {
 		return nil, err
 	}
-	s.Requested, err = r.Policy.ParseLimits(s.Requested, op.Limits)
+	to.Requested, err = r.Policy.ParseLimits(to.Requested, op.Limits)
 	if err != nil {
 		return nil, err
 	}
-	s.Begin(&r.Rule, op.N)
-	v.AddSubject()
+	v.Add(&r.Rule, decide.Reading{Cost: op.N})
 	leases := op.Name == string(decide.Leased)
 	switch cluster := r.Policy.Scope == policy.ScopeCluster; {
 	case r.Source == nil || leases == cluster:

@@ -99,6 +99,7 @@ func (r *Rule) shown(s *decide.Subject, req *Request) bool {
 	if !r.look.match.Holds(req) || anyHolds(r.look.exempt, req) || !ReadKey(&s.Key, r.key, &req.Request) {
 		return false
 	}
-	r.begin(s, &req.Request, 0)
+	r.readLimits(&s.Subject, &req.Request)
+	s.Begin(&r.Rule, decide.Reading{})
 	return !s.Shadow
 }

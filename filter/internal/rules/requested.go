@@ -4,7 +4,6 @@ import (
 	"math"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -31,17 +30,16 @@ func compileRequested(r *request.Request, p *policy.Rule) (list []requestedLimit
 	return list
 }
 
-// begin begins a subject, whose key is read, with what the request says of each limit.
-func (r *Rule) begin(s *decide.Subject, req *request.Request, cost uint32) {
-	s.Requested = s.Requested[:0]
+// readLimits reads what the request says of each limit.
+func (r *Rule) readLimits(to *policy.Subject, req *request.Request) {
+	to.Requested = to.Requested[:0]
 	for i := range r.limits {
 		var one policy.Requested
 		if r.limits[i].RequestedLimit != nil {
 			one = r.limits[i].read(req)
 		}
-		s.Requested = append(s.Requested, one)
+		to.Requested = append(to.Requested, one)
 	}
-	s.Begin(&r.Rule, cost)
 }
 
 // read returns the limit that the request says. It is the default if the request says two

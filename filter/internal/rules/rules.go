@@ -13,7 +13,7 @@
 //	  readSubject     rules.go      if so, its subject has
 //	    ReadKey       key.go        a key
 //	    Costs.Read    cost.go       a cost
-//	    Rule.begin    requested.go  limits that the request says
+//	    readLimits    requested.go  limits that the request says
 package rules
 
 import (
@@ -144,31 +144,28 @@ func (rs *Rules) Match(v *decide.Verdict) {
 func (rs *Rules) addSubject(v *decide.Verdict, r *Rule, tooLong bool) {
 	req := &rs.request
 	req.tooLong = tooLong
-	s := v.NextSubject()
-	applies := (r.always || r.match.Holds(req) && !anyHolds(r.exempt, req)) && r.readSubject(s, req)
-	if applies {
-		s.TooLong = s.TooLong || req.tooLong
-		v.AddSubject()
+	if r.always || r.match.Holds(req) && !anyHolds(r.exempt, req) {
+		if read, applies := r.readSubject(v.Next(), req); applies {
+			tooLong = v.Add(&r.Rule, read).TooLong
+		}
 	}
-	if req.tooLong || applies && s.TooLong {
+	if req.tooLong || tooLong {
 		r.Metrics.TooLong++
 	}
 }
 
-// readSubject reads the rule's subject from the request, and reports whether the rule applies.
-func (r *Rule) readSubject(s *decide.Subject, req *Request) bool {
-	complete := ReadKey(&s.Key, r.key, &req.Request)
+// readSubject reads what the request says for the rule, and reports whether the rule applies.
+func (r *Rule) readSubject(to *policy.Subject, req *Request) (read decide.Reading, applies bool) {
+	complete := ReadKey(&to.Key, r.key, &req.Request)
 	if !complete && r.Policy.MissingKey == policy.MissingSkip {
-		return false
+		return read, false
 	}
-	cost, unreadable := r.cost.Read(req)
-	r.begin(s, &req.Request, cost)
-	s.CostUnreadable = unreadable
-	if unreadable {
+	read.LacksKey = !complete && r.Policy.MissingKey == policy.MissingDeny
+	read.Cost, read.CostUnreadable = r.cost.Read(req)
+	if read.CostUnreadable {
 		r.Metrics.CostUnreadable++
 	}
-	if !complete && r.Policy.MissingKey == policy.MissingDeny {
-		s.LackKey()
-	}
-	return true
+	r.readLimits(to, &req.Request)
+	read.TooLong = req.tooLong
+	return read, true
 }
