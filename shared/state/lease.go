@@ -64,17 +64,17 @@ type Lease struct {
 	Standings []LeaseStanding
 }
 
-// GrantLeft is what is left of a grant.
-type GrantLeft struct {
+// GrantID says which grant of the service.
+type GrantID struct {
 	Stream uint32 // on which the grant came
 	Number uint32 // of the grant on its stream
-	Units  uint32
-	EndNs  int64 // units may be spent before it
 }
 
-// Same reports whether both are of one grant.
-func (g *GrantLeft) Same(other *GrantLeft) bool {
-	return g.Stream == other.Stream && g.Number == other.Number
+// GrantLeft is what is left of a grant.
+type GrantLeft struct {
+	GrantID
+	Units uint32
+	EndNs int64 // units may be spent before it
 }
 
 // Left returns how many units may be spent.
@@ -87,9 +87,9 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 	return units
 }
 
-// Take spends units, first those of the grant that ends first. It returns the grant that
+// Spend spends units, first those of the grant that ends first. It returns the grant that
 // the last of them were of. At least so many must be left.
-func (l *Lease) Take(nowNs int64, units uint32) (from GrantLeft) {
+func (l *Lease) Spend(nowNs int64, units uint32) (from GrantLeft) {
 	for units > 0 {
 		first := l.endsFirst(nowNs)
 		n := min(units, first.Units)
@@ -119,7 +119,7 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 	for i := range l.Grants {
 		g := &l.Grants[i]
 		switch {
-		case g.Same(&added):
+		case g.GrantID == added.GrantID:
 			g.Units = limit.AddSaturating(g.Units, added.Units)
 			return 0, true
 		case g.Units == 0 && (room == nil || room.Units > 0):
@@ -316,10 +316,9 @@ func (l *Lease) encode(b []byte) {
 
 func (g *GrantLeft) decode(b []byte) {
 	*g = GrantLeft{
-		Stream: le.Uint32(b),
-		Number: le.Uint32(b[4:]),
-		Units:  le.Uint32(b[8:]),
-		EndNs:  int64(le.Uint64(b[12:])),
+		GrantID: GrantID{Stream: le.Uint32(b), Number: le.Uint32(b[4:])},
+		Units:   le.Uint32(b[8:]),
+		EndNs:   int64(le.Uint64(b[12:])),
 	}
 }
 

@@ -39,7 +39,7 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Zero(t, e.WrittenNs)
 
 	want := Lease{
-		Grants: [MaxLeaseGrants]GrantLeft{{3, 9, 7, leaseNow + second}, {4, 10, 8, leaseNow + 2*second}},
+		Grants: [MaxLeaseGrants]GrantLeft{{GrantID{3, 9}, 7, leaseNow + second}, {GrantID{4, 10}, 8, leaseNow + 2*second}},
 		denial: Denial{UntilNs: 11, PassNs: -1, cost: 13}, SilentUntilNs: 16,
 		Uncharged: Uncharged{Units: 18, askedUntilNs: 15}, Rate: Rate{17, 19, 21},
 		Standings: []LeaseStanding{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
@@ -53,7 +53,7 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Equal(t, leaseNow, found.WrittenNs)
 	require.Empty(t, held(readLease(t, other, "l", leaseNow)))
 
-	found.Take(leaseNow, 1)
+	found.Spend(leaseNow, 1)
 	require.Equal(t, OK, other.Write(found))
 	require.Equal(t, Mismatch, l.Write(e), "the other worker wrote first")
 	require.Equal(t, OK, l.Reread(e, 100*second, leaseNow))
@@ -67,17 +67,17 @@ func TestAFullPageDropsTheSmallestLease(t *testing.T) {
 	l := leasesOf(newMemory(), 1, 4)
 	for i, units := range []uint32{5, 3, 8, 9} {
 		e := readLease(t, l, fmt.Sprint(i), leaseNow)
-		e.Grants[0] = GrantLeft{1, 1, units, leaseNow + second}
+		e.Grants[0] = GrantLeft{GrantID{1, 1}, units, leaseNow + second}
 		require.Equal(t, OK, l.Write(e))
 	}
 	e := readLease(t, l, "new", leaseNow)
-	e.Grants[0] = GrantLeft{1, 2, 1, leaseNow + second}
+	e.Grants[0] = GrantLeft{GrantID{1, 2}, 1, leaseNow + second}
 	require.Equal(t, OK, l.Write(e))
 	require.EqualValues(t, 3, e.Replaced)
 	require.Zero(t, readLease(t, l, "1", leaseNow).Left(leaseNow))
 
 	e = readLease(t, l, "later", leaseNow+second)
-	e.Grants[0] = GrantLeft{1, 3, 2, leaseNow + 2*second}
+	e.Grants[0] = GrantLeft{GrantID{1, 3}, 2, leaseNow + 2*second}
 	require.Equal(t, OK, l.Write(e))
 	require.Zero(t, e.Replaced, "leases that have ended hold nothing")
 }
@@ -100,7 +100,7 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
 	e := readLease(t, l, "k", leaseNow)
-	e.Grants[0], e.Standings = GrantLeft{1, 1, 5, leaseNow + second}, []LeaseStanding{{Used: 1, ResetNs: 2}}
+	e.Grants[0], e.Standings = GrantLeft{GrantID{1, 1}, 5, leaseNow + second}, []LeaseStanding{{Used: 1, ResetNs: 2}}
 	require.Equal(t, OK, l.Write(e))
 
 	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 7, 3, 100)
@@ -114,7 +114,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
 	e := readLease(t, l, "k", leaseNow)
-	e.Grants[0] = GrantLeft{1, 1, 5, leaseNow + second}
+	e.Grants[0] = GrantLeft{GrantID{1, 1}, 5, leaseNow + second}
 	require.Equal(t, OK, l.Write(e))
 
 	hourly := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 8, 1, 100)
@@ -125,7 +125,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.Equal(t, OK, l.ReadHashed(other, sameHash, 100*second, leaseNow))
 	require.Zero(t, other.Left(leaseNow))
 	require.Zero(t, other.WrittenNs)
-	other.Grants[0] = GrantLeft{1, 2, 3, leaseNow + second}
+	other.Grants[0] = GrantLeft{GrantID{1, 2}, 3, leaseNow + second}
 	require.Equal(t, OK, l.Write(other))
 	require.EqualValues(t, 5, other.Replaced, "both have one record")
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
@@ -153,22 +153,22 @@ func TestLeaseRate(t *testing.T) {
 func TestUnitsOfSeveralGrants(t *testing.T) {
 	var l Lease
 	for i, end := range []int64{30, 10, 20} {
-		_, ok := l.Put(0, GrantLeft{Stream: uint32(i), Number: 1, Units: 5, EndNs: end})
+		_, ok := l.Put(0, GrantLeft{GrantID: GrantID{uint32(i), 1}, Units: 5, EndNs: end})
 		require.True(t, ok)
 	}
 	require.EqualValues(t, 15, l.Left(9))
 	require.EqualValues(t, 10, l.Left(10))
-	require.EqualValues(t, 2, l.Take(10, 3).Stream)
-	require.EqualValues(t, 0, l.Take(10, 3).Stream)
+	require.EqualValues(t, 2, l.Spend(10, 3).Stream)
+	require.EqualValues(t, 0, l.Spend(10, 3).Stream)
 	require.Equal(t, uint32(4), l.Left(10))
 	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
 
-	_, ok := l.Put(10, GrantLeft{Stream: 9, Number: 1, Units: 5, EndNs: 40})
+	_, ok := l.Put(10, GrantLeft{GrantID: GrantID{9, 1}, Units: 5, EndNs: 40})
 	require.True(t, ok)
 	l.Grants[2].Units, l.Grants[3].Units = 1, 1
-	_, ok = l.Put(10, GrantLeft{Stream: 8, Number: 1, Units: 5, EndNs: 40})
+	_, ok = l.Put(10, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40})
 	require.False(t, ok, "no room")
-	lost, ok := l.Put(11+strandedNs, GrantLeft{Stream: 8, Number: 1, Units: 5, EndNs: 40 + strandedNs})
+	lost, ok := l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40 + strandedNs})
 	require.True(t, ok)
 	require.EqualValues(t, 5, lost, "its worker has not come for it")
 }
@@ -254,10 +254,10 @@ func TestCleanKeepsLeases(t *testing.T) {
 
 		keep bool
 	}{
-		"live":         {Lease{Grants: of(GrantLeft{1, 1, 5, later})}, true},
-		"to return":    {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - second})}, true},
-		"stranded":     {Lease{Grants: of(GrantLeft{1, 1, 5, leaseNow - 3*second})}, false},
-		"spent":        {Lease{Grants: of(GrantLeft{1, 1, 0, later}), Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
+		"live":         {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 5, later})}, true},
+		"to return":    {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 5, leaseNow - second})}, true},
+		"stranded":     {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 5, leaseNow - 3*second})}, false},
+		"spent":        {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 0, later}), Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
 		"denied":       {Lease{denial: Denial{UntilNs: later}}, true},
 		"denied once":  {Lease{denial: Denial{UntilNs: leaseNow}}, false},
 		"asked":        {Lease{Uncharged: Uncharged{askedUntilNs: later}}, true},

@@ -15,7 +15,7 @@ import (
 //
 //	Read, ReadHashed, Reread  the page is loaded, and the key's record is decoded into LeaseEntry.Lease
 //	                          (none: an empty Lease; FromFuture: as if none)
-//	the caller                changes LeaseEntry.Lease: Take, Put, ...
+//	the caller                changes LeaseEntry.Lease: Spend, Put, ...
 //	Write                     the lease is encoded into its slot, a free one, or that of the record
 //	                          with fewest units (Replaced), and the page is written in one compare-and-swap
 

@@ -143,7 +143,7 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //	generation   a record                   when it is set, reset or rebased    Refund
 //	serial       a record of a table that   when it is placed                   whereIs (hold.go)
 //	             holds, in its page
-//	grant number a grant, on its stream     with each grant                     GrantLeft.Same (lease.go)
+//	grant number a grant, on its stream     with each grant                     GrantID (lease.go)
 
 // Keys in shared data. They have at most 15 bytes, because the host allocates
 // twice for a longer one, and a prefix, because Istio puts all plugins into one

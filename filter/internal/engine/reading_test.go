@@ -370,7 +370,7 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 			":authority", pick("a", "Shop.example:443", "b."), ":path", pick("/a/b?q=a", "/b;x?q=%62", "/c"))
 		e := New(p, host, Identity{Owner: 1, Random: func(b []byte) { clear(b) }})
 		v := e.Decide()
-		wants := lease.AppendNeeds(nil, v)
+		_, wants := lease.AppendNeeds(nil, v)
 		for _, a := range v.Subjects {
 			var named policy.Subject
 			var texts []string
@@ -387,9 +387,9 @@ func TestTheFilterAsksForTheKeyThatCountersName(t *testing.T) {
 				continue
 			}
 			require.Len(t, wants, 1)
-			require.Equal(t, of.QuotaKey(&named), wants[0].Part.Wire.Key)
+			require.Equal(t, of.QuotaKey(&named), wants[0].Wire.Key)
 			want := of.Definition(&named)
-			want.ID = wants[0].Part.Wire.Definition
+			want.ID = wants[0].Wire.Definition
 			require.Equal(t, want, e.Leases.Definitions()[want.ID])
 			asked++
 		}

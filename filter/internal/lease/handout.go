@@ -21,25 +21,25 @@ import (
 //	  Give: to requests that waited            Source.Take
 //	h.units -----------> Subject.Quota.Grant -------------> spent
 //	   |   ^                      |
-//	   |   +------ reclaim -------+
+//	   |   +---- Need.Reclaim ----+
 //	   |            what is not taken
 //	   |
 //	   | KeepRest, once the waiters have theirs: the rest
-//	   | reclaim, of the last of them: what they have left
+//	   | Reclaim, of the last of them: what they have left
 //	   |
-//	   +- leaseKeeper.put ---> the key's lease, if later requests may spend it: a state.GrantLeft
+//	   +- Source.addUnits ---> the key's lease, if later requests may spend it: a state.GrantLeft
 //	   +- returnToService ---> quota.Return, if not: see returns.go
 //
 // The service takes units of a grant back once. So what requests leave of a grant joins its other units, in the lease
 // or here, and all of it goes back together.
 //
 // For example, two requests of cost 1 wait, and grant 7 has 20 units. KeepRest puts 18 into the lease. The client of
-// the second request has left, so reclaim puts its unit there too: the lease has 19 units of grant 7. Later requests
+// the second request has left, so Reclaim puts its unit there too: the lease has 19 units of grant 7. Later requests
 // spend 4 of them, and then none comes for idleNs. So CollectIdle takes the other 15 out of the lease, and they go back
 // as quota.Return{Grant: 7, Units: 15}.
 
 // Handout hands out what the service has granted for one part of an ask. Its steps are EndReport, Give, KeepRest, and
-// reclaim for each request that it has given units. What a step does beyond the handout is its keeper's: see keep.go.
+// Reclaim of each Need that it has given units. What a step does beyond the handout, the part's keeper does: keep.go.
 type Handout struct {
 	grant     quota.Grant           // as it came, with a wait that is possible
 	part      *Part                 // for which it was granted
@@ -49,6 +49,10 @@ type Handout struct {
 
 	units  uint32 // that nobody has
 	failed bool   // it gives nothing: the service cannot reach the key, or EndReport has found no report
+
+	// Of a rule that leases. See Source.noteGiven:
+	takers    int    // requests that have units and are not decided
+	everGiven uint32 // units that requests have got, whatever they do with them: the key's rate counts them
 
 	// Of a denial:
 	blockNs      int64 // until when the key is blocked, 0 = it is not
@@ -75,6 +79,11 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 	}
 	h.readBlock()
 	return h
+}
+
+// id says which grant it hands out.
+func (h *Handout) id() state.GrantID {
+	return state.GrantID{Stream: h.trip.Stream, Number: h.grant.Number}
 }
 
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
@@ -109,16 +118,16 @@ func (h *Handout) Give(needs []Need) {
 	}
 	for i := range needs { // a request has one need of each definition
 		n := &needs[i]
-		if n.handout != nil || n.Part.Wire.Definition != h.part.Wire.Definition {
+		if n.handout != nil || n.definition != h.part.Wire.Definition {
 			continue
 		}
-		switch cost := n.Part.Wire.Cost; {
+		switch cost := n.subject.Cost; {
 		case h.grant.Denied && cost >= h.part.Wire.Cost:
 			h.deny(n)
 		case !h.grant.Denied && h.units >= cost && h.trip.CameNs < h.endNs:
 			h.writeTo(n, cost)
 			h.units -= cost
-			h.part.keeper().give(cost)
+			h.part.keeper.noteGiven(h, cost)
 		}
 	}
 }
@@ -141,7 +150,4 @@ func (h *Handout) forSubject(units uint32) decide.Grant {
 }
 
 // KeepRest keeps what the grant says of the key, and the units for which nobody has waited.
-func (h *Handout) KeepRest() { h.part.keeper().keepRest(h) }
-
-// reclaim takes back what a request leaves of the units that it was given.
-func (h *Handout) reclaim(units uint32) { h.part.keeper().reclaim(h, units) }
+func (h *Handout) KeepRest() { h.part.keeper.keepRest(h) }

@@ -38,7 +38,7 @@ import (
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
-// Of its other methods, recallBlock is in denial.go, Operate and known are in operate.go, lookPart and Look in
+// Of its other methods, recallBlock is in denial.go, Operate and leaseOf are in operate.go, lookPart and Look in
 // looks.go. The rest is in clusterrule.go.
 type HoldSource struct{ clusterRule }
 
@@ -78,7 +78,7 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 // nothing yet.
 func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Outcome, unavailable bool) {
 	switch {
-	case src.worker.Service.Silent, acc == nil && src.worker.Book.IsFull():
+	case src.worker.Service.IsSilent(), acc == nil && src.worker.Book.IsFull():
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
@@ -103,11 +103,11 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 	return src.worker.Book.Open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
 }
 
-// askPart is what is asked for the subject's key. It opens the key's account if there is none.
-func (src *HoldSource) askPart(s *decide.Subject, cost uint32) Part {
+// askPart is what is asked for the subject's cost. It opens the key's account if there is none.
+func (src *HoldSource) askPart(s *decide.Subject) Part {
 	acc := src.openAccount(s)
-	return Part{Definition: acc.Definition, account: accountKeeper{acc}, Wire: quota.Part{
-		Definition: acc.Definition.ID, Key: acc.Key, Cost: cost, Waiting: cost,
+	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
+		Definition: acc.Definition.ID, Key: acc.Key, Cost: s.Cost, Waiting: s.Cost,
 		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
 }

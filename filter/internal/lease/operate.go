@@ -10,9 +10,6 @@ import (
 // What operators see of leases: the operation "leased" on counters (Operate), and the lease in an
 // explanation (LeaseOf). Both leave and find what they know in Subject.Quota, as Check does: there Usage
 // finds it, too.
-//
-// Operate and leftOfOthers do not reread a lease that is FromFuture: they only tell how many units are left, and an
-// operator can ask again.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
@@ -25,7 +22,7 @@ func (src *Source) Operate(
 	src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
 	s.Quota.Lease = e
-	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
+	if !src.readToTell(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) {
 		return 0, local.ErrStore
 	}
 	if src.isSilent(e) && src.local != nil {
@@ -47,7 +44,7 @@ func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 		}
 		e := &src.worker.entry
 		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
-		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
+		if src.readToTell(e, key, wallNs, src.worker.clock.Monotonic()) {
 			units += int64(e.Left(e.NowNs))
 		}
 	}
@@ -86,30 +83,30 @@ func LeaseOf(s *decide.Subject) *result.Lease {
 	if !ok || s.Unlimited {
 		return nil
 	}
-	return src.known(s)
+	return src.leaseOf(s)
 }
 
-func (src *Source) known(s *decide.Subject) *result.Lease {
-	known, e := &result.Lease{}, s.Quota.Lease
+func (src *Source) leaseOf(s *decide.Subject) *result.Lease {
+	told, e := &result.Lease{}, s.Quota.Lease
 	if e == nil { // it was not checked
-		return known
+		return told
 	}
 	for i := range e.Grants {
 		if left := &e.Grants[i]; left.Units > 0 && left.EndNs > e.NowNs {
-			known.EndsNs = max(known.EndsNs, left.EndNs-e.NowNs)
+			told.EndsNs = max(told.EndsNs, left.EndNs-e.NowNs)
 		}
 	}
-	known.Units = e.Left(e.NowNs)
+	told.Units = e.Left(e.NowNs)
 	if src.isSilent(e) {
-		known.Silent = string(src.rule.Policy.OnUnavailable)
+		told.Silent = string(src.rule.Policy.OnUnavailable)
 	}
-	return known
+	return told
 }
 
-func (src *HoldSource) known(s *decide.Subject) *result.Lease {
-	known := &result.Lease{}
+func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
+	told := &result.Lease{}
 	if _, unavailable := src.unavailable(s, src.account(s)); unavailable {
-		known.Silent = string(src.rule.Policy.OnUnavailable)
+		told.Silent = string(src.rule.Policy.OnUnavailable)
 	}
-	return known
+	return told
 }

@@ -39,9 +39,8 @@ type dueReturn struct {
 type leasedGrant struct {
 	source  *Source
 	key     state.LeaseKey
-	stream  uint32
-	number  uint32 // of the grant
-	visitNs int64  // when to visit it next
+	grant   state.GrantID
+	visitNs int64 // when to visit it next
 }
 
 const (
@@ -83,18 +82,18 @@ func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }
 
 // returnToService has the units of a handout go back that nobody has.
 func (rets *Returns) returnToService(src *Source, h *Handout) {
-	rets.giveBack(src, h.trip.Stream, quota.Return{Grant: h.grant.Number, Units: h.units})
+	rets.giveBack(src, h.id(), h.units)
 	h.units = 0
 }
 
 // giveBack has units go back on the stream that got them. If that has ended, they are lost.
-func (rets *Returns) giveBack(src *Source, stream uint32, back quota.Return) {
+func (rets *Returns) giveBack(src *Source, grant state.GrantID, units uint32) {
 	switch {
-	case back.Units == 0:
-	case stream == rets.stream && back.Grant > 0:
-		rets.due = append(rets.due, dueReturn{src, back})
+	case units == 0:
+	case grant.Stream == rets.stream && grant.Number > 0:
+		rets.due = append(rets.due, dueReturn{src, quota.Return{Grant: grant.Number, Units: units}})
 	default:
-		src.noteLost(back.Units)
+		src.noteLost(units)
 	}
 }
 
@@ -102,14 +101,13 @@ func (rets *Returns) giveBack(src *Source, stream uint32, back quota.Return) {
 func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += uint64(units) }
 
 // watch has CollectIdle visit a grant whose units were put into the lease at writtenNs.
-func (rets *Returns) watch(k *leaseKeeper, h *Handout, writtenNs int64) {
-	src := k.source
+func (rets *Returns) watch(src *Source, h *Handout, writtenNs int64) {
 	if len(rets.leased) >= maxLeased {
 		src.noteLost(1) // requests may spend these units, or some of them: what will be left is not known yet
 		return
 	}
 	visitNs := src.visitNs(writtenNs, h.endNs, rets.latestVisitNs(writtenNs))
-	rets.leased = append(rets.leased, leasedGrant{src, k.key, h.trip.Stream, h.grant.Number, visitNs})
+	rets.leased = append(rets.leased, leasedGrant{src, h.part.leaseKey, h.id(), visitNs})
 	rets.noteVisit(&rets.leased[len(rets.leased)-1])
 }
 
@@ -154,9 +152,9 @@ func (w *Worker) CollectIdle() {
 	for i := range rets.leased {
 		lg := &rets.leased[i]
 		if now >= lg.visitNs && len(rets.due) < mostDue {
-			canGoBack := lg.stream == rets.stream
+			canGoBack := lg.grant.Stream == rets.stream
 			units, stays := lg.collect(&w.entry, wallNs, now, latestNs, canGoBack)
-			rets.giveBack(lg.source, lg.stream, quota.Return{Grant: lg.number, Units: units})
+			rets.giveBack(lg.source, lg.grant, units)
 			if !stays {
 				continue
 			}
@@ -204,7 +202,7 @@ func (lg *leasedGrant) collect(
 func (lg *leasedGrant) find(l *state.Lease) *state.GrantLeft {
 	for i := range l.Grants {
 		left := &l.Grants[i]
-		if left.Stream == lg.stream && left.Number == lg.number && left.Units > 0 {
+		if left.GrantID == lg.grant && left.Units > 0 {
 			return left
 		}
 	}

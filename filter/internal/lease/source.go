@@ -177,9 +177,6 @@ func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
 // rereadIfFromFuture reads the clock and a lease once more, if the lease was written long after the clock was read: the
 // worker may have stood still in between. If the lease still is FromFuture, the clock has begun anew since, and the
 // lease counts as none. It returns the status of the last read.
-//
-// A read by which a request is decided or a grant is kept goes through readLease or readKept. One that only tells, or
-// that may fail, need not: its caller says why.
 func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wallNs int64) state.Status {
 	if read == state.OK && e.FromFuture {
 		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
@@ -187,9 +184,14 @@ func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wa
 	return read
 }
 
+// readToTell reads a lease only to tell what it has. One that is FromFuture has nothing then: an operator asks again.
+func (src *Source) readToTell(e *state.LeaseEntry, key []byte, wallNs, now int64) (ok bool) {
+	return src.table.Read(e, key, wallNs, now) == state.OK
+}
+
 // isSilent reports whether the service answers nothing, or nothing about this key.
 func (src *Source) isSilent(e *state.LeaseEntry) bool {
-	return e.SilentUntilNs > e.NowNs || src.worker.Service.Silent
+	return e.SilentUntilNs > e.NowNs || src.worker.Service.IsSilent()
 }
 
 // tableKey is what the subject's lease is found by: its key and, if requests give limits, these.
@@ -203,15 +205,15 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 	return src.key
 }
 
-// askPart is what is asked for the subject's key, whose lease was read. It may write the lease: see claimUncharged.
-func (src *Source) askPart(s *decide.Subject, cost uint32) Part {
-	return src.newPart(s, cost, src.claimUncharged(s.Quota.Lease))
+// askPart is what is asked for the subject's cost. Its key's lease was read, and may be written: see claimUncharged.
+func (src *Source) askPart(s *decide.Subject) Part {
+	return src.newPart(s, s.Cost, src.claimUncharged(s.Quota.Lease))
 }
 
 // newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
 func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{Definition: d, lease: leaseKeeper{source: src, key: e.Key()}, Wire: quota.Part{
+	p := Part{Definition: d, keeper: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
@@ -240,12 +242,12 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 // units are Uncharged. Until the answer or the timeout no other worker of this proxy does, because the lease says so.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
-	s.Quota.TakenOf = e.Take(e.NowNs, s.Cost)
+	s.Quota.TakenOf = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
-	if e.Uncharged.IsAsked(e.NowNs) || w.Service.Silent || !src.refill.isDue(e) {
+	if e.Uncharged.IsAsked(e.NowNs) || w.Service.IsSilent() || !src.refill.isDue(e) {
 		return src.write(e)
 	}
-	spent := e.Uncharged.Ask(e.NowNs + w.Service.TimeoutNs)
+	spent := e.Uncharged.Ask(e.NowNs + w.Service.TimeoutNs())
 	taken := src.write(e)
 	if taken == state.OK {
 		w.refills = append(w.refills, src.newPart(s, 0, spent))

@@ -50,7 +50,7 @@ func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
 	if u.Units == 0 || u.IsAsked(e.NowNs) {
 		return 0
 	}
-	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs)
+	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs())
 	if src.write(e) != state.OK {
 		return 0
 	}

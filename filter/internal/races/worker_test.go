@@ -90,8 +90,9 @@ func (k *worker) begin() {
 
 func (k *worker) wait(context uint32, v *decide.Verdict) {
 	r := k.waiting[context]
-	for _, need := range lease.AppendNeeds(nil, v) {
-		want := need.Part.Wire
+	_, parts := lease.AppendNeeds(nil, v)
+	for i := range parts {
+		want := parts[i].Wire
 		name := [...]string{r.user, r.tenant}[want.Definition]
 		k.world.keys[name] = key{k.engine.Leases.Definitions()[want.Definition], want.Key, false}
 	}
