@@ -61,8 +61,8 @@ type Descriptor struct {
 // Entry is one key with its value: a part of the request, or a fixed text.
 type Entry struct {
 	Key   string
-	Part  request.Part // without a kind if the value is a fixed text
-	Value string       // the fixed text
+	Part  request.Compared // without a kind if the value is a fixed text
+	Value string           // the fixed text
 }
 
 func (e Entry) isFixed() bool { return e.Part.Kind == "" }

@@ -24,7 +24,7 @@ type leaf struct {
 
 // leafValue is a part of the request and the pattern that it fits.
 type leafValue struct {
-	part    request.Part
+	part    request.Compared
 	pattern request.Pattern
 	shared  bool // all that fits counts together
 }

@@ -108,7 +108,7 @@ func (d *Descriptor) ruleOfLeaf(
 	var key []request.Part
 	for i, v := range l.values {
 		if homes[i].isInKey() {
-			key = append(key, v.part)
+			key = append(key, v.part.Part)
 		}
 	}
 	return draft.NewRule(to, draft.Terms{
@@ -175,10 +175,10 @@ func (v leafValue) home(isMatched bool) home {
 // addTo is the match that asks for the value too. It is not ok if no match asks for such a value, or if this one asks
 // for others of the part.
 func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
-	has := m.Of(v.part)
+	has := m.Of(v.part.Part)
 	if len(has) == 0 || v.pattern.Kind == request.AnyValue {
 		return m.TryRequire(v.part, v.pattern)
 	}
 	alone, ok := request.Match{}.TryRequire(v.part, v.pattern)
-	return m, ok && slices.Equal(has, alone.Of(v.part))
+	return m, ok && slices.Equal(has, alone.Of(v.part.Part))
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // written are the rules of levels for requests that send the user.
-func written(t *testing.T, user request.Part, levels []*Level) string {
+func written(t *testing.T, user request.Compared, levels []*Level) string {
 	d := draft.New("levels", "f", policy.ScopeProxy)
 	sent := Descriptor{Entries: []Entry{{Key: "user", Part: user}}}
 	d.Rules = ServiceLevels(levels).Rules(d.Findings, []Descriptor{sent})
@@ -32,10 +32,10 @@ func TestLeavesBecomeRulesAndOverrides(t *testing.T) {
 	for i, l := range []*Level{alice, begun, all} {
 		l.Order = i
 	}
-	header, query := request.HeaderPart("x-user"), request.Part{Kind: request.KindQuery, Name: "user"}
+	header, query := request.Header("x-user"), request.Part{Kind: request.KindQuery, Name: "user"}.Compared()
 	for _, tc := range []struct {
 		name   string
-		user   request.Part
+		user   request.Compared
 		levels []*Level
 		want   string
 	}{

@@ -50,8 +50,8 @@ func shown(leaves []*leaf) (list []string) {
 
 // Each limiter searches its levels in its own order: the service never goes back, the filter compares whole levels.
 func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
-	header := request.HeaderPart("x-user")
-	entries := []Entry{{Key: "path", Part: request.FullPath}, {Key: "user", Part: header}}
+	header := request.Header("x-user")
+	entries := []Entry{{Key: "path", Part: request.FullPath.Compared()}, {Key: "user", Part: header}}
 	levels := []*Level{newLevel(1, "path=/login", "user=alice"), newLevel(2, "path=*", "user=bob")}
 	require.Equal(t, []string{"/login alice 1", "/login * -", "* bob 2", "* * -"}, shown(serviceLeaves(levels, entries)))
 	require.Equal(t, []string{"/login alice 1", "* bob 2", "* * -"}, shown(localLeaves(levels, entries)))
@@ -67,7 +67,7 @@ func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
 
 // A search ends without a limit where no level has exactly the pairs that it came by.
 func TestSearchEndsWhereNoLevelIs(t *testing.T) {
-	header := request.HeaderPart("x-user")
+	header := request.Header("x-user")
 	entries := []Entry{{Key: "user", Part: header}}
 	require.Equal(t, []string{"* -"}, shown(serviceLeaves(nil, entries)))
 	below := []*Level{newLevel(1, "user=alice", "path=/login")}

@@ -23,7 +23,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 	case *routev3.RateLimit_Action_QueryParameters_:
 		return r.readQueryParameters(a.QueryParameters, at)
 	case *routev3.RateLimit_Action_RemoteAddress_:
-		return always(descriptor.Entry{Key: "remote_address", Part: request.ClientIP})
+		return always(descriptor.Entry{Key: "remote_address", Part: request.ClientIP.Compared()})
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
 		return r.readMasked(a.MaskedRemoteAddress, at)
 	case *routev3.RateLimit_Action_GenericKey_:
@@ -97,7 +97,7 @@ func (r *reader) readRequestHeaders(
 func (r *reader) readQueryParameters(
 	a *routev3.RateLimit_Action_QueryParameters, at source.Place,
 ) []descriptor.Descriptor {
-	p := request.Part{Kind: request.KindQuery, Name: a.GetQueryParameterName()}
+	p := request.Part{Kind: request.KindQuery, Name: a.GetQueryParameterName()}.Compared()
 	if p.Name == "" {
 		r.Fail(at, "query_parameters needs a query_parameter_name")
 		return nil
@@ -121,7 +121,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 	if p.V4 > 32 || p.V6 > 128 {
 		r.Fail(at, "prefixes are at most 32 and 128 bits")
 	}
-	return always(descriptor.Entry{Key: "masked_remote_address", Part: p})
+	return always(descriptor.Entry{Key: "masked_remote_address", Part: p.Compared()})
 }
 
 // fixed is what an action adds that sends the same value for each request,
@@ -129,7 +129,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 func fixed(key string, a valueAction) descriptor.Descriptor {
 	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Value: a.GetDescriptorValue()}
 	if e.Value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: request.ClientIP}}}
+		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: request.ClientIP.Compared()}}}
 	}
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
 	if strings.Contains(e.Value, "%") {
@@ -180,7 +180,7 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Pl
 		comments = append(comments, "Without the metadata Envoy sends the descriptor without this entry. Here the rule "+
 			"needs the metadata.")
 	}
-	p := request.Part{Kind: request.KindProperty, Path: path}
+	p := request.Property(path...).Compared()
 	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: p}, comments...)
 }
 

@@ -12,14 +12,14 @@ import (
 
 // keyParts says which part of a request each descriptor's key stands for. It collects what it was asked.
 type keyParts struct {
-	given   map[string]request.Part // what --key says
-	used    map[string]bool         // keys that usePart was asked for
-	guesses []string                // what usePart guessed, for a note
+	given   map[string]request.Compared // what --key says
+	used    map[string]bool             // keys that usePart was asked for
+	guesses []string                    // what usePart guessed, for a note
 }
 
 // newKeyParts reads what --key says.
 func newKeyParts(given map[string]string) (*keyParts, error) {
-	k := &keyParts{given: map[string]request.Part{}, used: map[string]bool{}}
+	k := &keyParts{given: map[string]request.Compared{}, used: map[string]bool{}}
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		p, ok := partNamed(given[key])
 		if !ok {
@@ -35,19 +35,19 @@ func newKeyParts(given map[string]string) (*keyParts, error) {
 }
 
 // partNamed is the part that --key names.
-func partNamed(text string) (p request.Part, ok bool) {
+func partNamed(text string) (p request.Compared, ok bool) {
 	kind, name, _ := strings.Cut(text, ":")
 	switch {
 	case kind == "header" && request.IsHeaderName(strings.ToLower(name)):
-		return request.HeaderPart(name), true
+		return request.Header(name), true
 	case kind == "query" && name != "":
-		return request.Part{Kind: request.KindQuery, Name: name}, true
+		return request.Part{Kind: request.KindQuery, Name: name}.Compared(), true
 	}
-	p, ok = map[string]request.Part{
-		"client_ip": request.ClientIP,
-		"path":      request.FullPath, // without the query, while Envoy's actions send :path with it
-		"method":    request.Method,
-		"host":      request.Host,
+	p, ok = map[string]request.Compared{
+		"client_ip": request.ClientIP.Compared(),
+		"path":      request.FullPath.Compared(), // without the query, while Envoy's actions send :path with it
+		"method":    request.Method.Compared(),
+		"host":      request.Host.Compared(),
 	}[text]
 	return p, ok
 }
@@ -69,15 +69,15 @@ func errUnusedKey(key string) error {
 
 // usual are the keys that Envoy's actions have where they name none, and those
 // that people give them.
-var usual = map[string]request.Part{
-	"remote_address":        request.ClientIP,
+var usual = map[string]request.Compared{
+	"remote_address":        request.ClientIP.Compared(),
 	"masked_remote_address": request.MaskedIP,
-	"destination_cluster":   {Kind: request.KindProperty, Path: []string{"xds", "cluster_name"}},
-	"source_cluster":        {Kind: request.KindProperty, Path: []string{"node", "cluster"}},
+	"destination_cluster":   request.Property("xds", "cluster_name").Compared(),
+	"source_cluster":        request.Property("node", "cluster").Compared(),
 	"path":                  request.PathWithQuery, // as actions send it
-	"method":                request.Method,
-	"host":                  request.Host,
-	"authority":             request.Host,
+	"method":                request.Method.Compared(),
+	"host":                  request.Host.Compared(),
+	"authority":             request.Host.Compared(),
 }
 
 var notesOfUsual = map[string]string{
@@ -92,7 +92,7 @@ var notesOfUsual = map[string]string{
 //	{key: slow, value: slow}     none: isOwnValue, and the routes choose that value, as no header slow is slow
 //
 // If Envoy's routes choose the values of the key, there is none, and why says so.
-func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Part, why string) {
+func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Compared, why string) {
 	k.used[key] = true
 	if p, ok := k.given[key]; ok {
 		return p, ""
@@ -111,7 +111,7 @@ func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Part, why str
 		return request.MaskedIP, ""
 	case request.IsHeaderName(name):
 		k.addGuess(key + " = header " + name)
-		return request.Part{Kind: request.KindHeader, Name: name}, ""
+		return request.Header(name), ""
 	}
 	return p, "The import does not know what the key " + key + " stands for: give --routes FILE, or --key '" + key +
 		"=header:NAME'."

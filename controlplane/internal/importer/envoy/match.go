@@ -19,7 +19,7 @@ func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at 
 	case !known:
 		s.CannotMatch("their route has no known condition on the path")
 	case v != request.AnyPath && v != request.Present:
-		s.Require(request.FullPath, v)
+		s.Require(request.FullPath.Compared(), v)
 	}
 	for i, h := range o.GetHeaders() {
 		r.readHeaderMatcher(s, h, at.Item("headers", i))
@@ -59,7 +59,7 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 }
 
 // readHeaderPart is the part for a header that a file names. It adds a problem if no header has that name.
-func (r *reader) readHeaderPart(name string, at source.Place) (p request.Part, ok bool) {
+func (r *reader) readHeaderPart(name string, at source.Place) (p request.Compared, ok bool) {
 	p, err := request.HeaderNamed(name)
 	if err != nil {
 		r.Fail(at, err.Error())
@@ -69,7 +69,7 @@ func (r *reader) readHeaderPart(name string, at source.Place) (p request.Part, o
 
 // requireValue adds the condition that a header fits a pattern, or, inverted, that it has a value that
 // does not.
-func requireValue(s *request.Selection, p request.Part, v request.Pattern, o *routev3.HeaderMatcher) {
+func requireValue(s *request.Selection, p request.Compared, v request.Pattern, o *routev3.HeaderMatcher) {
 	mayBeMissing := p.Kind == request.KindHeader && !o.GetTreatMissingHeaderAsEmpty()
 	if o.GetInvertMatch() && mayBeMissing {
 		s.Require(p, request.Present) // a missing header fits neither the pattern nor its inversion
@@ -82,7 +82,7 @@ func requireValue(s *request.Selection, p request.Part, v request.Pattern, o *ro
 }
 
 // requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
-func requirePresence(s *request.Selection, p request.Part, isThere bool) {
+func requirePresence(s *request.Selection, p request.Compared, isThere bool) {
 	if p.Kind != request.KindHeader {
 		return
 	}

@@ -35,18 +35,18 @@ func (r *selectorReader) readSelector(o selector, at source.Place) {
 		if q.Name == "" {
 			r.Fail(at, "a query parameter needs a name")
 		}
-		r.readCondition(request.Part{Kind: request.KindQuery, Name: q.Name}, q, at)
+		r.readCondition(request.Part{Kind: request.KindQuery, Name: q.Name}.Compared(), q, at)
 	}
 	if o.Path != nil {
 		path := *o.Path
 		path.Type = cmp.Or(path.Type, "PathPrefix")
 		isEveryPath := path.Type == "PathPrefix" && path.Value == "/" && !path.Invert // so it is no condition
 		if !isEveryPath {
-			r.readCondition(request.FullPath, path, at.In("path"))
+			r.readCondition(request.FullPath.Compared(), path, at.In("path"))
 		}
 	}
 	if o.SourceCIDR != nil {
-		r.readCondition(request.ClientIP, *o.SourceCIDR, at.In("sourceCIDR"))
+		r.readCondition(request.ClientIP.Compared(), *o.SourceCIDR, at.In("sourceCIDR"))
 	}
 }
 
@@ -58,7 +58,7 @@ func (r *selectorReader) readMethods(list []condition, at source.Place) {
 		case m.Invert && len(list) > 1:
 			r.sent.CannotMatch("they have one of several methods, and not another")
 		case m.Invert:
-			r.sent.Exclude(request.Method, request.Exact(m.Value))
+			r.sent.Exclude(request.Method.Compared(), request.Exact(m.Value))
 		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
 			methods = append(methods, m.Value)
 		default:
@@ -72,7 +72,7 @@ func (r *selectorReader) readMethods(list []condition, at source.Place) {
 
 // readCondition adds one condition: on a part of the request, or that each value of the part counts for itself. A
 // network that is Distinct has both: each of its addresses counts for itself.
-func (r *selectorReader) readCondition(p request.Part, o condition, at source.Place) {
+func (r *selectorReader) readCondition(p request.Compared, o condition, at source.Place) {
 	if o.Type == "Distinct" {
 		r.sent.Entries = append(r.sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: p})
 		if o.Value == "" {
@@ -90,7 +90,7 @@ func (r *selectorReader) readCondition(p request.Part, o condition, at source.Pl
 }
 
 // readPattern reads the pattern of a condition. It is not ok, and a problem, if there is none.
-func (r *selectorReader) readPattern(p request.Part, o condition, at source.Place) (v request.Pattern, ok bool) {
+func (r *selectorReader) readPattern(p request.Compared, o condition, at source.Place) (v request.Pattern, ok bool) {
 	isText := o.Type == "Exact" || o.Type == "" || o.Type == "Distinct"
 	switch {
 	case isText && p.Kind == request.KindClientIP:

@@ -135,11 +135,11 @@ var partOf = map[string]request.Part{
 	"host": request.Host, "http_host": request.Host, "server_name": request.Host,
 	"uri": request.FullPath, "document_uri": request.FullPath, "request_uri": request.FullPath,
 	"request_method":         request.Method,
-	"scheme":                 {Kind: request.KindProperty, Path: []string{"request", "scheme"}},
-	"server_port":            {Kind: request.KindProperty, Path: []string{"destination", "port"}},
+	"scheme":                 request.Property("request", "scheme"),
+	"server_port":            request.Property("destination", "port"),
 	"connection":             request.ConnectionID,
-	"ssl_client_s_dn":        {Kind: request.KindProperty, Path: []string{"connection", "subject_peer_certificate"}},
-	"ssl_client_fingerprint": {Kind: request.KindProperty, Path: []string{"connection", "sha256_peer_certificate_digest"}},
+	"ssl_client_s_dn":        request.Property("connection", "subject_peer_certificate"),
+	"ssl_client_fingerprint": request.Property("connection", "sha256_peer_certificate_digest"),
 }
 
 // partsByPrefix are the parts that variables name behind a prefix, such as $http_x_user.

@@ -27,7 +27,7 @@ func counted(t *testing.T, blocks, key string) []Form {
 
 // The example of the package: nobody counts the requests of gold.
 func TestEachFormIsForOtherRequests(t *testing.T) {
-	plan := request.HeaderPart("x-plan")
+	plan := request.Header("x-plan")
 	gold, staff := plan.Matching(request.Text("gold", true)), plan.Matching(request.Text("staff", true))
 	forms := counted(t, `map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }`, "$counted")
 	require.Equal(t, []Form{
@@ -41,7 +41,7 @@ func TestEachFormIsForOtherRequests(t *testing.T) {
 func TestPartsAndTextOfAKey(t *testing.T) {
 	forms := counted(t, "", "$host:${http_x_user}:$host")
 	require.Len(t, forms, 1)
-	require.Equal(t, []request.Part{request.Host, request.HeaderPart("x-user")}, forms[0].Parts)
+	require.Equal(t, []request.Part{request.Host, request.Header("x-user").Part}, forms[0].Parts)
 	require.Equal(t, "::", forms[0].Text)
 }
 
@@ -49,7 +49,7 @@ func TestPartsAndTextOfAKey(t *testing.T) {
 func TestNamesOfVariablesHaveNoCase(t *testing.T) {
 	forms := counted(t, "map $http_X_Plan $Counted { default $Binary_Remote_Addr; }", "$counted:$HTTP_x_user")
 	require.Len(t, forms, 1)
-	require.Equal(t, []request.Part{request.ClientIP, request.HeaderPart("x-user")}, forms[0].Parts)
+	require.Equal(t, []request.Part{request.ClientIP, request.Header("x-user").Part}, forms[0].Parts)
 	forms = counted(t, "", "$Arg_userID")
 	require.Equal(t, []request.Part{{Kind: request.KindQuery, Name: "userID"}}, forms[0].Parts, "as clients spell it")
 }

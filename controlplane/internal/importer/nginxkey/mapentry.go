@@ -132,7 +132,7 @@ func textFits(pattern, text string) (fits, ok bool) {
 func textOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
 	text := strings.TrimPrefix(pattern, `\`)
 	v = request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	_, ok = request.Match{}.TryRequire(p, v)
+	_, ok = request.Match{}.TryRequire(p.Compared(), v)
 	return v, ok && (text != "" || p.Kind == request.KindHeader)
 }
 

@@ -22,7 +22,7 @@ func (m Match) MarshalYAML() (any, error) {
 	headers := map[string]string{}
 	for id, values := range m {
 		if id.kind == KindHeader {
-			headers[id.name] = values[0].notation(HeaderPart(id.name))
+			headers[id.name] = values[0].notation(Part{Kind: id.kind, Name: id.name})
 		}
 	}
 	var paths []string
@@ -58,13 +58,13 @@ func (m Match) Without(other Match) Match {
 
 // TryRequire is the match with the condition that a part fits a pattern. It is not ok if no match can say that: the
 // caller has another way to say it. A selection has none, and takes Selection.Require.
-func (m Match) TryRequire(p Part, v Pattern) (narrow Match, ok bool) {
+func (m Match) TryRequire(p Compared, v Pattern) (narrow Match, ok bool) {
 	narrow, _, why := m.narrow(p, v)
 	return narrow, why == ""
 }
 
 // narrow is the match with the condition that a part fits a pattern, or why no match can say that: see translate.
-func (m Match) narrow(p Part, v Pattern) (narrow Match, comment, why string) {
+func (m Match) narrow(p Compared, v Pattern) (narrow Match, comment, why string) {
 	if v.Kind == AnyValue {
 		return m, "", ""
 	}

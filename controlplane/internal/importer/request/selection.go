@@ -1,6 +1,8 @@
 // Package request says which requests a rule is for, and which of them count together.
 //
 //	part       of a request: the path, a header, the client's address    part.go
+//	compared   what a limiter compares of a part: the path with its       compared.go
+//	           query, where the policy compares the path alone
 //	pattern    which values of a part fit: the text /login, what begins  pattern.go
 //	           with /a, an expression
 //	match      for some parts, the patterns of which one must fit         match.go, join.go
@@ -9,10 +11,10 @@
 //
 // How a condition gets into a match, such as that the host is a.example:80:
 //
-//	Selection.Require(Host, Exact("a.example:80"))
+//	Selection.Require(Host.Compared(), Exact("a.example:80"))
 //	  Selection.narrowOrSayWhy   keeps the comment, or says why no match can say it
 //	    Match.narrow             the match with the condition                           match.go
-//	      Part.translate         Exact("a.example"), and a comment: without its port    part.go
+//	      Compared.translate     Exact("a.example"), and a comment: without its port    compared.go
 //	      Part.canMatch          a match may ask for the hosts of a name                match.go
 //	      Match.And              with the condition that is there: hosts of both        join.go
 //
@@ -93,14 +95,14 @@ func (s *Selection) NarrowTo(other Selection) {
 }
 
 // Require adds the condition that the part fits the pattern.
-func (s *Selection) Require(p Part, v Pattern) {
+func (s *Selection) Require(p Compared, v Pattern) {
 	if m, ok := s.narrowOrSayWhy(s.Match, p, v); ok {
 		s.Match = m
 	}
 }
 
 // Exclude exempts the requests whose part fits the pattern.
-func (s *Selection) Exclude(p Part, v Pattern) {
+func (s *Selection) Exclude(p Compared, v Pattern) {
 	if m, ok := s.narrowOrSayWhy(nil, p, v); ok {
 		s.AddExempt(m)
 	}
@@ -134,7 +136,7 @@ type Unsaid struct {
 
 // narrowOrSayWhy is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
 // selection has the reason. If the policy compares another text, the selection has a comment.
-func (s *Selection) narrowOrSayWhy(m Match, p Part, v Pattern) (narrow Match, ok bool) {
+func (s *Selection) narrowOrSayWhy(m Match, p Compared, v Pattern) (narrow Match, ok bool) {
 	narrow, comment, why := m.narrow(p, v)
 	if comment != "" {
 		s.Comment(comment)
