@@ -87,8 +87,7 @@ func (v *Verdict) CheckEach(now int64) {
 
 // start begins Decide or CheckEach, as if it had not been called before.
 func (v *Verdict) start(now int64) {
-	v.Now, v.RetryNs = now, 0
-	v.Pending, v.Allowed = false, true
+	v.decision = decision{Now: now, Allowed: true}
 	v.giveTurns()
 }
 
@@ -115,8 +114,8 @@ func (v *Verdict) check(now int64) ending {
 	return passes
 }
 
-// checkAll checks subjects, so many others of which ask already. It returns how many ask then. An ask has no more than
-// quota.MaxParts, and a request has one ask.
+// checkAll checks the subjects. So many others of the request are asking already, and it returns how many are then. A
+// request has one ask, which has no more than quota.MaxParts.
 func checkAll(subjects []*Subject, asking int, now int64) int {
 	for _, s := range subjects {
 		s.check(limit.AddSaturating(s.Cost, s.before), now)

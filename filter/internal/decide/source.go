@@ -7,7 +7,7 @@ import (
 )
 
 // Source is where the units of one rule come from. It remembers nothing of a request: what it finds out about a subject
-// it returns, or writes to the subject, as the table there says. Package decide calls its Decider, and package engine
+// it returns, or writes to the subject, as the comments there say. Package decide calls its Decider, and package engine
 // its Keys.
 type Source interface {
 	Decider

@@ -1,8 +1,6 @@
 package decide
 
 import (
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -16,13 +14,7 @@ type Subject struct {
 	begun  // by Begin
 	judged // by each check
 
-	// before is what the subjects before this one count in its record, by Verdict.giveTurns. They have not yet when it is
-	// checked, so that much must be free beside its own cost. Rules that share a counter count a request once each. For
-	// example, the record of two such rules has 5 units left, and a request costs 2:
-	//
-	//	check  Units are 2 for the first rule and 4 for the second: both pass
-	//	take   the first takes 2. The second's Take is a Mismatch, because the first has written the record
-	//	       the second checks again, with Units 2: of the 3 that are left it takes 2
+	// before is costBefore, by Verdict.giveTurns: what earlier subjects of the request count in this one's record.
 	before uint32
 
 	// Record is what the source has read last. Every source sets Now, Rebased and FromFloor unless it fails, and one with
@@ -76,21 +68,6 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	}
 }
 
-// OverrideName returns the name of the override that holds, empty if none does or
-// it has no name.
-func (s *Subject) OverrideName() string {
-	if s.Override < 0 {
-		return ""
-	}
-	return s.Rule.Policy.Overrides[s.Override].Name
-}
-
-// sharesRecord reports whether both are counted in one record.
-func (s *Subject) sharesRecord(other *Subject) bool {
-	counted := s.Rule.Counted
-	return counted != nil && counted == other.Rule.Counted && s.Cost > 0 && slices.Equal(other.Key.Bytes, s.Key.Bytes)
-}
-
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
 	s.judged = judged{Units: units}
@@ -98,7 +75,7 @@ func (s *Subject) check(units uint32, now int64) {
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
-// units of the subjects before this one, so only the cost must be free: see Subject.before.
+// units of the subjects before this one, so only the cost must be free: see costBefore.
 func (s *Subject) checkAgain(now int64) {
 	s.judged = judged{Units: s.Cost}
 	s.setFinding(s.Rule.Source.Recheck(s, now), now)
@@ -173,4 +150,12 @@ func (s *Subject) skip(now int64) {
 	if meanings[s.outcome].skips {
 		s.become(NotAsked, now)
 	}
+}
+
+// OverrideName returns the name of the override that holds, empty if none does or it has no name.
+func (s *Subject) OverrideName() string {
+	if s.Override < 0 {
+		return ""
+	}
+	return s.Rule.Policy.Overrides[s.Override].Name
 }

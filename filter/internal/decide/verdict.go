@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
@@ -21,8 +22,13 @@ type Verdict struct {
 
 	// giveTurns:
 	inTurn           []*Subject // those whose sources are asked, in the order in which they are: see turn
-	enforced, shadow []*Subject // the first of inTurn, and the others
+	enforced, shadow []*Subject // inTurn is the enforced ones, and then those in shadow mode
 
+	decision
+}
+
+// decision is what Decide or CheckEach finds out. Each begins it anew, so it may be called again.
+type decision struct {
 	Now     int64 // when the request was decided, ns since the epoch; 0 before Decide and CheckEach
 	Pending bool  // some rule must ask the quota service first: nothing is decided or counted
 	Allowed bool  // no enforced rule has denied: true also before Decide, and while Pending
@@ -33,7 +39,9 @@ type Verdict struct {
 
 // Begin empties the verdict for the next request. The memory stays.
 func (v *Verdict) Begin() {
-	*v = Verdict{Allowed: true, Subjects: v.Subjects[:0], inTurn: v.inTurn[:0], pool: v.pool}
+	*v = Verdict{
+		Subjects: v.Subjects[:0], inTurn: v.inTurn[:0], pool: v.pool, decision: decision{Allowed: true},
+	}
 }
 
 // Next is where the caller reads the Key and Requested of the next subject. It has those of an earlier request, and
@@ -70,16 +78,6 @@ func (v *Verdict) giveTurns() {
 	}
 }
 
-// costBefore is what the subjects before s count in its record: see Subject.before.
-func costBefore(before []*Subject, s *Subject) (cost uint32) {
-	for _, other := range before {
-		if s.sharesRecord(other) {
-			cost = limit.AddSaturating(cost, other.Cost)
-		}
-	}
-	return cost
-}
-
 // addTurn adds the subjects of one turn to inTurn.
 func (v *Verdict) addTurn(t turn) {
 	for _, s := range v.Subjects {
@@ -110,6 +108,28 @@ func (s *Subject) turn() turn {
 		return late
 	}
 	return early
+}
+
+// costBefore is what the subjects before s count in its record. They have not yet when s is checked, so that much must
+// be free beside its own cost. Rules that share a counter count a request once each. For example, the record of two
+// such rules has 5 units left, and a request costs 2:
+//
+//	check  Units are 2 for the first rule and 4 for the second: both pass
+//	take   the first takes 2. The second's Take is a Mismatch, because the first has written the record
+//	       the second checks again, with Units 2: of the 3 that are left it takes 2
+func costBefore(before []*Subject, s *Subject) (cost uint32) {
+	for _, other := range before {
+		if s.sharesRecord(other) {
+			cost = limit.AddSaturating(cost, other.Cost)
+		}
+	}
+	return cost
+}
+
+// sharesRecord reports whether both are counted in one record.
+func (s *Subject) sharesRecord(other *Subject) bool {
+	counted := s.Rule.Counted
+	return counted != nil && counted == other.Rule.Counted && s.Cost > 0 && slices.Equal(other.Key.Bytes, s.Key.Bytes)
 }
 
 // CloneTexts makes the texts of the keys last beyond the callback.

@@ -89,7 +89,7 @@ func TestRetryAfter(t *testing.T) {
 		{false, 1_000_000_000, 1, true},
 		{false, 1_000_000_001, 2, true},
 	} {
-		v := &Verdict{Allowed: tc.allowed, RetryNs: tc.waitNs}
+		v := &Verdict{decision: decision{Allowed: tc.allowed, RetryNs: tc.waitNs}}
 		seconds, ok := v.RetryAfter()
 		require.Equal(t, tc.ok, ok, "%+v", tc)
 		require.Equal(t, tc.seconds, seconds, "%+v", tc)
