@@ -99,6 +99,8 @@ func decodeAsk(a *Ask, b []byte) error {
 //	asks only ahead of need  Ahead, Spent
 //	only reports             the Report
 //	only inspects            Inspect
+//
+// In the filter, part.go of package lease says which rule asks for which.
 type Part struct {
 	Definition uint32
 	Key        [16]byte // see KeyOf

@@ -9,23 +9,16 @@ import (
 // State is what one key has counted at NowNs: the quota service's store keeps it. It has the windows of all
 // definitions that have asked for the key.
 //
-// It can be rolled, but only a View is asked, because a window has these forms:
+// It can be rolled, but only a View is asked and counts, because a State's windows may lack limits. For example, a
+// minute with limit 5 and a jitter of 10 seconds, and a log of 5 units:
 //
-//	form                    ends by the grid of  has Limit, Burst, Units        is in
-//	a definition's          the policy           yes                            State, once its definition has asked
-//	read from bytes         the policy           Limit and Burst of a bucket    State, also while its definition asks
-//	shifted by the jitter   the key              yes                            View
-//	shifted, more Units     the key              yes, Units for all of the log  View, by record.ArrangeFor
+//	in a State  as its definition has it, once that has asked  limit 5, ends at 12:01:00               Units 5
+//	            as read from bytes                             no limit, ends at 12:01:00              no Units
+//	in a View   shifted for the key                            limit 5, ends at 12:01:04 for this key  Units 5
+//	            with Units for what the State has counted      the same                                Units 7
 //
-// For example, the forms of a minute with limit 5 and jitter 10, and of a log of 5 units:
-//
-//	a definition's          limit 5, ends at 12:01:00               Units 5
-//	read from bytes         no limit, ends at 12:01:00              no Units
-//	shifted by the jitter   limit 5, ends at 12:01:04 for this key  Units 5
-//	shifted, more Units     the same                                Units 7: 7 are counted in the State
-//
-// Rolling needs no more than the bytes have. If a window ends by the key's own grid, its usage has the end. If units of
-// the key are held, the bytes have Pays. For charging, see chargeSilent.
+// Rolling needs no more than the bytes have: of a bucket, they have its Limit and Burst. If a window ends by the key's
+// own grid, its usage has the end. If units of the key are held, they have Pays. For charging, see chargeSilent.
 type State struct {
 	NowNs   int64
 	Windows []limit.Window

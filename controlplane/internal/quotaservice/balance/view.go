@@ -119,7 +119,7 @@ func (v *View) Clear(i int) {
 	w := v.window(i)
 	*w.usage = limit.Usage{}
 	if w.isBucket() {
-		*w.bucketSpendBy = w.nowNs // what is leased of it counts no more
+		w.setSpendBy(w.nowNs) // what is leased of it counts no more
 	}
 }
 

@@ -18,18 +18,18 @@ import (
 //	fixed, calendar         nowNs                       nowNs
 //	sliding window counter  nowNs                       nowNs
 //	sliding window log      nowNs                       that of its newest unit, or nowNs
-//	token bucket            bucketSpendBy               bucketSpendBy
+//	token bucket            its spendBy                 in the State
 //
 // For example, a bucket was leased from at 0 s until 10 s, and is asked at 4 s:
 //
 //	0 s ──────── 4 s ───────────────▶ 10 s
-//	the lease    nowNs                bucketSpendBy: the lease ends, and the usage has what remains then
+//	the lease    nowNs                spendBy: the lease ends, and the usage has what remains then
 //	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: left takes them off
 type stateWindow struct {
-	def           *limit.Window // in a form that State draws
+	def           *limit.Window // see State for what it may lack
 	usage         *limit.Usage
 	nowNs         int64
-	bucketSpendBy *int64 // in the State; nil = it is no bucket. Not before nowNs
+	bucketSpendBy *int64 // in the State: not before nowNs; nil = it is no bucket. For spendBy and setSpendBy alone
 }
 
 // viewWindow is one window of a key with the limits of a definition, as a View has it: it is also asked, and counts.
@@ -40,16 +40,22 @@ func (w stateWindow) isBucket() bool { return w.bucketSpendBy != nil }
 // spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
 // for each unit, in order.
 func (w stateWindow) spendBy() int64 {
+	if w.isBucket() {
+		return *w.bucketSpendBy
+	}
 	if log := w.usage.Log; len(log) > 0 {
 		return max(w.nowNs, log[len(log)-1])
 	}
-	return w.asOf()
+	return w.nowNs
 }
+
+// setSpendBy sets the spendBy of a bucket. That of another window follows from its usage.
+func (w stateWindow) setSpendBy(spendBy int64) { *w.bucketSpendBy = spendBy }
 
 // asOf is the instant of its usage.
 func (w stateWindow) asOf() int64 {
 	if w.isBucket() {
-		return *w.bucketSpendBy
+		return w.spendBy()
 	}
 	return w.nowNs
 }
@@ -60,7 +66,7 @@ func (w stateWindow) roll(now int64) {
 	switch {
 	case w.isBucket():
 		to = max(now, last)
-		*w.bucketSpendBy = to
+		w.setSpendBy(to)
 	case w.def.Pays > 0 && w.hasEnded(now):
 		w.usage.Used = w.usageBounded().Used // stored only once it has ended: see usageBounded
 	}
@@ -88,8 +94,8 @@ func (w viewWindow) left(endNs int64) uint32 {
 	case !w.isBucket():
 		return w.def.Remaining(w.usage, w.nowNs)
 	}
-	u, spendBy := *w.usage, max(endNs, *w.bucketSpendBy)
-	w.def.Roll(&u, *w.bucketSpendBy, spendBy)
+	u, spendBy := *w.usage, max(endNs, w.spendBy())
+	w.def.Roll(&u, w.spendBy(), spendBy)
 	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
 }
 
@@ -115,7 +121,7 @@ func (w viewWindow) waitNs(cost uint32) int64 {
 	switch {
 	case pass == limit.Never:
 		return limit.Never
-	case w.isBucket() && pass == *w.bucketSpendBy:
+	case w.isBucket() && pass == w.spendBy():
 		pass = w.passBefore(cost)
 	}
 	return pass - w.nowNs
@@ -131,7 +137,7 @@ func (w viewWindow) passBefore(cost uint32) int64 {
 	if cost == 0 {
 		return w.nowNs
 	}
-	spendBy := *w.bucketSpendBy
+	spendBy := w.spendBy()
 	beside := w.def.Remaining(w.usage, spendBy) - cost
 	hi, lo := bits.Mul64(uint64(beside), uint64(w.def.PeriodNs))
 	gains := uint64(w.def.Limit) // in a period: not 0, or the cost would never pass
@@ -184,8 +190,8 @@ func (w viewWindow) add(units uint32, spendBy int64) (how CountedIn) {
 func (w viewWindow) addAtEnd(units uint32, spendBy int64) CountedIn {
 	spendBy = max(spendBy, w.spendBy())
 	if w.isBucket() {
-		w.def.Roll(w.usage, *w.bucketSpendBy, spendBy)
-		*w.bucketSpendBy = spendBy
+		w.def.Roll(w.usage, w.spendBy(), spendBy)
+		w.setSpendBy(spendBy)
 	}
 	w.def.Add(w.usage, spendBy, units)
 	return CountedIn{CountedAtNs: spendBy}
