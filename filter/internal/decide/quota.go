@@ -2,6 +2,7 @@ package decide
 
 import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -21,9 +22,11 @@ type Quota struct {
 	checked // BeginCheck resets it
 	taken   // all calls of Take of the request use it
 
-	// Lease is what this proxy has leased of the key, as the last check has read it, unless the grant has decided. It
-	// is memory, which stays for the next request.
+	// These are memory, which stays for the next request. Lease is what this proxy has leased of the key, as the last
+	// check has read it, unless the grant has decided. Share is this proxy's share of the key's limits, by the last check
+	// of OwnShare.
 	Lease *state.LeaseEntry
+	Share []limit.Window
 }
 
 // waited is what has come of the request's wait. Subject.Begin resets it.
@@ -63,7 +66,7 @@ type taken struct {
 }
 
 // begin begins a request that has not waited.
-func (q *Quota) begin() { *q = Quota{Lease: q.Lease} }
+func (q *Quota) begin() { *q = Quota{Lease: q.Lease, Share: q.Share} }
 
 // BeginCheck begins a check, or a look or an operation, at an instant of the monotonic clock.
 func (q *Quota) BeginCheck(monotonicNs int64) { q.checked = checked{MonotonicNs: monotonicNs} }

@@ -30,8 +30,8 @@ type begun struct {
 	Cost           uint32
 	CostUnreadable bool // see Reading
 	// CountedKey is the key as Source counts it. Its Windows are in the order of records: the policy's limit i has the
-	// column Rule.Finder.Order[i]. They are those of Subject, or where OwnShare decides, a share of them, which is valid
-	// until the rule's next Check, Settle or Renew (clusterRule.share). If the subject is Unlimited, they may be empty.
+	// column Rule.Finder.Order[i]. They are those of Subject, or where OwnShare decides, Quota.Share. If the subject is
+	// Unlimited, they may be empty.
 	CountedKey state.Key
 }
 

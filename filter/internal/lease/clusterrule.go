@@ -17,8 +17,7 @@ type clusterRule struct {
 
 	firstDefinition uint32 // the number of its own limits: see addRule. No other rule has it
 
-	shares []limit.Window // memory for this proxy's share of the limits
-	usage  limit.Usage    // memory for Usage
+	usage limit.Usage // memory for Usage
 }
 
 // begin begins a check, a look or an operation. It resets what the last one has found, and sets the time: of the wall
@@ -92,7 +91,8 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Find
 
 // checkShare decides by what this proxy has counted while the service was silent.
 func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Finding {
-	s.CountedKey.Windows = src.share(s.Windows)
+	s.Quota.Share = src.appendShare(s.Quota.Share[:0], s.Windows)
+	s.CountedKey.Windows = s.Quota.Share
 	found := src.local.Check(s, wallNs)
 	if found.Outcome != decide.Failed {
 		s.Quota.From = decide.OwnShare
@@ -100,13 +100,13 @@ func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Findi
 	return found
 }
 
-// share is what one proxy may admit without the service: the limits of a key, divided by the number of proxies. Of 10
-// each of three proxies may admit 3, of 2 each may admit 1. It is valid until the next call.
-func (src *clusterRule) share(windows []limit.Window) []limit.Window {
+// appendShare appends to an empty list what one proxy may admit without the service: the limits of a key, divided by
+// the number of proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
+func (src *clusterRule) appendShare(share, windows []limit.Window) []limit.Window {
 	proxies := max(src.worker.tables.Proxies(), 1)
-	src.shares = append(src.shares[:0], windows...)
-	for i := range src.shares {
-		w := &src.shares[i]
+	share = append(share, windows...)
+	for i := range share {
+		w := &share[i]
 		if w.Limit > 0 {
 			w.Limit = max(1, w.Limit/proxies)
 		}
@@ -114,7 +114,7 @@ func (src *clusterRule) share(windows []limit.Window) []limit.Window {
 			w.Burst = max(1, w.Burst/proxies)
 		}
 	}
-	return src.shares
+	return share
 }
 
 // Usage is how the key stands over all proxies, as the service has said last.

@@ -4,6 +4,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
@@ -40,7 +41,10 @@ import (
 //
 // Of its other methods, recallBlock is in denial.go, Operate and leaseOf are in operate.go, lookPart and Look in
 // looks.go. The rest is in clusterrule.go.
-type HoldSource struct{ clusterRule }
+type HoldSource struct {
+	clusterRule
+	share []limit.Window // memory for shareOf
+}
 
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
@@ -180,12 +184,18 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 // Package hold draws what each place charges, and settles the account. Here is the table's part. The table counts by
 // this proxy's share of the limits.
 
+// shareOf is this proxy's share of the limits by which a hold counts. It is valid until the next call.
+func (src *HoldSource) shareOf(h *hold.Hold) []limit.Window {
+	src.share = src.appendShare(src.share[:0], h.Windows)
+	return src.share
+}
+
 // Settle ends what the request holds in this proxy's table, and charges its cost there.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) hold.Settlement {
 	if !h.InTable() {
 		return hold.CostCharged
 	}
-	return src.local.SettleBy(src.share(h.Windows), h, cost, wallNs)
+	return src.local.SettleBy(src.shareOf(h), h, cost, wallNs)
 }
 
 // Renew renews what lies in this proxy's table.
@@ -193,5 +203,5 @@ func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
 	if !h.InTable() || !src.local.IsDue(h, at) {
 		return hold.NotDue
 	}
-	return src.local.RenewBy(src.share(h.Windows), h, at)
+	return src.local.RenewBy(src.shareOf(h), h, at)
 }

@@ -12,15 +12,22 @@ import (
 // ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no
 // request waits for it, it is for requests to come, or it only reports what is held.
 //
-// It has a part for each key of which units are needed, for all requests that have joined it:
+// It has a part for each key of which units are needed, for all requests that have joined it. For example, two requests
+// join a refill of key k:
 //
-//	request   needs                         the ask's parts
-//	first     1 of key k, 2 of key l        k: Cost 1, Waiting 1     l: Cost 2, Waiting 2
-//	second    3 of key k, 1 of key l        k: Cost 1, Waiting 1+3   l: Cost 2, Waiting 2+1
+//	what joins       needs         the part then
+//	                               Cost  Waiting  Ahead  Spent
+//	the refill       60 ahead         0        0     60      5
+//	first request    2 of key k       2        2     60      5
+//	second request   3 of key k       2      2+3     60      5
 //
-// Cost is that of the first request: the service grants at least this much, or denies. All else is the first one's
-// too. Shadow and NoBlock are the rule's, so each request has the same. Another one's Spent is dropped, and a later ask
-// says it: see lease/uncharged.go.
+// So of a part's fields:
+//
+//	Cost             is of the first request: the service grants at least this much, or denies
+//	Waiting          is of all requests
+//	Ahead, Spent     are of what has made the ask. The Spent of another is dropped, and a later ask says it: see
+//	                 lease/uncharged.go
+//	Shadow, NoBlock  are of the rule, so each request has the same
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
@@ -54,7 +61,7 @@ func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 func (a *ask) add(parts []lease.Part) {
 	for i := range a.parts {
 		p, cost := &a.parts[i].Wire, parts[i].Wire.Cost
-		if len(a.waiters) == 0 { // the request is the first one of an ask that was for requests to come
+		if len(a.waiters) == 0 { // the request is the first one, of an ask that was made for requests to come
 			p.Cost = cost
 		}
 		p.Waiting = limit.AddSaturating(p.Waiting, cost)

@@ -16,7 +16,7 @@ import (
 //	                 +------------- unqueue -----------------+
 //
 //	queued   Other requests for the same units join it. unqueue ends it if the last of its requests leaves,
-//	         or if an earlier ask's result decides them: see decidesMore.
+//	         or if the result of the ask that flies for the same units decides them, too: see takeDecided.
 //	flying   Another ask for the same units stays queued. If the stream ends, or the service lacks a definition,
 //	         requeue queues it again, or ends it if no request waits for it.
 //	late     askLateAgain has found no result after the timeout. Its requests are decided without it, and the same

@@ -90,9 +90,17 @@ func grantOf(result *quota.AskResult, i int) *quota.Grant {
 	return nil
 }
 
-// takeDecided returns the requests that the result of an ask decides: those that have waited for it, and maybe those
-// that came since, which have joined the next ask for these units. Then it ends that ask, and leaves its reports alone:
-// they are of the accounts of a, and the end of a's reports finds out when these are reported next.
+// takeDecided returns the requests that the result of an ask decides: those that have waited for it and, if the result
+// decidesMore, those that came since. These wait for the next ask for the same units, which is over then:
+//
+//	                     before   then
+//	ask a                flying   over: Receive has ended it
+//	requests 1 and 2     asking   ready
+//	next, for the same   queued   over, and is never sent: unqueue
+//	requests 3 and 4     asking   ready
+//
+// The reports of next are left alone: they are of the accounts of a, and the end of a's reports finds out when these
+// are reported next.
 func (c *Client) takeDecided(a *ask, result *quota.AskResult) []*Waiter {
 	next := c.asks.queued[a.want]
 	if next == nil || len(next.waiters) == 0 || !a.decidesMore(result) {

@@ -14,8 +14,9 @@ import (
 //	                       ^                                         |
 //	                       +------- Wait, if it is Pending again ----+
 //
-// It is ready when its ask has a result (endWaits, reject, or endLooks once all asks of a look have one), or when its
-// time is over (expire). If the request has ended meanwhile, Forget makes it over at once.
+// It is ready when its ask has a result (endWaits, reject, or endLooks once all asks of a look have one), when an
+// earlier ask has one that decides it, too (takeDecided), or when its time is over (expire). If the request has ended
+// meanwhile, Forget makes it over at once.
 type Waiter struct {
 	Context uint32
 	Verdict *decide.Verdict // nil of a look
