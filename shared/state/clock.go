@@ -114,7 +114,7 @@ func (t *Table) rebaseFloor(p *loaded, last int64) {
 // recordTime is when the slot's record was last written, or the present if the clock
 // was set back since. The slot may be another key's: its record stays in the page as it is. The present is p.Now and
 // not CallerNs, because the record goes into the floor at p.Now or later: it would age by the difference.
-func (t *Table) recordTime(p *loaded, slot int) int64 {
+func (p *loaded) recordTime(slot int) int64 {
 	last := p.page.Time(slot)
 	if p.isAhead(last) {
 		return p.Now

@@ -49,7 +49,7 @@ func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
 		if column < t.layout.Counting {
 			units = limit.AddSaturating(cost, held)
 		}
-		pass := e.windows[column].Check(&e.usage[column], e.Now, units)
+		pass := e.windows.at(column).Check(&e.usage[column], e.Now, units)
 		if pass == limit.Never {
 			return limit.Never
 		}
@@ -74,7 +74,7 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 		return status
 	}
 	for column := range t.layout.Counting {
-		w, u := &e.windows[column], &e.usage[column]
+		w, u := e.windows.at(column), &e.usage[column]
 		if w.Algorithm == limit.FixedWindowPerKey && u.EndNs == 0 {
 			e.opened |= 1 << column
 		}
@@ -91,7 +91,7 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 	}
 	e.Blocked = t.block != page.NoColumn && e.usage[t.block].EndNs == 0
 	for column := range t.layout.Counting {
-		w, u := &e.windows[column], &e.usage[column]
+		w, u := e.windows.at(column), &e.usage[column]
 		if cost > 0 {
 			w.Add(u, e.Now, cost)
 		}
@@ -117,7 +117,7 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 		e.page.MarkShares(slot)
 	}
 	for column := range t.layout.Counting {
-		e.usage[column] = e.windows[column].Inherit(e.usage[column], e.Now)
+		e.usage[column] = e.windows.at(column).Inherit(e.usage[column], e.Now)
 	}
 	return OK
 }
@@ -209,7 +209,7 @@ func (t *Table) refund(e *Entry, c *committed, cost uint32) bool {
 	now := max(e.CallerNs, last)
 	complete := true
 	for column := range t.layout.Counting {
-		w, u := &e.windows[column], &e.usage[column]
+		w, u := e.windows.at(column), &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)
 		w.Roll(u, last, now)
 		opened := c.opened&(1<<column) != 0

@@ -162,8 +162,8 @@ func hold(units uint32) func(*Table, *Entry) Status {
 // block denies a hit while the policy's block is that long.
 func block(periodNs int64) func(*Table, *Entry) Status {
 	return func(table *Table, e *Entry) Status {
-		for column := range e.windows {
-			if w := &e.windows[column]; w.Algorithm == limit.Block {
+		for column := range e.windows.list {
+			if w := &e.windows.list[column]; w.Algorithm == limit.Block {
 				defer func(shorter int64) { w.PeriodNs = shorter }(w.PeriodNs)
 				w.PeriodNs = periodNs
 			}

@@ -73,7 +73,7 @@ func (t *Table) makeRoom(e *Entry, evict bool) int {
 // evict adds what the slot's record uses and holds to the floor. The record stays in the slot until takeSlot
 // puts another one there.
 func (t *Table) evict(p *loaded, slot int) {
-	last := t.recordTime(p, slot)
+	last := p.recordTime(slot)
 	at := t.rollFloor(p, max(p.Now, last))
 	var lapsed lapses
 	if t.layout.HasHolds {
@@ -113,7 +113,7 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 	if p.page.WasReset(slot) && t.floorLives(p, p.Now) {
 		return math.MaxInt64
 	}
-	last := t.recordTime(p, slot)
+	last := p.recordTime(slot)
 	expiry := int64(0)
 	var lapsed lapses
 	if t.layout.HasHolds {
@@ -126,8 +126,8 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 	}
 	for column := range t.layout.Counting {
 		u := t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog)
-		asOf := lapsed.chargeByRule(&p.rule[column], &u, last)
-		expiry = max(expiry, p.rule[column].Expiry(&u, asOf))
+		asOf := lapsed.chargeByRule(p.rule.at(column), &u, last)
+		expiry = max(expiry, p.rule.at(column).Expiry(&u, asOf))
 	}
 	return expiry
 }
@@ -174,14 +174,14 @@ func (t *Table) leastUsed(p *loaded) int {
 // useOf is how much of the rule's limits the slot's record uses: the most that it uses of
 // a window's.
 func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
-	last := t.recordTime(p, slot)
+	last := p.recordTime(slot)
 	asOf := max(p.Now, last)
 	most := limit.Fraction{Limit: 1}
 	for _, column := range t.columns() {
 		if column == page.NoColumn {
 			continue
 		}
-		w := &p.rule[column]
+		w := p.rule.at(column)
 		u := w.ByRule(t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog), last, asOf)
 		if use := w.FractionUsed(&u, asOf); most.Less(use) {
 			most = use
@@ -200,7 +200,7 @@ func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
 func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	ahead := max(at-max(last, p.CallerNs), 0)
 	for column := range t.layout.Counting {
-		w := &p.rule[column]
+		w := p.rule.at(column)
 		u := t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog)
 		asOf := lapsed.chargeByRule(w, &u, last)
 		if !w.OnGrid() {
@@ -227,7 +227,7 @@ func (t *Table) endFloors(p *loaded, at int64) (instant int64, changed bool) {
 	at = max(at, last)
 	for column := range t.layout.Counting {
 		before := p.page.Floor(column)
-		after := p.rule[column].RollFloor(before, last, at)
+		after := p.rule.at(column).RollFloor(before, last, at)
 		if after != before {
 			p.page.SetFloor(column, after)
 			changed = true
@@ -238,11 +238,11 @@ func (t *Table) endFloors(p *loaded, at int64) (instant int64, changed bool) {
 
 // chargeFloor counts units in the floor at the instant at, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
-func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units uint32) {
+func (t *Table) chargeFloor(p *loaded, windows columnWindows, at int64, units uint32) {
 	at = t.rollFloor(p, at)
 	for column := range t.layout.Counting {
 		f := p.page.Floor(column)
-		p.page.SetFloor(column, p.rule[column].ChargeFloor(&windows[column], f, at, units, p.pageMemory.otherLog[:0]))
+		p.page.SetFloor(column, p.rule.at(column).ChargeFloor(windows.at(column), f, at, units, p.pageMemory.otherLog[:0]))
 	}
 }
 
@@ -250,7 +250,7 @@ func (t *Table) chargeFloor(p *loaded, windows []limit.Window, at int64, units u
 func (t *Table) floorLives(p *loaded, asOf int64) bool {
 	last := p.page.FloorTime()
 	for column := range t.layout.Counting {
-		f := p.rule[column].RollFloor(p.page.Floor(column), last, max(asOf, last))
+		f := p.rule.at(column).RollFloor(p.page.Floor(column), last, max(asOf, last))
 		if !f.IsZero() {
 			return true
 		}
@@ -268,7 +268,7 @@ func (t *Table) floorHoldsUnits(p *loaded) bool {
 // the record still counts, does not give the key new units before those of the record have ended.
 func (t *Table) remove(p *loaded, slot int) {
 	if !t.layout.HasLeases { // these have no floor
-		t.rollFloor(p, max(p.Now, t.recordTime(p, slot)))
+		t.rollFloor(p, max(p.Now, p.recordTime(slot)))
 	}
 	p.page.Remove(slot)
 }

@@ -174,7 +174,7 @@ func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 		return status
 	}
 	for column := range t.layout.Counting {
-		e.windows[column].Add(&e.usage[column], e.Now, units)
+		e.windows.at(column).Add(&e.usage[column], e.Now, units)
 	}
 	return t.finish(e)
 }

@@ -161,7 +161,7 @@ func (t *Table) chargeFloorLapses(p *loaded, lapsed lapses) {
 // evictSharer evicts the slot's record, because its key may have held what has lapsed in the
 // floor: these units are charged to its usage too, before that goes into the floor. It frees the slot.
 func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
-	last := t.recordTime(p, slot)
+	last := p.recordTime(slot)
 	lapsed := p.joinLapses(t.moveHoldsToFloor(p, slot, last), floorLapsed, last)
 	latest := lapsed[len(lapsed)-1] // there is one: floorLapsed is not empty
 	at := t.rollFloor(p, latest.at)

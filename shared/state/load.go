@@ -38,7 +38,7 @@ type loaded struct {
 	heldNs   HeldTime  // if the table holds
 	leaseNs  leaseTime // if it is a lease table, which is visited; it has none of the others
 
-	rule []limit.Window // by column of the layout, with the rule's limits
+	rule columnWindows // with the rule's limits
 
 	pageMemory pageMemory
 }

@@ -18,7 +18,7 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	}
 	for column := range t.layout.Counting {
 		if t.acts(window, column) {
-			e.windows[column].Add(&e.usage[column], e.Now, n)
+			e.windows.at(column).Add(&e.usage[column], e.Now, n)
 		}
 	}
 	return t.finish(e)
@@ -32,7 +32,7 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	}
 	for column := range t.layout.Counting {
 		if t.acts(window, column) {
-			e.usage[column] = e.windows[column].Set(e.Now, n)
+			e.usage[column] = e.windows.at(column).Set(e.Now, n)
 		}
 	}
 	return t.writeRecord(e, e.page.NextGeneration())

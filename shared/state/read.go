@@ -22,12 +22,7 @@ import (
 type Entry struct {
 	loaded // the key's page, with Now and CallerNs
 
-	// What Read and Commit found. Reread clears it.
-	Rebased   bool // what was written before the clock was set back has moved to the present
-	FromFloor bool // the key has no record and starts from the page's floor
-	Evicted   bool // Commit evicted a live record
-	Ended     int  // windows whose usage has ended since the record was written
-	Blocked   bool // Deny began a block
+	Findings // of Read and what follows, until the next Read or Reread
 
 	HeldBack bool // Check found, the last time, that only what is held leaves no room
 
@@ -36,7 +31,7 @@ type Entry struct {
 	slot  int    // of the key's record in the page, or noRecord
 
 	// By column of the layout.
-	windows []limit.Window               // with the key's limits
+	windows columnWindows                // with the key's limits
 	usage   [page.MaxWindows]limit.Usage // as of Now; of the column of holds: Used is held, see Held
 
 	// What is held of the key is the sum of two: its record's, and the floor's if the record was
@@ -45,9 +40,19 @@ type Entry struct {
 
 	// From Commit, for Refund.
 	generation uint16
-	opened     uint16 // a bit for each column: the hit opened its window
 
 	keyMemory keyMemory
+}
+
+// Findings are what Read and Commit have found. Read clears them all.
+type Findings struct {
+	Rebased   bool // what was written before the clock was set back has moved to the present
+	FromFloor bool // the key has no record and starts from the page's floor
+	Evicted   bool // Commit evicted a live record
+	Ended     int  // windows whose usage has ended since the record was written
+	Blocked   bool // Deny began a block
+
+	opened uint16 // a bit for each column: the hit opened its window. Refund needs it
 }
 
 // Scratch is memory for a call that reads, and maybe writes, by itself. Unlike an Entry, it has nothing for the next
@@ -97,7 +102,8 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 //	6  readRecord            usage, as of Now
 //	   or startFromFloor     usage and FromFloor
 func (t *Table) readKey(e *Entry, key *Key, now int64) {
-	e.clearResults()
+	e.pageMemory.lapses = e.pageMemory.lapses[:0]
+	e.Findings = Findings{}
 	e.table = t
 	e.CallerNs = now
 	t.setWindows(e, key)
@@ -121,17 +127,6 @@ func (t *Table) readKey(e *Entry, key *Key, now int64) {
 	}
 }
 
-// clearResults clears what Read and Commit found before.
-func (e *Entry) clearResults() {
-	e.pageMemory.lapses = e.pageMemory.lapses[:0]
-	e.FromFloor = false
-	e.Evicted = false
-	e.Rebased = false
-	e.Blocked = false
-	e.Ended = 0
-	e.opened = 0
-}
-
 // setWindows sets e.windows and e.rule: for each column of the layout the window with
 // the key's limits, and with the rule's. A column that this configuration does not
 // have gets no limits. If it is jittered, the key's grid is not known, so each hit
@@ -147,14 +142,12 @@ func (e *Entry) clearResults() {
 func (t *Table) setWindows(e *Entry, key *Key) {
 	t.setRule(&e.loaded, key.OfRule)
 	if t.direct {
-		e.windows = key.Windows
+		e.windows = columnWindows{key.Windows}
 		return
 	}
-	inPage := t.layout.Windows
-	e.windows = e.keyMemory.windows[:len(inPage)]
-	copy(e.windows, inPage)
-	for column := range e.windows {
-		if w := &e.windows[column]; w.Jitter > 0 {
+	e.windows = t.layoutWindows(&e.keyMemory.windows)
+	for column := range page.Column(len(e.windows.list)) {
+		if w := e.windows.at(column); w.Jitter > 0 {
 			w.Algorithm = limit.FixedWindowPerKey
 			w.Elastic = true
 		}
@@ -163,29 +156,43 @@ func (t *Table) setWindows(e *Entry, key *Key) {
 		if column == page.NoColumn {
 			continue
 		}
-		own := &e.windows[column]
+		own := e.windows.at(column)
+		units := own.Units // a log may be longer than this key's limit: see longestLogs
 		*own = key.Windows[window]
-		own.Units = inPage[column].Units // a log may be longer than this key's limit: see longestLogs
-		own.Stamp = e.rule[column].Stamp // only the rule has one: see Overridden
+		own.Units = units
+		own.Stamp = e.rule.at(column).Stamp // only the rule has one: see Overridden
 	}
 }
 
 // setRule sets p.rule.
 func (t *Table) setRule(p *loaded, rule []limit.Window) {
 	if t.direct {
-		p.rule = rule
+		p.rule = columnWindows{rule}
 		return
 	}
-	inPage := t.layout.Windows
-	p.rule = p.pageMemory.rule[:len(inPage)]
-	copy(p.rule, inPage)
+	p.rule = t.layoutWindows(&p.pageMemory.rule)
 	for window, column := range t.columns() {
-		if column != page.NoColumn {
-			p.rule[column] = rule[window]
-			p.rule[column].Units = inPage[column].Units
+		if column == page.NoColumn {
+			continue
 		}
+		own := p.rule.at(column)
+		units := own.Units
+		*own = rule[window]
+		own.Units = units
 	}
 }
+
+// layoutWindows copies the windows of the layout, which have no limits, into memory.
+func (t *Table) layoutWindows(memory *[page.MaxWindows]limit.Window) columnWindows {
+	list := memory[:len(t.layout.Windows)]
+	copy(list, t.layout.Windows)
+	return columnWindows{list}
+}
+
+// columnWindows is a list of windows by column. A []limit.Window is in the definition's order, or a layout's.
+type columnWindows struct{ list []limit.Window }
+
+func (ws columnWindows) at(column page.Column) *limit.Window { return &ws.list[column] }
 
 // findSlot sets e.slot to that of the key's record.
 func (e *Entry) findSlot() { e.slot = e.page.Find(fingerprint(e.hash)) }
@@ -201,7 +208,7 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 		if s := &t.lastSpans[column]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
 			continue // within one aligned window the usage does not change
 		}
-		w := &e.windows[column]
+		w := e.windows.at(column)
 		used := !u.IsZero()
 		w.Roll(u, lapsed.charge(w, u, last), e.Now)
 		if used && u.IsZero() {
@@ -218,8 +225,8 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 // starts at e.Now.
 func (t *Table) startFromFloor(e *Entry, last int64) {
 	for column := range t.layout.Counting {
-		floor := e.rule[column].RollFloor(e.page.Floor(column), last, e.Now)
-		e.usage[column] = e.windows[column].Start(floor, e.Now, e.log(column)[:0])
+		floor := e.rule.at(column).RollFloor(e.page.Floor(column), last, e.Now)
+		e.usage[column] = e.windows.at(column).Start(floor, e.Now, e.log(column)[:0])
 		e.FromFloor = e.FromFloor || !floor.IsZero()
 	}
 }
@@ -266,7 +273,7 @@ type keyMemory struct {
 // log returns memory for a log of a column: twice the longest log, because a hit
 // appends its units before the oldest are dropped.
 func (e *Entry) log(column page.Column) []int64 {
-	if e.windows[column].Algorithm == limit.SlidingWindowLog && e.keyMemory.logs[column] == nil {
+	if e.windows.at(column).Algorithm == limit.SlidingWindowLog && e.keyMemory.logs[column] == nil {
 		e.keyMemory.logs[column] = make([]int64, 0, 2*limit.MaxLog)
 	}
 	return e.keyMemory.logs[column]

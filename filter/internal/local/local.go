@@ -108,7 +108,7 @@ func (c *Source) KeepDenied(s *decide.Subject, keep decide.Keep) (passNs int64, 
 // noteStored counts what a write of the subject's record has done.
 func noteStored(s *decide.Subject, status state.Status) {
 	if status == state.OK {
-		s.Rule.Metrics.NoteStored(&s.Record)
+		s.Rule.Metrics.NoteStored(&s.Record.Findings)
 	}
 }
 
@@ -235,7 +235,7 @@ func (c *Source) operate(
 	if status != state.OK {
 		return 0, status
 	}
-	s.Rule.Metrics.NoteStored(e)
+	s.Rule.Metrics.NoteStored(&e.Findings)
 	return c.used(s, column), state.OK
 }
 

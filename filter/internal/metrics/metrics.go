@@ -140,12 +140,12 @@ func (m *Set) CountsOf(override int) *Named {
 }
 
 // NoteStored adds what storing a hit has done to the record's page.
-func (m *Set) NoteStored(e *state.Entry) {
-	if e.Evicted {
+func (m *Set) NoteStored(found *state.Findings) {
+	if found.Evicted {
 		m.Evicted++
 	}
-	m.WindowResets += uint64(e.Ended)
-	if e.Blocked {
+	m.WindowResets += uint64(found.Ended)
+	if found.Blocked {
 		m.BlocksBegun++
 	}
 }

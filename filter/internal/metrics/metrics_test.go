@@ -86,10 +86,10 @@ func TestCountsByTheNamesOfOverrides(t *testing.T) {
 // What a stored hit has done to its page is added up.
 func TestWhatStoringAHitCounts(t *testing.T) {
 	m := Of(&hosttest.Policy(t, rule).Rules[0])
-	m.NoteStored(&state.Entry{})
+	m.NoteStored(&state.Findings{})
 	require.Equal(t, Counts{}, m.Counts)
-	m.NoteStored(&state.Entry{Evicted: true, Ended: 2, Blocked: true})
-	m.NoteStored(&state.Entry{Ended: 1})
+	m.NoteStored(&state.Findings{Evicted: true, Ended: 2, Blocked: true})
+	m.NoteStored(&state.Findings{Ended: 1})
 	require.Equal(t, Counts{Evicted: 1, WindowResets: 3, BlocksBegun: 1}, m.Counts)
 }
 
