@@ -48,7 +48,15 @@ in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) 
 # alone, where one thread runs. The importer's tests only send parallel requests to nginx.
 concurrent = $(filter-out ./controlplane/internal/importer,$(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go ' --include='*.go' --exclude-dir=out build controlplane envoy shared)))))
 # Tests of one goroutine, which would take half of the race detector's time.
-alone := TestMemoryOfALimiterIsBounded|TestHitsAllocateNothing|TestNumbersAtTheirExtremes|TestLongLogsAreBounded
+empty :=
+space := $(empty) $(empty)
+alone := $(subst $(space),|,$(strip \
+	TestMemoryOfALimiterIsBounded TestHitsAllocateNothing TestNumbersAtTheirExtremes TestLongLogsAreBounded \
+	TestHeldIsExact TestHeldNeverOver TestFewNewKeysMeetAFullPage TestAThousandOwnersStaySmall \
+	TestALookIsAReadWithoutATrace TestEveryOrderOfTwoHolds TestEvictionNeverRefunds TestTheClockSteps \
+	TestTheStoresClockSteps TestTellingInParts TestPolicyIsTheSameInKubernetes TestPathsAreReadAsByEnvoy))
+# These begin first, because they wait more than they compute.
+longest_racing := ./controlplane/internal/quotaservice/redisstore ./envoy/sim
 # What Envoy's versions may change, beside e2e.
 of_versions := ./envoy/... ./controlplane/internal/accesslog
 
@@ -91,7 +99,8 @@ lint: ## golangci-lint, with the reasons in .golangci.yml
 # Not the scripts: each of their commands compiles the filter anew, ten times as slowly, and what
 # races in them does in the packages.
 race: build servers ## what runs natively and has goroutines, under the race detector; takes a C compiler
-	$(call with_envoys,$(newest)) $(go_test) -race -short -skip '^($(alone))$$' -p 3 -timeout 15m $(filter-out ./controlplane/cmd/sluice,$(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%)))
+	$(call with_envoys,$(newest)) $(go_test) -race -short -skip '^($(alone))$$' -p 3 -timeout 15m $(longest_racing) \
+		$(filter-out ./controlplane/cmd/sluice,$(filter $(concurrent),$(unit:$(module)/%=./%) $(native:%=./%)))
 
 e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 	$(call with_envoys,$(envoys)) SLUICE_EVERY_ENVOY=1 $(go_test) -tags long -timeout 60m ./e2e/...

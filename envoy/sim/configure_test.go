@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
@@ -51,7 +52,9 @@ func TestRefusedConfigurationChangesNothing(t *testing.T) {
 
 // A host without a running configuration says so, and a closed one starts no VM: its filter may be gone.
 func TestNothingIsConfigured(t *testing.T) {
-	h, err := sim.New(t.Context(), sim.Options{Wasm: guest, VMConfiguration: []byte("refuse"), CacheDir: cacheDir})
+	h, err := sim.New(t.Context(), sim.Options{
+		Wasm: guest, VMConfiguration: []byte("refuse"), CacheDir: buildtest.CacheDir(),
+	})
 	require.NoError(t, err)
 	require.ErrorContains(t, h.Configure(nil), "proxy_on_vm_start returned false")
 	_, err = h.Serve(0, &sim.Request{})

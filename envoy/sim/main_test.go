@@ -13,14 +13,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/sim"
 )
 
 // guest is the test filter; second is another version of it, which allocates by
 // proxy_on_memory_allocate alone.
 var (
-	guest, second     []byte
-	cacheDir, wasmDir string
+	guest, second []byte
+	wasmDir       string
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +35,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	wasmDir, cacheDir = dir, filepath.Join(dir, "cache")
+	wasmDir = dir
 	for name, wasm := range map[string]*[]byte{"guest": &guest, "second": &second} {
 		out := filepath.Join(dir, name+".wasm")
 		build := exec.Command("go", "build", "-tags", name, "-buildmode=c-shared", "-ldflags=-s -w", "-o", out,
@@ -70,7 +71,7 @@ func setUp(t *testing.T, change ...func(*sim.Options)) *bench {
 	t.Helper()
 	b := &bench{t: t}
 	o := sim.Options{
-		Wasm: guest, VMID: "vm", PluginName: "plugin", RootID: "root", CacheDir: cacheDir, Seed: 1,
+		Wasm: guest, VMID: "vm", PluginName: "plugin", RootID: "root", CacheDir: buildtest.CacheDir(), Seed: 1,
 		Now: b.now, LogLevel: sim.Info,
 		Log: func(l sim.Level, vm int, m string) {
 			b.note(&b.lines, strings.Replace(fmt.Sprintf("%d %v %s", vm, l, m), " info ", " ", 1))

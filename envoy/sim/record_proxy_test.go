@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/sluice-ratelimit/sluice/build/buildtest"
 	"github.com/sluice-ratelimit/sluice/envoy/proxy"
 )
 
@@ -38,7 +39,7 @@ func TestProxyAsRecorded(t *testing.T) {
 	b := &bench{t: t}
 	p, err := proxy.New(t.Context(), proxy.Options{
 		Wasm:     guest,
-		CacheDir: cacheDir,
+		CacheDir: buildtest.CacheDir(),
 		Log:      slog.New(ear{slog.DiscardHandler, b}),
 		Upstream: &url.URL{Scheme: "http", Host: addresses["upstream"]},
 		Cluster: func(name string) grpc.ClientConnInterface {

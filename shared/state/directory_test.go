@@ -129,7 +129,8 @@ func TestAVanishedCounterWaitsForWhatItsRecordsCount(t *testing.T) {
 		"a block of a longer policy": {[]limit.Window{aligned(1, second, 0), shortened}, block(anHour), 60 * second},
 	} {
 		t.Run(name, func(t *testing.T) {
-			store, key, now := newMemory(), []byte("k"), 1000*anHour
+			store, key := newMemory(), []byte("k")
+			now := 1000 * anHour
 			x := configured(store, "o", 1, definition("x", 100, c.windows...))
 			var e Entry
 			require.Equal(t, OK, x.Read(&e, keyed(x, key), now))

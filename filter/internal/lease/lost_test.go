@@ -80,7 +80,9 @@ func TestARefundCountsTheUnitsWhosePlaceItTakes(t *testing.T) {
 	}
 	other(2).grant(6, second, true) // stranded: its request keeps 1 of the units, and nobody takes the others
 	w.proxy.Clock += 4 * second
-	third, fourth, fifth := other(3), other(4), other(5)
+	third := other(3)
+	fourth := other(4)
+	fifth := other(5)
 	w.request("a other") // which makes the table of the last rule
 	third.grant(6, 9*second, true)
 	fourth.grant(6, 9*second, true)
