@@ -93,7 +93,7 @@ func (l *leaf) apart(other *leaf) bool {
 
 // isOneText reports whether each value is one text: then no other leaf is within this one.
 func (l *leaf) isOneText() bool {
-	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.Kind != request.Exactly })
+	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.Kind() != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
@@ -112,7 +112,7 @@ func (l *leaf) canOverride(other *leaf) bool {
 func (l *leaf) whyNoOverride() string {
 	for _, v := range l.values {
 		if _, ok := v.asOverride(); !ok {
-			return "Paths are compared without the query, and cannot say " + v.pattern.Text + "."
+			return "Paths are compared without the query, and cannot say " + v.pattern.Text() + "."
 		}
 	}
 	return ""
@@ -126,5 +126,5 @@ func (v leafValue) isImpossible() bool { return v.part.IsNever(v.pattern) }
 
 // sharing begins a sentence about values that have one counter.
 func (v leafValue) sharing() string {
-	return "The values of " + v.part.String() + " that fit " + v.pattern.Text + " share one counter there"
+	return "The values of " + v.part.String() + " that fit " + v.pattern.Text() + " share one counter there"
 }

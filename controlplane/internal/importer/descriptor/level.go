@@ -36,7 +36,7 @@ func named(key, value string) string {
 func (l *Level) Name() string {
 	var names []string
 	for _, e := range l.Pairs {
-		names = append(names, named(e.Key, e.Text))
+		names = append(names, named(e.Key, e.Text()))
 	}
 	return strings.Join(names, ".")
 }

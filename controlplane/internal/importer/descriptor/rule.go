@@ -162,7 +162,7 @@ func (l *leaf) split(all request.Selection) (requests request.Selection, homes [
 // home is that of the value, if a match can select it or not.
 func (v leafValue) home(isMatched bool) home {
 	switch {
-	case isMatched && (v.shared || v.pattern.Kind == request.Exactly):
+	case isMatched && (v.shared || v.pattern.Kind() == request.Exactly):
 		return inMatch
 	case isMatched:
 		return inBoth
@@ -176,7 +176,7 @@ func (v leafValue) home(isMatched bool) home {
 // for others of the part.
 func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
 	has := m.Of(v.part.Part)
-	if len(has) == 0 || v.pattern.Kind == request.AnyValue {
+	if len(has) == 0 || v.pattern.Kind() == request.AnyValue {
 		return m.TryRequire(v.part, v.pattern)
 	}
 	alone, ok := request.Match{}.TryRequire(v.part, v.pattern)

@@ -33,15 +33,15 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 		return []*leaf{leafOfRest(entries, begin)}
 	}
 	e := entries[depth]
-	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text, p.Key == e.Key })
+	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text(), p.Key == e.Key })
 	slices.SortStableFunc(groups, func(a, b []*Level) int {
-		return ranks[a[0].Pairs[depth].Kind] - ranks[b[0].Pairs[depth].Kind]
+		return ranks[a[0].Pairs[depth].Kind()] - ranks[b[0].Pairs[depth].Kind()]
 	})
 	for _, group := range groups {
 		next := group[0].Pairs[depth]
 		if !e.isFixed() || next.Matches(e.Value) {
 			list = append(list, leavesBelow(group, entries, append(slices.Clip(begin), next))...)
-			if e.isFixed() || next.Kind == request.AnyValue {
+			if e.isFixed() || next.Kind() == request.AnyValue {
 				return list
 			}
 		}
@@ -59,7 +59,7 @@ var ranks = map[request.PatternKind]int{request.Exactly: 0, request.WithWildcard
 //	path = anything, user = bob       limit 2
 //	path = anything, user = anything  none
 func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
-	isOpen := func(p Pair) bool { return p.Kind == request.AnyValue }
+	isOpen := func(p Pair) bool { return p.Kind() == request.AnyValue }
 	for _, open := range []bool{false, true} {
 		for _, l := range levels {
 			if end, fits := l.leafOf(entries); fits && open == slices.ContainsFunc(l.Pairs, isOpen) {

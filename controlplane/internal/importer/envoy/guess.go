@@ -36,7 +36,7 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 	byKey := func(p descriptor.Pair) (string, bool) { return p.Key, true }
 	for _, group := range descriptor.Grouped(levels, depth, byKey) {
 		key := group[0].Pairs[depth].Key
-		isOwnValue := !slices.ContainsFunc(group, func(l *descriptor.Level) bool { return l.Pairs[depth].Text != key })
+		isOwnValue := !slices.ContainsFunc(group, func(l *descriptor.Level) bool { return l.Pairs[depth].Text() != key })
 		p, why := r.keys.usePart(key, isOwnValue)
 		if why != "" {
 			list = append(list, r.guessEach(before, key, why, group)...)
@@ -56,8 +56,9 @@ func (r *reader) guessEach(
 	before descriptor.Descriptor, key, why string, levels []*descriptor.Level,
 ) (list []descriptor.Descriptor) {
 	depth := len(before.Entries)
-	for _, way := range descriptor.Grouped(levels, depth, func(p descriptor.Pair) (string, bool) { return p.Text, true }) {
-		d, value := before, way[0].Pairs[depth].Text
+	byValue := func(p descriptor.Pair) (string, bool) { return p.Text(), true }
+	for _, way := range descriptor.Grouped(levels, depth, byValue) {
+		d, value := before, way[0].Pairs[depth].Text()
 		which := key + " = " + value
 		if value == "" {
 			which = key + ", with a counter for each value"

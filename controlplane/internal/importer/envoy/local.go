@@ -163,8 +163,8 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 		}
 		for _, e := range d.GetEntries() {
 			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
-			if p.Text == "" {
-				p.Kind = request.AnyValue
+			if e.GetValue() == "" {
+				p.Pattern = request.Pattern{}
 				imp.noteForgotten(c)
 			}
 			made.Pairs = append(made.Pairs, p)

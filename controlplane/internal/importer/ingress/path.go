@@ -161,7 +161,7 @@ func (g *hostGroup) takenBy(other hostPath) (m request.Match, why string) {
 	case isOfGroup && slices.ContainsFunc(g.paths, other.hasLongerPath):
 		m = other.ofPath()
 		if slices.ContainsFunc(g.paths, winsBack) {
-			return nil, "another Ingress takes some of those to " + other.path.Text
+			return nil, "another Ingress takes some of those to " + other.path.Text()
 		}
 		if len(g.hosts) == 1 {
 			return m, ""
@@ -226,21 +226,21 @@ func (p hostPath) hasLongerPath(other request.Pattern) bool {
 // one, or the exact one of two with one text. Locations with expressions are sorted by length too.
 func isLonger(p, other request.Pattern) bool {
 	length := func(p request.Pattern) int {
-		if p.Kind == request.ByExpression {
-			return len(p.Text)
+		if p.Kind() == request.ByExpression {
+			return len(p.Text())
 		}
 		begin, _ := p.LiteralPrefix()
 		return len(begin)
 	}
 	isSame := length(p) == length(other)
-	return length(p) > length(other) || isSame && p.Kind == request.Exactly && other.Kind != request.Exactly
+	return length(p) > length(other) || isSame && p.Kind() == request.Exactly && other.Kind() != request.Exactly
 }
 
 // spelledOut has two patterns for a path and what is below it: a list needs no expression for that.
 func spelledOut(paths []request.Pattern) (list []request.Pattern) {
 	for _, p := range paths {
-		if p.Kind == request.PathOrBelow {
-			list = append(list, request.Exact(p.Text), request.Prefix(p.Text+"/", false))
+		if p.Kind() == request.PathOrBelow {
+			list = append(list, request.Exact(p.Text()), request.Prefix(p.Text()+"/", false))
 		} else {
 			list = append(list, p)
 		}

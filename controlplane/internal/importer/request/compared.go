@@ -58,9 +58,9 @@ func HeaderNamed(name string) (Compared, error) {
 func (p Compared) IsNever(v Pattern) bool {
 	switch {
 	case p.Kind == KindPath:
-		return (v.Kind == Exactly || v.Kind == WithWildcards) && !v.beginsPath() && v.Text != "*" // the path of OPTIONS
-	case p.Kind == KindClientIP && v.Kind == Exactly:
-		network, ok := NetworkOf(v.Text)
+		return (v.kind == Exactly || v.kind == WithWildcards) && !v.beginsPath() && v.text != "*" // the path of OPTIONS
+	case p.Kind == KindClientIP && v.kind == Exactly:
+		network, ok := NetworkOf(v.text)
 		bits := p.V6
 		if network.Addr().Is4() {
 			bits = p.V4
@@ -90,19 +90,19 @@ func (p Compared) translate(v Pattern) translation {
 	switch {
 	case p.Kind == KindPath:
 		return p.translatePath(v)
-	case v.Kind != Exactly:
+	case v.kind != Exactly:
 	case p.Kind == KindHost:
-		made.Text = WithoutPort(v.Text)
-		if made.Text != v.Text {
-			made.comment = "The host " + v.Text + " is compared without its port here."
+		made.text = WithoutPort(v.text)
+		if made.text != v.text {
+			made.comment = "The host " + v.text + " is compared without its port here."
 		}
 	case p.Kind == KindClientIP:
-		text, ok := NetworkText(v.Text)
+		text, ok := NetworkText(v.text)
 		if !ok {
 			made.why = p.someCondition()
 			break
 		}
-		made.Text = text
+		made.text = text
 	}
 	return made
 }
@@ -114,14 +114,14 @@ func (p Compared) translatePath(v Pattern) translation {
 		cut, sameWithAnyQuery, ok := v.ofPath()
 		switch {
 		case !ok:
-			return translation{why: "Envoy compares :path and its query with " + v.Text}
+			return translation{why: "Envoy compares :path and its query with " + v.text}
 		case !sameWithAnyQuery:
-			made.comment = "Envoy compares :path with its query. Here " + v.Text + " is a path, with any query behind it."
+			made.comment = "Envoy compares :path with its query. Here " + v.text + " is a path, with any query behind it."
 		}
 		made.Pattern = cut
 	}
-	isText := made.Kind != AnyValue && made.Kind != ByExpression
-	if isText && (!made.beginsPath() || strings.Contains(made.Text, "?")) {
+	isText := made.kind != AnyValue && made.kind != ByExpression
+	if isText && (!made.beginsPath() || strings.Contains(made.text, "?")) {
 		made.why = p.someCondition()
 	}
 	return made

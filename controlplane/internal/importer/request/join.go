@@ -77,9 +77,9 @@ func (id partID) within(p, q Pattern) bool {
 	case p == q:
 		return true
 	case id.kind == KindHost:
-		return isHostWithin(p.Text, q.Text)
+		return isHostWithin(p.text, q.text)
 	case id.kind == KindClientIP:
-		return isNetworkWithin(p.Text, q.Text)
+		return isNetworkWithin(p.text, q.text)
 	}
 	return p.Within(q)
 }

@@ -41,7 +41,7 @@ func (m Match) MarshalYAML() (any, error) {
 // texts are the texts of a part's patterns.
 func (m Match) texts(p Part) (list []string) {
 	for _, v := range m.Of(p) {
-		list = append(list, v.Text)
+		list = append(list, v.text)
 	}
 	return list
 }
@@ -65,7 +65,7 @@ func (m Match) TryRequire(p Compared, v Pattern) (narrow Match, ok bool) {
 
 // narrow is the match with the condition that a part fits a pattern, or why no match can say that: see translate.
 func (m Match) narrow(p Compared, v Pattern) (narrow Match, comment, why string) {
-	if v.Kind == AnyValue {
+	if v.kind == AnyValue {
 		return m, "", ""
 	}
 	made := p.translate(v)
@@ -85,11 +85,11 @@ func (p Part) canMatch(v Pattern) bool {
 	case KindPath, KindHeader:
 		return true
 	case kindMethod:
-		return v.Kind == Exactly && HasOnly(v.Text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
-		return v.Kind == Exactly && IsHost(v.Text)
+		return v.kind == Exactly && IsHost(v.text)
 	case KindClientIP:
-		return v.Kind == Exactly
+		return v.kind == Exactly
 	case KindQuery, KindCookie, KindProperty:
 	}
 	return false

@@ -10,8 +10,8 @@ import (
 
 // Pattern says which values of a part of a request fit.
 type Pattern struct {
-	Kind PatternKind
-	Text string // as the configuration has it; of an expression the expression
+	kind PatternKind
+	text string
 }
 
 // PatternKind is how a pattern is written.
@@ -50,7 +50,7 @@ func ParseExpression(text string) (Pattern, error) {
 // The patterns that need no text.
 var (
 	Present = Wildcard("*")          // whatever value is there
-	Absent  = Pattern{Kind: Missing} // none
+	Absent  = Pattern{kind: Missing} // none
 	AnyPath = Wildcard("/*")
 )
 
@@ -92,37 +92,43 @@ func surrounded(before, text, behind string, ignoreCase bool) Pattern {
 	return Expression(re)
 }
 
+// Kind is how the pattern is written.
+func (p Pattern) Kind() PatternKind { return p.kind }
+
+// Text is the text of the pattern, as the configuration has it: of an expression the expression.
+func (p Pattern) Text() string { return p.text }
+
 // Regexp is the pattern as an expression of RE2 for the whole text. It is not for Missing, which no text fits.
 func (p Pattern) Regexp() string {
-	switch p.Kind {
+	switch p.kind {
 	case WithWildcards:
-		parts := strings.Split(p.Text, "*")
+		parts := strings.Split(p.text, "*")
 		for i := range parts {
 			parts[i] = regexp.QuoteMeta(parts[i])
 		}
 		return strings.Join(parts, ".*")
 	case PathOrBelow:
-		return regexp.QuoteMeta(p.Text) + "(/.*)?"
+		return regexp.QuoteMeta(p.text) + "(/.*)?"
 	case ByExpression:
-		return p.Text
+		return p.text
 	case Exactly, AnyValue, Missing:
 	}
-	return regexp.QuoteMeta(p.Text)
+	return regexp.QuoteMeta(p.text)
 }
 
 // Matches reports whether a text fits.
 func (p Pattern) Matches(text string) bool {
-	switch p.Kind {
+	switch p.kind {
 	case AnyValue:
 		return true
 	case Exactly:
-		return p.Text == text
+		return p.text == text
 	case WithWildcards:
-		return fitsWildcards(strings.Split(p.Text, "*"), text)
+		return fitsWildcards(strings.Split(p.text, "*"), text)
 	case PathOrBelow:
-		return text == p.Text || strings.HasPrefix(text, p.Text+"/")
+		return text == p.text || strings.HasPrefix(text, p.text+"/")
 	case ByExpression:
-		re, err := regexp.Compile("^(?s:" + p.Text + ")$")
+		re, err := regexp.Compile("^(?s:" + p.text + ")$")
 		return err == nil && re.MatchString(text)
 	case Missing:
 	}
@@ -150,11 +156,11 @@ func fitsWildcards(parts []string, text string) bool {
 // LiteralPrefix is the text that all values begin with: /a of /a* and of /a*.js. If it is all that the pattern says, as
 // in /a*, two such patterns have no value in common, or one has all of the other's.
 func (p Pattern) LiteralPrefix() (text string, isAll bool) {
-	switch p.Kind {
+	switch p.kind {
 	case Exactly, PathOrBelow:
-		return p.Text, true
+		return p.text, true
 	case WithWildcards:
-		before, after, _ := strings.Cut(p.Text, "*")
+		before, after, _ := strings.Cut(p.text, "*")
 		return before, after == ""
 	case AnyValue, ByExpression, Missing:
 	}
@@ -165,20 +171,20 @@ func (p Pattern) LiteralPrefix() (text string, isAll bool) {
 // one may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
 func (p Pattern) Within(q Pattern) bool {
 	switch {
-	case q.Kind == AnyValue, p == q:
+	case q.kind == AnyValue, p == q:
 		return true
-	case p.Kind == Exactly:
-		return q.Matches(p.Text)
+	case p.kind == Exactly:
+		return q.Matches(p.text)
 	}
 	begin, _ := p.LiteralPrefix()
 	wider, isAll := q.LiteralPrefix()
 	switch {
 	case begin == "" || !isAll:
 		return false
-	case q.Kind == PathOrBelow:
-		return p.Kind == PathOrBelow && begin == wider || strings.HasPrefix(begin, wider+"/")
+	case q.kind == PathOrBelow:
+		return p.kind == PathOrBelow && begin == wider || strings.HasPrefix(begin, wider+"/")
 	}
-	return q.Kind == WithWildcards && strings.HasPrefix(begin, wider)
+	return q.kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
 // Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be
@@ -188,10 +194,10 @@ func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.LiteralPrefix()
 	other, isAllOther := q.LiteralPrefix()
 	switch {
-	case p.Kind == Exactly:
-		return !q.Matches(p.Text)
-	case q.Kind == Exactly:
-		return !p.Matches(q.Text)
+	case p.kind == Exactly:
+		return !q.Matches(p.text)
+	case q.kind == Exactly:
+		return !p.Matches(q.text)
 	case isAll && isAllOther:
 		return !p.Within(q) && !q.Within(p)
 	}
@@ -206,39 +212,39 @@ func (p Pattern) Apart(q Pattern) bool {
 //	Present               *        OrBelow("/a")         ~/a(/.*)?
 //	Absent                !        Suffix of a path      ~.*\.js
 func (p Pattern) notation(of Part) string {
-	plain := strings.Trim(p.Text, "*")
+	plain := strings.Trim(p.text, "*")
 	isPlain := !strings.Contains(plain, "*") && (plain == "" || !strings.ContainsRune("!=~", rune(plain[0])))
 	switch {
-	case p.Kind == Missing:
+	case p.kind == Missing:
 		return "!"
-	case p.Kind == AnyValue, p == Present:
+	case p.kind == AnyValue, p == Present:
 		return "*"
-	case p.Kind == Exactly && isPlain && plain == p.Text && plain != "":
+	case p.kind == Exactly && isPlain && plain == p.text && plain != "":
 		return plain
-	case p.Kind == Exactly:
-		return "=" + p.Text
-	case p.Kind == WithWildcards && isPlain && (p.Text == plain+"*" || p.Text == "*"+plain && of.Kind != KindPath):
-		return p.Text
+	case p.kind == Exactly:
+		return "=" + p.text
+	case p.kind == WithWildcards && isPlain && (p.text == plain+"*" || p.text == "*"+plain && of.Kind != KindPath):
+		return p.text
 	}
 	return "~" + p.Regexp()
 }
 
 // beginsPath reports whether a path may begin as a text does.
 func (p Pattern) beginsPath() bool {
-	return strings.HasPrefix(p.Text, "/") || p.Kind == WithWildcards && strings.HasPrefix(p.Text, "*")
+	return strings.HasPrefix(p.text, "/") || p.kind == WithWildcards && strings.HasPrefix(p.text, "*")
 }
 
 // ofPath is the pattern of the path for one of :path, which has the query too. It is not ok if the pattern is about the
 // query, or may be.
 func (p Pattern) ofPath() (path Pattern, sameWithAnyQuery, ok bool) {
-	switch p.Kind {
+	switch p.kind {
 	case Exactly:
-		return p, false, !strings.ContainsAny(p.Text, "?#")
+		return p, false, !strings.ContainsAny(p.text, "?#")
 	case WithWildcards:
 		begin, isAll := p.LiteralPrefix()
 		return p, true, isAll && !strings.ContainsAny(begin, "?#")
 	case ByExpression:
-		return ofPathExpression(p.Text)
+		return ofPathExpression(p.text)
 	case AnyValue, PathOrBelow, Missing:
 	}
 	return p, true, true
