@@ -23,8 +23,9 @@ import (
 //	leaseNs   the Store's monotonic clock, a    when leases end, and when their records were written, as by
 //	          leaseTime                         LeaseEntry.NowNs
 //
-// An instant of the wall clock is an int64, as in package limit. The other clocks have types, so that no instant of one
-// meets an instant of another. A lease table has no instants of the wall clock, and no floor.
+// An instant of the wall clock is an int64, as in package limit. The other clocks have types here, so that no instant
+// of one meets an instant of another. In lease.go and leases.go an int64 is of the monotonic clock, unless it is called
+// wallNs: a lease table counts nothing by the wall clock, and has no floor.
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //

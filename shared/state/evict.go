@@ -38,7 +38,7 @@ import (
 //	(lapse.go)       held what has lapsed
 //	remove           one that has expired, or  is dropped           is free           p.Now, or its last write
 //	                 of a key that is reset
-//	takeSlot         any that is in the slot   is dropped           has a new record  not at all
+//	Entry.takeSlot   any that is in the slot   is dropped           has a new record  not at all
 //	Leases.takeSlot  the one with the fewest   is dropped           has a new record  not at all: leases have no floor
 //	(leases.go)      units
 //
