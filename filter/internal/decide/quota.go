@@ -10,11 +10,11 @@ import (
 // Quota is how far a subject has come with the quota service. It carries the request over from one call of
 // Decide to the next. Who sets it, where a request has to wait:
 //
-//	Subject.Begin   Wait = NotWaited, no Grant, From = Nowhere
+//	Subject.Begin   Wait = NotWaited, no Allotment, From = Nowhere
 //	Source.Check    From = Nowhere: too few units here. The outcome is Pending
-//	talk.Client     Wait = Waits, and it asks the service. Then Grant = what the service has granted, or
+//	talk.Client     Wait = Waits, and it asks the service. Then Allotment = what it gets of a grant, or
 //	                Wait = TimedOut or Rejected
-//	Source.Check    From = OwnGrant if the grant suffices, LeaseTable or OwnShare if units are there by now.
+//	Source.Check    From = Allotted if the allotment suffices, LeaseTable or OwnShare if units are there by now.
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
 //	Source.Take     takes the units from where From says; TakenOf, for Refund
 type Quota struct {
@@ -23,8 +23,8 @@ type Quota struct {
 	taken   // all calls of Take of the request use it
 
 	// These are memory, which stays for the next request. Lease is what this proxy has leased of the key, as the last
-	// check has read it, unless the grant has decided. Share is this proxy's share of the key's limits, by the last check
-	// of OwnShare.
+	// check has read it, unless the allotment has decided. Share is this proxy's share of the key's limits, as the last
+	// check by OwnShare has worked it out.
 	Lease *state.LeaseEntry
 	Share []limit.Window
 }
@@ -34,16 +34,16 @@ type waited struct {
 	Wait Wait // package talk writes it
 	// Package lease: what the service has granted for the request, or has said of its key before, and the worker
 	// remembers. Source.Take and Refund change the units.
-	Grant Grant
-	// Package lease, of a rule that holds: where the units are counted. It comes with the grant, or else Take finds it.
-	// A hold takes it over.
+	Allotment Allotment
+	// Package lease, of a rule that holds: where the units are counted. It comes with the allotment, or else Take finds
+	// it. A hold takes it over.
 	Account Account
 }
 
 // Account is a hold.Account to which Source.Take and Refund of package lease add units.
 type Account interface {
 	hold.Account
-	HoldGiven(units uint32)   // a request holds units of its grant
+	HoldGiven(units uint32)   // a request holds units of its allotment
 	UnholdGiven(units uint32) // undoes HoldGiven
 	Unhold(units uint32)      // a request does not hold units, after all, that were never granted
 }
@@ -52,7 +52,7 @@ type Account interface {
 type checked struct {
 	From        From  // where the units are: Take, Refund and Usage follow it
 	MonotonicNs int64 // when it looked, by the monotonic clock
-	// How the windows stand over all proxies, by the grant or else the lease, in the order of records. If the subject
+	// How the windows stand over all proxies, by the allotment or else the lease, in the order of records. If the subject
 	// is Known and not counted here, each window has one.
 	Standings []state.LeaseStanding
 }
@@ -101,8 +101,8 @@ const (
 	Rejected              // the service takes no more asks: it waits no longer
 )
 
-// Grant is what the quota service has granted to a subject that waited, or denied.
-type Grant struct {
+// Allotment is what a subject that waited gets of a grant of the quota service, or that the service denies.
+type Allotment struct {
 	Received    bool                  // false while the service has not granted or denied
 	Units       uint32                // that the subject may take
 	EndNs       int64                 // until when it may, by the monotonic clock
@@ -115,16 +115,16 @@ type Grant struct {
 }
 
 // Decides reports whether it has come, and decides about the cost.
-func (g *Grant) Decides(cost uint32, nowNs int64) bool {
-	return g.Received && (g.Denied || g.Units >= cost && nowNs < g.EndNs)
+func (a *Allotment) Decides(cost uint32, nowNs int64) bool {
+	return a.Received && (a.Denied || a.Units >= cost && nowNs < a.EndNs)
 }
 
-// Denial is the outcome of a grant that denies.
-func (g *Grant) Denial() Outcome {
+// Denial is the outcome of an allotment that denies.
+func (a *Allotment) Denial() Outcome {
 	switch {
-	case g.Blocked:
+	case a.Blocked:
 		return Blocked
-	case g.HeldBack:
+	case a.HeldBack:
 		return HeldBack
 	}
 	return Denied
@@ -136,7 +136,7 @@ type From uint8
 // The places that have units.
 const (
 	Nowhere    From = iota
-	OwnGrant        // the grant for which the request has waited
+	Allotted        // the grant for which the request has waited
 	LeaseTable      // what the proxy has leased
 	OwnShare        // what the proxy may admit while the service is silent
 )

@@ -50,7 +50,7 @@ func TestHowASubjectStands(t *testing.T) {
 func TestWhatIsToldIsTheServicesWord(t *testing.T) {
 	rule := `{"name":"r","limits":["100/1h"],"scope":"cluster","on_unavailable":"local"}`
 	for _, cluster := range []bool{true, false} {
-		for _, from := range []From{Nowhere, OwnGrant, LeaseTable, OwnShare} {
+		for _, from := range []From{Nowhere, Allotted, LeaseTable, OwnShare} {
 			p := &purse{left: 9, usages: []limit.Usage{{Used: 5, EndNs: 2 * hour}}}
 			text := rule
 			if !cluster {

@@ -8,7 +8,7 @@ import (
 )
 
 // clusterRule is a rule of scope cluster, and what its source of either kind does: how a check begins,
-// and how it ends by a grant or without the service.
+// and how it ends by an allotment or without the service.
 type clusterRule struct {
 	worker *Worker
 	rule   *decide.Rule
@@ -39,14 +39,14 @@ func (src *clusterRule) noteStandings(s *decide.Subject, standings []state.Lease
 	s.Known = len(standings) >= len(src.rule.Finder.Windows)
 }
 
-// byGrant decides by the grant for which the request has waited.
-func (src *clusterRule) byGrant(s *decide.Subject) decide.Finding {
-	g := &s.Quota.Grant
-	src.noteStandings(s, g.Standings)
-	if g.Denied {
-		return deniedFor(s, g.WaitNs, g.Denial())
+// byAllotment decides by what the request has waited for.
+func (src *clusterRule) byAllotment(s *decide.Subject) decide.Finding {
+	own := &s.Quota.Allotment
+	src.noteStandings(s, own.Standings)
+	if own.Denied {
+		return deniedFor(s, own.WaitNs, own.Denial())
 	}
-	s.Quota.From = decide.OwnGrant
+	s.Quota.From = decide.Allotted
 	if s.Cost == 0 {
 		return forNothing(s)
 	}

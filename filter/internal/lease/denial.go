@@ -51,7 +51,7 @@ func (h *Handout) deny(n *Need) {
 	switch {
 	case h.blockNs == 0 || h.grant.Blocked: // all are told what the service says
 	case h.hasToldBlock:
-		n.subject.Quota.Grant.Blocked = true
+		n.subject.Quota.Allotment.Blocked = true
 	default:
 		n.subject.Rule.Metrics.BlocksBegun++
 		h.hasToldBlock = true
@@ -84,7 +84,7 @@ func (src *HoldSource) recallBlock(s *decide.Subject, acc *account.Account) bool
 	}
 	denial, blocked := acc.RecallBlock(s.Quota.MonotonicNs)
 	if blocked {
-		s.Quota.Grant = denial
+		s.Quota.Allotment = denial
 	}
 	return blocked
 }

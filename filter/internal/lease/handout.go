@@ -9,17 +9,17 @@ import (
 
 // Four types have a grant's units:
 //
-//	type             lives in               its Units
-//	quota.Grant      the message            what the service has granted
-//	Handout          Need.handout           what nobody has
-//	decide.Grant     Subject.Quota.Grant    what its request may take
-//	state.GrantLeft  the key's lease        what later requests may take
+//	type              lives in                  its Units
+//	quota.Grant       the message               what the service has granted
+//	Handout           Need.handout              what nobody has
+//	decide.Allotment  Subject.Quota.Allotment   what its request may take
+//	state.GrantLeft   the key's lease           what later requests may take
 //
 // The units of a rule that leases have three ways out: a request spends them, the key's lease keeps them for later
 // requests, or the service gets them back.
 //
-//	  Give: to requests that waited            Source.Take
-//	h.units -----------> Subject.Quota.Grant -------------> spent
+//	  Give: to requests that waited                Source.Take
+//	h.units -----------> Subject.Quota.Allotment -------------> spent
 //	   |   ^                      |
 //	   |   +---- Need.Reclaim ----+
 //	   |            what is not taken
@@ -135,15 +135,15 @@ func (h *Handout) Give(needs []Need) {
 // writeTo writes the grant to the subject that waits for it, with so many units.
 func (h *Handout) writeTo(n *Need, units uint32) {
 	n.handout = h
-	n.subject.Quota.Grant = h.forSubject(units)
+	n.subject.Quota.Allotment = h.forSubject(units)
 	if acc := h.part.Account(); acc != nil {
 		n.subject.Quota.Account = acc
 	}
 }
 
 // forSubject is the grant as a subject has it that gets so many units of it.
-func (h *Handout) forSubject(units uint32) decide.Grant {
-	return decide.Grant{
+func (h *Handout) forSubject(units uint32) decide.Allotment {
+	return decide.Allotment{
 		Received: true, Units: units, EndNs: h.endNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
 		Blocked: h.grant.Blocked, WaitNs: h.grant.WaitNs, MonotonicNs: h.trip.CameNs, Standings: h.standings,
 	}

@@ -16,9 +16,9 @@ import (
 // Check goes down this list to the first line that applies:
 //
 //	line                                               outcome                                             by
-//	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied, HeldBack or Blocked  byGrant
+//	the request has waited, and its allotment decides  HasRoom from Allotted, Denied, HeldBack or Blocked  byAllotment
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom                  forNothing
-//	the worker knows that the key is blocked           Blocked                                             byGrant
+//	the worker knows that the key is blocked           Blocked                                             byAllotment
 //	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
 //	the wait was in vain                               what OwnShare decides, or Silent                    alone
 //	too many requests wait, or the service took no     Contended
@@ -34,7 +34,7 @@ import (
 //	Client.Wait     askPart         0     0  Check has found it Pending. Open opens the account
 //	Client.Flush    WriteReport     0     0  report 1 says: held 0. The ask asks for 1
 //	Client.Receive  EndReport       0     0  the service has granted 1, and counts it as held
-//	                AddGiven        1     0  the Subject's grant has 1
+//	                AddGiven        1     0  the Subject's allotment has 1
 //	Check, Take     HoldGiven       0     1  the request is decided again, and goes on. The service knows what is held
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
@@ -49,15 +49,15 @@ type HoldSource struct {
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	src.begin(s, wallNs)
-	if s.Quota.Grant.Decides(s.Cost, s.Quota.MonotonicNs) {
-		return src.byGrant(s)
+	if s.Quota.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
+		return src.byAllotment(s)
 	}
 	if src.asksNothing(s) {
 		return forNothing(s)
 	}
 	acc := src.account(s)
 	if src.recallBlock(s, acc) {
-		return src.byGrant(s)
+		return src.byAllotment(s)
 	}
 	why, unavailable := src.unavailable(s, acc)
 	switch {
@@ -119,9 +119,9 @@ func (src *HoldSource) askPart(s *decide.Subject) Part {
 // Take holds the cost.
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
-	case decide.OwnGrant:
+	case decide.Allotted:
 		s.Quota.Account.HoldGiven(s.Cost)
-		s.Quota.Grant.Units -= s.Cost
+		s.Quota.Allotment.Units -= s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
 	case decide.OwnShare:
@@ -148,9 +148,9 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 // Refund puts the units back to where they were taken from.
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Quota.From {
-	case decide.OwnGrant:
+	case decide.Allotted:
 		s.Quota.Account.UnholdGiven(s.Cost)
-		s.Quota.Grant.Units += s.Cost
+		s.Quota.Allotment.Units += s.Cost
 		return true
 	case decide.OwnShare:
 		if acc := s.Quota.Account; acc != nil {
@@ -162,7 +162,7 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	}
 }
 
-// Held is what all proxies hold of the key, by the grant.
+// Held is what all proxies hold of the key, by the allotment.
 func (src *HoldSource) Held(s *decide.Subject) uint32 {
 	if s.Quota.From == decide.OwnShare {
 		return src.local.Held(s)

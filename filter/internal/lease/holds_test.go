@@ -42,8 +42,8 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	w.stream.Answers = nil
 	next := w.client.Next()
 	subject := next.Verdict.Subjects[0]
-	require.EqualValues(t, 1, subject.Quota.Grant.Units)
-	w.onResume = func(*decide.Verdict) { require.Zero(t, subject.Quota.Grant.Units) }
+	require.EqualValues(t, 1, subject.Quota.Allotment.Units)
+	w.onResume = func(*decide.Verdict) { require.Zero(t, subject.Quota.Allotment.Units) }
 	w.resume(next)
 	require.True(t, w.verdicts[request])
 	require.EqualValues(t, 1, w.holds[request][0].Units)
@@ -160,9 +160,9 @@ func TestARenewalIsOfTheTable(t *testing.T) {
 	}
 }
 
-// TestAnOwnGrantIsRefunded: a request has waited and takes of its grant; then another worker
+// TestAnAllottedIsRefunded: a request has waited and takes of its grant; then another worker
 // takes the last unit of the last rule first. What the grant gave is neither used nor held.
-func TestAnOwnGrantIsRefunded(t *testing.T) {
+func TestAnAllottedIsRefunded(t *testing.T) {
 	const first = `{"name":"first","key":[{"header":"u"}],"missing_key":"skip","limits":["9/1m"]},`
 	const last = `,{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
 	for name, limits := range map[string]string{

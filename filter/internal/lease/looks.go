@@ -77,7 +77,7 @@ func (l *Look) Tell(s *decide.Subject) {
 	}
 	for i := range l.keys {
 		if k := &l.keys[i]; k.rule == s.Rule {
-			s.Quota.Grant.Received, s.Quota.Grant.Standings = k.standings != nil, k.standings
+			s.Quota.Allotment.Received, s.Quota.Allotment.Standings = k.standings != nil, k.standings
 			return
 		}
 	}
@@ -94,7 +94,7 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 // Look takes what the service has told the subject.
 func (src *clusterRule) Look(s *decide.Subject, wallNs int64) {
 	src.begin(s, wallNs)
-	if g := &s.Quota.Grant; g.Received {
+	if g := &s.Quota.Allotment; g.Received {
 		src.noteStandings(s, g.Standings)
 	}
 }

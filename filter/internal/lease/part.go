@@ -95,7 +95,7 @@ func KeepGranted(needs []Need) []Need {
 		switch n := &needs[i]; {
 		case n.subject.Outcome() == decide.Pending: // its grant, if it has one, does not suffice
 			n.Reclaim()
-			n.subject.Quota.Grant.Received = false
+			n.subject.Quota.Allotment.Received = false
 		case n.handout != nil:
 			granted = append(granted, *n)
 		default: // it needs no grant any more: the rule has found units elsewhere, or does without
@@ -110,7 +110,7 @@ func (n *Need) Reclaim() {
 	if h == nil || h.grant.Denied {
 		return
 	}
-	own := &n.subject.Quota.Grant
+	own := &n.subject.Quota.Allotment
 	h.part.keeper.keepLeft(h, own.Units)
 	own.Units = 0
 }

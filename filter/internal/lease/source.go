@@ -16,7 +16,7 @@
 //	Source, HoldSource, Handout  <---------------  talk.Client  <--- messages --->  quota service
 //	  |            |             AppendNeeds,          |
 //	  |  Read,     |  Open,      NewHandout, Give,     |  Due, WriteReport
-//	  |  Write     |  Take, ...  KeepRest, Reclaim     |
+//	  |  Write     |  Hold, ...  KeepRest, Reclaim     |
 //	  v            v                                   v
 //	table of    account.Book, and its Accounts  <------+
 //	leases
@@ -25,7 +25,8 @@
 //	a request     its decide.Subject        Handout.Give               Source.Check and Take, in the next Decide
 //	a refill      Worker.refills            Source.Take                Client.Flush
 //	a report      the list of Book          Account.List               Client.Flush
-//	a return      Worker.Returns            Need.Reclaim, CollectIdle  Client.Flush
+//	a return      Worker.Returns            KeepRest, Reclaim and      Client.Flush
+//	                                        CollectIdle, by giveBack
 //	silence       Worker.Service            Client.Tick                Source.Check
 //
 // A request whose units are there: Source.Check finds them in the key's lease, and Source.Take takes
@@ -38,9 +39,9 @@
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
 //	                 999. Of these 250 units Handout.Give gives 1 to the request's Subject. Handout.KeepRest puts 249
 //	                 into the lease.
-//	Source.Check     The request is decided again. The Subject's grant has 1 unit. The outcome is HasRoom.
-//	Source.Take      The Subject's grant has 0 units. The outcome is Taken.
-//	Client.Done      Nothing is left of the Subject's grant, so nothing goes back.
+//	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
+//	Source.Take      The Subject's allotment has 0 units. The outcome is Taken.
+//	Client.Done      Nothing is left of the allotment, so nothing goes back.
 //
 // A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and
 // the next report says by that what the worker holds and what it does not.
@@ -83,7 +84,7 @@ import (
 // Check goes down this list to the first line that applies:
 //
 //	line                                               outcome                                   by
-//	the request has waited, and its grant decides      HasRoom from OwnGrant, Denied or Blocked  byGrant
+//	the request has waited, and its allotment decides  HasRoom from Allotted, Denied or Blocked  byAllotment
 //	the proxy's store fails                            Failed                                    readLease
 //	the key's lease says that the key is blocked       Blocked
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom        forNothing
@@ -98,7 +99,7 @@ import (
 // Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:
 //
 //	From        Take                                      Refund
-//	OwnGrant    takes from Subject.Quota.Grant            puts back there
+//	Allotted    takes from Subject.Quota.Allotment        puts back there
 //	LeaseTable  takes from the key's lease, and may       reads the lease anew, and puts back
 //	            ask for more ahead of need                there
 //	OwnShare    notes in the lease what the service must  puts back into the share; the service
@@ -118,8 +119,8 @@ type Source struct {
 // Check finds out what decides about the request: see Source.
 func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	src.begin(s, wallNs)
-	if s.Quota.Grant.Decides(s.Cost, s.Quota.MonotonicNs) {
-		return src.byGrant(s)
+	if s.Quota.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
+		return src.byAllotment(s)
 	}
 	if !src.readLease(s) {
 		return decide.Finding{Outcome: decide.Failed}
@@ -226,8 +227,8 @@ func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 // Take takes the cost from where Check has found it.
 func (src *Source) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
-	case decide.OwnGrant:
-		s.Quota.Grant.Units -= s.Cost
+	case decide.Allotted:
+		s.Quota.Allotment.Units -= s.Cost
 		return state.OK
 	case decide.LeaseTable:
 		return src.takeLease(s)
@@ -267,8 +268,8 @@ func (src *Source) write(e *state.LeaseEntry) state.Status {
 // Refund puts the units back to where they were taken from.
 func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Quota.From {
-	case decide.OwnGrant:
-		s.Quota.Grant.Units += s.Cost
+	case decide.Allotted:
+		s.Quota.Allotment.Units += s.Cost
 		return true
 	case decide.LeaseTable:
 		return src.refundLease(s, wallNs)

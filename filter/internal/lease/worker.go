@@ -33,7 +33,7 @@ type Worker struct {
 	Service Service       // how the service is
 	Book    *account.Book // what is held
 	Returns Returns       // what goes back
-	refills []Part        // what requests to come will soon need: TakeRefills
+	refills []Part        // what requests to come will soon need: DrainRefills
 
 	// Memory:
 	entry   state.LeaseEntry // for records that no request reads
@@ -138,8 +138,8 @@ func (w *Worker) DecideLike(from *Worker) {
 // HasNews reports whether there is something to send that no request waits for.
 func (w *Worker) HasNews() bool { return len(w.refills) > 0 || w.Book.HasListed() }
 
-// TakeRefills returns what requests to come will soon need: units are to be asked for ahead.
-func (w *Worker) TakeRefills() []Part {
+// DrainRefills returns what requests to come will soon need, once: units are to be asked for ahead.
+func (w *Worker) DrainRefills() []Part {
 	refills := w.refills
 	w.refills = nil
 	return refills

@@ -56,7 +56,7 @@ type Account struct {
 
 // keptBlock is the denial that the worker remembers of a blocked key.
 type keptBlock struct {
-	denial  decide.Grant
+	denial  decide.Allotment
 	untilNs int64
 }
 
@@ -72,15 +72,15 @@ func (acc *Account) HoldNs() int64 {
 
 // RememberBlock has the worker remember the denial of a key that is blocked: until untilNs, and no longer than
 // MaxRememberNs.
-func (acc *Account) RememberBlock(denial decide.Grant, untilNs int64) {
+func (acc *Account) RememberBlock(denial decide.Allotment, untilNs int64) {
 	denial.Blocked = true // for all later requests, also if the denied ask has begun the block
 	acc.block = &keptBlock{denial, min(untilNs, denial.MonotonicNs+MaxRememberNs)}
 }
 
 // RecallBlock returns the denial that the worker remembers, as it holds at now, if the key is blocked.
-func (acc *Account) RecallBlock(now int64) (denial decide.Grant, blocked bool) {
+func (acc *Account) RecallBlock(now int64) (denial decide.Allotment, blocked bool) {
 	if acc.block == nil || now >= acc.block.untilNs {
-		return decide.Grant{}, false
+		return decide.Allotment{}, false
 	}
 	denial = acc.block.denial
 	if denial.WaitNs != limit.Never {

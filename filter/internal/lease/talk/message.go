@@ -52,7 +52,7 @@ const maxRefills = 1024
 
 // queueRefills queues asks for what requests to come will need.
 func (c *Client) queueRefills() {
-	refills := c.worker.TakeRefills()
+	refills := c.worker.DrainRefills()
 	for i := range refills {
 		if len(c.asks.queue) < maxRefills {
 			c.asks.askForNobody(refills[i : i+1])
