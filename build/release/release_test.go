@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/sha256"
 	"crypto/x509"
@@ -17,6 +18,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,14 +46,22 @@ func standIn(t *testing.T) (string, *ecdsa.PrivateKey) {
 	return releaseOf(t, func(platform string) []byte { return []byte("#!/bin/sh\necho " + platform + "\n") })
 }
 
+// modulesOfTree are what a release for one platform links. Listing them takes the go command seconds.
+var modulesOfTree = sync.OnceValues(func() ([]module, error) {
+	r := release{tree: tree, log: io.Discard, platforms: []string{"linux/amd64"}, compilers: madeBy}
+	err := r.findModules(context.Background())
+	return r.modules, err
+})
+
+var madeBy = []wasm.Compiler{{Name: "tinygo", Version: "0.39.0"}}
+
 // releaseOf makes a release of these binaries.
 func releaseOf(t *testing.T, binary func(platform string) []byte) (string, *ecdsa.PrivateKey) {
 	t.Helper()
 	r := release{
 		tree: tree, version: "v0.1.0", out: filepath.Join(t.TempDir(), "v0.1.0"), log: io.Discard,
-		platforms: []string{"linux/amd64"},
-		commit:    "c0ffee", time: time.Unix(1_800_000_000, 0).UTC(), filter: []byte("\x00asm stands in"),
-		compilers: []wasm.Compiler{{Name: "tinygo", Version: "0.39.0"}},
+		platforms: allPlatforms, compilers: madeBy,
+		commit: "c0ffee", time: time.Unix(1_800_000_000, 0).UTC(), filter: []byte("\x00asm stands in"),
 	}
 	var err error
 	r.Root, err = os.OpenRoot(t.TempDir())
@@ -59,9 +69,9 @@ func releaseOf(t *testing.T, binary func(platform string) []byte) (string, *ecds
 	defer r.Close()
 	r.key, err = r.readKey()
 	require.NoError(t, err)
-	require.NoError(t, r.findModules(t.Context()))
+	r.modules, err = modulesOfTree()
+	require.NoError(t, err)
 	require.NoError(t, r.WriteFile(filterFile, r.filter, 0o600))
-	r.platforms = allPlatforms
 	for _, platform := range r.platforms {
 		require.NoError(t, r.WriteFile(r.binaryFile(platform), binary(platform), 0o700))
 	}
