@@ -47,6 +47,23 @@ func TestUnitsOfAnEndedStreamAreLostWhenTheirLeaseEnds(t *testing.T) {
 	require.EqualValues(t, 2, w.lost(), "they are counted once")
 }
 
+// Ticks come each 10 ms while a request waits. One that finds units idle whose stream has ended leaves them in the
+// lease, and the next ticks do not read them each time.
+func TestATickReadsIdleUnitsOfAnEndedStreamOnceASecond(t *testing.T) {
+	w, _ := pair(t, perUser)
+	w.request("a")
+	w.grant(5, 10*second, true)
+	w.goOn()
+	w.client.StreamEnded(w.proxy.Clock)
+	w.proxy.Clock += 5 * second
+	w.proxy.Calls = nil
+	for range 100 {
+		w.proxy.Clock += 10 * ms
+		w.tick()
+	}
+	require.LessOrEqual(t, count(w.proxy.Calls, "get"), 2)
+}
+
 // A request gets a unit, its stream ends, and its client leaves.
 func TestAUnitThatARequestLeavesAfterItsStreamIsLost(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"lease":"off"}`)

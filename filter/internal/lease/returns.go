@@ -106,7 +106,7 @@ func (rets *Returns) watch(src *Source, h *Handout, writtenNs int64) {
 		src.noteLost(1) // requests may spend these units, or some of them: what will be left is not known yet
 		return
 	}
-	visitNs := src.visitNs(writtenNs, h.endNs, rets.latestVisitNs(writtenNs))
+	visitNs := min(writtenNs+src.idleNs, h.endNs, rets.latestVisitNs(writtenNs))
 	rets.leased = append(rets.leased, leasedGrant{src, h.part.leaseKey, h.id(), visitNs})
 	rets.noteVisit(&rets.leased[len(rets.leased)-1])
 }
@@ -126,12 +126,6 @@ func (rets *Returns) latestVisitNs(now int64) int64 {
 		return now + maxVisitNs/20
 	}
 	return now + maxVisitNs
-}
-
-// visitNs is when to visit units next that were written last at writtenNs: when they may be idle, or when their lease
-// ends, and no later than latestNs.
-func (src *Source) visitNs(writtenNs, endNs, latestNs int64) int64 {
-	return min(writtenNs+src.idleNs, endNs, latestNs)
 }
 
 // CollectIdle has units go back that nobody takes any more, of at most maxReturns grants.
@@ -181,9 +175,12 @@ func (lg *leasedGrant) collect(
 		if left == nil {
 			return 0, e.FromFuture // no reread: a later tick can read it
 		}
-		isIdle := canGoBack && now-e.WrittenNs >= src.idleNs
-		if now < left.EndNs && !isIdle {
-			lg.visitNs = src.visitNs(e.WrittenNs, left.EndNs, latestNs)
+		leaveNs := left.EndNs
+		if canGoBack {
+			leaveNs = min(leaveNs, e.WrittenNs+src.idleNs)
+		}
+		if now < leaveNs {
+			lg.visitNs = min(leaveNs, latestNs)
 			return 0, true
 		}
 		units, left.Units = left.Units, 0
