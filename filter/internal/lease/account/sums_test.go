@@ -46,3 +46,19 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		require.Zero(t, report.Held)
 	}
 }
+
+// A sum that would fall below zero would be reported as four billion units.
+func TestNoVerbTakesMoreThanThereIs(t *testing.T) {
+	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 80_000_000_000}}}
+	for name, do := range map[string]func(*Account, uint32){
+		"DropGiven": (*Account).DropGiven,
+		"Unhold":    (*Account).Unhold,
+		"Settle":    func(acc *Account, units uint32) { acc.Settle(units, 0) },
+	} {
+		acc := NewBook().Open(d, [16]byte{'a'}, 0)
+		do(acc, 2)
+		require.Zero(t, acc.sums.Given(), name)
+		require.Zero(t, acc.sums.Held(), name)
+		require.True(t, acc.sums.Idle(), name)
+	}
+}
