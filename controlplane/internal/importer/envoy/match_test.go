@@ -20,6 +20,7 @@ func TestRequestsOfARoute(t *testing.T) {
 		{"{prefix: /a, case_sensitive: false}", "if {paths: ['~(?i)/a.*']}"},
 		{"{path: /a}", "if {paths: [/a]}"},
 		{"{path_separated_prefix: /a}", "if {paths: ['~/a(/.*)?']}"},
+		{"{path_separated_prefix: /a.b, case_sensitive: false}", `if {paths: ['~(?i)/a\.b(/.*)?']}`},
 		{"{safe_regex: {regex: '/a|/b'}}", "if {paths: [~/a|/b]}"},
 		{"{connect_matcher: {}}",
 			"is off: No match can select its requests: their route has no known condition on the path."},

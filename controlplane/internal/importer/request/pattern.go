@@ -36,6 +36,9 @@ func Wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 // OrBelow fits a path and what is below it: /a and /a/b, but not /ab. The path must not end in a /.
 func OrBelow(path string) Pattern { return Pattern{PathOrBelow, path} }
 
+// OrBelowIgnoringCase fits the same in upper or lower case.
+func OrBelowIgnoringCase(path string) Pattern { return Expression("(?i)" + regexp.QuoteMeta(path) + "(/.*)?") }
+
 // Expression fits what RE2 matches as a whole.
 func Expression(text string) Pattern { return Pattern{ByExpression, text} }
 
