@@ -377,3 +377,16 @@ func (p *proxy) proxies() uint32 {
 	require.NoError(p.t, m.Decode(b))
 	return m.Proxies
 }
+
+// A transport may hand over a message that came just before its stream was closed.
+func TestAMessageAfterTheEndOfItsStream(t *testing.T) {
+	b := newRig(t)
+	st, err := b.service.Open(Peer{Address: "it"}, func() {})
+	require.NoError(t, err)
+	st.Close()
+	err = st.Receive((&quota.Asks{Domain: "d", Process: 1}).Append(nil))
+	require.Equal(t, codes.Canceled, status.Code(err))
+	b.service.mu.Lock()
+	defer b.service.mu.Unlock()
+	require.Empty(t, b.service.core.domains)
+}

@@ -37,7 +37,9 @@ func Wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 func OrBelow(path string) Pattern { return Pattern{PathOrBelow, path} }
 
 // OrBelowIgnoringCase fits the same in upper or lower case.
-func OrBelowIgnoringCase(path string) Pattern { return Expression("(?i)" + regexp.QuoteMeta(path) + "(/.*)?") }
+func OrBelowIgnoringCase(path string) Pattern {
+	return Expression("(?i)" + regexp.QuoteMeta(path) + "(/.*)?")
+}
 
 // Expression fits what RE2 matches as a whole.
 func Expression(text string) Pattern { return Pattern{ByExpression, text} }
