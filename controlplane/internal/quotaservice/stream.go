@@ -85,11 +85,11 @@ func (st *Stream) accept(m *quota.Asks) error {
 	s, w := st.service, &st.worker
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w.closed { // nobody would take its worker off its domain again
-		return status.Error(codes.Canceled, "the stream has ended")
-	}
 	if w.domain == nil {
 		w.join(m)
+		if w.closed { // leave has come before
+			w.leaveDomain()
+		}
 	}
 	if s.core.draining {
 		return status.Error(codes.Unavailable, ErrClosed.Error())

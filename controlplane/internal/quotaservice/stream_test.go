@@ -378,14 +378,13 @@ func (p *proxy) proxies() uint32 {
 	return m.Proxies
 }
 
-// A transport may hand over a message that came just before its stream was closed.
+// A transport may hand over a message that came just before its stream was closed. It makes no domain that nobody ends.
 func TestAMessageAfterTheEndOfItsStream(t *testing.T) {
 	b := newRig(t)
 	st, err := b.service.Open(Peer{Address: "it"}, func() {})
 	require.NoError(t, err)
 	st.Close()
-	err = st.Receive((&quota.Asks{Domain: "d", Process: 1}).Append(nil))
-	require.Equal(t, codes.Canceled, status.Code(err))
+	require.NoError(t, st.Receive((&quota.Asks{Domain: "d", Process: 1}).Append(nil)))
 	b.service.mu.Lock()
 	defer b.service.mu.Unlock()
 	require.Empty(t, b.service.core.domains)

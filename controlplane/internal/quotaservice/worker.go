@@ -247,13 +247,19 @@ func (w *worker) leave() {
 	w.pending, w.unsent = nil, nil
 	w.returnables = returnables{}
 	delete(c.workers, w)
-	if d := w.domain; d != nil {
-		d.workers--
-		if d.workers == 0 {
-			delete(c.domains, d.name)
-		}
+	if w.domain != nil {
+		w.leaveDomain()
 	}
 	c.endDrain()
+}
+
+// leaveDomain takes the worker off its domain, which ends with the last one.
+func (w *worker) leaveDomain() {
+	d := w.domain
+	d.workers--
+	if d.workers == 0 {
+		delete(w.core.domains, d.name)
+	}
 }
 
 // logRefusal logs why something is refused, without a key, and not more often than a log takes.
