@@ -87,15 +87,17 @@ func (l *Lease) Left(nowNs int64) (units uint32) {
 	return units
 }
 
-// Spend spends units, first those of the grant that ends first. It returns the grant that
-// the last of them were of. At least so many must be left.
+// Spend spends units, first those of the grant that ends first. It returns that grant: if all units are put back
+// into it, none of them can be spent after its end. At least so many must be left.
 func (l *Lease) Spend(nowNs int64, units uint32) (from GrantLeft) {
-	for units > 0 {
+	for spent := uint32(0); spent < units; {
 		first := l.endsFirst(nowNs)
-		n := min(units, first.Units)
+		if spent == 0 {
+			from = *first
+		}
+		n := min(units-spent, first.Units)
 		first.Units -= n
-		units -= n
-		from = *first
+		spent += n
 	}
 	return from
 }

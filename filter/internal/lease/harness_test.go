@@ -35,6 +35,7 @@ type worker struct {
 	client *talk.Client
 	stream *stream // nil = none is open
 	down   bool    // no stream can be opened
+	broken bool    // no message can be sent
 	opened int
 	random uint32
 	lastID uint32 // of the asks that were sent
@@ -68,6 +69,9 @@ func (w *worker) Open() bool {
 
 func (w *worker) Send(message []byte) bool {
 	require.NotNil(w.t, w.stream)
+	if w.broken {
+		return false
+	}
 	require.LessOrEqual(w.t, len(message), quota.MaxMessageBytes)
 	w.stream.Asks = append(w.stream.Asks, slices.Clone(message))
 	var m quota.Asks

@@ -84,6 +84,16 @@ func TestUnitsThatHaveNotLeftWithTheirStreamAreLost(t *testing.T) {
 	require.EqualValues(t, 5, w.lost())
 }
 
+// The message that takes them back is the first that cannot be sent.
+func TestUnitsOfAMessageThatIsNotSentAreLost(t *testing.T) {
+	w, _ := pair(t, perUser)
+	w.request("a")
+	w.grant(5, 0, true) // their time is over when they come
+	w.broken = true
+	w.client.Flush(w.proxy.Clock)
+	require.EqualValues(t, 5, w.lost())
+}
+
 // A request takes the last unit of its worker's grant, and then a rule denies it. Meanwhile another worker's grant has
 // taken the emptied place in the lease, so the unit goes into the place of units that are stranded.
 func TestARefundCountsTheUnitsWhosePlaceItTakes(t *testing.T) {

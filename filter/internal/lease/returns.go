@@ -67,15 +67,16 @@ func (rets *Returns) StreamEnded() {
 // Count is how many returns the next message has.
 func (rets *Returns) Count() int { return min(len(rets.due), maxReturns) }
 
-// AppendTo moves these to the end of a message.
+// AppendTo adds these to the end of a message. They stay due until it is sent.
 func (rets *Returns) AppendTo(message []quota.Return) []quota.Return {
-	n := rets.Count()
-	for i := range rets.due[:n] {
+	for i := range rets.due[:rets.Count()] {
 		message = append(message, rets.due[i].Return)
 	}
-	rets.due = rets.due[n:]
 	return message
 }
+
+// Sent says that a message has been sent with the first n of them.
+func (rets *Returns) Sent(n int) { rets.due = rets.due[n:] }
 
 // IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
 func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }

@@ -38,6 +38,7 @@ func (c *Client) Flush(now int64) {
 		return
 	}
 	if c.send(&c.outMessage, now) {
+		c.worker.Returns.Sent(len(c.outMessage.Returns))
 		c.asks.markSent(packed, left)
 		return
 	}
