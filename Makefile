@@ -54,7 +54,8 @@ alone := $(subst $(space),|,$(strip \
 	TestMemoryOfALimiterIsBounded TestHitsAllocateNothing TestNumbersAtTheirExtremes TestLongLogsAreBounded \
 	TestHeldIsExact TestHeldNeverOver TestFewNewKeysMeetAFullPage TestAThousandOwnersStaySmall \
 	TestALookIsAReadWithoutATrace TestEveryOrderOfTwoHolds TestEvictionNeverRefunds TestTheClockSteps \
-	TestTheStoresClockSteps TestTellingInParts TestPolicyIsTheSameInKubernetes TestPathsAreReadAsByEnvoy))
+	TestTheStoresClockSteps TestTellingInParts TestPolicyIsTheSameInKubernetes TestPathsAreReadAsByEnvoy \
+	TestUsageOverProxies))
 # These begin first, because they wait more than they compute.
 longest_racing := ./controlplane/internal/quotaservice/redisstore ./envoy/sim
 # What Envoy's versions may change, beside e2e.
