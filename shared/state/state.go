@@ -41,7 +41,8 @@
 //	leases.go    a Lease is units of a limit over many proxies that this one has taken ahead. A lease table has
 //	             leases in the place of usages; lease.go has one lease
 //	operate.go   operators set, add to and reset counters, and visit all pages
-//	look.go      what is read without counting: for a client who asks what is left, and for metrics
+//	look.go      Look reads a key for a client who asks what is left. A Survey counts a table's keys for
+//	             metrics. Neither counts a hit
 //	key.go       identities of counters, owners and keys, the limits of some keys, and the seed of all hashes
 //	values.go    what workers tell each other outside of tables
 //

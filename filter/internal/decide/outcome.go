@@ -8,7 +8,7 @@ import (
 // Outcome is what became of one rule's part in a request.
 type Outcome uint8
 
-// The outcomes, by who finds them. What the rule then does is in meanings.
+// Comments name the method that finds an outcome. meanings has what its rule then does.
 //
 // To add one: a constant before outcomes, its row of meanings, and a row in TestOutcomes, which fails without it.
 const (
@@ -46,8 +46,8 @@ type meaning struct {
 	skips     bool                           // skip makes it NotAsked. Else the rule would not have decided: it stays
 }
 
-// meanings are by outcome. A rule that is still Pending at the end was not asked either: another rule has denied, or
-// its caller asks nobody.
+// meanings has a row for each outcome. If a rule is still Pending at the end, nobody was asked either: another rule has
+// denied, or the caller of Decide asks nobody.
 var meanings = [outcomes]meaning{
 	HasRoom:    {skips: true},
 	Pending:    {reason: result.ReasonNotAsked, skips: true},
