@@ -47,15 +47,14 @@ in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) 
 # What may race: packages that start goroutines, or whose tests do. The filter's own are compiled into it
 # alone, where one thread runs. The importer's tests only send parallel requests to nginx.
 concurrent = $(filter-out ./controlplane/internal/importer,$(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go ' --include='*.go' --exclude-dir=out build controlplane envoy shared)))))
-# Tests of one goroutine, which would take half of the race detector's time.
+# Tests that do one thing after another, or many that share nothing. They would take half of the race detector's time.
 empty :=
 space := $(empty) $(empty)
 alone := $(subst $(space),|,$(strip \
 	TestMemoryOfALimiterIsBounded TestHitsAllocateNothing TestNumbersAtTheirExtremes TestLongLogsAreBounded \
 	TestHeldIsExact TestHeldNeverOver TestFewNewKeysMeetAFullPage TestAThousandOwnersStaySmall \
 	TestALookIsAReadWithoutATrace TestEveryOrderOfTwoHolds TestEvictionNeverRefunds TestTheClockSteps \
-	TestTheStoresClockSteps TestTellingInParts TestPolicyIsTheSameInKubernetes TestPathsAreReadAsByEnvoy \
-	TestUsageOverProxies))
+	TestTheStoresClockSteps TestPolicyIsTheSameInKubernetes TestUsageOverProxies))
 # These begin first, because they wait more than they compute.
 longest_racing := ./controlplane/internal/quotaservice/redisstore ./envoy/sim
 # What Envoy's versions may change, beside e2e.

@@ -27,13 +27,19 @@ func (w *worker) grant(units uint32, validNs int64, leased bool) {
 	require.NoError(w.t, w.client.Receive(m.Append(nil), w.proxy.Clock))
 }
 
-// Units whose lease ends after their stream can be spent until then. The rest is lost.
-func TestUnitsOfAnEndedStreamAreLostWhenTheirLeaseEnds(t *testing.T) {
+// withUnitsOfAnEndedStream returns a worker whose key a has a lease of 4 units for 10 s. Their stream has ended.
+func withUnitsOfAnEndedStream(t *testing.T) *worker {
 	w, _ := pair(t, perUser)
 	w.request("a")
 	w.grant(5, 10*second, true)
 	w.goOn()
 	w.client.StreamEnded(w.proxy.Clock)
+	return w
+}
+
+// Units whose lease ends after their stream can be spent until then. The rest is lost.
+func TestUnitsOfAnEndedStreamAreLostWhenTheirLeaseEnds(t *testing.T) {
+	w := withUnitsOfAnEndedStream(t)
 	require.True(t, w.verdicts[w.request("a")])
 	w.proxy.Clock += 10*second - 1
 	w.tick()
@@ -50,11 +56,7 @@ func TestUnitsOfAnEndedStreamAreLostWhenTheirLeaseEnds(t *testing.T) {
 // Ticks come each 10 ms while a request waits. One that finds units idle whose stream has ended leaves them in the
 // lease, and the next ticks do not read them each time.
 func TestATickReadsIdleUnitsOfAnEndedStreamOnceASecond(t *testing.T) {
-	w, _ := pair(t, perUser)
-	w.request("a")
-	w.grant(5, 10*second, true)
-	w.goOn()
-	w.client.StreamEnded(w.proxy.Clock)
+	w := withUnitsOfAnEndedStream(t)
 	w.proxy.Clock += 5 * second
 	w.proxy.Calls = nil
 	for range 100 {
