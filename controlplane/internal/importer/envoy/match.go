@@ -110,10 +110,7 @@ func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) 
 	case "contains":
 		return request.Containing(value.String(), ignoreCase), true
 	case "path_separated_prefix":
-		if ignoreCase {
-			return request.OrBelowIgnoringCase(value.String()), true
-		}
-		return request.OrBelow(value.String()), true
+		return request.OrBelow(value.String(), ignoreCase), true
 	case "safe_regex":
 		v, err := request.ParseExpression(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex())
 		if err != nil {

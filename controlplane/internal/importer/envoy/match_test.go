@@ -21,6 +21,7 @@ func TestRequestsOfARoute(t *testing.T) {
 		{"{path: /a}", "if {paths: [/a]}"},
 		{"{path_separated_prefix: /a}", "if {paths: ['~/a(/.*)?']}"},
 		{"{path_separated_prefix: /a.b, case_sensitive: false}", `if {paths: ['~(?i)/a\.b(/.*)?']}`},
+		{"{path_separated_prefix: /1, case_sensitive: false}", "if {paths: ['~/1(/.*)?']}"},
 		{"{safe_regex: {regex: '/a|/b'}}", "if {paths: [~/a|/b]}"},
 		{"{connect_matcher: {}}",
 			"is off: No match can select its requests: their route has no known condition on the path."},

@@ -102,7 +102,7 @@ func (r *selectorReader) readPattern(p request.Compared, o condition, at source.
 	case isText:
 		return request.Exact(o.Value), true
 	case o.Type == "PathPrefix":
-		return request.OrBelow(strings.TrimSuffix(o.Value, "/")), true
+		return request.OrBelow(strings.TrimSuffix(o.Value, "/"), false), true
 	case o.Type == "RegularExpression":
 		v, err := request.ParseExpression(o.Value)
 		if err != nil {

@@ -69,7 +69,7 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 	case pathType == "Exact":
 		p = request.Exact(path)
 	case pathType == "Prefix" && bare != "":
-		p = request.OrBelow(bare)
+		p = request.OrBelow(bare, false)
 	default:
 		p = request.Prefix(path, false)
 	}

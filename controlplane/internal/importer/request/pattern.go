@@ -33,14 +33,6 @@ func Exact(text string) Pattern { return Pattern{Exactly, text} }
 // Wildcard fits what the text is with anything in place of each *. The text must have a *.
 func Wildcard(text string) Pattern { return Pattern{WithWildcards, text} }
 
-// OrBelow fits a path and what is below it: /a and /a/b, but not /ab. The path must not end in a /.
-func OrBelow(path string) Pattern { return Pattern{PathOrBelow, path} }
-
-// OrBelowIgnoringCase fits the same in upper or lower case.
-func OrBelowIgnoringCase(path string) Pattern {
-	return Expression("(?i)" + regexp.QuoteMeta(path) + "(/.*)?")
-}
-
 // Expression fits what RE2 matches as a whole.
 func Expression(text string) Pattern { return Pattern{ByExpression, text} }
 
@@ -79,11 +71,19 @@ func Suffix(text string, ignoreCase bool) Pattern { return surrounded("*", text,
 // Containing fits what has the text in it.
 func Containing(text string, ignoreCase bool) Pattern { return surrounded("*", text, "*", ignoreCase) }
 
+// OrBelow fits a path and what is below it: /a and /a/b, but not /ab. The path must not end in a /.
+func OrBelow(path string, ignoreCase bool) Pattern {
+	p := Pattern{PathOrBelow, path}
+	if ignoreCase && hasCase(path) {
+		return Expression("(?i)" + p.Regexp())
+	}
+	return p
+}
+
 // surrounded fits the text with anything where there is a * before or behind it. A text that has a * itself
 // needs an expression, and so has one of which the case is ignored.
 func surrounded(before, text, behind string, ignoreCase bool) Pattern {
-	hasCase := strings.ToLower(text) != strings.ToUpper(text)
-	ignoreCase = ignoreCase && hasCase
+	ignoreCase = ignoreCase && hasCase(text)
 	switch {
 	case before+behind == "" && !ignoreCase:
 		return Exact(text)
@@ -96,6 +96,9 @@ func surrounded(before, text, behind string, ignoreCase bool) Pattern {
 	}
 	return Expression(re)
 }
+
+// hasCase reports whether a text has letters that are different in upper and lower case.
+func hasCase(text string) bool { return strings.ToLower(text) != strings.ToUpper(text) }
 
 // Kind is how the pattern is written.
 func (p Pattern) Kind() PatternKind { return p.kind }
@@ -214,7 +217,7 @@ func (p Pattern) Apart(q Pattern) bool {
 //
 //	Prefix("/a", false)   /a*      Exact("/a")           /a
 //	Suffix(".js", false)  *.js     Exact("a*")           =a*, as it would be taken for a prefix
-//	Present               *        OrBelow("/a")         ~/a(/.*)?
+//	Present               *        OrBelow("/a", false)  ~/a(/.*)?
 //	Absent                !        Suffix of a path      ~.*\.js
 func (p Pattern) notation(of Part) string {
 	plain := strings.Trim(p.text, "*")
@@ -261,7 +264,7 @@ func (p Pattern) ofPath() (path Pattern, sameWithAnyQuery, ok bool) {
 //	:path                       path              sameWithAnyQuery   ok
 //	/a.*                        /a.*              true               true
 //	/a(\?.*)?                   /a                true               true
-//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow("/a")     true               true
+//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow of /a     true               true
 //	/a                          /a                false              true: of /a?b the path fits, and :path does not
 //	/a|/b.*                     /a|/b.*           false              true: the .* is behind /b alone, not behind /a
 //	/a|/b(\?.*)?                /a|/b             false              true: as above
@@ -274,7 +277,7 @@ func ofPathExpression(text string) (path Pattern, sameWithAnyQuery, ok bool) {
 	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow {
 		path = Expression(begin + "(/.*)?")
 		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
-			path = OrBelow(string(re.Rune))
+			path = OrBelow(string(re.Rune), false)
 		}
 		return path, isSame, !seesQuery(begin)
 	}

@@ -30,7 +30,7 @@ func TestWithinAndApartAreSure(t *testing.T) {
 	for _, text := range textsOf("a/", 3) {
 		patterns = append(patterns, Exact(text))
 		if text != "" { // no path is empty
-			patterns = append(patterns, OrBelow(text))
+			patterns = append(patterns, OrBelow(text, false))
 		}
 	}
 	for _, text := range textsOf("a/*", 3) {
@@ -75,7 +75,7 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		{of: Exact("/a"), path: Exact("/a"), ok: true},
 		{of: Exact("/a?b"), path: Exact("/a?b")},
 		{of: Prefix("/a", false), path: Wildcard("/a*"), sameWithAnyQuery: true, ok: true},
-		{of: OrBelow("/a"), path: OrBelow("/a"), sameWithAnyQuery: true, ok: true},
+		{of: OrBelow("/a", false), path: OrBelow("/a", false), sameWithAnyQuery: true, ok: true},
 		{of: Expression(`/a(\?.*)?`), path: Expression("/a"), sameWithAnyQuery: true, ok: true},
 		{of: Expression(`/a|/b(\?.*)?`), path: Expression("/a|/b"), ok: true},
 		{of: Expression(`(/a|/b)(\?.*)?`), path: Expression("(/a|/b)"), sameWithAnyQuery: true, ok: true},
@@ -83,7 +83,7 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		{of: Expression(`/a\$`), path: Expression(`/a\$`), ok: true},
 		{of: Expression(`/a\\$`), path: Expression(`/a\\`), ok: true},
 		{of: Expression(`/a\.*`), path: Expression(`/a\.*`), ok: true},
-		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a"), sameWithAnyQuery: true, ok: true},
+		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a", false), sameWithAnyQuery: true, ok: true},
 	} {
 		path, sameWithAnyQuery, ok := tc.of.ofPath()
 		require.Equal(t, tc.ok, ok, tc.of)
