@@ -138,8 +138,7 @@ func (s *server) compare(ctx context.Context, j judged, standing []store.Summary
 func WasmInForce(revisions []store.Summary) string {
 	for i := range revisions {
 		r := &revisions[i]
-		isThere := !r.Damaged && !r.Rollout.IsAborted()
-		if isThere && (r.Acked || !r.Nacked) {
+		if r.Counts() && (r.Acked || !r.Nacked) {
 			return r.Wasm
 		}
 	}

@@ -125,7 +125,7 @@ func unified(oldName, old, newName string, text []byte) string {
 }
 
 // current returns the newest revision of a policy, nil before the first, and the filter module that apply
-// keeps. It passes over revisions that are damaged or were aborted, as serve does for proxies.
+// keeps. It passes over revisions that do not count, as serve does for proxies.
 func (c *client) current(ctx context.Context, policy string) (newest *api.Revision, wasm string, err error) {
 	query := policyQuery(policy)
 	query.Set("limit", "100")
@@ -133,11 +133,11 @@ func (c *client) current(ctx context.Context, policy string) (newest *api.Revisi
 	if err != nil {
 		return nil, "", err
 	}
-	whole := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() })
-	if whole < 0 {
+	at := slices.IndexFunc(h.Revisions, func(r store.Summary) bool { return r.Counts() })
+	if at < 0 {
 		return nil, "", nil
 	}
-	path := "/v1/policies/" + number(h.Revisions[whole].Number)
+	path := "/v1/policies/" + number(h.Revisions[at].Number)
 	newest, err = call[api.Revision](ctx, c, http.MethodGet, path, policyQuery(policy), content{})
 	return newest, api.WasmInForce(h.Revisions), err
 }

@@ -258,6 +258,9 @@ type Summary struct {
 	Damaged bool `json:"damaged,omitempty"`
 }
 
+// Counts says whether the revision counts. One that is damaged or aborted is as if it were absent.
+func (s *Summary) Counts() bool { return !s.Damaged && !s.Rollout.IsAborted() }
+
 // Revision is one version of the policy.
 type Revision struct {
 	Summary

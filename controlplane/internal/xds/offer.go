@@ -79,14 +79,11 @@ type track struct {
 	revisions []store.Summary // ascending
 }
 
-// counts says whether a revision counts. One that is damaged or aborted is as if it were absent.
-func counts(r *store.Summary) bool { return !r.Damaged && !r.Rollout.IsAborted() }
-
 // backward goes over the revisions that count, the newest first.
 func (t *track) backward() iter.Seq[*store.Summary] {
 	return func(yield func(*store.Summary) bool) {
 		for i := len(t.all()) - 1; i >= 0; i-- {
-			if r := &t.revisions[i]; counts(r) && !yield(r) {
+			if r := &t.revisions[i]; r.Counts() && !yield(r) {
 				return
 			}
 		}
@@ -161,7 +158,7 @@ func (t *track) removeOutdated(keep int, used map[uint64]bool) (numbers []uint64
 		return nil
 	}
 	t.revisions = slices.DeleteFunc(t.revisions, func(r store.Summary) bool {
-		isOutdated := r.Number < oldest || counts(&r) && !keeps[r.Number]
+		isOutdated := r.Number < oldest || r.Counts() && !keeps[r.Number]
 		if isOutdated {
 			numbers = append(numbers, r.Number)
 		}
