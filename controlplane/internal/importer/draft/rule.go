@@ -33,7 +33,7 @@ type Terms struct {
 type Filter struct {
 	Off      bool   // nothing is to be done: the filter does nothing there either
 	Shadow   bool   // it counts, and denies nothing
-	Percent  uint64 // of its keys that a rule denies, from 1; 0 = all
+	Percent  uint64 // of its keys that a rule denies, from 1 to 99; 0 = all
 	Response *Response
 	Key      []request.Part // before that of each rule, whose overrides are for all values of these parts
 	Comments []string       // of each rule: the reader notes them once
@@ -118,7 +118,7 @@ func (r *Rule) isShadow() bool {
 }
 
 // deniesShare reports whether the rule denies for some percent of its keys alone.
-func (r *Rule) deniesShare() bool { return r.filter.Percent != 0 && r.filter.Percent < 100 }
+func (r *Rule) deniesShare() bool { return r.filter.Percent != 0 }
 
 // key is the rule's key, as the policy has it.
 func (r *Rule) key() []request.Part { return slices.Concat(r.filter.Key, r.terms.Key) }
@@ -142,7 +142,7 @@ func (r *Rule) overrides() (list []Override) {
 //	key: [{query: user}]                                not ok: no match asks for a query parameter
 //	lets some keys pass by an override                  not ok
 //	isUnsaid                                            not ok
-//	is off by its filter, as all rules of that          as if it were on: Apply makes no difference
+//	is off by its filter                                as if it were on: the caller's rule is off by it too
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
 	if r.isUnsaid || slices.ContainsFunc(r.terms.Requests.Exempt, isLeft) ||

@@ -25,7 +25,7 @@ type enforcement struct {
 	headers string // of answers: see headersField
 }
 
-// inFull is how limits are enforced of which no filter says more.
+// inFull is how limits are enforced if no filter says more.
 func inFull() *enforcement { return &enforcement{} }
 
 // limitFilter is a configuration of either filter.
