@@ -239,9 +239,8 @@ func (s *istioSite) claim(t *testing.T) {
 		}
 	}
 	require.Equal(t, http.StatusUnauthorized,
-		at(gatewayPort).status(t, "/", "authorization",
-			newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`), "connection",
-			"close"))
+		at(gatewayPort).status(t, "/",
+			"authorization", newTokens(t).sign(t, `{"iss":"e2e","sub":"carol"}`), "connection", "close"))
 }
 
 func (s *istioSite) answers(t *testing.T) {
@@ -625,10 +624,8 @@ accessLogFormat: "%RESPONSE_CODE% %RESPONSE_CODE_DETAILS% %FILTER_STATE(wasm.slu
 // meshResources are a gateway, a sidecar, and the server behind both.
 func meshResources(t *testing.T, upstream int, keys string) string {
 	return strings.NewReplacer(
-		"GATEWAY_PORT", fmt.Sprint(gatewayPort), "MANAGE_PORT", fmt.Sprint(managePort), "SIDECAR_PORT",
-		fmt.Sprint(sidecarPort),
-		"OTHER_PORT", fmt.Sprint(otherPort), "OUTGOING_PORT", fmt.Sprint(outgoingPort),
-		"UPSTREAM_PORT", fmt.Sprint(upstream),
-		"JWKS", keys,
+		"GATEWAY_PORT", fmt.Sprint(gatewayPort), "MANAGE_PORT", fmt.Sprint(managePort),
+		"SIDECAR_PORT", fmt.Sprint(sidecarPort), "OTHER_PORT", fmt.Sprint(otherPort),
+		"OUTGOING_PORT", fmt.Sprint(outgoingPort), "UPSTREAM_PORT", fmt.Sprint(upstream), "JWKS", keys,
 	).Replace(read(t, "testdata/istio.yaml"))
 }

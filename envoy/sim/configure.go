@@ -167,8 +167,9 @@ func (h *Host) apply(t *thread, f *filter, configuration []byte) error {
 	return nil
 }
 
-// abandon leaves a thread without a filter. The context that a VM has refused, nil if it came to none, ends
-// behind the old one. In Envoy it ends with the VM, and ticks as long as old requests keep that up.
+// abandon leaves a thread without a filter. It ends the old context, and then the one whose configuration the
+// VM refused; that is nil if the VM came to none. Envoy keeps the refused one as long as requests of the old
+// one keep the VM, and it ticks until then.
 func (h *Host) abandon(t *thread, v *vm, refused *scope, err error) error {
 	h.log(Error, t.id, "start of filter: "+err.Error())
 	old := t.root

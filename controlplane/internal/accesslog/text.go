@@ -143,9 +143,8 @@ func operator(value string) (column, error) {
 		if claim, ok := strings.CutPrefix(argument, JWTNamespace+":"); ok {
 			c.key = jwtPrefix + claim
 		}
-	case "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "DURATION",
-		"RESPONSE_CODE", "ROUTE_NAME",
-		"BYTES_RECEIVED":
+	case "DOWNSTREAM_REMOTE_ADDRESS", "DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "DURATION", "RESPONSE_CODE",
+		"ROUTE_NAME", "BYTES_RECEIVED":
 		c.key = strings.ToLower(command)
 	case "BYTES_SENT":
 		c.key = bodyBytesSent

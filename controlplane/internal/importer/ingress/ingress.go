@@ -87,7 +87,7 @@ func (imp *ingressImport) readIngress(r source.Resource, regexHosts map[string]b
 	return ing
 }
 
-// isLimited reports whether it has a limit. The import has no rule of one that is 0, nor of that of a canary.
+// isLimited reports whether it gets a rule. A limit of 0 makes none, and no limit of a canary does.
 func (ing *ingress) isLimited() bool {
 	isLimit := func(name string) bool { return strings.Trim(ing.annotation(name), "0") != "" }
 	return !ing.isCanary && slices.ContainsFunc([]string{"limit-rps", "limit-rpm", "limit-connections"}, isLimit)
