@@ -96,8 +96,10 @@ func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (e s
 	if err != nil {
 		return swapFailed, err
 	}
-	trial := record.New(r.NowNs)
-	if v.record != nil {
+	var trial *record.Record
+	if v.record == nil {
+		trial = record.New(r.NowNs)
+	} else {
 		trial = v.record.Clone()
 	}
 	if mustChange := v.decideAll(operations, trial, r.NowNs); mustChange {

@@ -113,9 +113,9 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 				owes = owes || len(windows) > 0 && h.WaitNs(1) > 0
 				s, expiry := h.State.Clone(), h.State.ExpiryNs()
 				s.Roll(expiry - 2) // a bucket's is even
-				require.False(t, workers == 1 && isEmpty(s), "%s, seed %d: it expires too late", name, seed)
+				require.False(t, workers == 1 && isEmpty(&s), "%s, seed %d: it expires too late", name, seed)
 				s.Roll(expiry)
-				require.True(t, isEmpty(s), "%s, seed %d: it expires too early: %+v", name, seed, s)
+				require.True(t, isEmpty(&s), "%s, seed %d: it expires too early: %+v", name, seed, s)
 			}
 			require.Equal(t, len(windows) > 0, owes, "%s, seed %d: no window was ever full", name, seed)
 		}
@@ -132,7 +132,8 @@ func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
 // copyOf returns a copy that can be rolled beside v.
 func copyOf(v *View) *View {
 	c := *v
-	c.State = v.State.Clone()
+	s := v.State.Clone()
+	c.State = &s
 	return &c
 }
 

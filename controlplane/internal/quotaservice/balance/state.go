@@ -101,7 +101,8 @@ func (s *State) SetBack(now int64) {
 func (s *State) ExpiryNs() int64 {
 	expiry := max(s.NowNs, s.Holders.endNs())
 	if held := s.Holders.Held(); held > 0 {
-		s = s.Clone()
+		after := s.Clone()
+		s = &after
 		s.rollWindows(expiry)
 		s.chargeSilent(held)
 	}
@@ -112,12 +113,12 @@ func (s *State) ExpiryNs() int64 {
 }
 
 // Clone returns a copy. It shares only the Windows, which nothing changes in place.
-func (s *State) Clone() *State {
+func (s *State) Clone() State {
 	c := *s
 	c.Usages, c.bucketSpendBy = slices.Clone(s.Usages), slices.Clone(s.bucketSpendBy)
 	c.Holders = slices.Clone(s.Holders)
 	for i := range c.Usages {
 		c.Usages[i].Log = slices.Clone(c.Usages[i].Log)
 	}
-	return &c
+	return c
 }

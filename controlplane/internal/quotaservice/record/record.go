@@ -47,7 +47,9 @@ func New(storeNs int64) *Record {
 
 // Clone returns a copy, on which operations can be decided to see what they would change.
 func (r *Record) Clone() *Record {
-	return &Record{Generation: r.Generation, hasHolders: r.hasHolders, State: *r.State.Clone()}
+	c := *r
+	c.State = r.State.Clone()
+	return &c
 }
 
 // Renew gives the record another generation: what was counted before cannot be uncounted any more.
