@@ -101,7 +101,9 @@ func (s *State) SetBack(now int64) {
 func (s *State) ExpiryNs() int64 {
 	expiry := max(s.NowNs, s.Holders.endNs())
 	if held := s.Holders.Held(); held > 0 {
-		after := s.Clone()
+		after := *s
+		after.Holders = nil // all have ended by then
+		after = after.Clone()
 		s = &after
 		s.rollWindows(expiry)
 		s.chargeSilent(held)
