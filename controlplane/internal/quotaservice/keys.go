@@ -99,12 +99,12 @@ func (k *key) learnResult(r swapstore.Result) (e swapEnding, err error) {
 
 // What is tried again, and for how long:
 //
-//	what                             why                           how often
-//	a key's swap, by keys.retry      another value is there        for maxContendedNs
-//	                                 the store's clock has moved   for maxContendedNs, but at most maxLate
-//	a hit, by core.deliver           its window is about to end    when that has ended
-//	an addUp, by operation.restart   its window has ended          at most maxLate
-//	a script, by package redisstore  the server did not know it    once
+//	what                               why                          how often
+//	a key's swap, by keys.retry        another value is there       for maxContendedNs
+//	                                   the store's clock has moved  for maxContendedNs, but at most maxLate
+//	a hit, by core.deliver             its window is about to end   when that has ended
+//	an addUp, by keyOperation.restart  its window has ended         at most maxLate
+//	a script, by package redisstore    the server did not know it   once
 //
 // Nothing is tried again of which it is not known whether the store has carried it out.
 const (

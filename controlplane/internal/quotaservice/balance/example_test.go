@@ -32,7 +32,7 @@ func Example() {
 	// used: 603
 }
 
-// The store's side of the exchange of reports that account.go of package quota draws: two reports are lost, one on
+// The store's side of the exchange of reports that sums.go of package quota draws: two reports are lost, one on
 // the way and one with its answer, and the cost of 5 counts once.
 func ExampleView_Note() {
 	perHour := limit.Window{Algorithm: limit.FixedWindow, Limit: 100, PeriodNs: int64(time.Hour)}
