@@ -17,7 +17,7 @@ import (
 const testsEnd = ".test.yaml"
 
 // TestPolicyTests runs the tests of the policies that these pages and examples promise something
-// by: those of recipes stand on their page, those of other pages in testdata/PAGE.
+// by: those that a page shows, and those in testdata/PAGE.
 func TestPolicyTests(t *testing.T) {
 	s := build(t)
 	s.filter = buildtest.Filter(t)
