@@ -21,9 +21,14 @@ func (w *worker) lost() (units uint64) {
 
 // grant has the worker's newest ask be granted so many units for so long. The request that waits goes on by goOn.
 func (w *worker) grant(units uint32, validNs int64, leased bool) {
-	m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Granted, Grants: []quota.Grant{{
-		Number: 1, Units: units, ValidNs: validNs, Leased: leased, Windows: []quota.Standing{{Used: units}},
-	}}}}}
+	w.receiveGrant(quota.Grant{Number: 1, Units: units, ValidNs: validNs, Leased: leased})
+}
+
+func (w *worker) receiveGrant(g quota.Grant) {
+	g.Windows = []quota.Standing{{Used: g.Units}}
+	m := quota.Results{Results: []quota.AskResult{
+		{ID: w.lastID, Outcome: quota.Granted, Grants: []quota.Grant{g}},
+	}}
 	require.NoError(w.t, w.client.Receive(m.Append(nil), w.proxy.Clock))
 }
 
@@ -64,6 +69,24 @@ func TestATickReadsIdleUnitsOfAnEndedStreamOnceASecond(t *testing.T) {
 		w.tick()
 	}
 	require.LessOrEqual(t, count(w.proxy.Calls, "get"), 2)
+}
+
+// A broken service gives its grants no numbers, so it cannot take their units back. Requests may spend them until their
+// time is over, also once they are idle.
+func TestUnitsWithoutANumberStayInTheLease(t *testing.T) {
+	w, _ := pair(t, perUser)
+	w.request("a")
+	w.receiveGrant(quota.Grant{Units: 5, ValidNs: 10 * second, Leased: true})
+	w.goOn()
+	for range 9 {
+		w.proxy.Clock += second
+		w.tick()
+	}
+	require.Zero(t, w.lost())
+	require.True(t, w.verdicts[w.request("a")])
+	w.proxy.Clock += second
+	w.tick()
+	require.EqualValues(t, 3, w.lost())
 }
 
 // A request gets a unit, its stream ends, and its client leaves.

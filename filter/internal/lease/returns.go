@@ -16,8 +16,9 @@ import (
 //	giveBack         puts them on the list due
 //	AppendTo         has them leave with a message
 //
-// They go back on the stream that got them. Once that has ended, they are lost. So units in a lease stay there until
-// their time is over, because requests may still spend them, and then CollectIdle counts those that are left.
+// They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
+// their time is over, because requests may still spend them. Those that are left by then are lost, and those in no
+// lease are lost at once.
 
 // Returns are the units of a worker's grants that go back.
 type Returns struct {
@@ -87,11 +88,16 @@ func (rets *Returns) returnToService(src *Source, h *Handout) {
 	h.units = 0
 }
 
-// giveBack has units go back on the stream that got them. If that has ended, they are lost.
+// canGoBack reports whether units of the grant can go back: on the stream that got them, by the grant's number.
+func (rets *Returns) canGoBack(grant state.GrantID) bool {
+	return grant.Stream == rets.stream && grant.Number > 0
+}
+
+// giveBack has units go back if they can. Else they are lost.
 func (rets *Returns) giveBack(src *Source, grant state.GrantID, units uint32) {
 	switch {
 	case units == 0:
-	case grant.Stream == rets.stream && grant.Number > 0:
+	case rets.canGoBack(grant):
 		rets.due = append(rets.due, dueReturn{src, quota.Return{Grant: grant.Number, Units: units}})
 	default:
 		src.noteLost(units)
@@ -147,8 +153,7 @@ func (w *Worker) CollectIdle() {
 	for i := range rets.leased {
 		lg := &rets.leased[i]
 		if now >= lg.visitNs && len(rets.due) < mostDue {
-			canGoBack := lg.grant.Stream == rets.stream
-			units, stays := lg.collect(&w.entry, wallNs, now, latestNs, canGoBack)
+			units, stays := lg.collect(&w.entry, wallNs, now, latestNs, rets.canGoBack(lg.grant))
 			rets.giveBack(lg.source, lg.grant, units)
 			if !stays {
 				continue
