@@ -136,7 +136,7 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	s.Quota.Account = nil
 	taken := src.local.Take(s)
-	if taken != state.OK || src.account(s) == nil && src.worker.Book.IsFull() {
+	if taken != state.OK || src.worker.Book.IsFull() && src.account(s) == nil {
 		return taken
 	}
 	acc := src.openAccount(s)
