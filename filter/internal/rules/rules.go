@@ -146,10 +146,10 @@ func (rs *Rules) addSubject(v *decide.Verdict, r *Rule, tooLong bool) {
 	req.tooLong = tooLong
 	if r.always || r.match.Holds(req) && !anyHolds(r.exempt, req) {
 		if read, applies := r.readSubject(v.Next(), req); applies {
-			tooLong = v.Add(&r.Rule, read).TooLong
+			req.tooLong = v.Add(&r.Rule, read).TooLong // also if an override has found the key too long
 		}
 	}
-	if req.tooLong || tooLong {
+	if req.tooLong {
 		r.Metrics.TooLong++
 	}
 }
