@@ -40,7 +40,7 @@ type waited struct {
 	Account Account
 }
 
-// Account is a hold.Account to which Source.Take and Refund of package lease add units.
+// Account is a hold.Account in which Source.Take and Refund of package lease move units.
 type Account interface {
 	hold.Account
 	HoldGiven(units uint32)   // a request holds units of its allotment

@@ -10,10 +10,10 @@ import (
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask:
 //
-//	of                   made by                           keeper           what it does
-//	a rule that leases   Source.askPart                    the *Source      asks for units
-//	a rule that holds    HoldSource.askPart, ReportPart    an accountKeeper asks for units, and reports the account
-//	a look               clusterRule.lookPart              none             asks how the key stands: Wire.Inspect
+//	of                  made by                         keeper            what it does
+//	a rule that leases  Source.askPart                  the *Source       asks for units
+//	a rule that holds   HoldSource.askPart, ReportPart  an accountKeeper  asks for units, and reports the account
+//	a look              clusterRule.lookPart            none              asks how the key stands: Wire.Inspect
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
