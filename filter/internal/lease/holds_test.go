@@ -160,9 +160,9 @@ func TestARenewalIsOfTheTable(t *testing.T) {
 	}
 }
 
-// TestAnAllottedIsRefunded: a request has waited and takes of its grant; then another worker
+// TestAnAllotmentIsRefunded: a request has waited and takes of its allotment; then another worker
 // takes the last unit of the last rule first. What the grant gave is neither used nor held.
-func TestAnAllottedIsRefunded(t *testing.T) {
+func TestAnAllotmentIsRefunded(t *testing.T) {
 	const first = `{"name":"first","key":[{"header":"u"}],"missing_key":"skip","limits":["9/1m"]},`
 	const last = `,{"name":"last","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]}`
 	for name, limits := range map[string]string{
