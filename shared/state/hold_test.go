@@ -104,6 +104,16 @@ func TestARefundedHoldIsNotTold(t *testing.T) {
 	}
 }
 
+// A request that another rule denies tells what its key has left, also if its hold cannot be undone.
+func TestAHoldThatIsNotRefundedIsTold(t *testing.T) {
+	d := newDesk(t, 1, aligned(50, anHour, 0), holding())
+	h, ok := d.hold("a", 3)
+	require.True(t, ok)
+	d.store.Set(d.pageKey(), []byte("damaged"), 0)
+	require.False(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("a")), h, d.now))
+	require.EqualValues(t, 3, d.entry.Held())
+}
+
 // TestLostHoldsAreCharged: units that nobody settles are charged after eight to nine
 // eighths of the hold, whoever looks; those that are renewed are not.
 func TestLostHoldsAreCharged(t *testing.T) {

@@ -253,14 +253,14 @@ func (e *Entry) BlockEnd() int64 {
 
 // Held is how many units of the key are held, by its record and by the floor, as of Read.
 func (e *Entry) Held() uint32 {
-	if !e.page.Layout.HasHolds {
+	if !e.table.layout.HasHolds { // not the page's: a refund that cannot read the page leaves none
 		return 0
 	}
-	return e.usage[e.page.Layout.HoldsColumn()].Used
+	return e.usage[e.table.layout.HoldsColumn()].Used
 }
 
 func (e *Entry) setHeld(units uint32) {
-	e.usage[e.page.Layout.HoldsColumn()] = limit.Usage{Used: units}
+	e.usage[e.table.layout.HoldsColumn()] = limit.Usage{Used: units}
 }
 
 // keyMemory is kept from call to call, like pageMemory.
