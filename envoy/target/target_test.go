@@ -7,7 +7,7 @@ import (
 )
 
 // FuzzNormalize: a normal spelling is its own, but where an escaped dot segment
-// with parameters becomes a plain one. What is normal, TestAsEnvoy of envoy/proxy holds.
+// with parameters becomes a plain one. TestPathsAreReadAsByEnvoy of envoy/proxy tests what is normal.
 func FuzzNormalize(f *testing.F) {
 	f.Add("/a/%2e%2e//b?c")
 	f.Add(`/a%2f..\%5cb`)

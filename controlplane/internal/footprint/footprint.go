@@ -43,8 +43,8 @@ type Footprint struct {
 
 const (
 	// heldStreamBytes is the most that a rule keeps of a running request, its hold and its place
-	// among the streams: a worker's VM doubles its memory when it is full. TestManyHolds holds
-	// the filter to it.
+	// among the streams: a worker's VM doubles its memory when it is full.
+	// TestHoldsAreRenewedInPortions of the filter tests it.
 	heldStreamBytes = 850
 	// scannedStreams is how many answers a worker reads at once, and scannedBytes what it
 	// keeps of one.
