@@ -100,7 +100,7 @@ func decodeAsk(a *Ask, b []byte) error {
 //	only reports             the Report
 //	only inspects            Inspect
 //
-// In the filter, part.go of package lease says which rule asks for which.
+// In the filter, ask.go of package lease says which rule asks for which.
 type Part struct {
 	Definition uint32
 	Key        [16]byte // see KeyOf

@@ -39,8 +39,7 @@ import (
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
 //	Client.Flush    ReportPart      0     0  report 2 says: held 0. The service has 3 free slots again
 //
-// Of its other methods, recallBlock is in denial.go, Operate and leaseOf are in operate.go, lookPart and Look in
-// looks.go. The rest is in clusterrule.go.
+// Of its other methods, Operate, leaseOf, lookPart and Look are in show.go. The rest is in clusterrule.go.
 type HoldSource struct {
 	clusterRule
 	share []limit.Window // memory for shareOf
@@ -75,6 +74,18 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 // Recheck is Check.
 func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 	return src.Check(s, wallNs)
+}
+
+// recallBlock gives the subject the denial that the worker remembers in the key's account, if the key is blocked.
+func (src *HoldSource) recallBlock(s *decide.Subject, acc *account.Account) bool {
+	if !src.blocks || acc == nil {
+		return false
+	}
+	denial, blocked := acc.RecallBlock(s.Quota.MonotonicNs)
+	if blocked {
+		s.Quota.Allotment = denial
+	}
+	return blocked
 }
 
 // unavailable reports whether the service cannot be asked for the subject's key, whose account is acc, and why: Silent

@@ -48,25 +48,21 @@
 //
 // To read it, follow such a request:
 //
-//	source.go       Source       checks and takes units of leases
-//	part.go         Part, Need   what is asked for, and who needs it
-//	handout.go      Handout      hands out what the service grants to the requests that have waited
-//	keep.go         keeper       the key's lease keeps the rest, or its account counts what is given
+//	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent
+//	ask.go          Part, Need   what is asked for, who needs it, and how limits are defined to the service
+//	handout.go      Handout      what the service grants: requests that have waited get it, and the key's lease the rest.
+//	                             What it denies is told and remembered
 //	returns.go      Returns      what goes back, at once or when it is idle
-//	denial.go                    how a denial or a block is told and remembered
-//	uncharged.go                 how the service hears of what was admitted while it was silent
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
-//	definitions.go  definitions  how limits are defined to the service
 //	worker.go       Worker       what the sources of a worker share with the talk
-//	operate.go                   what operators see
-//	looks.go        Look         what clients are told that ask for their usage
+//	show.go         Look         what operators see, and what clients are told that ask for their usage
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
 //
 // The tests play workers, their talk and a service together, by harness_test.go. scripts_test.go has most cases, as
 // lines of steps. The other tests are of what a script cannot say: leases_test.go of a Source, lost_test.go of units
-// that are lost, holds_test.go of a HoldSource, blocks_test.go of denial.go, alone_test.go of a silent service,
+// that are lost, holds_test.go of a HoldSource, blocks_test.go of denials and blocks, alone_test.go of silence,
 // times_test.go of what the service says of times and windows, talk_test.go of package talk, and fleet_test.go of many
 // proxies.
 package lease
@@ -167,14 +163,6 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 	return true
 }
 
-// readKept reads the lease of a key for which there is no subject: for what is left of a grant.
-func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
-	clock := src.worker.clock
-	wallNs := clock.Now()
-	read := src.table.ReadHashed(e, key, wallNs, clock.Monotonic())
-	return src.rereadIfFromFuture(e, read, wallNs) == state.OK
-}
-
 // rereadIfFromFuture reads the clock and a lease once more, if the lease was written long after the clock was read: the
 // worker may have stood still in between. If the lease still is FromFuture, the clock has begun anew since, and the
 // lease counts as none. It returns the status of the last read.
@@ -183,11 +171,6 @@ func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wa
 		read = src.table.Reread(e, wallNs, src.worker.clock.Monotonic())
 	}
 	return read
-}
-
-// readToTell reads a lease only to tell what it has. One that is FromFuture has nothing then: an operator asks again.
-func (src *Source) readToTell(e *state.LeaseEntry, key []byte, wallNs, now int64) (ok bool) {
-	return src.table.Read(e, key, wallNs, now) == state.OK
 }
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
@@ -254,6 +237,58 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 		w.refills = append(w.refills, src.newPart(s, 0, spent))
 	}
 	return taken
+}
+
+// While the service is silent, this proxy admits requests by its share of the limits. What these cost is Uncharged in
+// the key's lease until the service has charged it. For example, with a timeout of 100 ms:
+//
+//	time     what happens                                           Uncharged            by
+//	0 ms     A request asks. No answer comes.                       0
+//	100 ms   Its time is over. It is admitted alone.                1 unit               takeShare
+//	500 ms   The service is silent, so 4 more are admitted alone.   5 units              takeShare
+//	1200 ms  The service answers again. A request asks, and its     5 units,             claimUncharged
+//	         ask says Spent: 5.                                     asked until 1300 ms
+//	1205 ms  A request of another worker asks. Its ask says         the same             claimUncharged
+//	         Spent: 0.
+//	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
+//	         charged 5 units.
+//
+// If the lease has units at 1200 ms, no request asks. Then the next refill says Spent: see takeLease.
+//
+// What may go wrong with the ask that says Spent:
+//
+//	It is not answered by 1300 ms, or it has joined another   The next ask says Spent: 5 again. If the service has
+//	ask, which has its own Spent (ask.add).                   heard the first one, it charges 5 units twice.
+//	The answer has Failed: the service cannot reach the key.  The units stay Uncharged. A later ask says them.
+//	The proxy's store drops the record of the lease.          The service never hears of the units.
+
+// takeShare takes the cost of the proxy's share. First it writes into the lease that the service has to charge it: what
+// the service never hears of would be admitted twice. It writes that once for a request, which may take of the share
+// again: see Quota.NotedUncharged.
+func (src *Source) takeShare(s *decide.Subject) state.Status {
+	if !s.Quota.NotedUncharged {
+		s.Quota.Lease.Uncharged.Add(s.Cost)
+		if written := src.write(s.Quota.Lease); written != state.OK {
+			return written
+		}
+		s.Quota.NotedUncharged = true
+	}
+	return src.local.Take(s)
+}
+
+// claimUncharged returns the units that the ask of a request has to say as Spent. If another worker has written the
+// lease meanwhile, it returns none: a later ask says them. Another ask may be granted units before the service hears of
+// these.
+func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
+	u := &e.Uncharged
+	if u.Units == 0 || u.IsAsked(e.NowNs) {
+		return 0
+	}
+	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs())
+	if src.write(e) != state.OK {
+		return 0
+	}
+	return spent
 }
 
 // write writes a lease, and counts what the record held that it may replace.
