@@ -1,8 +1,11 @@
 package quotaservice
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
@@ -68,12 +71,27 @@ type core struct {
 	grantBuffer []quota.Grant // for its grants
 }
 
-// notifyLater has pump call the onAnswers of the worker's stream, so that its transport looks for answers.
-func (c *core) notifyLater(w *worker) {
-	if !w.notified {
-		w.notified = true
-		c.toNotify = append(c.toNotify, w)
+// pump takes up the results of swaps, lets workers take turns, and sends what is ready to the store, until there is
+// nothing left to do. It calls streams and the store while mu is free. One goroutine pumps
+// at a time, and the others leave it to that.
+func (s *Service) pump() {
+	s.mu.Lock()
+	if s.core.pumping {
+		s.mu.Unlock()
+		return
 	}
+	s.core.pumping = true
+	for {
+		w, ok := s.core.nextWork(s.landed.drain())
+		if !ok {
+			break
+		}
+		s.mu.Unlock()
+		s.do(&w)
+		s.mu.Lock()
+	}
+	s.core.pumping = false
+	s.mu.Unlock()
 }
 
 // work is what pump does without the lock.
@@ -130,6 +148,77 @@ func (c *core) takeTurn() bool {
 	return true
 }
 
+// do does what takes no lock.
+func (s *Service) do(w *work) {
+	for _, n := range w.notify {
+		n.stream.onAnswers()
+	}
+	if len(w.ready) > 0 {
+		s.sendSwaps(w.ready, w.swaps)
+	}
+}
+
+// sendSwaps sends the swaps of the keys that are ready.
+func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	var left atomic.Int64
+	left.Store(int64(len(ready)))
+	s.landed.promisePump() // the one that runs here, once Swap has returned
+	s.o.Store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
+		if s.landed.add(landing{ready[i], r}) {
+			go s.pump()
+		}
+		if left.Add(-1) == 0 {
+			cancel()
+		}
+	})
+}
+
+// landed are results of the store that no pump has taken up yet. Each result is taken up, because of these:
+//
+//   - While pumpComes, some goroutine goes on to pump: the one that has called Store.Swap, or one that add has had
+//     started. It drains, or finds another one in pump, which drains before it ends.
+//   - A result that comes while pumpComes is not set has its goroutine start a pump.
+//   - Only drain ends pumpComes, and it takes all results at the same moment.
+type landed struct {
+	mu        sync.Mutex
+	all       []landing
+	spare     []landing // memory that is used again
+	pumpComes bool
+}
+
+type landing struct {
+	key    *key
+	result swapstore.Result
+}
+
+// add adds a result, and reports whether the caller must start a pump for it.
+func (l *landed) add(r landing) (mustPump bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = append(l.all, r)
+	mustPump = !l.pumpComes
+	l.pumpComes = true
+	return mustPump
+}
+
+// promisePump has add start no pump, because the caller pumps.
+func (l *landed) promisePump() {
+	l.mu.Lock()
+	l.pumpComes = true
+	l.mu.Unlock()
+}
+
+// drain takes all results. The caller has them until it drains again.
+func (l *landed) drain() []landing {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pumpComes = false
+	clear(l.spare)
+	l.all, l.spare = l.spare[:0], l.all
+	return l.spare
+}
+
 // takeResult takes up the result of a key's swap.
 func (c *core) takeResult(k *key, r swapstore.Result) {
 	c.swapsUnderWay--
@@ -151,17 +240,6 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 		c.fail(k.sent, err)
 	}
 	c.keys.rest(k)
-}
-
-// fail tells the owners of operations why they have no outcome.
-func (c *core) fail(operations []*keyOperation, err error) {
-	if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
-		c.metrics.mismatches.Add(1)
-	}
-	for _, o := range operations {
-		o.Outcome.Err = err
-		o.owner.operationDone(o)
-	}
 }
 
 func (c *core) logFailure(k *key, r swapstore.Result) {
@@ -187,6 +265,57 @@ func (c *core) deliver(o *keyOperation) {
 		return
 	}
 	c.clock.AfterFunc(max(o.Outcome.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
+}
+
+// fail tells the owners of operations why they have no outcome.
+func (c *core) fail(operations []*keyOperation, err error) {
+	if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
+		c.metrics.mismatches.Add(1)
+	}
+	for _, o := range operations {
+		o.Outcome.Err = err
+		o.owner.operationDone(o)
+	}
+}
+
+// submit lets an operation wait for its key's turn, and sends it to the store.
+func (s *Service) submit(o *keyOperation) {
+	s.mu.Lock()
+	s.core.keys.add(o)
+	s.mu.Unlock()
+	s.pump()
+}
+
+// storeClock is what the service knows of the store's clock: how far it will be ahead of the
+// service's own when a swap that leaves now has arrived. That is the smallest lead that was seen, so
+// the fastest way to the store. The store finds a swap Late if it is even faster, because the store's
+// clock is still before storeNs, or if it takes longer than the slack.
+type storeClock struct {
+	known   bool
+	aheadNs int64
+}
+
+// storeNs is the earliest time that the store's clock may show to a swap that leaves at localNs.
+func (c *storeClock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
+
+// storeNow is storeNs of a swap that leaves now.
+func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }
+
+// note notes that the store's clock said storeNs to a swap that left at sentNs. A larger lead than the known one only
+// counts if the known one may have misled the swap: it was decided at a storeNs that was wrong.
+func (c *storeClock) note(sentNs, storeNs int64, mayBeMisled bool) {
+	ahead := storeNs - sentNs
+	if !c.known || mayBeMisled || ahead < c.aheadNs {
+		c.known, c.aheadNs = true, ahead
+	}
+}
+
+// notifyLater has pump call the onAnswers of the worker's stream, so that its transport looks for answers.
+func (c *core) notifyLater(w *worker) {
+	if !w.notified {
+		w.notified = true
+		c.toNotify = append(c.toNotify, w)
+	}
 }
 
 // drain has all workers answered, and no more asks taken.

@@ -7,13 +7,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
-const (
-	// maxIdle and maxIdleBytes bound the keys whose last value is kept: usual keys by
-	// number, those with long logs by their bytes.
-	maxIdle      = 1 << 15
-	maxIdleBytes = 16 << 20
-)
-
 // key is the operations of one key, which reach the store by one swap at a time, and its value there as far as that is
 // known:
 //
@@ -37,25 +30,38 @@ type key struct {
 	late    int             // how often the store found it Late
 }
 
-// value is what the service knows of a key's value in the store: a *recordValue, or a sumValue if the key's operations
-// are addUps.
-type value interface {
-	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
-	prepare(operations []*keyOperation, storeNs int64) swapstore.Swap
-	// learn takes the result of that swap, and says how it ends for the operations. err is for those that failed.
-	learn(operations []*keyOperation, r swapstore.Result) (e swapEnding, err error)
-	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
-	size() int
+const (
+	// maxIdle and maxIdleBytes bound the keys whose last value is kept: usual keys by
+	// number, those with long logs by their bytes.
+	maxIdle      = 1 << 15
+	maxIdleBytes = 16 << 20
+)
+
+// keys are those with operations, and the last ones that had some.
+type keys struct {
+	byStoreKey map[[16]byte]*key
+	ready      []*key     // have operations and no swap under way
+	idle       *list.List // of *key, longest idle first
+	max        int        // idle ones that are kept
+	bytes      int        // of idle ones
 }
 
-// swapEnding is how a swap ends for its operations.
-type swapEnding uint8
+func newKeys() keys { return keys{byStoreKey: map[[16]byte]*key{}, idle: list.New(), max: maxIdle} }
 
-const (
-	swapAgain   swapEnding = iota // they need another swap
-	swapDecided                   // they have their outcomes
-	swapFailed                    // they have none: an error says why
-)
+// add lets an operation wait for its key's turn.
+func (ks *keys) add(o *keyOperation) {
+	k := ks.byStoreKey[o.storeKey]
+	switch {
+	case k == nil:
+		k = newKey(o)
+		ks.byStoreKey[k.storeKey] = k
+		ks.ready = append(ks.ready, k)
+	case k.idle != nil:
+		ks.removeIdle(k)
+		ks.ready = append(ks.ready, k)
+	}
+	k.waiting = append(k.waiting, o)
+}
 
 // newKey returns the key of an operation.
 func newKey(o *keyOperation) *key {
@@ -65,6 +71,17 @@ func newKey(o *keyOperation) *key {
 	} else {
 		k.value = &recordValue{}
 	}
+	return k
+}
+
+// nextReady takes the next key that is ready, nil if there is none.
+func (ks *keys) nextReady() *key {
+	if len(ks.ready) == 0 {
+		return nil
+	}
+	k := ks.ready[0]
+	ks.ready[0] = nil
+	ks.ready = ks.ready[1:]
 	return k
 }
 
@@ -95,6 +112,18 @@ func (k *key) learnResult(r swapstore.Result) (e swapEnding, err error) {
 		return swapFailed, err
 	}
 	return swapAgain, nil
+}
+
+// mayBeMisled reports whether the storeClock may have misled the key's swap, which ended so:
+//
+//	a swap that  shows it by
+//	writes       Late: the store has compared its clock with the times of the swap
+//	only reads   swapAgain: its operations change something at the store's time, though they changed nothing at storeNs
+//
+// A read is also swapAgain because another value is there, so this is only a may. To take it for misled does no harm:
+// the lead of this swap is as true. If it is too large, a later swap is Late, and corrects it.
+func (k *key) mayBeMisled(r swapstore.Result, e swapEnding) bool {
+	return r.Status == swapstore.Late || k.reads && e == swapAgain
 }
 
 // What is tried again, and for how long:
@@ -134,53 +163,6 @@ func (k *key) whyGiveUp(status swapstore.Status) error {
 	return errContended
 }
 
-// size is about what the key takes while it is idle.
-func (k *key) size() int { return 200 + k.value.size() + 8*(cap(k.sent)+cap(k.waiting)) }
-
-// keys are those with operations, and the last ones that had some.
-type keys struct {
-	byStoreKey map[[16]byte]*key
-	ready      []*key     // have operations and no swap under way
-	idle       *list.List // of *key, longest idle first
-	max        int        // idle ones that are kept
-	bytes      int        // of idle ones
-}
-
-func newKeys() keys { return keys{byStoreKey: map[[16]byte]*key{}, idle: list.New(), max: maxIdle} }
-
-// removeIdle takes a key out of the idle ones.
-func (ks *keys) removeIdle(k *key) {
-	ks.idle.Remove(k.idle)
-	ks.bytes -= k.bytes
-	k.idle = nil
-}
-
-// add lets an operation wait for its key's turn.
-func (ks *keys) add(o *keyOperation) {
-	k := ks.byStoreKey[o.storeKey]
-	switch {
-	case k == nil:
-		k = newKey(o)
-		ks.byStoreKey[k.storeKey] = k
-		ks.ready = append(ks.ready, k)
-	case k.idle != nil:
-		ks.removeIdle(k)
-		ks.ready = append(ks.ready, k)
-	}
-	k.waiting = append(k.waiting, o)
-}
-
-// nextReady takes the next key that is ready, nil if there is none.
-func (ks *keys) nextReady() *key {
-	if len(ks.ready) == 0 {
-		return nil
-	}
-	k := ks.ready[0]
-	ks.ready[0] = nil
-	ks.ready = ks.ready[1:]
-	return k
-}
-
 // retry has a key take another swap for the operations of the last one.
 func (ks *keys) retry(k *key) { ks.ready = append(ks.ready, k) }
 
@@ -204,3 +186,13 @@ func (ks *keys) rest(k *key) {
 		delete(ks.byStoreKey, oldest.storeKey)
 	}
 }
+
+// removeIdle takes a key out of the idle ones.
+func (ks *keys) removeIdle(k *key) {
+	ks.idle.Remove(k.idle)
+	ks.bytes -= k.bytes
+	k.idle = nil
+}
+
+// size is about what the key takes while it is idle.
+func (k *key) size() int { return 200 + k.value.size() + 8*(cap(k.sent)+cap(k.waiting)) }

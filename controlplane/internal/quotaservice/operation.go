@@ -1,13 +1,24 @@
 package quotaservice
 
-import "github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
 
 // keyOperation is an action.Operation on one key of the store:
 //
-//	its Action  the key's value                what becomes of it
-//	*addUp      a sum: sumvalue.go             the store adds its units
-//	any other   a record: recordvalue.go       it is decided on the record. If the store refuses its swap, it is decided
-//	                                           again on the value that is there
+//	its Action  the key's value          what becomes of it
+//	*addUp      a sum: sumValue          the store adds its units
+//	any other   a record: recordValue    it is decided on the record. If the store refuses its swap, it is decided
+//	                                     again on the value that is there
 type keyOperation struct {
 	action.Operation
 	storeKey [16]byte // under which the store keeps the value
@@ -28,6 +39,76 @@ func (o *keyOperation) followedBy(a action.Action) *keyOperation {
 		Operation: action.Operation{Terms: o.Terms, Action: a, Shifted: o.Shifted},
 		storeKey:  o.storeKey, domain: o.domain, owner: o.owner,
 	}
+}
+
+// Counter is a counter of a domain: what a quota.Definition says of it, which is
+//
+//	prefix  which counter it is. Each of its keys has a value in the store
+//	terms   the windows and limits by which operations on these keys are decided
+//
+// A worker has its own by number, see definitions. An operator names one for each operation, and many calls use one at
+// a time: see NewCounter.
+type Counter struct {
+	domain string
+	prefix []byte // of what is hashed for a key: see hasher
+	terms  *action.Terms
+}
+
+// newCounter returns the counter of a definition, or says why that is refused.
+func newCounter(domain string, d *quota.Definition) (*Counter, error) {
+	terms, err := action.NewTerms(d)
+	if err != nil {
+		return nil, err
+	}
+	return &Counter{domain: domain, prefix: prefix(domain, &d.Counter), terms: terms}, nil
+}
+
+// operation is one on a key of the counter.
+func (c *Counter) operation(a action.Action, h *hasher, partKey [16]byte, owner owner) keyOperation {
+	return keyOperation{
+		Operation: action.Operation{Terms: c.terms, Action: a, Shifted: c.terms.ShiftedFor(partKey)},
+		storeKey:  h.storeKey(c.prefix, partKey[:]), domain: c.domain, owner: owner,
+	}
+}
+
+// A key has two forms, and one that adds up has a third:
+//
+//	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Use.Key
+//	storeKey   names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
+//	clientKey  of addUp: that hash. Its storeKey is made of clientKey and the window: see beginIn
+
+// hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
+type hasher struct {
+	secret *[]byte
+	mac    hash.Hash
+	sum    [sha256.Size]byte
+}
+
+func newHasher(secret *[]byte) *hasher {
+	return &hasher{secret: secret, mac: hmac.New(sha256.New, *secret)}
+}
+
+// withSecret returns h if it has that secret, else a new one. Making one costs more than using it. h may be nil.
+func (h *hasher) withSecret(secret *[]byte) *hasher {
+	if h != nil && h.secret == secret {
+		return h
+	}
+	return newHasher(secret)
+}
+
+// storeKey hashes a partKey after what prefix returned.
+func (h *hasher) storeKey(prefix, partKey []byte) (storeKey [16]byte) {
+	h.mac.Reset()
+	h.mac.Write(prefix)
+	h.mac.Write(partKey)
+	copy(storeKey[:], h.mac.Sum(h.sum[:0]))
+	return storeKey
+}
+
+// prefix is what all keys of a counter of a domain have in common.
+func prefix(domain string, counter *[16]byte) []byte {
+	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
+	return append(append(b, domain...), counter[:]...)
 }
 
 // steps are what an ask or a call does one after the other. Each step starts operations, and says by then which step
@@ -68,3 +149,62 @@ func (s *steps[T]) done() {
 		s.next(s.of)
 	}
 }
+
+// Found is how a key stands after an operation.
+type Found struct {
+	NowNs    int64            // by the store's clock
+	Denied   bool             // too few units were left for an Inspect or a Hit
+	HeldBack bool             // where Denied: only what is held leaves no room; false if the definition holds nothing
+	Blocked  bool             // the key was blocked before
+	WaitNs   int64            // where Denied: until they pass if nobody else asks; limit.Never
+	HadUsage bool             // of a Reset: the key had counted something
+	Windows  []quota.Standing // by window of the definition; what is held stands for its limit.Concurrency
+	Held     *uint32          // units that are held; nil = the definition holds none
+}
+
+// Operate does something to one key: one of the actions of operators, see action.Action. Units that proxies lease count
+// as used. Those that they have leased when a key is set or reset, they may spend until their leases end.
+func (s *Service) Operate(
+	ctx context.Context, domain string, d quota.Definition, key [16]byte, what action.Action,
+) (Found, error) {
+	counter, err := newCounter(domain, &d)
+	if err != nil {
+		return Found{}, err
+	}
+	terms := counter.terms
+	_, isInc := what.(*action.Inc)
+	_, isSet := what.(*action.Set)
+	countsRunning := terms.HoldLimit != nil && len(terms.Windows) == 0
+	if countsRunning && (isInc || isSet) {
+		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
+	}
+	if s.apart.Load() {
+		return Found{}, errOtherSecret
+	}
+	terms.Lease = quota.LeaseOff
+	done := make(waiter)
+	o := counter.operation(what, newHasher(s.secret.Load()), key, done)
+	s.submit(&o)
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return Found{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
+	}
+	out := &o.Outcome
+	if out.Err != nil {
+		return Found{}, fmt.Errorf("ask the quota store: %w", out.Err)
+	}
+	found := Found{
+		NowNs: out.NowNs, Denied: out.Denied, HeldBack: out.HeldBack, Blocked: out.Blocked, WaitNs: out.WaitNs,
+		HadUsage: out.HadUsage, Windows: out.Standings,
+	}
+	if terms.HoldLimit != nil { // stand puts it last, as the definition does
+		found.Held = &found.Windows[len(found.Windows)-1].Used
+	}
+	return found, nil
+}
+
+// waiter is closed when its operation is done.
+type waiter chan struct{}
+
+func (w waiter) operationDone(*keyOperation) { close(w) }

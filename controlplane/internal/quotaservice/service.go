@@ -7,8 +7,34 @@
 // counted, such as a hit. A hit has taken units once they are counted, and they are granted once all parts have theirs.
 // Operations that wait for one key reach the store by one swap.
 //
-// This package has what waits. What is done to a key meanwhile is arithmetic, and has packages of its own, which know
-// no store and no lock:
+// An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
+// are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
+// in 60 since. core.pump does each of these steps but the first:
+//
+//	stream.go  Stream.Receive          The message is decoded. Its ask waits for the worker's turn.
+//	ask.go     worker.begin            The ask has begun, with a hit for each part. Each waits for its key.
+//	keys.go    key.prepare             user: 4 would be used, so 1 is taken. team: 60, so 1 is taken.
+//	           Store.Swap              user: Swapped. team: Read, because the value is 60.
+//	           key.learnResult         user: decided. team: decided on 60. That changes the value, so swapAgain.
+//	           key.prepare             team: 61 would be used, so 1 is taken.
+//	           Store.Swap              team: Swapped.
+//	           key.learnResult         team: decided.
+//	ask.go     begunAsk.operationDone  No operation is left, and no part is denied: the ask is granted.
+//	           begunAsk.answer         The grants wait for Stream.Next.
+//
+// If another service has swapped in 100, team is denied when it is decided on that. That changes nothing, so it
+// needs no other swap, and the ask is denied. begunAsk.undoHits starts an operation that undoes the hit of user, and
+// the ask is answered when that is swapped in. ask.go draws all ways of an ask.
+//
+// What waits is here, and what the lock guards: core.go says who has it. The other files:
+//
+//	operation.go  an operation on a key of the store, and how a counter and a client's key make that. Operators' are here
+//	values.go     what is known of a key's value, by which operations are decided: it is a record or a sum
+//	calls.go      calls of this process. They have no stream, and their operations go the same way from keys.go on
+//	upkeep.go     whether the store answers and has its state, and the secret that its services share
+//	metrics.go    what is counted
+//
+// What is done to a key meanwhile is arithmetic, and has packages of its own, which know no store and no lock:
 //
 //	transport     a worker's stream over gRPC
 //	quotaservice  who asks, whose turn it is, what is under way
@@ -17,51 +43,15 @@
 //	│  └─ balance what is left, and for how long it may be spent
 //	└─ swapstore  the store: compare-and-swap, in memory, or in Redis and Valkey (redisstore)
 //
-// An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
-// are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
-// in 60 since. pump does each of these steps but the first:
+// These have states:
 //
-//	Stream.Receive          The message is decoded. Its ask waits for the worker's turn.
-//	worker.takeTurn         The ask becomes a begunAsk, with a hit for each part. Each waits for its key.
-//	key.prepare             user: 4 would be used, so 1 is taken. team: 60, so 1 is taken.
-//	Store.Swap              user: Swapped. team: Read, because the value is 60.
-//	key.learnResult         user: decided. team: decided on 60. That changes the value, so swapAgain.
-//	key.prepare             team: 61 would be used, so 1 is taken.
-//	Store.Swap              team: Swapped.
-//	key.learnResult         team: decided.
-//	begunAsk.operationDone  No operation is left, and no part is denied: the ask is granted.
-//	begunAsk.answer         The grants wait for Stream.Next.
+//	an ask    pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Next
+//	a key     idle, ready, under way           keys.add, core.prepareSwaps, keys.rest
+//	a worker  open, ending, closed             Service.Open, Service.Watch, Stream.Close
+//	a store   starting, not starting           the store itself by its age: see upkeep.go
 //
-// If another service has swapped in 100, team is denied when it is decided on that. That changes nothing, so it
-// needs no other swap, and the ask is denied. begunAsk.undoHits starts an operation that undoes the hit of user, and
-// the ask is answered when that is swapped in. ask.go draws all ways of an ask.
-//
-// To read it, begin with example_test.go, and follow such an ask:
-//
-//	stream.go       a worker's stream, as its transport uses it
-//	core.go         what the lock guards, who locks it, and who passes what to whom
-//	worker.go       who asks by a stream: turns, and answers that wait
-//	counter.go      a counter, and those that a worker has defined
-//	secret.go       under which key the store has a client's key: a hash, with a secret that all its services share
-//	ask.go          an ask: all its parts are granted or none
-//	operation.go    an operation: an action on a key of the store; and how steps of operations follow each other
-//	keys.go         a key's operations wait for each other, and are swapped in together
-//	recordvalue.go  they are decided, and decided anew if the store has another value
-//	pump.go         does what the core has to do, until that is nothing
-//	answer.go       what an ask is answered, and what was granted, for what comes back of it
-//	clock.go        the two clocks: localNs is by the service's own, storeNs by the store's
-//
-// Beside asks there are calls of this process and what operators do. Their operations go the same way from keys.go
-// on:
-//
-//	count.go        a call, which has no stream; its comment follows one
-//	sumvalue.go     what most calls count: the value is a sum, and the store adds
-//	over.go         which keys of calls are over their limits
-//	operate.go      what an operator does to one key; package counters names it by the policy's rules
-//
-// Meanwhile heartbeat.go finds out whether the store answers, and watch.go whether it has its state. metrics.go counts.
-// Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no history admits more than a limit,
-// or what is blocked.
+// Begin with example_test.go. Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no
+// history admits more than a limit, or what is blocked.
 package quotaservice
 
 import (
@@ -176,6 +166,14 @@ func (s *Service) Drain(ctx context.Context) {
 	}
 }
 
+// leaveUnread has Drain wait no more for streams that do not read their answers.
+func (s *Service) leaveUnread() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.core.isLate = true
+	s.core.endDrain()
+}
+
 // Close makes Count take no more calls, and ends what the store has under way.
 func (s *Service) Close() { s.cancel() }
 
@@ -186,13 +184,29 @@ func (s *Service) Draining() bool {
 	return s.core.draining
 }
 
-// leaveUnread has Drain wait no more for streams that do not read their answers.
-func (s *Service) leaveUnread() {
+// WasAsked reports whether some proxy has asked this service.
+func (s *Service) WasAsked() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.core.isLate = true
-	s.core.endDrain()
+	return s.core.asked
 }
 
 // ErrClosed is the error of a call or a stream that comes once the service shuts down.
 var ErrClosed = errors.New("the quota service is shutting down")
+
+// There are two clocks. In all of the package localNs is a time by the service's own clock. storeNs is one by
+// the store's clock, as the store has said it or as far as the service knows it.
+
+// Clock measures time that goes on evenly. Its beginning is of no matter.
+type Clock interface {
+	NowNs() int64
+	// AfterFunc calls f after ns nanoseconds.
+	AfterFunc(ns int64, f func())
+}
+
+// machineClock is the Clock of this machine.
+type machineClock struct{ start time.Time }
+
+func (m machineClock) NowNs() int64 { return int64(time.Since(m.start)) }
+
+func (m machineClock) AfterFunc(ns int64, f func()) { time.AfterFunc(time.Duration(ns), f) }

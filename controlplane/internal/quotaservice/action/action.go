@@ -12,12 +12,9 @@
 //
 // To read it, begin here:
 //
-//	action.go    an Operation, and its Outcome
-//	terms.go     by which it is decided: the windows of a counter, and what else its definition says
-//	hit.go       what asks do: take units, and give them back
-//	hold.go      the same with units that are held
-//	charge.go    what most calls do
-//	operator.go  what operators do
+//	action.go  an Operation, its Outcome, and the short actions: what operators do, and most calls
+//	terms.go   by which it is decided: the windows of a counter, and what else its definition says
+//	hit.go     what asks do: take units, give them back, and the same with units that are held
 package action
 
 import (
@@ -30,11 +27,19 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// Operation is an action on one key of a definition, and what came of it.
+type Operation struct {
+	Terms   *Terms
+	Action  Action
+	Shifted []limit.Window // Terms.Windows as they hold for the key: see Terms.ShiftedFor
+	Outcome Outcome
+}
+
 // Action is what is done to a key:
 //
 //	action      whose                       what it does                               writes
 //	Hit         part of an ask, operator's, takes units if all windows have them left  Denied, Taken,
-//	            call that may be undone     (of units that are held: hold.go)          AgainNs, Noted
+//	            call that may be undone     (of units that are held: takeHold)         AgainNs, Noted
 //	keepDenial  part of an ask in shadow    counts its denial, or begins a block       Denied, Noted
 //	undo        part of an ask, call        takes back a hit whose units nobody got    Uncounted
 //	Return      stream                      uncounts units that a proxy returns        Uncounted
@@ -58,17 +63,9 @@ type beforehand interface {
 	carryOutBefore(r *record.Record, out *Outcome)
 }
 
-// Operation is an action on one key of a definition, and what came of it.
-type Operation struct {
-	Terms   *Terms
-	Action  Action
-	Shifted []limit.Window // Terms.Windows as they hold for the key: see Terms.ShiftedFor
-	Outcome Outcome
-}
-
 // Outcome is what an operation came to when it was decided last.
 type Outcome struct {
-	// Err is why it could not be decided: Decide and hold.go write it, and the service for a store that failed.
+	// Err is why it could not be decided: Decide, takeHold and denyHold write it, and the service for a store that failed.
 	Err error
 
 	// Decide writes these of each action.
@@ -174,5 +171,97 @@ func (out *Outcome) deny(v *balance.View, cost uint32) {
 	out.Denied, out.WaitNs = true, v.WaitNs(cost)
 	if out.WaitNs == 0 { // only what workers of another policy hold leaves no room
 		out.WaitNs = limit.HeldRetryNs
+	}
+}
+
+// AllWindows makes Inc and Set act on every window.
+const AllWindows = -1
+
+// Inspect finds out whether units are left.
+type Inspect struct{ Units uint32 }
+
+func (i *Inspect) carryOut(_ *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+	out.judge(&v, i.Units)
+	return false
+}
+
+// Inc counts units in a window, or in all, whatever is left.
+type Inc struct {
+	Units  uint32
+	Window int // index in the definition, or AllWindows
+}
+
+func (i *Inc) carryOut(_ *Terms, _ *record.Record, v balance.View, _ *Outcome) (changed bool) {
+	add(&v, i.Window, i.Units)
+	return true
+}
+
+// Set makes a window, or all, count so many units and nothing else. A block goes on.
+type Set struct {
+	Units  uint32
+	Window int // index in the definition, or AllWindows
+}
+
+func (t *Set) carryOut(_ *Terms, r *record.Record, v balance.View, _ *Outcome) (changed bool) {
+	for i := range v.Windows {
+		isIt := t.Window == AllWindows || t.Window == i
+		if isIt && v.Windows[i].Algorithm != limit.Block {
+			v.Clear(i)
+		}
+	}
+	add(&v, t.Window, t.Units)
+	r.Renew() // a return does not know which window was set since its grant
+	return true
+}
+
+// add counts n units in the window, or in all.
+func add(v *balance.View, window int, n uint32) {
+	if window == AllWindows {
+		v.Add(n)
+	} else {
+		v.AddIn(window, n)
+	}
+}
+
+// Reset forgets the key: beforehand, because the windows of other definitions may leave those of its own no room.
+type Reset struct{}
+
+func (Reset) carryOutBefore(r *record.Record, out *Outcome) { out.HadUsage = r.Forget() }
+
+func (Reset) carryOut(*Terms, *record.Record, balance.View, *Outcome) (changed bool) {
+	return true
+}
+
+// Charge counts units, whatever is left. No units = only look.
+type Charge struct{ Units uint32 }
+
+// carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
+// does not close it for long. A fixed window ends anyway.
+func (c *Charge) carryOut(_ *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+	if c.Units == 0 {
+		out.look(&v)
+		return false
+	}
+	out.judge(&v, c.Units)
+	for i := range v.Windows {
+		if v.Windows[i].IsFixed() {
+			v.AddIn(i, c.Units)
+		} else {
+			v.AddClaimedIn(i, c.Units)
+		}
+	}
+	return true
+}
+
+// look finds out whether a window is over its limit, or one that cannot be has nothing left.
+func (out *Outcome) look(v *balance.View) {
+	for i := range v.Windows {
+		isOver := v.LeftIn(i) == 0
+		if w := &v.Windows[i]; w.IsFixed() {
+			isOver = isOver && v.Standing(i).Used > w.Limit
+		}
+		if isOver {
+			out.Denied, out.WaitNs = true, v.WaitNs(1)
+		}
 	}
 }

@@ -15,7 +15,6 @@
 //
 //	record.go  a Record, and how definitions share it
 //	value.go   its bytes in the store: the format that all releases share
-//	bytes.go   numbers in these bytes
 package record
 
 import (

@@ -15,13 +15,9 @@
 // To read it, begin with swap.go:
 //
 //	swap.go        Swap: the scripts, what they are sent, what they answer
-//	mark.go        Age: since when the servers have their state
-//	live.go        Live and Secret, and how single commands end by their deadline
-//	redisstore.go  Options and Open
-//	address.go     what a URL says
-//	client.go      how the client is started, and connects
-//	check.go       whether a server is fit to keep values
-//	errors.go      what an error of the client or a server means
+//	state.go       the rest of a Store: Age says since when the servers have their state, then Live and Secret
+//	redisstore.go  Open, whether a server is fit to keep values, and what an error of it means
+//	client.go      what a URL says, and how the client is started with that
 //	replies        a connection that looks at each reply before the client reads it
 package redisstore
 
@@ -29,12 +25,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
 	"sync"
 
 	"github.com/redis/rueidis"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -103,4 +105,158 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 func (s *Store) Close() error {
 	s.client.Close()
 	return nil
+}
+
+// The oldest servers that are supported.
+var (
+	oldestRedis  = [2]int{6, 0}
+	oldestValkey = [2]int{7, 2}
+	// oldestStrict is the first Redis that heeds min-replicas-to-write in scripts, too.
+	oldestStrict = [2]int{6, 2}
+)
+
+// checkServers refuses servers that cannot keep the promise: too old, or set to drop
+// values when their memory is full. It logs a warning for a server that does not say.
+func (s *Store) checkServers(ctx context.Context, want form, log *slog.Logger) error {
+	for address, node := range s.client.Nodes() {
+		about, err := info(ctx, node)
+		if refused := (*rueidis.RedisError)(nil); errors.As(err, &refused) {
+			log.Warn("cannot check a server of the quota store: allow INFO, "+
+				"or make sure that its version is supported and its maxmemory-policy is noeviction",
+				"server", address, "error", explain(err))
+			continue
+		}
+		if err != nil && want == cluster {
+			log.Warn("a server of the quota store's Cluster does not answer", "server", address, "error", explain(err))
+			continue
+		}
+		if err != nil {
+			return explain(err)
+		}
+		if err := about.fit(want); err != nil {
+			return fmt.Errorf("%s %w", address, err)
+		}
+		if about["maxmemory_policy"] == "" {
+			log.Warn("a server of the quota store does not say its maxmemory-policy: it must be noeviction", "server", address)
+		}
+	}
+	return nil
+}
+
+// about is what a server's INFO says.
+type about map[string]string
+
+func info(ctx context.Context, node rueidis.Client) (about, error) {
+	text, err := node.Do(ctx, node.B().Info().Build()).ToString()
+	if err != nil {
+		return nil, err
+	}
+	found := about{}
+	for line := range strings.Lines(text) {
+		if name, value, ok := strings.Cut(strings.TrimSpace(line), ":"); ok {
+			found[name] = value
+		}
+	}
+	return found, nil
+}
+
+// fit returns what is wrong with the server for a store of that form.
+func (a about) fit(want form) error {
+	server := "Redis " + a["redis_version"]
+	isOld := isOlder(a["redis_version"], oldestRedis)
+	if version := a["valkey_version"]; version != "" {
+		server = "Valkey " + version
+		isOld = isOlder(version, oldestValkey)
+	}
+	if isOld {
+		return fmt.Errorf("is %s: the quota store takes Redis 6.0, Valkey 7.2 or newer", server)
+	}
+	if a["min_slaves_good_slaves"] != "" && isOlder(a["redis_version"], oldestStrict) {
+		return fmt.Errorf("is %s, which heeds min-replicas-to-write in no script: take Redis 6.2 or newer, or set it to 0",
+			server)
+	}
+	policy := a["maxmemory_policy"]
+	if limit := a["maxmemory"]; policy != "" && policy != "noeviction" && limit != "0" {
+		return fmt.Errorf("drops values when its memory is full, which would lift limits: "+
+			"set maxmemory-policy to noeviction (it is %s), or maxmemory to 0", policy)
+	}
+	switch mode := a["redis_mode"] + a["server_mode"]; {
+	case mode == "cluster" && want != cluster:
+		return errors.New("is a node of a Cluster: use redis+cluster://")
+	case mode == "sentinel":
+		return errors.New("is a Sentinel: use redis+sentinel://HOST:PORT,…/MASTER")
+	case mode == "standalone" && want == cluster:
+		return errors.New("is no node of a Cluster: use redis://")
+	}
+	return nil
+}
+
+// isOlder reports whether a version such as 7.2.4 is older; one that cannot be read is not.
+func isOlder(version string, than [2]int) bool {
+	var is [2]int
+	n, _ := fmt.Sscanf(version, "%d.%d", &is[0], &is[1])
+	return n == 2 && slices.Compare(is[:], than[:]) < 0
+}
+
+var (
+	errLate   = errors.New("the quota store did not answer in time")
+	errClosed = errors.New("the quota store is closed")
+)
+
+// advice says what to do about an error, by the word that the server's message
+// begins with.
+var advice = map[string]string{
+	"OOM":         "its memory is full: raise maxmemory",
+	"READONLY":    "it is a replica, which takes no writes: its address is dialed again, and must lead to the master",
+	"LOADING":     "it is loading its data",
+	"MOVED":       "it is a node of a Cluster: use redis+cluster://",
+	"ASK":         "a slot is moving, and its nodes do not agree",
+	"CLUSTERDOWN": "its Cluster lacks nodes",
+	"TRYAGAIN":    "a slot is moving",
+	"MASTERDOWN":  "it is a replica without its master",
+	"NOREPLICAS":  "it has fewer replicas than min-replicas-to-write",
+	"MISCONF":     "it could not save its data to disk and takes no writes",
+	"BUSY":        "it is busy with a long script",
+	"NOAUTH":      "it wants a password",
+	"WRONGPASS":   "user or password is wrong",
+	"NOPERM": "the user may not do that: allow eval, evalsha, time, get, set, incrby, zadd, zremrangebyscore, zcard " +
+		"and pexpire on the prefix's keys, and info",
+	"WRONGTYPE": "something else is under a key of the store: give it a prefix of its own",
+}
+
+// explain says what an error of the client means. It leaves out what was sent.
+func explain(err error) error {
+	var refused *rueidis.RedisError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+		return errLate
+	case errors.Is(err, rueidis.ErrClosing):
+		return errClosed
+	case errors.Is(err, io.EOF):
+		return errors.New("the quota store ended the connection")
+	case errors.As(err, &refused):
+		return refusal(refused.Error())
+	}
+	return fmt.Errorf("reach the quota store: %w", err)
+}
+
+const maxMessage = 120
+
+// atLine is what Redis 6.2 puts before a script's error: where it happened.
+var atLine = regexp.MustCompile(`^Error running script \(.*?\): (@user_script: ?\d+: )+-?`)
+
+// refusal makes an error of a server's message. A message that quotes the command
+// is cut before the quote.
+func refusal(message string) error {
+	message = atLine.ReplaceAllString(message, "")
+	code, _, _ := strings.Cut(message, " ")
+	if what, ok := advice[code]; ok {
+		return fmt.Errorf("the quota store's server refused with %s: %s", code, what)
+	}
+	if i := strings.IndexAny(message, "'\"`"); i >= 0 {
+		message = message[:i]
+	}
+	return fmt.Errorf("the quota store's server refused: %s", printable.Cut(printable.Text(message), maxMessage))
 }

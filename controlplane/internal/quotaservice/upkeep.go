@@ -1,0 +1,265 @@
+package quotaservice
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"time"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
+)
+
+// What a service does with its store beside swaps. Whoever runs the service calls these regularly:
+//
+//	Watch      every WatchEvery: has the store lost its state?
+//	Heartbeat  every HeartbeatEvery: it notes which processes are alive, and stores the secret again if it is lost
+//
+// Healthy and Starting tell operators what was found.
+
+// A store without state does not know what proxies hold of it: it is new, was emptied or is one
+// in memory. Proxies report what they hold. StartingNs after the store has begun, all that have a
+// stream have done so:
+//
+//   - Each service looks at the store's age every WatchEvery. So it learns of a loss while at
+//     least StartingNs - WatchEvery are left, whichever service has found it first.
+//   - Then it ends its streams. On a new stream a worker first reports all that it holds, in at
+//     most 129 messages, each when the one before is answered.
+//   - A swap that holds units carries the age that the store must have. The store itself compares
+//     it by its own clock, so no service can be mistaken, and no proxy decides it.
+//
+// So "the store is starting" is known at three places, from two sources:
+//
+//	core.shownStartUntilNs       from Store.Age, by the service's clock    operators, logs and metrics read it
+//	recordValue.startingUntilNs  from a Young swap, by the store's clock   operations are decided by it
+//	balance.View.IsStarting      from the key, for one decision            balance.View.Room reads it
+const (
+	// StartingNs is for how long a store without state lets nobody hold units.
+	StartingNs = 4 * second
+	// WatchEvery is how often a service looks whether its store has lost its state.
+	WatchEvery = 250 * time.Millisecond
+)
+
+// ErrStarting is why units are not held yet.
+var ErrStarting = action.ErrStarting
+
+// Watch looks whether the store has lost its state. The store's answer says it in two ways:
+//
+//	anew  a server of it has another state than at the last look. All streams end, and their workers
+//	      report what they hold on new ones
+//	age   how long the store has had its state: see noteAge. If it has begun since the last look, the log says so
+//
+// Whoever runs the service calls it often within StartingNs.
+func (s *Service) Watch() {
+	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
+	defer cancel()
+	before := s.o.Clock.NowNs() // by the service's clock, as now is
+	age, anew, err := s.o.Store.Age(ctx)
+	if err != nil { // the heartbeat says so
+		return
+	}
+	s.mu.Lock()
+	now := s.o.Clock.NowNs()
+	level := slog.LevelWarn
+	if !s.core.hasLooked {
+		level = slog.LevelInfo // a new store is as it should be
+	}
+	isNew := s.core.noteAge(age, before, now)
+	startForNs := s.core.shownStartUntilNs - now
+	if anew {
+		s.core.endStreams()
+	}
+	s.mu.Unlock()
+	s.pump()
+	if isNew {
+		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
+			"and on_unavailable decides, while proxies report what they hold",
+			"for", time.Duration(startForNs).Round(time.Millisecond))
+	}
+}
+
+// noteAge notes for how long the store has had its state. isNew says that the store has begun since the last look.
+//
+// Watch asked at the instant before, and has the answer at the instant now. The store said its age at some instant
+// between these. So the end of its start is known only within bounds: StartingNs after it has begun, which is
+//
+//	before - age + StartingNs  at the earliest
+//	now - age + StartingNs     at the latest
+//
+// These differ from look to look, though the store has begun but once. It has begun anew only if its start ends later
+// than any earlier look allows, even at the earliest. WatchEvery more is for clocks that drift a little.
+func (c *core) noteAge(age, before, now int64) (isNew bool) {
+	earliestNs, latestNs := before-age+StartingNs, now-age+StartingNs
+	isStarting := latestNs > now
+	isNew = isStarting && earliestNs > c.shownStartUntilNs+int64(WatchEvery)
+	if !c.hasLooked || latestNs > c.shownStartUntilNs {
+		c.shownStartUntilNs = latestNs
+	}
+	c.hasLooked = true
+	return isNew
+}
+
+// endStreams has all workers report what they hold on new streams.
+func (c *core) endStreams() {
+	for w := range c.workers {
+		w.ending = true
+		c.notifyLater(w)
+	}
+}
+
+// Starting says for how much longer the store is starting; nil = it has its state.
+func (s *Service) Starting() error {
+	if ns := s.shownStartForNs(); ns > 0 {
+		left := time.Duration(ns).Round(100 * time.Millisecond)
+		return fmt.Errorf("%w; on_unavailable decides for %s", ErrStarting, left)
+	}
+	return nil
+}
+
+// shownStartForNs is how much longer the store is starting, as operators are told.
+func (s *Service) shownStartForNs() int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return max(s.core.shownStartUntilNs-s.o.Clock.NowNs(), 0)
+}
+
+// HeartbeatEvery is how often a service notes in the store which processes are alive: a few times within LiveFor.
+const HeartbeatEvery = swapstore.LiveFor / 4
+
+// Heartbeat notes in the store which processes have streams. If the store has lost its state, it
+// stores the services' secret again: services with two secrets would count apart.
+func (s *Service) Heartbeat() {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
+	cancel()
+	if s.metrics.countBeat(err) {
+		s.o.Log.Info("the store answers again")
+	}
+	if err != nil {
+		s.storeLog.unusable(err)
+	}
+	type process struct {
+		domain *domain
+		number uint64
+	}
+	alive := map[process]bool{}
+	s.mu.Lock()
+	for w := range s.core.workers {
+		if w.domain != nil {
+			alive[process{w.domain, w.process}] = true
+		}
+	}
+	s.mu.Unlock()
+	for p := range alive {
+		s.noteAlive(p.domain, p.number)
+	}
+}
+
+// noteAlive notes in the store that a process is alive.
+func (s *Service) noteAlive(d *domain, process uint64) {
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout) // the heartbeat has more processes to note within LiveFor
+	defer cancel()
+	n, err := s.o.Store.Live(ctx, d.name, process)
+	if err != nil {
+		s.metrics.storeErrors.Add(1)
+		s.storeLog.unusable(err)
+		return
+	}
+	s.mu.Lock()
+	d.proxies = uint32(min(int64(n), math.MaxUint32))
+	s.mu.Unlock()
+}
+
+// Healthy says why the store does not answer, or has no state yet.
+func (s *Service) Healthy(ctx context.Context) error {
+	if s.apart.Load() {
+		return errOtherSecret
+	}
+	failed := make(chan error, 1)
+	s.o.Store.Swap(ctx, []swapstore.Swap{{}}, func(_ int, r swapstore.Result) { failed <- r.Err })
+	select {
+	case err := <-failed:
+		return cmp.Or(err, s.Starting())
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// storeLog logs why the store does not do what it should, once a while.
+type storeLog struct {
+	*slog.Logger
+	closed func() error // not nil once this service gives up what the store has under way
+}
+
+func (l *storeLog) unusable(err error) {
+	if l.closed() == nil {
+		l.Error("use the store: meanwhile on_unavailable decides", "error", err)
+	}
+}
+
+// All services of a store share the secret, which the store keeps.
+
+// Names of what the store keeps by Store.Secret.
+const (
+	secretName      = "key"
+	fingerprintName = "mark"
+)
+
+// SecretWait is for Options.SecretWait: it outlasts the next heartbeat of every service and its time at the store.
+const SecretWait = HeartbeatEvery + time.Second
+
+// agree takes the secret that all services of the store share. It is mine if the store has none,
+// because it is new or has lost it. The store also has a fingerprint of the secret. A service
+// with another secret does not start, or counts nothing while the fingerprint differs.
+func (s *Service) agree(ctx context.Context, mine func() []byte) (err error) {
+	secret := s.o.Secret
+	if secret == nil {
+		secret, err = s.o.Store.Secret(ctx, secretName, mine)
+		if err != nil {
+			return fmt.Errorf("read the key of the quota store: %w", err)
+		}
+	}
+	fingerprint := newHasher(&secret).storeKey(nil, []byte("which key"))
+	kept, err := s.o.Store.Secret(ctx, fingerprintName, func() []byte { return fingerprint[:] })
+	switch {
+	case err != nil:
+		return fmt.Errorf("compare the key with that of the quota store: %w", err)
+	case !bytes.Equal(kept, fingerprint[:]):
+		s.apart.Store(true)
+		return errOtherSecret
+	}
+	s.apart.Store(false)
+	if old := s.secret.Load(); old == nil || !bytes.Equal(*old, secret) {
+		s.secret.Store(&secret)
+		if old != nil {
+			s.o.Log.Warn("the store has lost its state and another key since: what was counted in between is lost")
+		}
+	}
+	return nil
+}
+
+// firstSecret makes a secret for a store that has none. It waits before: if the store has lost
+// its state, the services that run store their secret at their next heartbeat.
+func (s *Service) firstSecret(ctx context.Context) []byte {
+	if s.o.SecretWait > 0 {
+		s.o.Log.Info("the quota store has no secret yet: the start waits for services that may know it",
+			"for", s.o.SecretWait)
+		select {
+		case <-time.After(s.o.SecretWait):
+		case <-ctx.Done():
+		}
+	}
+	fresh := make([]byte, sha256.Size)
+	_, _ = rand.Read(fresh) // never fails
+	return fresh
+}
+
+// errOtherSecret would let each service of a store count apart.
+var errOtherSecret = errors.New("the services of this quota store have another key: " +
+	"all need the same --quota-key-file, or none")
