@@ -23,8 +23,8 @@ import (
 //	Floor         makes a floor of one record's usage                   addToFloor
 //	MergeFloors   makes one floor that covers two                       addToFloor
 //	RollFloor     drops what has ended by an instant                    rollFloor, floorLives, startFromFloor
-//	Start         makes a usage of the floor                            startFromFloor (read.go)
-//	Inherit       makes of that usage what a new record begins with     begin (commit.go)
+//	Start         makes a usage of the floor                            startFromFloor (entry.go)
+//	Inherit       makes of that usage what a new record begins with     begin (entry.go)
 //	ChargeFloor   counts units whose key has no record                  chargeFloor
 //	ChargeByRule  counts units that have lapsed in a record of          lapses.chargeByRule (lapse.go)
 //	              a key whose own limits are not known
@@ -40,7 +40,7 @@ import (
 //	                 of a key that is reset
 //	Entry.takeSlot   any that is in the slot   is dropped           has a new record  not at all
 //	Leases.takeSlot  the one with the fewest   is dropped           has a new record  not at all: leases have no floor
-//	(leases.go)      units
+//	(lease.go)       units
 //
 // The floor's time never goes back: rollFloor goes on from there if an instant is earlier. No usage is rolled back
 // either, so evict and remove take the instant of the record's last write if that is later than p.Now.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // CounterID identifies a counter: an unkeyed hash that is the same everywhere.
@@ -111,86 +112,69 @@ func stampFor(w *limit.Window, window int, overrides []Override) (stamp uint16, 
 	return limit.NewStamp(siphash.Hash(0, 3, text)), fillNs
 }
 
-// The seed of all hashes is one value in shared data that all layouts share. All workers of a proxy's process have it,
-// and nobody else: u8 version 1, u8 kind 3, u16 spare, 16 bytes.
-const (
-	seedVersion = 1
-	kindSeed    = 3
-	seedBytes   = 20
-)
-
-// seed is the seed that all workers of a proxy's process share and no other process has.
-type seed struct {
-	isKnown bool
-	k0, k1  uint64
-}
-
-func (s *seed) hash(b []byte) uint64             { return siphash.Hash(s.k0, s.k1, b) }
-func (s *seed) hash128(b []byte) (lo, hi uint64) { return siphash.Hash128(s.k0, s.k1, b) }
-
-// read makes a seed from shared data this worker's.
-func (s *seed) read(value []byte) Status {
-	if len(value) != seedBytes || value[0] != seedVersion || value[1] != kindSeed {
-		return Failed
+// setWindows sets e.windows and e.rule: for each column of the layout the window with
+// the key's limits, and with the rule's. A column that this configuration does not
+// have gets no limits. If it is jittered, the key's grid is not known, so each hit
+// counts in it for a whole period.
+//
+//	list             in the order of   with the limits of   lasts
+//	def.Windows      the definition    the rule             as long as the table
+//	layout.Windows   columns           nobody               as long as the placement
+//	Key.Windows      the definition    the key              until the next Read: if direct, e.windows is it
+//	Key.OfRule       the definition    the rule             the same, for e.rule
+//	e.windows        columns           the key              until the next Read
+//	e.rule           columns           the rule             the same; of a visit: until the next page
+func (t *Table) setWindows(e *Entry, key *Key) {
+	t.setRule(&e.loaded, key.OfRule)
+	if t.direct {
+		e.windows = columnWindows{key.Windows}
+		return
 	}
-	*s = seed{true, le.Uint64(value[4:]), le.Uint64(value[12:])}
-	return OK
-}
-
-// loadSeed reads the seed, or makes one if there is none.
-func (ts *Tables) loadSeed() Status {
-	if ts.seed.isKnown {
-		return OK
-	}
-	var value []byte
-	status := Update(ts.store, seedKey, func(old []byte) (next []byte, _ Status) {
-		if old != nil {
-			value = old
-			return nil, OK
+	e.windows = t.layoutWindows(&e.keyMemory.windows)
+	for column := range page.Column(len(e.windows.list)) {
+		if w := e.windows.at(column); w.Jitter > 0 {
+			w.Algorithm = limit.FixedWindowPerKey
+			w.Elastic = true
 		}
-		value = make([]byte, seedBytes)
-		value[0] = seedVersion
-		value[1] = kindSeed
-		ts.random(value[4:])
-		return value, OK
-	})
-	if status != OK {
-		return status
 	}
-	return ts.seed.read(value)
-}
-
-// findSeed reads the seed if there is one. If there is none, no key has a record.
-func (ts *Tables) findSeed() Status {
-	if ts.seed.isKnown {
-		return OK
-	}
-	switch value, _, status := ts.store.Get(seedKey); status {
-	case OK:
-		return ts.seed.read(value)
-	case NotFound:
-		return OK
-	default:
-		return Failed
+	for window, column := range t.columns() {
+		if column == page.NoColumn {
+			continue
+		}
+		own := e.windows.at(column)
+		units := own.Units // a log may be longer than this key's limit: see longestLogs
+		*own = key.Windows[window]
+		own.Units = units
+		own.Stamp = e.rule.at(column).Stamp // only the rule has one: see Overridden
 	}
 }
 
-// Process is a number that all workers of a proxy's process share and no other has,
-// 0 if the store fails.
-func (ts *Tables) Process() uint64 {
-	if ts.loadSeed() != OK {
-		return 0
+// setRule sets p.rule.
+func (t *Table) setRule(p *loaded, rule []limit.Window) {
+	if t.direct {
+		p.rule = columnWindows{rule}
+		return
 	}
-	return ts.seed.hash([]byte("process"))
+	p.rule = t.layoutWindows(&p.pageMemory.rule)
+	for window, column := range t.columns() {
+		if column == page.NoColumn {
+			continue
+		}
+		own := p.rule.at(column)
+		units := own.Units
+		*own = rule[window]
+		own.Units = units
+	}
 }
 
-// Secret is a secret that all workers of a proxy's process share and no other has.
-func (ts *Tables) Secret(purpose string) (secret [16]byte, ok bool) {
-	if ts.loadSeed() != OK {
-		return secret, false
-	}
-	lo, hi := ts.seed.hash128([]byte(purpose))
-	le.PutUint64(secret[:], lo)
-	le.PutUint64(secret[8:], hi)
-	return secret, true
+// layoutWindows copies the windows of the layout, which have no limits, into memory.
+func (t *Table) layoutWindows(memory *[page.MaxWindows]limit.Window) columnWindows {
+	list := memory[:len(t.layout.Windows)]
+	copy(list, t.layout.Windows)
+	return columnWindows{list}
 }
+
+// columnWindows is a list of windows by column. A []limit.Window is in the definition's order, or a layout's.
+type columnWindows struct{ list []limit.Window }
+
+func (ws columnWindows) at(column page.Column) *limit.Window { return &ws.list[column] }

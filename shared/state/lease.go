@@ -1,58 +1,240 @@
 package state
 
 import (
+	"math"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
-// A lease is what this proxy has of one key of a cluster rule: units of up to four grants, and what
-// the service last said of the key. Leases lie in tables of their own, see leases.go.
+// A lease table holds what this proxy has leased of each key of a cluster rule. It
+// is a table whose only column is a lease, so it is registered, placed and re-used
+// as other tables are. Nothing in it counts against a limit: units are deducted at
+// the quota service before they get here. So a record that is lost, evicted or
+// unreadable only costs units, and a page has no floor.
 //
-// The usage of a lease, little endian; instants are the proxy's monotonic clock:
-//
-//	  0  u64  which key and windows the lease is of
-//	  8       4 × grant: u32 stream, u32 number, u32 units left, i64 end
-//	 88  i64  until when a denial holds
-//	 96  i64  when a denied hit passes, as the service knew it; -1 = never
-//	104  u32  smallest cost denied; 0 = the key is blocked
-//	108  i64  until when nobody else asks ahead, nor tells the units of 124
-//	116  i64  until when the service cannot reach the key
-//	124  u32  units admitted without the service, not charged by it yet
-//	128  i64  start of the period of the rate
-//	136  u32  units spent in this period
-//	140  u32  and in the one before
-//	144       n × standing: u32 used, i64 reset
-const (
-	grantBytes    = 3*4 + 8
-	offGrants     = 8
-	offDenied     = offGrants + MaxLeaseGrants*grantBytes
-	offPass       = offDenied + 8
-	offDeniedCost = offPass + 8
-	offAsked      = offDeniedCost + 4
-	offSilent     = offAsked + 8
-	offUncharged  = offSilent + 8
-	offRate       = offUncharged + 4
-	offStandings  = offRate + 8 + 2*4 // of each window page.StandingBytes
+//	Read, ReadHashed, Reread  the page is loaded, and the key's record is decoded into LeaseEntry.Lease
+//	                          (none: an empty Lease; FromFuture: as if none)
+//	the caller                changes LeaseEntry.Lease: Spend, Put, ...
+//	Write                     the lease is encoded into its slot, a free one, or that of the record
+//	                          with fewest units (Replaced), and the page is written in one compare-and-swap
 
+const (
+	// MaxLeaseNs is the longest lease.
+	MaxLeaseNs = 10_000_000_000
 	// MaxLeaseGrants is how many grants a record holds units of. Each goes back only on
 	// the stream that got it, and each worker has its own stream.
 	MaxLeaseGrants = 4
 	// strandedNs is how long after a grant's end its worker has returned the rest at
 	// the latest, unless its stream has ended.
 	strandedNs = 2_000_000_000
-
 	// leaseWaitNs is how long the number of a vanished lease table waits until it is
 	// used again.
 	leaseWaitNs = 2 * MaxLeaseNs
 )
 
-// A lease without its standings has page.LeaseBytes: this does not compile if it has more or fewer.
-var _ = [1]struct{}{}[offStandings-page.LeaseBytes]
+// Leases is the lease table of a counter.
+type Leases struct {
+	table       *Table
+	windowsHash uint64 // of what makes windows the same
+}
 
-// MaxLeaseNs is the longest lease.
-const MaxLeaseNs = 10_000_000_000
+// Leases returns the lease table of a counter with that many windows. windowsHash is a
+// hash of what makes windows the same: units that were counted in others are not
+// found again.
+func (ts *Tables) Leases(counter CounterID, windowsHash uint64, windows int, capacity uint32) *Leases {
+	return &Leases{windowsHash: windowsHash, table: ts.Table(Definition{
+		Counter: counter, Windows: []limit.Window{leaseWindow(windows)}, Capacity: capacity,
+	})}
+}
 
-// Lease is what this proxy holds of one key. The zero value holds nothing.
+// Table is the leases' table, for those who count and clean its pages. Rules that share a counter have the same one.
+func (l *Leases) Table() *Table { return l.table }
+
+// leaseWindow is the column of a lease table for keys with that many windows.
+func leaseWindow(windows int) limit.Window {
+	return limit.Window{
+		Algorithm: page.Lease,
+		PeriodNs:  leaseWaitNs,     // only the directory reads it: how long the table of a vanished counter waits
+		Units:     uint16(windows), // how many standings a lease has
+	}
+}
+
+// LeaseGeometry returns the geometry of a lease table.
+func LeaseGeometry(windows int, capacity uint32) page.Geometry {
+	return page.GeometryFor([]limit.Window{leaseWindow(windows)}, capacity)
+}
+
+// LeaseHostBytes is an upper bound of the memory that a lease table takes in
+// Envoy, in bytes.
+func LeaseHostBytes(windows int, capacity uint32) uint64 {
+	return page.HostBytes([]limit.Window{leaseWindow(windows)}, capacity)
+}
+
+// LeaseEntry is one key's record in a lease table, as Leases.Read found it. Change
+// Lease and call Write.
+type LeaseEntry struct {
+	Lease
+	// Replaced is how many units are lost with Write: those of another key's record whose slot it takes, and those that
+	// are stranded whose place Put has taken. Reread finds such a record if it has the same hash, and Write if the page
+	// is full.
+	Replaced uint32
+
+	// WrittenNs is when the record was last written, 0 if there is none.
+	WrittenNs int64
+	// FromFuture says that the record was written long after NowNs and was not decoded: it is of
+	// an earlier start of the clock, or the worker has stood still since it read its own.
+	FromFuture bool
+
+	// NowNs is the monotonic clock of the last read.
+	NowNs int64
+
+	workingPage     // of the key
+	slot        int // of the key's record in the page, or noRecord
+	key         LeaseKey
+}
+
+// Read finds the key's lease. wallNs is the wall clock, for the directory, and
+// nowNs the monotonic clock.
+func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
+	if status := l.table.ensureOpen(wallNs); status != OK {
+		return status
+	}
+	return l.ReadHashed(e, l.leaseKeyOf(key), wallNs, nowNs)
+}
+
+// LeaseKey is a key as a lease table knows it: by hashes of its bytes.
+type LeaseKey struct {
+	hash     uint64 // finds the record
+	identity uint64 // lies in the record, so that neither another key of that hash nor other windows use its units
+}
+
+func (l *Leases) leaseKeyOf(key []byte) LeaseKey {
+	hash, identity := l.table.parent.seed.hash128(key)
+	return LeaseKey{hash, identity ^ l.windowsHash}
+}
+
+// Key returns the entry's key.
+func (e *LeaseEntry) Key() LeaseKey { return e.key }
+
+// ReadHashed is Read of a key that was hashed before.
+func (l *Leases) ReadHashed(e *LeaseEntry, key LeaseKey, wallNs, nowNs int64) Status {
+	e.key = key
+	return l.Reread(e, wallNs, nowNs)
+}
+
+// Reread is Read of the same key as before. If it fails, the lease is empty.
+func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
+	t := l.table
+	e.NowNs = nowNs
+	e.Replaced = 0
+	e.WrittenNs = 0
+	e.FromFuture = false
+	e.Lease = Lease{Standings: e.Standings[:0]}
+	if status := t.load(&e.workingPage, e.key.hash, wallNs); status != OK {
+		return status
+	}
+	e.slot = e.page.Find(fingerprint(e.key.hash))
+	if e.slot < 0 {
+		return OK
+	}
+	written := e.page.Time(e.slot)
+	if isOfEarlierStart(written, nowNs) {
+		e.FromFuture = true
+		return OK
+	}
+	b := e.page.Lease(e.slot)
+	if le.Uint64(b) != e.key.identity { // another key of that hash, or other windows: Write takes the slot
+		e.Replaced = leftOf(b, nowNs)
+		return OK
+	}
+	e.WrittenNs = written
+	e.decode(b)
+	return OK
+}
+
+// isOfEarlierStart reports whether a record was written long after the present: the
+// monotonic clock has started anew since.
+func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+MaxLeaseNs }
+
+// Put is Lease.Put, and counts the stranded units as Replaced. Write counts anew only for a new record, which has none.
+func (e *LeaseEntry) Put(added GrantLeft) (ok bool) {
+	stranded, ok := e.Lease.Put(e.NowNs, added)
+	e.Replaced += stranded
+	return ok
+}
+
+// Write stores the lease. It returns Mismatch if another worker wrote first: Reread.
+// If the page is full, it drops the record that holds fewest units, of several the
+// oldest.
+func (l *Leases) Write(e *LeaseEntry) Status {
+	t := l.table
+	if status := t.startChange(&e.workingPage); status != OK {
+		return status
+	}
+	if e.slot < 0 {
+		l.takeSlot(e)
+	}
+	e.page.SetTime(e.slot, e.NowNs)
+	b := e.page.Lease(e.slot)
+	le.PutUint64(b, e.key.identity)
+	e.encode(b)
+	return t.write(&e.workingPage)
+}
+
+// takeSlot gives the entry a slot.
+func (l *Leases) takeSlot(e *LeaseEntry) {
+	slot := e.page.FreeSlot()
+	e.Replaced = 0
+	if slot < 0 {
+		slot, e.Replaced = l.smallest(e)
+	}
+	e.page.Place(slot, fingerprint(e.key.hash))
+	e.slot = slot
+}
+
+// smallest returns the slot of a full page whose record holds fewest units, and how many.
+// Of several it is the oldest. A record of an earlier start of the clock holds nothing.
+func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
+	layout := l.table.layout
+	oldest := int64(0)
+	for slot := range layout.Slots {
+		units := leftOf(e.page.Lease(slot), e.NowNs)
+		written := e.page.Time(slot)
+		if isOfEarlierStart(written, e.NowNs) {
+			units = 0
+			written = 0
+		}
+		if slot == 0 || units < fewest || units == fewest && written < oldest {
+			smallest = slot
+			fewest = units
+			oldest = written
+		}
+	}
+	return smallest, fewest
+}
+
+// leftOf is Lease.Left of a lease's bytes.
+func leftOf(b []byte, nowNs int64) (units uint32) {
+	var l Lease
+	l.decode(b[:page.LeaseBytes])
+	return l.Left(nowNs)
+}
+
+// leaseExpiry is expiry of a lease. Its record does not expire while it says something that
+// would be missed.
+func (t *Table) leaseExpiry(p *loaded, slot int) int64 {
+	var l Lease
+	l.decode(p.page.Lease(slot)[:page.LeaseBytes])
+	now := int64(p.leaseNs)
+	if !isOfEarlierStart(p.page.Time(slot), now) && l.isMissed(now) {
+		return math.MaxInt64
+	}
+	return 0
+}
+
+// Lease is what this proxy has of one key of a cluster rule: units of up to four grants, and what
+// the service last said of the key. The zero value has nothing.
 type Lease struct {
 	Grants [MaxLeaseGrants]GrantLeft
 
@@ -275,6 +457,36 @@ func (l *Lease) isMissed(nowNs int64) bool {
 	}
 	return false
 }
+
+// The bytes of a lease in its record, little endian; instants are the proxy's monotonic clock:
+//
+//	  0  u64  which key and windows the lease is of
+//	  8       4 × grant: u32 stream, u32 number, u32 units left, i64 end
+//	 88  i64  until when a denial holds
+//	 96  i64  when a denied hit passes, as the service knew it; -1 = never
+//	104  u32  smallest cost denied; 0 = the key is blocked
+//	108  i64  until when nobody else asks ahead, nor tells the units of 124
+//	116  i64  until when the service cannot reach the key
+//	124  u32  units admitted without the service, not charged by it yet
+//	128  i64  start of the period of the rate
+//	136  u32  units spent in this period
+//	140  u32  and in the one before
+//	144       n × standing: u32 used, i64 reset
+const (
+	grantBytes    = 3*4 + 8
+	offGrants     = 8
+	offDenied     = offGrants + MaxLeaseGrants*grantBytes
+	offPass       = offDenied + 8
+	offDeniedCost = offPass + 8
+	offAsked      = offDeniedCost + 4
+	offSilent     = offAsked + 8
+	offUncharged  = offSilent + 8
+	offRate       = offUncharged + 4
+	offStandings  = offRate + 8 + 2*4 // of each window page.StandingBytes
+)
+
+// A lease without its standings has page.LeaseBytes: this does not compile if it has more or fewer.
+var _ = [1]struct{}{}[offStandings-page.LeaseBytes]
 
 func (l *Lease) decode(b []byte) {
 	for i := range l.Grants {

@@ -61,6 +61,16 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	return OK
 }
 
+// closed returns the tables that are not registered.
+func (ts *Tables) closed() (closed []*Table) {
+	for _, table := range ts.tables {
+		if !table.open {
+			closed = append(closed, table)
+		}
+	}
+	return closed
+}
+
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
 //

@@ -26,25 +26,25 @@
 //
 // The package's example makes this counter, and decides on three requests. The way of a hit, by files:
 //
-//	tables.go    Tables are those of one configuration, with a Table for each counter
-//	table.go     its first Read registers the Table in the directory (register.go), and adopts the layout from there
-//	load.go      the page of the key comes into the worker's memory
-//	read.go      Read brings it to the present, and makes an Entry of the key's usage as of now
+//	tables.go    Tables are those of one configuration, with a Table for each counter. The directory has them all
+//	table.go     the first Read registers the Table, and adopts its layout from the directory. The page of the key comes
+//	             into the worker's memory
+//	key.go       what identifies a counter, an owner and a key, and which limits hold for a key
+//	entry.go     Read brings the page to the present, and makes an Entry of the key's usage as of now. Check says whether
+//	             the hit passes. Commit counts it, and writes the page in one compare-and-swap
 //	clock.go     which clock counts what, and what is done if one was set back
-//	commit.go    Check says whether the hit passes. Commit counts it, and writes the page in one compare-and-swap
 //	evict.go     if the page is full, Commit evicts a record into its floor
 //
 // Each of the others needs only these:
 //
 //	hold.go      a Hold is units that a running request keeps. The key's record, or the floor, has the sum.
 //	             lapse.go charges them if the request gives no sign of life
-//	leases.go    a Lease is units of a limit over many proxies that this one has taken ahead. A lease table has
-//	             leases in the place of usages; lease.go has one lease
+//	lease.go     a Lease is units of a limit over many proxies that this one has taken ahead. A lease table has
+//	             leases in the place of usages
 //	operate.go   operators set, add to and reset counters, and visit all pages
 //	look.go      Look reads a key for a client who asks what is left. A Survey counts a table's keys for
 //	             metrics. Neither counts a hit
-//	key.go       identities of counters, owners and keys, the limits of some keys, and the seed of all hashes
-//	values.go    what workers tell each other outside of tables
+//	values.go    what workers tell each other outside of tables, and the seed of all hashes
 //
 // Three other packages are below this one. Package page has the bytes of a page. Package directory has the
 // registrations of tables, and says when a table's number is free for another one. Package limit has the arithmetic:
@@ -153,8 +153,8 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //	key                                          value                         kind   drawn in
 //	"sluice/tables" KeySuffix                    directory of all tables       2      directory/directory.go
 //	"sluice/owners" KeySuffix                    heartbeats of all owners      4      directory/heartbeats.go
-//	"sluice/seed"                                seed of all hashes            3      key.go
-//	"sl/held"                                    holds' clock                         clock.go
+//	"sluice/seed"                                seed of all hashes            3      values.go
+//	"sl/held"                                    holds' clock                         lapse.go
 //	"sl/n" 8 hex of owner                        how many proxies are alive           values.go
 //	"sl/g" u32 owner, u32 rule                   what streams hold of a rule          values.go
 //	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   1      page/page.go

@@ -2,6 +2,7 @@ package state
 
 import (
 	"bytes"
+	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
@@ -130,18 +131,236 @@ func (ts *Tables) Release(now int64) Status {
 	return OK
 }
 
-// closed returns the tables that are not registered.
-func (ts *Tables) closed() (closed []*Table) {
-	for _, table := range ts.tables {
-		if !table.open {
-			closed = append(closed, table)
-		}
+// How tables get into the directory, and stay there.
+
+// registerAndAdopt registers tables in the directory and adopts their registrations. If another
+// configuration of the same owner has taken away a counter or a window, this configuration
+// has a conflict, and follows the other workers if they have split.
+func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
+	var done registerResult
+	status := ts.update(func(d *directory.Directory) (status Status) {
+		// The caller may have read its clock before another worker wrote d. Without a look at the
+		// clock of now, that worker's times would seem to be of the future.
+		now = max(now, ts.store.Now())
+		done, status = ts.register(d, tables, now)
+		return status
+	})
+	if status != OK {
+		return status
 	}
-	return closed
+	if done.split {
+		ts.Split()
+	}
+	for i, table := range tables {
+		table.adopt(&done.tables[i])
+	}
+	if ts.split.isDone {
+		return OK
+	}
+	lacksNow := slices.ContainsFunc(tables, (*Table).lacksWindow) // by the registrations that were just adopted
+	if done.dropped || lacksNow {
+		ts.split.conflict = true
+	}
+	return OK
+}
+
+// registerResult is what register has found and done in the directory.
+type registerResult struct {
+	tables  []directory.Registration // of the tables, in their order
+	dropped bool                     // see wasDropped
+	split   bool                     // there is a conflict, and other workers have split: this one must follow
+}
+
+// register registers tables in the directory d, in four steps. It changes nothing else: if another worker
+// writes the directory first, it is called again.
+//
+//  1. Times of the future, from before the clock was set back, become the oldest.
+//  2. The owner leaves the tables whose counters it no longer has, and those that have waited long enough go.
+//  3. It looks for a conflict. If there is one, and other workers have split, the tables are the split owner's.
+//  4. It registers each table for that owner. If the directory has no room for all, it fails.
+func (ts *Tables) register(
+	d *directory.Directory, tables []*Table, now int64,
+) (done registerResult, status Status) {
+	d.ForgetFuture(now)
+	self := ts.self.AsOf(now)
+	d.LeaveAndSweep(self, ts.keeps, now)
+	done.dropped = ts.wasDropped(d, tables)
+	lackedBefore := slices.ContainsFunc(tables, (*Table).lacksWindow) // by those that were adopted before
+	meetsConflict := done.dropped || lackedBefore
+	done.split = meetsConflict && !ts.split.isDone && d.HasOwner(ts.split.owner)
+	if done.split {
+		self.ID = ts.split.owner
+	}
+	for _, table := range tables {
+		r, ok := d.Register(self, &table.def, now)
+		if !ok {
+			return registerResult{}, Failed
+		}
+		done.tables = append(done.tables, *r)
+	}
+	return done, OK
 }
 
 // keeps reports whether the configuration has the counter.
 func (ts *Tables) keeps(id CounterID) bool {
 	_, found := ts.find(id)
 	return found
+}
+
+// wasDropped reports whether the owner was removed from one of its tables. It has two causes. Another configuration of
+// this owner has no such counter: that conflict lasts. Or this one has missed its heartbeats (dropOwners): then it has
+// a conflict only until its next heartbeat, which finds the owner in the table again.
+func (ts *Tables) wasDropped(d *directory.Directory, tables []*Table) bool {
+	for _, table := range tables {
+		if table.open && !ts.owns(d, table) {
+			return true
+		}
+	}
+	return false
+}
+
+// owns reports whether the directory still has the owner for the table.
+func (ts *Tables) owns(d *directory.Directory, table *Table) bool {
+	for _, i := range d.TablesOf(table.def.Counter) {
+		if r := &d.Tables[i]; r.Base == table.base && r.HasOwner(ts.self.ID) {
+			return true
+		}
+	}
+	return false
+}
+
+// minAhead is how many tables must be registered before others are registered
+// ahead of their first hit.
+const minAhead = 16
+
+// withOthers returns the table and others to register with it: as many as are
+// registered already. To register is to read and write the whole directory, so
+// ten thousand tables one by one would take minutes; doubling their number takes
+// few registrations.
+func (ts *Tables) withOthers(first *Table) []*Table {
+	var closed []*Table
+	open := 0
+	for _, table := range ts.tables {
+		switch {
+		case table.open:
+			open++
+		case table != first:
+			closed = append(closed, table)
+		}
+	}
+	if open < minAhead {
+		return []*Table{first}
+	}
+	return append([]*Table{first}, closed[:min(open, len(closed))]...)
+}
+
+// directory reads the directory.
+func (ts *Tables) directory() (d directory.Directory, status Status) {
+	value, _, status := ts.store.Get(directoryKey)
+	if status != OK {
+		return d, status
+	}
+	d, ok := directory.Read(value)
+	if !ok {
+		return d, Failed
+	}
+	return d, OK
+}
+
+// update applies change to the directory, and writes the result if it differs, and change returns OK.
+func (ts *Tables) update(change func(*directory.Directory) Status) Status {
+	return Update(ts.store, directoryKey, func(old []byte) ([]byte, Status) {
+		var d directory.Directory
+		if old != nil {
+			var ok bool
+			d, ok = directory.Read(old)
+			if !ok {
+				return nil, Failed
+			}
+		}
+		if status := change(&d); status != OK {
+			return nil, status
+		}
+		if next := d.Append(nil); !bytes.Equal(next, old) {
+			return next, OK
+		}
+		return nil, OK
+	})
+}
+
+// Heartbeat writes the owner's sign of life, reads the directory, and registers
+// the tables again if another configuration has removed the owner from them. Call
+// it several times in each RoundNs. It does nothing before the first hit.
+func (ts *Tables) Heartbeat(now int64) Status {
+	var open []*Table
+	for _, table := range ts.tables {
+		if table.open {
+			open = append(open, table)
+			if table.layout.HasHolds {
+				ts.HoldClock() // says that the process runs
+			}
+		}
+	}
+	status := ts.renewHeartbeat(now, len(open) > 0)
+	if len(open) == 0 {
+		return status
+	}
+	ts.split.conflict = false
+	adopted := ts.registerAndAdopt(now, open) // also if the sign of life was not written
+	if status != OK {
+		return status
+	}
+	return adopted
+}
+
+// renewHeartbeat writes the owner's heartbeat once a round, and removes owners
+// without heartbeats from their tables. An owner that has never counted writes
+// none, so that a configuration that Envoy refuses leaves no trace.
+func (ts *Tables) renewHeartbeat(now int64, hasTables bool) Status {
+	var gone []uint64
+	status := Update(ts.store, heartbeatsKey, func(old []byte) (next []byte, status Status) {
+		gone = nil
+		h := directory.Heartbeats{BeganNs: now}
+		if old != nil {
+			stored, ok := directory.ReadHeartbeats(old)
+			if !ok {
+				return nil, Failed
+			}
+			h = stored
+		}
+		if !h.IsDue(ts.self.ID, now, hasTables) {
+			return nil, OK
+		}
+		if !h.RoundEnded(now) {
+			h.Renew(ts.self.ID)
+			return h.Append(nil), OK
+		}
+		d, status := ts.directory()
+		if status != OK {
+			return nil, status
+		}
+		gone = h.BeginRound(now, ts.self.ID, &d)
+		return h.Append(nil), OK
+	})
+	if status != OK {
+		return status
+	}
+	return ts.dropOwners(gone, now)
+}
+
+// dropOwners removes owners from their tables. An owner that was only late comes
+// back with its next tick and finds its tables unchanged. If this worker dies before it has dropped them, they
+// still have tables, so the next round gives them a heartbeat, and some worker finds again that they miss theirs.
+func (ts *Tables) dropOwners(gone []uint64, now int64) Status {
+	if len(gone) == 0 {
+		return OK
+	}
+	return ts.update(func(d *directory.Directory) Status {
+		for i := range d.Tables {
+			for _, id := range gone {
+				d.Tables[i].Leave(directory.Owner{ID: id, ConfiguredNs: math.MaxInt64}, now)
+			}
+		}
+		return OK
+	})
 }

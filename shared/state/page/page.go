@@ -15,7 +15,7 @@
 //	10  u16  spare, 0
 //	12  i64  floor time: the instant as of which the floors stand, 0 = it has never moved
 //	20       n × window definition          usage.go
-//	         n × floor of that window       usage.go; of holds: holds.go
+//	         n × floor of that window       usage.go
 //	         s × u32 fingerprint: the low bits of the key's hash
 //	         s × record
 //
@@ -24,11 +24,11 @@
 //	 0  u64  time of the last write + 1 ns, 0 = the slot is free
 //	 8  u16  low 12 bits generation; bit 12: the key was reset and starts from
 //	         nothing instead of the floor; the other bits spare, 0
-//	10       n × usage of that window       usage.go; of holds: holds.go
+//	10       n × usage of that window       usage.go
 //
-// geometry.go says how many pages of how many slots a table has, convert.go brings a page to other windows, and
-// format.go has the version of all this. The golden bytes are tested in golden_test.go of package state, which fills
-// pages as the filter does.
+// layout.go says how many pages of how many slots a table has, and where things lie in one. usage.go has what a page
+// has of each window. format.go has the version of all this. The golden bytes are tested in golden_test.go of package
+// state, which fills pages as the filter does.
 package page
 
 import (
@@ -59,72 +59,6 @@ const (
 	resetBit       = 1 << 12
 	generationMask = resetBit - 1
 )
-
-// MaxWindows is how many windows a table has at most.
-const MaxWindows = 16
-
-// Column is the place of a window among those of a page. Its place among those of a policy may be another: a table may
-// have windows that the policy does not have, and lack some that it has.
-type Column int
-
-// NoColumn is the column of a window that a page lacks.
-const NoColumn Column = -1
-
-// Layout is where things lie in a page with the given windows, which are the columns of
-// its records. All offsets and sizes are in bytes.
-type Layout struct {
-	Slots   int
-	Windows []limit.Window // without their limits
-
-	Counting  Column // how many columns count; they come first
-	HasHolds  bool   // the column after them is a limit.Concurrency: see HoldsColumn
-	HasLeases bool   // the only column is a lease, and none counts
-
-	usageAt        [MaxWindows]int // offset of each window's usage in a record, after its head
-	floorAt        [MaxWindows]int // offset of each window's floor in the page
-	definitionsEnd int             // where the floors begin
-	fingerprintsAt int
-	recordsAt      int
-	recordBytes    int
-	size           int
-}
-
-// NewLayout returns the layout of pages with that many slots.
-func NewLayout(windows []limit.Window, slots int) *Layout {
-	l := &Layout{Slots: slots, Windows: windows}
-	l.Counting = Column(len(windows))
-	if n := len(windows); n > 0 {
-		last := windows[n-1].Algorithm
-		l.HasHolds = last == limit.Concurrency
-		l.HasLeases = last == Lease
-		if l.HasHolds || l.HasLeases {
-			l.Counting--
-		}
-	}
-	l.definitionsEnd = headBytes + len(windows)*WindowBytes
-	usageAt, floorAt := 0, l.definitionsEnd
-	for column := range windows {
-		l.usageAt[column] = usageAt
-		l.floorAt[column] = floorAt
-		usage, floor := usageBytes(&windows[column])
-		usageAt += usage
-		floorAt += floor
-	}
-	l.fingerprintsAt = floorAt
-	l.recordsAt = l.fingerprintsAt + slots*fingerprintBytes
-	l.recordBytes = recordHeadBytes + usageAt
-	l.size = l.recordsAt + slots*l.recordBytes
-	return l
-}
-
-// ValueBytes is the size of a page in bytes.
-func (l *Layout) ValueBytes() int { return l.size }
-
-// ColumnOf returns the column of the window that counts as w does, or NoColumn.
-func (l *Layout) ColumnOf(w limit.Window) Column { return Column(slices.IndexFunc(l.Windows, w.Same)) }
-
-// HoldsColumn is the column of holds in a layout that has them: the first after those that count.
-func (l *Layout) HoldsColumn() Column { return l.Counting }
 
 var le = binary.LittleEndian
 
@@ -310,3 +244,89 @@ func (p *Page) Lease(slot int) []byte { return p.record(slot)[recordHeadBytes:] 
 
 // Clone returns a copy that may be changed by itself.
 func (p *Page) Clone() Page { return Page{bytes.Clone(p.Bytes), p.Layout} }
+
+// A policy may change the windows of a table. Its pages stay as they are until somebody reads them: then each is
+// converted to the windows that the table has now.
+
+// Convert returns the page in another layout. Windows that both have keep their usage, new ones start empty, and
+// the others are dropped. A serial is beside what a record holds, in the last column: if both layouts hold, it is kept
+// with that, and if only the new one does, each record gets firstSerial.
+func (p *Page) Convert(to *Layout, epoch uint32) Page {
+	out := New(to, epoch)
+	from := p.Layout
+	le.PutUint16(out.Bytes[offGeneration:], p.generation())
+	out.SetFloorTime(p.FloorTime())
+	slots := min(from.Slots, to.Slots) // they differ only if the page is damaged: a table keeps its geometry
+	for slot := range slots {
+		if p.IsFree(slot) {
+			continue
+		}
+		fingerprint := p.Bytes[from.fingerprintsAt+slot*fingerprintBytes:][:fingerprintBytes]
+		copy(out.Bytes[to.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
+		copy(out.record(slot), p.record(slot)[:recordHeadBytes])
+		if to.HasHolds {
+			putSerial(out.holdsOf(slot), firstSerial)
+		}
+	}
+	for column := range Column(len(to.Windows)) {
+		source := from.ColumnOf(to.Windows[column])
+		if source == NoColumn {
+			continue
+		}
+		out.takeFloor(column, p, source)
+		for slot := range slots {
+			if !p.IsFree(slot) {
+				out.takeUsage(slot, column, p, source)
+			}
+		}
+	}
+	return out
+}
+
+// takeFloor copies the floor of old's column source.
+func (p *Page) takeFloor(column Column, old *Page, source Column) {
+	switch p.Layout.Windows[column].Algorithm {
+	case Lease: // has no floor
+	case limit.Concurrency:
+		p.takeHolds(p.floorHolds(), old, old.floorHolds())
+	default:
+		p.SetFloor(column, old.Floor(source))
+	}
+}
+
+// takeUsage copies a slot's usage of old's column source.
+func (p *Page) takeUsage(slot int, column Column, old *Page, source Column) {
+	switch w := &p.Layout.Windows[column]; w.Algorithm {
+	case Lease:
+		copy(p.Lease(slot), old.Lease(slot))
+	case limit.Concurrency:
+		p.takeHolds(p.holdsOf(slot), old, old.holdsOf(slot))
+	default:
+		var u limit.Usage
+		old.ReadUsage(slot, source, nil, &u)
+		u = fitLog(u, int(w.Units))
+		p.SetUsage(slot, column, &u)
+	}
+}
+
+// takeHolds copies what is held in a record or the floor of old.
+func (p *Page) takeHolds(to []byte, old *Page, from []byte) {
+	copy(to, from)
+	h := readHolds(from)
+	h.Scale(&old.Layout.Windows[old.Layout.HoldsColumn()], &p.Layout.Windows[p.Layout.HoldsColumn()])
+	putHolds(to, &h)
+}
+
+// fitLog fits u's log into that many units. If there is room again for units that
+// were dropped, copies of the oldest unit take their place, so that the key gains
+// no quota.
+func fitLog(u limit.Usage, units int) limit.Usage {
+	if drop := len(u.Log) - units; drop > 0 {
+		u.Log = u.Log[drop:]
+		u.Cut = true
+	}
+	for u.Cut && len(u.Log) > 0 && len(u.Log) < units {
+		u.Log = append(u.Log[:1:1], u.Log...)
+	}
+	return u
+}

@@ -1,6 +1,10 @@
 package page
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
 
 // A table of capacity 1,000 has 45 pages of 32 slots, if such a page fits into 2 KiB. A
 // key's hash says which page its record is in. Any slot there will do:
@@ -82,3 +86,69 @@ const nodeBytes = 96
 // pages with 1 to 8 windows, of 620 to 1,684 bytes, took up to a sixth more. The
 // bound allows a fifth; the difference is for metrics.
 func PageHostBytes(size int) uint64 { return uint64(nodeBytes + size + size/5) }
+
+// MaxWindows is how many windows a table has at most.
+const MaxWindows = 16
+
+// Column is the place of a window among those of a page. Its place among those of a policy may be another: a table may
+// have windows that the policy does not have, and lack some that it has.
+type Column int
+
+// NoColumn is the column of a window that a page lacks.
+const NoColumn Column = -1
+
+// Layout is where things lie in a page with the given windows, which are the columns of
+// its records. All offsets and sizes are in bytes.
+type Layout struct {
+	Slots   int
+	Windows []limit.Window // without their limits
+
+	Counting  Column // how many columns count; they come first
+	HasHolds  bool   // the column after them is a limit.Concurrency: see HoldsColumn
+	HasLeases bool   // the only column is a lease, and none counts
+
+	usageAt        [MaxWindows]int // offset of each window's usage in a record, after its head
+	floorAt        [MaxWindows]int // offset of each window's floor in the page
+	definitionsEnd int             // where the floors begin
+	fingerprintsAt int
+	recordsAt      int
+	recordBytes    int
+	size           int
+}
+
+// NewLayout returns the layout of pages with that many slots.
+func NewLayout(windows []limit.Window, slots int) *Layout {
+	l := &Layout{Slots: slots, Windows: windows}
+	l.Counting = Column(len(windows))
+	if n := len(windows); n > 0 {
+		last := windows[n-1].Algorithm
+		l.HasHolds = last == limit.Concurrency
+		l.HasLeases = last == Lease
+		if l.HasHolds || l.HasLeases {
+			l.Counting--
+		}
+	}
+	l.definitionsEnd = headBytes + len(windows)*WindowBytes
+	usageAt, floorAt := 0, l.definitionsEnd
+	for column := range windows {
+		l.usageAt[column] = usageAt
+		l.floorAt[column] = floorAt
+		usage, floor := usageBytes(&windows[column])
+		usageAt += usage
+		floorAt += floor
+	}
+	l.fingerprintsAt = floorAt
+	l.recordsAt = l.fingerprintsAt + slots*fingerprintBytes
+	l.recordBytes = recordHeadBytes + usageAt
+	l.size = l.recordsAt + slots*l.recordBytes
+	return l
+}
+
+// ValueBytes is the size of a page in bytes.
+func (l *Layout) ValueBytes() int { return l.size }
+
+// ColumnOf returns the column of the window that counts as w does, or NoColumn.
+func (l *Layout) ColumnOf(w limit.Window) Column { return Column(slices.IndexFunc(l.Windows, w.Same)) }
+
+// HoldsColumn is the column of holds in a layout that has them: the first after those that count.
+func (l *Layout) HoldsColumn() Column { return l.Counting }
