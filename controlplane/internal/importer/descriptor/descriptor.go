@@ -1,21 +1,21 @@
 // Package descriptor makes rules of the levels of a configuration and of the descriptors that requests send, as
 // envoyproxy/ratelimit and Envoy's local filter have them.
 //
-//   - A level has pairs of a key and the values that it may have, and perhaps a limit (level.go).
-//   - A descriptor has entries of a key and the part of the request that is its value (this file).
+//   - A level has pairs of a key and the values that it may have, and perhaps a limit.
+//   - A descriptor has entries of a key and the part of the request that is its value.
 //   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
-//     It has values: each a part of the request and the pattern that it fits (search.go, leaf.go).
-//   - A rule comes of each leaf with a limit (rule.go, overrides.go).
+//     It has values: each a part of the request and the pattern that it fits.
+//   - A rule comes of each leaf with a limit (rule.go).
 //
 // The calls:
 //
-//	ServiceLevels, LocalLevels                  levels with the search of the limiter               level.go
+//	ServiceLevels, LocalLevels                  levels with the search of the limiter               descriptor.go
 //	Levels.Rules                                the rules of some descriptors
-//	  serviceLeaves, localLeaves                where the search ends                               search.go
+//	  serviceLeaves, localLeaves                where the search ends                               descriptor.go
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
 //	    dropUnreachable, joinOverrides          the leaves that need rules
 //	    ruleOfLeaf: leaf.split                  the home of each value: the match, the key or both
-//	      overrides.leaveOut, selectUnmatched   what neither can say                                overrides.go
+//	      overrides.leaveOut, selectUnmatched   what neither can say                                rule.go
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits
 //
@@ -43,6 +43,7 @@
 package descriptor
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
@@ -76,34 +77,230 @@ func (d *Descriptor) keys() string {
 	return strings.Join(names, ".")
 }
 
-// ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
-// it has any left. If it has none, it notes that for the limit of a name. Where the requests of a rule are unknown, no
-// match can select what is left.
-//
-//	a rule with                    the descriptor exempts
-//	match: {headers: {x-user: a}}  {headers: {x-user: a}}
-//	key: [{header: x-user}]        {headers: {x-user: "*"}}
-//	neither                        it has no request left
-//	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(to *draft.Findings, rules []*draft.Rule, name string) (hasAny bool) {
-	var limited []request.Match
-	isKnown := true
-	for _, r := range rules {
-		m, ok := r.LimitedRequests(d.Exempt)
-		m = m.Without(d.Match) // conditions that all of its requests meet
-		switch {
+// Level is what a configuration calls a descriptor: pairs of a key and its values, and the limit
+// of the requests that have them.
+type Level struct {
+	Pairs []Pair       // first the pairs of the levels around it
+	Limit *draft.Limit // nil = no limit
+	At    source.Place
+	Order int // in its file
+}
+
+// Pair is a key with the values that it may have.
+type Pair struct {
+	Key string
+	request.Pattern
+	Shared bool // all the values count together
+}
+
+// named is the name of a key and value in envoyproxy/ratelimit.
+func named(key, value string) string {
+	if value == "" {
+		return key
+	}
+	return key + "_" + value
+}
+
+// Name has the keys and values of the level, such as path_/login.user.
+func (l *Level) Name() string {
+	var names []string
+	for _, e := range l.Pairs {
+		names = append(names, named(e.Key, e.Text()))
+	}
+	return strings.Join(names, ".")
+}
+
+// Grouped groups levels by their pair at a depth, in their order. Levels that have no pair there, or for which
+// by is not ok, are in no group. By the values at depth 0, [path = /a], [path = /b, user] and [path = /a, user]
+// make two groups: the first and the third, and the second.
+func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) (groups [][]*Level) {
+	index := map[string]int{}
+	for _, l := range levels {
+		if len(l.Pairs) <= depth {
+			continue
+		}
+		value, ok := by(l.Pairs[depth])
+		switch i, known := index[value]; {
 		case !ok:
-			isKnown = false
-		case len(m) == 0: // the rule limits all of them
-			noteNoRequest(to, d.At, name)
-			return false
+		case known:
+			groups[i] = append(groups[i], l)
 		default:
-			limited = append(limited, m)
+			index[value] = len(groups)
+			groups = append(groups, []*Level{l})
 		}
 	}
-	d.AddExempt(limited...)
-	if !isKnown {
-		d.CannotMatch("they are those that no other rule limits")
+	return groups
+}
+
+// Levels are those of a configuration, with the search of its limiter through them.
+type Levels struct {
+	List    []*Level
+	search  func(entries []Entry) []*leaf
+	reached map[*Level]bool // by some descriptor
+}
+
+// ServiceLevels are searched as envoyproxy/ratelimit does.
+func ServiceLevels(list []*Level) *Levels {
+	// A descriptor meets only levels with the key of its first entry. To search all of them for each would take long.
+	byKey := map[string][]*Level{}
+	for _, l := range list {
+		key := l.Pairs[0].Key
+		byKey[key] = append(byKey[key], l)
 	}
-	return true
+	search := func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }
+	return &Levels{List: list, search: search, reached: map[*Level]bool{}}
+}
+
+// LocalLevels are searched as Envoy's local filter does.
+func LocalLevels(list []*Level) *Levels {
+	search := func(entries []Entry) []*leaf { return localLeaves(list, entries) }
+	return &Levels{List: list, search: search, reached: map[*Level]bool{}}
+}
+
+// Rules makes the rules of the levels that requests with these descriptors come to.
+func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Rule) {
+	for i := range sent {
+		leaves := ls.search(sent[i].Entries)
+		for _, l := range leaves {
+			ls.reached[l.Level] = true
+		}
+		list = append(list, sent[i].rulesOfLeaves(to, leaves)...)
+	}
+	return list
+}
+
+// NoteUnreached notes the limits of the levels that no descriptor came to.
+func (ls *Levels) NoteUnreached(to *draft.Findings) {
+	for _, l := range ls.List {
+		if l.Limit != nil && !ls.reached[l] {
+			noteNoRequest(to, l.At, l.Name())
+		}
+	}
+}
+
+// noteNoRequest notes a limit that has no rule, because no request comes to it.
+func noteNoRequest(to *draft.Findings, at source.Place, name string) {
+	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
+}
+
+// serviceLeaves lists the leaves of a descriptor in the order in which envoyproxy/ratelimit chooses: first the level
+// with exactly the request's value of the key, then the first with a wildcard that fits, then the level for any value.
+// Once it has chosen, it does not go back, even if no level below the chosen one fits.
+//
+// An example: the descriptor has the entries path and user, each with a part of the request.
+//
+//	levels                          leaves, in their order
+//	path = /login, user = alice: 1  path = /login, user = alice       limit 1
+//	path = anything, user = bob: 2  path = /login, user = anything    none: it does not go back to bob
+//	                                path = anything, user = bob       limit 2
+//	                                path = anything, user = anything  none
+func serviceLeaves(levels []*Level, entries []Entry) []*leaf {
+	return leavesBelow(levels, entries, nil)
+}
+
+// leavesBelow lists the leaves of the requests that have the pairs begin. All the levels begin with these pairs.
+func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) {
+	depth := len(begin)
+	if depth == len(entries) {
+		for _, l := range levels {
+			if end, fits := l.leafOf(entries); fits {
+				return []*leaf{end}
+			}
+		}
+		return []*leaf{leafOfRest(entries, begin)}
+	}
+	e := entries[depth]
+	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text(), p.Key == e.Key })
+	slices.SortStableFunc(groups, func(a, b []*Level) int {
+		return ranks[a[0].Pairs[depth].Kind()] - ranks[b[0].Pairs[depth].Kind()]
+	})
+	for _, group := range groups {
+		next := group[0].Pairs[depth]
+		if !e.isFixed() || next.Matches(e.Value) {
+			list = append(list, leavesBelow(group, entries, append(slices.Clip(begin), next))...)
+			if e.isFixed() || next.Kind() == request.AnyValue {
+				return list
+			}
+		}
+	}
+	return append(list, leafOfRest(entries, begin))
+}
+
+// ranks are the order in which envoyproxy/ratelimit tries the values of a key. Its levels have no other patterns.
+var ranks = map[request.PatternKind]int{request.Exactly: 0, request.WithWildcards: 1, request.AnyValue: 2}
+
+// localLeaves lists the leaves of a descriptor for Envoy's local filter: levels without an empty value first,
+// then the others, each as a whole. With the levels of the example above it goes on to the second one:
+//
+//	path = /login, user = alice       limit 1
+//	path = anything, user = bob       limit 2
+//	path = anything, user = anything  none
+func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
+	isOpen := func(p Pair) bool { return p.Kind() == request.AnyValue }
+	for _, open := range []bool{false, true} {
+		for _, l := range levels {
+			if end, fits := l.leafOf(entries); fits && open == slices.ContainsFunc(l.Pairs, isOpen) {
+				list = append(list, end)
+			}
+		}
+	}
+	return append(list, leafOfRest(entries, nil))
+}
+
+// leaf is where the limiter's search ends for some requests of a descriptor: the values that
+// they have, and their limit, nil if there is none. An example:
+//
+//	entries of the descriptor   pairs of the level   values of the leaf
+//	path = the request's path   path = /login        /login for the path
+//	kind = api, a fixed text    kind = api           none: it is the same for all requests
+//	user = the header x-user    user = anything      anything for the header x-user
+//
+// The leaves of one descriptor have values for the same parts, in the same order.
+type leaf struct {
+	*Level             // one without a limit for the requests of no level of the configuration
+	values []leafValue // one for each entry of the descriptor that is a part of the request
+}
+
+// leafValue is a part of the request and the pattern that it fits.
+type leafValue struct {
+	part    request.Compared
+	pattern request.Pattern
+	shared  bool // all that fits counts together
+}
+
+// leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the pairs begin, and
+// any values behind them. It has no limit.
+func leafOfRest(entries []Entry, begin []Pair) *leaf { return leafBehind(entries, begin, &Level{}) }
+
+// leafOfAll is the leaf of all requests that have the entries, with a limit at a place.
+func leafOfAll(entries []Entry, limit *draft.Limit, at source.Place) *leaf {
+	return leafBehind(entries, nil, &Level{Limit: limit, At: at})
+}
+
+// leafBehind is the leaf of a new level, which has the pairs begin, and any values behind them.
+func leafBehind(entries []Entry, begin []Pair, l *Level) *leaf {
+	l.Pairs = slices.Clone(begin)
+	for _, e := range entries[len(begin):] {
+		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
+	}
+	end, _ := l.leafOf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
+	return end
+}
+
+// leafOf is the leaf of the level for a descriptor with these entries. It fits if the entries have
+// the keys of the level's pairs, and may have their values.
+func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
+	if len(l.Pairs) != len(entries) {
+		return nil, false
+	}
+	end = &leaf{Level: l}
+	for i, e := range entries {
+		switch has := l.Pairs[i]; {
+		case has.Key != e.Key, e.isFixed() && !has.Matches(e.Value):
+			return nil, false
+		case !e.isFixed():
+			end.values = append(end.values, leafValue{part: e.Part, pattern: has.Pattern, shared: has.Shared})
+		}
+	}
+	return end, true
 }

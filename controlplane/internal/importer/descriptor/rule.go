@@ -47,11 +47,6 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 	return list
 }
 
-// RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
-func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
-	return d.ruleOfLeaf(to, name, leafOfAll(d.Entries, limit, d.At), nil, nil)
-}
-
 // countLimited counts the leaves with a limit.
 func countLimited(leaves []*leaf) (n int) {
 	for _, l := range leaves {
@@ -77,6 +72,23 @@ func dropUnreachable(to *draft.Findings, leaves []*leaf) (list []*leaf) {
 	return list
 }
 
+// within reports whether every request of the leaf has the values of another one too. Like that of
+// patterns it may say false where it is so.
+//
+// Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
+// 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
+func (l *leaf) within(other *leaf) bool {
+	for i := range l.values {
+		if !l.values[i].pattern.Within(other.values[i].pattern) {
+			return false
+		}
+	}
+	return true
+}
+
+// isImpossible reports whether no request has such a value.
+func (v leafValue) isImpossible() bool { return v.part.IsNever(v.pattern) }
+
 // joinOverrides joins the leaves that become overrides of another leaf's rule, each to that wider leaf. The others have
 // rules of their own. The last leaf that can have an override gets it, as it is the widest. In the example of
 // rulesOfLeaves, alice is joined to the leaf of any user.
@@ -94,6 +106,36 @@ func joinOverrides(leaves []*leaf) (joined map[*leaf]*leaf) {
 	}
 	return joined
 }
+
+// isOneText reports whether each value is one text: then no other leaf is within this one.
+func (l *leaf) isOneText() bool {
+	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.Kind() != request.Exactly })
+}
+
+// canOverride reports whether a leaf can be an override of another one's rule, which takes
+// the same window and the same enforcement.
+func (l *leaf) canOverride(other *leaf) bool {
+	// An override has no comments and no mode of its own.
+	isPlain := func(l *leaf) bool {
+		return len(l.Limit.Comments)+len(l.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
+			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
+	}
+	return l.within(other) && l.Limit.IsOfClass(other.Limit) && isPlain(l) && isPlain(other)
+}
+
+// whyNoOverride says why no override has a leaf's patterns, if none does. Only a path can be the reason: no request has
+// an address that no override can say, so dropUnreachable takes such a leaf out before.
+func (l *leaf) whyNoOverride() string {
+	for _, v := range l.values {
+		if _, ok := v.asOverride(); !ok {
+			return "Paths are compared without the query, and cannot say " + v.pattern.Text() + "."
+		}
+	}
+	return ""
+}
+
+// asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
+func (v leafValue) asOverride() (text string, ok bool) { return v.part.AsOverride(v.pattern) }
 
 // ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier ones. Those that are joined to it
 // are overrides with their limits.
@@ -181,4 +223,161 @@ func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
 	}
 	alone, ok := request.Match{}.TryRequire(v.part, v.pattern)
 	return m, ok && slices.Equal(has, alone.Of(v.part.Part))
+}
+
+// sharing begins a sentence about values that have one counter.
+func (v leafValue) sharing() string {
+	return "The values of " + v.part.String() + " that fit " + v.pattern.Text() + " share one counter there"
+}
+
+// overrides are those of the rule of one leaf, or say why it is off. An example is the second level of this
+// configuration, for a descriptor with the entry user, whose part is the header x-user:
+//
+//	descriptors:
+//	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
+//	- {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
+//
+// Its leaf has the value x-user = anything. The rule:
+//
+//	rules:
+//	- name: user
+//	  key: [{header: x-user}]                 its home is inBoth: any user fits, and each counts apart
+//	  limits: [10/minute]
+//	  overrides:
+//	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it
+type overrides struct {
+	leaf    *leaf
+	homes   []home          // of its values, and of those for the same parts in the leaves beside it
+	earlier []*leaf         // they have their requests first
+	joined  map[*leaf]*leaf // see joinOverrides
+
+	list            []draft.Override
+	request.Remarks // why the rule is off
+}
+
+// leaveOut takes the requests of the earlier leaves out of the rule, or says why no override can. Leaves that are apart
+// from the rule's own have none of its requests.
+func (o *overrides) leaveOut() {
+	for _, before := range o.earlier {
+		if before.apart(o.leaf) {
+			continue
+		}
+		if why := o.cannotLeaveOut(before); why != "" {
+			o.Cannot(why)
+			continue
+		}
+		// The requests are unlimited in this rule, or have the limit of the leaf that is joined.
+		next := draft.Override{Patterns: o.patterns(before, home.isInKey)}
+		if o.joined[before] == o.leaf {
+			next.Limit = before.Limit
+		}
+		o.list = append(o.list, next)
+	}
+}
+
+// cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
+// It tells them by the parts of the key. For a part that is not in the key:
+//
+//	the rule's value   the earlier leaf's   an override
+//	alice              a*                   need not tell: each request of the rule fits a*, and other parts tell
+//	al*, shared        a*                   need not tell, as above
+//	a*, shared         alice                cannot tell which requests of the one counter are alice's
+func (o *overrides) cannotLeaveOut(before *leaf) (why string) {
+	for i, v := range o.leaf.values {
+		if !o.homes[i].isInKey() && !v.pattern.Within(before.values[i].pattern) {
+			return v.sharing() + ", apart from " + before.Name() + ". The import does not write such a rule: exempt " +
+				"those requests by hand."
+		}
+	}
+	if why := before.whyNoOverride(); why != "" {
+		return "It should leave out the requests of " + before.Name() + ". " + why
+	}
+	return ""
+}
+
+// patterns are the patterns of an override of the rule, one for each part of its key: that of a leaf where the value's
+// home is asked for, and * for the others. In the example of selectUnmatched the leaf has the user alice: they are
+// [alice] if inKey is asked for, and ["*"] if no home is.
+func (o *overrides) patterns(l *leaf, isAsked func(home) bool) (list []string) {
+	for i, h := range o.homes {
+		if !h.isInKey() {
+			continue
+		}
+		text := "*"
+		if isAsked(h) {
+			text, _ = l.values[i].asOverride()
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// selectUnmatched selects the values whose home is inKey, or says why no override can: one
+// override gives them the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter,
+// so the limit of the user alice in one becomes:
+//
+//	key: [{query: user}]
+//	overrides:
+//	- {key: [alice], limits: [5/minute]}
+//	- {key: ["*"], unlimited: true}
+func (o *overrides) selectUnmatched() {
+	if !slices.Contains(o.homes, inKey) {
+		return
+	}
+	if why := o.leaf.whyNoOverride(); why != "" {
+		o.Cannot(why)
+		return
+	}
+	o.list = append(o.list,
+		draft.Override{Patterns: o.patterns(o.leaf, func(h home) bool { return h == inKey }), Limit: o.leaf.Limit},
+		draft.Override{Patterns: o.patterns(o.leaf, func(home) bool { return false })},
+	)
+}
+
+// apart reports whether no request has the values of both leaves, compared as within does. Like that of patterns it
+// may say false where it is so.
+func (l *leaf) apart(other *leaf) bool {
+	for i := range l.values {
+		if l.values[i].pattern.Apart(other.values[i].pattern) {
+			return true
+		}
+	}
+	return false
+}
+
+// RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
+func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
+	return d.ruleOfLeaf(to, name, leafOfAll(d.Entries, limit, d.At), nil, nil)
+}
+
+// ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
+// it has any left. If it has none, it notes that for the limit of a name. Where the requests of a rule are unknown, no
+// match can select what is left.
+//
+//	a rule with                    the descriptor exempts
+//	match: {headers: {x-user: a}}  {headers: {x-user: a}}
+//	key: [{header: x-user}]        {headers: {x-user: "*"}}
+//	neither                        it has no request left
+//	key: [{query: user}]           unknown, so its rules are off
+func (d *Descriptor) ExemptLimited(to *draft.Findings, rules []*draft.Rule, name string) (hasAny bool) {
+	var limited []request.Match
+	isKnown := true
+	for _, r := range rules {
+		m, ok := r.LimitedRequests(d.Exempt)
+		m = m.Without(d.Match) // conditions that all of its requests meet
+		switch {
+		case !ok:
+			isKnown = false
+		case len(m) == 0: // the rule limits all of them
+			noteNoRequest(to, d.At, name)
+			return false
+		default:
+			limited = append(limited, m)
+		}
+	}
+	d.AddExempt(limited...)
+	if !isKnown {
+		d.CannotMatch("they are those that no other rule limits")
+	}
+	return true
 }

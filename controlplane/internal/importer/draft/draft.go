@@ -5,16 +5,22 @@
 //	NewRule        makes a rule of its Terms: what the reader says of    rule.go
 //	               it. The reader adds it to Draft.Rules
 //	Rule.Apply     gives it what a filter of Envoy says of all its rules
-//	Findings       what the user should know, and what makes the import  findings.go
+//	Findings       what the user should know, and what makes the import  draft.go
 //	               fail: for functions that add no rules
-//	Draft.Finish   names the rules, gives them their counters            finish.go
-//	               (counter.go), writes the policy (write.go) and
-//	               validates it
+//	Draft.Finish   names the rules, gives them their counters, writes    finish.go
+//	               the policy and validates it
 //
 // Its invariant: what Draft.Finish returns without an error is a valid policy.
 package draft
 
-import "github.com/sluice-ratelimit/sluice/shared/policy"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
 
 // Draft is the policy before it is written, with what there is to say of the files that it is made of.
 type Draft struct {
@@ -31,4 +37,99 @@ type Draft struct {
 // New begins a draft. File is the first of those that it is made of.
 func New(from, file string, scope policy.Scope) *Draft {
 	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: scope == policy.ScopeCluster}
+}
+
+// Findings are what an import has to say of the files: notes, and problems, which make it fail. Each is said once, as
+// what a file says in one place may hold for many routes.
+//
+//	             about                         in the policy
+//	Note         a place in a file             at its head
+//	NoteImport   the import as a whole         at its head
+//	NoteProblem  what another reader says      at its head
+//	NoteOfRule   a place, of the rule there    nothing: the rule has it as a comment
+//	Fail         a place in a file             there is none
+type Findings struct {
+	notes    []note
+	noted    map[note]bool
+	problems policyfile.Errors
+	failed   map[policyfile.Problem]bool
+}
+
+// note is something that the user should know.
+type note struct {
+	policyfile.Problem
+	kind noteKind
+	rule *Rule // of ofRule and whyOff
+}
+
+// noteKind is what a note is about. Notes of rules are comments of these too, and the others stand at the head of the
+// policy. Those of one rule begin with its policyName, which it has only when Draft.Finish knows all rules.
+type noteKind uint8
+
+const (
+	ofFiles noteKind = iota // TEXT
+	ofRules                 // TEXT
+	ofRule                  // NAME: TEXT
+	whyOff                  // NAME is off: TEXT
+)
+
+func newFindings() *Findings {
+	return &Findings{noted: map[note]bool{}, failed: map[policyfile.Problem]bool{}}
+}
+
+// Fail adds a problem.
+func (f *Findings) Fail(at source.Place, text string) {
+	if p := at.Problem(text); !f.failed[p] {
+		f.failed[p] = true
+		f.problems = append(f.problems, p)
+	}
+}
+
+// Err returns the problems.
+func (f *Findings) Err() error {
+	if len(f.problems) > 0 {
+		return f.problems
+	}
+	return nil
+}
+
+// NoteImport adds a note about the whole import.
+func (f *Findings) NoteImport(text string) { f.Note(source.Place{}, text) }
+
+// Note adds a note about a place.
+func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem(text)) }
+
+// NoteProblem adds what another reader says of a file as a note.
+func (f *Findings) NoteProblem(p policyfile.Problem) { f.add(note{Problem: p}) }
+
+// NoteOfRule adds a note that comments of rules say too.
+func (f *Findings) NoteOfRule(at source.Place, text string) {
+	f.add(note{Problem: at.Problem(text), kind: ofRules})
+}
+
+func (f *Findings) add(n note) {
+	if !f.noted[n] {
+		f.noted[n] = true
+		f.notes = append(f.notes, n)
+	}
+}
+
+// SortByLine puts the notes in the order of the lines of the files.
+func (f *Findings) SortByLine() {
+	slices.SortStableFunc(f.notes, func(a, b note) int { return cmp.Compare(a.Line, b.Line) })
+}
+
+// plainNotes are the notes for the user.
+func (f *Findings) plainNotes() (list []policyfile.Problem) {
+	for _, n := range f.notes {
+		switch n.kind {
+		case ofRule:
+			n.Message = n.rule.policyName + ": " + n.Message
+		case whyOff:
+			n.Message = n.rule.policyName + " is off: " + n.Message
+		case ofFiles, ofRules:
+		}
+		list = append(list, n.Problem)
+	}
+	return list
 }

@@ -1,6 +1,7 @@
 package draft
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -8,9 +9,13 @@ import (
 	"strconv"
 	"strings"
 
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -77,6 +82,184 @@ func (d *Draft) Finish() (Imported, error) {
 func tooLarge(size int) error {
 	return fmt.Errorf("the policy would have %d bytes, and the maximum is %d (1 MiB): split the file by domain or "+
 		"descriptor, and import the pieces", size, policy.MaxBytes)
+}
+
+// nameRules gives each rule a name of its own for the policy.
+func (d *Draft) nameRules() {
+	taken := map[string]bool{}
+	highest := map[string]int{} // the number behind a name that more than one rule has
+	for _, r := range d.Rules {
+		name := r.terms.Name
+		r.policyName = name
+		for taken[r.policyName] {
+			highest[name] = max(highest[name]+1, 2)
+			r.policyName = Clip(name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[name])
+		}
+		taken[r.policyName] = true
+	}
+}
+
+// shareCounters gives rules of one name one counter where they may share it, because their requests have one there.
+func (d *Draft) shareCounters() {
+	byName := map[string][]*Rule{}
+	for _, r := range d.Rules {
+		byName[r.terms.Name] = append(byName[r.terms.Name], r)
+	}
+	for _, rules := range byName {
+		var owners []*Rule // of a counter
+		for _, r := range rules {
+			if i := slices.IndexFunc(owners, r.mayShareCounter); i >= 0 {
+				r.counter = owners[i].policyName
+			} else {
+				owners = append(owners, r)
+			}
+		}
+	}
+}
+
+// mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
+// configuration, which is their identity, over the same keys and time. A rule that is off has a counter of its own.
+func (r *Rule) mayShareCounter(other *Rule) bool {
+	its, others := r.terms.Limit, other.terms.Limit
+	isAlike := its.Algorithm == others.Algorithm && its.Per == others.Per
+	return isAlike && !r.isOff() && !other.isOff() && r.terms.Identity == other.terms.Identity &&
+		slices.EqualFunc(r.key(), other.key(), request.Part.Is)
+}
+
+// countOverAll gives the rules scope cluster, except those with a counter for each connection, because
+// one Envoy has the whole connection.
+func (d *Draft) countOverAll() {
+	sharing := map[string][]*Rule{} // by their counter
+	for _, r := range d.Rules {
+		if slices.ContainsFunc(r.key(), request.ConnectionID.Is) {
+			continue
+		}
+		r.scope = string(policy.ScopeCluster)
+		counter := cmp.Or(r.counter, r.policyName)
+		sharing[counter] = append(sharing[counter], r)
+	}
+	for _, rules := range sharing {
+		if mayLease(rules) {
+			continue
+		}
+		for _, r := range rules {
+			r.lease = "off"
+		}
+	}
+}
+
+// mayLease reports whether rules that share a counter may lease its units: all of them do or none. They
+// may not if one of them counts denials: a proxy denies by its lease without an ask, so nobody would count that. Nor
+// may they if one allows another number than the others: units leased under one limit must not be spent under another.
+func mayLease(sharing []*Rule) bool {
+	first := sharing[0].terms
+	for _, r := range sharing {
+		isAlike := r.terms.Limit.Numbers == first.Limit.Numbers &&
+			slices.EqualFunc(r.terms.Overrides, first.Overrides, Override.same)
+		if r.terms.CountDenied || !isAlike {
+			return false
+		}
+	}
+	return true
+}
+
+// document is the policy as it is written.
+type document struct {
+	Version int          `yaml:"version"`
+	Domain  string       `yaml:"domain,omitempty"`
+	Headers string       `yaml:"headers,omitempty"`
+	Rules   []*yaml.Node `yaml:"rules"`
+}
+
+// asYAML is the policy's text. At its head are the notes that are not about one rule.
+func (d *Draft) asYAML() []byte {
+	var b bytes.Buffer
+	b.WriteString(asComment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
+	for _, n := range d.notes {
+		if n.kind == ofFiles {
+			if n.Line == 0 {
+				n.File = "" // the path tells which
+			}
+			b.WriteString(asComment("- "+n.String()) + "\n")
+		}
+	}
+	doc := document{Version: policy.Version, Domain: d.Domain, Headers: d.Headers}
+	for _, r := range d.Rules {
+		doc.Rules = append(doc.Rules, r.asYAML())
+	}
+	e := yaml.NewEncoder(&b)
+	e.SetIndent(2)
+	if err := e.Encode(doc); err != nil {
+		panic(err) // texts, numbers and lists of them
+	}
+	return b.Bytes()
+}
+
+// ruleText has the fields of a rule as the policy has them, in its order; empty ones are left out.
+type ruleText struct {
+	Name           string          `yaml:"name"`
+	Counter        string          `yaml:"counter,omitempty"`
+	Scope          string          `yaml:"scope,omitempty"`
+	Lease          string          `yaml:"lease,omitempty"`
+	Match          request.Match   `yaml:"match,omitempty"`
+	Exempt         []request.Match `yaml:"exempt,omitempty"`
+	Key            []request.Part  `yaml:"key,omitempty,flow"`
+	Algorithm      string          `yaml:"algorithm,omitempty"`
+	Limits         []any           `yaml:"limits,flow"`
+	Overrides      []Override      `yaml:"overrides,omitempty"`
+	Cost           uint64          `yaml:"cost,omitempty"`
+	Capacity       uint64          `yaml:"capacity,omitempty"`
+	MissingKey     string          `yaml:"missing_key,omitempty"`
+	CountDenied    bool            `yaml:"count_denied,omitempty"`
+	Mode           string          `yaml:"mode,omitempty"`
+	EnforcePercent uint64          `yaml:"enforce_percent,omitempty"`
+	Response       *Response       `yaml:"response,omitempty,flow"`
+}
+
+// asYAML is the rule with all its fields, below its comments.
+func (r *Rule) asYAML() *yaml.Node {
+	t := &r.terms
+	text := ruleText{
+		Name: r.policyName, Counter: r.counter, Scope: r.scope, Lease: r.lease,
+		Match: t.Requests.Match, Exempt: r.exempt, Key: r.key(),
+		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
+		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.CountDenied,
+		Response: cmp.Or(r.filter.Response, t.Response),
+	}
+	switch {
+	case r.isOff():
+		text.Mode = string(policy.ModeOff)
+	case r.isShadow():
+		text.Mode = string(policy.ModeShadow)
+	case r.deniesShare():
+		text.EnforcePercent = r.filter.Percent
+	}
+	n := request.Encoded(text)
+	var comments []string
+	for _, c := range r.comments {
+		comments = append(comments, asComment(c))
+	}
+	if r.isUnsaid {
+		comments = append(comments, asComment("Remove mode once you have dealt with that."))
+	}
+	n.HeadComment = strings.Join(comments, "\n")
+	return n
+}
+
+const commentWidth = 94
+
+// asComment writes text as lines of a comment.
+func asComment(text string) string {
+	var lines []string
+	line := "#"
+	for word := range strings.FieldsSeq(printable.Text(text)) {
+		if len(line)+1+len(word) > commentWidth {
+			lines = append(lines, line)
+			line = "#  "
+		}
+		line += " " + word
+	}
+	return strings.Join(append(lines, line), "\n")
 }
 
 // bounds are the codes of problems that come of the file, and not of the import: it has too much of something, or a

@@ -1,10 +1,20 @@
 package envoy
 
 import (
+	"cmp"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
+
+	corev3 "github.com/cncf/xds/go/xds/core/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -98,4 +108,322 @@ func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection) (list []
 		}
 	}
 	return list
+}
+
+// rateLimit is one of rate_limits.
+type rateLimit struct {
+	*routev3.RateLimit
+	at source.Place
+}
+
+// rateLimits reads the rate_limits of an object.
+func (r *reader) rateLimits(n *policy.Node, at source.Place) (list []rateLimit) {
+	for i, item := range source.ItemsOf(n, "rate_limits") {
+		at := at.Item("rate_limits", i)
+		list = append(list, rateLimit{decode[*routev3.RateLimit](r, item, at), at})
+	}
+	return list
+}
+
+// ofStage are the rate_limits of a route or a virtual host that are for a filter of the stage. Those in the
+// configuration of a filter have no stage.
+func (r *reader) ofStage(stage uint32, all []rateLimit) (list []rateLimit) {
+	for _, l := range all {
+		if its := l.GetStage().GetValue(); its == stage {
+			list = append(list, l)
+		} else {
+			r.Note(l.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", its, stage))
+		}
+	}
+	return list
+}
+
+// limitsAt are rate_limits of a decoded object at a place.
+func limitsAt(decoded []*routev3.RateLimit, at source.Place) (list []rateLimit) {
+	for i, l := range decoded {
+		list = append(list, rateLimit{l, at.Item("rate_limits", i)})
+	}
+	return list
+}
+
+// maxVariants bounds the descriptors of one list of actions: each header that may be absent doubles them.
+const maxVariants = 1_000
+
+// maxActions bounds the entries of a descriptor. A rule's key has fewer parts.
+const maxActions = 32
+
+// readRateLimit reads one of rate_limits: the descriptors that Envoy makes of its actions. There are several
+// where an entry may be absent. An example:
+//
+//	actions:
+//	- remote_address: {}
+//	- request_headers: {header_name: x-user, descriptor_key: user, skip_if_absent: true}
+//
+// It makes two: remote_address and user, and, for requests without the header, remote_address alone.
+func (r *reader) readRateLimit(o rateLimit) []descriptor.Descriptor {
+	if n := len(o.GetActions()); n > maxActions {
+		r.Fail(o.at.In("actions"), fmt.Sprintf("has %d actions, the most that the import reads is %d", n, maxActions))
+		return nil
+	}
+	d := descriptor.Descriptor{At: o.at}
+	if o.GetLimit() != nil {
+		d.Cannot("Envoy may send another limit from metadata.")
+	}
+	if o.GetApplyOnStreamDone() {
+		d.Cannot("It counts when the response is complete, and denies nothing.")
+	}
+	r.readHits(&d, o.GetHitsAddend(), o.at.In("hits_addend"))
+	list := []descriptor.Descriptor{d}
+	for i, a := range o.GetActions() {
+		list = product(list, r.readAction(a, o.at.Item("actions", i)))
+		if len(list) > maxVariants {
+			list = list[:maxVariants]
+			r.Note(o.at.In("actions"), fmt.Sprintf("there are more than %d combinations of headers that may be absent: the "+
+				"import left the others out", maxVariants))
+		}
+	}
+	return slices.DeleteFunc(list, func(d descriptor.Descriptor) bool { return len(d.Entries) == 0 })
+}
+
+func (r *reader) readHits(d *descriptor.Descriptor, o *routev3.RateLimit_HitsAddend, at source.Place) {
+	if o.GetIsNegativeHits() {
+		d.Cannot("It refunds tokens.")
+	}
+	n := o.GetNumber()
+	switch {
+	case o.GetFormat() != "":
+		d.Comment("Envoy counts " + o.GetFormat() + " for a request, this rule 1. A header or query parameter can be a " +
+			"rule's cost.")
+	case n == nil:
+	case n.GetValue() == 0:
+		d.Cannot("It asks and counts no hits, by hits_addend 0.")
+	case n.GetValue() > math.MaxUint32:
+		r.Fail(at.In("number"), "must be a whole number from 0 to 4294967295")
+	case n.GetValue() > 1:
+		d.Cost = n.GetValue()
+	}
+}
+
+// product adds every way an action may go to every descriptor.
+func product(list, ways []descriptor.Descriptor) []descriptor.Descriptor {
+	var all []descriptor.Descriptor
+	for _, way := range ways {
+		for _, d := range list {
+			d.Entries = slices.Concat(d.Entries, way.Entries)
+			d.NarrowTo(way.Selection)
+			all = append(all, d)
+		}
+	}
+	return all
+}
+
+// readAction reads the ways in which an action may add to a descriptor.
+func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []descriptor.Descriptor {
+	switch a := o.GetActionSpecifier().(type) {
+	case *routev3.RateLimit_Action_RequestHeaders_:
+		return r.readRequestHeaders(a.RequestHeaders, at)
+	case *routev3.RateLimit_Action_QueryParameters_:
+		return r.readQueryParameters(a.QueryParameters, at)
+	case *routev3.RateLimit_Action_RemoteAddress_:
+		return always(descriptor.Entry{Key: "remote_address", Part: request.ClientIP.Compared()})
+	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
+		return r.readMasked(a.MaskedRemoteAddress, at)
+	case *routev3.RateLimit_Action_GenericKey_:
+		return []descriptor.Descriptor{fixed("generic_key", a.GenericKey)}
+	case *routev3.RateLimit_Action_HeaderValueMatch_:
+		return r.readHeaderValueMatch(a.HeaderValueMatch, at)
+	case *routev3.RateLimit_Action_Metadata:
+		return r.readMetadata(a.Metadata, at)
+	case *routev3.RateLimit_Action_DynamicMetadata:
+		m := a.DynamicMetadata //nolint:staticcheck // deprecated, and still in use
+		return r.readMetadata(&routev3.RateLimit_Action_MetaData{
+			DescriptorKey: m.GetDescriptorKey(), MetadataKey: m.GetMetadataKey(), DefaultValue: m.GetDefaultValue(),
+		}, at)
+	case *routev3.RateLimit_Action_SourceCluster_:
+		return usually("source_cluster")
+	case *routev3.RateLimit_Action_DestinationCluster_:
+		return usually("destination_cluster")
+	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
+		d := fixed("query_match", a.QueryParameterValueMatch)
+		d.CannotMatch("they have a condition on a query parameter")
+		return []descriptor.Descriptor{d}
+	case *routev3.RateLimit_Action_RemoteAddressMatch_:
+		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
+	case *routev3.RateLimit_Action_Extension:
+		name := a.Extension.GetName()
+		return untranslated(name, "The extension "+name+" makes this descriptor, and the import cannot translate it.")
+	}
+	return untranslated("", "The import does not know one of its actions.")
+}
+
+// always is what an action adds if it always adds the same.
+func always(e descriptor.Entry, comments ...string) []descriptor.Descriptor {
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
+	d.Comments = comments
+	return []descriptor.Descriptor{d}
+}
+
+// usually is what an action adds under a key that always stands for the same part of a request.
+func usually(key string) []descriptor.Descriptor {
+	return always(descriptor.Entry{Key: key, Part: usual[key]})
+}
+
+// untranslated is what an action adds that a policy cannot say.
+func untranslated(key, why string) []descriptor.Descriptor {
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{{Key: key}}}
+	d.Cannot(why)
+	return []descriptor.Descriptor{d}
+}
+
+func (r *reader) readRequestHeaders(
+	a *routev3.RateLimit_Action_RequestHeaders, at source.Place,
+) []descriptor.Descriptor {
+	p, ok := r.readHeaderPart(a.GetHeaderName(), at)
+	if !ok {
+		return nil
+	}
+	switch p.Kind {
+	case request.KindPath:
+		r.NoteImport(pathNote)
+	case request.KindHost:
+		r.NoteImport("Hosts are counted in lower case and without port here. Envoy sends them as they come.")
+	default:
+	}
+	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: p})
+	if a.GetSkipIfAbsent() && p.Kind == request.KindHeader {
+		ways = append(ways, descriptor.Descriptor{Selection: request.Selection{Match: p.Matching(request.Absent)}})
+	}
+	return ways
+}
+
+func (r *reader) readQueryParameters(
+	a *routev3.RateLimit_Action_QueryParameters, at source.Place,
+) []descriptor.Descriptor {
+	p := request.Part{Kind: request.KindQuery, Name: a.GetQueryParameterName()}.Compared()
+	if p.Name == "" {
+		r.Fail(at, "query_parameters needs a query_parameter_name")
+		return nil
+	}
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Part: p}
+	if a.GetSkipIfAbsent() {
+		return always(e, "Without the query parameter "+p.Name+" Envoy sends the descriptor without this entry. Here the "+
+			"rule needs the parameter.")
+	}
+	return always(e)
+}
+
+func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at source.Place) []descriptor.Descriptor {
+	p := request.ClientIP
+	if n := a.GetV4PrefixMaskLen(); n != nil {
+		p.V4 = int(n.GetValue())
+	}
+	if n := a.GetV6PrefixMaskLen(); n != nil {
+		p.V6 = int(n.GetValue())
+	}
+	if p.V4 > 32 || p.V6 > 128 {
+		r.Fail(at, "prefixes are at most 32 and 128 bits")
+	}
+	return always(descriptor.Entry{Key: "masked_remote_address", Part: p.Compared()})
+}
+
+// fixed is what an action adds that sends the same value for each request,
+// under a key of its own if it has none.
+func fixed(key string, a valueAction) descriptor.Descriptor {
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Value: a.GetDescriptorValue()}
+	if e.Value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
+		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: request.ClientIP.Compared()}}}
+	}
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
+	if strings.Contains(e.Value, "%") {
+		d.Cannot("Envoy's formatter makes the value " + e.Value + " of the request, and the import cannot translate that.")
+	}
+	return d
+}
+
+func (r *reader) readHeaderValueMatch(
+	a *routev3.RateLimit_Action_HeaderValueMatch, at source.Place,
+) []descriptor.Descriptor {
+	d := fixed("header_match", a)
+	var s request.Selection
+	for i, h := range a.GetHeaders() {
+		r.readHeaderMatcher(&s, h, at.In("header_value_match").Item("headers", i))
+	}
+	d.AddAll(s.Remarks)
+	switch {
+	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
+		d.Match, d.Exempt = s.Match, s.Exempt
+	case len(s.Exempt) > 0 || len(s.Match) == 0:
+		d.CannotMatch("they must not match headers, of which some are inverted")
+	default:
+		d.AddExempt(s.Match)
+	}
+	return []descriptor.Descriptor{d}
+}
+
+// readMetadata reads an action that sends a value of metadata.
+func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Place) []descriptor.Descriptor {
+	path := []string{"metadata", "filter_metadata"}
+	if a.GetSource() == routev3.RateLimit_Action_MetaData_ROUTE_ENTRY {
+		path = []string{"xds", "route_metadata", "filter_metadata"}
+	}
+	path = append(path, a.GetMetadataKey().GetKey())
+	for _, s := range a.GetMetadataKey().GetPath() {
+		path = append(path, s.GetKey())
+	}
+	if slices.Contains(path, "") {
+		r.Fail(at, "metadata_key must have a key, and so must each segment of its path")
+	}
+	var comments []string
+	if a.GetDefaultValue() != "" {
+		comments = append(comments, "Where the metadata is missing, Envoy sends "+a.GetDefaultValue()+", and this rule "+
+			"does not apply. With missing_key: share it counts such requests together.")
+	}
+	if a.GetSkipIfAbsent() {
+		comments = append(comments, "Without the metadata Envoy sends the descriptor without this entry. Here the rule "+
+			"needs the metadata.")
+	}
+	p := request.Property(path...).Compared()
+	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: p}, comments...)
+}
+
+// readRemoteAddressMatch reads an action that sends a fixed entry for clients
+// of some networks, or for all others.
+func (r *reader) readRemoteAddressMatch(
+	a *routev3.RateLimit_Action_RemoteAddressMatch, at source.Place,
+) []descriptor.Descriptor {
+	d := fixed("remote_address_match", a)
+	var networks []string
+	for _, o := range a.GetAddressMatcher().GetRanges() {
+		networks = append(networks, r.readCIDRRange(o, at)...)
+	}
+	switch m := request.ClientIP.Matching(request.ExactAll(networks)...); {
+	case networks == nil:
+		d.CannotMatch("its address_matcher has no ranges")
+	case a.GetAddressMatcher().GetInvertMatch():
+		d.AddExempt(m)
+	default:
+		d.Match = m
+	}
+	return []descriptor.Descriptor{d}
+}
+
+// readCIDRRange reads a network. Bits behind the prefix do not count.
+func (r *reader) readCIDRRange(o *corev3.CidrRange, at source.Place) (network []string) {
+	address, err := netip.ParseAddr(o.GetAddressPrefix())
+	if err != nil {
+		r.Fail(at, "an address_prefix must be an address such as 10.0.0.0, not "+strconv.Quote(o.GetAddressPrefix()))
+		return nil
+	}
+	prefix, err := address.WithZone("").Prefix(int(o.GetPrefixLen().GetValue()))
+	if err != nil {
+		r.Fail(at, "a prefix_len must be at most the bits of the address, 32 or 128")
+		return nil
+	}
+	return []string{prefix.String()}
+}
+
+// valueAction is an action that sends a fixed value.
+type valueAction interface {
+	GetDescriptorKey() string
+	GetDescriptorValue() string
 }

@@ -1,9 +1,19 @@
 package envoy
 
 import (
+	"strconv"
+	"strings"
 	"testing"
 
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/stretchr/testify/require"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // The table of addsHost: R or H are the rate_limits that Envoy sends for a route.
@@ -30,5 +40,77 @@ func TestLimitsOfARouteAndItsHost(t *testing.T) {
 		}
 		require.Equal(t, tc.withOwn, sent("R"), tc.name)
 		require.Equal(t, tc.withoutIt, sent(""), tc.name)
+	}
+}
+
+// reading has an import read a text as an object of Envoy.
+func reading(t *testing.T, text string, readObject func(r *reader, n *policy.Node, at source.Place)) {
+	t.Helper()
+	in, err := source.Open(source.File{Name: "f", Text: []byte(text)})
+	require.NoError(t, err, text)
+	d := draft.New("test", "f", policy.ScopeProxy)
+	require.NoError(t, read(d, Options{}, func(r *reader) error {
+		readObject(r, in.Root, in.Top())
+		return nil
+	}), text)
+}
+
+// selected writes a selection as the match, the exemptions and why a rule for it is off.
+func selected(t *testing.T, s request.Selection) (text string) {
+	t.Helper()
+	matchOf := func(m request.Match) string {
+		n, err := yaml.Marshal(m)
+		require.NoError(t, err)
+		return strings.TrimSpace(string(n))
+	}
+	if len(s.Match) > 0 {
+		text += " if " + matchOf(s.Match)
+	}
+	for _, m := range s.Exempt {
+		text += " but " + matchOf(m)
+	}
+	for _, why := range s.WhyOff {
+		text += " is off: " + why
+	}
+	return text
+}
+
+func TestDescriptorsOfARateLimit(t *testing.T) {
+	const user = "{request_headers: {header_name: x-user, descriptor_key: user, skip_if_absent: true}}"
+	const slow = "{generic_key: {descriptor_value: slow}}"
+	for _, tc := range []struct {
+		name, rateLimit string
+		want            []string
+	}{
+		{"an entry of each action", "actions: [{remote_address: {}}, " + slow + "]",
+			[]string{"remote_address generic_key=slow"}},
+		{"with the header and without", "actions: [{remote_address: {}}, " + user + "]",
+			[]string{"remote_address user", "remote_address if {headers: {x-user: '!'}}"}},
+		{"none without an entry", "actions: [" + user + "]", []string{"user"}},
+		{"none of another stage", "{stage: 1, actions: [" + slow + "]}", nil},
+		{"hits cost", "{hits_addend: {number: 3}, actions: [" + slow + "]}", []string{"generic_key=slow costs 3"}},
+		{"no hits", "{hits_addend: {number: 0}, actions: [" + slow + "]}",
+			[]string{"generic_key=slow is off: It asks and counts no hits, by hits_addend 0."}},
+		{"when the response is complete", "{apply_on_stream_done: true, actions: [" + slow + "]}",
+			[]string{"generic_key=slow is off: It counts when the response is complete, and denies nothing."}},
+	} {
+		reading(t, tc.rateLimit, func(r *reader, n *policy.Node, at source.Place) {
+			var got []string
+			var sent []descriptor.Descriptor
+			for _, l := range r.ofStage(0, []rateLimit{{decode[*routev3.RateLimit](r, n, at), at}}) {
+				sent = append(sent, r.readRateLimit(l)...)
+			}
+			for _, d := range sent {
+				text := ""
+				for _, e := range d.Entries {
+					text += " " + strings.TrimSuffix(e.Key+"="+e.Value, "=")
+				}
+				if d.Cost > 0 {
+					text += " costs " + strconv.FormatUint(d.Cost, 10)
+				}
+				got = append(got, strings.TrimSpace(text+selected(t, d.Selection)))
+			}
+			require.Equal(t, tc.want, got, tc.name)
+		})
 	}
 }

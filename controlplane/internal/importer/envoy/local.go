@@ -55,6 +55,66 @@ func (imp *localImport) run(file *source.Document) error {
 	return nil
 }
 
+// chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
+// given for it.
+func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error) {
+	routes := imp.options.Routes
+	var beside *source.Document
+	if routes != nil {
+		var err error
+		beside, err = envoyfile.OpenWhole(imp.Findings, *routes)
+		if err != nil {
+			return nil, err
+		}
+	}
+	alone, isAlone := standsAlone(in)
+	wants := func(s *envoyfile.Site) bool { return isLimitedLocally(s) || isAlone && s.HasLimits() }
+	s, err := envoyfile.Choose(imp.Findings, envoyfile.FindSites(in, beside), imp.options.Listener, wants)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		s = &envoyfile.Site{Routing: envoyfile.Routing{At: in.Top()}}
+	}
+	if isAlone {
+		s.Filters = []envoyfile.Config{alone}
+	}
+	if routes != nil && s.Routing.At.File != routes.Name {
+		imp.NoteImport(routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
+	}
+	return s, nil
+}
+
+// standsAlone finds a configuration that stands alone: the filter, its typed_config or what is in it.
+func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
+	config := source.FieldOf(in.Root, "typed_config")
+	filter := envoyfile.ConfigAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
+	for _, c := range []envoyfile.Config{filter, envoyfile.ConfigAt("", in.Root, in.Top())} {
+		if isLocalFilter(c) {
+			return c, true
+		}
+	}
+	if limitsAnything(in.Root) || source.FieldOf(in.Root, "filter_enabled") != nil {
+		return envoyfile.Config{TypeName: envoyfile.LocalType, Node: in.Root, At: in.Top()}, true
+	}
+	return envoyfile.Config{}, false
+}
+
+func isLocalFilter(c envoyfile.Config) bool { return envoyfile.IsA[*localv3.LocalRateLimit](c) }
+
+// isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
+func isLimitedLocally(s *envoyfile.Site) bool {
+	isLimit := func(c envoyfile.Config) bool { return isLocalFilter(c) && limitsAnything(c.Node) }
+	isConfig := func(n *policy.Node) bool { return isLocalFilter(envoyfile.ConfigAt("", n, source.Place{})) }
+	return slices.ContainsFunc(s.Filters, isLimit) || source.Contains(s.Routing.Node, isConfig)
+}
+
+// limitsAnything reports whether a configuration has a token bucket or descriptors. Otherwise it is
+// there for the configurations of its routes.
+func limitsAnything(n *policy.Node) bool {
+	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
+}
+
 // addRules makes the rules of the configurations that filters have, and that routes have for them. An example, in
 // which the filter one has the configuration F, and the filter two has G:
 //
@@ -80,6 +140,82 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	}
 	for _, levels := range imp.levels {
 		levels.NoteUnreached(imp.Findings)
+	}
+}
+
+// extent says where a configuration of the local filter holds: for which routes, and for which requests. The requests
+// follow from the routes. What holds there is for
+//
+//	the configuration's default bucket       the requests
+//	its rate_limits, if it has any           the requests: those of routes do not count then
+//	else those of routes and virtual hosts   each of the routes by itself
+//
+// An example is where the configuration of the filter holds beside these routes:
+//
+//	route                              has   in requests
+//	/a, with a configuration for it    no    Exempt has /a
+//	/c, with nothing for it            yes   limited
+//	/, which switches the filter off   no    WhyOff says why: an exempt of / would have /c
+type extent struct {
+	has      func(*route) bool
+	requests request.Selection
+}
+
+// extentOfRoute is where the configuration of a route holds.
+func extentOfRoute(own *route) extent {
+	return extent{has: func(each *route) bool { return each == own }, requests: own.selection}
+}
+
+// localFilter is a local filter of a listener. One without a name has the configurations of all names.
+type localFilter struct{ envoyfile.Config }
+
+// noFilter stands for the filter of a listener that has none, or none that is known. It limits nothing itself, and has
+// the configurations of all routes.
+var noFilter = localFilter{}
+
+// localFiltersOf are the local filters among those of a listener, or else noFilter.
+func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
+	for _, c := range filters {
+		if isLocalFilter(c) {
+			list = append(list, localFilter{c})
+		}
+	}
+	if list == nil {
+		return []localFilter{noFilter}
+	}
+	return list
+}
+
+// extent is where the filter's own configuration holds.
+func (f localFilter) extent(hosts []virtualHost) extent {
+	has := func(each *route) bool {
+		_, isReplaced := f.replacedBy(each)
+		return !isReplaced && !each.isOff(f.Name)
+	}
+	return extent{has: has, requests: requestsWhere(hosts, has)}
+}
+
+// replacedBy is the configuration that a route has for the filter in place of its own. There is none if the route
+// switches the filter off.
+func (f localFilter) replacedBy(each *route) (c envoyfile.Config, ok bool) {
+	i := slices.IndexFunc(each.configs, f.has)
+	if i < 0 || each.isOff(f.Name) {
+		return envoyfile.Config{}, false
+	}
+	return each.configs[i], true
+}
+
+// has reports whether a configuration of a route is for the filter.
+func (f localFilter) has(c envoyfile.Config) bool {
+	return isLocalFilter(c) && (f.Name == "" || f.Name == c.Name)
+}
+
+// noteUnusedConfigs notes the configurations of a route that are for none of the filters.
+func (r *reader) noteUnusedConfigs(local []localFilter, each *route) {
+	for _, c := range each.configs {
+		if isLocalFilter(c) && !slices.ContainsFunc(local, func(f localFilter) bool { return f.has(c) }) {
+			r.Note(c.At, "ignored: the listener has no local rate limit filter of the name "+c.Name)
+		}
 	}
 }
 

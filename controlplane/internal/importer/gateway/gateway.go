@@ -19,15 +19,21 @@
 // The calls:
 //
 //	Read: addPolicy
-//	  decodeLimit       its rateLimit; an unknown field is a problem        decode.go
+//	  decodeLimit       its rateLimit; an unknown field is a problem
 //	  makeRules         a rule of each in the lists global and local
-//	    requestsOf      which requests it is for: readSelector              selector.go
+//	    requestsOf      which requests it is for: readSelector
 //	    limitOf         its limit
 //
 // golden_test.go in the folder above imports testdata/imports/traffic-policies.txtar and others.
 package gateway
 
 import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -35,6 +41,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoy"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
@@ -97,6 +104,98 @@ func noteTargets(to *draft.Findings, name string, spec *policy.Node, at source.P
 		}
 		to.Note(at, "the BackendTrafficPolicy "+name+" is only for "+which+": apply the policy to the same, or give "+
 			"its rules a match")
+	}
+}
+
+// rateLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
+// lists are none, so that one that is null is an empty one.
+type rateLimit struct {
+	Type   string      `json:"type"`
+	Global *limitRules `json:"global"`
+	Local  *limitRules `json:"local"`
+}
+
+type limitRules struct {
+	Rules []limitRule `json:"rules"`
+}
+
+type limitRule struct {
+	Selectors         []selector      `json:"clientSelectors"`
+	Limit             *amount         `json:"limit"`
+	Cost              *cost           `json:"cost"`
+	Shared            bool            `json:"shared"`
+	Shadow            bool            `json:"shadowMode"`
+	XRateLimitHeaders json.RawMessage `json:"xRateLimitHeaders"`
+}
+
+type cost struct {
+	Request  *hits `json:"request"`
+	Response *hits `json:"response"`
+}
+
+type hits struct {
+	From     string          `json:"from"`
+	Number   uint32          `json:"number"`
+	Metadata json.RawMessage `json:"metadata"`
+}
+
+type amount struct {
+	Requests uint32          `json:"requests"`
+	Unit     string          `json:"unit"`
+	Metadata json.RawMessage `json:"fromMetadata"`
+}
+
+// selector says which requests a rule is for: those that meet all of its conditions.
+type selector struct {
+	Headers    []condition `json:"headers"`
+	Methods    []condition `json:"methods"`
+	Path       *condition  `json:"path"`
+	SourceCIDR *condition  `json:"sourceCIDR"`
+	Query      []condition `json:"queryParams"`
+}
+
+type condition struct {
+	Type   string `json:"type"`
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Invert bool   `json:"invert"`
+}
+
+// decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
+// field that the types above lack.
+func decodeLimit(to *draft.Findings, n *policy.Node, at source.Place) (o *rateLimit, ok bool) {
+	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
+	d.DisallowUnknownFields()
+	err := d.Decode(&o)
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &wrong):
+		given := cmp.Or(jsonWords[wrong.Value], strings.TrimPrefix(wrong.Value, "number ")) // such as "number -1"
+		to.Fail(at.In(wrong.Field), "must be "+wordOf(wrong.Type)+", not "+given)
+	case err != nil:
+		to.Fail(at, strings.TrimPrefix(err.Error(), "json: "))
+	}
+	return o, err == nil
+}
+
+// jsonWords are what encoding/json calls the kinds of values.
+var jsonWords = map[string]string{
+	"string": "a text", "number": "a number", "bool": "true or false", "array": "a list", "object": "an object",
+}
+
+// wordOf says what the field of a type takes.
+func wordOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.String:
+		return "a text"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Uint32:
+		return "a whole number from 0 to 4294967295"
+	default:
+		return "an object"
 	}
 }
 
@@ -173,6 +272,108 @@ func readCost(sent *descriptor.Descriptor, o *cost) {
 	case h != nil && h.Number > 1:
 		sent.Cost = uint64(h.Number)
 	}
+}
+
+// selectorReader adds what the selectors of a rule select to its descriptor.
+type selectorReader struct {
+	*draft.Findings
+	sent *descriptor.Descriptor
+}
+
+// readSelector adds a selector's conditions and parts of keys.
+func (r *selectorReader) readSelector(o selector, at source.Place) {
+	for i, h := range o.Headers {
+		at := at.Item("headers", i)
+		p, err := request.HeaderNamed(h.Name)
+		if err != nil {
+			r.Fail(at, err.Error())
+			continue
+		}
+		r.readCondition(p, h, at)
+	}
+	r.readMethods(o.Methods, at)
+	for i, q := range o.Query {
+		at := at.Item("queryParams", i)
+		if q.Name == "" {
+			r.Fail(at, "a query parameter needs a name")
+		}
+		r.readCondition(request.Part{Kind: request.KindQuery, Name: q.Name}.Compared(), q, at)
+	}
+	if o.Path != nil {
+		path := *o.Path
+		path.Type = cmp.Or(path.Type, "PathPrefix")
+		isEveryPath := path.Type == "PathPrefix" && path.Value == "/" && !path.Invert // so it is no condition
+		if !isEveryPath {
+			r.readCondition(request.FullPath.Compared(), path, at.In("path"))
+		}
+	}
+	if o.SourceCIDR != nil {
+		r.readCondition(request.ClientIP.Compared(), *o.SourceCIDR, at.In("sourceCIDR"))
+	}
+}
+
+// readMethods adds the condition that a request has any of some methods.
+func (r *selectorReader) readMethods(list []condition, at source.Place) {
+	var methods []string
+	for i, m := range list {
+		switch {
+		case m.Invert && len(list) > 1:
+			r.sent.CannotMatch("they have one of several methods, and not another")
+		case m.Invert:
+			r.sent.Exclude(request.Method.Compared(), request.Exact(m.Value))
+		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
+			methods = append(methods, m.Value)
+		default:
+			r.Fail(at.Item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
+		}
+	}
+	if methods != nil {
+		r.sent.NarrowTo(request.Selection{Match: request.Method.Matching(request.ExactAll(methods)...)})
+	}
+}
+
+// readCondition adds one condition: on a part of the request, or that each value of the part counts for itself. A
+// network that is Distinct has both: each of its addresses counts for itself.
+func (r *selectorReader) readCondition(p request.Compared, o condition, at source.Place) {
+	if o.Type == "Distinct" {
+		r.sent.Entries = append(r.sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: p})
+		if o.Value == "" {
+			return
+		}
+	}
+	v, ok := r.readPattern(p, o, at)
+	switch {
+	case !ok:
+	case o.Invert:
+		r.sent.Exclude(p, v)
+	default:
+		r.sent.Require(p, v)
+	}
+}
+
+// readPattern reads the pattern of a condition. It is not ok, and a problem, if there is none.
+func (r *selectorReader) readPattern(p request.Compared, o condition, at source.Place) (v request.Pattern, ok bool) {
+	isText := o.Type == "Exact" || o.Type == "" || o.Type == "Distinct"
+	switch {
+	case isText && p.Kind == request.KindClientIP:
+		_, err := netip.ParsePrefix(o.Value)
+		if err != nil {
+			r.Fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
+		}
+		return request.Exact(o.Value), err == nil
+	case isText:
+		return request.Exact(o.Value), true
+	case o.Type == "PathPrefix":
+		return request.OrBelow(strings.TrimSuffix(o.Value, "/"), false), true
+	case o.Type == "RegularExpression":
+		v, err := request.ParseExpression(o.Value)
+		if err != nil {
+			r.Fail(at, err.Error())
+		}
+		return v, err == nil
+	}
+	r.Fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
+	return request.Pattern{}, false
 }
 
 // lengths are the units of time with the lengths that token buckets have for them.

@@ -17,7 +17,7 @@
 //	  match: {hosts: [a.example], paths: [/login*]}          of the scopes (server.go, location.go)
 //	  key: [{client_ip: {v4_prefix: 32, v6_prefix: 128}}]    of the zone's key (nginxkey)
 //	  algorithm: token_bucket
-//	  limits: [{requests: 5, per: 1s, burst: 10}]            of the zone and the limit (zone.go, rules.go)
+//	  limits: [{requests: 5, per: 1s, burst: 10}]            of the zone and the limit (rules.go)
 //	  response: {status: 503}
 //
 // The calls of an import:
@@ -25,7 +25,7 @@
 //	Read: readHTTP                                    nginx.go
 //	  readZone, nginxkey.Variables.Read               the zones, and what map and geo make
 //	  readHTTPScope: readServers, readLocations       the scopes (scope.go, server.go, location.go)
-//	  scope.plans                                     for which requests the limits of each scope are (plan.go)
+//	  scope.plans                                     for which requests the limits of each scope are (scope.go)
 //	  addRules: addLimit, addRule                     a rule of each limit and form of its key (rules.go)
 //	    nginxkey.Variables.Counted                    the forms of a key
 //

@@ -96,3 +96,89 @@ func (n *reader) areTooMany(blocks []*nginxconf.Directive) bool {
 	n.Fail(at, "there are more than "+strconv.Itoa(maxBeside)+" of them beside each other: give those with limits")
 	return true
 }
+
+// plan is what rules are made of: the limits of a kind that hold in a scope, and the requests that they are for.
+type plan struct {
+	kind     string
+	limits   limitSet
+	requests request.Selection
+}
+
+// plans are those for the limits of a kind in a scope and in those within it. Outer is for the requests of the scope
+// around it. A request may fit several scopes, and the rules of one of them limit it: those of the others leave it out.
+// So of all requests that nginx gives to the scope, or to one within it, its rules are for the rest, which no inner
+// scope with rules of its own has. An example is a server a.example with the limits S:
+//
+//	scope           its limits   fits   winners   own rules         its rules are for the rest
+//	the server      S                                               a.example without /a* and ~.*x
+//	location /a     A            /a*    ~ x$      as A is not S     a.example, /a* without ~.*x
+//	location ~ x$   S            ~.*x             as it wins        a.example, ~.*x
+//	location /b     S            /b*    ~ x$      no                none: the server's rules have its requests
+//
+// The same by paths:
+//
+//	path   fits       nginx gives it to   limits   which rule limits it
+//	/a1    /a         /a                  A        that of /a
+//	/ax    /a, ~ x$   ~ x$                S        that of ~ x$
+//	/bx    /b, ~ x$   ~ x$                S        that of ~ x$
+//	/b1    /b         /b                  S        the server's: they leave out /a and ~ x$ alone
+//	/c1    none       the server          S        the server's
+func (s *scope) plans(kind string, outer request.Selection) (list []plan) {
+	if slices.ContainsFunc(s.winners, (*scope).isWhole) {
+		return nil // nginx gives it no request
+	}
+	all := outer
+	all.NarrowTo(withoutScopes(s.fits, s.winners))
+	inner := s.withOwnRules(kind)
+	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
+		list = append(list, plan{kind, s.limits[kind], withoutScopes(all, inner)})
+	}
+	for _, c := range inner {
+		list = append(list, c.plans(kind, all)...)
+	}
+	return list
+}
+
+// withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that win over one
+// of these. In the example ~ x$ needs rules though its limits are those of the server: the server's rules leave out all
+// of /a, and those of /a leave out ~ x$, so nothing would limit /ax. It wins over /b too, but that has no rules.
+func (s *scope) withOwnRules(kind string) []*scope {
+	hasOwn := map[*scope]bool{}
+	var add func(c *scope)
+	add = func(c *scope) {
+		if !hasOwn[c] {
+			hasOwn[c] = true
+			for _, winner := range c.winners {
+				add(winner)
+			}
+		}
+	}
+	for _, c := range s.inner {
+		if !c.isUniform(kind, s.limits[kind]) {
+			add(c)
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(s.inner), func(c *scope) bool { return !hasOwn[c] })
+}
+
+// isUniform reports whether these limits of a kind are those of the scope and of all scopes within it.
+func (s *scope) isUniform(kind string, limits limitSet) bool {
+	differs := func(c *scope) bool { return !c.isUniform(kind, limits) }
+	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
+}
+
+// isWhole reports whether every request of the outer scope fits, so the outer scope keeps none. A location / is so, and
+// none of the example.
+func (s *scope) isWhole() bool { return s.fits.IsEverything() }
+
+// withoutScopes is a selection without the requests that fit some scopes, none of which isWhole.
+func withoutScopes(s request.Selection, scopes []*scope) request.Selection {
+	fits := make([]request.Selection, len(scopes))
+	for i, c := range scopes {
+		fits[i] = c.fits
+	}
+	for _, u := range s.LeaveOut(fits) {
+		s.Cannot("It should leave out the requests of the " + scopes[u.Index].what + ". " + u.Why)
+	}
+	return s
+}

@@ -26,7 +26,7 @@
 //
 // The calls from outside:
 //
-//	Variables.Read     reads a map or a geo                   map.go, mapentry.go
+//	Variables.Read     reads a map or a geo                   map.go
 //	Variables.Counted  the forms of a key that nginx counts   form.go
 package nginxkey
 

@@ -1,8 +1,11 @@
 package request
 
 import (
+	"cmp"
 	"maps"
 	"slices"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns. The
@@ -93,4 +96,157 @@ func (p Part) canMatch(v Pattern) bool {
 	case KindQuery, KindCookie, KindProperty:
 	}
 	return false
+}
+
+// And is the match with the conditions of both. Of two conditions on one part it takes the values that fit both: of /a*
+// and /a/b the path /a/b, of the hosts *.example and a.example the host a.example. Where there are none, or no list of
+// patterns says which, there is no match, and why says so.
+func (m Match) And(other Match) (both Match, why string) {
+	both, why = m.joined(other)
+	if why != "" {
+		return nil, why
+	}
+	return both, ""
+}
+
+// joined is And, but leaves out the conditions of the other match that it cannot join: why names the first.
+func (m Match) joined(other Match) (both Match, why string) {
+	both = Match{}
+	maps.Copy(both, m)
+	byName := func(a, b partID) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name)) }
+	for _, id := range slices.SortedFunc(maps.Keys(other), byName) {
+		common, isKnown := id.commonValues(m[id], other[id])
+		switch {
+		case isKnown && len(common) > 0:
+			both[id] = common
+		case why == "":
+			why = "they have two conditions on " + Part{Kind: id.kind, Name: id.name}.String()
+		}
+	}
+	return both, why
+}
+
+// IsApart reports whether no request fits both matches, as of the hosts a.example and b.example. A true answer is sure.
+func (m Match) IsApart(other Match) bool {
+	for id, values := range other {
+		if common, isKnown := id.commonValues(m[id], values); isKnown && len(common) == 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// commonValues are the patterns for the values of a part that fit one of each list; an empty list fits all. They are
+// not known if no list of patterns says that.
+func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
+	if len(a) == 0 {
+		return b, true
+	}
+	for _, p := range a {
+		for _, q := range b {
+			switch {
+			case id.within(p, q):
+				common = AppendNew(common, p)
+			case id.within(q, p):
+				common = AppendNew(common, q)
+			case !id.apart(p, q):
+				return nil, false
+			}
+		}
+	}
+	return common, true
+}
+
+// within reports whether every value of the part that fits p fits q. The texts of hosts and of addresses are compared
+// by what they name, as a policy compares them:
+//
+//	part      p             q             within
+//	Host      x.a.example   *.A.example   yes: it is one of the hosts below a.example, in any case
+//	ClientIP  10.1.2.3      10.0.0.0/8    yes: the address is in the network
+//	others    any           any           as Pattern.Within says
+func (id partID) within(p, q Pattern) bool {
+	switch {
+	case p == q:
+		return true
+	case id.kind == KindHost:
+		return isHostWithin(p.text, q.text)
+	case id.kind == KindClientIP:
+		return isNetworkWithin(p.text, q.text)
+	}
+	return p.Within(q)
+}
+
+// apart reports whether no value of the part fits both. Of two hosts, and of two networks, one is within the other or
+// they are apart.
+func (id partID) apart(p, q Pattern) bool {
+	if id.kind == KindHost || id.kind == KindClientIP {
+		return !id.within(p, q) && !id.within(q, p)
+	}
+	return p.Apart(q)
+}
+
+// Joined has the exemptions by one list in one exemption, where the first of them is: those of the paths /a and of the
+// paths /b make one of the paths /a and /b.
+func Joined(list []Match) (short []Match) {
+	type condition struct {
+		of partID
+		Pattern
+	}
+	isThere := map[condition]bool{}
+	index := map[partID]int{} // in short, of the exemption by a part
+	for _, m := range list {
+		id, isList := m.onlyList()
+		if !isList {
+			short = append(short, m)
+			continue
+		}
+		if _, hasOne := index[id]; !hasOne {
+			index[id] = len(short)
+			short = append(short, Match{})
+		}
+		one := short[index[id]]
+		for _, v := range m[id] {
+			if c := (condition{id, v}); !isThere[c] {
+				isThere[c] = true
+				one[id] = append(one[id], v)
+			}
+		}
+	}
+	return short
+}
+
+// onlyList is the part of the match's only condition, if there is one, on a part of which a match has a list.
+func (m Match) onlyList() (id partID, ok bool) {
+	parts := slices.Collect(maps.Keys(m))
+	if len(parts) != 1 || parts[0].kind == KindHeader {
+		return partID{}, false
+	}
+	return parts[0], true
+}
+
+// AppendNew adds the patterns that the list does not have.
+func AppendNew(list []Pattern, more ...Pattern) []Pattern {
+	list = slices.Clone(list)
+	for _, p := range more {
+		if !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// Encoded is a value as YAML. Package draft writes rules by it too.
+func Encoded(v any) *yaml.Node {
+	n := &yaml.Node{}
+	if err := n.Encode(v); err != nil {
+		panic(err) // texts, numbers and lists of them
+	}
+	return n
+}
+
+// Flow is a value as YAML on one line.
+func Flow(v any) *yaml.Node {
+	n := Encoded(v)
+	n.Style |= yaml.FlowStyle
+	return n
 }

@@ -1,7 +1,10 @@
 package request
 
 import (
+	"errors"
+	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -82,4 +85,195 @@ func (p Part) MarshalYAML() (any, error) {
 // MayBeMissing reports whether a request may lack the part.
 func (p Part) MayBeMissing() bool {
 	return p.Kind == KindHeader || p.Kind == KindQuery || p.Kind == KindCookie
+}
+
+// Compared is what a limiter compares of a request: a part as a policy compares it, or another value of the part. To
+// the policy the part is the same.
+type Compared struct {
+	Part
+	as comparison
+}
+
+// comparison is which value of a part a limiter compares.
+type comparison uint8
+
+const (
+	asPolicy  comparison = iota
+	withQuery            // of the path /a?b all of that text
+	masked               // of the client 10.1.2.3 a network of any length, as 10.0.0.0/8
+)
+
+// Compared is the part, if the limiter compares it as the policy does.
+func (p Part) Compared() Compared { return Compared{p, asPolicy} }
+
+// The values that a limiter compares and a policy does not.
+var (
+	PathWithQuery = Compared{FullPath, withQuery}
+	MaskedIP      = Compared{ClientIP, masked}
+)
+
+// Header is what a limiter compares of a header, or of one of Envoy's pseudo headers.
+func Header(name string) Compared {
+	name = strings.ToLower(name)
+	switch name {
+	case ":path":
+		return PathWithQuery
+	case ":method":
+		return Method.Compared()
+	case ":authority", "host":
+		return Host.Compared()
+	}
+	return Part{Kind: KindHeader, Name: name}.Compared()
+}
+
+// HeaderNamed is Header for a name that a file has, or why there is none.
+func HeaderNamed(name string) (Compared, error) {
+	p := Header(name)
+	if p.Kind == KindHeader && !IsHeaderName(p.Name) {
+		return Compared{}, errors.New(strconv.Quote(name) + " is not the name of a header")
+	}
+	return p, nil
+}
+
+// IsNever reports whether no request has a value of the part that fits the pattern.
+func (p Compared) IsNever(v Pattern) bool {
+	switch {
+	case p.Kind == KindPath:
+		return (v.kind == Exactly || v.kind == WithWildcards) && !v.beginsPath() && v.text != "*" // the path of OPTIONS
+	case p.Kind == KindClientIP && v.kind == Exactly:
+		network, ok := NetworkOf(v.text)
+		bits := p.V6
+		if network.Addr().Is4() {
+			bits = p.V4
+		}
+		return !ok || p.as != masked && network.Bits() != bits
+	}
+	return false
+}
+
+// translation is a pattern as a policy has it.
+type translation struct {
+	Pattern
+	comment string // what else than the limiter the policy compares; empty if it compares the same
+	why     string // the condition that a policy cannot say, so that there is no pattern; empty if it can
+}
+
+// translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
+// port, and addresses in one spelling.
+//
+//	part            pattern        Pattern    comment                 why
+//	Host            a.example:80   a.example  compared without port
+//	PathWithQuery   /a             /a         with any query behind
+//	PathWithQuery   /a?b                                              it is about the query
+//	ClientIP        10.0.0.1/32    10.0.0.1
+func (p Compared) translate(v Pattern) translation {
+	made := translation{Pattern: v}
+	switch {
+	case p.Kind == KindPath:
+		return p.translatePath(v)
+	case v.kind != Exactly:
+	case p.Kind == KindHost:
+		made.text = WithoutPort(v.text)
+		if made.text != v.text {
+			made.comment = "The host " + v.text + " is compared without its port here."
+		}
+	case p.Kind == KindClientIP:
+		text, ok := NetworkText(v.text)
+		if !ok {
+			made.why = p.someCondition()
+			break
+		}
+		made.text = text
+	}
+	return made
+}
+
+// translatePath is translate for a path.
+func (p Compared) translatePath(v Pattern) translation {
+	made := translation{Pattern: v}
+	if p.as == withQuery {
+		cut, sameWithAnyQuery, ok := v.ofPath()
+		switch {
+		case !ok:
+			return translation{why: "Envoy compares :path and its query with " + v.text}
+		case !sameWithAnyQuery:
+			made.comment = "Envoy compares :path with its query. Here " + v.text + " is a path, with any query behind it."
+		}
+		made.Pattern = cut
+	}
+	isText := made.kind != AnyValue && made.kind != ByExpression
+	if isText && (!made.beginsPath() || strings.Contains(made.text, "?")) {
+		made.why = p.someCondition()
+	}
+	return made
+}
+
+// someCondition is the condition that a policy cannot say, if there is no more to say of it.
+func (p Part) someCondition() string { return "they have a condition on " + p.String() }
+
+// AsOverride writes a pattern over the part as overrides have it. It is not ok if no override can say it.
+func (p Compared) AsOverride(v Pattern) (text string, ok bool) {
+	made := p.translate(v)
+	return made.notation(p.Part), made.why == ""
+}
+
+// IsHost reports whether text is a name that hosts of a match may have.
+func IsHost(text string) bool {
+	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
+}
+
+// IsHostOrWildcard reports whether text is such a name, or *. and one, as a.example and *.a.example.
+func IsHostOrWildcard(text string) bool { return IsHost(strings.TrimPrefix(text, "*.")) }
+
+// HasOnly reports whether text has only these characters, and at least one.
+func HasOnly(text, characters string) bool { return text != "" && strings.Trim(text, characters) == "" }
+
+// WithoutPort cuts ":8080" from a host.
+func WithoutPort(text string) string {
+	if colon := strings.LastIndexByte(text, ':'); colon >= 0 && !strings.HasSuffix(text, "]") {
+		if _, err := strconv.ParseUint(text[colon+1:], 10, 16); err == nil {
+			return text[:colon]
+		}
+	}
+	return text
+}
+
+// IsHostBelow reports whether every host of a name is one of another, wider name, as those of a.b.example and
+// *.b.example are hosts of *.example. Hosts have no case.
+func IsHostBelow(name, wider string) bool {
+	name = strings.ToLower(name)
+	wider = strings.ToLower(wider)
+	end, isWildcard := strings.CutPrefix(wider, "*")
+	return isWildcard && name != wider && strings.HasSuffix(strings.TrimPrefix(name, "*"), end)
+}
+
+// isHostWithin reports whether the hosts of a name are of another one, which may be wider.
+func isHostWithin(name, wide string) bool {
+	return strings.EqualFold(name, wide) || IsHostBelow(name, wide)
+}
+
+// NetworkOf is the network of a text, which may be an address.
+func NetworkOf(text string) (network netip.Prefix, ok bool) {
+	if ip, err := netip.ParseAddr(text); err == nil {
+		ip = ip.Unmap().WithZone("")
+		return netip.PrefixFrom(ip, ip.BitLen()), true
+	}
+	network, err := netip.ParsePrefix(text)
+	return network.Masked(), err == nil
+}
+
+// NetworkText is a network as policies write it: one of a single address without its length.
+func NetworkText(text string) (written string, ok bool) {
+	network, ok := NetworkOf(text)
+	if network.IsSingleIP() {
+		return network.Addr().String(), ok
+	}
+	return network.String(), ok
+}
+
+// isNetworkWithin reports whether the addresses of a network are in another one, which may be wider.
+func isNetworkWithin(network, wide string) bool {
+	narrow, _ := NetworkOf(network)
+	wider, _ := NetworkOf(wide)
+	return wider.Bits() <= narrow.Bits() && wider.Overlaps(narrow)
 }

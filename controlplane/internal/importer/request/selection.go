@@ -1,11 +1,11 @@
 // Package request says which requests a rule is for, and which of them count together.
 //
 //	part       of a request: the path, a header, the client's address    part.go
-//	compared   what a limiter compares of a part: the path with its       compared.go
+//	compared   what a limiter compares of a part: the path with its       part.go
 //	           query, where the policy compares the path alone
 //	pattern    which values of a part fit: the text /login, what begins  pattern.go
 //	           with /a, an expression
-//	match      for some parts, the patterns of which one must fit         match.go, join.go
+//	match      for some parts, the patterns of which one must fit         match.go
 //	selection  a match and what is exempt from it, or why a policy         selection.go
 //	           cannot say for which requests something holds
 //
@@ -14,9 +14,9 @@
 //	Selection.Require(Host.Compared(), Exact("a.example:80"))
 //	  Selection.narrowOrSayWhy   keeps the comment, or says why no match can say it
 //	    Match.narrow             the match with the condition                           match.go
-//	      Compared.translate     Exact("a.example"), and a comment: without its port    compared.go
+//	      Compared.translate     Exact("a.example"), and a comment: without its port    part.go
 //	      Part.canMatch          a match may ask for the hosts of a name                match.go
-//	      Match.And              with the condition that is there: hosts of both        join.go
+//	      Match.And              with the condition that is there: hosts of both        match.go
 //
 // Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
 // as of the hosts a.example and b.example, or no list of patterns says which they are:

@@ -1,5 +1,5 @@
 // Package source opens the files that are imported, finds fields in them, and says where they are. A reader that needs
-// another tree, such as the file of an Envoy for a part of one, builds it with NewObject and the others of node.go.
+// another tree, such as the file of an Envoy for a part of one, builds it with NewObject and the others behind it.
 //
 // A field has one name here, that of protocol buffers: FieldOf(n, "rate_limits") also finds rateLimits, as
 // the JSON of protocol buffers and Kubernetes write it. A field that is null is absent.
@@ -200,3 +200,59 @@ func Contains(n *policy.Node, wants func(n *policy.Node) bool) bool {
 		slices.ContainsFunc(n.Items, func(item *policy.Node) bool { return Contains(item, wants) }) ||
 		slices.ContainsFunc(n.Fields, func(f policy.Field) bool { return Contains(f.Value, wants) }))
 }
+
+// Place is where something stands: a file, and a path or a line in it. In a file of Envoy paths start at the listener
+// or at the routes: see readListener in package envoyfile.
+type Place struct {
+	File, Path string
+	Line       int // 0 = unknown
+}
+
+// In is the place of a field of the object at this place. It has no line: that was the object's.
+func (p Place) In(name string) Place {
+	return Place{File: p.File, Path: strings.Trim(p.Path+"."+name, ".")}
+}
+
+// Item is the place of an item of a field that is a list, in the object at this place.
+func (p Place) Item(name string, i int) Place { return p.In(name).At(i) }
+
+// At is the place of an item of the list at this place.
+func (p Place) At(i int) Place {
+	p.Path += "[" + strconv.Itoa(i) + "]"
+	return p
+}
+
+// Problem is what is wrong at the place.
+func (p Place) Problem(text string) policyfile.Problem {
+	return policyfile.Problem{File: p.File, Line: p.Line, Path: p.Path, Message: text}
+}
+
+// String is FILE:LINE:PATH. Two places that differ have different texts.
+func (p Place) String() string { return p.File + ":" + strconv.Itoa(p.Line) + ":" + p.Path }
+
+// NewObject has these fields.
+func NewObject(with ...policy.Field) *policy.Node {
+	return &policy.Node{Kind: policy.Object, Fields: with}
+}
+
+// Wrap makes an object with one field.
+func Wrap(name string, value *policy.Node) *policy.Node { return NewObject(NewField(name, value)) }
+
+// NewField is a field for NewObject.
+func NewField(name string, value *policy.Node) policy.Field {
+	return policy.Field{Name: name, Value: value}
+}
+
+// NewText is a text.
+func NewText(s string) *policy.Node { return &policy.Node{Kind: policy.String, Text: s} }
+
+// NewList has these items.
+func NewList(items ...*policy.Node) *policy.Node {
+	return &policy.Node{Kind: policy.List, Items: items}
+}
+
+// UsageError is about an option, with a hint that says what would be right. What is wrong in a file is a problem at a
+// Place instead.
+type UsageError struct{ Message, Hint string }
+
+func (e *UsageError) Error() string { return e.Message }
