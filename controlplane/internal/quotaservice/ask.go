@@ -32,7 +32,7 @@ type pendingAsk struct {
 //	└─ undoHits     if not
 //	   answer
 type begunAsk struct {
-	steps[*begunAsk]
+	steps
 	worker  *worker
 	id      uint32
 	size    int   // its parts, and the windows that their grants tell of: see worker.underWay
@@ -57,8 +57,7 @@ func (p *askPart) denied() bool { return !p.failed() && p.first.Outcome.Denied }
 
 // begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
-	a := &begunAsk{worker: w, id: ask.ID, askedNs: ask.askedNs}
-	a.steps = newSteps(a, &w.core.keys)
+	a := &begunAsk{steps: steps{keys: &w.core.keys}, worker: w, id: ask.ID, askedNs: ask.askedNs}
 	windows, isKnown := 0, false
 	if !ask.isBusy {
 		windows, isKnown = a.makeParts(ask.Parts)
@@ -106,24 +105,26 @@ func (a *begunAsk) operationDone(o *keyOperation) {
 
 // startHits starts the hits, but for those that take last: see action.Terms.TakesLast.
 func (a *begunAsk) startHits() {
+	hits := make([]*keyOperation, 0, len(a.parts))
 	for i := range a.parts {
 		if o := &a.parts[i].first; !o.Terms.TakesLast() {
-			a.start(o)
+			hits = append(hits, o)
 		}
 	}
-	a.then((*begunAsk).startLastHits)
+	a.start(hits, a.startLastHits)
 }
 
 // startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
 func (a *begunAsk) startLastHits() {
 	isRefused := a.judgeParts() != quota.Granted
+	var hits []*keyOperation
 	for i := range a.parts {
 		if p := &a.parts[i]; p.first.Terms.TakesLast() {
 			p.hit.TakesNothing = isRefused
-			a.start(&p.first)
+			hits = append(hits, &p.first)
 		}
 	}
-	a.then((*begunAsk).conclude)
+	a.start(hits, a.conclude)
 }
 
 // conclude goes on by the result of all parts.
@@ -162,14 +163,15 @@ func (a *begunAsk) judgeParts() quota.Outcome {
 // keepDenials keeps the denials of the parts in shadow, where denied asks count or block their key.
 // No other part of a granted ask is denied.
 func (a *begunAsk) keepDenials() {
+	var keeps []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
 		if keep := p.first.NewKeepDenial(); keep != nil {
 			p.kept = p.first.followedBy(keep)
-			a.start(p.kept)
+			keeps = append(keeps, p.kept)
 		}
 	}
-	a.then((*begunAsk).confirm)
+	a.start(keeps, a.confirm)
 }
 
 // confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
@@ -184,14 +186,15 @@ func (a *begunAsk) confirm() {
 
 // undoHits uncounts what parts were granted, because others were not or nobody takes it.
 func (a *begunAsk) undoHits() {
+	var undos []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
 		if undo := p.first.NewUndo(); undo != nil {
 			p.undone = p.first.followedBy(undo)
-			a.start(p.undone)
+			undos = append(undos, p.undone)
 		}
 	}
-	a.then((*begunAsk).answer)
+	a.start(undos, a.answer)
 }
 
 // answer answers the ask, unless its stream has closed.

@@ -17,7 +17,7 @@ import (
 //
 //	package front  call.makeUses: each descriptor with a limit becomes a Use.
 //	Service.Count  The goroutine of the call waits until the call is done.
-//	Use.operation  user: addUp, because its only window is aligned (see sumValue). team: charge.
+//	Use.operation  user: an addition, because its only window is aligned. team: a charge.
 //	keys.go …      As with an ask. The store's results may come to another goroutine.
 //	operationDone  user: 11 are used, so the use is over its limit. team: 61 are used.
 //	conclude       Both are done: the totals. overKeys notes that user is over its limit until the minute ends.
@@ -59,7 +59,7 @@ type Use struct {
 	Units   uint32 // 0 = only look
 }
 
-// operation makes that of the use in a call: a hit, an addUp or a charge.
+// operation makes that of the use in a call: a hit, an addition or a charge.
 func (u *Use) operation(c *call, h *hasher) keyOperation {
 	of := u.Counter
 	o := keyOperation{
@@ -70,7 +70,7 @@ func (u *Use) operation(c *call, h *hasher) keyOperation {
 	case c.keep != nil && u.Units > 0:
 		o.Action = &action.Hit{Part: quota.Part{Cost: u.Units}}
 	case c.keep == nil && u.Counter.isSum():
-		o.Action = &addUp{Charge: action.Charge{Units: u.Units}, clientKey: o.storeKey}
+		o.addition = &addition{units: u.Units, clientKey: o.storeKey}
 	default:
 		o.Action = &action.Charge{Units: u.Units}
 	}
@@ -118,7 +118,7 @@ func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool
 // call is a call that is counted: an operation for each of its uses, and then one for each hit that is undone. From
 // startCall on it is part of the core, until ended is closed.
 type call struct {
-	steps[*call]
+	steps
 	core       *core
 	keep       func([]Total) bool
 	operations []keyOperation
@@ -131,10 +131,9 @@ type call struct {
 // newCall makes the operations of a call.
 func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
 	c := &call{
-		core: &s.core, keep: keep, ended: make(chan struct{}),
+		steps: steps{keys: &s.core.keys}, core: &s.core, keep: keep, ended: make(chan struct{}),
 		operations: make([]keyOperation, len(uses)), totals: make([]Total, len(uses)),
 	}
-	c.steps = newSteps(c, &s.core.keys)
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
 	for i := range uses {
@@ -160,19 +159,19 @@ func (s *Service) startCall(c *call) (isStarted bool, err error) {
 // startAll starts the operations whose totals overKeys does not know, and reports whether there are some.
 func (c *call) startAll() (isStarted bool) {
 	storeNs := c.core.storeNow()
+	started := make([]*keyOperation, 0, len(c.operations))
 	for i := range c.operations {
 		o := &c.operations[i]
-		if a, isSum := o.Action.(*addUp); isSum {
-			a.beginIn(o, storeNs) // makes the storeKey by which recall looks
+		if o.addition != nil {
+			o.addIn(storeNs) // makes the storeKey by which recall looks
 		}
 		if c.keep == nil && c.core.over.recall(o, storeNs, &c.totals[i]) {
 			continue
 		}
-		c.start(o)
+		started = append(started, o)
 	}
-	isStarted = c.left > 0
-	c.then((*call).conclude)
-	return isStarted
+	c.start(started, c.conclude)
+	return len(started) > 0
 }
 
 // operationDone is called for each operation that is done.
@@ -205,14 +204,15 @@ func (c *call) conclude() {
 		return
 	}
 	c.undone = make([]*keyOperation, len(c.operations))
+	var undos []*keyOperation
 	for i := range c.operations {
 		o := &c.operations[i]
 		if undo := o.NewUndo(); undo != nil {
 			c.undone[i] = o.followedBy(undo)
-			c.start(c.undone[i])
+			undos = append(undos, c.undone[i])
 		}
 	}
-	c.then((*call).restateTotals)
+	c.start(undos, c.restateTotals)
 }
 
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call.

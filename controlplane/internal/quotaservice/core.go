@@ -224,20 +224,20 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 	c.swapsUnderWay--
 	c.metrics.countResult(r)
 	c.logFailure(k, r)
-	e, err := k.learnResult(r)
+	again, err := k.learnResult(r)
 	if r.Status != swapstore.Failed {
-		c.storeClock.note(k.sentNs, r.NowNs, k.mayBeMisled(r, e))
+		c.storeClock.note(k.sentNs, r.NowNs, k.mayBeMisled(r, again))
 	}
-	switch e {
-	case swapAgain:
+	switch {
+	case again:
 		c.keys.retry(k)
 		return
-	case swapDecided:
+	case err != nil:
+		c.fail(k.sent, err)
+	default:
 		for _, o := range k.sent {
 			c.deliver(o)
 		}
-	case swapFailed:
-		c.fail(k.sent, err)
 	}
 	c.keys.rest(k)
 }

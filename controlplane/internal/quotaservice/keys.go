@@ -13,7 +13,7 @@ import (
 //	    add      prepare       learnResult
 //	idle ─▶ ready ──────▶ under way ─────▶ rest: idle, or ready if others wait
 //	          ▲               │
-//	          └───────────────┘ learnResult says swapAgain
+//	          └───────────────┘ learnResult says again
 type key struct {
 	storeKey [16]byte
 	domain   string
@@ -66,7 +66,7 @@ func (ks *keys) add(o *keyOperation) {
 // newKey returns the key of an operation.
 func newKey(o *keyOperation) *key {
 	k := &key{storeKey: o.storeKey, domain: o.domain}
-	if _, isSum := o.Action.(*addUp); isSum {
+	if o.addition != nil {
 		k.value = sumValue{}
 	} else {
 		k.value = &recordValue{}
@@ -100,30 +100,27 @@ func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 
 // learnResult takes the result of the swap, and says how it ends as value.learn does. Operations that have had too many
 // swaps have failed.
-func (k *key) learnResult(r swapstore.Result) (e swapEnding, err error) {
+func (k *key) learnResult(r swapstore.Result) (again bool, err error) {
 	if r.Status == swapstore.Late {
 		k.late++
 	}
-	e, err = k.value.learn(k.sent, r)
-	if e != swapAgain {
-		return e, err
+	again, err = k.value.learn(k.sent, r)
+	if again {
+		err = k.whyGiveUp(r.Status)
 	}
-	if err := k.whyGiveUp(r.Status); err != nil {
-		return swapFailed, err
-	}
-	return swapAgain, nil
+	return again && err == nil, err
 }
 
 // mayBeMisled reports whether the storeClock may have misled the key's swap, which ended so:
 //
 //	a swap that  shows it by
 //	writes       Late: the store has compared its clock with the times of the swap
-//	only reads   swapAgain: its operations change something at the store's time, though they changed nothing at storeNs
+//	only reads   again: its operations change something at the store's time, though they changed nothing at storeNs
 //
-// A read is also swapAgain because another value is there, so this is only a may. To take it for misled does no harm:
+// A read also comes again because another value is there, so this is only a may. To take it for misled does no harm:
 // the lead of this swap is as true. If it is too large, a later swap is Late, and corrects it.
-func (k *key) mayBeMisled(r swapstore.Result, e swapEnding) bool {
-	return r.Status == swapstore.Late || k.reads && e == swapAgain
+func (k *key) mayBeMisled(r swapstore.Result, again bool) bool {
+	return r.Status == swapstore.Late || k.reads && again
 }
 
 // What is tried again, and for how long:
@@ -132,7 +129,7 @@ func (k *key) mayBeMisled(r swapstore.Result, e swapEnding) bool {
 //	a key's swap, by keys.retry        another value is there       for maxContendedNs
 //	                                   the store's clock has moved  for maxContendedNs, but at most maxLate
 //	a hit, by core.deliver             its window is about to end   when that has ended
-//	an addUp, by keyOperation.restart  its window has ended         at most maxLate
+//	an addition, by restart            its window has ended         at most maxLate
 //	a script, by package redisstore    the server did not know it   once
 //
 // Nothing is tried again of which it is not known whether the store has carried it out.

@@ -13,14 +13,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// keyOperation is an action.Operation on one key of the store:
+// keyOperation is an operation on one key of the store, which carries it out in one of two ways:
 //
-//	its Action  the key's value          what becomes of it
-//	*addUp      a sum: sumValue          the store adds its units
-//	any other   a record: recordValue    it is decided on the record. If the store refuses its swap, it is decided
-//	                                     again on the value that is there
+//	it has       the key's value        what becomes of it
+//	an Action    a record: recordValue  It is decided on the record. If the store refuses its swap, it is decided again
+//	                                    on the value that is there
+//	an addition  a sum: sumValue        The store adds its units
 type keyOperation struct {
 	action.Operation
+	addition *addition
 	storeKey [16]byte // under which the store keeps the value
 	domain   string   // whose key it is
 	owner    owner    // learns what came of it
@@ -111,42 +112,31 @@ func prefix(domain string, counter *[16]byte) []byte {
 	return append(append(b, domain...), counter[:]...)
 }
 
-// steps are what an ask or a call does one after the other. Each step starts operations, and says by then which step
-// follows once they are done:
-//
-//	func (a *begunAsk) startHits() {
-//		a.start(…)
-//		a.start(…)
-//		a.then((*begunAsk).startLastHits)
-//	}
-type steps[T any] struct {
-	of   T // whose steps they are
+// steps are what an ask or a call does one after the other.
+type steps struct {
 	keys *keys
-	left int     // operations that are not done
-	next func(T) // the step that follows then
+	left int    // operations of this step that are not done
+	next func() // the step that follows then
 }
 
-func newSteps[T any](of T, keys *keys) steps[T] { return steps[T]{of: of, keys: keys} }
-
-// start lets an operation wait for its key.
-func (s *steps[T]) start(o *keyOperation) {
-	s.left++
-	s.keys.add(o)
-}
-
-// then has a step follow once all operations are done that were started so far. If none was, it follows at once.
-func (s *steps[T]) then(step func(T)) {
-	s.next = step
-	if s.left == 0 {
-		step(s.of)
+// start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
+// at once.
+func (s *steps) start(operations []*keyOperation, next func()) {
+	if len(operations) == 0 {
+		next()
+		return
+	}
+	s.left, s.next = len(operations), next
+	for _, o := range operations {
+		s.keys.add(o)
 	}
 }
 
 // done says that an operation is done.
-func (s *steps[T]) done() {
+func (s *steps) done() {
 	s.left--
 	if s.left == 0 {
-		s.next(s.of)
+		s.next()
 	}
 }
 

@@ -9,13 +9,13 @@
 //
 // An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
 // are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
-// in 60 since. core.pump does each of these steps but the first:
+// in 60 since. Service.pump does each of these steps but the first:
 //
 //	stream.go  Stream.Receive          The message is decoded. Its ask waits for the worker's turn.
 //	ask.go     worker.begin            The ask has begun, with a hit for each part. Each waits for its key.
 //	keys.go    key.prepare             user: 4 would be used, so 1 is taken. team: 60, so 1 is taken.
 //	           Store.Swap              user: Swapped. team: Read, because the value is 60.
-//	           key.learnResult         user: decided. team: decided on 60. That changes the value, so swapAgain.
+//	           key.learnResult         user: decided. team: decided on 60. That changes the value, so again.
 //	           key.prepare             team: 61 would be used, so 1 is taken.
 //	           Store.Swap              team: Swapped.
 //	           key.learnResult         team: decided.

@@ -16,24 +16,20 @@ import (
 )
 
 // value is what the service knows of a key's value in the store: a *recordValue, or a sumValue if the key's operations
-// are addUps.
+// are additions.
 type value interface {
 	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
 	prepare(operations []*keyOperation, storeNs int64) swapstore.Swap
-	// learn takes the result of that swap, and says how it ends for the operations. err is for those that failed.
-	learn(operations []*keyOperation, r swapstore.Result) (e swapEnding, err error)
+	// learn takes the result of that swap:
+	//
+	//	again  err      the operations
+	//	no     nil      are decided: they have their outcomes
+	//	yes    nil      need another swap
+	//	no     not nil  have failed
+	learn(operations []*keyOperation, r swapstore.Result) (again bool, err error)
 	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
 	size() int
 }
-
-// swapEnding is how a swap ends for its operations.
-type swapEnding uint8
-
-const (
-	swapAgain   swapEnding = iota // they need another swap
-	swapDecided                   // they have their outcomes
-	swapFailed                    // they have none: an error says why
-)
 
 const (
 	second = 1_000_000_000
@@ -47,15 +43,15 @@ const (
 //	           knows that clock
 //	the store  swaps from storeNs on, for as long as lastNs says. Earlier, units could be spent before the window
 //	           begins that counts them. Later, what was decided may not hold any more
-//	learn      Swapped: the operations are swapDecided. Failed: they are swapFailed. Else the store has said which
-//	           value is there and what its clock says. The operations are tried on a copy of that: swapAgain if they
-//	           change something, because that must be swapped in
+//	learn      Swapped: the operations are decided. Else, unless it Failed, the store has said which value is there and
+//	           what its clock says. The operations are tried on a copy of that. If they change something, they need
+//	           another swap, because that must be swapped in
 //
 // So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
 type recordValue struct {
-	// record is what the store has, as far as is known. While a swap that writes is under way, it is what this swap
-	// writes: prepare decides in place. nil = none.
-	record          *record.Record
+	known   *record.Record // what the store has, as far as is known; nil = nothing, or a swap is under way
+	pending *record.Record // what known was, with what the swap under way changes; nil = none is under way
+
 	nonce           []byte // of the store's value, so of the one that a swap under way replaces; nil = none
 	startingUntilNs int64  // until when the store is starting, by its clock: the last Young swap has said so
 	newValue        []byte // the record that the swap under way writes
@@ -67,20 +63,21 @@ var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 // prepare implements value. A swap that only reads shows whether the decision not to change anything holds.
 func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapstore.Swap {
 	s := swapstore.Swap{Old: v.nonce}
-	if v.record == nil {
-		v.record = record.New(storeNs)
+	v.pending, v.known = v.known, nil // it is decided in place
+	if v.pending == nil {
+		v.pending = record.New(storeNs)
 	}
-	changed := v.decideAll(operations, v.record, storeNs)
+	changed := v.decideAll(operations, v.pending, storeNs)
 	if slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.Outcome.NeedsAge }) {
 		s.AgeNs = StartingNs
 	}
 	if !changed {
 		return s
 	}
-	v.newValue = v.record.Append(v.newValue[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
+	v.newValue = v.pending.Append(v.newValue[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
 	s.New = v.newValue
 	s.FromNs, s.UntilNs = storeNs, lastNs(operations, storeNs)
-	s.ExpireNs = v.record.ExpiryNs() + linger
+	s.ExpireNs = v.pending.ExpiryNs() + linger
 	return s
 }
 
@@ -111,41 +108,41 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (e swapEnding, err error) {
+func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (again bool, err error) {
+	swapped := v.pending
+	v.pending = nil
 	switch r.Status {
 	case swapstore.Failed:
-		v.record, v.nonce = nil, nil
-		return swapFailed, r.Err
+		v.nonce = nil
+		return false, r.Err
 	case swapstore.Swapped:
-		v.nonce = append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
-		return swapDecided, nil
+		v.known, v.nonce = swapped, append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
+		return false, nil
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
 	}
 	err = v.read(r.Value)
 	if err != nil {
-		return swapFailed, err
+		return false, err
 	}
 	var trial *record.Record
-	if v.record == nil {
+	if v.known == nil {
 		trial = record.New(r.NowNs)
 	} else {
-		trial = v.record.Clone()
+		trial = v.known.Clone()
 	}
-	if mustChange := v.decideAll(operations, trial, r.NowNs); mustChange {
-		return swapAgain, nil
-	}
-	return swapDecided, nil
+	mustChange := v.decideAll(operations, trial, r.NowNs)
+	return mustChange, nil
 }
 
 // read takes over the value that is in the store.
 func (v *recordValue) read(bytes []byte) (err error) {
-	v.record, v.nonce = nil, nil
+	v.nonce = nil
 	if bytes == nil {
 		return nil
 	}
-	v.record, err = record.Parse(bytes)
+	v.known, err = record.Parse(bytes)
 	if err == nil {
 		v.nonce = append(v.nonce, bytes[:swapstore.NonceBytes]...)
 	}
@@ -158,11 +155,11 @@ const windowBytes, holderBytes = 64, 56
 // size implements value.
 func (v *recordValue) size() int {
 	n := 100 + cap(v.newValue)
-	if v.record != nil {
-		for i := range v.record.Windows {
-			n += 2*windowBytes + 8*cap(v.record.Usages[i].Log)
+	if v.known != nil {
+		for i := range v.known.Windows {
+			n += 2*windowBytes + 8*cap(v.known.Usages[i].Log)
 		}
-		n += holderBytes * cap(v.record.Holders)
+		n += holderBytes * cap(v.known.Holders)
 	}
 	return n
 }
@@ -177,73 +174,74 @@ func (c *Counter) isSum() bool {
 	return len(c.terms.Windows) == 1 && w.Algorithm == limit.FixedWindow && !w.Unlimited
 }
 
-// addUp is a Charge that the store carries out: it adds the units to the sum of one window.
-type addUp struct {
-	action.Charge
+// addition is units that the store adds to the sum of one window.
+type addition struct {
+	units          uint32
 	clientKey      [16]byte // the storeKey without the window
 	startNs, endNs int64    // of the window
 	restarts       int      // because the window before it had ended
 }
 
-// beginIn makes the addUp, which is the operation's Action, count in the window that holds storeNs. A key is as good as
-// random, so those of two windows differ.
-func (a *addUp) beginIn(o *keyOperation, storeNs int64) {
+// addIn makes an operation with an addition count in the window that holds storeNs. A key is as good as random, so
+// those of two windows differ.
+func (o *keyOperation) addIn(storeNs int64) {
+	a := o.addition
 	a.startNs, a.endNs = o.Shifted[0].Span(storeNs)
 	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
 	binary.LittleEndian.PutUint64(o.storeKey[:], first^uint64(a.startNs))
 	binary.LittleEndian.PutUint64(o.storeKey[8:], last^uint64(a.endNs))
 }
 
-// errEnded is for an addUp whose window has ended, or not begun, by the store's clock.
+// errEnded is for an addition whose window has ended, or not begun, by the store's clock.
 var errEnded = errors.New("the window has ended")
 
-// restart has an addUp that came too late count in the window that holds storeNs, and reports whether it does. It does
-// not if it came too late too often, or has failed otherwise, or if the operation is no addUp.
+// restart has an addition that came too late count in the window that holds storeNs, and reports whether it does. It
+// does not if it came too late too often, or has failed otherwise, or if the operation has no addition.
 func (o *keyOperation) restart(storeNs int64) bool {
-	a, isSum := o.Action.(*addUp)
-	if !isSum || !errors.Is(o.Outcome.Err, errEnded) || a.restarts >= maxLate {
+	a := o.addition
+	if a == nil || !errors.Is(o.Outcome.Err, errEnded) || a.restarts >= maxLate {
 		return false
 	}
 	a.restarts++
 	o.Outcome.Err = nil
-	a.beginIn(o, storeNs)
+	o.addIn(storeNs)
 	return true
 }
 
 // sumValue is a value that is a sum: the store adds to it, so the service need not know it. All its operations are
-// addUps. Their call restarts those that come too late, under the key of another window.
+// additions. Their call restarts those that come too late, under the key of another window.
 type sumValue struct{}
 
 // prepare implements value: the swap adds what waits, while the store's clock is in the window.
 func (sumValue) prepare(operations []*keyOperation, _ int64) swapstore.Swap {
-	window := operations[0].Action.(*addUp) // the same for all
+	window := operations[0].addition // the same for all
 	s := swapstore.Swap{
 		Adds: true, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
 	for _, o := range operations {
-		s.Units += uint64(o.Action.(*addUp).Units)
+		s.Units += uint64(o.addition.units)
 	}
 	return s
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (e swapEnding, err error) {
+func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again bool, err error) {
 	switch r.Status {
 	case swapstore.Swapped:
 	case swapstore.Late:
-		return swapFailed, errEnded
+		return false, errEnded
 	case swapstore.Failed:
-		return swapFailed, r.Err
+		return false, r.Err
 	case swapstore.Read, swapstore.Young:
-		return swapFailed, record.ErrDamage
+		return false, record.ErrDamage
 	}
 	sum := r.Sum
 	for _, o := range operations {
-		sum -= uint64(o.Action.(*addUp).Units)
+		sum -= uint64(o.addition.units)
 	}
 	for _, o := range operations {
-		sum += uint64(o.Action.(*addUp).Units)
-		left := o.Action.(*addUp).endNs - r.NowNs
+		sum += uint64(o.addition.units)
+		left := o.addition.endNs - r.NowNs
 		o.Outcome = action.Outcome{
 			NowNs: r.NowNs, Denied: sum > uint64(o.Shifted[0].Limit),
 			Standings: append(o.Outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
@@ -252,7 +250,7 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (e swapEnd
 			o.Outcome.WaitNs = left
 		}
 	}
-	return swapDecided, nil
+	return false, nil
 }
 
 // size implements value.

@@ -50,8 +50,8 @@ type Operation struct {
 //	Reset       operator's                  forgets the key                            HadUsage
 //
 // Where Denied is written, WaitNs is too. For units that are held, Hit and Inspect also write HeldBack, NeedsAge and
-// Err, and undo writes Noted. Decide writes the rest of an Outcome. A Charge may be carried out by the store instead,
-// if the key's value is a sum: see addUp of quotaservice.
+// Err, and undo writes Noted. Decide writes the rest of an Outcome. Most calls need no Action,
+// because the store adds what they count: see addition of quotaservice.
 type Action interface {
 	// carryOut does it to the record, which v shows as the definition sees it, and writes to out what came of it.
 	// changed says that the record counts something else now.
