@@ -185,7 +185,7 @@ func (q *quotaTalk) tick() bool {
 	q.client.Tick(now)
 	q.goOn()
 	q.setPeriod()
-	q.gauge(q.plugin.engine.Leases.Service.IsSilent())
+	q.gauge(q.plugin.engine.Leases.Service.Silent)
 	if now-q.quietNs < tickMs*1e6 {
 		return false
 	}

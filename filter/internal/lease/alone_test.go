@@ -20,7 +20,7 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 			second := strings.Replace(rule, `"r#"`, `"r#","mode":"`+mode+`"`, 1)
 			first := strings.Replace(rule, "#", "1", 1)
 			w, _ := pair(t, first+`"`+then+`"},`+strings.Replace(second, "#", "2", 1)+`"`+then+`"}`)
-			w.engine.Leases.Service.NoteSilence()
+			w.engine.Leases.Service.Silent = true
 			var rules []*decide.Rule
 			w.onDecided = func(_ uint32, v *decide.Verdict) {
 				rules = []*decide.Rule{v.Subjects[0].Rule, v.Subjects[1].Rule}
@@ -41,7 +41,7 @@ func TestARequestThatIsDecidedAloneCountsOnce(t *testing.T) {
 // What a request leaves for the service to charge is its cost, also if another worker writes the share first.
 func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"on_unavailable":"local"}`)
-	w.engine.Leases.Service.NoteSilence()
+	w.engine.Leases.Service.Silent = true
 	w.request("a")
 	w.proxy.After = func(string) { // the lease says the cost: the next write is the share's
 		w.proxy.After = nil
@@ -50,7 +50,7 @@ func TestARaceForTheShareIsChargedOnce(t *testing.T) {
 	w.request("a")
 	require.Equal(t, 2, w.admitted())
 	require.Zero(t, w.proxy.Steal)
-	w.engine.Leases.Service.NoteAnswer()
+	w.engine.Leases.Service.Silent = false
 	w.request("a")
 	var m quota.Asks
 	require.NoError(t, m.Decode(w.stream.Asks[0]))
@@ -78,12 +78,12 @@ func TestWhatWasAdmittedInSilenceIsCountedOnce(t *testing.T) {
 				for i := 1; i < c.workers; i++ {
 					workers = append(workers, newWorker(t, w.proxy, rules, uint32(1+i)))
 				}
-				w.engine.Leases.Service.NoteSilence()
+				w.engine.Leases.Service.Silent = true
 				for range 10 {
 					w.request("a")
 				}
 				require.Equal(t, 10, w.admitted())
-				w.engine.Leases.Service.NoteAnswer()
+				w.engine.Leases.Service.Silent = false
 				for range c.requests {
 					for _, other := range workers {
 						other.request("a")

@@ -13,40 +13,32 @@ import (
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask:
 //
-//	of                  made by                         keeper            what it does
-//	a rule that leases  Source.askPart                  the *Source       asks for units
-//	a rule that holds   HoldSource.askPart, ReportPart  an accountKeeper  asks for units, and reports the account
-//	a look              clusterRule.lookPart            none              asks how the key stands: Wire.Inspect
+//	of                  made by                            has                what it does
+//	a rule that leases  Source.beginAsk and takeLease      source, leaseKey   asks for units
+//	a rule that holds   HoldSource.beginAsk, ReportPart    Account            asks for units, and reports the account
+//	a look              clusterRule.lookPart               neither            asks how the key stands: Wire.Inspect
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
 
-	keeper   keeper         // keeps what the service grants for it
-	leaseKey state.LeaseKey // by which a *Source finds the key's lease
+	source   *Source        // its leases keep what the service grants, and nobody takes
+	leaseKey state.LeaseKey // by which source finds the key's lease
+
+	Account *account.Account // counts what the service grants, and requests get
 }
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
-		Definition: acc.Definition.ID, Key: acc.Key,
-	}}
+	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{Definition: acc.Definition.ID, Key: acc.Key}}
 }
 
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
-// Account is the account that the part reports, nil if it reports none.
-func (p *Part) Account() *account.Account {
-	if k, ok := p.keeper.(accountKeeper); ok {
-		return k.account
-	}
-	return nil
-}
-
 // WriteReport writes what the account of the part's key holds now into Wire, which is sent.
 func (p *Part) WriteReport(b *account.Book, now int64) {
-	if acc := p.Account(); acc != nil {
-		p.keeper = accountKeeper{b.WriteReport(acc, &p.Wire, now)}
+	if p.Account != nil {
+		p.Account = b.WriteReport(p.Account, &p.Wire, now)
 	}
 }
 
@@ -59,8 +51,8 @@ type Need struct {
 
 // clusterSource is the source of a clusterRule: a Source or a HoldSource.
 type clusterSource interface {
-	// askPart is what is asked for the subject's cost. It may write the key's lease, or open its account.
-	askPart(s *decide.Subject) Part
+	// beginAsk begins an ask for the subject's cost: it may write the key's lease, or open its account.
+	beginAsk(s *decide.Subject) Part
 	// lookPart is what is asked for a look at the subject's key.
 	lookPart(s *decide.Subject) Part
 	// leaseOf is LeaseOf.
@@ -80,7 +72,7 @@ func AppendNeeds(dst []Need, v *decide.Verdict) (needs []Need, parts []Part) {
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.Outcome() == decide.Pending && s.Shadow == shadow {
-				p := s.Rule.Source.(clusterSource).askPart(s)
+				p := s.Rule.Source.(clusterSource).beginAsk(s)
 				needs = append(needs, Need{subject: s, definition: p.Wire.Definition})
 				parts = append(parts, p)
 			}
@@ -107,17 +99,6 @@ func KeepGranted(needs []Need) []Need {
 	return granted
 }
 
-// Reclaim takes back what the request has got for the need and has not taken.
-func (n *Need) Reclaim() {
-	h := n.handout
-	if h == nil || h.grant.Denied {
-		return
-	}
-	own := &n.subject.Quota.Allotment
-	h.part.keeper.keepLeft(h, own.Units)
-	own.Units = 0
-}
-
 // definitions are what a worker tells the service of limits.
 type definitions struct {
 	ofRules []quota.Definition // by their numbers; none without rules of scope cluster
@@ -135,7 +116,7 @@ const maxRequested = 256
 func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 	defs := &src.worker.definitions
 	if !src.rule.Finder.IsRequested(&s.Subject) {
-		return &defs.ofRules[src.firstDefinition+uint32(s.Override+1)]
+		return &defs.ofRules[src.firstDefinition+uint32(s.Override-noOverride)]
 	}
 	defs.key = appendRequestedKey(defs.key[:0], src.firstDefinition, s)
 	if d := defs.requested[requestedKey(defs.key)]; d != nil {
@@ -150,11 +131,14 @@ func (src *clusterRule) definition(s *decide.Subject) *quota.Definition {
 	return &d
 }
 
+// noOverride is Subject.Override of a key for which a rule's own limits hold.
+const noOverride = -1
+
 // addRule adds the definitions of a rule: that of its own limits, and then those of its overrides. It returns the
 // number of the first.
 func (defs *definitions) addRule(r *decide.Rule) (firstDefinition uint32) {
 	firstDefinition = uint32(len(defs.ofRules))
-	for override := -1; override < len(r.Policy.Overrides); override++ {
+	for override := noOverride; override < len(r.Policy.Overrides); override++ {
 		d := r.Finder.DefinitionOf(override)
 		d.ID = uint32(len(defs.ofRules))
 		defs.ofRules = append(defs.ofRules, d)

@@ -72,6 +72,17 @@ func forNothing(s *decide.Subject) decide.Finding {
 	return decide.Finding{Outcome: decide.HasRoom}
 }
 
+// askService is the outcome if only the service can decide: Pending, so that the request waits, unless it must not wait.
+func (src *clusterRule) askService(s *decide.Subject) decide.Finding {
+	switch wait := s.Quota.Wait; {
+	case wait == decide.TimedOut:
+		return src.alone(s, decide.Silent)
+	case wait == decide.Rejected, wait == decide.NotWaited && src.worker.Service.Crowded:
+		return decide.Finding{Outcome: decide.Contended}
+	}
+	return decide.Finding{Outcome: decide.Pending}
+}
+
 // alone decides without the service, for the reason why: by this proxy's share, if on_unavailable is local, or by a
 // limit of 0. If nothing decides, the outcome is why. If the store is starting and the share is all held, it is
 // Starting, not HeldBack.

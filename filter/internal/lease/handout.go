@@ -28,8 +28,8 @@ import (
 //	   | KeepRest, once the waiters have theirs: the rest
 //	   | Reclaim, of the last of them: what they have left
 //	   |
-//	   +- Source.addUnits ---> the key's lease, if later requests may spend it: a state.GrantLeft
-//	   +- returnToService ---> quota.Return, if not: see returns.go
+//	   +- putUnits ---> the key's lease, if later requests may spend it: a state.GrantLeft
+//	   +- giveBack ---> quota.Return, if not: see returns.go
 //
 // The service takes units of a grant back once. So what requests leave of a grant joins its other units, in the lease
 // or here, and all of it goes back together.
@@ -38,9 +38,12 @@ import (
 // the second request has left, so Reclaim puts its unit there too: the lease has 19 units of grant 7. Later requests
 // spend 4 of them, and then none comes for idleNs. So CollectIdle takes the other 15 out of the lease, and they go back
 // as quota.Return{Grant: 7, Units: 15}.
+//
+// The units of a rule that holds are counted in the key's account instead. What nobody gets or holds of them need not
+// go back: the next report does not count it as held.
 
 // Handout hands out what the service has granted for one part of an ask. Its steps are EndReport, Give, KeepRest, and
-// Reclaim of each Need that it has given units. What a step does beyond the handout, the part's keeper does.
+// Reclaim of each Need that it has given units.
 type Handout struct {
 	grant     quota.Grant           // as it came, with a wait that is possible
 	part      *Part                 // for which it was granted
@@ -49,11 +52,8 @@ type Handout struct {
 	standings []state.LeaseStanding // how the key's windows stand
 
 	units  uint32 // that nobody has
+	takers int    // requests that have units and are not decided
 	failed bool   // it gives nothing: the service cannot reach the key, or EndReport has found no report
-
-	// Of a rule that leases. See Source.noteGiven:
-	takers    int    // requests that have units and are not decided
-	everGiven uint32 // units that requests have got, whatever they do with them: the key's rate counts them
 
 	// Of a denial:
 	blockNs      int64 // until when the key is blocked, 0 = it is not
@@ -105,7 +105,7 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []state.Le
 // EndReport ends the report of the part's account, if it has one. If the report was given up, the handout gives
 // nothing.
 func (h *Handout) EndReport() {
-	acc := h.part.Account()
+	acc := h.part.Account
 	if acc != nil && !acc.EndReport(h.part.Wire.Number, &h.grant, h.trip.CameNs) {
 		h.failed = true
 	}
@@ -126,10 +126,18 @@ func (h *Handout) Give(needs []Need) {
 		case h.grant.Denied && cost >= h.part.Wire.Cost:
 			h.deny(n)
 		case !h.grant.Denied && h.units >= cost && h.trip.CameNs < h.endNs:
-			h.writeTo(n, cost)
-			h.units -= cost
-			h.part.keeper.noteGiven(h, cost)
+			h.giveUnits(n, cost)
 		}
+	}
+}
+
+// giveUnits gives units to the request of a need.
+func (h *Handout) giveUnits(n *Need, units uint32) {
+	h.writeTo(n, units)
+	h.units -= units
+	h.takers++
+	if acc := h.part.Account; acc != nil {
+		acc.AddGiven(units)
 	}
 }
 
@@ -137,7 +145,7 @@ func (h *Handout) Give(needs []Need) {
 func (h *Handout) writeTo(n *Need, units uint32) {
 	n.handout = h
 	n.subject.Quota.Allotment = h.forSubject(units)
-	if acc := h.part.Account(); acc != nil {
+	if acc := h.part.Account; acc != nil {
 		n.subject.Quota.Account = acc
 	}
 }
@@ -150,64 +158,53 @@ func (h *Handout) forSubject(units uint32) decide.Allotment {
 	}
 }
 
-// KeepRest keeps what the grant says of the key, and the units for which nobody has waited.
-func (h *Handout) KeepRest() { h.part.keeper.keepRest(h) }
-
-// keeper keeps what a handout does not hand out, and counts what it does. Each part that asks for units has one:
-//
-//	           Source, of a rule that leases               accountKeeper, of a rule that holds
-//	noteGiven  counts one more taker                       Account.AddGiven
-//	keepRest   puts the answer and the units that nobody   remembers a block. Units need not be kept: the next
-//	           has into the key's lease                    report does not count them as held
-//	keepLeft   of the last taker, puts the units that      Account.DropGiven
-//	           takers have left into the key's lease
-type keeper interface {
-	// noteGiven notes that a request has got units.
-	noteGiven(h *Handout, units uint32)
-	// keepRest keeps what a new grant says of the key, and the units for which nobody has waited.
-	keepRest(h *Handout)
-	// keepLeft keeps the units that a request leaves of those that it has got.
-	keepLeft(h *Handout, units uint32)
-}
-
-// accountKeeper counts the units in the key's account.
-type accountKeeper struct{ account *account.Account }
-
-func (k accountKeeper) noteGiven(_ *Handout, units uint32) { k.account.AddGiven(units) }
-
-func (k accountKeeper) keepRest(h *Handout) {
-	if h.remembersBlock() {
-		k.account.RememberBlock(h.forSubject(0), h.blockNs)
+// KeepRest keeps what the grant says of the key, and the units for which nobody has waited. Units that the key's lease
+// does not keep go back once no taker is left: until then takers may leave more.
+func (h *Handout) KeepRest() {
+	if acc := h.part.Account; acc != nil {
+		if h.remembersBlock() {
+			acc.RememberBlock(h.forSubject(0), h.blockNs)
+		}
+		return
 	}
-}
-
-func (k accountKeeper) keepLeft(_ *Handout, units uint32) { k.account.DropGiven(units) }
-
-// A Source has the key's lease keep units for later requests, if they mayStay. Units that are not in the lease go back
-// once no taker is left: until then takers may leave more.
-
-func (*Source) noteGiven(h *Handout, units uint32) {
-	h.takers++
-	h.everGiven = limit.AddSaturating(h.everGiven, units)
-}
-
-func (src *Source) keepRest(h *Handout) {
-	src.changeLease(h, (*Source).addAnswer)
+	h.changeLease((*Handout).putAnswer)
 	if h.takers == 0 {
-		src.worker.Returns.returnToService(src, h)
+		h.giveBack()
 	}
 }
 
-func (src *Source) keepLeft(h *Handout, units uint32) {
+// Reclaim takes back what the request has got for the need and has not taken.
+func (n *Need) Reclaim() {
+	if n.handout == nil || n.handout.grant.Denied {
+		return
+	}
+	own := &n.subject.Quota.Allotment
+	n.handout.takeBack(own.Units)
+	own.Units = 0
+}
+
+// takeBack takes back the units that a taker leaves. Those of a lease wait for the last taker.
+func (h *Handout) takeBack(units uint32) {
+	if acc := h.part.Account; acc != nil {
+		acc.DropGiven(units)
+		return
+	}
 	h.units += units
 	h.takers--
 	if h.takers > 0 || h.units == 0 {
 		return
 	}
 	if h.mayStay() {
-		src.changeLease(h, (*Source).addUnits)
+		h.changeLease((*Handout).putUnits)
 	}
-	src.worker.Returns.returnToService(src, h)
+	h.giveBack()
+}
+
+// giveBack has the units go back that nobody has.
+func (h *Handout) giveBack() {
+	src := h.part.source
+	src.worker.Returns.giveBack(src, h.id(), h.units)
+	h.units = 0
 }
 
 // mayStay reports whether a lease may keep units of the grant, for later requests.
@@ -221,13 +218,14 @@ func (h *Handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.gran
 //	              read anew, and changed again
 //	else          is as it was: what the service has      are the handout's still, and go back
 //	              said of the key is lost
-func (src *Source) changeLease(h *Handout, change func(*Source, *Handout, *state.LeaseEntry) (put uint32)) {
+func (h *Handout) changeLease(change func(*Handout, *state.LeaseEntry) (put uint32)) {
+	src := h.part.source
 	e := &src.worker.entry
 	for range state.MaxRetries {
 		if !src.readKept(e, h.part.leaseKey) {
 			return
 		}
-		put := change(src, h, e)
+		put := change(h, e)
 		switch src.write(e) {
 		case state.OK:
 			h.units -= put
@@ -250,23 +248,19 @@ func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
 	return src.rereadIfFromFuture(e, read, wallNs) == state.OK
 }
 
-// addAnswer is the change by a new answer: what the service said of the key, and the units that nobody has. If their
+// putAnswer is the change by a new answer: what the service said of the key, and the units that nobody has. If their
 // time is over when they come, they go back at once.
-func (src *Source) addAnswer(h *Handout, e *state.LeaseEntry) (put uint32) {
-	src.writeAnswer(h, &e.Lease, e.NowNs)
-	if e.NowNs >= h.endNs {
+func (h *Handout) putAnswer(e *state.LeaseEntry) (put uint32) {
+	h.writeAnswer(&e.Lease, e.NowNs)
+	if h.units == 0 || !h.mayStay() || e.NowNs >= h.endNs {
 		return 0
 	}
-	return src.addUnits(h, e)
+	return h.putUnits(e)
 }
 
-// addUnits is the change by the units that nobody has: it puts all or none of them into the lease, if they may stay
-// there. It does so also if their time is over, because the lease may have units of the grant already, and all of it
-// goes back together.
-func (*Source) addUnits(h *Handout, e *state.LeaseEntry) (put uint32) {
-	if h.units == 0 || !h.mayStay() {
-		return 0
-	}
+// putUnits is the change by the units that nobody has: it puts all or none of them into the lease. It does so also if
+// their time is over, because the lease may have units of the grant already, and all of it goes back together.
+func (h *Handout) putUnits(e *state.LeaseEntry) (put uint32) {
 	e.Allow(h.units) // no blocked key: a rule with a block leases nothing
 	if !e.Put(state.GrantLeft{GrantID: h.id(), Units: h.units, EndNs: h.endNs}) {
 		return 0
@@ -275,15 +269,16 @@ func (*Source) addUnits(h *Handout, e *state.LeaseEntry) (put uint32) {
 }
 
 // writeAnswer writes into the lease what the service said of the key.
-func (src *Source) writeAnswer(h *Handout, l *state.Lease, now int64) {
+func (h *Handout) writeAnswer(l *state.Lease, now int64) {
 	l.Uncharged.Answer(h.part.Wire.Spent, !h.failed)
 	l.SilentUntilNs = 0
 	if h.failed {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return
 	}
+	src, given := h.part.source, h.grant.Units-h.units
 	l.Standings = append(l.Standings[:0], h.standings...)
-	l.Rate.Spend(now, src.refill.rateNs, h.everGiven) // as takeLease does for what it takes
+	l.Rate.Spend(now, src.refill.rateNs, given) // as takeLease does for what it takes
 	if h.remembersBlock() || h.grant.Denied && src.keeps {
 		h.writeDenial(l, now)
 	}
@@ -298,7 +293,7 @@ func (src *Source) writeAnswer(h *Handout, l *state.Lease, now int64) {
 //	the service says it        quota.Grant.Denied           readBlock: blockNs          readBlock: blockNs
 //	requests that asked hear   deny: all Denied             deny: one Denied,           deny: one Denied,
 //	                                                        others Blocked              others Blocked
-//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   accountKeeper: by
+//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   KeepRest: by
 //	                           lease, by Lease.Deny         lease, by Lease.Block       Account.RememberBlock
 //	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
 //	                           Lease.Denies: Denied         Lease.Blocks: Blocked       recallBlock: Blocked

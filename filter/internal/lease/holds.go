@@ -20,10 +20,10 @@ import (
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom                  forNothing
 //	the worker knows that the key is blocked           Blocked                                             byAllotment
 //	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
-//	the wait was in vain                               what OwnShare decides, or Silent                    alone
-//	too many requests wait, or the service took no     Contended
+//	the request has waited, and no answer came         what OwnShare decides, or Silent                    askService
+//	too many requests wait, or the service took no     Contended                                           askService
 //	more asks
-//	none of these: the service may have units          Pending: the request waits
+//	none of these: the service may have units          Pending: the request waits                          askService
 //
 // If another rule denies the request after Take, Refund undoes Take, and Need.Reclaim takes the units back from the
 // request.
@@ -31,7 +31,7 @@ import (
 // For example, the first request of a key with a limit of 3 slots, and what the key's account has after each step:
 //
 //	step                        given  held
-//	Client.Wait     askPart         0     0  Check has found it Pending. Open opens the account
+//	Client.Wait     beginAsk        0     0  Check has found it Pending. Open opens the account
 //	Client.Flush    WriteReport     0     0  report 1 says: held 0. The ask asks for 1
 //	Client.Receive  EndReport       0     0  the service has granted 1, and counts it as held
 //	                AddGiven        1     0  the Subject's allotment has 1
@@ -58,17 +58,10 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	if src.recallBlock(s, acc) {
 		return src.byAllotment(s)
 	}
-	why, unavailable := src.unavailable(s, acc)
-	switch {
-	case unavailable:
+	if why, unavailable := src.unavailable(s, acc); unavailable {
 		return src.alone(s, why)
-	case s.Quota.Wait == decide.TimedOut:
-		return src.alone(s, decide.Silent)
-	case src.worker.mustNotWait(s):
-		return decide.Finding{Outcome: decide.Contended}
-	default:
-		return decide.Finding{Outcome: decide.Pending}
 	}
+	return src.askService(s)
 }
 
 // Recheck is Check.
@@ -93,7 +86,7 @@ func (src *HoldSource) recallBlock(s *decide.Subject, acc *account.Account) bool
 // nothing yet.
 func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Outcome, unavailable bool) {
 	switch {
-	case src.worker.Service.IsSilent(), acc == nil && src.worker.Book.IsFull():
+	case src.worker.Service.Silent, acc == nil && src.worker.Book.IsFull():
 		return decide.Silent, true
 	case acc == nil:
 		return 0, false
@@ -118,10 +111,10 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 	return src.worker.Book.Open(src.definition(s), src.quotaKey(s), src.worker.clock.Monotonic())
 }
 
-// askPart is what is asked for the subject's cost. It opens the key's account if there is none.
-func (src *HoldSource) askPart(s *decide.Subject) Part {
+// beginAsk begins an ask for the subject's cost. It opens the key's account if there is none.
+func (src *HoldSource) beginAsk(s *decide.Subject) Part {
 	acc := src.openAccount(s)
-	return Part{Definition: acc.Definition, keeper: accountKeeper{acc}, Wire: quota.Part{
+	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key, Cost: s.Cost, Waiting: s.Cost,
 		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}

@@ -79,7 +79,7 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 // memory, and when it is back, requests do not wait for all of them to be reported.
 func TestAccountsAreBounded(t *testing.T) {
 	w, s := holdingPair(t, strings.Replace(localRule, `"hold"`, `"capacity":200000,"hold"`, 1))
-	w.engine.Leases.Service.NoteSilence()
+	w.engine.Leases.Service.Silent = true
 	w.down = true
 	for n := range 1<<16 + 100 {
 		w.request(strconv.Itoa(n))
@@ -116,7 +116,7 @@ func TestAccountsAreBounded(t *testing.T) {
 // has lapsed by itself, and the renewal charges the account.
 func TestARenewalIsOfTheTable(t *testing.T) {
 	silent := func(h *holding) {
-		h.engine.Leases.Service.NoteSilence()
+		h.engine.Leases.Service.Silent = true
 		h.down = true
 	}
 	full := func(h *holding) {

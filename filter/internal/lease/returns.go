@@ -9,12 +9,12 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	returnToService  has the units of a handout go back that cannot be kept
-//	watch            remembers a grant whose units are in a lease
-//	CollectIdle      visits it at a tick, and has its units leave the lease and go back if their time is over, or if
-//	                 nobody has written the lease for idleNs
-//	giveBack         puts them on the list due
-//	AppendTo         has them leave with a message
+//	Handout.giveBack  has the units go back that cannot be kept
+//	watch             remembers a grant whose units are in a lease
+//	CollectIdle       visits it at a tick, and has its units leave the lease and go back if their time is over, or if
+//	                  nobody has written the lease for idleNs
+//	giveBack          puts them on the list due
+//	AppendTo          has them leave with a message
 //
 // They go back on the stream that got them. Once that has ended, they cannot. Then units in a lease stay there until
 // their time is over, because requests may still spend them. Those that are left by then are lost, and those in no
@@ -81,12 +81,6 @@ func (rets *Returns) Sent(n int) { rets.due = rets.due[n:] }
 
 // IdleNs is the shortest time after which units in a lease are idle, 0 if there are none.
 func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }
-
-// returnToService has the units of a handout go back that nobody has.
-func (rets *Returns) returnToService(src *Source, h *Handout) {
-	rets.giveBack(src, h.id(), h.units)
-	h.units = 0
-}
 
 // canGoBack reports whether units of the grant can go back: on the stream that got them, by the grant's number.
 func (rets *Returns) canGoBack(grant state.GrantID) bool {

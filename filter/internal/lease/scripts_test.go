@@ -113,7 +113,7 @@ func (h *holding) step(s *service, step string) {
 	case "forget":
 		h.forget(s)
 	case "silent":
-		h.engine.Leases.Service.NoteSilence()
+		h.engine.Leases.Service.Silent = true
 		h.down = true
 	case "old":
 		s.refusal = quota.Unknown
@@ -185,7 +185,7 @@ func (h *holding) count(s *service, name string, messages, asked int) int {
 	case "waits": // whether somebody does
 		return isTrue[h.client.Waiting()]
 	case "silent": // whether the service is taken for that
-		return isTrue[h.engine.Leases.Service.IsSilent()]
+		return isTrue[h.engine.Leases.Service.Silent]
 	case "opened": // streams
 		return h.opened
 	case "sent": // messages that the service has not got

@@ -87,10 +87,11 @@ import (
 //	the key's lease has enough units, also for what    HasRoom from LeaseTable
 //	rules that share the counter take before (Units)
 //	the key's lease has a denial that is not over      Denied
-//	the service is silent, or the wait was in vain     what OwnShare decides, or Silent          alone
-//	too many requests wait, or the service took no     Contended
+//	the service is silent                              what OwnShare decides, or Silent          alone
+//	the request has waited, and no answer came         what OwnShare decides, or Silent          askService
+//	too many requests wait, or the service took no     Contended                                 askService
 //	more asks
-//	none of these: the service may have units          Pending: the request waits
+//	none of these: the service may have units          Pending: the request waits                askService
 //
 // Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:
 //
@@ -132,12 +133,10 @@ func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
 		return decide.Finding{Outcome: decide.HasRoom}
 	case src.keeps && e.Denies(s.Units, now):
 		return deniedFor(s, e.WaitNs(now), decide.Denied)
-	case src.isSilent(e) || s.Quota.Wait == decide.TimedOut:
+	case src.isSilent(e):
 		return src.alone(s, decide.Silent)
-	case src.worker.mustNotWait(s):
-		return decide.Finding{Outcome: decide.Contended}
 	default:
-		return decide.Finding{Outcome: decide.Pending}
+		return src.askService(s)
 	}
 }
 
@@ -175,7 +174,7 @@ func (src *Source) rereadIfFromFuture(e *state.LeaseEntry, read state.Status, wa
 
 // isSilent reports whether the service answers nothing, or nothing about this key.
 func (src *Source) isSilent(e *state.LeaseEntry) bool {
-	return e.SilentUntilNs > e.NowNs || src.worker.Service.IsSilent()
+	return e.SilentUntilNs > e.NowNs || src.worker.Service.Silent
 }
 
 // tableKey is what the subject's lease is found by: its key and, if requests give limits, these.
@@ -189,15 +188,15 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 	return src.key
 }
 
-// askPart is what is asked for the subject's cost. Its key's lease was read, and may be written: see claimUncharged.
-func (src *Source) askPart(s *decide.Subject) Part {
+// beginAsk begins an ask for the subject's cost. It may write the key's lease, which Check has read: see claimUncharged.
+func (src *Source) beginAsk(s *decide.Subject) Part {
 	return src.newPart(s, s.Cost, src.claimUncharged(s.Quota.Lease))
 }
 
 // newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
 func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{Definition: d, keeper: src, leaseKey: e.Key(), Wire: quota.Part{
+	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
@@ -228,10 +227,10 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.TakenOf = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
-	if e.Uncharged.IsAsked(e.NowNs) || w.Service.IsSilent() || !src.refill.isDue(e) {
+	if e.Uncharged.IsAsked(e.NowNs) || w.Service.Silent || !src.refill.isDue(e) {
 		return src.write(e)
 	}
-	spent := e.Uncharged.Ask(e.NowNs + w.Service.TimeoutNs())
+	spent := e.Uncharged.Ask(e.NowNs + w.Service.TimeoutNs)
 	taken := src.write(e)
 	if taken == state.OK {
 		w.refills = append(w.refills, src.newPart(s, 0, spent))
@@ -284,7 +283,7 @@ func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
 	if u.Units == 0 || u.IsAsked(e.NowNs) {
 		return 0
 	}
-	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs())
+	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs)
 	if src.write(e) != state.OK {
 		return 0
 	}

@@ -22,11 +22,11 @@ func TestSilenceForWhichNobodyHasWaited(t *testing.T) {
 		w.request("a")
 	}
 	for range 10 {
-		require.False(t, w.engine.Leases.Service.IsSilent())
+		require.False(t, w.engine.Leases.Service.Silent)
 		w.proxy.Clock += 10 * ms
 		w.tick()
 	}
-	require.True(t, w.engine.Leases.Service.IsSilent())
+	require.True(t, w.engine.Leases.Service.Silent)
 	require.Len(t, w.verdicts, w.admitted(), "all were admitted at once")
 	for range 200 {
 		w.request("a")

@@ -40,34 +40,13 @@ type Worker struct {
 	scratch state.Scratch
 }
 
-// Service is how the quota service is. The talk notes what it finds out, and sources decide by it. A worker without a
+// Service is how the quota service is. The talk writes what it finds out, and sources decide by it. A worker without a
 // talk of its own has AssumeSilent or DecideLike.
 type Service struct {
-	timeoutNs int64
-	silent    bool
-	crowded   bool
+	TimeoutNs int64 // how long a request waits
+	Silent    bool  // nothing has come for the timeout: nobody waits
+	Crowded   bool  // so many requests wait that no other may
 }
-
-// SetTimeout says how long a request waits.
-func (s *Service) SetTimeout(ns int64) { s.timeoutNs = ns }
-
-// TimeoutNs is how long a request waits.
-func (s *Service) TimeoutNs() int64 { return s.timeoutNs }
-
-// NoteSilence notes that nothing has come for the timeout.
-func (s *Service) NoteSilence() { s.silent = true }
-
-// NoteAnswer notes that something has come.
-func (s *Service) NoteAnswer() { s.silent = false }
-
-// IsSilent reports whether nothing has come for the timeout: nobody waits.
-func (s *Service) IsSilent() bool { return s.silent }
-
-// NoteCrowd notes whether so many requests wait that no other may.
-func (s *Service) NoteCrowd(crowded bool) { s.crowded = crowded }
-
-// IsCrowded reports whether so many requests wait that no other may.
-func (s *Service) IsCrowded() bool { return s.crowded }
 
 // NewWorker returns a worker without rules.
 func NewWorker(clock Clock, tables *state.Tables, domain string) *Worker {
@@ -123,16 +102,16 @@ func (w *Worker) Definitions() []quota.Definition { return w.definitions.ofRules
 // AssumeSilent runs do as if this worker had found the service silent itself, if silent says so. A management request
 // is answered in it: if its worker has no stream, only the other workers know.
 func (w *Worker) AssumeSilent(silent bool, do func()) {
-	own := w.Service.silent
-	w.Service.silent = own || silent
+	own := w.Service.Silent
+	w.Service.Silent = own || silent
 	do()
-	w.Service.silent = own
+	w.Service.Silent = own
 }
 
 // DecideLike has this worker's sources decide by the timeout and the silence of another one. Engine.Clone calls it, for
 // an explanation: the clone has no talk with the service, which would say both.
 func (w *Worker) DecideLike(from *Worker) {
-	w.Service = Service{timeoutNs: from.Service.timeoutNs, silent: from.Service.silent}
+	w.Service = Service{TimeoutNs: from.Service.TimeoutNs, Silent: from.Service.Silent}
 }
 
 // HasNews reports whether there is something to send that no request waits for.
@@ -151,10 +130,4 @@ func (w *Worker) Greet(m *quota.Asks) { m.Domain, m.Process = w.domain, w.tables
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
 func (w *Worker) Inherit(from *Worker) {
 	w.Book.Inherit(from.Book, w.definitions.newDefinitionID)
-}
-
-// mustNotWait reports whether the request must not wait for the service: it has waited, and the service
-// takes no more asks, or it has not waited, and too many others do.
-func (w *Worker) mustNotWait(s *decide.Subject) bool {
-	return s.Quota.Wait == decide.Rejected || s.Quota.Wait == decide.NotWaited && w.Service.crowded
 }

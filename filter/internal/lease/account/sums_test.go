@@ -22,7 +22,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		given, held uint32
 		listed      bool
 	}{
-		{"askPart", func() {}, 0, 0, false},
+		{"beginAsk", func() {}, 0, 0, false},
 		{"WriteReport", func() {
 			report.Waiting = 1
 			b.WriteReport(acc, &report, 0)

@@ -95,12 +95,12 @@ func without[T comparable](list []T, one T) []T {
 // The rest is about the reports of its accounts: see package account.
 
 // isReport reports whether the ask is only for a report.
-func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account() != nil }
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
 
 // awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
 func (a *ask) awaitsReport(b *account.Book) bool {
 	for i := range a.parts {
-		if acc := a.parts[i].Account(); acc != nil && b.AwaitsReport(acc) {
+		if acc := a.parts[i].Account; acc != nil && b.AwaitsReport(acc) {
 			return true
 		}
 	}
@@ -122,7 +122,7 @@ func (a *ask) reportAgain() { a.eachReport((*account.Account).ReportAgain) }
 
 func (a *ask) eachReport(do func(acc *account.Account, number uint64)) {
 	for i := range a.parts {
-		if acc := a.parts[i].Account(); acc != nil {
+		if acc := a.parts[i].Account; acc != nil {
 			do(acc, a.parts[i].Wire.Number)
 		}
 	}

@@ -85,7 +85,7 @@ type Client struct {
 
 // NewClient returns a client of a worker with cluster rules, whose requests wait for the timeout.
 func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
-	w.Service.SetTimeout(timeoutNs)
+	w.Service.TimeoutNs = timeoutNs
 	w.Book.SetWorker(uint64(t.Random())<<32 | uint64(t.Random()))
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
@@ -102,7 +102,7 @@ func (c *Client) Waiting() bool { return len(c.waitlist.byContext) > 0 }
 func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req := c.waitlist.byContext[context]
 	if req == nil {
-		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs()}
+		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
 		c.addWaiter(req)
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
@@ -118,12 +118,12 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 
 func (c *Client) addWaiter(req *Waiter) {
 	c.waitlist.add(req)
-	c.worker.Service.NoteCrowd(c.waitlist.areMany())
+	c.worker.Service.Crowded = c.waitlist.areMany()
 }
 
 func (c *Client) removeWaiter(req *Waiter) {
 	c.waitlist.remove(req)
-	c.worker.Service.NoteCrowd(c.waitlist.areMany())
+	c.worker.Service.Crowded = c.waitlist.areMany()
 }
 
 // MaxResumed is how many requests one callback may let go on: Envoy resumes a request
@@ -162,10 +162,10 @@ const maxLooked = 4096
 func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	looked := c.waitlist.lookedKeys
 	tooMany := looked > 0 && looked+l.Size() > maxLooked
-	if service := &c.worker.Service; service.IsSilent() || service.IsCrowded() || tooMany {
+	if service := &c.worker.Service; service.Silent || service.Crowded || tooMany {
 		return false
 	}
-	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.Service.TimeoutNs()}
+	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.Service.TimeoutNs}
 	c.addWaiter(req)
 	for from := 0; from < l.Size(); from += quota.MaxParts {
 		c.asks.join(req, l.Parts(from))
@@ -185,7 +185,7 @@ func (c *Client) ExpireAll() {
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
 	for _, req := range c.waitlist.order {
-		if req.isOverdue(now) || req.isAsking() && c.worker.Service.IsSilent() {
+		if req.isOverdue(now) || req.isAsking() && c.worker.Service.Silent {
 			c.expire(req)
 		}
 	}
@@ -204,14 +204,14 @@ func (c *Client) expire(req *Waiter) {
 // says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle()
-	if !c.watchdog.giveMoreTime(now, c.worker.Service.TimeoutNs()) {
+	if !c.watchdog.giveMoreTime(now, c.worker.Service.TimeoutNs) {
 		c.noteSilence(now)
 	}
 	c.watchdog.tickNs = now
 	c.expireOverdue(now)
-	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs())
-	c.worker.Book.Renew(now, c.worker.Service.TimeoutNs())
-	if c.worker.Service.IsSilent() {
+	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
+	c.worker.Book.Renew(now, c.worker.Service.TimeoutNs)
+	if c.worker.Service.Silent {
 		c.probe(now)
 	}
 }

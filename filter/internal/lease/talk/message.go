@@ -209,7 +209,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 	}
 	c.stream.noteHeard()
 	c.watchdog.noteAnswer()
-	c.worker.Service.NoteAnswer()
+	c.worker.Service.Silent = false
 	c.worker.SetProxies(c.inMessage.Proxies)
 	for i := range c.inMessage.Results {
 		c.endAsk(&c.inMessage.Results[i], now)

@@ -129,7 +129,7 @@ func (c *Client) Close() {
 //	          none: the same is asked on the next stream.
 //	silent    It has owed one for the timeout. It is also silent if a request has waited that long without a
 //	          stream, though it was not asked. No request waits any more, and probe asks until an answer comes.
-//	          lease.Service.IsSilent says so, because sources decide by it.
+//	          lease.Service.Silent says so, because sources decide by it.
 //
 // For example, with a timeout of 100 ms: a message is sent at 0 ms, and no answer comes. Ticks come
 // each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
@@ -178,12 +178,12 @@ func (w *watchdog) giveMoreTime(now, timeoutNs int64) (given bool) {
 // message, or no stream could be opened for so long. It hangs up on a silent service.
 func (c *Client) noteSilence(now int64) {
 	w, isOpen := &c.watchdog, c.stream.isOpen()
-	answerIsLate := w.owes() && now-w.owesNs >= c.worker.Service.TimeoutNs()
+	answerIsLate := w.owes() && now-w.owesNs >= c.worker.Service.TimeoutNs
 	streamIsLate := !isOpen && c.waitlist.areOverdue(now)
 	if !answerIsLate && !streamIsLate {
 		return
 	}
-	c.worker.Service.NoteSilence()
+	c.worker.Service.Silent = true
 	c.stream.pauseLongest()
 	if isOpen {
 		c.hangUp(now)
