@@ -35,13 +35,6 @@ func ReportPart(acc *account.Account) Part {
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.
 func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 
-// WriteReport writes what the account of the part's key holds now into Wire, which is sent.
-func (p *Part) WriteReport(b *account.Book, now int64) {
-	if p.Account != nil {
-		p.Account = b.WriteReport(p.Account, &p.Wire, now)
-	}
-}
-
 // Need is that a request which waits needs its cost of one key.
 type Need struct {
 	subject    *decide.Subject

@@ -82,50 +82,9 @@ func (a *ask) putBefore(earlier *ask) {
 	a.waiters = append(earlier.waiters, a.waiters...)
 }
 
-// leave removes a request from those that wait for the ask. What it has added stays asked for.
-func (a *ask) leave(req *Waiter) {
-	a.waiters = without(a.waiters, req)
-}
-
 // without removes one of a list.
 func without[T comparable](list []T, one T) []T {
 	return slices.DeleteFunc(list, func(other T) bool { return other == one })
-}
-
-// The rest is about the reports of its accounts: see package account.
-
-// isReport reports whether the ask is only for a report.
-func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
-
-// awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
-func (a *ask) awaitsReport(b *account.Book) bool {
-	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil && b.AwaitsReport(acc) {
-			return true
-		}
-	}
-	return false
-}
-
-// writeReports writes what its accounts hold now.
-func (a *ask) writeReports(b *account.Book, now int64) {
-	for i := range a.parts {
-		a.parts[i].WriteReport(b, now)
-	}
-}
-
-// giveUpReports says that the service does not take the reports now.
-func (a *ask) giveUpReports() { a.eachReport((*account.Account).GiveUpReport) }
-
-// reportAgain has its accounts reported with the next message: the reports may be lost, or never leave with the ask.
-func (a *ask) reportAgain() { a.eachReport((*account.Account).ReportAgain) }
-
-func (a *ask) eachReport(do func(acc *account.Account, number uint64)) {
-	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil {
-			do(acc, a.parts[i].Wire.Number)
-		}
-	}
 }
 
 // asks has all asks that have no result. The life of an ask:
@@ -165,16 +124,10 @@ func (as *asks) join(req *Waiter, parts []lease.Part) {
 // askForNobody queues an ask for which no request waits, a refill or a report, unless one for the same units is queued.
 // It is sent first: its key is in use, and first requests of other keys must not delay it.
 func (as *asks) askForNobody(parts []lease.Part) {
-	if _, isNew := as.ensureQueued(parts); isNew {
-		as.moveLastToFront()
+	if a, isNew := as.ensureQueued(parts); isNew {
+		copy(as.queue[1:], as.queue)
+		as.queue[0] = a
 	}
-}
-
-// moveLastToFront has the ask sent first that was queued last.
-func (as *asks) moveLastToFront() {
-	a := as.queue[len(as.queue)-1]
-	copy(as.queue[1:], as.queue)
-	as.queue[0] = a
 }
 
 // ensureQueued returns the queued ask that wants what the parts want. If there is none, it queues a new one, which
@@ -195,7 +148,7 @@ func (as *asks) enqueue(a *ask) { as.queue, as.queued[a.want] = append(as.queue,
 // leave has the request wait for its asks no longer. An ask for which no request waits leaves the queue.
 func (as *asks) leave(req *Waiter) {
 	for _, a := range req.asks {
-		a.leave(req)
+		a.waiters = without(a.waiters, req) // what it has added stays asked for
 		if len(a.waiters) == 0 && as.queued[a.want] == a {
 			as.unqueue(a)
 			a.reportAgain() // if it was for a report at first, Book.Due has taken the account off the list
@@ -218,9 +171,6 @@ func (as *asks) markSent(packed, left []*ask) {
 	}
 	as.queue = append(as.queue[:0], left...)
 }
-
-// isFlying reports whether an ask for the same units flies.
-func (as *asks) isFlying(a *ask) bool { return as.flying[a.want] != nil }
 
 // end ends the sent ask of that number, and returns nil if there is none. Numbers begin anew
 // after the largest.
@@ -285,5 +235,34 @@ func (as *asks) askLateAgain(now, timeoutNs int64) {
 	}
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
 		as.sent = as.sent[1:]
+	}
+}
+
+// The rest is about the reports of an ask's accounts: see package account.
+
+// isReport reports whether the ask is only for a report.
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
+
+// awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
+func (a *ask) awaitsReport(b *account.Book) bool {
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil && b.AwaitsReport(acc) {
+			return true
+		}
+	}
+	return false
+}
+
+// giveUpReports says that the service does not take the reports now.
+func (a *ask) giveUpReports() { a.eachReport((*account.Account).GiveUpReport) }
+
+// reportAgain has its accounts reported with the next message: the reports may be lost, or never leave with the ask.
+func (a *ask) reportAgain() { a.eachReport((*account.Account).ReportAgain) }
+
+func (a *ask) eachReport(do func(acc *account.Account, number uint64)) {
+	for i := range a.parts {
+		if acc := a.parts[i].Account; acc != nil {
+			do(acc, a.parts[i].Wire.Number)
+		}
 	}
 }

@@ -89,7 +89,7 @@ func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	w.Book.SetWorker(uint64(t.Random())<<32 | uint64(t.Random()))
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
-		waitlist: waitlist{byContext: map[uint32]*Waiter{}}, asks: newAsks(),
+		waitlist: waitlist{service: &w.Service, byContext: map[uint32]*Waiter{}}, asks: newAsks(),
 	}
 }
 
@@ -103,7 +103,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	req := c.waitlist.byContext[context]
 	if req == nil {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
-		c.addWaiter(req)
+		c.waitlist.add(req)
 		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
 			if s.Outcome() == decide.Pending {
@@ -116,23 +116,25 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	c.asks.join(req, parts) // at most quota.MaxParts: package decide lets no more be Pending
 }
 
-func (c *Client) addWaiter(req *Waiter) {
-	c.waitlist.add(req)
-	c.worker.Service.Crowded = c.waitlist.areMany()
-}
-
-func (c *Client) removeWaiter(req *Waiter) {
-	c.waitlist.remove(req)
-	c.worker.Service.Crowded = c.waitlist.areMany()
-}
-
 // MaxResumed is how many requests one callback may let go on: Envoy resumes a request
 // inside the call, and 300 of them have overflowed a VM's stack.
 const MaxResumed = 64
 
 // Next returns a request that has its grant, or has waited for too long, to be decided
 // again: then it is Done, or has to Wait again. nil if there is none.
-func (c *Client) Next() *Waiter { return c.waitlist.next() }
+func (c *Client) Next() *Waiter {
+	wl := &c.waitlist
+	for wl.first < len(wl.ready) {
+		req := wl.ready[wl.first]
+		wl.first++
+		if !req.over {
+			return req
+		}
+	}
+	clear(wl.ready)
+	wl.ready, wl.first = wl.ready[:0], 0
+	return nil
+}
 
 // Done ends the wait of a request. What it has got and not taken goes back.
 func (c *Client) Done(req *Waiter) {
@@ -140,7 +142,7 @@ func (c *Client) Done(req *Waiter) {
 		req.needs[i].Reclaim()
 	}
 	c.asks.leave(req)
-	c.removeWaiter(req)
+	c.waitlist.remove(req)
 }
 
 // Forget is Done for a request that has ended. It returns its verdict, nil if it does not wait.
@@ -166,7 +168,7 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 		return false
 	}
 	req := &Waiter{Context: context, Look: l, deadlineNs: now + c.worker.Service.TimeoutNs}
-	c.addWaiter(req)
+	c.waitlist.add(req)
 	for from := 0; from < l.Size(); from += quota.MaxParts {
 		c.asks.join(req, l.Parts(from))
 	}
@@ -189,7 +191,7 @@ func (c *Client) expireOverdue(now int64) {
 			c.expire(req)
 		}
 	}
-	c.waitlist.dropOver()
+	c.waitlist.order = slices.DeleteFunc(c.waitlist.order, func(req *Waiter) bool { return req.over })
 }
 
 // expire makes a request ready that has waited for too long.
@@ -222,7 +224,7 @@ const minReturnNs = 50_000_000
 // Period is how soon Tick must be called, in milliseconds.
 func (c *Client) Period() uint32 {
 	switch {
-	case c.waitlist.areSomeReady():
+	case c.waitlist.first < len(c.waitlist.ready):
 		return 1 // for those that MaxResumed has left
 	case c.Waiting() || c.watchdog.owes():
 		return 10
@@ -288,21 +290,21 @@ const maxWaiters = 1024
 
 // waitlist has the requests that wait. Each is in it until it is over.
 type waitlist struct {
+	service    *lease.Service // add and remove say whether it is Crowded
 	byContext  map[uint32]*Waiter
-	order      []*Waiter // the same, as they came, and those that are over since the last dropOver
+	order      []*Waiter // the same, as they came, and those that are over since the last expireOverdue
 	lookedKeys int       // keys of those that are looks
 
-	ready []*Waiter // for next, which passes over those that are over
-	first int       // index in ready: next has returned those before it
+	ready []*Waiter // for Next, which passes over those that are over
+	first int       // index in ready: Next has returned those before it
 }
-
-func (wl *waitlist) areMany() bool { return len(wl.byContext) >= maxWaiters }
 
 // add adds a new request.
 func (wl *waitlist) add(req *Waiter) {
 	wl.byContext[req.Context] = req
 	wl.order = append(wl.order, req)
 	wl.lookedKeys += req.Look.Size()
+	wl.service.Crowded = len(wl.byContext) >= maxWaiters
 }
 
 // remove removes a request, which is over.
@@ -310,36 +312,11 @@ func (wl *waitlist) remove(req *Waiter) {
 	req.over = true
 	delete(wl.byContext, req.Context)
 	wl.lookedKeys -= req.Look.Size()
+	wl.service.Crowded = len(wl.byContext) >= maxWaiters
 }
 
-// dropOver drops the requests that are over from the order.
-func (wl *waitlist) dropOver() {
-	wl.order = slices.DeleteFunc(wl.order, func(req *Waiter) bool { return req.over })
-}
-
-// areOverdue reports whether some request has waited for an ask for too long.
-func (wl *waitlist) areOverdue(now int64) bool {
-	return slices.ContainsFunc(wl.order, func(req *Waiter) bool { return req.isOverdue(now) })
-}
-
-// makeReady has next return a request. It waits for no ask any more.
+// makeReady has Next return a request. It waits for no ask any more.
 func (wl *waitlist) makeReady(req *Waiter) {
 	req.asks = req.asks[:0]
 	wl.ready = append(wl.ready, req)
-}
-
-func (wl *waitlist) areSomeReady() bool { return wl.first < len(wl.ready) }
-
-// next returns the next request that is ready, nil if there is none.
-func (wl *waitlist) next() *Waiter {
-	for wl.first < len(wl.ready) {
-		req := wl.ready[wl.first]
-		wl.first++
-		if !req.over {
-			return req
-		}
-	}
-	clear(wl.ready)
-	wl.ready, wl.first = wl.ready[:0], 0
-	return nil
 }

@@ -8,21 +8,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are
-// queued: those for which no request waits, which are refills and reports, before those of requests.
-
-// What a message takes at most: the domain, a return, a part with its share of the ask, and a window
-// or the rest of a definition.
-const (
-	domainBytes = 256
-	returnBytes = 14
-	partBytes   = 128
-	windowBytes = 48
-
-	roomBytes = quota.MaxMessageBytes - domainBytes
-	mostAsks  = roomBytes / partBytes // of one part each
-)
-
 // Flush sends what is to be sent, in one message. While no result of the last message has come, it
 // sends nothing: the callback with the result calls it again.
 func (c *Client) Flush(now int64) {
@@ -74,6 +59,21 @@ func (c *Client) queueReports(now int64) {
 		c.asks.askForNobody([]lease.Part{lease.ReportPart(acc)})
 	}
 }
+
+// A message to the service has at most 64 KiB. Some of it is kept for returns. Asks go in as they are
+// queued: those for which no request waits, which are refills and reports, before those of requests.
+
+// What a message takes at most: the domain, a return, a part with its share of the ask, and a window
+// or the rest of a definition.
+const (
+	domainBytes = 256
+	returnBytes = 14
+	partBytes   = 128
+	windowBytes = 48
+
+	roomBytes = quota.MaxMessageBytes - domainBytes
+	mostAsks  = roomBytes / partBytes // of one part each
+)
 
 // roomForReports is how many more asks for nothing may be queued or under way. Reports fill what
 // requests leave of a message, and at least half of it. Flush sends the next message after the results
@@ -127,7 +127,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	switch {
 	case n > room: // for a message with room for it
 		return true
-	case c.asks.isFlying(a): // for the result of the ask that flies for the same units
+	case c.asks.flying[a.want] != nil: // for the result of the ask that flies for the same units
 		return true
 	default: // for the answer to a report of one of its accounts, which may be of an ask earlier in this message
 		return a.awaitsReport(c.worker.Book)
@@ -140,15 +140,18 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	c.lastID++
 	a.id, a.sentNs = c.lastID, now
 	a.stream = c.stream.number
-	a.writeReports(c.worker.Book, now) // an ask behind it, for the same accounts, waits from now on
 	m := &c.outMessage
 	at := len(m.Asks)
 	m.Asks = slices.Grow(m.Asks, 1)[:at+1]
 	message := &m.Asks[at]
 	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 	for i := range a.parts {
-		c.define(a.parts[i].Definition)
-		message.Parts = append(message.Parts, a.parts[i].Wire)
+		p := &a.parts[i]
+		if p.Account != nil { // an ask behind this one, for the same account, waits from now on
+			p.Account = c.worker.Book.WriteReport(p.Account, &p.Wire, now)
+		}
+		c.define(p.Definition)
+		message.Parts = append(message.Parts, p.Wire)
 	}
 }
 
@@ -193,7 +196,7 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 		c.stream.phase = greeted
 	}
 	if len(m.Asks) > 0 {
-		c.watchdog.noteAsked(now)
+		c.watchdog.owesNs = now
 	}
 	return true
 }
@@ -207,9 +210,7 @@ func (c *Client) Receive(message []byte, now int64) error {
 		c.hangUp(now)
 		return err
 	}
-	c.stream.noteHeard()
-	c.watchdog.noteAnswer()
-	c.worker.Service.Silent = false
+	c.noteAnswer()
 	c.worker.SetProxies(c.inMessage.Proxies)
 	for i := range c.inMessage.Results {
 		c.endAsk(&c.inMessage.Results[i], now)

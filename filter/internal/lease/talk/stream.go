@@ -1,6 +1,8 @@
 package talk
 
 import (
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -42,16 +44,6 @@ type stream struct {
 }
 
 func (s *stream) isOpen() bool { return s.phase != closed }
-
-// noteHeard notes that the service has answered on the stream. It works, so should it end, the next one may follow
-// soon.
-func (s *stream) noteHeard() {
-	s.phase = heard
-	s.pauseNs = firstPauseNs
-}
-
-// pauseLongest has the next stream wait as long as one can.
-func (s *stream) pauseLongest() { s.pauseNs = maxPauseNs }
 
 // IsConnected reports whether a stream is open. A worker without one does not know whether
 // the service is silent, unless it has found so.
@@ -96,7 +88,7 @@ func (c *Client) StreamEnded(now int64) {
 		return
 	}
 	c.stream.phase = closed
-	c.watchdog.noteStreamEnd()
+	c.watchdog.owesNs = 0 // no answer can come any more: the same is asked on the next stream
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
 	c.asks.requeueAll()
@@ -143,15 +135,6 @@ type watchdog struct {
 
 func (w *watchdog) owes() bool { return w.owesNs != 0 }
 
-// noteAsked notes that the service owes an answer from now on.
-func (w *watchdog) noteAsked(now int64) { w.owesNs = now }
-
-// noteAnswer notes that an answer has come.
-func (w *watchdog) noteAnswer() { w.owesNs, w.stalled = 0, false }
-
-// noteStreamEnd notes that no answer can come any more: the same is asked on the next stream.
-func (w *watchdog) noteStreamEnd() { w.owesNs = 0 }
-
 // standstillNs is how long a worker may stand still and go on with its stream.
 const standstillNs = 1_000_000_000
 
@@ -174,17 +157,25 @@ func (w *watchdog) giveMoreTime(now, timeoutNs int64) (given bool) {
 	return late
 }
 
+// noteAnswer notes that the service has answered. The stream works, so should it end, the next one may follow soon.
+func (c *Client) noteAnswer() {
+	c.stream.phase = heard
+	c.stream.pauseNs = firstPauseNs
+	c.watchdog.owesNs, c.watchdog.stalled = 0, false
+	c.worker.Service.Silent = false
+}
+
 // noteSilence declares the service silent when nothing has come for the timeout after a
 // message, or no stream could be opened for so long. It hangs up on a silent service.
 func (c *Client) noteSilence(now int64) {
 	w, isOpen := &c.watchdog, c.stream.isOpen()
 	answerIsLate := w.owes() && now-w.owesNs >= c.worker.Service.TimeoutNs
-	streamIsLate := !isOpen && c.waitlist.areOverdue(now)
+	streamIsLate := !isOpen && slices.ContainsFunc(c.waitlist.order, func(req *Waiter) bool { return req.isOverdue(now) })
 	if !answerIsLate && !streamIsLate {
 		return
 	}
 	c.worker.Service.Silent = true
-	c.stream.pauseLongest()
+	c.stream.pauseNs = maxPauseNs
 	if isOpen {
 		c.hangUp(now)
 	}
