@@ -18,34 +18,21 @@ import (
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
 //	Source.Take     takes the units from where From says; TakenOf, for Refund
 type Quota struct {
-	waited  // all checks of the request use it
-	checked // BeginCheck resets it
-	taken   // all calls of Take of the request use it
+	Wait Wait // package talk writes it, and package lease all below
 
-	// These are memory, which stays for the next request. Lease is what this proxy has leased of the key, as the last
-	// check has read it, unless the allotment has decided. Share is this proxy's share of the key's limits, as the last
-	// check by OwnShare has worked it out.
-	Lease *state.LeaseEntry
-	Share []limit.Window
-}
+	Allotment Allotment // what the service has granted for the request, or has said of its key before
+	Account   Account   // of a rule that holds: where the units are counted, nil if nowhere. A hold takes it over
 
-// waited is what has come of the request's wait. Subject.Begin resets it.
-type waited struct {
-	Wait Wait // package talk writes it
-	// Package lease: what the service has granted for the request, or has said of its key before, and the worker
-	// remembers. Source.Take and Refund change the units.
-	Allotment Allotment
-	// Package lease, of a rule that holds: where the units are counted. It comes with the allotment, or else Take finds
-	// it. A hold takes it over.
-	Account Account
-}
+	checked // by the last check: BeginCheck resets it
 
-// Account is a hold.Account in which Source.Take and Refund of package lease move units.
-type Account interface {
-	hold.Account
-	HoldGiven(units uint32)   // a request holds units of its allotment
-	UnholdGiven(units uint32) // undoes HoldGiven
-	Unhold(units uint32)      // a request does not hold units, after all, that were never granted
+	// By Source.Take. The lease says already that the service must charge the cost, if NotedUncharged: Take may be called
+	// once more, if another worker wrote first, or if another rule had to ask.
+	TakenOf        state.GrantLeft // for Refund, if From is the LeaseTable: the grant that the units are of
+	NotedUncharged bool
+
+	// Memory, which stays for the next request:
+	Lease *state.LeaseEntry // of the key, as the last check has read it, unless the allotment has decided
+	Share []limit.Window    // of the key's limits, this proxy's, as the last check by OwnShare has worked it out
 }
 
 // checked is what the last Source.Check has found, or what Look or Operate has.
@@ -57,12 +44,12 @@ type checked struct {
 	Standings []state.LeaseStanding
 }
 
-// taken is what Source.Take has done. Subject.Begin resets it.
-type taken struct {
-	TakenOf state.GrantLeft // for Refund, if From is the LeaseTable: the grant that the units are of
-	// For the next Take, which comes if another worker wrote first, or if another rule had to ask: the lease says
-	// already that the service must charge the cost.
-	NotedUncharged bool
+// Account is a hold.Account in which Source.Take and Refund of package lease move units.
+type Account interface {
+	hold.Account
+	HoldGiven(units uint32)   // a request holds units of its allotment
+	UnholdGiven(units uint32) // undoes HoldGiven
+	Unhold(units uint32)      // a request does not hold units, after all, that were never granted
 }
 
 // begin begins a request that has not waited.

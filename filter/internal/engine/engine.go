@@ -149,7 +149,7 @@ func (e *Engine) LookAtQuota() *lease.Look {
 	}
 	look := &lease.Look{}
 	e.rules.EachShown(&e.looked, look.AddKey)
-	if look.IsEmpty() {
+	if look.Size() == 0 {
 		return nil
 	}
 	return look

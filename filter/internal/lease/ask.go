@@ -53,15 +53,15 @@ type clusterSource interface {
 }
 
 // AppendNeeds appends what the request of a pending verdict needs, and returns the parts of an ask for that. Shadow
-// rules come last.
-func AppendNeeds(dst []Need, v *decide.Verdict) (needs []Need, parts []Part) {
+// rules come last. If the request has waited before, earlier is what it needed then: see keepGranted.
+func AppendNeeds(earlier []Need, v *decide.Verdict) (needs []Need, parts []Part) {
 	pending := 0
 	for _, s := range v.Subjects {
 		if s.Outcome() == decide.Pending {
 			pending++
 		}
 	}
-	needs, parts = dst, make([]Part, 0, pending)
+	needs, parts = keepGranted(earlier), make([]Part, 0, pending)
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
 			if s.Outcome() == decide.Pending && s.Shadow == shadow {
@@ -74,10 +74,9 @@ func AppendNeeds(dst []Need, v *decide.Verdict) (needs []Need, parts []Part) {
 	return needs, parts
 }
 
-// KeepGranted takes back what a request has got of grants that do not suffice any more, so that AppendNeeds asks anew.
-// It returns the needs with a grant that does, in the memory of needs: the request takes of these once it has the
-// others.
-func KeepGranted(needs []Need) []Need {
+// keepGranted takes back what a request has got of grants that do not suffice any more: it asks anew. It returns the
+// needs with a grant that does, in the memory of needs: the request takes of these once it has the others.
+func keepGranted(needs []Need) []Need {
 	granted := needs[:0]
 	for i := range needs {
 		switch n := &needs[i]; {

@@ -72,7 +72,7 @@ func forNothing(s *decide.Subject) decide.Finding {
 	return decide.Finding{Outcome: decide.HasRoom}
 }
 
-// askService is the outcome if only the service can decide: Pending, so that the request waits, unless it must not wait.
+// askService is the outcome if only the service can decide: Pending, unless the request must not wait.
 func (src *clusterRule) askService(s *decide.Subject) decide.Finding {
 	switch wait := s.Quota.Wait; {
 	case wait == decide.TimedOut:

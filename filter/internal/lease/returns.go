@@ -47,7 +47,8 @@ type leasedGrant struct {
 const (
 	// maxReturns is how many returns one message has at most, each of one grant.
 	maxReturns = 1024
-	// maxLeased is how many grants with units in leases one worker remembers.
+	// maxLeased is how many grants with units in leases one worker remembers. A grant beyond these is not visited: what
+	// requests leave of it is lost when its time is over. Nobody finds out how much that is, so it counts as one unit.
 	maxLeased = 4096
 	// maxVisitNs is the longest time until a worker visits a grant again.
 	maxVisitNs = 1_000_000_000
@@ -104,7 +105,7 @@ func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += 
 // watch has CollectIdle visit a grant whose units were put into the lease at writtenNs.
 func (rets *Returns) watch(src *Source, h *Handout, writtenNs int64) {
 	if len(rets.leased) >= maxLeased {
-		src.noteLost(1) // requests may spend these units, or some of them: what will be left is not known yet
+		src.noteLost(1)
 		return
 	}
 	visitNs := min(writtenNs+src.idleNs, h.endNs, rets.latestVisitNs(writtenNs))

@@ -10,7 +10,7 @@ import (
 
 // What operators see of leases: the operation "leased" on counters (Operate), and the lease in an
 // explanation (LeaseOf). Both leave and find what they know in Subject.Quota, as Check does: there Usage
-// finds it, too.
+// finds it, too. A lease that is FromFuture has nothing then: an operator asks again.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
@@ -23,7 +23,7 @@ func (src *Source) Operate(
 	src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
 	s.Quota.Lease = e
-	if !src.readToTell(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) {
+	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
 		return 0, local.ErrStore
 	}
 	if src.isSilent(e) && src.local != nil {
@@ -32,11 +32,6 @@ func (src *Source) Operate(
 		}
 	}
 	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), nil
-}
-
-// readToTell reads a lease only to tell what it has. One that is FromFuture has nothing then: an operator asks again.
-func (src *Source) readToTell(e *state.LeaseEntry, key []byte, wallNs, now int64) (ok bool) {
-	return src.table.Read(e, key, wallNs, now) == state.OK
 }
 
 // leftOfOthers is how many units of the subject's key may be spent under other limits, which
@@ -50,7 +45,7 @@ func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 		}
 		e := &src.worker.entry
 		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
-		if src.readToTell(e, key, wallNs, src.worker.clock.Monotonic()) {
+		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}
 	}
@@ -146,9 +141,6 @@ func (l *Look) AddKey(s *decide.Subject) {
 	}
 	l.keys = append(l.keys, lookedKey{part: src.lookPart(s), rule: s.Rule})
 }
-
-// IsEmpty reports whether the service has nothing to tell.
-func (l *Look) IsEmpty() bool { return l.Size() == 0 }
 
 // Size is how many keys the look has; nil has none.
 func (l *Look) Size() int {

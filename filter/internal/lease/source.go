@@ -59,12 +59,6 @@
 //	show.go         Look         what operators see, and what clients are told that ask for their usage
 //
 // Leases end by the monotonic clock: every instant is of it, unless it is called wallNs or is one of package decide's.
-//
-// The tests play workers, their talk and a service together, by harness_test.go. scripts_test.go has most cases, as
-// lines of steps. The other tests are of what a script cannot say: leases_test.go of a Source, lost_test.go of units
-// that are lost, holds_test.go of a HoldSource, blocks_test.go of denials and blocks, alone_test.go of silence,
-// times_test.go of what the service says of times and windows, talk_test.go of package talk, and fleet_test.go of many
-// proxies.
 package lease
 
 import (
@@ -84,8 +78,7 @@ import (
 //	the proxy's store fails                            Failed                                    readLease
 //	the key's lease says that the key is blocked       Blocked
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom        forNothing
-//	the key's lease has enough units, also for what    HasRoom from LeaseTable
-//	rules that share the counter take before (Units)
+//	the key's lease has enough units                   HasRoom from LeaseTable
 //	the key's lease has a denial that is not over      Denied
 //	the service is silent                              what OwnShare decides, or Silent          alone
 //	the request has waited, and no answer came         what OwnShare decides, or Silent          askService
@@ -128,7 +121,7 @@ func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
 		return deniedFor(s, e.WaitNs(now), decide.Blocked)
 	case src.asksNothing(s):
 		return forNothing(s)
-	case src.keeps && e.Left(now) >= s.Units:
+	case src.keeps && e.Left(now) >= s.Units: // more than Cost, if other rules of the request take of the lease before
 		s.Quota.From = decide.LeaseTable
 		return decide.Finding{Outcome: decide.HasRoom}
 	case src.keeps && e.Denies(s.Units, now):
@@ -188,7 +181,7 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 	return src.key
 }
 
-// beginAsk begins an ask for the subject's cost. It may write the key's lease, which Check has read: see claimUncharged.
+// beginAsk begins an ask for the cost. It may write the key's lease, which Check has read: see claimUncharged.
 func (src *Source) beginAsk(s *decide.Subject) Part {
 	return src.newPart(s, s.Cost, src.claimUncharged(s.Quota.Lease))
 }

@@ -111,7 +111,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	needs, parts := lease.AppendNeeds(lease.KeepGranted(req.needs), v)
+	needs, parts := lease.AppendNeeds(req.needs, v)
 	req.needs = needs
 	c.asks.join(req, parts) // at most quota.MaxParts: package decide lets no more be Pending
 }
