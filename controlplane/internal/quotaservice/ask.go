@@ -6,7 +6,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -97,7 +96,7 @@ func (a *begunAsk) makeParts(parts []quota.Part) (windows int, ok bool) {
 
 // operationDone is called for each operation that is done.
 func (a *begunAsk) operationDone(o *keyOperation) {
-	if errors.Is(o.Outcome.Err, record.ErrWindows) {
+	if errors.Is(o.Outcome.Err, balance.ErrWindows) {
 		a.worker.logRefusal("ask refused", o.Outcome.Err)
 	}
 	a.done()
@@ -275,7 +274,7 @@ func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
 	taken := &o.Outcome.Taken
 	switch {
 	case taken.Units > 0:
-		got.Units, got.Leased = taken.Units, taken.Leased
+		got.Units, got.Leased = taken.Units, taken.Counted.IsLeased()
 		got.ValidNs = taken.ValidNs
 		if o.Terms.HoldLimit == nil {
 			got.Number = a.worker.remember(o)
@@ -319,7 +318,7 @@ type returnable struct {
 	terms    *action.Terms
 	shifted  []limit.Window
 	storeKey [16]byte
-	counted  action.Counted
+	counted  balance.HowCounted
 	units    uint32 // that may come back
 	atNs     int64  // by the service's clock
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -257,7 +258,7 @@ func (c *core) deliver(o *keyOperation) {
 	if o.Outcome.Rebased {
 		c.metrics.rebased.Add(1)
 	}
-	if errors.Is(o.Outcome.Err, record.ErrWindows) {
+	if errors.Is(o.Outcome.Err, balance.ErrWindows) {
 		c.metrics.crowded.Add(1)
 	}
 	if o.Outcome.AgainNs == 0 {

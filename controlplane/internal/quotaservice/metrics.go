@@ -21,7 +21,7 @@ type metrics struct {
 	unitsLost     atomic.Uint64                        // that a return or an undo could not uncount
 	mismatches    atomic.Uint64                        // record.ErrNewer, record.ErrDamage
 	storeErrors   atomic.Uint64                        // swaps that Failed but for ErrFull, and heartbeats
-	crowded       atomic.Uint64                        // record.ErrWindows
+	crowded       atomic.Uint64                        // balance.ErrWindows
 	late          atomic.Uint64                        // swaps that were Late
 	full          atomic.Uint64                        // swapstore.ErrFull
 	rebased       atomic.Uint64                        // Outcome.Rebased

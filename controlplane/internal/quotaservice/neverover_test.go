@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -269,7 +269,7 @@ func (f *fleet) use(definition int, p *proxy, a quota.AskResult, sent int64) {
 	}
 }
 
-func (f *fleet) counted(p *proxy, g quota.Grant) action.Counted {
+func (f *fleet) counted(p *proxy, g quota.Grant) balance.HowCounted {
 	return p.worker.returnables.list[len(p.worker.returnables.list)-1-int(p.worker.returnables.number-g.Number)].counted
 }
 

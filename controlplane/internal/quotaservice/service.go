@@ -39,8 +39,8 @@
 //	transport     a worker's stream over gRPC
 //	quotaservice  who asks, whose turn it is, what is under way
 //	├─ action     what is done to a key: units are taken, given back, held
-//	│  ├─ record  what the key has counted, and its bytes
-//	│  └─ balance what is left, and for how long it may be spent
+//	│  └─ balance the record of what it has counted, what that leaves, and for how long it may be spent
+//	├─ record     the bytes of a record
 //	└─ swapstore  the store: compare-and-swap, in memory, or in Redis and Valkey (redisstore)
 //
 // These have states:

@@ -49,8 +49,8 @@ const (
 //
 // So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
 type recordValue struct {
-	known   *record.Record // what the store has, as far as is known; nil = nothing, or a swap is under way
-	pending *record.Record // what known was, with what the swap under way changes; nil = none is under way
+	known   *balance.Record // what the store has, as far as is known; nil = nothing, or a swap is under way
+	pending *balance.Record // what known was, with what the swap under way changes; nil = none is under way
 
 	nonce           []byte // of the store's value, so of the one that a swap under way replaces; nil = none
 	startingUntilNs int64  // until when the store is starting, by its clock: the last Young swap has said so
@@ -65,7 +65,7 @@ func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapsto
 	s := swapstore.Swap{Old: v.nonce}
 	v.pending, v.known = v.known, nil // it is decided in place
 	if v.pending == nil {
-		v.pending = record.New(storeNs)
+		v.pending = balance.NewRecord(storeNs)
 	}
 	changed := v.decideAll(operations, v.pending, storeNs)
 	if slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.Outcome.NeedsAge }) {
@@ -74,7 +74,7 @@ func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapsto
 	if !changed {
 		return s
 	}
-	v.newValue = v.pending.Append(v.newValue[:0], rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
+	v.newValue = record.Append(v.newValue[:0], v.pending, rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
 	s.New = v.newValue
 	s.FromNs, s.UntilNs = storeNs, lastNs(operations, storeNs)
 	s.ExpireNs = v.pending.ExpiryNs() + linger
@@ -91,7 +91,7 @@ func lastNs(operations []*keyOperation, storeNs int64) int64 {
 }
 
 // decideAll decides the operations on a record, one after the other, and reports whether that changed it.
-func (v *recordValue) decideAll(operations []*keyOperation, on *record.Record, storeNs int64) (changed bool) {
+func (v *recordValue) decideAll(operations []*keyOperation, on *balance.Record, storeNs int64) (changed bool) {
 	startingForNs := v.startingForNs(storeNs)
 	for _, o := range operations {
 		changed = o.Decide(on, storeNs, startingForNs) || changed
@@ -126,9 +126,9 @@ func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (aga
 	if err != nil {
 		return false, err
 	}
-	var trial *record.Record
+	var trial *balance.Record
 	if v.known == nil {
-		trial = record.New(r.NowNs)
+		trial = balance.NewRecord(r.NowNs)
 	} else {
 		trial = v.known.Clone()
 	}

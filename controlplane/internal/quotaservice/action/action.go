@@ -22,7 +22,6 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -50,22 +49,18 @@ type Operation struct {
 //	Reset       operator's                  forgets the key                            HadUsage
 //
 // Where Denied is written, WaitNs is too. For units that are held, Hit and Inspect also write HeldBack, NeedsAge and
-// Err, and undo writes Noted. Decide writes the rest of an Outcome. Most calls need no Action,
-// because the store adds what they count: see addition of quotaservice.
+// Err, and undo writes Noted. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds
+// what they count: see addition of quotaservice.
 type Action interface {
-	// carryOut does it to the record, which v shows as the definition sees it, and writes to out what came of it.
-	// changed says that the record counts something else now.
-	carryOut(terms *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool)
-}
-
-// beforehand is an Action that also changes the record before this has the definition's windows.
-type beforehand interface {
-	carryOutBefore(r *record.Record, out *Outcome)
+	// carryOut does it to the record, as the definition sees it, and writes to out what came of it. changed says that
+	// the record counts something else now.
+	carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool)
 }
 
 // Outcome is what an operation came to when it was decided last.
 type Outcome struct {
 	// Err is why it could not be decided: Decide, takeHold and denyHold write it, and the service for a store that failed.
+	// Nothing else holds then, but for Noted, and WaitNs if it is ErrStarting.
 	Err error
 
 	// Decide writes these of each action.
@@ -93,31 +88,21 @@ type Outcome struct {
 // Taken is what a hit has taken.
 type Taken struct {
 	Units   uint32
-	ValidNs int64   // for how long they may be spent
-	Leased  bool    // they may be kept for later requests
-	Counted Counted // for an undo or a Return; not of units that are held
+	ValidNs int64              // for how long they may be spent
+	Counted balance.HowCounted // for an undo or a Return; not of units that are held
 }
-
-// Counted says how a hit has counted its units, and in which record.
-type Counted struct {
-	balance.HowCounted
-	generation uint64 // of the record
-}
-
-// isIn reports whether the record may still count the units. If it has been made anew since, they are gone already.
-func (c *Counted) isIn(r *record.Record) bool { return r.Generation == c.generation }
 
 // ErrStarting is why units are not held yet.
 var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
 
 // Decide decides the operation on the record at storeNs, when the store is starting for startingForNs
 // more: it carries out its action. It reports whether that changed what the record counts.
-func (o *Operation) Decide(r *record.Record, storeNs, startingForNs int64) (changed bool) {
+func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64) (changed bool) {
 	o.Outcome = Outcome{Standings: o.Outcome.Standings[:0]}
 	out := &o.Outcome
 	out.Rebased = r.BringTo(storeNs)
-	if a, ok := o.Action.(beforehand); ok {
-		a.carryOutBefore(r, out)
+	if _, isReset := o.Action.(Reset); isReset { // now, because windows of other definitions may leave no room below
+		out.HadUsage = r.Forget()
 	}
 	v, err := r.ArrangeFor(o.Terms.Windows, o.Shifted, o.Terms.HoldLimit)
 	if err != nil {
@@ -125,8 +110,8 @@ func (o *Operation) Decide(r *record.Record, storeNs, startingForNs int64) (chan
 		return false
 	}
 	v.IsStarting = startingForNs > 0
-	out.NowNs, out.Blocked = v.State.NowNs, v.IsBlocked()
-	changed = o.Action.carryOut(o.Terms, r, v, out)
+	out.NowNs, out.Blocked = v.Record.NowNs, v.IsBlocked()
+	changed = o.Action.carryOut(o.Terms, v, out)
 	if errors.Is(out.Err, ErrStarting) {
 		out.WaitNs = startingForNs
 	}
@@ -143,7 +128,7 @@ func (out *Outcome) stand(v *balance.View) {
 		out.Standings = append(out.Standings, v.Standing(i))
 	}
 	if v.HoldLimit != nil {
-		out.Standings = append(out.Standings, quota.Standing{Used: v.State.Holders.Held()})
+		out.Standings = append(out.Standings, quota.Standing{Used: v.Record.Holders.Held()})
 	}
 }
 
@@ -180,7 +165,7 @@ const AllWindows = -1
 // Inspect finds out whether units are left.
 type Inspect struct{ Units uint32 }
 
-func (i *Inspect) carryOut(_ *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (i *Inspect) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
 	out.judge(&v, i.Units)
 	return false
 }
@@ -191,7 +176,7 @@ type Inc struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (i *Inc) carryOut(_ *Terms, _ *record.Record, v balance.View, _ *Outcome) (changed bool) {
+func (i *Inc) carryOut(_ *Terms, v balance.View, _ *Outcome) (changed bool) {
 	add(&v, i.Window, i.Units)
 	return true
 }
@@ -202,7 +187,7 @@ type Set struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (t *Set) carryOut(_ *Terms, r *record.Record, v balance.View, _ *Outcome) (changed bool) {
+func (t *Set) carryOut(_ *Terms, v balance.View, _ *Outcome) (changed bool) {
 	for i := range v.Windows {
 		isIt := t.Window == AllWindows || t.Window == i
 		if isIt && v.Windows[i].Algorithm != limit.Block {
@@ -210,7 +195,7 @@ func (t *Set) carryOut(_ *Terms, r *record.Record, v balance.View, _ *Outcome) (
 		}
 	}
 	add(&v, t.Window, t.Units)
-	r.Renew() // a return does not know which window was set since its grant
+	v.Record.Renew() // a return does not know which window was set since its grant
 	return true
 }
 
@@ -223,21 +208,17 @@ func add(v *balance.View, window int, n uint32) {
 	}
 }
 
-// Reset forgets the key: beforehand, because the windows of other definitions may leave those of its own no room.
+// Reset forgets the key. Decide does so, because it must be done before the definition's windows need room.
 type Reset struct{}
 
-func (Reset) carryOutBefore(r *record.Record, out *Outcome) { out.HadUsage = r.Forget() }
-
-func (Reset) carryOut(*Terms, *record.Record, balance.View, *Outcome) (changed bool) {
-	return true
-}
+func (Reset) carryOut(*Terms, balance.View, *Outcome) (changed bool) { return true }
 
 // Charge counts units, whatever is left. No units = only look.
 type Charge struct{ Units uint32 }
 
 // carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
-func (c *Charge) carryOut(_ *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (c *Charge) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
 	if c.Units == 0 {
 		out.look(&v)
 		return false

@@ -30,7 +30,7 @@ func tenAMinute() *Terms {
 }
 
 // on returns an operation of the definition that is decided on the record.
-func on(r *record.Record, d *Terms, a Action) *Operation {
+func on(r *balance.Record, d *Terms, a Action) *Operation {
 	o := &Operation{Terms: d, Action: a, Shifted: d.ShiftedFor(key)}
 	o.Decide(r, base, 0)
 	return o
@@ -38,7 +38,7 @@ func on(r *record.Record, d *Terms, a Action) *Operation {
 
 // A hit takes 3 of 10 units. It is undone, because another part of its ask is denied.
 func Example() {
-	r, d := record.New(base), tenAMinute()
+	r, d := balance.NewRecord(base), tenAMinute()
 	hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
 	fmt.Println("taken", hit.Outcome.Taken.Units, "used", hit.Outcome.Standings[0].Used)
 	undo := on(r, d, hit.NewUndo())
@@ -50,7 +50,7 @@ func Example() {
 
 // TestNothingToUndo: what took nothing, or changes nothing by its denial, has no second operation.
 func TestNothingToUndo(t *testing.T) {
-	r, d := record.New(base), tenAMinute()
+	r, d := balance.NewRecord(base), tenAMinute()
 	on(r, d, &Set{Units: 10, Window: AllWindows})
 	denied := on(r, d, &Hit{Part: quota.Part{Cost: 1, Shadow: true}})
 	require.True(t, denied.Outcome.Denied)
@@ -75,7 +75,7 @@ func TestNothingToUndo(t *testing.T) {
 // TestAnUndoAfterASet: units that were counted before the key was set or forgotten are gone already.
 func TestAnUndoAfterASet(t *testing.T) {
 	for _, between := range []Action{&Set{Units: 5, Window: AllWindows}, Reset{}} {
-		r, d := record.New(base), tenAMinute()
+		r, d := balance.NewRecord(base), tenAMinute()
 		hit := on(r, d, &Hit{Part: quota.Part{Cost: 3}})
 		used := on(r, d, between).Outcome.Standings[0].Used
 		undo := on(r, d, hit.NewUndo())
@@ -89,12 +89,12 @@ func TestAnUndoAfterASet(t *testing.T) {
 
 // FuzzDecide: any value can be decided on.
 func FuzzDecide(f *testing.F) {
-	r, d := record.New(base), tenAMinute()
+	r, d := balance.NewRecord(base), tenAMinute()
 	on(r, d, &Hit{Part: quota.Part{Cost: 3}})
-	f.Add(r.Append(nil, 1))
-	f.Add(record.New(base).Append(nil, 2))
+	f.Add(record.Append(nil, r, 1))
+	f.Add(record.Append(nil, balance.NewRecord(base), 2))
 	r.Holders = balance.Holders{{Worker: 9, Since: 2, Number: 3, NotedNs: base, HoldNs: 80 * minute}}
-	f.Add(r.Append(nil, 3))
+	f.Add(record.Append(nil, r, 3))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		for _, a := range []Action{&Hit{Part: quota.Part{Cost: 1, Waiting: 3, Ahead: 9}}, &Charge{Units: 1}, &Set{Units: 1}} {
 			r, err := record.Parse(b)
@@ -104,7 +104,7 @@ func FuzzDecide(f *testing.F) {
 			leased := *d
 			leased.Lease = quota.LeaseAuto
 			on(r, &leased, a)
-			_, err = record.Parse(r.Append(nil, 4))
+			_, err = record.Parse(record.Append(nil, r, 4))
 			require.NoError(t, err, "what is decided can be read")
 		}
 	})

@@ -2,7 +2,6 @@ package action
 
 import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -33,7 +32,7 @@ func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit 
 //	it is granted units                               Taken                 these units
 //	it is granted none: it asks for none, or only     Taken.ValidNs         nothing
 //	for some ahead
-func (h *Hit) carryOut(terms *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	if v.HoldLimit != nil {
 		return h.takeHold(terms, &v, out)
 	}
@@ -57,7 +56,7 @@ func (h *Hit) carryOut(terms *Terms, r *record.Record, v balance.View, out *Outc
 		}
 	case h.TakesNothing:
 	case offer.Units > 0:
-		out.Taken = take(r, &v, &offer)
+		out.Taken = take(&v, &offer)
 		changed = true
 	default:
 		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
@@ -66,12 +65,9 @@ func (h *Hit) carryOut(terms *Terms, r *record.Record, v balance.View, out *Outc
 }
 
 // take counts the units of an offer.
-func take(r *record.Record, v *balance.View, offer *balance.Offer) Taken {
-	how := v.Take(offer.Units, offer.SpendByNs)
-	return Taken{
-		Units: offer.Units, Leased: how.IsLeased(), ValidNs: v.ValidNs(offer.SpendByNs),
-		Counted: Counted{how, r.Generation},
-	}
+func take(v *balance.View, offer *balance.Offer) Taken {
+	counted := v.Take(offer.Units, offer.SpendByNs)
+	return Taken{Units: offer.Units, ValidNs: v.ValidNs(offer.SpendByNs), Counted: counted}
 }
 
 // keeps says what a denial of the part changes: its units count, or it may begin the key's block.
@@ -115,7 +111,7 @@ func (o *Operation) NewKeepDenial() Action {
 	return &keepDenial{&hit.Part}
 }
 
-func (k *keepDenial) carryOut(terms *Terms, _ *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (k *keepDenial) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	out.Noted = v.HoldLimit != nil // the proxy need not report again: the hit has noted its report
 	passes := v.LeftBesideHeld() >= k.part.Cost
 	if passes { // by now: a window has ended since, or less is held
@@ -146,15 +142,15 @@ func (o *Operation) NewUndo() Action {
 	return &undo{hit, o.Outcome.Taken}
 }
 
-func (u *undo) carryOut(_ *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool) {
+func (u *undo) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
 	if v.HoldLimit != nil {
 		return u.undoHold(&v, out)
 	}
 	counted := &u.taken.Counted
-	if !counted.isIn(r) {
+	if !counted.IsIn(v.Record) {
 		return false
 	}
-	if v.Undo(&counted.HowCounted, u.taken.Units) {
+	if v.Undo(counted, u.taken.Units) {
 		out.Uncounted = u.taken.Units
 	}
 	return true
@@ -163,14 +159,14 @@ func (u *undo) carryOut(_ *Terms, r *record.Record, v balance.View, out *Outcome
 // Return uncounts units of a grant that a proxy returns.
 type Return struct {
 	Units   uint32
-	Counted Counted
+	Counted balance.HowCounted
 }
 
-func (t *Return) carryOut(_ *Terms, r *record.Record, v balance.View, out *Outcome) (changed bool) {
-	if !t.Counted.isIn(r) {
+func (t *Return) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
+	if !t.Counted.IsIn(v.Record) {
 		return false
 	}
-	if v.Return(&t.Counted.HowCounted, t.Units) {
+	if v.Return(&t.Counted, t.Units) {
 		out.Uncounted = t.Units
 	}
 	return true
@@ -231,7 +227,7 @@ func hitHeld(terms *Terms, v *balance.View, p *quota.Part, out *Outcome) (change
 // undoHold takes back what was held, unless the worker has reported since. Then it is not noted: the worker's next
 // report says what it holds.
 func (u *undo) undoHold(v *balance.View, out *Outcome) (changed bool) {
-	out.Noted = v.State.Holders.Undo(&u.hit.Part.Report, u.taken.Units)
+	out.Noted = v.Record.Holders.Undo(&u.hit.Part.Report, u.taken.Units)
 	if out.Noted {
 		out.Uncounted = u.taken.Units
 	}

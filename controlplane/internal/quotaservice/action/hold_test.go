@@ -6,7 +6,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -59,7 +58,7 @@ func TestTakeHold(t *testing.T) {
 		{name: "only looks", before: asks(2, 2), part: inspects, holds: 2, want: Outcome{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := record.New(base)
+			r := balance.NewRecord(base)
 			on(r, d, &Set{Units: c.used, Window: 0})
 			if c.before.Number > 0 {
 				require.NoError(t, on(r, d, &Hit{Part: c.before}).Outcome.Err)
@@ -78,7 +77,7 @@ func TestTakeHold(t *testing.T) {
 // has 8 left, and 5 of these are held.
 func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 	for units := range uint32(12) {
-		r, d := record.New(base), tenAMinute()
+		r, d := balance.NewRecord(base), tenAMinute()
 		on(r, d, &Set{Units: 2, Window: AllWindows})
 		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
 		inspect := on(r, d, &Inspect{Units: units})
@@ -94,8 +93,8 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	d := tenAMinute()
 	d.CountDenied = true
-	deny := func(inShadow bool) (*record.Record, *Operation) {
-		r := record.New(base)
+	deny := func(inShadow bool) (*balance.Record, *Operation) {
+		r := balance.NewRecord(base)
 		on(r, d, &Set{Units: 2, Window: AllWindows})
 		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
 		return r, on(r, d, &Hit{Part: quota.Part{Cost: 4, Shadow: inShadow}})

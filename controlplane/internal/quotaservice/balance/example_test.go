@@ -14,11 +14,11 @@ import (
 func Example() {
 	perMinute := limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: int64(time.Minute)}
 	windows := []limit.Window{perMinute}
-	state := balance.NewState(int64(10*time.Second), windows)
-	view := balance.View{State: &state, Windows: windows}
+	r := balance.NewRecord(int64(10*time.Second), windows...)
+	view := balance.View{Record: r, Windows: windows}
 	view.Add(600) // what others have used before
 
-	state.Roll(int64(20 * time.Second))
+	r.Roll(int64(20 * time.Second))
 	d := view.Offer(quota.LeaseAuto, &quota.Part{Cost: 1, Waiting: 3, Ahead: 600})
 	counted := view.Take(d.Units, d.SpendByNs)
 	fmt.Println(d.Verdict == balance.Passes, d.Units, "units for", time.Duration(view.ValidNs(d.SpendByNs)))
@@ -37,8 +37,8 @@ func Example() {
 func ExampleView_Note() {
 	perHour := limit.Window{Algorithm: limit.FixedWindow, Limit: 100, PeriodNs: int64(time.Hour)}
 	windows := []limit.Window{perHour}
-	state := balance.NewState(0, windows)
-	view := balance.View{State: &state, Windows: windows}
+	state := balance.NewRecord(0, windows...)
+	view := balance.View{Record: state, Windows: windows}
 	view.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, Limit: 10, PeriodNs: int64(time.Minute)}
 	var worker quota.Sums
 	note := func(r quota.Report, cost uint32) uint32 {
@@ -69,4 +69,36 @@ func ExampleView_Note() {
 	// a late answer to #9: false
 	// the answer to #10: true
 	// something to report: false
+}
+
+// Two definitions share a key: both count in its minute, and one also in its hour. What has ended goes once a
+// definition without it asks.
+func ExampleRecord_ArrangeFor() {
+	const second, minute, hour = int64(1e9), int64(60e9), int64(3600e9)
+	perMinute := limit.Window{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute}
+	perHour := limit.Window{Algorithm: limit.FixedWindow, Limit: 100, PeriodNs: hour}
+	strict, both := []limit.Window{perMinute}, []limit.Window{perMinute, perHour}
+	r := balance.NewRecord(0)
+	ask := func(storeNs int64, windows []limit.Window, units uint32) {
+		r.BringTo(storeNs)
+		v, err := r.ArrangeFor(windows, windows, nil)
+		if err != nil {
+			panic(err)
+		}
+		v.Add(units)
+		fmt.Printf("%4d s: sees", storeNs/second)
+		for i := range v.Windows {
+			fmt.Print(" ", v.Standing(i).Used)
+		}
+		fmt.Println(" of the record's", len(r.Windows), "windows")
+	}
+	ask(10*second, both, 3)
+	ask(20*second, strict, 4)
+	ask(70*second, both, 1)
+	ask(hour, strict, 2)
+	// Output:
+	//   10 s: sees 3 3 of the record's 2 windows
+	//   20 s: sees 7 of the record's 2 windows
+	//   70 s: sees 1 4 of the record's 2 windows
+	// 3600 s: sees 2 of the record's 1 windows
 }

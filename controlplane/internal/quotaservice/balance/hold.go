@@ -29,7 +29,7 @@ type Room struct {
 //	false    nil                     says nothing, and its part is denied: it is forgotten, and needs no holder
 //	false    ErrStale or ErrHolders  is refused
 func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
-	h := v.State.Holders.find(p.Worker)
+	h := v.Record.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
 		return false, room, ErrStale
 	}
@@ -42,13 +42,13 @@ func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 			return false, room, nil
 		}
 	}
-	h, err = v.State.Holders.findOrAdd(p.Worker)
+	h, err = v.Record.Holders.findOrAdd(p.Worker)
 	if err != nil {
 		return false, Room{}, err
 	}
 	*h = Holder{
 		Worker: p.Worker, Since: p.Since, Number: p.Number, Charged: p.Charged,
-		Held: held, NotedNs: v.State.NowNs, HoldNs: v.HoldLimit.PeriodNs,
+		Held: held, NotedNs: v.Record.NowNs, HoldNs: v.HoldLimit.PeriodNs,
 	}
 	if charges > 0 { // only what is charged opens a window
 		for i := range v.Windows {
@@ -99,7 +99,7 @@ func (v *View) mostHeld(h *Holder) uint32 {
 func (v *View) Room(cost, waiting uint32) (r Room) {
 	left := v.LeftBesideHeld()
 	if !v.HoldLimit.Unlimited {
-		left = min(left, minus(v.HoldLimit.Limit, v.State.Holders.Held()))
+		left = min(left, minus(v.HoldLimit.Limit, v.Record.Holders.Held()))
 	}
 	switch {
 	case cost == 0 && !v.IsBlocked():

@@ -7,10 +7,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// View is a State as one definition sees it, at the State's NowNs. What it counts is in the State.
+// View is a Record as one definition sees it, at the Record's NowNs. What it counts is in the Record.
 type View struct {
-	State *State
-	// Windows are the definition's, shifted for the key. The State has the same ones first, in this order. A
+	Record *Record
+	// Windows are the definition's, shifted for the key. The Record has the same ones first, in this order. A
 	// limit.Block is the last one.
 	Windows []limit.Window
 	// HoldLimit is the definition's limit.Concurrency: how many units may be held at once, and for how long a silent
@@ -20,7 +20,7 @@ type View struct {
 	IsStarting bool
 }
 
-func (v *View) window(i int) viewWindow { return viewWindow{v.State.windowWith(&v.Windows[i], i)} }
+func (v *View) window(i int) viewWindow { return viewWindow{v.Record.windowWith(&v.Windows[i], i)} }
 
 // What is left. For example, 60 of 100 a minute and 990 of 1000 an hour are used, and workers hold 4:
 //
@@ -34,13 +34,13 @@ func (v *View) window(i int) viewWindow { return viewWindow{v.State.windowWith(&
 // Workers may hold units of the key by a policy of theirs, even if the definition itself holds none.
 
 // LeftBesideHeld returns how many units a hit may take, to be spent at once.
-func (v *View) LeftBesideHeld() uint32 { return minus(v.Left(), v.State.Holders.Held()) }
+func (v *View) LeftBesideHeld() uint32 { return minus(v.Left(), v.Record.Holders.Held()) }
 
 // Left returns how many units all windows have left for spending at once. What is held is left, too.
-func (v *View) Left() uint32 { return v.leftUntil(v.State.NowNs) }
+func (v *View) Left() uint32 { return v.leftUntil(v.Record.NowNs) }
 
 // LeftIn returns how many units one window has left for spending at once.
-func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.State.NowNs) }
+func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.Record.NowNs) }
 
 // leftUntil is Left for spending until endNs.
 func (v *View) leftUntil(endNs int64) uint32 {
@@ -112,7 +112,7 @@ func (v *View) Add(units uint32) {
 }
 
 // AddIn counts units in one window, as Add does in all.
-func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.State.NowNs) }
+func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.Record.NowNs) }
 
 // Clear has a window forget what it has counted.
 func (v *View) Clear(i int) {
@@ -125,7 +125,7 @@ func (v *View) Clear(i int) {
 
 // Take counts units in all windows that may be spent until spendBy. It returns what Return and Undo need.
 func (v *View) Take(units uint32, spendBy int64) HowCounted {
-	c := HowCounted{AtNs: v.State.NowNs, SpendByNs: spendBy}
+	c := HowCounted{AtNs: v.Record.NowNs, SpendByNs: spendBy, generation: v.Record.Generation}
 	for i := range v.Windows {
 		how := v.window(i).add(units, spendBy)
 		if how == (CountedIn{}) {
@@ -139,12 +139,17 @@ func (v *View) Take(units uint32, spendBy int64) HowCounted {
 	return c
 }
 
-// HowCounted says how a View has counted units. Another View of the same windows can take them back.
+// HowCounted says how a View has counted units, and in which record. Another View of the same windows can take them
+// back.
 type HowCounted struct {
-	AtNs      int64       // when
-	SpendByNs int64       // until when they may be spent: the end of their lease, or AtNs
-	Windows   []CountedIn // by window; nil = all are zero
+	AtNs       int64       // when
+	SpendByNs  int64       // until when they may be spent: the end of their lease, or AtNs
+	Windows    []CountedIn // by window; nil = all are zero
+	generation uint64      // of the record
 }
+
+// IsIn reports whether the record may still count the units. If it has been made anew since, they are gone already.
+func (c *HowCounted) IsIn(r *Record) bool { return c.generation == r.Generation }
 
 // IsLeased reports whether the units may be spent later than they were counted.
 func (c *HowCounted) IsLeased() bool { return c.SpendByNs > c.AtNs }
@@ -218,12 +223,12 @@ const (
 //	15    3, because 15 are few     for 100 ms, less SlackNs
 //	2     2, or none if the first request costs 3
 func (v *View) Offer(lease uint32, p *quota.Part) Offer {
-	now, firstEndNs := v.State.NowNs, v.FirstEndNs()
+	now, firstEndNs := v.Record.NowNs, v.FirstEndNs()
 	endNs := v.leaseEndNs(lease, firstEndNs)
 	if endNs > now && firstEndNs-now <= SlackNs(v.Windows) {
 		return Offer{Verdict: NotYet}
 	}
-	left := minus(v.leftUntil(endNs), v.State.Holders.Held())
+	left := minus(v.leftUntil(endNs), v.Record.Holders.Held())
 	if left < p.Cost && endNs > now {
 		endNs = now
 		left = v.LeftBesideHeld()
@@ -245,7 +250,7 @@ func (v *View) Offer(lease uint32, p *quota.Part) Offer {
 
 // leaseEndNs is when a lease that began now would end: at firstEndNs, or before. It is now if nothing is leased.
 func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
-	now := v.State.NowNs
+	now := v.Record.NowNs
 	if lease == quota.LeaseOff {
 		return now
 	}
@@ -271,7 +276,7 @@ func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
 // aheadUntil is what a proxy expects to need until a lease ends. The proxy says what it needs in quota.HorizonNs: of
 // a lease that ends much sooner, because a window does, it needs less.
 func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
-	rest, horizon := endNs-v.State.NowNs, quota.HorizonNs(v.Windows)
+	rest, horizon := endNs-v.Record.NowNs, quota.HorizonNs(v.Windows)
 	if rest >= min(shortLease, horizon) {
 		return ahead
 	}
@@ -286,7 +291,7 @@ func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
 // the worker returns the units and asks again at once, until it gets units of the next window. They may deny others
 // meanwhile: the exact limiter would, too, because all these requests came before the window's end.
 func (v *View) ValidNs(spendBy int64) int64 {
-	now, slack := v.State.NowNs, SlackNs(v.Windows)
+	now, slack := v.Record.NowNs, SlackNs(v.Windows)
 	if spendBy > now { // which is no later than the first window's end
 		return spendBy - now - slack
 	}

@@ -28,13 +28,13 @@ func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 	} {
 		v := at(base, 0, perKey(9, minute))
 		first := v.Take(3, base)
-		v.State.Roll(base + second)
+		v.Record.Roll(base + second)
 		second := v.Take(2, base+second)
 		require.True(t, c.undo(v, &first, 3), c.name)
 		require.Equal(t, []uint32{2}, used(v), c.name)
 		require.Equal(t, c.endNs, v.FirstEndNs(), c.name)
 		require.True(t, c.undo(v, &second, 2), c.name)
-		require.True(t, v.State.Usages[0].IsZero(), c.name)
+		require.True(t, v.Record.Usages[0].IsZero(), c.name)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestUnitsGoBackToWhereTheyCount(t *testing.T) {
 		require.True(t, v.Return(&second, 3), name)
 		require.True(t, v.Return(&first, 7), name)
 		for i := range v.Windows {
-			require.True(t, v.State.Usages[i].IsZero(), name)
+			require.True(t, v.Record.Usages[i].IsZero(), name)
 		}
 	}
 }
@@ -60,12 +60,12 @@ func TestADenialBlocksTheKey(t *testing.T) {
 		v.Add(5)
 		require.False(t, v.IsBlocked())
 		require.True(t, v.BeginBlock(), "it begins")
-		v.State.Roll(base + second)
+		v.Record.Roll(base + second)
 		require.Equal(t, prolongs, v.BeginBlock())
 		require.Equal(t, TooFew, v.Offer(quota.LeaseOff, &quota.Part{}).Verdict)
-		v.State.Roll(base + minute)
+		v.Record.Roll(base + minute)
 		require.Equal(t, prolongs, v.IsBlocked())
-		v.State.Roll(base + minute + second)
+		v.Record.Roll(base + minute + second)
 		require.False(t, v.IsBlocked())
 	}
 	require.False(t, at(base, 5, fixed(1, second)).BeginBlock(), "there is none")
@@ -81,7 +81,7 @@ func TestAClearedWindowHasAllLeft(t *testing.T) {
 			if w := &windows[i]; !w.Unlimited {
 				require.Equal(t, w.Left(0), v.LeftIn(i), name)
 			}
-			require.Equal(t, v.State.NowNs, v.State.SpendBy(i), name)
+			require.Equal(t, v.Record.NowNs, v.Record.SpendBy(i), name)
 		}
 	}
 }
@@ -92,16 +92,16 @@ func TestAClockThatIsSetBackForgetsNothing(t *testing.T) {
 	for name, windows := range shapes {
 		v := at(base, 0, windows...)
 		v.Take(7, base+100*ms)
-		v.State.Holders = Holders{{Worker: 1, Held: 2, NotedNs: base - second, HoldNs: holdNs}}
-		before, spendBy := used(v), v.State.SpendBy(0)
-		v.State.SetBack(base - back)
-		require.Equal(t, base-back, v.State.NowNs, name)
+		v.Record.Holders = Holders{{Worker: 1, Held: 2, NotedNs: base - second, HoldNs: holdNs}}
+		before, spendBy := used(v), v.Record.SpendBy(0)
+		v.Record.setBack(base - back)
+		require.Equal(t, base-back, v.Record.NowNs, name)
 		require.Equal(t, before, used(v), name)
-		require.Equal(t, spendBy-back, v.State.SpendBy(0), name)
-		v.State.Roll(base - back + holdNs - second - 1)
-		require.EqualValues(t, 2, v.State.Holders.Held(), name)
-		v.State.Roll(base - back + holdNs - second)
-		require.Zero(t, v.State.Holders.Held(), name)
+		require.Equal(t, spendBy-back, v.Record.SpendBy(0), name)
+		v.Record.Roll(base - back + holdNs - second - 1)
+		require.EqualValues(t, 2, v.Record.Holders.Held(), name)
+		v.Record.Roll(base - back + holdNs - second)
+		require.Zero(t, v.Record.Holders.Held(), name)
 	}
 }
 
@@ -111,13 +111,13 @@ func TestALeaseOfABucketCountsAtItsEnd(t *testing.T) {
 	v := at(base, 50, bucket(10, second, 100))
 	v.Take(4, base+second)
 	v.Take(1, base+second/2)
-	require.Equal(t, base+second, v.State.SpendBy(0))
+	require.Equal(t, base+second, v.Record.SpendBy(0))
 	require.EqualValues(t, 50-5, v.Left())
-	v.State.Roll(base + second)
+	v.Record.Roll(base + second)
 	require.Equal(t, []uint32{50 - 10 + 5}, used(v))
 
 	full := at(base, 0, bucket(10, second, 100))
 	full.Take(4, base+second)
-	full.State.Roll(base + second)
+	full.Record.Roll(base + second)
 	require.Equal(t, []uint32{4}, used(full), "a full bucket gains nothing before them")
 }

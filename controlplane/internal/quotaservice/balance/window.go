@@ -8,7 +8,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// stateWindow is one window of a key as a State has it: it may lack limits, so it is only rolled. def has the
+// recordWindow is one window of a key as a Record has it: it may lack limits, so it is only rolled. def has the
 // arithmetic of package limit, which knows one instant. The methods here are for units that are leased.
 //
 // Leased units may be spent at any time until their lease ends. A fixed window or a counter counts them at nowNs,
@@ -19,28 +19,28 @@ import (
 //	fixed, calendar         nowNs                       nowNs
 //	sliding window counter  nowNs                       nowNs
 //	sliding window log      nowNs                       that of its newest unit, or nowNs
-//	token bucket            its spendBy                 in the State
+//	token bucket            its spendBy                 in the Record
 //
 // For example, a bucket was leased from at 0 s until 10 s, and is asked at 4 s:
 //
 //	0 s ──────── 4 s ───────────────▶ 10 s
 //	the lease    nowNs                spendBy: the lease ends, and the usage has what remains then
 //	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: left takes them off
-type stateWindow struct {
-	def           *limit.Window // see State for what it may lack
+type recordWindow struct {
+	def           *limit.Window // see Record for what it may lack
 	usage         *limit.Usage
 	nowNs         int64
-	bucketSpendBy *int64 // in the State: not before nowNs; nil = it is no bucket. For spendBy and setSpendBy alone
+	bucketSpendBy *int64 // in the Record: not before nowNs; nil = it is no bucket. For spendBy and setSpendBy alone
 }
 
 // viewWindow is one window of a key with the limits of a definition, as a View has it: it is also asked, and counts.
-type viewWindow struct{ stateWindow }
+type viewWindow struct{ recordWindow }
 
-func (w stateWindow) isBucket() bool { return w.bucketSpendBy != nil }
+func (w recordWindow) isBucket() bool { return w.bucketSpendBy != nil }
 
 // spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
 // for each unit, in order.
-func (w stateWindow) spendBy() int64 {
+func (w recordWindow) spendBy() int64 {
 	if w.isBucket() {
 		return *w.bucketSpendBy
 	}
@@ -51,10 +51,10 @@ func (w stateWindow) spendBy() int64 {
 }
 
 // setSpendBy sets the spendBy of a bucket. That of another window follows from its usage.
-func (w stateWindow) setSpendBy(spendBy int64) { *w.bucketSpendBy = spendBy }
+func (w recordWindow) setSpendBy(spendBy int64) { *w.bucketSpendBy = spendBy }
 
 // asOf is the instant of its usage.
-func (w stateWindow) asOf() int64 {
+func (w recordWindow) asOf() int64 {
 	if w.isBucket() {
 		return w.spendBy()
 	}
@@ -62,7 +62,7 @@ func (w stateWindow) asOf() int64 {
 }
 
 // roll brings the window to now.
-func (w stateWindow) roll(now int64) {
+func (w recordWindow) roll(now int64) {
 	last, to := w.asOf(), now
 	switch {
 	case w.isBucket():
@@ -75,7 +75,7 @@ func (w stateWindow) roll(now int64) {
 }
 
 // expiryNs is from when the window counts nothing.
-func (w stateWindow) expiryNs() int64 {
+func (w recordWindow) expiryNs() int64 {
 	u := w.usageBounded()
 	return max(w.spendBy(), w.def.Expiry(&u, w.asOf()))
 }
@@ -240,12 +240,12 @@ func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 //	               its window.
 //	counter, log   They forget a debt as they forget all units.
 //
-// By State.ExpiryNs all debts have ended: TestNothingCountsFromExpiryOn.
+// By Record.ExpiryNs all debts have ended: TestNothingCountsFromExpiryOn.
 
 // usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
 // window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
 // more. Only roll stores it, when the window has ended: until then, requests with larger limits may use more of it.
-func (w stateWindow) usageBounded() limit.Usage {
+func (w recordWindow) usageBounded() limit.Usage {
 	u := *w.usage
 	if w.def.Pays > 0 {
 		most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
@@ -255,7 +255,7 @@ func (w stateWindow) usageBounded() limit.Usage {
 }
 
 // hasEnded reports whether a fixed window that has counted something ends at now or before.
-func (w stateWindow) hasEnded(now int64) bool {
+func (w recordWindow) hasEnded(now int64) bool {
 	if end := w.usage.EndNs; end != 0 {
 		return end <= now
 	}
@@ -271,21 +271,21 @@ func (w viewWindow) charge(units uint32) {
 	w.add(units, w.nowNs)
 }
 
-// chargeSilent charges units that silent workers held. No definition asks, so the windows are as the State has them.
+// chargeSilent charges units that silent workers held. No definition asks, so the windows are as the Record has them.
 // These lack two things that charge needs:
 //
 //	how many units a log remembers          it remembers as many as any log can
 //	when the key's window with jitter ends  an open one keeps its end, and another one ends after a whole period,
 //	                                        because the key's own ends no later
-func (s *State) chargeSilent(units uint32) {
+func (r *Record) chargeSilent(units uint32) {
 	if units == 0 {
 		return
 	}
-	for i, def := range s.Windows {
+	for i, def := range r.Windows {
 		if def.Algorithm == limit.SlidingWindowLog {
 			def.Units = limit.MaxLog
 		}
-		w := viewWindow{s.windowWith(&def, i)}
+		w := viewWindow{r.windowWith(&def, i)}
 		end := w.usage.EndNs
 		w.charge(units)
 		if def.Algorithm == limit.FixedWindow && def.Jitter > 0 {

@@ -1,3 +1,7 @@
+// Package record is the bytes of a balance.Record, as the store keeps them: the format that all releases share.
+//
+// Its invariant: what Append writes, Parse reads, and it reads what the release before has written. It knows nothing of
+// the store, and not what is counted for.
 package record
 
 import (
@@ -16,7 +20,7 @@ import (
 //	version     1 byte
 //	generation  8 bytes, little-endian like all that follows
 //	time        8 bytes: the store's clock when it was decided
-//	spendBy     8 bytes: until when what has been counted may be spent: the last balance.State.SpendBy
+//	spendBy     8 bytes: until when what has been counted may be spent: the last balance.Record.SpendBy
 //	            of the windows
 //	windows     1 byte: how many; each is its identity and its usage. Those that the
 //	            last operation named come first, in its order
@@ -68,14 +72,14 @@ var (
 	ErrDamage = errors.New("the value is damaged")
 )
 
-// Append appends the value's bytes to b.
-func (r *Record) Append(b []byte, nonce uint64) []byte {
+// Append appends the record's bytes to b.
+func Append(b []byte, r *balance.Record, nonce uint64) []byte {
 	spendBy := r.NowNs
 	for i := range r.Windows {
 		spendBy = max(spendBy, r.SpendBy(i))
 	}
 	b = binary.LittleEndian.AppendUint64(b, nonce)
-	b = append(b, r.version())
+	b = append(b, version(r))
 	b = binary.LittleEndian.AppendUint64(b, r.Generation)
 	b = binary.LittleEndian.AppendUint64(b, uint64(r.NowNs))
 	b = binary.LittleEndian.AppendUint64(b, uint64(spendBy))
@@ -83,23 +87,23 @@ func (r *Record) Append(b []byte, nonce uint64) []byte {
 	for i := range r.Windows {
 		b = appendWindow(b, &r.Windows[i], &r.Usages[i], spendBy-r.SpendBy(i))
 	}
-	if r.hasHolders {
+	if r.HasHolders {
 		b = appendHolders(b, r)
 	}
 	return b
 }
 
 // version is that of the value's bytes.
-func (r *Record) version() byte {
-	return plainVersion + flag(r.hasHolders, withHolders) + flag(r.hasBlock(), withBlock)
+func version(r *balance.Record) byte {
+	return plainVersion + flag(r.HasHolders, withHolders) + flag(hasBlock(r), withBlock)
 }
 
-func (r *Record) hasBlock() bool {
+func hasBlock(r *balance.Record) bool {
 	return slices.ContainsFunc(r.Windows, func(w limit.Window) bool { return w.Algorithm == limit.Block })
 }
 
 // Parse reads a value.
-func Parse(b []byte) (*Record, error) {
+func Parse(b []byte) (*balance.Record, error) {
 	d := decoder{rest: b}
 	d.uint64() // the nonce
 	version := d.byte()
@@ -114,17 +118,18 @@ func Parse(b []byte) (*Record, error) {
 	if d.err != nil {
 		return nil, d.err
 	}
-	r := &Record{Generation: generation, State: balance.NewState(now, make([]limit.Window, n))}
+	r := balance.NewRecord(now, make([]limit.Window, n)...)
+	r.Generation = generation
 	for i := range r.Windows {
 		beforeNs := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
 		r.SetSpendBy(i, spendBy-beforeNs)
 	}
 	has := version - plainVersion
-	r.hasHolders = has&withHolders != 0
-	if r.hasHolders {
+	r.HasHolders = has&withHolders != 0
+	if r.HasHolders {
 		d.holders(r)
 	}
-	d.must(len(d.rest) == 0 && (has&withBlock != 0 || !r.hasBlock()))
+	d.must(len(d.rest) == 0 && (has&withBlock != 0 || !hasBlock(r)))
 	if d.err != nil {
 		return nil, d.err
 	}
@@ -225,7 +230,7 @@ func (d *decoder) log() (log []int64) {
 }
 
 // appendHolders appends what only a value with holders has.
-func appendHolders(b []byte, r *Record) []byte {
+func appendHolders(b []byte, r *balance.Record) []byte {
 	for i := range r.Windows {
 		b = appendNumber(b, r.Windows[i].Pays)
 	}
@@ -244,7 +249,7 @@ func appendHolders(b []byte, r *Record) []byte {
 	return b
 }
 
-func (d *decoder) holders(r *Record) {
+func (d *decoder) holders(r *balance.Record) {
 	for i := range r.Windows {
 		r.Windows[i].Pays = uint32(d.number(maxUnits))
 	}

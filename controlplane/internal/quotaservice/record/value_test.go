@@ -19,7 +19,7 @@ const (
 	base = 1_700_006_400 * second
 )
 
-func example() *Record {
+func example() *balance.Record {
 	windows := []limit.Window{
 		{Algorithm: limit.FixedWindow, PeriodNs: second, OffsetNs: 5 * ms, Jitter: 10, Limit: 9},
 		{Algorithm: limit.FixedWindowPerKey, PeriodNs: minute, Elastic: true, Limit: 9},
@@ -27,18 +27,19 @@ func example() *Record {
 		{Algorithm: limit.SlidingWindowCounter, PeriodNs: minute, Limit: 9},
 		{Algorithm: limit.TokenBucket, PeriodNs: minute, Limit: 9, Burst: 9},
 	}
-	r := &Record{Generation: 0x0102030405060708, State: balance.NewState(base, windows)}
-	v := balance.View{State: &r.State, Windows: windows}
+	r := balance.NewRecord(base, windows...)
+	r.Generation = 0x0102030405060708
+	v := balance.View{Record: r, Windows: windows}
 	v.Add(2)
 	r.Roll(base + second/2)
 	v.Take(1, base+second)
 	return r
 }
 
-func heldExample() *Record {
+func heldExample() *balance.Record {
 	r := example()
 	r.Windows[0].Pays = 9
-	r.hasHolders = true
+	r.HasHolders = true
 	r.Holders = balance.Holders{
 		{Worker: 0x0102030405060708, Since: 1, Number: 300, Charged: 5, Held: 2, NotedNs: r.NowNs - ms, HoldNs: 80 * second},
 		{Worker: 9, Since: 2, Number: 3, NotedNs: r.NowNs, HoldNs: 80 * second},
@@ -47,12 +48,13 @@ func heldExample() *Record {
 }
 
 // blockedExample is a record whose key is blocked for a minute more.
-func blockedExample(hasHolders bool) *Record {
+func blockedExample(hasHolders bool) *balance.Record {
 	windows := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 9, PeriodNs: second}, limit.NewBlock(minute, true)}
-	r := &Record{Generation: 0x0102030405060708, State: balance.NewState(base, windows)}
-	v := balance.View{State: &r.State, Windows: windows}
+	r := balance.NewRecord(base, windows...)
+	r.Generation = 0x0102030405060708
+	v := balance.View{Record: r, Windows: windows}
 	v.BeginBlock()
-	r.hasHolders = hasHolders
+	r.HasHolders = hasHolders
 	return r
 }
 
@@ -68,7 +70,7 @@ func TestValues(t *testing.T) {
 		"0580b09dc2df010000000909008090efdfcfdae8cb170080d4f4d0de0a"
 	const blocked = "0807060504030201" + "0000e453d0a29717" + "0000e453d0a29717" + "02" +
 		"018094ebdc03000000" + "0000" + "0880b09dc2df0100000101" + "80b0ade1e4dbe8cb17"
-	for r, want := range map[*Record]string{
+	for r, want := range map[*balance.Record]string{
 		example(): nonce + "01" + plain,
 		heldExample(): nonce + "02" + plain + "0900000000" + "00" + "02" + // pays, 0, holders
 			"080706050403020101ac020502c0843d80c0fc82aa02" +
@@ -76,16 +78,20 @@ func TestValues(t *testing.T) {
 		blockedExample(false): nonce + "03" + blocked,
 		blockedExample(true):  nonce + "04" + blocked + "0000" + "00" + "00",
 	} {
-		b := r.Append(nil, 0x1112131415161718)
+		b := Append(nil, r, 0x1112131415161718)
 		require.Equal(t, want, hex.EncodeToString(b))
 		got, err := Parse(b)
 		require.NoError(t, err)
 		require.Equal(t, []any{r.Generation, r.NowNs}, []any{got.Generation, got.NowNs})
 		require.Equal(t, r.Usages, got.Usages)
 		require.Equal(t, r.Holders, got.Holders)
-		require.Equal(t, r.hasHolders, got.hasHolders)
+		require.Equal(t, r.HasHolders, got.HasHolders)
 		for i := range r.Windows {
-			require.True(t, countsAsOne(r.Windows[i], got.Windows[i]))
+			require.True(t, r.Windows[i].Same(got.Windows[i]))
+			if r.Windows[i].Algorithm == limit.TokenBucket {
+				require.Equal(t, r.Windows[i].Limit, got.Windows[i].Limit)
+				require.Equal(t, r.Windows[i].Burst, got.Windows[i].Burst)
+			}
 			require.Equal(t, r.Windows[i].Pays, got.Windows[i].Pays)
 			require.Equal(t, r.SpendBy(i), got.SpendBy(i))
 		}
@@ -100,23 +106,23 @@ func TestValues(t *testing.T) {
 		_, err = Parse(b)
 		require.ErrorIs(t, err, ErrNewer)
 	}
-	b := blockedExample(false).Append(nil, 1)
+	b := Append(nil, blockedExample(false), 1)
 	b[NonceBytes] = plainVersion + withHolders
 	_, err := Parse(b)
 	require.ErrorIs(t, err, ErrDamage, "no such version has a block")
 }
 
 func FuzzValue(f *testing.F) {
-	f.Add(example().Append(nil, 1))
-	f.Add((&Record{}).Append(nil, 2))
-	f.Add(heldExample().Append(nil, 1))
-	f.Add(blockedExample(true).Append(nil, 1))
+	f.Add(Append(nil, example(), 1))
+	f.Add(Append(nil, &balance.Record{}, 2))
+	f.Add(Append(nil, heldExample(), 1))
+	f.Add(Append(nil, blockedExample(true), 1))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		r, err := Parse(b)
 		if err != nil {
 			return
 		}
-		again, err := Parse(r.Append(nil, 3))
+		again, err := Parse(Append(nil, r, 3))
 		require.NoError(t, err)
 		require.Equal(t, r, again)
 		r.BringTo(base) // any value can be decided on

@@ -1,11 +1,10 @@
-package record
+package balance
 
 import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -40,12 +39,12 @@ func TestBucketStart(t *testing.T) {
 			Algorithm: limit.TokenBucket, Limit: 50, Burst: 50, PeriodNs: second,
 		}},
 	} {
-		r := New(base)
+		r := NewRecord(base)
 		count(t, r, c.took, tokens(100))
 		require.Equal(t, []uint32{c.fresh.Burst - c.left}, count(t, r, 0, c.fresh), c.name)
 		require.Equal(t, []uint32{c.took}, count(t, r, 0, tokens(100)), "%s: the other one stays as it is", c.name)
 	}
-	r := New(base)
+	r := NewRecord(base)
 	count(t, r, 20, tokens(100))
 	count(t, r, 10, tokens(90))
 	require.Equal(t, []uint32{10}, count(t, r, 0, tokens(80)), "it has 70, as the emptiest")
@@ -65,7 +64,7 @@ func TestBringTo(t *testing.T) {
 		{base - maxAheadNs, false, base, 3},
 		{base - maxAheadNs - 1, true, base - maxAheadNs - 1, 3},
 	} {
-		r := New(base)
+		r := NewRecord(base)
 		count(t, r, 3, perMinute)
 		generation := r.Generation
 		require.Equal(t, c.rebased, r.BringTo(c.to))
@@ -77,17 +76,17 @@ func TestBringTo(t *testing.T) {
 
 // TestArrangeForTooMany: a definition for whose windows there is no room leaves the record as it is.
 func TestArrangeForTooMany(t *testing.T) {
-	r := New(base)
+	r := NewRecord(base)
 	for i := range int64(quota.MaxWindows) {
 		r.BringTo(base)
 		w := limit.Window{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: (i + 1) * minute}
 		require.EqualValues(t, 1, count(t, r, 1, w)[0])
 	}
-	before := balance.State{NowNs: r.NowNs, Windows: r.Windows, Usages: r.Usages}
+	before := r.Clone()
 	another := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: second}}
 	_, err := r.ArrangeFor(another, another, nil)
 	require.ErrorIs(t, err, ErrWindows)
-	require.Equal(t, before, r.State)
+	require.Equal(t, before, r)
 	r.BringTo(base + minute) // the first window ends
 	require.Equal(t, []uint32{1}, count(t, r, 1, another...))
 	require.True(t, r.Forget())

@@ -1,0 +1,322 @@
+// Package balance is what one key has counted over all proxies, and what that leaves: the arithmetic by which the
+// quota service decides what it grants.
+//
+// Its invariant: what is granted has been counted before, and counts until nobody may spend it. So nothing that gets
+// lost, repeated or delayed on the way to a proxy admits more than the limit. It knows no store and no stream.
+//
+// The store keeps a Record of each key. A View is how a definition that asks sees it: it has the definition's limits,
+// and shares what the Record has counted.
+//
+//	Record, of the store           View, of a definition
+//	minute  42 used          ◀───  minute, limit 100   58 are left
+//	hour    80 used          ◀───  hour, limit 1000
+//	day     90 used                another definition asks for the day
+//	Holders: worker 7 holds 2
+//
+// A record lives for one decision, or longer while the service remembers it:
+//
+//	r := NewRecord(now) or record.Parse(bytes)
+//	r.BringTo(now)                                            it counts nothing that has ended by now
+//	view, err := r.ArrangeFor(windows, shifted, hold)         with the definition's windows first
+//	offer := view.Offer(lease, &part)
+//	counted := view.Take(offer.Units, offer.SpendByNs)        if it Passes; else nothing
+//	view.Return(&counted, n)                                  when units come back
+//	record.Append(b, r, nonce)                                and the store swaps it in
+//
+// To read it, begin with example_test.go, which plays a lease, a hold, and two definitions that share a key. Then:
+//
+//	record.go  Record: how it moves to a later instant, when it counts nothing any more, and how definitions share it.
+//	           What a definition has counted stays until its window has ended, whichever other definitions ask
+//	window.go  one window of a key, with what it has counted: as a Record has it, and as a View has it.
+//	           Then debt: what counts whatever is left, and how windows pay it
+//	view.go    View: what is left, how the key stands, and what counts. Offer is what a part can be granted, and until
+//	           when it may be spent
+//	hold.go    Note: what a part is granted to hold, and Holders: what workers hold of a key
+//
+// The invariant is tested on random histories: that of leases in ../neverover_test.go, by a service, its store and
+// proxies; that of holds in holdmodel_test.go, by workers whose messages get lost.
+package balance
+
+import (
+	"errors"
+	"math/rand/v2"
+	"slices"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// Record is what one key has counted at NowNs: the store keeps it. It has the windows of all definitions that have
+// asked for the key, and what workers hold of it.
+//
+// It can be rolled, but only a View is asked and counts, because a Record's windows may lack limits. For example, a
+// minute with limit 5 and a jitter of 10 seconds, and a log of 5 units:
+//
+//	in a Record  as its definition has it, once that has asked  limit 5, ends at 12:01:00               Units 5
+//	             as read from bytes                             no limit, ends at 12:01:00              no Units
+//	in a View    shifted for the key                            limit 5, ends at 12:01:04 for this key  Units 5
+//	             with Units for what the Record has counted     the same                                Units 7
+//
+// Rolling needs no more than the bytes have: of a bucket, they have its Limit and Burst. If a window ends by the key's
+// own grid, its usage has the end. If units of the key are held, they have Pays. For charging, see chargeSilent.
+type Record struct {
+	Generation uint64 // another one since something took usages away: see Renew
+	NowNs      int64
+	Windows    []limit.Window
+	Usages     []limit.Usage // by window
+	Holders    Holders
+	HasHolders bool // a definition that holds units has asked
+
+	bucketSpendBy []int64 // by window, the SpendBy of the buckets; nil = no window is a bucket
+}
+
+// NewRecord returns the record of a key that has counted nothing in these windows.
+func NewRecord(storeNs int64, windows ...limit.Window) *Record {
+	r := &Record{NowNs: storeNs, Windows: windows, Usages: make([]limit.Usage, len(windows))}
+	for i := range windows {
+		r.SetSpendBy(i, storeNs)
+	}
+	r.Renew()
+	return r
+}
+
+// Renew gives the record another generation: what was counted before cannot be uncounted any more.
+func (r *Record) Renew() { r.Generation = rand.Uint64() } //nolint:gosec // nobody gains by guessing it
+
+// maxAheadNs is how far ahead of the store's clock a record may be. If it lies further ahead, the clock was set back.
+const maxAheadNs = 10_000_000_000
+
+// BringTo brings the record to storeNs. It reports whether the record was rebased: it lay ahead, because the
+// store's clock was set back.
+func (r *Record) BringTo(storeNs int64) (rebased bool) {
+	if r.NowNs > storeNs+maxAheadNs { // if storeNs is wrong, the store refuses what is decided by it
+		r.setBack(storeNs)
+		r.Renew()
+		rebased = true
+	}
+	r.Roll(storeNs)
+	return rebased
+}
+
+// Roll brings r to now, or leaves it as it is if it is later already. A worker that has been silent for too long
+// is charged what it held, at the instant when its hold ended.
+func (r *Record) Roll(now int64) {
+	for _, silent := range r.Holders.dropSilent(now) {
+		r.rollWindows(silent.endNs())
+		r.chargeSilent(silent.Held)
+	}
+	r.rollWindows(now)
+}
+
+func (r *Record) rollWindows(now int64) {
+	now = max(now, r.NowNs)
+	for i := range r.Windows {
+		r.window(i).roll(now)
+	}
+	r.NowNs = now
+}
+
+// setBack moves r back to now, because the clock was set back.
+func (r *Record) setBack(now int64) {
+	for i := range r.Windows {
+		r.Windows[i].SetBack(&r.Usages[i], r.NowNs, now)
+	}
+	for i := range r.bucketSpendBy {
+		r.bucketSpendBy[i] += now - r.NowNs
+	}
+	for i := range r.Holders {
+		r.Holders[i].NotedNs += now - r.NowNs
+	}
+	r.NowNs = now
+}
+
+// Forget forgets what the key has counted and what it holds, and reports whether there was something.
+func (r *Record) Forget() (hadUsage bool) {
+	isUsed := func(u limit.Usage) bool { return !u.IsZero() }
+	hadUsage = r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, isUsed)
+	*r = *NewRecord(r.NowNs)
+	return hadUsage
+}
+
+// ExpiryNs returns an instant from which r counts and holds nothing, if nobody asks for the key until then. It is the
+// first one if one worker holds units, and else not long after it: what is held counts as charged when the last hold
+// ends, beside what counts then.
+func (r *Record) ExpiryNs() int64 {
+	expiry := max(r.NowNs, r.Holders.endNs())
+	if held := r.Holders.Held(); held > 0 {
+		after := *r
+		after.Holders = nil // all have ended by then
+		r = after.Clone()
+		r.rollWindows(expiry)
+		r.chargeSilent(held)
+	}
+	for i := range r.Windows {
+		expiry = max(expiry, r.window(i).expiryNs())
+	}
+	return expiry
+}
+
+// Clone returns a copy, on which operations can be decided to see what they would change. It shares only the Windows,
+// which nothing changes in place.
+func (r *Record) Clone() *Record {
+	c := *r
+	c.Usages, c.bucketSpendBy = slices.Clone(r.Usages), slices.Clone(r.bucketSpendBy)
+	c.Holders = slices.Clone(r.Holders)
+	for i := range c.Usages {
+		c.Usages[i].Log = slices.Clone(c.Usages[i].Log)
+	}
+	return &c
+}
+
+// ArrangeFor puts a definition's windows first in the record. Others stay behind them, with what they have counted,
+// until they have ended. It returns the record as the definition sees it:
+//
+//	windows  the definition's, for the record
+//	shifted  the same, shifted by the key's jitter, for the View
+//	hold     its limit.Concurrency, for the View; nil = it has none
+func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window) (v View, err error) {
+	if !slices.EqualFunc(r.Windows, windows, needsNoChange) {
+		if err := r.arrange(windows); err != nil {
+			return v, err
+		}
+	}
+	r.HasHolders = r.HasHolders || hold != nil
+	return View{Record: r, Windows: r.keepLogs(shifted), HoldLimit: hold}, nil
+}
+
+// ErrWindows is for the definition that would be one too many: no other's usage makes
+// room for it.
+var ErrWindows = errors.New("the key counts in 16 windows of other definitions: " +
+	"more are refused until one of them ends")
+
+// Windows are compared in four ways. Each looks at the fields that are marked:
+//
+//	                                     limit.Window.Same  countsAsOne     needsNoChange   limit.Window.Compare
+//	Algorithm                            x                  x               x               x
+//	PeriodNs, OffsetNs, Jitter, Elastic  not of a block     not of a block  not of a block  x
+//	Limit and Burst of a bucket                             x               x
+//	Pays                                                                    x
+//
+// Same is whether two windows count the same. countsAsOne is whether they share a usage in the record, needsNoChange
+// whether the record's window need not be replaced by the definition's. By Compare definitions list their windows.
+
+// countsAsOne reports whether the windows share what they have counted. Buckets of other limits do not: each
+// is refilled by its own, so that nobody's limits fill another's bucket.
+func countsAsOne(v, w limit.Window) bool {
+	return v.Same(w) && (v.Algorithm != limit.TokenBucket || v.Limit == w.Limit && v.Burst == w.Burst)
+}
+
+// needsNoChange reports whether window w of a definition is in the record already, as v.
+func needsNoChange(v, w limit.Window) bool { return countsAsOne(v, w) && v.Pays == w.Pays }
+
+// arrange puts the windows first. It leaves the record as it is if they are too many with the others.
+func (r *Record) arrange(first []limit.Window) error {
+	windows := slices.Clip(first)
+	for i, v := range r.Windows {
+		if !r.Usages[i].IsZero() && find(first, v) < 0 {
+			windows = append(windows, v)
+		}
+	}
+	if len(windows) > quota.MaxWindows {
+		return ErrWindows
+	}
+	old := *r
+	r.Windows, r.Usages = windows, make([]limit.Usage, len(windows))
+	r.bucketSpendBy = nil
+	for i, w := range windows {
+		spendBy := r.NowNs
+		if at := find(old.Windows, w); at >= 0 {
+			r.Usages[i], spendBy = old.Usages[at], old.SpendBy(at)
+		} else if w.Algorithm == limit.TokenBucket {
+			r.Usages[i], spendBy = old.bucketStart(&w)
+		}
+		r.SetSpendBy(i, spendBy)
+	}
+	return nil
+}
+
+// find returns the index of a window, -1 where it is not there.
+func find(windows []limit.Window, w limit.Window) int {
+	return slices.IndexFunc(windows, func(v limit.Window) bool { return countsAsOne(v, w) })
+}
+
+// bucketStart returns what a new bucket begins with. It takes over the tokens of another bucket, but no debt. If the
+// record has several, it takes those of the emptiest one. If it has none, the new bucket is full. A bucket of another
+// period does not count, because its tokens mean something else. For example, the record has a bucket with 80 of 100:
+//
+//	a new one of 200  has 80
+//	a new one of 50   has 50, which is all that it holds
+func (r *Record) bucketStart(w *limit.Window) (emptiest limit.Usage, spendBy int64) {
+	spendBy = r.NowNs
+	for i, v := range r.Windows {
+		u, of := r.Usages[i], r.SpendBy(i)
+		if v.Algorithm != limit.TokenBucket || v.PeriodNs != w.PeriodNs || u.IsZero() {
+			continue
+		}
+		if u.Tokens.Hi < 0 {
+			u.Tokens = limit.Tokens{}
+		}
+		clampTo(w, &u, of)
+		if w.Count(&u, of) > w.Count(&emptiest, spendBy) {
+			emptiest, spendBy = u, of
+		}
+	}
+	return emptiest, spendBy
+}
+
+// clampTo takes away what a bucket's usage has more than w holds. Roll does so, also if no time passes.
+func clampTo(w *limit.Window, u *limit.Usage, nowNs int64) { w.Roll(u, nowNs, nowNs) }
+
+// keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
+// arrange has put them first in the record, so they have its first Usages.
+func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
+	own := false
+	for i := range windows {
+		n := len(r.Usages[i].Log)
+		if n <= int(windows[i].Units) {
+			continue
+		}
+		if !own {
+			windows, own = slices.Clone(windows), true
+		}
+		windows[i].Units = uint16(n)
+	}
+	return windows
+}
+
+func (r *Record) window(i int) recordWindow { return r.windowWith(&r.Windows[i], i) }
+
+// windowWith returns window i with the limits of a definition.
+func (r *Record) windowWith(def *limit.Window, i int) recordWindow {
+	w := recordWindow{def: def, usage: &r.Usages[i], nowNs: r.NowNs}
+	if def.Algorithm == limit.TokenBucket {
+		w.bucketSpendBy = &r.bucketSpendBy[i]
+	}
+	return w
+}
+
+// SpendBy is the instant until which the units that a window has counted may be spent.
+func (r *Record) SpendBy(i int) int64 { return r.window(i).spendBy() }
+
+// SetSpendBy sets the SpendBy of a bucket, which is also the instant of its usage: see window. That of another window
+// follows from its usage, so this does nothing to it.
+func (r *Record) SetSpendBy(i int, spendBy int64) {
+	if r.Windows[i].Algorithm != limit.TokenBucket {
+		return
+	}
+	if r.bucketSpendBy == nil {
+		r.bucketSpendBy = make([]int64, len(r.Windows))
+	}
+	r.bucketSpendBy[i] = spendBy
+}
+
+const (
+	ms     int64 = 1_000_000
+	second       = 1000 * ms
+
+	// saturated is the highest count: a count that has reached it may stand for more.
+	saturated = 1<<32 - 1
+)
+
+// minus is a - b, at least 0.
+func minus(a, b uint32) uint32 { return a - min(a, b) }
