@@ -20,7 +20,7 @@ import (
 type Quota struct {
 	Wait Wait // package talk writes it, and package lease all below
 
-	Allotment Allotment // what the service has granted for the request, or has said of its key before
+	Allotment Allotment // what the service has granted for the request, or denies
 	Account   Account   // of a rule that holds: where the units are counted, nil if nowhere. A hold takes it over
 
 	checked // by the last check: BeginCheck resets it

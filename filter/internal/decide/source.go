@@ -46,8 +46,8 @@ type Finding struct {
 
 // Keys is how a Source shows its keys to clients and operators, and has operators change them.
 type Keys interface {
-	// Look finds out how the key stands at now, and leaves no trace. It sets Known. A rule of scope cluster
-	// knows only what the quota service has told the subject before.
+	// Look finds out how the key stands at now, and leaves no trace. It sets Known. Of a rule of scope cluster it knows
+	// nothing: the quota service has to be asked.
 	Look(s *Subject, now int64)
 	// Operate carries out an operation on one window of the subject's key, or on all: column is as in Usage, or
 	// state.AllWindows.

@@ -34,17 +34,16 @@ func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 
 // noteStandings notes how the key stands over all proxies, as the service has said last. A lease
 // may have fewer standings than the rule has windows: a later configuration may have made its table.
-func (src *clusterRule) noteStandings(s *decide.Subject, standings []state.LeaseStanding) {
+func noteStandings(s *decide.Subject, standings []state.LeaseStanding) {
 	s.Quota.Standings = standings
-	s.Known = len(standings) >= len(src.rule.Finder.Windows)
+	s.Known = len(standings) >= len(s.Rule.Finder.Windows)
 }
 
-// byAllotment decides by what the request has waited for.
-func (src *clusterRule) byAllotment(s *decide.Subject) decide.Finding {
-	own := &s.Quota.Allotment
-	src.noteStandings(s, own.Standings)
-	if own.Denied {
-		return deniedFor(s, own.WaitNs, own.Denial())
+// byAllotment decides by what the service has said: to the request itself, or of a blocked key to an earlier one.
+func byAllotment(s *decide.Subject, said *decide.Allotment) decide.Finding {
+	noteStandings(s, said.Standings)
+	if said.Denied {
+		return deniedFor(s, said.WaitNs, said.Denial())
 	}
 	s.Quota.From = decide.Allotted
 	if s.Cost == 0 {

@@ -296,7 +296,7 @@ func (h *Handout) writeAnswer(l *state.Lease, now int64) {
 //	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   KeepRest: by
 //	                           lease, by Lease.Deny         lease, by Lease.Block       Account.RememberBlock
 //	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
-//	                           Lease.Denies: Denied         Lease.Blocks: Blocked       recallBlock: Blocked
+//	                           Lease.Denies: Denied         Lease.Blocks: Blocked       RecallBlock: Blocked
 //
 // Else nothing is remembered, and each request asks: if a rule that leases nothing or holds is denied without a block,
 // or if each denied ask changes what the key has counted.

@@ -49,14 +49,16 @@ type HoldSource struct {
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	src.begin(s, wallNs)
 	if s.Quota.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
-		return src.byAllotment(s)
+		return byAllotment(s, &s.Quota.Allotment)
 	}
 	if src.asksNothing(s) {
 		return forNothing(s)
 	}
 	acc := src.account(s)
-	if src.recallBlock(s, acc) {
-		return src.byAllotment(s)
+	if src.blocks && acc != nil {
+		if denial, blocked := acc.RecallBlock(s.Quota.MonotonicNs); blocked {
+			return byAllotment(s, &denial)
+		}
 	}
 	if why, unavailable := src.unavailable(s, acc); unavailable {
 		return src.alone(s, why)
@@ -67,18 +69,6 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 // Recheck is Check.
 func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 	return src.Check(s, wallNs)
-}
-
-// recallBlock gives the subject the denial that the worker remembers in the key's account, if the key is blocked.
-func (src *HoldSource) recallBlock(s *decide.Subject, acc *account.Account) bool {
-	if !src.blocks || acc == nil {
-		return false
-	}
-	denial, blocked := acc.RecallBlock(s.Quota.MonotonicNs)
-	if blocked {
-		s.Quota.Allotment = denial
-	}
-	return blocked
 }
 
 // unavailable reports whether the service cannot be asked for the subject's key, whose account is acc, and why: Silent

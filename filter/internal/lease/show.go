@@ -118,7 +118,7 @@ func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
 //	Look.AddKey       a key of each rule of scope cluster that the client is shown
 //	Client.WaitLook   asks for their Parts, up to quota.MaxParts in an ask
 //	Look.Note         writes down how the key of a part stands
-//	Look.Tell         hands that to the subject of the same key, for clusterRule.Look
+//	Look.Tell         hands that to the subject of the same key
 //
 // A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
 // looked at already.
@@ -172,16 +172,15 @@ func (l *Look) Note(p *Part, grant *quota.Grant, cameNs int64) {
 	}
 }
 
-// Tell gives the subject what the service has said of its key. It tells nothing of a subject that AddKey
-// has not had.
+// Tell gives the subject what the service has said of its key, after Source.Look. It tells nothing of a subject that
+// AddKey has not had.
 func (l *Look) Tell(s *decide.Subject) {
 	if l == nil {
 		return
 	}
 	for i := range l.keys {
-		if k := &l.keys[i]; k.rule == s.Rule {
-			s.Quota.Allotment.Received, s.Quota.Allotment.Standings = k.standings != nil, k.standings
-			return
+		if k := &l.keys[i]; k.rule == s.Rule && k.standings != nil {
+			noteStandings(s, k.standings)
 		}
 	}
 }
@@ -194,10 +193,5 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 	}}
 }
 
-// Look takes what the service has told the subject.
-func (src *clusterRule) Look(s *decide.Subject, wallNs int64) {
-	src.begin(s, wallNs)
-	if g := &s.Quota.Allotment; g.Received {
-		src.noteStandings(s, g.Standings)
-	}
-}
+// Look finds out nothing: only the service knows, by Look.Tell.
+func (src *clusterRule) Look(s *decide.Subject, wallNs int64) { src.begin(s, wallNs) }

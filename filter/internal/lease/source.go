@@ -110,7 +110,7 @@ type Source struct {
 func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	src.begin(s, wallNs)
 	if s.Quota.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
-		return src.byAllotment(s)
+		return byAllotment(s, &s.Quota.Allotment)
 	}
 	if !src.readLease(s) {
 		return decide.Finding{Outcome: decide.Failed}
@@ -151,7 +151,7 @@ func (src *Source) readLease(s *decide.Subject) (ok bool) {
 		return false
 	}
 	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
-	src.noteStandings(s, e.Standings)
+	noteStandings(s, e.Standings)
 	return true
 }
 

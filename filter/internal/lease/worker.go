@@ -68,15 +68,15 @@ func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 		r.SetSource(&HoldSource{clusterRule: cluster}, fallback)
 		return
 	}
-	table := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), layoutOf(windows), len(windows), p.Capacity)
+	table := w.tables.Leases(r.Finder.Counter("\x00lease", p.Capacity), windowsHash(windows), len(windows), p.Capacity)
 	r.SetSource(&Source{
 		clusterRule: cluster, table: table, keeps: p.Lease != quota.LeaseOff,
 		refill: refillOf(windows), idleNs: quota.IdleNs(windows),
 	}, table.Table())
 }
 
-// layoutOf is a hash of what makes windows the same; see limit.Window.Same.
-func layoutOf(windows []limit.Window) uint64 {
+// windowsHash is a hash of what makes windows the same; see limit.Window.Same.
+func windowsHash(windows []limit.Window) uint64 {
 	var b []byte
 	for i := range windows {
 		w := &windows[i]
