@@ -14,8 +14,8 @@ import (
 //	          that wrote
 //	Now       the later of these two            all of the key, and it is written with that: so the time of a key
 //	                                            never goes back
-//	at        see evict.go                      what lapses, and changes of the floor. The time of a floor never
-//	                                            goes back either. For example, Now is 100 s, the floor was written
+//	at        when units have lapsed, or as of  what lapses, and changes of the floor. The time of a floor never
+//	          when the floor is changed         goes back either. For example, Now is 100 s, the floor was written
 //	                                            at 103 s, and the record to evict at 102 s: it goes into the floor
 //	                                            at 103 s
 //	heldNs    the holds' clock, a HeldTime      in which eighth a hold was renewed. lapsedAt translates an eighth to
@@ -47,12 +47,23 @@ type leaseTime int64
 const aheadNs = 10_000_000_000
 
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
-func (p *loaded) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
+func (p *presentPage) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
+
+// bringToPresent brings a loaded page to the present, for a reader of the slot's record, or of the floor if slot is
+// noRecord. CallerNs is the caller's clock, newest the newest time of all that the reader may read: see settleClock.
+// It reports whether the record or the floor was rebased, and whether the floor was charged for holds that have lapsed:
+// then records were evicted, maybe that of the slot.
+func (t *Table) bringToPresent(p *presentPage, slot int, newest int64) (rebased, charged bool) {
+	p.lapses = p.lapses[:0]
+	t.settleClock(p, newest)
+	rebased = p.setNowOrRebase(slot)
+	return rebased, p.lapseFloor()
+}
 
 // settleClock reads the caller's clock once more, into p.CallerNs, if newest is ahead of it: the worker may only have
 // stood still since it read its clock. What is ahead after that was written before the clock was set back. It is
 // called once for a page that was loaded, with the newest time of all that is read in it. After that, CallerNs stays.
-func (t *Table) settleClock(p *loaded, newest int64) {
+func (t *Table) settleClock(p *presentPage, newest int64) {
 	if p.isAhead(newest) {
 		p.CallerNs = max(p.CallerNs, t.parent.store.Now())
 	}
@@ -61,9 +72,9 @@ func (t *Table) settleClock(p *loaded, newest int64) {
 // newestRead returns the newest time of what the call for e's key may read: the time of its record, or of the floor
 // without one. Other keys' records are read in two cases: if the page is full, so that one has to make room, and if
 // what the floor holds lapses. A page whose last slot is free is not full.
-func (t *Table) newestRead(e *Entry) int64 {
+func (e *Entry) newestRead() int64 {
 	switch {
-	case t.floorHoldsUnits(&e.loaded), e.slot < 0 && !e.page.IsFree(t.layout.Slots-1):
+	case e.floorHoldsUnits(), e.slot < 0 && !e.page.IsFree(e.page.Layout.Slots-1):
 		return e.page.NewestTime()
 	case e.slot < 0:
 		return e.page.FloorTime()
@@ -71,74 +82,80 @@ func (t *Table) newestRead(e *Entry) int64 {
 	return e.page.Time(e.slot)
 }
 
-// setNowOrRebase sets p.Now for what the slot's record has counted, or for the floor. It returns
-// when that was written. What was written before the clock was set back is rebased: it moves back from
-// last to the present, which then is when it was written.
-func (t *Table) setNowOrRebase(p *loaded, slot int) (last int64, rebased bool) {
-	last = p.page.FloorTime()
+// setNowOrRebase sets p.Now for what the slot's record has counted, or the floor if slot is noRecord. What was written
+// before the clock was set back is rebased: it moves back to the present, which then is when it was written.
+func (p *presentPage) setNowOrRebase(slot int) (rebased bool) {
+	last := p.page.FloorTime()
 	if slot >= 0 {
 		last = p.page.Time(slot)
 	}
-	if p.isAhead(last) {
-		rebased = true
-		if slot >= 0 {
-			t.rebaseRecord(p, slot, last)
-		} else {
-			t.rebaseFloor(p, last)
-		}
-		last = p.CallerNs
+	if !p.isAhead(last) {
+		p.Now = max(p.CallerNs, last)
+		return false
 	}
-	p.Now = max(p.CallerNs, last)
-	return last, rebased
+	if slot >= 0 {
+		p.rebaseRecord(slot)
+	} else {
+		p.rebaseFloor()
+	}
+	p.Now = p.CallerNs
+	return true
 }
 
 // rebaseRecord gives the record a new generation: what it has counted may be in other
 // windows now, so no hit from before is refunded from it.
-func (t *Table) rebaseRecord(p *loaded, slot int, last int64) {
-	for column := range t.layout.Counting {
-		u := p.decodeUsage(slot, column, &p.pageMemory.otherLog)
-		t.layout.Windows[column].SetBack(&u, last, p.CallerNs)
+func (p *presentPage) rebaseRecord(slot int) {
+	last := p.page.Time(slot)
+	for column := range p.page.Layout.Counting {
+		u := p.decodeUsage(slot, column)
+		p.page.Layout.Windows[column].SetBack(&u, last, p.CallerNs)
 		p.page.SetUsage(slot, column, &u)
 	}
 	p.page.SetTime(slot, p.CallerNs)
 	p.page.SetGeneration(slot, p.page.NextGeneration())
 }
 
-func (t *Table) rebaseFloor(p *loaded, last int64) {
-	for column := range t.layout.Counting {
-		f := t.layout.Windows[column].SetFloorBack(p.page.Floor(column), last, p.CallerNs)
+func (p *presentPage) rebaseFloor() {
+	last := p.page.FloorTime()
+	for column := range p.page.Layout.Counting {
+		f := p.page.Layout.Windows[column].SetFloorBack(p.page.Floor(column), last, p.CallerNs)
 		p.page.SetFloor(column, f)
 	}
 	p.page.SetFloorTime(p.CallerNs)
 }
 
-// recordTime is when the slot's record was last written, or the present if the clock
-// was set back since. The slot may be another key's: its record stays in the page as it is. The present is p.Now and
-// not CallerNs, because the record goes into the floor at p.Now or later: it would age by the difference.
-func (p *loaded) recordTime(slot int) int64 {
-	last := p.page.Time(slot)
-	if p.isAhead(last) {
-		return p.Now
-	}
-	return last
+// record is a record that is judged or evicted. It may be another key's, so it stays in the page as it is.
+type record struct {
+	slot int
+	last int64 // when it was written, or the present if the clock was set back since
 }
 
-// recordUsage is the usage of a column in the slot's record as of last, its recordTime. If the clock was set
-// back, it is moved back in a copy: the page stays as it is. A log lies in memory.
-func (t *Table) recordUsage(p *loaded, slot int, column page.Column, last int64, memory *logMemory) limit.Usage {
-	u := p.decodeUsage(slot, column, memory)
-	if written := p.page.Time(slot); last < written {
-		t.layout.Windows[column].SetBack(&u, written, last)
+// recordIn returns the slot's record. If the clock was set back since it was written, the present is p.Now and not
+// CallerNs, because the record goes into the floor at p.Now or later: it would age by the difference.
+func (p *presentPage) recordIn(slot int) record {
+	last := p.page.Time(slot)
+	if p.isAhead(last) {
+		last = p.Now
+	}
+	return record{slot, last}
+}
+
+// usageIn is the usage of a column in the record as of r.last. If the clock was set back, it is moved back in a copy.
+// A log lies in logMemory.
+func (p *presentPage) usageIn(r record, column page.Column) limit.Usage {
+	u := p.decodeUsage(r.slot, column)
+	if written := p.page.Time(r.slot); r.last < written {
+		p.page.Layout.Windows[column].SetBack(&u, written, r.last)
 	}
 	return u
 }
 
-// decodeUsage is the usage of a column in the slot's record as it was written. A log lies in memory.
-func (p *loaded) decodeUsage(slot int, column page.Column, memory *logMemory) limit.Usage {
+// decodeUsage is the usage of a column in the slot's record as it was written. A log lies in logMemory.
+func (p *presentPage) decodeUsage(slot int, column page.Column) limit.Usage {
 	var u limit.Usage
-	p.page.ReadUsage(slot, column, *memory, &u)
+	p.page.ReadUsage(slot, column, p.logMemory, &u)
 	if u.Log != nil {
-		*memory = u.Log
+		p.logMemory = u.Log
 	}
 	return u
 }

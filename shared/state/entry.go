@@ -5,22 +5,18 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
-// A decision is three calls with one Entry: Read finds the key's record or the floor and
-// brings it to the present, Check says whether a hit passes, and Commit counts it in one
-// compare-and-swap. Refund undoes a Commit.
-
 // Entry is what Table.Read found of one key in its page. The zero value is
 // ready for Read. Re-use an Entry from request to request: it keeps its memory.
 //
 //	after               it tells                  what may be written by it
 //	Read, Reread        the key at Now            one change: Commit, Deny, Hold, Inc, Set, Reset or Persist. It is a
-//	                                              Mismatch if another worker has written the page since
+//	                                              Mismatch if another worker has written the page since: Reread
 //	a change            the key with the change;  what undoes it: Refund or RefundHold, which load the page anew
 //	                    after Reset: Read again
 //	Look                the key at Now            nothing: each change is a Mismatch
 //	the request's end   nothing                   nothing: its page is the Store's memory
 type Entry struct {
-	loaded // the key's page, with Now and CallerNs
+	presentPage // the key's page: page; Now and CallerNs; rule, by which it evicts
 
 	Findings // of Read and what follows, until the next Read or Reread
 
@@ -39,9 +35,13 @@ type Entry struct {
 	holds limit.Holds // of the key's record
 
 	// From Commit, for Refund.
-	generation uint16
+	generation uint16 // of the record
+	opened     uint16 // a bit for each column: the hit opened its window
 
-	keyMemory keyMemory
+	// Memory that is kept from call to call, as that of presentPage.
+	windowsMemory []limit.Window
+	logs          [page.MaxWindows][]int64 // decoded logs of the key
+	nothing       limit.Usage              // of a window without a column
 }
 
 // Findings are what Read and Commit have found. Read clears them all.
@@ -51,8 +51,6 @@ type Findings struct {
 	Evicted   bool // Commit evicted a live record
 	Ended     int  // windows whose usage has ended since the record was written
 	Blocked   bool // Deny began a block
-
-	opened uint16 // a bit for each column: the hit opened its window. Refund needs it
 }
 
 // Scratch is memory for a call that reads, and maybe writes, by itself. Unlike an Entry, it has nothing for the next
@@ -78,63 +76,58 @@ func (t *Table) Read(e *Entry, key Key, now int64) Status {
 // Reread is Read of the same key as before, after a lost race. It does not hash
 // the key again.
 func (t *Table) Reread(e *Entry, key Key, now int64) Status {
-	if status := t.load(&e.workingPage, e.hash, now); status != OK {
+	if status := t.load(&e.loadedPage, e.hash, now); status != OK {
 		return status
 	}
-	t.readHoldClock(&e.loaded)
+	t.readHoldClock(&e.presentPage)
 	t.readKey(e, &key, now)
 	return OK
 }
 
-// readKey brings the loaded page to the present, and reads what it has of the key, in six steps:
+// readKey brings the loaded page to the present, and reads what it has of the key:
 //
-//	                         finds                          may change in the page
-//	1  setWindows            windows, rule
-//	2  findSlot              slot
-//	   settleClock           CallerNs
-//	3  setNowOrRebase        Now, and last: when record     the clock was set back: moves the record, or the floor
-//	                         or floor was written           without one, from last to Now
-//	4  lapseFloor                                           holds of the floor have lapsed: charges the floor, and
-//	                                                        evicts records, this key's or others'; then it finds the
-//	                                                        slot and does 3 once more
-//	5  readHolds             holds, Held, and lapsed: what
-//	                         has lapsed in the record
-//	6  readRecord            usage, as of Now
-//	   or startFromFloor     usage and FromFloor
+//	                  finds                          may change in the page
+//	setLimits         windows, rule
+//	findSlot          slot
+//	bringToPresent    CallerNs, Now                  the clock was set back: moves the record, or the floor without
+//	                                                 one, to Now. Holds of the floor have lapsed: charges the floor,
+//	                                                 and evicts records, this key's or others'
+//	readHolds         holds, Held; lapsed: what has
+//	                  lapsed in the record
+//	readRecord        usage, as of Now
+//	or startFromFloor usage, as of Now, and FromFloor
 func (t *Table) readKey(e *Entry, key *Key, now int64) {
-	e.pageMemory.lapses = e.pageMemory.lapses[:0]
 	e.Findings = Findings{}
+	e.opened = 0
 	e.table = t
 	e.CallerNs = now
-	t.setWindows(e, key)
+	t.setLimits(e, key)
 	e.findSlot()
-	t.settleClock(&e.loaded, t.newestRead(e))
-	last, rebased := t.setNowOrRebase(&e.loaded, e.slot)
-	e.Rebased = rebased
-	if t.floorHoldsUnits(&e.loaded) && t.lapseFloor(&e.loaded) {
+	rebased, charged := t.bringToPresent(&e.presentPage, e.slot, e.newestRead())
+	if charged { // the key may have lost its record
 		e.findSlot()
-		last, rebased = t.setNowOrRebase(&e.loaded, e.slot)
-		e.Rebased = e.Rebased || rebased
+		rebased = e.setNowOrRebase(e.slot) || rebased
 	}
+	e.Rebased = rebased
 	var lapsed lapses
-	if t.layout.HasHolds {
-		lapsed = t.readHolds(e, last)
+	if e.page.Layout.HasHolds {
+		lapsed = e.readHolds()
 	}
 	if e.slot >= 0 {
-		t.readRecord(e, last, lapsed)
+		t.readRecord(e, lapsed)
 	} else {
-		t.startFromFloor(e, last)
+		e.startFromFloor()
 	}
 }
 
 // findSlot sets e.slot to that of the key's record.
 func (e *Entry) findSlot() { e.slot = e.page.Find(fingerprint(e.hash)) }
 
-// readRecord reads the record, written at last, charges what has lapsed of its holds, and
-// brings its usage to e.Now. It remembers the last spans, because Span divides. A span follows from the definition of
-// its window alone, so one that another key or page has left here is right: if it is not the present one, it has no
-// effect.
-func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
+// readRecord reads the record, charges what has lapsed of its holds, and brings its usage to e.Now. It remembers the
+// last spans, because Span divides. A span follows from the definition of its window alone, so one that another key or
+// page has left here is right: if it is not the present one, it has no effect.
+func (t *Table) readRecord(e *Entry, lapsed lapses) {
+	last := e.page.Time(e.slot)
 	for column := range t.layout.Counting {
 		u := &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)
@@ -154,10 +147,10 @@ func (t *Table) readRecord(e *Entry, last int64, lapsed lapses) {
 	}
 }
 
-// startFromFloor reads the floor, written at last, from which a key without a record
-// starts at e.Now.
-func (t *Table) startFromFloor(e *Entry, last int64) {
-	for column := range t.layout.Counting {
+// startFromFloor reads the floor, from which a key without a record starts at e.Now.
+func (e *Entry) startFromFloor() {
+	last := e.page.FloorTime()
+	for column := range e.page.Layout.Counting {
 		floor := e.rule.at(column).RollFloor(e.page.Floor(column), last, e.Now)
 		e.usage[column] = e.windows.at(column).Start(floor, e.Now, e.log(column)[:0])
 		e.FromFloor = e.FromFloor || !floor.IsZero()
@@ -173,7 +166,7 @@ func (e *Entry) Usage(window int) *limit.Usage {
 	if column := e.table.columnOf[window]; column != page.NoColumn {
 		return &e.usage[column]
 	}
-	return &e.keyMemory.nothing // a later configuration has dropped this window
+	return &e.nothing // a later configuration has dropped this window
 }
 
 // BlockEnd returns when the key's block ends, as of Read or Deny; 0 if it is not blocked.
@@ -196,20 +189,13 @@ func (e *Entry) setHeld(units uint32) {
 	e.usage[e.table.layout.HoldsColumn()] = limit.Usage{Used: units}
 }
 
-// keyMemory is kept from call to call, like pageMemory.
-type keyMemory struct {
-	windows [page.MaxWindows]limit.Window // for Entry.windows
-	logs    [page.MaxWindows][]int64      // decoded logs of the key
-	nothing limit.Usage                   // of a window without a column
-}
-
 // log returns memory for a log of a column: twice the longest log, because a hit
 // appends its units before the oldest are dropped.
 func (e *Entry) log(column page.Column) []int64 {
-	if e.windows.at(column).Algorithm == limit.SlidingWindowLog && e.keyMemory.logs[column] == nil {
-		e.keyMemory.logs[column] = make([]int64, 0, 2*limit.MaxLog)
+	if e.windows.at(column).Algorithm == limit.SlidingWindowLog && e.logs[column] == nil {
+		e.logs[column] = make([]int64, 0, 2*limit.MaxLog)
 	}
-	return e.keyMemory.logs[column]
+	return e.logs[column]
 }
 
 // Check returns the earliest instant at which a hit of cost units passes every
@@ -311,10 +297,10 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 
 // begin prepares e's page for a change and gives the key a record.
 func (t *Table) begin(e *Entry, evict bool) Status {
-	if status := t.startChange(&e.workingPage); status != OK || e.slot >= 0 {
+	if status := t.startChange(&e.loadedPage); status != OK || e.slot >= 0 {
 		return status
 	}
-	shares := t.floorHoldsUnits(&e.loaded) // before a record is evicted: what that holds is not this key's
+	shares := e.floorHoldsUnits() // before a record is evicted: what that holds is not this key's
 	slot := t.makeRoom(e, evict)
 	if slot < 0 {
 		return Full
@@ -337,20 +323,20 @@ func (t *Table) finish(e *Entry) Status {
 // writeRecord writes the key's usage. That the key was reset is over then: the record expires by what it counts. The
 // record of a later generation is another one: no hit from before is refunded from it.
 func (t *Table) writeRecord(e *Entry, generation uint16) Status {
-	t.putUsage(e)
+	e.putUsage()
 	if t.layout.HasHolds {
 		e.page.SetHolds(e.slot, &e.holds)
 	}
 	e.generation = generation
 	e.page.SetGeneration(e.slot, generation)
 	e.page.ClearReset(e.slot)
-	return t.write(&e.workingPage)
+	return t.write(&e.loadedPage)
 }
 
 // putUsage puts the key's usage as of e.Now into its record.
-func (t *Table) putUsage(e *Entry) {
+func (e *Entry) putUsage() {
 	e.page.SetTime(e.slot, e.Now)
-	for column := range t.layout.Counting {
+	for column := range e.page.Layout.Counting {
 		e.page.SetUsage(e.slot, column, &e.usage[column])
 	}
 }
@@ -359,8 +345,8 @@ func (t *Table) putUsage(e *Entry) {
 // the key again, and its wait would begin anew. It may lose a race: the winner has rebased
 // the key too. It writes nothing if the table's windows have changed since Read, or after a Look.
 func (t *Table) Persist(e *Entry) {
-	if e.Rebased && t.startChange(&e.workingPage) == OK {
-		t.write(&e.workingPage)
+	if e.Rebased && t.startChange(&e.loadedPage) == OK {
+		t.write(&e.loadedPage)
 	}
 }
 
@@ -379,7 +365,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	c.opened = e.opened
 	copy(c.usage[:], e.usage[:t.layout.Counting])
 	for range MaxRetries {
-		if t.load(&e.workingPage, e.hash, now) != OK || e.epoch != c.epoch || t.startChange(&e.workingPage) != OK {
+		if t.load(&e.loadedPage, e.hash, now) != OK || e.epoch != c.epoch || t.startChange(&e.loadedPage) != OK {
 			return false
 		}
 		e.CallerNs = now
@@ -387,8 +373,8 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 		if e.slot < 0 || e.page.Generation(e.slot) != c.generation {
 			return false
 		}
-		complete := t.refund(e, &c, cost)
-		switch t.write(&e.workingPage) {
+		complete := e.refund(&c, cost)
+		switch t.write(&e.loadedPage) {
 		case OK:
 			return complete
 		case Mismatch:
@@ -411,11 +397,11 @@ type committed struct {
 
 // refund takes the hit out of the record in e's page. It reports whether every window gave
 // it back.
-func (t *Table) refund(e *Entry, c *committed, cost uint32) bool {
+func (e *Entry) refund(c *committed, cost uint32) bool {
 	last := e.page.Time(e.slot)
 	now := max(e.CallerNs, last)
 	complete := true
-	for column := range t.layout.Counting {
+	for column := range e.page.Layout.Counting {
 		w, u := e.windows.at(column), &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)
 		w.Roll(u, last, now)
@@ -424,6 +410,6 @@ func (t *Table) refund(e *Entry, c *committed, cost uint32) bool {
 		complete = complete && refunded
 	}
 	e.Now = now
-	t.putUsage(e)
+	e.putUsage()
 	return complete
 }

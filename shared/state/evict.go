@@ -49,37 +49,37 @@ import (
 // expired, or that of the record that uses least, which is evicted. It returns -1 if only that is left and evict is
 // not set.
 func (t *Table) makeRoom(e *Entry, evict bool) int {
-	p := &e.loaded
+	p := &e.presentPage
 	if slot := p.page.FreeSlot(); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
-		if at, changed := t.endFloors(p, p.Now); changed {
+		if at, changed := p.endFloors(p.Now); changed {
 			p.page.SetFloorTime(at)
 		}
 		return slot
 	}
-	if slot := t.expiredSlot(p); slot >= 0 {
-		t.remove(p, slot)
+	if slot := p.expiredSlot(); slot >= 0 {
+		p.remove(slot)
 		return slot
 	}
 	if !evict {
 		return -1
 	}
 	slot := t.leastUsed(p)
-	t.evict(p, slot)
+	p.evict(slot)
 	e.Evicted = true
 	return slot
 }
 
 // evict adds what the slot's record uses and holds to the floor. The record stays in the slot until takeSlot
 // puts another one there.
-func (t *Table) evict(p *loaded, slot int) {
-	last := p.recordTime(slot)
-	at := t.rollFloor(p, max(p.Now, last))
+func (p *presentPage) evict(slot int) {
+	r := p.recordIn(slot)
+	p.rollFloor(max(p.Now, r.last))
 	var lapsed lapses
-	if t.layout.HasHolds {
-		lapsed = t.moveHoldsToFloor(p, slot, last)
+	if p.page.Layout.HasHolds {
+		lapsed = p.moveHoldsToFloor(r)
 	}
-	t.addToFloor(p, slot, last, at, lapsed)
+	p.addToFloor(r, lapsed)
 }
 
 // takeSlot puts an empty record for e's key into the slot.
@@ -89,9 +89,9 @@ func (e *Entry) takeSlot(slot int) {
 }
 
 // expiredSlot returns a slot whose record has expired, or -1. No slot may be free.
-func (t *Table) expiredSlot(p *loaded) int {
-	for slot := range t.layout.Slots {
-		if t.hasExpired(p, slot) {
+func (p *presentPage) expiredSlot() int {
+	for slot := range p.page.Layout.Slots {
+		if p.hasExpired(slot) {
 			return slot
 		}
 	}
@@ -99,34 +99,34 @@ func (t *Table) expiredSlot(p *loaded) int {
 }
 
 // hasExpired reports whether the slot's record has expired by the caller's clock. Now may be ahead of that.
-func (t *Table) hasExpired(p *loaded, slot int) bool {
-	return t.expiry(p, slot) <= p.CallerNs
+func (p *presentPage) hasExpired(slot int) bool {
+	return p.expiry(slot) <= p.CallerNs
 }
 
 // expiry returns when the slot's record counts in no window any more. If it holds, that is the earliest instant: its
 // holds may be renewed, and what is charged for them counts on. The record of a key that was reset does not expire
 // while the floor counts or holds something: the key would start from it.
-func (t *Table) expiry(p *loaded, slot int) int64 {
-	if t.layout.HasLeases {
-		return t.leaseExpiry(p, slot)
+func (p *presentPage) expiry(slot int) int64 {
+	if p.page.Layout.HasLeases {
+		return p.leaseExpiry(slot)
 	}
-	if p.page.WasReset(slot) && t.floorLives(p, p.Now) {
+	if p.page.WasReset(slot) && p.floorLives(p.Now) {
 		return math.MaxInt64
 	}
-	last := p.recordTime(slot)
+	r := p.recordIn(slot)
 	expiry := int64(0)
 	var lapsed lapses
-	if t.layout.HasHolds {
+	if p.page.Layout.HasHolds {
 		h := p.page.Holds(slot)
-		lapsed = t.takeLapsed(p, &h, last)
+		lapsed = p.takeLapsed(&h, r.last)
 		if newest, ok := h.Newest(); ok {
 			// What is held counts now, so the record does not expire at p.Now.
-			expiry = max(t.lapsedAt(p, newest), p.Now+1)
+			expiry = max(p.lapsedAt(newest), p.Now+1)
 		}
 	}
-	for column := range t.layout.Counting {
-		u := t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog)
-		asOf := lapsed.chargeByRule(p.rule.at(column), &u, last)
+	for column := range p.page.Layout.Counting {
+		u := p.usageIn(r, column)
+		asOf := lapsed.chargeByRule(p.rule.at(column), &u, r.last)
 		expiry = max(expiry, p.rule.at(column).Expiry(&u, asOf))
 	}
 	return expiry
@@ -138,7 +138,7 @@ func (t *Table) expiry(p *loaded, slot int) int64 {
 func (t *Table) Earliest(e *Entry) int64 {
 	first := int64(math.MaxInt64)
 	for slot := range t.layout.Slots {
-		first = min(first, t.expiry(&e.loaded, slot))
+		first = min(first, e.expiry(slot))
 	}
 	if first == math.MaxInt64 {
 		return limit.Never
@@ -146,43 +146,40 @@ func (t *Table) Earliest(e *Entry) int64 {
 	return first
 }
 
-// victim is a record that may be evicted.
-type victim struct {
-	slot   int
-	use    limit.Fraction
-	expiry int64
-}
-
-// goesBefore reports whether v is to be evicted rather than w: it uses less of the limits,
-// or as much and expires first.
-func (v *victim) goesBefore(w *victim) bool {
-	return v.use.Less(w.use) || !w.use.Less(v.use) && v.expiry < w.expiry
-}
-
-// leastUsed returns the slot whose record uses least of the rule's limits.
-func (t *Table) leastUsed(p *loaded) int {
-	best := victim{slot: -1}
-	for slot := range t.layout.Slots {
-		v := victim{slot, t.useOf(p, slot), t.expiry(p, slot)}
-		if best.slot < 0 || v.goesBefore(&best) {
-			best = v
+// leastUsed returns the slot whose record uses least of the rule's limits; of several, the one that expires first.
+func (t *Table) leastUsed(p *presentPage) (least int) {
+	var leastUse limit.Fraction
+	var leastExpiry int64
+	for slot := range p.page.Layout.Slots {
+		use := t.useOf(p, slot)
+		expiry := p.expiry(slot)
+		if slot == 0 || use.Less(leastUse) || !leastUse.Less(use) && expiry < leastExpiry {
+			least = slot
+			leastUse = use
+			leastExpiry = expiry
 		}
 	}
-	return best.slot
+	return least
 }
 
 // useOf is how much of the rule's limits the slot's record uses: the most that it uses of
-// a window's.
-func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
-	last := p.recordTime(slot)
-	asOf := max(p.Now, last)
+// a window's. Of a concurrency, that is what it holds.
+func (t *Table) useOf(p *presentPage, slot int) limit.Fraction {
+	r := p.recordIn(slot)
+	asOf := max(p.Now, r.last)
 	most := limit.Fraction{Limit: 1}
 	for _, column := range t.columns() {
 		if column == page.NoColumn {
 			continue
 		}
+		var u limit.Usage
 		w := p.rule.at(column)
-		u := w.ByRule(t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog), last, asOf)
+		if column < p.page.Layout.Counting {
+			u = w.ByRule(p.usageIn(r, column), r.last, asOf)
+		} else {
+			h := p.page.Holds(slot)
+			u.Used = h.Total()
+		}
 		if use := w.FractionUsed(&u, asOf); most.Less(use) {
 			most = use
 		}
@@ -190,19 +187,20 @@ func (t *Table) useOf(p *loaded, slot int) limit.Fraction {
 	return most
 }
 
-// addToFloor adds the usage of the slot's record, written at last, to the floor, which was
-// rolled to at. lapsed is charged to the usage first.
+// addToFloor adds the usage of the record to the floor, which rollFloor has brought as far as it shall be. lapsed is
+// charged to the usage first.
 //
 // The floor may be ahead of this worker's clock. Then the usage of a window that starts with its first hit moves
 // ahead as far, or the floor would forget it too early. An example: now is 100 s, the floor was written at 103 s
 // by a worker whose clock is ahead, and the record's window ends at 102 s. At 103 s it would have ended
 // already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now.
-func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
-	ahead := max(at-max(last, p.CallerNs), 0)
-	for column := range t.layout.Counting {
+func (p *presentPage) addToFloor(r record, lapsed lapses) {
+	at := p.page.FloorTime()
+	ahead := max(at-max(r.last, p.CallerNs), 0)
+	for column := range p.page.Layout.Counting {
 		w := p.rule.at(column)
-		u := t.recordUsage(p, slot, column, last, &p.pageMemory.otherLog)
-		asOf := lapsed.chargeByRule(w, &u, last)
+		u := p.usageIn(r, column)
+		asOf := lapsed.chargeByRule(w, &u, r.last)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)
 			asOf += ahead
@@ -212,20 +210,18 @@ func (t *Table) addToFloor(p *loaded, slot int, last, at int64, lapsed lapses) {
 	}
 }
 
-// rollFloor brings the floor and its time to at, or leaves both as they are if that is earlier. It returns the floor's
-// time.
-func (t *Table) rollFloor(p *loaded, at int64) int64 {
-	at, _ = t.endFloors(p, at)
+// rollFloor brings the floor and its time to at, or leaves both as they are if that is earlier.
+func (p *presentPage) rollFloor(at int64) {
+	at, _ = p.endFloors(at)
 	p.page.SetFloorTime(at)
-	return at
 }
 
 // endFloors brings the floor to at, or to its own time if that is later, and returns that instant. It reports whether
 // the usage of a window has changed: then the floor's time has to follow.
-func (t *Table) endFloors(p *loaded, at int64) (instant int64, changed bool) {
+func (p *presentPage) endFloors(at int64) (instant int64, changed bool) {
 	last := p.page.FloorTime()
 	at = max(at, last)
-	for column := range t.layout.Counting {
+	for column := range p.page.Layout.Counting {
 		before := p.page.Floor(column)
 		after := p.rule.at(column).RollFloor(before, last, at)
 		if after != before {
@@ -238,37 +234,38 @@ func (t *Table) endFloors(p *loaded, at int64) (instant int64, changed bool) {
 
 // chargeFloor counts units in the floor at the instant at, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
-func (t *Table) chargeFloor(p *loaded, windows columnWindows, at int64, units uint32) {
-	at = t.rollFloor(p, at)
-	for column := range t.layout.Counting {
+func (p *presentPage) chargeFloor(windows columnWindows, at int64, units uint32) {
+	p.rollFloor(at)
+	at = p.page.FloorTime()
+	for column := range p.page.Layout.Counting {
 		f := p.page.Floor(column)
-		p.page.SetFloor(column, p.rule.at(column).ChargeFloor(windows.at(column), f, at, units, p.pageMemory.otherLog[:0]))
+		p.page.SetFloor(column, p.rule.at(column).ChargeFloor(windows.at(column), f, at, units, p.logMemory[:0]))
 	}
 }
 
 // floorLives reports whether the floor counts or holds anything as of asOf.
-func (t *Table) floorLives(p *loaded, asOf int64) bool {
+func (p *presentPage) floorLives(asOf int64) bool {
 	last := p.page.FloorTime()
-	for column := range t.layout.Counting {
+	for column := range p.page.Layout.Counting {
 		f := p.rule.at(column).RollFloor(p.page.Floor(column), last, max(asOf, last))
 		if !f.IsZero() {
 			return true
 		}
 	}
-	return t.floorHoldsUnits(p)
+	return p.floorHoldsUnits()
 }
 
 // floorHoldsUnits reports whether the floor holds units of keys that were evicted.
-func (t *Table) floorHoldsUnits(p *loaded) bool {
-	return t.layout.HasHolds && p.page.FloorHoldsUnits()
+func (p *presentPage) floorHoldsUnits() bool {
+	return p.page.Layout.HasHolds && p.page.FloorHoldsUnits()
 }
 
 // remove frees the slot, and sets the floor's time even if the record has expired. The key starts from the floor
 // from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
-func (t *Table) remove(p *loaded, slot int) {
-	if !t.layout.HasLeases { // these have no floor
-		t.rollFloor(p, max(p.Now, p.recordTime(slot)))
+func (p *presentPage) remove(slot int) {
+	if !p.page.Layout.HasLeases { // these have no floor
+		p.rollFloor(max(p.Now, p.recordIn(slot).last))
 	}
 	p.page.Remove(slot)
 }

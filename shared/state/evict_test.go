@@ -78,7 +78,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		require.True(t, hitInto(t, d.table, &old, []byte("b"), d.now, 1), "a is evicted")
 		d.reset("b")
 		require.Equal(t, []uint32{0}, used(t, d.table, []byte("b"), d.now))
-		require.True(t, d.table.floorLives(&d.entry.loaded, d.now))
+		require.True(t, d.entry.floorLives(d.now))
 		require.False(t, d.table.Refund(&old, d.now, 1), "counted before the reset")
 		freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 		require.Equal(t, OK, status)
@@ -113,7 +113,7 @@ func TestAKeyStaysResetIfAnOldStreamChargesNothing(t *testing.T) {
 		require.Equal(t, OK, status, name)
 		require.Zero(t, freed, name)
 		d.requireStands("a", 0, 0, name)
-		require.True(t, d.table.floorLives(&d.entry.loaded, d.now), "%s: else this test could not fail", name)
+		require.True(t, d.entry.floorLives(d.now), "%s: else this test could not fail", name)
 	}
 }
 
@@ -127,14 +127,14 @@ func TestTheClockIsSettledWhenAPageIsLoaded(t *testing.T) {
 	d.store.clock = func() int64 { return clock }
 
 	require.Equal(t, OK, d.table.Read(&d.entry, keyed(d.table, []byte("c")), d.now))
-	p := &d.entry.loaded
+	p := &d.entry.presentPage
 	require.Equal(t, clock, p.CallerNs)
 	require.Equal(t, clock, p.Now)
 	before := p.page.Clone()
 	clock += second
 	require.Equal(t, d.now+30*second, d.table.Earliest(&d.entry))
 	require.Equal(t, 0, d.table.leastUsed(p), "as much as b, and expires first")
-	require.False(t, d.table.hasExpired(p, 1))
+	require.False(t, p.hasExpired(1))
 	require.Equal(t, clock-second, p.CallerNs)
 	require.Equal(t, before, p.page)
 }

@@ -56,7 +56,7 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h.serial = e.page.Serial(e.slot)
 	h.epoch = t.epoch
 	h.eighth = e.holds.Eighth
-	h.eachNs = t.holdWindow().EighthNs()
+	h.eachNs = t.layout.HoldsWindow().EighthNs()
 	return h, t.finish(e)
 }
 
@@ -85,10 +85,10 @@ func (t *Table) settle(e *Entry, key Key, h Hold, now int64, cost uint32) (units
 			return false, status
 		}
 		charge := cost
-		where := t.whereIs(e, &h)
+		where := e.whereIs(&h)
 		switch where {
 		case inRecord, inFloor:
-			t.moveHold(e, where, &h, 0) // releases them
+			e.moveHold(where, &h, 0) // releases them
 		case isCharged:
 			charge -= min(cost, h.Units)
 		case isGone: // nothing is held, and nothing was charged
@@ -109,15 +109,15 @@ func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (lapsed, gone boo
 		if status := t.rereadToChange(e, key, now); status != OK {
 			return false, false, status
 		}
-		where := t.whereIs(e, h)
+		where := e.whereIs(h)
 		if where != inRecord && where != inFloor {
 			return where == isCharged, where == isGone, OK
 		}
-		eighth := t.moveHold(e, where, h, h.Units)
+		eighth := e.moveHold(where, h, h.Units)
 		switch status := t.chargeAndWrite(e, where, 0); status {
 		case OK:
 			h.eighth = eighth
-			h.eachNs = t.holdWindow().EighthNs()
+			h.eachNs = t.layout.HoldsWindow().EighthNs()
 			return false, false, OK
 		case Mismatch:
 		default:
@@ -132,7 +132,7 @@ func (t *Table) rereadToChange(e *Entry, key Key, now int64) Status {
 	if status := t.Reread(e, key, now); status != OK {
 		return status
 	}
-	return t.startChange(&e.workingPage)
+	return t.startChange(&e.loadedPage)
 }
 
 // IsDue reports whether h has not been renewed in the present eighth, by the holds' clock.
@@ -140,7 +140,8 @@ func (t *Table) IsDue(h *Hold, heldNs HeldTime) bool {
 	if !t.open || !t.layout.HasHolds || !h.InTable() {
 		return false
 	}
-	end := (int64(t.eighthOf(h)) + 1) * t.holdWindow().EighthNs()
+	w := t.layout.HoldsWindow()
+	end := (int64(h.eighthBy(w)) + 1) * w.EighthNs()
 	return int64(heldNs) >= end
 }
 
@@ -160,7 +161,7 @@ func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 		case inRecord:
 			return t.finish(e)
 		case inFloor:
-			return t.write(&e.workingPage)
+			return t.write(&e.loadedPage)
 		default:
 			return OK
 		}
@@ -168,8 +169,8 @@ func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 	switch status := t.begin(e, false); status {
 	case OK:
 	case Full:
-		t.chargeFloor(&e.loaded, e.windows, e.Now, units)
-		return t.write(&e.workingPage)
+		e.chargeFloor(e.windows, e.Now, units)
+		return t.write(&e.loadedPage)
 	default:
 		return status
 	}
@@ -190,11 +191,11 @@ const (
 )
 
 // whereIs returns the state of h as of Read.
-func (t *Table) whereIs(e *Entry, h *Hold) holdState {
+func (e *Entry) whereIs(h *Hold) holdState {
 	if !h.InTable() {
 		return isCharged
 	}
-	if !t.layout.HasHolds || h.epoch < e.page.HoldsSince() {
+	if !e.page.Layout.HasHolds || h.epoch < e.page.HoldsSince() {
 		return isGone
 	}
 	where := inFloor
@@ -204,28 +205,22 @@ func (t *Table) whereIs(e *Entry, h *Hold) holdState {
 	case e.page.MayBeForgotten(h.serial): // then it is taken for reset
 		return isGone
 	}
-	if t.hasLapsed(&e.loaded, h) {
+	if e.hasLapsed(h) {
 		return isCharged
 	}
 	return where
 }
 
-// holdsIn returns the holds of the key's record, or the floor's, as of Read.
-func (t *Table) holdsIn(e *Entry, where holdState) limit.Holds {
-	if where == inRecord {
-		return e.holds
-	}
-	floor := e.page.FloorHolds()
-	floor.AdvanceTo(t.presentEighth(&e.loaded)) // what lapses, lapseFloor has removed
-	return floor
-}
-
 // moveHold takes h's units out of the record or the floor, and holds so many units there in
 // the present eighth instead: all of them to renew, 0 to release. It returns that eighth. The floor's holds go into
 // the page; the record's are written with its usage.
-func (t *Table) moveHold(e *Entry, where holdState, h *Hold, units uint32) (eighth uint32) {
-	holds := t.holdsIn(e, where)
-	holds.Remove(t.eighthOf(h), h.Units)
+func (e *Entry) moveHold(where holdState, h *Hold, units uint32) (eighth uint32) {
+	holds := e.holds
+	if where == inFloor {
+		holds = e.page.FloorHolds()
+		holds.AdvanceTo(e.presentEighth()) // what lapses, lapseFloor has removed
+	}
+	holds.Remove(h.eighthBy(e.page.Layout.HoldsWindow()), h.Units)
 	holds.Add(holds.Eighth, units)
 	if where == inFloor {
 		e.page.SetFloorHolds(&holds)
@@ -237,26 +232,24 @@ func (t *Table) moveHold(e *Entry, where holdState, h *Hold, units uint32) (eigh
 
 // hasLapsed reports whether h's units are too old to be held, because nobody renewed them: by the length that h knows,
 // or by the present one, if a policy has changed it since.
-func (t *Table) hasLapsed(p *loaded, h *Hold) bool {
+func (p *presentPage) hasLapsed(h *Hold) bool {
 	byKnown := int32(eighthAt(p.heldNs, h.eachNs) - h.eighth)
-	byPresent := int32(t.presentEighth(p) - t.eighthOf(h))
+	byPresent := int32(p.presentEighth() - h.eighthBy(p.page.Layout.HoldsWindow()))
 	return max(byKnown, byPresent) > limit.HoldParts
 }
 
-func (t *Table) holdWindow() *limit.Window { return &t.layout.Windows[t.layout.HoldsColumn()] }
-
 // presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
 // holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
-func (t *Table) presentEighth(p *loaded) uint32 {
-	return eighthAt(p.heldNs, t.holdWindow().EighthNs())
+func (p *presentPage) presentEighth() uint32 {
+	return eighthAt(p.heldNs, p.page.Layout.HoldsWindow().EighthNs())
 }
 
 // eighthAt is the eighth of that length in which an instant lies.
 func eighthAt(heldNs HeldTime, eachNs int64) uint32 { return uint32(int64(heldNs) / eachNs) }
 
-// eighthOf is the eighth in which h's units lie unless they have lapsed. An eighth of another
-// length may span several of the present ones: then it is the one in which it ends, for example 7 if the stream
+// eighthBy is the eighth of w, the window of holds, in which h's units lie unless they have lapsed. An eighth of
+// another length may span several of the present ones: then it is the one in which it ends, for example 7 if the stream
 // was last known to run in eighth 3 of 20 s, which ends at 80 s, and eighths are 10 s long now.
-func (t *Table) eighthOf(h *Hold) uint32 {
-	return t.holdWindow().EighthBy((int64(h.eighth) + 1) * h.eachNs)
+func (h *Hold) eighthBy(w *limit.Window) uint32 {
+	return w.EighthBy((int64(h.eighth) + 1) * h.eachNs)
 }

@@ -112,65 +112,50 @@ func stampFor(w *limit.Window, window int, overrides []Override) (stamp uint16, 
 	return limit.NewStamp(siphash.Hash(0, 3, text)), fillNs
 }
 
-// setWindows sets e.windows and e.rule: for each column of the layout the window with
-// the key's limits, and with the rule's. A column that this configuration does not
-// have gets no limits. If it is jittered, the key's grid is not known, so each hit
-// counts in it for a whole period.
+// setLimits sets e.windows and e.rule: for each column of the layout the window with the key's limits, and with the
+// rule's. A column that this configuration does not have gets no limits. If it is jittered, the key's grid is not
+// known, so each hit counts in it for a whole period.
 //
-//	list             in the order of   with the limits of   lasts
-//	def.Windows      the definition    the rule             as long as the table
-//	layout.Windows   columns           nobody               as long as the placement
-//	Key.Windows      the definition    the key              until the next Read: if direct, e.windows is it
-//	Key.OfRule       the definition    the rule             the same, for e.rule
-//	e.windows        columns           the key              until the next Read
-//	e.rule           columns           the rule             the same; of a visit: until the next page
-func (t *Table) setWindows(e *Entry, key *Key) {
-	t.setRule(&e.loaded, key.OfRule)
-	if t.direct {
-		e.windows = columnWindows{key.Windows}
+//	list             in the order of   with the limits of
+//	def.Windows      the definition    the rule
+//	layout.Windows   columns           nobody
+//	Key.Windows      the definition    the key
+//	Key.OfRule       the definition    the rule
+//	e.windows        columns           the key
+//	e.rule           columns           the rule
+func (t *Table) setLimits(e *Entry, key *Key) {
+	e.rule = t.byColumn(key.OfRule, &e.ruleMemory)
+	e.windows = t.byColumn(key.Windows, &e.windowsMemory)
+	if t.columnsAreWindows {
 		return
 	}
-	e.windows = t.layoutWindows(&e.keyMemory.windows)
 	for column := range page.Column(len(e.windows.list)) {
-		if w := e.windows.at(column); w.Jitter > 0 {
+		w := e.windows.at(column)
+		w.Stamp = e.rule.at(column).Stamp // only the rule has one: see Overridden
+		if w.Jitter > 0 && !slices.Contains(t.columns(), column) {
 			w.Algorithm = limit.FixedWindowPerKey
 			w.Elastic = true
 		}
 	}
+}
+
+// byColumn returns windows, which are in the definition's order, in that of the columns. A column that the definition
+// lacks has the layout's window, without limits. The list is windows itself if the order is the same, and else lies in
+// memory: both last until the next page is read.
+func (t *Table) byColumn(windows []limit.Window, memory *[]limit.Window) columnWindows {
+	if t.columnsAreWindows {
+		return columnWindows{windows}
+	}
+	list := append((*memory)[:0], t.layout.Windows...)
+	*memory = list
 	for window, column := range t.columns() {
 		if column == page.NoColumn {
 			continue
 		}
-		own := e.windows.at(column)
-		units := own.Units // a log may be longer than this key's limit: see longestLogs
-		*own = key.Windows[window]
-		own.Units = units
-		own.Stamp = e.rule.at(column).Stamp // only the rule has one: see Overridden
+		units := list[column].Units // a log may be longer than this limit: see longestLogs of package directory
+		list[column] = windows[window]
+		list[column].Units = units
 	}
-}
-
-// setRule sets p.rule.
-func (t *Table) setRule(p *loaded, rule []limit.Window) {
-	if t.direct {
-		p.rule = columnWindows{rule}
-		return
-	}
-	p.rule = t.layoutWindows(&p.pageMemory.rule)
-	for window, column := range t.columns() {
-		if column == page.NoColumn {
-			continue
-		}
-		own := p.rule.at(column)
-		units := own.Units
-		*own = rule[window]
-		own.Units = units
-	}
-}
-
-// layoutWindows copies the windows of the layout, which have no limits, into memory.
-func (t *Table) layoutWindows(memory *[page.MaxWindows]limit.Window) columnWindows {
-	list := memory[:len(t.layout.Windows)]
-	copy(list, t.layout.Windows)
 	return columnWindows{list}
 }
 

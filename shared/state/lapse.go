@@ -28,9 +28,9 @@ type lapse struct {
 	units uint32
 }
 
-// lapses are what has lapsed of some holds, the earliest first. All lists of a page lie in pageMemory.lapses, one
+// lapses are what has lapsed of some holds, the earliest first. All lists of a page lie in presentPage.lapses, one
 // behind the other: takeLapsed and joinLapses append to it and return what they have appended, which nobody changes.
-// When the next page is read, readKey or readPage empties it.
+// bringToPresent empties it, when the next page is read.
 type lapses []lapse
 
 // noBound is for takeLapsed of the floor, which does not know when its holds were written.
@@ -38,25 +38,25 @@ const noBound int64 = 0
 
 // takeLapsed removes from h the units that have lapsed by the present, and returns them.
 // last is when h was written, or noBound: no unit lapses before that.
-func (t *Table) takeLapsed(p *loaded, h *limit.Holds, last int64) lapses {
-	present := t.presentEighth(p)
-	all := &p.pageMemory.lapses
+func (p *presentPage) takeLapsed(h *limit.Holds, last int64) lapses {
+	present := p.presentEighth()
+	all := &p.lapses
 	first := len(*all)
 	for {
 		eighth, units, ok := h.Lapse(present)
 		if !ok {
 			return (*all)[first:]
 		}
-		*all = append(*all, lapse{max(last, t.lapsedAt(p, eighth)), units})
+		*all = append(*all, lapse{max(last, p.lapsedAt(eighth)), units})
 	}
 }
 
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
 // after it begins. The present eighth began heldNs%each ago.
-func (t *Table) lapsedAt(p *loaded, eighth uint32) int64 {
-	each := t.holdWindow().EighthNs()
+func (p *presentPage) lapsedAt(eighth uint32) int64 {
+	each := p.page.Layout.HoldsWindow().EighthNs()
 	ninth := eighth + limit.HoldParts + 1
-	since := int64(int32(t.presentEighth(p) - ninth)) // how many eighths ago that one began
+	since := int64(int32(p.presentEighth() - ninth)) // how many eighths ago that one began
 	return p.CallerNs - int64(p.heldNs)%each - since*each
 }
 
@@ -81,8 +81,8 @@ func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64
 }
 
 // joinLapses returns both lists as one, the earliest first. Of others no unit lapses before last.
-func (p *loaded) joinLapses(ls, others lapses, last int64) lapses {
-	all := &p.pageMemory.lapses
+func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
+	all := &p.lapses
 	first := len(*all)
 	*all = append(*all, ls...)
 	for _, l := range others {
@@ -93,15 +93,14 @@ func (p *loaded) joinLapses(ls, others lapses, last int64) lapses {
 	return joined
 }
 
-// readHolds reads what is held of the key. Its record, written at last, holds some of it. The
-// floor holds some too if the key may have been evicted. readHolds returns
-// the units of the record that have lapsed, for readRecord to charge.
-func (t *Table) readHolds(e *Entry, last int64) (lapsed lapses) {
+// readHolds reads what is held of the key. Its record holds some of it. The floor holds some too if the key may have
+// been evicted. readHolds returns the units of the record that have lapsed, for readRecord to charge.
+func (e *Entry) readHolds() (lapsed lapses) {
 	if e.slot >= 0 {
 		e.holds = e.page.Holds(e.slot)
-		lapsed = t.takeLapsed(&e.loaded, &e.holds, last)
+		lapsed = e.takeLapsed(&e.holds, e.page.Time(e.slot))
 	} else {
-		e.holds = limit.Holds{Eighth: t.presentEighth(&e.loaded)}
+		e.holds = limit.Holds{Eighth: e.presentEighth()}
 	}
 	e.sumHeld()
 	return lapsed
@@ -119,17 +118,20 @@ func (e *Entry) sumHeld() {
 
 // lapseFloor brings what the floor holds to the present: it takes out and charges what has lapsed. It reports
 // whether it has charged any.
-func (t *Table) lapseFloor(p *loaded) (charged bool) {
+func (p *presentPage) lapseFloor() (charged bool) {
+	if !p.floorHoldsUnits() {
+		return false
+	}
 	holds := p.page.FloorHolds()
-	lapsed := t.takeLapsed(p, &holds, noBound)
+	lapsed := p.takeLapsed(&holds, noBound)
 	if len(lapsed) == 0 {
 		return false
 	}
 	p.page.SetFloorHolds(&holds)
-	if t.layout.Counting == 0 { // no window to charge
+	if p.page.Layout.Counting == 0 { // no window to charge
 		return false
 	}
-	t.chargeFloorLapses(p, lapsed)
+	p.chargeFloorLapses(lapsed)
 	return true
 }
 
@@ -147,37 +149,37 @@ func (t *Table) lapseFloor(p *loaded) (charged bool) {
 //
 // The order matters: a floor that covers A already would be charged the same 5 once more, and at a later
 // instant than that of the lapse, because evictSharer rolls the floor on.
-func (t *Table) chargeFloorLapses(p *loaded, lapsed lapses) {
+func (p *presentPage) chargeFloorLapses(lapsed lapses) {
 	for _, l := range lapsed {
-		t.chargeFloor(p, p.rule, l.at, l.units)
+		p.chargeFloor(p.rule, l.at, l.units)
 	}
-	for slot := range t.layout.Slots {
+	for slot := range p.page.Layout.Slots {
 		if !p.page.IsFree(slot) && p.page.Shares(slot) {
-			t.evictSharer(p, slot, lapsed)
+			p.evictSharer(slot, lapsed)
 		}
 	}
 }
 
 // evictSharer evicts the slot's record, because its key may have held what has lapsed in the
 // floor: these units are charged to its usage too, before that goes into the floor. It frees the slot.
-func (t *Table) evictSharer(p *loaded, slot int, floorLapsed lapses) {
-	last := p.recordTime(slot)
-	lapsed := p.joinLapses(t.moveHoldsToFloor(p, slot, last), floorLapsed, last)
+func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
+	r := p.recordIn(slot)
+	lapsed := p.joinLapses(p.moveHoldsToFloor(r), floorLapsed, r.last)
 	latest := lapsed[len(lapsed)-1] // there is one: floorLapsed is not empty
-	at := t.rollFloor(p, latest.at)
-	t.addToFloor(p, slot, last, at, lapsed)
+	p.rollFloor(latest.at)
+	p.addToFloor(r, lapsed)
 	p.page.Remove(slot)
 }
 
-// moveHoldsToFloor moves what the slot's record, written at last, holds to the floor, which lapseFloor has brought
-// to the present. It returns what has lapsed in the record, for its caller to charge.
+// moveHoldsToFloor moves what the record holds to the floor, which lapseFloor has brought to the present. It returns
+// what has lapsed in the record, for its caller to charge.
 //
 // The floor holds all as of the newest eighth of the two. Where the hold's length was shortened, either may be ahead of
 // the present. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth 2. As of 11,
 // the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
-func (t *Table) moveHoldsToFloor(p *loaded, slot int, last int64) (lapsed lapses) {
-	h, floor := p.page.Holds(slot), p.page.FloorHolds()
-	lapsed = t.takeLapsed(p, &h, last)
+func (p *presentPage) moveHoldsToFloor(r record) (lapsed lapses) {
+	h, floor := p.page.Holds(r.slot), p.page.FloorHolds()
+	lapsed = p.takeLapsed(&h, r.last)
 	joined := limit.Holds{Eighth: h.Eighth}
 	joined.AdvanceTo(floor.Eighth)
 	joined.Join(&floor)
@@ -271,7 +273,7 @@ func (c *holdClock) read(value []byte, now int64) {
 }
 
 // readHoldClock reads the holds' clock, if the table holds.
-func (t *Table) readHoldClock(p *loaded) {
+func (t *Table) readHoldClock(p *presentPage) {
 	if t.layout.HasHolds {
 		p.heldNs = t.parent.HoldClock()
 	}

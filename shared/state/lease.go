@@ -89,9 +89,9 @@ type LeaseEntry struct {
 	// NowNs is the monotonic clock of the last read.
 	NowNs int64
 
-	workingPage     // of the key
-	slot        int // of the key's record in the page, or noRecord
-	key         LeaseKey
+	loadedPage     // of the key
+	slot       int // of the key's record in the page, or noRecord
+	key        LeaseKey
 }
 
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
@@ -131,7 +131,7 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 	e.WrittenNs = 0
 	e.FromFuture = false
 	e.Lease = Lease{Standings: e.Standings[:0]}
-	if status := t.load(&e.workingPage, e.key.hash, wallNs); status != OK {
+	if status := t.load(&e.loadedPage, e.key.hash, wallNs); status != OK {
 		return status
 	}
 	e.slot = e.page.Find(fingerprint(e.key.hash))
@@ -169,7 +169,7 @@ func (e *LeaseEntry) Put(added GrantLeft) (ok bool) {
 // oldest.
 func (l *Leases) Write(e *LeaseEntry) Status {
 	t := l.table
-	if status := t.startChange(&e.workingPage); status != OK {
+	if status := t.startChange(&e.loadedPage); status != OK {
 		return status
 	}
 	if e.slot < 0 {
@@ -179,7 +179,7 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	b := e.page.Lease(e.slot)
 	le.PutUint64(b, e.key.identity)
 	e.encode(b)
-	return t.write(&e.workingPage)
+	return t.write(&e.loadedPage)
 }
 
 // takeSlot gives the entry a slot.
@@ -223,7 +223,7 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 
 // leaseExpiry is expiry of a lease. Its record does not expire while it says something that
 // would be missed.
-func (t *Table) leaseExpiry(p *loaded, slot int) int64 {
+func (p *presentPage) leaseExpiry(slot int) int64 {
 	var l Lease
 	l.decode(p.page.Lease(slot)[:page.LeaseBytes])
 	now := int64(p.leaseNs)

@@ -17,12 +17,6 @@ import (
 //	PrepareSurveys   as another worker has registered it. If none has, it has no pages to survey
 //	Survey.Step      of a few pages
 
-// whileClosed is the registrations by which a closed table is read. nil: there is none.
-type whileClosed struct {
-	surveyed *directory.Registration // from PrepareSurveys: as another worker has made it
-	looked   *directory.Registration // from PrepareLooks: as registerAndAdopt would make it now
-}
-
 // PrepareLooks works out how all tables that are not registered would be registered now. Call it before
 // Look, in the same callback. It reads the directory, and does its work again only if that has changed.
 func (ts *Tables) PrepareLooks(now int64) Status {
@@ -55,7 +49,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 		return status
 	}
 	for i, table := range closed {
-		table.whileClosed.looked = &done.tables[i]
+		table.looked = &done.tables[i]
 	}
 	ts.lookedCAS = cas
 	return OK
@@ -79,13 +73,13 @@ func (ts *Tables) closed() (closed []*Table) {
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	by := t
 	if !t.open {
-		if t.whileClosed.looked == nil {
+		if t.looked == nil {
 			return Failed
 		}
-		by = t.unregistered(t.whileClosed.looked)
+		by = t.unregistered(t.looked)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
-	if newer, status := by.loadPage(&e.workingPage, by.pageOf(e.hash)); newer || status != OK {
+	if newer, status := by.loadPage(&e.loadedPage, by.pageOf(e.hash)); newer || status != OK {
 		return Failed
 	}
 	if by.layout.HasHolds {
@@ -100,7 +94,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 // can survey them, too. It registers nothing.
 func (ts *Tables) PrepareSurveys() {
 	for _, table := range ts.tables {
-		table.whileClosed.surveyed = nil
+		table.surveyed = nil
 	}
 	closed := ts.closed()
 	if len(closed) == 0 {
@@ -115,7 +109,7 @@ func (ts *Tables) PrepareSurveys() {
 		for _, i := range d.TablesOf(table.def.Counter) {
 			if r := &d.Tables[i]; r.IsKnown() && r.HasOwner(ts.self.ID) {
 				found := *r
-				table.whileClosed.surveyed = &found
+				table.surveyed = &found
 			}
 		}
 	}
@@ -146,13 +140,13 @@ const (
 func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, done bool, status Status) {
 	by := t
 	if !t.open {
-		if t.whileClosed.surveyed == nil {
+		if t.surveyed == nil {
 			*s = Survey{}
 			return Found{}, false, OK
 		}
-		by = t.unregistered(t.whileClosed.surveyed)
+		by = t.unregistered(t.surveyed)
 	}
-	if status := s.addPages(by, &m.entry.loaded, rule); status != OK {
+	if status := s.addPages(by, &m.entry.presentPage, rule); status != OK {
 		*s = Survey{}
 		return Found{}, false, status
 	}
@@ -165,7 +159,7 @@ func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, d
 }
 
 // addPages adds the next pages.
-func (s *Survey) addPages(t *Table, p *loaded, rule []limit.Window) Status {
+func (s *Survey) addPages(t *Table, p *presentPage, rule []limit.Window) Status {
 	read := 0
 	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
 		key := t.pageKey(s.next)
@@ -186,7 +180,7 @@ func (s *Survey) addPages(t *Table, p *loaded, rule []limit.Window) Status {
 
 // liveIn counts the keys that count something in a page as it is stored. It returns 0 for a
 // page that it cannot read.
-func (t *Table) liveIn(p *loaded, rule []limit.Window, value []byte) uint64 {
+func (t *Table) liveIn(p *presentPage, rule []limit.Window, value []byte) uint64 {
 	p.CallerNs = t.parent.store.Now()
 	converted, newer, status := t.convertIn(value)
 	if newer || status != OK {
@@ -194,7 +188,7 @@ func (t *Table) liveIn(p *loaded, rule []limit.Window, value []byte) uint64 {
 	}
 	p.page = converted
 	t.readPage(p, rule)
-	return t.liveKeys(p)
+	return p.liveKeys()
 }
 
 // Begun reports whether a survey is under way.

@@ -55,7 +55,7 @@ func (t *Table) acts(window int, column page.Column) bool {
 // something, the key gets an empty record, so that it does not start from the
 // floor; so Reset may return Full. It returns Mismatch as Commit does.
 func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
-	if status := t.startChange(&e.workingPage); status != OK {
+	if status := t.startChange(&e.loadedPage); status != OK {
 		return false, status
 	}
 	if e.HasRecord() {
@@ -64,15 +64,15 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 			e.page.ForgetHolds(e.slot)
 		}
 	}
-	if t.floorLives(&e.loaded, e.Now) {
+	if e.floorLives(e.Now) {
 		return had, t.writeEmptyRecord(e, evict)
 	}
 	if !e.HasRecord() {
 		return false, OK
 	}
-	t.remove(&e.loaded, e.slot)
+	e.remove(e.slot)
 	e.page.NextGeneration() // of the next record: no hit from before is refunded from that
-	return had, t.write(&e.workingPage)
+	return had, t.write(&e.loadedPage)
 }
 
 // writeEmptyRecord gives the key a record that has counted nothing, in its slot or in one
@@ -91,7 +91,7 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	e.page.SetTime(e.slot, e.Now)
 	e.page.SetGeneration(e.slot, e.page.NextGeneration())
 	e.page.MarkReset(e.slot)
-	return t.write(&e.workingPage)
+	return t.write(&e.loadedPage)
 }
 
 // A visit of all pages of a table, to clean them (Clean) or to count what they have (Stats). It reads each page
@@ -100,10 +100,10 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 // Clean frees the slots of expired records and returns their number. It reads
 // every page.
 func (t *Table) Clean(s *Scratch, rule []limit.Window, now int64) (freed uint64, status Status) {
-	return t.visitPages(&s.entry.loaded, rule, now, func(p *loaded) (changes uint64) {
+	return t.visitPages(&s.entry.presentPage, rule, now, func(p *presentPage) (changes uint64) {
 		for slot := range t.layout.Slots {
-			if !p.page.IsFree(slot) && t.hasExpired(p, slot) {
-				t.remove(p, slot)
+			if !p.page.IsFree(slot) && p.hasExpired(slot) {
+				p.remove(slot)
 				changes++
 			}
 		}
@@ -121,10 +121,10 @@ type Stats struct {
 
 // Stats counts the table's live keys and pages. It reads every page.
 func (t *Table) Stats(s *Scratch, rule []limit.Window, now int64) (stats Stats, status Status) {
-	_, status = t.visitPages(&s.entry.loaded, rule, now, func(p *loaded) (changes uint64) {
+	_, status = t.visitPages(&s.entry.presentPage, rule, now, func(p *presentPage) (changes uint64) {
 		stats.Pages++
 		stats.Bytes += uint64(len(p.page.Bytes))
-		stats.Keys += t.liveKeys(p)
+		stats.Keys += p.liveKeys()
 		return 0
 	})
 	stats.Slots = uint64(t.pages) * uint64(t.layout.Slots)
@@ -132,9 +132,9 @@ func (t *Table) Stats(s *Scratch, rule []limit.Window, now int64) (stats Stats, 
 }
 
 // liveKeys counts the keys of the page that count something.
-func (t *Table) liveKeys(p *loaded) (keys uint64) {
-	for slot := range t.layout.Slots {
-		if !p.page.IsFree(slot) && !t.hasExpired(p, slot) {
+func (p *presentPage) liveKeys() (keys uint64) {
+	for slot := range p.page.Layout.Slots {
+		if !p.page.IsFree(slot) && !p.hasExpired(slot) {
 			keys++
 		}
 	}
@@ -145,7 +145,7 @@ func (t *Table) liveKeys(p *loaded) (keys uint64) {
 // changed, and returns the sum of the changes. It visits a page again if another worker
 // wrote it meanwhile.
 func (t *Table) visitPages(
-	p *loaded, rule []limit.Window, now int64, visit func(p *loaded) (changes uint64),
+	p *presentPage, rule []limit.Window, now int64, visit func(p *presentPage) (changes uint64),
 ) (sum uint64, status Status) {
 	if status := t.ensureOpen(now); status != OK {
 		return 0, status
@@ -162,10 +162,10 @@ func (t *Table) visitPages(
 }
 
 func (t *Table) visitPage(
-	p *loaded, rule []limit.Window, index uint32, visit func(p *loaded) (changes uint64),
+	p *presentPage, rule []limit.Window, index uint32, visit func(p *presentPage) (changes uint64),
 ) (changes uint64, status Status) {
 	for range MaxRetries {
-		newer, status := t.loadPage(&p.workingPage, index)
+		newer, status := t.loadPage(&p.loadedPage, index)
 		switch {
 		case newer:
 			if status := t.adoptNewer(p.CallerNs); status != OK {
@@ -180,7 +180,7 @@ func (t *Table) visitPage(
 		if changes == 0 {
 			return 0, OK
 		}
-		if status := t.write(&p.workingPage); status != Mismatch {
+		if status := t.write(&p.loadedPage); status != Mismatch {
 			return changes, status
 		}
 	}
@@ -189,17 +189,12 @@ func (t *Table) visitPage(
 
 // readPage brings the loaded page to the present as of p.CallerNs, as readKey does for a key. Leases need no more than
 // their clock.
-func (t *Table) readPage(p *loaded, rule []limit.Window) {
+func (t *Table) readPage(p *presentPage, rule []limit.Window) {
 	if t.layout.HasLeases {
 		p.leaseNs = leaseTime(t.parent.store.Monotonic())
 		return
 	}
-	p.pageMemory.lapses = p.pageMemory.lapses[:0]
 	t.readHoldClock(p)
-	t.setRule(p, rule)
-	t.settleClock(p, p.page.NewestTime())
-	t.setNowOrRebase(p, noRecord)
-	if t.floorHoldsUnits(p) {
-		t.lapseFloor(p)
-	}
+	p.rule = t.byColumn(rule, &p.ruleMemory)
+	t.bringToPresent(p, noRecord, p.page.NewestTime())
 }

@@ -24,16 +24,25 @@
 //	  ...
 //	sl/00000000002c      page 44
 //
-// The package's example makes this counter, and decides on three requests. The way of a hit, by files:
+// The package's example makes this counter, and decides on three requests. The way of a hit:
 //
-//	tables.go    Tables are those of one configuration, with a Table for each counter. The directory has them all
-//	table.go     the first Read registers the Table, and adopts its layout from the directory. The page of the key comes
-//	             into the worker's memory
-//	key.go       what identifies a counter, an owner and a key, and which limits hold for a key
-//	entry.go     Read brings the page to the present, and makes an Entry of the key's usage as of now. Check says whether
-//	             the hit passes. Commit counts it, and writes the page in one compare-and-swap
-//	clock.go     which clock counts what, and what is done if one was set back
-//	evict.go     if the page is full, Commit evicts a record into its floor
+//	Tables.Table            gives each counter of a configuration its Table                    tables.go
+//	Table.Read                                                                                 entry.go
+//	 ├─ ensureOpen          the first time: registerAndAdopt registers the Table in the        table.go, tables.go
+//	 │                      directory, and adopts what that says of its pages
+//	 └─ Reread              of the same key; by itself if another worker wrote first
+//	     ├─ load            the page of the key comes into memory: a loadedPage                table.go
+//	     └─ readKey
+//	         ├─ setLimits            those of the key, in the order of the page's columns      key.go
+//	         ├─ bringToPresent       makes it a presentPage: a clock may have been set back,   clock.go, lapse.go
+//	         │                       and what the floor holds may have lapsed
+//	         └─ readRecord           the Entry has the key's usage as of now
+//	            or startFromFloor
+//	Table.Check             says whether the hit passes
+//	Table.Commit            counts it. Deny, Hold, Inc and Set do the same in their own way
+//	 ├─ begin               gives a new key a slot. If the page is full, evict makes room      evict.go
+//	 └─ finish              puts the usage into the record, and writes the page in one
+//	                        compare-and-swap
 //
 // Each of the others needs only these:
 //

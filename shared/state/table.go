@@ -14,18 +14,6 @@ import (
 // worker adopts the registration when it first uses the table, and again when it meets a page of a
 // later epoch: another configuration has changed the windows.
 //
-//	Read                     entry.go
-//	 ├─ ensureOpen           registers the table, and loads the seed, which the hash of the key needs
-//	 └─ Reread               also by itself: after a lost race, and by Settle and Renew
-//	     ├─ load             the page comes into memory
-//	     │   ├─ ensureOpen   again: a Split may have closed the table since the hit
-//	     │   ├─ loadPage     gets the page, and converts it from older windows
-//	     │   └─ adoptNewer   if it has newer windows: registerAndAdopt, then loadPage once more
-//	     └─ readKey          brings the page to the present, and reads the key
-//
-//	registerAndAdopt         tables.go: writes the directory if it lacks something
-//	 └─ adopt                opens the table, with a placement by its registration
-//
 // A table is closed until it is registered, and open from then on:
 //
 //	closed ──── registerAndAdopt: at the first Read, or withOthers ahead of it ───▶ open
@@ -38,22 +26,22 @@ type Table struct {
 	parent *Tables // the tables of the configuration, of which this is one
 	def    Definition
 
-	open        bool        // registered in the directory
-	placement               // of an open table, by its registration
-	whileClosed whileClosed // see unregistered
-}
+	open bool // registered in the directory
 
-// placement is where the pages of a table are, and how the definition's windows lie in them, by one registration.
-type placement struct {
-	number   uint16
-	pages    uint32
-	base     uint32
-	epoch    uint32
-	layout   *page.Layout
-	empty    page.Page                    // to compare with and to copy, never written
-	columnOf [page.MaxWindows]page.Column // of each window of the definition
-	direct   bool                         // columns are the definition's windows: setWindows need not copy
-	block    page.Column                  // of the definition's block, or page.NoColumn
+	// Registrations by which a closed table is read; nil = there is none. See unregistered.
+	looked   *directory.Registration // from PrepareLooks: as registerAndAdopt would make it now
+	surveyed *directory.Registration // from PrepareSurveys: as another worker has made it
+
+	// Where the pages are, and how the definition's windows lie in them, by a registration: see placeBy.
+	number            uint16
+	pages             uint32
+	base              uint32
+	epoch             uint32
+	layout            *page.Layout
+	empty             page.Page                    // to compare with and to copy, never written
+	columnOf          [page.MaxWindows]page.Column // of each window of the definition
+	columnsAreWindows bool                         // the columns are the definition's windows: see byColumn
+	block             page.Column                  // of the definition's block, or page.NoColumn
 
 	lastSpans []span // a cache, by column: the aligned window of the last hit, see readRecord
 }
@@ -78,38 +66,38 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.setPlacement(r)
+	t.placeBy(r)
 }
 
 // unregistered returns a table that reads t's pages by r, once, while t stays closed. It is thrown away, because
 // other workers may have registered thousands, and each takes a page of memory.
 func (t *Table) unregistered(r *directory.Registration) *Table {
 	once := &Table{parent: t.parent, def: t.def}
-	once.setPlacement(r)
+	once.placeBy(r)
 	return once
 }
 
-// setPlacement sets the table's placement by r, each field where it is: a copy of all takes much code.
-func (t *Table) setPlacement(r *directory.Registration) {
-	p, windows := &t.placement, t.def.Windows
-	p.number = r.Number
-	p.pages = r.Geometry.Pages
-	p.base = r.Base
-	p.epoch = r.Epoch
-	p.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
-	p.empty = page.New(p.layout, p.epoch)
-	p.direct = len(r.Windows) == len(windows)
-	p.block = page.NoColumn
-	p.lastSpans = make([]span, len(r.Windows))
+// placeBy sets where the table's pages are, and how the windows lie in them.
+func (t *Table) placeBy(r *directory.Registration) {
+	windows := t.def.Windows
+	t.number = r.Number
+	t.pages = r.Geometry.Pages
+	t.base = r.Base
+	t.epoch = r.Epoch
+	t.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
+	t.empty = page.New(t.layout, t.epoch)
+	t.columnsAreWindows = len(r.Windows) == len(windows)
+	t.block = page.NoColumn
+	t.lastSpans = make([]span, len(r.Windows))
 	for window := range windows {
 		w := &windows[window]
-		column := p.layout.ColumnOf(*w)
-		p.columnOf[window] = column
-		// setWindows changes a log's Units to the layout's, and a bucket's Stamp to the rule's.
-		changes := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
-		p.direct = p.direct && int(column) == window && !changes
+		column := t.layout.ColumnOf(*w)
+		t.columnOf[window] = column
+		// A log has the Units of the layout, and a bucket the Stamp of the rule: see byColumn and setLimits.
+		differs := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
+		t.columnsAreWindows = t.columnsAreWindows && int(column) == window && !differs
 		if w.Algorithm == limit.Block {
-			p.block = column
+			t.block = column
 		}
 	}
 }
@@ -133,17 +121,16 @@ func (t *Table) lacksWindow() bool { return t.open && slices.Contains(t.columns(
 // A page is loaded into a worker's memory, brought to the present there, changed, and written in one compare-and-swap.
 // Three types have such a page, each with what the one before has:
 //
-//	workingPage  the page, and how it is written. A LeaseEntry needs no more
-//	loaded       what it takes to judge and evict any of its records: clocks, and the rule's limits. A visit
+//	loadedPage   the page, and how it is written. A LeaseEntry needs no more
+//	presentPage  what it takes to judge and evict any of its records: clocks, and the rule's limits. A visit
 //	             (operate.go) loads one page after the other, without a key
 //	Entry        one key: its record, limits and usage
 //
-// A function takes the smallest that it needs. So one that takes an Entry is about its key, and one that takes a loaded
-// is about the page, or the record in some slot of it. A method is a Table's if it needs the layout, the columns or the
-// store, and else is of the type that it reads.
+// A function takes the smallest that it needs. So a method of Entry is about its key, and one of presentPage about the
+// page, or the record in some slot of it. A Table's needs the store, or the definition, too.
 
-// workingPage is a page in a worker's memory.
-type workingPage struct {
+// loadedPage is a page in a worker's memory, by the layout of its table.
+type loadedPage struct {
 	pageKey [15]byte // in shared data
 	page    page.Page
 	missing bool // the page does not exist yet: page is the table's empty one, which startChange copies
@@ -151,9 +138,9 @@ type workingPage struct {
 	epoch   uint32 // of the table at that time, or noEpoch
 }
 
-// loaded is a page with all that it takes to judge and evict its records.
-type loaded struct {
-	workingPage
+// presentPage is a page as of now.
+type presentPage struct {
+	loadedPage
 
 	// clock.go says which clock counts what.
 	Now      int64     // at which the key is counted: never before the last write
@@ -163,30 +150,26 @@ type loaded struct {
 
 	rule columnWindows // with the rule's limits
 
-	pageMemory pageMemory
+	// Memory that is kept from page to page, so that a decision allocates nothing. It carries no result from one to
+	// the next.
+	ruleMemory []limit.Window // of byColumn, for rule
+	logMemory  []int64        // for one log of any record: who decodes one is done with the one before
+	lapses     lapses         // all lists of lapses, one behind the other, until the next page is read
 }
 
 // noEpoch is the epoch of an Entry after a Look: no table has it, so nothing may be written.
 const noEpoch uint32 = math.MaxUint32
 
-// pageMemory is kept from page to page so that a decision allocates nothing. It carries no result from one to the next.
-type pageMemory struct {
-	rule     [page.MaxWindows]limit.Window // for loaded.rule
-	otherLog logMemory                     // the log of any record
-	lapses   lapses                        // all lists of lapses, one behind the other, until the next page is read
-}
-
-// logMemory is memory for one log. Who passes it to a function that decodes a log is done with the one before.
-type logMemory []int64
-
 // pageOf returns the index of the page that a key's hash leads to, by its high bits.
-func (t *Table) pageOf(hash uint64) uint32 { return uint32(hash >> 32 * uint64(t.pages) >> 32) }
+func (t *Table) pageOf(hash uint64) uint32 { return uint32((hash >> 32) * uint64(t.pages) >> 32) }
 
 // fingerprint is what a page has of a key's hash: its low bits.
 func fingerprint(hash uint64) uint32 { return uint32(hash) }
 
-// load loads the page of the key with that hash, converted to the table's layout.
-func (t *Table) load(p *workingPage, hash uint64, now int64) Status {
+// load loads the page of the key with that hash, converted to the table's layout. If its windows are newer, it adopts
+// them first.
+func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
+	// A Split may have closed the table since its first Read.
 	if status := t.ensureOpen(now); status != OK {
 		return status
 	}
@@ -204,7 +187,7 @@ func (t *Table) load(p *workingPage, hash uint64, now int64) Status {
 
 // loadPage loads the page with that index by the layout that the table has. If the page has newer windows, it only
 // reports so: adoptNewer, and load it again.
-func (t *Table) loadPage(p *workingPage, index uint32) (newer bool, status Status) {
+func (t *Table) loadPage(p *loadedPage, index uint32) (newer bool, status Status) {
 	p.pageKey = t.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	switch status {
@@ -264,7 +247,7 @@ func (t *Table) convertIn(value []byte) (converted page.Page, newer bool, status
 // A page that does not exist yet becomes one of its own: until then, all keys of such pages share an empty one. Two
 // others do without it: Read has nothing to bring to the present in an empty page, and a visit passes pages over that
 // do not exist, and writes the others as soon as they are loaded.
-func (t *Table) startChange(p *workingPage) Status {
+func (t *Table) startChange(p *loadedPage) Status {
 	if p.epoch != t.epoch {
 		return Mismatch
 	}
@@ -276,6 +259,6 @@ func (t *Table) startChange(p *workingPage) Status {
 }
 
 // write writes the page, unless another worker has written it since it was loaded.
-func (t *Table) write(p *workingPage) Status {
+func (t *Table) write(p *loadedPage) Status {
 	return t.parent.store.Set(p.pageKey[:], p.page.Bytes, p.cas)
 }

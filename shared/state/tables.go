@@ -40,7 +40,7 @@ type Tables struct {
 	holdClock holdClock
 	seed      seed
 
-	// Of the directory from which PrepareLooks has set each whileClosed.looked; 0 = none, or a Table lacks it.
+	// Of the directory from which PrepareLooks has set each Table.looked; 0 = none, or a Table lacks it.
 	lookedCAS uint32
 }
 
@@ -111,7 +111,8 @@ func (ts *Tables) Split() {
 	ts.self.ID = ts.split.owner
 	for _, table := range ts.tables {
 		table.open = false
-		table.whileClosed = whileClosed{}
+		table.looked = nil
+		table.surveyed = nil
 	}
 	ts.lookedCAS = 0
 }

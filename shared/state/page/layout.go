@@ -152,3 +152,6 @@ func (l *Layout) ColumnOf(w limit.Window) Column { return Column(slices.IndexFun
 
 // HoldsColumn is the column of holds in a layout that has them: the first after those that count.
 func (l *Layout) HoldsColumn() Column { return l.Counting }
+
+// HoldsWindow is the window of that column.
+func (l *Layout) HoldsWindow() *limit.Window { return &l.Windows[l.HoldsColumn()] }

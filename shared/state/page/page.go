@@ -313,7 +313,7 @@ func (p *Page) takeUsage(slot int, column Column, old *Page, source Column) {
 func (p *Page) takeHolds(to []byte, old *Page, from []byte) {
 	copy(to, from)
 	h := readHolds(from)
-	h.Scale(&old.Layout.Windows[old.Layout.HoldsColumn()], &p.Layout.Windows[p.Layout.HoldsColumn()])
+	h.Scale(old.Layout.HoldsWindow(), p.Layout.HoldsWindow())
 	putHolds(to, &h)
 }
 

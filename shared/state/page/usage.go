@@ -150,8 +150,8 @@ func (p *Page) usageOf(slot int, column Column) []byte {
 	return p.record(slot)[recordHeadBytes+p.Layout.usageAt[column]:]
 }
 
-// ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log. Of holds, u.Used is how
-// many units are held: package state weighs them when it evicts a record. Of leases it is zero.
+// ReadUsage reads the usage of a column that counts in the slot's record into u. A log is decoded into log. Of holds
+// and leases it is zero: see Holds and Lease.
 func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
 	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
@@ -165,10 +165,7 @@ func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
 			Tokens: limit.Tokens{Lo: le.Uint64(b), Hi: int64(int32(le.Uint32(b[8:])))},
 			EndNs:  int64(le.Uint64(b[12:])),
 		}
-	case limit.Concurrency:
-		h := p.Holds(slot)
-		*u = limit.Usage{Used: h.Total()}
-	case Lease:
+	case limit.Concurrency, Lease:
 		*u = limit.Usage{}
 	default:
 		readCounts(w, b, u)
