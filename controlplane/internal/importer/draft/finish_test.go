@@ -84,3 +84,26 @@ func TestARemarkOfARuleIsSaidOnce(t *testing.T) {
 	require.Equal(t, 1, strings.Count(string(made.Policy), "# It leaves out a route."), string(made.Policy))
 	require.Equal(t, 1, strings.Count(string(made.Policy), "# Off: Another route is unknown."), string(made.Policy))
 }
+
+// Which requests a rule limits is known if a match can ask for the parts of its key. None asks for a query parameter, a
+// cookie or a property.
+func TestRequestsThatARuleLimits(t *testing.T) {
+	header := request.Part{Kind: request.KindHeader, Name: "x-user"}
+	known := map[string]request.Match{
+		"client_ip":     {},
+		"path":          {},
+		"header x-user": header.Matching(request.Present),
+	}
+	for _, key := range []request.Part{
+		request.ClientIP, request.FullPath, header, {Kind: request.KindQuery, Name: "user"},
+		{Kind: request.KindCookie, Name: "user"}, request.ConnectionID,
+	} {
+		d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
+		limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
+		r := draft.NewRule(d.Findings, draft.Terms{Limit: limit, Key: []request.Part{key}})
+		limited, ok := r.LimitedRequests(nil)
+		want, isKnown := known[key.String()]
+		require.Equal(t, isKnown, ok, key)
+		require.True(t, want.Equal(limited), key)
+	}
+}

@@ -139,7 +139,7 @@ func (r *Rule) overrides() (list []Override) {
 //	paths: [/a*], exempt: /a/b, which the caller has    paths: [/a*]
 //	paths: [/a*], exempt: /a/b, which it has not        not ok
 //	key: [{header: x-user}]                             headers: {x-user: "*"}
-//	key: [{query: user}]                                not ok: no match asks for a query parameter
+//	key: a query parameter, a cookie or a property      not ok: no match asks for these
 //	lets some keys pass by an override                  not ok
 //	isUnsaid                                            not ok
 //	is off by its filter                                as if it were on: the caller's rule is off by it too
@@ -151,11 +151,14 @@ func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool
 	}
 	m = r.terms.Requests.Match
 	for _, p := range r.terms.Key {
-		switch {
-		case p.Kind == request.KindHeader && m.Of(p) == nil:
-			m, _ = m.And(p.Matching(request.Present))
-		case p.Kind == request.KindQuery, p.Kind == request.KindProperty:
+		switch p.Kind {
+		case request.KindHeader:
+			if m.Of(p) == nil {
+				m, _ = m.And(p.Matching(request.Present))
+			}
+		case request.KindQuery, request.KindCookie, request.KindProperty:
 			return nil, false
+		case request.KindClientIP, request.KindPath, request.KindMethod, request.KindHost: // no request lacks these
 		}
 	}
 	return m, true

@@ -87,7 +87,7 @@ func (p Part) canMatch(v Pattern) bool {
 	switch p.Kind {
 	case KindPath, KindHeader:
 		return true
-	case kindMethod:
+	case KindMethod:
 		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
 		return v.kind == Exactly && IsHost(v.text)

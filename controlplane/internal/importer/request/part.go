@@ -28,7 +28,7 @@ const (
 	KindCookie   PartKind = "cookie"
 	KindClientIP PartKind = "client_ip"
 	KindPath     PartKind = "path"
-	kindMethod   PartKind = "method"
+	KindMethod   PartKind = "method"
 	KindHost     PartKind = "host"
 	KindProperty PartKind = "property"
 )
@@ -37,7 +37,7 @@ const (
 var (
 	ClientIP = Part{Kind: KindClientIP, V4: 32, V6: 128}
 	FullPath = Part{Kind: KindPath}
-	Method   = Part{Kind: kindMethod}
+	Method   = Part{Kind: KindMethod}
 	Host     = Part{Kind: KindHost}
 
 	ConnectionID = Property("connection", "id")
@@ -77,7 +77,7 @@ func (p Part) MarshalYAML() (any, error) {
 		return map[PartKind]any{p.Kind: p.Path}, nil
 	case KindHeader, KindQuery, KindCookie:
 		return map[PartKind]any{p.Kind: p.Name}, nil
-	case kindMethod, KindHost:
+	case KindMethod, KindHost:
 	}
 	return string(p.Kind), nil
 }
