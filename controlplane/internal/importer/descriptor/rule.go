@@ -217,12 +217,16 @@ func (v leafValue) home(isMatched bool) home {
 // addTo is the match that asks for the value too. It is not ok if no match asks for such a value, or if this one asks
 // for others of the part.
 func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
+	fits := v.part.Fitting(v.pattern)
 	has := m.Of(v.part.Part)
-	if len(has) == 0 || v.pattern.Kind() == request.AnyValue {
-		return m.TryRequire(v.part, v.pattern)
+	switch {
+	case len(fits.WhyOff) > 0:
+		return m, false
+	case len(has) > 0 && len(fits.Match) > 0:
+		return m, slices.Equal(has, fits.Match.Of(v.part.Part))
 	}
-	alone, ok := request.Match{}.TryRequire(v.part, v.pattern)
-	return m, ok && slices.Equal(has, alone.Of(v.part.Part))
+	with, _ = m.And(fits.Match) // it has no condition on the part, or the value none
+	return with, true
 }
 
 // sharing begins a sentence about values that have one counter.

@@ -297,8 +297,8 @@ func textFits(pattern, text string) (fits, ok bool) {
 func textOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
 	text := strings.TrimPrefix(pattern, `\`)
 	v = request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	_, ok = request.Match{}.TryRequire(p.Compared(), v)
-	return v, ok && (text != "" || p.Kind == request.KindHeader)
+	isSayable := len(p.Compared().Fitting(v).WhyOff) == 0
+	return v, isSayable && (text != "" || p.Kind == request.KindHeader)
 }
 
 func hostsLength(pattern string) int { return len(pattern) }

@@ -9,8 +9,7 @@ import (
 )
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns. The
-// parts are hosts, methods, paths, headers and client addresses: a policy matches no others, and TryRequire refuses
-// them. Hosts, methods and addresses have texts alone (Exact). Those of hosts and addresses stand for what they name:
+// parts are hosts, methods, paths, headers and client addresses: a policy matches no others, see Part.canMatch. Hosts, methods and addresses have texts alone (Exact). Those of hosts and addresses stand for what they name:
 // see partID.within. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
@@ -57,45 +56,6 @@ func (m Match) Without(other Match) Match {
 	left := maps.Clone(m)
 	maps.DeleteFunc(left, func(id partID, values []Pattern) bool { return slices.Equal(values, other[id]) })
 	return left
-}
-
-// TryRequire is the match with the condition that a part fits a pattern. It is not ok if no match can say that: the
-// caller has another way to say it. A selection has none, and takes Selection.Require.
-func (m Match) TryRequire(p Compared, v Pattern) (narrow Match, ok bool) {
-	narrow, _, why := m.narrow(p, v)
-	return narrow, why == ""
-}
-
-// narrow is the match with the condition that a part fits a pattern, or why no match can say that: see translate.
-func (m Match) narrow(p Compared, v Pattern) (narrow Match, comment, why string) {
-	if v.kind == AnyValue {
-		return m, "", ""
-	}
-	made := p.translate(v)
-	switch {
-	case made.why != "":
-		return nil, made.comment, made.why
-	case !p.canMatch(made.Pattern):
-		return nil, made.comment, p.someCondition()
-	}
-	narrow, why = m.And(p.Matching(made.Pattern))
-	return narrow, made.comment, why
-}
-
-// canMatch reports whether a match can have the pattern, as translate makes it, of the part.
-func (p Part) canMatch(v Pattern) bool {
-	switch p.Kind {
-	case KindPath, KindHeader:
-		return true
-	case KindMethod:
-		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
-	case KindHost:
-		return v.kind == Exactly && IsHost(v.text)
-	case KindClientIP:
-		return v.kind == Exactly
-	case KindQuery, KindCookie, KindProperty:
-	}
-	return false
 }
 
 // And is the match with the conditions of both. Of two conditions on one part it takes the values that fit both: of /a*

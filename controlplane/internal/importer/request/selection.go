@@ -9,49 +9,41 @@
 //	selection  a match and what is exempt from it, or why a policy         selection.go
 //	           cannot say for which requests something holds
 //
-// How a condition gets into a match, such as that the host is a.example:80:
+// How a condition gets into a selection, such as that the host is a.example:80:
 //
 //	Selection.Require(Host.Compared(), Exact("a.example:80"))
-//	  Selection.narrowOrSayWhy   keeps the comment, or says why no match can say it
-//	    Match.narrow             the match with the condition                           match.go
-//	      Compared.translate     Exact("a.example"), and a comment: without its port    part.go
-//	      Part.canMatch          a match may ask for the hosts of a name                match.go
-//	      Match.And              with the condition that is there: hosts of both        match.go
+//	  Compared.Fitting       what has the condition alone, or why no match says it   selection.go
+//	    Compared.translate   Exact("a.example"), and a comment: without its port     part.go
+//	    Part.canMatch        a match may ask for the hosts of a name                 selection.go
+//	  Selection.NarrowTo     joins it with the selection                             selection.go
 //
-// Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
-// as of the hosts a.example and b.example, or no list of patterns says which they are:
-//
-//	                    joins                         no match says it
-//	Match.And           two matches                   no match, and a result says why
-//	Match.TryRequire    a match and a condition       no match, and not ok
-//	Selection.NarrowTo  two selections                the condition is left out, and WhyOff says why
-//	Selection.Require   a selection and a condition   the condition is left out, and WhyOff says why
+// Selections are joined by NarrowTo, and matches by And. Two conditions on one part become the values that fit both: of
+// the paths /a* and /a/b it is /a/b. There may be none, as of the hosts a.example and b.example, or no list of patterns
+// says which they are. Then NarrowTo leaves the new condition out, and WhyOff says so; And has no match, and returns
+// why.
 //
 // Requests of others are left out by exemptions:
 //
-//	                                             by                      if no exemption says which they are
-//	nginx           scopes inside, or that win   Selection.LeaveOut      the rule is off
-//	nginxkey        earlier entries of a map     Selection.LeaveOut      the rule is off
-//	envoy           earlier routes               Selection.LeaveOut      the rule is off
-//	envoy           routes without its limit     leaveOutAtLeast         more are left out, and a comment says so
-//	envoy, ingress  narrower hosts               AddExempt               the rule is off
-//	descriptor      what other rules limit       ExemptLimited           the rule is off
+//	                                             by               if no exemption says which they are
+//	nginx           scopes inside, or that win   LeaveOut         the rule is off
+//	nginxkey        earlier entries of a map     LeaveOut         the rule is off
+//	envoy           earlier routes               LeaveOut         the rule is off
+//	envoy           routes without its limit     leaveOutAtLeast  more are left out, and a comment says so
+//	envoy, ingress  narrower hosts               AddExempt        the rule is off
+//	descriptor      what other rules limit       ExemptLimited    the rule is off
 //
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer
 // requests are limited than there. Else it is WhyOff, and a rule for the selection is off.
 package request
 
-import (
-	"slices"
-)
+import "slices"
 
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
 //
-// Its methods change it, but for those that ask: IsEverything and HasExempt. A copy of a selection shares its lists. So
-// only AddExempt and the methods of Remarks append to them: they leave the lists of other copies as they are. Nobody
-// else may write into a list, but may set another one.
+// Its methods change it. They leave copies of it as they are, because they copy a list before they append to it. Nobody
+// else appends to a list or writes into it, but may set another one.
 type Selection struct {
 	Match  Match
 	Exempt []Match
@@ -81,7 +73,44 @@ func (s *Selection) CannotMatch(condition string) {
 	s.Cannot("No match can select its requests: " + condition + ".")
 }
 
-// NarrowTo leaves the requests that another selection has too, such as those of a route in those of the host around it.
+// Fitting are the requests whose part fits the pattern. If no match can say that, WhyOff says why. If a policy compares
+// another text, a comment says which.
+func (p Compared) Fitting(v Pattern) (s Selection) {
+	if v.kind == AnyValue {
+		return s
+	}
+	made := p.translate(v)
+	if made.comment != "" {
+		s.Comment(made.comment)
+	}
+	switch {
+	case made.why != "":
+		s.CannotMatch(made.why)
+	case !p.canMatch(made.Pattern):
+		s.CannotMatch(p.someCondition())
+	default:
+		s.Match = p.Matching(made.Pattern)
+	}
+	return s
+}
+
+// canMatch reports whether a match can have the pattern, as translate makes it, of the part.
+func (p Part) canMatch(v Pattern) bool {
+	switch p.Kind {
+	case KindPath, KindHeader:
+		return true
+	case KindMethod:
+		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case KindHost:
+		return v.kind == Exactly && IsHost(v.text)
+	case KindClientIP:
+		return v.kind == Exactly
+	case KindQuery, KindCookie, KindProperty:
+	}
+	return false
+}
+
+// NarrowTo keeps the requests that another selection has too, such as those of a route in those of the host around it.
 // If they have conditions on one part that cannot be joined, such as two methods, it leaves that of the other out, and
 // says that no match can select them.
 func (s *Selection) NarrowTo(other Selection) {
@@ -94,17 +123,15 @@ func (s *Selection) NarrowTo(other Selection) {
 	s.AddAll(other.Remarks)
 }
 
-// Require adds the condition that the part fits the pattern.
-func (s *Selection) Require(p Compared, v Pattern) {
-	if m, ok := s.narrowOrSayWhy(s.Match, p, v); ok {
-		s.Match = m
-	}
-}
+// Require keeps the requests whose part fits the pattern.
+func (s *Selection) Require(p Compared, v Pattern) { s.NarrowTo(p.Fitting(v)) }
 
 // Exclude exempts the requests whose part fits the pattern.
 func (s *Selection) Exclude(p Compared, v Pattern) {
-	if m, ok := s.narrowOrSayWhy(nil, p, v); ok {
-		s.AddExempt(m)
+	fits := p.Fitting(v)
+	s.AddAll(fits.Remarks)
+	if len(fits.WhyOff) == 0 {
+		s.AddExempt(fits.Match)
 	}
 }
 
@@ -132,19 +159,6 @@ func (s *Selection) LeaveOut(others []Selection) (unsaid []Unsaid) {
 type Unsaid struct {
 	Index int // of the selection in its list
 	Why   string
-}
-
-// narrowOrSayWhy is a match in which the part fits a pattern too. If no match can say that it is not ok, and the
-// selection has the reason. If the policy compares another text, the selection has a comment.
-func (s *Selection) narrowOrSayWhy(m Match, p Compared, v Pattern) (narrow Match, ok bool) {
-	narrow, comment, why := m.narrow(p, v)
-	if comment != "" {
-		s.Comment(comment)
-	}
-	if why != "" {
-		s.CannotMatch(why)
-	}
-	return narrow, why == ""
 }
 
 // IsEverything reports whether it is for every request.
