@@ -13,9 +13,9 @@
 //	Levels.Rules                                the rules of some descriptors
 //	  serviceLeaves, localLeaves                where the search ends                               descriptor.go
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
-//	    dropUnreachable, joinOverrides          the leaves that need rules
-//	    ruleOfLeaf: leaf.split                  the home of each value: the match, the key or both
-//	      overrides.leaveOut, selectUnmatched   what neither can say                                rule.go
+//	    dropUnreachable, joinOverrides          which leaves need rules
+//	    ruleOfLeaf: placeValues                 the home of each value: the match, the key or both
+//	      leaveOut, selectUnmatched             overrides for what neither can say
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits
 //
@@ -110,28 +110,6 @@ func (l *Level) Name() string {
 	return strings.Join(names, ".")
 }
 
-// Grouped groups levels by their pair at a depth, in their order. Levels that have no pair there, or for which
-// by is not ok, are in no group. By the values at depth 0, [path = /a], [path = /b, user] and [path = /a, user]
-// make two groups: the first and the third, and the second.
-func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) (groups [][]*Level) {
-	index := map[string]int{}
-	for _, l := range levels {
-		if len(l.Pairs) <= depth {
-			continue
-		}
-		value, ok := by(l.Pairs[depth])
-		switch i, known := index[value]; {
-		case !ok:
-		case known:
-			groups[i] = append(groups[i], l)
-		default:
-			index[value] = len(groups)
-			groups = append(groups, []*Level{l})
-		}
-	}
-	return groups
-}
-
 // Levels are those of a configuration, with the search of its limiter through them.
 type Levels struct {
 	List    []*Level
@@ -183,6 +161,28 @@ func noteNoRequest(to *draft.Findings, at source.Place, name string) {
 	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }
 
+// leaf is where the limiter's search ends for some requests of a descriptor: the values that
+// they have, and their limit, nil if there is none. An example:
+//
+//	entries of the descriptor   pairs of the level   values of the leaf
+//	path = the request's path   path = /login        /login for the path
+//	kind = api, a fixed text    kind = api           none: it is the same for all requests
+//	user = the header x-user    user = anything      anything for the header x-user
+//
+// The leaves of one descriptor have values for the same parts, in the same order.
+type leaf struct {
+	*Level             // one without a limit for the requests of no level of the configuration
+	values []leafValue // one for each entry of the descriptor that is a part of the request
+	wider  *leaf       // whose rule has it as an override, by joinOverrides; nil = it gets a rule of its own
+}
+
+// leafValue is a part of the request and the pattern that it fits.
+type leafValue struct {
+	part    request.Compared
+	pattern request.Pattern
+	shared  bool // all that fits counts together
+}
+
 // serviceLeaves lists the leaves of a descriptor in the order in which envoyproxy/ratelimit chooses: first the level
 // with exactly the request's value of the key, then the first with a wildcard that fits, then the level for any value.
 // Once it has chosen, it does not go back, even if no level below the chosen one fits.
@@ -226,6 +226,28 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 	return append(list, leafOfRest(entries, begin))
 }
 
+// Grouped groups levels by their pair at a depth, in their order. Levels that have no pair there, or for which
+// by is not ok, are in no group. By the values at depth 0, [path = /a], [path = /b, user] and [path = /a, user]
+// make two groups: the first and the third, and the second.
+func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) (groups [][]*Level) {
+	index := map[string]int{}
+	for _, l := range levels {
+		if len(l.Pairs) <= depth {
+			continue
+		}
+		value, ok := by(l.Pairs[depth])
+		switch i, known := index[value]; {
+		case !ok:
+		case known:
+			groups[i] = append(groups[i], l)
+		default:
+			index[value] = len(groups)
+			groups = append(groups, []*Level{l})
+		}
+	}
+	return groups
+}
+
 // ranks are the order in which envoyproxy/ratelimit tries the values of a key. Its levels have no other patterns.
 var ranks = map[request.PatternKind]int{request.Exactly: 0, request.WithWildcards: 1, request.AnyValue: 2}
 
@@ -247,35 +269,9 @@ func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
 	return append(list, leafOfRest(entries, nil))
 }
 
-// leaf is where the limiter's search ends for some requests of a descriptor: the values that
-// they have, and their limit, nil if there is none. An example:
-//
-//	entries of the descriptor   pairs of the level   values of the leaf
-//	path = the request's path   path = /login        /login for the path
-//	kind = api, a fixed text    kind = api           none: it is the same for all requests
-//	user = the header x-user    user = anything      anything for the header x-user
-//
-// The leaves of one descriptor have values for the same parts, in the same order.
-type leaf struct {
-	*Level             // one without a limit for the requests of no level of the configuration
-	values []leafValue // one for each entry of the descriptor that is a part of the request
-}
-
-// leafValue is a part of the request and the pattern that it fits.
-type leafValue struct {
-	part    request.Compared
-	pattern request.Pattern
-	shared  bool // all that fits counts together
-}
-
 // leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the pairs begin, and
 // any values behind them. It has no limit.
 func leafOfRest(entries []Entry, begin []Pair) *leaf { return leafBehind(entries, begin, &Level{}) }
-
-// leafOfAll is the leaf of all requests that have the entries, with a limit at a place.
-func leafOfAll(entries []Entry, limit *draft.Limit, at source.Place) *leaf {
-	return leafBehind(entries, nil, &Level{Limit: limit, At: at})
-}
 
 // leafBehind is the leaf of a new level, which has the pairs begin, and any values behind them.
 func leafBehind(entries []Entry, begin []Pair, l *Level) *leaf {

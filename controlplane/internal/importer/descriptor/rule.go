@@ -28,13 +28,13 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 		return nil
 	}
 	leaves = dropUnreachable(to, leaves)
-	joined := joinOverrides(leaves)
+	joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
-		if l.Limit == nil || joined[l] != nil {
+		if l.Limit == nil || l.wider != nil {
 			continue
 		}
-		r := d.ruleOfLeaf(to, l.Name(), l, leaves[:i], joined)
+		r := d.ruleOfLeaf(to, l.Name(), l, leaves[:i])
 		order[r] = l.Order
 		list = append(list, r)
 	}
@@ -61,9 +61,9 @@ func countLimited(leaves []*leaf) (n int) {
 // request ends in the first leaf whose values it has.
 func dropUnreachable(to *draft.Findings, leaves []*leaf) (list []*leaf) {
 	for _, l := range leaves {
-		isImpossible := slices.ContainsFunc(l.values, leafValue.isImpossible)
+		isNever := func(v leafValue) bool { return v.part.IsNever(v.pattern) }
 		switch {
-		case !isImpossible && !slices.ContainsFunc(list, l.within):
+		case !slices.ContainsFunc(l.values, isNever) && !slices.ContainsFunc(list, l.within):
 			list = append(list, l)
 		case l.Limit != nil:
 			noteNoRequest(to, l.At, l.Name())
@@ -86,25 +86,20 @@ func (l *leaf) within(other *leaf) bool {
 	return true
 }
 
-// isImpossible reports whether no request has such a value.
-func (v leafValue) isImpossible() bool { return v.part.IsNever(v.pattern) }
-
-// joinOverrides joins the leaves that become overrides of another leaf's rule, each to that wider leaf. The others have
-// rules of their own. The last leaf that can have an override gets it, as it is the widest. In the example of
-// rulesOfLeaves, alice is joined to the leaf of any user.
-func joinOverrides(leaves []*leaf) (joined map[*leaf]*leaf) {
-	joined = map[*leaf]*leaf{}
+// joinOverrides joins the leaves that become overrides of another leaf's rule to that wider leaf. The others have rules
+// of their own. The last leaf that can have an override gets it, as it is the widest. In the example of rulesOfLeaves,
+// alice is joined to the leaf of any user.
+func joinOverrides(leaves []*leaf) {
 	for i, wide := range slices.Backward(leaves) {
-		if wide.Limit == nil || joined[wide] != nil || wide.isOneText() {
+		if wide.Limit == nil || wide.wider != nil || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.Limit != nil && joined[l] == nil && l.canOverride(wide) {
-				joined[l] = wide
+			if l.Limit != nil && l.wider == nil && l.canOverride(wide) {
+				l.wider = wide
 			}
 		}
 	}
-	return joined
 }
 
 // isOneText reports whether each value is one text: then no other leaf is within this one.
@@ -127,91 +122,86 @@ func (l *leaf) canOverride(other *leaf) bool {
 // an address that no override can say, so dropUnreachable takes such a leaf out before.
 func (l *leaf) whyNoOverride() string {
 	for _, v := range l.values {
-		if _, ok := v.asOverride(); !ok {
+		if _, ok := v.part.AsOverride(v.pattern); !ok {
 			return "Paths are compared without the query, and cannot say " + v.pattern.Text() + "."
 		}
 	}
 	return ""
 }
 
-// asOverride writes the pattern as overrides have it. It is not ok if no override can say it.
-func (v leafValue) asOverride() (text string, ok bool) { return v.part.AsOverride(v.pattern) }
-
-// ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier ones. Those that are joined to it
-// are overrides with their limits.
-func (d *Descriptor) ruleOfLeaf(
-	to *draft.Findings, name string, l *leaf, earlier []*leaf, joined map[*leaf]*leaf,
-) *draft.Rule {
-	requests, homes := l.split(d.Selection)
-	o := overrides{leaf: l, homes: homes, earlier: earlier, joined: joined}
-	o.leaveOut() // before the others, as the filter takes the first override that fits
-	o.selectUnmatched()
-	requests.AddAll(o.Remarks)
+// ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier leaves. Those that are joined to
+// the leaf have their own limit in it.
+func (d *Descriptor) ruleOfLeaf(to *draft.Findings, name string, l *leaf, earlier []*leaf) *draft.Rule {
+	r := leafRule{leaf: l, requests: d.Selection}
+	r.placeValues()
+	for _, before := range earlier {
+		r.leaveOut(before)
+	}
+	r.selectUnmatched()
 	var key []request.Part
 	for i, v := range l.values {
-		if homes[i].isInKey() {
+		if r.homes[i].inKey {
 			key = append(key, v.part.Part)
 		}
 	}
 	return draft.NewRule(to, draft.Terms{
-		Name: name, At: l.At, Limit: l.Limit, Requests: requests, Key: key, Overrides: o.list, Cost: d.Cost,
+		Name: name, At: l.At, Limit: l.Limit, Requests: r.requests, Key: key, Overrides: r.overrides, Cost: d.Cost,
 		// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 		// difference: the window is full already. Those with token buckets take nothing for a denied request.
 		CountDenied: d.Cost > 0 && l.Limit.IsWindowed(),
 	})
 }
 
-// home is where a value of a leaf goes in its rule. Those that count apart need the key. One text, or values that count
-// together, need only the match:
+// leafRule is the rule of a leaf in the making. An example is the second level of this configuration, for a descriptor
+// with the entry user, whose part is the header x-user:
 //
-//	the leaf's value   the descriptor's match has   home
-//	alice              nothing of the part, or it   inMatch
-//	a*, shared         nothing of the part, or it   inMatch
-//	a*                 nothing of the part, or it   inBoth
-//	any                anything                     inBoth: the match need not ask for it
-//	alice, a*          another value of the part    inKey
-//	a*, shared         another value of the part    nowhere
+//	descriptors:
+//	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
+//	- {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
 //
-// A part that no match has, as a query parameter, is as one with another value.
-type home uint8
-
-const (
-	inMatch home = iota
-	inBoth
-	inKey   // overrides select the value: see selectUnmatched
-	nowhere // the rule is off
-)
-
-func (h home) isInKey() bool { return h == inBoth || h == inKey }
-
-// split has the home of each value of a leaf, and the requests that have the values whose home is the match too.
-func (l *leaf) split(all request.Selection) (requests request.Selection, homes []home) {
-	requests = all
-	for _, v := range l.values {
-		match, isMatched := v.addTo(requests.Match)
-		h := v.home(isMatched)
-		if isMatched {
-			requests.Match = match
-		}
-		if h == nowhere {
-			requests.Cannot(v.sharing() + ", and no match can select them.")
-		}
-		homes = append(homes, h)
-	}
-	return requests, homes
+// Its leaf has the value x-user = anything. The rule:
+//
+//	rules:
+//	- name: user
+//	  key: [{header: x-user}]                 placeValues: any user fits, and each counts apart
+//	  limits: [10/minute]
+//	  overrides:
+//	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it, and is joined to it
+type leafRule struct {
+	*leaf
+	requests  request.Selection // those of the descriptor, and only those with the values that the match selects
+	homes     []home            // of the leaf's values, and of those for the same parts in the leaves beside it
+	overrides []draft.Override  // the filter takes the first that fits
 }
 
-// home is that of the value, if a match can select it or not.
-func (v leafValue) home(isMatched bool) home {
-	switch {
-	case isMatched && (v.shared || v.pattern.Kind() == request.Exactly):
-		return inMatch
-	case isMatched:
-		return inBoth
-	case v.shared:
-		return nowhere
+// home is where a value of a leaf goes in its rule. Values that count apart need the key. One text, or values that
+// count together, need only the match:
+//
+//	the leaf's value   the descriptor's match has   inMatch   inKey
+//	alice              nothing of the part, or it   yes       no
+//	a*, shared         nothing of the part, or it   yes       no
+//	a*                 nothing of the part, or it   yes       yes
+//	any                anything                     yes       yes: the match need not ask for it
+//	alice, a*          another value of the part    no        yes: overrides select it, see selectUnmatched
+//	a*, shared         another value of the part    no        no: the rule is off
+//
+// A part that no match has, as a query parameter, is as one with another value.
+type home struct{ inMatch, inKey bool }
+
+// placeValues gives each value of the leaf its home, and adds those in the match to the requests.
+func (r *leafRule) placeValues() {
+	for _, v := range r.values {
+		match, inMatch := v.addTo(r.requests.Match)
+		isOneText := v.pattern.Kind() == request.Exactly
+		h := home{inMatch: inMatch, inKey: !v.shared && (!inMatch || !isOneText)}
+		if inMatch {
+			r.requests.Match = match
+		}
+		if !h.inMatch && !h.inKey {
+			r.requests.Cannot(v.sharing() + ", and no match can select them.")
+		}
+		r.homes = append(r.homes, h)
 	}
-	return inKey
 }
 
 // addTo is the match that asks for the value too. It is not ok if no match asks for such a value, or if this one asks
@@ -229,113 +219,28 @@ func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
 	return with, true
 }
 
-// sharing begins a sentence about values that have one counter.
-func (v leafValue) sharing() string {
-	return "The values of " + v.part.String() + " that fit " + v.pattern.Text() + " share one counter there"
-}
-
-// overrides are those of the rule of one leaf, or say why it is off. An example is the second level of this
-// configuration, for a descriptor with the entry user, whose part is the header x-user:
-//
-//	descriptors:
-//	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
-//	- {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
-//
-// Its leaf has the value x-user = anything. The rule:
-//
-//	rules:
-//	- name: user
-//	  key: [{header: x-user}]                 its home is inBoth: any user fits, and each counts apart
-//	  limits: [10/minute]
-//	  overrides:
-//	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it
-type overrides struct {
-	leaf    *leaf
-	homes   []home          // of its values, and of those for the same parts in the leaves beside it
-	earlier []*leaf         // they have their requests first
-	joined  map[*leaf]*leaf // see joinOverrides
-
-	list            []draft.Override
-	request.Remarks // why the rule is off
-}
-
-// leaveOut takes the requests of the earlier leaves out of the rule, or says why no override can. Leaves that are apart
-// from the rule's own have none of its requests.
-func (o *overrides) leaveOut() {
-	for _, before := range o.earlier {
-		if before.apart(o.leaf) {
-			continue
-		}
-		if why := o.cannotLeaveOut(before); why != "" {
-			o.Cannot(why)
-			continue
-		}
-		// The requests are unlimited in this rule, or have the limit of the leaf that is joined.
-		next := draft.Override{Patterns: o.patterns(before, home.isInKey)}
-		if o.joined[before] == o.leaf {
-			next.Limit = before.Limit
-		}
-		o.list = append(o.list, next)
-	}
-}
-
-// cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
-// It tells them by the parts of the key. For a part that is not in the key:
-//
-//	the rule's value   the earlier leaf's   an override
-//	alice              a*                   need not tell: each request of the rule fits a*, and other parts tell
-//	al*, shared        a*                   need not tell, as above
-//	a*, shared         alice                cannot tell which requests of the one counter are alice's
-func (o *overrides) cannotLeaveOut(before *leaf) (why string) {
-	for i, v := range o.leaf.values {
-		if !o.homes[i].isInKey() && !v.pattern.Within(before.values[i].pattern) {
-			return v.sharing() + ", apart from " + before.Name() + ". The import does not write such a rule: exempt " +
-				"those requests by hand."
-		}
-	}
-	if why := before.whyNoOverride(); why != "" {
-		return "It should leave out the requests of " + before.Name() + ". " + why
-	}
-	return ""
-}
-
-// patterns are the patterns of an override of the rule, one for each part of its key: that of a leaf where the value's
-// home is asked for, and * for the others. In the example of selectUnmatched the leaf has the user alice: they are
-// [alice] if inKey is asked for, and ["*"] if no home is.
-func (o *overrides) patterns(l *leaf, isAsked func(home) bool) (list []string) {
-	for i, h := range o.homes {
-		if !h.isInKey() {
-			continue
-		}
-		text := "*"
-		if isAsked(h) {
-			text, _ = l.values[i].asOverride()
-		}
-		list = append(list, text)
-	}
-	return list
-}
-
-// selectUnmatched selects the values whose home is inKey, or says why no override can: one
-// override gives them the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter,
-// so the limit of the user alice in one becomes:
-//
-//	key: [{query: user}]
-//	overrides:
-//	- {key: [alice], limits: [5/minute]}
-//	- {key: ["*"], unlimited: true}
-func (o *overrides) selectUnmatched() {
-	if !slices.Contains(o.homes, inKey) {
+// leaveOut takes the requests of an earlier leaf out of the rule, or says why no override can. A leaf that is apart
+// from the rule's own has none of its requests.
+func (r *leafRule) leaveOut(before *leaf) {
+	if before.apart(r.leaf) {
 		return
 	}
-	if why := o.leaf.whyNoOverride(); why != "" {
-		o.Cannot(why)
+	if why := r.cannotLeaveOut(before); why != "" {
+		r.requests.Cannot(why)
 		return
 	}
-	o.list = append(o.list,
-		draft.Override{Patterns: o.patterns(o.leaf, func(h home) bool { return h == inKey }), Limit: o.leaf.Limit},
-		draft.Override{Patterns: o.patterns(o.leaf, func(home) bool { return false })},
-	)
+	var patterns []string
+	for i, h := range r.homes {
+		if h.inKey {
+			text, _ := before.values[i].part.AsOverride(before.values[i].pattern)
+			patterns = append(patterns, text)
+		}
+	}
+	next := draft.Override{Patterns: patterns} // unlimited in this rule
+	if before.wider == r.leaf {
+		next.Limit = before.Limit
+	}
+	r.overrides = append(r.overrides, next)
 }
 
 // apart reports whether no request has the values of both leaves, compared as within does. Like that of patterns it
@@ -349,9 +254,67 @@ func (l *leaf) apart(other *leaf) bool {
 	return false
 }
 
+// cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
+// It tells them by the parts of the key. For a part that is not in the key:
+//
+//	the rule's value   the earlier leaf's   an override
+//	alice              a*                   need not tell: each request of the rule fits a*, and other parts tell
+//	al*, shared        a*                   need not tell, as above
+//	a*, shared         alice                cannot tell which requests of the one counter are alice's
+func (r *leafRule) cannotLeaveOut(before *leaf) (why string) {
+	for i, v := range r.values {
+		if !r.homes[i].inKey && !v.pattern.Within(before.values[i].pattern) {
+			return v.sharing() + ", apart from " + before.Name() + ". The import does not write such a rule: exempt " +
+				"those requests by hand."
+		}
+	}
+	if why := before.whyNoOverride(); why != "" {
+		return "It should leave out the requests of " + before.Name() + ". " + why
+	}
+	return ""
+}
+
+// sharing begins a sentence about values that have one counter.
+func (v leafValue) sharing() string {
+	return "The values of " + v.part.String() + " that fit " + v.pattern.Text() + " share one counter there"
+}
+
+// selectUnmatched selects the values that are in the key alone, or says why no override can. One override gives them
+// the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter, so the limit of the
+// user alice in one becomes:
+//
+//	key: [{query: user}]
+//	overrides:
+//	- {key: [alice], limits: [5/minute]}
+//	- {key: ["*"], unlimited: true}
+func (r *leafRule) selectUnmatched() {
+	isUnmatched := func(h home) bool { return h.inKey && !h.inMatch }
+	if !slices.ContainsFunc(r.homes, isUnmatched) {
+		return
+	}
+	if why := r.whyNoOverride(); why != "" {
+		r.requests.Cannot(why)
+		return
+	}
+	var limited, others []string
+	for i, h := range r.homes {
+		if !h.inKey {
+			continue
+		}
+		text := "*" // the match selects the value, if it has it
+		if isUnmatched(h) {
+			text, _ = r.values[i].part.AsOverride(r.values[i].pattern)
+		}
+		limited = append(limited, text)
+		others = append(others, "*")
+	}
+	r.overrides = append(r.overrides, draft.Override{Patterns: limited, Limit: r.Limit}, draft.Override{Patterns: others})
+}
+
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
 func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
-	return d.ruleOfLeaf(to, name, leafOfAll(d.Entries, limit, d.At), nil, nil)
+	all := leafBehind(d.Entries, nil, &Level{Limit: limit, At: d.At})
+	return d.ruleOfLeaf(to, name, all, nil)
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether

@@ -9,8 +9,9 @@ import (
 )
 
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns. The
-// parts are hosts, methods, paths, headers and client addresses: a policy matches no others, see Part.canMatch. Hosts, methods and addresses have texts alone (Exact). Those of hosts and addresses stand for what they name:
-// see partID.within. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
+// parts are hosts, methods, paths, headers and client addresses: a policy matches no others, see Part.canMatch. Hosts,
+// methods and addresses have texts alone (Exact). Those of hosts and addresses stand for what they name: see
+// partID.within. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
 // Matching is the match in which the part must fit one of the patterns.
