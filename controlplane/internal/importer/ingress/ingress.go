@@ -20,7 +20,7 @@
 //	Read                       ingress.go
 //	  readIngress: pathsOf     the hosts and paths of each Ingress                          path.go
 //	  limitIngress: addRules   a rule of each Ingress, annotation and group of hosts        ingress.go
-//	    hostGroup.selection    its requests, without those that other Ingresses take        path.go
+//	    hostGroup.selection    its requests, without those of others                        path.go
 //
 // golden_test.go in the folder above imports testdata/imports/ingress-nginx.txtar.
 package ingress

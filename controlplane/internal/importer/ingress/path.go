@@ -116,92 +116,86 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 //	api        a.example /api            those of a.example with the path /api or one below it
 //	all        *.example /               those of *.example, but not of a.example and b.example
 //	a canary   a.example /new            takes none of those above
-func (g *hostGroup) selection(own *ingress, all []*ingress) (s request.Selection) {
+func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection) {
 	if !g.isUnnamed() {
 		s.Match = request.Host.Matching(request.ExactAll(g.hosts)...)
 	}
 	if !slices.Contains(g.paths, request.AnyPath) {
 		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
-	var exempt []request.Match
-	leaveOut := func(m request.Match, why string) {
-		switch {
-		case why != "":
-			s.CannotMatch(why)
-		case m != nil && !slices.ContainsFunc(exempt, m.Equal):
-			exempt = append(exempt, m)
-		}
-	}
-	for _, p := range own.paths {
-		leaveOut(g.countedBeside(p))
+	for _, p := range ing.paths {
+		g.leaveOutCounted(&s, p)
 	}
 	for _, other := range all {
-		if other != own && !other.isCanary {
+		if other != ing && !other.isCanary {
 			for _, p := range other.paths {
-				leaveOut(g.takenBy(p))
+				g.leaveOutTaken(&s, p)
 			}
 		}
 	}
-	s.AddExempt(exempt...)
 	return s
 }
 
-// takenBy are the requests of the group that a path of another Ingress takes; nil if that path does not win:
-//
-//	it has                                 the match
-//	a host of the group, a longer path     the path, and the host if the group has several
-//	a narrower host, none of the group     the host
-//
-// Where the group wins some of these back, by a path that is longer still or a host that is narrower still, no match
-// says what is left, and why says so. An example is a group of / and /api/v1 beside another Ingress of /api.
-func (g *hostGroup) takenBy(other hostPath) (m request.Match, why string) {
-	isOfGroup := slices.Contains(g.hosts, other.host)
-	winsBack := func(path request.Pattern) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
-	switch {
-	case isOfGroup && slices.ContainsFunc(g.paths, other.hasLongerPath):
-		m = other.ofPath()
-		if slices.ContainsFunc(g.paths, winsBack) {
-			return nil, "another Ingress takes some of those to " + other.path.Text()
-		}
-		if len(g.hosts) == 1 {
-			return m, ""
-		}
-		m, _ = m.And(other.ofHost())
-	case !isOfGroup && slices.ContainsFunc(g.hosts, other.hasNarrowerHost):
-		m = other.ofHost()
+// exemptOnce exempts requests, which several paths may take.
+func exemptOnce(s *request.Selection, m request.Match) {
+	if !s.HasExempt(m) {
+		s.AddExempt(m)
 	}
-	if m != nil && g.hasHostBelow(other.host) {
-		return nil, "another Ingress takes some of those to " + other.host
-	}
-	return m, ""
 }
 
-// hasHostBelow reports whether a match for the host has requests to a narrower one of the group.
-func (g *hostGroup) hasHostBelow(host string) bool {
-	return slices.ContainsFunc(g.hosts, func(own string) bool { return request.IsHostBelow(own, host) })
-}
-
-// countedBeside are the requests of the group that another group of the same Ingress counts too, as that has a narrower
-// host; nil if it counts none. Both have one counter, and a request counts once. An example is an Ingress of
-// *.example / and a.example /api:
+// leaveOutCounted leaves out the requests of the group that another group of the same Ingress counts too, as that has a
+// narrower host. Both have one counter, and a request counts once. An example is an Ingress of *.example / and
+// a.example /api:
 //
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
 //
-// Where the group has a host that is narrower still, no match says what is left, and why says so.
-func (g *hostGroup) countedBeside(own hostPath) (m request.Match, why string) {
-	meets := func(path request.Pattern) bool { return !own.path.Apart(path) }
-	isNarrower := !slices.Contains(g.hosts, own.host) && slices.ContainsFunc(g.hosts, own.hasNarrowerHost)
+// Where the group has a host that is narrower still, no match says what is left.
+func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
+	meets := func(path request.Pattern) bool { return !beside.path.Apart(path) }
+	isNarrower := !slices.Contains(g.hosts, beside.host) && slices.ContainsFunc(g.hosts, beside.hasNarrowerHost)
 	switch {
-	case !isNarrower || !slices.ContainsFunc(g.paths, meets):
-		return nil, ""
-	case g.hasHostBelow(own.host):
-		return nil, "another rule of the Ingress has some of those to " + own.host
-	case own.path == request.AnyPath:
-		return own.ofHost(), ""
+	case !isNarrower || !slices.ContainsFunc(g.paths, meets): // it counts none
+	case g.hasHostBelow(beside.host):
+		s.CannotMatch("another rule of the Ingress has some of those to " + beside.host)
+	case beside.path == request.AnyPath:
+		exemptOnce(s, beside.ofHost())
+	default:
+		exemptOnce(s, beside.ofBoth())
 	}
-	m, _ = own.ofHost().And(own.ofPath())
-	return m, ""
+}
+
+// leaveOutTaken leaves out the requests of the group that a path of another Ingress takes, if it takes any:
+//
+//	it has                                 the exemption
+//	a host of the group, a longer path     the path, and the host if the group has several
+//	a narrower host, none of the group     the host
+//
+// Where the group wins some of these back, by a path that is longer still or a host that is narrower still, no match
+// says what is left. An example is a group of / and /api/v1 beside another Ingress of /api.
+func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
+	isOfGroup := slices.Contains(g.hosts, other.host)
+	isLonger := isOfGroup && slices.ContainsFunc(g.paths, other.hasLongerPath)
+	isNarrower := !isOfGroup && slices.ContainsFunc(g.hosts, other.hasNarrowerHost)
+	winsBack := func(path request.Pattern) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
+	switch {
+	case !isLonger && !isNarrower: // it takes none
+	case isLonger && slices.ContainsFunc(g.paths, winsBack):
+		s.CannotMatch("another Ingress takes some of those to " + other.path.Text())
+	case isLonger && len(g.hosts) == 1:
+		exemptOnce(s, other.ofPath())
+	case g.hasHostBelow(other.host):
+		s.CannotMatch("another Ingress takes some of those to " + other.host)
+	case isLonger:
+		exemptOnce(s, other.ofBoth())
+	default:
+		exemptOnce(s, other.ofHost())
+	}
+}
+
+// hasHostBelow reports whether a match for the host has requests to a narrower one of the group.
+func (g *hostGroup) hasHostBelow(host string) bool {
+	return slices.ContainsFunc(g.hosts, func(name string) bool { return request.IsHostBelow(name, host) })
 }
 
 // ofHost are the requests to the host.
@@ -210,6 +204,12 @@ func (p hostPath) ofHost() request.Match { return request.Host.Matching(request.
 // ofPath are the requests with the path.
 func (p hostPath) ofPath() request.Match {
 	return request.FullPath.Matching(spelledOut([]request.Pattern{p.path})...)
+}
+
+// ofBoth are the requests to the host with the path.
+func (p hostPath) ofBoth() request.Match {
+	m, _ := p.ofHost().And(p.ofPath()) // they are conditions on two parts
+	return m
 }
 
 // hasNarrowerHost reports whether the host is one of another, wider one.
