@@ -74,37 +74,27 @@ func splitLocation(d *nginxconf.Directive) (modifier, text string) {
 	return "", d.Arg(0)
 }
 
-func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
-
-// winsOver reports whether nginx takes the location for the requests that fit both: an exact one, then
-// the longest prefix if it has ^~, then the first expression, then the longest prefix.
-func (l *location) winsOver(other *location, isFirst bool) bool {
+// selectPath selects the requests whose path fits the location.
+func (l *location) selectPath() {
 	switch {
-	case l.modifier == "=" || other.modifier == "=":
-		return l.modifier == "="
-	case l.isRegex() && other.isRegex():
-		return isFirst
 	case l.isRegex():
-		return other.modifier != "^~"
-	case other.isRegex():
-		return l.modifier == "^~"
+		var ok bool
+		l.path, ok = request.Searched(l.text, l.modifier == "~*")
+		if !ok {
+			l.fits.CannotMatch("RE2 has no expression like " + l.text)
+			return
+		}
+	case l.modifier == "=":
+		l.path = request.Exact(l.text)
+	default:
+		l.path = request.Prefix(l.text, false)
 	}
-	return len(l.text) > len(other.text)
+	if l.path != request.AnyPath {
+		l.fits.Match = request.FullPath.Matching(l.path)
+	}
 }
 
-// refuseRegex says why no selection has the requests of a location with an expression, if none has: nginx tries the
-// expressions of locations around it later, or there are holes in which the expression holds. One hole is enough.
-func (l *location) refuseRegex(besideRegex bool, holes []hole) {
-	if besideRegex {
-		l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
-	}
-	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
-	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
-		h := holes[i]
-		l.fits.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
-			h.around.text)
-	}
-}
+func (l *location) isRegex() bool { return strings.HasPrefix(l.modifier, "~") }
 
 // hole is where expressions hold again below a prefix with ^~: a longer prefix without it. Beside ^~ /s and /s/t the
 // expression ~ x$ holds for /s/tx, but not for /sx. No exemption can say that.
@@ -124,22 +114,32 @@ func holesIn(list []*location) (holes []hole) {
 	return holes
 }
 
-// selectPath selects the requests whose path fits the location.
-func (l *location) selectPath() {
+// refuseRegex says why no selection has the requests of a location with an expression, if none has: nginx tries the
+// expressions of locations around it later, or there are holes in which the expression holds. One hole is enough.
+func (l *location) refuseRegex(besideRegex bool, holes []hole) {
+	if besideRegex {
+		l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
+	}
+	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
+	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
+		h := holes[i]
+		l.fits.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
+			h.around.text)
+	}
+}
+
+// winsOver reports whether nginx takes the location for the requests that fit both: an exact one, then
+// the longest prefix if it has ^~, then the first expression, then the longest prefix.
+func (l *location) winsOver(other *location, isFirst bool) bool {
 	switch {
+	case l.modifier == "=" || other.modifier == "=":
+		return l.modifier == "="
+	case l.isRegex() && other.isRegex():
+		return isFirst
 	case l.isRegex():
-		var ok bool
-		l.path, ok = request.Searched(l.text, l.modifier == "~*")
-		if !ok {
-			l.fits.CannotMatch("RE2 has no expression like " + l.text)
-			return
-		}
-	case l.modifier == "=":
-		l.path = request.Exact(l.text)
-	default:
-		l.path = request.Prefix(l.text, false)
+		return other.modifier != "^~"
+	case other.isRegex():
+		return l.modifier == "^~"
 	}
-	if l.path != request.AnyPath {
-		l.fits.Match = request.FullPath.Matching(l.path)
-	}
+	return len(l.text) > len(other.text)
 }

@@ -145,7 +145,7 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 // noteUnread notes what bears upon limits and is not in the policy.
 func (n *reader) noteUnread(block []*nginxconf.Directive) {
 	for _, d := range block {
-		at := nginxkey.PlaceOf(d)
+		at := source.PlaceOf(d)
 		switch d.Name {
 		case "include":
 			n.Note(at, "the file "+d.Arg(0)+" is not here, so limits in it are left out")

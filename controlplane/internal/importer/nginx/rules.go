@@ -27,7 +27,7 @@ type zone struct {
 
 // readZone reads limit_req_zone KEY zone=NAME:SIZE rate=RATE, or limit_conn_zone without a rate.
 func (n *reader) readZone(d *nginxconf.Directive) {
-	z := &zone{key: d.Arg(0), at: nginxkey.PlaceOf(d)}
+	z := &zone{key: d.Arg(0), at: source.PlaceOf(d)}
 	kind := strings.TrimSuffix(d.Name, "_zone")
 	hasRate := false
 	for _, arg := range d.Args[min(1, len(d.Args)):] {
@@ -106,7 +106,7 @@ func (n *reader) addLimit(p plan, d *nginxconf.Directive) {
 	if z == nil {
 		return
 	}
-	limit := &draft.Limit{Numbers: z.Numbers, Shadow: p.limits.dryRun, At: nginxkey.PlaceOf(d)}
+	limit := &draft.Limit{Numbers: z.Numbers, Shadow: p.limits.dryRun, At: source.PlaceOf(d)}
 	if p.limits.dryRun && len(p.limits.list) > 1 {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")
@@ -137,7 +137,7 @@ func (n *reader) zoneOf(kind string, d *nginxconf.Directive) *zone {
 	}
 	z := n.zones[kind+" "+name]
 	if z == nil {
-		n.Fail(nginxkey.PlaceOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
+		n.Fail(source.PlaceOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
 	}
 	return z
 }

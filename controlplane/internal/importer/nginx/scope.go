@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
@@ -59,13 +59,13 @@ func (n *reader) readLimits(block []*nginxconf.Directive, around map[string]limi
 	limits := map[string]limitSet{}
 	for _, kind := range kinds {
 		l := around[kind]
-		if own := nginxconf.Named(block, kind); len(own) > 0 {
-			l.list = own
+		if listed := nginxconf.Named(block, kind); len(listed) > 0 {
+			l.list = listed
 		}
 		for _, d := range nginxconf.Named(block, kind+"_status") {
 			status, err := strconv.ParseUint(d.Arg(0), 10, 32)
 			if err != nil || status < 400 || status > 599 {
-				n.Fail(nginxkey.PlaceOf(d), "must be a status from 400 to 599")
+				n.Fail(source.PlaceOf(d), "must be a status from 400 to 599")
 			}
 			l.status = status
 		}
@@ -92,7 +92,7 @@ func (n *reader) areTooMany(blocks []*nginxconf.Directive) bool {
 	if len(blocks) <= maxBeside {
 		return false
 	}
-	at := nginxkey.PlaceOf(blocks[maxBeside])
+	at := source.PlaceOf(blocks[maxBeside])
 	n.Fail(at, "there are more than "+strconv.Itoa(maxBeside)+" of them beside each other: give those with limits")
 	return true
 }

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/nginxkey"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
@@ -20,9 +19,47 @@ type server struct {
 	at           source.Place
 }
 
+// hostScope is the scope of some hosts. A scope has them by its names, or it has those that no server names.
+type hostScope struct {
+	*scope
+	names  []string // no other hostScope has one of them
+	isRest bool
+}
+
+// readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A policy knows the
+// host alone, so each host gets one server: a server comes to no hostScope, to one or to two, and each has a scope. An
+// example: the default server has the name a.example and the limits D, another one has *.example and the limits W.
+//
+//	servers, as written    byHosts                     the scope is for   leaveTo
+//	default: a.example D   isRest, a scope of D        all hosts          *.example and a.example
+//	                       a.example, the same D       a.example          none: it is the narrower name
+//	*.example W            *.example, the scope of W   *.example          a.example
+func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
+	if n.areTooMany(blocks) {
+		return
+	}
+	var servers []*server
+	for _, d := range blocks {
+		s := readServer(d)
+		s.scope = n.newScope("server "+strings.Join(s.names, " "), d.Block, http.limits)
+		n.readLocations(s.scope, d.Block, false)
+		servers = append(servers, s)
+	}
+	list := n.byHosts(servers)
+	for _, s := range list {
+		s.selectHosts()
+		for _, other := range list {
+			if other != s {
+				s.leaveTo(other)
+			}
+		}
+		http.inner = append(http.inner, s.scope)
+	}
+}
+
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
 func readServer(d *nginxconf.Directive) *server {
-	s := &server{answers: answersItself(d.Block), at: nginxkey.PlaceOf(d)}
+	s := &server{answers: answersItself(d.Block), at: source.PlaceOf(d)}
 	for _, names := range nginxconf.Named(d.Block, "server_name") {
 		for _, name := range names.Args {
 			name = strings.ToLower(name)
@@ -59,54 +96,77 @@ func portOf(address string) string {
 	return "80"
 }
 
-// readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A policy knows the
-// host alone, so each host gets one server: a server comes to no hostScope, to one or to two, and each has a scope. An
-// example: the default server has the name a.example and the limits D, another one has *.example and the limits W.
-//
-//	servers, as written    byHosts                     the scope is for   leaveTo
-//	default: a.example D   isRest, a scope of D        all hosts          *.example and a.example
-//	                       a.example, the same D       a.example          none: it is the narrower name
-//	*.example W            *.example, the scope of W   *.example          a.example
-func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
-	if n.areTooMany(blocks) {
-		return
-	}
-	var servers []*server
-	for _, d := range blocks {
-		s := readServer(d)
-		s.scope = n.newScope("server "+strings.Join(s.names, " "), d.Block, http.limits)
-		n.readLocations(s.scope, d.Block, false)
-		servers = append(servers, s)
-	}
-	list := n.byHosts(servers)
-	for _, s := range list {
-		s.selectHosts()
-		for _, other := range list {
-			if other != s {
-				s.leaveTo(other)
-			}
-		}
-		http.inner = append(http.inner, s.scope)
-	}
-}
-
-// hostScope is the scope of some hosts. A scope has them by its names, or it has those that no server names.
-type hostScope struct {
-	*scope
-	names  []string // no other hostScope has one of them
-	isRest bool
-}
-
 // byHosts are the scopes by their hosts, in the order of the servers. Those to which no request comes are left out.
 func (n *reader) byHosts(servers []*server) (list []*hostScope) {
 	rest := n.defaultServer(servers)
-	names := n.ownNames(servers)
+	names := n.claimedNames(servers)
 	for _, s := range servers {
 		if s == rest || len(names[s]) > 0 {
 			list = append(list, &hostScope{s.scope, names[s], s == rest})
 		}
 	}
 	return splitDefault(list)
+}
+
+// defaultServer is the server for hosts that no server names: the default server of the first port, or, if that
+// answers by itself, of the first port whose default server does not.
+func (n *reader) defaultServer(list []*server) (first *server) {
+	byPort := map[string]*server{}
+	var ports []string
+	for _, s := range list {
+		for _, port := range s.ports {
+			if byPort[port] == nil {
+				ports = append(ports, port)
+			}
+			if byPort[port] == nil || slices.Contains(s.defaultPorts, port) {
+				byPort[port] = s
+			}
+		}
+	}
+	for _, port := range ports {
+		if s := byPort[port]; first == nil || first.answers && !s.answers {
+			first = s
+		}
+	}
+	for _, port := range ports {
+		if s := byPort[port]; s != first && !s.answers {
+			n.Note(s.at, "nginx chooses the server by the port too, and a policy does not see it: for hosts that no "+
+				"server names, the rules are those of another server")
+		}
+	}
+	return first
+}
+
+// claimedNames are the names of each server that no other one has. The first in the file keeps a name, but servers that
+// answer by themselves come last, because they have no limits.
+func (n *reader) claimedNames(servers []*server) map[*server][]string {
+	owner := map[string]*server{}
+	names := map[*server][]string{}
+	for _, answers := range []bool{false, true} {
+		for _, s := range servers {
+			if s.answers == answers {
+				names[s] = n.claimNames(s, owner)
+			}
+		}
+	}
+	return names
+}
+
+// claimNames makes a server the owner of its names that have none, and returns those that it owns.
+func (n *reader) claimNames(s *server, owner map[string]*server) (names []string) {
+	for _, name := range s.names {
+		if owner[name] == nil {
+			owner[name] = s
+		}
+		switch {
+		case owner[name] == s:
+			names = append(names, name)
+		case !s.answers:
+			n.Note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the "+
+				"rules are those of the server before it")
+		}
+	}
+	return names
 }
 
 // splitDefault makes two scopes of the default server if one of its names is a host of another server's *.example: no
@@ -163,67 +223,6 @@ func areNarrower(names, wider []string) bool {
 	return slices.ContainsFunc(names, func(name string) bool {
 		return slices.ContainsFunc(wider, func(wide string) bool { return request.IsHostBelow(name, wide) })
 	})
-}
-
-// defaultServer is the server for hosts that no server names: the default server of the first port, or, if that
-// answers by itself, of the first port whose default server does not.
-func (n *reader) defaultServer(list []*server) (first *server) {
-	byPort := map[string]*server{}
-	var ports []string
-	for _, s := range list {
-		for _, port := range s.ports {
-			if byPort[port] == nil {
-				ports = append(ports, port)
-			}
-			if byPort[port] == nil || slices.Contains(s.defaultPorts, port) {
-				byPort[port] = s
-			}
-		}
-	}
-	for _, port := range ports {
-		if s := byPort[port]; first == nil || first.answers && !s.answers {
-			first = s
-		}
-	}
-	for _, port := range ports {
-		if s := byPort[port]; s != first && !s.answers {
-			n.Note(s.at, "nginx chooses the server by the port too, and a policy does not see it: for hosts that no "+
-				"server names, the rules are those of another server")
-		}
-	}
-	return first
-}
-
-// ownNames are the names of each server that no other one has. The first in the file keeps a name, but servers that
-// answer by themselves come last, because they have no limits.
-func (n *reader) ownNames(servers []*server) map[*server][]string {
-	owner := map[string]*server{}
-	names := map[*server][]string{}
-	for _, answers := range []bool{false, true} {
-		for _, s := range servers {
-			if s.answers == answers {
-				names[s] = n.claimNames(s, owner)
-			}
-		}
-	}
-	return names
-}
-
-// claimNames makes a server the owner of its names that have none, and returns those that it owns.
-func (n *reader) claimNames(s *server, owner map[string]*server) (names []string) {
-	for _, name := range s.names {
-		if owner[name] == nil {
-			owner[name] = s
-		}
-		switch {
-		case owner[name] == s:
-			names = append(names, name)
-		case !s.answers:
-			n.Note(s.at, "nginx chooses the server of "+name+" by the port too, and a policy does not see it: the "+
-				"rules are those of the server before it")
-		}
-	}
-	return names
 }
 
 // noteOfServerName says that $server_name of nginx is another text than the host; empty if it is the same: if there is

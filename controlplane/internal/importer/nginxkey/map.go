@@ -28,7 +28,7 @@ type mapping struct {
 // Read reads a map or a geo.
 func (v *Variables) Read(d *nginxconf.Directive) {
 	if len(d.Args) == 0 {
-		v.Fail(PlaceOf(d), "needs the variable that it makes, such as $plan")
+		v.Fail(source.PlaceOf(d), "needs the variable that it makes, such as $plan")
 		return
 	}
 	name := strings.TrimPrefix(d.Arg(len(d.Args)-1), "$")
@@ -47,7 +47,7 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
 			made.why = unsayable("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
-			v.Note(PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
+			v.Note(source.PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
 			made.entries = append(made.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
@@ -166,11 +166,6 @@ func withoutEarlierEntries(fits request.Selection, earlier []request.Selection) 
 		fits.Cannot(entry.Why)
 	}
 	return fits
-}
-
-// PlaceOf is the place of a directive of nginx.
-func PlaceOf(d *nginxconf.Directive) source.Place {
-	return source.Place{File: d.File, Path: d.Name, Line: d.Line}
 }
 
 // mapEntry has the patterns of one value, as nginx writes them.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile/message"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -207,6 +208,9 @@ type Place struct {
 	File, Path string
 	Line       int // 0 = unknown
 }
+
+// PlaceOf is the place of a directive of nginx.
+func PlaceOf(d *nginxconf.Directive) Place { return Place{File: d.File, Path: d.Name, Line: d.Line} }
 
 // In is the place of a field of the object at this place. It has no line: that was the object's.
 func (p Place) In(name string) Place {
