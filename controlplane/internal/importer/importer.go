@@ -18,14 +18,13 @@
 //	source     opens a file, finds fields in it, and says where they are     (used by the readers; package nginx
 //	           parses its files itself, as they are no YAML and include others)
 //	envoyfile  finds the listeners in a configuration of Envoy               (used by envoy)
-//	envoy      has the notes on envoyproxy/ratelimit, which counts the       (used by gateway)
-//	           global limits of Envoy Gateway too
 //	nginxkey   says what the key of a limit is for which requests            (used by nginx)
 //	request    says which requests a rule is for: match, exempt, key         (used by all of them)
+//	draft      has the rules while they are made, and what is to be said     (used by all of them)
 //
 // Read one import at a time: the comment of its reader's package lists its calls. Then descriptor/descriptor.go if it
-// is of Envoy, request/selection.go and draft/draft.go. A new import is a reader beside these, a function here, its
-// command in cli/import.go and its files in testdata/imports.
+// is of Envoy, request/selection.go and draft/draft.go: how an import ends is the same for all. A new import is a
+// reader beside these, a function here, its command in cli/import.go and its files in testdata/imports.
 //
 // A small import from end to end, which ExampleEnvoyRatelimit runs. This is a file of envoyproxy/ratelimit:
 //

@@ -18,8 +18,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// ownLimits is what a filter says of the rate_limits of one route.
-type ownLimits struct {
+// perRoute is what a filter says of the rate_limits of one route.
+type perRoute struct {
 	isOff  bool        // it limits nothing there, and the rest does not matter
 	limits []rateLimit // in place of the route's; none: the route's count
 	vhost  vhostLimits
@@ -44,30 +44,30 @@ const (
 //	INCLUDE           either                    R and H           H
 //	IGNORE            false                     R                 nothing
 //	IGNORE            true                      R and H           H
-func (own *ownLimits) addsHost(each *route, hasR bool) bool {
-	return each.include || own.vhost == vhostAlways || own.vhost != vhostNever && !hasR
+func (p *perRoute) addsHost(route *hostRoute, hasR bool) bool {
+	return route.include || p.vhost == vhostAlways || p.vhost != vhostNever && !hasR
 }
 
 // routeDescriptors lists the descriptors that a filter of a stage has for the routes, with those of their virtual hosts
-// where Envoy adds them. The function ownLimitsOf is what the filter says of a route.
+// where Envoy adds them. The function perRouteOf is what the filter says of a route.
 func (r *reader) routeDescriptors(
-	hosts []virtualHost, stage uint32, ownLimitsOf func(*route) ownLimits,
+	hosts []virtualHost, stage uint32, perRouteOf func(*hostRoute) perRoute,
 ) (list []descriptor.Descriptor) {
 	for i := range hosts {
 		h := &hosts[i]
 		var including []request.Selection // the routes for which the host's limits count
-		for _, each := range h.routes {
-			own := ownLimitsOf(each)
-			if own.isOff {
+		for _, route := range h.routes {
+			says := perRouteOf(route)
+			if says.isOff {
 				continue
 			}
-			limits := own.limits
+			limits := says.limits
 			if len(limits) == 0 {
-				limits = r.ofStage(stage, each.limits)
+				limits = r.ofStage(stage, route.limits)
 			}
-			list = append(list, r.descriptorsOf(limits, each.selection)...)
-			if own.addsHost(each, len(own.limits)+len(each.limits) > 0) {
-				including = append(including, each.selection)
+			list = append(list, r.descriptorsOf(limits, route.selection)...)
+			if says.addsHost(route, len(says.limits)+len(route.limits) > 0) {
+				including = append(including, route.selection)
 			}
 		}
 		if h.countsForAll(len(including)) {
@@ -80,28 +80,23 @@ func (r *reader) routeDescriptors(
 	return list
 }
 
-// descriptorBound bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
-type descriptorBound struct {
-	count  int
-	isOver bool // it is said, and no more are made
-}
-
+// maxDescriptors bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
 const maxDescriptors = 10 * policy.MaxRules
 
 // descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.
 func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection) (list []descriptor.Descriptor) {
 	for _, l := range limits {
 		switch {
-		case r.made.isOver:
+		case r.madeTooMany:
 			return nil
-		case r.made.count > maxDescriptors:
-			r.made.isOver = true
+		case r.made > maxDescriptors:
+			r.madeTooMany = true
 			r.Fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
 				"each route and combination of headers that may be absent: import fewer routes at once")
 			return nil
 		}
 		made := r.readRateLimit(l)
-		r.made.count += len(made)
+		r.made += len(made)
 		for _, d := range made {
 			d.NarrowTo(s)
 			list = append(list, d)
@@ -129,10 +124,10 @@ func (r *reader) rateLimits(n *policy.Node, at source.Place) (list []rateLimit) 
 // configuration of a filter have no stage.
 func (r *reader) ofStage(stage uint32, all []rateLimit) (list []rateLimit) {
 	for _, l := range all {
-		if its := l.GetStage().GetValue(); its == stage {
+		if other := l.GetStage().GetValue(); other == stage {
 			list = append(list, l)
 		} else {
-			r.Note(l.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", its, stage))
+			r.Note(l.at, fmt.Sprintf("ignored: it is of stage %d, and the filter of stage %d", other, stage))
 		}
 	}
 	return list

@@ -31,9 +31,9 @@ func TestLimitsOfARouteAndItsHost(t *testing.T) {
 		{"IGNORE", vhostNever, false, "R", ""},
 		{"IGNORE, with include_vh_rate_limits", vhostNever, true, "RH", "H"},
 	} {
-		own := ownLimits{vhost: tc.vhost}
+		says := perRoute{vhost: tc.vhost}
 		sent := func(limits string) string {
-			if own.addsHost(&route{include: tc.include}, limits != "") {
+			if says.addsHost(&hostRoute{include: tc.include}, limits != "") {
 				limits += "H"
 			}
 			return limits

@@ -72,7 +72,8 @@ type reader struct {
 	options         Options
 	keys            *keyParts
 	decoded         map[*policy.Node]proto.Message // by decode
-	made            descriptorBound                // by descriptorsOf
+	made            int                            // descriptors, by descriptorsOf
+	madeTooMany     bool                           // of them: it is said, and no more are made
 }
 
 // read runs an import. A problem of what a file says is left in the draft, so that the user reads all of them at once.

@@ -26,7 +26,7 @@ func ReadLocal(d *draft.Draft, file *source.Document, o Options) error {
 // localImport is an import of the configurations of one listener.
 type localImport struct {
 	*reader
-	hosts  []virtualHost    // of the listener: an extent says which of their routes have a configuration
+	hosts  []virtualHost    // of the listener: localConfig.holdsFor says which of their routes have it
 	levels []levelsOfConfig // of all configurations, in the order in which rules are made of them
 }
 
@@ -128,13 +128,14 @@ func limitsAnything(n *policy.Node) bool {
 func (imp *localImport) addRules(filters []envoyfile.Config) {
 	local := localFiltersOf(filters)
 	for _, f := range local {
-		imp.addConfig(f.Config, f.extent(imp.hosts))
+		imp.addConfig(f.Config, f.holdsFor, requestsWhere(imp.hosts, f.holdsFor))
 	}
-	for _, each := range routesOf(imp.hosts) {
-		imp.noteUnusedConfigs(local, each)
+	for _, route := range routesOf(imp.hosts) {
+		imp.noteUnusedConfigs(local, route)
 		for _, f := range local {
-			if c, has := f.replacedBy(each); has {
-				imp.addConfig(c, extentOfRoute(each))
+			if c, has := f.replacedBy(route); has {
+				isIt := func(other *hostRoute) bool { return other == route }
+				imp.addConfig(c, isIt, route.selection)
 			}
 		}
 	}
@@ -143,37 +144,12 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	}
 }
 
-// extent says where a configuration of the local filter holds: for which routes, and for which requests. The requests
-// follow from the routes. What holds there is for
-//
-//	the configuration's default bucket       the requests
-//	its rate_limits, if it has any           the requests: those of routes do not count then
-//	else those of routes and virtual hosts   each of the routes by itself
-//
-// An example is where the configuration of the filter holds beside these routes:
-//
-//	route                              has   in requests
-//	/a, with a configuration for it    no    Exempt has /a
-//	/c, with nothing for it            yes   limited
-//	/, which switches the filter off   no    WhyOff says why: an exempt of / would have /c
-type extent struct {
-	has      func(*route) bool
-	requests request.Selection
-}
-
-// extentOfRoute is where the configuration of a route holds.
-func extentOfRoute(own *route) extent {
-	return extent{has: func(each *route) bool { return each == own }, requests: own.selection}
-}
-
-// localFilter is a local filter of a listener. One without a name has the configurations of all names.
+// localFilter is a local filter of a listener. One without a name has the configurations of all names. If a listener
+// has no local filter, or none that is known, an empty one stands for it: it limits nothing itself, and has the
+// configurations of all routes.
 type localFilter struct{ envoyfile.Config }
 
-// noFilter stands for the filter of a listener that has none, or none that is known. It limits nothing itself, and has
-// the configurations of all routes.
-var noFilter = localFilter{}
-
-// localFiltersOf are the local filters among those of a listener, or else noFilter.
+// localFiltersOf are the local filters among those of a listener, or else the empty one.
 func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
 	for _, c := range filters {
 		if isLocalFilter(c) {
@@ -181,28 +157,26 @@ func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
 		}
 	}
 	if list == nil {
-		return []localFilter{noFilter}
+		return []localFilter{{}}
 	}
 	return list
 }
 
-// extent is where the filter's own configuration holds.
-func (f localFilter) extent(hosts []virtualHost) extent {
-	has := func(each *route) bool {
-		_, isReplaced := f.replacedBy(each)
-		return !isReplaced && !each.isOff(f.Name)
-	}
-	return extent{has: has, requests: requestsWhere(hosts, has)}
+// holdsFor reports whether the filter's own configuration holds for a route, which neither has one in its place nor
+// switches the filter off.
+func (f localFilter) holdsFor(route *hostRoute) bool {
+	_, isReplaced := f.replacedBy(route)
+	return !isReplaced && !route.isOff(f.Name)
 }
 
 // replacedBy is the configuration that a route has for the filter in place of its own. There is none if the route
 // switches the filter off.
-func (f localFilter) replacedBy(each *route) (c envoyfile.Config, ok bool) {
-	i := slices.IndexFunc(each.configs, f.has)
-	if i < 0 || each.isOff(f.Name) {
+func (f localFilter) replacedBy(route *hostRoute) (c envoyfile.Config, ok bool) {
+	i := slices.IndexFunc(route.configs, f.has)
+	if i < 0 || route.isOff(f.Name) {
 		return envoyfile.Config{}, false
 	}
-	return each.configs[i], true
+	return route.configs[i], true
 }
 
 // has reports whether a configuration of a route is for the filter.
@@ -211,27 +185,43 @@ func (f localFilter) has(c envoyfile.Config) bool {
 }
 
 // noteUnusedConfigs notes the configurations of a route that are for none of the filters.
-func (r *reader) noteUnusedConfigs(local []localFilter, each *route) {
-	for _, c := range each.configs {
+func (r *reader) noteUnusedConfigs(local []localFilter, route *hostRoute) {
+	for _, c := range route.configs {
 		if isLocalFilter(c) && !slices.ContainsFunc(local, func(f localFilter) bool { return f.has(c) }) {
 			r.Note(c.At, "ignored: the listener has no local rate limit filter of the name "+c.Name)
 		}
 	}
 }
 
-// localConfig is the configuration of a filter, or of a route for it.
+// localConfig is the configuration of a filter, or of a route for it, and where it holds: for which routes, and for
+// which requests. The requests follow from the routes. What holds there is for
+//
+//	the configuration's default bucket       the requests
+//	its rate_limits, if it has any           the requests: those of routes do not count then
+//	else those of routes and virtual hosts   each of the routes by itself
+//
+// An example is the configuration of the filter beside these routes:
+//
+//	route                              holdsFor   requests
+//	/a, with a configuration for it    no         Exempt has /a
+//	/c, with nothing for it            yes        limited
+//	/, which switches the filter off   no         WhyOff says why: an exempt of / would have /c
 type localConfig struct {
 	*localv3.LocalRateLimit
-	config envoyfile.Config // that it is decoded from
-	extent extent
+	config   envoyfile.Config // that it is decoded from
+	holdsFor func(*hostRoute) bool
+	requests request.Selection
 }
 
-// addConfig makes the rules of one configuration, for the requests and routes that have it.
-func (imp *localImport) addConfig(config envoyfile.Config, where extent) {
+// addConfig makes the rules of one configuration, for the routes and requests that have it.
+func (imp *localImport) addConfig(
+	config envoyfile.Config, holdsFor func(*hostRoute) bool, requests request.Selection,
+) {
 	if !limitsAnything(config.Node) {
 		return // it is there for its routes
 	}
-	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
+	decoded := decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At)
+	c := localConfig{decoded, config, holdsFor, requests}
 	enforced := imp.readEnforcement(c, config.At, 0, c.GetStatus())
 	if config.Disabled {
 		imp.disable(enforced, config.At)
@@ -268,7 +258,7 @@ func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*d
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Selection: c.extent.requests, At: bucket.At}
+	d := descriptor.Descriptor{Selection: c.requests, At: bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
 	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.Findings, limited, name) {
 		return nil
@@ -323,12 +313,12 @@ func (imp *localImport) noteForgotten(c localConfig) {
 func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
 	switch {
 	case len(c.GetRateLimits()) > 0:
-		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.extent.requests)
+		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	case len(imp.hosts) == 0:
 		return imp.guess(levels)
 	}
-	return imp.routeDescriptors(imp.hosts, c.GetStage(), func(each *route) ownLimits {
-		return ownLimits{isOff: !c.extent.has(each), vhost: vhostLimits(c.GetVhRateLimits())}
+	return imp.routeDescriptors(imp.hosts, c.GetStage(), func(route *hostRoute) perRoute {
+		return perRoute{isOff: !c.holdsFor(route), vhost: vhostLimits(c.GetVhRateLimits())}
 	})
 }
 

@@ -19,7 +19,7 @@ import (
 type virtualHost struct {
 	selection  request.Selection
 	limits     []rateLimit
-	routes     []*route
+	routes     []*hostRoute
 	hasMatcher bool // it chooses routes that the import does not read, in place of a list
 }
 
@@ -32,8 +32,8 @@ func (h *virtualHost) countsForAll(including int) bool {
 	return including == len(h.routes)
 }
 
-// route is a route of a virtual host, with the requests that Envoy finds it for.
-type route struct {
+// hostRoute is a route of a virtual host, with the requests that Envoy finds it for.
+type hostRoute struct {
 	selection request.Selection
 	limits    []rateLimit
 	configs   []envoyfile.Config // of the route, then of what it is in
@@ -41,7 +41,7 @@ type route struct {
 }
 
 // routesOf are the routes of all hosts.
-func routesOf(hosts []virtualHost) (list []*route) {
+func routesOf(hosts []virtualHost) (list []*hostRoute) {
 	for _, h := range hosts {
 		list = append(list, h.routes...)
 	}
@@ -49,20 +49,20 @@ func routesOf(hosts []virtualHost) (list []*route) {
 }
 
 // isOff reports whether the route, or else what it is in, switches the filter of that name off.
-func (r *route) isOff(filter string) bool {
+func (r *hostRoute) isOff(filter string) bool {
 	c, has := r.configOf(filter)
 	return has && c.Disabled
 }
 
 // enables reports whether the route, or else what it is in, enables a filter of that name that is disabled: any
 // configuration does that does not switch it off.
-func (r *route) enables(filter string) bool {
+func (r *hostRoute) enables(filter string) bool {
 	c, has := r.configOf(filter)
 	return has && !c.Disabled
 }
 
 // configOf is the configuration that holds for the filter of that name.
-func (r *route) configOf(filter string) (c envoyfile.Config, ok bool) {
+func (r *hostRoute) configOf(filter string) (c envoyfile.Config, ok bool) {
 	i := slices.IndexFunc(r.configs, func(c envoyfile.Config) bool { return c.Name == filter })
 	if i < 0 {
 		return envoyfile.Config{}, false
@@ -165,7 +165,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 		}
 		requests := h.selection
 		requests.NarrowTo(withoutEarlierRoutes(matched, before))
-		h.routes = append(h.routes, &route{
+		h.routes = append(h.routes, &hostRoute{
 			selection: requests,
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
@@ -330,10 +330,10 @@ func patternField(o proto.Message) protoreflect.FieldDescriptor {
 
 // requestsWhere are the requests of a filter without the routes where it does not hold: those of all other routes, and
 // of none.
-func requestsWhere(hosts []virtualHost, holds func(*route) bool) (s request.Selection) {
-	for _, each := range routesOf(hosts) {
-		if !holds(each) {
-			leaveOutAtLeast(&s, each)
+func requestsWhere(hosts []virtualHost, holds func(*hostRoute) bool) (s request.Selection) {
+	for _, route := range routesOf(hosts) {
+		if !holds(route) {
+			leaveOutAtLeast(&s, route)
 		}
 	}
 	return s
@@ -341,16 +341,16 @@ func requestsWhere(hosts []virtualHost, holds func(*route) bool) (s request.Sele
 
 // leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
 // as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
-func leaveOutAtLeast(s *request.Selection, each *route) {
-	if len(each.selection.Match) == 0 {
+func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
+	if len(route.selection.Match) == 0 {
 		s.CannotMatch("they are those of routes without a configuration of their own")
 		return
 	}
-	if len(each.selection.WhyOff) > 0 {
+	if len(route.selection.WhyOff) > 0 {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
 	passed := 0 // of s.Exempt: both lists have the order of the routes
-	for _, m := range each.selection.Exempt {
+	for _, m := range route.selection.Exempt {
 		i := slices.IndexFunc(s.Exempt[passed:], m.Equal)
 		if i < 0 {
 			s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
@@ -358,5 +358,5 @@ func leaveOutAtLeast(s *request.Selection, each *route) {
 		}
 		passed += i
 	}
-	s.AddExempt(each.selection.Match)
+	s.AddExempt(route.selection.Match)
 }

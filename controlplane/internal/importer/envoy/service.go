@@ -41,7 +41,7 @@ func (imp *serviceImport) run(files []*source.Document) error {
 		return err
 	}
 	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
-	NoteEachEnvoy(imp.draft)
+	descriptor.NoteEachEnvoy(imp.draft)
 	sent, enforced, err := imp.whatEnvoySends(levels.List)
 	if err != nil {
 		return err
@@ -176,7 +176,7 @@ func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place
 	}
 	limit := &draft.Limit{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	limit.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	NoteCalendar(imp.Findings, d.Limit.Unit)
+	descriptor.NoteCalendar(imp.Findings, d.Limit.Unit)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		limit.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
@@ -298,20 +298,20 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFilter) []descriptor.Descriptor {
 	hosts := imp.virtualHosts(s)
 	if filter == nil {
-		return imp.routeDescriptors(hosts, 0, imp.ofServicePerRoute)
+		return imp.routeDescriptors(hosts, 0, imp.readPerRoute)
 	}
-	limitsOf := func(each *route) ownLimits {
+	perRouteOf := func(route *hostRoute) perRoute {
 		name := filter.config.Name
-		if each.isOff(name) || filter.onlyWhereEnabled && !each.enables(name) {
-			return ownLimits{isOff: true}
+		if route.isOff(name) || filter.onlyWhereEnabled && !route.enables(name) {
+			return perRoute{isOff: true}
 		}
-		return imp.ofServicePerRoute(each)
+		return imp.readPerRoute(route)
 	}
 	limits := filter.GetRateLimits()
 	if len(limits) == 0 {
-		return imp.routeDescriptors(hosts, filter.GetStage(), limitsOf)
+		return imp.routeDescriptors(hosts, filter.GetStage(), perRouteOf)
 	}
-	asks := func(each *route) bool { return !limitsOf(each).isOff }
+	asks := func(route *hostRoute) bool { return !perRouteOf(route).isOff }
 	requests := requestsWhere(hosts, asks)
 	return imp.descriptorsOf(limitsAt(limits, filter.config.At), requests)
 }
@@ -334,33 +334,17 @@ func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
 	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
 }
 
-// ofServicePerRoute reads a route's own configuration. One for another domain asks nothing of this one.
-func (imp *serviceImport) ofServicePerRoute(each *route) ownLimits {
-	i := slices.IndexFunc(each.configs, envoyfile.IsA[*ratelimitv3.RateLimitPerRoute])
+// readPerRoute reads a route's own configuration. One for another domain asks nothing of this one.
+func (imp *serviceImport) readPerRoute(route *hostRoute) perRoute {
+	i := slices.IndexFunc(route.configs, envoyfile.IsA[*ratelimitv3.RateLimitPerRoute])
 	if i < 0 {
-		return ownLimits{}
+		return perRoute{}
 	}
-	at := each.configs[i].At
-	own := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, each.configs[i].Node, at)
-	if own.GetDomain() != "" && own.GetDomain() != imp.draft.Domain {
-		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+own.GetDomain())
-		return ownLimits{isOff: true}
+	at := route.configs[i].At
+	config := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, route.configs[i].Node, at)
+	if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
+		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
+		return perRoute{isOff: true}
 	}
-	return ownLimits{limits: limitsAt(own.GetRateLimits(), at), vhost: vhostLimits(own.GetVhRateLimits())}
-}
-
-// NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.
-func NoteEachEnvoy(d *draft.Draft) {
-	if !d.Cluster {
-		d.NoteImport("envoyproxy/ratelimit counts in one store for all proxies. Here each Envoy counts for itself: N of " +
-			"them admit N times these limits. --scope cluster makes rules that count over all.")
-	}
-}
-
-// NoteCalendar notes how units differ that have fixed lengths in envoyproxy/ratelimit.
-func NoteCalendar(to *draft.Findings, unit string) {
-	if unit == "month" || unit == "year" {
-		to.NoteImport("envoyproxy/ratelimit has months of 30 days, unless it is set to calendar months, and years of " +
-			"365. Here months and years are the calendar's, in UTC. For fixed lengths write 30d and 365d.")
-	}
+	return perRoute{limits: limitsAt(config.GetRateLimits(), at), vhost: vhostLimits(config.GetVhRateLimits())}
 }

@@ -40,7 +40,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoy"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -81,7 +80,7 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 	}
 	name = draft.Clip(name, 100)
 	if o.Global != nil {
-		envoy.NoteEachEnvoy(d)
+		descriptor.NoteEachEnvoy(d)
 		global := ruleList{Findings: d.Findings, listed: o.Global.Rules, name: name, at: at.In("global")}
 		d.Rules = append(d.Rules, global.makeRules()...)
 	}
@@ -393,7 +392,7 @@ func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	}
 	switch {
 	case !list.isLocal:
-		envoy.NoteCalendar(list.Findings, unit)
+		descriptor.NoteCalendar(list.Findings, unit)
 	case limit.Requests > 0:
 		limit.Numbers = draft.TokenBucket(limit.Requests, lengths[unit], limit.Requests)
 	}
