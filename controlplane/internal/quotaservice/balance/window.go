@@ -20,45 +20,11 @@ import (
 //	sliding window counter  nowNs                       nowNs
 //	sliding window log      nowNs                       that of its newest unit, or nowNs
 //	token bucket            its spendBy                 in the Record
-//
-// For example, a bucket was leased from at 0 s until 10 s, and is asked at 4 s:
-//
-//	0 s ──────── 4 s ───────────────▶ 10 s
-//	the lease    nowNs                spendBy: the lease ends, and the usage has what remains then
-//	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: left takes them off
 type recordWindow struct {
 	def           *limit.Window // see Record for what it may lack
 	usage         *limit.Usage
 	nowNs         int64
 	bucketSpendBy *int64 // in the Record: not before nowNs; nil = it is no bucket. For spendBy and setSpendBy alone
-}
-
-// viewWindow is one window of a key with the limits of a definition, as a View has it: it is also asked, and counts.
-type viewWindow struct{ recordWindow }
-
-func (w recordWindow) isBucket() bool { return w.bucketSpendBy != nil }
-
-// spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
-// for each unit, in order.
-func (w recordWindow) spendBy() int64 {
-	if w.isBucket() {
-		return *w.bucketSpendBy
-	}
-	if log := w.usage.Log; len(log) > 0 {
-		return max(w.nowNs, log[len(log)-1])
-	}
-	return w.nowNs
-}
-
-// setSpendBy sets the spendBy of a bucket. That of another window follows from its usage.
-func (w recordWindow) setSpendBy(spendBy int64) { *w.bucketSpendBy = spendBy }
-
-// asOf is the instant of its usage.
-func (w recordWindow) asOf() int64 {
-	if w.isBucket() {
-		return w.spendBy()
-	}
-	return w.nowNs
 }
 
 // roll brings the window to now.
@@ -80,36 +46,45 @@ func (w recordWindow) expiryNs() int64 {
 	return max(w.spendBy(), w.def.Expiry(&u, w.asOf()))
 }
 
-// left returns how many units are left if they may be spent until endNs. A bucket counts them at endNs, or at its
-// spendBy if that is later. Until then it gains tokens, but the units may be spent before it has them. So its gain is
-// taken away from what remains then. For example, with a gain of 10 tokens a second:
-//
-//	nowNs ───── 1 s, gains 10 ─────▶ spendBy
-//	4 are left                       14 remain
+func (w recordWindow) isBucket() bool { return w.bucketSpendBy != nil }
+
+// asOf is the instant of its usage.
+func (w recordWindow) asOf() int64 {
+	if w.isBucket() {
+		return w.spendBy()
+	}
+	return w.nowNs
+}
+
+// spendBy is the instant until which the units that the window has counted may be spent. A log keeps this instant
+// for each unit, in order.
+func (w recordWindow) spendBy() int64 {
+	if w.isBucket() {
+		return *w.bucketSpendBy
+	}
+	if log := w.usage.Log; len(log) > 0 {
+		return max(w.nowNs, log[len(log)-1])
+	}
+	return w.nowNs
+}
+
+// setSpendBy sets the spendBy of a bucket. That of another window follows from its usage.
+func (w recordWindow) setSpendBy(spendBy int64) { *w.bucketSpendBy = spendBy }
+
+// viewWindow is one window of a key with the limits of a definition, as a View has it: it is also asked, and counts.
+type viewWindow struct{ recordWindow }
+
+// left returns how many units are left if they may be spent until endNs.
 func (w viewWindow) left(endNs int64) uint32 {
 	switch {
 	case w.def.Unlimited, w.def.Algorithm == limit.Block && w.usage.EndNs == 0:
 		return saturated
 	case w.def.Algorithm == limit.Block:
 		return 0
-	case !w.isBucket():
-		return w.def.Remaining(w.usage, w.nowNs)
+	case w.isBucket():
+		return bucketWindow{w}.leftUntil(endNs)
 	}
-	u, spendBy := *w.usage, max(endNs, w.spendBy())
-	w.def.Roll(&u, w.spendBy(), spendBy)
-	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
-}
-
-// gained is how many tokens a bucket gains in ns, rounded up.
-func (w viewWindow) gained(ns int64) uint32 {
-	hi, lo := bits.Mul64(uint64(w.def.Limit), uint64(ns))
-	lo, carry := bits.Add64(lo, uint64(w.def.PeriodNs-1), 0)
-	hi += carry
-	if hi >= uint64(w.def.PeriodNs) {
-		return saturated
-	}
-	n, _ := bits.Div64(hi, lo, uint64(w.def.PeriodNs))
-	return uint32(min(n, saturated))
+	return w.def.Remaining(w.usage, w.nowNs)
 }
 
 // waitNs is how long a cost must wait if nobody else asks; limit.Never.
@@ -123,30 +98,9 @@ func (w viewWindow) waitNs(cost uint32) int64 {
 	case pass == limit.Never:
 		return limit.Never
 	case w.isBucket() && pass == w.spendBy():
-		pass = w.passBefore(cost)
+		pass = bucketWindow{w}.passBefore(cost)
 	}
 	return pass - w.nowNs
-}
-
-// passBefore is when a cost passes that a bucket has at its spendBy. Before that, left takes off what the bucket gains
-// until then. So the cost passes once this is no more than what remains beside it. For example, a cost of 6 in the
-// picture above left:
-//
-//	nowNs ── 200 ms, gains 2 ──▶ passes ──── 800 ms, gains 8 ────▶ spendBy
-//	4 are left                   6 are left                        14 remain: 8 beside the cost
-func (w viewWindow) passBefore(cost uint32) int64 {
-	if cost == 0 {
-		return w.nowNs
-	}
-	spendBy := w.spendBy()
-	beside := w.def.Remaining(w.usage, spendBy) - cost
-	hi, lo := bits.Mul64(uint64(beside), uint64(w.def.PeriodNs))
-	gains := uint64(w.def.Limit) // in a period: not 0, or the cost would never pass
-	if hi >= gains {
-		return w.nowNs
-	}
-	gainNs, _ := bits.Div64(hi, lo, gains)
-	return spendBy - int64(min(gainNs, uint64(spendBy-w.nowNs)))
 }
 
 func (w viewWindow) standing() quota.Standing {
@@ -217,6 +171,59 @@ func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 	return w.def.Refund(w.usage, &after, atNs, w.asOf(), units, how.Opened)
 }
 
+// bucketWindow is a window that is a token bucket. It gains tokens all the time, and counts leased units at the end of their
+// lease, when it has gained more. For example, it was leased from at 0 s until 10 s, and is asked at 4 s:
+//
+//	0 s ──────── 4 s ───────────────▶ 10 s
+//	the lease    nowNs                spendBy: the lease ends, and the usage has what remains then
+//	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: leftUntil takes them off
+type bucketWindow struct{ viewWindow }
+
+// leftUntil is left: the bucket counts the units at endNs, or at its spendBy if that is later. Until then it gains
+// tokens, but the units may be spent before it has them. So its gain is taken away from what remains then. For example,
+// with a gain of 10 tokens a second:
+//
+//	nowNs ───── 1 s, gains 10 ─────▶ spendBy
+//	4 are left                       14 remain
+func (b bucketWindow) leftUntil(endNs int64) uint32 {
+	u, spendBy := *b.usage, max(endNs, b.spendBy())
+	b.def.Roll(&u, b.spendBy(), spendBy)
+	return minus(b.def.Remaining(&u, spendBy), b.gained(spendBy-b.nowNs))
+}
+
+// passBefore is when a cost passes that a bucket has at its spendBy. Before that, leftUntil takes off what the bucket
+// gains until then. So the cost passes once this is no more than what remains beside it. For example, a cost of 6 in
+// the picture above leftUntil:
+//
+//	nowNs ── 200 ms, gains 2 ──▶ passes ──── 800 ms, gains 8 ────▶ spendBy
+//	4 are left                   6 are left                        14 remain: 8 beside the cost
+func (b bucketWindow) passBefore(cost uint32) int64 {
+	if cost == 0 {
+		return b.nowNs
+	}
+	spendBy := b.spendBy()
+	beside := b.def.Remaining(b.usage, spendBy) - cost
+	hi, lo := bits.Mul64(uint64(beside), uint64(b.def.PeriodNs))
+	gains := uint64(b.def.Limit) // in a period: not 0, or the cost would never pass
+	if hi >= gains {
+		return b.nowNs
+	}
+	gainNs, _ := bits.Div64(hi, lo, gains)
+	return spendBy - int64(min(gainNs, uint64(spendBy-b.nowNs)))
+}
+
+// gained is how many tokens a bucket gains in ns, rounded up.
+func (b bucketWindow) gained(ns int64) uint32 {
+	hi, lo := bits.Mul64(uint64(b.def.Limit), uint64(ns))
+	lo, carry := bits.Add64(lo, uint64(b.def.PeriodNs-1), 0)
+	hi += carry
+	if hi >= uint64(b.def.PeriodNs) {
+		return saturated
+	}
+	n, _ := bits.Div64(hi, lo, uint64(b.def.PeriodNs))
+	return uint32(min(n, saturated))
+}
+
 // Debt. Units are granted only if they are left. But other units have been used already, or an operator has them
 // counted: these count whatever is left. A window that has counted more than its limit owes the rest:
 //
@@ -242,33 +249,39 @@ func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 //
 // By Record.ExpiryNs all debts have ended: TestNothingCountsFromExpiryOn.
 
-// usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
-// window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
-// more. Only roll stores it, when the window has ended: until then, requests with larger limits may use more of it.
-func (w recordWindow) usageBounded() limit.Usage {
-	u := *w.usage
-	if w.def.Pays > 0 {
-		most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
-		u.Used = uint32(min(uint64(u.Used), most))
+// AddClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
+func (v *View) AddClaimed(units uint32) {
+	for i := range v.Windows {
+		v.AddClaimedIn(i, units)
 	}
-	return u
 }
 
-// hasEnded reports whether a fixed window that has counted something ends at now or before.
-func (w recordWindow) hasEnded(now int64) bool {
-	if end := w.usage.EndNs; end != 0 {
-		return end <= now
+// AddClaimedIn counts units in one window, as AddClaimed does in all.
+func (v *View) AddClaimedIn(i int, units uint32) {
+	w := v.window(i)
+	if !w.def.Unlimited {
+		units = min(units, w.def.Max())
 	}
-	return w.def.End(w.nowNs) <= now
+	if w.isBucket() {
+		units = bucketWindow{w}.boundLack(units, 2*uint64(w.def.Burst))
+	}
+	w.add(units, w.nowNs)
 }
 
 // charge counts what held units have cost.
 func (w viewWindow) charge(units uint32) {
 	if w.isBucket() {
-		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.def.Burst, w.def.Burst))
-		units = w.boundLack(units, uint64(most))
+		b := bucketWindow{w}
+		most := max(b.gained(limit.MaxPeriodNs), limit.AddSaturating(w.def.Burst, w.def.Burst))
+		units = b.boundLack(units, uint64(most))
 	}
 	w.add(units, w.nowNs)
+}
+
+// boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
+func (b bucketWindow) boundLack(units uint32, most uint64) uint32 {
+	lacks := uint64(b.def.Count(b.usage, b.spendBy()))
+	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
 // chargeSilent charges units that silent workers held. No definition asks, so the windows are as the Record has them.
@@ -294,27 +307,22 @@ func (r *Record) chargeSilent(units uint32) {
 	}
 }
 
-// AddClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
-func (v *View) AddClaimed(units uint32) {
-	for i := range v.Windows {
-		v.AddClaimedIn(i, units)
+// usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
+// window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
+// more. Only roll stores it, when the window has ended: until then, requests with larger limits may use more of it.
+func (w recordWindow) usageBounded() limit.Usage {
+	u := *w.usage
+	if w.def.Pays > 0 {
+		most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
+		u.Used = uint32(min(uint64(u.Used), most))
 	}
+	return u
 }
 
-// AddClaimedIn counts units in one window, as AddClaimed does in all.
-func (v *View) AddClaimedIn(i int, units uint32) {
-	w := v.window(i)
-	if !w.def.Unlimited {
-		units = min(units, w.def.Max())
+// hasEnded reports whether a fixed window that has counted something ends at now or before.
+func (w recordWindow) hasEnded(now int64) bool {
+	if end := w.usage.EndNs; end != 0 {
+		return end <= now
 	}
-	if w.isBucket() {
-		units = w.boundLack(units, 2*uint64(w.def.Burst))
-	}
-	w.add(units, w.nowNs)
-}
-
-// boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
-func (w viewWindow) boundLack(units uint32, most uint64) uint32 {
-	lacks := uint64(w.def.Count(w.usage, w.spendBy()))
-	return uint32(min(uint64(units), most-min(lacks, most)))
+	return w.def.End(w.nowNs) <= now
 }
