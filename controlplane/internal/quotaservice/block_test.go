@@ -137,19 +137,19 @@ func TestOperationsOnABlock(t *testing.T) {
 	for _, more := range [][]limit.Window{nil, {slots(0)}} {
 		b := old(t)
 		d := define(1, quota.LeaseOff, append([]limit.Window{fixed(3, minute), limit.NewBlock(hour, false)}, more...)...)
-		do := func(what action.Action) Found {
+		do := func(what action.Action) action.Outcome {
 			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
 			require.NoError(t, err)
 			return found
 		}
 		require.False(t, do(hit(3)).Denied)
 		require.True(t, do(&action.Inspect{Units: 1}).Denied)
-		require.Zero(t, do(&action.Inspect{}).Windows[1].Used, "a look begins nothing")
+		require.Zero(t, do(&action.Inspect{}).Standings[1].Used, "a look begins nothing")
 		found := do(hit(1))
 		require.True(t, found.Denied && !found.Blocked)
 		require.EqualValues(t, hour, found.WaitNs)
 		do(&action.Set{Window: action.AllWindows})
-		require.EqualValues(t, 1, do(&action.Inc{Units: 1, Window: action.AllWindows}).Windows[0].Used)
+		require.EqualValues(t, 1, do(&action.Inc{Units: 1, Window: action.AllWindows}).Standings[0].Used)
 		found = do(&action.Inspect{})
 		require.True(t, found.Denied && found.Blocked, "%+v", found)
 		require.True(t, do(action.Reset{}).HadUsage)

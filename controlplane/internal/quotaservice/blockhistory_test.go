@@ -333,7 +333,7 @@ func (h *blockHistory) look(service, key int) {
 	found, err := h.services[service].Operate(h.t.Context(), "d", d, keyOf(key), &action.Inspect{})
 	require.NoError(h.t, err)
 	k, now := &h.keys[key], h.now()
-	left, were := found.Windows[1].ResetNs, max(k.endNs-now, 0)
+	left, were := found.Standings[1].ResetNs, max(k.endNs-now, 0)
 	lengths := []int64{were}
 	for _, a := range h.asking {
 		if a.block != nil {

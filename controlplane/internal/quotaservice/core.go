@@ -88,7 +88,12 @@ func (s *Service) pump() {
 			break
 		}
 		s.mu.Unlock()
-		s.do(&w)
+		for _, n := range w.notify {
+			n.stream.onAnswers()
+		}
+		if len(w.ready) > 0 {
+			s.sendSwaps(w.ready, w.swaps)
+		}
 		s.mu.Lock()
 	}
 	s.core.pumping = false
@@ -147,16 +152,6 @@ func (c *core) takeTurn() bool {
 	c.turns = c.turns[1:]
 	w.takeTurn()
 	return true
-}
-
-// do does what takes no lock.
-func (s *Service) do(w *work) {
-	for _, n := range w.notify {
-		n.stream.onAnswers()
-	}
-	if len(w.ready) > 0 {
-		s.sendSwaps(w.ready, w.swaps)
-	}
 }
 
 // sendSwaps sends the swaps of the keys that are ready.

@@ -200,18 +200,18 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	d := define(1, quota.LeaseOff, fixed(5, minute), slots(0))
 	x := b.holder(1, d.Windows...)
 	x.report(3)
-	operate := func(o action.Action) Found {
+	operate := func(o action.Action) action.Outcome {
 		f, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
 		require.NoError(t, err)
 		return f
 	}
 	f := operate(&action.Inspect{Units: 3})
 	require.True(t, f.Denied && f.HeldBack)
-	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Windows)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Standings)
 	require.False(t, operate(hit(2)).Denied)
 	require.True(t, operate(hit(1)).Denied)
 	require.True(t, operate(action.Reset{}).HadUsage)
-	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(&action.Inspect{}).Windows)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(&action.Inspect{}).Standings)
 
 	running := define(1, quota.LeaseOff, slots(3))
 	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, &action.Set{Units: 1})

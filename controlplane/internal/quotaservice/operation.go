@@ -72,11 +72,11 @@ func (c *Counter) operation(a action.Action, h *hasher, partKey [16]byte, owner 
 	}
 }
 
-// A key has two forms, and one that adds up has a third:
+// A key has two forms, and that of an addition has a third:
 //
 //	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Use.Key
 //	storeKey   names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
-//	clientKey  of addUp: that hash. Its storeKey is made of clientKey and the window: see beginIn
+//	clientKey  of an addition: that hash. The storeKey is made of clientKey and the window: see addIn
 
 // hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
 type hasher struct {
@@ -140,36 +140,25 @@ func (s *steps) done() {
 	}
 }
 
-// Found is how a key stands after an operation.
-type Found struct {
-	NowNs    int64            // by the store's clock
-	Denied   bool             // too few units were left for an Inspect or a Hit
-	HeldBack bool             // where Denied: only what is held leaves no room; false if the definition holds nothing
-	Blocked  bool             // the key was blocked before
-	WaitNs   int64            // where Denied: until they pass if nobody else asks; limit.Never
-	HadUsage bool             // of a Reset: the key had counted something
-	Windows  []quota.Standing // by window of the definition; what is held stands for its limit.Concurrency
-	Held     *uint32          // units that are held; nil = the definition holds none
-}
-
 // Operate does something to one key: one of the actions of operators, see action.Action. Units that proxies lease count
 // as used. Those that they have leased when a key is set or reset, they may spend until their leases end.
 func (s *Service) Operate(
 	ctx context.Context, domain string, d quota.Definition, key [16]byte, what action.Action,
-) (Found, error) {
+) (action.Outcome, error) {
 	counter, err := newCounter(domain, &d)
 	if err != nil {
-		return Found{}, err
+		return action.Outcome{}, err
 	}
 	terms := counter.terms
 	_, isInc := what.(*action.Inc)
 	_, isSet := what.(*action.Set)
 	countsRunning := terms.HoldLimit != nil && len(terms.Windows) == 0
 	if countsRunning && (isInc || isSet) {
-		return Found{}, errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
+		return action.Outcome{},
+			errors.New("this counts running requests, which inc and set cannot change: reset forgets them")
 	}
 	if s.apart.Load() {
-		return Found{}, errOtherSecret
+		return action.Outcome{}, errOtherSecret
 	}
 	terms.Lease = quota.LeaseOff
 	done := make(waiter)
@@ -178,20 +167,12 @@ func (s *Service) Operate(
 	select {
 	case <-done:
 	case <-ctx.Done():
-		return Found{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
+		return action.Outcome{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
 	}
-	out := &o.Outcome
-	if out.Err != nil {
-		return Found{}, fmt.Errorf("ask the quota store: %w", out.Err)
+	if o.Outcome.Err != nil {
+		return action.Outcome{}, fmt.Errorf("ask the quota store: %w", o.Outcome.Err)
 	}
-	found := Found{
-		NowNs: out.NowNs, Denied: out.Denied, HeldBack: out.HeldBack, Blocked: out.Blocked, WaitNs: out.WaitNs,
-		HadUsage: out.HadUsage, Windows: out.Standings,
-	}
-	if terms.HoldLimit != nil { // stand puts it last, as the definition does
-		found.Held = &found.Windows[len(found.Windows)-1].Used
-	}
-	return found, nil
+	return o.Outcome, nil
 }
 
 // waiter is closed when its operation is done.

@@ -39,14 +39,14 @@ func TestOperate(t *testing.T) {
 		if step.denied {
 			require.EqualValues(t, minute, found.WaitNs)
 		}
-		require.Equal(t, []quota.Standing{{Used: step.used, ResetNs: minute}}, found.Windows, "%+v", step)
+		require.Equal(t, []quota.Standing{{Used: step.used, ResetNs: minute}}, found.Standings, "%+v", step)
 	}
 	require.Equal(t, quota.Denied, p.ask(want(2)).Outcome)
 	require.Equal(t, []uint32{4}, others.used(), "another definition's window")
 	found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, action.Reset{})
 	require.NoError(t, err)
 	require.True(t, found.HadUsage)
-	require.Zero(t, found.Windows[0].Used)
+	require.Zero(t, found.Standings[0].Used)
 	require.Zero(t, others.used()[0], "reset forgets them all")
 	found, err = b.service.Operate(t.Context(), "d", d, [16]byte{}, action.Reset{})
 	require.NoError(t, err)
@@ -56,7 +56,7 @@ func TestOperate(t *testing.T) {
 	ofBucket := define(2, quota.LeaseAuto, bucket(10, minute, 10))
 	found, err = b.service.Operate(t.Context(), "d", ofBucket, [16]byte{}, hit(4))
 	require.NoError(t, err)
-	require.EqualValues(t, 4, found.Windows[0].Used, "nothing is held back as for a lease")
+	require.EqualValues(t, 4, found.Standings[0].Used, "nothing is held back as for a lease")
 	require.False(t, newRig(t).service.WasAsked())
 }
 
@@ -75,7 +75,7 @@ func TestOperateOnOneWindow(t *testing.T) {
 		used := func(what action.Action) []uint32 {
 			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
 			require.NoError(t, err)
-			return []uint32{found.Windows[0].Used, found.Windows[1].Used}
+			return []uint32{found.Standings[0].Used, found.Standings[1].Used}
 		}
 		require.EqualValues(t, 6, used(&action.Inspect{})[0])
 		require.Equal(t, []uint32{6, 3}, used(&action.Set{Units: 3, Window: 1}), "algorithm %d", a)
@@ -99,7 +99,7 @@ func TestSetOfALeasedBucket(t *testing.T) {
 		for _, what := range []action.Action{set, &action.Inspect{}} {
 			found, err := b.service.Operate(t.Context(), "d", d, [16]byte{}, what)
 			require.NoError(t, err)
-			require.EqualValues(t, 5, found.Windows[0].Used, "%+v after set of window %d", what, window)
+			require.EqualValues(t, 5, found.Standings[0].Used, "%+v after set of window %d", what, window)
 		}
 	}
 }

@@ -188,12 +188,12 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	x := b.holder(1, d.Windows...)
 	x.Hold(2)
 	x.report(0)
-	operate := func(o action.Action) (Found, error) {
+	operate := func(o action.Action) (action.Outcome, error) {
 		return b.service.Operate(t.Context(), "d", d, [16]byte{}, o)
 	}
 	f, err := operate(&action.Inspect{})
 	require.NoError(t, err)
-	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 2}}, f.Windows)
+	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 2}}, f.Standings)
 	inspect := func(units uint32) action.Action { return &action.Inspect{Units: units} }
 	for _, what := range []func(uint32) action.Action{inspect, hit} {
 		_, err = operate(what(1))

@@ -130,23 +130,18 @@ func (st *Stream) hasPending() bool {
 }
 
 // Next returns the bytes of the next message; ok says that there is one. The caller sends it before it
-// calls Next again, and that next call counts it as sent.
+// calls Next again, and that next call counts it as sent. Then a stream that had too many unsent answers may have a
+// turn again.
 func (st *Stream) Next() (message []byte, ok bool) {
-	st.noteSent()
-	st.service.mu.Lock()
-	defer st.service.mu.Unlock()
-	return st.worker.next()
-}
-
-// noteSent notes that the message which Next returned last is sent. A stream that had too many unsent
-// answers may have a turn again now.
-func (st *Stream) noteSent() {
 	st.service.mu.Lock()
 	isQueued := st.worker.noteSent()
 	st.service.mu.Unlock()
 	if isQueued {
 		st.service.pump()
 	}
+	st.service.mu.Lock()
+	defer st.service.mu.Unlock()
+	return st.worker.next()
 }
 
 // Idle reports whether all asks are answered and the answers taken.

@@ -171,8 +171,8 @@ func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 	return w.def.Refund(w.usage, &after, atNs, w.asOf(), units, how.Opened)
 }
 
-// bucketWindow is a window that is a token bucket. It gains tokens all the time, and counts leased units at the end of their
-// lease, when it has gained more. For example, it was leased from at 0 s until 10 s, and is asked at 4 s:
+// bucketWindow is a window that is a token bucket. It gains tokens all the time, and counts leased units at the end of
+// their lease, when it has gained more. For example, it was leased from at 0 s until 10 s, and is asked at 4 s:
 //
 //	0 s ──────── 4 s ───────────────▶ 10 s
 //	the lease    nowNs                spendBy: the lease ends, and the usage has what remains then

@@ -24,7 +24,7 @@ import (
 //	Request
 //	  Prepare          finds its rule and key: Prepared
 //	  Prepared.Do      makes it an action.Action
-//	  Service.Operate  carries that out, and returns a quotaservice.Found
+//	  Service.Operate  carries that out, and returns its action.Outcome
 //	  Prepared.Do      makes that a result.Result
 type Request struct {
 	Name   string // as the filter has it
@@ -40,7 +40,7 @@ type kind struct {
 	do func(units uint32, window int) action.Action
 	// value is the result, from what is found and from the window that is shown. nil = the result is a verdict:
 	// allowed or denied, as a request is.
-	value func(*quotaservice.Found, *result.Window) int64
+	value func(*action.Outcome, *result.Window) int64
 }
 
 // kinds are the operations on one key by name.
@@ -68,16 +68,16 @@ func reset(uint32, int) action.Action { return action.Reset{} }
 
 func (k *kind) isVerdict() bool { return k.value == nil }
 
-func used(_ *quotaservice.Found, w *result.Window) int64 { return int64(w.Used) }
+func used(_ *action.Outcome, w *result.Window) int64 { return int64(w.Used) }
 
-func expiresAt(found *quotaservice.Found, w *result.Window) int64 {
+func expiresAt(found *action.Outcome, w *result.Window) int64 {
 	if w.ResetNs == 0 {
 		return 0
 	}
 	return found.NowNs + w.ResetNs
 }
 
-func hadUsage(found *quotaservice.Found, _ *result.Window) int64 {
+func hadUsage(found *action.Outcome, _ *result.Window) int64 {
 	if found.HadUsage {
 		return 1
 	}
@@ -118,7 +118,7 @@ type Prepared struct {
 	// columns are where the rule's limits have their windows:
 	//
 	//	rule.Limits, result.Windows        100/hour  10/minute  as the policy has them
-	//	definition.Windows, Found.Windows  minute    hour       by their period
+	//	definition.Windows, its Standings  minute    hour       by their period
 	//	columns                            1         0          by the rule's limits
 	columns    []int
 	namedLimit int // index in rule.Limits of the one that Request.Window names; -1 = it names none, so all
@@ -166,7 +166,7 @@ func Prepare(p *policy.Policy, o Request) (*Prepared, error) {
 // Do carries the operation out. The result is as the filter's, with times in nanoseconds.
 func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Result, error) {
 	if p.subject.Unlimited {
-		return p.verdict(&quotaservice.Found{}), nil
+		return p.verdict(&action.Outcome{}), nil
 	}
 	units := p.request.N
 	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.column()))
@@ -183,18 +183,18 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 }
 
 // value is the result of an operation that decides nothing.
-func (p *Prepared) value(found *quotaservice.Found) result.Result {
+func (p *Prepared) value(found *action.Outcome) result.Result {
 	windows := p.windows(found)
 	shown := p.namedLimit
 	if shown < 0 {
 		shown = tightest(windows)
 	}
 	value := p.kind.value(found, &windows[shown])
-	return result.Result{Windows: windows, Value: &value, Held: found.Held, BlockedNs: p.blockedNs(found)}
+	return result.Result{Windows: windows, Value: &value, Held: p.held(found), BlockedNs: p.blockedNs(found)}
 }
 
 // verdict is the result of hit and peek, as the filter reports a verdict (respond/report.go there).
-func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
+func (p *Prepared) verdict(found *action.Outcome) result.Result {
 	allowed := !found.Denied || p.subject.Shadow
 	a := result.Result{Allowed: &allowed, Rules: []result.Rule{p.ruleResult(found)}}
 	if !allowed {
@@ -204,10 +204,10 @@ func (p *Prepared) verdict(found *quotaservice.Found) result.Result {
 }
 
 // ruleResult is what the rule decides for the key.
-func (p *Prepared) ruleResult(found *quotaservice.Found) result.Rule {
+func (p *Prepared) ruleResult(found *action.Outcome) result.Rule {
 	r := result.Rule{
 		Rule: p.rule.Name, Key: make([]*string, len(p.request.Key)), Mode: "enforced", Allowed: !found.Denied,
-		Windows: p.windows(found), Held: found.Held, BlockedNs: p.blockedNs(found),
+		Windows: p.windows(found), Held: p.held(found), BlockedNs: p.blockedNs(found),
 	}
 	for i := range p.request.Key {
 		r.Key[i] = &p.request.Key[i]
@@ -233,7 +233,7 @@ func (p *Prepared) ruleResult(found *quotaservice.Found) result.Rule {
 }
 
 // windows are the rule's limits in policy order; none for a key that is unlimited.
-func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
+func (p *Prepared) windows(found *action.Outcome) []result.Window {
 	all := []result.Window{}
 	if p.subject.Unlimited {
 		return all
@@ -245,9 +245,9 @@ func (p *Prepared) windows(found *quotaservice.Found) []result.Window {
 }
 
 // window is how one limit of the rule stands; ruleLimit is its index there.
-func (p *Prepared) window(ruleLimit int, found *quotaservice.Found) result.Window {
+func (p *Prepared) window(ruleLimit int, found *action.Outcome) result.Window {
 	column := p.columns[ruleLimit]
-	w, st := &p.definition.Windows[column], found.Windows[column]
+	w, st := &p.definition.Windows[column], found.Standings[column]
 	a := result.Window{
 		Name: p.rule.Limits[ruleLimit].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
 		Used: st.Used, ResetNs: st.ResetNs,
@@ -256,18 +256,28 @@ func (p *Prepared) window(ruleLimit int, found *quotaservice.Found) result.Windo
 		return a
 	}
 	left := w.Max() - min(st.Used, w.Max())
-	if found.Held != nil && w.Algorithm != limit.Concurrency {
-		left -= min(left, *found.Held)
+	if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
+		left -= min(left, *held)
 	}
 	a.SetLimit(w, left)
 	a.SetLimitFrom(p.rule, ruleLimit, &p.subject)
 	return a
 }
 
+// held is how many units of the key are held; nil = the rule holds none. A definition has its limit.Concurrency last,
+// and what is held stands for that.
+func (p *Prepared) held(found *action.Outcome) *uint32 {
+	last := len(p.definition.Windows) - 1
+	if p.subject.Unlimited || last < 0 || p.definition.Windows[last].Algorithm != limit.Concurrency {
+		return nil
+	}
+	return &found.Standings[last].Used
+}
+
 // blockedNs is what is left of the key's block, 0 if it is not blocked.
-func (p *Prepared) blockedNs(found *quotaservice.Found) int64 {
+func (p *Prepared) blockedNs(found *action.Outcome) int64 {
 	if block := p.definition.Block(); block >= 0 && !p.subject.Unlimited {
-		return found.Windows[block].ResetNs
+		return found.Standings[block].ResetNs
 	}
 	return 0
 }

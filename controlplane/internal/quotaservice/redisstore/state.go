@@ -67,11 +67,9 @@ func (s *Store) slotTags() []string {
 	return tags
 }
 
-// server is a server that keeps values, by its slots. Without a Cluster there is one, with one slot.
+// server is a server that keeps values, by its slots. Without a Cluster there is one, with one slot. The mark of the
+// first slot tells of the server: it loses those of all its slots at once.
 type server []uint16
-
-// first is the slot whose mark tells of the server: it loses those of all its slots at once.
-func (v server) first() uint16 { return v[0] }
 
 // Age is swapstore.Store's. It reads the mark of each server's first slot. If that is another than at the last call,
 // all marks that the server lacks are made: else each slot would begin when it is first used. A slot that moves to
@@ -135,7 +133,7 @@ func (s *Store) readServers(ctx context.Context, servers []server) (all []*marks
 	all, errs = make([]*marks, len(servers)), make([]error, len(servers))
 	var asking sync.WaitGroup
 	for i, v := range servers {
-		seen := s.seen[v.first()]
+		seen := s.seen[v[0]]
 		asking.Go(func() {
 			all[i], errs[i] = within(ctx, func() (*marks, error) { return s.readServer(v, seen) })
 		})

@@ -93,16 +93,13 @@ func (s *Store) Swap(ctx context.Context, swaps []swapstore.Swap, done func(i in
 		size = 1
 	}
 	for from := 0; from < len(swaps); from += size {
-		var b batch
+		var batch []scriptCall // travels together
 		for i := from; i < min(from+size, len(swaps)); i++ {
-			b = append(b, s.encode(&swaps[i]))
+			batch = append(batch, s.encode(&swaps[i]))
 		}
-		go s.run(ctx, b, func(i int, r swapstore.Result) { done(from+i, r) })
+		go s.run(ctx, batch, func(i int, r swapstore.Result) { done(from+i, r) })
 	}
 }
-
-// batch is swaps that travel together.
-type batch []scriptCall
 
 // scriptCall is a script with what it is sent.
 type scriptCall struct {
@@ -149,18 +146,18 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 //	the servers answer in time  say calls done, from this goroutine; sayFailed is not called any more
 //	the deadline comes first    sayFailed calls done, from a goroutine of the context; say does nothing
 //	both at once                the one that sets said calls done, and the other does nothing
-func (s *Store) run(ctx context.Context, b batch, done func(i int, r swapstore.Result)) {
+func (s *Store) run(ctx context.Context, batch []scriptCall, done func(i int, r swapstore.Result)) {
 	a := batchResults{done: done}
 	if ctx.Err() != nil {
-		a.sayFailed(len(b), ctx.Err())
+		a.sayFailed(len(batch), ctx.Err())
 		return
 	}
-	defer context.AfterFunc(ctx, func() { a.sayFailed(len(b), ctx.Err()) })()
-	results := s.send(b, s.evalsha)
+	defer context.AfterFunc(ctx, func() { a.sayFailed(len(batch), ctx.Err()) })()
+	results := s.send(batch, s.evalsha)
 	if unknown := unknownScript(results); len(unknown) > 0 && !a.said.Load() {
-		again := make(batch, len(unknown))
+		again := make([]scriptCall, len(unknown))
 		for n, i := range unknown {
-			again[n] = b[i]
+			again[n] = batch[i]
 		}
 		for n, r := range s.send(again, s.eval) {
 			results[unknown[n]] = r
@@ -193,9 +190,9 @@ func (a *batchResults) sayFailed(n int, err error) {
 }
 
 // send sends a batch in one go, each swap by the command.
-func (s *Store) send(b batch, command func(scriptCall) rueidis.Completed) []rueidis.RedisResult {
-	commands := make([]rueidis.Completed, len(b))
-	for i, w := range b {
+func (s *Store) send(batch []scriptCall, command func(scriptCall) rueidis.Completed) []rueidis.RedisResult {
+	commands := make([]rueidis.Completed, len(batch))
+	for i, w := range batch {
 		commands[i] = command(w)
 	}
 	return s.client.DoMulti(context.Background(), commands...)
