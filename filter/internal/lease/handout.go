@@ -144,14 +144,14 @@ func (h *Handout) giveUnits(n *Need, units uint32) {
 // writeTo writes the grant to the subject that waits for it, with so many units.
 func (h *Handout) writeTo(n *Need, units uint32) {
 	n.handout = h
-	n.subject.Quota.Allotment = h.forSubject(units)
+	n.subject.Quota.Allotment = h.allotment(units)
 	if acc := h.part.Account; acc != nil {
 		n.subject.Quota.Account = acc
 	}
 }
 
-// forSubject is the grant as a subject has it that gets so many units of it.
-func (h *Handout) forSubject(units uint32) decide.Allotment {
+// allotment is what a subject has of the grant that gets so many units of it.
+func (h *Handout) allotment(units uint32) decide.Allotment {
 	return decide.Allotment{
 		Received: true, Units: units, EndNs: h.endNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
 		Blocked: h.grant.Blocked, WaitNs: h.grant.WaitNs, MonotonicNs: h.trip.CameNs, Standings: h.standings,
@@ -163,7 +163,7 @@ func (h *Handout) forSubject(units uint32) decide.Allotment {
 func (h *Handout) KeepRest() {
 	if acc := h.part.Account; acc != nil {
 		if h.remembersBlock() {
-			acc.RememberBlock(h.forSubject(0), h.blockNs)
+			acc.RememberBlock(h.allotment(0), h.blockNs)
 		}
 		return
 	}

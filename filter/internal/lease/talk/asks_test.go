@@ -70,10 +70,10 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	as.askForNobody(of('l', 0))
 	as.sendAll(1, 0)
 	as.join(second, of('k', 3))
-	require.True(t, as.flying[as.queue[0].want] != nil)
+	require.NotNil(t, as.flying[as.queue[0].want])
 	as.requeueAll()
 	require.Len(t, as.queue, 1, "nobody waits for l")
-	require.False(t, as.flying[as.queue[0].want] != nil)
+	require.Nil(t, as.flying[as.queue[0].want])
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
 	require.EqualValues(t, 2, as.queue[0].parts[0].Wire.Cost)
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
@@ -88,15 +88,15 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 	as.sendAll(7, 0)
 	late := as.sent[0]
 	as.askLateAgain(timeoutNs-1, timeoutNs)
-	require.True(t, as.flying[late.want] != nil)
+	require.NotNil(t, as.flying[late.want])
 	as.askLateAgain(timeoutNs, timeoutNs)
-	require.False(t, as.flying[late.want] != nil)
+	require.Nil(t, as.flying[late.want])
 
 	as.join(&Waiter{}, of('k', 1))
 	as.sendAll(8, timeoutNs)
 	next := as.sent[1]
 	require.Same(t, late, as.end(7))
-	require.True(t, as.flying[next.want] != nil, "the result of the late one is not its own")
+	require.NotNil(t, as.flying[next.want], "the result of the late one is not its own")
 	as.askLateAgain(timeoutNs+lateNs, timeoutNs)
 	require.Nil(t, as.end(8))
 }

@@ -24,9 +24,9 @@
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. probe asks on.
 //
-// Four things have a life, which is drawn at their type. How they change while the first request waits:
+// Four things have a life, which is drawn where they change. How they change while the first request waits:
 //
-//	by                      Waiter         ask      stream   watchdog
+//	by                      Waiter         ask      stream   service
 //	Wait                    asking         queued   closed   answered
 //	Flush                   asking         flying   greeted  asked
 //	Receive                 ready          over     heard    answered
@@ -37,10 +37,10 @@
 // To read it, begin with Client. Most of its tests are in package lease, which plays workers, their talk and a service
 // together: see harness_test.go there.
 //
-//	client.go   Client, Waiter     has requests wait, and ticks
-//	asks.go     ask, asks          what some requests need of some keys, while it is queued or sent
-//	message.go                     what is sent when, and what a message with results does to asks and their requests
-//	stream.go   stream, watchdog   whether there is a stream, and whether the service answers on it
+//	client.go   Client, Waiter  has requests wait, and ticks
+//	asks.go     ask, asks       what some requests need of some keys, while it is queued or sent
+//	message.go                  what is sent when, and what a message with results does to asks and their requests
+//	stream.go   stream          whether there is one, and whether the service answers on it
 package talk
 
 import (
@@ -70,7 +70,6 @@ type Client struct {
 	transport Transport
 	worker    *lease.Worker
 	stream    stream
-	watchdog  watchdog
 	waitlist  waitlist // requests that wait
 	asks      asks     // for which they wait, and others
 	lastID    uint32   // of the ask that was sent last
@@ -206,10 +205,10 @@ func (c *Client) expire(req *Waiter) {
 // says when to call it next.
 func (c *Client) Tick(now int64) {
 	c.worker.CollectIdle()
-	if !c.watchdog.giveMoreTime(now, c.worker.Service.TimeoutNs) {
+	if !c.stream.giveMoreTime(now, c.worker.Service.TimeoutNs) {
 		c.noteSilence(now)
 	}
-	c.watchdog.tickNs = now
+	c.stream.tickNs = now
 	c.expireOverdue(now)
 	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
 	c.worker.Book.Renew(now, c.worker.Service.TimeoutNs)
@@ -226,7 +225,7 @@ func (c *Client) Period() uint32 {
 	switch {
 	case c.waitlist.first < len(c.waitlist.ready):
 		return 1 // for those that MaxResumed has left
-	case c.Waiting() || c.watchdog.owes():
+	case c.Waiting() || c.stream.owes():
 		return 10
 	}
 	if ns := c.worker.Returns.IdleNs(); ns > 0 {

@@ -12,7 +12,7 @@ import (
 // sends nothing: the callback with the result calls it again.
 func (c *Client) Flush(now int64) {
 	c.queueRefills()
-	if c.watchdog.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
+	if c.stream.owes() || !c.stream.isOpen() && now < c.stream.reopenNs {
 		return // before queueReports: what cannot be sent yet stays on the Book's list, where it may change
 	}
 	c.queueReports(now)
@@ -196,7 +196,7 @@ func (c *Client) send(m *quota.Asks, now int64) bool {
 		c.stream.phase = greeted
 	}
 	if len(m.Asks) > 0 {
-		c.watchdog.owesNs = now
+		c.stream.owesNs = now
 	}
 	return true
 }

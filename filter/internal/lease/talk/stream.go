@@ -30,20 +30,27 @@ const (
 	heard
 )
 
-// stream is the stream to the service.
+// stream is the stream to the service, and whether the service answers on it.
 type stream struct {
 	phase phase
 
 	// Of the open stream:
 	number  uint32          // which the worker has given it
 	defined map[uint32]bool // definitions that it has had
+	owesNs  int64           // since when the service owes an answer to asks: see noteSilence. 0 = it owes none
 
 	// Of the closed one:
 	reopenNs int64 // when the next may be opened
 	pauseNs  int64 // how long that takes, from the next end or failed try on: see backOff
+
+	// Of this one and those before, for giveMoreTime:
+	tickNs  int64 // when the last tick was
+	stalled bool  // a late tick has given the service more time, and nothing has come since
 }
 
 func (s *stream) isOpen() bool { return s.phase != closed }
+
+func (s *stream) owes() bool { return s.owesNs != 0 }
 
 // IsConnected reports whether a stream is open. A worker without one does not know whether
 // the service is silent, unless it has found so.
@@ -88,7 +95,7 @@ func (c *Client) StreamEnded(now int64) {
 		return
 	}
 	c.stream.phase = closed
-	c.watchdog.owesNs = 0 // no answer can come any more: the same is asked on the next stream
+	c.stream.owesNs = 0 // no answer can come any more: the same is asked on the next stream
 	c.worker.Returns.StreamEnded()
 	c.backOff(now)
 	c.asks.requeueAll()
@@ -109,12 +116,12 @@ func (c *Client) Close() {
 	}
 }
 
-// watchdog finds out whether the service answers. The life of the service, over all streams:
+// The life of the service, over all streams:
 //
 //	          send, of asks            noteSilence
 //	answered ---------------> asked ---------------> silent
 //	   ^                        |                      |
-//	   +-------- Receive -------+------- Receive ------+
+//	   +------ noteAnswer ------+----- noteAnswer -----+
 //
 //	answered  It owes no answer: owesNs is 0.
 //	asked     It owes one since owesNs, and Flush sends nothing more. If the stream ends, it owes
@@ -127,13 +134,31 @@ func (c *Client) Close() {
 // each 10 ms. That at 100 ms finds the service silent, ends the stream, and has all requests
 // decided that wait. About a second later a tick opens a stream, and sends a probe. The service is
 // silent until it answers that.
-type watchdog struct {
-	owesNs  int64 // since when it owes an answer to asks: silence counts from then on, and Flush waits. 0 = it owes none
-	tickNs  int64 // when the last tick was
-	stalled bool  // a late tick has given it more time, and nothing has come since
+
+// noteAnswer notes that the service has answered. The stream works, so should it end, the next one may follow soon.
+func (c *Client) noteAnswer() {
+	c.stream.phase = heard
+	c.stream.pauseNs = firstPauseNs
+	c.stream.owesNs, c.stream.stalled = 0, false
+	c.worker.Service.Silent = false
 }
 
-func (w *watchdog) owes() bool { return w.owesNs != 0 }
+// noteSilence declares the service silent when nothing has come for the timeout after a
+// message, or no stream could be opened for so long. It hangs up on a silent service.
+func (c *Client) noteSilence(now int64) {
+	s := &c.stream
+	answerIsLate := s.owes() && now-s.owesNs >= c.worker.Service.TimeoutNs
+	isOverdue := func(req *Waiter) bool { return req.isOverdue(now) }
+	streamIsLate := !s.isOpen() && slices.ContainsFunc(c.waitlist.order, isOverdue)
+	if !answerIsLate && !streamIsLate {
+		return
+	}
+	c.worker.Service.Silent = true
+	s.pauseNs = maxPauseNs
+	if s.isOpen() {
+		c.hangUp(now)
+	}
+}
 
 // standstillNs is how long a worker may stand still and go on with its stream.
 const standstillNs = 1_000_000_000
@@ -148,42 +173,18 @@ const standstillNs = 1_000_000_000
 //	150 ms  The next tick, late again. The service has had more time, and has not answered: it gets none.
 //
 // After standstillNs without a tick it gets none either: Tick may end the stream.
-func (w *watchdog) giveMoreTime(now, timeoutNs int64) (given bool) {
-	gap := now - max(w.tickNs, w.owesNs)
-	late := w.owes() && !w.stalled && gap > timeoutNs/2 && gap < standstillNs
+func (s *stream) giveMoreTime(now, timeoutNs int64) (given bool) {
+	gap := now - max(s.tickNs, s.owesNs)
+	late := s.owes() && !s.stalled && gap > timeoutNs/2 && gap < standstillNs
 	if late {
-		w.stalled, w.owesNs = true, now
+		s.stalled, s.owesNs = true, now
 	}
 	return late
 }
 
-// noteAnswer notes that the service has answered. The stream works, so should it end, the next one may follow soon.
-func (c *Client) noteAnswer() {
-	c.stream.phase = heard
-	c.stream.pauseNs = firstPauseNs
-	c.watchdog.owesNs, c.watchdog.stalled = 0, false
-	c.worker.Service.Silent = false
-}
-
-// noteSilence declares the service silent when nothing has come for the timeout after a
-// message, or no stream could be opened for so long. It hangs up on a silent service.
-func (c *Client) noteSilence(now int64) {
-	w, isOpen := &c.watchdog, c.stream.isOpen()
-	answerIsLate := w.owes() && now-w.owesNs >= c.worker.Service.TimeoutNs
-	streamIsLate := !isOpen && slices.ContainsFunc(c.waitlist.order, func(req *Waiter) bool { return req.isOverdue(now) })
-	if !answerIsLate && !streamIsLate {
-		return
-	}
-	c.worker.Service.Silent = true
-	c.stream.pauseNs = maxPauseNs
-	if isOpen {
-		c.hangUp(now)
-	}
-}
-
 // probe asks the silent service for no units, to hear whether it answers again.
 func (c *Client) probe(now int64) {
-	if c.watchdog.owes() || !c.ensureOpen(now) {
+	if c.stream.owes() || !c.ensureOpen(now) {
 		return
 	}
 	first := c.worker.Definitions()[:1]
