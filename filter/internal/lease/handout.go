@@ -42,8 +42,8 @@ import (
 // The units of a rule that holds are counted in the key's account instead. What nobody gets or holds of them need not
 // go back: the next report does not count it as held.
 
-// Handout hands out what the service has granted for one part of an ask. Its steps are EndReport, Give, KeepRest, and
-// Reclaim of each Need that it has given units.
+// Handout hands out what the service has granted for one part of an ask: NewHandout, Give for each request that has
+// waited, KeepRest. Later each Need that it has given units is Reclaimed.
 type Handout struct {
 	grant     quota.Grant           // as it came, with a wait that is possible
 	part      *Part                 // for which it was granted
@@ -53,7 +53,7 @@ type Handout struct {
 
 	units  uint32 // that nobody has
 	takers int    // requests that have units and are not decided
-	failed bool   // it gives nothing: the service cannot reach the key, or EndReport has found no report
+	failed bool   // it gives nothing: the service cannot reach the key, or endReport has found no report
 
 	// Of a denial:
 	blockNs      int64 // until when the key is blocked, 0 = it is not
@@ -66,7 +66,7 @@ type Trip struct {
 	SentNs, CameNs int64
 }
 
-// NewHandout is of the grant for a part of an ask, nil if the service has none for it.
+// NewHandout is of the grant for a part of an ask, nil if the service has none for it. It ends the part's report.
 func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
@@ -79,6 +79,7 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 		h.grant.WaitNs = min(max(grant.WaitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	h.readBlock()
+	h.endReport()
 	return h
 }
 
@@ -102,9 +103,9 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []state.Le
 	return standings
 }
 
-// EndReport ends the report of the part's account, if it has one. If the report was given up, the handout gives
+// endReport ends the report of the part's account, if it has one. If the report was given up, the handout gives
 // nothing.
-func (h *Handout) EndReport() {
+func (h *Handout) endReport() {
 	acc := h.part.Account
 	if acc != nil && !acc.EndReport(h.part.Wire.Number, &h.grant, h.trip.CameNs) {
 		h.failed = true

@@ -260,7 +260,6 @@ func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for i := range a.parts {
 		h := lease.NewHandout(&a.parts[i], grantOf(result, i), trip)
-		h.EndReport()
 		for _, req := range waiters {
 			h.Give(req.needs)
 		}
