@@ -269,7 +269,7 @@ func (a *begunAsk) standings(part *askPart) []quota.Standing {
 	return own.Outcome.Standings
 }
 
-// handOver grants what the hit of a granted ask has taken.
+// handOver grants what the hit of a granted ask has taken, and remembers it for its return.
 func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
 	taken := &o.Outcome.Taken
 	switch {
@@ -277,7 +277,10 @@ func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
 		got.Units, got.Leased = taken.Units, taken.Counted.IsLeased()
 		got.ValidNs = taken.ValidNs
 		if o.Terms.HoldLimit == nil {
-			got.Number = a.worker.remember(o)
+			got.Number = a.worker.returnables.add(returnable{
+				terms: o.Terms, shifted: o.Shifted, storeKey: o.storeKey, counted: taken.Counted, units: taken.Units,
+				atNs: a.worker.core.clock.NowNs(),
+			})
 		}
 		a.worker.core.metrics.unitsGranted.Add(uint64(got.Units))
 	case o.Terms.HasBlock: // a request that costs nothing has asked whether the key is blocked
@@ -332,14 +335,6 @@ type returnables struct {
 // rememberNs is how long a grant is remembered for returns: a lease and the time
 // after which it counts as idle, and some.
 const rememberNs = 30 * second
-
-// remember notes what a hit was granted, for its return, and returns the grant's number.
-func (w *worker) remember(o *keyOperation) (number uint32) {
-	return w.returnables.add(returnable{
-		terms: o.Terms, shifted: o.Shifted, storeKey: o.storeKey,
-		counted: o.Outcome.Taken.Counted, units: o.Outcome.Taken.Units, atNs: w.core.clock.NowNs(),
-	})
-}
 
 // add remembers a grant, and forgets those that are too old or too many. It returns its number.
 func (rs *returnables) add(g returnable) (number uint32) {

@@ -16,9 +16,9 @@ import (
 // maxStreams bounds the memory for streams.
 const maxStreams = 10_000
 
-// Stream is one worker's stream, as its transport uses it: it calls Receive for each message that comes, and
-// takes what is to be sent from Next. It reads a message once all asks of the last one have
-// begun, so that a stream has one message decoded.
+// Stream is one worker's stream, as its transport uses it, and locks the core for that. The transport calls Receive for
+// each message that comes, and takes what is to be sent from Next. It reads a message once all asks of the last one
+// have begun, so that a stream has one message decoded.
 //
 // There are two transports: gRPC, and the simulated one of package fleet. The errors of Open and Receive are gRPC
 // statuses, because both tell the worker their codes.
@@ -178,8 +178,8 @@ const (
 	enoughAnswers = 8 << 10
 )
 
-// worker is who asks by a stream: what it has asked, and is to be answered. An ask goes through these, and is counted
-// meanwhile:
+// worker is a Stream's part of the core: what the worker has asked, and is to be answered. An ask goes through these,
+// and is counted meanwhile:
 //
 //	          is in             until       counted in
 //	enqueue   pending           takeTurn    open

@@ -16,6 +16,65 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
+// maxBatch is how many swaps, or reads of marks, travel together and answer together. The service hands over fewer
+// swaps at once.
+const maxBatch = 256
+
+// Swap is swapstore.Store's. In a Cluster each swap goes alone, so that a silent server delays
+// no other server's: the client finds its server, and puts what goes there into one pipeline.
+func (s *Store) Swap(ctx context.Context, swaps []swapstore.Swap, done func(i int, r swapstore.Result)) {
+	size := maxBatch
+	if s.cluster {
+		size = 1
+	}
+	for from := 0; from < len(swaps); from += size {
+		var batch []scriptCall // travels together
+		for i := from; i < min(from+size, len(swaps)); i++ {
+			batch = append(batch, s.encode(&swaps[i]))
+		}
+		go s.run(ctx, batch, func(i int, r swapstore.Result) { done(from+i, r) })
+	}
+}
+
+// scriptCall is a script with what it is sent.
+type scriptCall struct {
+	*luaScript
+	rueidis.LuaExec
+}
+
+// encode copies a swap: its caller may use the slices again.
+func (s *Store) encode(w *swapstore.Swap) scriptCall {
+	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
+	keys := []string{key}
+	// The first and the last microsecond at which the swap may change something.
+	first, last := decimal(ceilDiv(w.FromNs, micro)), decimal(ceilDiv(w.UntilNs, micro)-1)
+	expires := decimal(max(ceilDiv(w.ExpireNs, milli), 1)) // Redis knows none before
+	if w.Adds {
+		args := []string{strconv.FormatUint(w.Units, 10), first, last, expires}
+		return scriptCall{addScript, rueidis.LuaExec{Keys: keys, Args: args}}
+	}
+	// A swap without an age names no mark: while a slot moves, value and mark may be at two servers.
+	if w.AgeNs > 0 {
+		age = decimal(ceilDiv(w.AgeNs, micro))
+		keys = append(keys, s.mark(s.slot(key)))
+	}
+	args := []string{string(w.Old), first, last, expires, string(w.New), age}
+	return scriptCall{swapScript, rueidis.LuaExec{Keys: keys, Args: args}}
+}
+
+const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
+
+// ceilDiv is a / b, rounded up.
+func ceilDiv(a, b int64) int64 {
+	q := a / b
+	if a%b > 0 {
+		q++
+	}
+	return q
+}
+
+func decimal(n int64) string { return strconv.FormatInt(n, 10) }
+
 // swapScript swaps the value of KEYS[1]:
 //
 //	ARGV[1]  the nonce that the value must have; empty = there must be none
@@ -75,70 +134,6 @@ type luaScript struct{ text, sha string }
 func newScript(text string) *luaScript {
 	return &luaScript{text, fmt.Sprintf("%x", sha1.Sum([]byte(text)))} //nolint:gosec // Redis names scripts so
 }
-
-// statuses are those of the scripts' answers, by the number that they return.
-var statuses = [...]swapstore.Status{
-	0: swapstore.Swapped, 1: swapstore.Read, 2: swapstore.Late, 3: swapstore.Young,
-}
-
-// maxBatch is how many swaps, or reads of marks, travel together and answer together. The service hands over fewer
-// swaps at once.
-const maxBatch = 256
-
-// Swap is swapstore.Store's. In a Cluster each swap goes alone, so that a silent server delays
-// no other server's: the client finds its server, and puts what goes there into one pipeline.
-func (s *Store) Swap(ctx context.Context, swaps []swapstore.Swap, done func(i int, r swapstore.Result)) {
-	size := maxBatch
-	if s.cluster {
-		size = 1
-	}
-	for from := 0; from < len(swaps); from += size {
-		var batch []scriptCall // travels together
-		for i := from; i < min(from+size, len(swaps)); i++ {
-			batch = append(batch, s.encode(&swaps[i]))
-		}
-		go s.run(ctx, batch, func(i int, r swapstore.Result) { done(from+i, r) })
-	}
-}
-
-// scriptCall is a script with what it is sent.
-type scriptCall struct {
-	*luaScript
-	rueidis.LuaExec
-}
-
-// encode copies a swap: its caller may use the slices again.
-func (s *Store) encode(w *swapstore.Swap) scriptCall {
-	key, age := s.prefix+base64.RawURLEncoding.EncodeToString(w.Key[:]), ""
-	keys := []string{key}
-	// The first and the last microsecond at which the swap may change something.
-	first, last := decimal(ceilDiv(w.FromNs, micro)), decimal(ceilDiv(w.UntilNs, micro)-1)
-	expires := decimal(max(ceilDiv(w.ExpireNs, milli), 1)) // Redis knows none before
-	if w.Adds {
-		args := []string{strconv.FormatUint(w.Units, 10), first, last, expires}
-		return scriptCall{addScript, rueidis.LuaExec{Keys: keys, Args: args}}
-	}
-	// A swap without an age names no mark: while a slot moves, value and mark may be at two servers.
-	if w.AgeNs > 0 {
-		age = decimal(ceilDiv(w.AgeNs, micro))
-		keys = append(keys, s.mark(s.slot(key)))
-	}
-	args := []string{string(w.Old), first, last, expires, string(w.New), age}
-	return scriptCall{swapScript, rueidis.LuaExec{Keys: keys, Args: args}}
-}
-
-const micro, milli = int64(time.Microsecond), int64(time.Millisecond)
-
-// ceilDiv is a / b, rounded up.
-func ceilDiv(a, b int64) int64 {
-	q := a / b
-	if a%b > 0 {
-		q++
-	}
-	return q
-}
-
-func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 
 // run carries a batch out, and says its results by the context's deadline. The client gets no
 // deadline: it would give up commands that it has sent, and their room.
@@ -217,12 +212,6 @@ func unknownScript(results []rueidis.RedisResult) (unknown []int) {
 	return unknown
 }
 
-func failed(err error) swapstore.Result {
-	return swapstore.Result{Status: swapstore.Failed, Err: err}
-}
-
-var errAnswer = errors.New("read the quota store's answer: it is not the script's")
-
 // readAnswer reads a script's answer.
 func readAnswer(r rueidis.RedisResult) swapstore.Result {
 	parts, err := r.ToArray()
@@ -250,4 +239,15 @@ func readAnswer(r rueidis.RedisResult) swapstore.Result {
 		read.AgeNs = last * micro
 	}
 	return read
+}
+
+// statuses are those of the scripts' answers, by the number that they return.
+var statuses = [...]swapstore.Status{
+	0: swapstore.Swapped, 1: swapstore.Read, 2: swapstore.Late, 3: swapstore.Young,
+}
+
+var errAnswer = errors.New("read the quota store's answer: it is not the script's")
+
+func failed(err error) swapstore.Result {
+	return swapstore.Result{Status: swapstore.Failed, Err: err}
 }
