@@ -164,12 +164,6 @@ func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool
 	return m, true
 }
 
-// Clip makes text fit for a rule's name: printable, without space at its ends,
-// at most size bytes long.
-func Clip(text string, size int) string {
-	return printable.Cut(strings.TrimSpace(printable.Text(text)), size)
-}
-
 // Limit is one limit of a configuration. Several rules may come of it.
 type Limit struct {
 	Numbers
@@ -263,4 +257,10 @@ func (o Override) MarshalYAML() (any, error) {
 type Response struct {
 	Status  uint32            `yaml:"status,omitempty"`
 	Headers map[string]string `yaml:"headers,omitempty"`
+}
+
+// Clip makes text fit for a rule's name: printable, without space at its ends,
+// at most size bytes long.
+func Clip(text string, size int) string {
+	return printable.Cut(strings.TrimSpace(printable.Text(text)), size)
 }

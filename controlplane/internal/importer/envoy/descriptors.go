@@ -35,19 +35,6 @@ const (
 	vhostNever                      // IGNORE
 )
 
-// addsHost reports whether Envoy sends the host's rate_limits H for a route too, which has R or none. R is in the
-// configuration of the filter for the route, or else in the route:
-//
-//	vh_rate_limits    include_vh_rate_limits    a route with R    a route without
-//	OVERRIDE          false                     R                 H
-//	OVERRIDE          true                      R and H           H
-//	INCLUDE           either                    R and H           H
-//	IGNORE            false                     R                 nothing
-//	IGNORE            true                      R and H           H
-func (p *perRoute) addsHost(route *hostRoute, hasR bool) bool {
-	return route.include || p.vhost == vhostAlways || p.vhost != vhostNever && !hasR
-}
-
 // routeDescriptors lists the descriptors that a filter of a stage has for the routes, with those of their virtual hosts
 // where Envoy adds them. The function perRouteOf is what the filter says of a route.
 func (r *reader) routeDescriptors(
@@ -78,6 +65,19 @@ func (r *reader) routeDescriptors(
 		}
 	}
 	return list
+}
+
+// addsHost reports whether Envoy sends the host's rate_limits H for a route too, which has R or none. R is in the
+// configuration of the filter for the route, or else in the route:
+//
+//	vh_rate_limits    include_vh_rate_limits    a route with R    a route without
+//	OVERRIDE          false                     R                 H
+//	OVERRIDE          true                      R and H           H
+//	INCLUDE           either                    R and H           H
+//	IGNORE            false                     R                 nothing
+//	IGNORE            true                      R and H           H
+func (p *perRoute) addsHost(route *hostRoute, hasR bool) bool {
+	return route.include || p.vhost == vhostAlways || p.vhost != vhostNever && !hasR
 }
 
 // maxDescriptors bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
@@ -270,6 +270,26 @@ func untranslated(key, why string) []descriptor.Descriptor {
 	return []descriptor.Descriptor{d}
 }
 
+// fixed is what an action adds that sends the same value for each request,
+// under a key of its own if it has none.
+func fixed(key string, a valueAction) descriptor.Descriptor {
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Value: a.GetDescriptorValue()}
+	if e.Value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
+		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: request.ClientIP.Compared()}}}
+	}
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
+	if strings.Contains(e.Value, "%") {
+		d.Cannot("Envoy's formatter makes the value " + e.Value + " of the request, and the import cannot translate that.")
+	}
+	return d
+}
+
+// valueAction is an action that sends a fixed value.
+type valueAction interface {
+	GetDescriptorKey() string
+	GetDescriptorValue() string
+}
+
 func (r *reader) readRequestHeaders(
 	a *routev3.RateLimit_Action_RequestHeaders, at source.Place,
 ) []descriptor.Descriptor {
@@ -319,20 +339,6 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 		r.Fail(at, "prefixes are at most 32 and 128 bits")
 	}
 	return always(descriptor.Entry{Key: "masked_remote_address", Part: p.Compared()})
-}
-
-// fixed is what an action adds that sends the same value for each request,
-// under a key of its own if it has none.
-func fixed(key string, a valueAction) descriptor.Descriptor {
-	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Value: a.GetDescriptorValue()}
-	if e.Value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: request.ClientIP.Compared()}}}
-	}
-	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
-	if strings.Contains(e.Value, "%") {
-		d.Cannot("Envoy's formatter makes the value " + e.Value + " of the request, and the import cannot translate that.")
-	}
-	return d
 }
 
 func (r *reader) readHeaderValueMatch(
@@ -415,10 +421,4 @@ func (r *reader) readCIDRRange(o *corev3.CidrRange, at source.Place) (network []
 		return nil
 	}
 	return []string{prefix.String()}
-}
-
-// valueAction is an action that sends a fixed value.
-type valueAction interface {
-	GetDescriptorKey() string
-	GetDescriptorValue() string
 }

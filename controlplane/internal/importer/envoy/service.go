@@ -247,6 +247,24 @@ func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
 	return s, nil
 }
 
+// siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
+// filter, but with rate_limits in its routes; nil if there is neither.
+func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
+	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, imp.isOfDomain) }
+	s, err := envoyfile.Choose(imp.Findings, list, imp.options.Listener, asks)
+	if s != nil || err != nil {
+		return s, err
+	}
+	return envoyfile.Choose(imp.Findings, list, imp.options.Listener, func(s *envoyfile.Site) bool {
+		return !slices.ContainsFunc(s.Filters, envoyfile.IsA[*ratelimitv3.RateLimit]) && s.HasLimits()
+	})
+}
+
+// isOfDomain reports whether a configuration is that of a filter which asks for the domain.
+func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
+	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
+}
+
 // serviceFilter is the filter of a site that asks for the domain.
 type serviceFilter struct {
 	*ratelimitv3.RateLimit
@@ -314,24 +332,6 @@ func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFi
 	asks := func(route *hostRoute) bool { return !perRouteOf(route).isOff }
 	requests := requestsWhere(hosts, asks)
 	return imp.descriptorsOf(limitsAt(limits, filter.config.At), requests)
-}
-
-// siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
-// filter, but with rate_limits in its routes; nil if there is neither.
-func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
-	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, imp.isOfDomain) }
-	s, err := envoyfile.Choose(imp.Findings, list, imp.options.Listener, asks)
-	if s != nil || err != nil {
-		return s, err
-	}
-	return envoyfile.Choose(imp.Findings, list, imp.options.Listener, func(s *envoyfile.Site) bool {
-		return !slices.ContainsFunc(s.Filters, envoyfile.IsA[*ratelimitv3.RateLimit]) && s.HasLimits()
-	})
-}
-
-// isOfDomain reports whether a configuration is that of a filter which asks for the domain.
-func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
-	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
 }
 
 // readPerRoute reads a route's own configuration. One for another domain asks nothing of this one.

@@ -92,6 +92,13 @@ func everyRequest() *policy.Node {
 	return source.Wrap("prefix", source.NewText("/"))
 }
 
+// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
+type patchedListener struct {
+	*draft.Findings
+	root  *policy.Node   // without the hosts
+	hosts []*policy.Node // in their order, each with what is merged into it
+}
+
 // patched is the listener that the patches of EnvoyFilters make.
 func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 	l := &patchedListener{Findings: to, root: source.Wrap("http_filters", source.NewList())}
@@ -114,28 +121,6 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 			"the same for the others.")
 	}
 	return l.built()
-}
-
-// patchedListener is a listener in the making: {http_filters: [...], route_config: {virtual_hosts: [...]}}.
-type patchedListener struct {
-	*draft.Findings
-	root  *policy.Node   // without the hosts
-	hosts []*policy.Node // in their order, each with what is merged into it
-}
-
-// built is the listener with its hosts.
-func (l *patchedListener) built() *policy.Node {
-	if len(l.hosts) == 0 {
-		return l.root
-	}
-	routing := source.Wrap("virtual_hosts", source.NewList(l.hosts...))
-	return merged(l.root, source.Wrap("route_config", routing))
-}
-
-// withoutField is an object without a field.
-func withoutField(n *policy.Node, name string) *policy.Node {
-	isIt := func(f policy.Field) bool { return source.IsField(f.Name, name) }
-	return source.NewObject(slices.DeleteFunc(slices.Clone(n.Fields), isIt)...)
 }
 
 // add adds what a patch has at its place in the listener. The place is that of the EnvoyFilter.
@@ -224,6 +209,15 @@ func hostWithRoute(route *policy.Node) *policy.Node {
 	return source.Wrap("routes", source.NewList(route))
 }
 
+// built is the listener with its hosts.
+func (l *patchedListener) built() *policy.Node {
+	if len(l.hosts) == 0 {
+		return l.root
+	}
+	routing := source.Wrap("virtual_hosts", source.NewList(l.hosts...))
+	return merged(l.root, source.Wrap("route_config", routing))
+}
+
 // merged is a node with what another one has too, as Istio merges a patch: it adds items to lists and fields to
 // objects, and replaces other values.
 func merged(n, patch *policy.Node) *policy.Node {
@@ -247,4 +241,10 @@ func merged(n, patch *policy.Node) *policy.Node {
 		}
 	}
 	return both
+}
+
+// withoutField is an object without a field.
+func withoutField(n *policy.Node, name string) *policy.Node {
+	isIt := func(f policy.Field) bool { return source.IsField(f.Name, name) }
+	return source.NewObject(slices.DeleteFunc(slices.Clone(n.Fields), isIt)...)
 }

@@ -20,35 +20,6 @@ func (p Part) Matching(patterns ...Pattern) Match { return Match{p.id(): slices.
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
 func (m Match) Of(p Part) []Pattern { return m[p.id()] }
 
-// MarshalYAML writes the match on a line.
-func (m Match) MarshalYAML() (any, error) {
-	headers := map[string]string{}
-	for id, values := range m {
-		if id.kind == KindHeader {
-			headers[id.name] = values[0].notation(Part{Kind: id.kind, Name: id.name})
-		}
-	}
-	var paths []string
-	for _, p := range m.Of(FullPath) {
-		paths = append(paths, p.notation(FullPath))
-	}
-	return Flow(struct {
-		Hosts     []string          `yaml:"hosts,omitempty"`
-		Methods   []string          `yaml:"methods,omitempty"`
-		Paths     []string          `yaml:"paths,omitempty"`
-		Headers   map[string]string `yaml:"headers,omitempty"`
-		ClientIPs []string          `yaml:"client_ips,omitempty"`
-	}{m.texts(Host), m.texts(Method), paths, headers, m.texts(ClientIP)}), nil
-}
-
-// texts are the texts of a part's patterns.
-func (m Match) texts(p Part) (list []string) {
-	for _, v := range m.Of(p) {
-		list = append(list, v.text)
-	}
-	return list
-}
-
 // Equal reports whether two matches have the same conditions.
 func (m Match) Equal(other Match) bool { return maps.EqualFunc(m, other, slices.Equal[[]Pattern]) }
 
@@ -192,6 +163,35 @@ func AppendNew(list []Pattern, more ...Pattern) []Pattern {
 		if !slices.Contains(list, p) {
 			list = append(list, p)
 		}
+	}
+	return list
+}
+
+// MarshalYAML writes the match on a line.
+func (m Match) MarshalYAML() (any, error) {
+	headers := map[string]string{}
+	for id, values := range m {
+		if id.kind == KindHeader {
+			headers[id.name] = values[0].notation(Part{Kind: id.kind, Name: id.name})
+		}
+	}
+	var paths []string
+	for _, p := range m.Of(FullPath) {
+		paths = append(paths, p.notation(FullPath))
+	}
+	return Flow(struct {
+		Hosts     []string          `yaml:"hosts,omitempty"`
+		Methods   []string          `yaml:"methods,omitempty"`
+		Paths     []string          `yaml:"paths,omitempty"`
+		Headers   map[string]string `yaml:"headers,omitempty"`
+		ClientIPs []string          `yaml:"client_ips,omitempty"`
+	}{m.texts(Host), m.texts(Method), paths, headers, m.texts(ClientIP)}), nil
+}
+
+// texts are the texts of a part's patterns.
+func (m Match) texts(p Part) (list []string) {
+	for _, v := range m.Of(p) {
+		list = append(list, v.text)
 	}
 	return list
 }

@@ -37,7 +37,10 @@
 // requests are limited than there. Else it is WhyOff, and a rule for the selection is off.
 package request
 
-import "slices"
+import (
+	"slices"
+	"strings"
+)
 
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
@@ -73,6 +76,9 @@ func (s *Selection) CannotMatch(condition string) {
 	s.Cannot("No match can select its requests: " + condition + ".")
 }
 
+// Require keeps the requests whose part fits the pattern.
+func (s *Selection) Require(p Compared, v Pattern) { s.NarrowTo(p.Fitting(v)) }
+
 // Fitting are the requests whose part fits the pattern. If no match can say that, WhyOff says why. If a policy compares
 // another text, a comment says which.
 func (p Compared) Fitting(v Pattern) (s Selection) {
@@ -94,6 +100,66 @@ func (p Compared) Fitting(v Pattern) (s Selection) {
 	return s
 }
 
+// translation is a pattern as a policy has it.
+type translation struct {
+	Pattern
+	comment string // what else than the limiter the policy compares; empty if it compares the same
+	why     string // the condition that a policy cannot say, so that there is no pattern; empty if it can
+}
+
+// translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
+// port, and addresses in one spelling.
+//
+//	part            pattern        Pattern    comment                 why
+//	Host            a.example:80   a.example  compared without port
+//	PathWithQuery   /a             /a         with any query behind
+//	PathWithQuery   /a?b                                              it is about the query
+//	ClientIP        10.0.0.1/32    10.0.0.1
+func (p Compared) translate(v Pattern) translation {
+	made := translation{Pattern: v}
+	switch {
+	case p.Kind == KindPath:
+		return p.translatePath(v)
+	case v.kind != Exactly:
+	case p.Kind == KindHost:
+		made.text = WithoutPort(v.text)
+		if made.text != v.text {
+			made.comment = "The host " + v.text + " is compared without its port here."
+		}
+	case p.Kind == KindClientIP:
+		text, ok := NetworkText(v.text)
+		if !ok {
+			made.why = p.someCondition()
+			break
+		}
+		made.text = text
+	}
+	return made
+}
+
+// translatePath is translate for a path.
+func (p Compared) translatePath(v Pattern) translation {
+	made := translation{Pattern: v}
+	if p.as == withQuery {
+		cut, sameWithAnyQuery, ok := v.ofPath()
+		switch {
+		case !ok:
+			return translation{why: "Envoy compares :path and its query with " + v.text}
+		case !sameWithAnyQuery:
+			made.comment = "Envoy compares :path with its query. Here " + v.text + " is a path, with any query behind it."
+		}
+		made.Pattern = cut
+	}
+	isText := made.kind != AnyValue && made.kind != ByExpression
+	if isText && (!made.beginsPath() || strings.Contains(made.text, "?")) {
+		made.why = p.someCondition()
+	}
+	return made
+}
+
+// someCondition is the condition that a policy cannot say, if there is no more to say of it.
+func (p Part) someCondition() string { return "they have a condition on " + p.String() }
+
 // canMatch reports whether a match can have the pattern, as translate makes it, of the part.
 func (p Part) canMatch(v Pattern) bool {
 	switch p.Kind {
@@ -110,6 +176,12 @@ func (p Part) canMatch(v Pattern) bool {
 	return false
 }
 
+// AsOverride writes a pattern over the part as overrides have it. It is not ok if no override can say it.
+func (p Compared) AsOverride(v Pattern) (text string, ok bool) {
+	made := p.translate(v)
+	return made.notation(p.Part), made.why == ""
+}
+
 // NarrowTo keeps the requests that another selection has too, such as those of a route in those of the host around it.
 // If they have conditions on one part that cannot be joined, such as two methods, it leaves that of the other out, and
 // says that no match can select them.
@@ -123,9 +195,6 @@ func (s *Selection) NarrowTo(other Selection) {
 	s.AddAll(other.Remarks)
 }
 
-// Require keeps the requests whose part fits the pattern.
-func (s *Selection) Require(p Compared, v Pattern) { s.NarrowTo(p.Fitting(v)) }
-
 // Exclude exempts the requests whose part fits the pattern.
 func (s *Selection) Exclude(p Compared, v Pattern) {
 	fits := p.Fitting(v)
@@ -134,6 +203,20 @@ func (s *Selection) Exclude(p Compared, v Pattern) {
 		s.AddExempt(fits.Match)
 	}
 }
+
+// AddExempt adds exemptions. One of every request would end the limit without a word, so it turns the rule off instead.
+// Each call copies the list, so add many at once.
+func (s *Selection) AddExempt(list ...Match) {
+	isEverything := func(m Match) bool { return len(m) == 0 }
+	if slices.ContainsFunc(list, isEverything) {
+		s.Cannot("It should exempt every request.")
+		list = slices.DeleteFunc(slices.Clone(list), isEverything)
+	}
+	s.Exempt = append(slices.Clip(s.Exempt), list...)
+}
+
+// HasExempt reports whether one of the exemptions is this match.
+func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
 
 // LeaveOut exempts the requests of other selections. It returns those that no exemption can say, though they may have
 // requests of this one: the caller says so. The match of each must have all of its requests, and may have more where
@@ -163,17 +246,3 @@ type Unsaid struct {
 
 // IsEverything reports whether it is for every request.
 func (s Selection) IsEverything() bool { return len(s.Match)+len(s.Exempt)+len(s.WhyOff) == 0 }
-
-// AddExempt adds exemptions. One of every request would end the limit without a word, so it turns the rule off instead.
-// Each call copies the list, so add many at once.
-func (s *Selection) AddExempt(list ...Match) {
-	isEverything := func(m Match) bool { return len(m) == 0 }
-	if slices.ContainsFunc(list, isEverything) {
-		s.Cannot("It should exempt every request.")
-		list = slices.DeleteFunc(slices.Clone(list), isEverything)
-	}
-	s.Exempt = append(slices.Clip(s.Exempt), list...)
-}
-
-// HasExempt reports whether one of the exemptions is this match.
-func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
