@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
-// scope is what nginx inherits limits by: http, a server or a location. nginx finds one scope for a request, and only
-// the limits of that one hold. All fields are set before plans says which rules come of them:
+// scope is what nginx inherits limits by: http, a server or a location. A request may fit several scopes beside each
+// other. nginx gives it to the one that wins, and then to one within that, if it fits any. Only the limits of the last
+// one hold. All fields are set before plans says which rules come of them:
 //
 //	                of a server                 of a location
 //	what, limits    newScope                    newScope
@@ -104,10 +105,15 @@ type plan struct {
 	requests request.Selection
 }
 
-// plans are those for the limits of a kind in a scope and in those within it. Outer is for the requests of the scope
-// around it. A request may fit several scopes, and the rules of one of them limit it: those of the others leave it out.
-// So of all requests that nginx gives to the scope, or to one within it, its rules are for the rest, which no inner
-// scope with rules of its own has. An example is a server a.example with the limits S:
+// plans are what rules are made of in a scope and in those within it, for one kind of limits. Outer is for the requests
+// of the scope around it. Each request that nginx gives to one of these scopes is in one plan:
+//
+//  1. All are the requests that nginx gives to the scope or to one within it. They fit the scope, and no winner.
+//  2. Inner are the scopes within it that need rules of their own.
+//  3. The rules of the scope itself are for the rest: what fits no inner one. There is none if an inner one isWhole.
+//  4. Each inner one has its plans in the same way.
+//
+// An example is a server a.example with the limits S:
 //
 //	scope           its limits   fits   winners   own rules         its rules are for the rest
 //	the server      S                                               a.example without /a* and ~.*x
@@ -154,16 +160,16 @@ func (s *scope) withOwnRules(kind string) []*scope {
 		}
 	}
 	for _, c := range s.inner {
-		if !c.isUniform(kind, s.limits[kind]) {
+		if !c.hasOnly(kind, s.limits[kind]) {
 			add(c)
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(s.inner), func(c *scope) bool { return !hasOwn[c] })
 }
 
-// isUniform reports whether these limits of a kind are those of the scope and of all scopes within it.
-func (s *scope) isUniform(kind string, limits limitSet) bool {
-	differs := func(c *scope) bool { return !c.isUniform(kind, limits) }
+// hasOnly reports whether these limits of a kind are those of the scope and of all scopes within it.
+func (s *scope) hasOnly(kind string, limits limitSet) bool {
+	differs := func(c *scope) bool { return !c.hasOnly(kind, limits) }
 	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 

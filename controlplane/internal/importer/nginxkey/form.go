@@ -20,8 +20,7 @@
 //	               maps on the way to the text
 //	  variable     $binary_remote_addr is a part of the request
 //	  mapped       $counted is what a map makes of its source. formsOf finds the forms of that
-//	    lookedUp       one of them:
-//	      formsOfText    it is a text: formsOf the one value for that text
+//	    lookedUp       one of them. If it is a text, formsOf the one value for it
 //	      formsByPart    it is a part: formsOf each value of the map, for the requests that get it
 //
 // The calls from outside:

@@ -101,20 +101,15 @@ func (v *Variables) mapped(m mapping, depth int) (forms []Form, why unsayable) {
 func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why unsayable) {
 	switch {
 	case len(form.Parts) == 0:
-		return v.formsOfText(m, form.Text, depth)
+		value, why := m.lookup(form.Text)
+		if why != "" {
+			return nil, why
+		}
+		return v.formsOf(value, depth)
 	case len(form.Parts) == 1 && form.Text == "":
 		return v.formsByPart(m, form.Parts[0], depth)
 	}
 	return nil, "A map looks up several parts of the request together."
-}
-
-// formsOfText are the forms of the value for a text that is known.
-func (v *Variables) formsOfText(m mapping, text string, depth int) (forms []Form, why unsayable) {
-	value, why := m.lookup(text)
-	if why != "" {
-		return nil, why
-	}
-	return v.formsOf(value, depth)
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.

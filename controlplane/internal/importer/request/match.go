@@ -52,7 +52,7 @@ func (m Match) joined(other Match) (both Match, why string) {
 		case isKnown && len(common) > 0:
 			both[id] = common
 		case why == "":
-			why = "they have two conditions on " + Part{Kind: id.kind, Name: id.name}.String()
+			why = "they have two conditions on " + id.part().String()
 		}
 	}
 	return both, why
@@ -172,7 +172,7 @@ func (m Match) MarshalYAML() (any, error) {
 	headers := map[string]string{}
 	for id, values := range m {
 		if id.kind == KindHeader {
-			headers[id.name] = values[0].notation(Part{Kind: id.kind, Name: id.name})
+			headers[id.name] = values[0].notation(id.part())
 		}
 	}
 	var paths []string

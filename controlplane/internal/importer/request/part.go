@@ -58,6 +58,8 @@ type partID struct {
 
 func (p Part) id() partID { return partID{p.Kind, p.Name} }
 
+func (id partID) part() Part { return Part{Kind: id.kind, Name: id.name} }
+
 // Is reports whether two parts are the same part of a request.
 func (p Part) Is(q Part) bool {
 	return p.Kind == q.Kind && p.Name == q.Name && p.V4 == q.V4 && p.V6 == q.V6 && slices.Equal(p.Path, q.Path)

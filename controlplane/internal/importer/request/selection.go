@@ -12,10 +12,10 @@
 // How a condition gets into a selection, such as that the host is a.example:80:
 //
 //	Selection.Require(Host.Compared(), Exact("a.example:80"))
-//	  Compared.Fitting       what has the condition alone, or why no match says it   selection.go
-//	    Compared.translate   Exact("a.example"), and a comment: without its port     part.go
-//	    Part.canMatch        a match may ask for the hosts of a name                 selection.go
-//	  Selection.NarrowTo     joins it with the selection                             selection.go
+//	  Compared.Fitting       what has the condition alone, or why no match says it
+//	    Compared.translate   Exact("a.example"), and a comment: without its port
+//	    Part.canMatch        a match may ask for the hosts of a name
+//	  Selection.NarrowTo     joins it with the selection
 //
 // Selections are joined by NarrowTo, and matches by And. Two conditions on one part become the values that fit both: of
 // the paths /a* and /a/b it is /a/b. There may be none, as of the hosts a.example and b.example, or no list of patterns
