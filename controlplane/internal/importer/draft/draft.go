@@ -10,6 +10,8 @@
 //	Draft.Finish   names the rules, gives them their counters, writes    finish.go
 //	               the policy and validates it
 //
+// A rule is made by NewRule, Apply and Finish, one after the other. Each sets fields of its own: see Rule.
+//
 // Its invariant: what Draft.Finish returns without an error is a valid policy.
 package draft
 

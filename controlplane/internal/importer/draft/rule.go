@@ -45,13 +45,15 @@ type Filter struct {
 // Rules count together if their names are equal, and so are their identity, key, algorithm and time: see
 // mayShareCounter.
 type Rule struct {
-	terms    Terms
-	filter   Filter
 	findings *Findings
 
+	// NewRule sets these.
+	terms    Terms
 	exempt   []request.Match // as the policy has them
-	comments []string
-	isUnsaid bool // a policy cannot say it
+	isUnsaid bool            // a policy cannot say it
+	comments []string        // Apply adds those of the filter
+
+	filter Filter // set by Apply
 
 	// Draft.Finish sets these, when it knows all rules.
 	policyName            string // its name, or with a number behind it where an earlier rule has that
