@@ -32,7 +32,7 @@ func TestReferenceInDocs(t *testing.T) {
 // referencePage is the page of a format, and how many fields it has.
 func referencePage(t *testing.T, head string, all properties) (page string, fields int) {
 	t.Helper()
-	r := reference{objects: map[string]*node{}, places: map[string][]string{}}
+	r := reference{t: t, objects: map[string]*node{}, places: map[string][]string{}}
 	for _, o := range all {
 		r.objects[o.name] = o.node
 		for _, f := range o.node.Properties {
@@ -50,6 +50,7 @@ func referencePage(t *testing.T, head string, all properties) (page string, fiel
 }
 
 type reference struct {
+	t       *testing.T
 	objects map[string]*node
 	places  map[string][]string // of each object, as paths
 }
@@ -59,6 +60,7 @@ func (r *reference) visit(name, at string, inside []string) {
 	if slices.Contains(inside, name) {
 		return // an object that may hold itself
 	}
+	require.Contains(r.t, r.objects, name, "%s has this object: add it to the objects of the format's Schema", at)
 	r.places[name] = append(r.places[name], at)
 	for _, f := range r.objects[name].Properties {
 		r.follow(f.node, strings.TrimPrefix(at+"."+f.name, "."), append(inside, name))
