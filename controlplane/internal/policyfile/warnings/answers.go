@@ -92,8 +92,12 @@ func (c *collector) warnModelless(v policy.Place, r *policy.Rule) {
 // that is empty.
 func (c *collector) appliesTo(r *policy.Rule, method, path string) bool {
 	exempts := func(m policy.Match) bool {
-		isWide := len(m.Hosts)+len(m.Headers)+len(m.ClientIPs) == 0 && (path != "" || len(m.Paths) == 0)
-		return isWide && c.matchesRequest(&m, method, path)
+		others := m
+		others.Methods = nil
+		if path != "" {
+			others.Paths = nil
+		}
+		return others.IsEmpty() && c.matchesRequest(&m, method, path)
 	}
 	isExempt := slices.ContainsFunc(r.Exempt, exempts) || slices.ContainsFunc(c.exempt, exempts)
 	return !isExempt && c.matchesRequest(&r.Match, method, path)

@@ -72,7 +72,9 @@ func (c *collector) warnExempted(v policy.Place, r *policy.Rule) {
 // areComplements reports whether each request meets one of the two.
 func areComplements(a, b *policy.Match) bool {
 	alone := func(m *policy.Match) bool {
-		return len(m.Headers) == 1 && len(m.Hosts)+len(m.Methods)+len(m.Paths)+len(m.ClientIPs) == 0
+		others := *m
+		others.Headers = nil
+		return len(m.Headers) == 1 && others.IsEmpty()
 	}
 	if !alone(a) || !alone(b) || a.Headers[0].Name != b.Headers[0].Name {
 		return false
