@@ -69,6 +69,9 @@ func (o *quotaOptions) check(listen *listenOptions) error {
 	return nil
 }
 
+// isPrivate reports whether no other process can use the store.
+func (o *quotaOptions) isPrivate() bool { return o.store == quotaMemory }
+
 // open starts the service. Without --quota-domains a certificate may ask for the domains of the
 // policies, if there are any: a quota service alone has none.
 func (o *quotaOptions) open(
@@ -94,7 +97,7 @@ func (o *quotaOptions) open(
 		served := servedDomains{policies: policies, domains: map[string]bool{}}
 		options.Allow = func(_ quotaservice.Peer, domain string) error { return served.allow(domain) }
 	}
-	if o.store != quotaMemory {
+	if !o.isPrivate() {
 		options.SecretWait = quotaservice.SecretWait
 	}
 	return serving.NewQuota(ctx, options)

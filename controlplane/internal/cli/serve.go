@@ -209,7 +209,7 @@ func (o *serveOptions) addParts(
 			return nil, err
 		}
 		s.AddQuota(quota)
-		isPrivate := o.quotas.store == quotaMemory
+		isPrivate := o.quotas.isPrivate()
 		options.Quota = api.Quota{Service: quota.Service, Private: isPrivate, Apart: isPrivate && o.store != ""}
 		options.Calls, err = o.calls.open(ctx, s, quota, &o.listenOptions)
 		if err != nil {
