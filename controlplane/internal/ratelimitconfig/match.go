@@ -242,14 +242,12 @@ func appendText(b []byte, s string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(s))), s...)
 }
 
-// A limit's metric is its domain and its entries between dots, such as
+// metricOf is the metric of a limit: its domain and its entries between dots, such as
 //
 //	api.path_/login.client_ip      of api, {path, /login}, {client_ip, 192.0.2.7}
 //
-// Clients choose values, so a value stands in it only where the configuration says so: because it has
-// the value itself, or by detailed_metric, value_to_metric or share_threshold.
-
-// metricOf is the node's own metric, unless the values of entries stand in it.
+// Clients choose values, so a value stands in it only where the configuration says so: because it has the value itself,
+// or by detailed_metric, value_to_metric or share_threshold. It is the node's own text if no value stands in it.
 func metricOf(domain string, entries []*ratelimitv3.RateLimitDescriptor_Entry, steps []step) string {
 	n := steps[len(steps)-1].node
 	shares := slices.ContainsFunc(steps, func(s step) bool { return s.shares() })

@@ -301,7 +301,7 @@ func (r *leafRule) selectUnmatched() {
 		if !h.inKey {
 			continue
 		}
-		text := "*" // the match selects the value, if it has it
+		text := "*" // the match selects the value
 		if isUnmatched(h) {
 			text, _ = r.values[i].part.AsOverride(r.values[i].pattern)
 		}

@@ -349,7 +349,7 @@ func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
 	if len(route.selection.WhyOff) > 0 {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	passed := 0 // of s.Exempt: both lists have the order of the routes
+	passed := 0 // of s.Exempt: both lists have the order of the routes, so those before it are not looked at again
 	for _, m := range route.selection.Exempt {
 		i := slices.IndexFunc(s.Exempt[passed:], m.Equal)
 		if i < 0 {
