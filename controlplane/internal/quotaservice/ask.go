@@ -89,7 +89,7 @@ func (a *begunAsk) makeParts(parts []quota.Part) (windows int, ok bool) {
 		part := &a.parts[i]
 		part.hit.Part = *p
 		windows += len(c.terms.Windows)
-		part.first = c.operation(&part.hit, w.hasher, p.Key, a)
+		part.first = c.operation(&part.hit, w.hasher, &p.Key, a)
 	}
 	return windows, true
 }

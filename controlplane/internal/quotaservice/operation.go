@@ -65,9 +65,9 @@ func newCounter(domain string, d *quota.Definition) (*Counter, error) {
 }
 
 // operation is one on a key of the counter.
-func (c *Counter) operation(a action.Action, h *hasher, partKey [16]byte, owner owner) keyOperation {
+func (c *Counter) operation(a action.Action, h *hasher, partKey *[16]byte, owner owner) keyOperation {
 	return keyOperation{
-		Operation: action.Operation{Terms: c.terms, Action: a, Shifted: c.terms.ShiftedFor(partKey)},
+		Operation: action.Operation{Terms: c.terms, Action: a, Shifted: c.terms.ShiftedFor(*partKey)},
 		storeKey:  h.storeKey(c.prefix, partKey[:]), domain: c.domain, owner: owner,
 	}
 }
@@ -162,7 +162,7 @@ func (s *Service) Operate(
 	}
 	terms.Lease = quota.LeaseOff
 	done := make(waiter)
-	o := counter.operation(what, newHasher(s.secret.Load()), key, done)
+	o := counter.operation(what, newHasher(s.secret.Load()), &key, done)
 	s.submit(&o)
 	select {
 	case <-done:

@@ -284,22 +284,11 @@ func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
 	return windows
 }
 
-func (r *Record) window(i int) recordWindow { return r.windowWith(&r.Windows[i], i) }
-
-// windowWith returns window i with the limits of a definition.
-func (r *Record) windowWith(def *limit.Window, i int) recordWindow {
-	w := recordWindow{def: def, usage: &r.Usages[i], nowNs: r.NowNs}
-	if def.Algorithm == limit.TokenBucket {
-		w.bucketSpendBy = &r.bucketSpendBy[i]
-	}
-	return w
-}
-
 // SpendBy is the instant until which the units that a window has counted may be spent.
 func (r *Record) SpendBy(i int) int64 { return r.window(i).spendBy() }
 
-// SetSpendBy sets the SpendBy of a bucket, which is also the instant of its usage: see window. That of another window
-// follows from its usage, so this does nothing to it.
+// SetSpendBy sets the SpendBy of a bucket, which is also the instant of its usage: see recordWindow. That of another
+// window follows from its usage, so this does nothing to it.
 func (r *Record) SetSpendBy(i int, spendBy int64) {
 	if r.Windows[i].Algorithm != limit.TokenBucket {
 		return

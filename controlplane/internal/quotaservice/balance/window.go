@@ -27,6 +27,17 @@ type recordWindow struct {
 	bucketSpendBy *int64 // in the Record: not before nowNs; nil = it is no bucket. For spendBy and setSpendBy alone
 }
 
+func (r *Record) window(i int) recordWindow { return r.windowWith(&r.Windows[i], i) }
+
+// windowWith returns window i with the limits of a definition.
+func (r *Record) windowWith(def *limit.Window, i int) recordWindow {
+	w := recordWindow{def: def, usage: &r.Usages[i], nowNs: r.NowNs}
+	if def.Algorithm == limit.TokenBucket {
+		w.bucketSpendBy = &r.bucketSpendBy[i]
+	}
+	return w
+}
+
 // roll brings the window to now.
 func (w recordWindow) roll(now int64) {
 	last, to := w.asOf(), now
