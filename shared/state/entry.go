@@ -34,7 +34,7 @@ type Entry struct {
 	// evicted while it held.
 	holds limit.Holds // of the key's record
 
-	// From Commit, for Refund.
+	// From Commit, for Refund, beside the usage.
 	generation uint16 // of the record
 	opened     uint16 // a bit for each column: the hit opened its window
 
@@ -230,6 +230,12 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 	return earliest
 }
 
+// onlyHolds reports whether the definition's only window is a concurrency. A policy gives it a limit only then: beside
+// other windows it is Unlimited.
+func (t *Table) onlyHolds() bool {
+	return len(t.def.Windows) == 1 && t.def.Windows[0].Algorithm == limit.Concurrency
+}
+
 // passesAt is when a hit passes every window if held more units are counted in those that
 // count.
 func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
@@ -358,22 +364,19 @@ func (t *Table) Persist(e *Entry) {
 // Holds that have lapsed stay in the page: the next Read charges them, as of the refund at the earliest. So they count
 // from a later instant than they lapsed, and leave the windows later.
 func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
-	var c committed
-	c.atNs = e.Now
-	c.epoch = e.epoch
-	c.generation = e.generation
-	c.opened = e.opened
-	copy(c.usage[:], e.usage[:t.layout.Counting])
+	committedNs, epoch := e.Now, e.epoch
+	var committed [page.MaxWindows]limit.Usage // but not its logs: they lie in e's memory, and a refund needs none
+	copy(committed[:], e.usage[:t.layout.Counting])
 	for range MaxRetries {
-		if t.load(&e.loadedPage, e.hash, now) != OK || e.epoch != c.epoch || t.startChange(&e.loadedPage) != OK {
+		if t.load(&e.loadedPage, e.hash, now) != OK || e.epoch != epoch || t.startChange(&e.loadedPage) != OK {
 			return false
 		}
 		e.CallerNs = now
 		e.findSlot()
-		if e.slot < 0 || e.page.Generation(e.slot) != c.generation {
+		if e.slot < 0 || e.page.Generation(e.slot) != e.generation {
 			return false
 		}
-		complete := e.refund(&c, cost)
+		complete := e.refund(&committed, committedNs, cost)
 		switch t.write(&e.loadedPage) {
 		case OK:
 			return complete
@@ -385,19 +388,9 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 	return false
 }
 
-// committed is what a refund needs of an entry as Commit left it. The entry itself would be a copy of
-// thousands of bytes.
-type committed struct {
-	atNs       int64
-	epoch      uint32
-	generation uint16
-	opened     uint16
-	usage      [page.MaxWindows]limit.Usage // but not its logs: they lie in the entry's memory, and a refund needs none
-}
-
 // refund takes the hit out of the record in e's page. It reports whether every window gave
 // it back.
-func (e *Entry) refund(c *committed, cost uint32) bool {
+func (e *Entry) refund(committed *[page.MaxWindows]limit.Usage, committedNs int64, cost uint32) bool {
 	last := e.page.Time(e.slot)
 	now := max(e.CallerNs, last)
 	complete := true
@@ -405,8 +398,8 @@ func (e *Entry) refund(c *committed, cost uint32) bool {
 		w, u := e.windows.at(column), &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)
 		w.Roll(u, last, now)
-		opened := c.opened&(1<<column) != 0
-		refunded := w.Refund(u, &c.usage[column], c.atNs, now, cost, opened)
+		opened := e.opened&(1<<column) != 0
+		refunded := w.Refund(u, &committed[column], committedNs, now, cost, opened)
 		complete = complete && refunded
 	}
 	e.Now = now

@@ -70,24 +70,6 @@ func (t *Table) makeRoom(e *Entry, evict bool) int {
 	return slot
 }
 
-// evict adds what the slot's record uses and holds to the floor. The record stays in the slot until takeSlot
-// puts another one there.
-func (p *presentPage) evict(slot int) {
-	r := p.recordIn(slot)
-	p.rollFloor(max(p.Now, r.last))
-	var lapsed lapses
-	if p.page.Layout.HasHolds {
-		lapsed = p.moveHoldsToFloor(r)
-	}
-	p.addToFloor(r, lapsed)
-}
-
-// takeSlot puts an empty record for e's key into the slot.
-func (e *Entry) takeSlot(slot int) {
-	e.page.Place(slot, fingerprint(e.hash))
-	e.slot = slot
-}
-
 // expiredSlot returns a slot whose record has expired, or -1. No slot may be free.
 func (p *presentPage) expiredSlot() int {
 	for slot := range p.page.Layout.Slots {
@@ -146,6 +128,16 @@ func (t *Table) Earliest(e *Entry) int64 {
 	return first
 }
 
+// remove frees the slot, and sets the floor's time even if the record has expired. The key starts from the floor
+// from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
+// the record still counts, does not give the key new units before those of the record have ended.
+func (p *presentPage) remove(slot int) {
+	if !p.page.Layout.HasLeases { // these have no floor
+		p.rollFloor(max(p.Now, p.recordIn(slot).last))
+	}
+	p.page.Remove(slot)
+}
+
 // leastUsed returns the slot whose record uses least of the rule's limits; of several, the one that expires first.
 func (t *Table) leastUsed(p *presentPage) (least int) {
 	var leastUse limit.Fraction
@@ -185,6 +177,24 @@ func (t *Table) useOf(p *presentPage, slot int) limit.Fraction {
 		}
 	}
 	return most
+}
+
+// evict adds what the slot's record uses and holds to the floor. The record stays in the slot until takeSlot
+// puts another one there.
+func (p *presentPage) evict(slot int) {
+	r := p.recordIn(slot)
+	p.rollFloor(max(p.Now, r.last))
+	var lapsed lapses
+	if p.page.Layout.HasHolds {
+		lapsed = p.moveHoldsToFloor(r)
+	}
+	p.addToFloor(r, lapsed)
+}
+
+// takeSlot puts an empty record for e's key into the slot.
+func (e *Entry) takeSlot(slot int) {
+	e.page.Place(slot, fingerprint(e.hash))
+	e.slot = slot
 }
 
 // addToFloor adds the usage of the record to the floor, which rollFloor has brought as far as it shall be. lapsed is
@@ -258,14 +268,4 @@ func (p *presentPage) floorLives(asOf int64) bool {
 // floorHoldsUnits reports whether the floor holds units of keys that were evicted.
 func (p *presentPage) floorHoldsUnits() bool {
 	return p.page.Layout.HasHolds && p.page.FloorHoldsUnits()
-}
-
-// remove frees the slot, and sets the floor's time even if the record has expired. The key starts from the floor
-// from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
-// the record still counts, does not give the key new units before those of the record have ended.
-func (p *presentPage) remove(slot int) {
-	if !p.page.Layout.HasLeases { // these have no floor
-		p.rollFloor(max(p.Now, p.recordIn(slot).last))
-	}
-	p.page.Remove(slot)
 }

@@ -238,15 +238,6 @@ func (p *presentPage) hasLapsed(h *Hold) bool {
 	return max(byKnown, byPresent) > limit.HoldParts
 }
 
-// presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
-// holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
-func (p *presentPage) presentEighth() uint32 {
-	return eighthAt(p.heldNs, p.page.Layout.HoldsWindow().EighthNs())
-}
-
-// eighthAt is the eighth of that length in which an instant lies.
-func eighthAt(heldNs HeldTime, eachNs int64) uint32 { return uint32(int64(heldNs) / eachNs) }
-
 // eighthBy is the eighth of w, the window of holds, in which h's units lie unless they have lapsed. An eighth of
 // another length may span several of the present ones: then it is the one in which it ends, for example 7 if the stream
 // was last known to run in eighth 3 of 20 s, which ends at 80 s, and eighths are 10 s long now.

@@ -33,66 +33,6 @@ type lapse struct {
 // bringToPresent empties it, when the next page is read.
 type lapses []lapse
 
-// noBound is for takeLapsed of the floor, which does not know when its holds were written.
-const noBound int64 = 0
-
-// takeLapsed removes from h the units that have lapsed by the present, and returns them.
-// last is when h was written, or noBound: no unit lapses before that.
-func (p *presentPage) takeLapsed(h *limit.Holds, last int64) lapses {
-	present := p.presentEighth()
-	all := &p.lapses
-	first := len(*all)
-	for {
-		eighth, units, ok := h.Lapse(present)
-		if !ok {
-			return (*all)[first:]
-		}
-		*all = append(*all, lapse{max(last, p.lapsedAt(eighth)), units})
-	}
-}
-
-// lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
-// after it begins. The present eighth began heldNs%each ago.
-func (p *presentPage) lapsedAt(eighth uint32) int64 {
-	each := p.page.Layout.HoldsWindow().EighthNs()
-	ninth := eighth + limit.HoldParts + 1
-	since := int64(int32(p.presentEighth() - ninth)) // how many eighths ago that one began
-	return p.CallerNs - int64(p.heldNs)%each - since*each
-}
-
-// charge charges each lapse in turn, at its instant, to u, which was written at last. It
-// returns the instant of u afterwards. w has the key's limits.
-func (ls lapses) charge(w *limit.Window, u *limit.Usage, last int64) int64 {
-	for _, l := range ls {
-		w.Roll(u, last, l.at)
-		w.Add(u, l.at, l.units)
-		last = l.at
-	}
-	return last
-}
-
-// chargeByRule is charge for a key whose own limits are not known: w has the rule's.
-func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64 {
-	for _, l := range ls {
-		w.ChargeByRule(u, last, l.at, l.units)
-		last = l.at
-	}
-	return last
-}
-
-// joinLapses returns both lists as one, the earliest first. Of others no unit lapses before last.
-func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
-	all := &p.lapses
-	first := len(*all)
-	*all = append(*all, ls...)
-	for _, l := range others {
-		*all = append(*all, lapse{max(l.at, last), l.units})
-	}
-	joined := (*all)[first:]
-	slices.SortStableFunc(joined, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
-	return joined
-}
-
 // readHolds reads what is held of the key. Its record holds some of it. The floor holds some too if the key may have
 // been evicted. readHolds returns the units of the record that have lapsed, for readRecord to charge.
 func (e *Entry) readHolds() (lapsed lapses) {
@@ -188,6 +128,82 @@ func (p *presentPage) moveHoldsToFloor(r record) (lapsed lapses) {
 	return lapsed
 }
 
+// noBound is for takeLapsed of the floor, which does not know when its holds were written.
+const noBound int64 = 0
+
+// takeLapsed removes from h the units that have lapsed by the present, and returns them.
+// last is when h was written, or noBound: no unit lapses before that.
+func (p *presentPage) takeLapsed(h *limit.Holds, last int64) lapses {
+	present := p.presentEighth()
+	all := &p.lapses
+	first := len(*all)
+	for {
+		eighth, units, ok := h.Lapse(present)
+		if !ok {
+			return (*all)[first:]
+		}
+		*all = append(*all, lapse{max(last, p.lapsedAt(eighth)), units})
+	}
+}
+
+// lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
+// after it begins. The present eighth began heldNs%each ago.
+func (p *presentPage) lapsedAt(eighth uint32) int64 {
+	each := p.page.Layout.HoldsWindow().EighthNs()
+	ninth := eighth + limit.HoldParts + 1
+	since := int64(int32(p.presentEighth() - ninth)) // how many eighths ago that one began
+	return p.CallerNs - int64(p.heldNs)%each - since*each
+}
+
+// charge charges each lapse in turn, at its instant, to u, which was written at last. It
+// returns the instant of u afterwards. w has the key's limits.
+func (ls lapses) charge(w *limit.Window, u *limit.Usage, last int64) int64 {
+	for _, l := range ls {
+		w.Roll(u, last, l.at)
+		w.Add(u, l.at, l.units)
+		last = l.at
+	}
+	return last
+}
+
+// chargeByRule is charge for a key whose own limits are not known: w has the rule's.
+func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64 {
+	for _, l := range ls {
+		w.ChargeByRule(u, last, l.at, l.units)
+		last = l.at
+	}
+	return last
+}
+
+// joinLapses returns both lists as one, the earliest first. Of others no unit lapses before last.
+func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
+	all := &p.lapses
+	first := len(*all)
+	*all = append(*all, ls...)
+	for _, l := range others {
+		*all = append(*all, lapse{max(l.at, last), l.units})
+	}
+	joined := (*all)[first:]
+	slices.SortStableFunc(joined, func(a, b lapse) int { return cmp.Compare(a.at, b.at) })
+	return joined
+}
+
+// presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
+// holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
+func (p *presentPage) presentEighth() uint32 {
+	return eighthAt(p.heldNs, p.page.Layout.HoldsWindow().EighthNs())
+}
+
+// eighthAt is the eighth of that length in which an instant lies.
+func eighthAt(heldNs HeldTime, eachNs int64) uint32 { return uint32(int64(heldNs) / eachNs) }
+
+// readHoldClock reads the holds' clock, if the table holds.
+func (t *Table) readHoldClock(p *presentPage) {
+	if t.layout.HasHolds {
+		p.heldNs = t.parent.HoldClock()
+	}
+}
+
 // The holds' clock is one for all workers: the monotonic clock without the time in which
 // the process stood still, because no stream could renew its hold then. It is one value in
 // shared data, little endian:
@@ -270,11 +286,4 @@ func (c *holdClock) read(value []byte, now int64) {
 	read := int64(le.Uint64(value))
 	c.readNs = max(now, read)
 	c.stoodNs = int64(le.Uint64(value[8:])) + max(0, now-read-stoodStillNs)
-}
-
-// readHoldClock reads the holds' clock, if the table holds.
-func (t *Table) readHoldClock(p *presentPage) {
-	if t.layout.HasHolds {
-		p.heldNs = t.parent.HoldClock()
-	}
 }

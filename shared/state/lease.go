@@ -51,26 +51,6 @@ func (ts *Tables) Leases(counter CounterID, windowsHash uint64, windows int, cap
 // Table is the leases' table, for those who count and clean its pages. Rules that share a counter have the same one.
 func (l *Leases) Table() *Table { return l.table }
 
-// leaseWindow is the column of a lease table for keys with that many windows.
-func leaseWindow(windows int) limit.Window {
-	return limit.Window{
-		Algorithm: page.Lease,
-		PeriodNs:  leaseWaitNs,     // only the directory reads it: how long the table of a vanished counter waits
-		Units:     uint16(windows), // how many standings a lease has
-	}
-}
-
-// LeaseGeometry returns the geometry of a lease table.
-func LeaseGeometry(windows int, capacity uint32) page.Geometry {
-	return page.GeometryFor([]limit.Window{leaseWindow(windows)}, capacity)
-}
-
-// LeaseHostBytes is an upper bound of the memory that a lease table takes in
-// Envoy, in bytes.
-func LeaseHostBytes(windows int, capacity uint32) uint64 {
-	return page.HostBytes([]limit.Window{leaseWindow(windows)}, capacity)
-}
-
 // LeaseEntry is one key's record in a lease table, as Leases.Read found it. Change
 // Lease and call Write.
 type LeaseEntry struct {
@@ -231,6 +211,26 @@ func (p *presentPage) leaseExpiry(slot int) int64 {
 		return math.MaxInt64
 	}
 	return 0
+}
+
+// leaseWindow is the column of a lease table for keys with that many windows.
+func leaseWindow(windows int) limit.Window {
+	return limit.Window{
+		Algorithm: page.Lease,
+		PeriodNs:  leaseWaitNs,     // only the directory reads it: how long the table of a vanished counter waits
+		Units:     uint16(windows), // how many standings a lease has
+	}
+}
+
+// LeaseGeometry returns the geometry of a lease table.
+func LeaseGeometry(windows int, capacity uint32) page.Geometry {
+	return page.GeometryFor([]limit.Window{leaseWindow(windows)}, capacity)
+}
+
+// LeaseHostBytes is an upper bound of the memory that a lease table takes in
+// Envoy, in bytes.
+func LeaseHostBytes(windows int, capacity uint32) uint64 {
+	return page.HostBytes([]limit.Window{leaseWindow(windows)}, capacity)
 }
 
 // Lease is what this proxy has of one key of a cluster rule: units of up to four grants, and what

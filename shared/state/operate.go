@@ -1,13 +1,15 @@
 package state
 
 import (
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // What operators do: operations on one key, as Read found it, and visits of all pages of a table.
 
-// AllWindows makes an operation act on every window of the definition.
+// AllWindows is in the place of a window's index in the definition: the operation acts on each.
 const AllWindows = -1
 
 // Inc counts n units in the window, or in all, whatever their limits. It returns
@@ -40,15 +42,13 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 
 // acts reports whether an operation on the window changes the column.
 func (t *Table) acts(window int, column page.Column) bool {
-	if column == t.block {
+	switch {
+	case column == t.block:
 		return false
+	case window == AllWindows: // of the definition: the layout may have others
+		return slices.Contains(t.columns(), column)
 	}
-	for of, its := range t.columns() {
-		if its == column {
-			return window == AllWindows || window == of
-		}
-	}
-	return false
+	return t.columnOf[window] == column
 }
 
 // Reset forgets the key and reports whether it had a record. If the floor counts

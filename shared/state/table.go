@@ -105,12 +105,6 @@ func (t *Table) placeBy(r *directory.Registration) {
 // Windows are those of the table's definition.
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
 
-// onlyHolds reports whether the definition's only window is a concurrency. A policy gives it a limit only then: beside
-// other windows it is Unlimited.
-func (t *Table) onlyHolds() bool {
-	return len(t.def.Windows) == 1 && t.def.Windows[0].Algorithm == limit.Concurrency
-}
-
 // columns returns the column of each window of the definition, page.NoColumn if the pages lack it.
 func (t *Table) columns() []page.Column { return t.columnOf[:len(t.def.Windows)] }
 

@@ -7,7 +7,7 @@ import (
 )
 
 // Small values in shared data, by which the workers of a proxy tell each other what no table
-// has: how many proxies are alive, and what streams hold of a rule.
+// has: how many proxies are alive, what streams hold of a rule, and the seed of all hashes.
 
 // SetProxies shares with all workers how many proxies are alive.
 func (ts *Tables) SetProxies(n uint32) {
