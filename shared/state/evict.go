@@ -26,7 +26,7 @@ import (
 //	Start         makes a usage of the floor                            startFromFloor (entry.go)
 //	Inherit       makes of that usage what a new record begins with     begin (entry.go)
 //	ChargeFloor   counts units whose key has no record                  chargeFloor
-//	ChargeByRule  counts units that have lapsed in a record of          lapses.chargeByRule (lapse.go)
+//	ChargeByRule  counts units that have lapsed in a record of          usageIn
 //	              a key whose own limits are not known
 //	ByRule        measures a record by the rule's limits                useOf
 //
@@ -97,21 +97,52 @@ func (p *presentPage) expiry(slot int) int64 {
 	}
 	r := p.recordIn(slot)
 	expiry := int64(0)
-	var lapsed lapses
 	if p.page.Layout.HasHolds {
 		h := p.page.Holds(slot)
-		lapsed = p.takeLapsed(&h, r.last)
+		r.lapsed = p.takeLapsed(&h, r.last)
 		if newest, ok := h.Newest(); ok {
 			// What is held counts now, so the record does not expire at p.Now.
 			expiry = max(p.lapsedAt(newest), p.Now+1)
 		}
 	}
 	for column := range p.page.Layout.Counting {
-		u := p.usageIn(r, column)
-		asOf := lapsed.chargeByRule(p.rule.at(column), &u, r.last)
+		u, asOf := p.usageIn(&r, column)
 		expiry = max(expiry, p.rule.at(column).Expiry(&u, asOf))
 	}
 	return expiry
+}
+
+// record is a record that is judged or evicted. It may be another key's, so it stays in the page as it is.
+type record struct {
+	slot   int
+	last   int64  // when it was written, or the present if the clock was set back since
+	lapsed lapses // of what it holds: usageIn charges it
+}
+
+// recordIn returns the slot's record. If the clock was set back since it was written, the present is p.Now and not
+// CallerNs, because the record goes into the floor at p.Now or later: it would age by the difference.
+func (p *presentPage) recordIn(slot int) record {
+	last := p.page.Time(slot)
+	if p.isAhead(last) {
+		last = p.Now
+	}
+	return record{slot: slot, last: last}
+}
+
+// usageIn returns the usage of a column in the record, and as of when that is: of r.last, or of the last lapse. If the
+// clock was set back, the usage is moved back in a copy. What has lapsed is charged by the rule's limits, because the
+// key's own are not known. A log lies in logMemory.
+func (p *presentPage) usageIn(r *record, column page.Column) (u limit.Usage, asOf int64) {
+	u = p.decodeUsage(r.slot, column)
+	if written := p.page.Time(r.slot); r.last < written {
+		p.page.Layout.Windows[column].SetBack(&u, written, r.last)
+	}
+	asOf = r.last
+	for _, l := range r.lapsed {
+		p.rule.at(column).ChargeByRule(&u, asOf, l.at, l.units)
+		asOf = l.at
+	}
+	return u, asOf
 }
 
 // Earliest returns when the first record of e's page expires: a new key waits for
@@ -167,7 +198,8 @@ func (t *Table) useOf(p *presentPage, slot int) limit.Fraction {
 		var u limit.Usage
 		w := p.rule.at(column)
 		if column < p.page.Layout.Counting {
-			u = w.ByRule(p.usageIn(r, column), r.last, asOf)
+			u, _ = p.usageIn(&r, column)
+			u = w.ByRule(u, r.last, asOf)
 		} else {
 			h := p.page.Holds(slot)
 			u.Used = h.Total()
@@ -184,11 +216,10 @@ func (t *Table) useOf(p *presentPage, slot int) limit.Fraction {
 func (p *presentPage) evict(slot int) {
 	r := p.recordIn(slot)
 	p.rollFloor(max(p.Now, r.last))
-	var lapsed lapses
 	if p.page.Layout.HasHolds {
-		lapsed = p.moveHoldsToFloor(r)
+		r.lapsed = p.moveHoldsToFloor(&r)
 	}
-	p.addToFloor(r, lapsed)
+	p.addToFloor(&r)
 }
 
 // takeSlot puts an empty record for e's key into the slot.
@@ -197,20 +228,18 @@ func (e *Entry) takeSlot(slot int) {
 	e.slot = slot
 }
 
-// addToFloor adds the usage of the record to the floor, which rollFloor has brought as far as it shall be. lapsed is
-// charged to the usage first.
+// addToFloor adds the usage of the record to the floor, which rollFloor has brought as far as it shall be.
 //
 // The floor may be ahead of this worker's clock. Then the usage of a window that starts with its first hit moves
 // ahead as far, or the floor would forget it too early. An example: now is 100 s, the floor was written at 103 s
 // by a worker whose clock is ahead, and the record's window ends at 102 s. At 103 s it would have ended
 // already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now.
-func (p *presentPage) addToFloor(r record, lapsed lapses) {
+func (p *presentPage) addToFloor(r *record) {
 	at := p.page.FloorTime()
 	ahead := max(at-max(r.last, p.CallerNs), 0)
 	for column := range p.page.Layout.Counting {
 		w := p.rule.at(column)
-		u := p.usageIn(r, column)
-		asOf := lapsed.chargeByRule(w, &u, r.last)
+		u, asOf := p.usageIn(r, column)
 		if !w.OnGrid() {
 			w.Shift(&u, ahead)
 			asOf += ahead

@@ -146,8 +146,8 @@ func (t *Table) byColumn(windows []limit.Window, memory *[]limit.Window) columnW
 	if t.columnsAreWindows {
 		return columnWindows{windows}
 	}
-	list := append((*memory)[:0], t.layout.Windows...)
-	*memory = list
+	*memory = append((*memory)[:0], t.layout.Windows...)
+	list := *memory
 	for window, column := range t.columns() {
 		if column == page.NoColumn {
 			continue

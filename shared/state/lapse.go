@@ -19,8 +19,8 @@ import (
 //	the key's record         readHolds            its usage: readRecord
 //	the floor                lapseFloor           the floor, and each record whose key may have held them, which
 //	                                              evictSharer evicts: chargeFloorLapses
-//	a record to evict        moveHoldsToFloor     its usage, before that is added to the floor: addToFloor
-//	any record               expiry (evict.go)    a copy of its usage, which tells when the record expires
+//	a record to evict        moveHoldsToFloor     its usage, before that is added to the floor: usageIn
+//	any record               expiry (evict.go)    a copy of its usage, which tells when the record expires: usageIn
 
 // lapse is units whose hold no stream has renewed in time.
 type lapse struct {
@@ -104,10 +104,10 @@ func (p *presentPage) chargeFloorLapses(lapsed lapses) {
 // floor: these units are charged to its usage too, before that goes into the floor. It frees the slot.
 func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
 	r := p.recordIn(slot)
-	lapsed := p.joinLapses(p.moveHoldsToFloor(r), floorLapsed, r.last)
-	latest := lapsed[len(lapsed)-1] // there is one: floorLapsed is not empty
+	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.last)
+	latest := r.lapsed[len(r.lapsed)-1] // there is one: floorLapsed is not empty
 	p.rollFloor(latest.at)
-	p.addToFloor(r, lapsed)
+	p.addToFloor(&r)
 	p.page.Remove(slot)
 }
 
@@ -117,7 +117,7 @@ func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
 // The floor holds all as of the newest eighth of the two. Where the hold's length was shortened, either may be ahead of
 // the present. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth 2. As of 11,
 // the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
-func (p *presentPage) moveHoldsToFloor(r record) (lapsed lapses) {
+func (p *presentPage) moveHoldsToFloor(r *record) (lapsed lapses) {
 	h, floor := p.page.Holds(r.slot), p.page.FloorHolds()
 	lapsed = p.takeLapsed(&h, r.last)
 	joined := limit.Holds{Eighth: h.Eighth}
@@ -166,15 +166,6 @@ func (ls lapses) charge(w *limit.Window, u *limit.Usage, last int64) int64 {
 	return last
 }
 
-// chargeByRule is charge for a key whose own limits are not known: w has the rule's.
-func (ls lapses) chargeByRule(w *limit.Window, u *limit.Usage, last int64) int64 {
-	for _, l := range ls {
-		w.ChargeByRule(u, last, l.at, l.units)
-		last = l.at
-	}
-	return last
-}
-
 // joinLapses returns both lists as one, the earliest first. Of others no unit lapses before last.
 func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
 	all := &p.lapses
@@ -196,94 +187,3 @@ func (p *presentPage) presentEighth() uint32 {
 
 // eighthAt is the eighth of that length in which an instant lies.
 func eighthAt(heldNs HeldTime, eachNs int64) uint32 { return uint32(int64(heldNs) / eachNs) }
-
-// readHoldClock reads the holds' clock, if the table holds.
-func (t *Table) readHoldClock(p *presentPage) {
-	if t.layout.HasHolds {
-		p.heldNs = t.parent.HoldClock()
-	}
-}
-
-// The holds' clock is one for all workers: the monotonic clock without the time in which
-// the process stood still, because no stream could renew its hold then. It is one value in
-// shared data, little endian:
-//
-//	0  i64  when some worker last read it, by the monotonic clock
-//	8  i64  how long the process stood still in all
-const (
-	holdClockBytes = 16
-	// readEveryNs is how often a worker tells the others that the process runs.
-	readEveryNs = 500_000_000
-	// stoodStillNs is the longest gap between two readings that counts as running.
-	stoodStillNs = 2_000_000_000
-	// heldSinceNs is what the holds' clock says when the monotonic one says 0: a hold that
-	// begins then has eighths before it.
-	heldSinceNs = 2 * limit.MaxPeriodNs
-)
-
-// HoldClock reads the holds' clock. If no worker has read it for readEveryNs, it writes down that this one has: so the
-// process runs.
-func (ts *Tables) HoldClock() HeldTime {
-	now := ts.store.Monotonic()
-	if ts.holdClock.isOld(now) {
-		ts.holdClock.share(ts.store, now)
-	}
-	return ts.holdClock.at(now)
-}
-
-// lookHoldClock is HoldClock without a trace.
-func (ts *Tables) lookHoldClock() HeldTime {
-	now, clock := ts.store.Monotonic(), ts.holdClock
-	if clock.isOld(now) {
-		value, _, status := ts.store.Get(holdClockKey)
-		if status == OK {
-			clock.read(value, now)
-		}
-	}
-	return clock.at(now)
-}
-
-// holdClock is the holds' clock as this worker has read it.
-type holdClock struct {
-	readNs  int64 // when some worker last read it, by the monotonic clock
-	stoodNs int64 // how long the process stood still in all
-	memory  [holdClockBytes]byte
-}
-
-func (c *holdClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
-
-// at is what the clock says when the monotonic one says now.
-func (c *holdClock) at(now int64) HeldTime { return HeldTime(heldSinceNs + now - c.stoodNs) }
-
-// share tells the other workers that the process runs, and adds the time since
-// the last of them has said so if it is too long.
-func (c *holdClock) share(store Store, now int64) {
-	for range MaxRetries { // not Update, whose change TinyGo would allocate
-		value, cas, status := store.Get(holdClockKey)
-		c.readNs = now
-		switch status {
-		case OK:
-			c.read(value, now)
-		case NotFound:
-			cas = CreateOnly
-		default:
-			return
-		}
-		next := le.AppendUint64(c.memory[:0], uint64(c.readNs))
-		next = le.AppendUint64(next, uint64(c.stoodNs))
-		if store.Set(holdClockKey, next, cas) != Mismatch {
-			return
-		}
-	}
-}
-
-// read takes over what another worker has shared, and adds the time since then if it is too long. It takes nothing
-// from a value that it cannot read.
-func (c *holdClock) read(value []byte, now int64) {
-	if len(value) != holdClockBytes {
-		return
-	}
-	read := int64(le.Uint64(value))
-	c.readNs = max(now, read)
-	c.stoodNs = int64(le.Uint64(value[8:])) + max(0, now-read-stoodStillNs)
-}

@@ -55,6 +55,9 @@
 //	             metrics. Neither counts a hit
 //	values.go    what workers tell each other outside of tables, and the seed of all hashes
 //
+// What has states is drawn at its type: a Table, an Entry, a Hold. The life of a table's number is that of its
+// registration, in package directory.
+//
 // Three other packages are below this one. Package page has the bytes of a page. Package directory has the
 // registrations of tables, and says when a table's number is free for another one. Package limit has the arithmetic:
 // how usage and floors change with time (Roll, Start, Floor), whether a hit passes (Check), and what it counts (Add).
@@ -163,7 +166,7 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //	"sluice/tables" KeySuffix                    directory of all tables       2      directory/directory.go
 //	"sluice/owners" KeySuffix                    heartbeats of all owners      4      directory/heartbeats.go
 //	"sluice/seed"                                seed of all hashes            3      values.go
-//	"sl/held"                                    holds' clock                         lapse.go
+//	"sl/held"                                    holds' clock                         clock.go
 //	"sl/n" 8 hex of owner                        how many proxies are alive           values.go
 //	"sl/g" u32 owner, u32 rule                   what streams hold of a rule          values.go
 //	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   1      page/page.go
