@@ -77,103 +77,6 @@ func (v *View) FirstEndNs() int64 {
 	return first
 }
 
-// block returns the definition's limit.Block, if it has one.
-func (v *View) block() (block viewWindow, ok bool) {
-	last := len(v.Windows) - 1
-	if last < 0 || v.Windows[last].Algorithm != limit.Block {
-		return block, false
-	}
-	return v.window(last), true
-}
-
-// IsBlocked reports whether the key is blocked.
-func (v *View) IsBlocked() bool {
-	block, ok := v.block()
-	return ok && block.usage.EndNs != 0
-}
-
-// BeginBlock counts a denied hit in the key's block, if there is one: see limit.Window.Deny. It reports whether the
-// block has begun, or lasts longer.
-func (v *View) BeginBlock() (changed bool) {
-	block, ok := v.block()
-	if !ok {
-		return false
-	}
-	before := block.usage.EndNs
-	block.def.Deny(block.usage, block.nowNs)
-	return block.usage.EndNs != before
-}
-
-// Add counts units in all windows, whatever is left. They count as spent at once.
-func (v *View) Add(units uint32) {
-	for i := range v.Windows {
-		v.AddIn(i, units)
-	}
-}
-
-// AddIn counts units in one window, as Add does in all.
-func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.Record.NowNs) }
-
-// Clear has a window forget what it has counted.
-func (v *View) Clear(i int) {
-	w := v.window(i)
-	*w.usage = limit.Usage{}
-	if w.isBucket() {
-		w.setSpendBy(w.nowNs) // what is leased of it counts no more
-	}
-}
-
-// Take counts units in all windows that may be spent until spendBy. It returns what Return and Undo need.
-func (v *View) Take(units uint32, spendBy int64) HowCounted {
-	c := HowCounted{AtNs: v.Record.NowNs, SpendByNs: spendBy, generation: v.Record.Generation}
-	for i := range v.Windows {
-		how := v.window(i).add(units, spendBy)
-		if how == (CountedIn{}) {
-			continue
-		}
-		if c.Windows == nil {
-			c.Windows = make([]CountedIn, len(v.Windows))
-		}
-		c.Windows[i] = how
-	}
-	return c
-}
-
-// HowCounted says how a View has counted units, and in which record. Another View of the same windows can take them
-// back.
-type HowCounted struct {
-	AtNs       int64       // when
-	SpendByNs  int64       // until when they may be spent: the end of their lease, or AtNs
-	Windows    []CountedIn // by window; nil = all are zero
-	generation uint64      // of the record
-}
-
-// IsIn reports whether the record may still count the units. If it has been made anew since, they are gone already.
-func (c *HowCounted) IsIn(r *Record) bool { return c.generation == r.Generation }
-
-// IsLeased reports whether the units may be spent later than they were counted.
-func (c *HowCounted) IsLeased() bool { return c.SpendByNs > c.AtNs }
-
-// Return takes units that a proxy has returned out of the windows that counted them, if these are still open. It
-// reports whether no window counts the units any more.
-func (v *View) Return(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
-
-// Undo is Return of units that nobody got, so no request was admitted: a window that they opened closes again.
-func (v *View) Undo(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, true) }
-
-func (v *View) takeBack(c *HowCounted, units uint32, closes bool) (ok bool) {
-	ok = true
-	for i := range v.Windows {
-		var how CountedIn
-		if c.Windows != nil {
-			how = c.Windows[i]
-		}
-		how.Opened = how.Opened && closes
-		ok = v.window(i).refund(units, c.AtNs, how) && ok
-	}
-	return ok
-}
-
 // How long leases last, and how much is granted ahead, if few units are left. The times for when enough are left are
 // in times.go of package quota: a proxy needs these, too.
 const (
@@ -297,4 +200,101 @@ func (v *View) ValidNs(spendBy int64) int64 {
 	}
 	left := max(v.FirstEndNs()-now-slack, 1)
 	return min(shortLease, quota.Shortest(v.Windows)/soonShare, left)
+}
+
+// Take counts units in all windows that may be spent until spendBy. It returns what Return and Undo need.
+func (v *View) Take(units uint32, spendBy int64) HowCounted {
+	c := HowCounted{AtNs: v.Record.NowNs, SpendByNs: spendBy, generation: v.Record.Generation}
+	for i := range v.Windows {
+		how := v.window(i).add(units, spendBy)
+		if how == (CountedIn{}) {
+			continue
+		}
+		if c.Windows == nil {
+			c.Windows = make([]CountedIn, len(v.Windows))
+		}
+		c.Windows[i] = how
+	}
+	return c
+}
+
+// HowCounted says how a View has counted units, and in which record. Another View of the same windows can take them
+// back.
+type HowCounted struct {
+	AtNs       int64       // when
+	SpendByNs  int64       // until when they may be spent: the end of their lease, or AtNs
+	Windows    []CountedIn // by window; nil = all are zero
+	generation uint64      // of the record
+}
+
+// IsIn reports whether the record may still count the units. If it has been made anew since, they are gone already.
+func (c *HowCounted) IsIn(r *Record) bool { return c.generation == r.Generation }
+
+// IsLeased reports whether the units may be spent later than they were counted.
+func (c *HowCounted) IsLeased() bool { return c.SpendByNs > c.AtNs }
+
+// Return takes units that a proxy has returned out of the windows that counted them, if these are still open. It
+// reports whether no window counts the units any more.
+func (v *View) Return(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
+
+// Undo is Return of units that nobody got, so no request was admitted: a window that they opened closes again.
+func (v *View) Undo(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, true) }
+
+func (v *View) takeBack(c *HowCounted, units uint32, closes bool) (ok bool) {
+	ok = true
+	for i := range v.Windows {
+		var how CountedIn
+		if c.Windows != nil {
+			how = c.Windows[i]
+		}
+		how.Opened = how.Opened && closes
+		ok = v.window(i).refund(units, c.AtNs, how) && ok
+	}
+	return ok
+}
+
+// Add counts units in all windows, whatever is left. They count as spent at once.
+func (v *View) Add(units uint32) {
+	for i := range v.Windows {
+		v.AddIn(i, units)
+	}
+}
+
+// AddIn counts units in one window, as Add does in all.
+func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.Record.NowNs) }
+
+// Clear has a window forget what it has counted.
+func (v *View) Clear(i int) {
+	w := v.window(i)
+	*w.usage = limit.Usage{}
+	if w.isBucket() {
+		w.setSpendBy(w.nowNs) // what is leased of it counts no more
+	}
+}
+
+// block returns the definition's limit.Block, if it has one.
+func (v *View) block() (block viewWindow, ok bool) {
+	last := len(v.Windows) - 1
+	if last < 0 || v.Windows[last].Algorithm != limit.Block {
+		return block, false
+	}
+	return v.window(last), true
+}
+
+// IsBlocked reports whether the key is blocked.
+func (v *View) IsBlocked() bool {
+	block, ok := v.block()
+	return ok && block.usage.EndNs != 0
+}
+
+// BeginBlock counts a denied hit in the key's block, if there is one: see limit.Window.Deny. It reports whether the
+// block has begun, or lasts longer.
+func (v *View) BeginBlock() (changed bool) {
+	block, ok := v.block()
+	if !ok {
+		return false
+	}
+	before := block.usage.EndNs
+	block.def.Deny(block.usage, block.nowNs)
+	return block.usage.EndNs != before
 }
