@@ -137,9 +137,10 @@ func (l *Leases) Reread(e *LeaseEntry, wallNs, nowNs int64) Status {
 // monotonic clock has started anew since.
 func isOfEarlierStart(writtenNs, nowNs int64) bool { return writtenNs > nowNs+MaxLeaseNs }
 
-// Put is Lease.Put, and counts the stranded units as Replaced. Write counts anew only for a new record, which has none.
+// Put adds units of a grant to the lease, and counts those that are stranded as Replaced. Write counts anew only for a
+// new record, which has none. It is not ok if there is no place for the grant.
 func (e *LeaseEntry) Put(added GrantLeft) (ok bool) {
-	stranded, ok := e.Lease.Put(e.NowNs, added)
+	stranded, ok := e.put(e.NowNs, added)
 	e.Replaced += stranded
 	return ok
 }
@@ -295,10 +296,10 @@ func (l *Lease) endsFirst(nowNs int64) (first *GrantLeft) {
 	return first
 }
 
-// Put adds units of a grant to what is left of it, or else takes a free place for them. If there is
+// put adds units of a grant to what is left of it, or else takes a free place for them. If there is
 // none, it takes the place of a stranded grant: its end is long over, so its stream must have ended
 // too, or its worker would have returned the rest. stranded is how many units that had.
-func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
+func (l *Lease) put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 	var room *GrantLeft // the first free place, else that of the first stranded grant
 	for i := range l.Grants {
 		g := &l.Grants[i]

@@ -153,7 +153,7 @@ func TestLeaseRate(t *testing.T) {
 func TestUnitsOfSeveralGrants(t *testing.T) {
 	var l Lease
 	for i, end := range []int64{30, 10, 20} {
-		_, ok := l.Put(0, GrantLeft{GrantID: GrantID{uint32(i), 1}, Units: 5, EndNs: end})
+		_, ok := l.put(0, GrantLeft{GrantID: GrantID{uint32(i), 1}, Units: 5, EndNs: end})
 		require.True(t, ok)
 	}
 	require.EqualValues(t, 15, l.Left(9))
@@ -163,12 +163,12 @@ func TestUnitsOfSeveralGrants(t *testing.T) {
 	require.Equal(t, uint32(4), l.Left(10))
 	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
 
-	_, ok := l.Put(10, GrantLeft{GrantID: GrantID{9, 1}, Units: 5, EndNs: 40})
+	_, ok := l.put(10, GrantLeft{GrantID: GrantID{9, 1}, Units: 5, EndNs: 40})
 	require.True(t, ok)
 	l.Grants[2].Units, l.Grants[3].Units = 1, 1
-	_, ok = l.Put(10, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40})
+	_, ok = l.put(10, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40})
 	require.False(t, ok, "no room")
-	lost, ok := l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40 + strandedNs})
+	lost, ok := l.put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40 + strandedNs})
 	require.True(t, ok)
 	require.EqualValues(t, 5, lost, "its worker has not come for it")
 }
