@@ -76,7 +76,9 @@ func operateOnKey(s *decide.Subject, op Operation, o decide.Operation, now int64
 	}
 	answer := result.Result{Value: &value}
 	if o == decide.Leased {
-		answer.Silent = lease.LeaseOf(s).Silent
+		if told := lease.LeaseOf(s); told != nil { // else the key is Unlimited: its value is 0
+			answer.Silent = told.Silent
+		}
 	}
 	if o != decide.Leased || answer.Silent != "" {
 		answer.Windows, answer.Held = respond.Windows(s, now), respond.Held(s)

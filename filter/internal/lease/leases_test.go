@@ -330,6 +330,19 @@ func TestOperationsOnLeases(t *testing.T) {
 	}
 }
 
+// A key that an override leaves unlimited leases nothing, of a rule of either kind, also while the service is silent.
+func TestAnUnlimitedKeyLeasesNothing(t *testing.T) {
+	for _, kind := range []string{`,"limits":["9/1m"]`, `,` + slots4} {
+		w, _ := pair(t, `{"name":"r",`+byUser+kind+`,"overrides":[{"key":["a"],"unlimited":true}]}`)
+		for _, silent := range []bool{false, true} {
+			w.engine.Leases.Service.Silent = silent
+			text, err := w.engine.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{"a"}})
+			require.NoError(t, err)
+			require.Equal(t, `{"value":0}`, string(text))
+		}
+	}
+}
+
 // TestExplainALease: what a rule of scope cluster makes of a request, and that it
 // would ask where it cannot know.
 func TestExplainALease(t *testing.T) {
