@@ -38,6 +38,13 @@ type ask struct {
 	stream  uint32 // on which it was sent
 }
 
+// What an ask wants of one key.
+const (
+	wantsUnits     = iota // of requests at any cost
+	wantsThatCost         // units of requests at one cost, which follows
+	wantsStandings        // it is a look
+)
+
 // appendWant appends which units the parts want. If a rule counts denied requests, it also says the
 // cost: of a denied ask the service counts all units, and a request that costs less might pass.
 func appendWant(b []byte, parts []lease.Part) []byte {
@@ -46,10 +53,12 @@ func appendWant(b []byte, parts []lease.Part) []byte {
 		b = binary.LittleEndian.AppendUint32(b, p.Wire.Definition)
 		b = append(b, p.Wire.Key[:]...)
 		switch {
-		case p.Wire.Inspect: // a look at these keys is another ask than one for their units
-			b = append(b, "look"...)
+		case p.Wire.Inspect:
+			b = append(b, wantsStandings)
 		case p.CountsDenied():
-			b = binary.LittleEndian.AppendUint32(b, p.Wire.Cost)
+			b = binary.LittleEndian.AppendUint32(append(b, wantsThatCost), p.Wire.Cost)
+		default:
+			b = append(b, wantsUnits)
 		}
 	}
 	return b

@@ -1,6 +1,7 @@
 package talk
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -47,6 +48,20 @@ func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
 	as.leave(second)
 	require.Len(t, as.queue, 1, "nobody waits for k any more")
 	require.False(t, second.isAsking())
+}
+
+// A look at a key is never an ask for its units, whatever these cost. Where denied requests count, the cost is part of
+// what an ask wants.
+func TestALookIsAnotherAskThanOneForUnits(t *testing.T) {
+	counts := &quota.Definition{ID: 3, CountDenied: true}
+	want := func(p quota.Part) string {
+		p.Definition, p.Key = counts.ID, [16]byte{'k'}
+		return string(appendWant(nil, []lease.Part{{Definition: counts, Wire: p}}))
+	}
+	look := want(quota.Part{Inspect: true})
+	require.NotEqual(t, look, want(quota.Part{Cost: binary.LittleEndian.Uint32([]byte("look"))}))
+	require.NotEqual(t, look, want(quota.Part{}))
+	require.NotEqual(t, want(quota.Part{Cost: 1}), want(quota.Part{Cost: 2}))
 }
 
 // What requests to come need is asked first. A request that joins it says what the service grants at least.
