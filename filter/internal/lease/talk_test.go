@@ -160,6 +160,21 @@ func TestAnAskAheadIsJoined(t *testing.T) {
 	require.Positive(t, part.Ahead)
 }
 
+// Two requests are ready, and the grant has a unit for one of them, when their configuration ends. The other one has
+// nobody to wait for any more.
+func TestRequestsThatAreReadyWhenTheConfigurationEndsAreDecided(t *testing.T) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["9/1m"],"lease":"off","on_unavailable":"deny"}`)
+	other := w.request("b") // while its message is under way, the next ask gathers both
+	first, second := w.request("a"), w.request("a")
+	w.grant(1, 10*ms, false)
+	w.goOn()
+	w.grant(1, 10*ms, false)
+	require.Equal(t, map[uint32]bool{other: true}, w.verdicts)
+	w.end()
+	require.Equal(t, map[uint32]bool{other: true, first: true, second: false}, w.verdicts)
+	require.False(t, w.client.Waiting())
+}
+
 // Nobody is asked again for a look whose client has left, or has waited for too long.
 func TestALookThatIsOverIsNotAskedAgain(t *testing.T) {
 	for _, end := range []string{"", "left", "expired"} {

@@ -103,8 +103,8 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 	if req == nil {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
 		c.waitlist.add(req)
-		req.setWait(decide.Waits)
 		for _, s := range v.Subjects {
+			s.Quota.Wait = decide.Waits
 			if s.Outcome() == decide.Pending {
 				s.Rule.Metrics.QuotaWaited++
 			}
@@ -174,11 +174,15 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	return true
 }
 
-// ExpireAll makes all requests ready, to be decided without the service: the configuration ends.
+// ExpireAll makes all requests ready, to be decided without the service: the configuration ends. Nor does a request wait
+// again that is ready already, and whose grant does not suffice: nobody would end its wait.
 func (c *Client) ExpireAll() {
 	for _, req := range c.waitlist.order {
-		if req.isAsking() {
+		switch {
+		case req.isAsking():
 			c.expire(req)
+		case !req.over:
+			req.stopWaiting(decide.TimedOut)
 		}
 	}
 }
@@ -196,7 +200,7 @@ func (c *Client) expireOverdue(now int64) {
 // expire makes a request ready that has waited for too long.
 func (c *Client) expire(req *Waiter) {
 	c.asks.leave(req)
-	req.setWait(decide.TimedOut)
+	req.stopWaiting(decide.TimedOut)
 	c.waitlist.makeReady(req)
 }
 
@@ -274,13 +278,15 @@ func (req *Waiter) waitFor(a *ask) {
 	req.asks = append(req.asks, a)
 }
 
-// setWait says what the request may still wait for.
-func (req *Waiter) setWait(to decide.Wait) {
+// stopWaiting says why the request must not wait any more, unless it has stopped before.
+func (req *Waiter) stopWaiting(why decide.Wait) {
 	if req.Verdict == nil {
 		return
 	}
 	for _, s := range req.Verdict.Subjects {
-		s.Quota.Wait = to
+		if s.Quota.Wait == decide.Waits {
+			s.Quota.Wait = why
+		}
 	}
 }
 

@@ -248,7 +248,7 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 	waiters := c.takeDecided(a, result)
 	a.giveUpReports()
 	for _, req := range waiters {
-		req.setWait(decide.Rejected)
+		req.stopWaiting(decide.Rejected)
 		c.waitlist.makeReady(req)
 	}
 }
