@@ -32,7 +32,8 @@ import (
 //	   +- giveBack ---> quota.Return, if not: see returns.go
 //
 // The service takes units of a grant back once. So what requests leave of a grant joins its other units, in the lease
-// or here, and all of it goes back together.
+// or here, and nothing of it goes back before the last request has left what it does not take. A request may have units
+// of one rule for as long as it waits for those of another.
 //
 // For example, two requests of cost 1 wait, and grant 7 has 20 units. KeepRest puts 18 into the lease. The client of
 // the second request has left, so Reclaim puts its unit there too: the lease has 19 units of grant 7. Later requests
@@ -53,6 +54,7 @@ type Handout struct {
 
 	units  uint32 // that nobody has
 	takers int    // requests that have units and are not decided
+	putNs  int64  // when units were put into the key's lease; 0 = it has none of the grant
 	failed bool   // it gives nothing: the service cannot reach the key, or endReport has found no report
 
 	// Of a denial:
@@ -169,9 +171,7 @@ func (h *Handout) KeepRest() {
 		return
 	}
 	h.changeLease((*Handout).putAnswer)
-	if h.takers == 0 {
-		h.giveBack()
-	}
+	h.giveBackIfLeft()
 }
 
 // Reclaim takes back what the request has got for the need and has not taken.
@@ -192,19 +192,25 @@ func (h *Handout) takeBack(units uint32) {
 	}
 	h.units += units
 	h.takers--
-	if h.takers > 0 || h.units == 0 {
-		return
-	}
-	if h.mayStay() {
+	if h.takers == 0 && h.units > 0 && h.mayStay() {
 		h.changeLease((*Handout).putUnits)
 	}
-	h.giveBack()
+	h.giveBackIfLeft()
 }
 
-// giveBack has the units go back that nobody has.
-func (h *Handout) giveBack() {
+// giveBackIfLeft has the grant go back once no taker is left: at once, or if units are in the lease, when those are
+// idle. What could not join them then, because the proxy's store has failed, is lost.
+func (h *Handout) giveBackIfLeft() {
 	src := h.part.source
-	src.worker.Returns.giveBack(src, h.id(), h.units)
+	switch {
+	case h.takers > 0:
+		return
+	case h.putNs > 0:
+		src.noteLost(h.units)
+		src.worker.Returns.watch(src, h)
+	default:
+		src.worker.Returns.giveBack(src, h.id(), h.units)
+	}
 	h.units = 0
 }
 
@@ -230,8 +236,9 @@ func (h *Handout) changeLease(change func(*Handout, *state.LeaseEntry) (put uint
 		switch src.write(e) {
 		case state.OK:
 			h.units -= put
+			h.putNs = 0
 			if put > 0 {
-				src.worker.Returns.watch(src, h, e.NowNs)
+				h.putNs = e.NowNs
 			}
 			return
 		case state.Mismatch:

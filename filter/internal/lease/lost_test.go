@@ -99,6 +99,53 @@ func TestAUnitThatARequestLeavesAfterItsStreamIsLost(t *testing.T) {
 	require.EqualValues(t, 1, w.lost())
 }
 
+// A request has got a unit of one rule, and waits for another rule once more. Meanwhile the units that its grant left
+// in the lease are idle, and then its client leaves. The service takes units of a grant back once, so they wait for the
+// request's, which is lost if the lease cannot be written then.
+func TestIdleUnitsWaitForThoseThatARequestHasOfTheirGrant(t *testing.T) {
+	for fails, back := range map[string]uint32{"": 5, "set": 4} {
+		testIdleUnitsWait(t, fails, back)
+	}
+}
+
+// testIdleUnitsWait returns so many units. A call of the proxy may fail when the client leaves.
+func testIdleUnitsWait(t *testing.T, fails string, back uint32) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1s"]},{"name":"other","scope":"cluster","limits":["9/1m"]}`)
+	w.engine.Leases.Service.TimeoutNs = second
+	id := w.request("a")
+	granted := quota.Grant{Number: 7, Units: 5, ValidNs: second, Leased: true, Windows: []quota.Standing{{Used: 5}}}
+	tooFew := quota.Grant{Number: 8, Windows: []quota.Standing{{}}}
+	m := quota.Results{Results: []quota.AskResult{
+		{ID: w.lastID, Outcome: quota.Granted, Grants: []quota.Grant{granted, tooFew}},
+	}}
+	w.receive(m.Append(nil))
+	require.NotContains(t, w.verdicts, id)
+	returned := func() (returned []quota.Return) {
+		for _, message := range w.stream.Asks[1:] {
+			var asks quota.Asks
+			require.NoError(t, asks.Decode(message))
+			returned = append(returned, asks.Returns...)
+		}
+		return returned
+	}
+	for range 40 { // four times as long as it takes until units are idle
+		w.proxy.Clock += 5 * ms
+		w.tick()
+		said := quota.Results{Proxies: 1} // keeps the service from being silent
+		w.receive(said.Append(nil))
+	}
+	require.Empty(t, returned())
+	w.proxy.Fail = fails
+	w.client.Forget(id)
+	w.proxy.Fail = ""
+	for range 40 {
+		w.proxy.Clock += 5 * ms
+		w.tick()
+	}
+	require.Equal(t, []quota.Return{{Grant: 7, Units: back}}, returned())
+	require.EqualValues(t, granted.Units-back, w.lost())
+}
+
 // Units that are to go back with the next message are lost if the stream ends before.
 func TestUnitsThatHaveNotLeftWithTheirStreamAreLost(t *testing.T) {
 	w, _ := pair(t, perUser)

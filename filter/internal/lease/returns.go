@@ -102,13 +102,13 @@ func (rets *Returns) giveBack(src *Source, grant state.GrantID, units uint32) {
 // noteLost counts leased units that nobody can spend or return any more.
 func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += uint64(units) }
 
-// watch has CollectIdle visit a grant whose units were put into the lease at writtenNs.
-func (rets *Returns) watch(src *Source, h *Handout, writtenNs int64) {
+// watch has CollectIdle visit a grant whose units were put into the lease.
+func (rets *Returns) watch(src *Source, h *Handout) {
 	if len(rets.leased) >= maxLeased {
 		src.noteLost(1)
 		return
 	}
-	visitNs := min(writtenNs+src.idleNs, h.endNs, rets.latestVisitNs(writtenNs))
+	visitNs := min(h.putNs+src.idleNs, h.endNs, rets.latestVisitNs(h.putNs))
 	rets.leased = append(rets.leased, leasedGrant{src, h.part.leaseKey, h.id(), visitNs})
 	rets.noteVisit(&rets.leased[len(rets.leased)-1])
 }

@@ -77,8 +77,8 @@ func (src *HoldSource) Operate(
 	return 0, nil
 }
 
-// LeaseOf is what this proxy knew of the subject's key when it was checked, or by Operate. It is nil for a rule of scope
-// proxy, and for a key that is Unlimited.
+// LeaseOf is what this proxy knew of the subject's key when it was checked, or by Operate. It is nil for a rule of
+// scope proxy, and for a key that is Unlimited.
 func LeaseOf(s *decide.Subject) *result.Lease {
 	src, ok := s.Rule.Source.(clusterSource)
 	if !ok || s.Unlimited {

@@ -174,8 +174,8 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	return true
 }
 
-// ExpireAll makes all requests ready, to be decided without the service: the configuration ends. Nor does a request wait
-// again that is ready already, and whose grant does not suffice: nobody would end its wait.
+// ExpireAll makes all requests ready, to be decided without the service: the configuration ends. Nor does a request
+// wait again that is ready already, and whose grant does not suffice: nobody would end its wait.
 func (c *Client) ExpireAll() {
 	for _, req := range c.waitlist.order {
 		switch {
