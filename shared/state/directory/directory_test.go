@@ -98,3 +98,21 @@ func TestOnlySoManyTablesWait(t *testing.T) {
 		require.Equal(t, want, d.Tables)
 	}
 }
+
+// TestATableOfANewerBuildWaits: how long its records count is not known, so it stays until WaitingTables others vanish.
+func TestATableOfANewerBuildWaits(t *testing.T) {
+	newer := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: second}
+	def := Definition{Counter: CounterID{7}, Windows: []limit.Window{newer}, Capacity: 9}
+	var made Directory
+	_, ok := made.Register(Owner{1, 1}, &def, second)
+	require.True(t, ok)
+	b := made.Append(nil)
+	b[headBytes+registrationHeadBytes] = 60 // an algorithm that this build does not know
+	d, ok := Read(b)
+	require.True(t, ok)
+	require.False(t, d.Tables[0].IsKnown())
+
+	d.Tables[0].Leave(d.Tables[0].Owners[0], second)
+	d.removeWaiting(3600 * second)
+	require.Len(t, d.Tables, 1)
+}

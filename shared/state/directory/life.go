@@ -149,7 +149,7 @@ func (d *Directory) LeaveAndSweep(o Owner, keeps func(CounterID) bool, now int64
 // WaitingTables.
 func (d *Directory) removeWaiting(now int64) {
 	tables := slices.DeleteFunc(d.Tables, func(r Registration) bool {
-		return r.waits() && now-r.VanishedNs >= countsNs(r.Windows)
+		return r.waits() && now-r.VanishedNs >= r.countsNs()
 	})
 	stay := lastToVanish(tables)
 	kept := tables[:0]
@@ -186,17 +186,21 @@ func lastToVanish(tables []Registration) (last []int) {
 // countsNs is for how long after the last hit a table's records may count at most, as far as the directory knows:
 //
 //	windows                    at most         because
+//	not known to this build    notKnownNs      a newer build's algorithm may count for long
 //	a token bucket             notKnownNs      it counts until it is full, and the directory has no burst
 //	beside a hold, each other  notKnownNs      it may owe what answers took beyond its limit, for many periods
 //	a hold alone               two periods     a hold lapses up to an eighth later than its period
 //	a sliding counter          two periods     the period before counts too
 //	a block                    MaxBlockNs      it may have begun by a policy whose blocks were longer
 //	others                     one period
-func countsNs(windows []limit.Window) int64 {
+func (r *Registration) countsNs() int64 {
+	if !r.IsKnown() {
+		return notKnownNs
+	}
 	var longest int64
-	for i := range windows {
-		ns := windows[i].PeriodNs
-		switch windows[i].Algorithm {
+	for i := range r.Windows {
+		ns := r.Windows[i].PeriodNs
+		switch r.Windows[i].Algorithm {
 		case limit.TokenBucket:
 			ns = notKnownNs
 		case limit.Concurrency:
