@@ -46,15 +46,20 @@ const (
 	Method  = "Lease"
 )
 
-// The bounds of a stream. The service ends a stream that exceeds one.
+// The bounds of a message. Decode refuses one that exceeds them, and the service ends its stream.
 const (
 	MaxMessageBytes = 64 << 10
-	MaxDefinitions  = 1024 // of a stream; one more takes the place of the least recently used
+	MaxDefinitions  = 1024 // of a stream, too: see below
 	MaxParts        = 16   // of an ask
-	MaxWindows      = 16   // of a definition; of a key, with those of other definitions that still count
+	MaxWindows      = 16   // of a definition; of a key, with those of other definitions that still count: see Grant.Failed
 	MaxDomainBytes  = 128
-	MaxReturnable   = 4096 // newest grants of a stream that units can be returned to
 )
+
+// What the service remembers of a stream. It forgets the rest, and the stream goes on:
+//
+//	MaxDefinitions  the definitions that were sent or used last; an ask of another one is Unknown
+//	MaxReturnable   the newest grants; units of an earlier one cannot be returned
+const MaxReturnable = 4096
 
 // KeyOf returns the key for the two halves of its stable hash. The low half also
 // says how the key's jitter shifts windows: see Shifted.
