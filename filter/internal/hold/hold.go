@@ -11,6 +11,8 @@
 //	         HoldNs: it has lapsed      them by itself
 //	         is gone, for example       nobody: they are not charged  the cost
 //	         because of a reset
+//	         was charged at once: its   nobody                        what the cost is beyond the units
+//	         page holds nothing
 //	account  runs                       the worker's reports          the cost
 //	         is after EndNs             the worker's reports          the cost
 //	         is after EndNs + HoldNs:   nobody: Renew charges them    what the cost is beyond the units
@@ -44,6 +46,10 @@ type Hold struct {
 	Rule    *Rule
 	Windows []limit.Window // with the limits that hold for the key, whole also if this proxy's share has decided
 	Account Account        // nil if the hold is in no account
+
+	// TakenHere says that a table of this proxy has taken the units: it holds them, or has charged them at once. Else the
+	// hold is in an account alone.
+	TakenHere bool
 
 	// The caller, after BeginHolds.
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
@@ -95,46 +101,17 @@ func (h *Hold) lose(how Renewal) {
 	h.Rule.Metrics.HoldsLost++
 }
 
-// Settle ends the hold and charges the cost, in each place as the package's table says. What is counted then:
-//
-//	Renew has found  Source.Settle finds  HoldsLost     ChargedUnits
-//	no loss          no lapse             stays         + the cost
-//	no loss          a lapse              + 1 now       + the units, or the cost if that is more
-//	Lapsed           any                  + 1 by Renew  + the units, or the cost if that is more
-//	Gone             no lapse             + 1 by Renew  + the cost
-//	any              a failure            as before     stays: Errors + 1 instead
-//
-// Unless it fails, ChargedOverHold counts what the cost is beyond the units.
+// Settle ends the hold and charges the cost, in each place as the package's table says.
 func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 	m := h.Rule.Metrics
 	m.Holding.Streams--
 	m.Holding.Units -= int64(h.Units)
-	settles := h.Rule.Policy.Settle != nil
-	if settles { // how the cost became known counts also if it then cannot be charged
+	if h.Rule.Policy.Settle != nil { // how the cost became known counts also if it then cannot be charged
 		m.SettledBy[by]++
 	}
 	inTable := h.Rule.Source.Settle(h, cost, now)
 	h.settleAccount(cost)
-	if inTable == Failed {
-		m.Errors++
-		return
-	}
-	lapsed := inTable == RestCharged && h.InTable() // else a table that holds nothing has charged the units at once
-	if lapsed && !h.isLost() {                      // a hold is lost once, also if both of its places have charged it
-		m.HoldsLost++
-	}
-	beyond := cost - min(cost, h.Units)
-	if settles {
-		m.ChargedOverHold += uint64(beyond)
-	}
-	if m.Priced == nil {
-		return
-	}
-	if inTable == RestCharged || h.HasLapsed() { // the units were charged before
-		m.Priced.ChargedUnits += uint64(h.Units + beyond)
-	} else {
-		m.Priced.ChargedUnits += uint64(cost)
-	}
+	h.noteSettled(inTable, cost)
 }
 
 // settleAccount is Settle in the account, if the hold is in one.
@@ -142,9 +119,45 @@ func (h *Hold) settleAccount(cost uint32) {
 	switch {
 	case h.Account == nil:
 	case h.HasLapsed(): // Renew has charged the units
-		h.Account.Settle(0, cost-min(cost, h.Units))
+		h.Account.Settle(0, h.beyond(cost))
 	default:
 		h.Account.Settle(h.Units, cost)
+	}
+}
+
+// beyond is what a cost is beyond the units.
+func (h *Hold) beyond(cost uint32) uint32 { return cost - min(cost, h.Units) }
+
+// noteSettled counts what Settle has charged:
+//
+//	Renew has found  Source.Settle returns  HoldsLost     ChargedUnits
+//	no loss          CostCharged            stays         + the cost
+//	no loss          ChargedAtOnce          stays         + the units, or the cost if that is more
+//	no loss          HadLapsed              + 1 now       + the units, or the cost if that is more
+//	Lapsed           any but Failed         + 1 by Renew  + the units, or the cost if that is more
+//	Gone             CostCharged            + 1 by Renew  + the cost
+//	any              Failed                 as before     stays: Errors + 1 instead
+//
+// A hold is lost once, also if both of its places have charged it. Unless Settle fails, ChargedOverHold counts what the
+// cost is beyond the units.
+func (h *Hold) noteSettled(inTable Settlement, cost uint32) {
+	m := h.Rule.Metrics
+	if inTable == Failed {
+		m.Errors++
+		return
+	}
+	if inTable == HadLapsed && !h.isLost() {
+		m.HoldsLost++
+	}
+	if h.Rule.Policy.Settle != nil {
+		m.ChargedOverHold += uint64(h.beyond(cost))
+	}
+	switch {
+	case m.Priced == nil:
+	case inTable == CostCharged && !h.HasLapsed():
+		m.Priced.ChargedUnits += uint64(cost)
+	default: // the units were charged before
+		m.Priced.ChargedUnits += uint64(max(h.Units, cost))
 	}
 }
 
@@ -156,8 +169,8 @@ func (h *Hold) isLost() bool { return h.lost != NotDue }
 // HasLapsed reports whether Renew has found the hold Lapsed, and its units charged.
 func (h *Hold) HasLapsed() bool { return h.lost == Lapsed }
 
-// Source is where a rule holds units in a table of this proxy. A hold may lie in an account alone. Then there is
-// nothing to do: its renewal is NotDue, and its settlement CostCharged.
+// Source is where a rule holds units in a table of this proxy. If the table has not taken them, there is nothing to do:
+// the renewal of such a hold is NotDue, and its settlement CostCharged.
 type Source interface {
 	// Settle ends the hold in the table, and charges there by the package's table.
 	Settle(h *Hold, cost uint32, now int64) Settlement
@@ -170,9 +183,10 @@ type Settlement uint8
 
 // The settlements.
 const (
-	CostCharged Settlement = iota // the hold ran, or was gone
-	RestCharged                   // it had lapsed, or was charged at once: what the cost is beyond the units
-	Failed                        // a call into the proxy failed: nothing is charged
+	CostCharged   Settlement = iota // the hold ran, or was gone: its cost is charged
+	HadLapsed                       // its units were charged when it lapsed, and now what the cost is beyond them
+	ChargedAtOnce                   // its units were charged when they were taken, and now what the cost is beyond them
+	Failed                          // a call into the proxy failed: nothing is charged
 )
 
 // Renewal is what became of a hold that a source was to renew.

@@ -7,7 +7,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
 )
 
@@ -16,6 +15,7 @@ const settles = `{"name":"r","limits":["100/1h"],"settle":{}}`
 // purse is a source that charges what it is told.
 type purse struct {
 	lapsed  bool // a hold has, and was charged
+	atOnce  bool // a hold was charged when it was taken
 	fails   bool // a call into the proxy does
 	renewal Renewal
 	charged uint32
@@ -26,7 +26,9 @@ func (p *purse) Settle(_ *Hold, cost uint32, _ int64) Settlement {
 	case p.fails:
 		return Failed
 	case p.lapsed:
-		return RestCharged
+		return HadLapsed
+	case p.atOnce:
+		return ChargedAtOnce
 	}
 	p.charged += cost
 	return CostCharged
@@ -48,29 +50,15 @@ func (*account) HoldNs() int64 { return 100 }
 func begin(t *testing.T, rule string, p *purse) *Hold {
 	r := &hosttest.Policy(t, rule).Rules[0]
 	m := metrics.Of(r)
-	h := &Hold{Hold: inTable(t), Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
+	h := &Hold{Hold: state.Hold{Units: 2}, Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
 	h.Begin()
 	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Rule.Metrics.Holding)
 	return h
 }
 
-// inTable holds 2 units in a table of its own.
-func inTable(t *testing.T) state.Hold {
-	windows := []limit.Window{{Algorithm: limit.Concurrency, Unlimited: true, PeriodNs: limit.MinPeriodNs}}
-	tables := state.NewTables(hosttest.New(), func([]byte) {}, 1, 1)
-	table := tables.Table(state.Definition{Windows: windows, Capacity: 1})
-	var e state.Entry
-	require.Equal(t, state.OK, table.Read(&e, state.Key{Windows: windows, OfRule: windows}, 1))
-	h, status := table.Hold(&e, 2, false)
-	require.Equal(t, state.OK, status)
-	require.True(t, h.InTable())
-	return h
-}
-
 // A table that holds nothing charges units at once. So nothing can lapse there, although Settle finds them charged.
 func TestAHoldThatIsChargedAtOnceIsNotLost(t *testing.T) {
-	h := begin(t, settles, &purse{lapsed: true})
-	h.Hold = state.Hold{Units: 2}
+	h := begin(t, settles, &purse{atOnce: true})
 	h.Settle(5, metrics.ByAnswer, 2)
 	require.Zero(t, h.Rule.Metrics.HoldsLost)
 }
@@ -183,7 +171,7 @@ func TestWhatAHoldWithAPriceCounts(t *testing.T) {
 	}{
 		{purse{}, 1, 1}, {purse{lapsed: true}, 1, 2}, {purse{lapsed: true}, 3, 3}, {purse{fails: true}, 3, 0},
 		{purse{renewal: Lapsed}, 1, 2}, {purse{renewal: Lapsed}, 3, 3}, {purse{renewal: Lapsed, fails: true}, 3, 0},
-		{purse{renewal: Gone}, 1, 1}, {purse{renewal: Gone}, 3, 3},
+		{purse{atOnce: true}, 1, 2}, {purse{atOnce: true}, 3, 3}, {purse{renewal: Gone}, 1, 1}, {purse{renewal: Gone}, 3, 3},
 	} {
 		h := begin(t, priced, &tc.at)
 		h.Renew(Clocks{})

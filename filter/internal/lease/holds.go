@@ -171,8 +171,8 @@ func (src *HoldSource) Held(s *decide.Subject) uint32 {
 // A hold of a HoldSource lies in one place or in two:
 //
 //	account only  the service has granted the units
-//	both          they were taken while the service was silent: this proxy's table counts them, and the service hears
-//	              of them later
+//	both          they were taken while the service was silent: this proxy's table has taken them, and the service
+//	              hears of them later
 //	table only    so they were, and the worker has too many accounts for one more
 //
 // Package hold draws what each place charges, and settles the account. Here is the table's part. The table counts by
@@ -186,7 +186,7 @@ func (src *HoldSource) shareOf(h *hold.Hold) []limit.Window {
 
 // Settle ends what the request holds in this proxy's table, and charges its cost there.
 func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) hold.Settlement {
-	if !h.InTable() {
+	if !h.TakenHere {
 		return hold.CostCharged
 	}
 	return src.local.SettleBy(src.shareOf(h), h, cost, wallNs)
@@ -194,7 +194,7 @@ func (src *HoldSource) Settle(h *hold.Hold, cost uint32, wallNs int64) hold.Sett
 
 // Renew renews what lies in this proxy's table.
 func (src *HoldSource) Renew(h *hold.Hold, at hold.Clocks) hold.Renewal {
-	if !h.InTable() || !src.local.IsDue(h, at) {
+	if !h.TakenHere || !src.local.IsDue(h, at) {
 		return hold.NotDue
 	}
 	return src.local.RenewBy(src.shareOf(h), h, at)

@@ -7,7 +7,9 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -73,6 +75,29 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 	require.Less(t, s.asked, 33)
 	w.proxy.Clock += 81 * second
 	require.Zero(t, s.held(), "the worker is gone")
+}
+
+// A later configuration holds nothing in the table of this proxy's share, so it has charged the units of a request of
+// the earlier one when that took them. The answer charges what it costs beyond them.
+func TestAHoldThatThisProxysShareHasChargedAtOnce(t *testing.T) {
+	const limited = `{"name":"r",` + byUser + `,"limits":["9/1m"],"on_unavailable":"local"`
+	for cost, used := range map[uint32]string{0: `"used":1,`, 1: `"used":1,`, 5: `"used":5,`} {
+		w, _ := holdingPair(t, limited+`,"settle":{}}`)
+		w.engine.Leases.Service.Silent = true
+		w.proxy.With("u", "a")
+		later := engine.Identity{Owner: 1, ConfiguredNs: w.proxy.Clock, Random: func(b []byte) { clear(b) }}
+		next := engine.New(hosttest.Policy(t, limited+`}`), w.proxy, later)
+		next.Leases.Service.Silent = true
+		next.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{"a"}})
+
+		id := w.request("a")
+		require.Len(t, w.holds[id], 1)
+		require.False(t, w.holds[id][0].InTable())
+		w.answer(id, cost)
+		text, err := w.engine.Operate(engine.Operation{Name: "leased", Rule: "r", Key: []string{"a"}})
+		require.NoError(t, err)
+		require.Contains(t, string(text), used)
+	}
 }
 
 // TestAccountsAreBounded: a client that invents keys while the service is silent takes no more

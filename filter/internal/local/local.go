@@ -143,10 +143,12 @@ func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now
 	switch {
 	case status != state.OK:
 		return hold.Failed
-	case unitsCharged:
-		return hold.RestCharged
+	case !unitsCharged:
+		return hold.CostCharged
+	case h.InTable():
+		return hold.HadLapsed
 	}
-	return hold.CostCharged
+	return hold.ChargedAtOnce
 }
 
 // heldKey is a key of which units are held, without its bytes: the state.Hold has their hash.
