@@ -148,6 +148,32 @@ func TestAWorkerForgetsABlockThatHasEnded(t *testing.T) {
 	}
 }
 
+// A request waits for another rule while its worker remembers that the key is blocked for a shadow rule. Once the
+// answer is there, each rule is decided by what is known then: the worker asks again if it does not remember the block
+// any more.
+func TestABlockIsRecalledWhenARequestGoesOn(t *testing.T) {
+	rules := `{"name":"trial","mode":"shadow","counter":"t",` + blockedUser + `,"block":"1h","settle":{},"hold":"80s"},` +
+		`{"name":"r",` + byUser + `,"limits":["100/1m"],"lease":"off"}`
+	for afterNs, asks := range map[int64]int{0: 1, 949 * ms: 1, 950 * ms: 2} { // after the block has begun
+		h, s := newBlocking(t, rules)
+		for range 4 {
+			id := h.request("a 1")
+			h.exchange(s)
+			h.answer(id, 1)
+			h.exchange(s)
+		}
+		trial := h.rules["trial"]
+		require.EqualValues(t, 1, trial.Metrics.ShadowDenied)
+		h.proxy.Clock += afterNs
+		asked, id := s.asked, h.request("a 1")
+		h.proxy.Clock += 50 * ms
+		h.exchange(s)
+		require.True(t, h.verdicts[id])
+		require.Equal(t, asks, s.asked-asked, "after %d ms", afterNs/ms)
+		require.EqualValues(t, 2, trial.Metrics.ShadowDenied)
+	}
+}
+
 // TestABlockOfAnotherPolicy lasts as long as that one said, also for a worker whose blocks are shorter.
 func TestABlockOfAnotherPolicy(t *testing.T) {
 	for name, rule := range blockRules {
