@@ -99,6 +99,28 @@ func TestRefundAfterSetAndReset(t *testing.T) {
 	}
 }
 
+// A later configuration has no holds in the table of a counter, so it charges the units of an earlier one's request at
+// once. A refund has to give these back, too.
+func TestRefundOfAHoldThatWasChargedAtOnce(t *testing.T) {
+	const first, second = `{"name":"first","limits":["9/10s"]%s}`, `,{"name":"second","limits":["2/1h"]}`
+	p := hosttest.New()
+	p.Clock = 21_500_000_000
+	e := compileJSON(t, p, fmt.Sprintf(first, `,"settle":{}`)+second)
+	e.Decide().Release()
+	later := Identity{Owner: 1, ConfiguredNs: p.Clock, Random: func(b []byte) { clear(b) }}
+	next := New(hosttest.Policy(t, fmt.Sprintf(first, "")), p, later)
+	operate(t, next, Operation{Name: "set", Rule: "first", N: 3})
+	rival := compileJSON(t, p, second[1:])
+	p.After = func(string) { // the first rule has counted the hit
+		p.After = nil
+		require.True(t, rival.Decide().Allowed)
+	}
+	v := e.Decide()
+	require.Equal(t, "second", v.DeniedBy().Name)
+	require.Contains(t, operate(t, next, Operation{Name: "get", Rule: "first"}), `{"value":3,`)
+	require.Zero(t, e.rules.List[0].Metrics.NotTakenBack)
+}
+
 func TestCleanAndStats(t *testing.T) {
 	p := hosttest.New()
 	p.Clock = 20_000_000_000

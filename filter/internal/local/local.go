@@ -112,9 +112,9 @@ func noteStored(s *decide.Subject, status state.Status) {
 	}
 }
 
-// Refund uncounts the hit.
+// Refund uncounts the hit. A table that holds nothing has counted it at once, also for a rule that holds.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
-	if c.holds {
+	if c.holds && s.Hold.InTable() {
 		return c.Table.RefundHold(&s.Record, s.CountedKey, s.Hold, now)
 	}
 	return c.Table.Refund(&s.Record, now, s.Cost)
