@@ -226,7 +226,7 @@ func readRange(r rueidis.RedisMessage) (master string, its server, err error) {
 	last, errLast := fields[1].AsInt64()
 	about, errAbout := fields[2].ToArray()
 	err = errors.Join(errFirst, errLast, errAbout)
-	if err != nil || len(about) < 3 || first < 0 || last >= slots {
+	if err != nil || len(about) < 3 || first < 0 || first > last || last >= slots {
 		return "", nil, errors.Join(errAnswer, err)
 	}
 	for slot := first; slot <= last; slot++ {
