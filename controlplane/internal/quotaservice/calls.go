@@ -81,8 +81,7 @@ func (u *Use) operation(c *call, h *hasher) keyOperation {
 type Total struct {
 	// Over says that fewer units were left than the use has. Of a look it says that a fixed
 	// window is over its limit, or that another has nothing left.
-	Over   bool
-	WaitNs int64 // if Over: until they would pass if nobody else calls; limit.Never
+	Over bool
 	// Remembered says that a fixed window was known to be over its limit until it ends. The units
 	// count nowhere then, and Windows say nothing of the others.
 	Remembered bool
@@ -180,13 +179,11 @@ func (c *call) operationDone(o *keyOperation) {
 		c.keys.add(o)
 		return
 	}
-	if o.Outcome.Err != nil {
-		c.err = o.Outcome.Err
-	}
 	c.done()
 }
 
-// conclude makes the totals, and undoes what is not kept.
+// conclude makes the totals, and undoes what is not kept. The call fails if one of its uses has. An undo that fails
+// does not change what keep has decided: its units go on to count.
 func (c *call) conclude() {
 	for i := range c.operations {
 		o := &c.operations[i]
@@ -194,7 +191,10 @@ func (c *call) conclude() {
 			continue
 		}
 		out := &o.Outcome
-		c.totals[i] = Total{Over: out.Denied, WaitNs: out.WaitNs, Windows: out.Standings}
+		if out.Err != nil {
+			c.err = out.Err
+		}
+		c.totals[i] = Total{Over: out.Denied, Windows: out.Standings}
 		if _, isHit := o.Action.(*action.Hit); !isHit { // a hit counts nowhere if it is too many
 			c.core.over.note(o)
 		}
@@ -218,7 +218,7 @@ func (c *call) conclude() {
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call.
 func (c *call) restateTotals() {
 	for i, o := range c.undone {
-		if o != nil {
+		if o != nil && o.Outcome.Err == nil {
 			c.totals[i].Windows = o.Outcome.Standings
 		}
 	}
@@ -258,7 +258,7 @@ func (k overKeys) recall(o *keyOperation, storeNs int64, total *Total) bool {
 	if left > over.LengthNs(storeNs) { // the store's clock was set back
 		return false
 	}
-	*total = Total{Over: true, WaitNs: left, Remembered: true, Windows: make([]quota.Standing, len(o.Shifted))}
+	*total = Total{Over: true, Remembered: true, Windows: make([]quota.Standing, len(o.Shifted))}
 	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
 	return true
 }

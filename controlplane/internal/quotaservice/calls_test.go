@@ -58,7 +58,7 @@ func TestCount(t *testing.T) {
 		require.Equal(t, step.remembered, total.Remembered, "%+v", step)
 		require.Equal(t, step.used, total.Windows[0].Used, "%+v", step)
 		if step.over {
-			require.EqualValues(t, minute, total.WaitNs, "%+v", step)
+			require.EqualValues(t, minute, total.Windows[0].ResetNs, "%+v", step)
 		}
 	}
 	totals := b.count(c, nil, under("b", 1), under("a", 1), under("b", 2))
@@ -211,6 +211,28 @@ func TestCountFails(t *testing.T) {
 	b.service.Close()
 	_, err = b.service.Count(t.Context(), uses, nil)
 	require.ErrorIs(t, err, ErrClosed)
+}
+
+// TestADeniedCallIsDeniedThoughItsUndoFails: what is decided is no error, which a proxy may let pass.
+func TestADeniedCallIsDeniedThoughItsUndoFails(t *testing.T) {
+	b := newRig(t)
+	user, team := counterOf(t, fixed(10, minute)), counterOf(t, bucket(100, minute, 100))
+	unlessOver := func(totals []Total) bool { return !totals[0].Over && !totals[1].Over }
+	b.count(team, nil, under("other", 1)) // by now the service knows the store's clock
+	hits := 2
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		hits -= len(swaps)
+		if hits >= 0 {
+			return false
+		}
+		done(0, swapstore.Result{Status: swapstore.Failed, Err: errors.New("cut")})
+		return true
+	}
+	uses := []Use{{user, []byte("user"), 11}, {team, []byte("team"), 3}}
+	totals, err := b.service.Count(t.Context(), uses, unlessOver)
+	require.NoError(t, err)
+	require.True(t, totals[0].Over)
+	require.EqualValues(t, 3, totals[1].Windows[0].Used, "as the key stood last as far as is known")
 }
 
 // TestCountInTheNextWindow: what reaches the store after its window has ended counts in the next one.

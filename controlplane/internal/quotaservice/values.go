@@ -246,9 +246,6 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again boo
 			NowNs: r.NowNs, Denied: sum > uint64(o.Shifted[0].Limit),
 			Standings: append(o.Outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
 		}
-		if o.Outcome.Denied {
-			o.Outcome.WaitNs = left
-		}
 	}
 	return false, nil
 }
