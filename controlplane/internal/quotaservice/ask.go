@@ -228,7 +228,7 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 	out, isDenied := &part.last().Outcome, part.denied()
 	got := quota.Grant{
 		Denied: isDenied, WaitNs: out.WaitNs, HeldBack: out.HeldBack, Blocked: isDenied && out.Blocked,
-		Noted: out.Noted && out.Err == nil, Windows: a.standings(part),
+		Noted: out.Noted && !part.isUnsure(), Windows: a.standings(part),
 	}
 	if a.result == quota.Granted {
 		a.handOver(&got, &part.first)
@@ -236,14 +236,25 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 	return got
 }
 
-// last is the operation whose outcome says how the key stands when the ask is answered: the kept denial, the undo, or
-// the hit if nothing has followed.
-func (p *askPart) last() *keyOperation {
-	switch {
-	case p.kept != nil:
+// second is what has followed the hit: the kept denial or the undo, nil if nothing has.
+func (p *askPart) second() *keyOperation {
+	if p.kept != nil {
 		return p.kept
-	case p.undone != nil:
-		return p.undone
+	}
+	return p.undone
+}
+
+// isUnsure reports whether the second operation has failed: then the store may have carried it out or not.
+func (p *askPart) isUnsure() bool {
+	o := p.second()
+	return o != nil && o.Outcome.Err != nil
+}
+
+// last is the operation whose outcome says how the key stands when the ask is answered, as far as is known: the second
+// one, or the hit.
+func (p *askPart) last() *keyOperation {
+	if o := p.second(); o != nil && !p.isUnsure() {
+		return o
 	}
 	return &p.first
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
@@ -263,13 +264,13 @@ func (c *core) deliver(o *keyOperation) {
 	c.clock.AfterFunc(max(o.Outcome.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
 }
 
-// fail tells the owners of operations why they have no outcome.
+// fail tells the owners of operations why they have no outcome. What they came to when they were decided does not hold.
 func (c *core) fail(operations []*keyOperation, err error) {
-	if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
-		c.metrics.mismatches.Add(1)
-	}
 	for _, o := range operations {
-		o.Outcome.Err = err
+		if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
+			c.metrics.mismatches.Add(1)
+		}
+		o.Outcome = action.Outcome{Err: err}
 		o.owner.operationDone(o)
 	}
 }

@@ -379,3 +379,51 @@ func TestAFailedShadowPart(t *testing.T) {
 	works.Inspect = true
 	require.EqualValues(t, 1, p.ask(works).Grants[0].Windows[0].Used, "undone")
 }
+
+// TestUnitsThatAFailedStoreKeepsAreLost: if the store does not take a return or an undo, its units go on to count.
+func TestUnitsThatAFailedStoreKeepsAreLost(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)), define(2, quota.LeaseOff, fixed(1, minute)))
+	m := &b.service.metrics
+	counted := func() [2]uint64 { return [2]uint64{m.unitsReturned.Load(), m.unitsLost.Load()} }
+	grant := p.ask(want(3)).Grants[0].Number
+	fails := func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		for i := range swaps {
+			done(i, swapstore.Result{Status: swapstore.Failed, Err: errors.New("cut")})
+		}
+		return true
+	}
+	b.store.bend = fails
+	p.giveBack(grant, 2)
+	require.Equal(t, [2]uint64{0, 2}, counted())
+
+	b.store.bend = nil
+	require.EqualValues(t, 3, b.inspect(p).Used)
+	hits := 2 // of the next ask: both are answered, and then the undo fails
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		hits -= len(swaps)
+		return hits < 0 && fails(swaps, done)
+	}
+	a := p.ask(want(4), quota.Part{Definition: 2, Cost: 2})
+	require.Equal(t, quota.Denied, a.Outcome)
+	require.Equal(t, [2]uint64{0, 6}, counted())
+	require.EqualValues(t, 7, a.Grants[0].Windows[0].Used, "as the key stood last as far as is known")
+	b.store.bend = nil
+	require.EqualValues(t, 7, b.inspect(p).Used)
+}
+
+// TestEachAskForADamagedValueIsCounted: also if several wait for one key.
+func TestEachAskForADamagedValueIsCounted(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)))
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		for i := range swaps {
+			done(i, swapstore.Result{Status: swapstore.Read, Value: []byte("damaged value"), NowNs: base})
+		}
+		return true
+	}
+	asks := []quota.Ask{{ID: 1, Parts: []quota.Part{want(1)}}, {ID: 2, Parts: []quota.Part{want(1)}}}
+	require.NoError(t, p.send(quota.Asks{Asks: asks}))
+	require.EqualValues(t, 1, b.store.swaps.Load())
+	require.EqualValues(t, 2, b.service.metrics.mismatches.Load())
+}
