@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 const leaseNow int64 = 5 * second
@@ -22,8 +23,12 @@ func readLease(t *testing.T, l *Leases, key string, nowNs int64) *LeaseEntry {
 	return e
 }
 
+func grantLeft(stream, number, units uint32, endNs int64) leased.GrantLeft {
+	return leased.GrantLeft{GrantID: leased.GrantID{Stream: stream, Number: number}, Units: units, EndNs: endNs}
+}
+
 // held is the lease, without memory for standings.
-func held(e *LeaseEntry) Lease {
+func held(e *LeaseEntry) leased.Lease {
 	l := e.Lease
 	if len(l.Standings) == 0 {
 		l.Standings = nil
@@ -38,12 +43,17 @@ func TestALeaseIsKept(t *testing.T) {
 	require.Empty(t, held(e))
 	require.Zero(t, e.WrittenNs)
 
-	want := Lease{
-		Grants: [MaxLeaseGrants]GrantLeft{{GrantID{3, 9}, 7, leaseNow + second}, {GrantID{4, 10}, 8, leaseNow + 2*second}},
-		denial: Denial{UntilNs: 11, PassNs: -1, cost: 13}, SilentUntilNs: 16,
-		Uncharged: Uncharged{Units: 18, askedUntilNs: 15}, Rate: Rate{17, 19, 21},
-		Standings: []LeaseStanding{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
+	want := leased.Lease{
+		Grants: [leased.MaxGrants]leased.GrantLeft{
+			grantLeft(3, 9, 7, leaseNow+second), grantLeft(4, 10, 8, leaseNow+2*second),
+		},
+		SilentUntilNs: 16,
+		Uncharged:     leased.Uncharged{Units: 18},
+		Rate:          leased.Rate{FromNs: 17, Now: 19, Before: 21},
+		Standings:     []leased.Standing{{Used: 1, ResetNs: 2}, {Used: 3, ResetNs: 4}},
 	}
+	want.Deny(13, leased.Denial{UntilNs: 11, PassNs: limit.Never}, 0)
+	want.Uncharged.Ask(15)
 	e.Lease = want
 	require.Equal(t, OK, l.Write(e))
 
@@ -67,17 +77,17 @@ func TestAFullPageDropsTheSmallestLease(t *testing.T) {
 	l := leasesOf(newMemory(), 1, 4)
 	for i, units := range []uint32{5, 3, 8, 9} {
 		e := readLease(t, l, fmt.Sprint(i), leaseNow)
-		e.Grants[0] = GrantLeft{GrantID{1, 1}, units, leaseNow + second}
+		e.Grants[0] = grantLeft(1, 1, units, leaseNow+second)
 		require.Equal(t, OK, l.Write(e))
 	}
 	e := readLease(t, l, "new", leaseNow)
-	e.Grants[0] = GrantLeft{GrantID{1, 2}, 1, leaseNow + second}
+	e.Grants[0] = grantLeft(1, 2, 1, leaseNow+second)
 	require.Equal(t, OK, l.Write(e))
 	require.EqualValues(t, 3, e.Replaced)
 	require.Zero(t, readLease(t, l, "1", leaseNow).Left(leaseNow))
 
 	e = readLease(t, l, "later", leaseNow+second)
-	e.Grants[0] = GrantLeft{GrantID{1, 3}, 2, leaseNow + 2*second}
+	e.Grants[0] = grantLeft(1, 3, 2, leaseNow+2*second)
 	require.Equal(t, OK, l.Write(e))
 	require.Zero(t, e.Replaced, "leases that have ended hold nothing")
 }
@@ -100,13 +110,13 @@ func TestLeasesOutliveMoreWindows(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
 	e := readLease(t, l, "k", leaseNow)
-	e.Grants[0], e.Standings = GrantLeft{GrantID{1, 1}, 5, leaseNow + second}, []LeaseStanding{{Used: 1, ResetNs: 2}}
+	e.Grants[0], e.Standings = grantLeft(1, 1, 5, leaseNow+second), []leased.Standing{{Used: 1, ResetNs: 2}}
 	require.Equal(t, OK, l.Write(e))
 
 	more := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 7, 3, 100)
 	found := readLease(t, more, "k", leaseNow)
 	require.EqualValues(t, 5, found.Left(leaseNow))
-	require.Equal(t, []LeaseStanding{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
+	require.Equal(t, []leased.Standing{{Used: 1, ResetNs: 2}, {}, {}}, found.Standings)
 }
 
 // Neither another key nor other windows find the units of a record that has their hash.
@@ -114,7 +124,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)
 	e := readLease(t, l, "k", leaseNow)
-	e.Grants[0] = GrantLeft{GrantID{1, 1}, 5, leaseNow + second}
+	e.Grants[0] = grantLeft(1, 1, 5, leaseNow+second)
 	require.Equal(t, OK, l.Write(e))
 
 	hourly := NewTables(store, seeded(1), 1, 2).Leases(CounterID{1}, 8, 1, 100)
@@ -125,7 +135,7 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.Equal(t, OK, l.ReadHashed(other, sameHash, 100*second, leaseNow))
 	require.Zero(t, other.Left(leaseNow))
 	require.Zero(t, other.WrittenNs)
-	other.Grants[0] = GrantLeft{GrantID{1, 2}, 3, leaseNow + second}
+	other.Grants[0] = grantLeft(1, 2, 3, leaseNow+second)
 	require.Equal(t, OK, l.Write(other))
 	require.EqualValues(t, 5, other.Replaced, "both have one record")
 	require.Zero(t, readLease(t, l, "k", leaseNow).Left(leaseNow))
@@ -133,136 +143,35 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.EqualValues(t, 3, other.Left(leaseNow))
 }
 
-func TestLeaseRate(t *testing.T) {
-	const period = 100
-	var l Lease
-	l.Rate.Spend(1000, period, 10)
-	require.EqualValues(t, 10, l.Rate.Over(1000, period))
-	require.EqualValues(t, 10, l.Rate.Over(1099, period))
-	require.EqualValues(t, 5, l.Rate.Over(1150, period))
-	l.Rate.Spend(1150, period, 4)
-	require.EqualValues(t, 4+5, l.Rate.Over(1150, period))
-	require.EqualValues(t, 0, l.Rate.Over(1300, period))
-	l.Rate.Spend(5000, period, 1<<32-1)
-	l.Rate.Spend(5001, period, 1)
-	require.Equal(t, uint32(1<<32-1), l.Rate.Over(5001, period), "saturates")
-}
-
-// Units of several grants are spent in the order of their ends, and none after its
-// end.
-func TestUnitsOfSeveralGrants(t *testing.T) {
-	var l Lease
-	for i, end := range []int64{30, 10, 20} {
-		_, ok := l.put(0, GrantLeft{GrantID: GrantID{uint32(i), 1}, Units: 5, EndNs: end})
-		require.True(t, ok)
-	}
-	require.EqualValues(t, 15, l.Left(9))
-	require.EqualValues(t, 10, l.Left(10))
-	require.EqualValues(t, 2, l.Spend(10, 3).Stream)
-	require.EqualValues(t, 2, l.Spend(10, 3).Stream, "the others end later")
-	require.Equal(t, uint32(4), l.Left(10))
-	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
-
-	_, ok := l.put(10, GrantLeft{GrantID: GrantID{9, 1}, Units: 5, EndNs: 40})
-	require.True(t, ok)
-	l.Grants[2].Units, l.Grants[3].Units = 1, 1
-	_, ok = l.put(10, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40})
-	require.False(t, ok, "no room")
-	lost, ok := l.put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40 + strandedNs})
-	require.True(t, ok)
-	require.EqualValues(t, 5, lost, "its worker has not come for it")
-}
-
-// A denial denies the smallest cost of those that are not over, and a block each cost.
-func TestWhatALeaseDenies(t *testing.T) {
-	lasting := func(untilNs int64) Denial { return Denial{UntilNs: untilNs, PassNs: untilNs + 5} }
-	forEver := Denial{UntilNs: 20, PassNs: limit.Never}
-	for _, tc := range []struct {
-		name    string
-		do      func(*Lease)
-		denies  []uint32
-		spares  []uint32
-		blocks  bool
-		waitsNs int64
-	}{
-		{"nothing", func(*Lease) {}, nil, []uint32{0, 1}, false, -10},
-		{"a cost", func(l *Lease) { l.Deny(3, lasting(20), 10) }, []uint32{3, 4}, []uint32{0, 2}, false, 15},
-		{"a cost of 0", func(l *Lease) { l.Deny(0, lasting(20), 10) }, []uint32{1}, []uint32{0}, false, 15},
-		{"a block", func(l *Lease) { l.Block(forEver, 10) }, []uint32{0, 1}, nil, true, limit.Never},
-		{"a block and then a cost", func(l *Lease) {
-			l.Block(lasting(11), 10)
-			l.Deny(3, lasting(30), 10)
-		}, []uint32{0, 1}, nil, true, 25},
-		{"a cost after one that is over", func(l *Lease) {
-			l.Deny(1, lasting(10), 5)
-			l.Deny(3, lasting(30), 10)
-		}, []uint32{3}, []uint32{2}, false, 25},
-		{"what is over", func(l *Lease) { l.Deny(3, lasting(10), 5) }, nil, []uint32{3}, false, 5},
-		{"what can be spent", func(l *Lease) {
-			l.Deny(3, lasting(20), 10)
-			l.Allow(3)
-		}, nil, []uint32{3}, false, 15},
-		{"more than can be spent", func(l *Lease) {
-			l.Deny(3, lasting(20), 10)
-			l.Allow(2)
-		}, []uint32{3}, []uint32{2}, false, 15},
-	} {
-		var l Lease
-		tc.do(&l)
-		for _, cost := range tc.denies {
-			require.True(t, l.Denies(cost, 10), "%s: %d", tc.name, cost)
-		}
-		for _, cost := range tc.spares {
-			require.False(t, l.Denies(cost, 10), "%s: %d", tc.name, cost)
-		}
-		require.Equal(t, tc.blocks, l.Blocks(10), tc.name)
-		require.Equal(t, tc.waitsNs, l.WaitNs(10), tc.name)
-	}
-}
-
-// One ask at a time tells the service what it has not charged, until it has.
-func TestUnchargedUnitsAreTold(t *testing.T) {
-	var u Uncharged
-	u.Add(5)
-	require.False(t, u.IsAsked(10))
-	require.EqualValues(t, 5, u.Ask(20))
-	require.True(t, u.IsAsked(19))
-	require.False(t, u.IsAsked(20), "the answer is late")
-	u.Add(2)
-	u.Answer(5, true)
-	require.EqualValues(t, 2, u.Units)
-	require.True(t, u.IsAsked(19), "another ask may be telling the 2")
-	require.EqualValues(t, 2, u.Ask(30))
-	u.Answer(2, false)
-	require.EqualValues(t, 2, u.Units, "the service has failed")
-	require.False(t, u.IsAsked(29))
-	u.Answer(7, true)
-	require.Equal(t, Uncharged{}, u)
-	u.Add(1<<32 - 1)
-	u.Add(1)
-	require.Equal(t, uint32(1<<32-1), u.Units, "saturates")
-}
-
 // TestCleanKeepsLeases: what a key holds is there after it, and is spent once.
 func TestCleanKeepsLeases(t *testing.T) {
 	m := newMemory()
 	l := leasesOf(m, 1, 100)
 	later := leaseNow + second
-	of := func(g GrantLeft) [MaxLeaseGrants]GrantLeft { return [MaxLeaseGrants]GrantLeft{1: g} }
+	of := func(g leased.GrantLeft) [leased.MaxGrants]leased.GrantLeft {
+		return [leased.MaxGrants]leased.GrantLeft{1: g}
+	}
+	blocked := func(untilNs int64) (l leased.Lease) {
+		l.Block(leased.Denial{UntilNs: untilNs}, 0)
+		return l
+	}
+	rate := leased.Rate{FromNs: leaseNow, Now: 5}
+	var asked leased.Lease
+	asked.Uncharged.Ask(later)
 	records := map[string]struct {
-		Lease
+		leased.Lease
 
 		keep bool
 	}{
-		"live":         {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 5, later})}, true},
-		"to return":    {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 5, leaseNow - second})}, true},
-		"stranded":     {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 5, leaseNow - 3*second})}, false},
-		"spent":        {Lease{Grants: of(GrantLeft{GrantID{1, 1}, 0, later}), Rate: Rate{FromNs: leaseNow, Now: 5}}, false},
-		"denied":       {Lease{denial: Denial{UntilNs: later}}, true},
-		"denied once":  {Lease{denial: Denial{UntilNs: leaseNow}}, false},
-		"asked":        {Lease{Uncharged: Uncharged{askedUntilNs: later}}, true},
-		"unreachable":  {Lease{SilentUntilNs: later}, true},
-		"not told yet": {Lease{Uncharged: Uncharged{Units: 1}}, true},
+		"live":         {leased.Lease{Grants: of(grantLeft(1, 1, 5, later))}, true},
+		"to return":    {leased.Lease{Grants: of(grantLeft(1, 1, 5, leaseNow-second))}, true},
+		"stranded":     {leased.Lease{Grants: of(grantLeft(1, 1, 5, leaseNow-3*second))}, false},
+		"spent":        {leased.Lease{Grants: of(grantLeft(1, 1, 0, later)), Rate: rate}, false},
+		"denied":       {blocked(later), true},
+		"denied once":  {blocked(leaseNow), false},
+		"asked":        {asked, true},
+		"unreachable":  {leased.Lease{SilentUntilNs: later}, true},
+		"not told yet": {leased.Lease{Uncharged: leased.Uncharged{Units: 1}}, true},
 	}
 	kept := uint64(0)
 	for name, r := range records {

@@ -48,8 +48,7 @@
 //
 //	hold.go      a Hold is units that a running request keeps. The key's record, or the floor, has the sum.
 //	             lapse.go charges them if the request gives no sign of life
-//	lease.go     a Lease is units of a limit over many proxies that this one has taken ahead. A lease table has
-//	             leases in the place of usages
+//	lease.go     a lease table has a leased.Lease in the place of each key's usages
 //	operate.go   operators set, add to and reset counters, and visit all pages
 //	look.go      Look reads a key for a client who asks what is left. A Survey counts a table's keys for
 //	             metrics. Neither counts a hit
@@ -58,10 +57,11 @@
 // What has states is drawn at its type: a Table, an Entry, a Hold. The life of a table's number is that of its
 // registration, in package directory.
 //
-// Three other packages are below this one. Package page has the bytes of a page. Package directory has the
-// registrations of tables, and says when a table's number is free for another one. Package limit has the arithmetic:
-// how usage and floors change with time (Roll, Start, Floor), whether a hit passes (Check), and what it counts (Add).
-// Here is only what happens to them, and who may write them.
+// Four other packages are below this one. Package page has the bytes of a page. Package directory has the
+// registrations of tables, and says when a table's number is free for another one. Package leased has what a lease is:
+// units of a limit over many proxies that this one has taken ahead. Package limit has the arithmetic: how usage and
+// floors change with time (Roll, Start, Floor), whether a hit passes (Check), and what it counts (Add). Here is only
+// what happens to them, and who may write them.
 //
 // Of the tests, history_test.go plays random histories of the configurations of variant_test.go, and judge_test.go
 // judges them by the limiter of exact_test.go. golden_test.go has the golden bytes.
@@ -156,7 +156,7 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //	generation   a record                   when it is set, reset or rebased    Refund
 //	serial       a record of a table that   when it is placed                   whereIs (hold.go)
 //	             holds, in its page
-//	grant number a grant, on its stream     with each grant                     GrantID (lease.go)
+//	grant number a grant, on its stream     with each grant                     leased.GrantID
 
 // Keys in shared data. They have at most 15 bytes, because the host allocates
 // twice for a longer one, and a prefix, because Istio puts all plugins into one

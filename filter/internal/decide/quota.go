@@ -5,6 +5,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Quota is how far a subject has come with the quota service. It carries the request over from one call of
@@ -16,7 +17,7 @@ import (
 //	                Wait = TimedOut or Rejected
 //	Source.Check    From = Allotted if the allotment suffices, LeaseTable or OwnShare if units are there by now.
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
-//	Source.Take     takes the units from where From says; TakenOf, for Refund
+//	Source.Take     takes the units from where From says; Taken, for Refund
 type Quota struct {
 	Wait Wait // package talk writes it, and package lease all below
 
@@ -27,7 +28,7 @@ type Quota struct {
 
 	// By Source.Take. The lease says already that the service must charge the cost, if NotedUncharged: Take may be called
 	// once more, if another worker wrote first, or if another rule had to ask.
-	TakenOf        state.GrantLeft // for Refund, if From is the LeaseTable: the grant that the units are of
+	Taken          leased.GrantLeft // for Refund, if From is the LeaseTable: the units, as Put takes them
 	NotedUncharged bool
 
 	// Memory, which stays for the next request:
@@ -41,7 +42,7 @@ type checked struct {
 	MonotonicNs int64 // when it looked, by the monotonic clock
 	// How the windows stand over all proxies, by the allotment or else the lease, in the order of records. If the subject
 	// is Known and not counted here, each window has one.
-	Standings []state.LeaseStanding
+	Standings []leased.Standing
 }
 
 // Account is a hold.Account in which Source.Take and Refund of package lease move units.
@@ -90,15 +91,15 @@ const (
 
 // Allotment is what a subject that waited gets of a grant of the quota service, or that the service denies.
 type Allotment struct {
-	Received    bool                  // false while the service has not granted or denied
-	Units       uint32                // that the subject may take
-	EndNs       int64                 // until when it may, by the monotonic clock
-	Denied      bool                  // too few units are left
-	HeldBack    bool                  // of a denial: enough would be left, if less were held
-	Blocked     bool                  // of a denial: the key was blocked before
-	WaitNs      int64                 // of a denial: until the cost passes, or limit.Never
-	MonotonicNs int64                 // when it came, by the monotonic clock
-	Standings   []state.LeaseStanding // how the rule's windows stand over all proxies, in the order of records
+	Received    bool              // false while the service has not granted or denied
+	Units       uint32            // that the subject may take
+	EndNs       int64             // until when it may, by the monotonic clock
+	Denied      bool              // too few units are left
+	HeldBack    bool              // of a denial: enough would be left, if less were held
+	Blocked     bool              // of a denial: the key was blocked before
+	WaitNs      int64             // of a denial: until the cost passes, or limit.Never
+	MonotonicNs int64             // when it came, by the monotonic clock
+	Standings   []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
 // Decides reports whether it has come, and decides about the cost.

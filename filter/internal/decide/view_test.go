@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
-	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 const hour = int64(3600_000_000_000)
@@ -59,7 +59,7 @@ func TestWhatIsToldIsTheServicesWord(t *testing.T) {
 			s := begin(t, text, p).Subjects[0]
 			s.Record.Now = hour
 			s.Quota.From, s.Quota.MonotonicNs = from, 10
-			s.Quota.Standings = []state.LeaseStanding{{Used: 40, ResetNs: 17}}
+			s.Quota.Standings = []leased.Standing{{Used: 40, ResetNs: 17}}
 			s.Known = true
 			view, _ := s.View()
 			used, left, resetNs := view.Told(0, hour)

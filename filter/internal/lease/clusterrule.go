@@ -5,6 +5,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // clusterRule is a rule of scope cluster, and what its source of either kind does: how a check begins,
@@ -34,7 +35,7 @@ func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
 
 // noteStandings notes how the key stands over all proxies, as the service has said last. A lease
 // may have fewer standings than the rule has windows: a later configuration may have made its table.
-func noteStandings(s *decide.Subject, standings []state.LeaseStanding) {
+func noteStandings(s *decide.Subject, standings []leased.Standing) {
 	s.Quota.Standings = standings
 	s.Known = len(standings) >= len(s.Rule.Finder.Windows)
 }

@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Four types have a grant's units:
@@ -14,7 +15,7 @@ import (
 //	quota.Grant       the message               what the service has granted
 //	Handout           Need.handout              what nobody has
 //	decide.Allotment  Subject.Quota.Allotment   what its request may take
-//	state.GrantLeft   the key's lease           what later requests may take
+//	leased.GrantLeft  the key's lease           what later requests may take
 //
 // The units of a rule that leases have three ways out: a request spends them, the key's lease keeps them for later
 // requests, or the service gets them back.
@@ -28,7 +29,7 @@ import (
 //	   | KeepRest, once the waiters have theirs: the rest
 //	   | Reclaim, of the last of them: what they have left
 //	   |
-//	   +- putUnits ---> the key's lease, if later requests may spend it: a state.GrantLeft
+//	   +- putUnits ---> the key's lease, if later requests may spend it: a leased.GrantLeft
 //	   +- giveBack ---> quota.Return, if not: see returns.go
 //
 // The service takes units of a grant back once. So what requests leave of a grant joins its other units, in the lease
@@ -46,11 +47,11 @@ import (
 // Handout hands out what the service has granted for one part of an ask: NewHandout, Give for each request that has
 // waited, KeepRest. Later each Need that it has given units is Reclaimed.
 type Handout struct {
-	grant     quota.Grant           // as it came, with a wait that is possible
-	part      *Part                 // for which it was granted
-	trip      Trip                  // of the ask
-	endNs     int64                 // until when its units may be spent
-	standings []state.LeaseStanding // how the key's windows stand
+	grant     quota.Grant       // as it came, with a wait that is possible
+	part      *Part             // for which it was granted
+	trip      Trip              // of the ask
+	endNs     int64             // until when its units may be spent
+	standings []leased.Standing // how the key's windows stand
 
 	units  uint32 // that nobody has
 	takers int    // requests that have units and are not decided
@@ -74,7 +75,7 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 		grant = &quota.Grant{Failed: true}
 	}
 	h := &Handout{
-		grant: *grant, part: p, trip: trip, endNs: trip.SentNs + min(max(grant.ValidNs, 0), state.MaxLeaseNs),
+		grant: *grant, part: p, trip: trip, endNs: trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs),
 		standings: p.standings(grant, trip.CameNs), units: grant.Units, failed: grant.Failed,
 	}
 	if grant.WaitNs != limit.Never {
@@ -86,8 +87,8 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 }
 
 // id says which grant it hands out.
-func (h *Handout) id() state.GrantID {
-	return state.GrantID{Stream: h.trip.Stream, Number: h.grant.Number}
+func (h *Handout) id() leased.GrantID {
+	return leased.GrantID{Stream: h.trip.Stream, Number: h.grant.Number}
 }
 
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
@@ -96,11 +97,11 @@ func (h *Handout) id() state.GrantID {
 // become instants. WaitNs stays a duration, from when the grant came on. The service counts its durations from an
 // instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the service. Windows
 // count from CameNs, so they never reset sooner. Both are the safe side.
-func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []state.LeaseStanding) {
+func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.Standing) {
 	mostNs := quota.MostWaitNs(p.Definition.Windows)
 	for _, st := range grant.Windows {
 		resetNs := min(max(st.ResetNs, 0), mostNs)
-		standings = append(standings, state.LeaseStanding{Used: st.Used, ResetNs: cameNs + resetNs})
+		standings = append(standings, leased.Standing{Used: st.Used, ResetNs: cameNs + resetNs})
 	}
 	return standings
 }
@@ -270,14 +271,14 @@ func (h *Handout) putAnswer(e *state.LeaseEntry) (put uint32) {
 // their time is over, because the lease may have units of the grant already, and all of it goes back together.
 func (h *Handout) putUnits(e *state.LeaseEntry) (put uint32) {
 	e.Allow(h.units) // no blocked key: a rule with a block leases nothing
-	if !e.Put(state.GrantLeft{GrantID: h.id(), Units: h.units, EndNs: h.endNs}) {
+	if !e.Put(leased.GrantLeft{GrantID: h.id(), Units: h.units, EndNs: h.endNs}) {
 		return 0
 	}
 	return h.units
 }
 
 // writeAnswer writes into the lease what the service said of the key.
-func (h *Handout) writeAnswer(l *state.Lease, now int64) {
+func (h *Handout) writeAnswer(l *leased.Lease, now int64) {
 	l.Uncharged.Answer(h.part.Wire.Spent, !h.failed)
 	l.SilentUntilNs = 0
 	if h.failed {
@@ -348,8 +349,8 @@ func (h *Handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.Counts
 
 // writeDenial writes the denial into the lease, of what was asked for or of a blocked key. Nobody asks again until the
 // wait or the block is over, and no longer than account.MaxRememberNs.
-func (h *Handout) writeDenial(l *state.Lease, now int64) {
-	d := state.Denial{UntilNs: now + account.MaxRememberNs, PassNs: limit.Never}
+func (h *Handout) writeDenial(l *leased.Lease, now int64) {
+	d := leased.Denial{UntilNs: now + account.MaxRememberNs, PassNs: limit.Never}
 	if h.grant.WaitNs != limit.Never {
 		d.PassNs = h.trip.CameNs + h.grant.WaitNs
 		d.UntilNs = min(d.UntilNs, now+h.grant.WaitNs)

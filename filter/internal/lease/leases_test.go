@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
-	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // The request of the package comment: its figures are these.
@@ -111,7 +111,7 @@ func TestAGrantGoesBackOnce(t *testing.T) {
 		w.proxy.Clock += 10 * ms
 	}
 	workers := []*worker{w} // the minute is over, so all of them ask
-	for seed := range uint32(state.MaxLeaseGrants) {
+	for seed := range uint32(leased.MaxGrants) {
 		workers = append(workers, newWorker(t, w.proxy, rules, seed+2))
 	}
 	for _, w := range workers {

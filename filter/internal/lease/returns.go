@@ -5,6 +5,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Units that nobody takes go back, so that other proxies can have them:
@@ -40,7 +41,7 @@ type dueReturn struct {
 type leasedGrant struct {
 	source  *Source
 	key     state.LeaseKey
-	grant   state.GrantID
+	grant   leased.GrantID
 	visitNs int64 // when to visit it next
 }
 
@@ -84,12 +85,12 @@ func (rets *Returns) Sent(n int) { rets.due = rets.due[n:] }
 func (rets *Returns) IdleNs() int64 { return rets.shortestIdleNs }
 
 // canGoBack reports whether units of the grant can go back: on the stream that got them, by the grant's number.
-func (rets *Returns) canGoBack(grant state.GrantID) bool {
+func (rets *Returns) canGoBack(grant leased.GrantID) bool {
 	return grant.Stream == rets.stream && grant.Number > 0
 }
 
 // giveBack has units go back if they can. Else they are lost.
-func (rets *Returns) giveBack(src *Source, grant state.GrantID, units uint32) {
+func (rets *Returns) giveBack(src *Source, grant leased.GrantID, units uint32) {
 	switch {
 	case units == 0:
 	case rets.canGoBack(grant):
@@ -197,7 +198,7 @@ func (lg *leasedGrant) collect(
 }
 
 // find returns what is left of the grant, nil if nothing is.
-func (lg *leasedGrant) find(l *state.Lease) *state.GrantLeft {
+func (lg *leasedGrant) find(l *leased.Lease) *leased.GrantLeft {
 	for i := range l.Grants {
 		left := &l.Grants[i]
 		if left.GrantID == lg.grant && left.Units > 0 {

@@ -6,6 +6,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // What operators see of leases: the operation "leased" on counters (Operate), and the lease in an
@@ -130,7 +131,7 @@ type Look struct{ keys []lookedKey }
 type lookedKey struct {
 	part      Part
 	rule      *decide.Rule
-	standings []state.LeaseStanding // nil: not known
+	standings []leased.Standing // nil: not known
 }
 
 // AddKey adds the subject's key, unless its rule has scope proxy.

@@ -218,7 +218,7 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 // units are Uncharged. Until the answer or the timeout no other worker of this proxy does, because the lease says so.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
-	s.Quota.TakenOf = e.Spend(e.NowNs, s.Cost)
+	s.Quota.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
 	if e.Uncharged.IsAsked(e.NowNs) || w.Service.Silent || !src.refill.isDue(e) {
 		return src.write(e)
@@ -310,13 +310,12 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, for example
 // because the lease is FromFuture by now, the units stay counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
-	e, back := s.Quota.Lease, s.Quota.TakenOf
-	back.Units = s.Cost
+	e := s.Quota.Lease
 	for range state.MaxRetries {
 		if src.table.Reread(e, wallNs, e.NowNs) != state.OK || e.WrittenNs == 0 {
 			return false
 		}
-		if !e.Put(back) {
+		if !e.Put(s.Quota.Taken) {
 			return false
 		}
 		if written := src.write(e); written != state.Mismatch {

@@ -1,6 +1,9 @@
 package page
 
-import "github.com/sluice-ratelimit/sluice/shared/limit"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
+)
 
 // A page has three things of each window: its definition, its usage in each record, and its floor. A new algorithm
 // takes a line in the table of usages, its sizes in usageBytes, and a case in the functions that read and write it: in
@@ -91,7 +94,7 @@ func ReadWindow(b []byte) (w limit.Window, known bool) {
 //	                         u64 when full, stamped
 //	block                    u64 end, 0 = none runs; it comes after the windows
 //	concurrency              see holdsBytes; it is the last column
-//	a lease                  LeaseBytes, n × StandingBytes: see lease.go of package state. It is the only column
+//	a lease                  see package leased; it is the only column
 const (
 	countBytes   = 4
 	endBytes     = 8
@@ -110,11 +113,7 @@ const (
 )
 
 // A lease is what a proxy has leased of a key of a cluster rule. For a page it is only bytes.
-const (
-	Lease         = limit.Algorithm(64)
-	LeaseBytes    = 144
-	StandingBytes = 12 // of each window
-)
+const Lease = limit.Algorithm(64)
 
 // usageBytes is the size of a window's usage in a record, and of its floor; both
 // are 0 for an algorithm that this build does not know.
@@ -140,7 +139,7 @@ func usageBytes(w *limit.Window) (usage, floor int) {
 	case limit.Concurrency:
 		return holdsBytes, holdsFloorBytes
 	case Lease:
-		return LeaseBytes + int(w.Units)*StandingBytes, 0
+		return leased.Bytes(int(w.Units)), 0
 	}
 	return 0, 0
 }

@@ -1,0 +1,364 @@
+// Package leased is what a proxy has leased of one key of a rule of scope cluster: units of grants that the quota
+// service has deducted from the key already, and what the service last said of the key. It is a value and its bytes:
+// package state keeps one of each key in the pages of a lease table, and package lease of the filter decides by it.
+//
+// Its invariant: units of a grant can be spent until its end, and go back once. So they stay apart by grant.
+//
+// A Lease has four parts, each with its verbs. All instants are of the monotonic clock of the proxy:
+//
+//	part       what it is                                     who changes it
+//	Grants     units that may be spent                        Put, Spend; its worker takes back what is left
+//	denial     what the service has denied last               Deny, Block, Allow; told by Denies, Blocks, WaitNs
+//	Uncharged  units admitted while the service was silent    Add, Ask, Answer
+//	Rate       how fast units are spent, to ask ahead of need Spend; told by Over
+//
+// Standings and SilentUntilNs are only kept: they are as the service last said.
+package leased
+
+import (
+	"encoding/binary"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+var le = binary.LittleEndian
+
+const (
+	// MaxGrants is how many grants a lease holds units of. Each goes back only on the stream that got it, and each
+	// worker has its own stream.
+	MaxGrants = 4
+	// strandedNs is how long after a grant's end its worker has returned the rest at
+	// the latest, unless its stream has ended.
+	strandedNs = 2_000_000_000
+)
+
+// Lease is what this proxy has leased of one key. The zero value has nothing.
+type Lease struct {
+	Grants [MaxGrants]GrantLeft
+
+	denial        Denial    // the last one: see Deny, Block and Denies
+	SilentUntilNs int64     // until when the service cannot reach the key
+	Uncharged     Uncharged // what this proxy has admitted without the service
+
+	Rate      Rate
+	Standings []Standing
+}
+
+// GrantID says which grant of the service.
+type GrantID struct {
+	Stream uint32 // on which the grant came
+	Number uint32 // of the grant on its stream
+}
+
+// GrantLeft is what is left of a grant.
+type GrantLeft struct {
+	GrantID
+	Units uint32
+	EndNs int64 // units may be spent before it
+}
+
+// Left returns how many units may be spent.
+func (l *Lease) Left(nowNs int64) (units uint32) {
+	for i := range l.Grants {
+		if g := &l.Grants[i]; g.EndNs > nowNs {
+			units = limit.AddSaturating(units, g.Units)
+		}
+	}
+	return units
+}
+
+// Spend spends units, first those of the grant that ends first. At least so many must be left. It returns them for Put,
+// which puts all of them back into that grant: none can be spent after its own end then.
+func (l *Lease) Spend(nowNs int64, units uint32) (spent GrantLeft) {
+	for left := units; left > 0; {
+		first := l.endsFirst(nowNs)
+		if left == units {
+			spent = *first
+			spent.Units = units
+		}
+		n := min(left, first.Units)
+		first.Units -= n
+		left -= n
+	}
+	return spent
+}
+
+// endsFirst returns the grant with units that ends first.
+func (l *Lease) endsFirst(nowNs int64) (first *GrantLeft) {
+	for i := range l.Grants {
+		g := &l.Grants[i]
+		if g.Units > 0 && g.EndNs > nowNs && (first == nil || g.EndNs < first.EndNs) {
+			first = g
+		}
+	}
+	return first
+}
+
+// Put adds units of a grant to what is left of it, or else takes a free place for them. If there is
+// none, it takes the place of a stranded grant: its end is long over, so its stream must have ended
+// too, or its worker would have returned the rest. stranded is how many units that had: they are lost. It is not ok if
+// there is no place.
+func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
+	var room *GrantLeft // the first free place, else that of the first stranded grant
+	for i := range l.Grants {
+		g := &l.Grants[i]
+		switch {
+		case g.GrantID == added.GrantID:
+			g.Units = limit.AddSaturating(g.Units, added.Units)
+			return 0, true
+		case g.Units == 0 && (room == nil || room.Units > 0):
+			room = g
+		case g.EndNs+strandedNs < nowNs && room == nil:
+			room = g
+		}
+	}
+	if room == nil {
+		return 0, false
+	}
+	stranded = room.Units
+	*room = added
+	return stranded, true
+}
+
+// Denial is how long a denial holds. What it denies is by the verb that writes it: Deny denies a cost and what costs
+// more, but never a cost of 0, and Block denies each cost.
+type Denial struct {
+	UntilNs int64 // until when it holds
+	PassNs  int64 // when a denied hit passes, as the service knew it, or limit.Never
+
+	cost uint32 // the smallest that is denied, or eachCost
+}
+
+// eachCost is the cost of a Denial that blocks.
+const eachCost = 0
+
+// Deny has the lease deny requests that cost so much or more, at least 1.
+func (l *Lease) Deny(cost uint32, d Denial, nowNs int64) {
+	d.cost = max(cost, eachCost+1)
+	l.noteDenial(d, nowNs)
+}
+
+// Block has the lease deny all requests.
+func (l *Lease) Block(d Denial, nowNs int64) {
+	d.cost = eachCost
+	l.noteDenial(d, nowNs)
+}
+
+// noteDenial writes a denial. If the one before is not over, the smaller cost of both is denied.
+func (l *Lease) noteDenial(d Denial, nowNs int64) {
+	if l.denial.UntilNs > nowNs {
+		d.cost = min(d.cost, l.denial.cost)
+	}
+	l.denial = d
+}
+
+// Allow forgets a denial whose cost can be spent now, because the key has got units.
+func (l *Lease) Allow(units uint32) {
+	if l.denial.cost <= units {
+		l.denial.UntilNs = 0
+	}
+}
+
+// Denies reports whether the last denial still holds for so many units.
+func (l *Lease) Denies(units uint32, nowNs int64) bool {
+	return l.denial.UntilNs > nowNs && units >= l.denial.cost
+}
+
+// Blocks reports whether the last denial still holds, and is of a blocked key.
+func (l *Lease) Blocks(nowNs int64) bool { return l.Denies(eachCost, nowNs) }
+
+// WaitNs is how long a denied hit must wait, or limit.Never.
+func (l *Lease) WaitNs(nowNs int64) int64 {
+	if l.denial.PassNs == limit.Never {
+		return limit.Never
+	}
+	return l.denial.PassNs - nowNs
+}
+
+// Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. One
+// ask at a time tells them to the service, so that it charges them once. An ask for units ahead of need tells them too,
+// so one instant lets only one of either be under way. The filter's lease/source.go draws their life.
+type Uncharged struct {
+	Units        uint32
+	askedUntilNs int64 // until when no other ask tells them, nor asks ahead of need
+}
+
+// Add adds units that were admitted.
+func (u *Uncharged) Add(units uint32) { u.Units = limit.AddSaturating(u.Units, units) }
+
+// IsAsked reports whether an ask may be under way that tells the service the units.
+func (u *Uncharged) IsAsked(nowNs int64) bool { return u.askedUntilNs > nowNs }
+
+// Ask returns the units that an ask tells the service. None else tells them until untilNs, or until Answer.
+func (u *Uncharged) Ask(untilNs int64) (spent uint32) {
+	u.askedUntilNs = untilNs
+	return u.Units
+}
+
+// Answer notes the end of an ask that has told the service so many units, and whether the service has charged them.
+func (u *Uncharged) Answer(spent uint32, charged bool) {
+	if spent >= u.Units { // else another ask may be telling the rest
+		u.askedUntilNs = 0
+	}
+	if charged {
+		u.Units -= min(u.Units, spent)
+	}
+}
+
+// Standing is how one window stands over all proxies, as the service last said.
+type Standing struct {
+	Used    uint32
+	ResetNs int64 // monotonic
+}
+
+// Rate is how many units were spent in the period that began at FromNs, and in the
+// one before it.
+type Rate struct {
+	FromNs      int64
+	Now, Before uint32
+}
+
+// Over estimates how many units were spent in the last period: all of the current one's,
+// and of the one before the share that is less than a period ago. For example, 300 units were spent
+// in one period, and 50 in the first third of the next: 50 and two thirds of 300 are 250.
+func (r *Rate) Over(nowNs, periodNs int64) uint32 {
+	switch passed := nowNs - r.FromNs; {
+	case passed < periodNs:
+		before := uint64(r.Before) * uint64(periodNs-passed) / uint64(periodNs)
+		return limit.AddSaturating(r.Now, uint32(before))
+	case passed < 2*periodNs:
+		return uint32(uint64(r.Now) * uint64(2*periodNs-passed) / uint64(periodNs))
+	}
+	return 0
+}
+
+// Spend adds units to the rate.
+func (r *Rate) Spend(nowNs, periodNs int64, units uint32) {
+	switch passed := nowNs - r.FromNs; {
+	case passed < periodNs:
+	case passed < 2*periodNs:
+		*r = Rate{FromNs: r.FromNs + periodNs, Before: r.Now}
+	default:
+		*r = Rate{FromNs: nowNs}
+	}
+	r.Now = limit.AddSaturating(r.Now, units)
+}
+
+// IsMissed reports whether the lease has units that may be spent or returned, has units that
+// the service has not charged yet, or says how long not to ask it.
+func (l *Lease) IsMissed(nowNs int64) bool {
+	if l.Uncharged.Units > 0 || max(l.denial.UntilNs, l.Uncharged.askedUntilNs, l.SilentUntilNs) > nowNs {
+		return true
+	}
+	for i := range l.Grants {
+		if g := &l.Grants[i]; g.Units > 0 && g.EndNs+strandedNs >= nowNs {
+			return true
+		}
+	}
+	return false
+}
+
+// The bytes of a lease in its record, little endian; instants are the proxy's monotonic clock:
+//
+//	  0  u64  identity: which key and windows the lease is of, as package state hashes them
+//	  8       4 × grant: u32 stream, u32 number, u32 units left, i64 end
+//	 88  i64  until when a denial holds
+//	 96  i64  when a denied hit passes, as the service knew it; -1 = never
+//	104  u32  smallest cost denied; 0 = the key is blocked
+//	108  i64  until when nobody else asks ahead, nor tells the units of 124
+//	116  i64  until when the service cannot reach the key
+//	124  u32  units admitted without the service, not charged by it yet
+//	128  i64  start of the period of the rate
+//	136  u32  units spent in this period
+//	140  u32  and in the one before
+//	144       n × standing: u32 used, i64 reset
+const (
+	grantBytes    = 3*4 + 8
+	offGrants     = 8
+	offDenied     = offGrants + MaxGrants*grantBytes
+	offPass       = offDenied + 8
+	offDeniedCost = offPass + 8
+	offAsked      = offDeniedCost + 4
+	offSilent     = offAsked + 8
+	offUncharged  = offSilent + 8
+	offRate       = offUncharged + 4
+	offStandings  = offRate + 8 + 2*4
+	standingBytes = 4 + 8
+
+	// HeadBytes is the size of a lease without its standings. Decode reads these alone, too.
+	HeadBytes = offStandings
+)
+
+// Bytes is the size of a lease of a key with that many windows.
+func Bytes(windows int) int { return HeadBytes + windows*standingBytes }
+
+// Identity is that in the bytes of a lease.
+func Identity(b []byte) uint64 { return le.Uint64(b) }
+
+// Decode reads the lease from its bytes.
+func (l *Lease) Decode(b []byte) {
+	for i := range l.Grants {
+		l.Grants[i].decode(b[offGrants+i*grantBytes:])
+	}
+	l.denial.UntilNs = int64(le.Uint64(b[offDenied:]))
+	l.denial.PassNs = int64(le.Uint64(b[offPass:]))
+	l.denial.cost = le.Uint32(b[offDeniedCost:])
+	l.Uncharged.askedUntilNs = int64(le.Uint64(b[offAsked:]))
+	l.SilentUntilNs = int64(le.Uint64(b[offSilent:]))
+	l.Uncharged.Units = le.Uint32(b[offUncharged:])
+	l.Rate.decode(b[offRate:])
+	l.Standings = l.Standings[:0]
+	for b = b[offStandings:]; len(b) >= standingBytes; b = b[standingBytes:] {
+		l.Standings = append(l.Standings, Standing{le.Uint32(b), int64(le.Uint64(b[4:]))})
+	}
+}
+
+// Encode writes the lease, which is of that identity. Windows without a standing get an empty one.
+func (l *Lease) Encode(b []byte, identity uint64) {
+	le.PutUint64(b, identity)
+	for i := range l.Grants {
+		l.Grants[i].encode(b[offGrants+i*grantBytes:])
+	}
+	le.PutUint64(b[offDenied:], uint64(l.denial.UntilNs))
+	le.PutUint64(b[offPass:], uint64(l.denial.PassNs))
+	le.PutUint32(b[offDeniedCost:], l.denial.cost)
+	le.PutUint64(b[offAsked:], uint64(l.Uncharged.askedUntilNs))
+	le.PutUint64(b[offSilent:], uint64(l.SilentUntilNs))
+	le.PutUint32(b[offUncharged:], l.Uncharged.Units)
+	l.Rate.encode(b[offRate:])
+	b = b[offStandings:]
+	for i := 0; len(b) >= standingBytes; i++ {
+		var s Standing
+		if i < len(l.Standings) {
+			s = l.Standings[i]
+		}
+		le.PutUint32(b, s.Used)
+		le.PutUint64(b[4:], uint64(s.ResetNs))
+		b = b[standingBytes:]
+	}
+}
+
+func (g *GrantLeft) decode(b []byte) {
+	*g = GrantLeft{
+		GrantID: GrantID{Stream: le.Uint32(b), Number: le.Uint32(b[4:])},
+		Units:   le.Uint32(b[8:]),
+		EndNs:   int64(le.Uint64(b[12:])),
+	}
+}
+
+func (g *GrantLeft) encode(b []byte) {
+	le.PutUint32(b, g.Stream)
+	le.PutUint32(b[4:], g.Number)
+	le.PutUint32(b[8:], g.Units)
+	le.PutUint64(b[12:], uint64(g.EndNs))
+}
+
+func (r *Rate) decode(b []byte) {
+	*r = Rate{FromNs: int64(le.Uint64(b)), Now: le.Uint32(b[8:]), Before: le.Uint32(b[12:])}
+}
+
+func (r *Rate) encode(b []byte) {
+	le.PutUint64(b, uint64(r.FromNs))
+	le.PutUint32(b[8:], r.Now)
+	le.PutUint32(b[12:], r.Before)
+}

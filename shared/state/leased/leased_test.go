@@ -1,0 +1,119 @@
+package leased
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+)
+
+func TestLeaseRate(t *testing.T) {
+	const period = 100
+	var l Lease
+	l.Rate.Spend(1000, period, 10)
+	require.EqualValues(t, 10, l.Rate.Over(1000, period))
+	require.EqualValues(t, 10, l.Rate.Over(1099, period))
+	require.EqualValues(t, 5, l.Rate.Over(1150, period))
+	l.Rate.Spend(1150, period, 4)
+	require.EqualValues(t, 4+5, l.Rate.Over(1150, period))
+	require.EqualValues(t, 0, l.Rate.Over(1300, period))
+	l.Rate.Spend(5000, period, 1<<32-1)
+	l.Rate.Spend(5001, period, 1)
+	require.Equal(t, uint32(1<<32-1), l.Rate.Over(5001, period), "saturates")
+}
+
+// Units of several grants are spent in the order of their ends, and none after its
+// end.
+func TestUnitsOfSeveralGrants(t *testing.T) {
+	var l Lease
+	for i, end := range []int64{30, 10, 20} {
+		_, ok := l.Put(0, GrantLeft{GrantID: GrantID{uint32(i), 1}, Units: 5, EndNs: end})
+		require.True(t, ok)
+	}
+	require.EqualValues(t, 15, l.Left(9))
+	require.EqualValues(t, 10, l.Left(10))
+	require.EqualValues(t, 2, l.Spend(10, 3).Stream)
+	require.EqualValues(t, 2, l.Spend(10, 3).Stream, "the others end later")
+	require.Equal(t, uint32(4), l.Left(10))
+	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
+
+	_, ok := l.Put(10, GrantLeft{GrantID: GrantID{9, 1}, Units: 5, EndNs: 40})
+	require.True(t, ok)
+	l.Grants[2].Units, l.Grants[3].Units = 1, 1
+	_, ok = l.Put(10, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40})
+	require.False(t, ok, "no room")
+	lost, ok := l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40 + strandedNs})
+	require.True(t, ok)
+	require.EqualValues(t, 5, lost, "its worker has not come for it")
+}
+
+// A denial denies the smallest cost of those that are not over, and a block each cost.
+func TestWhatALeaseDenies(t *testing.T) {
+	lasting := func(untilNs int64) Denial { return Denial{UntilNs: untilNs, PassNs: untilNs + 5} }
+	forEver := Denial{UntilNs: 20, PassNs: limit.Never}
+	for _, tc := range []struct {
+		name    string
+		do      func(*Lease)
+		denies  []uint32
+		spares  []uint32
+		blocks  bool
+		waitsNs int64
+	}{
+		{"nothing", func(*Lease) {}, nil, []uint32{0, 1}, false, -10},
+		{"a cost", func(l *Lease) { l.Deny(3, lasting(20), 10) }, []uint32{3, 4}, []uint32{0, 2}, false, 15},
+		{"a cost of 0", func(l *Lease) { l.Deny(0, lasting(20), 10) }, []uint32{1}, []uint32{0}, false, 15},
+		{"a block", func(l *Lease) { l.Block(forEver, 10) }, []uint32{0, 1}, nil, true, limit.Never},
+		{"a block and then a cost", func(l *Lease) {
+			l.Block(lasting(11), 10)
+			l.Deny(3, lasting(30), 10)
+		}, []uint32{0, 1}, nil, true, 25},
+		{"a cost after one that is over", func(l *Lease) {
+			l.Deny(1, lasting(10), 5)
+			l.Deny(3, lasting(30), 10)
+		}, []uint32{3}, []uint32{2}, false, 25},
+		{"what is over", func(l *Lease) { l.Deny(3, lasting(10), 5) }, nil, []uint32{3}, false, 5},
+		{"what can be spent", func(l *Lease) {
+			l.Deny(3, lasting(20), 10)
+			l.Allow(3)
+		}, nil, []uint32{3}, false, 15},
+		{"more than can be spent", func(l *Lease) {
+			l.Deny(3, lasting(20), 10)
+			l.Allow(2)
+		}, []uint32{3}, []uint32{2}, false, 15},
+	} {
+		var l Lease
+		tc.do(&l)
+		for _, cost := range tc.denies {
+			require.True(t, l.Denies(cost, 10), "%s: %d", tc.name, cost)
+		}
+		for _, cost := range tc.spares {
+			require.False(t, l.Denies(cost, 10), "%s: %d", tc.name, cost)
+		}
+		require.Equal(t, tc.blocks, l.Blocks(10), tc.name)
+		require.Equal(t, tc.waitsNs, l.WaitNs(10), tc.name)
+	}
+}
+
+// One ask at a time tells the service what it has not charged, until it has.
+func TestUnchargedUnitsAreTold(t *testing.T) {
+	var u Uncharged
+	u.Add(5)
+	require.False(t, u.IsAsked(10))
+	require.EqualValues(t, 5, u.Ask(20))
+	require.True(t, u.IsAsked(19))
+	require.False(t, u.IsAsked(20), "the answer is late")
+	u.Add(2)
+	u.Answer(5, true)
+	require.EqualValues(t, 2, u.Units)
+	require.True(t, u.IsAsked(19), "another ask may be telling the 2")
+	require.EqualValues(t, 2, u.Ask(30))
+	u.Answer(2, false)
+	require.EqualValues(t, 2, u.Units, "the service has failed")
+	require.False(t, u.IsAsked(29))
+	u.Answer(7, true)
+	require.Equal(t, Uncharged{}, u)
+	u.Add(1<<32 - 1)
+	u.Add(1)
+	require.Equal(t, uint32(1<<32-1), u.Units, "saturates")
+}
