@@ -52,7 +52,7 @@ func (n *reader) locationsIn(s *scope, block []*nginxconf.Directive) (list []*lo
 	for _, d := range blocks {
 		modifier, text := splitLocation(d)
 		if !strings.HasPrefix(text, "@") {
-			c := n.newScope("location "+strings.Join(d.Args, " "), d.Block, s.limits)
+			c := n.newScope("location "+strings.Join(d.Args, " "), d.Block, s.passed)
 			l := &location{scope: c, block: d.Block, modifier: modifier, text: text}
 			l.selectPath()
 			list = append(list, l)

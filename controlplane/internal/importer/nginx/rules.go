@@ -194,13 +194,31 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 	if p.limits.status != policyStatus {
 		t.Response = &draft.Response{Status: uint32(p.limits.status)}
 	}
-	if len(f.Parts) > 1 && slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) {
+	if countsWithMissing(f) {
 		t.MissingKey = string(policy.MissingShare)
-		if !slices.ContainsFunc(f.Parts, func(p request.Part) bool { return !p.MayBeMissing() }) {
+		if isEmptyWithout(f) {
 			t.Requests.Comment("nginx does not count a request without any part of the key. Here such requests count together.")
 		}
 	}
 	n.draft.Rules = append(n.draft.Rules, draft.NewRule(n.Findings, t))
+}
+
+// countsWithMissing reports whether nginx counts a request that lacks a part of the key: it takes the key for empty only
+// if nothing else is in it. Examples of forms:
+//
+//	key                  without a header     without both
+//	$http_a              not counted
+//	u:$http_a            counted, as u:
+//	$http_a$remote_addr  counted
+//	$http_a$http_b       counted              not counted: isEmptyWithout
+func countsWithMissing(f nginxkey.Form) bool {
+	return slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) && (len(f.Parts) > 1 || f.Text != "")
+}
+
+// isEmptyWithout reports whether the key may be empty, because a request may lack all of it.
+func isEmptyWithout(f nginxkey.Form) bool {
+	isAlwaysThere := func(p request.Part) bool { return !p.MayBeMissing() }
+	return f.Text == "" && !slices.ContainsFunc(f.Parts, isAlwaysThere)
 }
 
 // policyStatus is the status of a denial where a policy says none. That of nginx is 503: see readHTTPScope.

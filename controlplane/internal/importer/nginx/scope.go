@@ -15,12 +15,14 @@ import (
 //
 //	                of a server                 of a location
 //	what, limits    newScope                    newScope
+//	passed          newScope                    newScope
 //	fits            selectHosts, leaveTo        selectPath, refuseRegex
 //	winners         leaveTo                     readLocations
 //	inner           readLocations               readLocations; of http readServers, or else readLocations
 type scope struct {
 	what    string              // for messages
-	limits  map[string]limitSet // by kind: its own and those that it inherits
+	limits  map[string]limitSet // by kind: its own and those that it inherits; none if it answers by itself
+	passed  map[string]limitSet // what those in it inherit
 	fits    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
 	winners []*scope            // those beside it that nginx prefers for the requests that fit both
 	inner   []*scope            // those in it, to which nginx gives the requests that fit them
@@ -50,9 +52,26 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope) {
 	return http
 }
 
-// newScope makes a scope of a block, with the limits that the scope around it has.
+// newScope makes a scope of a block, with the limits that the scope around it passes on. Where nginx answers by itself
+// no limit holds. A location passes them on all the same: the return of location /a is not that of /a/b in it. That of a
+// server is for all of its locations.
 func (n *reader) newScope(what string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
-	return &scope{what: what, limits: n.readLimits(block, around)}
+	s := &scope{what: what, passed: n.readLimits(block, around)}
+	s.limits = s.passed
+	if answersItself(block) {
+		s.limits = withoutLimits(s.passed)
+	}
+	return s
+}
+
+// withoutLimits are the settings of limits alone.
+func withoutLimits(limits map[string]limitSet) map[string]limitSet {
+	none := map[string]limitSet{}
+	for kind, l := range limits {
+		l.list = nil
+		none[kind] = l
+	}
+	return none
 }
 
 // readLimits are the limits that hold in a block. Each kind and each setting of its own replaces that around it.
@@ -72,9 +91,6 @@ func (n *reader) readLimits(block []*nginxconf.Directive, around map[string]limi
 		}
 		for _, d := range nginxconf.Named(block, kind+"_dry_run") {
 			l.dryRun = d.Arg(0) == "on"
-		}
-		if answersItself(block) {
-			l.list = nil
 		}
 		limits[kind] = l
 	}

@@ -41,7 +41,8 @@ func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
 	var servers []*server
 	for _, d := range blocks {
 		s := readServer(d)
-		s.scope = n.newScope("server "+strings.Join(s.names, " "), d.Block, http.limits)
+		s.scope = n.newScope("server "+strings.Join(s.names, " "), d.Block, http.passed)
+		s.passed = s.limits // none if it answers by itself
 		n.readLocations(s.scope, d.Block, false)
 		servers = append(servers, s)
 	}
