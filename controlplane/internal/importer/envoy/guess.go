@@ -86,9 +86,10 @@ func (r *reader) guessWith(
 
 // keyParts says which part of a request each descriptor's key stands for. It collects what it was asked.
 type keyParts struct {
-	given   map[string]request.Compared // what --key says
-	used    map[string]bool             // keys that usePart was asked for
-	guesses []string                    // what usePart guessed, for a note
+	given     map[string]request.Compared // what --key says
+	used      map[string]bool             // keys that usePart was asked for
+	guesses   []string                    // what usePart guessed, for a note
+	hasRoutes bool                        // rate_limits say what keys stand for, so there is nothing to guess
 }
 
 // newKeyParts reads what --key says.
@@ -126,10 +127,15 @@ func partNamed(text string) (p request.Compared, ok bool) {
 	return p, ok
 }
 
-// unused is an error about a key of --key that no descriptor has.
+// unused is an error about a key of --key that no descriptor has, or that rate_limits say.
 func (k *keyParts) unused() error {
 	for _, key := range slices.Sorted(maps.Keys(k.given)) {
-		if !k.used[key] {
+		switch {
+		case k.used[key]:
+		case k.hasRoutes:
+			return &source.UsageError{Message: "--key is for an import without rate_limits",
+				Hint: "leave out --key: the rate_limits say what each key stands for"}
+		default:
 			return errUnusedKey(key)
 		}
 	}

@@ -311,11 +311,13 @@ func (imp *localImport) noteForgotten(c localConfig) {
 // descriptorsFor lists what requests send where a configuration holds: by its rate_limits, or else by those of its
 // routes. Without any route it guesses.
 func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
-	switch {
-	case len(c.GetRateLimits()) > 0:
-		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.requests)
-	case len(imp.hosts) == 0:
+	isOwn := len(c.GetRateLimits()) > 0
+	if !isOwn && len(imp.hosts) == 0 {
 		return imp.guess(levels)
+	}
+	imp.keys.hasRoutes = true
+	if isOwn {
+		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	}
 	return imp.routeDescriptors(imp.hosts, c.GetStage(), func(route *hostRoute) perRoute {
 		return perRoute{isOff: !c.holdsFor(route), vhost: vhostLimits(c.GetVhRateLimits())}
