@@ -177,8 +177,8 @@ func (d *Draft) asYAML() []byte {
 	b.WriteString(asComment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	for _, n := range d.notes {
 		if n.kind == ofFiles {
-			if n.Line == 0 {
-				n.File = "" // the path tells which
+			if n.File == d.file && n.Line == 0 {
+				n.File = "" // a path without a file is in the first one
 			}
 			b.WriteString(asComment("- "+n.String()) + "\n")
 		}

@@ -51,14 +51,18 @@ func HasPolicy(files []*source.Document) bool {
 	return slices.ContainsFunc(files, hasOne)
 }
 
-// Read makes rules of BackendTrafficPolicies. Other limits beside them are a problem: a policy is made of one kind.
+// Read makes rules of BackendTrafficPolicies. Other resources of Kubernetes beside them are left out. Limits of another
+// kind are a problem: a policy is made of one kind.
 func Read(d *draft.Draft, files []*source.Document) {
 	for _, in := range files {
 		for _, r := range in.Resources() {
-			if source.TextOf(r.Node, "kind") == source.TrafficPolicy {
+			switch kind := source.TextOf(r.Node, "kind"); kind {
+			case source.TrafficPolicy:
 				addPolicy(d, r)
-			} else {
-				d.Fail(in.Top(), "holds a "+source.TrafficPolicy+" and limits of another kind: import each kind by itself")
+			case "", "EnvoyFilter":
+				d.Fail(r.At, "is not a "+source.TrafficPolicy+", and another document is: import each kind by itself")
+			default:
+				d.Note(r.At, "ignored: this is of the kind "+draft.Clip(kind, 100)+", and the import reads "+source.TrafficPolicy)
 			}
 		}
 	}
