@@ -51,6 +51,7 @@ var nginxKeys = []string{
 	"$binary_remote_addr", "$remote_addr", "$http_x_user", "$arg_user", "$cookie_sid", "$host", `"$host:$http_x_user"`,
 	"$uri", `"${request_method}$remote_addr"`, "$by_realm", "$by_plan", "$by_host", "everyone",
 	"$by_name", "$by_name", "$by_empty", "$by_vip", "$by_site", "$by_network",
+	"u:$cookie_sid", "$http_x_user:$arg_user",
 }
 
 // zones writes the zones.
@@ -102,7 +103,11 @@ func (c *nginxConfiguration) server(names string) {
 		if location == "^~ /s/" {
 			prefixes++
 		}
-		fmt.Fprintf(&c.text, "    location %s {\n      try_files $uri =204;\n", location)
+		answer := "try_files $uri =204"
+		if location == "/a" && c.IntN(3) == 0 {
+			answer = "return 204" // before limits, but not for the location in it
+		}
+		fmt.Fprintf(&c.text, "    location %s {\n      %s;\n", location, answer)
 		c.limits("      ")
 		if location == "/a" && c.IntN(2) == 0 {
 			c.text.WriteString("      location /a/inner {\n        try_files $uri =204;\n")
