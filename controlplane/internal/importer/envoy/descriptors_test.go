@@ -16,33 +16,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// The table of addsHost: R or H are the rate_limits that Envoy sends for a route.
-func TestLimitsOfARouteAndItsHost(t *testing.T) {
-	for _, tc := range []struct {
-		name               string
-		vhost              vhostLimits
-		include            bool
-		withOwn, withoutIt string
-	}{
-		{"OVERRIDE", vhostIfAlone, false, "R", "H"},
-		{"OVERRIDE, with include_vh_rate_limits", vhostIfAlone, true, "RH", "H"},
-		{"INCLUDE", vhostAlways, false, "RH", "H"},
-		{"INCLUDE, with include_vh_rate_limits", vhostAlways, true, "RH", "H"},
-		{"IGNORE", vhostNever, false, "R", ""},
-		{"IGNORE, with include_vh_rate_limits", vhostNever, true, "RH", "H"},
-	} {
-		says := perRoute{vhost: tc.vhost}
-		sent := func(limits string) string {
-			if says.addsHost(&hostRoute{include: tc.include}, limits != "") {
-				limits += "H"
-			}
-			return limits
-		}
-		require.Equal(t, tc.withOwn, sent("R"), tc.name)
-		require.Equal(t, tc.withoutIt, sent(""), tc.name)
-	}
-}
-
 // reading has an import read a text as an object of Envoy.
 func reading(t *testing.T, text string, readObject func(r *reader, n *policy.Node, at source.Place)) {
 	t.Helper()

@@ -10,19 +10,21 @@
 //	    guess                                         without --routes (guess.go)
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
-//	    descriptorsOfSite: virtualHosts               its routes (routes.go),
-//	      routeDescriptors: descriptorsOf             and what they send (descriptors.go),
-//	        readRateLimit: readAction                 by each of rate_limits (descriptors.go)
+//	    descriptorsOfSite: virtualHosts               its routes (routes.go)
+//	      sendsOn: filter.on                          what each makes of the filter (perroute.go)
+//	      routeDescriptors or filterDescriptors       by whose rate_limits the filter sends for them (perroute.go)
+//	        descriptorsOf: readRateLimit, readAction  what it sends by one of these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  enforcement.apply                               for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
 //	  chooseSite                                      the listener, or a filter that stands alone
-//	  addRules: addConfig                             for the filter, and for each route with its own
-//	    readEnforcement
-//	    levelsOf, descriptorsFor                      as above: guess, routeDescriptors or descriptorsOf
-//	    descriptor.Levels.Rules, defaultBucket
-//	    enforcement.apply
+//	  addRules: filter.unchangedOn, filter.on         where the filter's configuration holds, and where a route's
+//	    addConfig                                     the rules of each of these:
+//	      readEnforcement
+//	      levelsOf, descriptorsFor                    as above: guess, routeDescriptors or descriptorsOf
+//	      descriptor.Levels.Rules, defaultBucket
+//	      enforcement.apply
 //
 // Each import is a type that embeds the reader, which has what is the same for both. Messages are decoded strictly: a
 // field that Envoy's types lack is an error.

@@ -26,7 +26,7 @@ func ReadLocal(d *draft.Draft, file *source.Document, o Options) error {
 // localImport is an import of the configurations of one listener.
 type localImport struct {
 	*reader
-	hosts  []virtualHost    // of the listener: localConfig.holdsFor says which of their routes have it
+	hosts  []virtualHost    // of the listener
 	levels []levelsOfConfig // of all configurations, in the order in which rules are made of them
 }
 
@@ -100,7 +100,7 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 	return envoyfile.Config{}, false
 }
 
-func isLocalFilter(c envoyfile.Config) bool { return envoyfile.IsA[*localv3.LocalRateLimit](c) }
+func isLocalFilter(c envoyfile.Config) bool { return c.IsOf(envoyfile.LocalType) }
 
 // isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
 func isLimitedLocally(s *envoyfile.Site) bool {
@@ -128,14 +128,14 @@ func limitsAnything(n *policy.Node) bool {
 func (imp *localImport) addRules(filters []envoyfile.Config) {
 	local := localFiltersOf(filters)
 	for _, f := range local {
-		imp.addConfig(f.Config, f.holdsFor, requestsWhere(imp.hosts, f.holdsFor))
+		routes, requests := f.unchangedOn(imp.hosts)
+		imp.addConfig(f.Config, routes, requests)
 	}
 	for _, route := range routesOf(imp.hosts) {
 		imp.noteUnusedConfigs(local, route)
 		for _, f := range local {
-			if c, has := f.replacedBy(route); has {
-				isIt := func(other *hostRoute) bool { return other == route }
-				imp.addConfig(c, isIt, route.selection)
+			if is, c := f.on(route); is == configured {
+				imp.addConfig(c, []*hostRoute{route}, route.selection)
 			}
 		}
 	}
@@ -144,84 +144,49 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	}
 }
 
-// localFilter is a local filter of a listener. One without a name has the configurations of all names. If a listener
-// has no local filter, or none that is known, an empty one stands for it: it limits nothing itself, and has the
-// configurations of all routes.
-type localFilter struct{ envoyfile.Config }
-
-// localFiltersOf are the local filters among those of a listener, or else the empty one.
-func localFiltersOf(filters []envoyfile.Config) (list []localFilter) {
+// localFiltersOf are the local filters among those of a listener. If it has none, or none that is known, an empty one
+// stands for it: it limits nothing itself, and has the configurations of all routes.
+func localFiltersOf(filters []envoyfile.Config) (list []*filter) {
 	for _, c := range filters {
 		if isLocalFilter(c) {
-			list = append(list, localFilter{c})
+			list = append(list, &filter{Config: c, typeOnRoutes: envoyfile.LocalType})
 		}
 	}
 	if list == nil {
-		return []localFilter{{}}
+		return []*filter{{typeOnRoutes: envoyfile.LocalType}}
 	}
 	return list
 }
 
-// holdsFor reports whether the filter's own configuration holds for a route, which neither has one in its place nor
-// switches the filter off.
-func (f localFilter) holdsFor(route *hostRoute) bool {
-	_, isReplaced := f.replacedBy(route)
-	return !isReplaced && !route.isOff(f.Name)
-}
-
-// replacedBy is the configuration that a route has for the filter in place of its own. There is none if the route
-// switches the filter off.
-func (f localFilter) replacedBy(route *hostRoute) (c envoyfile.Config, ok bool) {
-	i := slices.IndexFunc(route.configs, f.has)
-	if i < 0 || route.isOff(f.Name) {
-		return envoyfile.Config{}, false
-	}
-	return route.configs[i], true
-}
-
-// has reports whether a configuration of a route is for the filter.
-func (f localFilter) has(c envoyfile.Config) bool {
-	return isLocalFilter(c) && (f.Name == "" || f.Name == c.Name)
-}
-
-// noteUnusedConfigs notes the configurations of a route that are for none of the filters.
-func (r *reader) noteUnusedConfigs(local []localFilter, route *hostRoute) {
-	for _, c := range route.configs {
-		if isLocalFilter(c) && !slices.ContainsFunc(local, func(f localFilter) bool { return f.has(c) }) {
-			r.Note(c.At, "ignored: the listener has no local rate limit filter of the name "+c.Name)
-		}
-	}
-}
-
 // localConfig is the configuration of a filter, or of a route for it, and where it holds: for which routes, and for
-// which requests. The requests follow from the routes. What holds there is for
+// which requests. These are
 //
-//	the configuration's default bucket       the requests
-//	its rate_limits, if it has any           the requests: those of routes do not count then
-//	else those of routes and virtual hosts   each of the routes by itself
+//	the configuration's default bucket       for the requests
+//	its rate_limits, if it has any           for the requests: those of routes do not count then
+//	else those of routes and virtual hosts   for each of the routes by itself
 //
 // An example is the configuration of the filter beside these routes:
 //
-//	route                              holdsFor   requests
-//	/a, with a configuration for it    no         Exempt has /a
-//	/c, with nothing for it            yes        limited
-//	/, which switches the filter off   no         WhyOff says why: an exempt of / would have /c
+//	route                              is in routes   requests
+//	/a, with a configuration for it    no             Exempt has /a
+//	/c, with nothing for it            yes            limited
+//	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
 type localConfig struct {
 	*localv3.LocalRateLimit
 	config   envoyfile.Config // that it is decoded from
-	holdsFor func(*hostRoute) bool
+	routes   []*hostRoute
 	requests request.Selection
 }
 
 // addConfig makes the rules of one configuration, for the routes and requests that have it.
 func (imp *localImport) addConfig(
-	config envoyfile.Config, holdsFor func(*hostRoute) bool, requests request.Selection,
+	config envoyfile.Config, routes []*hostRoute, requests request.Selection,
 ) {
 	if !limitsAnything(config.Node) {
 		return // it is there for its routes
 	}
 	decoded := decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At)
-	c := localConfig{decoded, config, holdsFor, requests}
+	c := localConfig{decoded, config, routes, requests}
 	enforced := imp.readEnforcement(c, config.At, 0, c.GetStatus())
 	if config.Disabled {
 		imp.disable(enforced, config.At)
@@ -319,9 +284,11 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	if isOwn {
 		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	}
-	return imp.routeDescriptors(imp.hosts, c.GetStage(), func(route *hostRoute) perRoute {
-		return perRoute{isOff: !c.holdsFor(route), vhost: vhostLimits(c.GetVhRateLimits())}
-	})
+	sends := map[*hostRoute]sending{}
+	for _, route := range c.routes {
+		sends[route] = sending{vhost: vhostLimits(c.GetVhRateLimits())}
+	}
+	return imp.routeDescriptors(imp.hosts, c.GetStage(), sends)
 }
 
 // readBucket reads a token bucket; nil if there is none.

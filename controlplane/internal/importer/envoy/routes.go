@@ -20,16 +20,26 @@ type virtualHost struct {
 	selection  request.Selection
 	limits     []rateLimit
 	routes     []*hostRoute
+	isDefault  bool // it has all hosts that no other one has
+	takesAll   bool // one of its routes takes what those before it leave
 	hasMatcher bool // it chooses routes that the import does not read, in place of a list
 }
 
-// countsForAll reports whether the host's limits count for all of its requests, if they do for a number of its routes.
-// A matcher has other routes. Without either no request comes to the host.
-func (h *virtualHost) countsForAll(including int) bool {
-	if len(h.routes) == 0 {
-		return h.hasMatcher
+// requestsOf are the requests of some of the host's routes, in one selection if they are all that come to the host. A
+// matcher has other routes, so its one selection says why no match has them.
+func (h *virtualHost) requestsOf(routes []*hostRoute) (list []request.Selection) {
+	if h.hasMatcher || h.areAll(routes) {
+		return []request.Selection{h.selection}
 	}
-	return including == len(h.routes)
+	for _, route := range routes {
+		list = append(list, route.selection)
+	}
+	return list
+}
+
+// areAll reports whether some of the host's routes take all of its requests, and leave none without a route.
+func (h *virtualHost) areAll(routes []*hostRoute) bool {
+	return h.takesAll && len(routes) == len(h.routes)
 }
 
 // hostRoute is a route of a virtual host, with the requests that Envoy finds it for.
@@ -38,6 +48,7 @@ type hostRoute struct {
 	limits    []rateLimit
 	configs   []envoyfile.Config // of the route, then of what it is in
 	include   bool               // the virtual host's limits too
+	answers   bool               // by itself, as a redirect does: no filter sends descriptors for it
 }
 
 // routesOf are the routes of all hosts.
@@ -48,28 +59,6 @@ func routesOf(hosts []virtualHost) (list []*hostRoute) {
 	return list
 }
 
-// isOff reports whether the route, or else what it is in, switches the filter of that name off.
-func (r *hostRoute) isOff(filter string) bool {
-	c, has := r.configOf(filter)
-	return has && c.Disabled
-}
-
-// enables reports whether the route, or else what it is in, enables a filter of that name that is disabled: any
-// configuration does that does not switch it off.
-func (r *hostRoute) enables(filter string) bool {
-	c, has := r.configOf(filter)
-	return has && !c.Disabled
-}
-
-// configOf is the configuration that holds for the filter of that name.
-func (r *hostRoute) configOf(filter string) (c envoyfile.Config, ok bool) {
-	i := slices.IndexFunc(r.configs, func(c envoyfile.Config) bool { return c.Name == filter })
-	if i < 0 {
-		return envoyfile.Config{}, false
-	}
-	return r.configs[i], true
-}
-
 // virtualHosts reads the virtual hosts of a site.
 func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
 	all := source.ItemsOf(s.Routing.Node, "virtual_hosts")
@@ -77,6 +66,7 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
 	for i, n := range all {
 		at := s.Routing.At.Item("virtual_hosts", i)
 		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
+		h.isDefault = slices.Contains(domainsOf(n), "*")
 		h.hasMatcher = source.FieldOf(n, "matcher") != nil
 		if h.hasMatcher {
 			h.selection.CannotMatch("a matcher of their host chooses the route")
@@ -169,8 +159,10 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 			selection: requests,
 			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
 			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
+			answers:   source.FieldOf(o, "redirect") != nil || source.FieldOf(o, "direct_response") != nil,
 			configs:   append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
 		})
+		h.takesAll = h.takesAll || matched.IsEverything()
 		before = append(before, matched)
 	}
 }
@@ -326,37 +318,4 @@ func patternField(o proto.Message) protoreflect.FieldDescriptor {
 		}
 	}
 	return nil
-}
-
-// requestsWhere are the requests of a filter without the routes where it does not hold: those of all other routes, and
-// of none.
-func requestsWhere(hosts []virtualHost, holds func(*hostRoute) bool) (s request.Selection) {
-	for _, route := range routesOf(hosts) {
-		if !holds(route) {
-			leaveOutAtLeast(&s, route)
-		}
-	}
-	return s
-}
-
-// leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
-// as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
-func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
-	if len(route.selection.Match) == 0 {
-		s.CannotMatch("they are those of routes without a configuration of their own")
-		return
-	}
-	if len(route.selection.WhyOff) > 0 {
-		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
-	}
-	passed := 0 // of s.Exempt: both lists have the order of the routes, so those before it are not looked at again
-	for _, m := range route.selection.Exempt {
-		i := slices.IndexFunc(s.Exempt[passed:], m.Equal)
-		if i < 0 {
-			s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
-			break
-		}
-		passed += i
-	}
-	s.AddExempt(route.selection.Match)
 }

@@ -256,53 +256,64 @@ func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site,
 		return s, err
 	}
 	return envoyfile.Choose(imp.Findings, list, imp.options.Listener, func(s *envoyfile.Site) bool {
-		return !slices.ContainsFunc(s.Filters, envoyfile.IsA[*ratelimitv3.RateLimit]) && s.HasLimits()
+		return !slices.ContainsFunc(s.Filters, isServiceFilter) && s.HasLimits()
 	})
 }
 
+func isServiceFilter(c envoyfile.Config) bool { return c.IsOf(envoyfile.ServiceType) }
+
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
 func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
-	return envoyfile.IsA[*ratelimitv3.RateLimit](c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
+	return isServiceFilter(c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
 }
 
-// serviceFilter is the filter of a site that asks for the domain.
+// serviceFilter is the filter of a site that asks for the domain. If the site has routes alone, an empty one stands for
+// it.
 type serviceFilter struct {
-	*ratelimitv3.RateLimit
-	config           envoyfile.Config // that it is decoded from
-	onlyWhereEnabled bool             // it is disabled but for the routes that enable it
+	*filter
+	message *ratelimitv3.RateLimit // its configuration; nil if the site has no such filter
+	all     []*filter              // of the site that are of its type, for any domain
 }
 
-// filterOfDomain is the filter that asks for the domain; nil if the site has none, but routes alone.
-func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) *serviceFilter {
-	i := slices.IndexFunc(s.Filters, imp.isOfDomain)
-	if i < 0 {
-		return nil
+// filterOfDomain is the filter that asks for the domain.
+func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of serviceFilter) {
+	for _, c := range s.Filters {
+		if !isServiceFilter(c) {
+			continue
+		}
+		f := &filter{Config: c, typeOnRoutes: envoyfile.PerRouteType}
+		of.all = append(of.all, f)
+		if of.filter == nil && imp.isOfDomain(c) {
+			of.filter = f
+			of.message = decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At)
+			f.onlyWhereEnabled = c.Disabled && len(of.message.GetRateLimits()) == 0 && s.Enables(c.Name)
+		}
 	}
-	c := s.Filters[i]
-	f := &serviceFilter{RateLimit: decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At), config: c}
-	f.onlyWhereEnabled = c.Disabled && len(f.GetRateLimits()) == 0 && s.Enables(c.Name)
-	return f
+	if of.filter == nil {
+		of.filter = &filter{typeOnRoutes: envoyfile.PerRouteType}
+		of.all = []*filter{of.filter}
+	}
+	return of
 }
 
 // enforcementOfDomain is how the filter enforces what the service answers. A site without the filter enforces
 // everything.
-func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcement {
-	if filter == nil {
+func (imp *serviceImport) enforcementOfDomain(f serviceFilter) *enforcement {
+	if f.message == nil {
 		return inFull()
 	}
-	at := filter.config.At
-	if filter.onlyWhereEnabled {
-		imp.Note(at, "the filter is disabled: there are rules only for the routes that enable it")
+	if f.onlyWhereEnabled {
+		imp.Note(f.At, "the filter is disabled: there are rules only for the routes that enable it")
 	}
-	if filter.GetRequestType() != "both" && filter.GetRequestType() != "" {
-		imp.Note(at.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
+	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
+		imp.Note(f.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
 			"x-envoy-internal separates them")
 	}
-	e := imp.readEnforcement(filter, at, 100, filter.GetRateLimitedStatus())
-	if filter.config.Disabled && !filter.onlyWhereEnabled {
-		imp.disable(e, at)
+	e := imp.readEnforcement(f.message, f.At, 100, f.message.GetRateLimitedStatus())
+	if f.Disabled && !f.onlyWhereEnabled {
+		imp.disable(e, f.At)
 	}
-	e.headers = headersField(filter.GetEnableXRatelimitHeaders())
+	e.headers = headersField(f.message.GetEnableXRatelimitHeaders())
 	return e
 }
 
@@ -313,38 +324,43 @@ func (imp *serviceImport) enforcementOfDomain(filter *serviceFilter) *enforcemen
 //	with rate_limits of its own        these, but not for the routes that switch it off
 //	without                            the rate_limits of routes, but of those that switch it off
 //	disabled, and some routes enable   the rate_limits of these routes
-func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, filter *serviceFilter) []descriptor.Descriptor {
+//
+// Rate_limits in a route's configuration for the filter take the place of all of these. No descriptor is sent for a
+// route that answers by itself, nor for requests of no route.
+func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f serviceFilter) []descriptor.Descriptor {
 	hosts := imp.virtualHosts(s)
-	if filter == nil {
-		return imp.routeDescriptors(hosts, 0, imp.readPerRoute)
+	sends := imp.sendsOn(routesOf(hosts), f)
+	if own := f.message.GetRateLimits(); len(own) > 0 {
+		return imp.filterDescriptors(hosts, limitsAt(own, f.At), sends)
 	}
-	perRouteOf := func(route *hostRoute) perRoute {
-		name := filter.config.Name
-		if route.isOff(name) || filter.onlyWhereEnabled && !route.enables(name) {
-			return perRoute{isOff: true}
-		}
-		return imp.readPerRoute(route)
-	}
-	limits := filter.GetRateLimits()
-	if len(limits) == 0 {
-		return imp.routeDescriptors(hosts, filter.GetStage(), perRouteOf)
-	}
-	asks := func(route *hostRoute) bool { return !perRouteOf(route).isOff }
-	requests := requestsWhere(hosts, asks)
-	return imp.descriptorsOf(limitsAt(limits, filter.config.At), requests)
+	return imp.routeDescriptors(hosts, f.message.GetStage(), sends)
 }
 
-// readPerRoute reads a route's own configuration. One for another domain asks nothing of this one.
-func (imp *serviceImport) readPerRoute(route *hostRoute) perRoute {
-	i := slices.IndexFunc(route.configs, envoyfile.IsA[*ratelimitv3.RateLimitPerRoute])
-	if i < 0 {
-		return perRoute{}
+// sendsOn is what the filter sends for the routes. It has none for which it sends nothing.
+func (imp *serviceImport) sendsOn(routes []*hostRoute, f serviceFilter) map[*hostRoute]sending {
+	sends := map[*hostRoute]sending{}
+	for _, route := range routes {
+		imp.noteUnusedConfigs(f.all, route)
+		switch is, c := f.on(route); is {
+		case off:
+		case unchanged:
+			sends[route] = sending{}
+		case configured:
+			s, isOfDomain := imp.readPerRoute(c)
+			if isOfDomain {
+				sends[route] = s
+			}
+		}
 	}
-	at := route.configs[i].At
-	config := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, route.configs[i].Node, at)
+	return sends
+}
+
+// readPerRoute reads a route's configuration for the filter. One for another domain asks nothing of this one.
+func (imp *serviceImport) readPerRoute(c envoyfile.Config) (s sending, isOfDomain bool) {
+	config := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, c.Node, c.At)
 	if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
-		imp.Note(at, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-		return perRoute{isOff: true}
+		imp.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
+		return sending{}, false
 	}
-	return perRoute{limits: limitsAt(config.GetRateLimits(), at), vhost: vhostLimits(config.GetVhRateLimits())}
+	return sending{limitsAt(config.GetRateLimits(), c.At), vhostLimits(config.GetVhRateLimits())}, true
 }

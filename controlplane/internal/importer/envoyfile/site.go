@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -258,11 +256,8 @@ func ConfigAt(name string, n *policy.Node, at source.Place) Config {
 // typeOf is the name of a message in an address of its type.
 func typeOf(url string) string { return url[strings.LastIndexByte(url, '/')+1:] }
 
-// IsA reports whether a configuration is of a message type.
-func IsA[M proto.Message](c Config) bool {
-	var m M
-	return c.Node != nil && c.TypeName == string(m.ProtoReflect().Descriptor().FullName())
-}
+// IsOf reports whether a configuration is of a message type.
+func (c Config) IsOf(typeName string) bool { return c.Node != nil && c.TypeName == typeName }
 
 // ConfigsPerRoute lists the configurations of filters that a route or virtual host has.
 func ConfigsPerRoute(n *policy.Node, at source.Place) (list []Config) {
@@ -281,6 +276,7 @@ func ConfigsPerRoute(n *policy.Node, at source.Place) (list []Config) {
 
 // The messages of Envoy's filters.
 const (
-	LocalType   = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
-	ServiceType = "envoy.extensions.filters.http.ratelimit.v3.RateLimit"
+	LocalType    = "envoy.extensions.filters.http.local_ratelimit.v3.LocalRateLimit"
+	ServiceType  = "envoy.extensions.filters.http.ratelimit.v3.RateLimit"
+	PerRouteType = ServiceType + "PerRoute" // of a route for the filter of ServiceType
 )

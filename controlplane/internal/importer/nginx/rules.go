@@ -203,8 +203,8 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 	n.draft.Rules = append(n.draft.Rules, draft.NewRule(n.Findings, t))
 }
 
-// countsWithMissing reports whether nginx counts a request that lacks a part of the key: it takes the key for empty only
-// if nothing else is in it. Examples of forms:
+// countsWithMissing reports whether nginx counts a request that lacks a part of the key: it takes the key for empty
+// only if nothing else is in it. Examples of forms:
 //
 //	key                  without a header     without both
 //	$http_a              not counted

@@ -53,8 +53,8 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope) {
 }
 
 // newScope makes a scope of a block, with the limits that the scope around it passes on. Where nginx answers by itself
-// no limit holds. A location passes them on all the same: the return of location /a is not that of /a/b in it. That of a
-// server is for all of its locations.
+// no limit holds. A location passes them on all the same: the return of location /a is not that of /a/b in it. That of
+// a server is for all of its locations.
 func (n *reader) newScope(what string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
 	s := &scope{what: what, passed: n.readLimits(block, around)}
 	s.limits = s.passed

@@ -1,0 +1,66 @@
+package envoy
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// The table of filter.on: Envoy finds the configuration of a route for a filter by the filter's name.
+func TestSettingsOfAFilterOnARoute(t *testing.T) {
+	its := func(name string) envoyfile.Config {
+		return envoyfile.Config{Name: name, TypeName: envoyfile.PerRouteType, Node: &policy.Node{}}
+	}
+	disabled := envoyfile.Config{Name: "one", Disabled: true}
+	for _, tc := range []struct {
+		name               string
+		configs            []envoyfile.Config
+		want, whereEnabled setting
+	}{
+		{"its configuration", []envoyfile.Config{its("one")}, configured, configured},
+		{"disabled", []envoyfile.Config{disabled}, off, off},
+		{"enabled", []envoyfile.Config{{Name: "one"}}, unchanged, unchanged},
+		{"another filter's", []envoyfile.Config{its("two")}, unchanged, off},
+		{"nothing", nil, unchanged, off},
+		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, off, off},
+		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, configured, configured},
+	} {
+		f := filter{Config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
+		got, c := f.on(&hostRoute{configs: tc.configs})
+		require.Equal(t, tc.want, got, tc.name)
+		require.Equal(t, got == configured, c.Name == "one", tc.name)
+		f.onlyWhereEnabled = true
+		got, _ = f.on(&hostRoute{configs: tc.configs})
+		require.Equal(t, tc.whereEnabled, got, tc.name)
+	}
+}
+
+// The table of addsHost: R or H are the rate_limits that Envoy sends for a route.
+func TestLimitsOfARouteAndItsHost(t *testing.T) {
+	for _, tc := range []struct {
+		name               string
+		vhost              vhostLimits
+		include            bool
+		withOwn, withoutIt string
+	}{
+		{"OVERRIDE", vhostIfAlone, false, "R", "H"},
+		{"OVERRIDE, with include_vh_rate_limits", vhostIfAlone, true, "RH", "H"},
+		{"INCLUDE", vhostAlways, false, "RH", "H"},
+		{"INCLUDE, with include_vh_rate_limits", vhostAlways, true, "RH", "H"},
+		{"IGNORE", vhostNever, false, "R", ""},
+		{"IGNORE, with include_vh_rate_limits", vhostNever, true, "RH", "H"},
+	} {
+		s := sending{vhost: tc.vhost}
+		sent := func(limits string) string {
+			if s.addsHost(&hostRoute{include: tc.include, limits: make([]rateLimit, len(limits))}) {
+				limits += "H"
+			}
+			return limits
+		}
+		require.Equal(t, tc.withOwn, sent("R"), tc.name)
+		require.Equal(t, tc.withoutIt, sent(""), tc.name)
+	}
+}
