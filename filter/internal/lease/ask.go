@@ -13,18 +13,30 @@ import (
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask:
 //
-//	of                  made by                            has                what it does
-//	a rule that leases  Source.beginAsk and takeLease      source, leaseKey   asks for units
-//	a rule that holds   HoldSource.beginAsk, ReportPart    Account            asks for units, and reports the account
-//	a look              clusterRule.lookPart               neither            asks how the key stands: Wire.Inspect
+//	of                  made by                            has      what it does
+//	a rule that leases  Source.beginAsk and takeLease      lease    asks for units
+//	a rule that holds   HoldSource.beginAsk, ReportPart    Account  asks for units, and reports the account
+//	a look              clusterRule.lookPart               neither  asks how the key stands: Wire.Inspect
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
 
-	source   *Source        // its leases keep what the service grants, and nobody takes
-	leaseKey state.LeaseKey // by which source finds the key's lease
-
+	lease   keyLease         // keeps what the service grants, and no request takes
 	Account *account.Account // counts what the service grants, and requests get
+}
+
+// keyLease is where the lease of one key lies, also when there is no request of the key any more.
+type keyLease struct {
+	source *Source
+	key    state.LeaseKey
+}
+
+// read reads the lease by both clocks. It returns false if the proxy's store fails.
+func (of *keyLease) read(e *state.LeaseEntry) (ok bool) {
+	src, clock := of.source, of.source.worker.clock
+	wallNs := clock.Now()
+	read := src.table.ReadHashed(e, of.key, wallNs, clock.Monotonic())
+	return src.rereadIfFromFuture(e, read, wallNs) == state.OK
 }
 
 // ReportPart asks for no units, so that it only reports what is held.
@@ -39,7 +51,7 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 type Need struct {
 	subject    *decide.Subject
 	definition uint32   // the number of the key's limits: a request has one need of each
-	handout    *Handout // that has given units to it or denied them, nil until one has
+	handout    *handout // that has given units to it or denied them, nil until one has
 }
 
 // clusterSource is the source of a clusterRule: a Source or a HoldSource.
@@ -52,9 +64,10 @@ type clusterSource interface {
 	leaseOf(s *decide.Subject) *result.Lease
 }
 
-// AppendNeeds appends what the request of a pending verdict needs, and returns the parts of an ask for that. Shadow
-// rules come last. If the request has waited before, earlier is what it needed then: see keepGranted.
-func AppendNeeds(earlier []Need, v *decide.Verdict) (needs []Need, parts []Part) {
+// BeginAsk begins an ask for what the request of a pending verdict needs: it may write leases and open accounts, as
+// beginAsk says. It returns the parts of the ask, those of shadow rules last, and what the request now waits for. If
+// the request has waited before, earlier is what it needed then.
+func BeginAsk(earlier []Need, v *decide.Verdict) (needs []Need, parts []Part) {
 	pending := 0
 	for _, s := range v.Subjects {
 		if s.Outcome() == decide.Pending {
@@ -74,18 +87,23 @@ func AppendNeeds(earlier []Need, v *decide.Verdict) (needs []Need, parts []Part)
 	return needs, parts
 }
 
-// keepGranted takes back what a request has got of grants that do not suffice any more: it asks anew. It returns the
-// needs with a grant that does, in the memory of needs: the request takes of these once it has the others.
+// keepGranted returns those of a request's needs that it need not ask for anew, in the memory of needs. The request has
+// been decided again, and has to wait again. What becomes of a need:
+//
+//	outcome of its subject  handout   the need
+//	Pending                 any       ends: its grant, if it has one, does not suffice. Its units go back, and BeginAsk
+//	                                  makes another need of the subject
+//	any other               has come  is kept: the request takes of the grant once it has those of the other rules
+//	any other               none      ends: the rule has found units elsewhere, or does without
 func keepGranted(needs []Need) []Need {
 	granted := needs[:0]
 	for i := range needs {
 		switch n := &needs[i]; {
-		case n.subject.Outcome() == decide.Pending: // its grant, if it has one, does not suffice
+		case n.subject.Outcome() == decide.Pending:
 			n.Reclaim()
 			n.subject.Quota.Allotment.Received = false
 		case n.handout != nil:
 			granted = append(granted, *n)
-		default: // it needs no grant any more: the rule has found units elsewhere, or does without
 		}
 	}
 	return granted
@@ -95,7 +113,7 @@ func keepGranted(needs []Need) []Need {
 type definitions struct {
 	ofRules []quota.Definition // by their numbers; none without rules of scope cluster
 
-	requested map[requestedKey]*quota.Definition // of limits that requests give: the last ones
+	requested map[requestedKey]*quota.Definition // of the last limits that requests have given, up to maxRequested
 	newestID  uint32                             // the number of the newest of these
 	key       []byte                             // memory for a requestedKey
 }

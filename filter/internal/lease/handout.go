@@ -13,20 +13,20 @@ import (
 //
 //	type              lives in                  its Units
 //	quota.Grant       the message               what the service has granted
-//	Handout           Need.handout              what nobody has
+//	handout           Need.handout              what nobody has
 //	decide.Allotment  Subject.Quota.Allotment   what its request may take
 //	leased.GrantLeft  the key's lease           what later requests may take
 //
 // The units of a rule that leases have three ways out: a request spends them, the key's lease keeps them for later
 // requests, or the service gets them back.
 //
-//	  Give: to requests that waited                Source.Take
+//	  give: to requests that waited                Source.Take
 //	h.units -----------> Subject.Quota.Allotment -------------> spent
 //	   |   ^                      |
 //	   |   +---- Need.Reclaim ----+
 //	   |            what is not taken
 //	   |
-//	   | KeepRest, once the waiters have theirs: the rest
+//	   | keepRest, once the waiters have theirs: the rest
 //	   | Reclaim, of the last of them: what they have left
 //	   |
 //	   +- putUnits ---> the key's lease, if later requests may spend it: a leased.GrantLeft
@@ -36,31 +36,23 @@ import (
 // or here, and nothing of it goes back before the last request has left what it does not take. A request may have units
 // of one rule for as long as it waits for those of another.
 //
-// For example, two requests of cost 1 wait, and grant 7 has 20 units. KeepRest puts 18 into the lease. The client of
+// For example, two requests of cost 1 wait, and grant 7 has 20 units. keepRest puts 18 into the lease. The client of
 // the second request has left, so Reclaim puts its unit there too: the lease has 19 units of grant 7. Later requests
 // spend 4 of them, and then none comes for idleNs. So CollectIdle takes the other 15 out of the lease, and they go back
 // as quota.Return{Grant: 7, Units: 15}.
 //
-// The units of a rule that holds are counted in the key's account instead. What nobody gets or holds of them need not
-// go back: the next report does not count it as held.
+// The units of a rule that holds are counted in the key's account instead.
 
-// Handout hands out what the service has granted for one part of an ask: NewHandout, Give for each request that has
-// waited, KeepRest. Later each Need that it has given units is Reclaimed.
-type Handout struct {
-	grant     quota.Grant       // as it came, with a wait that is possible
-	part      *Part             // for which it was granted
-	trip      Trip              // of the ask
-	endNs     int64             // until when its units may be spent
-	standings []leased.Standing // how the key's windows stand
-
-	units  uint32 // that nobody has
-	takers int    // requests that have units and are not decided
-	putNs  int64  // when units were put into the key's lease; 0 = it has none of the grant
-	failed bool   // it gives nothing: the service cannot reach the key, or endReport has found no report
-
-	// Of a denial:
-	blockNs      int64 // until when the key is blocked, 0 = it is not
-	hasToldBlock bool  // a request was told that the ask has begun the block
+// HandOut hands out what the service has granted for a part of an ask: first to the requests that have waited for the
+// ask, in the order in which they came, and then the rest. The grant is nil if the service has none for the part. Later
+// each of the requests reclaims what it has not taken: see Need.Reclaim.
+func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Trip, waiters []W) {
+	h := newHandout(p, grant, trip)
+	h.endReport()
+	for _, w := range waiters {
+		h.give(w.Needs())
+	}
+	h.keepRest()
 }
 
 // Trip is that of an ask to the service and back.
@@ -69,12 +61,31 @@ type Trip struct {
 	SentNs, CameNs int64
 }
 
-// NewHandout is of the grant for a part of an ask, nil if the service has none for it. It ends the part's report.
-func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
+// handout is a grant while its units are handed out, until each request that has got some has taken or left them.
+type handout struct {
+	grant     quota.Grant       // as it came, with a wait that is possible
+	part      *Part             // for which it was granted
+	trip      Trip              // of the ask
+	endNs     int64             // until when its units may be spent
+	standings []leased.Standing // how the key's windows stand
+
+	units  uint32 // that nobody has
+	failed bool   // it gives nothing: the service cannot reach the key, or endReport has found no report
+
+	// Of a rule that leases:
+	takers int   // requests that have units and are not decided
+	putNs  int64 // when units were put into the key's lease; 0 = it has none of the grant
+
+	// Of a denial:
+	blockNs      int64 // until when the key is blocked, 0 = it is not
+	hasToldBlock bool  // a request was told that the ask has begun the block
+}
+
+func newHandout(p *Part, grant *quota.Grant, trip Trip) *handout {
 	if grant == nil {
 		grant = &quota.Grant{Failed: true}
 	}
-	h := &Handout{
+	h := &handout{
 		grant: *grant, part: p, trip: trip, endNs: trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs),
 		standings: p.standings(grant, trip.CameNs), units: grant.Units, failed: grant.Failed,
 	}
@@ -82,18 +93,17 @@ func NewHandout(p *Part, grant *quota.Grant, trip Trip) *Handout {
 		h.grant.WaitNs = min(max(grant.WaitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	h.readBlock()
-	h.endReport()
 	return h
 }
 
 // id says which grant it hands out.
-func (h *Handout) id() leased.GrantID {
+func (h *handout) id() leased.GrantID {
 	return leased.GrantID{Stream: h.trip.Stream, Number: h.grant.Number}
 }
 
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
 //
-// It and NewHandout bound what the service says of times by what can be, whatever a broken one answers. Ends and resets
+// It and newHandout bound what the service says of times by what can be, whatever a broken one answers. Ends and resets
 // become instants. WaitNs stays a duration, from when the grant came on. The service counts its durations from an
 // instant between SentNs and CameNs. A lease counts from SentNs, so it never ends later than at the service. Windows
 // count from CameNs, so they never reset sooner. Both are the safe side.
@@ -106,18 +116,9 @@ func (p *Part) standings(grant *quota.Grant, cameNs int64) (standings []leased.S
 	return standings
 }
 
-// endReport ends the report of the part's account, if it has one. If the report was given up, the handout gives
-// nothing.
-func (h *Handout) endReport() {
-	acc := h.part.Account
-	if acc != nil && !acc.EndReport(h.part.Wire.Number, &h.grant, h.trip.CameNs) {
-		h.failed = true
-	}
-}
-
-// Give gives a request that has waited the units that it needs, if the handout has them, or the denial, if what was
-// denied costs no more. Requests are given in the order in which they came.
-func (h *Handout) Give(needs []Need) {
+// give gives a request that has waited the units that it needs, if the handout has them, or the denial, if what was
+// denied costs no more.
+func (h *handout) give(needs []Need) {
 	if h.failed {
 		return
 	}
@@ -130,52 +131,29 @@ func (h *Handout) Give(needs []Need) {
 		case h.grant.Denied && cost >= h.part.Wire.Cost:
 			h.deny(n)
 		case !h.grant.Denied && h.units >= cost && h.trip.CameNs < h.endNs:
-			h.giveUnits(n, cost)
+			h.writeTo(n, cost)
+			h.units -= cost
+			h.noteGiven(n, cost)
 		}
 	}
 }
 
-// giveUnits gives units to the request of a need.
-func (h *Handout) giveUnits(n *Need, units uint32) {
-	h.writeTo(n, units)
-	h.units -= units
-	h.takers++
-	if acc := h.part.Account; acc != nil {
-		acc.AddGiven(units)
-	}
-}
-
 // writeTo writes the grant to the subject that waits for it, with so many units.
-func (h *Handout) writeTo(n *Need, units uint32) {
+func (h *handout) writeTo(n *Need, units uint32) {
 	n.handout = h
 	n.subject.Quota.Allotment = h.allotment(units)
-	if acc := h.part.Account; acc != nil {
-		n.subject.Quota.Account = acc
-	}
 }
 
 // allotment is what a subject has of the grant that gets so many units of it.
-func (h *Handout) allotment(units uint32) decide.Allotment {
+func (h *handout) allotment(units uint32) decide.Allotment {
 	return decide.Allotment{
 		Received: true, Units: units, EndNs: h.endNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
 		Blocked: h.grant.Blocked, WaitNs: h.grant.WaitNs, MonotonicNs: h.trip.CameNs, Standings: h.standings,
 	}
 }
 
-// KeepRest keeps what the grant says of the key, and the units for which nobody has waited. Units that the key's lease
-// does not keep go back once no taker is left: until then takers may leave more.
-func (h *Handout) KeepRest() {
-	if acc := h.part.Account; acc != nil {
-		if h.remembersBlock() {
-			acc.RememberBlock(h.allotment(0), h.blockNs)
-		}
-		return
-	}
-	h.changeLease((*Handout).putAnswer)
-	h.giveBackIfLeft()
-}
-
-// Reclaim takes back what the request has got for the need and has not taken.
+// Reclaim takes back what the request has got for the need and has not taken. It is called once the request is decided,
+// or asks for the need anew.
 func (n *Need) Reclaim() {
 	if n.handout == nil || n.handout.grant.Denied {
 		return
@@ -185,8 +163,46 @@ func (n *Need) Reclaim() {
 	own.Units = 0
 }
 
-// takeBack takes back the units that a taker leaves. Those of a lease wait for the last taker.
-func (h *Handout) takeBack(units uint32) {
+// All above is the same for each rule. Four methods are not, because the units of a rule that holds are counted in the
+// key's account:
+//
+//	method     a rule that leases                          a rule that holds
+//	endReport  there is no report                          ends the account's report. If that was given up, the grant
+//	                                                       gives nothing
+//	noteGiven  has one taker more                          the account has given the units
+//	keepRest   writes the answer and the rest of the       the account remembers a block. The rest need not go back: the
+//	           units into the key's lease                  next report does not count it as held
+//	takeBack   has one taker less. Once none is left,      the account has not given the units, after all
+//	           the units go into the key's lease, or back
+
+func (h *handout) endReport() {
+	acc := h.part.Account
+	if acc != nil && !acc.EndReport(h.part.Wire.Number, &h.grant, h.trip.CameNs) {
+		h.failed = true
+	}
+}
+
+func (h *handout) noteGiven(n *Need, units uint32) {
+	if acc := h.part.Account; acc != nil {
+		acc.AddGiven(units)
+		n.subject.Quota.Account = acc
+		return
+	}
+	h.takers++
+}
+
+func (h *handout) keepRest() {
+	if acc := h.part.Account; acc != nil {
+		if h.remembersBlock() {
+			acc.RememberBlock(h.allotment(0), h.blockNs)
+		}
+		return
+	}
+	h.changeLease((*handout).putAnswer)
+	h.giveBackIfLeft()
+}
+
+func (h *handout) takeBack(units uint32) {
 	if acc := h.part.Account; acc != nil {
 		acc.DropGiven(units)
 		return
@@ -194,21 +210,21 @@ func (h *Handout) takeBack(units uint32) {
 	h.units += units
 	h.takers--
 	if h.takers == 0 && h.units > 0 && h.mayStay() {
-		h.changeLease((*Handout).putUnits)
+		h.changeLease((*handout).putUnits)
 	}
 	h.giveBackIfLeft()
 }
 
 // giveBackIfLeft has the grant go back once no taker is left: at once, or if units are in the lease, when those are
 // idle. What could not join them then, because the proxy's store has failed, is lost.
-func (h *Handout) giveBackIfLeft() {
-	src := h.part.source
+func (h *handout) giveBackIfLeft() {
+	src := h.part.lease.source
 	switch {
 	case h.takers > 0:
 		return
 	case h.putNs > 0:
 		src.noteLost(h.units)
-		src.worker.Returns.watch(src, h)
+		src.worker.Returns.watch(h)
 	default:
 		src.worker.Returns.giveBack(src, h.id(), h.units)
 	}
@@ -216,7 +232,7 @@ func (h *Handout) giveBackIfLeft() {
 }
 
 // mayStay reports whether a lease may keep units of the grant, for later requests.
-func (h *Handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.grant.Denied }
+func (h *handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.grant.Denied }
 
 // changeLease changes the lease of the handout's key. The change says how many of the handout's units it has put there:
 //
@@ -226,15 +242,15 @@ func (h *Handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.gran
 //	              read anew, and changed again
 //	else          is as it was: what the service has      are the handout's still, and go back
 //	              said of the key is lost
-func (h *Handout) changeLease(change func(*Handout, *state.LeaseEntry) (put uint32)) {
-	src := h.part.source
-	e := &src.worker.entry
+func (h *handout) changeLease(change func(*handout, *state.LeaseEntry) (put uint32)) {
+	of := &h.part.lease
+	e := &of.source.worker.entry
 	for range state.MaxRetries {
-		if !src.readKept(e, h.part.leaseKey) {
+		if !of.read(e) {
 			return
 		}
 		put := change(h, e)
-		switch src.write(e) {
+		switch of.source.write(e) {
 		case state.OK:
 			h.units -= put
 			h.putNs = 0
@@ -249,17 +265,9 @@ func (h *Handout) changeLease(change func(*Handout, *state.LeaseEntry) (put uint
 	}
 }
 
-// readKept reads the lease of a key for which there is no subject: for what is left of a grant.
-func (src *Source) readKept(e *state.LeaseEntry, key state.LeaseKey) (ok bool) {
-	clock := src.worker.clock
-	wallNs := clock.Now()
-	read := src.table.ReadHashed(e, key, wallNs, clock.Monotonic())
-	return src.rereadIfFromFuture(e, read, wallNs) == state.OK
-}
-
 // putAnswer is the change by a new answer: what the service said of the key, and the units that nobody has. If their
 // time is over when they come, they go back at once.
-func (h *Handout) putAnswer(e *state.LeaseEntry) (put uint32) {
+func (h *handout) putAnswer(e *state.LeaseEntry) (put uint32) {
 	h.writeAnswer(&e.Lease, e.NowNs)
 	if h.units == 0 || !h.mayStay() || e.NowNs >= h.endNs {
 		return 0
@@ -269,7 +277,7 @@ func (h *Handout) putAnswer(e *state.LeaseEntry) (put uint32) {
 
 // putUnits is the change by the units that nobody has: it puts all or none of them into the lease. It does so also if
 // their time is over, because the lease may have units of the grant already, and all of it goes back together.
-func (h *Handout) putUnits(e *state.LeaseEntry) (put uint32) {
+func (h *handout) putUnits(e *state.LeaseEntry) (put uint32) {
 	e.Allow(h.units) // no blocked key: a rule with a block leases nothing
 	if !e.Put(leased.GrantLeft{GrantID: h.id(), Units: h.units, EndNs: h.endNs}) {
 		return 0
@@ -278,14 +286,14 @@ func (h *Handout) putUnits(e *state.LeaseEntry) (put uint32) {
 }
 
 // writeAnswer writes into the lease what the service said of the key.
-func (h *Handout) writeAnswer(l *leased.Lease, now int64) {
+func (h *handout) writeAnswer(l *leased.Lease, now int64) {
 	l.Uncharged.Answer(h.part.Wire.Spent, !h.failed)
 	l.SilentUntilNs = 0
 	if h.failed {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return
 	}
-	src, given := h.part.source, h.grant.Units-h.units
+	src, given := h.part.lease.source, h.grant.Units-h.units // none has come back yet: see HandOut
 	l.Standings = append(l.Standings[:0], h.standings...)
 	l.Rate.Spend(now, src.refill.rateNs, given) // as takeLease does for what it takes
 	if h.remembersBlock() || h.grant.Denied && src.keeps {
@@ -302,7 +310,7 @@ func (h *Handout) writeAnswer(l *leased.Lease, now int64) {
 //	the service says it        quota.Grant.Denied           readBlock: blockNs          readBlock: blockNs
 //	requests that asked hear   deny: all Denied             deny: one Denied,           deny: one Denied,
 //	                                                        others Blocked              others Blocked
-//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   KeepRest: by
+//	the worker remembers it    writeDenial: in the key's    writeDenial: in the key's   keepRest: by
 //	                           lease, by Lease.Deny         lease, by Lease.Block       Account.RememberBlock
 //	later requests hear        Source.Check, by             Source.Check, by            HoldSource.Check, by
 //	                           Lease.Denies: Denied         Lease.Blocks: Blocked       RecallBlock: Blocked
@@ -320,7 +328,7 @@ func (h *Handout) writeAnswer(l *leased.Lease, now int64) {
 //	       remembers that for another second.
 
 // readBlock finds out until when the key is blocked.
-func (h *Handout) readBlock() {
+func (h *handout) readBlock() {
 	block := h.part.Definition.Block()
 	if block < 0 || block >= len(h.standings) || !h.grant.Denied {
 		return
@@ -332,7 +340,7 @@ func (h *Handout) readBlock() {
 
 // deny tells a request that it is denied. If the ask has begun a block, the first request is told Denied, because its
 // rule has begun the block, and all others are told Blocked.
-func (h *Handout) deny(n *Need) {
+func (h *handout) deny(n *Need) {
 	h.writeTo(n, 0)
 	switch {
 	case h.blockNs == 0 || h.grant.Blocked: // all are told what the service says
@@ -345,11 +353,11 @@ func (h *Handout) deny(n *Need) {
 }
 
 // remembersBlock reports whether the key is blocked, and stays so without further asks.
-func (h *Handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
+func (h *handout) remembersBlock() bool { return h.blockNs > 0 && !h.part.CountsDenied() }
 
 // writeDenial writes the denial into the lease, of what was asked for or of a blocked key. Nobody asks again until the
 // wait or the block is over, and no longer than account.MaxRememberNs.
-func (h *Handout) writeDenial(l *leased.Lease, now int64) {
+func (h *handout) writeDenial(l *leased.Lease, now int64) {
 	d := leased.Denial{UntilNs: now + account.MaxRememberNs, PassNs: limit.Never}
 	if h.grant.WaitNs != limit.Never {
 		d.PassNs = h.trip.CameNs + h.grant.WaitNs

@@ -10,7 +10,7 @@ import (
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	Handout.giveBack  has the units go back that cannot be kept
+//	giveBackIfLeft    has the units go back that cannot be kept
 //	watch             remembers a grant whose units are in a lease
 //	CollectIdle       visits it at a tick, and has its units leave the lease and go back if their time is over, or if
 //	                  nobody has written the lease for idleNs
@@ -39,8 +39,7 @@ type dueReturn struct {
 
 // leasedGrant is a grant with units in a key's lease.
 type leasedGrant struct {
-	source  *Source
-	key     state.LeaseKey
+	lease   keyLease
 	grant   leased.GrantID
 	visitNs int64 // when to visit it next
 }
@@ -104,20 +103,21 @@ func (rets *Returns) giveBack(src *Source, grant leased.GrantID, units uint32) {
 func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += uint64(units) }
 
 // watch has CollectIdle visit a grant whose units were put into the lease.
-func (rets *Returns) watch(src *Source, h *Handout) {
+func (rets *Returns) watch(h *handout) {
+	src := h.part.lease.source
 	if len(rets.leased) >= maxLeased {
 		src.noteLost(1)
 		return
 	}
 	visitNs := min(h.putNs+src.idleNs, h.endNs, rets.latestVisitNs(h.putNs))
-	rets.leased = append(rets.leased, leasedGrant{src, h.part.leaseKey, h.id(), visitNs})
+	rets.leased = append(rets.leased, leasedGrant{h.part.lease, h.id(), visitNs})
 	rets.noteVisit(&rets.leased[len(rets.leased)-1])
 }
 
 // noteVisit has nextVisitNs and shortestIdleNs count a grant that is on the list.
 func (rets *Returns) noteVisit(lg *leasedGrant) {
 	rets.nextVisitNs = min(rets.nextVisitNs, lg.visitNs)
-	if idle := lg.source.idleNs; rets.shortestIdleNs == 0 || idle < rets.shortestIdleNs {
+	if idle := lg.lease.source.idleNs; rets.shortestIdleNs == 0 || idle < rets.shortestIdleNs {
 		rets.shortestIdleNs = idle
 	}
 }
@@ -150,7 +150,7 @@ func (w *Worker) CollectIdle() {
 		lg := &rets.leased[i]
 		if now >= lg.visitNs && len(rets.due) < mostDue {
 			units, stays := lg.collect(&w.entry, wallNs, now, latestNs, rets.canGoBack(lg.grant))
-			rets.giveBack(lg.source, lg.grant, units)
+			rets.giveBack(lg.lease.source, lg.grant, units)
 			if !stays {
 				continue
 			}
@@ -167,10 +167,10 @@ func (w *Worker) CollectIdle() {
 func (lg *leasedGrant) collect(
 	e *state.LeaseEntry, wallNs, now, latestNs int64, canGoBack bool,
 ) (units uint32, stays bool) {
-	src := lg.source
+	src := lg.lease.source
 	lg.visitNs = now + maxVisitNs
 	for range state.MaxRetries {
-		if src.table.ReadHashed(e, lg.key, wallNs, now) != state.OK {
+		if src.table.ReadHashed(e, lg.lease.key, wallNs, now) != state.OK {
 			return 0, true
 		}
 		left := lg.find(&e.Lease)

@@ -13,19 +13,19 @@
 //	decide, hold                                     host
 //	  |  Check, Take, Refund; Settle, Renew            |  Wait, Flush, Receive, Next, Done, Tick
 //	  v                                                v
-//	Source, HoldSource, Handout  <---------------  talk.Client  <--- messages --->  quota service
-//	  |            |             AppendNeeds,          |
-//	  |  Read,     |  Open,      NewHandout, Give,     |  Due, WriteReport
-//	  |  Write     |  Hold, ...  KeepRest, Reclaim     |
+//	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
+//	  |            |             BeginAsk,             |
+//	  |  Read,     |  Open,      HandOut,              |  Due, WriteReport
+//	  |  Write     |  Hold, ...  Need.Reclaim          |
 //	  v            v                                   v
 //	table of    account.Book, and its Accounts  <------+
 //	leases
 //
 //	what          is left in                by                         for
-//	a request     its decide.Subject        Handout.Give               Source.Check and Take, in the next Decide
+//	a request     its decide.Subject        HandOut                    Source.Check and Take, in the next Decide
 //	a refill      Worker.refills            Source.Take                Client.Flush
 //	a report      the list of Book          Account.List               Client.Flush
-//	a return      Worker.Returns            KeepRest, Reclaim and      Client.Flush
+//	a return      Worker.Returns            HandOut, Reclaim and       Client.Flush
 //	                                        CollectIdle, by giveBack
 //	silence       Worker.Service            Client.Tick                Source.Check
 //
@@ -34,11 +34,10 @@
 // taken in the last 3 seconds:
 //
 //	Source.Check     The lease of the key has ended with the minute. The outcome is Pending.
-//	Client.Wait      AppendNeeds finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
+//	Client.Wait      BeginAsk finds that the request needs 1 unit. An ask is queued for 1, and 600 ahead of need.
 //	Client.Flush     A message leaves with all asks that are queued.
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
-//	                 999. Of these 250 units Handout.Give gives 1 to the request's Subject. Handout.KeepRest puts 249
-//	                 into the lease.
+//	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
 //	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
 //	Source.Take      The Subject's allotment has 0 units. The outcome is Taken.
 //	Client.Done      Nothing is left of the allotment, so nothing goes back.
@@ -50,7 +49,7 @@
 //
 //	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent
 //	ask.go          Part, Need   what is asked for, who needs it, and how limits are defined to the service
-//	handout.go      Handout      what the service grants: requests that have waited get it, and the key's lease the rest.
+//	handout.go      HandOut      what the service grants: requests that have waited get it, and the key's lease the rest.
 //	                             What it denies is told and remembered
 //	returns.go      Returns      what goes back, at once or when it is idle
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
@@ -189,7 +188,7 @@ func (src *Source) beginAsk(s *decide.Subject) Part {
 // newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
 func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{Definition: d, source: src, leaseKey: e.Key(), Wire: quota.Part{
+	p := Part{Definition: d, lease: keyLease{src, e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}

@@ -90,7 +90,7 @@ func (k *worker) begin() {
 
 func (k *worker) wait(context uint32, v *decide.Verdict) {
 	r := k.waiting[context]
-	_, parts := lease.AppendNeeds(nil, v)
+	_, parts := lease.BeginAsk(nil, v)
 	for i := range parts {
 		want := parts[i].Wire
 		name := [...]string{r.user, r.tenant}[want.Definition]

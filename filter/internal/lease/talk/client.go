@@ -110,7 +110,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 			}
 		}
 	}
-	needs, parts := lease.AppendNeeds(req.needs, v)
+	needs, parts := lease.BeginAsk(req.needs, v)
 	req.needs = needs
 	c.asks.join(req, parts) // at most quota.MaxParts: package decide lets no more be Pending
 }
@@ -262,6 +262,9 @@ type Waiter struct {
 	oneAsk     [1]*ask // what asks lies in as long as it is one: that saves an allocation a request
 	over       bool
 }
+
+// Needs are what it needs, for lease.HandOut.
+func (req *Waiter) Needs() []lease.Need { return req.needs }
 
 // isAsking reports whether it waits for an ask.
 func (req *Waiter) isAsking() bool { return len(req.asks) > 0 }

@@ -253,17 +253,12 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 	}
 }
 
-// endWaits ends an ask for units: it gives them to the requests that it decides, in the order in which they came, and
-// then keeps the rest.
+// endWaits ends an ask for units: they are handed out, and the requests that it decides go on.
 func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
 	waiters := c.takeDecided(a, result)
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for i := range a.parts {
-		h := lease.NewHandout(&a.parts[i], grantOf(result, i), trip)
-		for _, req := range waiters {
-			h.Give(req.needs)
-		}
-		h.KeepRest()
+		lease.HandOut(&a.parts[i], grantOf(result, i), trip, waiters)
 	}
 	for _, req := range waiters {
 		c.waitlist.makeReady(req)
