@@ -18,7 +18,7 @@
 //
 //	check --passes--> take --passes--> takeShadow --> note
 //	  |                 |
-//	  +-----denies------+------------> endDenied ---> note
+//	  +-----denies------+------------> deny ------> note
 //	  |                 |
 //	  +------asks-------+------------> Pending: nothing is counted, and Decide begins again with
 //	                                   check once the quota service has answered
@@ -27,7 +27,7 @@
 //	take        Source.Take of each enforced subject. If one denies or asks after all, because another request
 //	            was faster, the units of those before it are refunded.
 //	takeShadow  Source.Take of each shadow subject: what an allowed request comes to there.
-//	endDenied   storeUntaken of each enforced subject: what its rule keeps of a denial. Shadow subjects are skipped.
+//	deny        storeUntaken of each enforced subject: what its rule keeps of a denial. Shadow subjects are skipped.
 //	            Then conclude: Allowed, Denying and RetryNs.
 //	note        metrics, and the keys that were denied.
 //
@@ -35,9 +35,9 @@
 //
 //	before  what happens                                                       after
 //	5, 3    check, take, takeShadow, note                                      3, 1
-//	1, 9    check: the first rule denies. endDenied, note                      1, 9
+//	1, 9    check: the first rule denies. deny, note                           1, 9
 //	5, 2    check, and another worker takes 2 of the second rule. take: that   5, 0
-//	        denies, and the first rule has its units back. endDenied, note
+//	        denies, and the first rule has its units back. deny, note
 //	5, ?    check: the second rule asks. Once its grant is in Subject.Quota,   3, ?
 //	        all is as in the first line
 //
@@ -61,15 +61,15 @@ import (
 func (v *Verdict) Decide(now int64) {
 	v.start(now)
 	end := v.check(now)
-	if end == passes {
+	if end == endPasses {
 		end = v.take(now)
 	}
 	switch end {
-	case asks:
+	case endAsks:
 		v.Pending = true
 		return
-	case denies:
-		v.endDenied(now)
+	case endDenies:
+		v.deny(now)
 	default:
 		v.takeShadow(now)
 	}
@@ -95,9 +95,9 @@ func (v *Verdict) start(now int64) {
 type ending uint8
 
 const (
-	passes ending = iota // no enforced rule is against the request
-	denies               // an enforced rule denies it
-	asks                 // a rule has to ask the quota service first
+	endPasses ending = iota // no enforced rule is against the request
+	endDenies               // an enforced rule denies it
+	endAsks                 // a rule has to ask the quota service first
 )
 
 // check finds out whether every rule has room. It goes on after a denial, because RetryNs is the longest wait of all
@@ -106,12 +106,12 @@ const (
 func (v *Verdict) check(now int64) ending {
 	asking := checkAll(v.enforced, 0, now)
 	if v.isDenied() {
-		return denies
+		return endDenies
 	}
 	if checkAll(v.shadow, asking, now) > 0 {
-		return asks
+		return endAsks
 	}
-	return passes
+	return endPasses
 }
 
 // checkAll checks the subjects. So many others of the request are asking already, and it returns how many are then. A
@@ -144,12 +144,12 @@ func (v *Verdict) isDenied() bool {
 func (v *Verdict) take(now int64) ending {
 	for _, s := range v.enforced {
 		s.take(now)
-		if end := s.endsIn(); end != passes {
+		if end := s.endsIn(); end != endPasses {
 			v.refund(now)
 			return end
 		}
 	}
-	return passes
+	return endPasses
 }
 
 // refund undoes take.
@@ -166,9 +166,9 @@ func (v *Verdict) takeShadow(now int64) {
 	}
 }
 
-// endDenied ends a request that an enforced rule denies: shadow rules do not count it, and
+// deny ends a request that an enforced rule denies: shadow rules do not count it, and
 // nothing is written for them.
-func (v *Verdict) endDenied(now int64) {
+func (v *Verdict) deny(now int64) {
 	for _, s := range v.Subjects {
 		if s.Shadow {
 			s.skip(now)

@@ -40,10 +40,10 @@ const (
 
 // meaning is what an outcome means for the request.
 type meaning struct {
-	reason    string                         // what Reason says: a constant of package result
-	denies    func(byRule *policy.Rule) bool // nil: the rule does not deny, or not yet
-	undecided bool                           // nothing could decide, and the record may have a hit that was never stored
-	skips     bool                           // skip makes it NotAsked. Else the rule would not have decided: it stays
+	reason    string                    // what Reason says: a constant of package result
+	deniesBy  func(p *policy.Rule) bool // nil: the rule does not deny, or not yet
+	undecided bool                      // nothing could decide, and the record may have a hit that was never stored
+	skips     bool                      // skip makes it NotAsked. Else the rule would not have decided: it stays
 }
 
 // meanings has a row for each outcome. If a rule is still Pending at the end, nobody was asked either: another rule has
@@ -51,26 +51,26 @@ type meaning struct {
 var meanings = [outcomes]meaning{
 	HasRoom:    {skips: true},
 	Pending:    {reason: result.ReasonNotAsked, skips: true},
-	Denied:     {reason: result.ReasonLimit, denies: byAnyPolicy, skips: true},
-	Blocked:    {reason: result.ReasonBlocked, denies: byAnyPolicy, skips: true},
-	HeldBack:   {reason: result.ReasonHeld, denies: byAnyPolicy, skips: true},
-	Silent:     {reason: result.ReasonOnUnavailable, denies: ifSilent, undecided: true},
-	Starting:   {reason: result.ReasonStarting, denies: ifStarting, undecided: true},
-	Full:       {reason: result.ReasonOnFull, denies: ifFull},
-	Failed:     {reason: result.ReasonOnError, denies: ifFailed, undecided: true},
-	Contended:  {reason: result.ReasonOnContention, denies: ifContended, undecided: true},
+	Denied:     {reason: result.ReasonLimit, deniesBy: anyPolicy, skips: true},
+	Blocked:    {reason: result.ReasonBlocked, deniesBy: anyPolicy, skips: true},
+	HeldBack:   {reason: result.ReasonHeld, deniesBy: anyPolicy, skips: true},
+	Silent:     {reason: result.ReasonOnUnavailable, deniesBy: onUnavailable, undecided: true},
+	Starting:   {reason: result.ReasonStarting, deniesBy: onUnavailableAtStart, undecided: true},
+	Full:       {reason: result.ReasonOnFull, deniesBy: onFull},
+	Failed:     {reason: result.ReasonOnError, deniesBy: onError, undecided: true},
+	Contended:  {reason: result.ReasonOnContention, deniesBy: onContention, undecided: true},
 	Taken:      {},
 	Overtaken:  {reason: result.ReasonOnContention},
 	NotAsked:   {reason: result.ReasonNotAsked},
-	MissingKey: {reason: result.ReasonMissingKey, denies: byAnyPolicy},
+	MissingKey: {reason: result.ReasonMissingKey, deniesBy: anyPolicy},
 }
 
-func byAnyPolicy(*policy.Rule) bool   { return true }
-func ifFull(p *policy.Rule) bool      { return p.OnFull == policy.FullDeny }
-func ifFailed(p *policy.Rule) bool    { return p.OnError == policy.FailDeny }
-func ifContended(p *policy.Rule) bool { return p.OnContention == policy.FailDeny }
-func ifSilent(p *policy.Rule) bool    { return p.OnUnavailable == policy.UnavailableDeny }
-func ifStarting(p *policy.Rule) bool  { return p.OnUnavailable != policy.UnavailableAllow }
+func anyPolicy(*policy.Rule) bool              { return true }
+func onFull(p *policy.Rule) bool               { return p.OnFull == policy.FullDeny }
+func onError(p *policy.Rule) bool              { return p.OnError == policy.FailDeny }
+func onContention(p *policy.Rule) bool         { return p.OnContention == policy.FailDeny }
+func onUnavailable(p *policy.Rule) bool        { return p.OnUnavailable == policy.UnavailableDeny }
+func onUnavailableAtStart(p *policy.Rule) bool { return p.OnUnavailable != policy.UnavailableAllow }
 
 // Outcome is what became of the subject so far.
 func (s *Subject) Outcome() Outcome { return s.outcome }
@@ -94,7 +94,7 @@ const failureRetryNs = 1_000_000_000
 func (s *Subject) become(o Outcome, now int64) {
 	m := &meanings[o]
 	s.outcome = o
-	s.denies = m.denies != nil && m.denies(s.Rule.Policy)
+	s.denies = m.deniesBy != nil && m.deniesBy(s.Rule.Policy)
 	if !m.undecided {
 		return
 	}

@@ -22,9 +22,11 @@ type Quota struct {
 	Wait Wait // package talk writes it, and package lease all below
 
 	Allotment Allotment // what the service has granted for the request, or denies
-	Account   Account   // of a rule that holds: where the units are counted, nil if nowhere. A hold takes it over
+	// Account, of a rule that holds, is the key's account of package lease in which Source.Take counts the units; nil if
+	// it counts them in none. The request's hold.Hold takes it over.
+	Account hold.Account
 
-	checked // by the last check: BeginCheck resets it
+	checked // by the last check: BeginQuotaCheck resets it
 
 	// By Source.Take. The lease says already that the service must charge the cost, if NotedUncharged: Take may be called
 	// once more, if another worker wrote first, or if another rule had to ask.
@@ -33,7 +35,7 @@ type Quota struct {
 
 	// Memory, which stays for the next request:
 	Lease *state.LeaseEntry // of the key, as the last check has read it, unless the allotment has decided
-	Share []limit.Window    // of the key's limits, this proxy's, as the last check by OwnShare has worked it out
+	Share []limit.Window    // CountedKey.Windows, where OwnShare decides
 }
 
 // checked is what the last Source.Check has found, or what Look or Operate has.
@@ -45,19 +47,17 @@ type checked struct {
 	Standings []leased.Standing
 }
 
-// Account is a hold.Account in which Source.Take and Refund of package lease move units.
-type Account interface {
-	hold.Account
-	HoldGiven(units uint32)   // a request holds units of its allotment
-	UnholdGiven(units uint32) // undoes HoldGiven
-	Unhold(units uint32)      // a request does not hold units, after all, that were never granted
-}
-
 // begin begins a request that has not waited.
 func (q *Quota) begin() { *q = Quota{Lease: q.Lease, Share: q.Share} }
 
-// BeginCheck begins a check, or a look or an operation, at an instant of the monotonic clock.
-func (q *Quota) BeginCheck(monotonicNs int64) { q.checked = checked{MonotonicNs: monotonicNs} }
+// BeginQuotaCheck begins a check of a subject of scope cluster, or a look or an operation, at an instant of both
+// clocks. Nothing is known of the key, and no Record of this proxy is read, unless OwnShare decides in the end.
+func (s *Subject) BeginQuotaCheck(wallNs, monotonicNs int64) {
+	s.CountedKey.Windows = s.Windows
+	s.Known = false
+	s.beginRecord(wallNs)
+	s.Quota.checked = checked{MonotonicNs: monotonicNs}
+}
 
 // isCountedHere reports whether what this proxy has counted decides about the subject. In a rule of scope cluster that
 // is so only by its own share: else the quota service has said how the key stands, or must be asked.

@@ -53,8 +53,9 @@ func NewRule(p *policy.Policy, r *policy.Rule) Rule {
 	}
 }
 
-// SetSource gives the rule its source, and the table in which it counts. The source of a rule
-// that holds must be a HoldSource.
+// SetSource gives the rule its source, and the table in which it counts. The source of a rule that holds must be a
+// HoldSource. From then on the rule stays where it is: its source, and ofHolds, have its address or that of its
+// Metrics.
 func (r *Rule) SetSource(s Source, counted *state.Table) {
 	r.Source, r.Counted = s, counted
 	if r.Policy.Holds() {

@@ -17,8 +17,8 @@ type Subject struct {
 	// before is costBefore, by Verdict.giveTurns: what earlier subjects of the request count in this one's record.
 	before uint32
 
-	// Record is what the source has read last. Every source sets Now, Rebased and FromFloor unless it fails, and one with
-	// shared data all of it. Where the subject is not Known, it may have what was never stored, or another key's record.
+	// Record is the key's record, as a source with shared data has read it last. Where the subject is not Known, it may
+	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
 	Record state.Entry
 	Hold   state.Hold // of a rule that holds: what Source.Take has held, while the subject is Taken
 	Quota  Quota      // of a rule of scope cluster: it has groups of its own
@@ -29,9 +29,12 @@ type begun struct {
 	Rule           *Rule
 	Cost           uint32
 	CostUnreadable bool // see Reading
-	// CountedKey is the key as Source counts it. Its Windows are in the order of records: the policy's limit i has the
-	// column Rule.Finder.Order[i]. They are those of Subject, or where OwnShare decides, Quota.Share. If the subject is
-	// Unlimited, they may be empty.
+	// CountedKey is the key as Source counts it. There are three lists of Windows, all in the order of records: the
+	// policy's limit i has the column Rule.Finder.Order[i].
+	//
+	//	Rule.Finder.Windows  what the rule says
+	//	Subject.Windows      what holds for the key, by an override or by what the request says; empty if Unlimited
+	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Quota.Share where OwnShare decides
 	CountedKey state.Key
 }
 
@@ -61,11 +64,18 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 		CountedKey: state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll},
 	}
 	s.judged = judged{}
-	s.Record.Rebased = false // note reads it also where nothing was checked
+	s.beginRecord(0)
 	s.Quota.begin()
 	if read.LacksKey { // its source is not asked: see turn
 		s.setFinding(Finding{MissingKey, limit.Never}, 0)
 	}
+}
+
+// beginRecord sets what is read of Record where the source reads none: noteOutcome reads Rebased and FromFloor, and Now
+// is the present for View and for what package lease says of a wait.
+func (s *Subject) beginRecord(now int64) {
+	s.Record.Now = now
+	s.Record.Rebased, s.Record.FromFloor = false, false
 }
 
 // check finds out whether the rule has room for so many units.
@@ -85,11 +95,11 @@ func (s *Subject) checkAgain(now int64) {
 func (s *Subject) endsIn() ending {
 	switch {
 	case s.outcome == Pending:
-		return asks
+		return endAsks
 	case s.denies:
-		return denies
+		return endDenies
 	}
-	return passes
+	return endPasses
 }
 
 // take counts the hit that check has passed. If another worker wrote first, or a subject before this one that shares

@@ -68,10 +68,10 @@ func (v *Verdict) next() *Subject {
 // giveTurns puts the subjects that have a turn into its order.
 func (v *Verdict) giveTurns() {
 	v.inTurn = v.inTurn[:0]
-	v.addTurn(early)
-	v.addTurn(late)
+	v.addTurn(earlyTurn)
+	v.addTurn(lateTurn)
 	n := len(v.inTurn)
-	v.addTurn(shadow)
+	v.addTurn(shadowTurn)
 	v.enforced, v.shadow = v.inTurn[:n], v.inTurn[n:]
 	for i, s := range v.inTurn {
 		s.before = costBefore(v.inTurn[:i], s)
@@ -93,9 +93,9 @@ type turn uint8
 
 const (
 	noTurn turn = iota // its source is not asked: nothing is counted, or the outcome is known
-	early
-	late   // its rule takesLate
-	shadow // it is checked only if no other denies, and takes only if all others have
+	earlyTurn
+	lateTurn   // its rule takesLate
+	shadowTurn // it is checked only if no other denies, and takes only if all others have
 )
 
 func (s *Subject) turn() turn {
@@ -103,11 +103,11 @@ func (s *Subject) turn() turn {
 	case s.Unlimited, s.outcome == MissingKey:
 		return noTurn
 	case s.Shadow:
-		return shadow
+		return shadowTurn
 	case s.Rule.takesLate:
-		return late
+		return lateTurn
 	}
-	return early
+	return earlyTurn
 }
 
 // costBefore is what the subjects before s count in its record. They have not yet when s is checked, so that much must

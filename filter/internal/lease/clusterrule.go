@@ -21,16 +21,9 @@ type clusterRule struct {
 	usage limit.Usage // memory for Usage
 }
 
-// begin begins a check, a look or an operation. It resets what the last one has found, and sets the time: of the wall
-// clock in Record.Now, and of the monotonic one in Quota.MonotonicNs. Of the Record it sets what every source sets: see
-// decide.Subject. Nobody reads the rest unless OwnShare decides, which sets it.
+// begin begins a check, a look or an operation.
 func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
-	s.CountedKey.Windows = s.Windows
-	s.Known = false
-	r := &s.Record
-	r.Now, r.Rebased = wallNs, false
-	r.FromFloor = false
-	s.Quota.BeginCheck(src.worker.clock.Monotonic())
+	s.BeginQuotaCheck(wallNs, src.worker.clock.Monotonic())
 }
 
 // noteStandings notes how the key stands over all proxies, as the service has said last. A lease

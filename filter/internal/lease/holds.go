@@ -114,7 +114,7 @@ func (src *HoldSource) beginAsk(s *decide.Subject) Part {
 func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.Allotted:
-		s.Quota.Account.HoldGiven(s.Cost)
+		accountOf(s).HoldGiven(s.Cost)
 		s.Quota.Allotment.Units -= s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
@@ -124,6 +124,9 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 		return state.Failed
 	}
 }
+
+// accountOf is the account in which Take counts the subject's units, if there is one.
+func accountOf(s *decide.Subject) *account.Account { return s.Quota.Account.(*account.Account) }
 
 // takeShare holds the cost in this proxy's own table, and reports it later, unless there are
 // too many accounts for one more.
@@ -143,12 +146,12 @@ func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Quota.From {
 	case decide.Allotted:
-		s.Quota.Account.UnholdGiven(s.Cost)
+		accountOf(s).UnholdGiven(s.Cost)
 		s.Quota.Allotment.Units += s.Cost
 		return true
 	case decide.OwnShare:
-		if acc := s.Quota.Account; acc != nil {
-			acc.Unhold(s.Cost)
+		if s.Quota.Account != nil {
+			accountOf(s).Unhold(s.Cost)
 		}
 		return src.local.Refund(s, wallNs)
 	default:

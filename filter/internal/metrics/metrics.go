@@ -118,7 +118,7 @@ const (
 	ByNone               // it is nothing
 )
 
-var bys = [...]string{"answer", "estimate", "cost", "none"}
+var bys = [...]string{ByAnswer: "answer", ByEstimate: "estimate", ByCost: "cost", ByNone: "none"}
 
 func (b By) String() string { return bys[b] }
 
@@ -162,8 +162,8 @@ func (m *Set) NoteTokens(t policy.Tokens) {
 	p.Tokens.Output += t.Output
 }
 
-// Each calls f for every metric of the rule in a stable order: the name without prefix and unit, and the count. It
-// leaves out what the rule cannot have.
+// Each calls f for every metric of the rule: the name without prefix and unit, and the count. It leaves out what the
+// rule cannot have. The order is that in which the operation stats lists them for operators, not that of the fields.
 func (m *Set) Each(f func(name string, count uint64)) {
 	f("allowed", m.Allowed)
 	f("denied", m.Denied)
