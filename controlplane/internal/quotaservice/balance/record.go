@@ -27,10 +27,10 @@
 //
 //	record.go  Record: how it moves to a later instant, when it counts nothing any more, and how definitions share it.
 //	           What a definition has counted stays until its window has ended, whichever other definitions ask
-//	window.go  one window of a key, with what it has counted: as a Record has it, and as a View has it.
-//	           Then debt: what counts whatever is left, and how windows pay it
+//	window.go  one window of a key, with what it has counted: as a Record has it, and as a View has it
 //	view.go    View: what is left, how the key stands, and what counts. Offer is what a part can be granted, and until
 //	           when it may be spent
+//	debt.go    what counts whatever is left, and how windows pay it
 //	hold.go    Note: what a part is granted to hold, and Holders: what workers hold of a key
 //
 // The invariant is tested on random histories: that of leases in ../neverover_test.go, by a service, its store and

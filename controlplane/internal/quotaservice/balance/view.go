@@ -253,22 +253,12 @@ func (v *View) takeBack(c *HowCounted, units uint32, closes bool) (ok bool) {
 	return ok
 }
 
-// Add counts units in all windows, whatever is left. They count as spent at once.
-func (v *View) Add(units uint32) {
-	for i := range v.Windows {
-		v.AddIn(i, units)
-	}
-}
-
-// AddIn counts units in one window, as Add does in all.
-func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.Record.NowNs) }
-
 // Clear has a window forget what it has counted.
 func (v *View) Clear(i int) {
 	w := v.window(i)
 	*w.usage = limit.Usage{}
 	if w.isBucket() {
-		w.setSpendBy(w.nowNs) // what is leased of it counts no more
+		*w.bucketSpendBy = w.nowNs // what is leased of it counts no more
 	}
 }
 
