@@ -6,7 +6,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -43,16 +42,16 @@ type begunAsk struct {
 // askPart is one part of a begunAsk. Its key decides it first; from the result of all parts follows at most one
 // more operation.
 type askPart struct {
-	hit    action.Hit
-	first  keyOperation  // carries the hit out
-	kept   *keyOperation // keepDenial, if it was denied in shadow, and the ask is granted
-	undone *keyOperation // undo, if it was granted units, but the ask is not granted
+	part   *quota.Part
+	first  keyOperation  // a hit, or what else Terms.ActionFor says
+	kept   *keyOperation // keeps the denial, if it was denied in shadow, and the ask is granted
+	undone *keyOperation // undoes the first, if that was granted units, but the ask is not granted
 }
 
 // failed reports whether its key could not decide it.
-func (p *askPart) failed() bool { return p.first.Outcome.Err != nil }
+func (p *askPart) failed() bool { return p.first.outcome.Err != nil }
 
-func (p *askPart) denied() bool { return !p.failed() && p.first.Outcome.Denied }
+func (p *askPart) denied() bool { return !p.failed() && p.first.outcome.Denied }
 
 // begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
@@ -86,18 +85,16 @@ func (a *begunAsk) makeParts(parts []quota.Part) (windows int, ok bool) {
 		if c == nil {
 			return 0, false
 		}
-		part := &a.parts[i]
-		part.hit.Part = *p
 		windows += len(c.terms.Windows)
-		part.first = c.operation(&part.hit, w.hasher, &p.Key, a)
+		a.parts[i] = askPart{part: p, first: c.operation(c.terms.ActionFor(p), w.hasher, &p.Key, a)}
 	}
 	return windows, true
 }
 
 // operationDone is called for each operation that is done.
 func (a *begunAsk) operationDone(o *keyOperation) {
-	if errors.Is(o.Outcome.Err, balance.ErrWindows) {
-		a.worker.logRefusal("ask refused", o.Outcome.Err)
+	if errors.Is(o.outcome.Err, balance.ErrWindows) {
+		a.worker.logRefusal("ask refused", o.outcome.Err)
 	}
 	a.done()
 }
@@ -119,7 +116,9 @@ func (a *begunAsk) startLastHits() {
 	var hits []*keyOperation
 	for i := range a.parts {
 		if p := &a.parts[i]; p.first.Terms.TakesLast() {
-			p.hit.TakesNothing = isRefused
+			if isRefused {
+				p.first.Action = &action.Hit{Part: p.part, TakesNothing: true}
+			}
 			hits = append(hits, &p.first)
 		}
 	}
@@ -144,11 +143,11 @@ func (a *begunAsk) judgeParts() quota.Outcome {
 	result := quota.Granted
 	for i := range a.parts {
 		p := &a.parts[i]
-		if p.hit.Part.Shadow {
+		if p.part.Shadow {
 			continue
 		}
 		switch {
-		case errors.Is(p.first.Outcome.Err, balance.ErrHolders):
+		case errors.Is(p.first.outcome.Err, balance.ErrHolders):
 			return quota.Busy
 		case p.failed():
 			return quota.Unavailable
@@ -165,8 +164,8 @@ func (a *begunAsk) keepDenials() {
 	var keeps []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
-		if keep := p.first.NewKeepDenial(); keep != nil {
-			p.kept = p.first.followedBy(keep)
+		p.kept = p.first.followedBy(p.first.Terms.KeepDenial(p.part, &p.first.outcome))
+		if p.kept != nil {
 			keeps = append(keeps, p.kept)
 		}
 	}
@@ -188,8 +187,8 @@ func (a *begunAsk) undoHits() {
 	var undos []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
-		if undo := p.first.NewUndo(); undo != nil {
-			p.undone = p.first.followedBy(undo)
+		p.undone = p.first.undo()
+		if p.undone != nil {
 			undos = append(undos, p.undone)
 		}
 	}
@@ -225,7 +224,7 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 	if part.failed() {
 		return failedGrant(&part.first)
 	}
-	out, isDenied := &part.last().Outcome, part.denied()
+	out, isDenied := &part.last().outcome, part.denied()
 	got := quota.Grant{
 		Denied: isDenied, WaitNs: out.WaitNs, HeldBack: out.HeldBack, Blocked: isDenied && out.Blocked,
 		Noted: out.Noted && !part.isUnsure(), Windows: a.standings(part),
@@ -247,7 +246,7 @@ func (p *askPart) second() *keyOperation {
 // isUnsure reports whether the second operation has failed: then the store may have carried it out or not.
 func (p *askPart) isUnsure() bool {
 	o := p.second()
-	return o != nil && o.Outcome.Err != nil
+	return o != nil && o.outcome.Err != nil
 }
 
 // last is the operation whose outcome says how the key stands when the ask is answered, as far as is known: the second
@@ -268,28 +267,28 @@ func (p *askPart) last() *keyOperation {
 func (a *begunAsk) standings(part *askPart) []quota.Standing {
 	own := part.last()
 	if !part.denied() {
-		return own.Outcome.Standings
+		return own.outcome.Standings
 	}
 	for i := range slices.Backward(a.parts) {
 		o := a.parts[i].undone
-		isUndone := o != nil && o.Outcome.Err == nil
-		if isUndone && o.storeKey == own.storeKey && slices.Equal(o.Shifted, own.Shifted) {
-			return o.Outcome.Standings
+		isUndone := o != nil && o.outcome.Err == nil
+		if isUndone && o.storeKey == own.storeKey && slices.Equal(o.Windows.Shifted, own.Windows.Shifted) {
+			return o.outcome.Standings
 		}
 	}
-	return own.Outcome.Standings
+	return own.outcome.Standings
 }
 
 // handOver grants what the hit of a granted ask has taken, and remembers it for its return.
 func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
-	taken := &o.Outcome.Taken
+	taken := &o.outcome.Taken
 	switch {
 	case taken.Units > 0:
 		got.Units, got.Leased = taken.Units, taken.Counted.IsLeased()
 		got.ValidNs = taken.ValidNs
 		if o.Terms.HoldLimit == nil {
 			got.Number = a.worker.returnables.add(returnable{
-				terms: o.Terms, shifted: o.Shifted, storeKey: o.storeKey, counted: taken.Counted, units: taken.Units,
+				terms: o.Terms, windows: o.Windows, storeKey: o.storeKey, counted: taken.Counted, units: taken.Units,
 				atNs: a.worker.core.clock.NowNs(),
 			})
 		}
@@ -303,9 +302,9 @@ func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
 // Failed.
 func failedGrant(o *keyOperation) quota.Grant {
 	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
-	if errors.Is(o.Outcome.Err, action.ErrStarting) {
+	if errors.Is(o.outcome.Err, action.ErrStarting) {
 		p.Starting, p.Noted = true, true
-		p.WaitNs = o.Outcome.WaitNs
+		p.WaitNs = o.outcome.WaitNs
 	}
 	return p
 }
@@ -314,7 +313,7 @@ func failedGrant(o *keyOperation) quota.Grant {
 func (a *begunAsk) measure() {
 	c := a.worker.core
 	became := a.result
-	isStarting := func(p askPart) bool { return errors.Is(p.first.Outcome.Err, action.ErrStarting) }
+	isStarting := func(p askPart) bool { return errors.Is(p.first.outcome.Err, action.ErrStarting) }
 	if became == quota.Unavailable && slices.ContainsFunc(a.parts, isStarting) {
 		became = unavailableStarting
 	}
@@ -322,7 +321,7 @@ func (a *begunAsk) measure() {
 	for i := range a.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &a.parts[i]
 		if p.undone != nil && p.undone.Terms.HoldLimit == nil {
-			c.metrics.unitsLost.Add(uint64(p.first.Outcome.Taken.Units - p.undone.Outcome.Uncounted))
+			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.undone.outcome.Uncounted))
 		}
 	}
 }
@@ -330,7 +329,7 @@ func (a *begunAsk) measure() {
 // returnable is a grant whose units may come back: what their return needs to know of it.
 type returnable struct {
 	terms    *action.Terms
-	shifted  []limit.Window
+	windows  balance.KeyWindows
 	storeKey [16]byte
 	counted  balance.HowCounted
 	units    uint32 // that may come back
@@ -371,7 +370,7 @@ func (w *worker) takeReturn(r quota.Return) {
 	}
 	uncounts := &action.Return{Units: units, Counted: g.counted}
 	c.keys.add(&keyOperation{
-		Operation: action.Operation{Terms: g.terms, Action: uncounts, Shifted: g.shifted},
+		Operation: action.Operation{Terms: g.terms, Windows: g.windows, Action: uncounts},
 		storeKey:  g.storeKey, domain: w.domain.name, owner: returned{c.metrics, units},
 	})
 }
@@ -384,8 +383,8 @@ type returned struct {
 }
 
 func (r returned) operationDone(o *keyOperation) {
-	r.metrics.unitsReturned.Add(uint64(o.Outcome.Uncounted))
-	r.metrics.unitsLost.Add(uint64(r.units - o.Outcome.Uncounted))
+	r.metrics.unitsReturned.Add(uint64(o.outcome.Uncounted))
+	r.metrics.unitsLost.Add(uint64(r.units - o.outcome.Uncounted))
 }
 
 // takeReturned takes a returned grant, and how many of its units go back: at most what it gave, once.

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -26,7 +27,7 @@ import (
 // The next call of user is over its limit without the store, because call.startAll asks overKeys first. A call with
 // keep counts all of its uses or none:
 //
-//	Use.operation  user and team: a hit.
+//	Use.operation  user and team: a take.
 //	operationDone  user: 11 would be used, so nothing is taken. team: 61 are used.
 //	conclude       keep says from the totals that the call does not pass. team: undo.
 //	operationDone  team: 60 are used again.
@@ -52,23 +53,25 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 // Windows are those that it counts in.
 func (c *Counter) Windows() []limit.Window { return c.terms.Windows }
 
-// Use is what a call uses of one key. Only in a call with keep is its operation a hit: see operation.
+// Use is what a call uses of one key. Only in a call with keep are its units taken: see operation.
 type Use struct {
 	Counter *Counter
 	Key     []byte
 	Units   uint32 // 0 = only look
 }
 
-// operation makes that of the use in a call: a hit, an addition or a charge.
+// operation makes that of the use in a call: units are taken, added or charged.
 func (u *Use) operation(c *call, h *hasher) keyOperation {
 	of := u.Counter
 	o := keyOperation{
-		Operation: action.Operation{Terms: of.terms, Shifted: of.terms.Windows},
-		storeKey:  h.storeKey(of.prefix, u.Key), domain: of.domain, owner: c,
+		Operation: action.Operation{
+			Terms: of.terms, Windows: balance.KeyWindows{Defined: of.terms.Windows, Shifted: of.terms.Windows}, // see NewCounter
+		},
+		storeKey: h.storeKey(of.prefix, u.Key), domain: of.domain, owner: c,
 	}
 	switch {
 	case c.keep != nil && u.Units > 0:
-		o.Action = &action.Hit{Part: quota.Part{Cost: u.Units}}
+		o.Action = &action.Take{Units: u.Units}
 	case c.keep == nil && u.Counter.isSum():
 		o.addition = &addition{units: u.Units, clientKey: o.storeKey}
 	default:
@@ -114,7 +117,7 @@ func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool
 	return c.totals, nil
 }
 
-// call is a call that is counted: an operation for each of its uses, and then one for each hit that is undone. From
+// call is a call that is counted: an operation for each of its uses, and then one for each take that is undone. From
 // startCall on it is part of the core, until ended is closed.
 type call struct {
 	steps
@@ -190,12 +193,12 @@ func (c *call) conclude() {
 		if c.totals[i].Remembered {
 			continue
 		}
-		out := &o.Outcome
+		out := &o.outcome
 		if out.Err != nil {
 			c.err = out.Err
 		}
 		c.totals[i] = Total{Over: out.Denied, Windows: out.Standings}
-		if _, isHit := o.Action.(*action.Hit); !isHit { // a hit counts nowhere if it is too many
+		if _, isTake := o.Action.(*action.Take); !isTake { // which counts nowhere if it is too much
 			c.core.over.note(o)
 		}
 	}
@@ -206,10 +209,9 @@ func (c *call) conclude() {
 	c.undone = make([]*keyOperation, len(c.operations))
 	var undos []*keyOperation
 	for i := range c.operations {
-		o := &c.operations[i]
-		if undo := o.NewUndo(); undo != nil {
-			c.undone[i] = o.followedBy(undo)
-			undos = append(undos, c.undone[i])
+		if undo := c.operations[i].undo(); undo != nil {
+			c.undone[i] = undo
+			undos = append(undos, undo)
 		}
 	}
 	c.start(undos, c.restateTotals)
@@ -218,8 +220,8 @@ func (c *call) conclude() {
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call.
 func (c *call) restateTotals() {
 	for i, o := range c.undone {
-		if o != nil && o.Outcome.Err == nil {
-			c.totals[i].Windows = o.Outcome.Standings
+		if o != nil && o.outcome.Err == nil {
+			c.totals[i].Windows = o.outcome.Standings
 		}
 	}
 	close(c.ended)
@@ -250,7 +252,7 @@ type fullWindow struct {
 // recall makes the total of an operation whose key is over the limit of one of its windows.
 func (k overKeys) recall(o *keyOperation, storeNs int64, total *Total) bool {
 	over, ok := k[o.storeKey]
-	i := slices.Index(o.Shifted, over.Window)
+	i := slices.Index(o.Windows.Defined, over.Window)
 	if !ok || i < 0 || over.endNs <= storeNs { // or the limit is another one now
 		return false
 	}
@@ -258,19 +260,19 @@ func (k overKeys) recall(o *keyOperation, storeNs int64, total *Total) bool {
 	if left > over.LengthNs(storeNs) { // the store's clock was set back
 		return false
 	}
-	*total = Total{Over: true, Remembered: true, Windows: make([]quota.Standing, len(o.Shifted))}
+	*total = Total{Over: true, Remembered: true, Windows: make([]quota.Standing, len(o.Windows.Defined))}
 	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
 	return true
 }
 
 // note remembers the key of an operation that found a fixed window over its limit.
 func (k overKeys) note(o *keyOperation) {
-	if o.Outcome.Err != nil {
+	if o.outcome.Err != nil {
 		return
 	}
 	var last fullWindow
-	for i, standing := range o.Outcome.Standings {
-		w, endNs := o.Shifted[i], o.Outcome.NowNs+standing.ResetNs
+	for i, standing := range o.outcome.Standings {
+		w, endNs := o.Windows.Defined[i], o.outcome.NowNs+standing.ResetNs
 		if w.IsFixed() && !w.Elastic && !w.Unlimited && standing.Used > w.Limit && endNs > last.endNs {
 			last = fullWindow{w, endNs}
 		}
@@ -280,7 +282,7 @@ func (k overKeys) note(o *keyOperation) {
 	}
 	isFull := len(k) >= maxOver
 	if isFull {
-		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.Outcome.NowNs })
+		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.outcome.NowNs })
 	}
 	if isFull && len(k) > maxOver/2 { // the next look for what has ended would come too soon
 		clear(k)

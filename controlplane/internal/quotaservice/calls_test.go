@@ -98,7 +98,7 @@ func TestCountRemembers(t *testing.T) {
 	b.count(perKey, nil, under("e", 11))
 	require.True(t, b.count(perKey, nil, under("e", 1))[0].Remembered)
 	o := keyOperation{storeKey: [16]byte{1}}
-	o.Shifted = perKey.Windows()
+	o.Windows.Defined = perKey.Windows()
 	b.service.core.over[o.storeKey] = fullWindow{perKey.Windows()[0], base + hour}
 	require.True(t, b.service.core.over.recall(&o, base+hour-minute, &Total{}))
 	require.False(t, b.service.core.over.recall(&o, base, &Total{}), "the store's clock was set back")
@@ -109,18 +109,18 @@ func TestCountRemembersBounded(t *testing.T) {
 	b := newRig(t)
 	over := b.service.core.over
 	o := keyOperation{}
-	o.Shifted = counterOf(t, fixed(10, minute)).Windows()
-	o.Outcome.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
-	o.Outcome.NowNs = base
+	o.Windows.Defined = counterOf(t, fixed(10, minute)).Windows()
+	o.outcome.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
+	o.outcome.NowNs = base
 	for i := range maxOver {
 		o.storeKey = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}
 		over.note(&o)
 	}
 	require.Len(t, over, maxOver)
-	o.storeKey, o.Outcome.NowNs = [16]byte{}, base+minute/2
+	o.storeKey, o.outcome.NowNs = [16]byte{}, base+minute/2
 	over.note(&o)
 	require.Len(t, over, 1, "none of them has ended")
-	o.storeKey, o.Outcome.NowNs = [16]byte{1}, base+2*minute
+	o.storeKey, o.outcome.NowNs = [16]byte{1}, base+2*minute
 	over.note(&o)
 	require.Len(t, over, 2)
 	for i := range maxOver - 2 {
@@ -129,7 +129,7 @@ func TestCountRemembersBounded(t *testing.T) {
 	}
 	require.Len(t, over, maxOver)
 	// One has ended: too few to look through all again soon.
-	o.storeKey, o.Outcome.NowNs = [16]byte{3}, base+3*minute-minute/2
+	o.storeKey, o.outcome.NowNs = [16]byte{3}, base+3*minute-minute/2
 	over.note(&o)
 	require.Len(t, over, 1)
 }

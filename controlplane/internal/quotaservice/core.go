@@ -229,11 +229,13 @@ func (c *core) takeResult(k *key, r swapstore.Result) {
 	case again:
 		c.keys.retry(k)
 		return
-	case err != nil:
-		c.fail(k.sent, err)
+	case err != nil: // what the operations came to does not hold
+		for _, o := range k.sent {
+			c.end(o, action.Outcome{Err: err})
+		}
 	default:
 		for _, o := range k.sent {
-			c.deliver(o)
+			c.endOrAgain(o)
 		}
 	}
 	c.keys.rest(k)
@@ -248,31 +250,29 @@ func (c *core) logFailure(k *key, r swapstore.Result) {
 	}
 }
 
-// deliver tells the owner of an operation that it is done: its outcome holds, because the store has its value. An
-// operation with AgainNs is decided again then. A window that is about to end has ended by that time.
-func (c *core) deliver(o *keyOperation) {
-	if o.Outcome.Rebased {
+// endOrAgain ends an operation whose outcome holds, because the store has its value. An operation with AgainNs is
+// decided again then. A window that is about to end has ended by that time.
+func (c *core) endOrAgain(o *keyOperation) {
+	if o.tentative.Rebased {
 		c.metrics.rebased.Add(1)
 	}
-	if errors.Is(o.Outcome.Err, balance.ErrWindows) {
-		c.metrics.crowded.Add(1)
-	}
-	if o.Outcome.AgainNs == 0 {
-		o.owner.operationDone(o)
+	if o.tentative.AgainNs == 0 {
+		c.end(o, o.tentative)
 		return
 	}
-	c.clock.AfterFunc(max(o.Outcome.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
+	c.clock.AfterFunc(max(o.tentative.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
 }
 
-// fail tells the owners of operations why they have no outcome. What they came to when they were decided does not hold.
-func (c *core) fail(operations []*keyOperation, err error) {
-	for _, o := range operations {
-		if errors.Is(err, record.ErrNewer) || errors.Is(err, record.ErrDamage) {
-			c.metrics.mismatches.Add(1)
-		}
-		o.Outcome = action.Outcome{Err: err}
-		o.owner.operationDone(o)
+// end tells the owner of an operation what came of it.
+func (c *core) end(o *keyOperation, out action.Outcome) {
+	switch {
+	case errors.Is(out.Err, balance.ErrWindows):
+		c.metrics.crowded.Add(1)
+	case errors.Is(out.Err, record.ErrNewer), errors.Is(out.Err, record.ErrDamage):
+		c.metrics.mismatches.Add(1)
 	}
+	o.outcome = out
+	o.owner.operationDone(o)
 }
 
 // submit lets an operation wait for its key's turn, and sends it to the store.

@@ -217,3 +217,15 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	_, err := b.service.Operate(t.Context(), "d", running, [16]byte{}, &action.Set{Units: 1})
 	require.ErrorContains(t, err, "which inc and set cannot change")
 }
+
+// TestAPartWithoutAReport: what it takes of a definition that holds units is counted at once, so it is granted.
+func TestAPartWithoutAReport(t *testing.T) {
+	b := old(t)
+	holds, one := define(1, quota.LeaseOff, fixed(5, minute), slots(0)), define(2, quota.LeaseOff, fixed(1, minute))
+	p := b.proxy(b.service, holds, one)
+	g := p.ask(want(3)).Grants[0]
+	require.EqualValues(t, 3, g.Units)
+	require.Positive(t, g.ValidNs)
+	require.Equal(t, quota.Denied, p.ask(want(1), quota.Part{Definition: 2, Cost: 2}).Outcome)
+	require.EqualValues(t, 3, p.used()[0], "nobody got the other unit")
+}

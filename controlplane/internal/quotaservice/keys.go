@@ -128,7 +128,7 @@ func (k *key) mayBeMisled(r swapstore.Result, again bool) bool {
 //	what                               why                          how often
 //	a key's swap, by keys.retry        another value is there       for maxContendedNs
 //	                                   the store's clock has moved  for maxContendedNs, but at most maxLate
-//	a hit, by core.deliver             its window is about to end   when that has ended
+//	a hit, by endOrAgain               its window is about to end   when that has ended
 //	an addition, by restart            its window has ended         at most maxLate
 //	a script, by package redisstore    the server did not know it   once
 //

@@ -25,6 +25,11 @@ type keyOperation struct {
 	storeKey [16]byte // under which the store keeps the value
 	domain   string   // whose key it is
 	owner    owner    // learns what came of it
+
+	// What comes of it if the store takes its swap. Its key's value says so, anew each time it is decided.
+	tentative action.Outcome
+	// What came of it: core.end writes it once, and the owner reads it. If it has failed, it has an Err alone.
+	outcome action.Outcome
 }
 
 // owner learns what came of its operations: a begunAsk of its hits, returned of what a proxy gives
@@ -34,10 +39,16 @@ type owner interface {
 	operationDone(o *keyOperation)
 }
 
-// followedBy returns an operation that does something else to the same key, for the same owner.
+// undo returns what undoes it; nil = it has taken nothing.
+func (o *keyOperation) undo() *keyOperation { return o.followedBy(o.Undo(&o.outcome)) }
+
+// followedBy returns an operation that does something else to the same key, for the same owner; nil = it does nothing.
 func (o *keyOperation) followedBy(a action.Action) *keyOperation {
+	if a == nil {
+		return nil
+	}
 	return &keyOperation{
-		Operation: action.Operation{Terms: o.Terms, Action: a, Shifted: o.Shifted},
+		Operation: action.Operation{Terms: o.Terms, Windows: o.Windows, Action: a},
 		storeKey:  o.storeKey, domain: o.domain, owner: o.owner,
 	}
 }
@@ -67,7 +78,7 @@ func newCounter(domain string, d *quota.Definition) (*Counter, error) {
 // operation is one on a key of the counter.
 func (c *Counter) operation(a action.Action, h *hasher, partKey *[16]byte, owner owner) keyOperation {
 	return keyOperation{
-		Operation: action.Operation{Terms: c.terms, Action: a, Shifted: c.terms.ShiftedFor(*partKey)},
+		Operation: action.Operation{Terms: c.terms, Windows: c.terms.WindowsFor(*partKey), Action: a},
 		storeKey:  h.storeKey(c.prefix, partKey[:]), domain: c.domain, owner: owner,
 	}
 }
@@ -160,7 +171,6 @@ func (s *Service) Operate(
 	if s.apart.Load() {
 		return action.Outcome{}, errOtherSecret
 	}
-	terms.Lease = quota.LeaseOff
 	done := make(waiter)
 	o := counter.operation(what, newHasher(s.secret.Load()), &key, done)
 	s.submit(&o)
@@ -169,10 +179,10 @@ func (s *Service) Operate(
 	case <-ctx.Done():
 		return action.Outcome{}, fmt.Errorf("wait for the quota store: %w", context.Cause(ctx))
 	}
-	if o.Outcome.Err != nil {
-		return action.Outcome{}, fmt.Errorf("ask the quota store: %w", o.Outcome.Err)
+	if o.outcome.Err != nil {
+		return action.Outcome{}, fmt.Errorf("ask the quota store: %w", o.outcome.Err)
 	}
-	return o.Outcome, nil
+	return o.outcome, nil
 }
 
 // waiter is closed when its operation is done.

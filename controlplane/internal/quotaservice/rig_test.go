@@ -168,4 +168,4 @@ func (b *rig) inspect(p *proxy) quota.Standing {
 }
 
 // hit is an operator's.
-func hit(units uint32) action.Action { return &action.Hit{Part: quota.Part{Cost: units}} }
+func hit(units uint32) action.Action { return &action.Take{Units: units} }

@@ -68,7 +68,7 @@ func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapsto
 		v.pending = balance.NewRecord(storeNs)
 	}
 	changed := v.decideAll(operations, v.pending, storeNs)
-	if slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.Outcome.NeedsAge }) {
+	if slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.tentative.NeedsAge }) {
 		s.AgeNs = StartingNs
 	}
 	if !changed {
@@ -85,7 +85,7 @@ func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapsto
 func lastNs(operations []*keyOperation, storeNs int64) int64 {
 	last := int64(math.MaxInt64)
 	for _, o := range operations {
-		last = min(last, o.Outcome.UntilNs, storeNs+balance.SlackNs(o.Shifted))
+		last = min(last, o.tentative.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
 	}
 	return last
 }
@@ -94,7 +94,7 @@ func lastNs(operations []*keyOperation, storeNs int64) int64 {
 func (v *recordValue) decideAll(operations []*keyOperation, on *balance.Record, storeNs int64) (changed bool) {
 	startingForNs := v.startingForNs(storeNs)
 	for _, o := range operations {
-		changed = o.Decide(on, storeNs, startingForNs) || changed
+		changed = o.Decide(on, storeNs, startingForNs, &o.tentative) || changed
 	}
 	return changed
 }
@@ -186,7 +186,7 @@ type addition struct {
 // those of two windows differ.
 func (o *keyOperation) addIn(storeNs int64) {
 	a := o.addition
-	a.startNs, a.endNs = o.Shifted[0].Span(storeNs)
+	a.startNs, a.endNs = o.Windows.Defined[0].Span(storeNs)
 	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
 	binary.LittleEndian.PutUint64(o.storeKey[:], first^uint64(a.startNs))
 	binary.LittleEndian.PutUint64(o.storeKey[8:], last^uint64(a.endNs))
@@ -199,11 +199,10 @@ var errEnded = errors.New("the window has ended")
 // does not if it came too late too often, or has failed otherwise, or if the operation has no addition.
 func (o *keyOperation) restart(storeNs int64) bool {
 	a := o.addition
-	if a == nil || !errors.Is(o.Outcome.Err, errEnded) || a.restarts >= maxLate {
+	if a == nil || !errors.Is(o.outcome.Err, errEnded) || a.restarts >= maxLate {
 		return false
 	}
 	a.restarts++
-	o.Outcome.Err = nil
 	o.addIn(storeNs)
 	return true
 }
@@ -242,9 +241,9 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again boo
 	for _, o := range operations {
 		sum += uint64(o.addition.units)
 		left := o.addition.endNs - r.NowNs
-		o.Outcome = action.Outcome{
-			NowNs: r.NowNs, Denied: sum > uint64(o.Shifted[0].Limit),
-			Standings: append(o.Outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
+		o.tentative = action.Outcome{
+			NowNs: r.NowNs, Denied: sum > uint64(o.Windows.Defined[0].Limit),
+			Standings: append(o.tentative.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
 		}
 	}
 	return false, nil

@@ -12,9 +12,9 @@
 //
 // To read it, begin here:
 //
-//	action.go  an Operation, its Outcome, and the short actions: what operators do, and most calls
+//	action.go  an Operation, its Outcome, and the actions of operators and calls
 //	terms.go   by which it is decided: the windows of a counter, and what else its definition says
-//	hit.go     what asks do: take units, give them back, and the same with units that are held
+//	hit.go     the actions of asks: take or hold units, keep a denial, give units back
 package action
 
 import (
@@ -26,41 +26,45 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Operation is an action on one key of a definition, and what came of it.
+// Operation is an action on one key of a definition.
 type Operation struct {
 	Terms   *Terms
+	Windows balance.KeyWindows // of the Terms, for the key: see Terms.WindowsFor
 	Action  Action
-	Shifted []limit.Window // Terms.Windows as they hold for the key: see Terms.ShiftedFor
-	Outcome Outcome
 }
 
 // Action is what is done to a key:
 //
-//	action      whose                       what it does                               writes
-//	Hit         part of an ask, operator's, takes units if all windows have them left  Denied, Taken,
-//	            call that may be undone     (of units that are held: takeHold)         AgainNs, Noted
-//	keepDenial  part of an ask in shadow    counts its denial, or begins a block       Denied, Noted
-//	undo        part of an ask, call        takes back a hit whose units nobody got    Uncounted
-//	Return      stream                      uncounts units that a proxy returns        Uncounted
-//	Charge      call                        counts units, whatever is left             Denied
-//	Inspect     operator's                  changes nothing                            Denied
-//	Inc         operator's                  counts units, whatever is left
-//	Set         operator's                  counts so many units and nothing else
-//	Reset       operator's                  forgets the key                            HadUsage
+//	action      whose                      what it does                                    writes
+//	Hit         part of an ask             takes units if they are left, some of them      Denied, Taken, AgainNs
+//	                                       to be spent later
+//	Hold        part of an ask, where the  notes what a worker holds, and holds units      Denied, Taken, Noted
+//	            definition holds units     for it if they are left
+//	Take        operator's, call that may  takes units to be spent at once, if they are    Denied, Taken
+//	            be undone                  left
+//	keepDenial  part of an ask in shadow   counts its denial, or begins a block            Denied, Noted
+//	undo        part of an ask, call       uncounts what a Hit or a Take has taken,        Uncounted
+//	                                       because nobody got it
+//	undoHold    part of an ask             gives up what a Hold holds for that reason      Uncounted, Noted
+//	Return      stream                     uncounts units that a proxy returns             Uncounted
+//	Charge      call                       counts units, whatever is left                  Denied
+//	Inspect     operator's                 changes nothing                                 Denied
+//	Inc         operator's                 counts units, whatever is left
+//	Set         operator's                 counts so many units and nothing else
+//	Reset       operator's                 forgets the key                                 HadUsage
 //
-// Where Denied is written, WaitNs is too. For units that are held, Hit and Inspect also write HeldBack, NeedsAge and
-// Err, and undo writes Noted. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds
-// what they count: see addition of quotaservice.
+// Where Denied is written, WaitNs is too. If the definition holds units, Hold, Take and Inspect also write HeldBack,
+// NeedsAge and Err. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds what they
+// count: see addition of quotaservice.
 type Action interface {
 	// carryOut does it to the record, as the definition sees it, and writes to out what came of it. changed says that
 	// the record counts something else now.
 	carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool)
 }
 
-// Outcome is what an operation came to when it was decided last.
+// Outcome is what comes of an operation if the record is as it was decided on.
 type Outcome struct {
-	// Err is why it could not be decided: Decide, takeHold and denyHold write it, and the service for a store that failed.
-	// Nothing else holds then, but for Noted, and WaitNs if it is ErrStarting.
+	// Err is why it could not be decided. Beside it only these hold: Noted, and WaitNs if it is ErrStarting.
 	Err error
 
 	// Decide writes these of each action.
@@ -70,41 +74,40 @@ type Outcome struct {
 	Blocked   bool             // the key was blocked before it
 	Rebased   bool             // the store's clock was set back since the record was written
 
-	// What judges writes these: too few units are left.
+	// What finds out whether units are left writes these. See "How a denial comes about".
 	Denied   bool
 	HeldBack bool  // only what is held leaves no room; false if the definition holds nothing
 	WaitNs   int64 // until the units are left, if nobody else asks
 
-	// What holds units, or asks whether they would be held, writes these.
-	NeedsAge bool // not while the store is starting
+	NeedsAge bool // it does not hold while the store is starting, because it was decided by what is held
 	Noted    bool // of a part with a report: false = the proxy has to report again
 
-	AgainNs   int64  // by a Hit: not now, but at this instant; 0 = done
-	Taken     Taken  // by a Hit
-	Uncounted uint32 // by an undo or a Return
-	HadUsage  bool   // by a Reset: the key had counted something
+	AgainNs   int64  // it is not decided now, but again at this instant; 0 = it is decided
+	Taken     Taken  // zero if nothing was taken
+	Uncounted uint32 // of what was taken before
+	HadUsage  bool   // the key had counted something before a Reset
 }
 
-// Taken is what a hit has taken.
+// Taken is what was taken of a key.
 type Taken struct {
 	Units   uint32
 	ValidNs int64              // for how long they may be spent
-	Counted balance.HowCounted // for an undo or a Return; not of units that are held
+	Counted balance.HowCounted // for an undo or a Return; zero of units that are held
 }
 
 // ErrStarting is why units are not held yet.
 var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
 
 // Decide decides the operation on the record at storeNs, when the store is starting for startingForNs
-// more: it carries out its action. It reports whether that changed what the record counts.
-func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64) (changed bool) {
-	o.Outcome = Outcome{Standings: o.Outcome.Standings[:0]}
-	out := &o.Outcome
+// more: it carries out its action, and writes to out what comes of that, in place of what out had before. It reports
+// whether that changed what the record counts.
+func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out *Outcome) (changed bool) {
+	*out = Outcome{Standings: out.Standings[:0]}
 	out.Rebased = r.BringTo(storeNs)
 	if _, isReset := o.Action.(Reset); isReset { // now, because windows of other definitions may leave no room below
 		out.HadUsage = r.Forget()
 	}
-	v, err := r.ArrangeFor(o.Terms.Windows, o.Shifted, o.Terms.HoldLimit)
+	v, err := r.ArrangeFor(o.Windows, o.Terms.HoldLimit)
 	if err != nil {
 		out.Err, out.UntilNs = err, math.MaxInt64
 		return false
@@ -134,21 +137,37 @@ func (out *Outcome) stand(v *balance.View) {
 
 // How a denial comes about:
 //
-//	judge        finds out whether units are left. judgeHeld does so beside what is held, and look for a Charge of none
+//	judge        finds out whether units are left. For a Charge of none look does, for a Hit balance.View.Offer, and for
+//	             a Hold balance.View.Note
 //	deny         writes to the Outcome that they are not, and how long to wait. denyHold does so by a balance.Room
 //	countDenial  changes the record: denied units count, or the key's block begins
 //	keepDenial   is an action of its own: countDenial of a part in shadow, once its ask is granted
 
-// judge finds out whether units are left.
+// judge finds out whether units are left. If the definition holds units, it has a limit for these, too, and the store
+// must know what is held.
 func (out *Outcome) judge(v *balance.View, units uint32) {
-	if v.HoldLimit != nil {
-		out.judgeHeld(v, units)
-		out.NeedsAge = units > 0 && !out.Denied && out.Err == nil
+	if v.HoldLimit == nil {
+		if v.LeftBesideHeld() < units || out.Blocked {
+			out.deny(v, units)
+		}
 		return
 	}
-	if v.LeftBesideHeld() < units || out.Blocked {
-		out.deny(v, units)
+	room := v.Room(units, units)
+	if !room.OK {
+		out.denyHold(&room)
+		return
 	}
+	out.NeedsAge = units > 0
+}
+
+// denyHold says why a cost is not held.
+func (out *Outcome) denyHold(room *balance.Room) {
+	if room.IsStarting {
+		out.Err = ErrStarting
+		return
+	}
+	out.Denied = true
+	out.WaitNs, out.HeldBack = room.WaitNs, room.HeldBack
 }
 
 // deny denies a cost, and says how long it must wait.
@@ -157,6 +176,30 @@ func (out *Outcome) deny(v *balance.View, cost uint32) {
 	if out.WaitNs == 0 { // only what workers of another policy hold leaves no room
 		out.WaitNs = limit.HeldRetryNs
 	}
+}
+
+// Take takes units to be spent at once, if they are left.
+type Take struct {
+	Units   uint32
+	NoBlock bool // see quota.Part
+}
+
+func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+	out.judge(&v, t.Units)
+	switch {
+	case out.Denied:
+		return countDenial(terms, &v, &quota.Part{Cost: t.Units, NoBlock: t.NoBlock}, out)
+	case out.Err != nil || t.Units == 0:
+		return false
+	}
+	out.Taken = take(&v, t.Units, v.Record.NowNs)
+	return true
+}
+
+// take counts units that may be spent until spendBy.
+func take(v *balance.View, units uint32, spendBy int64) Taken {
+	counted := v.Take(units, spendBy)
+	return Taken{Units: units, ValidNs: v.ValidNs(spendBy), Counted: counted}
 }
 
 // AllWindows makes Inc and Set act on every window.

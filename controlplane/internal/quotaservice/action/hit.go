@@ -5,10 +5,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Hit takes the units of a part, if all windows of its key have them left. An operator's and a call's part has
-// a Cost alone.
+// ActionFor returns what the part of an ask does first. A definition that holds units takes a part without a report to
+// be spent at once.
+func (terms *Terms) ActionFor(p *quota.Part) Action {
+	switch {
+	case terms.HoldLimit == nil:
+		return &Hit{Part: p}
+	case p.Number > 0 || p.Inspect:
+		return Hold{p}
+	}
+	return &Take{Units: p.Cost, NoBlock: p.NoBlock}
+}
+
+// Hit takes the units of a part, if all windows of its key have them left.
 type Hit struct {
-	Part         quota.Part
+	Part         *quota.Part
 	TakesNothing bool // another part of its ask is denied already, or has failed
 }
 
@@ -23,7 +34,6 @@ func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit 
 // carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
 //
 //	if                                                what it writes        what the record counts
-//	the definition holds units                        see takeHold          see takeHold
 //	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
 //	for units or has Spent some
 //	the part is Inspect                               nothing               nothing
@@ -33,10 +43,7 @@ func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit 
 //	it is granted none: it asks for none, or only     Taken.ValidNs         nothing
 //	for some ahead
 func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	if v.HoldLimit != nil {
-		return h.takeHold(terms, &v, out)
-	}
-	p := &h.Part
+	p := h.Part
 	offer := v.Offer(terms.Lease, p)
 	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		out.AgainNs = v.FirstEndNs()
@@ -56,7 +63,7 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 		}
 	case h.TakesNothing:
 	case offer.Units > 0:
-		out.Taken = take(&v, &offer)
+		out.Taken = take(&v, offer.Units, offer.SpendByNs)
 		changed = true
 	default:
 		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
@@ -64,10 +71,31 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 	return changed
 }
 
-// take counts the units of an offer.
-func take(v *balance.View, offer *balance.Offer) Taken {
-	counted := v.Take(offer.Units, offer.SpendByNs)
-	return Taken{Units: offer.Units, ValidNs: v.ValidNs(offer.SpendByNs), Counted: counted}
+// Hold notes what a worker reports of a key, and holds what its part asks for: these units are held until the worker
+// reports what they have cost.
+type Hold struct{ Part *quota.Part }
+
+func (h Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+	p := h.Part
+	if p.Inspect {
+		return false
+	}
+	changed, room, err := v.Note(p)
+	if err != nil {
+		out.Err = err
+		return false
+	}
+	out.Noted = true
+	out.Taken = Taken{Units: room.Units, ValidNs: v.HoldLimit.EighthNs()}
+	out.NeedsAge = room.Units > 0
+	if room.OK {
+		return changed
+	}
+	out.denyHold(&room)
+	if out.Denied && !p.Shadow {
+		changed = countDenial(terms, &v, p, out) || changed
+	}
+	return changed
 }
 
 // keeps says what a denial of the part changes: its units count, or it may begin the key's block.
@@ -94,25 +122,24 @@ func countDenial(terms *Terms, v *balance.View, p *quota.Part, out *Outcome) (ch
 	return changed
 }
 
-// keepDenial counts the denial of a part in shadow.
-type keepDenial struct{ part *quota.Part }
+// keepDenial counts the denial of a part in shadow, once its ask is granted.
+type keepDenial struct {
+	part    *quota.Part
+	isNoted bool // the first action has noted the part's report
+}
 
-// NewKeepDenial returns what counts the denial of this hit, whose part is in shadow, once its ask is granted; nil =
-// that would change nothing, or this is no hit.
-func (o *Operation) NewKeepDenial() Action {
-	hit, isHit := o.Action.(*Hit)
-	out := &o.Outcome
-	if !isHit || out.Err != nil || !out.Denied || out.HeldBack {
+// KeepDenial returns what keeps the denial of a part in shadow. first is the outcome of its first action. nil = to keep
+// it would change nothing.
+func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
+	counts, blocks := terms.keeps(p)
+	if first.Err != nil || !first.Denied || first.HeldBack || !counts && !blocks {
 		return nil
 	}
-	if counts, blocks := o.Terms.keeps(&hit.Part); !counts && !blocks {
-		return nil
-	}
-	return &keepDenial{&hit.Part}
+	return &keepDenial{p, first.Noted}
 }
 
 func (k *keepDenial) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.Noted = v.HoldLimit != nil // the proxy need not report again: the hit has noted its report
+	out.Noted = k.isNoted
 	passes := v.LeftBesideHeld() >= k.part.Cost
 	if passes { // by now: a window has ended since, or less is held
 		out.Denied = true
@@ -122,30 +149,27 @@ func (k *keepDenial) carryOut(terms *Terms, v balance.View, out *Outcome) (chang
 	return countDenial(terms, &v, k.part, out)
 }
 
-// Two actions uncount what a hit has taken:
+// Three actions give back what was taken:
 //
-//	undo    nobody got the units. The hit was never admitted, so a window that it opened closes again
-//	Return  a proxy got them, and returns what it has not spent. A window that they opened stays open
+//	undo      nobody got the units. No request was admitted, so a window that they opened closes again
+//	undoHold  the same, of units that are held: no window has counted them
+//	Return    a proxy got them, and returns what it has not spent. A window that they opened stays open
 
-// undo uncounts what a hit has taken, because nobody got it.
-type undo struct {
-	hit   *Hit
-	taken Taken
-}
-
-// NewUndo returns what uncounts the units of this hit, because nobody got them; nil = it has taken none, or is no hit.
-func (o *Operation) NewUndo() Action {
-	hit, isHit := o.Action.(*Hit)
-	if !isHit || o.Outcome.Err != nil || o.Outcome.Taken.Units == 0 {
+// Undo returns what gives back what the operation has taken by its outcome, because nobody got it; nil = it has taken
+// nothing.
+func (o *Operation) Undo(out *Outcome) Action {
+	if out.Err != nil || out.Taken.Units == 0 {
 		return nil
 	}
-	return &undo{hit, o.Outcome.Taken}
+	if hold, holds := o.Action.(Hold); holds {
+		return &undoHold{&hold.Part.Report, out.Taken.Units}
+	}
+	return &undo{out.Taken}
 }
 
+type undo struct{ taken Taken }
+
 func (u *undo) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	if v.HoldLimit != nil {
-		return u.undoHold(&v, out)
-	}
 	counted := &u.taken.Counted
 	if !counted.IsIn(v.Record) {
 		return false
@@ -154,6 +178,21 @@ func (u *undo) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
 		out.Uncounted = u.taken.Units
 	}
 	return true
+}
+
+type undoHold struct {
+	granted *quota.Report
+	units   uint32
+}
+
+// carryOut does nothing if the worker has reported since. Then it is not noted: the worker's next report says what it
+// holds.
+func (u *undoHold) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
+	out.Noted = v.Record.Holders.Undo(u.granted, u.units)
+	if out.Noted {
+		out.Uncounted = u.units
+	}
+	return out.Noted
 }
 
 // Return uncounts units of a grant that a proxy returns.
@@ -170,83 +209,4 @@ func (t *Return) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool)
 		out.Uncounted = t.Units
 	}
 	return true
-}
-
-// What operations do to a key whose definition has a HoldLimit: its units are held until workers report what
-// they have cost.
-//
-//	takeHold   a hit: notes a worker's report, and holds what it asks for
-//	hitHeld    an operator's hit counts at once, and holds nothing
-//	judgeHeld  an inspect, and hitHeld: whether units are left beside what is held
-//	undoHold   an undo: takes back what was held
-
-// hasReport reports whether a worker asks. An operator's hit has no report, because its answer is known.
-func (h *Hit) hasReport() bool { return h.Part.Number > 0 }
-
-// takeHold notes what a worker reports of a key, and holds what it asks for.
-func (h *Hit) takeHold(terms *Terms, v *balance.View, out *Outcome) (changed bool) {
-	p := &h.Part
-	switch {
-	case p.Inspect:
-		return false
-	case !h.hasReport():
-		return hitHeld(terms, v, p, out)
-	}
-	changed, room, err := v.Note(p)
-	if err != nil {
-		out.Err = err
-		return false
-	}
-	out.Noted = true
-	out.Taken = Taken{Units: room.Units, ValidNs: v.HoldLimit.EighthNs()}
-	out.NeedsAge = room.Units > 0
-	if room.OK {
-		return changed
-	}
-	out.denyHold(&room)
-	if out.Denied && !p.Shadow {
-		changed = countDenial(terms, v, p, out) || changed
-	}
-	return changed
-}
-
-// hitHeld counts an operator's hit, if there is room for it beside what is held.
-func hitHeld(terms *Terms, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
-	out.judgeHeld(v, p.Cost)
-	switch {
-	case out.Denied:
-		return countDenial(terms, v, p, out)
-	case out.Err != nil || p.Cost == 0:
-		return false
-	}
-	v.Add(p.Cost)
-	out.NeedsAge = true
-	return true
-}
-
-// undoHold takes back what was held, unless the worker has reported since. Then it is not noted: the worker's next
-// report says what it holds.
-func (u *undo) undoHold(v *balance.View, out *Outcome) (changed bool) {
-	out.Noted = v.Record.Holders.Undo(&u.hit.Part.Report, u.taken.Units)
-	if out.Noted {
-		out.Uncounted = u.taken.Units
-	}
-	return out.Noted
-}
-
-// judgeHeld finds out whether units are left beside what is held.
-func (out *Outcome) judgeHeld(v *balance.View, units uint32) {
-	if room := v.Room(units, units); !room.OK {
-		out.denyHold(&room)
-	}
-}
-
-// denyHold says why a cost is not held.
-func (out *Outcome) denyHold(room *balance.Room) {
-	if room.IsStarting {
-		out.Err = ErrStarting
-		return
-	}
-	out.Denied = true
-	out.WaitNs, out.HeldBack = room.WaitNs, room.HeldBack
 }

@@ -52,7 +52,7 @@ func TestTakeHold(t *testing.T) {
 		{name: "too much for ever", part: asks(1, 5),
 			want: Outcome{Noted: true, Denied: true, WaitNs: limit.Never, Taken: Taken{ValidNs: valid}}},
 		{name: "an operator's", before: asks(2, 2), part: quota.Part{Cost: 2}, usedAfter: 2, holds: 2,
-			want: Outcome{NeedsAge: true}},
+			want: Outcome{NeedsAge: true, Taken: Taken{Units: 2, ValidNs: minute / 600}}},
 		{name: "an operator's, held back", before: asks(2, 2), part: quota.Part{Cost: 3}, holds: 2,
 			want: Outcome{Denied: true, HeldBack: true, WaitNs: limit.HeldRetryNs}},
 		{name: "only looks", before: asks(2, 2), part: inspects, holds: 2, want: Outcome{}},
@@ -61,13 +61,12 @@ func TestTakeHold(t *testing.T) {
 			r := balance.NewRecord(base)
 			on(r, d, &Set{Units: c.used, Window: 0})
 			if c.before.Number > 0 {
-				require.NoError(t, on(r, d, &Hit{Part: c.before}).Outcome.Err)
+				require.NoError(t, on(r, d, d.ActionFor(&c.before)).Outcome.Err)
 			}
-			o := &Operation{Terms: d, Action: &Hit{Part: c.part}, Shifted: d.ShiftedFor(key)}
-			o.Decide(r, base, c.startingNs)
+			o := onStarting(r, d, d.ActionFor(&c.part), c.startingNs)
 			require.Equal(t, []uint32{c.usedAfter, c.holds}, []uint32{o.Outcome.Standings[0].Used, o.Outcome.Standings[1].Used})
 			c.want.NowNs, c.want.UntilNs = o.Outcome.NowNs, o.Outcome.UntilNs
-			c.want.Standings = o.Outcome.Standings
+			c.want.Standings, c.want.Taken.Counted = o.Outcome.Standings, o.Outcome.Taken.Counted
 			require.Equal(t, c.want, o.Outcome)
 		})
 	}
@@ -81,7 +80,7 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 		on(r, d, &Set{Units: 2, Window: AllWindows})
 		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
 		inspect := on(r, d, &Inspect{Units: units})
-		hit := on(r, d, &Hit{Part: quota.Part{Cost: units}})
+		hit := on(r, d, &Hit{Part: &quota.Part{Cost: units}})
 		require.Equal(t, units > 3, hit.Outcome.Denied, units)
 		require.Equal(t, hit.Outcome.Denied, inspect.Outcome.Denied, units)
 		require.Equal(t, hit.Outcome.WaitNs, inspect.Outcome.WaitNs, units)
@@ -93,13 +92,13 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	d := tenAMinute()
 	d.CountDenied = true
-	deny := func(inShadow bool) (*balance.Record, *Operation) {
+	deny := func(inShadow bool) (*balance.Record, *decided) {
 		r := balance.NewRecord(base)
 		on(r, d, &Set{Units: 2, Window: AllWindows})
 		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
-		return r, on(r, d, &Hit{Part: quota.Part{Cost: 4, Shadow: inShadow}})
+		return r, on(r, d, &Hit{Part: &quota.Part{Cost: 4, Shadow: inShadow}})
 	}
-	want := func(used uint32, waitNs int64, o *Operation) {
+	want := func(used uint32, waitNs int64, o *decided) {
 		require.True(t, o.Outcome.Denied)
 		require.False(t, o.Outcome.HeldBack, "the definition itself holds nothing")
 		require.Equal(t, waitNs, o.Outcome.WaitNs)
@@ -109,9 +108,9 @@ func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	want(6, limit.HeldRetryNs, enforced)
 	r, hit := deny(true)
 	want(2, limit.HeldRetryNs, hit)
-	want(6, limit.HeldRetryNs, on(r, d, hit.NewKeepDenial()))
+	want(6, limit.HeldRetryNs, on(r, d, hit.keepDenial()))
 
 	r, hit = deny(true)
 	r.Holders = nil
-	want(2, 0, on(r, d, hit.NewKeepDenial())) // it would pass by now
+	want(2, 0, on(r, d, hit.keepDenial())) // it would pass by now
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -29,14 +30,14 @@ func NewTerms(d *quota.Definition) (*Terms, error) {
 	return own, nil
 }
 
-// ShiftedFor returns the windows as they hold for the key: those with jitter begin a little later.
-func (terms *Terms) ShiftedFor(partKey [16]byte) []limit.Window {
-	if !slices.ContainsFunc(terms.Windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
-		return terms.Windows
-	}
-	own := make([]limit.Window, len(terms.Windows))
-	for i, w := range terms.Windows {
-		own[i] = quota.Shifted(w, partKey)
+// WindowsFor returns the windows as they hold for the key.
+func (terms *Terms) WindowsFor(partKey [16]byte) balance.KeyWindows {
+	own := balance.KeyWindows{Defined: terms.Windows, Shifted: terms.Windows}
+	if slices.ContainsFunc(terms.Windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
+		own.Shifted = make([]limit.Window, len(terms.Windows))
+		for i, w := range terms.Windows {
+			own.Shifted[i] = quota.Shifted(w, partKey)
+		}
 	}
 	return own
 }

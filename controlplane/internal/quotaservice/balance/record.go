@@ -17,7 +17,7 @@
 //
 //	r := NewRecord(now) or record.Parse(bytes)
 //	r.BringTo(now)                                            it counts nothing that has ended by now
-//	view, err := r.ArrangeFor(windows, shifted, hold)         with the definition's windows first
+//	view, err := r.ArrangeFor(windows, hold)                  with the definition's windows first
 //	offer := view.Offer(lease, &part)
 //	counted := view.Take(offer.Units, offer.SpendByNs)        if it Passes; else nothing
 //	view.Return(&counted, n)                                  when units come back
@@ -168,20 +168,23 @@ func (r *Record) Clone() *Record {
 	return &c
 }
 
+// KeyWindows are the windows of a definition, as they hold for one key. Both lists have the same order.
+type KeyWindows struct {
+	Defined []limit.Window // as the definition has them: the Record keeps them
+	Shifted []limit.Window // those with jitter begin later, by the key: the View has them
+}
+
 // ArrangeFor puts a definition's windows first in the record. Others stay behind them, with what they have counted,
-// until they have ended. It returns the record as the definition sees it:
-//
-//	windows  the definition's, for the record
-//	shifted  the same, shifted by the key's jitter, for the View
-//	hold     its limit.Concurrency, for the View; nil = it has none
-func (r *Record) ArrangeFor(windows, shifted []limit.Window, hold *limit.Window) (v View, err error) {
-	if !slices.EqualFunc(r.Windows, windows, needsNoChange) {
-		if err := r.arrange(windows); err != nil {
+// until they have ended. It returns the record as the definition sees it. hold is its limit.Concurrency; nil = it has
+// none.
+func (r *Record) ArrangeFor(windows KeyWindows, hold *limit.Window) (v View, err error) {
+	if !slices.EqualFunc(r.Windows, windows.Defined, needsNoChange) {
+		if err := r.arrange(windows.Defined); err != nil {
 			return v, err
 		}
 	}
 	r.HasHolders = r.HasHolders || hold != nil
-	return View{Record: r, Windows: r.keepLogs(shifted), HoldLimit: hold}, nil
+	return View{Record: r, Windows: r.keepLogs(windows.Shifted), HoldLimit: hold}, nil
 }
 
 // ErrWindows is for the definition that would be one too many: no other's usage makes

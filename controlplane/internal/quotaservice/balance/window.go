@@ -12,15 +12,15 @@ import (
 //	recordWindow  as a Record has it. It may lack limits, so it only moves to a later instant
 //	viewWindow    as a View has it, with the limits of a definition. It is also asked, and counts
 //
-// def has the arithmetic of package limit, which knows one instant. The methods here are for units that are leased: they
-// may be spent until their lease ends, which is a second instant:
+// def has the arithmetic of package limit, which knows one instant. The methods here are for units that are leased:
+// they may be spent until their lease ends, which is a second instant:
 //
 //	nowNs      the Record's. All questions are asked then
 //	spendBy()  until when the units that the window has counted may be spent: nowNs, or later if one is leased
 //
-// A fixed window or a counter counts leased units at nowNs, because no lease outlives it. A log or a bucket forgets units
-// one after the other, so it counts them at the end of their lease. A log keeps that instant for each unit. A bucket has
-// one number for all, so the whole number stands for one instant:
+// A fixed window or a counter counts leased units at nowNs, because no lease outlives it. A log or a bucket forgets
+// units one after the other, so it counts them at the end of their lease. A log keeps that instant for each unit. A
+// bucket has one number for all, so the whole number stands for one instant:
 //
 //	window                    spendBy()                     asOf(): the instant for which its usage stands
 //	fixed, calendar, counter  nowNs                         nowNs

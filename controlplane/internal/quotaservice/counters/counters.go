@@ -54,7 +54,7 @@ var kinds = map[string]kind{
 	"reset":      {reset, hadUsage},
 }
 
-func hit(units uint32, _ int) action.Action { return &action.Hit{Part: quota.Part{Cost: units}} }
+func hit(units uint32, _ int) action.Action { return &action.Take{Units: units} }
 
 func peek(units uint32, _ int) action.Action { return &action.Inspect{Units: units} }
 
