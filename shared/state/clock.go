@@ -5,23 +5,26 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
-// Which clock counts what:
+// Which clock counts what. The first six are of the wall clock:
 //
-//	field     clock                             what is counted by it
-//	CallerNs  the worker's own wall clock,      when another key's record expires. Now may be seconds ahead, and would
-//	          fixed since settleClock           free a record that others still count by
-//	last      the wall clock of the worker      nothing more: it is when a record or floor was written
-//	          that wrote
-//	Now       the later of these two            all of the key, and it is written with that: so the time of a key
-//	                                            never goes back
-//	at        when units have lapsed, or as of  what lapses, and changes of the floor. The time of a floor never
-//	          when the floor is changed         goes back either. For example, Now is 100 s, the floor was written
-//	                                            at 103 s, and the record to evict at 102 s: it goes into the floor
-//	                                            at 103 s
-//	heldNs    the holds' clock, a HeldTime      in which eighth a hold was renewed. lapsedAt translates an eighth to
-//	                                            the wall clock
-//	leaseNs   the Store's monotonic clock, a    when leases end, and when their records were written, as by
-//	          leaseTime                         LeaseEntry.NowNs
+//	name       what it is                            what is counted by it
+//	CallerNs   the worker's own clock, fixed since   when another key's record expires, and how far the floor is ahead
+//	           settleClock                           (addToFloor). Now may be seconds ahead: by that, a record would be
+//	                                                 freed that others still count by
+//	last       when the record or the floor was      nothing: see Now and asOf
+//	           written, by the worker that did
+//	Now        the later of these two for the key's  all of the key, and it is written with that: so the time of a
+//	           record, or for the floor without one  key never goes back
+//	asOf       the same for a record that is judged  what that has counted
+//	           or evicted, see recordIn
+//	at         when units lapsed                     these units
+//	floorTime  last of the floor, as it shall be     what the floor has counted. It never goes back either. For
+//	           written                               example, Now is 100 s, the floor was written at 103 s, and the
+//	                                                 record to evict at 102 s: it goes into the floor at 103 s
+//	heldNs     the holds' clock, a HeldTime          in which eighth a hold was renewed. lapsedAt translates an eighth
+//	                                                 to the wall clock
+//	leaseNs    the Store's monotonic clock, a        when leases end, and when their records were written, as by
+//	           leaseTime                             LeaseEntry.NowNs
 //
 // An instant of the wall clock is an int64, as in package limit. The other clocks have types here, so that no instant
 // of one meets an instant of another. In lease.go an int64 is of the monotonic clock, unless it is called

@@ -311,7 +311,7 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	if slot < 0 {
 		return Full
 	}
-	e.takeSlot(slot)
+	e.place(slot)
 	if shares {
 		e.page.MarkShares(slot)
 	}
@@ -319,6 +319,12 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 		e.usage[column] = e.windows.at(column).Inherit(e.usage[column], e.Now)
 	}
 	return OK
+}
+
+// place puts an empty record of the key into the slot.
+func (e *Entry) place(slot int) {
+	e.page.Place(slot, fingerprint(e.hash), e.Now)
+	e.slot = slot
 }
 
 // finish writes the key's record as a later state of the same.

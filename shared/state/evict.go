@@ -30,35 +30,31 @@ import (
 //	              a key whose own limits are not known
 //	ByRule        measures a record by the rule's limits                useOf
 //
-// Records end, and begin, in these ways:
+// A record ends in one of three ways, each of which frees its slot:
 //
-//	function         of which record           what it has counted  the slot          the floor is rolled to
-//	evict            the one that uses least   goes into the floor  is for takeSlot   p.Now, or its last write
-//	evictSharer      of a key that may have    goes into the floor  is free           when the last of its units lapsed
-//	(lapse.go)       held what has lapsed
-//	remove           one that has expired, or  is dropped           is free           p.Now, or its last write
-//	                 of a key that is reset
-//	Entry.takeSlot   any that is in the slot   is dropped           has a new record  not at all
-//	Leases.takeSlot  the one with the fewest   is dropped           has a new record  not at all: leases have no floor
-//	(lease.go)       units
+//	function     of which record                         what it has counted  the floor is rolled to
+//	evict        the one that uses least                 goes into the floor  p.Now, or the record's asOf
+//	evictSharer  of a key that may have held what has    goes into the floor  when the last of its units lapsed
+//	             lapsed in the floor (lapse.go)
+//	drop         one that has expired, or of a key that  is forgotten         p.Now, or the record's asOf
+//	             is reset
 //
 // The floor's time never goes back: rollFloor goes on from there if an instant is earlier. No usage is rolled back
-// either, so evict and remove take the instant of the record's last write if that is later than p.Now.
+// either, so evict and drop take the record's asOf if that is later than p.Now.
 
-// makeRoom returns a slot in which takeSlot may put a record for e's key: a free one, that of a record that has
-// expired, or that of the record that uses least, which is evicted. It returns -1 if only that is left and evict is
-// not set.
+// makeRoom returns a free slot for a record of e's key. If there is none, it drops a record that has expired, or else
+// evicts the one that uses least. It returns -1 if only that is left and evict is not set.
 func (t *Table) makeRoom(e *Entry, evict bool) int {
 	p := &e.presentPage
 	if slot := p.page.FreeSlot(); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
-		if at, changed := p.endFloors(p.Now); changed {
-			p.page.SetFloorTime(at)
+		if floorTime, changed := p.endFloors(p.Now); changed {
+			p.page.SetFloorTime(floorTime)
 		}
 		return slot
 	}
 	if slot := p.expiredSlot(); slot >= 0 {
-		p.remove(slot)
+		p.drop(slot)
 		return slot
 	}
 	if !evict {
@@ -99,7 +95,7 @@ func (p *presentPage) expiry(slot int) int64 {
 	expiry := int64(0)
 	if p.page.Layout.HasHolds {
 		h := p.page.Holds(slot)
-		r.lapsed = p.takeLapsed(&h, r.last)
+		r.lapsed = p.takeLapsed(&h, r.asOf)
 		if newest, ok := h.Newest(); ok {
 			// What is held counts now, so the record does not expire at p.Now.
 			expiry = max(p.lapsedAt(newest), p.Now+1)
@@ -115,29 +111,29 @@ func (p *presentPage) expiry(slot int) int64 {
 // record is a record that is judged or evicted. It may be another key's, so it stays in the page as it is.
 type record struct {
 	slot   int
-	last   int64  // when it was written, or the present if the clock was set back since
+	asOf   int64  // as of when its usage stands: when it was written, or p.Now if the clock was set back since
 	lapsed lapses // of what it holds: usageIn charges it
 }
 
-// recordIn returns the slot's record. If the clock was set back since it was written, the present is p.Now and not
-// CallerNs, because the record goes into the floor at p.Now or later: it would age by the difference.
+// recordIn returns the slot's record. If the clock was set back since it was written, it is as of p.Now and not of
+// CallerNs, because it goes into the floor at p.Now or later: it would age by the difference.
 func (p *presentPage) recordIn(slot int) record {
 	last := p.page.Time(slot)
 	if p.isAhead(last) {
-		last = p.Now
+		return record{slot: slot, asOf: p.Now}
 	}
-	return record{slot: slot, last: last}
+	return record{slot: slot, asOf: last}
 }
 
-// usageIn returns the usage of a column in the record, and as of when that is: of r.last, or of the last lapse. If the
+// usageIn returns the usage of a column in the record, and as of when that is: of r.asOf, or of the last lapse. If the
 // clock was set back, the usage is moved back in a copy. What has lapsed is charged by the rule's limits, because the
 // key's own are not known. A log lies in logMemory.
 func (p *presentPage) usageIn(r *record, column page.Column) (u limit.Usage, asOf int64) {
 	u = p.decodeUsage(r.slot, column)
-	if written := p.page.Time(r.slot); r.last < written {
-		p.page.Layout.Windows[column].SetBack(&u, written, r.last)
+	if last := p.page.Time(r.slot); r.asOf < last {
+		p.page.Layout.Windows[column].SetBack(&u, last, r.asOf)
 	}
-	asOf = r.last
+	asOf = r.asOf
 	for _, l := range r.lapsed {
 		p.rule.at(column).ChargeByRule(&u, asOf, l.at, l.units)
 		asOf = l.at
@@ -159,14 +155,14 @@ func (t *Table) Earliest(e *Entry) int64 {
 	return first
 }
 
-// remove frees the slot, and sets the floor's time even if the record has expired. The key starts from the floor
-// from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
+// drop forgets the slot's record, and sets the floor's time even if the record has expired. The key starts from the
+// floor from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
-func (p *presentPage) remove(slot int) {
+func (p *presentPage) drop(slot int) {
 	if !p.page.Layout.HasLeases { // these have no floor
-		p.rollFloor(max(p.Now, p.recordIn(slot).last))
+		p.rollFloor(max(p.Now, p.recordIn(slot).asOf))
 	}
-	p.page.Remove(slot)
+	p.page.Clear(slot)
 }
 
 // leastUsed returns the slot whose record uses least of the rule's limits; of several, the one that expires first.
@@ -189,7 +185,7 @@ func (t *Table) leastUsed(p *presentPage) (least int) {
 // a window's. Of a concurrency, that is what it holds.
 func (t *Table) useOf(p *presentPage, slot int) limit.Fraction {
 	r := p.recordIn(slot)
-	asOf := max(p.Now, r.last)
+	now := max(p.Now, r.asOf)
 	most := limit.Fraction{Limit: 1}
 	for _, column := range t.columns() {
 		if column == page.NoColumn {
@@ -199,33 +195,27 @@ func (t *Table) useOf(p *presentPage, slot int) limit.Fraction {
 		w := p.rule.at(column)
 		if column < p.page.Layout.Counting {
 			u, _ = p.usageIn(&r, column)
-			u = w.ByRule(u, r.last, asOf)
+			u = w.ByRule(u, r.asOf, now)
 		} else {
 			h := p.page.Holds(slot)
 			u.Used = h.Total()
 		}
-		if use := w.FractionUsed(&u, asOf); most.Less(use) {
+		if use := w.FractionUsed(&u, now); most.Less(use) {
 			most = use
 		}
 	}
 	return most
 }
 
-// evict adds what the slot's record uses and holds to the floor. The record stays in the slot until takeSlot
-// puts another one there.
+// evict adds what the slot's record uses and holds to the floor, and frees the slot.
 func (p *presentPage) evict(slot int) {
 	r := p.recordIn(slot)
-	p.rollFloor(max(p.Now, r.last))
+	p.rollFloor(max(p.Now, r.asOf))
 	if p.page.Layout.HasHolds {
 		r.lapsed = p.moveHoldsToFloor(&r)
 	}
 	p.addToFloor(&r)
-}
-
-// takeSlot puts an empty record for e's key into the slot.
-func (e *Entry) takeSlot(slot int) {
-	e.page.Place(slot, fingerprint(e.hash))
-	e.slot = slot
+	p.page.Clear(slot)
 }
 
 // addToFloor adds the usage of the record to the floor, which rollFloor has brought as far as it shall be.
@@ -233,10 +223,11 @@ func (e *Entry) takeSlot(slot int) {
 // The floor may be ahead of this worker's clock. Then the usage of a window that starts with its first hit moves
 // ahead as far, or the floor would forget it too early. An example: now is 100 s, the floor was written at 103 s
 // by a worker whose clock is ahead, and the record's window ends at 102 s. At 103 s it would have ended
-// already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now.
+// already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now. Here now is
+// CallerNs: p.Now may be 103 s itself, the floor's time, by which nothing would seem ahead.
 func (p *presentPage) addToFloor(r *record) {
-	at := p.page.FloorTime()
-	ahead := max(at-max(r.last, p.CallerNs), 0)
+	floorTime := p.page.FloorTime()
+	ahead := max(floorTime-max(r.asOf, p.CallerNs), 0)
 	for column := range p.page.Layout.Counting {
 		w := p.rule.at(column)
 		u, asOf := p.usageIn(r, column)
@@ -244,45 +235,45 @@ func (p *presentPage) addToFloor(r *record) {
 			w.Shift(&u, ahead)
 			asOf += ahead
 		}
-		evicted := w.Floor(u, asOf, at)
+		evicted := w.Floor(u, asOf, floorTime)
 		p.page.SetFloor(column, w.MergeFloors(p.page.Floor(column), evicted))
 	}
 }
 
-// rollFloor brings the floor and its time to at, or leaves both as they are if that is earlier.
-func (p *presentPage) rollFloor(at int64) {
-	at, _ = p.endFloors(at)
-	p.page.SetFloorTime(at)
+// rollFloor brings the floor and its time to an instant, or leaves both as they are if that is earlier.
+func (p *presentPage) rollFloor(to int64) {
+	floorTime, _ := p.endFloors(to)
+	p.page.SetFloorTime(floorTime)
 }
 
-// endFloors brings the floor to at, or to its own time if that is later, and returns that instant. It reports whether
-// the usage of a window has changed: then the floor's time has to follow.
-func (p *presentPage) endFloors(at int64) (instant int64, changed bool) {
+// endFloors brings the floor to an instant, or to its own time if that is later, and returns what its time should be.
+// It reports whether the usage of a window has changed: then the caller has to set that.
+func (p *presentPage) endFloors(to int64) (floorTime int64, changed bool) {
 	last := p.page.FloorTime()
-	at = max(at, last)
+	floorTime = max(to, last)
 	for column := range p.page.Layout.Counting {
 		before := p.page.Floor(column)
-		after := p.rule.at(column).RollFloor(before, last, at)
+		after := p.rule.at(column).RollFloor(before, last, floorTime)
 		if after != before {
 			p.page.SetFloor(column, after)
 			changed = true
 		}
 	}
-	return at, changed
+	return floorTime, changed
 }
 
-// chargeFloor counts units in the floor at the instant at, or at the floor's time if that is later. windows
+// chargeFloor counts units in the floor at an instant, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
 func (p *presentPage) chargeFloor(windows columnWindows, at int64, units uint32) {
 	p.rollFloor(at)
-	at = p.page.FloorTime()
+	floorTime := p.page.FloorTime()
 	for column := range p.page.Layout.Counting {
 		f := p.page.Floor(column)
-		p.page.SetFloor(column, p.rule.at(column).ChargeFloor(windows.at(column), f, at, units, p.logMemory[:0]))
+		p.page.SetFloor(column, p.rule.at(column).ChargeFloor(windows.at(column), f, floorTime, units, p.logMemory[:0]))
 	}
 }
 
-// floorLives reports whether the floor counts or holds anything as of asOf.
+// floorLives reports whether the floor counts or holds anything as of that instant.
 func (p *presentPage) floorLives(asOf int64) bool {
 	last := p.page.FloorTime()
 	for column := range p.page.Layout.Counting {

@@ -101,14 +101,14 @@ func (p *presentPage) chargeFloorLapses(lapsed lapses) {
 }
 
 // evictSharer evicts the slot's record, because its key may have held what has lapsed in the
-// floor: these units are charged to its usage too, before that goes into the floor. It frees the slot.
+// floor: these units are charged to its usage too, before that goes into the floor.
 func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
 	r := p.recordIn(slot)
-	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.last)
+	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.asOf)
 	latest := r.lapsed[len(r.lapsed)-1] // there is one: floorLapsed is not empty
 	p.rollFloor(latest.at)
 	p.addToFloor(&r)
-	p.page.Remove(slot)
+	p.page.Clear(slot)
 }
 
 // moveHoldsToFloor moves what the record holds to the floor, which lapseFloor has brought to the present. It returns
@@ -119,7 +119,7 @@ func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
 // the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
 func (p *presentPage) moveHoldsToFloor(r *record) (lapsed lapses) {
 	h, floor := p.page.Holds(r.slot), p.page.FloorHolds()
-	lapsed = p.takeLapsed(&h, r.last)
+	lapsed = p.takeLapsed(&h, r.asOf)
 	joined := limit.Holds{Eighth: h.Eighth}
 	joined.AdvanceTo(floor.Eighth)
 	joined.Join(&floor)

@@ -22,7 +22,7 @@ import (
 //	                          with fewest units (Replaced), and the page is written in one compare-and-swap
 //
 // Of the other files it uses the registration of tables, and a loadedPage. They know of leases in three places: an
-// expiry is leaseExpiry, remove rolls no floor, and readPage reads only the leases' clock.
+// expiry is leaseExpiry, drop rolls no floor, and readPage reads only the leases' clock.
 
 // leaseWaitNs is how long the number of a vanished lease table waits until it is
 // used again.
@@ -140,52 +140,43 @@ func (e *LeaseEntry) Put(added leased.GrantLeft) (ok bool) {
 	return ok
 }
 
-// Write stores the lease. It returns Mismatch if another worker wrote first: Reread.
-// If the page is full, it drops the record that holds fewest units, of several the
-// oldest.
+// Write stores the lease. It returns Mismatch if another worker wrote first: Reread. A new record may take the place of
+// another key's: see roomFor.
 func (l *Leases) Write(e *LeaseEntry) Status {
 	t := l.table
 	if status := t.startChange(&e.loadedPage); status != OK {
 		return status
 	}
 	if e.slot < 0 {
-		l.takeSlot(e)
+		e.slot, e.Replaced = l.roomFor(e)
+		e.page.Place(e.slot, fingerprint(e.key.hash), e.NowNs)
 	}
 	e.page.SetTime(e.slot, e.NowNs)
 	e.Encode(e.page.Lease(e.slot), e.key.identity)
 	return t.write(&e.loadedPage)
 }
 
-// takeSlot gives the entry a slot.
-func (l *Leases) takeSlot(e *LeaseEntry) {
-	slot := e.page.FreeSlot()
-	e.Replaced = 0
-	if slot < 0 {
-		slot, e.Replaced = l.smallest(e)
+// roomFor returns a slot for a new record: a free one, or if the page is full, that of the record with fewest units, of
+// several the oldest. lost is how many units that has. A record of an earlier start of the clock has none.
+func (l *Leases) roomFor(e *LeaseEntry) (room int, lost uint32) {
+	if slot := e.page.FreeSlot(); slot >= 0 {
+		return slot, 0
 	}
-	e.page.Place(slot, fingerprint(e.key.hash))
-	e.slot = slot
-}
-
-// smallest returns the slot of a full page whose record holds fewest units, and how many.
-// Of several it is the oldest. A record of an earlier start of the clock holds nothing.
-func (l *Leases) smallest(e *LeaseEntry) (smallest int, fewest uint32) {
-	layout := l.table.layout
 	oldest := int64(0)
-	for slot := range layout.Slots {
+	for slot := range l.table.layout.Slots {
 		units := leftOf(e.page.Lease(slot), e.NowNs)
 		written := e.page.Time(slot)
 		if isOfEarlierStart(written, e.NowNs) {
 			units = 0
 			written = 0
 		}
-		if slot == 0 || units < fewest || units == fewest && written < oldest {
-			smallest = slot
-			fewest = units
+		if slot == 0 || units < lost || units == lost && written < oldest {
+			room = slot
+			lost = units
 			oldest = written
 		}
 	}
-	return smallest, fewest
+	return room, lost
 }
 
 // leftOf is Lease.Left of a lease's bytes.

@@ -70,7 +70,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	if !e.HasRecord() {
 		return false, OK
 	}
-	e.remove(e.slot)
+	e.drop(e.slot)
 	e.page.NextGeneration() // of the next record: no hit from before is refunded from that
 	return had, t.write(&e.loadedPage)
 }
@@ -87,8 +87,7 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	}
 	// Where the key had a record, it gets a new one with a new serial: no hold from before is found in that.
 	// It shares nothing of what the floor holds.
-	e.takeSlot(slot)
-	e.page.SetTime(e.slot, e.Now)
+	e.place(slot)
 	e.page.SetGeneration(e.slot, e.page.NextGeneration())
 	e.page.MarkReset(e.slot)
 	return t.write(&e.loadedPage)
@@ -103,7 +102,7 @@ func (t *Table) Clean(s *Scratch, rule []limit.Window, now int64) (freed uint64,
 	return t.visitPages(&s.entry.presentPage, rule, now, func(p *presentPage) (changes uint64) {
 		for slot := range t.layout.Slots {
 			if !p.page.IsFree(slot) && p.hasExpired(slot) {
-				p.remove(slot)
+				p.drop(slot)
 				changes++
 			}
 		}

@@ -178,9 +178,11 @@ func (p *Page) FreeSlot() int {
 // IsFree reports whether the slot has no record.
 func (p *Page) IsFree(slot int) bool { return p.Time(slot) == -1 }
 
-// Place puts an empty record into the slot for the key with that fingerprint. The slot is free until SetTime.
-func (p *Page) Place(slot int, fingerprint uint32) {
-	p.Remove(slot)
+// Place puts an empty record into the slot, written at that time, for the key with that fingerprint. It takes the place
+// of what is there.
+func (p *Page) Place(slot int, fingerprint uint32, time int64) {
+	p.Clear(slot)
+	p.SetTime(slot, time)
 	le.PutUint32(p.Bytes[p.Layout.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
 	p.SetGeneration(slot, p.generation())
 	if p.Layout.HasHolds {
@@ -188,8 +190,8 @@ func (p *Page) Place(slot int, fingerprint uint32) {
 	}
 }
 
-// Remove frees the slot.
-func (p *Page) Remove(slot int) { clear(p.record(slot)) }
+// Clear frees the slot.
+func (p *Page) Clear(slot int) { clear(p.record(slot)) }
 
 func (p *Page) record(slot int) []byte {
 	offset := p.Layout.recordsAt + slot*p.Layout.recordBytes
