@@ -136,11 +136,24 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection
 	return s
 }
 
-// exemptOnce exempts requests, which several paths may take.
-func exemptOnce(s *request.Selection, m request.Match) {
-	if !s.HasExempt(m) {
-		s.AddExempt(m)
+// relation is that of a path to a group: whether nginx gives it requests of the group.
+type relation uint8
+
+const (
+	apart        relation = iota // none
+	longerPath                   // those with the path: it is longer than one of the group, for the same host
+	narrowerHost                 // those to the host: it is within one of the group
+)
+
+// relationTo is the relation of a path to the group.
+func (g *hostGroup) relationTo(p hostPath) relation {
+	switch {
+	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.hasLongerPath):
+		return longerPath
+	case !slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.hosts, p.hasNarrowerHost):
+		return narrowerHost
 	}
+	return apart
 }
 
 // leaveOutCounted leaves out the requests of the group that another group of the same Ingress counts too, as that has a
@@ -149,47 +162,60 @@ func exemptOnce(s *request.Selection, m request.Match) {
 //
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
-//
-// Where the group has a host that is narrower still, no match says what is left.
 func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
 	meets := func(path request.Pattern) bool { return !beside.path.Apart(path) }
-	isNarrower := !slices.Contains(g.hosts, beside.host) && slices.ContainsFunc(g.hosts, beside.hasNarrowerHost)
-	switch {
-	case !isNarrower || !slices.ContainsFunc(g.paths, meets): // it counts none
-	case g.hasHostBelow(beside.host):
-		s.CannotMatch("another rule of the Ingress has some of those to " + beside.host)
-	case beside.path == request.AnyPath:
-		exemptOnce(s, beside.ofHost())
-	default:
-		exemptOnce(s, beside.ofBoth())
+	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
+		return
+	}
+	counted := beside.ofBoth()
+	if beside.path == request.AnyPath {
+		counted = beside.ofHost()
+	}
+	g.leaveOut(s, counted, beside.host, "another rule of the Ingress has")
+}
+
+// leaveOutTaken leaves out the requests of the group that a path of another Ingress takes:
+//
+//	its relation                            the exemption
+//	longerPath, in a group of one host      the path
+//	longerPath, in one of several hosts     the host and the path
+//	narrowerHost                            the host
+//
+// Where the group wins some of these back by a path that is longer still, no match says what is left. An example is a
+// group of / and /api/v1 beside another Ingress of /api.
+func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
+	const by = "another Ingress takes"
+	winsBack := func(path request.Pattern) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
+	switch g.relationTo(other) {
+	case apart:
+	case narrowerHost:
+		g.leaveOut(s, other.ofHost(), other.host, by)
+	case longerPath:
+		switch {
+		case slices.ContainsFunc(g.paths, winsBack):
+			s.CannotMatch(by + " some of those to " + other.path.Text())
+		case len(g.hosts) == 1:
+			exemptOnce(s, other.ofPath())
+		default:
+			g.leaveOut(s, other.ofBoth(), other.host, by)
+		}
 	}
 }
 
-// leaveOutTaken leaves out the requests of the group that a path of another Ingress takes, if it takes any:
-//
-//	it has                                 the exemption
-//	a host of the group, a longer path     the path, and the host if the group has several
-//	a narrower host, none of the group     the host
-//
-// Where the group wins some of these back, by a path that is longer still or a host that is narrower still, no match
-// says what is left. An example is a group of / and /api/v1 beside another Ingress of /api.
-func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
-	isOfGroup := slices.Contains(g.hosts, other.host)
-	isLonger := isOfGroup && slices.ContainsFunc(g.paths, other.hasLongerPath)
-	isNarrower := !isOfGroup && slices.ContainsFunc(g.hosts, other.hasNarrowerHost)
-	winsBack := func(path request.Pattern) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
-	switch {
-	case !isLonger && !isNarrower: // it takes none
-	case isLonger && slices.ContainsFunc(g.paths, winsBack):
-		s.CannotMatch("another Ingress takes some of those to " + other.path.Text())
-	case isLonger && len(g.hosts) == 1:
-		exemptOnce(s, other.ofPath())
-	case g.hasHostBelow(other.host):
-		s.CannotMatch("another Ingress takes some of those to " + other.host)
-	case isLonger:
-		exemptOnce(s, other.ofBoth())
-	default:
-		exemptOnce(s, other.ofHost())
+// leaveOut exempts requests to a host. Where the group has a narrower host, an exemption would have the requests to
+// that too, so no match says what is left.
+func (g *hostGroup) leaveOut(s *request.Selection, m request.Match, host, by string) {
+	if g.hasHostBelow(host) {
+		s.CannotMatch(by + " some of those to " + host)
+		return
+	}
+	exemptOnce(s, m)
+}
+
+// exemptOnce exempts requests, which several paths may take.
+func exemptOnce(s *request.Selection, m request.Match) {
+	if !s.HasExempt(m) {
+		s.AddExempt(m)
 	}
 }
 
