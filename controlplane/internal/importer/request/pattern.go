@@ -4,6 +4,7 @@ import (
 	"errors"
 	"regexp"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -362,7 +363,6 @@ func isPlainText(re *syntax.Regexp) bool {
 
 // seesQuery reports whether an expression may be about what follows a path.
 func seesQuery(text string) bool {
-	plain := strings.TrimPrefix(text, "(?i)")
-	return strings.Contains(plain, `\?`) || strings.Contains(plain, "[?") || strings.Contains(plain, "#") ||
-		strings.Contains(plain, ".*") || strings.Contains(plain, ".+")
+	isThere := func(part string) bool { return strings.Contains(text, part) }
+	return slices.ContainsFunc([]string{`\?`, "[?", "#", ".*", ".+"}, isThere)
 }
