@@ -4,7 +4,7 @@
 //   - A level has pairs of a key and the values that it may have, and perhaps a limit.
 //   - A descriptor has entries of a key and the part of the request that is its value.
 //   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
-//     It has values: each a part of the request and the pattern that it fits.
+//     It has conditions: each a value of the request and the pattern that it fits.
 //   - A rule comes of each leaf with a limit (rule.go).
 //
 // The calls:
@@ -14,7 +14,7 @@
 //	  serviceLeaves, localLeaves                where the search ends                               descriptor.go
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
 //	    dropUnreachable, joinOverrides          which leaves need rules
-//	    ruleOfLeaf: placeValues                 the home of each value: the match, the key or both
+//	    ruleOfLeaf: place                       each condition goes to the match, the key or both
 //	      leaveOut, selectUnmatched             overrides for what neither can say
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits
@@ -30,7 +30,7 @@
 //	    rate_limit: {unit: minute, requests_per_unit: 5}
 //
 // A route's actions send a descriptor of two entries: path, whose part is the path of the request, and
-// user, whose part is the header x-user. The search ends in two leaves: one with the values /login
+// user, whose part is the header x-user. The search ends in two leaves: one with the conditions /login
 // for the path and anything for the header, which has the limit, and one for all other requests,
 // which has none. The first becomes the rule. One text needs no counter of its own, so it goes to the
 // match, and the header goes to the key:
@@ -53,26 +53,26 @@ import (
 
 // Descriptor is what Envoy sends for a request: keys with values that are fixed or taken from the request.
 type Descriptor struct {
-	Entries           []Entry // those of a route have at least one
-	request.Selection         // the requests for which Envoy sends it
-	Cost              uint64  // 0 = 1
-	At                source.Place
+	Entries  []Entry           // those of a route have at least one
+	Requests request.Selection // for which Envoy sends it
+	Cost     uint64            // 0 = 1
+	At       source.Place
 }
 
-// Entry is one key with its value: a part of the request, or a fixed text.
+// Entry is one key with its value: one of the request, or a fixed text.
 type Entry struct {
 	Key   string
-	Part  request.Compared // without a kind if the value is a fixed text
-	Value string           // the fixed text
+	Value request.Value // of no part if the text is the value
+	Text  string
 }
 
-func (e Entry) isFixed() bool { return e.Part.Kind == "" }
+func (e Entry) isFixed() bool { return e.Value.Part.Kind == "" }
 
 // keys names the descriptor.
 func (d *Descriptor) keys() string {
 	names := make([]string, len(d.Entries))
 	for i, e := range d.Entries {
-		names[i] = named(e.Key, e.Value)
+		names[i] = named(e.Key, e.Text)
 	}
 	return strings.Join(names, ".")
 }
@@ -140,7 +140,7 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 	for i := range sent {
 		leaves := ls.search(sent[i].Entries)
 		for _, l := range leaves {
-			ls.reached[l.Level] = true
+			ls.reached[l.level] = true
 		}
 		list = append(list, sent[i].rulesOfLeaves(to, leaves)...)
 	}
@@ -161,24 +161,24 @@ func noteNoRequest(to *draft.Findings, at source.Place, name string) {
 	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }
 
-// leaf is where the limiter's search ends for some requests of a descriptor: the values that
-// they have, and their limit, nil if there is none. An example:
+// leaf is where the limiter's search ends for some requests of a descriptor: the conditions that they meet, and the
+// level with their limit, if it has one. An example:
 //
-//	entries of the descriptor   pairs of the level   values of the leaf
+//	entries of the descriptor   pairs of the level   conditions of the leaf
 //	path = the request's path   path = /login        /login for the path
 //	kind = api, a fixed text    kind = api           none: it is the same for all requests
 //	user = the header x-user    user = anything      anything for the header x-user
 //
-// The leaves of one descriptor have values for the same parts, in the same order.
+// The leaves of one descriptor have conditions on the same values, in the same order.
 type leaf struct {
-	*Level             // one without a limit for the requests of no level of the configuration
-	values []leafValue // one for each entry of the descriptor that is a part of the request
-	wider  *leaf       // whose rule has it as an override, by joinOverrides; nil = it gets a rule of its own
+	level      *Level      // one without a limit for the requests of no level of the configuration
+	conditions []condition // one for each entry of the descriptor that is a value of the request
+	wider      *leaf       // whose rule has it as an override, by joinOverrides; nil = it gets a rule of its own
 }
 
-// leafValue is a part of the request and the pattern that it fits.
-type leafValue struct {
-	part    request.Compared
+// condition is a value of the request and the pattern that it fits.
+type condition struct {
+	value   request.Value
 	pattern request.Pattern
 	shared  bool // all that fits counts together
 }
@@ -216,7 +216,7 @@ func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) 
 	})
 	for _, group := range groups {
 		next := group[0].Pairs[depth]
-		if !e.isFixed() || next.Matches(e.Value) {
+		if !e.isFixed() || next.Matches(e.Text) {
 			list = append(list, leavesBelow(group, entries, append(slices.Clip(begin), next))...)
 			if e.isFixed() || next.Kind() == request.AnyValue {
 				return list
@@ -289,13 +289,13 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 	if len(l.Pairs) != len(entries) {
 		return nil, false
 	}
-	end = &leaf{Level: l}
+	end = &leaf{level: l}
 	for i, e := range entries {
 		switch has := l.Pairs[i]; {
-		case has.Key != e.Key, e.isFixed() && !has.Matches(e.Value):
+		case has.Key != e.Key, e.isFixed() && !has.Matches(e.Text):
 			return nil, false
 		case !e.isFixed():
-			end.values = append(end.values, leafValue{part: e.Part, pattern: has.Pattern, shared: has.Shared})
+			end.conditions = append(end.conditions, condition{e.Value, has.Pattern, has.Shared})
 		}
 	}
 	return end, true

@@ -32,7 +32,7 @@ func newLevel(limit uint64, pairs ...string) *Level {
 func shown(leaves []*leaf) (list []string) {
 	for _, l := range leaves {
 		var texts []string
-		for _, v := range l.values {
+		for _, v := range l.conditions {
 			text := v.pattern.Text()
 			if v.pattern.Kind() == request.AnyValue {
 				text = "*"
@@ -40,8 +40,8 @@ func shown(leaves []*leaf) (list []string) {
 			texts = append(texts, text)
 		}
 		limit := "-"
-		if l.Limit != nil {
-			limit = strconv.FormatUint(l.Limit.Requests, 10)
+		if l.level.Limit != nil {
+			limit = strconv.FormatUint(l.level.Limit.Requests, 10)
 		}
 		list = append(list, strings.Join(append(texts, limit), " "))
 	}
@@ -51,7 +51,7 @@ func shown(leaves []*leaf) (list []string) {
 // Each limiter searches its levels in its own order: the service never goes back, the filter compares whole levels.
 func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
 	header := request.Header("x-user")
-	entries := []Entry{{Key: "path", Part: request.FullPath.Compared()}, {Key: "user", Part: header}}
+	entries := []Entry{{Key: "path", Value: request.FullPath.Value()}, {Key: "user", Value: header}}
 	levels := []*Level{newLevel(1, "path=/login", "user=alice"), newLevel(2, "path=*", "user=bob")}
 	require.Equal(t, []string{"/login alice 1", "/login * -", "* bob 2", "* * -"}, shown(serviceLeaves(levels, entries)))
 	require.Equal(t, []string{"/login alice 1", "* bob 2", "* * -"}, shown(localLeaves(levels, entries)))
@@ -61,14 +61,14 @@ func TestLeavesInTheOrderOfTheSearch(t *testing.T) {
 	require.Equal(t, []string{"alice 3", "a* 2", "* 1"}, shown(serviceLeaves(levels, entries[1:])))
 
 	// A fixed text chooses its level when it is imported.
-	fixed := []Entry{{Key: "user", Value: "anna"}}
+	fixed := []Entry{{Key: "user", Text: "anna"}}
 	require.Equal(t, []string{"2"}, shown(serviceLeaves(levels, fixed)))
 }
 
 // A search ends without a limit where no level has exactly the pairs that it came by.
 func TestSearchEndsWhereNoLevelIs(t *testing.T) {
 	header := request.Header("x-user")
-	entries := []Entry{{Key: "user", Part: header}}
+	entries := []Entry{{Key: "user", Value: header}}
 	require.Equal(t, []string{"* -"}, shown(serviceLeaves(nil, entries)))
 	below := []*Level{newLevel(1, "user=alice", "path=/login")}
 	require.Equal(t, []string{"alice -", "* -"}, shown(serviceLeaves(below, entries)))

@@ -11,7 +11,7 @@ import (
 )
 
 // rulesOfLeaves makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
-// search, and a request belongs to the first whose values it has. Each leaf with a limit becomes a
+// search, and a request belongs to the first whose conditions it meets. Each leaf with a limit becomes a
 // rule, or an override of the rule of a later leaf. Each rule leaves out the requests of the leaves
 // before its own.
 //
@@ -24,23 +24,23 @@ import (
 func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
 	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
 		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		to.Fail(leaves[0].At, text)
+		to.Fail(leaves[0].level.At, text)
 		return nil
 	}
 	leaves = dropUnreachable(to, leaves)
 	joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
-		if l.Limit == nil || l.wider != nil {
+		if l.level.Limit == nil || l.wider != nil {
 			continue
 		}
-		r := d.ruleOfLeaf(to, l.Name(), l, leaves[:i])
-		order[r] = l.Order
+		r := d.ruleOfLeaf(to, l.level.Name(), l, leaves[:i])
+		order[r] = l.level.Order
 		list = append(list, r)
 	}
 	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
 	if len(list) == 0 { // else its rules say why they are off
-		for _, why := range d.WhyOff {
+		for _, why := range d.Requests.WhyOff {
 			to.Note(d.At, why+" There is no limit for it.")
 		}
 	}
@@ -50,7 +50,7 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 // countLimited counts the leaves with a limit.
 func countLimited(leaves []*leaf) (n int) {
 	for _, l := range leaves {
-		if l.Limit != nil {
+		if l.level.Limit != nil {
 			n++
 		}
 	}
@@ -58,28 +58,28 @@ func countLimited(leaves []*leaf) (n int) {
 }
 
 // dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
-// request ends in the first leaf whose values it has.
+// request ends in the first leaf whose conditions it meets.
 func dropUnreachable(to *draft.Findings, leaves []*leaf) (list []*leaf) {
 	for _, l := range leaves {
-		isNever := func(v leafValue) bool { return v.part.IsNever(v.pattern) }
+		isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
 		switch {
-		case !slices.ContainsFunc(l.values, isNever) && !slices.ContainsFunc(list, l.within):
+		case !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.within):
 			list = append(list, l)
-		case l.Limit != nil:
-			noteNoRequest(to, l.At, l.Name())
+		case l.level.Limit != nil:
+			noteNoRequest(to, l.level.At, l.level.Name())
 		}
 	}
 	return list
 }
 
-// within reports whether every request of the leaf has the values of another one too. Like that of
+// within reports whether every request of the leaf meets the conditions of another one too. Like that of
 // patterns it may say false where it is so.
 //
 // Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
 func (l *leaf) within(other *leaf) bool {
-	for i := range l.values {
-		if !l.values[i].pattern.Within(other.values[i].pattern) {
+	for i := range l.conditions {
+		if !l.conditions[i].pattern.Within(other.conditions[i].pattern) {
 			return false
 		}
 	}
@@ -91,20 +91,20 @@ func (l *leaf) within(other *leaf) bool {
 // alice is joined to the leaf of any user.
 func joinOverrides(leaves []*leaf) {
 	for i, wide := range slices.Backward(leaves) {
-		if wide.Limit == nil || wide.wider != nil || wide.isOneText() {
+		if wide.level.Limit == nil || wide.wider != nil || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.Limit != nil && l.wider == nil && l.canOverride(wide) {
+			if l.level.Limit != nil && l.wider == nil && l.canOverride(wide) {
 				l.wider = wide
 			}
 		}
 	}
 }
 
-// isOneText reports whether each value is one text: then no other leaf is within this one.
+// isOneText reports whether each value must be one text: then no other leaf is within this one.
 func (l *leaf) isOneText() bool {
-	return !slices.ContainsFunc(l.values, func(v leafValue) bool { return v.pattern.Kind() != request.Exactly })
+	return !slices.ContainsFunc(l.conditions, func(c condition) bool { return c.pattern.Kind() != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
@@ -112,18 +112,18 @@ func (l *leaf) isOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return len(l.Limit.Comments)+len(l.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
-			!slices.ContainsFunc(l.values, func(v leafValue) bool { return v.shared })
+		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
+			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
-	return l.within(other) && l.Limit.IsOfClass(other.Limit) && isPlain(l) && isPlain(other)
+	return l.within(other) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
 // whyNoOverride says why no override has a leaf's patterns, if none does. Only a path can be the reason: no request has
 // an address that no override can say, so dropUnreachable takes such a leaf out before.
 func (l *leaf) whyNoOverride() string {
-	for _, v := range l.values {
-		if _, ok := v.part.AsOverride(v.pattern); !ok {
-			return "Paths are compared without the query, and cannot say " + v.pattern.Text() + "."
+	for _, c := range l.conditions {
+		if _, ok := c.value.AsOverride(c.pattern); !ok {
+			return "Paths are compared without the query, and cannot say " + c.pattern.Text() + "."
 		}
 	}
 	return ""
@@ -131,24 +131,27 @@ func (l *leaf) whyNoOverride() string {
 
 // ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier leaves. Those that are joined to
 // the leaf have their own limit in it.
-func (d *Descriptor) ruleOfLeaf(to *draft.Findings, name string, l *leaf, earlier []*leaf) *draft.Rule {
-	r := leafRule{leaf: l, requests: d.Selection}
-	r.placeValues()
+func (d *Descriptor) ruleOfLeaf(to *draft.Findings, name string, of *leaf, earlier []*leaf) *draft.Rule {
+	r := leafRule{leaf: of, requests: d.Requests}
+	for _, c := range of.conditions {
+		r.place(c)
+	}
 	for _, before := range earlier {
 		r.leaveOut(before)
 	}
 	r.selectUnmatched()
 	var key []request.Part
-	for i, v := range l.values {
-		if r.homes[i].inKey {
-			key = append(key, v.part.Part)
+	for _, p := range r.placed {
+		if p.inKey {
+			key = append(key, p.value.Part)
 		}
 	}
+	limit := of.level.Limit
 	return draft.NewRule(to, draft.Terms{
-		Name: name, At: l.At, Limit: l.Limit, Requests: r.requests, Key: key, Overrides: r.overrides, Cost: d.Cost,
+		Name: name, At: of.level.At, Limit: limit, Requests: r.requests, Key: key, Overrides: r.overrides, Cost: d.Cost,
 		// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
 		// difference: the window is full already. Those with token buckets take nothing for a denied request.
-		CountDenied: d.Cost > 0 && l.Limit.IsWindowed(),
+		CountDenied: d.Cost > 0 && limit.IsWindowed(),
 	})
 }
 
@@ -159,25 +162,25 @@ func (d *Descriptor) ruleOfLeaf(to *draft.Findings, name string, l *leaf, earlie
 //	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
 //	- {key: user, rate_limit: {unit: minute, requests_per_unit: 10}}
 //
-// Its leaf has the value x-user = anything. The rule:
+// Its leaf has the condition x-user = anything. The rule:
 //
 //	rules:
 //	- name: user
-//	  key: [{header: x-user}]                 placeValues: any user fits, and each counts apart
+//	  key: [{header: x-user}]                 place: any user fits, and each counts apart
 //	  limits: [10/minute]
 //	  overrides:
 //	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it, and is joined to it
 type leafRule struct {
-	*leaf
-	requests  request.Selection // those of the descriptor, and only those with the values that the match selects
-	homes     []home            // of the leaf's values, and of those for the same parts in the leaves beside it
+	leaf      *leaf
+	requests  request.Selection // those of the descriptor, and only those that meet the conditions in the match
+	placed    []placed          // the leaf's conditions. Those of the leaves beside it have the same places
 	overrides []draft.Override  // the filter takes the first that fits
 }
 
-// home is where a value of a leaf goes in its rule. Values that count apart need the key. One text, or values that
-// count together, need only the match:
+// placed is a condition of a leaf, and where it goes in the rule. Values that count apart need the key. One text, or
+// values that count together, need only the match:
 //
-//	the leaf's value   the descriptor's match has   inMatch   inKey
+//	the condition      the descriptor's match has   inMatch   inKey
 //	alice              nothing of the part, or it   yes       no
 //	a*, shared         nothing of the part, or it   yes       no
 //	a*                 nothing of the part, or it   yes       yes
@@ -186,36 +189,40 @@ type leafRule struct {
 //	a*, shared         another value of the part    no        no: the rule is off
 //
 // A part that no match has, as a query parameter, is as one with another value.
-type home struct{ inMatch, inKey bool }
-
-// placeValues gives each value of the leaf its home, and adds those in the match to the requests.
-func (r *leafRule) placeValues() {
-	for _, v := range r.values {
-		match, inMatch := v.addTo(r.requests.Match)
-		isOneText := v.pattern.Kind() == request.Exactly
-		h := home{inMatch: inMatch, inKey: !v.shared && (!inMatch || !isOneText)}
-		if inMatch {
-			r.requests.Match = match
-		}
-		if !h.inMatch && !h.inKey {
-			r.requests.Cannot(v.sharing() + ", and no match can select them.")
-		}
-		r.homes = append(r.homes, h)
-	}
+type placed struct {
+	condition
+	inMatch, inKey bool
 }
 
-// addTo is the match that asks for the value too. It is not ok if no match asks for such a value, or if this one asks
-// for others of the part.
-func (v leafValue) addTo(m request.Match) (with request.Match, ok bool) {
-	fits := v.part.Fitting(v.pattern)
-	has := m.Of(v.part.Part)
+// isUnmatched reports whether the key alone has the condition.
+func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
+
+// place gives a condition its place, and adds one in the match to the requests.
+func (r *leafRule) place(c condition) {
+	match, inMatch := c.addTo(r.requests.Match)
+	isOneText := c.pattern.Kind() == request.Exactly
+	p := placed{condition: c, inMatch: inMatch, inKey: !c.shared && (!inMatch || !isOneText)}
+	if inMatch {
+		r.requests.Match = match
+	}
+	if !p.inMatch && !p.inKey {
+		r.requests.Cannot(c.sharing() + ", and no match can select them.")
+	}
+	r.placed = append(r.placed, p)
+}
+
+// addTo is the match that asks for the condition too. It is not ok if no match asks for such a one, or if this one asks
+// for other values of the part.
+func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
+	fits := c.value.Fitting(c.pattern)
+	has := m.Of(c.value.Part)
 	switch {
 	case len(fits.WhyOff) > 0:
 		return m, false
 	case len(has) > 0 && len(fits.Match) > 0:
-		return m, slices.Equal(has, fits.Match.Of(v.part.Part))
+		return m, slices.Equal(has, fits.Match.Of(c.value.Part))
 	}
-	with, _ = m.And(fits.Match) // it has no condition on the part, or the value none
+	with, _ = m.And(fits.Match) // it has no condition on the part, or this one is none
 	return with, true
 }
 
@@ -229,25 +236,29 @@ func (r *leafRule) leaveOut(before *leaf) {
 		r.requests.Cannot(why)
 		return
 	}
-	var patterns []string
-	for i, h := range r.homes {
-		if h.inKey {
-			text, _ := before.values[i].part.AsOverride(before.values[i].pattern)
-			patterns = append(patterns, text)
+	next := draft.Override{} // unlimited in this rule
+	for i, p := range r.placed {
+		if p.inKey {
+			next.Patterns = append(next.Patterns, before.conditions[i].asOverride())
 		}
 	}
-	next := draft.Override{Patterns: patterns} // unlimited in this rule
 	if before.wider == r.leaf {
-		next.Limit = before.Limit
+		next.Limit = before.level.Limit
 	}
 	r.overrides = append(r.overrides, next)
 }
 
-// apart reports whether no request has the values of both leaves, compared as within does. Like that of patterns it
-// may say false where it is so.
+// asOverride is the condition as an override has it, if there is no whyNoOverride.
+func (c condition) asOverride() string {
+	text, _ := c.value.AsOverride(c.pattern)
+	return text
+}
+
+// apart reports whether no request meets the conditions of both leaves, compared as within does. Like that of patterns
+// it may say false where it is so.
 func (l *leaf) apart(other *leaf) bool {
-	for i := range l.values {
-		if l.values[i].pattern.Apart(other.values[i].pattern) {
+	for i := range l.conditions {
+		if l.conditions[i].pattern.Apart(other.conditions[i].pattern) {
 			return true
 		}
 	}
@@ -257,26 +268,26 @@ func (l *leaf) apart(other *leaf) bool {
 // cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
 // It tells them by the parts of the key. For a part that is not in the key:
 //
-//	the rule's value   the earlier leaf's   an override
-//	alice              a*                   need not tell: each request of the rule fits a*, and other parts tell
-//	al*, shared        a*                   need not tell, as above
-//	a*, shared         alice                cannot tell which requests of the one counter are alice's
+//	the rule's condition   the earlier leaf's   an override
+//	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
+//	al*, shared            a*                   need not tell, as above
+//	a*, shared             alice                cannot tell which requests of the one counter are alice's
 func (r *leafRule) cannotLeaveOut(before *leaf) (why string) {
-	for i, v := range r.values {
-		if !r.homes[i].inKey && !v.pattern.Within(before.values[i].pattern) {
-			return v.sharing() + ", apart from " + before.Name() + ". The import does not write such a rule: exempt " +
+	for i, p := range r.placed {
+		if !p.inKey && !p.pattern.Within(before.conditions[i].pattern) {
+			return p.sharing() + ", apart from " + before.level.Name() + ". The import does not write such a rule: exempt " +
 				"those requests by hand."
 		}
 	}
 	if why := before.whyNoOverride(); why != "" {
-		return "It should leave out the requests of " + before.Name() + ". " + why
+		return "It should leave out the requests of " + before.level.Name() + ". " + why
 	}
 	return ""
 }
 
 // sharing begins a sentence about values that have one counter.
-func (v leafValue) sharing() string {
-	return "The values of " + v.part.String() + " that fit " + v.pattern.Text() + " share one counter there"
+func (c condition) sharing() string {
+	return "The values of " + c.value.Part.String() + " that fit " + c.pattern.Text() + " share one counter there"
 }
 
 // selectUnmatched selects the values that are in the key alone, or says why no override can. One override gives them
@@ -288,27 +299,27 @@ func (v leafValue) sharing() string {
 //	- {key: [alice], limits: [5/minute]}
 //	- {key: ["*"], unlimited: true}
 func (r *leafRule) selectUnmatched() {
-	isUnmatched := func(h home) bool { return h.inKey && !h.inMatch }
-	if !slices.ContainsFunc(r.homes, isUnmatched) {
+	if !slices.ContainsFunc(r.placed, placed.isUnmatched) {
 		return
 	}
-	if why := r.whyNoOverride(); why != "" {
+	if why := r.leaf.whyNoOverride(); why != "" {
 		r.requests.Cannot(why)
 		return
 	}
 	var limited, others []string
-	for i, h := range r.homes {
-		if !h.inKey {
+	for _, p := range r.placed {
+		if !p.inKey {
 			continue
 		}
 		text := "*" // the match selects the value
-		if isUnmatched(h) {
-			text, _ = r.values[i].part.AsOverride(r.values[i].pattern)
+		if p.isUnmatched() {
+			text = p.asOverride()
 		}
 		limited = append(limited, text)
 		others = append(others, "*")
 	}
-	r.overrides = append(r.overrides, draft.Override{Patterns: limited, Limit: r.Limit}, draft.Override{Patterns: others})
+	r.overrides = append(r.overrides,
+		draft.Override{Patterns: limited, Limit: r.leaf.level.Limit}, draft.Override{Patterns: others})
 }
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
@@ -330,8 +341,8 @@ func (d *Descriptor) ExemptLimited(to *draft.Findings, rules []*draft.Rule, name
 	var limited []request.Match
 	isKnown := true
 	for _, r := range rules {
-		m, ok := r.LimitedRequests(d.Exempt)
-		m = m.Without(d.Match) // conditions that all of its requests meet
+		m, ok := r.LimitedRequests(d.Requests.Exempt)
+		m = m.Without(d.Requests.Match) // conditions that all of its requests meet
 		switch {
 		case !ok:
 			isKnown = false
@@ -342,9 +353,9 @@ func (d *Descriptor) ExemptLimited(to *draft.Findings, rules []*draft.Rule, name
 			limited = append(limited, m)
 		}
 	}
-	d.AddExempt(limited...)
+	d.Requests.AddExempt(limited...)
 	if !isKnown {
-		d.CannotMatch("they are those that no other rule limits")
+		d.Requests.CannotMatch("they are those that no other rule limits")
 	}
 	return true
 }

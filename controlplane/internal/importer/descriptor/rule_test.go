@@ -12,9 +12,9 @@ import (
 )
 
 // written are the rules of levels for requests that send the user.
-func written(t *testing.T, user request.Compared, levels []*Level) string {
+func written(t *testing.T, user request.Value, levels []*Level) string {
 	d := draft.New("levels", "f", policy.ScopeProxy)
-	sent := Descriptor{Entries: []Entry{{Key: "user", Part: user}}}
+	sent := Descriptor{Entries: []Entry{{Key: "user", Value: user}}}
 	d.Rules = ServiceLevels(levels).Rules(d.Findings, []Descriptor{sent})
 	made, err := d.Finish()
 	require.NoError(t, err)
@@ -32,10 +32,10 @@ func TestLeavesBecomeRulesAndOverrides(t *testing.T) {
 	for i, l := range []*Level{alice, begun, all} {
 		l.Order = i
 	}
-	header, query := request.Header("x-user"), request.Part{Kind: request.KindQuery, Name: "user"}.Compared()
+	header, query := request.Header("x-user"), request.Part{Kind: request.KindQuery, Name: "user"}.Value()
 	for _, tc := range []struct {
 		name   string
-		user   request.Compared
+		user   request.Value
 		levels []*Level
 		want   string
 	}{

@@ -239,7 +239,7 @@ func (r *Rule) asYAML() *yaml.Node {
 	for _, c := range r.comments {
 		comments = append(comments, asComment(c))
 	}
-	if r.isUnsaid {
+	if r.cannotSay {
 		comments = append(comments, asComment("Remove mode once you have dealt with that."))
 	}
 	n.HeadComment = strings.Join(comments, "\n")

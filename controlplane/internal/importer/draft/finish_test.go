@@ -44,7 +44,7 @@ func TestExemptionsByOnePartAreOne(t *testing.T) {
 	for i := range more {
 		path := request.Selection{Match: request.FullPath.Matching(request.Exact("/" + strconv.Itoa(i)))}
 		paths[i] = path.Match
-		path.Require(request.Method.Compared(), request.Exact("GET"))
+		path.Require(request.Method.Value(), request.Exact("GET"))
 		withMethod[i] = path.Match
 	}
 	for _, tc := range []struct {

@@ -48,10 +48,10 @@ type Rule struct {
 	findings *Findings
 
 	// NewRule sets these.
-	terms    Terms
-	exempt   []request.Match // as the policy has them
-	isUnsaid bool            // a policy cannot say it
-	comments []string        // Apply adds those of the filter
+	terms     Terms
+	exempt    []request.Match // as the policy has them
+	cannotSay bool            // a policy cannot say it: WhyOff has why
+	comments  []string        // Apply adds those of the filter
 
 	filter Filter // set by Apply
 
@@ -69,12 +69,12 @@ func NewRule(to *Findings, t Terms) *Rule {
 		r.comment(t.At, text)
 	}
 	for _, why := range slices.Concat(t.Requests.WhyOff, t.Limit.WhyOff) {
-		r.turnOff(why)
+		r.cannot(why)
 	}
 	r.exempt = request.Joined(t.Requests.Exempt)
 	if n := len(r.exempt); n > policy.MaxExempt {
 		r.exempt = r.exempt[:policy.MaxExempt]
-		r.turnOff("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
+		r.cannot("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
 			strconv.Itoa(policy.MaxExempt) + ".")
 	}
 	return r
@@ -98,9 +98,9 @@ func (r *Rule) comment(at source.Place, text string) {
 	r.findings.add(note{Problem: at.Problem(text), kind: ofRule, rule: r})
 }
 
-// turnOff turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
-func (r *Rule) turnOff(why string) {
-	r.isUnsaid = true
+// cannot turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
+func (r *Rule) cannot(why string) {
+	r.cannotSay = true
 	r.addComment("Off: " + why)
 	r.findings.add(note{Problem: r.terms.At.Problem(why), kind: whyOff, rule: r})
 }
@@ -112,7 +112,7 @@ func (r *Rule) addComment(text string) {
 	}
 }
 
-func (r *Rule) isOff() bool { return r.isUnsaid || r.filter.Off }
+func (r *Rule) isOff() bool { return r.cannotSay || r.filter.Off }
 
 // isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.
 func (r *Rule) isShadow() bool {
@@ -143,11 +143,11 @@ func (r *Rule) overrides() (list []Override) {
 //	key: [{header: x-user}]                             headers: {x-user: "*"}
 //	key: a query parameter, a cookie or a property      not ok: no match asks for these
 //	lets some keys pass by an override                  not ok
-//	isUnsaid                                            not ok
+//	cannotSay                                           not ok
 //	is off by its filter                                as if it were on: the caller's rule is off by it too
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.isUnsaid || slices.ContainsFunc(r.terms.Requests.Exempt, isLeft) ||
+	if r.cannotSay || slices.ContainsFunc(r.terms.Requests.Exempt, isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}

@@ -38,10 +38,10 @@ func (r *reader) readRateLimit(o rateLimit) []descriptor.Descriptor {
 	}
 	d := descriptor.Descriptor{At: o.at}
 	if o.GetLimit() != nil {
-		d.Cannot("Envoy may send another limit from metadata.")
+		d.Requests.Cannot("Envoy may send another limit from metadata.")
 	}
 	if o.GetApplyOnStreamDone() {
-		d.Cannot("It counts when the response is complete, and denies nothing.")
+		d.Requests.Cannot("It counts when the response is complete, and denies nothing.")
 	}
 	r.readHits(&d, o.GetHitsAddend(), o.at.In("hits_addend"))
 	list := []descriptor.Descriptor{d}
@@ -58,16 +58,16 @@ func (r *reader) readRateLimit(o rateLimit) []descriptor.Descriptor {
 
 func (r *reader) readHits(d *descriptor.Descriptor, o *routev3.RateLimit_HitsAddend, at source.Place) {
 	if o.GetIsNegativeHits() {
-		d.Cannot("It refunds tokens.")
+		d.Requests.Cannot("It refunds tokens.")
 	}
 	n := o.GetNumber()
 	switch {
 	case o.GetFormat() != "":
-		d.Comment("Envoy counts " + o.GetFormat() + " for a request, this rule 1. A header or query parameter can be a " +
-			"rule's cost.")
+		d.Requests.Comment("Envoy counts " + o.GetFormat() + " for a request, this rule 1. A header or query parameter " +
+			"can be a rule's cost.")
 	case n == nil:
 	case n.GetValue() == 0:
-		d.Cannot("It asks and counts no hits, by hits_addend 0.")
+		d.Requests.Cannot("It asks and counts no hits, by hits_addend 0.")
 	case n.GetValue() > math.MaxUint32:
 		r.Fail(at.In("number"), "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
@@ -81,7 +81,7 @@ func product(list, ways []descriptor.Descriptor) []descriptor.Descriptor {
 	for _, way := range ways {
 		for _, d := range list {
 			d.Entries = slices.Concat(d.Entries, way.Entries)
-			d.NarrowTo(way.Selection)
+			d.Requests.NarrowTo(way.Requests)
 			all = append(all, d)
 		}
 	}
@@ -96,7 +96,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 	case *routev3.RateLimit_Action_QueryParameters_:
 		return r.readQueryParameters(a.QueryParameters, at)
 	case *routev3.RateLimit_Action_RemoteAddress_:
-		return always(descriptor.Entry{Key: "remote_address", Part: request.ClientIP.Compared()})
+		return always(descriptor.Entry{Key: "remote_address", Value: request.ClientIP.Value()})
 	case *routev3.RateLimit_Action_MaskedRemoteAddress_:
 		return r.readMasked(a.MaskedRemoteAddress, at)
 	case *routev3.RateLimit_Action_GenericKey_:
@@ -116,7 +116,7 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 		return usually("destination_cluster")
 	case *routev3.RateLimit_Action_QueryParameterValueMatch_:
 		d := fixed("query_match", a.QueryParameterValueMatch)
-		d.CannotMatch("they have a condition on a query parameter")
+		d.Requests.CannotMatch("they have a condition on a query parameter")
 		return []descriptor.Descriptor{d}
 	case *routev3.RateLimit_Action_RemoteAddressMatch_:
 		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
@@ -130,32 +130,33 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 // always is what an action adds if it always adds the same.
 func always(e descriptor.Entry, comments ...string) []descriptor.Descriptor {
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
-	d.Comments = comments
+	d.Requests.Comments = comments
 	return []descriptor.Descriptor{d}
 }
 
 // usually is what an action adds under a key that always stands for the same part of a request.
 func usually(key string) []descriptor.Descriptor {
-	return always(descriptor.Entry{Key: key, Part: usual[key]})
+	return always(descriptor.Entry{Key: key, Value: usual[key]})
 }
 
 // untranslated is what an action adds that a policy cannot say.
 func untranslated(key, why string) []descriptor.Descriptor {
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{{Key: key}}}
-	d.Cannot(why)
+	d.Requests.Cannot(why)
 	return []descriptor.Descriptor{d}
 }
 
 // fixed is what an action adds that sends the same value for each request,
 // under a key of its own if it has none.
 func fixed(key string, a valueAction) descriptor.Descriptor {
-	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Value: a.GetDescriptorValue()}
-	if e.Value == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
-		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Part: request.ClientIP.Compared()}}}
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), key), Text: a.GetDescriptorValue()}
+	if e.Text == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
+		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Value: request.ClientIP.Value()}}}
 	}
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
-	if strings.Contains(e.Value, "%") {
-		d.Cannot("Envoy's formatter makes the value " + e.Value + " of the request, and the import cannot translate that.")
+	if strings.Contains(e.Text, "%") {
+		d.Requests.Cannot("Envoy's formatter makes the value " + e.Text + " of the request, and the import cannot " +
+			"translate that.")
 	}
 	return d
 }
@@ -169,20 +170,21 @@ type valueAction interface {
 func (r *reader) readRequestHeaders(
 	a *routev3.RateLimit_Action_RequestHeaders, at source.Place,
 ) []descriptor.Descriptor {
-	p, ok := r.readHeaderPart(a.GetHeaderName(), at)
+	value, ok := r.readHeaderName(a.GetHeaderName(), at)
 	if !ok {
 		return nil
 	}
-	switch p.Kind {
+	switch value.Part.Kind {
 	case request.KindPath:
 		r.NoteImport(pathNote)
 	case request.KindHost:
 		r.NoteImport("Hosts are counted in lower case and without port here. Envoy sends them as they come.")
 	default:
 	}
-	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: p})
-	if a.GetSkipIfAbsent() && p.Kind == request.KindHeader {
-		ways = append(ways, descriptor.Descriptor{Selection: request.Selection{Match: p.Matching(request.Absent)}})
+	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value})
+	if a.GetSkipIfAbsent() && value.Part.Kind == request.KindHeader {
+		without := request.Selection{Match: value.Part.Matching(request.Absent)}
+		ways = append(ways, descriptor.Descriptor{Requests: without})
 	}
 	return ways
 }
@@ -190,12 +192,12 @@ func (r *reader) readRequestHeaders(
 func (r *reader) readQueryParameters(
 	a *routev3.RateLimit_Action_QueryParameters, at source.Place,
 ) []descriptor.Descriptor {
-	p := request.Part{Kind: request.KindQuery, Name: a.GetQueryParameterName()}.Compared()
+	p := request.Part{Kind: request.KindQuery, Name: a.GetQueryParameterName()}
 	if p.Name == "" {
 		r.Fail(at, "query_parameters needs a query_parameter_name")
 		return nil
 	}
-	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Part: p}
+	e := descriptor.Entry{Key: cmp.Or(a.GetDescriptorKey(), "query_param"), Value: p.Value()}
 	if a.GetSkipIfAbsent() {
 		return always(e, "Without the query parameter "+p.Name+" Envoy sends the descriptor without this entry. Here the "+
 			"rule needs the parameter.")
@@ -214,7 +216,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 	if p.V4 > 32 || p.V6 > 128 {
 		r.Fail(at, "prefixes are at most 32 and 128 bits")
 	}
-	return always(descriptor.Entry{Key: "masked_remote_address", Part: p.Compared()})
+	return always(descriptor.Entry{Key: "masked_remote_address", Value: p.Value()})
 }
 
 func (r *reader) readHeaderValueMatch(
@@ -225,14 +227,14 @@ func (r *reader) readHeaderValueMatch(
 	for i, h := range a.GetHeaders() {
 		r.readHeaderMatcher(&s, h, at.In("header_value_match").Item("headers", i))
 	}
-	d.AddAll(s.Remarks)
+	d.Requests.AddAll(s.Remarks)
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
-		d.Match, d.Exempt = s.Match, s.Exempt
+		d.Requests.Match, d.Requests.Exempt = s.Match, s.Exempt
 	case len(s.Exempt) > 0 || len(s.Match) == 0:
-		d.CannotMatch("they must not match headers, of which some are inverted")
+		d.Requests.CannotMatch("they must not match headers, of which some are inverted")
 	default:
-		d.AddExempt(s.Match)
+		d.Requests.AddExempt(s.Match)
 	}
 	return []descriptor.Descriptor{d}
 }
@@ -259,8 +261,8 @@ func (r *reader) readMetadata(a *routev3.RateLimit_Action_MetaData, at source.Pl
 		comments = append(comments, "Without the metadata Envoy sends the descriptor without this entry. Here the rule "+
 			"needs the metadata.")
 	}
-	p := request.Property(path...).Compared()
-	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Part: p}, comments...)
+	value := request.Property(path...).Value()
+	return always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value}, comments...)
 }
 
 // readRemoteAddressMatch reads an action that sends a fixed entry for clients
@@ -275,11 +277,11 @@ func (r *reader) readRemoteAddressMatch(
 	}
 	switch m := request.ClientIP.Matching(request.ExactAll(networks)...); {
 	case networks == nil:
-		d.CannotMatch("its address_matcher has no ranges")
+		d.Requests.CannotMatch("its address_matcher has no ranges")
 	case a.GetAddressMatcher().GetInvertMatch():
-		d.AddExempt(m)
+		d.Requests.AddExempt(m)
 	default:
-		d.Match = m
+		d.Requests.Match = m
 	}
 	return []descriptor.Descriptor{d}
 }

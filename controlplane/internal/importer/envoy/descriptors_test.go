@@ -76,12 +76,12 @@ func TestDescriptorsOfARateLimit(t *testing.T) {
 			for _, d := range sent {
 				text := ""
 				for _, e := range d.Entries {
-					text += " " + strings.TrimSuffix(e.Key+"="+e.Value, "=")
+					text += " " + strings.TrimSuffix(e.Key+"="+e.Text, "=")
 				}
 				if d.Cost > 0 {
 					text += " costs " + strconv.FormatUint(d.Cost, 10)
 				}
-				got = append(got, strings.TrimSpace(text+selected(t, d.Selection)))
+				got = append(got, strings.TrimSpace(text+selected(t, d.Requests)))
 			}
 			require.Equal(t, tc.want, got, tc.name)
 		})

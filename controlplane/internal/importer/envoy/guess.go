@@ -49,7 +49,7 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 		if differs := notesOfUsual[strings.ToLower(key)]; differs != "" {
 			r.NoteImport(differs)
 		}
-		list = append(list, r.guessWith(before, descriptor.Entry{Key: key, Part: p}, group)...)
+		list = append(list, r.guessWith(before, descriptor.Entry{Key: key, Value: p}, group)...)
 	}
 	return list
 }
@@ -67,8 +67,8 @@ func (r *reader) guessEach(
 		if value == "" {
 			which = key + ", with a counter for each value"
 		}
-		d.Cannot("It is for requests for which Envoy sends " + which + ". " + why)
-		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Value: value}, way)...)
+		d.Requests.Cannot("It is for requests for which Envoy sends " + which + ". " + why)
+		list = append(list, r.guessWith(d, descriptor.Entry{Key: key, Text: value}, way)...)
 	}
 	return list
 }
@@ -86,15 +86,15 @@ func (r *reader) guessWith(
 
 // keyParts says which part of a request each descriptor's key stands for. It collects what it was asked.
 type keyParts struct {
-	given     map[string]request.Compared // what --key says
-	used      map[string]bool             // keys that usePart was asked for
-	guesses   []string                    // what usePart guessed, for a note
-	hasRoutes bool                        // rate_limits say what keys stand for, so there is nothing to guess
+	given     map[string]request.Value // what --key says
+	used      map[string]bool          // keys that usePart was asked for
+	guesses   []string                 // what usePart guessed, for a note
+	hasRoutes bool                     // rate_limits say what keys stand for, so there is nothing to guess
 }
 
 // newKeyParts reads what --key says.
 func newKeyParts(given map[string]string) (*keyParts, error) {
-	k := &keyParts{given: map[string]request.Compared{}, used: map[string]bool{}}
+	k := &keyParts{given: map[string]request.Value{}, used: map[string]bool{}}
 	for _, key := range slices.Sorted(maps.Keys(given)) {
 		p, ok := partNamed(given[key])
 		if !ok {
@@ -110,19 +110,19 @@ func newKeyParts(given map[string]string) (*keyParts, error) {
 }
 
 // partNamed is the part that --key names.
-func partNamed(text string) (p request.Compared, ok bool) {
+func partNamed(text string) (p request.Value, ok bool) {
 	kind, name, _ := strings.Cut(text, ":")
 	switch {
 	case kind == "header" && request.IsHeaderName(strings.ToLower(name)):
 		return request.Header(name), true
 	case kind == "query" && name != "":
-		return request.Part{Kind: request.KindQuery, Name: name}.Compared(), true
+		return request.Part{Kind: request.KindQuery, Name: name}.Value(), true
 	}
-	p, ok = map[string]request.Compared{
-		"client_ip": request.ClientIP.Compared(),
-		"path":      request.FullPath.Compared(), // without the query, while Envoy's actions send :path with it
-		"method":    request.Method.Compared(),
-		"host":      request.Host.Compared(),
+	p, ok = map[string]request.Value{
+		"client_ip": request.ClientIP.Value(),
+		"path":      request.FullPath.Value(), // without the query, while Envoy's actions send :path with it
+		"method":    request.Method.Value(),
+		"host":      request.Host.Value(),
 	}[text]
 	return p, ok
 }
@@ -149,15 +149,15 @@ func errUnusedKey(key string) error {
 
 // usual are the keys that Envoy's actions have where they name none, and those
 // that people give them.
-var usual = map[string]request.Compared{
-	"remote_address":        request.ClientIP.Compared(),
-	"masked_remote_address": request.MaskedIP,
-	"destination_cluster":   request.Property("xds", "cluster_name").Compared(),
-	"source_cluster":        request.Property("node", "cluster").Compared(),
+var usual = map[string]request.Value{
+	"remote_address":        request.ClientIP.Value(),
+	"masked_remote_address": request.ClientNetwork,
+	"destination_cluster":   request.Property("xds", "cluster_name").Value(),
+	"source_cluster":        request.Property("node", "cluster").Value(),
 	"path":                  request.PathWithQuery, // as actions send it
-	"method":                request.Method.Compared(),
-	"host":                  request.Host.Compared(),
-	"authority":             request.Host.Compared(),
+	"method":                request.Method.Value(),
+	"host":                  request.Host.Value(),
+	"authority":             request.Host.Value(),
 }
 
 var notesOfUsual = map[string]string{
@@ -172,7 +172,7 @@ var notesOfUsual = map[string]string{
 //	{key: slow, value: slow}     none: isOwnValue, and the routes choose that value, as no header slow is slow
 //
 // If Envoy's routes choose the values of the key, there is none, and why says so.
-func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Compared, why string) {
+func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Value, why string) {
 	k.used[key] = true
 	if p, ok := k.given[key]; ok {
 		return p, ""
@@ -188,7 +188,7 @@ func (k *keyParts) usePart(key string, isOwnValue bool) (p request.Compared, why
 		return p, ""
 	case strings.HasSuffix(name, "remote-address"):
 		k.addGuess(key + " = the client's address")
-		return request.MaskedIP, ""
+		return request.ClientNetwork, ""
 	case request.IsHeaderName(name):
 		k.addGuess(key + " = header " + name)
 		return request.Header(name), ""

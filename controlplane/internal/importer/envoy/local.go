@@ -223,7 +223,7 @@ func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*d
 		return nil
 	}
 	name := cmp.Or(c.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Selection: c.requests, At: bucket.At}
+	d := descriptor.Descriptor{Requests: c.requests, At: bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
 	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.Findings, limited, name) {
 		return nil

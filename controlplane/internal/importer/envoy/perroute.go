@@ -213,7 +213,7 @@ func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection) (list []
 		made := r.readRateLimit(l)
 		r.made += len(made)
 		for _, d := range made {
-			d.NarrowTo(s)
+			d.Requests.NarrowTo(s)
 			list = append(list, d)
 		}
 	}

@@ -169,7 +169,7 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 
 // withoutEarlierRoutes are the requests of a route's match without those that the matches of earlier routes take.
 func withoutEarlierRoutes(matched request.Selection, before []request.Selection) request.Selection {
-	if unsaid := matched.LeaveOut(before); len(unsaid) > 0 {
+	if cannot := matched.LeaveOut(before); len(cannot) > 0 {
 		matched.CannotMatch("an earlier route takes some of them")
 	}
 	return matched
@@ -195,11 +195,11 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 // readRouteMatch adds the conditions of a route.
 func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at source.Place) {
 	ignoreCase := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
-	switch v, known := r.readPattern(o, at, ignoreCase); {
+	switch pattern, known := r.readPattern(o, at, ignoreCase); {
 	case !known:
 		s.CannotMatch("their route has no known condition on the path")
-	case v != request.AnyPath && v != request.Present:
-		s.Require(request.FullPath.Compared(), v)
+	case pattern != request.AnyPath && pattern != request.Present:
+		s.Require(request.FullPath.Value(), pattern)
 	}
 	for i, h := range o.GetHeaders() {
 		r.readHeaderMatcher(s, h, at.Item("headers", i))
@@ -215,7 +215,7 @@ func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at 
 
 // readHeaderMatcher adds a condition on a header.
 func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatcher, at source.Place) {
-	p, ok := r.readHeaderPart(o.GetName(), at)
+	value, ok := r.readHeaderName(o.GetName(), at)
 	if !ok {
 		return
 	}
@@ -225,57 +225,59 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 	}
 	switch asked := o.GetHeaderMatchSpecifier().(type) {
 	case nil:
-		requirePresence(s, p, !o.GetInvertMatch())
+		requirePresence(s, value, !o.GetInvertMatch())
 	case *routev3.HeaderMatcher_PresentMatch:
-		requirePresence(s, p, asked.PresentMatch != o.GetInvertMatch())
+		requirePresence(s, value, asked.PresentMatch != o.GetInvertMatch())
 	default:
-		v, known := r.readPattern(o, at, false)
+		pattern, known := r.readPattern(o, at, false)
 		if !known {
 			s.CannotMatch("they have an unknown condition on the header " + name)
 			return
 		}
-		requireValue(s, p, v, o)
+		requirePattern(s, value, pattern, o)
 	}
 }
 
-// readHeaderPart is the part for a header that a file names. It adds a problem if no header has that name.
-func (r *reader) readHeaderPart(name string, at source.Place) (p request.Compared, ok bool) {
-	p, err := request.HeaderNamed(name)
+// readHeaderName is the value of a header that a file names. It adds a problem if no header has that name.
+func (r *reader) readHeaderName(name string, at source.Place) (value request.Value, ok bool) {
+	value, err := request.HeaderNamed(name)
 	if err != nil {
 		r.Fail(at, err.Error())
 	}
-	return p, err == nil
+	return value, err == nil
 }
 
-// requireValue adds the condition that a header fits a pattern, or, inverted, that it has a value that
+// requirePattern adds the condition that a header fits a pattern, or, inverted, that it has a value that
 // does not.
-func requireValue(s *request.Selection, p request.Compared, v request.Pattern, o *routev3.HeaderMatcher) {
-	mayBeMissing := p.Kind == request.KindHeader && !o.GetTreatMissingHeaderAsEmpty()
+func requirePattern(
+	s *request.Selection, value request.Value, pattern request.Pattern, o *routev3.HeaderMatcher,
+) {
+	mayBeMissing := value.Part.Kind == request.KindHeader && !o.GetTreatMissingHeaderAsEmpty()
 	if o.GetInvertMatch() && mayBeMissing {
-		s.Require(p, request.Present) // a missing header fits neither the pattern nor its inversion
+		s.Require(value, request.Present) // a missing header fits neither the pattern nor its inversion
 	}
 	if o.GetInvertMatch() {
-		s.Exclude(p, v)
+		s.Exclude(value, pattern)
 	} else {
-		s.Require(p, v)
+		s.Require(value, pattern)
 	}
 }
 
 // requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
-func requirePresence(s *request.Selection, p request.Compared, isThere bool) {
-	if p.Kind != request.KindHeader {
+func requirePresence(s *request.Selection, value request.Value, isThere bool) {
+	if value.Part.Kind != request.KindHeader {
 		return
 	}
-	value := request.Absent
+	pattern := request.Absent
 	if isThere {
-		value = request.Present
+		pattern = request.Present
 	}
-	s.Require(p, value)
+	s.Require(value, pattern)
 }
 
 // readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if
 // the matcher says nothing of values, or says it in a way that the import does not read.
-func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) (v request.Pattern, known bool) {
+func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) (p request.Pattern, known bool) {
 	fd := patternField(o)
 	if fd == nil {
 		return request.Pattern{}, false
@@ -292,11 +294,11 @@ func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) 
 	case "path_separated_prefix":
 		return request.OrBelow(value.String(), ignoreCase), true
 	case "safe_regex":
-		v, err := request.ParseExpression(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex())
+		p, err := request.ParseExpression(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex())
 		if err != nil {
 			r.Fail(at, err.Error())
 		}
-		return v, err == nil
+		return p, err == nil
 	case "string":
 		text := value.Message().Interface().(*matcherv3.StringMatcher)
 		return r.readPattern(text, at, text.GetIgnoreCase())

@@ -268,9 +268,9 @@ func readCost(sent *descriptor.Descriptor, o *cost) {
 	h := o.Request
 	switch {
 	case o.Response != nil:
-		sent.Cannot("It counts what a response says.")
+		sent.Requests.Cannot("It counts what a response says.")
 	case h != nil && (h.From != "Number" || h.Number == 0):
-		sent.Cannot("Its cost is not a number of at least 1.")
+		sent.Requests.Cannot("Its cost is not a number of at least 1.")
 	case h != nil && h.Number > 1:
 		sent.Cost = uint64(h.Number)
 	}
@@ -280,12 +280,12 @@ func readCost(sent *descriptor.Descriptor, o *cost) {
 func (list *ruleList) readSelector(sent *descriptor.Descriptor, o selector, at source.Place) {
 	for i, h := range o.Headers {
 		at := at.Item("headers", i)
-		p, err := request.HeaderNamed(h.Name)
+		value, err := request.HeaderNamed(h.Name)
 		if err != nil {
 			list.Fail(at, err.Error())
 			continue
 		}
-		list.readCondition(sent, p, h, at)
+		list.readCondition(sent, value, h, at)
 	}
 	list.readMethods(sent, o.Methods, at)
 	for i, q := range o.Query {
@@ -293,18 +293,18 @@ func (list *ruleList) readSelector(sent *descriptor.Descriptor, o selector, at s
 		if q.Name == "" {
 			list.Fail(at, "a query parameter needs a name")
 		}
-		list.readCondition(sent, request.Part{Kind: request.KindQuery, Name: q.Name}.Compared(), q, at)
+		list.readCondition(sent, request.Part{Kind: request.KindQuery, Name: q.Name}.Value(), q, at)
 	}
 	if o.Path != nil {
 		path := *o.Path
 		path.Type = cmp.Or(path.Type, "PathPrefix")
 		isEveryPath := path.Type == "PathPrefix" && path.Value == "/" && !path.Invert // so it is no condition
 		if !isEveryPath {
-			list.readCondition(sent, request.FullPath.Compared(), path, at.In("path"))
+			list.readCondition(sent, request.FullPath.Value(), path, at.In("path"))
 		}
 	}
 	if o.SourceCIDR != nil {
-		list.readCondition(sent, request.ClientIP.Compared(), *o.SourceCIDR, at.In("sourceCIDR"))
+		list.readCondition(sent, request.ClientIP.Value(), *o.SourceCIDR, at.In("sourceCIDR"))
 	}
 }
 
@@ -314,9 +314,9 @@ func (list *ruleList) readMethods(sent *descriptor.Descriptor, conditions []cond
 	for i, m := range conditions {
 		switch {
 		case m.Invert && len(conditions) > 1:
-			sent.CannotMatch("they have one of several methods, and not another")
+			sent.Requests.CannotMatch("they have one of several methods, and not another")
 		case m.Invert:
-			sent.Exclude(request.Method.Compared(), request.Exact(m.Value))
+			sent.Requests.Exclude(request.Method.Value(), request.Exact(m.Value))
 		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
 			methods = append(methods, m.Value)
 		default:
@@ -324,36 +324,39 @@ func (list *ruleList) readMethods(sent *descriptor.Descriptor, conditions []cond
 		}
 	}
 	if methods != nil {
-		sent.NarrowTo(request.Selection{Match: request.Method.Matching(request.ExactAll(methods)...)})
+		sent.Requests.NarrowTo(request.Selection{Match: request.Method.Matching(request.ExactAll(methods)...)})
 	}
 }
 
-// readCondition adds one condition: on a part of the request, or that each value of the part counts for itself. A
+// readCondition adds one condition: on a value of the request, or that each of these values counts for itself. A
 // network that is Distinct has both: each of its addresses counts for itself.
 func (list *ruleList) readCondition(
-	sent *descriptor.Descriptor, p request.Compared, o condition, at source.Place,
+	sent *descriptor.Descriptor, value request.Value, o condition, at source.Place,
 ) {
 	if o.Type == "Distinct" {
-		sent.Entries = append(sent.Entries, descriptor.Entry{Key: string(p.Kind) + p.Name, Part: p})
+		key := string(value.Part.Kind) + value.Part.Name
+		sent.Entries = append(sent.Entries, descriptor.Entry{Key: key, Value: value})
 		if o.Value == "" {
 			return
 		}
 	}
-	v, ok := list.readPattern(p, o, at)
+	pattern, ok := list.readPattern(value.Part.Kind, o, at)
 	switch {
 	case !ok:
 	case o.Invert:
-		sent.Exclude(p, v)
+		sent.Requests.Exclude(value, pattern)
 	default:
-		sent.Require(p, v)
+		sent.Requests.Require(value, pattern)
 	}
 }
 
 // readPattern reads the pattern of a condition. It is not ok, and a problem, if there is none.
-func (list *ruleList) readPattern(p request.Compared, o condition, at source.Place) (v request.Pattern, ok bool) {
+func (list *ruleList) readPattern(
+	kind request.PartKind, o condition, at source.Place,
+) (pattern request.Pattern, ok bool) {
 	isText := o.Type == "Exact" || o.Type == "" || o.Type == "Distinct"
 	switch {
-	case isText && p.Kind == request.KindClientIP:
+	case isText && kind == request.KindClientIP:
 		_, err := netip.ParsePrefix(o.Value)
 		if err != nil {
 			list.Fail(at, "value must be a network such as 10.0.0.0/8, not "+strconv.Quote(o.Value))
@@ -364,11 +367,11 @@ func (list *ruleList) readPattern(p request.Compared, o condition, at source.Pla
 	case o.Type == "PathPrefix":
 		return request.OrBelow(strings.TrimSuffix(o.Value, "/"), false), true
 	case o.Type == "RegularExpression":
-		v, err := request.ParseExpression(o.Value)
+		pattern, err := request.ParseExpression(o.Value)
 		if err != nil {
 			list.Fail(at, err.Error())
 		}
-		return v, err == nil
+		return pattern, err == nil
 	}
 	list.Fail(at, "type must be Exact, Distinct, PathPrefix or RegularExpression, not "+strconv.Quote(o.Type))
 	return request.Pattern{}, false

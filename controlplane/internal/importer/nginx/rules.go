@@ -182,11 +182,11 @@ func (n *reader) readLimitConn(limit *draft.Limit, d *nginxconf.Directive) {
 
 // addRule makes the rule of a limit for one form of its key.
 func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
-	if p.requests.Match.IsApart(f.Match) {
+	if p.requests.Match.IsApart(f.Requests.Match) {
 		return
 	}
 	requests := p.requests
-	requests.NarrowTo(f.Selection)
+	requests.NarrowTo(f.Requests)
 	t := draft.Terms{
 		Name: z.name, At: limit.At, Limit: limit, Requests: requests, Key: f.Parts, Capacity: z.capacity,
 		Identity: fmt.Sprint(z.at, limit.Numbers, f.Text),

@@ -200,7 +200,7 @@ func withoutScopes(s request.Selection, scopes []*scope) request.Selection {
 		fits[i] = c.fits
 	}
 	for _, u := range s.LeaveOut(fits) {
-		s.Cannot("It should leave out the requests of the " + scopes[u.Index].what + ". " + u.Why)
+		s.Cannot("It should leave out the requests of the " + scopes[u.Index].what + ". " + u.WhyOff)
 	}
 	return s
 }

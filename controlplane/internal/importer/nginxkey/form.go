@@ -41,9 +41,9 @@ import (
 
 // Form is a form that a key has for some requests: parts of them, and a text that is the same for all.
 type Form struct {
-	request.Selection
-	Parts []request.Part
-	Text  string
+	Requests request.Selection
+	Parts    []request.Part
+	Text     string
 }
 
 // Variables are those that map and geo make, for keys.
@@ -59,9 +59,9 @@ func New(to *draft.Findings, noteOfServerName string) *Variables {
 	return &Variables{Findings: to, made: map[string]mapping{}, noteOfServerName: noteOfServerName}
 }
 
-// unsayable is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
+// whyOff is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
 // is off: Counted gives it the reason.
-type unsayable string
+type whyOff string
 
 // Counted are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
 // have the key, there is one form, whose rule is off.
@@ -69,7 +69,7 @@ func (v *Variables) Counted(key string) []Form {
 	forms, why := v.formsOf(key, 0)
 	if why != "" {
 		var unknown Form
-		unknown.Cannot(string(why))
+		unknown.Requests.Cannot(string(why))
 		return []Form{unknown}
 	}
 	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.Parts) == 0 && f.Text == "" })
@@ -81,12 +81,12 @@ const (
 	maxMaps  = 10
 )
 
-var tooManyForms = unsayable(fmt.Sprintf("The key has more than %d forms.", maxForms))
+var tooManyForms = whyOff(fmt.Sprintf("The key has more than %d forms.", maxForms))
 
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
 // formsOf are the forms of a text with variables, or why a policy has none.
-func (v *Variables) formsOf(text string, depth int) (forms []Form, why unsayable) {
+func (v *Variables) formsOf(text string, depth int) (forms []Form, why whyOff) {
 	forms = []Form{{}}
 	end := 0 // of the variable before
 	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
@@ -108,15 +108,15 @@ func (v *Variables) formsOf(text string, depth int) (forms []Form, why unsayable
 
 // only are the forms for some of their requests.
 func only(requests request.Selection, forms []Form) []Form {
-	return joinForms([]Form{{Selection: requests}}, forms)
+	return joinForms([]Form{{Requests: requests}}, forms)
 }
 
 // joinForms are the forms of two texts behind each other.
 func joinForms(before, behind []Form) (all []Form) {
 	for _, a := range before {
 		for _, b := range behind {
-			f := Form{Selection: a.Selection, Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
-			f.NarrowTo(b.Selection)
+			f := Form{Requests: a.Requests, Parts: slices.Clone(a.Parts), Text: a.Text + b.Text}
+			f.Requests.NarrowTo(b.Requests)
 			for _, p := range b.Parts {
 				if !slices.ContainsFunc(f.Parts, p.Is) {
 					f.Parts = append(f.Parts, p)
@@ -147,24 +147,24 @@ var partsByPrefix = map[string]request.PartKind{
 }
 
 // variable are the forms of a variable. Its name has no case: $Host is $host.
-func (v *Variables) variable(spelled string, depth int) (forms []Form, why unsayable) {
+func (v *Variables) variable(spelled string, depth int) (forms []Form, why whyOff) {
 	name := strings.ToLower(spelled)
 	if m, isMade := v.made[name]; isMade {
 		if depth == maxMaps {
-			return nil, unsayable(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
+			return nil, whyOff(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
 		}
 		return v.mapped(m, depth+1)
 	}
 	p, ok := partOfVariable(spelled)
 	if !ok {
-		return nil, unsayable("A policy has nothing like nginx' $" + spelled + ".")
+		return nil, whyOff("A policy has nothing like nginx' $" + spelled + ".")
 	}
 	f := Form{Parts: []request.Part{p}}
 	if name == "request_uri" {
-		f.Comment("The key has the path without its query: $request_uri has both.")
+		f.Requests.Comment("The key has the path without its query: $request_uri has both.")
 	}
 	if name == "server_name" && v.noteOfServerName != "" {
-		f.Comment(v.noteOfServerName)
+		f.Requests.Comment(v.noteOfServerName)
 	}
 	return []Form{f}, ""
 }

@@ -27,12 +27,12 @@ func counted(t *testing.T, blocks, key string) []Form {
 
 // The example of the package: nobody counts the requests of gold.
 func TestEachFormIsForOtherRequests(t *testing.T) {
-	plan := request.Header("x-plan")
+	plan := request.Header("x-plan").Part
 	gold, staff := plan.Matching(request.Text("gold", true)), plan.Matching(request.Text("staff", true))
 	forms := counted(t, `map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }`, "$counted")
 	require.Equal(t, []Form{
-		{Selection: request.Selection{Match: staff, Exempt: []request.Match{gold}}, Text: "all"},
-		{Selection: request.Selection{Match: request.Match{}, Exempt: []request.Match{gold, staff}},
+		{Requests: request.Selection{Match: staff, Exempt: []request.Match{gold}}, Text: "all"},
+		{Requests: request.Selection{Match: request.Match{}, Exempt: []request.Match{gold, staff}},
 			Parts: []request.Part{request.ClientIP}},
 	}, forms)
 }
@@ -65,6 +65,6 @@ func TestKeysThatAPolicyCannotHave(t *testing.T) {
 	} {
 		forms := counted(t, blocks, "$key")
 		require.Len(t, forms, 1, blocks)
-		require.Equal(t, []string{why}, forms[0].WhyOff, blocks)
+		require.Equal(t, []string{why}, forms[0].Requests.WhyOff, blocks)
 	}
 }

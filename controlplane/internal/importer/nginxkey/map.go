@@ -22,7 +22,7 @@ type mapping struct {
 	source  string
 	entries []mapEntry // nginx takes the first that fits
 	other   string     // the value if none fits
-	why     unsayable
+	why     whyOff
 }
 
 // Read reads a map or a geo.
@@ -43,9 +43,9 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 		case e.Name == "default":
 			made.other = value
 		case e.Name == "include":
-			made.why = unsayable("The file " + value + " is not here, which $" + name + " is made of.")
+			made.why = whyOff("The file " + value + " is not here, which $" + name + " is made of.")
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
-			made.why = unsayable("The import does not read " + e.Name + " of geo $" + name + ".")
+			made.why = whyOff("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
 			v.Note(source.PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
@@ -79,7 +79,7 @@ func (m *mapping) merge() {
 }
 
 // mapped are the forms of what a map or a geo makes of its source.
-func (v *Variables) mapped(m mapping, depth int) (forms []Form, why unsayable) {
+func (v *Variables) mapped(m mapping, depth int) (forms []Form, why whyOff) {
 	if m.why != "" {
 		return nil, m.why
 	}
@@ -92,13 +92,13 @@ func (v *Variables) mapped(m mapping, depth int) (forms []Form, why unsayable) {
 		if why != "" {
 			return nil, why
 		}
-		forms = append(forms, only(form.Selection, found)...)
+		forms = append(forms, only(form.Requests, found)...)
 	}
 	return forms, ""
 }
 
 // lookedUp are the forms of what a map or a geo makes of one form of its source.
-func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why unsayable) {
+func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why whyOff) {
 	switch {
 	case len(form.Parts) == 0:
 		value, why := m.lookup(form.Text)
@@ -113,13 +113,13 @@ func (v *Variables) lookedUp(m mapping, form Form, depth int) (forms []Form, why
 }
 
 // lookup is the value for a text that is known, or why the import cannot tell it.
-func (m *mapping) lookup(text string) (value string, why unsayable) {
+func (m *mapping) lookup(text string) (value string, why whyOff) {
 	for _, e := range m.entries {
 		for _, p := range e.patterns {
 			fits, ok := entryKinds[e.kind].fits(p, text)
 			switch {
 			case !ok:
-				return "", unsayable("The import cannot tell whether " + p + " of a map fits " + strconv.Quote(text) + ".")
+				return "", whyOff("The import cannot tell whether " + p + " of a map fits " + strconv.Quote(text) + ".")
 			case fits:
 				return e.value, ""
 			}
@@ -129,7 +129,7 @@ func (m *mapping) lookup(text string) (value string, why unsayable) {
 }
 
 // formsByPart are the forms for the values that a part of a request may have.
-func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []Form, why unsayable) {
+func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []Form, why whyOff) {
 	if len(m.entries) > maxForms { // each is compared with each before it
 		return nil, tooManyForms
 	}
@@ -158,7 +158,7 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 // withoutEarlierEntries are the requests of an entry without those whose value nginx finds in an earlier one.
 func withoutEarlierEntries(fits request.Selection, earlier []request.Selection) request.Selection {
 	for _, entry := range fits.LeaveOut(earlier) {
-		fits.Cannot(entry.Why)
+		fits.Cannot(entry.WhyOff)
 	}
 	return fits
 }
@@ -287,7 +287,7 @@ func textFits(pattern, text string) (fits, ok bool) {
 func textOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
 	text := strings.TrimPrefix(pattern, `\`)
 	v = request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	isSayable := len(p.Compared().Fitting(v).WhyOff) == 0
+	isSayable := len(p.Value().Fitting(v).WhyOff) == 0
 	return v, isSayable && (text != "" || p.Kind == request.KindHeader)
 }
 

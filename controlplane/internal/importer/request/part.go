@@ -89,66 +89,65 @@ func (p Part) MayBeMissing() bool {
 	return p.Kind == KindHeader || p.Kind == KindQuery || p.Kind == KindCookie
 }
 
-// Compared is what a limiter compares of a request: a part as a policy compares it, or another value of the part. To
-// the policy the part is the same.
-type Compared struct {
-	Part
-	as comparison
+// Value is what a limiter compares of a request: that of a part as a policy compares it, or another one of the part.
+type Value struct {
+	Part Part // as the policy has it, which may compare less
+	as   comparison
 }
 
-// comparison is which value of a part a limiter compares.
+// comparison says which value of its part a limiter compares.
 type comparison uint8
 
 const (
 	asPolicy  comparison = iota
 	withQuery            // of the path /a?b all of that text
-	masked               // of the client 10.1.2.3 a network of any length, as 10.0.0.0/8
+	asNetwork            // of the client 10.1.2.3 a network of any length, as 10.0.0.0/8
 )
 
-// Compared is the part, if the limiter compares it as the policy does.
-func (p Part) Compared() Compared { return Compared{p, asPolicy} }
+// Value is that of the part, if the limiter compares it as the policy does.
+func (p Part) Value() Value { return Value{p, asPolicy} }
 
 // The values that a limiter compares and a policy does not.
 var (
-	PathWithQuery = Compared{FullPath, withQuery}
-	MaskedIP      = Compared{ClientIP, masked}
+	PathWithQuery = Value{FullPath, withQuery}
+	ClientNetwork = Value{ClientIP, asNetwork}
 )
 
 // Header is what a limiter compares of a header, or of one of Envoy's pseudo headers.
-func Header(name string) Compared {
+func Header(name string) Value {
 	name = strings.ToLower(name)
 	switch name {
 	case ":path":
 		return PathWithQuery
 	case ":method":
-		return Method.Compared()
+		return Method.Value()
 	case ":authority", "host":
-		return Host.Compared()
+		return Host.Value()
 	}
-	return Part{Kind: KindHeader, Name: name}.Compared()
+	return Part{Kind: KindHeader, Name: name}.Value()
 }
 
 // HeaderNamed is Header for a name that a file has, or why there is none.
-func HeaderNamed(name string) (Compared, error) {
-	p := Header(name)
-	if p.Kind == KindHeader && !IsHeaderName(p.Name) {
-		return Compared{}, errors.New(strconv.Quote(name) + " is not the name of a header")
+func HeaderNamed(name string) (Value, error) {
+	v := Header(name)
+	if v.Part.Kind == KindHeader && !IsHeaderName(v.Part.Name) {
+		return Value{}, errors.New(strconv.Quote(name) + " is not the name of a header")
 	}
-	return p, nil
+	return v, nil
 }
 
-// IsNever reports whether no request has a value of the part that fits the pattern.
-func (p Compared) IsNever(v Pattern) bool {
+// IsNever reports whether no request has a value that fits the pattern.
+func (v Value) IsNever(p Pattern) bool {
 	switch {
-	case p.Kind == KindPath:
-		return (v.kind == Exactly || v.kind == WithWildcards) && !v.beginsPath() && v.text != "*" // the path of OPTIONS
-	case p.Kind == KindClientIP && v.kind == Exactly:
-		network, ok := NetworkOf(v.text)
-		bits := p.V6
+	case v.Part.Kind == KindPath:
+		return (p.kind == Exactly || p.kind == WithWildcards) && !p.beginsPath() && p.text != "*" // the path of OPTIONS
+	case v.Part.Kind == KindClientIP && p.kind == Exactly:
+		network, ok := NetworkOf(p.text)
+		bits := v.Part.V6
 		if network.Addr().Is4() {
-			bits = p.V4
+			bits = v.Part.V4
 		}
-		return !ok || p.as != masked && network.Bits() != bits
+		return !ok || v.as != asNetwork && network.Bits() != bits
 	}
 	return false
 }

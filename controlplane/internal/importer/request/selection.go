@@ -1,19 +1,19 @@
 // Package request says which requests a rule is for, and which of them count together.
 //
-//	part       of a request: the path, a header, the client's address    part.go
-//	compared   what a limiter compares of a part: the path with its       part.go
+//	part       of a request: the path, a header, the client's address     part.go
+//	value      what a limiter compares of a part: the path with its       part.go
 //	           query, where the policy compares the path alone
-//	pattern    which values of a part fit: the text /login, what begins  pattern.go
-//	           with /a, an expression
+//	pattern    which values fit: the text /login, what begins with /a,    pattern.go
+//	           an expression
 //	match      for some parts, the patterns of which one must fit         match.go
-//	selection  a match and what is exempt from it, or why a policy         selection.go
+//	selection  a match and what is exempt from it, or why a policy        selection.go
 //	           cannot say for which requests something holds
 //
 // How a condition gets into a selection, such as that the host is a.example:80:
 //
-//	Selection.Require(Host.Compared(), Exact("a.example:80"))
-//	  Compared.Fitting       what has the condition alone, or why no match says it
-//	    Compared.translate   Exact("a.example"), and a comment: without its port
+//	Selection.Require(Host.Value(), Exact("a.example:80"))
+//	  Value.Fitting          what has the condition alone, or why no match says it
+//	    Value.translate      Exact("a.example"), and a comment: without its port
 //	    Part.canMatch        a match may ask for the hosts of a name
 //	  Selection.NarrowTo     joins it with the selection
 //
@@ -76,26 +76,26 @@ func (s *Selection) CannotMatch(condition string) {
 	s.Cannot("No match can select its requests: " + condition + ".")
 }
 
-// Require keeps the requests whose part fits the pattern.
-func (s *Selection) Require(p Compared, v Pattern) { s.NarrowTo(p.Fitting(v)) }
+// Require keeps the requests whose value fits the pattern.
+func (s *Selection) Require(v Value, p Pattern) { s.NarrowTo(v.Fitting(p)) }
 
-// Fitting are the requests whose part fits the pattern. If no match can say that, WhyOff says why. If a policy compares
-// another text, a comment says which.
-func (p Compared) Fitting(v Pattern) (s Selection) {
-	if v.kind == AnyValue {
+// Fitting are the requests whose value fits the pattern. If no match can say that, WhyOff says why. If a policy
+// compares another text, a comment says which.
+func (v Value) Fitting(p Pattern) (s Selection) {
+	if p.kind == AnyValue {
 		return s
 	}
-	made := p.translate(v)
-	if made.comment != "" {
-		s.Comment(made.comment)
+	said := v.translate(p)
+	if said.comment != "" {
+		s.Comment(said.comment)
 	}
 	switch {
-	case made.why != "":
-		s.CannotMatch(made.why)
-	case !p.canMatch(made.Pattern):
-		s.CannotMatch(p.someCondition())
+	case said.cannot != "":
+		s.CannotMatch(said.cannot)
+	case !v.Part.canMatch(said.Pattern):
+		s.CannotMatch(v.Part.someCondition())
 	default:
-		s.Match = p.Matching(made.Pattern)
+		s.Match = v.Part.Matching(said.Pattern)
 	}
 	return s
 }
@@ -104,57 +104,57 @@ func (p Compared) Fitting(v Pattern) (s Selection) {
 type translation struct {
 	Pattern
 	comment string // what else than the limiter the policy compares; empty if it compares the same
-	why     string // the condition that a policy cannot say, so that there is no pattern; empty if it can
+	cannot  string // the condition that a policy cannot say, so that there is no pattern; empty if it can
 }
 
 // translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
 // port, and addresses in one spelling.
 //
-//	part            pattern        Pattern    comment                 why
+//	value           pattern        Pattern    comment                 cannot
 //	Host            a.example:80   a.example  compared without port
 //	PathWithQuery   /a             /a         with any query behind
 //	PathWithQuery   /a?b                                              it is about the query
 //	ClientIP        10.0.0.1/32    10.0.0.1
-func (p Compared) translate(v Pattern) translation {
-	made := translation{Pattern: v}
+func (v Value) translate(p Pattern) translation {
+	said := translation{Pattern: p}
 	switch {
-	case p.Kind == KindPath:
-		return p.translatePath(v)
-	case v.kind != Exactly:
-	case p.Kind == KindHost:
-		made.text = WithoutPort(v.text)
-		if made.text != v.text {
-			made.comment = "The host " + v.text + " is compared without its port here."
+	case v.Part.Kind == KindPath:
+		return v.translatePath(p)
+	case p.kind != Exactly:
+	case v.Part.Kind == KindHost:
+		said.text = WithoutPort(p.text)
+		if said.text != p.text {
+			said.comment = "The host " + p.text + " is compared without its port here."
 		}
-	case p.Kind == KindClientIP:
-		text, ok := NetworkText(v.text)
+	case v.Part.Kind == KindClientIP:
+		text, ok := NetworkText(p.text)
 		if !ok {
-			made.why = p.someCondition()
+			said.cannot = v.Part.someCondition()
 			break
 		}
-		made.text = text
+		said.text = text
 	}
-	return made
+	return said
 }
 
 // translatePath is translate for a path.
-func (p Compared) translatePath(v Pattern) translation {
-	made := translation{Pattern: v}
-	if p.as == withQuery {
-		cut, sameWithAnyQuery, ok := v.ofPath()
+func (v Value) translatePath(p Pattern) translation {
+	said := translation{Pattern: p}
+	if v.as == withQuery {
+		cut, sameWithAnyQuery, ok := p.ofPath()
 		switch {
 		case !ok:
-			return translation{why: "Envoy compares :path and its query with " + v.text}
+			return translation{cannot: "Envoy compares :path and its query with " + p.text}
 		case !sameWithAnyQuery:
-			made.comment = "Envoy compares :path with its query. Here " + v.text + " is a path, with any query behind it."
+			said.comment = "Envoy compares :path with its query. Here " + p.text + " is a path, with any query behind it."
 		}
-		made.Pattern = cut
+		said.Pattern = cut
 	}
-	isText := made.kind != AnyValue && made.kind != ByExpression
-	if isText && (!made.beginsPath() || strings.Contains(made.text, "?")) {
-		made.why = p.someCondition()
+	isText := said.kind != AnyValue && said.kind != ByExpression
+	if isText && (!said.beginsPath() || strings.Contains(said.text, "?")) {
+		said.cannot = v.Part.someCondition()
 	}
-	return made
+	return said
 }
 
 // someCondition is the condition that a policy cannot say, if there is no more to say of it.
@@ -176,10 +176,10 @@ func (p Part) canMatch(v Pattern) bool {
 	return false
 }
 
-// AsOverride writes a pattern over the part as overrides have it. It is not ok if no override can say it.
-func (p Compared) AsOverride(v Pattern) (text string, ok bool) {
-	made := p.translate(v)
-	return made.notation(p.Part), made.why == ""
+// AsOverride writes a pattern of the value as overrides have it. It is not ok if no override can say it.
+func (v Value) AsOverride(p Pattern) (text string, ok bool) {
+	said := v.translate(p)
+	return said.notation(v.Part), said.cannot == ""
 }
 
 // NarrowTo keeps the requests that another selection has too, such as those of a route in those of the host around it.
@@ -195,9 +195,9 @@ func (s *Selection) NarrowTo(other Selection) {
 	s.AddAll(other.Remarks)
 }
 
-// Exclude exempts the requests whose part fits the pattern.
-func (s *Selection) Exclude(p Compared, v Pattern) {
-	fits := p.Fitting(v)
+// Exclude exempts the requests whose value fits the pattern.
+func (s *Selection) Exclude(v Value, p Pattern) {
+	fits := v.Fitting(p)
 	s.AddAll(fits.Remarks)
 	if len(fits.WhyOff) == 0 {
 		s.AddExempt(fits.Match)
@@ -218,30 +218,30 @@ func (s *Selection) AddExempt(list ...Match) {
 // HasExempt reports whether one of the exemptions is this match.
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
 
-// LeaveOut exempts the requests of other selections. It returns those that no exemption can say, though they may have
-// requests of this one: the caller says so. The match of each must have all of its requests, and may have more where
-// there is WhyOff.
-func (s *Selection) LeaveOut(others []Selection) (unsaid []Unsaid) {
+// LeaveOut exempts the requests of other selections. It returns those that it cannot leave out, as no exemption says
+// them, though they may have requests of this one: the caller says so. The match of each must have all of its requests,
+// and may have more where there is WhyOff.
+func (s *Selection) LeaveOut(others []Selection) (cannot []NotLeftOut) {
 	var exempt []Match
 	for i, o := range others {
 		switch {
 		case s.Match.IsApart(o.Match): // it has none of them
 		case len(o.WhyOff) > 0:
-			unsaid = append(unsaid, Unsaid{i, o.WhyOff[0]})
+			cannot = append(cannot, NotLeftOut{i, o.WhyOff[0]})
 		case len(o.Exempt) > 0:
-			unsaid = append(unsaid, Unsaid{i, "An exemption has no exemptions of its own."})
+			cannot = append(cannot, NotLeftOut{i, "An exemption has no exemptions of its own."})
 		default:
 			exempt = append(exempt, o.Match)
 		}
 	}
 	s.AddExempt(exempt...)
-	return unsaid
+	return cannot
 }
 
-// Unsaid is a selection that no exemption can say.
-type Unsaid struct {
-	Index int // of the selection in its list
-	Why   string
+// NotLeftOut is a selection that LeaveOut cannot leave out: a rule for the rest is off.
+type NotLeftOut struct {
+	Index  int // of the selection in its list
+	WhyOff string
 }
 
 // IsEverything reports whether it is for every request.

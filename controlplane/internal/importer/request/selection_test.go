@@ -20,7 +20,7 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	one.Cannot("one")
 	other := all
 	other.AddExempt(get)
-	other.Exclude(Host.Compared(), Exact("a.example"))
+	other.Exclude(Host.Value(), Exact("a.example"))
 	other.Comment("other")
 	other.Cannot("other")
 	both := all
@@ -47,7 +47,7 @@ func TestJoinsOfSelections(t *testing.T) {
 	hosts := of(Host, Exact("*.example"))
 	host := of(Host, Exact("a.example"))
 	require.Equal(t, host, joined(hosts, host))
-	wide.Require(FullPath.Compared(), Exact("/a/b"))
+	wide.Require(FullPath.Value(), Exact("/a/b"))
 	require.Equal(t, narrow, wide)
 
 	other := of(Host, Exact("b.example"))
@@ -74,8 +74,8 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 		"LeaveOut":  func(s *Selection) { s.LeaveOut([]Selection{{}, {Match: post}}) },
 		"NarrowTo":  func(s *Selection) { s.NarrowTo(Selection{Exempt: []Match{{}, post}}) },
 		"Exclude": func(s *Selection) {
-			s.Exclude(Host.Compared(), Pattern{})
-			s.Exclude(Method.Compared(), Exact("POST"))
+			s.Exclude(Host.Value(), Pattern{})
+			s.Exclude(Method.Value(), Exact("POST"))
 		},
 	} {
 		var s Selection
