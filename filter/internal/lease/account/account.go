@@ -132,12 +132,12 @@ func (acc *Account) Settle(units, cost uint32) {
 //	                 ^                  |   |
 //	                 +--- ReportAgain --+   +- GiveUpReport --> given up
 //	                 |                                             |
-//	                 +-------------------- Renew ------------------+
+//	                 +-------------------- Sweep ------------------+
 //
 //	listed     Book.Due returns the account if it must be reported. What changes it lists it.
 //	under way  An ask has the report. What changes meanwhile is reported after it.
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
-//	given up   The service takes no reports now. Renew lists the account again within a second.
+//	given up   The service takes no reports now. Sweep lists the account again within a second.
 //
 // ReportAgain is for a report that may be lost: the stream has ended, or the service has not answered in time.
 
@@ -170,8 +170,8 @@ func (acc *Account) hasUnderWay(number uint64) bool {
 	return acc.IsUnderWay() && acc.underWay.firstNumber <= number && number <= acc.sums.NewestReport()
 }
 
-// List has the account reported with the next message, if it must be. If a report is under way, the next
-// one waits for its end, which lists the account again.
+// List puts the account on the list of Book.Due, which has the next message report it if mustReport says so. If a report
+// is under way, its end lists the account.
 func (acc *Account) List() {
 	if !acc.isListed && !acc.IsUnderWay() {
 		acc.isListed = true

@@ -58,9 +58,9 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.True(t, acc.EndReport(write(b, acc, 0, 0).Number, noted(0), 0))
-	b.Renew(second, 0)
+	b.Sweep(second, 0)
 	require.Zero(t, due(b, second))
-	b.Renew(2*second, 0)
+	b.Sweep(2*second, 0)
 	require.Equal(t, 1, due(b, 2*second))
 }
 
@@ -86,7 +86,7 @@ func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	report := write(b, acc, 2, 0)
 	acc.GiveUpReport(report.Number)
 	require.False(t, b.HasListed())
-	b.Renew(second, 0)
+	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
 	again := write(b, acc, 0, second)
 	require.False(t, acc.EndReport(report.Number, noted(2), second))
@@ -126,7 +126,7 @@ func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	require.False(t, acc.EndReport(write(b, acc, 2, 0).Number, &quota.Grant{Failed: true}, 0))
 	require.EqualValues(t, account.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
-	b.Renew(second, 0)
+	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
 }
 
@@ -161,7 +161,7 @@ func TestAnHeirReportsBoth(t *testing.T) {
 func TestAnIdleAccountIsForgotten(t *testing.T) {
 	b, acc := open()
 	acc.Unhold(3)
-	b.Renew(100*second, 0)
+	b.Sweep(100*second, 0)
 	require.True(t, b.IsEmpty())
 	require.False(t, b.AwaitsReport(acc))
 	require.True(t, b.IsEmpty(), "a question opens no account")

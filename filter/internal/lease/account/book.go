@@ -13,7 +13,7 @@ type Book struct {
 	byName  map[name]*Account
 	listed  []*Account // for Due
 	newest  uint64     // the number of the newest report
-	renewNs int64      // when to look which accounts are to be renewed
+	sweepNs int64      // when Sweep goes through the accounts next
 	memory  []byte     // for a name
 }
 
@@ -35,9 +35,9 @@ const (
 	// maxAccounts is how many keys a worker reports: if the service does not answer, each of
 	// them stays. on_unavailable decides about one more.
 	maxAccounts = 1 << 16
-	// renewEveryNs is how often Renew goes through the accounts: within an eighth of the shortest
+	// sweepEveryNs is how often Sweep goes through the accounts: within an eighth of the shortest
 	// hold, which is 1.25 s.
-	renewEveryNs = 1_000_000_000
+	sweepEveryNs = 1_000_000_000
 )
 
 // IsFull reports whether the book takes no account more.
@@ -72,7 +72,7 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 // current returns the account that acc's key has by now: acc, or one that was opened after acc was forgotten, or nil.
 func (b *Book) current(acc *Account) *Account { return b.byName[acc.name] }
 
-// reopen returns the account that acc's key has by now. If Renew has forgotten acc and there is no other, it puts acc
+// reopen returns the account that acc's key has by now. If Sweep has forgotten acc and there is no other, it puts acc
 // back.
 func (b *Book) reopen(acc *Account) *Account {
 	if other := b.current(acc); other != nil {
@@ -92,7 +92,7 @@ func (b *Book) newReportNumber() uint64 {
 func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
 // Due takes accounts off the list until due has most of them, or the list is empty. It appends those that must be
-// reported. It drops an account whose key is silent, and one whose report has left since: Renew or the report's end
+// reported. It drops an account whose key is silent, and one whose report has left since: Sweep or the report's end
 // lists these again.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	n := 0
@@ -119,13 +119,13 @@ func (b *Book) ReportAll() {
 	}
 }
 
-// Renew looks, once a second, which accounts must be reported, and forgets those that hold nothing and from
+// Sweep looks, once a second, which accounts must be reported, and forgets those that hold nothing and from
 // which no request has waited for units of late.
-func (b *Book) Renew(now, timeoutNs int64) {
-	if len(b.byName) == 0 || now < b.renewNs {
+func (b *Book) Sweep(now, timeoutNs int64) {
+	if len(b.byName) == 0 || now < b.sweepNs {
 		return
 	}
-	b.renewNs = now + renewEveryNs
+	b.sweepNs = now + sweepEveryNs
 	for name, acc := range b.byName {
 		switch {
 		case acc.mustReport(now):

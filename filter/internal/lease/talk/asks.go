@@ -81,7 +81,7 @@ func (a *ask) add(parts []lease.Part) {
 // putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
 func (a *ask) putBefore(earlier *ask) {
 	for _, req := range earlier.waiters {
-		req.asks = append(without(req.asks, earlier), a)
+		req.awaits = append(without(req.awaits, earlier), a)
 	}
 	for i := range a.parts {
 		p, before := &a.parts[i].Wire, &earlier.parts[i].Wire
@@ -96,7 +96,7 @@ func without[T comparable](list []T, one T) []T {
 	return slices.DeleteFunc(list, func(other T) bool { return other == one })
 }
 
-// asks has all asks that have no result. The life of an ask:
+// askList has all asks that have no result. The life of an ask:
 //
 //	 ensureQueued            markSent             end
 //	--------------> queued ------------> flying ----------> over
@@ -110,7 +110,7 @@ func without[T comparable](list []T, one T) []T {
 //	         requeue queues it again, or ends it if no request waits for it.
 //	late     askLateAgain has found no result after the timeout. Its requests are decided without it, and the same
 //	         units may be asked for again. A result counts for lateNs, then askLateAgain drops it.
-type asks struct {
+type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
 	sent   []*ask          // flying and late ones, by their numbers
@@ -118,11 +118,11 @@ type asks struct {
 	want   []byte          // memory
 }
 
-func newAsks() asks { return asks{queued: map[string]*ask{}, flying: map[string]*ask{}} }
+func newAskList() askList { return askList{queued: map[string]*ask{}, flying: map[string]*ask{}} }
 
 // join has the request wait for an ask for what it needs: for the queued one that wants the same units, or for a
 // new one.
-func (as *asks) join(req *Waiter, parts []lease.Part) {
+func (as *askList) join(req *Waiter, parts []lease.Part) {
 	a, isNew := as.ensureQueued(parts)
 	if !isNew {
 		a.add(parts)
@@ -132,7 +132,7 @@ func (as *asks) join(req *Waiter, parts []lease.Part) {
 
 // askForNobody queues an ask for which no request waits, a refill or a report, unless one for the same units is queued.
 // It is sent first: its key is in use, and first requests of other keys must not delay it.
-func (as *asks) askForNobody(parts []lease.Part) {
+func (as *askList) askForNobody(parts []lease.Part) {
 	if a, isNew := as.ensureQueued(parts); isNew {
 		copy(as.queue[1:], as.queue)
 		as.queue[0] = a
@@ -141,7 +141,7 @@ func (as *asks) askForNobody(parts []lease.Part) {
 
 // ensureQueued returns the queued ask that wants what the parts want. If there is none, it queues a new one, which
 // keeps the parts.
-func (as *asks) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
+func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	as.want = appendWant(as.want[:0], parts)
 	a = as.queued[string(as.want)]
 	if a != nil {
@@ -152,28 +152,28 @@ func (as *asks) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	return a, true
 }
 
-func (as *asks) enqueue(a *ask) { as.queue, as.queued[a.want] = append(as.queue, a), a }
+func (as *askList) enqueue(a *ask) { as.queue, as.queued[a.want] = append(as.queue, a), a }
 
 // leave has the request wait for its asks no longer. An ask for which no request waits leaves the queue.
-func (as *asks) leave(req *Waiter) {
-	for _, a := range req.asks {
-		a.waiters = without(a.waiters, req) // what it has added stays asked for
+func (as *askList) leave(req *Waiter) {
+	for _, a := range req.awaits {
+		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && as.queued[a.want] == a {
 			as.unqueue(a)
 			a.reportAgain() // if it was for a report at first, Book.Due has taken the account off the list
 		}
 	}
-	req.asks = req.asks[:0]
+	req.awaits = req.awaits[:0]
 }
 
 // unqueue ends a queued ask.
-func (as *asks) unqueue(a *ask) {
+func (as *askList) unqueue(a *ask) {
 	delete(as.queued, a.want)
 	as.queue = without(as.queue, a)
 }
 
 // markSent says which of the queued asks were sent; left are the others.
-func (as *asks) markSent(packed, left []*ask) {
+func (as *askList) markSent(packed, left []*ask) {
 	for _, a := range packed {
 		delete(as.queued, a.want)
 		as.sent, as.flying[a.want] = append(as.sent, a), a
@@ -183,7 +183,7 @@ func (as *asks) markSent(packed, left []*ask) {
 
 // end ends the sent ask of that number, and returns nil if there is none. Numbers begin anew
 // after the largest.
-func (as *asks) end(id uint32) *ask {
+func (as *askList) end(id uint32) *ask {
 	sent := as.sent
 	i := sort.Search(len(sent), func(i int) bool { return sent[i].id-sent[0].id >= id-sent[0].id })
 	if i == len(sent) || sent[i].id != id {
@@ -197,7 +197,7 @@ func (as *asks) end(id uint32) *ask {
 
 // stopFlying lets the units of a flying ask be asked for again. It returns false if the ask does not
 // fly any more.
-func (as *asks) stopFlying(a *ask) bool {
+func (as *askList) stopFlying(a *ask) bool {
 	flies := as.flying[a.want] == a
 	if flies {
 		delete(as.flying, a.want)
@@ -207,7 +207,7 @@ func (as *asks) stopFlying(a *ask) bool {
 
 // requeue queues an ask again that was sent, if requests wait for it. They join an ask for the same units that is
 // queued already.
-func (as *asks) requeue(a *ask) {
+func (as *askList) requeue(a *ask) {
 	next := as.queued[a.want]
 	switch {
 	case len(a.waiters) == 0:
@@ -219,7 +219,7 @@ func (as *asks) requeue(a *ask) {
 }
 
 // requeueAll is for the end of the stream on which they were sent.
-func (as *asks) requeueAll() {
+func (as *askList) requeueAll() {
 	for _, a := range as.sent {
 		a.reportAgain()
 		as.requeue(a)
@@ -233,7 +233,7 @@ const lateNs = 10_000_000_000
 
 // askLateAgain makes asks late that have no result after the timeout: their units may be asked for again, and their
 // accounts are reported again. It drops an ask after lateNs.
-func (as *asks) askLateAgain(now, timeoutNs int64) {
+func (as *askList) askLateAgain(now, timeoutNs int64) {
 	for _, a := range as.sent {
 		if now-a.sentNs < timeoutNs {
 			break

@@ -23,7 +23,7 @@ func of(key byte, cost uint32) []lease.Part {
 }
 
 // sendAll sends what is queued, under numbers from first on.
-func (as *asks) sendAll(first uint32, now int64) {
+func (as *askList) sendAll(first uint32, now int64) {
 	all := append([]*ask(nil), as.queue...)
 	for i, a := range all {
 		a.id, a.sentNs = first+uint32(i), now
@@ -32,7 +32,7 @@ func (as *asks) sendAll(first uint32, now int64) {
 }
 
 func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
-	as := newAsks()
+	as := newAskList()
 	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 1))
 	as.join(second, of('k', 3))
@@ -66,7 +66,7 @@ func TestALookIsAnotherAskThanOneForUnits(t *testing.T) {
 
 // What requests to come need is asked first. A request that joins it says what the service grants at least.
 func TestAnAskAheadIsFirst(t *testing.T) {
-	as, req := newAsks(), &Waiter{}
+	as, req := newAskList(), &Waiter{}
 	as.join(&Waiter{}, of('l', 1))
 	as.askForNobody(of('k', 0))
 	as.askForNobody(of('k', 0))
@@ -79,7 +79,7 @@ func TestAnAskAheadIsFirst(t *testing.T) {
 
 // After the end of a stream, requests of the ask that was sent wait before those of the queued one.
 func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
-	as := newAsks()
+	as := newAskList()
 	first, second := &Waiter{}, &Waiter{}
 	as.join(first, of('k', 2))
 	as.askForNobody(of('l', 0))
@@ -92,13 +92,13 @@ func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	require.Equal(t, []*Waiter{first, second}, as.queue[0].waiters)
 	require.EqualValues(t, 2, as.queue[0].parts[0].Wire.Cost)
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
-	require.Equal(t, []*ask{as.queue[0]}, first.asks)
+	require.Equal(t, []*ask{as.queue[0]}, first.awaits)
 }
 
 // An ask without a result lets others ask for its units after the timeout, and has a result for lateNs.
 func TestALateAskIsAskedAgain(t *testing.T) {
 	const timeoutNs = 100
-	as := newAsks()
+	as := newAskList()
 	as.join(&Waiter{}, of('k', 1))
 	as.sendAll(7, 0)
 	late := as.sent[0]
@@ -118,7 +118,7 @@ func TestALateAskIsAskedAgain(t *testing.T) {
 
 // Numbers of asks begin anew after the largest.
 func TestResultsFindTheirAsks(t *testing.T) {
-	as := newAsks()
+	as := newAskList()
 	for key := range byte(5) {
 		as.join(&Waiter{}, of(key, 1))
 	}
@@ -141,7 +141,7 @@ func TestAnAskAwaitsTheReportOfItsKeysNextAccount(t *testing.T) {
 	book, windows := account.NewBook(), []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: later}}
 	own, other := &quota.Definition{ID: 1, Windows: windows}, &quota.Definition{ID: 2, Windows: windows}
 	waits := &ask{parts: []lease.Part{lease.ReportPart(book.Open(own, [16]byte{'k'}, 0))}}
-	book.Renew(later, 0)
+	book.Sweep(later, 0)
 	require.True(t, book.IsEmpty())
 	next := book.Open(other, [16]byte{'k'}, later)
 	next.Hold(1)

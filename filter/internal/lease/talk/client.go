@@ -71,7 +71,7 @@ type Client struct {
 	worker    *lease.Worker
 	stream    stream
 	waitlist  waitlist // requests that wait
-	asks      asks     // for which they wait, and others
+	asks      askList  // for which they wait, and others
 	lastID    uint32   // of the ask that was sent last
 
 	// Memory:
@@ -88,7 +88,7 @@ func NewClient(t Transport, w *lease.Worker, timeoutNs int64) *Client {
 	w.Book.SetWorker(uint64(t.Random())<<32 | uint64(t.Random()))
 	return &Client{
 		transport: t, worker: w, stream: stream{defined: map[uint32]bool{}, pauseNs: firstPauseNs},
-		waitlist: waitlist{service: &w.Service, byContext: map[uint32]*Waiter{}}, asks: newAsks(),
+		waitlist: waitlist{service: &w.Service, byContext: map[uint32]*Waiter{}}, asks: newAskList(),
 	}
 }
 
@@ -215,7 +215,7 @@ func (c *Client) Tick(now int64) {
 	c.stream.tickNs = now
 	c.expireOverdue(now)
 	c.asks.askLateAgain(now, c.worker.Service.TimeoutNs)
-	c.worker.Book.Renew(now, c.worker.Service.TimeoutNs)
+	c.worker.Book.Sweep(now, c.worker.Service.TimeoutNs)
 	if c.worker.Service.Silent {
 		c.probe(now)
 	}
@@ -250,7 +250,13 @@ func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }
 //
 // It is ready when its ask has a result (endWaits, reject, or endLooks once all asks of a look have one), when an
 // earlier ask has one that decides it, too (takeDecided), or when its time is over (expire). If the request has ended
-// meanwhile, Forget makes it over at once.
+// meanwhile, Forget makes it over at once. Its state lies in four places:
+//
+//	               awaits    waitlist.ready  Quota.Wait of its subjects   the handout of a Need
+//	asking         its asks  no              Waits                        may have come with an earlier ask
+//	ready          none      yes             Waits, TimedOut or Rejected  may have come with this one, too
+//	decided again  none      no              as before                    Done or Wait reclaims what was not taken
+//	over           none      passed over     as before                    was reclaimed
 type Waiter struct {
 	Context uint32
 	Verdict *decide.Verdict // nil of a look
@@ -258,8 +264,8 @@ type Waiter struct {
 
 	deadlineNs int64
 	needs      []lease.Need
-	asks       []*ask  // for which it waits: one for its needs, or one for each quota.MaxParts keys of its look
-	oneAsk     [1]*ask // what asks lies in as long as it is one: that saves an allocation a request
+	awaits     []*ask  // one for its needs, or one for each quota.MaxParts keys of its look
+	oneAsk     [1]*ask // what awaits lies in as long as it is one: that saves an allocation a request
 	over       bool
 }
 
@@ -267,7 +273,7 @@ type Waiter struct {
 func (req *Waiter) Needs() []lease.Need { return req.needs }
 
 // isAsking reports whether it waits for an ask.
-func (req *Waiter) isAsking() bool { return len(req.asks) > 0 }
+func (req *Waiter) isAsking() bool { return len(req.awaits) > 0 }
 
 // isOverdue reports whether it has waited for an ask for too long.
 func (req *Waiter) isOverdue(now int64) bool { return req.isAsking() && now >= req.deadlineNs }
@@ -275,10 +281,10 @@ func (req *Waiter) isOverdue(now int64) bool { return req.isAsking() && now >= r
 // waitFor has the request wait for the ask.
 func (req *Waiter) waitFor(a *ask) {
 	a.waiters = append(a.waiters, req)
-	if req.asks == nil {
-		req.asks = req.oneAsk[:0]
+	if req.awaits == nil {
+		req.awaits = req.oneAsk[:0]
 	}
-	req.asks = append(req.asks, a)
+	req.awaits = append(req.awaits, a)
 }
 
 // stopWaiting says why the request must not wait any more, unless it has stopped before.
@@ -325,6 +331,6 @@ func (wl *waitlist) remove(req *Waiter) {
 
 // makeReady has Next return a request. It waits for no ask any more.
 func (wl *waitlist) makeReady(req *Waiter) {
-	req.asks = req.asks[:0]
+	req.awaits = req.awaits[:0]
 	wl.ready = append(wl.ready, req)
 }

@@ -325,7 +325,7 @@ func (c *Client) endLooks(a *ask, result *quota.AskResult, now int64) {
 		for i := range a.parts {
 			req.Look.Note(&a.parts[i], grantOf(result, i), now)
 		}
-		req.asks = without(req.asks, a)
+		req.awaits = without(req.awaits, a)
 		if !req.isAsking() {
 			c.waitlist.makeReady(req)
 		}
