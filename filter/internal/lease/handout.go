@@ -198,7 +198,7 @@ func (h *handout) keepRest() {
 		}
 		return
 	}
-	h.changeLease((*handout).putAnswer)
+	h.changeLease(true)
 	h.giveBackIfLeft()
 }
 
@@ -210,7 +210,7 @@ func (h *handout) takeBack(units uint32) {
 	h.units += units
 	h.takers--
 	if h.takers == 0 && h.units > 0 && h.mayStay() {
-		h.changeLease((*handout).putUnits)
+		h.changeLease(false)
 	}
 	h.giveBackIfLeft()
 }
@@ -234,7 +234,8 @@ func (h *handout) giveBackIfLeft() {
 // mayStay reports whether a lease may keep units of the grant, for later requests.
 func (h *handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.grant.Denied }
 
-// changeLease changes the lease of the handout's key. The change says how many of the handout's units it has put there:
+// changeLease writes the answer into the lease of the handout's key, if that is new there, and puts the units that
+// nobody has into it:
 //
 //	the write is  the lease                               the units that were put there
 //	OK            has the change                          are the lease's, and not the handout's any more
@@ -242,14 +243,17 @@ func (h *handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.gran
 //	              read anew, and changed again
 //	else          is as it was: what the service has      are the handout's still, and go back
 //	              said of the key is lost
-func (h *handout) changeLease(change func(*handout, *state.LeaseEntry) (put uint32)) {
+func (h *handout) changeLease(isNew bool) {
 	of := &h.part.lease
 	e := &of.source.worker.entry
 	for range state.MaxRetries {
 		if !of.read(e) {
 			return
 		}
-		put := change(h, e)
+		if isNew {
+			h.writeAnswer(&e.Lease, e.NowNs)
+		}
+		put := h.putUnits(e)
 		switch of.source.write(e) {
 		case state.OK:
 			h.units -= put
@@ -265,19 +269,12 @@ func (h *handout) changeLease(change func(*handout, *state.LeaseEntry) (put uint
 	}
 }
 
-// putAnswer is the change by a new answer: what the service said of the key, and the units that nobody has. If their
-// time is over when they come, they go back at once.
-func (h *handout) putAnswer(e *state.LeaseEntry) (put uint32) {
-	h.writeAnswer(&e.Lease, e.NowNs)
-	if h.units == 0 || !h.mayStay() || e.NowNs >= h.endNs {
+// putUnits puts all units that nobody has into the lease, or none. Units whose time is over are not put there, unless
+// the lease has others of the grant: all of it goes back together.
+func (h *handout) putUnits(e *state.LeaseEntry) (put uint32) {
+	if h.units == 0 || !h.mayStay() || e.NowNs >= h.endNs && h.putNs == 0 {
 		return 0
 	}
-	return h.putUnits(e)
-}
-
-// putUnits is the change by the units that nobody has: it puts all or none of them into the lease. It does so also if
-// their time is over, because the lease may have units of the grant already, and all of it goes back together.
-func (h *handout) putUnits(e *state.LeaseEntry) (put uint32) {
 	e.Allow(h.units) // no blocked key: a rule with a block leases nothing
 	if !e.Put(leased.GrantLeft{GrantID: h.id(), Units: h.units, EndNs: h.endNs}) {
 		return 0

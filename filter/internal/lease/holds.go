@@ -125,8 +125,11 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	}
 }
 
-// accountOf is the account in which Take counts the subject's units, if there is one.
-func accountOf(s *decide.Subject) *account.Account { return s.Quota.Account.(*account.Account) }
+// accountOf is the account in which Take counts the subject's units, nil if there is none.
+func accountOf(s *decide.Subject) *account.Account {
+	acc, _ := s.Quota.Account.(*account.Account)
+	return acc
+}
 
 // takeShare holds the cost in this proxy's own table, and reports it later, unless there are
 // too many accounts for one more.
@@ -150,8 +153,8 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 		s.Quota.Allotment.Units += s.Cost
 		return true
 	case decide.OwnShare:
-		if s.Quota.Account != nil {
-			accountOf(s).Unhold(s.Cost)
+		if acc := accountOf(s); acc != nil {
+			acc.Unhold(s.Cost)
 		}
 		return src.local.Refund(s, wallNs)
 	default:

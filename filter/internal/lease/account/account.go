@@ -170,8 +170,8 @@ func (acc *Account) hasUnderWay(number uint64) bool {
 	return acc.IsUnderWay() && acc.underWay.firstNumber <= number && number <= acc.sums.NewestReport()
 }
 
-// List puts the account on the list of Book.Due, which has the next message report it if mustReport says so. If a report
-// is under way, its end lists the account.
+// List puts the account on the list of Book.Due, which has the next message report it if mustReport says so. If a
+// report is under way, its end lists the account.
 func (acc *Account) List() {
 	if !acc.isListed && !acc.IsUnderWay() {
 		acc.isListed = true

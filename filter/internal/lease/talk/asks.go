@@ -3,7 +3,6 @@ package talk
 import (
 	"encoding/binary"
 	"slices"
-	"sort"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
@@ -113,7 +112,7 @@ func without[T comparable](list []T, one T) []T {
 type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
-	sent   []*ask          // flying and late ones, by their numbers
+	sent   []*ask          // flying and late ones, in the order in which they were sent
 	flying map[string]*ask // by what they want
 	want   []byte          // memory
 }
@@ -181,18 +180,17 @@ func (as *askList) markSent(packed, left []*ask) {
 	as.queue = append(as.queue[:0], left...)
 }
 
-// end ends the sent ask of that number, and returns nil if there is none. Numbers begin anew
-// after the largest.
+// end ends the sent ask of that number, and returns nil if there is none. Results come in the order of their asks, so
+// it is among the first.
 func (as *askList) end(id uint32) *ask {
-	sent := as.sent
-	i := sort.Search(len(sent), func(i int) bool { return sent[i].id-sent[0].id >= id-sent[0].id })
-	if i == len(sent) || sent[i].id != id {
-		return nil
+	for i, a := range as.sent {
+		if a.id == id {
+			as.sent = slices.Delete(as.sent, i, i+1)
+			as.stopFlying(a)
+			return a
+		}
 	}
-	a := sent[i]
-	as.sent = slices.Delete(sent, i, i+1)
-	as.stopFlying(a)
-	return a
+	return nil
 }
 
 // stopFlying lets the units of a flying ask be asked for again. It returns false if the ask does not
