@@ -275,7 +275,8 @@ func (w *Window) Shift(u *Usage, delta int64) {
 	switch {
 	case u.EndNs == 0:
 	case w.Algorithm == TokenBucket:
-		u.EndNs = withStamp(u.EndNs+min(delta, maxInstant-u.EndNs), stampOf(u.EndNs))
+		end := u.EndNs + min(delta, maxInstant-u.EndNs)
+		u.EndNs = withStamp(max(end, notFull), stampOf(u.EndNs))
 	default:
 		u.EndNs += delta
 	}

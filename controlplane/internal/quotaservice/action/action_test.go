@@ -107,6 +107,8 @@ func FuzzDecide(f *testing.F) {
 	f.Add(record.Append(nil, balance.NewRecord(base), 2))
 	r.Holders = balance.Holders{{Worker: 9, Since: 2, Number: 3, NotedNs: base, HoldNs: 80 * minute}}
 	f.Add(record.Append(nil, r, 3))
+	// A bucket whose end lies so long before the value's time that setting it back with the clock ends it before 1970.
+	f.Add([]byte("00000000\x01000000000000000000000010\x01\x05\x9d\xc2\xfa000\x00000010"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		part := quota.Part{Cost: 1, Waiting: 3, Ahead: 9}
 		for _, a := range []Action{&Hit{Part: &part}, &Charge{Units: 1}, &Set{Units: 1}} {
