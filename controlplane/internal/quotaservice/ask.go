@@ -33,7 +33,7 @@ type begunAsk struct {
 	steps
 	worker  *worker
 	id      uint32
-	size    int   // its parts, and the windows that their grants tell of: see worker.underWay
+	weight  int   // its parts, and the windows that their grants tell of: see worker.underWay
 	askedNs int64 // when it came
 	parts   []askPart
 	result  quota.Outcome // once it is decided
@@ -60,8 +60,8 @@ func (w *worker) begin(ask *pendingAsk) {
 	if !ask.isBusy {
 		windows, isKnown = a.makeParts(ask.Parts)
 	}
-	a.size = len(ask.Parts) + windows
-	w.underWay += a.size
+	a.weight = len(ask.Parts) + windows
+	w.underWay += a.weight
 	switch {
 	case ask.isBusy:
 		a.result = quota.Busy
@@ -201,7 +201,7 @@ func (a *begunAsk) answer() {
 	w.open--
 	a.measure()
 	if !w.closed {
-		w.send(&quota.AskResult{ID: a.id, Outcome: a.result, Grants: a.grants()}, a.size)
+		w.send(&quota.AskResult{ID: a.id, Outcome: a.result, Grants: a.grants()}, a.weight)
 	}
 	w.core.endDrain()
 }
@@ -357,10 +357,10 @@ func (rs *returnables) add(g returnable) (number uint32) {
 	return rs.number
 }
 
-// takeReturn uncounts units that the proxy returns.
-func (w *worker) takeReturn(r quota.Return) {
+// takeBack uncounts units that the proxy returns.
+func (w *worker) takeBack(r quota.Return) {
 	c := w.core
-	g, units := w.returnables.takeReturned(r)
+	g, units := w.returnables.takeUnits(r)
 	if g == nil {
 		c.metrics.unitsLost.Add(uint64(r.Units))
 		return
@@ -375,6 +375,19 @@ func (w *worker) takeReturn(r quota.Return) {
 	})
 }
 
+// takeUnits takes a returned grant, and how many of its units go back: at most what it gave, once.
+// What a return leaves has been spent, so a second one has nothing to give.
+func (rs *returnables) takeUnits(r quota.Return) (g *returnable, units uint32) {
+	age := rs.number - r.Grant // newest = 0
+	if r.Grant == 0 || r.Grant > rs.number || int64(age) >= int64(len(rs.list)) {
+		return nil, 0
+	}
+	g = &rs.list[len(rs.list)-1-int(age)]
+	units = min(r.Units, g.units)
+	g.units = 0
+	return g, units
+}
+
 // returned owns an operation that uncounts returned units: nobody waits for it, so it only
 // measures how many could still be uncounted.
 type returned struct {
@@ -385,19 +398,6 @@ type returned struct {
 func (r returned) operationDone(o *keyOperation) {
 	r.metrics.unitsReturned.Add(uint64(o.outcome.Uncounted))
 	r.metrics.unitsLost.Add(uint64(r.units - o.outcome.Uncounted))
-}
-
-// takeReturned takes a returned grant, and how many of its units go back: at most what it gave, once.
-// What a return leaves has been spent, so a second one has nothing to give.
-func (rs *returnables) takeReturned(r quota.Return) (g *returnable, units uint32) {
-	age := rs.number - r.Grant // newest = 0
-	if r.Grant == 0 || r.Grant > rs.number || int64(age) >= int64(len(rs.list)) {
-		return nil, 0
-	}
-	g = &rs.list[len(rs.list)-1-int(age)]
-	units = min(r.Units, g.units)
-	g.units = 0
-	return g, units
 }
 
 // leased is how many units leases have that have not ended at localNs.

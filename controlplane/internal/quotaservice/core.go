@@ -39,7 +39,7 @@ const (
 //	an operator's   who calls Operate, and back as a call               submit, and closing the waiter
 //	operation
 //	swaps           who has locked mu         the pump                  nextWork
-//	their results   a goroutine of the store  who has locked mu         landed.add and landed.drain
+//	their results   a goroutine of the store  who has locked mu         landed.add and landed.takeAll
 //	an answer       who has locked mu         who calls Next            worker.next
 type core struct {
 	service  *Service // for what is done later, by a timer
@@ -64,9 +64,9 @@ type core struct {
 	shownStartUntilNs int64
 	hasLooked         bool // Watch has set shownStartUntilNs, which is 0 before
 
-	draining bool
-	isLate   bool // it has been draining for LastWithin
-	drained  chan struct{}
+	draining     bool
+	leavesUnread bool // Drain waits no more for streams that do not read their answers
+	drained      chan struct{}
 
 	// Memory that is used again.
 	message     quota.Results // for one answer
@@ -84,7 +84,7 @@ func (s *Service) pump() {
 	}
 	s.core.pumping = true
 	for {
-		w, ok := s.core.nextWork(s.landed.drain())
+		w, ok := s.core.nextWork(s.landed.takeAll())
 		if !ok {
 			break
 		}
@@ -174,9 +174,9 @@ func (s *Service) sendSwaps(ready []*key, swaps []swapstore.Swap) {
 // landed are results of the store that no pump has taken up yet. Each result is taken up, because of these:
 //
 //   - While pumpComes, some goroutine goes on to pump: the one that has called Store.Swap, or one that add has had
-//     started. It drains, or finds another one in pump, which drains before it ends.
+//     started. It takes all results, or finds another one in pump, which takes them before it ends.
 //   - A result that comes while pumpComes is not set has its goroutine start a pump.
-//   - Only drain ends pumpComes, and it takes all results at the same moment.
+//   - Only takeAll ends pumpComes, and it takes all results at the same moment.
 type landed struct {
 	mu        sync.Mutex
 	all       []landing
@@ -206,8 +206,8 @@ func (l *landed) promisePump() {
 	l.mu.Unlock()
 }
 
-// drain takes all results. The caller has them until it drains again.
-func (l *landed) drain() []landing {
+// takeAll takes all results. The caller has them until it takes the next ones.
+func (l *landed) takeAll() []landing {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.pumpComes = false
@@ -315,8 +315,8 @@ func (c *core) notifyLater(w *worker) {
 	}
 }
 
-// drain has all workers answered, and no more asks taken.
-func (c *core) drain() {
+// beginDrain has all workers answered, and no more asks taken.
+func (c *core) beginDrain() {
 	c.draining = true
 	c.clock.AfterFunc(int64(LastWithin), c.service.leaveUnread)
 	for w := range c.workers {
@@ -331,7 +331,7 @@ func (c *core) endDrain() {
 		return
 	}
 	for w := range c.workers {
-		if w.open > 0 && (!c.isLate || !w.isStuck()) {
+		if w.open > 0 && (!c.leavesUnread || !w.isStuck()) {
 			return
 		}
 	}

@@ -185,7 +185,7 @@ func TestTooManyWorkers(t *testing.T) {
 		require.EqualValues(t, 1, b.holder(i+1, slots(1000)).report(1).Units)
 	}
 	for _, k := range b.service.core.keys.byStoreKey {
-		require.Greater(t, k.size(), balance.MaxHolders*holderBytes, "the cache is bounded in bytes")
+		require.Greater(t, k.idleBytes(), balance.MaxHolders*holderBytes, "the cache is bounded in bytes")
 	}
 	last := b.holder(1000, slots(1000))
 	part := want(1)

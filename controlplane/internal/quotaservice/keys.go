@@ -27,7 +27,7 @@ type key struct {
 	reads   bool            // it only reads the record, because its operations change nothing
 	sentNs  int64           // when it left, by the service's clock
 	firstNs int64           // when the first swap of these operations left
-	late    int             // how often the store found it Late
+	lates   int             // how often the store found it Late
 }
 
 const (
@@ -89,7 +89,7 @@ func (ks *keys) nextReady() *key {
 func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 	if isRetry := len(k.sent) > 0; !isRetry {
 		k.sent, k.waiting = k.waiting, k.sent
-		k.firstNs, k.late = localNs, 0
+		k.firstNs, k.lates = localNs, 0
 	}
 	k.sentNs = localNs
 	s := k.value.prepare(k.sent, storeNs)
@@ -102,7 +102,7 @@ func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
 // swaps have failed.
 func (k *key) learnResult(r swapstore.Result) (again bool, err error) {
 	if r.Status == swapstore.Late {
-		k.late++
+		k.lates++
 	}
 	again, err = k.value.learn(k.sent, r)
 	if again {
@@ -152,7 +152,7 @@ var (
 // whyGiveUp says why the operations are not decided anew; nil = they are.
 func (k *key) whyGiveUp(status swapstore.Status) error {
 	switch {
-	case k.late <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
+	case k.lates <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
 		return nil
 	case status == swapstore.Late:
 		return errLate
@@ -171,11 +171,11 @@ func (ks *keys) rest(k *key) {
 		ks.ready = append(ks.ready, k)
 		return
 	}
-	if k.value.size() == 0 {
+	if !k.value.isWorthKeeping() {
 		delete(ks.byStoreKey, k.storeKey)
 		return
 	}
-	k.idle, k.bytes = ks.idle.PushBack(k), k.size()
+	k.idle, k.bytes = ks.idle.PushBack(k), k.idleBytes()
 	ks.bytes += k.bytes
 	for ks.idle.Len() > ks.max || ks.bytes > maxIdleBytes {
 		oldest := ks.idle.Front().Value.(*key)
@@ -191,5 +191,5 @@ func (ks *keys) removeIdle(k *key) {
 	k.idle = nil
 }
 
-// size is about what the key takes while it is idle.
-func (k *key) size() int { return 200 + k.value.size() + 8*(cap(k.sent)+cap(k.waiting)) }
+// idleBytes is about what the key takes while it is idle.
+func (k *key) idleBytes() int { return 200 + k.value.bytes() + 8*(cap(k.sent)+cap(k.waiting)) }

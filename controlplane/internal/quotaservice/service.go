@@ -155,7 +155,7 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 func (s *Service) Drain(ctx context.Context) {
 	s.mu.Lock()
 	if !s.core.draining {
-		s.core.drain()
+		s.core.beginDrain()
 	}
 	drained := s.core.drained
 	s.mu.Unlock()
@@ -166,11 +166,11 @@ func (s *Service) Drain(ctx context.Context) {
 	}
 }
 
-// leaveUnread has Drain wait no more for streams that do not read their answers.
+// leaveUnread is called once the service has been draining for LastWithin.
 func (s *Service) leaveUnread() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.core.isLate = true
+	s.core.leavesUnread = true
 	s.core.endDrain()
 }
 

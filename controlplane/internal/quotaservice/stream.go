@@ -105,7 +105,7 @@ func (st *Stream) accept(m *quota.Asks) error {
 		w.define(&m.Definitions[i])
 	}
 	for _, r := range m.Returns {
-		w.takeReturn(r)
+		w.takeBack(r)
 	}
 	w.enqueue(m.Asks)
 	return nil
@@ -203,9 +203,9 @@ type worker struct {
 
 	pending  []pendingAsk
 	open     int // asks that have no answer yet
-	underWay int // sum of begunAsk.size of what has begun and whose answer is not sent yet
+	underWay int // sum of begunAsk.weight of what has begun and whose answer is not sent yet
 	unsent   []unsentMessage
-	sending  int // unsentMessage.size of the message which Next returned last
+	sending  int // unsentMessage.weight of the message which Next returned last
 }
 
 // domain is what workers of one domain share.
@@ -217,8 +217,8 @@ type domain struct {
 
 // unsentMessage has answers.
 type unsentMessage struct {
-	bytes []byte
-	size  int // sum of begunAsk.size of what is answered
+	bytes  []byte
+	weight int // sum of begunAsk.weight of what is answered
 }
 
 // join takes the domain and the process of the first message.
@@ -337,8 +337,8 @@ func (w *worker) noteBegun() {
 	}
 }
 
-// send lets an answer to an ask of that begunAsk.size wait for Next.
-func (w *worker) send(result *quota.AskResult, size int) {
+// send lets an answer to an ask of that begunAsk.weight wait for Next.
+func (w *worker) send(result *quota.AskResult, weight int) {
 	c := w.core
 	last := len(w.unsent) - 1
 	if last < 0 || len(w.unsent[last].bytes) >= enoughAnswers {
@@ -347,7 +347,7 @@ func (w *worker) send(result *quota.AskResult, size int) {
 	}
 	c.message.Results = append(c.message.Results[:0], *result)
 	w.unsent[last].bytes = c.message.Append(w.unsent[last].bytes)
-	w.unsent[last].size += size
+	w.unsent[last].weight += weight
 	c.notifyLater(w)
 }
 
@@ -358,7 +358,7 @@ func (w *worker) next() (message []byte, ok bool) {
 	}
 	next := w.unsent[0]
 	w.unsent = slices.Delete(w.unsent, 0, 1)
-	w.sending = next.size
+	w.sending = next.weight
 	m := quota.Results{Proxies: w.domain.proxies} // appended to the results, it is one message with them
 	return m.Append(next.bytes), true
 }

@@ -27,8 +27,10 @@ type value interface {
 	//	yes    nil      need another swap
 	//	no     not nil  have failed
 	learn(operations []*keyOperation, r swapstore.Result) (again bool, err error)
-	// size is about how many bytes it is worth to keep while no operation waits; 0 = it knows nothing.
-	size() int
+	// isWorthKeeping reports whether it says anything once its operations are done.
+	isWorthKeeping() bool
+	// bytes is about what it takes.
+	bytes() int
 }
 
 const (
@@ -152,8 +154,11 @@ func (v *recordValue) read(bytes []byte) (err error) {
 // About what a window and a holder take.
 const windowBytes, holderBytes = 64, 56
 
-// size implements value.
-func (v *recordValue) size() int {
+// isWorthKeeping implements value.
+func (v *recordValue) isWorthKeeping() bool { return true }
+
+// bytes implements value.
+func (v *recordValue) bytes() int {
 	n := 100 + cap(v.newValue)
 	if v.known != nil {
 		for i := range v.known.Windows {
@@ -249,5 +254,8 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again boo
 	return false, nil
 }
 
-// size implements value.
-func (sumValue) size() int { return 0 }
+// isWorthKeeping implements value.
+func (sumValue) isWorthKeeping() bool { return false }
+
+// bytes implements value.
+func (sumValue) bytes() int { return 0 }

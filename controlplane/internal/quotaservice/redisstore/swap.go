@@ -147,7 +147,8 @@ func (s *Store) run(ctx context.Context, batch []scriptCall, done func(i int, r 
 		a.sayFailed(len(batch), ctx.Err())
 		return
 	}
-	defer context.AfterFunc(ctx, func() { a.sayFailed(len(batch), ctx.Err()) })()
+	endDeadline := context.AfterFunc(ctx, func() { a.sayFailed(len(batch), ctx.Err()) })
+	defer endDeadline()
 	results := s.send(batch, s.evalsha)
 	if unknown := unknownScript(results); len(unknown) > 0 && !a.said.Load() {
 		again := make([]scriptCall, len(unknown))

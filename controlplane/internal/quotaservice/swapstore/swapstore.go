@@ -62,14 +62,18 @@ const LiveFor = 10 * time.Second
 type Swap struct {
 	Key      [16]byte
 	Domain   string // whose key it is: a store may bound what each domain keeps
-	Old      []byte // nonce of the value that is expected; nil = none is there
-	New      []byte // the value; its first NonceBytes are its nonce. nil = only read
 	FromNs   int64  // the store's clock must have reached this instant
 	UntilNs  int64  // and must be before this one
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
-	AgeNs    int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
-	Adds     bool   // add the Units to the value: see the package comment
-	Units    uint64 // 0 = only read the sum
+
+	// Of a swap that replaces the value:
+	Old   []byte // nonce of the value that is expected; nil = none is there
+	New   []byte // the value; its first NonceBytes are its nonce. nil = only read
+	AgeNs int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
+
+	// Of a swap that adds to the value:
+	Adds  bool   // it is such a swap
+	Units uint64 // 0 = only read the sum
 }
 
 // NonceBytes is the size of the random number that a value begins with. Each
@@ -81,7 +85,7 @@ type Status uint8
 
 // What became of a Swap.
 const (
-	Swapped Status = iota
+	Swapped Status = iota + 1
 	Read           // another value is there, or none, or it was only read
 	Late           // the store's clock is before FromNs, or not before UntilNs
 	Young          // the store has not had its state for AgeNs
@@ -213,7 +217,10 @@ func (m *Memory) swap(s *Swap) Result {
 	case !isOnTime:
 		r.Status = Late
 	default:
-		return m.put(s, bytes.Clone(s.New), &there, Result{Status: Swapped, NowNs: now})
+		if !m.put(s, bytes.Clone(s.New), &there) {
+			return Result{Status: Failed, Err: ErrFull}
+		}
+		return Result{Status: Swapped, NowNs: now}
 	}
 	return r
 }
@@ -221,23 +228,22 @@ func (m *Memory) swap(s *Swap) Result {
 // add adds the units of a swap to the sum.
 func (m *Memory) add(s *Swap, sum uint64, there *kept, now int64) Result {
 	sum += s.Units
-	added := Result{Status: Swapped, NowNs: now, Sum: sum}
-	if s.Units == 0 {
-		return added
+	if s.Units > 0 && !m.put(s, strconv.AppendUint(nil, sum, 10), there) {
+		return Result{Status: Failed, Err: ErrFull}
 	}
-	return m.put(s, strconv.AppendUint(nil, sum, 10), there, added)
+	return Result{Status: Swapped, NowNs: now, Sum: sum}
 }
 
-// put puts the value of a swap in the place of what is there. It returns what became of that: swapped if there is room.
-func (m *Memory) put(s *Swap, value []byte, there *kept, swapped Result) Result {
+// put puts the value of a swap in the place of what is there, and reports whether there is room.
+func (m *Memory) put(s *Swap, value []byte, there *kept) bool {
 	fresh := kept{value, s.Domain, s.ExpireNs}
 	if !m.reserve(s.Domain, fresh.size()-there.size()) {
-		return Result{Status: Failed, Err: ErrFull}
+		return false
 	}
 	in := &m.values[s.Key[0]]
 	in.values[s.Key] = fresh
 	in.most = max(in.most, len(in.values))
-	return swapped
+	return true
 }
 
 // number reads a value that swaps have added to; 0 if there is none.

@@ -116,13 +116,13 @@ type conversation struct {
 	asks   *quotaservice.Stream // what the worker asks, and is to be answered
 	ready  chan struct{}        // asks.Next may have something
 	failed chan error           // why receiveAll has ended
-	first  chan struct{}        // closed by the first message
+	begun  chan struct{}        // closed by the first message
 }
 
 func (s *Server) serve(stream grpc.ServerStream) error {
 	proxy, address := listener.PeerOf(stream.Context())
 	c := conversation{
-		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), first: make(chan struct{}),
+		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), begun: make(chan struct{}),
 	}
 	var err error
 	c.asks, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
@@ -144,21 +144,24 @@ func (c *conversation) signalReady() {
 
 // receiveAll takes messages until the stream ends, each when all asks of the last have begun.
 func (c *conversation) receiveAll() {
-	for first := true; ; first = false {
-		c.asks.WaitUntilBegun(c.Context())
-		var m message
-		err := c.RecvMsg(&m)
-		if err == nil {
-			err = c.asks.Receive(m)
-		}
-		if err != nil {
-			c.failed <- err
-			return
-		}
-		if first {
-			close(c.first)
-		}
+	err := c.receive()
+	if err == nil {
+		close(c.begun)
 	}
+	for err == nil {
+		err = c.receive()
+	}
+	c.failed <- err
+}
+
+// receive takes the next message.
+func (c *conversation) receive() error {
+	c.asks.WaitUntilBegun(c.Context())
+	var m message
+	if err := c.RecvMsg(&m); err != nil {
+		return err
+	}
+	return c.asks.Receive(m)
 }
 
 // sendAll sends answers until the stream ends, and returns why.
@@ -168,7 +171,7 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 	old := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
 	defer old.Stop()
 	untrusted := s.watchTrust(c.Context(), proxy)
-	first := c.first
+	begun := c.begun
 	for {
 		select {
 		case <-c.ready:
@@ -183,10 +186,10 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 				return nil
 			}
 			return err
-		case <-first:
+		case <-begun:
 			late.Stop()
 			proxy.LetIn()
-			first = nil
+			begun = nil // a closed channel would be chosen again
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no message within %s", firstWithin)
 		case err := <-untrusted:
