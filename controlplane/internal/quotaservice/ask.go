@@ -42,16 +42,30 @@ type begunAsk struct {
 // askPart is one part of a begunAsk. Its key decides it first; from the result of all parts follows at most one
 // more operation.
 type askPart struct {
-	part   *quota.Part
-	first  keyOperation  // a hit, or what else Terms.ActionFor says
-	kept   *keyOperation // keeps the denial, if it was denied in shadow, and the ask is granted
-	undone *keyOperation // undoes the first, if that was granted units, but the ask is not granted
+	part  *quota.Part
+	first keyOperation // a hit: see action.Terms.ActionFor
+	// second is nil, or what follows:
+	//
+	//	the ask is granted      It keeps the denial of a part in shadow.
+	//	the ask is not granted  It undoes the hit, if that has taken units.
+	second *keyOperation
 }
 
 // failed reports whether its key could not decide it.
 func (p *askPart) failed() bool { return p.first.outcome.Err != nil }
 
 func (p *askPart) denied() bool { return !p.failed() && p.first.outcome.Denied }
+
+// isUnsure reports whether the second operation has failed: the store may have carried it out or not.
+func (p *askPart) isUnsure() bool { return p.second != nil && p.second.outcome.Err != nil }
+
+// last is the operation whose outcome says how the key stands when the ask is answered, as far as is known.
+func (p *askPart) last() *keyOperation {
+	if p.second != nil && !p.isUnsure() {
+		return p.second
+	}
+	return &p.first
+}
 
 // begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
@@ -164,9 +178,9 @@ func (a *begunAsk) keepDenials() {
 	var keeps []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.kept = p.first.followedBy(p.first.Terms.KeepDenial(p.part, &p.first.outcome))
-		if p.kept != nil {
-			keeps = append(keeps, p.kept)
+		p.second = p.first.followedBy(p.first.Terms.KeepDenial(p.part, &p.first.outcome))
+		if p.second != nil {
+			keeps = append(keeps, p.second)
 		}
 	}
 	a.start(keeps, a.confirm)
@@ -187,9 +201,9 @@ func (a *begunAsk) undoHits() {
 	var undos []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.undone = p.first.undo()
-		if p.undone != nil {
-			undos = append(undos, p.undone)
+		p.second = p.first.undo()
+		if p.second != nil {
+			undos = append(undos, p.second)
 		}
 	}
 	a.start(undos, a.answer)
@@ -235,51 +249,27 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 	return got
 }
 
-// second is what has followed the hit: the kept denial or the undo, nil if nothing has.
-func (p *askPart) second() *keyOperation {
-	if p.kept != nil {
-		return p.kept
-	}
-	return p.undone
-}
-
-// isUnsure reports whether the second operation has failed: then the store may have carried it out or not.
-func (p *askPart) isUnsure() bool {
-	o := p.second()
-	return o != nil && o.outcome.Err != nil
-}
-
-// last is the operation whose outcome says how the key stands when the ask is answered, as far as is known: the second
-// one, or the hit.
-func (p *askPart) last() *keyOperation {
-	if o := p.second(); o != nil && !p.isUnsure() {
-		return o
-	}
-	return &p.first
-}
-
-// standings are those of the part's key after its last operation. A denied part has those after the last undo of
-// another part of its key: it was denied with count units which nobody got.
+// standings are those of the part's key after its last operation. If the part is denied, the hit of another part of its
+// key may have been undone since: then they are those after the last undo.
 //
-// An example: two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first
-// part gets its 2, so the second one is denied, when 3 are left. The 2 are undone, so both parts are
-// answered that 5 are left.
+// For example, two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first part gets its 2,
+// so the second one is denied, because 3 are left. The 2 are undone, so both parts are answered that 5 are left.
 func (a *begunAsk) standings(part *askPart) []quota.Standing {
 	own := part.last()
-	if !part.denied() {
+	if a.result == quota.Granted || !part.denied() {
 		return own.outcome.Standings
 	}
 	for i := range slices.Backward(a.parts) {
-		o := a.parts[i].undone
-		isUndone := o != nil && o.outcome.Err == nil
-		if isUndone && o.storeKey == own.storeKey && slices.Equal(o.Windows.Shifted, own.Windows.Shifted) {
+		o := a.parts[i].last()
+		isUndo := o == a.parts[i].second
+		if isUndo && o.storeKey == own.storeKey && slices.Equal(o.Windows.Shifted, own.Windows.Shifted) {
 			return o.outcome.Standings
 		}
 	}
 	return own.outcome.Standings
 }
 
-// handOver grants what the hit of a granted ask has taken, and remembers it for its return.
+// handOver grants what a part of a granted ask has taken, and remembers it for its return.
 func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
 	taken := &o.outcome.Taken
 	switch {
@@ -320,8 +310,8 @@ func (a *begunAsk) measure() {
 	c.metrics.countAnswer(became, c.clock.NowNs()-a.askedNs)
 	for i := range a.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &a.parts[i]
-		if p.undone != nil && p.undone.Terms.HoldLimit == nil {
-			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.undone.outcome.Uncounted))
+		if p.second != nil && p.first.Terms.HoldLimit == nil {
+			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.second.outcome.Uncounted))
 		}
 	}
 }

@@ -111,14 +111,16 @@ func (k *key) learnResult(r swapstore.Result) (again bool, err error) {
 	return again && err == nil, err
 }
 
-// mayBeMisled reports whether the storeClock may have misled the key's swap, which ended so:
+// mayBeMisled reports whether the key's swap may have been decided for a wrong storeNs, because the storeClock knows a
+// wrong lead. That shows when its result is learned:
 //
-//	a swap that  shows it by
-//	writes       Late: the store has compared its clock with the times of the swap
-//	only reads   again: its operations change something at the store's time, though they changed nothing at storeNs
+//	a swap that writes      is Late: the store has compared its clock with the times of the swap
+//	a swap that only reads  needs another swap: its operations change something at the store's time, and at storeNs
+//	                        they changed nothing
 //
-// A read also comes again because another value is there, so this is only a may. To take it for misled does no harm:
-// the lead of this swap is as true. If it is too large, a later swap is Late, and corrects it.
+// A read also needs another swap if the store has another value, and then storeNs may have been right. Then the
+// storeClock takes over the lead of this swap without need. That does no harm: if it is too large, a later swap is
+// Late.
 func (k *key) mayBeMisled(r swapstore.Result, again bool) bool {
 	return r.Status == swapstore.Late || k.reads && again
 }

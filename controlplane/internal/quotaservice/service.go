@@ -7,22 +7,22 @@
 // counted, such as a hit. A hit has taken units once they are counted, and they are granted once all parts have theirs.
 // Operations that wait for one key reach the store by one swap.
 //
-// An ask for 1 unit of two keys goes this way. Of user, which has a limit of 10, the service knows that 3
-// are used. Of team, which has a limit of 100, it knows that 59 are used, but another service has swapped
-// in 60 since. Service.pump does each of these steps but the first:
+// An ask for 1 unit of two keys goes this way. user has a limit of 10, and 3 are used. team has a limit of 100. The
+// service knows that 59 of these are used, but another service has swapped in 75 since. Service.pump does each of these
+// steps but the first:
 //
 //	stream.go  Stream.Receive          The message is decoded. Its ask waits for the worker's turn.
 //	ask.go     worker.begin            The ask has begun, with a hit for each part. Each waits for its key.
-//	keys.go    key.prepare             user: 4 would be used, so 1 is taken. team: 60, so 1 is taken.
-//	           Store.Swap              user: Swapped. team: Read, because the value is 60.
-//	           key.learnResult         user: decided. team: decided on 60. That changes the value, so again.
-//	           key.prepare             team: 61 would be used, so 1 is taken.
+//	keys.go    key.prepare             user: 1 is taken, so that 4 are used. team: 1 is taken, so that 60 are used.
+//	           Store.Swap              user: Swapped. team: Read, because the store has another value: 75 are used.
+//	           key.learnResult         user: decided. team: 1 may be taken beside the 75, which needs another swap.
+//	           key.prepare             team: 1 is taken, so that 76 are used.
 //	           Store.Swap              team: Swapped.
 //	           key.learnResult         team: decided.
 //	ask.go     begunAsk.operationDone  No operation is left, and no part is denied: the ask is granted.
 //	           begunAsk.answer         The grants wait for Stream.Next.
 //
-// If another service has swapped in 100, team is denied when it is decided on that. That changes nothing, so it
+// If the other service has swapped in 100, learnResult finds that team is denied. A denial changes nothing here, so it
 // needs no other swap, and the ask is denied. begunAsk.undoHits starts an operation that undoes the hit of user, and
 // the ask is answered when that is swapped in. ask.go draws all ways of an ask.
 //
@@ -89,9 +89,9 @@ type Peer struct {
 	Certificate *x509.Certificate // nil = none was asked for
 }
 
-// Service grants units to streams. It starts no goroutine but to go on after a store
-// that answers later, so that a simulator can run it in virtual time: with a Memory,
-// all is done when Receive returns.
+// Service grants units to streams. If its store is a Memory, all that can be done for a message is done when Receive
+// returns, so a simulator can run the service in virtual time. Another store answers later. Then the service goes on in
+// a goroutine, and it starts no others.
 type Service struct {
 	o        Options
 	ctx      context.Context

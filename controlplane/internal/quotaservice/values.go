@@ -41,15 +41,15 @@ const (
 
 // recordValue is a value that is a record: operations are decided on what is known of it, before it is swapped.
 //
-//	prepare    decides at storeNs: what the store's clock will say when the swap arrives, as far as the service
+//	prepare    decides them at storeNs: what the store's clock will say when the swap arrives, as far as the service
 //	           knows that clock
-//	the store  swaps from storeNs on, for as long as lastNs says. Earlier, units could be spent before the window
-//	           begins that counts them. Later, what was decided may not hold any more
-//	learn      Swapped: the operations are decided. Else, unless it Failed, the store has said which value is there and
-//	           what its clock says. The operations are tried on a copy of that. If they change something, they need
-//	           another swap, because that must be swapped in
+//	the store  swaps if its clock is between storeNs and what lastNs says. Before storeNs, units could be spent before
+//	           the window begins that counts them. After that, what was decided may not hold any more
+//	learn      if Swapped, the operations are decided. If Failed, they have failed. Else the result has the value that
+//	           is there and the store's time, and the operations are tried on a copy of that value at that time. If
+//	           they change nothing, they are decided. If they do, the change must be swapped in: another swap
 //
-// So a retry is decided twice: by learn at the store's time, to see whether it is needed, and by prepare, to send it.
+// So what needs another swap is decided twice: by learn, to find that out, and by prepare, to send it.
 type recordValue struct {
 	known   *balance.Record // what the store has, as far as is known; nil = nothing, or a swap is under way
 	pending *balance.Record // what known was, with what the swap under way changes; nil = none is under way

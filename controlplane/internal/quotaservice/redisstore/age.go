@@ -13,67 +13,14 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// The servers keep a mark: since when they have their state. One that has lost its state has no mark, so it makes one.
-
-// sinceScript is the part of scripts that reads the mark. A script that has it has set now before, and the mark is its
-// last key. It sets since to the mark. If there is none, or the clock was set back before it, the mark is now. In
-// swapScript, for a swap that needs a state of 4 s at a server that has lost its own 1 s ago:
-//
-//	if ARGV[6] ~= '' then                                           it is 4000000, in microseconds
-//	  local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')  8000000: KEYS are the value's and sluice:since
-//	  if not since or since > now then … end                        no: now is 9000000
-//	  if now - since < tonumber(ARGV[6]) then                       1000000 < 4000000
-//	    return {3, now, there, now - since}                         Young, and 1 s old
-const sinceScript = `local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')
-  if not since or since > now then
-    since = now
-    redis.call('SET', KEYS[#KEYS], string.format('%.0f', since))
-  end`
-
-// markScript answers the mark and how old it is.
-const markScript = `local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
-  ` + sinceScript + `
-  return {since, now - since}`
-
-// mark is the name of a slot's mark. A script reads keys of one slot, and the servers of a
-// Cluster lose their states one by one: there each slot has a mark.
-func (s *Store) mark(slot uint16) string {
-	name := s.prefix + "since"
-	if s.cluster {
-		name += "{" + s.tags[slot] + "}"
-	}
-	return name
-}
-
-const slots = 16384
-
-// slot is the slot of a key. The client tells only that of a command, so this makes one, which is never sent.
-func (s *Store) slot(key string) uint16 {
-	command := s.client.B().Get().Key(key).Build()
-	return command.Slot() & (slots - 1)
-}
-
-// slotTags finds a short text of each slot.
-func (s *Store) slotTags() []string {
-	tags := make([]string, slots)
-	for n, left := int64(0), slots; left > 0; n++ {
-		text := strconv.FormatInt(n, 36)
-		if at := s.slot(text); tags[at] == "" {
-			tags[at] = text
-			left--
-		}
-	}
-	return tags
-}
-
 // server is a server that keeps values, by its slots. Without a Cluster there is one, with one slot. The mark of the
 // first slot tells of the server: it loses those of all its slots at once.
 type server []uint16
 
-// Age is swapstore.Store's. It reads the mark of each server's first slot. If that is another than at the last call,
-// all marks that the server lacks are made: else each slot would begin when it is first used. A slot that moves to
-// another server takes its mark along. A server that does not answer is as it was.
+// Age is swapstore.Store's. A server keeps a mark, which says since when it has its state. One that has lost its state
+// has no mark, so it makes a new one. Age reads the mark of each server's first slot. If that is another than at the
+// last call, all marks that the server lacks are made: else each slot would begin when it is first used. A slot that
+// moves to another server takes its mark along. A server that does not answer is as it was.
 //
 // For example, a Cluster of two servers, whose slots are few here, loses the second one at 500:
 //
@@ -175,6 +122,58 @@ func (s *Store) readMarks(some []uint16, m *marks) error {
 		m.youngest = min(m.youngest, found[1])
 	}
 	return nil
+}
+
+// sinceScript is the part of scripts that reads the mark. A script that has it has set now before, and the mark is its
+// last key. It sets since to the mark. If there is none, or the clock was set back before it, the mark is now. In
+// swapScript, for a swap that needs a state of 4 s at a server that has lost its own 1 s ago:
+//
+//	if ARGV[6] ~= '' then                                           it is 4000000, in microseconds
+//	  local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')  8000000: KEYS are the value's and sluice:since
+//	  if not since or since > now then … end                        no: now is 9000000
+//	  if now - since < tonumber(ARGV[6]) then                       1000000 < 4000000
+//	    return {3, now, there, now - since}                         Young, and 1 s old
+const sinceScript = `local since = tonumber(redis.call('GET', KEYS[#KEYS]) or '')
+  if not since or since > now then
+    since = now
+    redis.call('SET', KEYS[#KEYS], string.format('%.0f', since))
+  end`
+
+// markScript answers the mark and how old it is.
+const markScript = `local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  ` + sinceScript + `
+  return {since, now - since}`
+
+// mark is the name of a slot's mark. A script reads keys of one slot, and the servers of a
+// Cluster lose their states one by one: there each slot has a mark.
+func (s *Store) mark(slot uint16) string {
+	name := s.prefix + "since"
+	if s.cluster {
+		name += "{" + s.tags[slot] + "}"
+	}
+	return name
+}
+
+const slots = 16384
+
+// slot is the slot of a key. The client tells only that of a command, so this makes one, which is never sent.
+func (s *Store) slot(key string) uint16 {
+	command := s.client.B().Get().Key(key).Build()
+	return command.Slot() & (slots - 1)
+}
+
+// slotTags finds a short text of each slot.
+func (s *Store) slotTags() []string {
+	tags := make([]string, slots)
+	for n, left := int64(0), slots; left > 0; n++ {
+		text := strconv.FormatInt(n, 36)
+		if at := s.slot(text); tags[at] == "" {
+			tags[at] = text
+			left--
+		}
+	}
+	return tags
 }
 
 // ranges asks the nodes, one after the other until one answers, which slots are at which master.
