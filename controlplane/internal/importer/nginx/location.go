@@ -8,55 +8,60 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 )
 
-// location is one location of nginx.
+// location is one location of nginx, as it is written.
 type location struct {
-	*scope
-	block    []*nginxconf.Directive
-	modifier string // =, ^~, ~, ~* or empty
-	text     string
-	path     request.Pattern
+	what      string // for messages
+	modifier  string // =, ^~, ~, ~* or empty
+	text      string
+	block     []*nginxconf.Directive
+	path      request.Pattern // of the paths that fit; any if whyNoPath says why there is no such pattern
+	whyNoPath string
 }
 
-// readLocations adds the locations of a block to its scope. The block is besideRegex if a location around it has
+// readLocations are the scopes of the locations of a block. The block is besideRegex if a location around it has
 // expressions beside it: nginx tries those in the block first, which no match can say. Here that is so in the second
 // location, and nginx tries b$ before a$:
 //
 //	location ~ a$ { ... }
 //	location / { location ~ b$ { ... } }
-func (n *reader) readLocations(s *scope, block []*nginxconf.Directive, besideRegex bool) {
-	list := n.locationsIn(s, block)
+//
+// Where a location answers by itself no limit of its own holds. It passes its limits on all the same: the return of
+// location /a is not that of /a/b in it.
+func (n *reader) readLocations(
+	block []*nginxconf.Directive, around map[string]limitSet, besideRegex bool,
+) (scopes []*scope) {
+	list := n.locationsIn(block)
 	holes := holesIn(list)
-	for i, l := range list {
-		if l.isRegex() {
-			l.refuseRegex(besideRegex, holes)
-		}
-		for j, o := range list {
-			if i != j && !o.path.Apart(l.path) && o.winsOver(l, j < i) {
-				l.winners = append(l.winners, o.scope)
-			}
-		}
-	}
 	hasRegex := slices.ContainsFunc(list, (*location).isRegex)
 	for _, l := range list {
-		s.inner = append(s.inner, l.scope)
-		n.readLocations(l.scope, l.block, besideRegex || hasRegex && l.modifier == "")
+		limits := n.readLimits(l.block, around)
+		inner := n.readLocations(l.block, limits, besideRegex || hasRegex && l.modifier == "")
+		if answersItself(l.block) {
+			limits = withoutLimits(limits)
+		}
+		scopes = append(scopes, &scope{what: l.what, limits: limits, fits: l.fits(besideRegex, holes), inner: inner})
 	}
+	chooseBeside(scopes, func(i, other int) bool {
+		l, o := list[i], list[other]
+		return !l.path.Apart(o.path) && l.winsOver(o, i < other)
+	})
+	return scopes
 }
 
-// locationsIn are the locations of a block, each by itself. No client asks for one such as @fallback.
-func (n *reader) locationsIn(s *scope, block []*nginxconf.Directive) (list []*location) {
+// locationsIn are the locations of a block. No client asks for one such as @fallback.
+func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	blocks := nginxconf.Named(block, "location")
 	if n.areTooMany(blocks) {
 		return nil
 	}
 	for _, d := range blocks {
 		modifier, text := splitLocation(d)
-		if !strings.HasPrefix(text, "@") {
-			c := n.newScope("location "+strings.Join(d.Args, " "), d.Block, s.passed)
-			l := &location{scope: c, block: d.Block, modifier: modifier, text: text}
-			l.selectPath()
-			list = append(list, l)
+		if strings.HasPrefix(text, "@") {
+			continue
 		}
+		l := &location{what: "location " + strings.Join(d.Args, " "), modifier: modifier, text: text, block: d.Block}
+		l.readPath()
+		list = append(list, l)
 	}
 	return list
 }
@@ -74,23 +79,19 @@ func splitLocation(d *nginxconf.Directive) (modifier, text string) {
 	return "", d.Arg(0)
 }
 
-// selectPath selects the requests whose path fits the location.
-func (l *location) selectPath() {
+// readPath reads which paths fit the location.
+func (l *location) readPath() {
 	switch {
 	case l.isRegex():
-		var ok bool
-		l.path, ok = request.Searched(l.text, l.modifier == "~*")
+		path, ok := request.Searched(l.text, l.modifier == "~*")
+		l.path = path
 		if !ok {
-			l.fits.CannotMatch("RE2 has no expression like " + l.text)
-			return
+			l.whyNoPath = "RE2 has no expression like " + l.text
 		}
 	case l.modifier == "=":
 		l.path = request.Exact(l.text)
 	default:
 		l.path = request.Prefix(l.text, false)
-	}
-	if l.path != request.AnyPath {
-		l.fits.Match = request.FullPath.Matching(l.path)
 	}
 }
 
@@ -114,18 +115,28 @@ func holesIn(list []*location) (holes []hole) {
 	return holes
 }
 
-// refuseRegex says why no selection has the requests of a location with an expression, if none has: nginx tries the
-// expressions of locations around it later, or there are holes in which the expression holds. One hole is enough.
-func (l *location) refuseRegex(besideRegex bool, holes []hole) {
+// fits are the requests whose path fits the location, or why no match has them. Of an expression that is so where nginx
+// tries those of locations around it later, and where there are holes in which it holds. One hole is enough.
+func (l *location) fits(besideRegex bool, holes []hole) (s request.Selection) {
+	switch {
+	case l.whyNoPath != "":
+		s.CannotMatch(l.whyNoPath)
+	case l.path != request.AnyPath:
+		s.Match = request.FullPath.Matching(l.path)
+	}
+	if !l.isRegex() {
+		return s
+	}
 	if besideRegex {
-		l.fits.CannotMatch("nginx tries it before the expressions of the locations around it")
+		s.CannotMatch("nginx tries it before the expressions of the locations around it")
 	}
 	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
 	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
 		h := holes[i]
-		l.fits.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
+		s.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
 			h.around.text)
 	}
+	return s
 }
 
 // winsOver reports whether nginx takes the location for the requests that fit both: an exact one, then

@@ -11,21 +11,27 @@ import (
 
 // scope is what nginx inherits limits by: http, a server or a location. A request may fit several scopes beside each
 // other. nginx gives it to the one that wins, and then to one within that, if it fits any. Only the limits of the last
-// one hold. All fields are set before plans says which rules come of them:
+// one hold.
 //
-//	                of a server                 of a location
-//	what, limits    newScope                    newScope
-//	passed          newScope                    newScope
-//	fits            selectHosts, leaveTo        selectPath, refuseRegex
-//	winners         leaveTo                     readLocations
-//	inner           readLocations               readLocations; of http readServers, or else readLocations
+// A scope is made with what is in it. Its winners are set when those beside it are there: see chooseBeside.
 type scope struct {
 	what    string              // for messages
 	limits  map[string]limitSet // by kind: its own and those that it inherits; none if it answers by itself
-	passed  map[string]limitSet // what those in it inherit
 	fits    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
-	winners []*scope            // those beside it that nginx prefers for the requests that fit both
 	inner   []*scope            // those in it, to which nginx gives the requests that fit them
+	winners []*scope            // those beside it that nginx prefers for the requests that fit both
+}
+
+// chooseBeside sets the winners of scopes beside each other. Wins says whether nginx prefers one of them to another for
+// the requests that fit both, by their indexes.
+func chooseBeside(list []*scope, wins func(i, other int) bool) {
+	for loser, s := range list {
+		for winner := range list {
+			if winner != loser && wins(winner, loser) {
+				s.winners = append(s.winners, list[winner])
+			}
+		}
+	}
 }
 
 // limitSet has the limits of a kind that hold in a scope, with their settings.
@@ -41,27 +47,15 @@ func (l limitSet) same(other limitSet) bool {
 	return slices.Equal(l.list, other.list) && (settings || len(l.list) == 0)
 }
 
-// readHTTPScope reads the scopes of an http block.
-func (n *reader) readHTTPScope(block []*nginxconf.Directive) (http *scope) {
-	unlimited := limitSet{status: 503} // as nginx answers by default
-	http = n.newScope("http block", block, map[string]limitSet{limitReq: unlimited, limitConn: unlimited})
-	n.readServers(http, nginxconf.Named(block, "server"))
-	if len(http.inner) == 0 { // a part of a server
-		n.readLocations(http, block, false)
+// readHTTPScope reads the scopes of an http block. What has no server is a part of one.
+func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
+	byDefault := limitSet{status: 503} // as nginx answers by default
+	limits := n.readLimits(block, map[string]limitSet{limitReq: byDefault, limitConn: byDefault})
+	inner := n.readServers(nginxconf.Named(block, "server"), limits)
+	if len(inner) == 0 {
+		return n.readServerBlock("http block", block, limits)
 	}
-	return http
-}
-
-// newScope makes a scope of a block, with the limits that the scope around it passes on. Where nginx answers by itself
-// no limit holds. A location passes them on all the same: the return of location /a is not that of /a/b in it. That of
-// a server is for all of its locations.
-func (n *reader) newScope(what string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
-	s := &scope{what: what, passed: n.readLimits(block, around)}
-	s.limits = s.passed
-	if answersItself(block) {
-		s.limits = withoutLimits(s.passed)
-	}
-	return s
+	return &scope{what: "http block", limits: limits, inner: inner}
 }
 
 // withoutLimits are the settings of limits alone.
@@ -74,7 +68,8 @@ func withoutLimits(limits map[string]limitSet) map[string]limitSet {
 	return none
 }
 
-// readLimits are the limits that hold in a block. Each kind and each setting of its own replaces that around it.
+// readLimits are the limits that a block passes on to those within it: its own, and those around it. Each kind and each
+// setting of its own replaces that around it.
 func (n *reader) readLimits(block []*nginxconf.Directive, around map[string]limitSet) map[string]limitSet {
 	limits := map[string]limitSet{}
 	for _, kind := range kinds {

@@ -96,12 +96,11 @@ func TestOneReasonForAHoleInPrefixes(t *testing.T) {
 	block, err := nginxconf.Parse(nginxconf.File{Name: "nginx.conf", Text: []byte(text)}, nil)
 	require.NoError(t, err)
 	n := newReader(draft.New("nginx", "nginx.conf", policy.ScopeProxy))
-	var around scope
-	n.readLocations(&around, block, false)
-	require.Equal(t, "location ~ x$", around.inner[0].what)
+	scopes := n.readLocations(block, nil, false)
+	require.Equal(t, "location ~ x$", scopes[0].what)
 	require.Equal(t, []string{
 		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",
-	}, around.inner[0].fits.WhyOff)
+	}, scopes[0].fits.WhyOff)
 }
 
 // No request comes to an expression beside a location ^~ / without a longer one: nginx does not try it.

@@ -11,56 +11,55 @@ import (
 
 // server is one server of nginx, as it is written.
 type server struct {
-	*scope
+	what         string // for messages
 	names        []string
 	ports        []string
 	defaultPorts []string // ports for which it says that it is the default server
-	answers      bool     // without a look at limits
+	answers      bool     // all requests, without a look at limits
+	block        []*nginxconf.Directive
 	at           source.Place
 }
 
-// hostScope is the scope of some hosts. A scope has them by its names, or it has those that no server names.
-type hostScope struct {
-	*scope
-	names  []string // no other hostScope has one of them
-	isRest bool
-}
-
-// readServers adds the servers of an http block. nginx chooses one by the port, then by the host. A policy knows the
-// host alone, so each host gets one server: a server comes to no hostScope, to one or to two, and each has a scope. An
-// example: the default server has the name a.example and the limits D, another one has *.example and the limits W.
+// readServers are the scopes of servers. nginx chooses a server by the port, then by the host. A policy knows the host
+// alone, so each host gets one server: a server has no scope, one or two. An example: the default server has the name
+// a.example and the limits D, another one has *.example and the limits W.
 //
-//	servers, as written    byHosts                     the scope is for   leaveTo
-//	default: a.example D   isRest, a scope of D        all hosts          *.example and a.example
-//	                       a.example, the same D       a.example          none: it is the narrower name
-//	*.example W            *.example, the scope of W   *.example          a.example
-func (n *reader) readServers(http *scope, blocks []*nginxconf.Directive) {
+//	servers, as written    byHosts                     the scope is for   its winners
+//	default: a.example D   isRest, of D                all hosts          *.example and a.example
+//	                       a.example, of D             a.example          none: it is the narrower name
+//	*.example W            *.example, of W             *.example          a.example
+func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]limitSet) (scopes []*scope) {
 	if n.areTooMany(blocks) {
-		return
+		return nil
 	}
 	var servers []*server
 	for _, d := range blocks {
-		s := readServer(d)
-		s.scope = n.newScope("server "+strings.Join(s.names, " "), d.Block, http.passed)
-		s.passed = s.limits // none if it answers by itself
-		n.readLocations(s.scope, d.Block, false)
-		servers = append(servers, s)
+		servers = append(servers, readServer(d))
 	}
 	list := n.byHosts(servers)
-	for _, s := range list {
-		s.selectHosts()
-		for _, other := range list {
-			if other != s {
-				s.leaveTo(other)
-			}
-		}
-		http.inner = append(http.inner, s.scope)
+	for i, h := range list {
+		s := n.readServerBlock(h.of.what, h.of.block, around)
+		s.fits = h.fits(slices.Concat(list[:i], list[i+1:]))
+		scopes = append(scopes, s)
 	}
+	chooseBeside(scopes, func(i, other int) bool { return list[other].losesTo(list[i]) })
+	return scopes
+}
+
+// readServerBlock is the scope of what is in a server, for all requests that come to it. One that answers by itself
+// does so before nginx looks for a location.
+func (n *reader) readServerBlock(what string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
+	limits := n.readLimits(block, around)
+	inner := n.readLocations(block, limits, false)
+	if answersItself(block) {
+		return &scope{what: what, limits: withoutLimits(limits)}
+	}
+	return &scope{what: what, limits: limits, inner: inner}
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
 func readServer(d *nginxconf.Directive) *server {
-	s := &server{answers: answersItself(d.Block), at: source.PlaceOf(d)}
+	s := &server{answers: answersItself(d.Block), block: d.Block, at: source.PlaceOf(d)}
 	for _, names := range nginxconf.Named(d.Block, "server_name") {
 		for _, name := range names.Args {
 			name = strings.ToLower(name)
@@ -80,6 +79,7 @@ func readServer(d *nginxconf.Directive) *server {
 	if len(s.ports) == 0 {
 		s.ports = []string{"80"}
 	}
+	s.what = "server " + strings.Join(s.names, " ")
 	return s
 }
 
@@ -97,16 +97,27 @@ func portOf(address string) string {
 	return "80"
 }
 
-// byHosts are the scopes by their hosts, in the order of the servers. Those to which no request comes are left out.
-func (n *reader) byHosts(servers []*server) (list []*hostScope) {
+// hosts are those for which nginx chooses one server: those of some of its names, or those that no server names.
+type hosts struct {
+	of     *server
+	names  []string // no other hosts have one of them
+	isRest bool
+}
+
+// byHosts are the hosts of the servers, in their order. Servers to which no request comes have none.
+//
+//  1. One server is for the rest: what no server names (defaultServer).
+//  2. Each name is of one server (claimedNames).
+//  3. The server for the rest has its names apart from the rest if another one's are wider (splitRest).
+func (n *reader) byHosts(servers []*server) (list []hosts) {
 	rest := n.defaultServer(servers)
 	names := n.claimedNames(servers)
 	for _, s := range servers {
 		if s == rest || len(names[s]) > 0 {
-			list = append(list, &hostScope{s.scope, names[s], s == rest})
+			list = append(list, hosts{s, names[s], s == rest})
 		}
 	}
-	return splitDefault(list)
+	return splitRest(list)
 }
 
 // defaultServer is the server for hosts that no server names: the default server of the first port, or, if that
@@ -170,53 +181,61 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 	return names
 }
 
-// splitDefault makes two scopes of the default server if one of its names is a host of another server's *.example: no
-// selection has both that name and all hosts but *.example. Both have the same limits and inner scopes, whose
-// plans are for the hosts of either. In the example of readServers they are that of a.example and that of all but
-// *.example.
-func splitDefault(list []*hostScope) []*hostScope {
-	i := slices.IndexFunc(list, func(s *hostScope) bool { return s.isRest })
+// splitRest makes two hosts of the server for the rest if one of its names is a host of another server's *.example: no
+// selection has both that name and all hosts but *.example. In the example of readServers they are a.example, and all
+// but *.example.
+func splitRest(list []hosts) []hosts {
+	i := slices.IndexFunc(list, func(h hosts) bool { return h.isRest })
 	if i < 0 {
 		return list
 	}
 	both := list[i]
-	isWider := func(other *hostScope) bool { return other != both && areNarrower(both.names, other.names) }
+	isWider := func(other hosts) bool { return other.of != both.of && areNarrower(both.names, other.names) }
 	if !slices.ContainsFunc(list, isWider) {
 		return list
 	}
-	list[i] = &hostScope{scope: both.scope, isRest: true}
-	named := &scope{what: both.what, limits: both.limits, inner: both.inner}
-	return append(list, &hostScope{scope: named, names: both.names})
+	list[i].names = nil
+	return append(list, hosts{of: both.of, names: both.names})
 }
 
-// selectHosts selects the requests to the hosts.
-func (s *hostScope) selectHosts() {
-	if s.isRest {
-		return
+// fits are the requests to the hosts, or why no match has them: for a name, or because of other hosts beside these.
+func (h hosts) fits(beside []hosts) (s request.Selection) {
+	if !h.isRest {
+		s = ofNames(h.names)
 	}
-	var hosts []request.Pattern
-	for _, name := range s.names {
+	for _, other := range beside {
+		if h.isPreferred(other) && areNarrower(h.names, other.names) { // an exempt would have what each takes
+			s.CannotMatch("the server and the " + other.of.what + " take hosts from each other")
+		}
+	}
+	return s
+}
+
+// ofNames are the requests to hosts by their names.
+func ofNames(names []string) (s request.Selection) {
+	var patterns []request.Pattern
+	for _, name := range names {
 		if !request.IsHostOrWildcard(name) {
-			s.fits.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
+			s.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
 			continue
 		}
-		hosts = append(hosts, request.Exact(name))
+		patterns = append(patterns, request.Exact(name))
 	}
-	if len(s.fits.WhyOff) == 0 { // else the match would have a part of the requests
-		s.fits.Match = request.Host.Matching(hosts...)
+	if len(s.WhyOff) == 0 { // else the match would have a part of the requests
+		s.Match = request.Host.Matching(patterns...)
 	}
+	return s
 }
 
-// leaveTo leaves the requests to another one that nginx prefers for them: one with narrower names, and of all hosts
-// one with any.
-func (s *hostScope) leaveTo(other *hostScope) {
-	switch {
-	case len(other.names) == 0, !s.isRest && !areNarrower(other.names, s.names):
-	case areNarrower(s.names, other.names): // an exempt would have the hosts that each takes from the other
-		s.fits.CannotMatch("the server and the " + other.what + " take hosts from each other")
-	default:
-		s.winners = append(s.winners, other.scope)
-	}
+// losesTo reports whether nginx prefers other hosts for the requests that fit both, and never these.
+func (h hosts) losesTo(other hosts) bool {
+	return h.isPreferred(other) && !areNarrower(h.names, other.names)
+}
+
+// isPreferred reports whether nginx prefers other hosts for some request: they have narrower names, or these are the
+// rest and they have any.
+func (h hosts) isPreferred(other hosts) bool {
+	return len(other.names) > 0 && (h.isRest || areNarrower(other.names, h.names))
 }
 
 // areNarrower reports whether one of the names is a host of one of the others, which are wider.
