@@ -20,7 +20,7 @@ type pendingAsk struct {
 // follows once the operations that the one before has started are done:
 //
 //	startHits
-//	startLastHits
+//	startRefusedHits
 //	conclude
 //	├─ keepDenials  if all are granted
 //	│  confirm
@@ -121,17 +121,17 @@ func (a *begunAsk) startHits() {
 			hits = append(hits, o)
 		}
 	}
-	a.start(hits, a.startLastHits)
+	a.start(hits, a.startRefusedHits)
 }
 
-// startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
-func (a *begunAsk) startLastHits() {
+// startRefusedHits starts the other ones. If a part is denied already, or has failed, they take nothing.
+func (a *begunAsk) startRefusedHits() {
 	isRefused := a.judgeParts() != quota.Granted
 	var hits []*keyOperation
 	for i := range a.parts {
 		if p := &a.parts[i]; p.first.Terms.TakesLast() {
 			if isRefused {
-				p.first.Action = &action.Hit{Part: p.part, TakesNothing: true}
+				p.first.Action = action.RefusedHit{Part: p.part}
 			}
 			hits = append(hits, &p.first)
 		}

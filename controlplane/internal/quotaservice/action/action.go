@@ -38,6 +38,8 @@ type Operation struct {
 //	action      whose                      what it does                                    writes
 //	Hit         part of an ask             takes units if they are left, some of them      Denied, Taken, AgainNs
 //	                                       to be spent later
+//	RefusedHit  last part of an ask that   does the same, but takes nothing                Denied, AgainNs
+//	            is refused already
 //	Hold        part of an ask, where the  notes what a worker holds, and holds units      Denied, Taken, Noted
 //	            definition holds units     for it if they are left
 //	Take        operator's, call that may  takes units to be spent at once, if they are    Denied, Taken

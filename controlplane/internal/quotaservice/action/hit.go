@@ -10,7 +10,7 @@ import (
 func (terms *Terms) ActionFor(p *quota.Part) Action {
 	switch {
 	case terms.HoldLimit == nil:
-		return &Hit{Part: p}
+		return Hit{p}
 	case p.Number > 0 || p.Inspect:
 		return Hold{p}
 	}
@@ -18,9 +18,10 @@ func (terms *Terms) ActionFor(p *quota.Part) Action {
 }
 
 // Hit takes the units of a part, if all windows of its key have them left.
-type Hit struct {
-	Part         *quota.Part
-	TakesNothing bool // another part of its ask is denied already, or has failed
+type Hit struct{ Part *quota.Part }
+
+func (h Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+	return hit(terms, &v, h.Part, true, out)
 }
 
 // TakesLast reports whether a hit of the definition waits for the other parts of its ask. For example, an ask has a
@@ -31,19 +32,25 @@ type Hit struct {
 // A denial for lack of units that are only held begins no block, so a hit that holds units need not wait.
 func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit == nil }
 
-// carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
+// RefusedHit is the last hit of an ask of which another part is denied already, or has failed. So it takes nothing.
+type RefusedHit struct{ Part *quota.Part }
+
+func (h RefusedHit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+	return hit(terms, &v, h.Part, false, out)
+}
+
+// hit does the first of these that holds. Units that the part has Spent count first, also if it is denied.
 //
 //	if                                                what it writes        what the record counts
 //	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
 //	for units or has Spent some
 //	the part is Inspect                               nothing               nothing
 //	it is denied: too few units, or a blocked key     Denied, WaitNs        what countDenial counts, unless in shadow
-//	TakesNothing                                      nothing               nothing
+//	it is a RefusedHit                                nothing               nothing
 //	it is granted units                               Taken                 these units
 //	it is granted none: it asks for none, or only     Taken.ValidNs         nothing
 //	for some ahead
-func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	p := h.Part
+func hit(terms *Terms, v *balance.View, p *quota.Part, takes bool, out *Outcome) (changed bool) {
 	offer := v.Offer(terms.Lease, p)
 	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		out.AgainNs = v.FirstEndNs()
@@ -57,13 +64,13 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 	switch {
 	case p.Inspect:
 	case offer.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
-		out.deny(&v, p.Cost)
+		out.deny(v, p.Cost)
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
-			changed = countDenial(terms, &v, p, out) || changed
+			changed = countDenial(terms, v, p, out) || changed
 		}
-	case h.TakesNothing:
+	case !takes:
 	case offer.Units > 0:
-		out.Taken = take(&v, offer.Units, offer.SpendByNs)
+		out.Taken = take(v, offer.Units, offer.SpendByNs)
 		changed = true
 	default:
 		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
