@@ -87,22 +87,22 @@ func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at source.Place, b
 
 // readResponse is the rule's response: a status and headers; nil if it is the usual one.
 func (r *reader) readResponse(o limitFilter, at source.Place, status *typev3.HttpStatus) *draft.Response {
-	made := &draft.Response{}
+	response := &draft.Response{}
 	switch code := status.GetCode(); {
 	case code > 599:
 		r.Fail(at.In("status.code"), "must be at most 599")
 	case code >= 400 && code != 429:
-		made.Status = uint32(code)
+		response.Status = uint32(code)
 	}
-	made.Headers = r.readHeadersToAdd(o.GetResponseHeadersToAdd(), at)
+	response.Headers = r.readHeadersToAdd(o.GetResponseHeadersToAdd(), at)
 	if !o.GetRateLimitedAsResourceExhausted() {
 		r.NoteImport("A denied gRPC request gets RESOURCE_EXHAUSTED here, and UNAVAILABLE from Envoy's filter " +
 			"as it is set. To keep that, add response: {grpc_status: unavailable} to a rule.")
 	}
-	if made.Status == 0 && len(made.Headers) == 0 {
+	if response.Status == 0 && len(response.Headers) == 0 {
 		return nil
 	}
-	return made
+	return response
 }
 
 // readHeadersToAdd reads the headers of a denial that a policy can say.

@@ -11,8 +11,8 @@
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
 //	    descriptorsOfSite: virtualHosts               its routes (routes.go)
-//	      sendsOn: filter.on                          what each makes of the filter (perroute.go)
-//	      routeDescriptors or filterDescriptors       by whose rate_limits the filter sends for them (perroute.go)
+//	      sendingsOf: filter.on                       what each makes of the filter (perroute.go)
+//	      routeDescriptors                            by whose rate_limits the filter sends for them (perroute.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by one of these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  enforcement.apply                               for which share of requests, and the response
@@ -74,8 +74,8 @@ type reader struct {
 	options         Options
 	keys            *keyParts
 	decoded         map[*policy.Node]proto.Message // by decode
-	made            int                            // descriptors, by descriptorsOf
-	madeTooMany     bool                           // of them: it is said, and no more are made
+	descriptors     int                            // how many descriptorsOf has made
+	hasTooMany      bool                           // of them: it is said, and no more are made
 }
 
 // read runs an import. A problem of what a file says is left in the draft, so that the user reads all of them at once.
@@ -118,13 +118,13 @@ func decode[M proto.Message](r *reader, n *policy.Node, at source.Place) (m M) {
 // withoutType is an object without its own @type. Objects in it that have an @type are extensions of Envoy: of
 // them only that is left.
 func withoutType(n *policy.Node) *policy.Node {
-	made := &policy.Node{Kind: n.Kind, Text: n.Text}
+	plain := &policy.Node{Kind: n.Kind, Text: n.Text}
 	for _, f := range n.Fields {
 		if f.Name != "@type" {
-			made.Fields = append(made.Fields, source.NewField(f.Name, withoutExtensions(f.Value)))
+			plain.Fields = append(plain.Fields, source.NewField(f.Name, withoutExtensions(f.Value)))
 		}
 	}
-	return made
+	return plain
 }
 
 // withoutExtensions is a value in which only the @type is left of extensions.
@@ -132,14 +132,14 @@ func withoutExtensions(n *policy.Node) *policy.Node {
 	if name := source.FieldOf(n, "@type"); name != nil {
 		return source.NewObject(source.NewField("@type", name))
 	}
-	made := &policy.Node{Kind: n.Kind, Text: n.Text}
+	plain := &policy.Node{Kind: n.Kind, Text: n.Text}
 	for _, item := range n.Items {
-		made.Items = append(made.Items, withoutExtensions(item))
+		plain.Items = append(plain.Items, withoutExtensions(item))
 	}
 	for _, f := range n.Fields {
-		made.Fields = append(made.Fields, source.NewField(f.Name, withoutExtensions(f.Value)))
+		plain.Fields = append(plain.Fields, source.NewField(f.Name, withoutExtensions(f.Value)))
 	}
-	return made
+	return plain
 }
 
 // envoyTypes finds the types of messages of any type. One that this program lacks is kept as a

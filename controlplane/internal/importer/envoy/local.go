@@ -129,7 +129,7 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	local := localFiltersOf(filters)
 	for _, f := range local {
 		routes, requests := f.unchangedOn(imp.hosts)
-		imp.addConfig(f.Config, routes, requests)
+		imp.addConfig(f.config, routes, requests)
 	}
 	for _, route := range routesOf(imp.hosts) {
 		imp.noteUnusedConfigs(local, route)
@@ -149,7 +149,7 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 func localFiltersOf(filters []envoyfile.Config) (list []*filter) {
 	for _, c := range filters {
 		if isLocalFilter(c) {
-			list = append(list, &filter{Config: c, typeOnRoutes: envoyfile.LocalType})
+			list = append(list, &filter{config: c, typeOnRoutes: envoyfile.LocalType})
 		}
 	}
 	if list == nil {
@@ -248,9 +248,9 @@ func (imp *localImport) levelsOf(c localConfig) *descriptor.Levels {
 func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
 		at := c.config.At.Item("descriptors", i)
-		made := &descriptor.Level{At: at, Order: i, Limit: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
-		if made.Limit != nil {
-			made.Limit.Shadow = d.GetShadowMode()
+		l := &descriptor.Level{At: at, Order: i, Limit: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
+		if l.Limit != nil {
+			l.Limit.Shadow = d.GetShadowMode()
 		}
 		for _, e := range d.GetEntries() {
 			p := descriptor.Pair{Key: e.GetKey(), Pattern: request.Exact(e.GetValue())}
@@ -258,9 +258,9 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 				p.Pattern = request.Pattern{}
 				imp.noteForgotten(c)
 			}
-			made.Pairs = append(made.Pairs, p)
+			l.Pairs = append(l.Pairs, p)
 		}
-		list = append(list, made)
+		list = append(list, l)
 	}
 	return list
 }
@@ -284,11 +284,11 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	if isOwn {
 		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	}
-	sends := map[*hostRoute]sending{}
+	on := map[*hostRoute]sending{}
 	for _, route := range c.routes {
-		sends[route] = sending{vhost: vhostLimits(c.GetVhRateLimits())}
+		on[route] = sending{vhost: vhostLimits(c.GetVhRateLimits())}
 	}
-	return imp.routeDescriptors(imp.hosts, c.GetStage(), sends)
+	return imp.routeDescriptors(imp.hosts, sender{stage: c.GetStage(), on: on})
 }
 
 // readBucket reads a token bucket; nil if there is none.

@@ -17,9 +17,9 @@ import (
 // filter is a filter of a listener that limits, of either type. Routes say what it does for their requests: see on. One
 // without a name stands for a filter that the file does not have, and has the configurations of all names.
 type filter struct {
-	envoyfile.Config
-	typeOnRoutes     string // of the configurations that routes have for it
-	onlyWhereEnabled bool   // it is disabled but for the routes that enable it
+	config           envoyfile.Config // its own
+	typeOnRoutes     string           // of the configurations that routes have for it
+	onlyWhereEnabled bool             // it is disabled but for the routes that enable it
 }
 
 // setting is what a route, or else what it is in, makes of a filter.
@@ -40,7 +40,7 @@ const (
 //	/c, with {one: {config: {}}}            unchanged    unchanged: it enables the filter
 //	/d, with {two: its configuration}       unchanged    off
 func (f *filter) on(route *hostRoute) (setting, envoyfile.Config) {
-	isNamed := func(c envoyfile.Config) bool { return c.Name == f.Name }
+	isNamed := func(c envoyfile.Config) bool { return c.Name == f.config.Name }
 	named := slices.IndexFunc(route.configs, isNamed)
 	isDisabled := named >= 0 && route.configs[named].Disabled
 	if isDisabled || f.onlyWhereEnabled && named < 0 {
@@ -54,7 +54,7 @@ func (f *filter) on(route *hostRoute) (setting, envoyfile.Config) {
 
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
 func (f *filter) has(c envoyfile.Config) bool {
-	return c.IsOf(f.typeOnRoutes) && (f.Name == "" || f.Name == c.Name)
+	return c.IsOf(f.typeOnRoutes) && (f.config.Name == "" || f.config.Name == c.Name)
 }
 
 // noteUnusedConfigs notes the configurations of a route that are of the type of all these filters, and for none of
@@ -107,9 +107,17 @@ func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
 	s.AddExempt(route.selection.Match)
 }
 
-// sending is what a filter sends for a route: descriptors by some rate_limits.
+// sender is a filter as it sends descriptors: by rate_limits of its own, or else by those of routes and their virtual
+// hosts.
+type sender struct {
+	own   []rateLimit
+	stage uint32                 // of the rate_limits of routes and hosts that are for it
+	on    map[*hostRoute]sending // for a route that is missing it sends nothing
+}
+
+// sending is what the configuration for a route says of what is sent.
 type sending struct {
-	limits []rateLimit // of its configuration for the route, in place of all others; none: the others count
+	limits []rateLimit // in place of all others; none: the others count
 	vhost  vhostLimits
 }
 
@@ -135,64 +143,58 @@ func (s sending) addsHost(route *hostRoute) bool {
 	return route.include || s.vhost == vhostAlways || s.vhost == vhostIfAlone && len(route.limits) == 0
 }
 
-// routeDescriptors lists the descriptors that a filter of a stage sends by the rate_limits of its routes, with those of
-// their virtual hosts where Envoy adds them. It sends none for other routes.
-func (r *reader) routeDescriptors(
-	hosts []virtualHost, stage uint32, sends map[*hostRoute]sending,
-) (list []descriptor.Descriptor) {
+// routeDescriptors lists the descriptors that a filter sends for the routes of the hosts. No filter sends any for a
+// route that answers by itself, nor for requests of no route.
+//
+//	for a route                            the filter sends by
+//	whose configuration has rate_limits    these alone
+//	others, if the filter has its own      its own alone
+//	others                                 those of the route, and those of its virtual host if it addsHost
+func (r *reader) routeDescriptors(hosts []virtualHost, f sender) (list []descriptor.Descriptor) {
+	if len(f.own) > 0 && f.sendsOwnForAll(hosts) {
+		return r.descriptorsOf(f.own, request.Selection{})
+	}
 	for i := range hosts {
 		h := &hosts[i]
-		var including []*hostRoute // for which the host's limits count
+		var common []*hostRoute // for which the filter's own limits count, or else the host's
 		for _, route := range h.routes {
-			s, isSent := sends[route]
+			s, isSent := f.on[route]
 			switch {
 			case !isSent || route.answers:
 			case len(s.limits) > 0:
 				list = append(list, r.descriptorsOf(s.limits, route.selection)...)
+			case len(f.own) > 0:
+				common = append(common, route)
 			default:
-				list = append(list, r.descriptorsOf(r.ofStage(stage, route.limits), route.selection)...)
+				list = append(list, r.descriptorsOf(r.ofStage(f.stage, route.limits), route.selection)...)
 				if s.addsHost(route) {
-					including = append(including, route)
+					common = append(common, route)
 				}
 			}
 		}
-		for _, requests := range h.requestsOf(including) {
-			list = append(list, r.descriptorsOf(r.ofStage(stage, h.limits), requests)...)
+		for _, requests := range h.requestsOf(common) {
+			limits := f.own
+			if len(limits) == 0 {
+				limits = r.ofStage(f.stage, h.limits)
+			}
+			list = append(list, r.descriptorsOf(limits, requests)...)
 		}
 	}
 	return list
 }
 
-// filterDescriptors lists the descriptors that a filter sends by rate_limits of its own. They count for the routes that
-// have no others in their configuration for the filter.
-func (r *reader) filterDescriptors(
-	hosts []virtualHost, own []rateLimit, sends map[*hostRoute]sending,
-) (list []descriptor.Descriptor) {
-	var requests []request.Selection
-	isForAll := len(hosts) == 0 || slices.ContainsFunc(hosts, func(h virtualHost) bool { return h.isDefault })
-	for i := range hosts {
-		h := &hosts[i]
-		var counted []*hostRoute
-		for _, route := range h.routes {
-			s, isSent := sends[route]
-			switch {
-			case !isSent || route.answers:
-			case len(s.limits) > 0:
-				list = append(list, r.descriptorsOf(s.limits, route.selection)...)
-			default:
-				counted = append(counted, route)
-			}
-		}
-		requests = append(requests, h.requestsOf(counted)...)
-		isForAll = isForAll && (h.areAll(counted) || h.hasMatcher)
+// sendsOwnForAll reports whether the filter sends by its own rate_limits for all requests: each comes to a route, and
+// none has others. So it is, too, where the routes are not in the files, or a matcher chooses them.
+func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
+	hasOthers := func(route *hostRoute) bool {
+		s, isSent := f.on[route]
+		return !isSent || route.answers || len(s.limits) > 0
 	}
-	if isForAll {
-		requests = []request.Selection{{}} // one for all hosts
+	isDefault := func(h virtualHost) bool { return h.isDefault }
+	isMissing := func(h virtualHost) bool {
+		return !h.takesAll && !h.hasMatcher || slices.ContainsFunc(h.routes, hasOthers)
 	}
-	for _, s := range requests {
-		list = append(list, r.descriptorsOf(own, s)...)
-	}
-	return list
+	return len(hosts) == 0 || slices.ContainsFunc(hosts, isDefault) && !slices.ContainsFunc(hosts, isMissing)
 }
 
 // maxDescriptors bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
@@ -202,17 +204,17 @@ const maxDescriptors = 10 * policy.MaxRules
 func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection) (list []descriptor.Descriptor) {
 	for _, l := range limits {
 		switch {
-		case r.madeTooMany:
+		case r.hasTooMany:
 			return nil
-		case r.made > maxDescriptors:
-			r.madeTooMany = true
+		case r.descriptors > maxDescriptors:
+			r.hasTooMany = true
 			r.Fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
 				"each route and combination of headers that may be absent: import fewer routes at once")
 			return nil
 		}
-		made := r.readRateLimit(l)
-		r.made += len(made)
-		for _, d := range made {
+		sent := r.readRateLimit(l)
+		r.descriptors += len(sent)
+		for _, d := range sent {
 			d.Requests.NarrowTo(s)
 			list = append(list, d)
 		}

@@ -28,7 +28,7 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, off, off},
 		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, configured, configured},
 	} {
-		f := filter{Config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
+		f := filter{config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
 		got, c := f.on(&hostRoute{configs: tc.configs})
 		require.Equal(t, tc.want, got, tc.name)
 		require.Equal(t, got == configured, c.Name == "one", tc.name)

@@ -281,7 +281,7 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of serviceFilter) {
 		if !isServiceFilter(c) {
 			continue
 		}
-		f := &filter{Config: c, typeOnRoutes: envoyfile.PerRouteType}
+		f := &filter{config: c, typeOnRoutes: envoyfile.PerRouteType}
 		of.all = append(of.all, f)
 		if of.filter == nil && imp.isOfDomain(c) {
 			of.filter = f
@@ -303,56 +303,45 @@ func (imp *serviceImport) enforcementOfDomain(f serviceFilter) *enforcement {
 		return inFull()
 	}
 	if f.onlyWhereEnabled {
-		imp.Note(f.At, "the filter is disabled: there are rules only for the routes that enable it")
+		imp.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
 	}
 	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
-		imp.Note(f.At.In("request_type"), "rules are for requests from inside and outside. A match on a header such as "+
-			"x-envoy-internal separates them")
+		imp.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
+			"such as x-envoy-internal separates them")
 	}
-	e := imp.readEnforcement(f.message, f.At, 100, f.message.GetRateLimitedStatus())
-	if f.Disabled && !f.onlyWhereEnabled {
-		imp.disable(e, f.At)
+	e := imp.readEnforcement(f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
+	if f.config.Disabled && !f.onlyWhereEnabled {
+		imp.disable(e, f.config.At)
 	}
 	e.headers = headersField(f.message.GetEnableXRatelimitHeaders())
 	return e
 }
 
-// descriptorsOfSite lists what requests of a site send:
-//
-//	the filter                         sends
-//	none in the site                   the rate_limits of routes
-//	with rate_limits of its own        these, but not for the routes that switch it off
-//	without                            the rate_limits of routes, but of those that switch it off
-//	disabled, and some routes enable   the rate_limits of these routes
-//
-// Rate_limits in a route's configuration for the filter take the place of all of these. No descriptor is sent for a
-// route that answers by itself, nor for requests of no route.
+// descriptorsOfSite lists what the filter sends for requests of a site: see routeDescriptors. If the site has no such
+// filter, it is what an empty one would send.
 func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f serviceFilter) []descriptor.Descriptor {
 	hosts := imp.virtualHosts(s)
-	sends := imp.sendsOn(routesOf(hosts), f)
-	if own := f.message.GetRateLimits(); len(own) > 0 {
-		return imp.filterDescriptors(hosts, limitsAt(own, f.At), sends)
-	}
-	return imp.routeDescriptors(hosts, f.message.GetStage(), sends)
+	own := limitsAt(f.message.GetRateLimits(), f.config.At)
+	return imp.routeDescriptors(hosts, sender{own, f.message.GetStage(), imp.sendingsOf(f, routesOf(hosts))})
 }
 
-// sendsOn is what the filter sends for the routes. It has none for which it sends nothing.
-func (imp *serviceImport) sendsOn(routes []*hostRoute, f serviceFilter) map[*hostRoute]sending {
-	sends := map[*hostRoute]sending{}
+// sendingsOf is what the filter sends for routes. It has none for which it sends nothing.
+func (imp *serviceImport) sendingsOf(f serviceFilter, routes []*hostRoute) map[*hostRoute]sending {
+	on := map[*hostRoute]sending{}
 	for _, route := range routes {
 		imp.noteUnusedConfigs(f.all, route)
 		switch is, c := f.on(route); is {
 		case off:
 		case unchanged:
-			sends[route] = sending{}
+			on[route] = sending{}
 		case configured:
 			s, isOfDomain := imp.readPerRoute(c)
 			if isOfDomain {
-				sends[route] = s
+				on[route] = s
 			}
 		}
 	}
-	return sends
+	return on
 }
 
 // readPerRoute reads a route's configuration for the filter. One for another domain asks nothing of this one.

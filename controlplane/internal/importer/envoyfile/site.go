@@ -54,9 +54,9 @@ func FindSites(in, routes *source.Document) []*Site {
 		if s.Routing.Node != nil {
 			continue
 		}
-		if its := found.routingFor(s, in); its != nil {
-			s.Routing = *its
-			used[its] = true
+		if named := found.routingFor(s, in); named != nil {
+			s.Routing = *named
+			used[named] = true
 		}
 	}
 	for _, apart := range found.apart {
@@ -171,13 +171,13 @@ func (s *Site) text() string {
 func Choose(
 	to *draft.Findings, sites []*Site, listener string, wants func(s *Site) bool,
 ) (*Site, error) {
-	fits := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *Site) bool { return !wants(s) }))
-	if len(fits) == 0 {
+	wanted := distinct(slices.DeleteFunc(slices.Clone(sites), func(s *Site) bool { return !wants(s) }))
+	if len(wanted) == 0 {
 		return nil, nil
 	}
-	names, chosen := namesOfSites(fits), []*Site(nil)
-	for i, s := range fits {
-		hasNamesake := slices.ContainsFunc(fits, func(other *Site) bool { return other != s && other.name == s.name })
+	names, chosen := namesOfSites(wanted), []*Site(nil)
+	for i, s := range wanted {
+		hasNamesake := slices.ContainsFunc(wanted, func(other *Site) bool { return other != s && other.name == s.name })
 		if listener == "" || listener == names[i] || listener == s.name && !hasNamesake {
 			chosen = append(chosen, s)
 		}
@@ -267,9 +267,9 @@ func ConfigsPerRoute(n *policy.Node, at source.Place) (list []Config) {
 	}
 	at = at.In("typed_per_filter_config")
 	for _, f := range configs.Fields {
-		its := at
-		its.Path += "[" + strconv.Quote(f.Name) + "]"
-		list = append(list, ConfigAt(f.Name, f.Value, its))
+		below := at
+		below.Path += "[" + strconv.Quote(f.Name) + "]"
+		list = append(list, ConfigAt(f.Name, f.Value, below))
 	}
 	return list
 }

@@ -212,12 +212,12 @@ type ruleList struct {
 }
 
 // makeRules makes a rule of each. A local rule without selectors is for the requests of no other rule.
-func (list *ruleList) makeRules() (made []*draft.Rule) {
+func (list *ruleList) makeRules() (rules []*draft.Rule) {
 	isDefault := func(o limitRule) bool { return list.isLocal && len(o.Selectors) == 0 }
 	for i, o := range list.listed {
 		if !isDefault(o) {
 			sent := list.requestsOf(o, list.at.Item("rules", i))
-			made = append(made, list.makeRule(i, &sent)...)
+			rules = append(rules, list.makeRule(i, &sent)...)
 		}
 	}
 	var defaults []*draft.Rule
@@ -226,11 +226,11 @@ func (list *ruleList) makeRules() (made []*draft.Rule) {
 			continue
 		}
 		sent := list.requestsOf(o, list.at.Item("rules", i))
-		if sent.ExemptLimited(list.Findings, made, list.ruleName(i)) {
+		if sent.ExemptLimited(list.Findings, rules, list.ruleName(i)) {
 			defaults = append(defaults, list.makeRule(i, &sent)...)
 		}
 	}
-	return append(made, defaults...)
+	return append(rules, defaults...)
 }
 
 // ruleName is the name of the rule at an index.

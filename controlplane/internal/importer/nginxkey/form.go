@@ -49,14 +49,14 @@ type Form struct {
 // Variables are those that map and geo make, for keys.
 type Variables struct {
 	*draft.Findings
-	made             map[string]mapping // by the name of the variable in lower case
+	byName           map[string]mapping // of the variable in lower case
 	noteOfServerName string             // for rules that have $server_name in the key; empty = none
 }
 
 // New is for keys without variables of map and geo. The note says how $server_name differs from the host; it is empty
 // if they are the same.
 func New(to *draft.Findings, noteOfServerName string) *Variables {
-	return &Variables{Findings: to, made: map[string]mapping{}, noteOfServerName: noteOfServerName}
+	return &Variables{Findings: to, byName: map[string]mapping{}, noteOfServerName: noteOfServerName}
 }
 
 // whyOff is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
@@ -149,7 +149,7 @@ var partsByPrefix = map[string]request.PartKind{
 // variable are the forms of a variable. Its name has no case: $Host is $host.
 func (v *Variables) variable(spelled string, depth int) (forms []Form, why whyOff) {
 	name := strings.ToLower(spelled)
-	if m, isMade := v.made[name]; isMade {
+	if m, isMapped := v.byName[name]; isMapped {
 		if depth == maxMaps {
 			return nil, whyOff(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
 		}

@@ -33,35 +33,35 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 	}
 	name := strings.TrimPrefix(d.Arg(len(d.Args)-1), "$")
 	isGeo := d.Name == "geo"
-	made := mapping{source: d.Arg(0)}
+	m := mapping{source: d.Arg(0)}
 	if isGeo && len(d.Args) < 2 {
-		made.source = "$remote_addr"
+		m.source = "$remote_addr"
 	}
 	hasHosts := len(nginxconf.Named(d.Block, "hostnames")) > 0
 	for _, e := range d.Block {
 		switch value := e.Arg(0); {
 		case e.Name == "default":
-			made.other = value
+			m.other = value
 		case e.Name == "include":
-			made.why = whyOff("The file " + value + " is not here, which $" + name + " is made of.")
+			m.why = whyOff("The file " + value + " is not here, which $" + name + " is made of.")
 		case isGeo && (e.Name == "ranges" || e.Name == "delete"):
-			made.why = whyOff("The import does not read " + e.Name + " of geo $" + name + ".")
+			m.why = whyOff("The import does not read " + e.Name + " of geo $" + name + ".")
 		case isGeo && strings.HasPrefix(e.Name, "proxy"):
 			v.Note(source.PlaceOf(e), "Envoy finds the client's address by its own settings: set them to the same")
 		case e.Name == "hostnames" || e.Name == "volatile":
 		default:
-			made.entries = append(made.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
+			m.entries = append(m.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
 		}
 	}
-	slices.SortStableFunc(made.entries, func(a, b mapEntry) int {
+	slices.SortStableFunc(m.entries, func(a, b mapEntry) int {
 		if a.kind != b.kind {
 			return cmp.Compare(a.kind, b.kind)
 		}
 		narrowness := entryKinds[a.kind].narrowness
 		return narrowness(b.patterns[0]) - narrowness(a.patterns[0])
 	})
-	made.merge()
-	v.made[strings.ToLower(name)] = made
+	m.merge()
+	v.byName[strings.ToLower(name)] = m
 }
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
@@ -140,9 +140,9 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 			return nil, why
 		}
 		selections := e.selects(p)
-		for _, fits := range selections {
-			rest := withoutEarlierEntries(fits, earlier)
-			if !rest.HasExempt(fits.Match) { // else an earlier entry has all of them
+		for _, s := range selections {
+			rest := withoutEarlierEntries(s, earlier)
+			if !rest.HasExempt(s.Match) { // else an earlier entry has all of them
 				forms = append(forms, only(rest, found)...)
 			}
 		}
@@ -156,11 +156,11 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 }
 
 // withoutEarlierEntries are the requests of an entry without those whose value nginx finds in an earlier one.
-func withoutEarlierEntries(fits request.Selection, earlier []request.Selection) request.Selection {
-	for _, entry := range fits.LeaveOut(earlier) {
-		fits.Cannot(entry.WhyOff)
+func withoutEarlierEntries(s request.Selection, earlier []request.Selection) request.Selection {
+	for _, entry := range s.LeaveOut(earlier) {
+		s.Cannot(entry.WhyOff)
 	}
-	return fits
+	return s
 }
 
 // mapEntry has the patterns of one value, as nginx writes them.
