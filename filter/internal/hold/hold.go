@@ -116,13 +116,14 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 
 // settleAccount is Settle in the account, if the hold is in one.
 func (h *Hold) settleAccount(cost uint32) {
-	switch {
-	case h.Account == nil:
-	case h.HasLapsed(): // Renew has charged the units
-		h.Account.Settle(0, h.beyond(cost))
-	default:
-		h.Account.Settle(h.Units, cost)
+	if h.Account == nil {
+		return
 	}
+	held, charge := h.Units, cost
+	if h.HasLapsed() { // Renew has charged the units
+		held, charge = 0, h.beyond(cost)
+	}
+	h.Account.Settle(held, charge)
 }
 
 // beyond is what a cost is beyond the units.

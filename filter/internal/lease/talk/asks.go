@@ -39,26 +39,25 @@ type ask struct {
 
 // What an ask wants of one key.
 const (
-	wantsUnits     = iota // of requests at any cost
-	wantsThatCost         // units of requests at one cost, which follows
+	wantsUnits     = iota // for requests at any cost
+	wantsThatCost         // units for requests at one cost
 	wantsStandings        // it is a look
 )
 
-// appendWant appends which units the parts want. If a rule counts denied requests, it also says the
+// appendWant appends what the parts want, in as many bytes for each. If a rule counts denied requests, that says the
 // cost: of a denied ask the service counts all units, and a request that costs less might pass.
 func appendWant(b []byte, parts []lease.Part) []byte {
 	for i := range parts {
 		p := &parts[i]
-		b = binary.LittleEndian.AppendUint32(b, p.Wire.Definition)
-		b = append(b, p.Wire.Key[:]...)
+		what, cost := byte(wantsUnits), uint32(0)
 		switch {
 		case p.Wire.Inspect:
-			b = append(b, wantsStandings)
+			what = wantsStandings
 		case p.CountsDenied():
-			b = binary.LittleEndian.AppendUint32(append(b, wantsThatCost), p.Wire.Cost)
-		default:
-			b = append(b, wantsUnits)
+			what, cost = wantsThatCost, p.Wire.Cost
 		}
+		b = append(binary.LittleEndian.AppendUint32(b, p.Wire.Definition), p.Wire.Key[:]...)
+		b = binary.LittleEndian.AppendUint32(append(b, what), cost)
 	}
 	return b
 }
@@ -80,7 +79,7 @@ func (a *ask) add(parts []lease.Part) {
 // putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
 func (a *ask) putBefore(earlier *ask) {
 	for _, req := range earlier.waiters {
-		req.awaits = append(without(req.awaits, earlier), a)
+		req.awaits[slices.Index(req.awaits, earlier)] = a
 	}
 	for i := range a.parts {
 		p, before := &a.parts[i].Wire, &earlier.parts[i].Wire
