@@ -139,7 +139,7 @@ func (p *presentPage) decodeUsage(slot int, column page.Column) limit.Usage {
 
 // readHoldClock reads the holds' clock, if the table holds.
 func (t *Table) readHoldClock(p *presentPage) {
-	if t.layout.HasHolds {
+	if p.page.Layout.HasHolds {
 		p.heldNs = t.parent.HoldClock()
 	}
 }

@@ -22,9 +22,8 @@ type Entry struct {
 
 	HeldBack bool // Check found, the last time, that only what is held leaves no room
 
-	table *Table // that has read the page: by Look, maybe one that is unregistered
-	hash  uint64 // of the key, under the tables' seed
-	slot  int    // of the key's record in the page, or noRecord
+	hash uint64 // of the key, under the tables' seed
+	slot int    // of the key's record in the page, or noRecord
 
 	// By column of the layout.
 	windows columnWindows                // with the key's limits
@@ -99,9 +98,8 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 func (t *Table) readKey(e *Entry, key *Key, now int64) {
 	e.Findings = Findings{}
 	e.opened = 0
-	e.table = t
 	e.CallerNs = now
-	t.setLimits(e, key)
+	e.setLimits(key)
 	e.findSlot()
 	rebased, charged := t.bringToPresent(&e.presentPage, e.slot, e.newestRead())
 	if charged { // the key may have lost its record
@@ -114,7 +112,7 @@ func (t *Table) readKey(e *Entry, key *Key, now int64) {
 		lapsed = e.readHolds()
 	}
 	if e.slot >= 0 {
-		t.readRecord(e, lapsed)
+		e.readRecord(lapsed)
 	} else {
 		e.startFromFloor()
 	}
@@ -126,12 +124,12 @@ func (e *Entry) findSlot() { e.slot = e.page.Find(fingerprint(e.hash)) }
 // readRecord reads the record, charges what has lapsed of its holds, and brings its usage to e.Now. It remembers the
 // last spans, because Span divides. A span follows from the definition of its window alone, so one that another key or
 // page has left here is right: if it is not the present one, it has no effect.
-func (t *Table) readRecord(e *Entry, lapsed lapses) {
-	last := e.page.Time(e.slot)
-	for column := range t.layout.Counting {
+func (e *Entry) readRecord(lapsed lapses) {
+	last, spans := e.page.Time(e.slot), e.lastSpans
+	for column := range e.page.Layout.Counting {
 		u := &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)
-		if s := &t.lastSpans[column]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
+		if s := &spans[column]; s.start <= last && e.Now < s.end && len(lapsed) == 0 {
 			continue // within one aligned window the usage does not change
 		}
 		w := e.windows.at(column)
@@ -142,7 +140,7 @@ func (t *Table) readRecord(e *Entry, lapsed lapses) {
 		}
 		if w.OnGrid() {
 			start, end := w.Span(e.Now)
-			t.lastSpans[column] = span{start, end}
+			spans[column] = span{start, end}
 		}
 	}
 }
@@ -163,7 +161,7 @@ func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 // Usage returns what a window of the table's definition has counted, as of e.Now.
 // It is valid until the next Read into e.
 func (e *Entry) Usage(window int) *limit.Usage {
-	if column := e.table.columnOf[window]; column != page.NoColumn {
+	if column := e.columnOf[window]; column != page.NoColumn {
 		return &e.usage[column]
 	}
 	return &e.nothing // a later configuration has dropped this window
@@ -171,22 +169,23 @@ func (e *Entry) Usage(window int) *limit.Usage {
 
 // BlockEnd returns when the key's block ends, as of Read or Deny; 0 if it is not blocked.
 func (e *Entry) BlockEnd() int64 {
-	if e.table.block == page.NoColumn {
+	block := e.block
+	if block == page.NoColumn {
 		return 0
 	}
-	return e.usage[e.table.block].EndNs
+	return e.usage[block].EndNs
 }
 
 // Held is how many units of the key are held, by its record and by the floor, as of Read.
 func (e *Entry) Held() uint32 {
-	if !e.table.layout.HasHolds { // not the page's: a refund that cannot read the page leaves none
+	if !e.page.Layout.HasHolds {
 		return 0
 	}
-	return e.usage[e.table.layout.HoldsColumn()].Used
+	return e.usage[e.page.Layout.HoldsColumn()].Used
 }
 
 func (e *Entry) setHeld(units uint32) {
-	e.usage[e.table.layout.HoldsColumn()] = limit.Usage{Used: units}
+	e.usage[e.page.Layout.HoldsColumn()] = limit.Usage{Used: units}
 }
 
 // log returns memory for a log of a column: twice the longest log, because a hit
@@ -214,7 +213,7 @@ func (e *Entry) log(column page.Column) []int64 {
 // Where nothing is held, or the cost is 0, only what is counted matters, and HeldBack is not set.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
 	e.HeldBack = false
-	earliest := t.passesAt(e, cost, 0)
+	earliest := e.passesAt(cost, 0)
 	held := e.Held()
 	if held == 0 || cost == 0 || earliest == limit.Never {
 		return earliest
@@ -223,7 +222,7 @@ func (t *Table) Check(e *Entry, cost uint32) int64 {
 		e.HeldBack = t.onlyHolds() // else another window denies the hit
 		return earliest
 	}
-	if t.passesAt(e, cost, held) != e.Now {
+	if e.passesAt(cost, held) != e.Now {
 		e.HeldBack = true
 		return e.Now + limit.HeldRetryNs
 	}
@@ -238,14 +237,14 @@ func (t *Table) onlyHolds() bool {
 
 // passesAt is when a hit passes every window if held more units are counted in those that
 // count.
-func (t *Table) passesAt(e *Entry, cost, held uint32) int64 {
+func (e *Entry) passesAt(cost, held uint32) int64 {
 	earliest := e.Now
-	for _, column := range t.columns() {
+	for _, column := range e.columnOf {
 		if column == page.NoColumn {
 			continue
 		}
 		units := cost
-		if column < t.layout.Counting {
+		if column < e.page.Layout.Counting {
 			units = limit.AddSaturating(cost, held)
 		}
 		pass := e.windows.at(column).Check(&e.usage[column], e.Now, units)
@@ -272,7 +271,7 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for column := range t.layout.Counting {
+	for column := range e.page.Layout.Counting {
 		w, u := e.windows.at(column), &e.usage[column]
 		if w.Algorithm == limit.FixedWindowPerKey && u.EndNs == 0 {
 			e.opened |= 1 << column
@@ -288,13 +287,14 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	e.Blocked = t.block != page.NoColumn && e.usage[t.block].EndNs == 0
-	for column := range t.layout.Counting {
+	block := e.block
+	e.Blocked = block != page.NoColumn && e.usage[block].EndNs == 0
+	for column := range e.page.Layout.Counting {
 		w, u := e.windows.at(column), &e.usage[column]
 		if cost > 0 {
 			w.Add(u, e.Now, cost)
 		}
-		if column == t.block { // one of a later configuration is not this one's to begin
+		if column == block { // one of a later configuration is not this one's to begin
 			w.Deny(u, e.Now)
 		}
 	}
@@ -307,7 +307,7 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 		return status
 	}
 	shares := e.floorHoldsUnits() // before a record is evicted: what that holds is not this key's
-	slot := t.makeRoom(e, evict)
+	slot := e.makeRoom(evict)
 	if slot < 0 {
 		return Full
 	}
@@ -315,7 +315,7 @@ func (t *Table) begin(e *Entry, evict bool) Status {
 	if shares {
 		e.page.MarkShares(slot)
 	}
-	for column := range t.layout.Counting {
+	for column := range e.page.Layout.Counting {
 		e.usage[column] = e.windows.at(column).Inherit(e.usage[column], e.Now)
 	}
 	return OK
@@ -336,7 +336,7 @@ func (t *Table) finish(e *Entry) Status {
 // record of a later generation is another one: no hit from before is refunded from it.
 func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 	e.putUsage()
-	if t.layout.HasHolds {
+	if e.page.Layout.HasHolds {
 		e.page.SetHolds(e.slot, &e.holds)
 	}
 	e.generation = generation
@@ -370,9 +370,12 @@ func (t *Table) Persist(e *Entry) {
 // Holds that have lapsed stay in the page: the next Read charges them, as of the refund at the earliest. So they count
 // from a later instant than they lapsed, and leave the windows later.
 func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
+	if e.readOnly {
+		return false
+	}
 	committedNs, epoch := e.Now, e.epoch
 	var committed [page.MaxWindows]limit.Usage // but not its logs: they lie in e's memory, and a refund needs none
-	copy(committed[:], e.usage[:t.layout.Counting])
+	copy(committed[:], e.usage[:e.page.Layout.Counting])
 	for range MaxRetries {
 		if t.load(&e.loadedPage, e.hash, now) != OK || e.epoch != epoch || t.startChange(&e.loadedPage) != OK {
 			return false

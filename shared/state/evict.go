@@ -44,24 +44,23 @@ import (
 
 // makeRoom returns a free slot for a record of e's key. If there is none, it drops a record that has expired, or else
 // evicts the one that uses least. It returns -1 if only that is left and evict is not set.
-func (t *Table) makeRoom(e *Entry, evict bool) int {
-	p := &e.presentPage
-	if slot := p.page.FreeSlot(); slot >= 0 {
+func (e *Entry) makeRoom(evict bool) int {
+	if slot := e.page.FreeSlot(); slot >= 0 {
 		// What has ended in the floor by now stays ended, also for a worker whose clock is behind.
-		if floorTime, changed := p.endFloors(p.Now); changed {
-			p.page.SetFloorTime(floorTime)
+		if floorTime, changed := e.endFloors(e.Now); changed {
+			e.page.SetFloorTime(floorTime)
 		}
 		return slot
 	}
-	if slot := p.expiredSlot(); slot >= 0 {
-		p.drop(slot)
+	if slot := e.expiredSlot(); slot >= 0 {
+		e.drop(slot)
 		return slot
 	}
 	if !evict {
 		return -1
 	}
-	slot := t.leastUsed(p)
-	p.evict(slot)
+	slot := e.leastUsed()
+	e.evict(slot)
 	e.Evicted = true
 	return slot
 }
@@ -146,7 +145,7 @@ func (p *presentPage) usageIn(r *record, column page.Column) (u limit.Usage, asO
 // record expires by itself.
 func (t *Table) Earliest(e *Entry) int64 {
 	first := int64(math.MaxInt64)
-	for slot := range t.layout.Slots {
+	for slot := range e.page.Layout.Slots {
 		first = min(first, e.expiry(slot))
 	}
 	if first == math.MaxInt64 {
@@ -166,11 +165,11 @@ func (p *presentPage) drop(slot int) {
 }
 
 // leastUsed returns the slot whose record uses least of the rule's limits; of several, the one that expires first.
-func (t *Table) leastUsed(p *presentPage) (least int) {
+func (p *presentPage) leastUsed() (least int) {
 	var leastUse limit.Fraction
 	var leastExpiry int64
 	for slot := range p.page.Layout.Slots {
-		use := t.useOf(p, slot)
+		use := p.useOf(slot)
 		expiry := p.expiry(slot)
 		if slot == 0 || use.Less(leastUse) || !leastUse.Less(use) && expiry < leastExpiry {
 			least = slot
@@ -183,11 +182,11 @@ func (t *Table) leastUsed(p *presentPage) (least int) {
 
 // useOf is how much of the rule's limits the slot's record uses: the most that it uses of
 // a window's. Of a concurrency, that is what it holds.
-func (t *Table) useOf(p *presentPage, slot int) limit.Fraction {
+func (p *presentPage) useOf(slot int) limit.Fraction {
 	r := p.recordIn(slot)
 	now := max(p.Now, r.asOf)
 	most := limit.Fraction{Limit: 1}
-	for _, column := range t.columns() {
+	for _, column := range p.columnOf {
 		if column == page.NoColumn {
 			continue
 		}

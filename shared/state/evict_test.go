@@ -133,7 +133,7 @@ func TestTheClockIsSettledWhenAPageIsLoaded(t *testing.T) {
 	before := p.page.Clone()
 	clock += second
 	require.Equal(t, d.now+30*second, d.table.Earliest(&d.entry))
-	require.Equal(t, 0, d.table.leastUsed(p), "as much as b, and expires first")
+	require.Equal(t, 0, p.leastUsed(), "as much as b, and expires first")
 	require.False(t, p.hasExpired(1))
 	require.Equal(t, clock-second, p.CallerNs)
 	require.Equal(t, before, p.page)

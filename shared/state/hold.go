@@ -54,9 +54,9 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	e.holds.Add(e.holds.Eighth, units)
 	e.setHeld(limit.AddSaturating(e.Held(), units))
 	h.serial = e.page.Serial(e.slot)
-	h.epoch = t.epoch
+	h.epoch = e.epoch
 	h.eighth = e.holds.Eighth
-	h.eachNs = t.layout.HoldsWindow().EighthNs()
+	h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
 	return h, t.finish(e)
 }
 
@@ -72,7 +72,7 @@ func (t *Table) Settle(s *Scratch, key Key, h Hold, now int64, cost uint32) (uni
 // If so, e tells how the key stands without them.
 func (t *Table) RefundHold(e *Entry, key Key, h Hold, now int64) bool {
 	_, status := t.settle(e, key, h, now, 0)
-	if status == OK && t.layout.HasHolds {
+	if status == OK && e.page.Layout.HasHolds {
 		e.sumHeld()
 	}
 	return status == OK
@@ -117,7 +117,7 @@ func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (lapsed, gone boo
 		switch status := t.chargeAndWrite(e, where, 0); status {
 		case OK:
 			h.eighth = eighth
-			h.eachNs = t.layout.HoldsWindow().EighthNs()
+			h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
 			return false, false, OK
 		case Mismatch:
 		default:
@@ -174,7 +174,7 @@ func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 	default:
 		return status
 	}
-	for column := range t.layout.Counting {
+	for column := range e.page.Layout.Counting {
 		e.windows.at(column).Add(&e.usage[column], e.Now, units)
 	}
 	return t.finish(e)

@@ -74,16 +74,16 @@ type Key struct {
 //	Key.OfRule       the definition    the rule
 //	e.windows        columns           the key
 //	e.rule           columns           the rule
-func (t *Table) setLimits(e *Entry, key *Key) {
-	e.rule = t.byColumn(key.OfRule, &e.ruleMemory)
-	e.windows = t.byColumn(key.Windows, &e.windowsMemory)
-	if t.columnsAreWindows {
+func (e *Entry) setLimits(key *Key) {
+	e.rule = e.byColumn(key.OfRule, &e.ruleMemory)
+	e.windows = e.byColumn(key.Windows, &e.windowsMemory)
+	if e.columnsAreWindows {
 		return
 	}
 	for column := range page.Column(len(e.windows.list)) {
 		w := e.windows.at(column)
 		w.Stamp = e.rule.at(column).Stamp // only the rule has one: see Overridden
-		if w.Jitter > 0 && !slices.Contains(t.columns(), column) {
+		if w.Jitter > 0 && !slices.Contains(e.columnOf, column) {
 			w.Algorithm = limit.FixedWindowPerKey
 			w.Elastic = true
 		}
@@ -93,13 +93,13 @@ func (t *Table) setLimits(e *Entry, key *Key) {
 // byColumn returns windows, which are in the definition's order, in that of the columns. A column that the definition
 // lacks has the layout's window, without limits. The list is windows itself if the order is the same, and else lies in
 // memory: both last until the next page is read.
-func (t *Table) byColumn(windows []limit.Window, memory *[]limit.Window) columnWindows {
-	if t.columnsAreWindows {
+func (pl *placement) byColumn(windows []limit.Window, memory *[]limit.Window) columnWindows {
+	if pl.columnsAreWindows {
 		return columnWindows{windows}
 	}
-	*memory = append((*memory)[:0], t.layout.Windows...)
+	*memory = append((*memory)[:0], pl.layout.Windows...)
 	list := *memory
-	for window, column := range t.columns() {
+	for window, column := range pl.columnOf {
 		if column == page.NoColumn {
 			continue
 		}

@@ -141,14 +141,14 @@ func (e *LeaseEntry) Put(added leased.GrantLeft) (ok bool) {
 }
 
 // Write stores the lease. It returns Mismatch if another worker wrote first: Reread. A new record may take the place of
-// another key's: see roomFor.
+// another key's: see makeRoom.
 func (l *Leases) Write(e *LeaseEntry) Status {
 	t := l.table
 	if status := t.startChange(&e.loadedPage); status != OK {
 		return status
 	}
 	if e.slot < 0 {
-		e.slot, e.Replaced = l.roomFor(e)
+		e.slot, e.Replaced = e.makeRoom()
 		e.page.Place(e.slot, fingerprint(e.key.hash), e.NowNs)
 	}
 	e.page.SetTime(e.slot, e.NowNs)
@@ -156,14 +156,14 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	return t.write(&e.loadedPage)
 }
 
-// roomFor returns a slot for a new record: a free one, or if the page is full, that of the record with fewest units, of
-// several the oldest. lost is how many units that has. A record of an earlier start of the clock has none.
-func (l *Leases) roomFor(e *LeaseEntry) (room int, lost uint32) {
+// makeRoom returns a slot for a new record: a free one, or if the page is full, that of the record with fewest units,
+// of several the oldest. lost is how many units that has. A record of an earlier start of the clock has none.
+func (e *LeaseEntry) makeRoom() (room int, lost uint32) {
 	if slot := e.page.FreeSlot(); slot >= 0 {
 		return slot, 0
 	}
 	oldest := int64(0)
-	for slot := range l.table.layout.Slots {
+	for slot := range e.page.Layout.Slots {
 		units := leftOf(e.page.Lease(slot), e.NowNs)
 		written := e.page.Time(slot)
 		if isOfEarlierStart(written, e.NowNs) {

@@ -9,7 +9,7 @@ import (
 // What is read without counting. A Look is at one key, for its client, and leaves no trace: it writes nothing into
 // shared data, registers no table, and tells nobody that this worker runs. A Survey is of all pages of a table, for
 // metrics; it writes no page and registers no table either. Of tables that this worker has not registered, each needs
-// a registration first, and reads the pages by that (unregistered):
+// a registration first, and reads the pages by that:
 //
 //	PrepareLooks     as the table would be registered now
 //	Look             of one key
@@ -68,25 +68,25 @@ func (ts *Tables) closed() (closed []*Table) {
 // Look is Read without a trace. It fails if another worker has changed the table's windows, and this
 // one has not found out: it does so at the next hit or heartbeat.
 //
-// After a Look, e tells, but counts nothing, because the table may not be registered: e is of no epoch, so Commit and
-// the other writes return Mismatch until it is Read, and Persist writes nothing.
+// After a Look, e tells, but counts nothing, because the table may not be registered: Commit and the other writes
+// return Mismatch until it is Read, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
-	by := t
+	by := t.placement
 	if !t.open {
 		if t.looked == nil {
 			return Failed
 		}
-		by = t.unregistered(t.looked)
+		by = newPlacement(&t.def, t.looked)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
-	if newer, status := by.loadPage(&e.loadedPage, by.pageOf(e.hash)); newer || status != OK {
+	if newer, status := t.loadPage(&e.loadedPage, by, by.pageOf(e.hash)); newer || status != OK {
 		return Failed
 	}
 	if by.layout.HasHolds {
 		e.heldNs = t.parent.lookHoldClock()
 	}
-	by.readKey(e, &key, now)
-	e.epoch = noEpoch
+	t.readKey(e, &key, now)
+	e.readOnly = true
 	return OK
 }
 
@@ -138,15 +138,16 @@ const (
 // done and what it has found, and the survey starts again. It skips a table that no worker has registered, as far as
 // PrepareSurveys has found.
 func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, done bool, status Status) {
-	by := t
+	by := t.placement
 	if !t.open {
 		if t.surveyed == nil {
 			*s = Survey{}
 			return Found{}, false, OK
 		}
-		by = t.unregistered(t.surveyed)
+		by = newPlacement(&t.def, t.surveyed)
 	}
-	if status := s.addPages(by, &m.entry.presentPage, rule); status != OK {
+	m.entry.placement = by
+	if status := s.addPages(t, &m.entry.presentPage, rule); status != OK {
 		*s = Survey{}
 		return Found{}, false, status
 	}
@@ -158,11 +159,11 @@ func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, d
 	return found, true, OK
 }
 
-// addPages adds the next pages.
+// addPages adds the next pages, by p's placement.
 func (s *Survey) addPages(t *Table, p *presentPage, rule []limit.Window) Status {
 	read := 0
-	for i := 0; i < surveyPages && read < surveyBytes && s.next < t.pages; i++ {
-		key := t.pageKey(s.next)
+	for i := 0; i < surveyPages && read < surveyBytes && s.next < p.pages; i++ {
+		key := p.pageKey(s.next)
 		value, _, status := t.parent.store.Get(key[:])
 		switch status {
 		case OK:
@@ -182,11 +183,9 @@ func (s *Survey) addPages(t *Table, p *presentPage, rule []limit.Window) Status 
 // page that it cannot read.
 func (t *Table) liveIn(p *presentPage, rule []limit.Window, value []byte) uint64 {
 	p.CallerNs = t.parent.store.Now()
-	converted, newer, status := t.convertIn(value)
-	if newer || status != OK {
+	if newer, status := p.convertIn(value); newer || status != OK {
 		return 0
 	}
-	p.page = converted
 	t.readPage(p, rule)
 	return p.liveKeys()
 }

@@ -18,8 +18,8 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for column := range t.layout.Counting {
-		if t.acts(window, column) {
+	for column := range e.page.Layout.Counting {
+		if e.acts(window, column) {
 			e.windows.at(column).Add(&e.usage[column], e.Now, n)
 		}
 	}
@@ -32,8 +32,8 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	for column := range t.layout.Counting {
-		if t.acts(window, column) {
+	for column := range e.page.Layout.Counting {
+		if e.acts(window, column) {
 			e.usage[column] = e.windows.at(column).Set(e.Now, n)
 		}
 	}
@@ -41,14 +41,14 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 }
 
 // acts reports whether an operation on the window changes the column.
-func (t *Table) acts(window int, column page.Column) bool {
+func (e *Entry) acts(window int, column page.Column) bool {
 	switch {
-	case column == t.block:
+	case column == e.block:
 		return false
 	case window == AllWindows: // of the definition: the layout may have others
-		return slices.Contains(t.columns(), column)
+		return slices.Contains(e.columnOf, column)
 	}
-	return t.columnOf[window] == column
+	return e.columnOf[window] == column
 }
 
 // Reset forgets the key and reports whether it had a record. If the floor counts
@@ -60,7 +60,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	}
 	if e.HasRecord() {
 		had = !e.page.WasReset(e.slot)
-		if t.layout.HasHolds && e.holds.Total() > 0 {
+		if e.page.Layout.HasHolds && e.holds.Total() > 0 {
 			e.page.ForgetHolds(e.slot)
 		}
 	}
@@ -80,7 +80,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	slot := e.slot
 	if !e.HasRecord() {
-		slot = t.makeRoom(e, evict)
+		slot = e.makeRoom(evict)
 		if slot < 0 {
 			return Full
 		}
@@ -100,7 +100,7 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 // every page.
 func (t *Table) Clean(s *Scratch, rule []limit.Window, now int64) (freed uint64, status Status) {
 	return t.visitPages(&s.entry.presentPage, rule, now, func(p *presentPage) (changes uint64) {
-		for slot := range t.layout.Slots {
+		for slot := range p.page.Layout.Slots {
 			if !p.page.IsFree(slot) && p.hasExpired(slot) {
 				p.drop(slot)
 				changes++
@@ -164,7 +164,7 @@ func (t *Table) visitPage(
 	p *presentPage, rule []limit.Window, index uint32, visit func(p *presentPage) (changes uint64),
 ) (changes uint64, status Status) {
 	for range MaxRetries {
-		newer, status := t.loadPage(&p.loadedPage, index)
+		newer, status := t.loadPage(&p.loadedPage, t.placement, index)
 		switch {
 		case newer:
 			if status := t.adoptNewer(p.CallerNs); status != OK {
@@ -189,11 +189,11 @@ func (t *Table) visitPage(
 // readPage brings the loaded page to the present as of p.CallerNs, as readKey does for a key. Leases need no more than
 // their clock.
 func (t *Table) readPage(p *presentPage, rule []limit.Window) {
-	if t.layout.HasLeases {
+	if p.page.Layout.HasLeases {
 		p.leaseNs = leaseTime(t.parent.store.Monotonic())
 		return
 	}
 	t.readHoldClock(p)
-	p.rule = t.byColumn(rule, &p.ruleMemory)
+	p.rule = p.byColumn(rule, &p.ruleMemory)
 	t.bringToPresent(p, noRecord, p.page.NewestTime())
 }

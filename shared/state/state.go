@@ -151,7 +151,7 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //	number       a table, in its page keys  never; a later table may get it     adopt
 //	base         a table's registration     with a number that is given anew    adopt, owns; convertIn: older pages
 //	                                                                            are empty
-//	epoch        a table's windows          when they are chosen or changed     adopt, convertIn, startChange, Refund;
+//	epoch        a table's windows          when they are chosen or changed     adopt, convertIn, Refund;
 //	                                                                            whereIs: HoldsSince is one
 //	generation   a record                   when it is set, reset or rebased    Refund
 //	serial       a record of a table that   when it is placed                   whereIs (hold.go)
@@ -192,10 +192,10 @@ func (ts *Tables) heldTotalKey(rule uint32) (key [12]byte) {
 	return key
 }
 
-// pageKey returns the key of the table's page with that index.
-func (t *Table) pageKey(index uint32) (key [15]byte) {
+// pageKey returns the key of the page with that index.
+func (pl *placement) pageKey(index uint32) (key [15]byte) {
 	copy(key[:], page.KeyPrefix)
-	number := uint32(hexDigits(uint32(t.number) << 16)) // the first four of eight digits
+	number := uint32(hexDigits(uint32(pl.number) << 16)) // the first four of eight digits
 	le.PutUint32(key[len(page.KeyPrefix):], number)
 	le.PutUint64(key[len(page.KeyPrefix)+4:], hexDigits(index))
 	return key

@@ -1,7 +1,6 @@
 package state
 
 import (
-	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -19,7 +18,8 @@ import (
 //	closed ──── registerAndAdopt: at the first Read, or withOthers ahead of it ───▶ open
 //	       ◀─── Split: the configuration moves to tables of another owner ─────────
 //
-// A Look or a Survey of a closed table leaves it closed: it reads the pages by a table of its own, see unregistered.
+// A Look or a Survey of a closed table leaves it closed: it reads the pages by a placement that it throws away, because
+// other workers may have registered thousands of tables, and each takes a page of memory.
 
 // Table holds the records of one counter.
 type Table struct {
@@ -28,20 +28,29 @@ type Table struct {
 
 	open bool // registered in the directory
 
-	// Registrations by which a closed table is read; nil = there is none. See unregistered.
+	*placement // by the registration that it has adopted last; nil before the first
+
+	// Registrations by which Look and Survey read a closed table; nil = there is none.
 	looked   *directory.Registration // from PrepareLooks: as registerAndAdopt would make it now
 	surveyed *directory.Registration // from PrepareSurveys: as another worker has made it
+}
 
-	// Where the pages are, and how the definition's windows lie in them, by a registration: see placeBy.
-	number            uint16
+// placement is where the pages of a table are, and how the definition's windows lie in them, by one registration. A
+// table that adopts another registration gets another placement, so one never changes, but for its cache.
+//
+// A Table has one, and each page that was loaded. That of a page may be older: the table has adopted newer windows
+// since, because another key's page had them. So whoever has a page goes by that of the page (e.columnOf, e.block,
+// page.Layout), and t.layout is only for who has none. startChange refuses a page that is not of the table's placement.
+type placement struct {
+	number            uint16 // in the keys of the pages
 	pages             uint32
 	base              uint32
 	epoch             uint32
 	layout            *page.Layout
-	empty             page.Page                    // to compare with and to copy, never written
-	columnOf          [page.MaxWindows]page.Column // of each window of the definition
-	columnsAreWindows bool                         // the columns are the definition's windows: see byColumn
-	block             page.Column                  // of the definition's block, or page.NoColumn
+	empty             page.Page     // to compare with and to copy, never written
+	columnOf          []page.Column // of each window of the definition, page.NoColumn if the pages lack it
+	columnsAreWindows bool          // the columns are the definition's windows: see byColumn
+	block             page.Column   // of the definition's block, or page.NoColumn
 
 	lastSpans []span // a cache, by column: the aligned window of the last hit, see readRecord
 }
@@ -66,51 +75,42 @@ func (t *Table) adopt(r *directory.Registration) {
 		return // an epoch has one layout
 	}
 	t.open = true
-	t.placeBy(r)
+	t.placement = newPlacement(&t.def, r)
 }
 
-// unregistered returns a table that reads t's pages by r, once, while t stays closed. It is thrown away, because
-// other workers may have registered thousands, and each takes a page of memory.
-func (t *Table) unregistered(r *directory.Registration) *Table {
-	once := &Table{parent: t.parent, def: t.def}
-	once.placeBy(r)
-	return once
-}
-
-// placeBy sets where the table's pages are, and how the windows lie in them.
-func (t *Table) placeBy(r *directory.Registration) {
-	windows := t.def.Windows
-	t.number = r.Number
-	t.pages = r.Geometry.Pages
-	t.base = r.Base
-	t.epoch = r.Epoch
-	t.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
-	t.empty = page.New(t.layout, t.epoch)
-	t.columnsAreWindows = len(r.Windows) == len(windows)
-	t.block = page.NoColumn
-	t.lastSpans = make([]span, len(r.Windows))
-	for window := range windows {
-		w := &windows[window]
-		column := t.layout.ColumnOf(*w)
-		t.columnOf[window] = column
+// newPlacement is that of a table with the definition, by a registration.
+func newPlacement(def *Definition, r *directory.Registration) *placement {
+	pl := new(placement)
+	pl.number = r.Number
+	pl.pages = r.Geometry.Pages
+	pl.base = r.Base
+	pl.epoch = r.Epoch
+	pl.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
+	pl.empty = page.New(pl.layout, pl.epoch)
+	pl.columnOf = make([]page.Column, len(def.Windows))
+	pl.columnsAreWindows = len(r.Windows) == len(def.Windows)
+	pl.block = page.NoColumn
+	pl.lastSpans = make([]span, len(r.Windows))
+	for window := range def.Windows {
+		w := &def.Windows[window]
+		column := pl.layout.ColumnOf(*w)
+		pl.columnOf[window] = column
 		// A log has the Units of the layout, and a bucket the Stamp of the rule: see byColumn and setLimits.
 		differs := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
-		t.columnsAreWindows = t.columnsAreWindows && int(column) == window && !differs
+		pl.columnsAreWindows = pl.columnsAreWindows && int(column) == window && !differs
 		if w.Algorithm == limit.Block {
-			t.block = column
+			pl.block = column
 		}
 	}
+	return pl
 }
 
 // Windows are those of the table's definition.
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
 
-// columns returns the column of each window of the definition, page.NoColumn if the pages lack it.
-func (t *Table) columns() []page.Column { return t.columnOf[:len(t.def.Windows)] }
-
 // lacksWindow reports whether the layout has no column for one of the
 // definition's windows.
-func (t *Table) lacksWindow() bool { return t.open && slices.Contains(t.columns(), page.NoColumn) }
+func (t *Table) lacksWindow() bool { return t.open && slices.Contains(t.columnOf, page.NoColumn) }
 
 // A page is loaded into a worker's memory, brought to the present there, changed, and written in one compare-and-swap.
 // Three types have such a page, each with what the one before has:
@@ -123,13 +123,15 @@ func (t *Table) lacksWindow() bool { return t.open && slices.Contains(t.columns(
 // A function takes the smallest that it needs. So a method of Entry is about its key, and one of presentPage about the
 // page, or the record in some slot of it. A Table's needs the store, or the definition, too.
 
-// loadedPage is a page in a worker's memory, by the layout of its table.
+// loadedPage is a page in a worker's memory.
 type loadedPage struct {
-	pageKey [15]byte // in shared data
-	page    page.Page
-	missing bool // the page does not exist yet: page is the table's empty one, which startChange copies
-	cas     uint32
-	epoch   uint32 // of the table at that time, or noEpoch
+	*placement // of the table when the page was loaded: the page has its layout and epoch
+
+	key      [15]byte // of the page in shared data
+	page     page.Page
+	missing  bool // the page does not exist yet: page is the placement's empty one, which startChange copies
+	readOnly bool // it was loaded by a Look
+	cas      uint32
 }
 
 // presentPage is a page as of now.
@@ -151,11 +153,8 @@ type presentPage struct {
 	lapses     lapses         // all lists of lapses, one behind the other, until the next page is read
 }
 
-// noEpoch is the epoch of an Entry after a Look: no table has it, so nothing may be written.
-const noEpoch uint32 = math.MaxUint32
-
 // pageOf returns the index of the page that a key's hash leads to, by its high bits.
-func (t *Table) pageOf(hash uint64) uint32 { return uint32((hash >> 32) * uint64(t.pages) >> 32) }
+func (pl *placement) pageOf(hash uint64) uint32 { return uint32((hash >> 32) * uint64(pl.pages) >> 32) }
 
 // fingerprint is what a page has of a key's hash: its low bits.
 func fingerprint(hash uint64) uint32 { return uint32(hash) }
@@ -168,7 +167,7 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 		return status
 	}
 	for range MaxRetries {
-		newer, status := t.loadPage(p, t.pageOf(hash))
+		newer, status := t.loadPage(p, t.placement, t.pageOf(hash))
 		if !newer {
 			return status
 		}
@@ -179,25 +178,26 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 	return Failed
 }
 
-// loadPage loads the page with that index by the layout that the table has. If the page has newer windows, it only
-// reports so: adoptNewer, and load it again.
-func (t *Table) loadPage(p *loadedPage, index uint32) (newer bool, status Status) {
-	p.pageKey = t.pageKey(index)
-	value, cas, status := t.parent.store.Get(p.pageKey[:])
+// loadPage loads the page with that index by a placement: the table's, unless a Look or a Survey reads a closed table.
+// If the page has newer windows, it only reports so: adoptNewer, and load it again.
+func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) (newer bool, status Status) {
+	p.placement = by
+	p.readOnly = false
+	p.key = by.pageKey(index)
+	value, cas, status := t.parent.store.Get(p.key[:])
 	switch status {
 	case OK:
-		p.page, newer, status = t.convertIn(value)
+		newer, status = p.convertIn(value)
 		p.missing = false
 		p.cas = cas
 	case NotFound:
-		p.page = t.empty
+		p.page = by.empty
 		p.missing = true
 		p.cas = CreateOnly
 		status = OK
 	default:
 		return false, Failed
 	}
-	p.epoch = t.epoch
 	return newer, status
 }
 
@@ -213,36 +213,38 @@ func (t *Table) adoptNewer(now int64) Status {
 	return OK
 }
 
-// convertIn converts a page that comes in to the table's layout. A newer page is of a later epoch than the table, and
-// stays as it is.
-func (t *Table) convertIn(value []byte) (converted page.Page, newer bool, status Status) {
-	if same, ok := t.empty.ReadLike(value); ok {
-		return same, false, OK
+// convertIn takes in a page as it is stored, converted to the placement's layout. It does not take one of a later
+// epoch, which is newer, nor one that it cannot read.
+func (p *loadedPage) convertIn(value []byte) (newer bool, status Status) {
+	if same, ok := p.empty.ReadLike(value); ok {
+		p.page = same
+		return false, OK
 	}
 	old, ok := page.Read(value)
 	if !ok {
-		return page.Page{}, false, Failed
+		return false, Failed
 	}
 	switch epoch := old.Epoch(); {
-	case epoch > t.epoch:
-		return page.Page{}, true, OK
-	case epoch < t.base: // the page of a vanished counter
-		return page.New(t.layout, t.epoch), false, OK
-	case epoch == t.epoch: // an epoch has one layout, and the page has another: it is damaged
-		return page.Page{}, false, Failed
+	case epoch > p.epoch:
+		return true, OK
+	case epoch < p.base: // the page of a vanished counter
+		p.page = page.New(p.layout, p.epoch)
+	case epoch == p.epoch: // an epoch has one layout, and the page has another: it is damaged
+		return false, Failed
 	default:
-		return old.Convert(t.layout, t.epoch), false, OK
+		p.page = old.Convert(p.layout, p.epoch)
 	}
+	return false, OK
 }
 
-// startChange is the first step of all that writes the page of a key. It returns Mismatch if the table's windows have
-// changed since the page was loaded, or after a Look.
+// startChange is the first step of all that writes the page of a key. It returns Mismatch if the table has got another
+// placement since the page was loaded, or after a Look.
 //
 // A page that does not exist yet becomes one of its own: until then, all keys of such pages share an empty one. Two
 // others do without it: Read has nothing to bring to the present in an empty page, and a visit passes pages over that
 // do not exist, and writes the others as soon as they are loaded.
 func (t *Table) startChange(p *loadedPage) Status {
-	if p.epoch != t.epoch {
+	if p.readOnly || p.placement != t.placement {
 		return Mismatch
 	}
 	if p.missing {
@@ -254,5 +256,5 @@ func (t *Table) startChange(p *loadedPage) Status {
 
 // write writes the page, unless another worker has written it since it was loaded.
 func (t *Table) write(p *loadedPage) Status {
-	return t.parent.store.Set(p.pageKey[:], p.page.Bytes, p.cas)
+	return t.parent.store.Set(p.key[:], p.page.Bytes, p.cas)
 }

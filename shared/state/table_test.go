@@ -104,3 +104,25 @@ func TestTheClockSteps(t *testing.T) {
 		}
 	})
 }
+
+// TestAnEntryTellsByTheWindowsItWasReadBy: the same as before after another key of its table was read and has met newer
+// windows. A change has to read it again.
+func TestAnEntryTellsByTheWindowsItWasReadBy(t *testing.T) {
+	store := newMemory()
+	hour := aligned(9, anHour, 0)
+	older := configured(store, "o", 1, definition("x", 4, hour))
+	key, other := keyed(older, []byte("k")), keyed(older, []byte("l"))
+	var e, later Entry
+	require.Equal(t, OK, older.Read(&e, key, second))
+	require.Equal(t, OK, older.Commit(&e, 3, true))
+	require.Equal(t, OK, older.Read(&e, key, second))
+
+	newer := configured(store, "o", 2, definition("x", 4, aligned(9, second, 0), hour)) // it comes before the hour
+	require.True(t, hit(t, newer, []byte("l"), second, 1))
+	require.Equal(t, OK, older.Read(&later, other, second))
+	require.EqualValues(t, 1, later.Usage(0).Used)
+	require.EqualValues(t, 3, e.Usage(0).Used)
+	require.Equal(t, e.Now, older.Check(&e, 6))
+	require.NotEqual(t, e.Now, older.Check(&e, 7))
+	require.Equal(t, Mismatch, older.Commit(&e, 1, true))
+}
