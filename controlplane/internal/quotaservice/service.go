@@ -45,10 +45,11 @@
 //
 // These have states:
 //
-//	an ask    pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Next
-//	a key     idle, ready, under way           keys.add, core.prepareSwaps, keys.rest
-//	a worker  open, ending, closed             Service.Open, Service.Watch, Stream.Close
-//	a store   starting, not starting           the store itself by its age: see upkeep.go
+//	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Next
+//	an operation  waiting, under way, ended        keys.add, key.prepare, core.end
+//	a key         idle, ready, under way           keys.add, core.prepareSwaps, keys.rest
+//	a worker      open, ending, closed             Service.Open, Service.Watch, Stream.Close
+//	a store       starting, not starting           the store itself by its age: see upkeep.go
 //
 // Begin with example_test.go. Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no
 // history admits more than a limit, or what is blocked.

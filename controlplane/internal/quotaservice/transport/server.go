@@ -116,13 +116,13 @@ type conversation struct {
 	asks   *quotaservice.Stream // what the worker asks, and is to be answered
 	ready  chan struct{}        // asks.Next may have something
 	failed chan error           // why receiveAll has ended
-	begun  chan struct{}        // closed by the first message
+	came   chan struct{}        // closed when the first message has come
 }
 
 func (s *Server) serve(stream grpc.ServerStream) error {
 	proxy, address := listener.PeerOf(stream.Context())
 	c := conversation{
-		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), begun: make(chan struct{}),
+		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), came: make(chan struct{}),
 	}
 	var err error
 	c.asks, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
@@ -146,7 +146,7 @@ func (c *conversation) signalReady() {
 func (c *conversation) receiveAll() {
 	err := c.receive()
 	if err == nil {
-		close(c.begun)
+		close(c.came)
 	}
 	for err == nil {
 		err = c.receive()
@@ -171,7 +171,7 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 	old := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
 	defer old.Stop()
 	untrusted := s.watchTrust(c.Context(), proxy)
-	begun := c.begun
+	came := c.came
 	for {
 		select {
 		case <-c.ready:
@@ -186,10 +186,10 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 				return nil
 			}
 			return err
-		case <-begun:
+		case <-came:
 			late.Stop()
 			proxy.LetIn()
-			begun = nil // a closed channel would be chosen again
+			came = nil // a closed channel would be chosen again
 		case <-late.C:
 			return status.Errorf(codes.DeadlineExceeded, "no message within %s", firstWithin)
 		case err := <-untrusted:
