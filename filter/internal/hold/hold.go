@@ -47,15 +47,15 @@ type Hold struct {
 	Windows []limit.Window // with the limits that hold for the key, whole also if this proxy's share has decided
 	Account Account        // nil if the hold is in no account
 
-	// TakenHere says that a table of this proxy has taken the units: it holds them, or has charged them at once. Else the
-	// hold is in an account alone.
-	TakenHere bool
-
 	// The caller, after BeginHolds.
 	EndNs int64 // when max_hold ends it, by the monotonic clock; 0 = it may be renewed for ever
 
 	// Renew.
 	lost Renewal // Lapsed or Gone, once Renew has found that; else NotDue
+
+	// TakenHere, by BeginHolds too, says that a table of this proxy has taken the units: it holds them, or has charged
+	// them at once. Else the hold is in an account alone. It lies beside lost, where it takes no memory.
+	TakenHere bool
 }
 
 // Rule is what all holds of one rule have in common: thousands of streams may each have a Hold.

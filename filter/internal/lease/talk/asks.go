@@ -65,7 +65,7 @@ func appendWant(b []byte, parts []lease.Part) []byte {
 // isLook reports whether the ask is for looks: it asks for no units.
 func (a *ask) isLook() bool { return a.parts[0].Wire.Inspect }
 
-// add adds what another request needs to the ask.
+// add adds what another request needs to the ask: its cost, by the table above.
 func (a *ask) add(parts []lease.Part) {
 	for i := range a.parts {
 		p, cost := &a.parts[i].Wire, parts[i].Wire.Cost
@@ -170,7 +170,7 @@ func (as *askList) unqueue(a *ask) {
 	as.queue = without(as.queue, a)
 }
 
-// markSent says which of the queued asks were sent; left are the others.
+// markSent moves the packed asks from the queue to those that were sent. The others are left in it.
 func (as *askList) markSent(packed, left []*ask) {
 	for _, a := range packed {
 		delete(as.queued, a.want)

@@ -54,14 +54,14 @@ func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
 // what an ask wants.
 func TestALookIsAnotherAskThanOneForUnits(t *testing.T) {
 	counts := &quota.Definition{ID: 3, CountDenied: true}
-	want := func(p quota.Part) string {
+	wanted := func(p quota.Part) string {
 		p.Definition, p.Key = counts.ID, [16]byte{'k'}
 		return string(appendWant(nil, []lease.Part{{Definition: counts, Wire: p}}))
 	}
-	look := want(quota.Part{Inspect: true})
-	require.NotEqual(t, look, want(quota.Part{Cost: binary.LittleEndian.Uint32([]byte("look"))}))
-	require.NotEqual(t, look, want(quota.Part{}))
-	require.NotEqual(t, want(quota.Part{Cost: 1}), want(quota.Part{Cost: 2}))
+	look := wanted(quota.Part{Inspect: true})
+	require.NotEqual(t, look, wanted(quota.Part{Cost: binary.LittleEndian.Uint32([]byte("look"))}))
+	require.NotEqual(t, look, wanted(quota.Part{}))
+	require.NotEqual(t, wanted(quota.Part{Cost: 1}), wanted(quota.Part{Cost: 2}))
 }
 
 // What requests to come need is asked first. A request that joins it says what the service grants at least.
