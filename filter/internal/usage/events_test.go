@@ -164,6 +164,7 @@ func TestFramesAreReadIfTheirChecksumsAreRight(t *testing.T) {
 		"a document without counts": {text + metadata + sealed(16, 0, ""), whole},
 		"no JSON":                   {text + metadata + sealed(18, 0, "hi"), whole},
 		"headers alone":             {text + metadata + sealed(18, 2, "hi"), whole},
+		"cut within a prelude":      {text + metadata + metadata[:11], whole},
 		"cut after the prelude":     {text + metadata + metadata[:12], whole},
 		"cut before the checksum":   {text + metadata[:len(metadata)-1], unsaid(2, 3, 5)},
 		"after a broken one":        {text + metadata + "Hello, frame" + metadata, broken},
@@ -189,6 +190,8 @@ func TestWrappedEvents(t *testing.T) {
 	usage := invoked(`{"usage":{"inputTokens":2,"outputTokens":3}}`)
 	event := base64.StdEncoding.EncodeToString([]byte(`{"usage":{"inputTokens":9}}`))
 	wrapped := func(event string) string { return frame("chunk", `{"bytes":"`+event+`"}`) }
+	cached := invoked(`{"type":"message_start","message":{"usage":{"input_tokens":2,"cache_read_input_tokens":7}}}`)
+	notSeen := Usage{Input: 9, CacheRead: 7, Failure: Malformed}
 	whole, doubtful := said(2, 3, 1, 5), Usage{Input: 9, Output: 3, OutputKnown: true, TextEvents: 1, TextBytes: 5}
 	for name, step := range map[string]struct {
 		stream string
@@ -196,7 +199,9 @@ func TestWrappedEvents(t *testing.T) {
 	}{
 		"both":                      {text + usage, whole},
 		"a frame without one":       {text + usage + frame("e", `{"message":"no"}`), whole},
+		"cut within a prelude":      {text + usage + usage[:11], whole},
 		"cut after a prelude":       {text + usage + usage[:12], whole},
+		"a prelude that is broken":  {cached + "Hello, frame", notSeen},
 		"cut before a checksum":     {text + usage[:len(usage)-1], unsaid(2, 3, 5)},
 		"slashes that are escaped":  {text + slashed(`{"delta":"???"}`) + usage, said(2, 3, 2, 8)},
 		"without padding":           {text + usage + wrapped(strings.TrimRight(event, "=")), said(9, 3, 1, 5)},

@@ -150,8 +150,8 @@ func (s *Scanner) read(p []byte) {
 
 // End returns what the answer has said so far. Call Reset after it.
 func (s *Scanner) End() Usage {
-	if s.frames.at > 0 {
-		s.json.doubt() // the checksum has yet to come
+	if s.frames.at >= preludeSize {
+		s.json.doubt() // the checksum of this frame has yet to come
 		s.wrapped.json.doubt()
 	}
 	s.json.finish()
