@@ -365,11 +365,11 @@ func (t *Table) Persist(e *Entry) {
 // Refund undoes a Commit of cost units, because another rule has denied the
 // request. It reports whether every window gave them back. A window that could
 // not keeps them until it ends, so a refund never makes a later decision too
-// loose. e must be as Commit left it.
+// loose. e must be as Commit left it, and key the same.
 //
 // Holds that have lapsed stay in the page: the next Read charges them, as of the refund at the earliest. So they count
 // from a later instant than they lapsed, and leave the windows later.
-func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
+func (t *Table) Refund(e *Entry, key Key, now int64, cost uint32) bool {
 	if e.readOnly {
 		return false
 	}
@@ -381,6 +381,7 @@ func (t *Table) Refund(e *Entry, now int64, cost uint32) bool {
 			return false
 		}
 		e.CallerNs = now
+		e.setLimits(&key)
 		e.findSlot()
 		if e.slot < 0 || e.page.Generation(e.slot) != e.generation {
 			return false

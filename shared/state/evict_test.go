@@ -79,7 +79,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		d.reset("b")
 		require.Equal(t, []uint32{0}, used(t, d.table, []byte("b"), d.now))
 		require.True(t, d.entry.floorLives(d.now))
-		require.False(t, d.table.Refund(&old, d.now, 1), "counted before the reset")
+		require.False(t, d.table.Refund(&old, keyed(d.table, []byte("b")), d.now, 1), "counted before the reset")
 		freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 		require.Equal(t, OK, status)
 		require.Zero(t, freed, "the empty record is not an expired one")

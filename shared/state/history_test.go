@@ -462,7 +462,7 @@ func (r *run) refund(w *runWorker) {
 		return
 	}
 	written := r.store.cas
-	all := w.table.Refund(&w.entry, now, w.cost)
+	all := w.table.Refund(&w.entry, r.keyOf(w), now, w.cost)
 	for i := range w.windows {
 		a := &w.windows[i]
 		was := before.usage[a.column].Used
@@ -504,9 +504,9 @@ func (r *run) renew(w *runWorker) {
 			if !w.table.IsDue(&h.hold, w.table.parent.HoldClock()) {
 				return
 			}
-			lapsed, gone, status := w.table.Renew(&scratch, k, &h.hold, now)
+			found, status := w.table.Renew(&scratch, k, &h.hold, now)
 			if r.must("renew", status) {
-				r.renewed(h, lapsed || gone)
+				r.renewed(h, !found.isHeld())
 			}
 		})
 	}

@@ -87,44 +87,43 @@ func (t *Table) settle(e *Entry, key Key, h Hold, now int64, cost uint32) (units
 		charge := cost
 		where := e.whereIs(&h)
 		switch where {
-		case inRecord, inFloor:
+		case HeldInRecord, HeldInFloor:
 			e.moveHold(where, &h, 0) // releases them
-		case isCharged:
+		case HoldCharged:
 			charge -= min(cost, h.Units)
-		case isGone: // nothing is held, and nothing was charged
+		case HoldGone: // nothing is held, and nothing was charged
 		}
 		if status := t.chargeAndWrite(e, where, charge); status != Mismatch {
-			return where == isCharged, status
+			return where == HoldCharged, status
 		}
 	}
 	return false, Failed
 }
 
-// Renew says that the stream of h is alive. If the units are not held any more, nothing changes, and it reports why:
-// they have lapsed and are charged, or they are gone and were never charged. Of key it needs what Settle does.
-func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (lapsed, gone bool, status Status) {
+// Renew says that the stream of h is alive. It returns where it has found the units, if status is OK: if they are not
+// held any more, nothing changes. Of key it needs what Settle does.
+func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (found HoldState, status Status) {
 	e := &s.entry
 	e.hash = h.hash
 	for range MaxRetries {
 		if status := t.rereadToChange(e, key, now); status != OK {
-			return false, false, status
+			return HoldGone, status
 		}
-		where := e.whereIs(h)
-		if where != inRecord && where != inFloor {
-			return where == isCharged, where == isGone, OK
+		found = e.whereIs(h)
+		if !found.isHeld() {
+			return found, OK
 		}
-		eighth := e.moveHold(where, h, h.Units)
-		switch status := t.chargeAndWrite(e, where, 0); status {
-		case OK:
+		eighth := e.moveHold(found, h, h.Units)
+		status := t.chargeAndWrite(e, found, 0)
+		if status == OK {
 			h.eighth = eighth
 			h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
-			return false, false, OK
-		case Mismatch:
-		default:
-			return false, false, status
+		}
+		if status != Mismatch {
+			return found, status
 		}
 	}
-	return false, false, Failed
+	return HoldGone, Failed
 }
 
 // rereadToChange is Reread, for a caller that writes the page.
@@ -150,17 +149,17 @@ func (t *Table) IsDue(h *Hold, heldNs HeldTime) bool {
 //	units   where                       what is written
 //	> 0     any; the key has a record   that record
 //	> 0     any; it has none            a new record, or the floor if the page has no slot for one
-//	0       inRecord                    the key's record
-//	0       inFloor                     the floor
-//	0       isCharged, isGone           nothing
+//	0       HeldInRecord                the key's record
+//	0       HeldInFloor                 the floor
+//	0       HoldCharged, HoldGone       nothing
 //
 // A record that is not written still says that its key was reset.
-func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
+func (t *Table) chargeAndWrite(e *Entry, where HoldState, units uint32) Status {
 	if units == 0 {
 		switch where {
-		case inRecord:
+		case HeldInRecord:
 			return t.finish(e)
-		case inFloor:
+		case HeldInFloor:
 			return t.write(&e.loadedPage)
 		default:
 			return OK
@@ -180,33 +179,36 @@ func (t *Table) chargeAndWrite(e *Entry, where holdState, units uint32) Status {
 	return t.finish(e)
 }
 
-// holdState says where the units of a hold are, or why they are not held any more.
-type holdState uint8
+// HoldState says where the units of a hold are, or why they are not held any more.
+type HoldState uint8
 
+// The states.
 const (
-	inRecord  holdState = iota // held by the key's record
-	inFloor                    // held by the page's floor, because the record was evicted
-	isCharged                  // not held any more: they were charged when the hold lapsed, or at once
-	isGone                     // not held any more, and not charged: the key was reset, or the page stopped holding
+	HeldInRecord HoldState = iota // by the key's record
+	HeldInFloor                   // by the page's floor, because the record was evicted
+	HoldCharged                   // not held any more: they were charged when the hold lapsed, or at once
+	HoldGone                      // not held any more, and not charged: the key was reset, or the page stopped holding
 )
 
+func (s HoldState) isHeld() bool { return s <= HeldInFloor }
+
 // whereIs returns the state of h as of Read.
-func (e *Entry) whereIs(h *Hold) holdState {
+func (e *Entry) whereIs(h *Hold) HoldState {
 	if !h.InTable() {
-		return isCharged
+		return HoldCharged
 	}
 	if !e.page.Layout.HasHolds || h.epoch < e.page.HoldsSince() {
-		return isGone
+		return HoldGone
 	}
-	where := inFloor
+	where := HeldInFloor
 	switch {
 	case e.slot >= 0 && e.page.Serial(e.slot) == h.serial:
-		where = inRecord
+		where = HeldInRecord
 	case e.page.MayBeForgotten(h.serial): // then it is taken for reset
-		return isGone
+		return HoldGone
 	}
 	if e.hasLapsed(h) {
-		return isCharged
+		return HoldCharged
 	}
 	return where
 }
@@ -214,15 +216,15 @@ func (e *Entry) whereIs(h *Hold) holdState {
 // moveHold takes h's units out of the record or the floor, and holds so many units there in
 // the present eighth instead: all of them to renew, 0 to release. It returns that eighth. The floor's holds go into
 // the page; the record's are written with its usage.
-func (e *Entry) moveHold(where holdState, h *Hold, units uint32) (eighth uint32) {
+func (e *Entry) moveHold(where HoldState, h *Hold, units uint32) (eighth uint32) {
 	holds := e.holds
-	if where == inFloor {
+	if where == HeldInFloor {
 		holds = e.page.FloorHolds()
 		holds.AdvanceTo(e.presentEighth()) // what lapses, lapseFloor has removed
 	}
 	holds.Remove(h.eighthBy(e.page.Layout.HoldsWindow()), h.Units)
 	holds.Add(holds.Eighth, units)
-	if where == inFloor {
+	if where == HeldInFloor {
 		e.page.SetFloorHolds(&holds)
 	} else {
 		e.holds = holds

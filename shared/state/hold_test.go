@@ -125,9 +125,9 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	for range 8 {
 		d.pass(10 * second)
 		require.True(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
-		lapsed, gone, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("a")), &alive, d.now)
+		found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("a")), &alive, d.now)
 		require.Equal(t, OK, status)
-		require.False(t, lapsed || gone)
+		require.True(t, found.isHeld())
 		require.False(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
 	}
 	d.requireStands("a", 0, 3, "after 8 eighths")
@@ -216,9 +216,9 @@ func afterAShortenedLength(t *testing.T) (d *desk, ofA, ofB Hold, toNew func(eig
 	require.True(t, hit(t, d.table, []byte("a"), d.now, 3))
 	hold("a", 7)
 	toEighth(first+3, &long)
-	lapsed, gone, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("b")), &ofB, d.now)
+	found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("b")), &ofB, d.now)
 	require.Equal(t, OK, status)
-	require.False(t, lapsed || gone)
+	require.True(t, found.isHeld())
 
 	d.table = configured(d.store, "o", 2, definition("x", 2, d.table.def.Windows[0], short))
 	d.requireStands("a", 3, 7+5, "its own, and those in the floor")
@@ -302,7 +302,7 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 				if i == 0 {
 					continue // lost
 				}
-				_, _, status = table.Renew(scratch, key, &r, now)
+				_, status = table.Renew(scratch, key, &r, now)
 				require.Equal(t, OK, status)
 				_, status = table.Settle(scratch, key, r, now, 2)
 				require.Equal(t, OK, status)
@@ -392,9 +392,9 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 		}
 	}
 	renew := func(d *desk, r *Hold) (used, held int) {
-		lapsed, gone, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("k")), r, d.now)
+		found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("k")), r, d.now)
 		require.Equal(t, OK, status)
-		require.False(t, lapsed || gone)
+		require.True(t, found.isHeld())
 		return 0, 0
 	}
 	for name, both := range map[string][2]work{

@@ -56,7 +56,8 @@ func AppendPart(b []byte, part string) []byte {
 func AppendMissing(b []byte) []byte { return le.AppendUint32(b, 0) }
 
 // Key is a key of a counter with the limits that hold for it. Both lists have
-// the windows of the table's definition, in its order.
+// the windows of the table's definition, in its order. The caller must not change them before the Entry for which it
+// gives the key is read again: see byColumn.
 type Key struct {
 	Bytes   []byte
 	Windows []limit.Window // with this key's limits, grids shifted by its jitter
@@ -92,7 +93,7 @@ func (e *Entry) setLimits(key *Key) {
 
 // byColumn returns windows, which are in the definition's order, in that of the columns. A column that the definition
 // lacks has the layout's window, without limits. The list is windows itself if the order is the same, and else lies in
-// memory: both last until the next page is read.
+// memory: it lasts until setLimits is called again, at the next Read or Refund.
 func (pl *placement) byColumn(windows []limit.Window, memory *[]limit.Window) columnWindows {
 	if pl.columnsAreWindows {
 		return columnWindows{windows}

@@ -117,7 +117,7 @@ func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	if c.holds && s.Hold.InTable() {
 		return c.Table.RefundHold(&s.Record, s.CountedKey, s.Hold, now)
 	}
-	return c.Table.Refund(&s.Record, now, s.Cost)
+	return c.Table.Refund(&s.Record, s.CountedKey, now, s.Cost)
 }
 
 // Persist stores the record if Check has moved it to the present: it was written before the clock
@@ -171,13 +171,13 @@ func (c *Source) IsDue(h *hold.Hold, at hold.Clocks) bool {
 
 // RenewBy renews a hold that IsDue, by other limits of the key, as SettleBy settles it.
 func (c *Source) RenewBy(windows []limit.Window, h *hold.Hold, at hold.Clocks) hold.Renewal {
-	lapsed, gone, status := c.Table.Renew(c.scratch, c.heldKey(windows), &h.Hold, at.Now)
+	found, status := c.Table.Renew(c.scratch, c.heldKey(windows), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
-	case lapsed:
+	case found == state.HoldCharged:
 		return hold.Lapsed
-	case gone:
+	case found == state.HoldGone:
 		return hold.Gone
 	}
 	return hold.Renewed
