@@ -15,7 +15,7 @@ import (
 )
 
 // filter is a filter of a listener that limits, of either type. Routes say what it does for their requests: see on. One
-// without a name stands for a filter that the file does not have, and has the configurations of all names.
+// without a name has the configurations of all names: it stands alone in its file, or for one that the file lacks.
 type filter struct {
 	config           envoyfile.Config // its own
 	typeOnRoutes     string           // of the configurations that routes have for it

@@ -225,9 +225,9 @@ func (imp *serviceImport) whatEnvoySends(levels []*descriptor.Level) ([]descript
 	if err != nil {
 		return nil, nil, err
 	}
-	filter := imp.filterOfDomain(s)
-	enforced := imp.enforcementOfDomain(filter)
-	return imp.descriptorsOfSite(s, filter), enforced, nil
+	f := imp.filterOfDomain(s)
+	enforced := imp.enforcementOfDomain(f)
+	return imp.descriptorsOfSite(s, f), enforced, nil
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.

@@ -204,7 +204,7 @@ func (h hosts) fits(beside []hosts) (s request.Selection) {
 		s = ofNames(h.names)
 	}
 	for _, other := range beside {
-		if h.isPreferred(other) && areNarrower(h.names, other.names) { // an exempt would have what each takes
+		if h.yieldsTo(other) && areNarrower(h.names, other.names) { // an exempt would have what each takes
 			s.CannotMatch("the server and the " + other.of.what + " take hosts from each other")
 		}
 	}
@@ -229,12 +229,12 @@ func ofNames(names []string) (s request.Selection) {
 
 // losesTo reports whether nginx prefers other hosts for the requests that fit both, and never these.
 func (h hosts) losesTo(other hosts) bool {
-	return h.isPreferred(other) && !areNarrower(h.names, other.names)
+	return h.yieldsTo(other) && !areNarrower(h.names, other.names)
 }
 
-// isPreferred reports whether nginx prefers other hosts for some request: they have narrower names, or these are the
-// rest and they have any.
-func (h hosts) isPreferred(other hosts) bool {
+// yieldsTo reports whether nginx prefers other hosts for some request: they have narrower names, or any names where
+// these are the rest.
+func (h hosts) yieldsTo(other hosts) bool {
 	return len(other.names) > 0 && (h.isRest || areNarrower(other.names, h.names))
 }
 
