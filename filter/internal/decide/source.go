@@ -50,7 +50,7 @@ type Keys interface {
 	// nothing: the quota service has to be asked.
 	Look(s *Subject, now int64)
 	// Operate carries out an operation on one window of the subject's key, or on all: column is as in Usage, or
-	// state.AllWindows.
+	// state.AllWindows. The key is not Unlimited.
 	Operate(s *Subject, o Operation, column int, n uint32, now int64) (value int64, err error)
 	// Tables are those in which the source counts. The first has every key.
 	Tables() []Table

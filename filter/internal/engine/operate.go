@@ -70,15 +70,16 @@ func operateOnKey(s *decide.Subject, op Operation, o decide.Operation, now int64
 	if err != nil {
 		return nil, err
 	}
-	value, err := s.Rule.Source.Operate(s, o, column, op.N, now)
+	answer := result.Result{Value: new(int64)}
+	if s.Unlimited { // it leases nothing
+		return answer.Append(nil), nil
+	}
+	*answer.Value, err = s.Rule.Source.Operate(s, o, column, op.N, now)
 	if err != nil {
 		return nil, err
 	}
-	answer := result.Result{Value: &value}
 	if o == decide.Leased {
-		if told := lease.LeaseOf(s); told != nil { // else the key is Unlimited: its value is 0
-			answer.Silent = told.Silent
-		}
+		answer.Silent = lease.LeaseOf(s).Silent
 	}
 	if o != decide.Leased || answer.Silent != "" {
 		answer.Windows, answer.Held = respond.Windows(s, now), respond.Held(s)

@@ -18,9 +18,6 @@ import (
 func (src *Source) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
 ) (value int64, err error) {
-	if s.Unlimited {
-		return 0, nil
-	}
 	src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
 	s.Quota.Lease = e
@@ -66,9 +63,6 @@ func (src *Source) Tables() []decide.Table {
 func (src *HoldSource) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
 ) (value int64, err error) {
-	if s.Unlimited {
-		return 0, nil
-	}
 	src.begin(s, wallNs)
 	if _, unavailable := src.unavailable(s, src.account(s)); unavailable && src.local != nil {
 		if found := src.checkShare(s, wallNs); found.Outcome == decide.Failed {

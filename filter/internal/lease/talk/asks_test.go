@@ -54,14 +54,14 @@ func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
 // what an ask wants.
 func TestALookIsAnotherAskThanOneForUnits(t *testing.T) {
 	counts := &quota.Definition{ID: 3, CountDenied: true}
-	wanted := func(p quota.Part) string {
+	bytesOf := func(p quota.Part) string {
 		p.Definition, p.Key = counts.ID, [16]byte{'k'}
 		return string(appendWant(nil, []lease.Part{{Definition: counts, Wire: p}}))
 	}
-	look := wanted(quota.Part{Inspect: true})
-	require.NotEqual(t, look, wanted(quota.Part{Cost: binary.LittleEndian.Uint32([]byte("look"))}))
-	require.NotEqual(t, look, wanted(quota.Part{}))
-	require.NotEqual(t, wanted(quota.Part{Cost: 1}), wanted(quota.Part{Cost: 2}))
+	look := bytesOf(quota.Part{Inspect: true})
+	require.NotEqual(t, look, bytesOf(quota.Part{Cost: binary.LittleEndian.Uint32([]byte("look"))}))
+	require.NotEqual(t, look, bytesOf(quota.Part{}))
+	require.NotEqual(t, bytesOf(quota.Part{Cost: 1}), bytesOf(quota.Part{Cost: 2}))
 }
 
 // What requests to come need is asked first. A request that joins it says what the service grants at least.

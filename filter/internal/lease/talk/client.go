@@ -174,15 +174,11 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 	return true
 }
 
-// ExpireAll makes all requests ready, to be decided without the service: the configuration ends. Nor does a request
-// wait again that is ready already, and whose grant does not suffice: nobody would end its wait.
+// ExpireAll has all requests be decided without the service: the configuration ends.
 func (c *Client) ExpireAll() {
 	for _, req := range c.waitlist.order {
-		switch {
-		case req.isAsking():
+		if !req.over {
 			c.expire(req)
-		case !req.over:
-			req.stopWaiting(decide.TimedOut)
 		}
 	}
 }
@@ -197,11 +193,14 @@ func (c *Client) expireOverdue(now int64) {
 	c.waitlist.order = slices.DeleteFunc(c.waitlist.order, func(req *Waiter) bool { return req.over })
 }
 
-// expire makes a request ready that has waited for too long.
+// expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
+// should its grant not suffice.
 func (c *Client) expire(req *Waiter) {
-	c.asks.leave(req)
 	req.stopWaiting(decide.TimedOut)
-	c.waitlist.makeReady(req)
+	if req.isAsking() {
+		c.asks.leave(req)
+		c.waitlist.makeReady(req)
+	}
 }
 
 // Tick finds requests whose time is over and units that are idle, and finds out whether the service is silent. It notes
