@@ -1,8 +1,6 @@
 package state
 
 import (
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
@@ -107,10 +105,6 @@ func newPlacement(def *Definition, r *directory.Registration) *placement {
 
 // Windows are those of the table's definition.
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
-
-// lacksWindow reports whether the layout has no column for one of the
-// definition's windows.
-func (t *Table) lacksWindow() bool { return t.open && slices.Contains(t.columnOf, page.NoColumn) }
 
 // A page is loaded into a worker's memory, brought to the present there, changed, and written in one compare-and-swap.
 // Three types have such a page, each with what the one before has:

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
+	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
 // Definition is what a policy says about a counter.
@@ -134,9 +135,19 @@ func (ts *Tables) Release(now int64) Status {
 
 // How tables get into the directory, and stay there.
 
-// registerAndAdopt registers tables in the directory and adopts their registrations. If another
-// configuration of the same owner has taken away a counter or a window, this configuration
-// has a conflict, and follows the other workers if they have split.
+// registerAndAdopt registers tables in the directory and adopts their registrations. Before Split, it finds out whether
+// another configuration of the same owner has taken away a counter or a window:
+//
+//	what was taken away                     found by                          another worker     none has
+//	                                                                          has split
+//	a counter: the owner was removed from   register: wasDropped              it splits, too     HasConflict
+//	its table
+//	a window, before                        register: lackWindow, by what     it splits, too     if it still is, the
+//	                                        was adopted before                                   next line
+//	a window, now                           here: lackWindow, by what was     HasConflict. The next call finds it by
+//	                                        adopted just now                  the line above
+//
+// After Split there is no conflict.
 func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	var done registerResult
 	status := ts.update(func(d *directory.Directory) (status Status) {
@@ -149,17 +160,13 @@ func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 	if status != OK {
 		return status
 	}
-	if done.split {
+	if done.follows {
 		ts.Split()
 	}
 	for i, table := range tables {
 		table.adopt(&done.tables[i])
 	}
-	if ts.split.isDone {
-		return OK
-	}
-	lacksNow := slices.ContainsFunc(tables, (*Table).lacksWindow) // by the registrations that were just adopted
-	if done.dropped || lacksNow {
+	if !ts.split.isDone && (done.dropped || lackWindow(tables)) {
 		ts.split.conflict = true
 	}
 	return OK
@@ -169,7 +176,7 @@ func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
 type registerResult struct {
 	tables  []directory.Registration // of the tables, in their order
 	dropped bool                     // see wasDropped
-	split   bool                     // there is a conflict, and other workers have split: this one must follow
+	follows bool                     // something was taken away, and other workers have split: this one must, too
 }
 
 // register registers tables in the directory d, in four steps. It changes nothing else: if another worker
@@ -177,7 +184,7 @@ type registerResult struct {
 //
 //  1. Times of the future, from before the clock was set back, become the oldest.
 //  2. The owner leaves the tables whose counters it no longer has, and those that have waited long enough go.
-//  3. It looks for a conflict. If there is one, and other workers have split, the tables are the split owner's.
+//  3. It looks whether this worker must split, because others have. Then the tables are the split owner's.
 //  4. It registers each table for that owner. If the directory has no room for all, it fails.
 func (ts *Tables) register(
 	d *directory.Directory, tables []*Table, now int64,
@@ -186,10 +193,8 @@ func (ts *Tables) register(
 	self := ts.self.AsOf(now)
 	d.LeaveAndSweep(self, ts.keeps, now)
 	done.dropped = ts.wasDropped(d, tables)
-	lackedBefore := slices.ContainsFunc(tables, (*Table).lacksWindow) // by those that were adopted before
-	meetsConflict := done.dropped || lackedBefore
-	done.split = meetsConflict && !ts.split.isDone && d.HasOwner(ts.split.owner)
-	if done.split {
+	if !ts.split.isDone && (done.dropped || lackWindow(tables)) && d.HasOwner(ts.split.owner) {
+		done.follows = true
 		self.ID = ts.split.owner
 	}
 	for _, table := range tables {
@@ -200,6 +205,13 @@ func (ts *Tables) register(
 		done.tables = append(done.tables, *r)
 	}
 	return done, OK
+}
+
+// lackWindow reports whether the registration that some table has adopted has no column for one of its windows.
+func lackWindow(tables []*Table) bool {
+	return slices.ContainsFunc(tables, func(t *Table) bool {
+		return t.open && slices.Contains(t.columnOf, page.NoColumn)
+	})
 }
 
 // keeps reports whether the configuration has the counter.
