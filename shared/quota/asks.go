@@ -127,7 +127,7 @@ type Report struct {
 	Held    uint32 // units that it holds, without what the part asks for
 	Charged uint64 // sum of the costs of settled holds, from report number Since on
 	Known   uint64 // the part of Charged that the worker knows to be counted
-	Since   uint64 // number of the report from which Charged is summed; Number if no earlier one may be under way
+	Since   uint64 // number of the report from which Charged is summed: the first one since the Sums were last idle
 	Number  uint64 // of the report: each report of the worker has a larger one; 0 = no report
 }
 

@@ -25,10 +25,14 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	idle: the zero value again     <-   noted
 //	held 0, charged 1                   Settle: a request that held nothing has cost 1
 //	doubt                               #12 since 12, charged 1           ->   #12 since 12, charged 1: counts 1 - 0
+//	doubt                               one ask, of two parts for the key:
+//	                                    #13 held 0 charged 1, asks for 2  ->   #13 held 2 charged 1: counts 1 - 1
+//	                                    #14 held 2 charged 1, asks for 1  ->   #14 held 3 charged 1
+//	given 3, stored 3, known 1     <-   granted 2, and 1. NoteGrant takes the answer to #14 alone
 //
 // Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
 // charged - known of the next report. All before #12 are since 7, so of #12 the store does not take off the 5 that its
-// Holder has. ExampleSums plays the worker, and ExampleView_Note of quotaservice/balance both.
+// Holder has. ExampleSums plays the worker, and ExampleView_Note of quotaservice/balance both up to #12.
 
 // Sums are a worker's side of what it holds of one key. Their zero value holds nothing. The owner is
 // filter/internal/lease/account.
@@ -45,8 +49,8 @@ type Sums struct {
 }
 
 // NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
-// askedBefore are units that earlier parts of the same ask ask for: they are reported as held, because the owner may
-// give what these are granted. See Book.WriteReport of filter/internal/lease/account.
+// askedBefore are units that earlier parts of the same ask ask for, 2 in #14: they are reported as held, because the
+// owner may give what these are granted. See Book.WriteReport of filter/internal/lease/account.
 func (s *Sums) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := s.reported.Since
 	if since == 0 {
@@ -82,7 +86,9 @@ func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 	return true
 }
 
-// The verbs by which units move. None takes more off a sum than it has.
+// The verbs by which units move. None takes more off a sum than it has: a request may outlive the Sums in which its
+// units were. Adding does not saturate, because what requests have got or hold is within a limit. What a part asks for
+// need not be, so NewReport saturates.
 
 // AddGiven adds units that a request has got, and does not hold yet.
 func (s *Sums) AddGiven(units uint32) { s.given += units }

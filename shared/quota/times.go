@@ -67,12 +67,13 @@ func span(w *limit.Window) int64 {
 }
 
 // MostWaitNs is for how long units can be missing at most, if nobody else asks: until the last of the windows has
-// forgotten all that it has counted.
+// forgotten all that it has counted. It bounds what a service says of waits (Grant.WaitNs), and of resets
+// (Standing.ResetNs).
 //
 //	window                       forgets within      because
 //	a block                      limit.MaxBlockNs    it may have begun by a policy whose blocks are longer
 //	a hold beside other windows  limit.MaxPeriodNs   costs are charged after the answer, so these may owe
-//	another, or a hold alone     ForgottenNs         nothing is owed
+//	another, or a hold alone     forgottenNs         nothing is owed
 func MostWaitNs(windows []limit.Window) (most int64) {
 	for i := range windows {
 		switch w := &windows[i]; {
@@ -81,18 +82,18 @@ func MostWaitNs(windows []limit.Window) (most int64) {
 		case w.Algorithm == limit.Concurrency && i > 0:
 			most = max(most, limit.MaxPeriodNs)
 		default:
-			most = max(most, ForgottenNs(w))
+			most = max(most, forgottenNs(w))
 		}
 	}
 	return most
 }
 
-// ForgottenNs is how long after units were asked for a window has forgotten them, if no costs are charged:
+// forgottenNs is how long after units were asked for a window has forgotten them, if no costs are charged:
 //   - A fixed window or a log takes its period, a sliding counter two.
 //   - A bucket takes twice the time in which it fills: it is at most two bursts below full, one that it held and one
 //     that it owes.
 //   - A log or bucket counts units when their lease ends, so it takes the lease more.
-func ForgottenNs(w *limit.Window) int64 {
+func forgottenNs(w *limit.Window) int64 {
 	n := span(w)
 	if w.Algorithm == limit.SlidingWindowCounter || w.Algorithm == limit.TokenBucket {
 		n *= 2

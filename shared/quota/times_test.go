@@ -55,5 +55,5 @@ func TestWaitsAreAsLongAsTheLongestWindow(t *testing.T) {
 		require.Equal(t, c.most, MostWaitNs(c.windows), c.name)
 	}
 	unlimited := limit.Window{Algorithm: limit.TokenBucket, PeriodNs: second, Unlimited: true}
-	require.Equal(t, 2*limit.MaxPeriodNs+MaxLeaseNs, ForgottenNs(&unlimited))
+	require.Equal(t, 2*limit.MaxPeriodNs+MaxLeaseNs, forgottenNs(&unlimited))
 }
