@@ -2,6 +2,7 @@ package state
 
 import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
@@ -47,7 +48,7 @@ type HeldTime int64
 type leaseTime int64
 
 // aheadNs is how far ahead of a worker's clock a record or floor may be.
-const aheadNs = 10_000_000_000
+const aheadNs = directory.RecordAheadNs
 
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
 func (p *presentPage) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }

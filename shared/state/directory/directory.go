@@ -67,10 +67,23 @@ import (
 //	50       n × window definition, see usage.go of package page
 //	         m × u64 owner, i64 when the owner's configuration was made
 const (
-	kindDirectory         = 2
-	headBytes             = 8
+	kindDirectory = 2
+	offTables     = 2
+	offNewest     = 4
+	headBytes     = 8
+
+	offNumber             = 16
+	offSlots              = 18
+	offWindows            = 19
+	offPages              = 20
+	offBase               = 24
+	offEpoch              = 28
+	offConfigured         = 32
+	offVanished           = 40
+	offOwners             = 48
 	registrationHeadBytes = 50
-	ownerBytes            = 16
+
+	ownerBytes = 16
 
 	// WaitingTables is how many tables of vanished counters Envoy may hold beside
 	// those in use. Each waits until its records count no more (countsNs), before its number is
@@ -129,8 +142,8 @@ func Read(b []byte) (d Directory, ok bool) {
 	if len(b) < headBytes || b[0] != page.FormatVersion || b[1] != kindDirectory {
 		return d, false
 	}
-	n := int(le.Uint16(b[2:]))
-	d.Epoch = le.Uint32(b[4:])
+	n := int(le.Uint16(b[offTables:]))
+	d.Epoch = le.Uint32(b[offNewest:])
 	b = b[headBytes:]
 	d.Tables = make([]Registration, n)
 	for i := range d.Tables {
@@ -147,14 +160,14 @@ func (r *Registration) read(b []byte) (rest []byte, ok bool) {
 		return nil, false
 	}
 	copy(r.Counter[:], b)
-	r.Number = le.Uint16(b[16:])
-	r.Geometry = page.Geometry{Slots: b[18], Pages: le.Uint32(b[20:])}
-	windows := int(b[19])
-	r.Base = le.Uint32(b[24:])
-	r.Epoch = le.Uint32(b[28:])
-	r.ConfiguredNs = int64(le.Uint64(b[32:]))
-	r.VanishedNs = int64(le.Uint64(b[40:]))
-	owners := int(le.Uint16(b[48:]))
+	r.Number = le.Uint16(b[offNumber:])
+	r.Geometry = page.Geometry{Slots: b[offSlots], Pages: le.Uint32(b[offPages:])}
+	windows := int(b[offWindows])
+	r.Base = le.Uint32(b[offBase:])
+	r.Epoch = le.Uint32(b[offEpoch:])
+	r.ConfiguredNs = int64(le.Uint64(b[offConfigured:]))
+	r.VanishedNs = int64(le.Uint64(b[offVanished:]))
+	owners := int(le.Uint16(b[offOwners:]))
 	b = b[registrationHeadBytes:]
 	if r.Geometry.Slots == 0 || r.Geometry.Pages == 0 || windows > page.MaxWindows || r.Base > r.Epoch ||
 		len(b) < windows*page.WindowBytes+owners*ownerBytes {

@@ -225,12 +225,13 @@ const notKnownNs = limit.MaxFillNs
 
 // How far ahead of the present a time in the directory may be, before the clock must have been set back since:
 const (
-	// By as much as a record may be ahead (aheadNs of package state): it counts on as of its time, and its table has
-	// to wait as long.
-	vanishedAheadNs = 10_000_000_000
-	// By as much as the clocks of workers may differ, and not more. For example, a configuration was made at 12:00:00,
-	// the clock was set back, and its successor is made at 11:59:56. That outranks it, because 12:00:00 is not believed
-	// then. If 10 s were allowed here, it would be, and the successor could not change the windows.
+	// RecordAheadNs is for a table that vanished, and for records and floors: they count on as of their time, and their
+	// table has to wait as long.
+	RecordAheadNs = 10_000_000_000
+	// configuredAheadNs is for a configuration: as much as the clocks of workers may differ, and not more. For example,
+	// one was made at 12:00:00, the clock was set back, and its successor is made at 11:59:56. That outranks it, because
+	// 12:00:00 is not believed then. If 10 s were allowed here, it would be, and the successor could not change the
+	// windows.
 	configuredAheadNs = 1_000_000_000
 )
 
@@ -241,7 +242,7 @@ func (d *Directory) ForgetFuture(now int64) {
 	for i := range d.Tables {
 		r := &d.Tables[i]
 		r.ConfiguredNs = pastOrOldest(r.ConfiguredNs, now)
-		if r.VanishedNs > now+vanishedAheadNs {
+		if r.VanishedNs > now+RecordAheadNs {
 			r.VanishedNs = max(now, 1)
 		}
 		for j := range r.Owners {

@@ -102,7 +102,9 @@ const (
 	countAndEnd  = countBytes + endBytes
 	logHeadBytes = 2
 	unitBytes    = 7
-	bucketBytes  = 12 + endBytes
+	tokensLow    = 8 // bytes of the low part of an i96
+	tokensBytes  = 12
+	bucketBytes  = tokensBytes + endBytes
 
 	logFloorBytes    = countAndEnd
 	bucketFloorBytes = twoCounts + endBytes
@@ -161,8 +163,8 @@ func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
 		}
 	case limit.TokenBucket:
 		*u = limit.Usage{
-			Tokens: limit.Tokens{Lo: le.Uint64(b), Hi: int64(int32(le.Uint32(b[8:])))},
-			EndNs:  int64(le.Uint64(b[12:])),
+			Tokens: limit.Tokens{Lo: le.Uint64(b), Hi: int64(int32(le.Uint32(b[tokensLow:])))},
+			EndNs:  int64(le.Uint64(b[tokensBytes:])),
 		}
 	case limit.Concurrency, Lease:
 		*u = limit.Usage{}
@@ -179,8 +181,8 @@ func (p *Page) SetUsage(slot int, column Column, u *limit.Usage) {
 		putLog(b, u)
 	case limit.TokenBucket:
 		le.PutUint64(b, u.Tokens.Lo)
-		le.PutUint32(b[8:], uint32(u.Tokens.Hi))
-		le.PutUint64(b[12:], uint64(u.EndNs))
+		le.PutUint32(b[tokensLow:], uint32(u.Tokens.Hi))
+		le.PutUint64(b[tokensBytes:], uint64(u.EndNs))
 	case limit.Concurrency, Lease:
 	default:
 		putCounts(w, b, u)
@@ -192,9 +194,11 @@ func (p *Page) Floor(column Column) limit.Floor {
 	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
-		return limit.Floor{Used: le.Uint32(b), EndNs: int64(le.Uint64(b[4:]))}
+		return limit.Floor{Used: le.Uint32(b), EndNs: int64(le.Uint64(b[countBytes:]))}
 	case limit.TokenBucket:
-		return limit.Floor{Used: le.Uint32(b), Prev: le.Uint32(b[4:]), EndNs: int64(le.Uint64(b[8:]))}
+		return limit.Floor{
+			Used: le.Uint32(b), Prev: le.Uint32(b[countBytes:]), EndNs: int64(le.Uint64(b[twoCounts:])),
+		}
 	case limit.Concurrency, Lease:
 		return limit.Floor{}
 	default:
@@ -210,11 +214,11 @@ func (p *Page) SetFloor(column Column, f limit.Floor) {
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		le.PutUint32(b, f.Used)
-		le.PutUint64(b[4:], uint64(f.EndNs))
+		le.PutUint64(b[countBytes:], uint64(f.EndNs))
 	case limit.TokenBucket:
 		le.PutUint32(b, f.Used)
-		le.PutUint32(b[4:], f.Prev)
-		le.PutUint64(b[8:], uint64(f.EndNs))
+		le.PutUint32(b[countBytes:], f.Prev)
+		le.PutUint64(b[twoCounts:], uint64(f.EndNs))
 	case limit.Concurrency, Lease:
 	default:
 		putCounts(w, b, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
@@ -233,9 +237,9 @@ func readCounts(w *limit.Window, b []byte, u *limit.Usage) {
 	*u = limit.Usage{Used: le.Uint32(b)}
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
-		u.Prev = le.Uint32(b[4:])
+		u.Prev = le.Uint32(b[countBytes:])
 	case hasOwnEnd(w):
-		end := le.Uint64(b[4:])
+		end := le.Uint64(b[countBytes:])
 		u.EndNs = int64(end &^ slidesBit)
 		u.Slides = end&slidesBit != 0
 	}
@@ -249,13 +253,13 @@ func putCounts(w *limit.Window, b []byte, u *limit.Usage) {
 	le.PutUint32(b, u.Used)
 	switch {
 	case w.Algorithm == limit.SlidingWindowCounter:
-		le.PutUint32(b[4:], u.Prev)
+		le.PutUint32(b[countBytes:], u.Prev)
 	case hasOwnEnd(w):
 		end := uint64(u.EndNs)
 		if u.Slides {
 			end |= slidesBit
 		}
-		le.PutUint64(b[4:], end)
+		le.PutUint64(b[countBytes:], end)
 	}
 }
 
