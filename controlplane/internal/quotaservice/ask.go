@@ -249,14 +249,14 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 	return got
 }
 
-// standings are those of the part's key after its last operation. If the part is denied, the hit of another part of its
-// key may have been undone since: then they are those after the last undo.
+// standings are those of the part's key after its last operation. If the ask is not granted, the hit of another part of
+// its key may have been undone since: then they are those after the last undo.
 //
 // For example, two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first part gets its 2,
 // so the second one is denied, because 3 are left. The 2 are undone, so both parts are answered that 5 are left.
 func (a *begunAsk) standings(part *askPart) []quota.Standing {
 	own := part.last()
-	if a.result == quota.Granted || !part.denied() {
+	if a.result == quota.Granted {
 		return own.outcome.Standings
 	}
 	for i := range slices.Backward(a.parts) {

@@ -308,6 +308,18 @@ func TestUnknownOutcome(t *testing.T) {
 	require.EqualValues(t, 6, p.ask(quota.Part{Definition: 1, Cost: 1, Waiting: 10}).Grants[0].Units)
 }
 
+// TestPartsOfOneKeyStandAsTheKeyDoes: both have got their units, which are taken back by one swap because another part
+// is denied. So both are answered that nothing is used, whichever was undone first.
+func TestPartsOfOneKeyStandAsTheKeyDoes(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseOff, fixed(10, minute)), define(2, quota.LeaseOff, fixed(1, minute)))
+	a := p.ask(want(2), want(4), quota.Part{Definition: 2, Cost: 2})
+	require.Equal(t, quota.Denied, a.Outcome)
+	for i := range 2 {
+		require.Zero(t, a.Grants[i].Windows[0].Used, i)
+	}
+}
+
 // TestCountDeniedInShadow: a part in shadow that is denied counts where no other part
 // denies the request.
 func TestCountDeniedInShadow(t *testing.T) {

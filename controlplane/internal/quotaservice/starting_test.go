@@ -211,6 +211,24 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 	require.False(t, f.Denied)
 }
 
+// TestAPeekOfAKeyThatWasLost: the service knows the key from before, when all of it was held. The store has nothing of
+// it any more, and does not know yet what is held.
+func TestAPeekOfAKeyThatWasLost(t *testing.T) {
+	b := old(t)
+	d := define(1, quota.LeaseOff, slots(2))
+	require.EqualValues(t, 2, b.holder(1, d.Windows...).report(2).Units)
+	peek := func() (action.Outcome, error) {
+		return b.service.Operate(t.Context(), "d", d, [16]byte{}, &action.Inspect{Units: 1})
+	}
+	b.forget()
+	_, err := peek()
+	require.ErrorIs(t, err, ErrStarting)
+	b.clock.advance(StartingNs)
+	f, err := peek()
+	require.NoError(t, err)
+	require.False(t, f.Denied)
+}
+
 // TestNoteAgeTellsANewStart: looks at one beginning differ by what the store's answer is on its way, and are no new
 // start.
 func TestNoteAgeTellsANewStart(t *testing.T) {

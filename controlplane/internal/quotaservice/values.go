@@ -47,7 +47,8 @@ const (
 //	           the window begins that counts them. After that, what was decided may not hold any more
 //	learn      if Swapped, the operations are decided. If Failed, they have failed. Else the result has the value that
 //	           is there and the store's time, and the operations are tried on a copy of that value at that time. If
-//	           they change nothing, they are decided. If they do, the change must be swapped in: another swap
+//	           they change nothing, they are decided. If they do, the change must be swapped in: another swap. It takes
+//	           another one, too, if they need an age of the store that the swap did not ask for
 //
 // So what needs another swap is decided twice: by learn, to find that out, and by prepare, to send it.
 type recordValue struct {
@@ -57,6 +58,7 @@ type recordValue struct {
 	nonce           []byte // of the store's value, so of the one that a swap under way replaces; nil = none
 	startingUntilNs int64  // until when the store is starting, by its clock: the last Young swap has said so
 	newValue        []byte // the record that the swap under way writes
+	knowsAge        bool   // the swap under way holds only if the store is not starting
 }
 
 // This compiles only if a nonce has one size in both packages.
@@ -70,7 +72,8 @@ func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapsto
 		v.pending = balance.NewRecord(storeNs)
 	}
 	changed := v.decideAll(operations, v.pending, storeNs)
-	if slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.tentative.NeedsAge }) {
+	v.knowsAge = needAge(operations)
+	if v.knowsAge {
 		s.AgeNs = StartingNs
 	}
 	if !changed {
@@ -81,6 +84,11 @@ func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapsto
 	s.FromNs, s.UntilNs = storeNs, lastNs(operations, storeNs)
 	s.ExpireNs = v.pending.ExpiryNs() + linger
 	return s
+}
+
+// needAge reports whether an operation was decided by what is held, which a store that is starting does not know.
+func needAge(operations []*keyOperation) bool {
+	return slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.tentative.NeedsAge })
 }
 
 // lastNs is until when what was decided at storeNs holds.
@@ -135,7 +143,7 @@ func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (aga
 		trial = v.known.Clone()
 	}
 	mustChange := v.decideAll(operations, trial, r.NowNs)
-	return mustChange, nil
+	return mustChange || needAge(operations) && !v.knowsAge, nil
 }
 
 // read takes over the value that is in the store.
