@@ -79,7 +79,7 @@ func (a *ask) add(parts []lease.Part) {
 // putBefore has the requests of an earlier ask for the same units wait for this one, before its own.
 func (a *ask) putBefore(earlier *ask) {
 	for _, req := range earlier.waiters {
-		req.awaits[slices.Index(req.awaits, earlier)] = a
+		req.awaits = append(without(req.awaits, earlier), a)
 	}
 	for i := range a.parts {
 		p, before := &a.parts[i].Wire, &earlier.parts[i].Wire
