@@ -53,14 +53,14 @@ const (
 	MaxMessageBytes = 64 << 10
 	MaxDefinitions  = 1024 // of a stream, too: see below
 	MaxParts        = 16   // of an ask
-	MaxWindows      = 16   // of a definition; of a key, with those of other definitions that still count: see Grant.Failed
+	MaxWindows      = 16   // of a definition; of a key, with those of other definitions that count: see Grant.Failed
 	MaxDomainBytes  = 128
 )
 
-// What the service remembers of a stream. It forgets the rest, and the stream goes on:
+// MaxReturnable is how many grants of a stream the service remembers: the newest. What it forgets ends no stream:
 //
-//	MaxDefinitions  the definitions that were sent or used last; an ask of another one is Unknown
-//	MaxReturnable   the newest grants; units of an earlier one cannot be returned
+//	MaxDefinitions  those that were sent or used last stay; an ask of another one is Unknown
+//	MaxReturnable   the newest grants stay; units of an earlier one cannot be returned
 const MaxReturnable = 4096
 
 // KeyOf returns the key for the two halves of its stable hash. The low half also

@@ -143,33 +143,38 @@ func TestUnitsOfAnotherKeyAreNotSpent(t *testing.T) {
 	require.EqualValues(t, 3, other.Left(leaseNow))
 }
 
+func grants(g leased.GrantLeft) [leased.MaxGrants]leased.GrantLeft {
+	return [leased.MaxGrants]leased.GrantLeft{1: g}
+}
+
+func blockedUntil(untilNs int64) (l leased.Lease) {
+	l.Block(leased.Denial{UntilNs: untilNs}, 0)
+	return l
+}
+
+func askedUntil(untilNs int64) (l leased.Lease) {
+	l.Uncharged.Ask(untilNs)
+	return l
+}
+
 // TestCleanKeepsLeases: what a key holds is there after it, and is spent once.
 func TestCleanKeepsLeases(t *testing.T) {
 	m := newMemory()
 	l := leasesOf(m, 1, 100)
 	later := leaseNow + second
-	of := func(g leased.GrantLeft) [leased.MaxGrants]leased.GrantLeft {
-		return [leased.MaxGrants]leased.GrantLeft{1: g}
-	}
-	blocked := func(untilNs int64) (l leased.Lease) {
-		l.Block(leased.Denial{UntilNs: untilNs}, 0)
-		return l
-	}
 	rate := leased.Rate{FromNs: leaseNow, Now: 5}
-	var asked leased.Lease
-	asked.Uncharged.Ask(later)
 	records := map[string]struct {
 		leased.Lease
 
 		keep bool
 	}{
-		"live":         {leased.Lease{Grants: of(grantLeft(1, 1, 5, later))}, true},
-		"to return":    {leased.Lease{Grants: of(grantLeft(1, 1, 5, leaseNow-second))}, true},
-		"stranded":     {leased.Lease{Grants: of(grantLeft(1, 1, 5, leaseNow-3*second))}, false},
-		"spent":        {leased.Lease{Grants: of(grantLeft(1, 1, 0, later)), Rate: rate}, false},
-		"denied":       {blocked(later), true},
-		"denied once":  {blocked(leaseNow), false},
-		"asked":        {asked, true},
+		"live":         {leased.Lease{Grants: grants(grantLeft(1, 1, 5, later))}, true},
+		"to return":    {leased.Lease{Grants: grants(grantLeft(1, 1, 5, leaseNow-second))}, true},
+		"stranded":     {leased.Lease{Grants: grants(grantLeft(1, 1, 5, leaseNow-3*second))}, false},
+		"spent":        {leased.Lease{Grants: grants(grantLeft(1, 1, 0, later)), Rate: rate}, false},
+		"denied":       {blockedUntil(later), true},
+		"denied once":  {blockedUntil(leaseNow), false},
+		"asked":        {askedUntil(later), true},
 		"unreachable":  {leased.Lease{SilentUntilNs: later}, true},
 		"not told yet": {leased.Lease{Uncharged: leased.Uncharged{Units: 1}}, true},
 	}

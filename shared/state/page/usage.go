@@ -114,7 +114,7 @@ const (
 	unitMask  = 1<<56 - 1
 )
 
-// A lease is what a proxy has leased of a key of a cluster rule. For a page it is only bytes.
+// Lease is the algorithm of what a proxy has leased of a key, see package leased. For a page it is only bytes.
 const Lease = limit.Algorithm(64)
 
 // usageBytes is the size of a window's usage in a record, and of its floor; both
