@@ -16,8 +16,9 @@ import (
 //	           written, by the worker that did
 //	Now        the later of these two for the key's  all of the key, and it is written with that: so the time of a
 //	           record, or for the floor without one  key never goes back
-//	asOf       the same for a record that is judged  what that has counted
-//	           or evicted, see recordIn
+//	asOf       of a record that is judged or         what that has counted
+//	           evicted: last, or Now if the clock
+//	           was set back since (recordIn)
 //	at         when units lapsed                     these units
 //	floorTime  last of the floor, as it shall be     what the floor has counted. It never goes back either. For
 //	           written                               example, Now is 100 s, the floor was written at 103 s, and the

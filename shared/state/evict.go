@@ -39,6 +39,8 @@ import (
 //	drop         one that has expired, or of a key that  is forgotten         p.Now, or the record's asOf
 //	             is reset
 //
+// Reset puts an empty record in place of the key's own, if the key would start from the floor (writeEmptyRecord).
+//
 // The floor's time never goes back: rollFloor goes on from there if an instant is earlier. No usage is rolled back
 // either, so evict and drop take the record's asOf if that is later than p.Now.
 

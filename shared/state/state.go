@@ -29,7 +29,7 @@
 //	Tables.Table            gives each counter of a configuration its Table                    tables.go
 //	Table.Read                                                                                 entry.go
 //	 ├─ ensureOpen          the first time: registerAndAdopt registers the Table in the        table.go, tables.go
-//	 │                      directory, and adopts what that says of its pages
+//	 │                      directory, and adopts what that says of its pages: a placement
 //	 └─ Reread              of the same key; by itself if another worker wrote first
 //	     ├─ load            the page of the key comes into memory: a loadedPage                table.go
 //	     └─ readKey
