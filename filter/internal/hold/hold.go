@@ -110,24 +110,21 @@ func (h *Hold) Settle(cost uint32, by metrics.By, now int64) {
 		m.SettledBy[by]++
 	}
 	inTable := h.Rule.Source.Settle(h, cost, now)
-	h.settleAccount(cost)
-	h.noteSettled(inTable, cost)
+	beyond := cost - min(cost, h.Units)
+	h.settleAccount(cost, beyond)
+	h.noteSettled(inTable, cost, beyond)
 }
 
-// settleAccount is Settle in the account, if the hold is in one.
-func (h *Hold) settleAccount(cost uint32) {
-	if h.Account == nil {
-		return
+// settleAccount is Settle in the account, if the hold is in one. beyond is what the cost is beyond the units.
+func (h *Hold) settleAccount(cost, beyond uint32) {
+	switch {
+	case h.Account == nil:
+	case h.HasLapsed(): // Renew has charged the units
+		h.Account.Settle(0, beyond)
+	default:
+		h.Account.Settle(h.Units, cost)
 	}
-	held, charge := h.Units, cost
-	if h.HasLapsed() { // Renew has charged the units
-		held, charge = 0, h.beyond(cost)
-	}
-	h.Account.Settle(held, charge)
 }
-
-// beyond is what a cost is beyond the units.
-func (h *Hold) beyond(cost uint32) uint32 { return cost - min(cost, h.Units) }
 
 // noteSettled counts what Settle has charged:
 //
@@ -141,7 +138,7 @@ func (h *Hold) beyond(cost uint32) uint32 { return cost - min(cost, h.Units) }
 //
 // A hold is lost once, also if both of its places have charged it. Unless Settle fails, ChargedOverHold counts what the
 // cost is beyond the units.
-func (h *Hold) noteSettled(inTable Settlement, cost uint32) {
+func (h *Hold) noteSettled(inTable Settlement, cost, beyond uint32) {
 	m := h.Rule.Metrics
 	if inTable == Failed {
 		m.Errors++
@@ -151,15 +148,15 @@ func (h *Hold) noteSettled(inTable Settlement, cost uint32) {
 		m.HoldsLost++
 	}
 	if h.Rule.Policy.Settle != nil {
-		m.ChargedOverHold += uint64(h.beyond(cost))
+		m.ChargedOverHold += uint64(beyond)
 	}
-	switch {
-	case m.Priced == nil:
-	case inTable == CostCharged && !h.HasLapsed():
-		m.Priced.ChargedUnits += uint64(cost)
-	default: // the units were charged before
-		m.Priced.ChargedUnits += uint64(max(h.Units, cost))
+	if m.Priced == nil {
+		return
 	}
+	if inTable != CostCharged || h.HasLapsed() { // the units were charged before
+		cost = h.Units + beyond
+	}
+	m.Priced.ChargedUnits += uint64(cost)
 }
 
 // HasEnded reports whether max_hold has ended the hold by then.
