@@ -131,7 +131,7 @@ func (a *begunAsk) startRefusedHits() {
 	for i := range a.parts {
 		if p := &a.parts[i]; p.first.Terms.TakesLast() {
 			if isRefused {
-				p.first.Action = action.RefusedHit{Part: p.part}
+				p.first.Action = &action.RefusedHit{Part: p.part}
 			}
 			hits = append(hits, &p.first)
 		}

@@ -152,7 +152,7 @@ func TestOperationsOnABlock(t *testing.T) {
 		require.EqualValues(t, 1, do(&action.Inc{Units: 1, Window: action.AllWindows}).Standings[0].Used)
 		found = do(&action.Inspect{})
 		require.True(t, found.Denied && found.Blocked, "%+v", found)
-		require.True(t, do(action.Reset{}).HadUsage)
+		require.True(t, do(&action.Reset{}).HadUsage)
 		require.False(t, do(hit(3)).Denied)
 	}
 }

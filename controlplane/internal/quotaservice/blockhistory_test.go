@@ -187,7 +187,7 @@ func (h *blockHistory) step() {
 		h.asking[slices.Index(h.asking, a)] = h.connect(a.service, nil)
 		a.Close()
 	case n < 22:
-		h.operate(a, key, action.Reset{})
+		h.operate(a, key, &action.Reset{})
 	case n < 23:
 		h.operate(a, key, &action.Set{Window: action.AllWindows})
 	case n < 30:
@@ -207,7 +207,7 @@ func (a *asking) settle(r *rand.Rand, key int) {
 // operate resets a key or sets it, as an operator does.
 func (h *blockHistory) operate(a *asking, key int, what action.Action) {
 	d := define(1, quota.LeaseOff, fixed(3, 20*second))
-	_, isReset := what.(action.Reset)
+	_, isReset := what.(*action.Reset)
 	if !isReset && a.block != nil {
 		d.Windows = append(d.Windows, *a.block)
 	}

@@ -143,7 +143,7 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	require.Equal(t, quota.Granted, asking(16).ask(want(1)).Outcome)
 	require.Equal(t, quota.Unavailable, asking(17).ask(want(1)).Outcome)
 	d := define(1, quota.LeaseOff, perKey(10, 17*second))
-	found, err := s.Operate(t.Context(), "d", d, [16]byte{}, action.Reset{})
+	found, err := s.Operate(t.Context(), "d", d, [16]byte{}, &action.Reset{})
 	require.NoError(t, err)
 	require.True(t, found.HadUsage, "of other definitions")
 	require.Equal(t, quota.Granted, asking(17).ask(want(10)).Outcome, "reset has forgotten every window")

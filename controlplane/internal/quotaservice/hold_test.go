@@ -210,7 +210,7 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Standings)
 	require.False(t, operate(hit(2)).Denied)
 	require.True(t, operate(hit(1)).Denied)
-	require.True(t, operate(action.Reset{}).HadUsage)
+	require.True(t, operate(&action.Reset{}).HadUsage)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {}}, operate(&action.Inspect{}).Standings)
 
 	running := define(1, quota.LeaseOff, slots(3))

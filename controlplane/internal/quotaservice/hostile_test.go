@@ -271,7 +271,7 @@ func hostileMessages() []manyMessages {
 // TestManyHostileMessages: nor do many messages of a proxy that is gone then.
 func TestManyHostileMessages(t *testing.T) {
 	for _, c := range hostileMessages() {
-		for what, want := range map[action.Action]string{&action.Inspect{}: c.want, action.Reset{}: "granted"} {
+		for what, want := range map[action.Action]string{&action.Inspect{}: c.want, &action.Reset{}: "granted"} {
 			b := old(t)
 			c.attack(b)
 			d := define(1, quota.LeaseOff, c.windows...)

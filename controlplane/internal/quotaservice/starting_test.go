@@ -202,7 +202,7 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 		require.NoError(t, err)
 		require.True(t, f.Denied && f.HeldBack)
 	}
-	f, err = operate(action.Reset{})
+	f, err = operate(&action.Reset{})
 	require.NoError(t, err)
 	require.True(t, f.HadUsage)
 	b.clock.advance(StartingNs)

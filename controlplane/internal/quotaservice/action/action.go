@@ -55,7 +55,7 @@ type Operation struct {
 //	Set         operator's                 counts so many units and nothing else
 //	Reset       operator's                 forgets the key                                 HadUsage
 //
-// Where Denied is written, WaitNs is too. If the definition holds units, Hold, Take and Inspect also write HeldBack,
+// All of them are pointers, so that no action has two forms. Where Denied is written, WaitNs is too. If the definition holds units, Hold, Take and Inspect also write HeldBack,
 // NeedsAge and Err. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds what they
 // count: see addition of quotaservice.
 type Action interface {
@@ -106,7 +106,7 @@ var ErrStarting = errors.New("the quota store is starting: it has no state yet, 
 func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out *Outcome) (changed bool) {
 	*out = Outcome{Standings: out.Standings[:0]}
 	out.Rebased = r.BringTo(storeNs)
-	if _, isReset := o.Action.(Reset); isReset { // now, because windows of other definitions may leave no room below
+	if _, isReset := o.Action.(*Reset); isReset { // now, because windows of other definitions may leave no room below
 		out.HadUsage = r.Forget()
 	}
 	v, err := r.ArrangeFor(o.Windows, o.Terms.HoldLimit)
@@ -141,8 +141,9 @@ func (out *Outcome) stand(v *balance.View) {
 //
 //	judge        finds out whether units are left. For a Charge of none look does, for a Hit balance.View.Offer, and for
 //	             a Hold balance.View.Note
-//	deny         writes to the Outcome that they are not, and how long to wait. denyHold does so by a balance.Room
-//	countDenial  changes the record: denied units count, or the key's block begins
+//	countDenial  changes the record only: denied units count, or the key's block begins
+//	deny         writes to the Outcome that no units are left, and how long to wait by what the record counts now.
+//	             denyHold does so by a balance.Room
 //	keepDenial   is an action of its own: countDenial of a part in shadow, once its ask is granted
 
 // judge finds out whether units are left. If the definition holds units, it has a limit for these, too, and the store
@@ -190,16 +191,20 @@ func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed boo
 	out.judge(&v, t.Units)
 	switch {
 	case out.Denied:
-		return countDenial(terms, &v, &quota.Part{Cost: t.Units, NoBlock: t.NoBlock}, out)
+		changed = terms.countDenial(&v, denial{cost: t.Units, noBlock: t.NoBlock})
+		if changed {
+			out.deny(&v, t.Units) // it waits for what counts now
+		}
+		return changed
 	case out.Err != nil || t.Units == 0:
 		return false
 	}
-	out.Taken = take(&v, t.Units, v.Record.NowNs)
+	out.Taken = takeUnits(&v, t.Units, v.Record.NowNs)
 	return true
 }
 
-// take counts units that may be spent until spendBy.
-func take(v *balance.View, units uint32, spendBy int64) Taken {
+// takeUnits counts units that may be spent until spendBy.
+func takeUnits(v *balance.View, units uint32, spendBy int64) Taken {
 	counted := v.Take(units, spendBy)
 	return Taken{Units: units, ValidNs: v.ValidNs(spendBy), Counted: counted}
 }
@@ -256,7 +261,7 @@ func add(v *balance.View, window int, n uint32) {
 // Reset forgets the key. Decide does so, because it must be done before the definition's windows need room.
 type Reset struct{}
 
-func (Reset) carryOut(*Terms, balance.View, *Outcome) (changed bool) { return true }
+func (*Reset) carryOut(*Terms, balance.View, *Outcome) (changed bool) { return true }
 
 // Charge counts units, whatever is left. No units = only look.
 type Charge struct{ Units uint32 }

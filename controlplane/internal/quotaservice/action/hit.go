@@ -10,9 +10,9 @@ import (
 func (terms *Terms) ActionFor(p *quota.Part) Action {
 	switch {
 	case terms.HoldLimit == nil:
-		return Hit{p}
+		return &Hit{p}
 	case p.Number > 0 || p.Inspect:
-		return Hold{p}
+		return &Hold{p}
 	}
 	return &Take{Units: p.Cost, NoBlock: p.NoBlock}
 }
@@ -20,7 +20,7 @@ func (terms *Terms) ActionFor(p *quota.Part) Action {
 // Hit takes the units of a part, if all windows of its key have them left.
 type Hit struct{ Part *quota.Part }
 
-func (h Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	return hit(terms, &v, h.Part, true, out)
 }
 
@@ -35,7 +35,7 @@ func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit 
 // RefusedHit is the last hit of an ask of which another part is denied already, or has failed. So it takes nothing.
 type RefusedHit struct{ Part *quota.Part }
 
-func (h RefusedHit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+func (h *RefusedHit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	return hit(terms, &v, h.Part, false, out)
 }
 
@@ -64,13 +64,13 @@ func hit(terms *Terms, v *balance.View, p *quota.Part, takes bool, out *Outcome)
 	switch {
 	case p.Inspect:
 	case offer.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
-		out.deny(v, p.Cost)
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
-			changed = countDenial(terms, v, p, out) || changed
+			changed = terms.countDenial(v, denialOf(p)) || changed
 		}
+		out.deny(v, p.Cost)
 	case !takes:
 	case offer.Units > 0:
-		out.Taken = take(v, offer.Units, offer.SpendByNs)
+		out.Taken = takeUnits(v, offer.Units, offer.SpendByNs)
 		changed = true
 	default:
 		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
@@ -82,7 +82,7 @@ func hit(terms *Terms, v *balance.View, p *quota.Part, takes bool, out *Outcome)
 // reports what they have cost.
 type Hold struct{ Part *quota.Part }
 
-func (h Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+func (h *Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	p := h.Part
 	if p.Inspect {
 		return false
@@ -99,32 +99,39 @@ func (h Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 		return changed
 	}
 	out.denyHold(&room)
-	if out.Denied && !p.Shadow {
-		changed = countDenial(terms, &v, p, out) || changed
+	if out.Denied && !p.Shadow && terms.countDenial(&v, denialOf(p)) {
+		out.deny(&v, p.Cost) // it waits for what counts now
+		changed = true
 	}
 	return changed
 }
 
-// keeps says what a denial of the part changes: its units count, or it may begin the key's block.
-func (terms *Terms) keeps(p *quota.Part) (counts, blocks bool) {
-	costs := p.Cost > 0
-	return costs && terms.CountDenied, costs && terms.HasBlock && !p.NoBlock
+// denial is what a denied request asked for, as far as the record may count that.
+type denial struct {
+	cost    uint32
+	waiting uint32 // of all requests that wait, if it is more than the cost
+	noBlock bool   // see quota.Part
 }
 
-// countDenial keeps of a denied part what its definition says: what waits for it counts, and the windows' denial
-// begins the key's block or prolongs it. It reports whether that changed something. The wait is from
-// the new count.
-func countDenial(terms *Terms, v *balance.View, p *quota.Part, out *Outcome) (changed bool) {
-	counts, blocks := terms.keeps(p)
-	if blocks && v.Left() < p.Cost { // not only what is held leaves no room
+func denialOf(p *quota.Part) denial { return denial{p.Cost, p.Waiting, p.NoBlock} }
+
+// mayChange says what a denial changes by the definition: its units count, or it may begin the key's block.
+func (d denial) mayChange(terms *Terms) (counts, blocks bool) {
+	costs := d.cost > 0
+	return costs && terms.CountDenied, costs && terms.HasBlock && !d.noBlock
+}
+
+// countDenial changes by a denial what the definition says: what waits counts, and the windows' denial begins the key's
+// block or prolongs it. It reports whether that changed something. Whoever calls it denies after it, so that the wait
+// is from the new count.
+func (terms *Terms) countDenial(v *balance.View, d denial) (changed bool) {
+	counts, blocks := d.mayChange(terms)
+	if blocks && v.Left() < d.cost { // not only what is held leaves no room
 		changed = v.BeginBlock()
 	}
 	if counts {
-		v.AddClaimed(max(p.Waiting, p.Cost))
+		v.AddClaimed(max(d.waiting, d.cost))
 		changed = true
-	}
-	if changed {
-		out.deny(v, p.Cost)
 	}
 	return changed
 }
@@ -138,7 +145,7 @@ type keepDenial struct {
 // KeepDenial returns what keeps the denial of a part in shadow. first is the outcome of its first action. nil = to keep
 // it would change nothing.
 func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
-	counts, blocks := terms.keeps(p)
+	counts, blocks := denialOf(p).mayChange(terms)
 	if first.Err != nil || !first.Denied || first.HeldBack || !counts && !blocks {
 		return nil
 	}
@@ -152,8 +159,9 @@ func (k *keepDenial) carryOut(terms *Terms, v balance.View, out *Outcome) (chang
 		out.Denied = true
 		return false
 	}
+	changed = terms.countDenial(&v, denialOf(k.part))
 	out.deny(&v, k.part.Cost)
-	return countDenial(terms, &v, k.part, out)
+	return changed
 }
 
 // Three actions give back what was taken:
@@ -168,7 +176,7 @@ func (o *Operation) Undo(out *Outcome) Action {
 	if out.Err != nil || out.Taken.Units == 0 {
 		return nil
 	}
-	if hold, holds := o.Action.(Hold); holds {
+	if hold, holds := o.Action.(*Hold); holds {
 		return &undoHold{&hold.Part.Report, out.Taken.Units}
 	}
 	return &undo{out.Taken}

@@ -64,7 +64,7 @@ func inc(units uint32, window int) action.Action { return &action.Inc{Units: uni
 
 func set(units uint32, window int) action.Action { return &action.Set{Units: units, Window: window} }
 
-func reset(uint32, int) action.Action { return action.Reset{} }
+func reset(uint32, int) action.Action { return &action.Reset{} }
 
 func (k *kind) isVerdict() bool { return k.value == nil }
 
