@@ -41,24 +41,23 @@ const (
 
 // recordValue is a value that is a record: operations are decided on what is known of it, before it is swapped.
 //
-//	prepare    decides them at storeNs: what the store's clock will say when the swap arrives, as far as the service
-//	           knows that clock
+//	prepare    decides them on the record at storeNs: what the store's clock will say when the swap arrives, as far as
+//	           the service knows that clock
 //	the store  swaps if its clock is between storeNs and what lastNs says. Before storeNs, units could be spent before
 //	           the window begins that counts them. After that, what was decided may not hold any more
 //	learn      if Swapped, the operations are decided. If Failed, they have failed. Else the result has the value that
-//	           is there and the store's time, and the operations are tried on a copy of that value at that time. If
-//	           they change nothing, they are decided. If they do, the change must be swapped in: another swap. It takes
-//	           another one, too, if they need an age of the store that the swap did not ask for
-//
-// So what needs another swap is decided twice: by learn, to find that out, and by prepare, to send it.
+//	           is there and the store's time: decideUnchanged decides the operations by these, or finds that they need
+//	           another swap. So that is decided twice: to find that out, and by prepare, to send it
 type recordValue struct {
-	known   *balance.Record // what the store has, as far as is known; nil = nothing, or a swap is under way
-	pending *balance.Record // what known was, with what the swap under way changes; nil = none is under way
-
-	nonce           []byte // of the store's value, so of the one that a swap under way replaces; nil = none
+	// record is what the store has, as far as is known; nil = nothing. While a swap is under way, it has what the swap
+	// changes, too: learn keeps that if the store has Swapped, and replaces it if not.
+	record          *balance.Record
+	nonce           []byte // of what the store has, so of what a swap under way replaces; nil = none
 	startingUntilNs int64  // until when the store is starting, by its clock: the last Young swap has said so
-	newValue        []byte // the record that the swap under way writes
-	knowsAge        bool   // the swap under way holds only if the store is not starting
+
+	// Of the swap that is under way:
+	newValue []byte // what it writes. Its memory is used again
+	hasAge   bool   // it has an AgeNs, so the store is not starting unless it is Young
 }
 
 // This compiles only if a nonce has one size in both packages.
@@ -67,22 +66,21 @@ var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 // prepare implements value. A swap that only reads shows whether the decision not to change anything holds.
 func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapstore.Swap {
 	s := swapstore.Swap{Old: v.nonce}
-	v.pending, v.known = v.known, nil // it is decided in place
-	if v.pending == nil {
-		v.pending = balance.NewRecord(storeNs)
+	if v.record == nil {
+		v.record = balance.NewRecord(storeNs)
 	}
-	changed := v.decideAll(operations, v.pending, storeNs)
-	v.knowsAge = needAge(operations)
-	if v.knowsAge {
+	changed := v.decideAll(operations, v.record, storeNs)
+	v.hasAge = needAge(operations)
+	if v.hasAge {
 		s.AgeNs = StartingNs
 	}
 	if !changed {
 		return s
 	}
-	v.newValue = record.Append(v.newValue[:0], v.pending, rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
+	v.newValue = record.Append(v.newValue[:0], v.record, rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
 	s.New = v.newValue
 	s.FromNs, s.UntilNs = storeNs, lastNs(operations, storeNs)
-	s.ExpireNs = v.pending.ExpiryNs() + linger
+	s.ExpireNs = v.record.ExpiryNs() + linger
 	return s
 }
 
@@ -119,15 +117,13 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 
 // learn implements value.
 func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (again bool, err error) {
-	swapped := v.pending
-	v.pending = nil
 	switch r.Status {
-	case swapstore.Failed:
-		v.nonce = nil
-		return false, r.Err
 	case swapstore.Swapped:
-		v.known, v.nonce = swapped, append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
+		v.nonce = append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
 		return false, nil
+	case swapstore.Failed:
+		v.record, v.nonce = nil, nil
+		return false, r.Err
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
@@ -136,27 +132,37 @@ func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (aga
 	if err != nil {
 		return false, err
 	}
-	var trial *balance.Record
-	if v.known == nil {
-		trial = balance.NewRecord(r.NowNs)
-	} else {
-		trial = v.known.Clone()
-	}
-	mustChange := v.decideAll(operations, trial, r.NowNs)
-	return mustChange || needAge(operations) && !v.knowsAge, nil
+	return !v.decideUnchanged(operations, r.NowNs), nil
 }
 
 // read takes over the value that is in the store.
 func (v *recordValue) read(bytes []byte) (err error) {
-	v.nonce = nil
+	v.record, v.nonce = nil, nil
 	if bytes == nil {
 		return nil
 	}
-	v.known, err = record.Parse(bytes)
+	v.record, err = record.Parse(bytes)
 	if err == nil {
 		v.nonce = append(v.nonce, bytes[:swapstore.NonceBytes]...)
 	}
 	return err
+}
+
+// decideUnchanged decides the operations on a copy of what the store had at storeNs, and reports whether that holds
+// without another swap. It does not in two cases:
+//
+//	they change the record   the change must be swapped in
+//	they need the store's    units that look free may be held by workers that have not reported yet. The last swap had
+//	age, and no swap had it  no AgeNs if it was decided on a record that had no room for them
+func (v *recordValue) decideUnchanged(operations []*keyOperation, storeNs int64) bool {
+	var trial *balance.Record
+	if v.record == nil {
+		trial = balance.NewRecord(storeNs)
+	} else {
+		trial = v.record.Clone()
+	}
+	changed := v.decideAll(operations, trial, storeNs)
+	return !changed && (v.hasAge || !needAge(operations))
 }
 
 // About what a window and a holder take.
@@ -168,11 +174,11 @@ func (v *recordValue) isWorthKeeping() bool { return true }
 // bytes implements value.
 func (v *recordValue) bytes() int {
 	n := 100 + cap(v.newValue)
-	if v.known != nil {
-		for i := range v.known.Windows {
-			n += 2*windowBytes + 8*cap(v.known.Usages[i].Log)
+	if v.record != nil {
+		for i := range v.record.Windows {
+			n += 2*windowBytes + 8*cap(v.record.Usages[i].Log)
 		}
-		n += holderBytes * cap(v.known.Holders)
+		n += holderBytes * cap(v.record.Holders)
 	}
 	return n
 }
