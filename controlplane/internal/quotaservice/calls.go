@@ -2,7 +2,6 @@ package quotaservice
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -32,26 +31,6 @@ import (
 //	conclude       keep says from the totals that the call does not pass. team: undo.
 //	operationDone  team: 60 are used again.
 //	restateTotals  The total of team says so.
-
-// NewCounter returns a counter of a domain for calls to count in. What two counters of one name have counted under a
-// key they share, in those windows that both have.
-func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter, error) {
-	c, err := newCounter(domain, &quota.Definition{Counter: name, Windows: windows, Lease: quota.LeaseOff})
-	switch {
-	case err != nil:
-		return nil, err
-	case c.terms.HoldLimit != nil:
-		return nil, errors.New("a call cannot hold units: nobody says when it ends")
-	case len(windows) == 0:
-		return nil, errors.New("there is no window to count in")
-	case slices.ContainsFunc(windows, func(w limit.Window) bool { return w.Jitter > 0 }):
-		return nil, errors.New("a call counts in no window with jitter: calls do not shift windows by their keys")
-	}
-	return c, nil
-}
-
-// Windows are those that it counts in.
-func (c *Counter) Windows() []limit.Window { return c.terms.Windows }
 
 // Use is what a call uses of one key. Only in a call with keep are its units taken: see operation.
 type Use struct {

@@ -2,12 +2,8 @@ package quotaservice
 
 import (
 	"context"
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -50,104 +46,6 @@ func (o *keyOperation) followedBy(a action.Action) *keyOperation {
 	return &keyOperation{
 		Operation: action.Operation{Terms: o.Terms, Windows: o.Windows, Action: a},
 		storeKey:  o.storeKey, domain: o.domain, owner: o.owner,
-	}
-}
-
-// Counter is a counter of a domain: what a quota.Definition says of it, which is
-//
-//	prefix  which counter it is. Each of its keys has a value in the store
-//	terms   the windows and limits by which operations on these keys are decided
-//
-// A worker has its own by number, see definitions. An operator names one for each operation, and many calls use one at
-// a time: see NewCounter.
-type Counter struct {
-	domain string
-	prefix []byte // of what is hashed for a key: see hasher
-	terms  *action.Terms
-}
-
-// newCounter returns the counter of a definition, or says why that is refused.
-func newCounter(domain string, d *quota.Definition) (*Counter, error) {
-	terms, err := action.NewTerms(d)
-	if err != nil {
-		return nil, err
-	}
-	return &Counter{domain: domain, prefix: prefix(domain, &d.Counter), terms: terms}, nil
-}
-
-// operation is one on a key of the counter.
-func (c *Counter) operation(a action.Action, h *hasher, partKey *[16]byte, owner owner) keyOperation {
-	return keyOperation{
-		Operation: action.Operation{Terms: c.terms, Windows: c.terms.WindowsFor(*partKey), Action: a},
-		storeKey:  h.storeKey(c.prefix, partKey[:]), domain: c.domain, owner: owner,
-	}
-}
-
-// A key has two forms, and that of an addition has a third:
-//
-//	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Use.Key
-//	storeKey   names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
-//	clientKey  of an addition: that hash. The storeKey is made of clientKey and the window: see addIn
-
-// hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
-type hasher struct {
-	secret *[]byte
-	mac    hash.Hash
-	sum    [sha256.Size]byte
-}
-
-func newHasher(secret *[]byte) *hasher {
-	return &hasher{secret: secret, mac: hmac.New(sha256.New, *secret)}
-}
-
-// withSecret returns h if it has that secret, else a new one. Making one costs more than using it. h may be nil.
-func (h *hasher) withSecret(secret *[]byte) *hasher {
-	if h != nil && h.secret == secret {
-		return h
-	}
-	return newHasher(secret)
-}
-
-// storeKey hashes a partKey after what prefix returned.
-func (h *hasher) storeKey(prefix, partKey []byte) (storeKey [16]byte) {
-	h.mac.Reset()
-	h.mac.Write(prefix)
-	h.mac.Write(partKey)
-	copy(storeKey[:], h.mac.Sum(h.sum[:0]))
-	return storeKey
-}
-
-// prefix is what all keys of a counter of a domain have in common.
-func prefix(domain string, counter *[16]byte) []byte {
-	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
-	return append(append(b, domain...), counter[:]...)
-}
-
-// steps are what an ask or a call does one after the other.
-type steps struct {
-	keys *keys
-	left int    // operations of this step that are not done
-	next func() // the step that follows then
-}
-
-// start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
-// at once.
-func (s *steps) start(operations []*keyOperation, next func()) {
-	if len(operations) == 0 {
-		next()
-		return
-	}
-	s.left, s.next = len(operations), next
-	for _, o := range operations {
-		s.keys.add(o)
-	}
-}
-
-// done says that an operation is done.
-func (s *steps) done() {
-	s.left--
-	if s.left == 0 {
-		s.next()
 	}
 }
 

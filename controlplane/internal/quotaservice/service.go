@@ -28,8 +28,10 @@
 //
 // What waits is here, and what the lock guards: core.go says who has it. The other files:
 //
-//	operation.go  an operation on a key of the store, and how a counter and a client's key make that. Operators' are here
-//	values.go     what is known of a key's value, by which operations are decided: it is a record or a sum
+//	counter.go    a counter: what its operations are decided by, and which key of the store a client's key makes with it
+//	operation.go  an operation on a key of the store, and how operators have one carried out
+//	values.go     what is known of a key's value if it is a record, by which operations are decided
+//	sum.go        a key's value that is a sum: the store adds what most calls count
 //	calls.go      calls of this process. They have no stream, and their operations go the same way from keys.go on
 //	upkeep.go     whether the store answers and has its state, and the secret that its services share
 //	metrics.go    what is counted
