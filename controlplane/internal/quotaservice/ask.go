@@ -39,16 +39,12 @@ type begunAsk struct {
 	result  quota.Outcome // once it is decided
 }
 
-// askPart is one part of a begunAsk. Its key decides it first; from the result of all parts follows at most one
-// more operation.
+// askPart is one part of a begunAsk, with its operations. Their key carries out each once the one before is done.
 type askPart struct {
-	part  *quota.Part
-	first keyOperation // a hit: see action.Terms.ActionFor
-	// second is nil, or what follows:
-	//
-	//	the ask is granted      It keeps the denial of a part in shadow.
-	//	the ask is not granted  It undoes the hit, if that has taken units.
-	second *keyOperation
+	part   *quota.Part
+	first  keyOperation  // a hit: see action.Terms.ActionFor
+	kept   *keyOperation // if the ask is granted: it keeps the denial of a part in shadow. nil = there is none to keep
+	undone *keyOperation // if nobody gets the units: it undoes the hit. nil = the hit has taken none
 }
 
 // failed reports whether its key could not decide it.
@@ -56,13 +52,20 @@ func (p *askPart) failed() bool { return p.first.outcome.Err != nil }
 
 func (p *askPart) denied() bool { return !p.failed() && p.first.outcome.Denied }
 
-// isUnsure reports whether the second operation has failed: the store may have carried it out or not.
-func (p *askPart) isUnsure() bool { return p.second != nil && p.second.outcome.Err != nil }
+// isUnsure reports whether an operation after the first has failed: the store may have carried it out or not.
+func (p *askPart) isUnsure() bool {
+	return p.kept != nil && p.kept.outcome.Err != nil || p.undone != nil && p.undone.outcome.Err != nil
+}
 
 // last is the operation whose outcome says how the key stands when the ask is answered, as far as is known.
 func (p *askPart) last() *keyOperation {
-	if p.second != nil && !p.isUnsure() {
-		return p.second
+	switch {
+	case p.isUnsure():
+		return &p.first
+	case p.undone != nil:
+		return p.undone
+	case p.kept != nil:
+		return p.kept
 	}
 	return &p.first
 }
@@ -203,15 +206,15 @@ func (a *begunAsk) judgeParts() quota.Outcome {
 // keepDenials keeps the denials of the parts in shadow, where denied asks count or block their key.
 // No other part of a granted ask is denied.
 func (a *begunAsk) keepDenials() {
-	var keeps []*keyOperation
+	var operations []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.second = p.first.followedBy(p.first.Terms.KeepDenial(p.part, &p.first.outcome))
-		if p.second != nil {
-			keeps = append(keeps, p.second)
+		p.kept = p.first.followedBy(p.first.Terms.KeepDenial(p.part, &p.first.outcome))
+		if p.kept != nil {
+			operations = append(operations, p.kept)
 		}
 	}
-	a.start(keeps, a.confirm)
+	a.start(operations, a.confirm)
 }
 
 // confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
@@ -224,14 +227,15 @@ func (a *begunAsk) confirm() {
 	a.answer()
 }
 
-// undoHits uncounts what parts were granted, because others were not or nobody takes it.
+// undoHits uncounts what the hits have taken, because other parts are refused or nobody takes it. What keepDenials has
+// counted stays.
 func (a *begunAsk) undoHits() {
 	var undos []*keyOperation
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.second = p.first.undo()
-		if p.second != nil {
-			undos = append(undos, p.second)
+		p.undone = p.first.undo()
+		if p.undone != nil {
+			undos = append(undos, p.undone)
 		}
 	}
 	a.start(undos, a.answer)
@@ -278,23 +282,21 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 }
 
 // standings are those of the part's key after its last operation. If the ask is not granted, the hit of another part of
-// its key may have been undone since: then they are those after the last undo.
+// its key may have been undone since: then they are those after the last undo. One swap undoes all hits of a key, in
+// the order of the parts.
 //
 // For example, two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first part gets its 2,
 // so the second one is denied, because 3 are left. The 2 are undone, so both parts are answered that 5 are left.
 func (a *begunAsk) standings(part *askPart) []quota.Standing {
-	own := part.last()
-	if a.result == quota.Granted {
-		return own.outcome.Standings
-	}
+	last := part.last()
 	for i := range slices.Backward(a.parts) {
-		o := a.parts[i].last()
-		isUndo := o == a.parts[i].second
-		if isUndo && o.storeKey == own.storeKey && slices.Equal(o.Windows.Shifted, own.Windows.Shifted) {
+		o := a.parts[i].undone
+		isLast := o != nil && o.outcome.Err == nil && o.storeKey == last.storeKey
+		if isLast && slices.Equal(o.Windows.Shifted, last.Windows.Shifted) {
 			return o.outcome.Standings
 		}
 	}
-	return own.outcome.Standings
+	return last.outcome.Standings
 }
 
 // handOver grants what a part of a granted ask has taken, and remembers it for its return.
@@ -338,8 +340,8 @@ func (a *begunAsk) measure() {
 	c.metrics.countAnswer(became, c.clock.NowNs()-a.askedNs)
 	for i := range a.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &a.parts[i]
-		if p.second != nil && p.first.Terms.HoldLimit == nil {
-			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.second.outcome.Uncounted))
+		if p.undone != nil && p.first.Terms.HoldLimit == nil {
+			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.undone.outcome.Uncounted))
 		}
 	}
 }
@@ -375,10 +377,10 @@ func (rs *returnables) add(g returnable) (number uint32) {
 	return rs.number
 }
 
-// takeBack uncounts units that the proxy returns.
-func (w *worker) takeBack(r quota.Return) {
+// uncount uncounts units that the proxy returns.
+func (w *worker) uncount(r quota.Return) {
 	c := w.core
-	g, units := w.returnables.takeUnits(r)
+	g, units := w.returnables.redeem(r)
 	if g == nil {
 		c.metrics.unitsLost.Add(uint64(r.Units))
 		return
@@ -393,9 +395,9 @@ func (w *worker) takeBack(r quota.Return) {
 	})
 }
 
-// takeUnits takes a returned grant, and how many of its units go back: at most what it gave, once.
+// redeem returns the grant that a return names, and how many of its units go back: at most what it gave, once.
 // What a return leaves has been spent, so a second one has nothing to give.
-func (rs *returnables) takeUnits(r quota.Return) (g *returnable, units uint32) {
+func (rs *returnables) redeem(r quota.Return) (g *returnable, units uint32) {
 	age := rs.number - r.Grant // newest = 0
 	if r.Grant == 0 || r.Grant > rs.number || int64(age) >= int64(len(rs.list)) {
 		return nil, 0

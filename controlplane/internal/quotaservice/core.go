@@ -112,7 +112,7 @@ type work struct {
 // something, so that there may be more.
 func (c *core) nextWork(came []landing) (w work, ok bool) {
 	for i := range came {
-		c.takeResult(came[i].key, came[i].result)
+		c.endSwap(came[i].key, came[i].result)
 	}
 	turns := c.prepareSwaps(&w)
 	w.notify = c.toNotify
@@ -130,7 +130,7 @@ func (c *core) prepareSwaps(w *work) (turns int) {
 	for len(w.ready) < maxBatch && c.swapsUnderWay < maxSwaps {
 		k := c.keys.nextReady()
 		if k == nil {
-			if turns < maxBatch && c.takeTurn() {
+			if turns < maxBatch && c.giveTurn() {
 				turns++
 				continue
 			}
@@ -144,14 +144,14 @@ func (c *core) prepareSwaps(w *work) (turns int) {
 	return turns
 }
 
-// takeTurn lets the next worker begin some of its asks.
-func (c *core) takeTurn() bool {
+// giveTurn lets the next worker begin some of its asks.
+func (c *core) giveTurn() bool {
 	if len(c.turns) == 0 {
 		return false
 	}
 	w := c.turns[0]
 	c.turns = c.turns[1:]
-	w.takeTurn()
+	w.beginNext()
 	return true
 }
 
@@ -216,8 +216,8 @@ func (l *landed) takeAll() []landing {
 	return l.spare
 }
 
-// takeResult takes up the result of a key's swap.
-func (c *core) takeResult(k *key, r swapstore.Result) {
+// endSwap takes up the result of a key's swap.
+func (c *core) endSwap(k *key, r swapstore.Result) {
 	c.swapsUnderWay--
 	c.metrics.countResult(r)
 	c.logFailure(k, r)

@@ -17,14 +17,15 @@ import (
 //	an addition  a sum: sumValue        The store adds its units
 type keyOperation struct {
 	action.Operation
-	addition *addition
-	storeKey [16]byte // under which the store keeps the value
-	domain   string   // whose key it is
-	owner    owner    // learns what came of it
+	addition *addition // nil = it has an Action
+	storeKey [16]byte  // under which the store keeps the value
+	domain   string    // whose key it is
+	owner    owner     // learns what came of it
 
 	// What comes of it if the store takes its swap. Its key's value says so, anew each time it is decided.
 	tentative action.Outcome
-	// What came of it: core.end writes it once, and the owner reads it. If it has failed, it has an Err alone.
+	// What came of it: core.end writes it once, and the owner reads it. If its swap has failed, it has an Err alone.
+	// If it was decided that the action cannot be done, it also has what Outcome.Err says.
 	outcome action.Outcome
 }
 

@@ -203,7 +203,8 @@ var ErrClosed = errors.New("the quota service is shutting down")
 // Clock measures time that goes on evenly. Its beginning is of no matter.
 type Clock interface {
 	NowNs() int64
-	// AfterFunc calls f after ns nanoseconds.
+	// AfterFunc has f called after ns nanoseconds, and never before AfterFunc returns: f locks the service, and whoever
+	// calls AfterFunc has locked it.
 	AfterFunc(ns int64, f func())
 }
 

@@ -105,7 +105,7 @@ func (st *Stream) accept(m *quota.Asks) error {
 		w.define(&m.Definitions[i])
 	}
 	for _, r := range m.Returns {
-		w.takeBack(r)
+		w.uncount(r)
 	}
 	w.enqueue(m.Asks)
 	return nil
@@ -181,11 +181,11 @@ const (
 // worker is a Stream's part of the core: what the worker has asked, and is to be answered. An ask goes through these,
 // and is counted meanwhile:
 //
-//	          is in             until       counted in
-//	enqueue   pending           takeTurn    open
-//	takeTurn  a begunAsk        it answers  open, underWay
-//	send      unsent            Next        underWay
-//	Next      the stream sends  Next again  underWay, sending
+//	           is in             until       counted in
+//	enqueue    pending           beginNext   open
+//	beginNext  a begunAsk        it answers  open, underWay
+//	send       unsent            Next        underWay
+//	Next       the stream sends  Next again  underWay, sending
 type worker struct {
 	core        *core
 	stream      *Stream
@@ -313,8 +313,8 @@ func (w *worker) queue() bool {
 	return true
 }
 
-// takeTurn begins the worker's next asks.
-func (w *worker) takeTurn() {
+// beginNext begins the worker's next asks.
+func (w *worker) beginNext() {
 	w.queued = false
 	for parts := 0; parts < turn && len(w.pending) > 0; {
 		ask := &w.pending[0]

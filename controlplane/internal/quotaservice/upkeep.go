@@ -51,16 +51,16 @@ var ErrStarting = action.ErrStarting
 
 // Watch looks whether the store has lost its state. The store's answer says it in two ways:
 //
-//	anew  a server of it has another state than at the last look. All streams end, and their workers
-//	      report what they hold on new ones
-//	age   how long the store has had its state: see noteAge. If it has begun since the last look, the log says so
+//	isOther  a server of it has another state than at the last look. All streams end, and their workers
+//	         report what they hold on new ones
+//	age      how long the store has had its state: see noteAge. If it has begun since the last look, the log says so
 //
 // Whoever runs the service calls it often within StartingNs.
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
 	before := s.o.Clock.NowNs() // by the service's clock, as now is
-	age, anew, err := s.o.Store.Age(ctx)
+	age, isOther, err := s.o.Store.Age(ctx)
 	if err != nil { // the heartbeat says so
 		return
 	}
@@ -70,21 +70,21 @@ func (s *Service) Watch() {
 	if !s.core.hasLooked {
 		level = slog.LevelInfo // a new store is as it should be
 	}
-	isNew := s.core.noteAge(age, before, now)
+	hasBegun := s.core.noteAge(age, before, now)
 	startForNs := s.core.shownStartUntilNs - now
-	if anew {
+	if isOther {
 		s.core.endStreams()
 	}
 	s.mu.Unlock()
 	s.pump()
-	if isNew {
+	if hasBegun {
 		s.o.Log.Log(s.ctx, level, "the quota store has no state: rules with settle or algorithm concurrency are starting, "+
 			"and on_unavailable decides, while proxies report what they hold",
 			"for", time.Duration(startForNs).Round(time.Millisecond))
 	}
 }
 
-// noteAge notes for how long the store has had its state. isNew says that the store has begun since the last look.
+// noteAge notes for how long the store has had its state, and reports whether the store has begun since the last look.
 //
 // Watch asked at the instant before, and has the answer at the instant now. The store said its age at some instant
 // between these. So the end of its start is known only within bounds: StartingNs after it has begun, which is
@@ -94,15 +94,15 @@ func (s *Service) Watch() {
 //
 // These differ from look to look, though the store has begun but once. It has begun anew only if its start ends later
 // than any earlier look allows, even at the earliest. WatchEvery more is for clocks that drift a little.
-func (c *core) noteAge(age, before, now int64) (isNew bool) {
+func (c *core) noteAge(age, before, now int64) (hasBegun bool) {
 	earliestNs, latestNs := before-age+StartingNs, now-age+StartingNs
 	isStarting := latestNs > now
-	isNew = isStarting && earliestNs > c.shownStartUntilNs+int64(WatchEvery)
+	hasBegun = isStarting && earliestNs > c.shownStartUntilNs+int64(WatchEvery)
 	if !c.hasLooked || latestNs > c.shownStartUntilNs {
 		c.shownStartUntilNs = latestNs
 	}
 	c.hasLooked = true
-	return isNew
+	return hasBegun
 }
 
 // endStreams has all workers report what they hold on new streams.

@@ -55,7 +55,9 @@ type Operation struct {
 //	Set         operator's                 counts so many units and nothing else
 //	Reset       operator's                 forgets the key                                 HadUsage
 //
-// All of them are pointers, so that no action has two forms. Where Denied is written, WaitNs is too. If the definition holds units, Hold, Take and Inspect also write HeldBack,
+// All of them are pointers, so that no action has two forms.
+//
+// Where Denied is written, WaitNs is too. If the definition holds units, Hold, Take and Inspect also write HeldBack,
 // NeedsAge and Err. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds what they
 // count: see addition of quotaservice.
 type Action interface {
@@ -109,12 +111,11 @@ func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out 
 	if _, isReset := o.Action.(*Reset); isReset { // now, because windows of other definitions may leave no room below
 		out.HadUsage = r.Forget()
 	}
-	v, err := r.ArrangeFor(o.Windows, o.Terms.HoldLimit)
+	v, err := r.ArrangeFor(o.Windows, o.Terms.HoldLimit, startingForNs > 0)
 	if err != nil {
 		out.Err, out.UntilNs = err, math.MaxInt64
 		return false
 	}
-	v.IsStarting = startingForNs > 0
 	out.NowNs, out.Blocked = v.Record.NowNs, v.IsBlocked()
 	changed = o.Action.carryOut(o.Terms, v, out)
 	if errors.Is(out.Err, ErrStarting) {

@@ -7,7 +7,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// View is a Record as one definition sees it, at the Record's NowNs. What it counts is in the Record.
+// View is a Record as one definition sees it, at the Record's NowNs. What it counts is in the Record. Record.ArrangeFor
+// makes it, and it holds until the Record is arranged for another definition: by then, its windows are elsewhere there.
 type View struct {
 	Record *Record
 	// Windows are the definition's, shifted for the key. The Record has the same ones first, in this order. A
@@ -82,8 +83,9 @@ func (v *View) FirstEndNs() int64 {
 const (
 	// leastAhead is how many units must be left for some to be granted ahead.
 	leastAhead = 16
-	// scarce makes a quarter: if less than a quarter of a limit is left, leases are short, and at most a quarter of
-	// what is left is granted ahead.
+	// aheadShare makes a quarter: at most that part of what is left is granted ahead.
+	aheadShare = 4
+	// scarce makes a quarter, too: if less than that part of a limit is left, leases are short.
 	scarce = 4
 	// shortLease is how long a lease lasts once less than a quarter of the limit is left. A log or bucket whose
 	// leases would be shorter leases nothing.
@@ -143,7 +145,7 @@ func (v *View) Offer(lease uint32, p *quota.Part) Offer {
 	if endNs == now || left < leastAhead {
 		return d
 	}
-	ahead := min(v.aheadUntil(endNs, p.Ahead), (left-d.Units)/scarce)
+	ahead := min(v.aheadUntil(endNs, p.Ahead), (left-d.Units)/aheadShare)
 	if lease != quota.LeaseAuto {
 		ahead = min(ahead, lease)
 	}
@@ -235,12 +237,12 @@ func (c *HowCounted) IsLeased() bool { return c.SpendByNs > c.AtNs }
 
 // Return takes units that a proxy has returned out of the windows that counted them, if these are still open. It
 // reports whether no window counts the units any more.
-func (v *View) Return(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, false) }
+func (v *View) Return(c *HowCounted, units uint32) (ok bool) { return v.refund(c, units, false) }
 
 // Undo is Return of units that nobody got, so no request was admitted: a window that they opened closes again.
-func (v *View) Undo(c *HowCounted, units uint32) (ok bool) { return v.takeBack(c, units, true) }
+func (v *View) Undo(c *HowCounted, units uint32) (ok bool) { return v.refund(c, units, true) }
 
-func (v *View) takeBack(c *HowCounted, units uint32, closes bool) (ok bool) {
+func (v *View) refund(c *HowCounted, units uint32, closes bool) (ok bool) {
 	ok = true
 	for i := range v.Windows {
 		var how CountedIn

@@ -32,7 +32,9 @@ type Request struct {
 	Key    []string // the key's parts as text
 	N      uint32   // units: of hit, peek, inc and set
 	Limits []string // that a request would carry: of hit, peek and get
-	Window string   // name or index of one window for inc and set; empty = all
+	// Window is the name or index of a window: the only one that inc and set change, and the one whose value they, get
+	// and expires_at answer. Empty = they change all, and answer the tightest one's.
+	Window string
 }
 
 // kind is what operations of a name do and answer.

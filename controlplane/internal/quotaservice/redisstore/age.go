@@ -96,7 +96,7 @@ func (s *Store) readServer(v server, seen int64) (*marks, error) {
 	if err != nil || m.at[0] == seen {
 		return m, err
 	}
-	for some := range slices.Chunk(v[1:], maxBatch) {
+	for some := range slices.Chunk(v[1:], maxPipeline) {
 		if err := s.readMarks(some, m); err != nil {
 			return m, err
 		}

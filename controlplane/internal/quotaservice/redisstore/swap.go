@@ -16,14 +16,14 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
-// maxBatch is how many swaps, or reads of marks, travel together and answer together. The service hands over fewer
+// maxPipeline is how many swaps, or reads of marks, travel together and answer together. The service hands over fewer
 // swaps at once.
-const maxBatch = 256
+const maxPipeline = 256
 
 // Swap is swapstore.Store's. In a Cluster each swap goes alone, so that a silent server delays
 // no other server's: the client finds its server, and puts what goes there into one pipeline.
 func (s *Store) Swap(ctx context.Context, swaps []swapstore.Swap, done func(i int, r swapstore.Result)) {
-	size := maxBatch
+	size := maxPipeline
 	if s.cluster {
 		size = 1
 	}

@@ -86,7 +86,7 @@ type Status uint8
 // What became of a Swap.
 const (
 	Swapped Status = iota + 1
-	Read           // another value is there, or none, or it was only read
+	Read           // nothing has changed: it only reads, or what it expects is not there, but another value or none
 	Late           // the store's clock is before FromNs, or not before UntilNs
 	Young          // the store has not had its state for AgeNs
 	Failed         // the store did not answer, or refused: whether it swapped is not known
