@@ -54,7 +54,7 @@ type odd struct {
 	swaps atomic.Int64
 	anew  bool   // Age says so
 	err   error  // of Age
-	late  func() // called before Age answers
+	late  func() // called before Age and Live answer
 }
 
 func (s *odd) Age(ctx context.Context) (int64, bool, error) {
@@ -63,6 +63,13 @@ func (s *odd) Age(ctx context.Context) (int64, bool, error) {
 		s.late()
 	}
 	return ns, s.anew, s.err
+}
+
+func (s *odd) Live(ctx context.Context, domain string, process uint64) (int, error) {
+	if s.late != nil {
+		s.late()
+	}
+	return s.Store.Live(ctx, domain, process)
 }
 
 func (s *odd) Swap(ctx context.Context, swaps []swapstore.Swap, done func(int, swapstore.Result)) {

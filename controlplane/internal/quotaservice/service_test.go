@@ -190,15 +190,16 @@ func (stuck) Live(ctx context.Context, _ string, _ uint64) (int, error) {
 	return 0, ctx.Err()
 }
 
-// TestAHeartbeatWaitsNoLongerThanASwap: else one process that the store does not note keeps it from noting the others.
-func TestAHeartbeatWaitsNoLongerThanASwap(t *testing.T) {
+// TestNotingAProcessTakesNoLongerThanASwap: else one process that the store does not note keeps it from noting the
+// others.
+func TestNotingAProcessTakesNoLongerThanASwap(t *testing.T) {
 	b := newRig(t)
 	s, err := NewService(t.Context(), Options{Store: b.store, Clock: b.clock, StoreTimeout: time.Millisecond})
 	require.NoError(t, err)
 	b.proxy(s, define(1, quota.LeaseOff, fixed(10, minute)))
 	b.clock.advance(0)
 	b.store.Store = stuck{b.memory}
-	s.Heartbeat()
+	s.NoteProcesses()
 	require.EqualValues(t, 1, s.metrics.storeErrors.Load())
 }
 

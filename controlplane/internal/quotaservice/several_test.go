@@ -87,6 +87,22 @@ func TestLostSecret(t *testing.T) {
 	}
 }
 
+// TestAHeartbeatTakesShort: services that start wait SecretWait for the heartbeats of others, however many processes
+// there are to note.
+func TestAHeartbeatTakesShort(t *testing.T) {
+	b := newRig(t)
+	for process := range 100 {
+		st, err := b.service.Open(Peer{}, func() {})
+		require.NoError(t, err)
+		require.NoError(t, st.Receive((&quota.Asks{Domain: "d", Process: uint64(process)}).Append(nil)))
+	}
+	b.clock.advance(0)
+	began := b.clock.now
+	b.store.late = func() { b.clock.advance(40 * ms) }
+	b.service.Heartbeat()
+	require.Less(t, b.clock.now-began, int64(SecretWait-HeartbeatEvery))
+}
+
 // TestServicesOfAStoreHaveOneKey: with different ones each would count apart, and so
 // admit the limit again.
 func TestServicesOfAStoreHaveOneKey(t *testing.T) {

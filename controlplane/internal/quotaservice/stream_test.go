@@ -366,7 +366,7 @@ func TestProxies(t *testing.T) {
 	require.EqualValues(t, 2, p.proxies())
 	q.Close()
 	b.clock.advance(11 * second)
-	b.service.Heartbeat()
+	b.service.NoteProcesses()
 	require.EqualValues(t, 1, p.proxies())
 }
 

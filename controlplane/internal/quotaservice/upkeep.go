@@ -18,8 +18,11 @@ import (
 
 // What a service does with its store beside swaps. Whoever runs the service calls these regularly:
 //
-//	Watch      every WatchEvery: has the store lost its state?
-//	Heartbeat  every HeartbeatEvery: it notes which processes are alive, and stores the secret again if it is lost
+//	Watch          every WatchEvery: has the store lost its state?
+//	Heartbeat      every HeartbeatEvery: does the store answer? It stores the secret again if that is lost
+//	NoteProcesses  every HeartbeatEvery: which processes are alive
+//
+// None waits for another one, because each may take long.
 //
 // Healthy and Starting tell operators what was found.
 
@@ -129,21 +132,27 @@ func (s *Service) shownStartForNs() int64 {
 	return max(s.core.shownStartUntilNs-s.o.Clock.NowNs(), 0)
 }
 
-// HeartbeatEvery is how often a service notes in the store which processes are alive: a few times within LiveFor.
+// HeartbeatEvery is how often a service has a heartbeat, and notes in the store which processes are alive: a few times
+// within LiveFor.
 const HeartbeatEvery = swapstore.LiveFor / 4
 
-// Heartbeat notes in the store which processes have streams. If the store has lost its state, it
-// stores the services' secret again: services with two secrets would count apart.
+// Heartbeat finds out whether the store answers. If the store has lost its state, it stores the services' secret
+// again: services with two secrets would count apart. It does nothing else, because services that start wait for it:
+// see SecretWait.
 func (s *Service) Heartbeat() {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout)
+	defer cancel()
 	err := s.agree(ctx, func() []byte { return *s.secret.Load() })
-	cancel()
 	if s.metrics.countBeat(err) {
 		s.o.Log.Info("the store answers again")
 	}
 	if err != nil {
 		s.storeLog.unusable(err)
 	}
+}
+
+// NoteProcesses notes in the store which processes have streams, one after the other.
+func (s *Service) NoteProcesses() {
 	type process struct {
 		domain *domain
 		number uint64
@@ -163,7 +172,7 @@ func (s *Service) Heartbeat() {
 
 // noteAlive notes in the store that a process is alive.
 func (s *Service) noteAlive(d *domain, process uint64) {
-	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout) // the heartbeat has more processes to note within LiveFor
+	ctx, cancel := context.WithTimeout(s.ctx, s.o.StoreTimeout) // there are more processes to note within LiveFor
 	defer cancel()
 	n, err := s.o.Store.Live(ctx, d.name, process)
 	if err != nil {

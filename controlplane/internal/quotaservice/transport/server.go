@@ -89,9 +89,11 @@ func (s *Server) Register(r grpc.ServiceRegistrar) {
 	}, nil)
 }
 
-// Run notes in the store which processes are alive, and watches the store, until ctx ends.
+// Run has the service look after its store until ctx ends. What it does there waits for the store, so no task waits
+// for another one.
 func (s *Server) Run(ctx context.Context) {
-	go every(ctx, quotaservice.WatchEvery, s.service.Watch) // a heartbeat may wait for the store
+	go every(ctx, quotaservice.WatchEvery, s.service.Watch)
+	go every(ctx, quotaservice.HeartbeatEvery, s.service.NoteProcesses)
 	every(ctx, quotaservice.HeartbeatEvery, s.service.Heartbeat)
 }
 
