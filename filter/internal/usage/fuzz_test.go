@@ -339,7 +339,7 @@ func checkWrapped(t *testing.T, body string, u Usage, r *rand.Rand) {
 		got.IsBedrock = u.IsBedrock
 		if !got.OutputKnown && u.OutputKnown && u.Output == 0 {
 			got.OutputKnown = true
-			if got.Total > 0 {
+			if !got.InputKnown { // all that it said is a total, which may be 0
 				got.Input, got.InputKnown = got.Total, true
 				got.Total = 0
 			}
@@ -356,6 +356,7 @@ func FuzzBody(f *testing.F) {
 		f.Add(a.body, uint64(1))
 	}
 	f.Add(`{"model":"`+strings.Repeat("\xff", maxLabel/3+1)+`"}`, uint64(1))
+	f.Add(`{"usage":{"total_tokens":0}}`, uint64(1))
 	n := uint64(3000)
 	if testing.Short() {
 		n /= 10
