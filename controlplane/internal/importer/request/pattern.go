@@ -145,15 +145,13 @@ func cutOperator(text, operator string) (before string, ok bool) {
 
 // hasBranches reports whether an expression has a | outside of groups and classes.
 func hasBranches(text string) bool {
-	depth, inClass := 0, false
+	depth := 0
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
 		case c == '\\':
 			i++
-		case inClass:
-			inClass = c != ']'
 		case c == '[':
-			inClass = true
+			i += classLen(text[i:]) - 1
 		case c == '(':
 			depth++
 		case c == ')':
@@ -163,6 +161,33 @@ func hasBranches(text string) bool {
 		}
 	}
 	return false
+}
+
+// classLen is the length of the class that a text begins with. A ] that stands first in it is a text: [^](] has two
+// characters. One behind [: ends a name of characters, as in [[:alpha:](].
+func classLen(text string) int {
+	i := len("[")
+	if strings.HasPrefix(text[i:], "^") {
+		i++
+	}
+	if strings.HasPrefix(text[i:], "]") {
+		i++
+	}
+	for ; i < len(text); i++ {
+		named := -1
+		if strings.HasPrefix(text[i:], "[:") {
+			named = strings.Index(text[i:], ":]")
+		}
+		switch {
+		case named > 0:
+			i += named + len(":]") - 1
+		case text[i] == '\\':
+			i++
+		case text[i] == ']':
+			return i + 1
+		}
+	}
+	return len(text)
 }
 
 // Kind is how the pattern is written.

@@ -99,6 +99,8 @@ func TestSearchedExpressions(t *testing.T) {
 	for text, want := range map[string]string{
 		"^/a": "/a.*", "a$": ".*a", "^/a$": "/a", "a": ".*a.*", `a\$`: `.*a\$.*`, `a\\$`: `.*a\\`,
 		"a|b$": ".*(?:a|b$).*", "(a|b)$": ".*(a|b)",
+		`[](]|b`: `.*(?:[](]|b).*`, `[^](]|b`: `.*(?:[^](]|b).*`, "[[:alpha:](]|b": ".*(?:[[:alpha:](]|b).*",
+		`[\](]|b`: `.*(?:[\](]|b).*`, "[|]": ".*[|].*",
 	} {
 		p, ok := Searched(text, false)
 		require.True(t, ok)
