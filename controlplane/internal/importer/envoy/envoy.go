@@ -39,6 +39,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"unicode/utf8"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -166,9 +167,10 @@ func (r *reader) failToDecode(n *policy.Node, at source.Place, err error) {
 	r.Fail(pathAt(n, at, column-1), parts[2])
 }
 
-// pathAt is the place of what stands at an offset in the JSON of a node: in {"a":[10,20]} it is a[1] at 9.
+// pathAt is the place of what stands at an offset in the JSON of a node: in {"a":[10,20]} it is a[1] at 9. The offset
+// is in characters, as protojson counts columns.
 func pathAt(n *policy.Node, at source.Place, offset int) source.Place {
-	size := func(n *policy.Node) int { return len(policy.AppendJSON(nil, n)) }
+	size := func(n *policy.Node) int { return utf8.RuneCount(policy.AppendJSON(nil, n)) }
 	begin := len("{")
 	for i, item := range n.Items {
 		if offset < begin+size(item) {
