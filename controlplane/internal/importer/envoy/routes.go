@@ -225,9 +225,9 @@ func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatche
 	}
 	switch asked := o.GetHeaderMatchSpecifier().(type) {
 	case nil:
-		requirePresence(s, value, !o.GetInvertMatch())
+		requirePresence(s, value, name, !o.GetInvertMatch())
 	case *routev3.HeaderMatcher_PresentMatch:
-		requirePresence(s, value, asked.PresentMatch != o.GetInvertMatch())
+		requirePresence(s, value, name, asked.PresentMatch != o.GetInvertMatch())
 	default:
 		pattern, known := r.readPattern(o, at, false)
 		if !known {
@@ -264,15 +264,16 @@ func requirePattern(
 }
 
 // requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
-func requirePresence(s *request.Selection, value request.Value, isThere bool) {
-	if value.Part.Kind != request.KindHeader {
-		return
+func requirePresence(s *request.Selection, value request.Value, name string, isThere bool) {
+	isAlways := value.Part.Kind != request.KindHeader
+	switch {
+	case isThere && !isAlways:
+		s.Require(value, request.Present)
+	case !isThere && isAlways:
+		s.CannotMatch("they lack " + name + ", which every request has")
+	case !isThere:
+		s.Require(value, request.Absent)
 	}
-	pattern := request.Absent
-	if isThere {
-		pattern = request.Present
-	}
-	s.Require(value, pattern)
 }
 
 // readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if
