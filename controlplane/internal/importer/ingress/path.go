@@ -141,6 +141,7 @@ type relation uint8
 
 const (
 	apart        relation = iota // none
+	equalPath                    // perhaps some: it is as long as one of the group, for the same host
 	longerPath                   // those with the path: it is longer than one of the group, for the same host
 	narrowerHost                 // those to the host: it is within one of the group
 )
@@ -148,6 +149,8 @@ const (
 // relationTo is the relation of a path to the group.
 func (g *hostGroup) relationTo(p hostPath) relation {
 	switch {
+	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.hasEqualPath):
+		return equalPath
 	case slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.paths, p.hasLongerPath):
 		return longerPath
 	case !slices.Contains(g.hosts, p.host) && slices.ContainsFunc(g.hosts, p.hasNarrowerHost):
@@ -180,6 +183,7 @@ func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
 //	longerPath, in a group of one host      the path
 //	longerPath, in one of several hosts     the host and the path
 //	narrowerHost                            the host
+//	equalPath                               none, and the rule is off: nginx gives the path to the older Ingress
 //
 // Where the group wins some of these back by a path that is longer still, no match says what is left. An example is a
 // group of / and /api/v1 beside another Ingress of /api.
@@ -188,6 +192,9 @@ func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
 	winsBack := func(path request.Pattern) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
 	switch g.relationTo(other) {
 	case apart:
+	case equalPath:
+		s.CannotMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives each request " +
+			"to one of the two")
 	case narrowerHost:
 		g.leaveOut(s, other.ofHost(), other.host, by)
 	case longerPath:
@@ -246,6 +253,11 @@ func (p hostPath) hasNarrowerHost(wider string) bool {
 // hasLongerPath reports whether nginx takes the path before another one that fits the same requests.
 func (p hostPath) hasLongerPath(other request.Pattern) bool {
 	return isLonger(p.path, other) && !other.Apart(p.path)
+}
+
+// hasEqualPath reports whether nginx may take either of the path and another one for some requests.
+func (p hostPath) hasEqualPath(other request.Pattern) bool {
+	return !isLonger(p.path, other) && !isLonger(other, p.path) && !other.Apart(p.path)
 }
 
 // isLonger reports whether nginx takes the location of a pattern before that of another one: the longer

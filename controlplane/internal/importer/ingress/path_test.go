@@ -11,6 +11,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
+// off begins why a rule is off.
+const off = "# Off: No match can select its requests:"
+
 // An Ingress with a limit has its requests, without those that another Ingress takes.
 func TestRequestsOfAnIngress(t *testing.T) {
 	const limited = "{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: '1'}}, " +
@@ -22,7 +25,6 @@ func TestRequestsOfAnIngress(t *testing.T) {
 		return "{host: '" + name + "', http: {paths: [{path: " + path + ", pathType: Prefix}]}}"
 	}
 	rules := func(hosts ...string) string { return "{rules: [" + strings.Join(hosts, ", ") + "]}" }
-	const off = "# Off: No match can select its requests:"
 	for _, tc := range []struct{ name, specs, want string }{
 		{"a longer path of its host", rules(host("a.example", "/")) + other + rules(host("a.example", "/api")),
 			"match: {hosts: [a.example]} exempt: - {paths: [/api, /api/*]}"},
@@ -51,25 +53,37 @@ func TestRequestsOfAnIngress(t *testing.T) {
 		{"a host of its own between two others of its own with other paths",
 			rules(host("*.example", "/"), host("b.a.example", "/"), host("*.a.example", "/x")) + other + rules(),
 			off + " another rule of the Ingress has some of those to *.a.example."},
+		{"the same path of one host, which nginx gives to one of the two",
+			rules(host("a.example", "/x"), host("b.example", "/")) + other + rules(host("a.example", "/x")),
+			off + " another Ingress has a path as long, /x, and ingress-nginx gives each request to one of the two."},
+		{"one text of two types", rules(host("a.example", "/x")) + other +
+			rules("{host: a.example, http: {paths: [{path: /x, pathType: ImplementationSpecific}]}}"),
+			off + " another Ingress has a path as long, /x*, and ingress-nginx gives each request to one of the two."},
+		{"the same path of other hosts", rules(host("a.example", "/x")) + other + rules(host("b.example", "/x")),
+			"match: {hosts: [a.example], paths: [/x, /x/*]}"},
 		{"a canary takes none", rules(host("a.example", "/")) + canary + rules(host("a.example", "/api")),
 			"match: {hosts: [a.example]}"},
 		{"all hosts that no Ingress names", "{defaultBackend: {}}" + other + rules(host("a.example", "/")),
 			"exempt: - {hosts: [a.example]}"},
 	} {
-		in, err := source.Open(source.File{Name: "f", Text: []byte(limited + tc.specs + "}")})
-		require.NoError(t, err, tc.name)
-		d := draft.New("test", "f", policy.ScopeProxy)
-		Read(d, []*source.Document{in})
-		made, err := d.Finish()
-		require.NoError(t, err, tc.name)
-		why, rule, _ := strings.Cut(string(made.Policy), "- name: own-rps\n")
-		requests, _, _ := strings.Cut(rule, "key:")
-		got := strings.Join(strings.Fields(requests), " ")
-		if strings.HasPrefix(tc.want, off) {
-			_, why, _ = strings.Cut(strings.ReplaceAll(why, "\n  #   ", " "), off)
-			why, _, _ = strings.Cut(why, "\n")
-			got = off + why
-		}
-		require.Equal(t, tc.want, got, tc.name)
+		require.Equal(t, tc.want, requestsOfOwn(t, limited+tc.specs+"}"), tc.name)
 	}
+}
+
+// requestsOfOwn imports objects, and returns the requests of the rule own-rps, or why it is off.
+func requestsOfOwn(t *testing.T, text string) string {
+	t.Helper()
+	in, err := source.Open(source.File{Name: "f", Text: []byte(text)})
+	require.NoError(t, err)
+	d := draft.New("test", "f", policy.ScopeProxy)
+	Read(d, []*source.Document{in})
+	made, err := d.Finish()
+	require.NoError(t, err)
+	comments, rule, _ := strings.Cut(string(made.Policy), "- name: own-rps\n")
+	if _, why, isOff := strings.Cut(strings.ReplaceAll(comments, "\n  #   ", " "), off); isOff {
+		why, _, _ = strings.Cut(why, "\n")
+		return off + why
+	}
+	requests, _, _ := strings.Cut(rule, "key:")
+	return strings.Join(strings.Fields(requests), " ")
 }
