@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
@@ -40,7 +41,7 @@ const (
 //	/c, with {one: {config: {}}}            unchanged    unchanged: it enables the filter
 //	/d, with {two: its configuration}       unchanged    off
 func (f *filter) on(route *hostRoute) (setting, envoyfile.Config) {
-	isNamed := func(c envoyfile.Config) bool { return c.Name == f.config.Name }
+	isNamed := func(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
 	named := slices.IndexFunc(route.configs, isNamed)
 	isDisabled := named >= 0 && route.configs[named].Disabled
 	if isDisabled || f.onlyWhereEnabled && named < 0 {
@@ -52,13 +53,27 @@ func (f *filter) on(route *hostRoute) (setting, envoyfile.Config) {
 	return unchanged, envoyfile.Config{}
 }
 
+// name is the filter's name. One without a name is disabled on routes by the name that Envoy's documents give it.
+func (f *filter) name() string {
+	switch {
+	case f.config.Name != "":
+		return f.config.Name
+	case f.typeOnRoutes == envoyfile.LocalType:
+		return envoyNames + "local_ratelimit"
+	}
+	return envoyNames + "ratelimit"
+}
+
+// envoyNames begins the names that Envoy's documents give to its filters.
+const envoyNames = "envoy.filters.http."
+
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
 func (f *filter) has(c envoyfile.Config) bool {
 	return c.IsOf(f.typeOnRoutes) && (f.config.Name == "" || f.config.Name == c.Name)
 }
 
 // noteUnusedConfigs notes the configurations of a route that are of the type of all these filters, and for none of
-// them.
+// them, and those that may be: they disable a filter of some name, and the only one of these has none.
 func (r *reader) noteUnusedConfigs(all []*filter, route *hostRoute) {
 	kind := "rate limit filter"
 	if all[0].typeOnRoutes == envoyfile.LocalType {
@@ -68,6 +83,10 @@ func (r *reader) noteUnusedConfigs(all []*filter, route *hostRoute) {
 		isFor := func(f *filter) bool { return f.has(c) }
 		if c.IsOf(all[0].typeOnRoutes) && !slices.ContainsFunc(all, isFor) {
 			r.Note(c.At, "ignored: the listener has no "+kind+" of the name "+c.Name)
+		}
+		if c.Disabled && all[0].config.Name == "" && !strings.HasPrefix(c.Name, envoyNames) {
+			r.Note(c.At, "ignored: it disables the filter "+c.Name+". If that is the "+kind+", which has no name in these "+
+				"files, exempt the requests of the route.")
 		}
 	}
 }

@@ -246,7 +246,7 @@ func ConfigAt(name string, n *policy.Node, at source.Place) Config {
 		typeName = typeOf(source.TextOf(n, "type_url"))
 		return Config{Name: name, TypeName: typeName, Node: source.FieldOf(n, "value"), At: at.In("value")}
 	case strings.HasSuffix(typeName, ".FilterConfig") && source.TextOf(n, "disabled") == "true":
-		return Config{Name: name, Disabled: true} // Envoy ignores its config
+		return Config{Name: name, Disabled: true, At: at} // Envoy ignores its config
 	case strings.HasSuffix(typeName, ".FilterConfig"):
 		return ConfigAt(name, source.FieldOf(n, "config"), at.In("config"))
 	}
