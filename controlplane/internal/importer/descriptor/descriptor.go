@@ -12,8 +12,9 @@
 //	ServiceLevels, LocalLevels                  levels with the search of the limiter               descriptor.go
 //	Levels.Rules                                the rules of some descriptors
 //	  serviceLeaves, localLeaves                where the search ends                               descriptor.go
-//	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
-//	    dropUnreachable, joinOverrides          which leaves need rules
+//	  reachable                                 the leaves that requests end in                     rule.go
+//	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit
+//	    findMixed, joinOverrides                which leaves need rules
 //	    ruleOfLeaf: place                       each condition goes to the match, the key or both
 //	      leaveOut, selectUnmatched             overrides for what neither can say
 //	Levels.NoteUnreached                        notes the limits without requests
@@ -44,11 +45,13 @@ package descriptor
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
 // Descriptor is what Envoy sends for a request: keys with values that are fixed or taken from the request.
@@ -138,26 +141,33 @@ func LocalLevels(list []*Level) *Levels {
 // Rules makes the rules of the levels that requests with these descriptors come to.
 func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Rule) {
 	for i := range sent {
-		leaves := ls.search(sent[i].Entries)
+		d := &sent[i]
+		leaves := ls.search(d.Entries)
+		if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
+			to.Fail(leaves[0].level.At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: "+
+				"import fewer")
+			continue
+		}
+		leaves = reachable(leaves)
 		for _, l := range leaves {
 			ls.reached[l.level] = true
 		}
-		list = append(list, sent[i].rulesOfLeaves(to, leaves)...)
+		list = append(list, d.rulesOfLeaves(to, leaves)...)
 	}
 	return list
 }
 
-// NoteUnreached notes the limits of the levels that no descriptor came to.
+// NoteUnreached notes the limits of the levels that no request of any descriptor came to.
 func (ls *Levels) NoteUnreached(to *draft.Findings) {
 	for _, l := range ls.List {
 		if l.Limit != nil && !ls.reached[l] {
-			noteNoRequest(to, l.At, l.Name())
+			NoteNoRequest(to, l.At, l.Name())
 		}
 	}
 }
 
-// noteNoRequest notes a limit that has no rule, because no request comes to it.
-func noteNoRequest(to *draft.Findings, at source.Place, name string) {
+// NoteNoRequest notes a limit that has no rule, because no request comes to it.
+func NoteNoRequest(to *draft.Findings, at source.Place, name string) {
 	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
 }
 
@@ -173,6 +183,7 @@ func noteNoRequest(to *draft.Findings, at source.Place, name string) {
 type leaf struct {
 	level      *Level      // one without a limit for the requests of no level of the configuration
 	conditions []condition // one for each entry of the descriptor that is a value of the request
+	mixedWith  *Level      // for whose requests a policy takes those of the leaf, by findMixed; nil = it tells them
 	wider      *leaf       // whose rule has it as an override, by joinOverrides; nil = it gets a rule of its own
 }
 

@@ -3,17 +3,14 @@ package descriptor
 import (
 	"cmp"
 	"slices"
-	"strconv"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
-	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// rulesOfLeaves makes the rules for the leaves with a limit. The leaves come in the order of the limiter's
-// search, and a request belongs to the first whose conditions it meets. Each leaf with a limit becomes a
-// rule, or an override of the rule of a later leaf. Each rule leaves out the requests of the leaves
-// before its own.
+// rulesOfLeaves makes the rules of leaves that are reachable. They come in the order of the limiter's search, and a
+// request belongs to the first whose conditions it meets. Each leaf with a limit becomes a rule, or an override of the
+// rule of a later leaf. Each rule leaves out the requests of the leaves before its own.
 //
 // An example: alice may make 5 requests a minute, users that begin with "a" 20 an hour, and any
 // other user 10 a minute. The descriptor has one entry, user, whose part is the header x-user.
@@ -22,12 +19,7 @@ import (
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
 func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
-	if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
-		text := d.keys() + " has more than " + strconv.Itoa(policy.MaxRules) + " values with a limit: import fewer"
-		to.Fail(leaves[0].level.At, text)
-		return nil
-	}
-	leaves = dropUnreachable(to, leaves)
+	findMixed(leaves)
 	joinOverrides(leaves)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
@@ -57,16 +49,13 @@ func countLimited(leaves []*leaf) (n int) {
 	return n
 }
 
-// dropUnreachable returns the leaves that some request may end in, and notes the limits of the others. A
-// request ends in the first leaf whose conditions it meets.
-func dropUnreachable(to *draft.Findings, leaves []*leaf) (list []*leaf) {
+// reachable returns the leaves that some request may end in. A request ends in the first leaf whose conditions it
+// meets.
+func reachable(leaves []*leaf) (list []*leaf) {
+	isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
 	for _, l := range leaves {
-		isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
-		switch {
-		case !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.within):
+		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.within) {
 			list = append(list, l)
-		case l.level.Limit != nil:
-			noteNoRequest(to, l.level.At, l.level.Name())
 		}
 	}
 	return list
@@ -84,6 +73,34 @@ func (l *leaf) within(other *leaf) bool {
 		}
 	}
 	return true
+}
+
+// findMixed finds the leaves whose requests a policy takes for those of another leaf. They get rules of their own,
+// which are off.
+func findMixed(leaves []*leaf) {
+	for i, l := range leaves {
+		for _, before := range leaves[:i] {
+			if l.isMixed(before) {
+				l.mixedWith = before.level
+				before.mixedWith = l.level
+			}
+		}
+	}
+}
+
+// isMixed reports whether a policy takes requests of the leaf for those of another one. An example are the leaves of
+// the hosts a.example:80 and a.example:8080, if other conditions do not tell them apart.
+func (l *leaf) isMixed(other *leaf) (isMixed bool) {
+	for i, c := range l.conditions {
+		of := other.conditions[i].pattern
+		switch {
+		case c.value.IsMixed(c.pattern, of):
+			isMixed = true
+		case c.pattern.Apart(of):
+			return false
+		}
+	}
+	return isMixed
 }
 
 // joinOverrides joins the leaves that become overrides of another leaf's rule to that wider leaf. The others have rules
@@ -112,17 +129,22 @@ func (l *leaf) isOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
+		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" && l.mixedWith == nil &&
 			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
 	return l.within(other) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
-// whyNoOverride says why no override has a leaf's patterns, if none does. Only a path can be the reason: no request has
-// an address that no override can say, so dropUnreachable takes such a leaf out before.
+// whyNoOverride says why no override has a leaf's patterns, if none does. Only a path or a host can be the reason: no
+// request has an address that no override can say, so reachable takes such a leaf out before.
 func (l *leaf) whyNoOverride() string {
 	for _, c := range l.conditions {
-		if _, ok := c.value.AsOverride(c.pattern); !ok {
+		_, ok := c.value.AsOverride(c.pattern)
+		switch {
+		case ok:
+		case c.value.Part.Kind == request.KindHost:
+			return "Hosts are compared without their port, and cannot say " + c.pattern.Text() + "."
+		default:
 			return "Paths are compared without the query, and cannot say " + c.pattern.Text() + "."
 		}
 	}
@@ -138,6 +160,10 @@ func (d *Descriptor) ruleOfLeaf(to *draft.Findings, name string, of *leaf, earli
 	}
 	for _, before := range earlier {
 		r.leaveOut(before)
+	}
+	if of.mixedWith != nil {
+		r.requests.Cannot("Hosts are compared without their port and case here, so its requests cannot be told from those " +
+			"of " + of.mixedWith.Name() + ".")
 	}
 	r.selectUnmatched()
 	var key []request.Part
@@ -329,15 +355,14 @@ func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Lim
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
-// it has any left. If it has none, it notes that for the limit of a name. Where the requests of a rule are unknown, no
-// match can select what is left.
+// it has any left. Where the requests of a rule are unknown, no match can select what is left.
 //
 //	a rule with                    the descriptor exempts
 //	match: {headers: {x-user: a}}  {headers: {x-user: a}}
 //	key: [{header: x-user}]        {headers: {x-user: "*"}}
 //	neither                        it has no request left
 //	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(to *draft.Findings, rules []*draft.Rule, name string) (hasAny bool) {
+func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true
 	for _, r := range rules {
@@ -347,7 +372,6 @@ func (d *Descriptor) ExemptLimited(to *draft.Findings, rules []*draft.Rule, name
 		case !ok:
 			isKnown = false
 		case len(m) == 0: // the rule limits all of them
-			noteNoRequest(to, d.At, name)
 			return false
 		default:
 			limited = append(limited, m)

@@ -178,7 +178,7 @@ func (r *reader) readRequestHeaders(
 	case request.KindPath:
 		r.NoteImport(pathNote)
 	case request.KindHost:
-		r.NoteImport("Hosts are counted in lower case and without port here. Envoy sends them as they come.")
+		r.NoteImport(hostNote)
 	default:
 	}
 	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value})

@@ -46,6 +46,9 @@ func (r *reader) guessBelow(levels []*descriptor.Level, before descriptor.Descri
 			list = append(list, r.guessEach(before, key, why, group)...)
 			continue
 		}
+		if p.Part.Kind == request.KindHost {
+			r.NoteImport(hostNote)
+		}
 		if differs := notesOfUsual[strings.ToLower(key)]; differs != "" {
 			r.NoteImport(differs)
 		}
@@ -206,4 +209,7 @@ func (k *keyParts) addGuess(text string) {
 	}
 }
 
-const pathNote = "Paths are counted without the query here. Envoy sends :path with it."
+const (
+	pathNote = "Paths are counted without the query here. Envoy sends :path with it."
+	hostNote = "Hosts are counted in lower case and without port here. Envoy sends them as they come."
+)

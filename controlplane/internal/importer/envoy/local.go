@@ -26,14 +26,32 @@ func ReadLocal(d *draft.Draft, file *source.Document, o Options) error {
 // localImport is an import of the configurations of one listener.
 type localImport struct {
 	*reader
-	hosts  []virtualHost    // of the listener
-	levels []levelsOfConfig // of all configurations, in the order in which rules are made of them
+	hosts  []virtualHost   // of the listener
+	levels []*configLevels // of all configurations, in the order in which rules are made of them
 }
 
-// levelsOfConfig are the levels of a configuration, which several routes may have.
-type levelsOfConfig struct {
+// configLevels are the levels of a configuration, which several routes may have. Only when the rules of all of these
+// are made it is known which of its limits no request reaches.
+type configLevels struct {
 	*descriptor.Levels
-	of *policy.Node
+	node   *policy.Node // the configuration
+	bucket bucketUse
+}
+
+// bucketUse says what comes of the default bucket of a configuration.
+type bucketUse struct {
+	name     string
+	at       source.Place
+	isRule   bool // for some routes
+	isPassed bool // for some routes, as other rules limit all of their requests
+}
+
+// noteUnreached notes the limits of the configuration that no request reaches.
+func (c *configLevels) noteUnreached(to *draft.Findings) {
+	if c.bucket.isPassed && !c.bucket.isRule {
+		descriptor.NoteNoRequest(to, c.bucket.at, c.bucket.name)
+	}
+	c.NoteUnreached(to)
 }
 
 // run makes rules of a filter alone, or of the listener that is chosen.
@@ -140,7 +158,7 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 		}
 	}
 	for _, levels := range imp.levels {
-		levels.NoteUnreached(imp.Findings)
+		levels.noteUnreached(imp.Findings)
 	}
 }
 
@@ -201,7 +219,7 @@ func (imp *localImport) addConfig(
 	}
 	levels := imp.levelsOf(c)
 	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
-	rules = append(imp.defaultBucket(c, rules), rules...)
+	rules = append(imp.defaultBucket(c, &levels.bucket, rules), rules...)
 	enforced.apply(imp.draft, rules)
 	imp.draft.Rules = append(imp.draft.Rules, rules...)
 }
@@ -217,7 +235,7 @@ func (imp *localImport) countEachConnection(e *enforcement, at source.Place) {
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
-func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*draft.Rule {
+func (imp *localImport) defaultBucket(c localConfig, use *bucketUse, limited []*draft.Rule) []*draft.Rule {
 	bucket := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
 	if bucket == nil {
 		return nil
@@ -225,21 +243,25 @@ func (imp *localImport) defaultBucket(c localConfig, limited []*draft.Rule) []*d
 	name := cmp.Or(c.GetStatPrefix(), "local")
 	d := descriptor.Descriptor{Requests: c.requests, At: bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(imp.Findings, limited, name) {
+	use.name = name
+	use.at = bucket.At
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
+		use.isPassed = true
 		return nil
 	}
+	use.isRule = true
 	return []*draft.Rule{d.RuleOfAll(imp.Findings, name, bucket)}
 }
 
 // levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
 // route's requests come to it.
-func (imp *localImport) levelsOf(c localConfig) *descriptor.Levels {
-	isOfIt := func(known levelsOfConfig) bool { return known.of == c.config.Node }
+func (imp *localImport) levelsOf(c localConfig) *configLevels {
+	isOfIt := func(known *configLevels) bool { return known.node == c.config.Node }
 	if i := slices.IndexFunc(imp.levels, isOfIt); i >= 0 {
-		return imp.levels[i].Levels
+		return imp.levels[i]
 	}
-	levels := descriptor.LocalLevels(imp.readLevels(c))
-	imp.levels = append(imp.levels, levelsOfConfig{levels, c.config.Node})
+	levels := &configLevels{Levels: descriptor.LocalLevels(imp.readLevels(c)), node: c.config.Node}
+	imp.levels = append(imp.levels, levels)
 	return levels
 }
 

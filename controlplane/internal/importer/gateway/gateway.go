@@ -226,8 +226,10 @@ func (list *ruleList) makeRules() (rules []*draft.Rule) {
 			continue
 		}
 		sent := list.requestsOf(o, list.at.Item("rules", i))
-		if sent.ExemptLimited(list.Findings, rules, list.ruleName(i)) {
+		if sent.ExemptLimited(rules) {
 			defaults = append(defaults, list.makeRule(i, &sent)...)
+		} else {
+			descriptor.NoteNoRequest(list.Findings, sent.At, list.ruleName(i))
 		}
 	}
 	return append(rules, defaults...)

@@ -112,6 +112,7 @@ type translation struct {
 //
 //	value           pattern        Pattern    comment                 cannot
 //	Host            a.example:80   a.example  compared without port
+//	Host            a.example:*                                       it is about the port
 //	PathWithQuery   /a             /a         with any query behind
 //	PathWithQuery   /a?b                                              it is about the query
 //	ClientIP        10.0.0.1/32    10.0.0.1
@@ -120,6 +121,8 @@ func (v Value) translate(p Pattern) translation {
 	switch {
 	case v.Part.Kind == KindPath:
 		return v.translatePath(p)
+	case v.Part.Kind == KindHost && p.kind == WithWildcards && strings.Contains(p.text, ":"):
+		said.cannot = "the host is " + p.text
 	case p.kind != Exactly:
 	case v.Part.Kind == KindHost:
 		said.text = WithoutPort(p.text)
@@ -135,6 +138,17 @@ func (v Value) translate(p Pattern) translation {
 		said.text = text
 	}
 	return said
+}
+
+// IsMixed reports whether a policy takes values that fit one pattern for values that fit another one, while the limiter
+// tells them apart: of the hosts a.example:80 and A.example it compares a.example.
+func (v Value) IsMixed(p, q Pattern) bool {
+	here := func(p Pattern) Pattern {
+		said := v.translate(p).Pattern
+		said.text = strings.ToLower(said.text)
+		return said
+	}
+	return v.Part.Kind == KindHost && p.Apart(q) && !here(p).Apart(here(q))
 }
 
 // translatePath is translate for a path.
