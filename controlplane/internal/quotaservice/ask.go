@@ -20,7 +20,7 @@ type pendingAsk struct {
 // follows once the operations that the one before has started are done:
 //
 //	startHits
-//	startRefusedHits
+//	startLastHits
 //	conclude
 //	├─ keepDenials  if all are granted
 //	│  confirm
@@ -152,17 +152,17 @@ func (a *begunAsk) startHits() {
 			hits = append(hits, o)
 		}
 	}
-	a.start(hits, a.startRefusedHits)
+	a.start(hits, a.startLastHits)
 }
 
-// startRefusedHits starts the other ones. If a part is denied already, or has failed, they take nothing.
-func (a *begunAsk) startRefusedHits() {
+// startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
+func (a *begunAsk) startLastHits() {
 	isRefused := a.judgeParts() != quota.Granted
 	var hits []*keyOperation
 	for i := range a.parts {
 		if p := &a.parts[i]; p.first.Terms.TakesLast() {
 			if isRefused {
-				p.first.Action = &action.RefusedHit{Part: p.part}
+				p.first.Action = &action.Hit{Part: p.part, IsRefused: true}
 			}
 			hits = append(hits, &p.first)
 		}

@@ -39,7 +39,7 @@ type Use struct {
 	Units   uint32 // 0 = only look
 }
 
-// operation makes that of the use in a call: units are taken, added or charged.
+// operation makes that of the use in a call: units are added, looked for, taken or charged.
 func (u *Use) operation(c *call, h *hasher) keyOperation {
 	of := u.Counter
 	o := keyOperation{
@@ -49,10 +49,12 @@ func (u *Use) operation(c *call, h *hasher) keyOperation {
 		storeKey: h.storeKey(of.prefix, u.Key), domain: of.domain, owner: c,
 	}
 	switch {
-	case c.keep != nil && u.Units > 0:
-		o.Action = &action.Take{Units: u.Units}
-	case c.keep == nil && u.Counter.isSum():
+	case c.keep == nil && of.isSum():
 		o.addition = &addition{units: u.Units, clientKey: o.storeKey}
+	case u.Units == 0:
+		o.Action = &action.Look{}
+	case c.keep != nil:
+		o.Action = &action.Take{Units: u.Units}
 	default:
 		o.Action = &action.Charge{Units: u.Units}
 	}

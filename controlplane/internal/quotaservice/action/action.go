@@ -37,9 +37,8 @@ type Operation struct {
 //
 //	action      whose                      what it does                                    writes
 //	Hit         part of an ask             takes units if they are left, some of them      Denied, Taken, AgainNs
-//	                                       to be spent later
-//	RefusedHit  last part of an ask that   does the same, but takes nothing                Denied, AgainNs
-//	            is refused already
+//	                                       to be spent later. If another part is refused
+//	                                       already, it takes nothing
 //	Hold        part of an ask, where the  notes what a worker holds, and holds units      Denied, Taken, Noted
 //	            definition holds units     for it if they are left
 //	Take        operator's, call that may  takes units to be spent at once, if they are    Denied, Taken
@@ -50,6 +49,7 @@ type Operation struct {
 //	undoHold    part of an ask             gives up what a Hold holds for that reason      Uncounted, Noted
 //	Return      stream                     uncounts units that a proxy returns             Uncounted
 //	Charge      call                       counts units, whatever is left                  Denied
+//	Look        call that uses no units    finds out whether the key is over its limits    Denied
 //	Inspect     operator's                 changes nothing                                 Denied
 //	Inc         operator's                 counts units, whatever is left
 //	Set         operator's                 counts so many units and nothing else
@@ -140,8 +140,7 @@ func (out *Outcome) stand(v *balance.View) {
 
 // How a denial comes about:
 //
-//	judge        finds out whether units are left. For a Charge of none look does, for a Hit balance.View.Offer, and for
-//	             a Hold balance.View.Note
+//	judge        finds out whether units are left. For a Hit balance.View.Offer does, for a Hold balance.View.Note
 //	countDenial  changes the record only: denied units count, or the key's block begins
 //	deny         writes to the Outcome that no units are left, and how long to wait by what the record counts now.
 //	             denyHold does so by a balance.Room
@@ -191,16 +190,13 @@ type Take struct {
 func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	out.judge(&v, t.Units)
 	switch {
-	case out.Denied:
-		changed = terms.countDenial(&v, denial{cost: t.Units, noBlock: t.NoBlock})
-		if changed {
-			out.deny(&v, t.Units) // it waits for what counts now
-		}
-		return changed
-	case out.Err != nil || t.Units == 0:
+	case out.Denied && terms.countDenial(&v, denial{cost: t.Units, noBlock: t.NoBlock}):
+		out.deny(&v, t.Units) // it waits for what counts now
+	case out.Denied || out.Err != nil || t.Units == 0:
 		return false
+	default:
+		out.Taken = takeUnits(&v, t.Units, v.Record.NowNs)
 	}
-	out.Taken = takeUnits(&v, t.Units, v.Record.NowNs)
 	return true
 }
 
@@ -264,16 +260,12 @@ type Reset struct{}
 
 func (*Reset) carryOut(*Terms, balance.View, *Outcome) (changed bool) { return true }
 
-// Charge counts units, whatever is left. No units = only look.
+// Charge counts units, whatever is left.
 type Charge struct{ Units uint32 }
 
 // carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
 func (c *Charge) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	if c.Units == 0 {
-		out.look(&v)
-		return false
-	}
 	out.judge(&v, c.Units)
 	for i := range v.Windows {
 		if v.Windows[i].IsFixed() {
@@ -285,8 +277,10 @@ func (c *Charge) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool)
 	return true
 }
 
-// look finds out whether a window is over its limit, or one that cannot be has nothing left.
-func (out *Outcome) look(v *balance.View) {
+// Look finds out whether a window is over its limit, or one that cannot be has nothing left.
+type Look struct{}
+
+func (*Look) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
 	for i := range v.Windows {
 		isOver := v.LeftIn(i) == 0
 		if w := &v.Windows[i]; w.IsFixed() {
@@ -296,4 +290,5 @@ func (out *Outcome) look(v *balance.View) {
 			out.Denied, out.WaitNs = true, v.WaitNs(1)
 		}
 	}
+	return false
 }

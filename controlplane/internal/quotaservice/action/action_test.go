@@ -51,7 +51,7 @@ func onStarting(r *balance.Record, d *Terms, a Action, startingForNs int64) *dec
 // A hit takes 3 of 10 units. It is undone, because another part of its ask is denied.
 func Example() {
 	r, d := balance.NewRecord(base), tenAMinute()
-	hit := on(r, d, &Hit{&quota.Part{Cost: 3}})
+	hit := on(r, d, &Hit{Part: &quota.Part{Cost: 3}})
 	fmt.Println("taken", hit.Outcome.Taken.Units, "used", hit.Outcome.Standings[0].Used)
 	undo := on(r, d, hit.undo())
 	fmt.Println("uncounted", undo.Outcome.Uncounted, "used", undo.Outcome.Standings[0].Used)
@@ -64,7 +64,7 @@ func Example() {
 func TestNothingToUndo(t *testing.T) {
 	r, d := balance.NewRecord(base), tenAMinute()
 	on(r, d, &Set{Units: 10, Window: AllWindows})
-	denied := on(r, d, &Hit{&quota.Part{Cost: 1, Shadow: true}})
+	denied := on(r, d, &Hit{Part: &quota.Part{Cost: 1, Shadow: true}})
 	require.True(t, denied.Outcome.Denied)
 	require.Equal(t, minute, denied.Outcome.WaitNs)
 	require.Nil(t, denied.undo())
@@ -78,8 +78,8 @@ func TestNothingToUndo(t *testing.T) {
 	windows := []limit.Window{d.Windows[0], limit.NewBlock(minute, false)}
 	d, err := NewTerms(&quota.Definition{Windows: windows, Lease: quota.LeaseOff})
 	require.NoError(t, err)
-	on(r, d, &Hit{&quota.Part{Cost: 1}})
-	free := on(r, d, &Hit{&quota.Part{Shadow: true}})
+	on(r, d, &Hit{Part: &quota.Part{Cost: 1}})
+	free := on(r, d, &Hit{Part: &quota.Part{Shadow: true}})
 	require.True(t, free.Outcome.Denied && free.Outcome.Blocked)
 	require.Nil(t, free.keepDenial(), "what costs nothing prolongs no block")
 }
@@ -88,7 +88,7 @@ func TestNothingToUndo(t *testing.T) {
 func TestAnUndoAfterASet(t *testing.T) {
 	for _, between := range []Action{&Set{Units: 5, Window: AllWindows}, &Reset{}} {
 		r, d := balance.NewRecord(base), tenAMinute()
-		hit := on(r, d, &Hit{&quota.Part{Cost: 3}})
+		hit := on(r, d, &Hit{Part: &quota.Part{Cost: 3}})
 		used := on(r, d, between).Outcome.Standings[0].Used
 		undo := on(r, d, hit.undo())
 		require.Zero(t, undo.Outcome.Uncounted)
@@ -102,7 +102,7 @@ func TestAnUndoAfterASet(t *testing.T) {
 // FuzzDecide: any value can be decided on.
 func FuzzDecide(f *testing.F) {
 	r, d := balance.NewRecord(base), tenAMinute()
-	on(r, d, &Hit{&quota.Part{Cost: 3}})
+	on(r, d, &Hit{Part: &quota.Part{Cost: 3}})
 	f.Add(record.Append(nil, r, 1))
 	f.Add(record.Append(nil, balance.NewRecord(base), 2))
 	r.Holders = balance.Holders{{Worker: 9, Since: 2, Number: 3, NotedNs: base, HoldNs: 80 * minute}}
@@ -111,7 +111,7 @@ func FuzzDecide(f *testing.F) {
 	f.Add([]byte("00000000\x01000000000000000000000010\x01\x05\x9d\xc2\xfa000\x00000010"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		part := quota.Part{Cost: 1, Waiting: 3, Ahead: 9}
-		for _, a := range []Action{&Hit{&part}, &Charge{Units: 1}, &Set{Units: 1}} {
+		for _, a := range []Action{&Hit{Part: &part}, &Charge{Units: 1}, &Set{Units: 1}} {
 			r, err := record.Parse(b)
 			if err != nil {
 				return

@@ -10,7 +10,7 @@ import (
 func (terms *Terms) ActionFor(p *quota.Part) Action {
 	switch {
 	case terms.HoldLimit == nil:
-		return &Hit{p}
+		return &Hit{Part: p}
 	case p.Number > 0 || p.Inspect:
 		return &Hold{p}
 	}
@@ -18,10 +18,10 @@ func (terms *Terms) ActionFor(p *quota.Part) Action {
 }
 
 // Hit takes the units of a part, if all windows of its key have them left.
-type Hit struct{ Part *quota.Part }
-
-func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	return hit(terms, &v, h.Part, true, out)
+type Hit struct {
+	Part *quota.Part
+	// IsRefused says that another part of the ask is denied already, or has failed. So the hit takes nothing.
+	IsRefused bool
 }
 
 // TakesLast reports whether a hit of the definition waits for the other parts of its ask. For example, an ask has a
@@ -32,25 +32,19 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 // A denial for lack of units that are only held begins no block, so a hit that holds units need not wait.
 func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit == nil }
 
-// RefusedHit is the last hit of an ask of which another part is denied already, or has failed. So it takes nothing.
-type RefusedHit struct{ Part *quota.Part }
-
-func (h *RefusedHit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	return hit(terms, &v, h.Part, false, out)
-}
-
-// hit does the first of these that holds. Units that the part has Spent count first, also if it is denied.
+// carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
 //
 //	if                                                what it writes        what the record counts
 //	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
 //	for units or has Spent some
 //	the part is Inspect                               nothing               nothing
 //	it is denied: too few units, or a blocked key     Denied, WaitNs        what countDenial counts, unless in shadow
-//	it is a RefusedHit                                nothing               nothing
+//	the hit is refused                                nothing               nothing
 //	it is granted units                               Taken                 these units
 //	it is granted none: it asks for none, or only     Taken.ValidNs         nothing
 //	for some ahead
-func hit(terms *Terms, v *balance.View, p *quota.Part, takes bool, out *Outcome) (changed bool) {
+func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+	p := h.Part
 	offer := v.Offer(terms.Lease, p)
 	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		out.AgainNs = v.FirstEndNs()
@@ -65,12 +59,12 @@ func hit(terms *Terms, v *balance.View, p *quota.Part, takes bool, out *Outcome)
 	case p.Inspect:
 	case offer.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
-			changed = terms.countDenial(v, denialOf(p)) || changed
+			changed = terms.countDenial(&v, denialOf(p)) || changed
 		}
-		out.deny(v, p.Cost)
-	case !takes:
+		out.deny(&v, p.Cost)
+	case h.IsRefused:
 	case offer.Units > 0:
-		out.Taken = takeUnits(v, offer.Units, offer.SpendByNs)
+		out.Taken = takeUnits(&v, offer.Units, offer.SpendByNs)
 		changed = true
 	default:
 		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)

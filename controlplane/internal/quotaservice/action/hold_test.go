@@ -80,7 +80,7 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 		on(r, d, &Set{Units: 2, Window: AllWindows})
 		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
 		inspect := on(r, d, &Inspect{Units: units})
-		hit := on(r, d, &Hit{&quota.Part{Cost: units}})
+		hit := on(r, d, &Hit{Part: &quota.Part{Cost: units}})
 		require.Equal(t, units > 3, hit.Outcome.Denied, units)
 		require.Equal(t, hit.Outcome.Denied, inspect.Outcome.Denied, units)
 		require.Equal(t, hit.Outcome.WaitNs, inspect.Outcome.WaitNs, units)
@@ -96,7 +96,7 @@ func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 		r := balance.NewRecord(base)
 		on(r, d, &Set{Units: 2, Window: AllWindows})
 		r.Holders = balance.Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: minute}}
-		return r, on(r, d, &Hit{&quota.Part{Cost: 4, Shadow: inShadow}})
+		return r, on(r, d, &Hit{Part: &quota.Part{Cost: 4, Shadow: inShadow}})
 	}
 	want := func(used uint32, waitNs int64, o *decided) {
 		require.True(t, o.Outcome.Denied)

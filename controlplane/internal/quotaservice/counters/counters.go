@@ -49,8 +49,8 @@ type kind struct {
 var kinds = map[string]kind{
 	"hit":        {hit, nil},
 	"peek":       {peek, nil},
-	"get":        {look, used},
-	"expires_at": {look, expiresAt},
+	"get":        {show, used},
+	"expires_at": {show, expiresAt},
 	"inc":        {inc, used},
 	"set":        {set, used},
 	"reset":      {reset, hadUsage},
@@ -60,7 +60,7 @@ func hit(units uint32, _ int) action.Action { return &action.Take{Units: units} 
 
 func peek(units uint32, _ int) action.Action { return &action.Inspect{Units: units} }
 
-func look(uint32, int) action.Action { return &action.Inspect{} }
+func show(uint32, int) action.Action { return &action.Inspect{} }
 
 func inc(units uint32, window int) action.Action { return &action.Inc{Units: units, Window: window} }
 
