@@ -70,34 +70,6 @@ func (p *askPart) last() *keyOperation {
 	return &p.first
 }
 
-// steps are what an ask or a call does one after the other.
-type steps struct {
-	keys *keys
-	left int    // operations of this step that are not done
-	next func() // the step that follows then
-}
-
-// start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
-// at once.
-func (s *steps) start(operations []*keyOperation, next func()) {
-	if len(operations) == 0 {
-		next()
-		return
-	}
-	s.left, s.next = len(operations), next
-	for _, o := range operations {
-		s.keys.add(o)
-	}
-}
-
-// done says that an operation is done.
-func (s *steps) done() {
-	s.left--
-	if s.left == 0 {
-		s.next()
-	}
-}
-
 // begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
 	a := &begunAsk{steps: steps{keys: &w.core.keys}, worker: w, id: ask.ID, askedNs: ask.askedNs}
@@ -142,6 +114,34 @@ func (a *begunAsk) operationDone(o *keyOperation) {
 		a.worker.logRefusal("ask refused", o.outcome.Err)
 	}
 	a.done()
+}
+
+// steps are what an ask or a call does one after the other.
+type steps struct {
+	keys *keys
+	left int    // operations of this step that are not done
+	next func() // the step that follows then
+}
+
+// start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
+// at once.
+func (s *steps) start(operations []*keyOperation, next func()) {
+	if len(operations) == 0 {
+		next()
+		return
+	}
+	s.left, s.next = len(operations), next
+	for _, o := range operations {
+		s.keys.add(o)
+	}
+}
+
+// done says that an operation is done.
+func (s *steps) done() {
+	s.left--
+	if s.left == 0 {
+		s.next()
+	}
 }
 
 // startHits starts the hits, but for those that take last: see action.Terms.TakesLast.

@@ -43,8 +43,8 @@ func (o *keyOperation) addIn(storeNs int64) {
 // errEnded is for an addition whose window has ended, or not begun, by the store's clock.
 var errEnded = errors.New("the window has ended")
 
-// restart has an addition that came too late count in the window that holds storeNs, and reports whether it does. It
-// does not if it came too late too often, or has failed otherwise, or if the operation has no addition.
+// restart has an addition that came too late count in the window that holds storeNs, and reports whether the operation
+// goes on so. It does not if its addition came too late too often or has failed otherwise, or if it has none.
 func (o *keyOperation) restart(storeNs int64) bool {
 	a := o.addition
 	if a == nil || !errors.Is(o.outcome.Err, errEnded) || a.restarts >= maxLate {

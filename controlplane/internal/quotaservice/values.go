@@ -22,9 +22,9 @@ type value interface {
 	//	yes    nil      need another swap
 	//	no     not nil  have failed
 	learn(operations []*keyOperation, r swapstore.Result) (again bool, err error)
-	// isWorthKeeping reports whether it says anything once its operations are done.
+	// isWorthKeeping reports whether to remember the value once its operations are done, for the next ones.
 	isWorthKeeping() bool
-	// bytes is about what it takes.
+	// bytes is about how much memory the value takes here.
 	bytes() int
 }
 
@@ -41,8 +41,8 @@ const (
 //	the store  swaps if its clock is between storeNs and what lastNs says. Before storeNs, units could be spent before
 //	           the window begins that counts them. After that, what was decided may not hold any more
 //	learn      if Swapped, the operations are decided. If Failed, they have failed. Else the result has the value that
-//	           is there and the store's time: decideUnchanged decides the operations by these, or finds that they need
-//	           another swap. So that is decided twice: to find that out, and by prepare, to send it
+//	           is there and the store's time, and decideUnchanged decides the operations by these. If they need another
+//	           swap, prepare decides them once more, at the instant when that swap will arrive
 type recordValue struct {
 	// record is what the store has, as far as is known; nil = nothing. While a swap is under way, it has what the swap
 	// changes, too: learn keeps that if the store has Swapped, and replaces it if not.
@@ -143,12 +143,13 @@ func (v *recordValue) read(bytes []byte) (err error) {
 	return err
 }
 
-// decideUnchanged decides the operations on a copy of what the store had at storeNs, and reports whether that holds
-// without another swap. It does not in two cases:
+// decideUnchanged decides the operations on a copy of what the store had at storeNs, and reports whether they are
+// decided without another swap. They are not in two cases:
 //
-//	they change the record   the change must be swapped in
-//	they need the store's    units that look free may be held by workers that have not reported yet. The last swap had
-//	age, and no swap had it  no AgeNs if it was decided on a record that had no room for them
+//	they change the record   The change must be swapped in.
+//	they need an age of the  Units that look free may be held by workers that have not reported yet. The last swap had
+//	store, and the last      no AgeNs, because the record that it was decided on had no room for them.
+//	swap did not ask for it
 func (v *recordValue) decideUnchanged(operations []*keyOperation, storeNs int64) bool {
 	var trial *balance.Record
 	if v.record == nil {

@@ -106,7 +106,8 @@ func (w recordWindow) spendBy() int64 {
 	return w.nowNs
 }
 
-// viewWindow is one window of a key as a View has it.
+// viewWindow is one window of a key as a View has it. Only chargeSilent makes one without a View: it adds what the
+// Record's window lacks for that.
 type viewWindow struct{ recordWindow }
 
 // left returns how many units are left if they may be spent until endNs.
