@@ -54,16 +54,16 @@ var ErrStarting = action.ErrStarting
 
 // Watch looks whether the store has lost its state. The store's answer says it in two ways:
 //
-//	isOther  a server of it has another state than at the last look. All streams end, and their workers
-//	         report what they hold on new ones
-//	age      how long the store has had its state: see noteAge. If it has begun since the last look, the log says so
+//	anew  a server of it has another state than at the last look. All streams end, and their workers
+//	      report what they hold on new ones
+//	age   how long the store has had its state: see noteAge. If it has begun since the last look, the log says so
 //
 // Whoever runs the service calls it often within StartingNs.
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
 	before := s.o.Clock.NowNs() // by the service's clock, as now is
-	age, isOther, err := s.o.Store.Age(ctx)
+	age, anew, err := s.o.Store.Age(ctx)
 	if err != nil { // the heartbeat says so
 		return
 	}
@@ -75,7 +75,7 @@ func (s *Service) Watch() {
 	}
 	hasBegun := s.core.noteAge(age, before, now)
 	startForNs := s.core.shownStartUntilNs - now
-	if isOther {
+	if anew {
 		s.core.endStreams()
 	}
 	s.mu.Unlock()
