@@ -54,21 +54,21 @@ func countLimited(leaves []*leaf) (n int) {
 func reachable(leaves []*leaf) (list []*leaf) {
 	isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
 	for _, l := range leaves {
-		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.within) {
+		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.withinAsText) {
 			list = append(list, l)
 		}
 	}
 	return list
 }
 
-// within reports whether every request of the leaf meets the conditions of another one too. Like that of
+// withinAsText reports whether every request of the leaf meets the conditions of another one too. Like that of
 // patterns it may say false where it is so.
 //
 // Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
-func (l *leaf) within(other *leaf) bool {
+func (l *leaf) withinAsText(other *leaf) bool {
 	for i := range l.conditions {
-		if !l.conditions[i].pattern.Within(other.conditions[i].pattern) {
+		if !l.conditions[i].pattern.WithinAsText(other.conditions[i].pattern) {
 			return false
 		}
 	}
@@ -96,7 +96,7 @@ func (l *leaf) isMixed(other *leaf) (isMixed bool) {
 		switch {
 		case c.value.IsMixed(c.pattern, of):
 			isMixed = true
-		case c.pattern.Apart(of):
+		case c.pattern.ApartAsText(of):
 			return false
 		}
 	}
@@ -132,7 +132,7 @@ func (l *leaf) canOverride(other *leaf) bool {
 		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" && l.mixedWith == nil &&
 			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
-	return l.within(other) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
+	return l.withinAsText(other) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
 // whyNoOverride says why no override has a leaf's patterns, if none does. Only a path or a host can be the reason: no
@@ -255,7 +255,7 @@ func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
 // leaveOut takes the requests of an earlier leaf out of the rule, or says why no override can. A leaf that is apart
 // from the rule's own has none of its requests.
 func (r *leafRule) leaveOut(before *leaf) {
-	if before.apart(r.leaf) {
+	if before.apartAsText(r.leaf) {
 		return
 	}
 	if why := r.cannotLeaveOut(before); why != "" {
@@ -280,11 +280,11 @@ func (c condition) asOverride() string {
 	return text
 }
 
-// apart reports whether no request meets the conditions of both leaves, compared as within does. Like that of patterns
+// apartAsText reports whether no request meets the conditions of both leaves, compared as withinAsText does. Like that of patterns
 // it may say false where it is so.
-func (l *leaf) apart(other *leaf) bool {
+func (l *leaf) apartAsText(other *leaf) bool {
 	for i := range l.conditions {
-		if l.conditions[i].pattern.Apart(other.conditions[i].pattern) {
+		if l.conditions[i].pattern.ApartAsText(other.conditions[i].pattern) {
 			return true
 		}
 	}
@@ -300,7 +300,7 @@ func (l *leaf) apart(other *leaf) bool {
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
 func (r *leafRule) cannotLeaveOut(before *leaf) (why string) {
 	for i, p := range r.placed {
-		if !p.inKey && !p.pattern.Within(before.conditions[i].pattern) {
+		if !p.inKey && !p.pattern.WithinAsText(before.conditions[i].pattern) {
 			return p.sharing() + ", apart from " + before.level.Name() + ". The import does not write such a rule: exempt " +
 				"those requests by hand."
 		}

@@ -4,7 +4,7 @@
 //	New            a draft without rules                                 draft.go
 //	NewRule        makes a rule of its Terms: what the reader says of    rule.go
 //	               it. The reader adds it to Draft.Rules
-//	Rule.Apply     gives it what a filter of Envoy says of all its rules
+//	Rule.Apply     gives it the Enforcement of the filter of Envoy that it is of
 //	Findings       what the user should know, and what makes the import  draft.go
 //	               fail: for functions that add no rules
 //	Draft.Finish   names the rules, gives them their counters, writes    finish.go
@@ -44,12 +44,14 @@ func New(from, file string, scope policy.Scope) *Draft {
 // Findings are what an import has to say of the files: notes, and problems, which make it fail. Each is said once, as
 // what a file says in one place may hold for many routes.
 //
-//	             about                         in the policy
-//	Note         a place in a file             at its head
-//	NoteImport   the import as a whole         at its head
-//	NoteProblem  what another reader says      at its head
-//	NoteOfRule   a place, of the rule there    nothing: the rule has it as a comment
-//	Fail         a place in a file             there is none
+//	             about                        the user reads       in the policy
+//	Note         a place in a file            TEXT                 at its head
+//	NoteImport   the import as a whole        TEXT                 at its head
+//	NoteProblem  what another reader says     TEXT                 at its head
+//	NoteOfRules  a place, and rules of it     TEXT                 nothing: the rules have it as a comment
+//	Fail         a place in a file            the error            there is none
+//
+// A rule notes what its comments say: see Rule.comment and Rule.cannot.
 type Findings struct {
 	notes    []note
 	noted    map[note]bool
@@ -61,18 +63,18 @@ type Findings struct {
 type note struct {
 	policyfile.Problem
 	kind noteKind
-	rule *Rule // of ofRule and whyOff
+	rule *Rule // that the note names, if it names one
 }
 
-// noteKind is what a note is about. Notes of rules are comments of these too, and the others stand at the head of the
-// policy. Those of one rule begin with its policyName, which it has only when Draft.Finish knows all rules.
+// noteKind says where the policy has a note, and how the user reads it. One that names a rule begins with its
+// policyName, which it has only when Draft.Finish knows all rules.
 type noteKind uint8
 
 const (
-	ofFiles noteKind = iota // TEXT
-	ofRules                 // TEXT
-	ofRule                  // NAME: TEXT
-	whyOff                  // NAME is off: TEXT
+	atHead     noteKind = iota // TEXT, at the head of the policy
+	inComments                 // TEXT, which is a comment of some rules
+	namesRule                  // NAME: TEXT, of which TEXT is a comment of the rule
+	saysWhyOff                 // NAME is off: TEXT, of which Off: TEXT is a comment of the rule
 )
 
 func newFindings() *Findings {
@@ -104,9 +106,9 @@ func (f *Findings) Note(at source.Place, text string) { f.NoteProblem(at.Problem
 // NoteProblem adds what another reader says of a file as a note.
 func (f *Findings) NoteProblem(p policyfile.Problem) { f.add(note{Problem: p}) }
 
-// NoteOfRule adds a note that comments of rules say too.
-func (f *Findings) NoteOfRule(at source.Place, text string) {
-	f.add(note{Problem: at.Problem(text), kind: ofRules})
+// NoteOfRules adds a note that comments of rules say too.
+func (f *Findings) NoteOfRules(at source.Place, text string) {
+	f.add(note{Problem: at.Problem(text), kind: inComments})
 }
 
 func (f *Findings) add(n note) {
@@ -125,11 +127,11 @@ func (f *Findings) SortByLine() {
 func (f *Findings) plainNotes() (list []policyfile.Problem) {
 	for _, n := range f.notes {
 		switch n.kind {
-		case ofRule:
+		case namesRule:
 			n.Message = n.rule.policyName + ": " + n.Message
-		case whyOff:
+		case saysWhyOff:
 			n.Message = n.rule.policyName + " is off: " + n.Message
-		case ofFiles, ofRules:
+		case atHead, inComments:
 		}
 		list = append(list, n.Problem)
 	}

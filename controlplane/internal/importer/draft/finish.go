@@ -176,7 +176,7 @@ func (d *Draft) asYAML() []byte {
 	var b bytes.Buffer
 	b.WriteString(asComment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	for _, n := range d.notes {
-		if n.kind == ofFiles {
+		if n.kind == atHead {
 			if n.File == d.file && n.Line == 0 {
 				n.File = "" // a path without a file is in the first one
 			}
@@ -224,7 +224,7 @@ func (r *Rule) asYAML() *yaml.Node {
 		Match: t.Requests.Match, Exempt: r.exempt, Key: r.key(),
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.CountDenied,
-		Response: cmp.Or(r.filter.Response, t.Response),
+		Response: cmp.Or(r.enforcement.Response, t.Response),
 	}
 	switch {
 	case r.isOff():
@@ -232,7 +232,7 @@ func (r *Rule) asYAML() *yaml.Node {
 	case r.isShadow():
 		text.Mode = string(policy.ModeShadow)
 	case r.deniesShare():
-		text.EnforcePercent = r.filter.Percent
+		text.EnforcePercent = r.enforcement.Percent
 	}
 	n := request.Encoded(text)
 	var comments []string

@@ -29,8 +29,8 @@ type Terms struct {
 	Identity    string // of the limit; empty = its place
 }
 
-// Filter is what a filter of Envoy says of all its rules. A rule of nothing else has an empty one.
-type Filter struct {
+// Enforcement is what a filter of Envoy says of all its rules. Those of all other limiters have an empty one.
+type Enforcement struct {
 	Off      bool   // nothing is to be done: the filter does nothing there either
 	Shadow   bool   // it counts, and denies nothing
 	Percent  uint64 // of its keys that a rule denies, from 1 to 99; 0 = all
@@ -53,7 +53,7 @@ type Rule struct {
 	cannotSay bool            // a policy cannot say it: WhyOff has why
 	comments  []string        // Apply adds those of the filter
 
-	filter Filter // set by Apply
+	enforcement Enforcement // set by Apply
 
 	// Draft.Finish sets these, when it knows all rules.
 	policyName            string // its name, or with a number behind it where an earlier rule has that
@@ -81,9 +81,9 @@ func NewRule(to *Findings, t Terms) *Rule {
 }
 
 // Apply gives the rule what its filter says.
-func (r *Rule) Apply(f Filter) {
-	r.filter = f
-	for _, text := range f.Comments {
+func (r *Rule) Apply(e Enforcement) {
+	r.enforcement = e
+	for _, text := range e.Comments {
 		r.addComment(text)
 	}
 	if r.deniesShare() && len(r.key()) == 0 && !r.terms.Limit.Shadow {
@@ -95,14 +95,14 @@ func (r *Rule) Apply(f Filter) {
 // comment adds a comment, and the note NAME: TEXT.
 func (r *Rule) comment(at source.Place, text string) {
 	r.addComment(text)
-	r.findings.add(note{Problem: at.Problem(text), kind: ofRule, rule: r})
+	r.findings.add(note{Problem: at.Problem(text), kind: namesRule, rule: r})
 }
 
 // cannot turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
 func (r *Rule) cannot(why string) {
 	r.cannotSay = true
 	r.addComment("Off: " + why)
-	r.findings.add(note{Problem: r.terms.At.Problem(why), kind: whyOff, rule: r})
+	r.findings.add(note{Problem: r.terms.At.Problem(why), kind: saysWhyOff, rule: r})
 }
 
 // addComment adds a comment once, as what it says may hold for many routes.
@@ -112,22 +112,22 @@ func (r *Rule) addComment(text string) {
 	}
 }
 
-func (r *Rule) isOff() bool { return r.cannotSay || r.filter.Off }
+func (r *Rule) isOff() bool { return r.cannotSay || r.enforcement.Off }
 
 // isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.
 func (r *Rule) isShadow() bool {
-	return r.terms.Limit.Shadow || r.filter.Shadow || r.deniesShare() && len(r.key()) == 0
+	return r.terms.Limit.Shadow || r.enforcement.Shadow || r.deniesShare() && len(r.key()) == 0
 }
 
 // deniesShare reports whether the rule denies for some percent of its keys alone.
-func (r *Rule) deniesShare() bool { return r.filter.Percent != 0 }
+func (r *Rule) deniesShare() bool { return r.enforcement.Percent != 0 }
 
 // key is the rule's key, as the policy has it.
-func (r *Rule) key() []request.Part { return slices.Concat(r.filter.Key, r.terms.Key) }
+func (r *Rule) key() []request.Part { return slices.Concat(r.enforcement.Key, r.terms.Key) }
 
 // overrides are those of the rule, with a pattern for each part of its key.
 func (r *Rule) overrides() (list []Override) {
-	all := slices.Repeat([]string{"*"}, len(r.filter.Key))
+	all := slices.Repeat([]string{"*"}, len(r.enforcement.Key))
 	for _, o := range r.terms.Overrides {
 		list = append(list, Override{Patterns: slices.Concat(all, o.Patterns), Limit: o.Limit})
 	}

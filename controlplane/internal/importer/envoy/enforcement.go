@@ -18,18 +18,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 )
 
-// enforcement is what a filter of Envoy says about all its limits: for which
-// share of requests it enforces them, what a denied request gets, and which headers all answers have.
-type enforcement struct {
-	draft.Filter
-	headers string // of answers: see headersField
-}
-
-// inFull is how limits are enforced if no filter says more.
-func inFull() *enforcement { return &enforcement{} }
-
-// limitFilter is a configuration of either filter.
-type limitFilter interface {
+// enforcementFields is a configuration of either filter, which has these fields.
+type enforcementFields interface {
 	GetFilterEnabled() *corev3.RuntimeFractionalPercent
 	GetFilterEnforced() *corev3.RuntimeFractionalPercent
 	GetResponseHeadersToAdd() []*corev3.HeaderValueOption
@@ -39,9 +29,9 @@ type limitFilter interface {
 // readEnforcement reads how a filter enforces its limits. One that does not say for how many percent of requests it
 // works does so for byDefault percent.
 func (r *reader) readEnforcement(
-	o limitFilter, at source.Place, byDefault float64, status *typev3.HttpStatus,
-) *enforcement {
-	e := inFull()
+	o enforcementFields, at source.Place, byDefault float64, status *typev3.HttpStatus,
+) *draft.Enforcement {
+	e := &draft.Enforcement{}
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
 	both := enabled * enforced / 100
@@ -63,7 +53,7 @@ func (r *reader) readEnforcement(
 }
 
 // disable is for a filter that its listener or a route disables.
-func (r *reader) disable(e *enforcement, at source.Place) {
+func (r *reader) disable(e *draft.Enforcement, at source.Place) {
 	e.Off = true
 	r.Note(at, "the filter is disabled, and its rules are off")
 }
@@ -86,7 +76,7 @@ func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at source.Place, b
 }
 
 // readResponse is the rule's response: a status and headers; nil if it is the usual one.
-func (r *reader) readResponse(o limitFilter, at source.Place, status *typev3.HttpStatus) *draft.Response {
+func (r *reader) readResponse(o enforcementFields, at source.Place, status *typev3.HttpStatus) *draft.Response {
 	response := &draft.Response{}
 	switch code := status.GetCode(); {
 	case code > 599:
@@ -146,18 +136,9 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// apply gives the rules this enforcement, and the draft its headers.
-func (e *enforcement) apply(d *draft.Draft, rules []*draft.Rule) {
-	d.Headers = cmp.Or(e.headers, d.Headers)
-	for _, r := range rules {
-		r.Apply(e.Filter)
-	}
-}
-
-// headersField is the policy's headers field for enable_x_ratelimit_headers.
-func headersField[E ~int32](version E) string {
+// readHeaders has all answers have headers if a filter's enable_x_ratelimit_headers says so.
+func readHeaders[E ~int32](r *reader, version E) {
 	if version == 1 { // DRAFT_VERSION_03, as both filters number it
-		return "x-ratelimit"
+		r.draft.Headers = "x-ratelimit"
 	}
-	return ""
 }

@@ -11,20 +11,20 @@
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
 //	    descriptorsOfSite: virtualHosts               its routes (routes.go)
-//	      sendingsOf: filter.on                       what each makes of the filter (perroute.go)
+//	      sendingsOf: listenerFilter.on               what each makes of the filter (perroute.go)
 //	      routeDescriptors                            by whose rate_limits the filter sends for them (perroute.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by one of these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
-//	  enforcement.apply                               for which share of requests, and the response
+//	  draft.Rule.Apply                                for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
 //	  chooseSite                                      the listener, or a filter that stands alone
-//	  addRules: filter.unchangedOn, filter.on         where the filter's configuration holds, and where a route's
+//	  addRules: listenerFilter.unchangedOn, on        where the filter's configuration holds, and where a route's
 //	    addConfig                                     the rules of each of these:
 //	      readEnforcement
 //	      levelsOf, descriptorsFor                    as above: guess, routeDescriptors or descriptorsOf
 //	      descriptor.Levels.Rules, defaultBucket
-//	      enforcement.apply
+//	      draft.Rule.Apply
 //
 // Each import is a type that embeds the reader, which has what is the same for both. Messages are decoded strictly: a
 // field that Envoy's types lack is an error.

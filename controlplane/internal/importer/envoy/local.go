@@ -108,7 +108,7 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 	config := source.FieldOf(in.Root, "typed_config")
 	filter := envoyfile.ConfigAt(source.TextOf(in.Root, "name"), config, in.Top().In("typed_config"))
 	for _, c := range []envoyfile.Config{filter, envoyfile.ConfigAt("", in.Root, in.Top())} {
-		if isLocalFilter(c) {
+		if isOfLocalType(c) {
 			return c, true
 		}
 	}
@@ -118,12 +118,12 @@ func standsAlone(in *source.Document) (alone envoyfile.Config, ok bool) {
 	return envoyfile.Config{}, false
 }
 
-func isLocalFilter(c envoyfile.Config) bool { return c.IsOf(envoyfile.LocalType) }
+func isOfLocalType(c envoyfile.Config) bool { return c.IsOf(envoyfile.LocalType) }
 
 // isLimitedLocally reports whether a site has such a filter with limits, or a route with one.
 func isLimitedLocally(s *envoyfile.Site) bool {
-	isLimit := func(c envoyfile.Config) bool { return isLocalFilter(c) && limitsAnything(c.Node) }
-	isConfig := func(n *policy.Node) bool { return isLocalFilter(envoyfile.ConfigAt("", n, source.Place{})) }
+	isLimit := func(c envoyfile.Config) bool { return isOfLocalType(c) && limitsAnything(c.Node) }
+	isConfig := func(n *policy.Node) bool { return isOfLocalType(envoyfile.ConfigAt("", n, source.Place{})) }
 	return slices.ContainsFunc(s.Filters, isLimit) || source.Contains(s.Routing.Node, isConfig)
 }
 
@@ -152,8 +152,8 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	for _, route := range routesOf(imp.hosts) {
 		imp.noteUnusedConfigs(local, route)
 		for _, f := range local {
-			if is, c := f.on(route); is == configured {
-				imp.addConfig(c, []*hostRoute{route}, route.selection)
+			if setting, config := f.on(route); setting == configured {
+				imp.addConfig(config, []*hostRoute{route}, route.selection)
 			}
 		}
 	}
@@ -164,14 +164,14 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 
 // localFiltersOf are the local filters among those of a listener. If it has none, or none that is known, an empty one
 // stands for it: it limits nothing itself, and has the configurations of all routes.
-func localFiltersOf(filters []envoyfile.Config) (list []*filter) {
+func localFiltersOf(filters []envoyfile.Config) (list []*listenerFilter) {
 	for _, c := range filters {
-		if isLocalFilter(c) {
-			list = append(list, &filter{config: c, typeOnRoutes: envoyfile.LocalType})
+		if isOfLocalType(c) {
+			list = append(list, &listenerFilter{config: c, typeOnRoutes: envoyfile.LocalType})
 		}
 	}
 	if list == nil {
-		return []*filter{{typeOnRoutes: envoyfile.LocalType}}
+		return []*listenerFilter{{typeOnRoutes: envoyfile.LocalType}}
 	}
 	return list
 }
@@ -213,22 +213,24 @@ func (imp *localImport) addConfig(
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
-	enforced.headers = headersField(c.GetEnableXRatelimitHeaders())
+	readHeaders(imp.reader, c.GetEnableXRatelimitHeaders())
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		imp.countEachConnection(enforced, c.config.At)
 	}
 	levels := imp.levelsOf(c)
 	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
 	rules = append(imp.defaultBucket(c, &levels.bucket, rules), rules...)
-	enforced.apply(imp.draft, rules)
+	for _, r := range rules {
+		r.Apply(*enforced)
+	}
 	imp.draft.Rules = append(imp.draft.Rules, rules...)
 }
 
 // countEachConnection makes each connection count for itself by the rules.
-func (imp *localImport) countEachConnection(e *enforcement, at source.Place) {
+func (imp *localImport) countEachConnection(e *draft.Enforcement, at source.Place) {
 	const note = "Envoy has a bucket for each connection. Here the key is the connection's id, and a record stays " +
 		"until its bucket is full again."
-	imp.NoteOfRule(at, note)
+	imp.NoteOfRules(at, note)
 	e.Key = []request.Part{request.ConnectionID}
 	e.Comments = []string{note}
 }
@@ -308,7 +310,7 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	}
 	on := map[*hostRoute]sending{}
 	for _, route := range c.routes {
-		on[route] = sending{vhost: vhostLimits(c.GetVhRateLimits())}
+		on[route] = sending{sends: true, vhost: vhostLimits(c.GetVhRateLimits())}
 	}
 	return imp.routeDescriptors(imp.hosts, sender{stage: c.GetStage(), on: on})
 }

@@ -15,15 +15,16 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// filter is a filter of a listener that limits, of either type. Routes say what it does for their requests: see on. One
-// without a name has the configurations of all names: it stands alone in its file, or for one that the file lacks.
-type filter struct {
+// listenerFilter is a filter of a listener that limits, of either type. What it does for the requests of a route depends
+// on the route: see on. A filter without a name stands alone in its file, or for one that the file lacks. It takes the
+// configurations of its type that routes have under any name.
+type listenerFilter struct {
 	config           envoyfile.Config // its own
 	typeOnRoutes     string           // of the configurations that routes have for it
 	onlyWhereEnabled bool             // it is disabled but for the routes that enable it
 }
 
-// setting is what a route, or else what it is in, makes of a filter.
+// setting is what the configurations of a route make of a filter. The route's own come before those of its virtual host.
 type setting uint8
 
 const (
@@ -32,19 +33,19 @@ const (
 	configured                // the route has a configuration for it
 )
 
-// on is what the route makes of the filter, with the configuration that it has for it if it is configured. An example
-// of the filter one:
+// on is what the route makes of the filter. If that is configured, on returns the route's configuration for it, too. An
+// example of the filter one:
 //
 //	route                                   setting      if it is onlyWhereEnabled
 //	/a, with {one: its configuration}       configured   configured
 //	/b, with {one: {disabled: true}}        off          off
 //	/c, with {one: {config: {}}}            unchanged    unchanged: it enables the filter
 //	/d, with {two: its configuration}       unchanged    off
-func (f *filter) on(route *hostRoute) (setting, envoyfile.Config) {
-	isNamed := func(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
-	named := slices.IndexFunc(route.configs, isNamed)
-	isDisabled := named >= 0 && route.configs[named].Disabled
-	if isDisabled || f.onlyWhereEnabled && named < 0 {
+func (f *listenerFilter) on(route *hostRoute) (setting, envoyfile.Config) {
+	isAbout := func(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
+	first := slices.IndexFunc(route.configs, isAbout)
+	isDisabled := first >= 0 && route.configs[first].Disabled
+	if isDisabled || f.onlyWhereEnabled && first < 0 {
 		return off, envoyfile.Config{}
 	}
 	if i := slices.IndexFunc(route.configs, f.has); i >= 0 {
@@ -54,7 +55,7 @@ func (f *filter) on(route *hostRoute) (setting, envoyfile.Config) {
 }
 
 // name is the filter's name. One without a name is disabled on routes by the name that Envoy's documents give it.
-func (f *filter) name() string {
+func (f *listenerFilter) name() string {
 	switch {
 	case f.config.Name != "":
 		return f.config.Name
@@ -68,19 +69,19 @@ func (f *filter) name() string {
 const envoyNames = "envoy.filters.http."
 
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
-func (f *filter) has(c envoyfile.Config) bool {
+func (f *listenerFilter) has(c envoyfile.Config) bool {
 	return c.IsOf(f.typeOnRoutes) && (f.config.Name == "" || f.config.Name == c.Name)
 }
 
 // noteUnusedConfigs notes the configurations of a route that are of the type of all these filters, and for none of
 // them, and those that may be: they disable a filter of some name, and the only one of these has none.
-func (r *reader) noteUnusedConfigs(all []*filter, route *hostRoute) {
+func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
 	kind := "rate limit filter"
 	if all[0].typeOnRoutes == envoyfile.LocalType {
 		kind = "local rate limit filter"
 	}
 	for _, c := range route.configs {
-		isFor := func(f *filter) bool { return f.has(c) }
+		isFor := func(f *listenerFilter) bool { return f.has(c) }
 		if c.IsOf(all[0].typeOnRoutes) && !slices.ContainsFunc(all, isFor) {
 			r.Note(c.At, "ignored: the listener has no "+kind+" of the name "+c.Name)
 		}
@@ -93,9 +94,9 @@ func (r *reader) noteUnusedConfigs(all []*filter, route *hostRoute) {
 
 // unchangedOn are the routes for which the filter's own configuration holds, and the requests for which it does: those
 // of these routes, and those of no route.
-func (f *filter) unchangedOn(hosts []virtualHost) (routes []*hostRoute, requests request.Selection) {
+func (f *listenerFilter) unchangedOn(hosts []virtualHost) (routes []*hostRoute, requests request.Selection) {
 	for _, route := range routesOf(hosts) {
-		if is, _ := f.on(route); is == unchanged {
+		if setting, _ := f.on(route); setting == unchanged {
 			routes = append(routes, route)
 		} else {
 			leaveOutAtLeast(&requests, route)
@@ -131,12 +132,17 @@ func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
 type sender struct {
 	own   []rateLimit
 	stage uint32                 // of the rate_limits of routes and hosts that are for it
-	on    map[*hostRoute]sending // for a route that is missing it sends nothing
+	on    map[*hostRoute]sending // for a route; nothing for one that is missing
 }
 
-// sending is what the configuration for a route says of what is sent.
+// sending is what a filter sends for a route. Three examples:
+//
+//	sending{}                             nothing: the route switches the filter off
+//	sending{sends: true}                  by the filter's own rate_limits, or else those of the route and its host
+//	sending{sends: true, limits: ...}     by these alone: they are in the route's configuration for the filter
 type sending struct {
-	limits []rateLimit // in place of all others; none: the others count
+	sends  bool
+	limits []rateLimit
 	vhost  vhostLimits
 }
 
@@ -177,9 +183,9 @@ func (r *reader) routeDescriptors(hosts []virtualHost, f sender) (list []descrip
 		h := &hosts[i]
 		var common []*hostRoute // for which the filter's own limits count, or else the host's
 		for _, route := range h.routes {
-			s, isSent := f.on[route]
+			s := f.on[route]
 			switch {
-			case !isSent || route.answers:
+			case !s.sends || route.answers:
 			case len(s.limits) > 0:
 				list = append(list, r.descriptorsOf(s.limits, route.selection)...)
 			case len(f.own) > 0:
@@ -206,8 +212,8 @@ func (r *reader) routeDescriptors(hosts []virtualHost, f sender) (list []descrip
 // none has others. So it is, too, where the routes are not in the files, or a matcher chooses them.
 func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
 	hasOthers := func(route *hostRoute) bool {
-		s, isSent := f.on[route]
-		return !isSent || route.answers || len(s.limits) > 0
+		s := f.on[route]
+		return !s.sends || route.answers || len(s.limits) > 0
 	}
 	isDefault := func(h virtualHost) bool { return h.isDefault }
 	isMissing := func(h virtualHost) bool {

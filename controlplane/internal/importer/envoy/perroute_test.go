@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// The table of filter.on: Envoy finds the configuration of a route for a filter by the filter's name.
+// The table of listenerFilter.on: Envoy finds the configuration of a route for a filter by the filter's name.
 func TestSettingsOfAFilterOnARoute(t *testing.T) {
 	its := func(name string) envoyfile.Config {
 		return envoyfile.Config{Name: name, TypeName: envoyfile.PerRouteType, Node: &policy.Node{}}
@@ -28,7 +28,7 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, off, off},
 		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, configured, configured},
 	} {
-		f := filter{config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
+		f := listenerFilter{config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
 		got, c := f.on(&hostRoute{configs: tc.configs})
 		require.Equal(t, tc.want, got, tc.name)
 		require.Equal(t, got == configured, c.Name == "one", tc.name)
@@ -53,7 +53,7 @@ func TestLimitsOfARouteAndItsHost(t *testing.T) {
 		{"IGNORE", vhostNever, false, "R", ""},
 		{"IGNORE, with include_vh_rate_limits", vhostNever, true, "RH", "H"},
 	} {
-		s := sending{vhost: tc.vhost}
+		s := sending{sends: true, vhost: tc.vhost}
 		sent := func(limits string) string {
 			if s.addsHost(&hostRoute{include: tc.include, limits: make([]rateLimit, len(limits))}) {
 				limits += "H"

@@ -48,7 +48,9 @@ func (imp *serviceImport) run(files []*source.Document) error {
 	}
 	imp.draft.Rules = levels.Rules(imp.Findings, sent)
 	levels.NoteUnreached(imp.Findings)
-	enforced.apply(imp.draft, imp.draft.Rules)
+	for _, r := range imp.draft.Rules {
+		r.Apply(*enforced)
+	}
 	return nil
 }
 
@@ -217,9 +219,9 @@ func switchReplacedOff(levels []serviceLevel) {
 
 // whatEnvoySends are the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
 // they are guessed, and enforced as they are.
-func (imp *serviceImport) whatEnvoySends(levels []*descriptor.Level) ([]descriptor.Descriptor, *enforcement, error) {
+func (imp *serviceImport) whatEnvoySends(levels []*descriptor.Level) ([]descriptor.Descriptor, *draft.Enforcement, error) {
 	if imp.options.Routes == nil {
-		return imp.guess(levels), inFull(), nil
+		return imp.guess(levels), &draft.Enforcement{}, nil
 	}
 	s, err := imp.siteOfRoutes(*imp.options.Routes)
 	if err != nil {
@@ -256,51 +258,54 @@ func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site,
 		return s, err
 	}
 	return envoyfile.Choose(imp.Findings, list, imp.options.Listener, func(s *envoyfile.Site) bool {
-		return !slices.ContainsFunc(s.Filters, isServiceFilter) && s.HasLimits()
+		return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasLimits()
 	})
 }
 
-func isServiceFilter(c envoyfile.Config) bool { return c.IsOf(envoyfile.ServiceType) }
+func isOfServiceType(c envoyfile.Config) bool { return c.IsOf(envoyfile.ServiceType) }
 
 // isOfDomain reports whether a configuration is that of a filter which asks for the domain.
 func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
-	return isServiceFilter(c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
+	return isOfServiceType(c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
 }
 
-// serviceFilter is the filter of a site that asks for the domain. If the site has routes alone, an empty one stands for
-// it.
-type serviceFilter struct {
-	*filter
-	message *ratelimitv3.RateLimit // its configuration; nil if the site has no such filter
-	all     []*filter              // of the site that are of its type, for any domain
+// domainFilter is the filter of a site that asks for the domain. If the site has routes alone, an empty one stands in
+// for it: see isStandIn.
+type domainFilter struct {
+	*listenerFilter
+	message *ratelimitv3.RateLimit // its configuration; nil of a stand-in
+	all     []*listenerFilter      // of the site that are of its type, for any domain
 }
+
+// isStandIn reports whether the site has no such filter.
+func (f domainFilter) isStandIn() bool { return f.message == nil }
 
 // filterOfDomain is the filter that asks for the domain.
-func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of serviceFilter) {
+func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 	for _, c := range s.Filters {
-		if !isServiceFilter(c) {
+		if !isOfServiceType(c) {
 			continue
 		}
-		f := &filter{config: c, typeOnRoutes: envoyfile.PerRouteType}
+		f := &listenerFilter{config: c, typeOnRoutes: envoyfile.PerRouteType}
 		of.all = append(of.all, f)
-		if of.filter == nil && imp.isOfDomain(c) {
-			of.filter = f
+		if of.listenerFilter == nil && imp.isOfDomain(c) {
+			of.listenerFilter = f
 			of.message = decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At)
 			f.onlyWhereEnabled = c.Disabled && len(of.message.GetRateLimits()) == 0 && s.Enables(c.Name)
 		}
 	}
-	if of.filter == nil {
-		of.filter = &filter{typeOnRoutes: envoyfile.PerRouteType}
-		of.all = []*filter{of.filter}
+	if of.listenerFilter == nil {
+		of.listenerFilter = &listenerFilter{typeOnRoutes: envoyfile.PerRouteType}
+		of.all = []*listenerFilter{of.listenerFilter}
 	}
 	return of
 }
 
 // enforcementOfDomain is how the filter enforces what the service answers. A site without the filter enforces
 // everything.
-func (imp *serviceImport) enforcementOfDomain(f serviceFilter) *enforcement {
-	if f.message == nil {
-		return inFull()
+func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement {
+	if f.isStandIn() {
+		return &draft.Enforcement{}
 	}
 	if f.onlyWhereEnabled {
 		imp.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
@@ -313,43 +318,40 @@ func (imp *serviceImport) enforcementOfDomain(f serviceFilter) *enforcement {
 	if f.config.Disabled && !f.onlyWhereEnabled {
 		imp.disable(e, f.config.At)
 	}
-	e.headers = headersField(f.message.GetEnableXRatelimitHeaders())
+	readHeaders(imp.reader, f.message.GetEnableXRatelimitHeaders())
 	return e
 }
 
 // descriptorsOfSite lists what the filter sends for requests of a site: see routeDescriptors. If the site has no such
 // filter, it is what an empty one would send.
-func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f serviceFilter) []descriptor.Descriptor {
+func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f domainFilter) []descriptor.Descriptor {
 	hosts := imp.virtualHosts(s)
 	own := limitsAt(f.message.GetRateLimits(), f.config.At)
 	return imp.routeDescriptors(hosts, sender{own, f.message.GetStage(), imp.sendingsOf(f, routesOf(hosts))})
 }
 
-// sendingsOf is what the filter sends for routes. It has none for which it sends nothing.
-func (imp *serviceImport) sendingsOf(f serviceFilter, routes []*hostRoute) map[*hostRoute]sending {
+// sendingsOf is what the filter sends for routes.
+func (imp *serviceImport) sendingsOf(f domainFilter, routes []*hostRoute) map[*hostRoute]sending {
 	on := map[*hostRoute]sending{}
 	for _, route := range routes {
 		imp.noteUnusedConfigs(f.all, route)
-		switch is, c := f.on(route); is {
-		case off:
+		switch setting, config := f.on(route); setting {
+		case off: // it sends nothing
 		case unchanged:
-			on[route] = sending{}
+			on[route] = sending{sends: true}
 		case configured:
-			s, isOfDomain := imp.readPerRoute(c)
-			if isOfDomain {
-				on[route] = s
-			}
+			on[route] = imp.readPerRoute(config)
 		}
 	}
 	return on
 }
 
 // readPerRoute reads a route's configuration for the filter. One for another domain asks nothing of this one.
-func (imp *serviceImport) readPerRoute(c envoyfile.Config) (s sending, isOfDomain bool) {
+func (imp *serviceImport) readPerRoute(c envoyfile.Config) sending {
 	config := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, c.Node, c.At)
 	if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
 		imp.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-		return sending{}, false
+		return sending{}
 	}
-	return sending{limitsAt(config.GetRateLimits(), c.At), vhostLimits(config.GetVhRateLimits())}, true
+	return sending{true, limitsAt(config.GetRateLimits(), c.At), vhostLimits(config.GetVhRateLimits())}
 }

@@ -166,7 +166,7 @@ func (g *hostGroup) relationTo(p hostPath) relation {
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
 func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
-	meets := func(path request.Pattern) bool { return !beside.path.Apart(path) }
+	meets := func(path request.Pattern) bool { return !beside.path.ApartAsText(path) }
 	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
 		return
 	}
@@ -252,12 +252,12 @@ func (p hostPath) hasNarrowerHost(wider string) bool {
 
 // hasLongerPath reports whether nginx takes the path before another one that fits the same requests.
 func (p hostPath) hasLongerPath(other request.Pattern) bool {
-	return isLonger(p.path, other) && !other.Apart(p.path)
+	return isLonger(p.path, other) && !other.ApartAsText(p.path)
 }
 
 // hasEqualPath reports whether nginx may take either of the path and another one for some requests.
 func (p hostPath) hasEqualPath(other request.Pattern) bool {
-	return !isLonger(p.path, other) && !isLonger(other, p.path) && !other.Apart(p.path)
+	return !isLonger(p.path, other) && !isLonger(other, p.path) && !other.ApartAsText(p.path)
 }
 
 // isLonger reports whether nginx takes the location of a pattern before that of another one: the longer

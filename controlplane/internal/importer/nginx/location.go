@@ -43,7 +43,7 @@ func (n *reader) readLocations(
 	}
 	chooseBeside(scopes, func(i, other int) bool {
 		l, o := list[i], list[other]
-		return !l.path.Apart(o.path) && l.winsOver(o, i < other)
+		return !l.path.ApartAsText(o.path) && l.winsOver(o, i < other)
 	})
 	return scopes
 }
@@ -130,7 +130,7 @@ func (l *location) fits(besideRegex bool, holes []hole) (s request.Selection) {
 	if besideRegex {
 		s.CannotMatch("nginx tries it before the expressions of the locations around it")
 	}
-	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
+	isBelow := func(h hole) bool { return !h.around.path.ApartAsText(l.path) }
 	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
 		h := holes[i]
 		s.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +

@@ -11,7 +11,7 @@ import (
 // Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns. The
 // parts are hosts, methods, paths, headers and client addresses: a policy matches no others, see Part.canMatch. Hosts,
 // methods and addresses have texts alone (Exact). Those of hosts and addresses stand for what they name: see
-// partID.within. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
+// partID.withinAsNamed. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
 
 // Matching is the match in which the part must fit one of the patterns.
@@ -77,11 +77,11 @@ func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case id.within(p, q):
+			case id.withinAsNamed(p, q):
 				common = AppendNew(common, p)
-			case id.within(q, p):
+			case id.withinAsNamed(q, p):
 				common = AppendNew(common, q)
-			case !id.apart(p, q):
+			case !id.apartAsNamed(p, q):
 				return nil, false
 			}
 		}
@@ -89,14 +89,14 @@ func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	return common, true
 }
 
-// within reports whether every value of the part that fits p fits q. The texts of hosts and of addresses are compared
+// withinAsNamed reports whether every value of the part that fits p fits q. The texts of hosts and of addresses are compared
 // by what they name, as a policy compares them:
 //
 //	part      p             q             within
 //	Host      x.a.example   *.A.example   yes: it is one of the hosts below a.example, in any case
 //	ClientIP  10.1.2.3      10.0.0.0/8    yes: the address is in the network
-//	others    any           any           as Pattern.Within says
-func (id partID) within(p, q Pattern) bool {
+//	others    any           any           as Pattern.WithinAsText says
+func (id partID) withinAsNamed(p, q Pattern) bool {
 	switch {
 	case p == q:
 		return true
@@ -105,16 +105,16 @@ func (id partID) within(p, q Pattern) bool {
 	case id.kind == KindClientIP:
 		return isNetworkWithin(p.text, q.text)
 	}
-	return p.Within(q)
+	return p.WithinAsText(q)
 }
 
-// apart reports whether no value of the part fits both. Of two hosts, and of two networks, one is within the other or
+// apartAsNamed reports whether no value of the part fits both. Of two hosts, and of two networks, one is within the other or
 // they are apart.
-func (id partID) apart(p, q Pattern) bool {
+func (id partID) apartAsNamed(p, q Pattern) bool {
 	if id.kind == KindHost || id.kind == KindClientIP {
-		return !id.within(p, q) && !id.within(q, p)
+		return !id.withinAsNamed(p, q) && !id.withinAsNamed(q, p)
 	}
-	return p.Apart(q)
+	return p.ApartAsText(q)
 }
 
 // Joined has the exemptions by one list in one exemption, where the first of them is: those of the paths /a and of the

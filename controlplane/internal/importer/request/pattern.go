@@ -265,9 +265,9 @@ func (p Pattern) LiteralPrefix() (text string, isAll bool) {
 	return "", false
 }
 
-// Within reports whether every value that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
+// WithinAsText reports whether every value that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
 // one may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
-func (p Pattern) Within(q Pattern) bool {
+func (p Pattern) WithinAsText(q Pattern) bool {
 	switch {
 	case q.kind == AnyValue, p == q:
 		return true
@@ -285,10 +285,10 @@ func (p Pattern) Within(q Pattern) bool {
 	return q.kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be
+// ApartAsText reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be
 // wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a
 // wrong limit.
-func (p Pattern) Apart(q Pattern) bool {
+func (p Pattern) ApartAsText(q Pattern) bool {
 	begin, isAll := p.LiteralPrefix()
 	other, isAllOther := q.LiteralPrefix()
 	switch {
@@ -297,7 +297,7 @@ func (p Pattern) Apart(q Pattern) bool {
 	case q.kind == Exactly:
 		return !p.Matches(q.text)
 	case isAll && isAllOther:
-		return !p.Within(q) && !q.Within(p)
+		return !p.WithinAsText(q) && !q.WithinAsText(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }

@@ -48,8 +48,8 @@ func TestWithinAndApartAreSure(t *testing.T) {
 	within, apart := 0, 0
 	for _, p := range patterns {
 		for _, q := range patterns {
-			isWithin := p.Within(q)
-			isApart := p.Apart(q)
+			isWithin := p.WithinAsText(q)
+			isApart := p.ApartAsText(q)
 			for i, text := range texts {
 				require.False(t, isWithin && fits[p][i] && !fits[q][i], "%v within %v: %q", p, q, text)
 				require.False(t, isApart && fits[p][i] && fits[q][i], "%v apart from %v: %q", p, q, text)
@@ -139,8 +139,8 @@ func TestHostsAndNetworksWithinAndApart(t *testing.T) {
 			p = Wildcard(tc.p)
 		}
 		id := Part{Kind: tc.kind}.id()
-		require.Equal(t, tc.within, id.within(p, q), "%v", tc)
-		require.Equal(t, tc.apart, id.apart(p, q), "%v", tc)
-		require.Equal(t, tc.apart, id.apart(q, p), "%v", tc)
+		require.Equal(t, tc.within, id.withinAsNamed(p, q), "%v", tc)
+		require.Equal(t, tc.apart, id.apartAsNamed(p, q), "%v", tc)
+		require.Equal(t, tc.apart, id.apartAsNamed(q, p), "%v", tc)
 	}
 }

@@ -148,7 +148,7 @@ func (v Value) IsMixed(p, q Pattern) bool {
 		said.text = strings.ToLower(said.text)
 		return said
 	}
-	return v.Part.Kind == KindHost && p.Apart(q) && !here(p).Apart(here(q))
+	return v.Part.Kind == KindHost && p.ApartAsText(q) && !here(p).ApartAsText(here(q))
 }
 
 // translatePath is translate for a path.
