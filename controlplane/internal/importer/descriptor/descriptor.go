@@ -12,8 +12,8 @@
 //	ServiceLevels, LocalLevels                  levels with the search of the limiter               descriptor.go
 //	Levels.Rules                                the rules of some descriptors
 //	  serviceLeaves, localLeaves                where the search ends                               descriptor.go
-//	  reachable                                 the leaves that requests end in                     rule.go
-//	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit
+//	  reachable                                 those that some request ends in
+//	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
 //	    findMixed, joinOverrides                which leaves need rules
 //	    ruleOfLeaf: place                       each condition goes to the match, the key or both
 //	      leaveOut, selectUnmatched             overrides for what neither can say
@@ -157,6 +157,28 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 	return list
 }
 
+// countLimited counts the leaves with a limit.
+func countLimited(leaves []*leaf) (n int) {
+	for _, l := range leaves {
+		if l.level.Limit != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// reachable returns the leaves that some request may end in. A request ends in the first leaf whose conditions it
+// meets.
+func reachable(leaves []*leaf) (list []*leaf) {
+	isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
+	for _, l := range leaves {
+		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.withinAsText) {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
 // NoteUnreached notes the limits of the levels that no request of any descriptor came to.
 func (ls *Levels) NoteUnreached(to *draft.Findings) {
 	for _, l := range ls.List {
@@ -183,8 +205,6 @@ func NoteNoRequest(to *draft.Findings, at source.Place, name string) {
 type leaf struct {
 	level      *Level      // one without a limit for the requests of no level of the configuration
 	conditions []condition // one for each entry of the descriptor that is a value of the request
-	mixedWith  *Level      // for whose requests a policy takes those of the leaf, by findMixed; nil = it tells them
-	wider      *leaf       // whose rule has it as an override, by joinOverrides; nil = it gets a rule of its own
 }
 
 // condition is a value of the request and the pattern that it fits.
@@ -192,6 +212,31 @@ type condition struct {
 	value   request.Value
 	pattern request.Pattern
 	shared  bool // all that fits counts together
+}
+
+// withinAsText reports whether every request of the leaf meets the conditions of another one too. Like that of
+// patterns it may say false where it is so.
+//
+// Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
+// 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
+func (l *leaf) withinAsText(other *leaf) bool {
+	for i := range l.conditions {
+		if !l.conditions[i].pattern.WithinAsText(other.conditions[i].pattern) {
+			return false
+		}
+	}
+	return true
+}
+
+// apartAsText reports whether no request meets the conditions of both leaves. Like that of patterns it may say false
+// where it is so.
+func (l *leaf) apartAsText(other *leaf) bool {
+	for i := range l.conditions {
+		if l.conditions[i].pattern.ApartAsText(other.conditions[i].pattern) {
+			return true
+		}
+	}
+	return false
 }
 
 // serviceLeaves lists the leaves of a descriptor in the order in which envoyproxy/ratelimit chooses: first the level

@@ -19,14 +19,19 @@ import (
 //	a*     20/hour    a rule that matches x-user: a*, in which alice is unlimited
 //	any    10/minute  a rule for any x-user, with the override for alice; in it a* is unlimited
 func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*draft.Rule) {
-	findMixed(leaves)
-	joinOverrides(leaves)
+	mixed := findMixed(leaves)
+	wider := joinOverrides(leaves, mixed)
 	order := map[*draft.Rule]int{} // that of the file
 	for i, l := range leaves {
-		if l.level.Limit == nil || l.wider != nil {
+		if l.level.Limit == nil || wider[l] != nil {
 			continue
 		}
-		r := d.ruleOfLeaf(to, l.level.Name(), l, leaves[:i])
+		sent := *d
+		if other := mixed[l]; other != nil {
+			sent.Requests.Cannot("Hosts are compared without their port and case here, so its requests cannot be told from " +
+				"those of " + other.level.Name() + ".")
+		}
+		r := sent.ruleOfLeaf(to, l.level.Name(), l, leaves[:i], wider)
 		order[r] = l.level.Order
 		list = append(list, r)
 	}
@@ -39,53 +44,19 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 	return list
 }
 
-// countLimited counts the leaves with a limit.
-func countLimited(leaves []*leaf) (n int) {
-	for _, l := range leaves {
-		if l.level.Limit != nil {
-			n++
-		}
-	}
-	return n
-}
-
-// reachable returns the leaves that some request may end in. A request ends in the first leaf whose conditions it
-// meets.
-func reachable(leaves []*leaf) (list []*leaf) {
-	isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
-	for _, l := range leaves {
-		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, l.withinAsText) {
-			list = append(list, l)
-		}
-	}
-	return list
-}
-
-// withinAsText reports whether every request of the leaf meets the conditions of another one too. Like that of
-// patterns it may say false where it is so.
-//
-// Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
-// 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
-func (l *leaf) withinAsText(other *leaf) bool {
-	for i := range l.conditions {
-		if !l.conditions[i].pattern.WithinAsText(other.conditions[i].pattern) {
-			return false
-		}
-	}
-	return true
-}
-
-// findMixed finds the leaves whose requests a policy takes for those of another leaf. They get rules of their own,
-// which are off.
-func findMixed(leaves []*leaf) {
+// findMixed returns the leaves whose requests a policy takes for those of another leaf, each with one such leaf. They
+// get rules of their own, which are off.
+func findMixed(leaves []*leaf) map[*leaf]*leaf {
+	mixed := map[*leaf]*leaf{}
 	for i, l := range leaves {
 		for _, before := range leaves[:i] {
 			if l.isMixed(before) {
-				l.mixedWith = before.level
-				before.mixedWith = l.level
+				mixed[l] = before
+				mixed[before] = l
 			}
 		}
 	}
+	return mixed
 }
 
 // isMixed reports whether a policy takes requests of the leaf for those of another one. An example are the leaves of
@@ -103,20 +74,23 @@ func (l *leaf) isMixed(other *leaf) (isMixed bool) {
 	return isMixed
 }
 
-// joinOverrides joins the leaves that become overrides of another leaf's rule to that wider leaf. The others have rules
-// of their own. The last leaf that can have an override gets it, as it is the widest. In the example of rulesOfLeaves,
-// alice is joined to the leaf of any user.
-func joinOverrides(leaves []*leaf) {
+// joinOverrides returns the leaves that become overrides, each with the wider leaf whose rule has it. The others have
+// rules of their own, and so have those that are mixed. The last leaf that can have an override gets it, as it is the
+// widest. In the example of rulesOfLeaves, alice becomes an override of the rule for any user.
+func joinOverrides(leaves []*leaf, mixed map[*leaf]*leaf) (wider map[*leaf]*leaf) {
+	wider = map[*leaf]*leaf{}
+	isFree := func(l *leaf) bool { return l.level.Limit != nil && wider[l] == nil && mixed[l] == nil }
 	for i, wide := range slices.Backward(leaves) {
-		if wide.level.Limit == nil || wide.wider != nil || wide.isOneText() {
+		if !isFree(wide) || wide.isOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
-			if l.level.Limit != nil && l.wider == nil && l.canOverride(wide) {
-				l.wider = wide
+			if isFree(l) && l.canOverride(wide) {
+				wider[l] = wide
 			}
 		}
 	}
+	return wider
 }
 
 // isOneText reports whether each value must be one text: then no other leaf is within this one.
@@ -129,7 +103,7 @@ func (l *leaf) isOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" && l.mixedWith == nil &&
+		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
 			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
 	return l.withinAsText(other) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
@@ -151,19 +125,17 @@ func (l *leaf) whyNoOverride() string {
 	return ""
 }
 
-// ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier leaves. Those that are joined to
-// the leaf have their own limit in it.
-func (d *Descriptor) ruleOfLeaf(to *draft.Findings, name string, of *leaf, earlier []*leaf) *draft.Rule {
+// ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier leaves. Those that joinOverrides
+// gave it have their own limit in it.
+func (d *Descriptor) ruleOfLeaf(
+	to *draft.Findings, name string, of *leaf, earlier []*leaf, wider map[*leaf]*leaf,
+) *draft.Rule {
 	r := leafRule{leaf: of, requests: d.Requests}
 	for _, c := range of.conditions {
 		r.place(c)
 	}
 	for _, before := range earlier {
-		r.leaveOut(before)
-	}
-	if of.mixedWith != nil {
-		r.requests.Cannot("Hosts are compared without their port and case here, so its requests cannot be told from those " +
-			"of " + of.mixedWith.Name() + ".")
+		r.leaveOut(before, wider[before] == of)
 	}
 	r.selectUnmatched()
 	var key []request.Part
@@ -195,7 +167,7 @@ func (d *Descriptor) ruleOfLeaf(to *draft.Findings, name string, of *leaf, earli
 //	  key: [{header: x-user}]                 place: any user fits, and each counts apart
 //	  limits: [10/minute]
 //	  overrides:
-//	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it, and is joined to it
+//	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it, and its override
 type leafRule struct {
 	leaf      *leaf
 	requests  request.Selection // those of the descriptor, and only those that meet the conditions in the match
@@ -252,9 +224,10 @@ func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
 	return with, true
 }
 
-// leaveOut takes the requests of an earlier leaf out of the rule, or says why no override can. A leaf that is apart
-// from the rule's own has none of its requests.
-func (r *leafRule) leaveOut(before *leaf) {
+// leaveOut takes the requests of an earlier leaf out of the rule, or says why no override can. If the leaf becomes an
+// override of the rule, it keeps its own limit there. A leaf that is apart from the rule's own has none of its
+// requests.
+func (r *leafRule) leaveOut(before *leaf, keepsLimit bool) {
 	if before.apartAsText(r.leaf) {
 		return
 	}
@@ -268,7 +241,7 @@ func (r *leafRule) leaveOut(before *leaf) {
 			next.Patterns = append(next.Patterns, before.conditions[i].asOverride())
 		}
 	}
-	if before.wider == r.leaf {
+	if keepsLimit {
 		next.Limit = before.level.Limit
 	}
 	r.overrides = append(r.overrides, next)
@@ -278,17 +251,6 @@ func (r *leafRule) leaveOut(before *leaf) {
 func (c condition) asOverride() string {
 	text, _ := c.value.AsOverride(c.pattern)
 	return text
-}
-
-// apartAsText reports whether no request meets the conditions of both leaves, compared as withinAsText does. Like that of patterns
-// it may say false where it is so.
-func (l *leaf) apartAsText(other *leaf) bool {
-	for i := range l.conditions {
-		if l.conditions[i].pattern.ApartAsText(other.conditions[i].pattern) {
-			return true
-		}
-	}
-	return false
 }
 
 // cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
@@ -351,7 +313,7 @@ func (r *leafRule) selectUnmatched() {
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
 func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
 	all := leafBehind(d.Entries, nil, &Level{Limit: limit, At: d.At})
-	return d.ruleOfLeaf(to, name, all, nil)
+	return d.ruleOfLeaf(to, name, all, nil, nil)
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether

@@ -89,10 +89,9 @@ func (r *reader) guessWith(
 
 // keyParts says which part of a request each descriptor's key stands for. It collects what it was asked.
 type keyParts struct {
-	given     map[string]request.Value // what --key says
-	used      map[string]bool          // keys that usePart was asked for
-	guesses   []string                 // what usePart guessed, for a note
-	hasRoutes bool                     // rate_limits say what keys stand for, so there is nothing to guess
+	given   map[string]request.Value // what --key says
+	used    map[string]bool          // keys that usePart was asked for
+	guesses []string                 // what usePart guessed, for a note
 }
 
 // newKeyParts reads what --key says.
@@ -130,12 +129,13 @@ func partNamed(text string) (p request.Value, ok bool) {
 	return p, ok
 }
 
-// unused is an error about a key of --key that no descriptor has, or that rate_limits say.
-func (k *keyParts) unused() error {
+// unused is an error about a key of --key that no descriptor has. If rate_limits say what keys stand for, there is
+// nothing to guess.
+func (k *keyParts) unused(hasRateLimits bool) error {
 	for _, key := range slices.Sorted(maps.Keys(k.given)) {
 		switch {
 		case k.used[key]:
-		case k.hasRoutes:
+		case hasRateLimits:
 			return &source.UsageError{Message: "--key is for an import without rate_limits",
 				Hint: "leave out --key: the rate_limits say what each key stands for"}
 		default:

@@ -304,7 +304,7 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	if !isOwn && len(imp.hosts) == 0 {
 		return imp.guess(levels)
 	}
-	imp.keys.hasRoutes = true
+	imp.hasRateLimits = true
 	if isOwn {
 		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	}

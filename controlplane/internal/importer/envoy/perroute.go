@@ -15,16 +15,17 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// listenerFilter is a filter of a listener that limits, of either type. What it does for the requests of a route depends
-// on the route: see on. A filter without a name stands alone in its file, or for one that the file lacks. It takes the
-// configurations of its type that routes have under any name.
+// listenerFilter is a filter of a listener that limits, of either type. What it does for the requests of a route
+// depends on the route: see on. A filter without a name stands alone in its file, or for one that the file lacks. It
+// takes the configurations of its type that routes have under any name.
 type listenerFilter struct {
 	config           envoyfile.Config // its own
 	typeOnRoutes     string           // of the configurations that routes have for it
 	onlyWhereEnabled bool             // it is disabled but for the routes that enable it
 }
 
-// setting is what the configurations of a route make of a filter. The route's own come before those of its virtual host.
+// setting is what the configurations of a route make of a filter. The route's own come before those of its virtual
+// host.
 type setting uint8
 
 const (

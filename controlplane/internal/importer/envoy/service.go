@@ -219,7 +219,9 @@ func switchReplacedOff(levels []serviceLevel) {
 
 // whatEnvoySends are the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
 // they are guessed, and enforced as they are.
-func (imp *serviceImport) whatEnvoySends(levels []*descriptor.Level) ([]descriptor.Descriptor, *draft.Enforcement, error) {
+func (imp *serviceImport) whatEnvoySends(
+	levels []*descriptor.Level,
+) ([]descriptor.Descriptor, *draft.Enforcement, error) {
 	if imp.options.Routes == nil {
 		return imp.guess(levels), &draft.Enforcement{}, nil
 	}

@@ -89,8 +89,8 @@ func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	return common, true
 }
 
-// withinAsNamed reports whether every value of the part that fits p fits q. The texts of hosts and of addresses are compared
-// by what they name, as a policy compares them:
+// withinAsNamed reports whether every value of the part that fits p fits q. The texts of hosts and of addresses are
+// compared by what they name, as a policy compares them:
 //
 //	part      p             q             within
 //	Host      x.a.example   *.A.example   yes: it is one of the hosts below a.example, in any case
@@ -108,8 +108,8 @@ func (id partID) withinAsNamed(p, q Pattern) bool {
 	return p.WithinAsText(q)
 }
 
-// apartAsNamed reports whether no value of the part fits both. Of two hosts, and of two networks, one is within the other or
-// they are apart.
+// apartAsNamed reports whether no value of the part fits both. Of two hosts, and of two networks, one is within the
+// other or they are apart.
 func (id partID) apartAsNamed(p, q Pattern) bool {
 	if id.kind == KindHost || id.kind == KindClientIP {
 		return !id.withinAsNamed(p, q) && !id.withinAsNamed(q, p)
