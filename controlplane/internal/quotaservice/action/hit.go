@@ -20,17 +20,10 @@ func (terms *Terms) ActionFor(p *quota.Part) Action {
 // Hit takes the units of a part, if all windows of its key have them left.
 type Hit struct {
 	Part *quota.Part
-	// IsRefused says that another part of the ask is denied already, or has failed. So the hit takes nothing.
+	// IsRefused says that another part of the ask is denied already, or has failed: see TakesLast. Such a hit takes
+	// nothing.
 	IsRefused bool
 }
-
-// TakesLast reports whether a hit of the definition waits for the other parts of its ask. For example, an ask has a
-// part of user, which has no unit left, and a part of address, which has 1 left and a block. If address took its unit
-// first, other asks for address would be denied until user is, and that unit is uncounted. Each of them would begin the
-// block, although the unit was left all the time. So address takes last: nothing, because user is denied by then.
-//
-// A denial for lack of units that are only held begins no block, so a hit that holds units need not wait.
-func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit == nil }
 
 // carryOut does the first of these that holds. Units that the part has Spent count first, also if it is denied.
 //
@@ -71,6 +64,14 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 	}
 	return changed
 }
+
+// TakesLast reports whether a hit of the definition waits for the other parts of its ask. For example, an ask has a
+// part of user, which has no unit left, and a part of address, which has 1 left and a block. If address took its unit
+// first, other asks for address would be denied until user is, and that unit is uncounted. Each of them would begin the
+// block, although the unit was left all the time. So address takes last: nothing, because user is denied by then.
+//
+// A denial for lack of units that are only held begins no block, so a hit that holds units need not wait.
+func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit == nil }
 
 // Hold notes what a worker reports of a key, and holds what its part asks for: these units are held until the worker
 // reports what they have cost.
