@@ -180,14 +180,8 @@ func (o *Operation) Undo(out *Outcome) Action {
 type undo struct{ taken Taken }
 
 func (u *undo) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	counted := &u.taken.Counted
-	if !counted.IsIn(v.Record) {
-		return false
-	}
-	if v.Undo(counted, u.taken.Units) {
-		out.Uncounted = u.taken.Units
-	}
-	return true
+	out.Uncounted, changed = v.Undo(&u.taken.Counted, u.taken.Units)
+	return changed
 }
 
 type undoHold struct {
@@ -212,11 +206,6 @@ type Return struct {
 }
 
 func (t *Return) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	if !t.Counted.IsIn(v.Record) {
-		return false
-	}
-	if v.Return(&t.Counted, t.Units) {
-		out.Uncounted = t.Units
-	}
-	return true
+	out.Uncounted, changed = v.Return(&t.Counted, t.Units)
+	return changed
 }

@@ -229,21 +229,27 @@ type HowCounted struct {
 	generation uint64      // of the record
 }
 
-// IsIn reports whether the record may still count the units. If it has been made anew since, they are gone already.
-func (c *HowCounted) IsIn(r *Record) bool { return c.generation == r.Generation }
-
 // IsLeased reports whether the units may be spent later than they were counted.
 func (c *HowCounted) IsLeased() bool { return c.SpendByNs > c.AtNs }
 
 // Return takes units that a proxy has returned out of the windows that counted them, if these are still open. It
-// reports whether no window counts the units any more.
-func (v *View) Return(c *HowCounted, units uint32) (ok bool) { return v.refund(c, units, false) }
+// returns how many no window counts any more: all, or 0.
+//
+// It does not change a record that was made anew since: what was counted then is gone already.
+func (v *View) Return(c *HowCounted, units uint32) (uncounted uint32, changed bool) {
+	return v.refund(c, units, false)
+}
 
 // Undo is Return of units that nobody got, so no request was admitted: a window that they opened closes again.
-func (v *View) Undo(c *HowCounted, units uint32) (ok bool) { return v.refund(c, units, true) }
+func (v *View) Undo(c *HowCounted, units uint32) (uncounted uint32, changed bool) {
+	return v.refund(c, units, true)
+}
 
-func (v *View) refund(c *HowCounted, units uint32, closes bool) (ok bool) {
-	ok = true
+func (v *View) refund(c *HowCounted, units uint32, closes bool) (uncounted uint32, changed bool) {
+	if c.generation != v.Record.Generation {
+		return 0, false
+	}
+	ok := true
 	for i := range v.Windows {
 		var how CountedIn
 		if c.Windows != nil {
@@ -252,7 +258,10 @@ func (v *View) refund(c *HowCounted, units uint32, closes bool) (ok bool) {
 		how.Opened = how.Opened && closes
 		ok = v.window(i).refund(units, c.AtNs, how) && ok
 	}
-	return ok
+	if ok {
+		uncounted = units
+	}
+	return uncounted, true
 }
 
 // Clear has a window forget what it has counted.

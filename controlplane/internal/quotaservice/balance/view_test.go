@@ -20,7 +20,7 @@ func used(v *View) (units []uint32) {
 func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 	for _, c := range []struct {
 		name  string
-		undo  func(v *View, c *HowCounted, units uint32) bool
+		undo  func(v *View, c *HowCounted, units uint32) (uncounted uint32, changed bool)
 		endNs int64
 	}{
 		{"undo", (*View).Undo, base + second + minute},
@@ -30,10 +30,12 @@ func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 		first := v.Take(3, base)
 		v.Record.Roll(base + second)
 		second := v.Take(2, base+second)
-		require.True(t, c.undo(v, &first, 3), c.name)
+		uncounted, _ := c.undo(v, &first, 3)
+		require.EqualValues(t, 3, uncounted, c.name)
 		require.Equal(t, []uint32{2}, used(v), c.name)
 		require.Equal(t, c.endNs, v.FirstEndNs(), c.name)
-		require.True(t, c.undo(v, &second, 2), c.name)
+		uncounted, _ = c.undo(v, &second, 2)
+		require.EqualValues(t, 2, uncounted, c.name)
 		require.True(t, v.Record.Usages[0].IsZero(), c.name)
 	}
 }
@@ -45,8 +47,10 @@ func TestUnitsGoBackToWhereTheyCount(t *testing.T) {
 		first := v.Take(7, base+100*ms)
 		second := v.Take(3, base)
 		require.True(t, first.IsLeased() && !second.IsLeased(), name)
-		require.True(t, v.Return(&second, 3), name)
-		require.True(t, v.Return(&first, 7), name)
+		uncounted, _ := v.Return(&second, 3)
+		require.EqualValues(t, 3, uncounted, name)
+		uncounted, _ = v.Return(&first, 7)
+		require.EqualValues(t, 7, uncounted, name)
 		for i := range v.Windows {
 			require.True(t, v.Record.Usages[i].IsZero(), name)
 		}
