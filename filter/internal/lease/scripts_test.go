@@ -336,6 +336,14 @@ var holdScripts = []script{
 	{"what has ended is reported with the next message, however many wait to ask", slotRule, `
 		a! 600*# end:1 -> held=1
 		2*serve -> first=0`},
+	{"an ask leaves, though one of its accounts changes in each round trip", everySlot + "," + slotRuleThatDenies, `
+		7*#! -> admitted=7 held=14
+		end:1 # end:2,serve end:3,serve -> admitted=8
+		end:4,serve end:5,serve go -> admitted=8 held=6`},
+	{"so does one that costs something, where denied requests prolong a block", prolonged, `
+		7*a! -> admitted=7 held=7
+		end:1 a end:2,serve end:3,serve -> admitted=8
+		end:4,serve end:5,serve go -> admitted=8 held=3`},
 	{"asks of one account leave one after the other",
 		several(2, counter+`,"limits":["9/1m"],"settle":{},"match":{"headers":{"v":"#"}}}`) +
 			"," + strings.Replace(counter, "#", "all", 1) + `,"limits":["9/1m"],"settle":{}}`, `
@@ -414,6 +422,14 @@ var holdScripts = []script{
 const proxySlot = `{"name":"reports","scope":"cluster","key":[{"header":"v"}],"missing_key":"skip",` +
 	slots4 + `,"hold":"80s","on_unavailable":"local"},` +
 	`{"name":"r","key":[{"header":"u"}],"algorithm":"concurrency","limits":["1"],"hold":"80s"}`
+
+const (
+	// everySlot counts the requests of all users together.
+	everySlot = `{"name":"all","scope":"cluster","algorithm":"concurrency","limits":["99"],"hold":"80s",` +
+		`"on_unavailable":"deny"}`
+	prolonged = `{"name":"r",` + byUser + `,"limits":["99/1m"],"settle":{},"hold":"80s","on_unavailable":"deny",` +
+		`"block":{"for":"1h","prolong":true}}`
+)
 
 // lookScripts are of users that ask for their own usage.
 var lookScripts = []script{

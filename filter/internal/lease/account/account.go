@@ -52,6 +52,8 @@ type Account struct {
 	name      name
 	isListed  bool
 	mayBeLost bool // the service, or its store, may have lost what the newest report said: see Book.ReportAll
+
+	IsReportedByAsk bool // a queued ask will report it. It is set for the time of Book.Due
 }
 
 // keptBlock is the denial that the worker remembers of a blocked key.

@@ -92,14 +92,14 @@ func (b *Book) newReportNumber() uint64 {
 func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
 // Due takes accounts off the list until due has most of them, or the list is empty. It appends those that must be
-// reported. It drops an account whose key is silent, and one whose report has left since: Sweep or the report's end
-// lists these again.
+// reported. It drops an account whose key is silent, one whose report has left since, and one that a queued ask will
+// report: Sweep, the report's end, or the end of an ask that has not left lists these again.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	n := 0
 	for ; n < len(b.listed) && len(due) < most; n++ {
 		acc := b.listed[n]
 		acc.isListed = false
-		if !acc.IsUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
+		if !acc.IsReportedByAsk && !acc.IsUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
 			due = append(due, acc)
 		}
 	}

@@ -259,6 +259,17 @@ func (a *ask) awaitsReport(b *account.Book) bool {
 	return false
 }
 
+// noteReported notes of the accounts of all queued asks whether these report them: for Book.Due.
+func (as *askList) noteReported(byAsk bool) {
+	for _, a := range as.queue {
+		for i := range a.parts {
+			if acc := a.parts[i].Account; acc != nil {
+				acc.IsReportedByAsk = byAsk
+			}
+		}
+	}
+}
+
 // giveUpReports says that the service does not take the reports now.
 func (a *ask) giveUpReports() { a.eachReport((*account.Account).GiveUpReport) }
 

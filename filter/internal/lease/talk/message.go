@@ -48,13 +48,16 @@ func (c *Client) queueRefills() {
 }
 
 // queueReports queues an ask for no units for each account that must be reported, unless a queued ask reports it
-// already.
+// already, for whatever it asks. That one would wait for the answer to the report, and so for each report to come while
+// the account changes in each round trip.
 func (c *Client) queueReports(now int64) {
 	book := c.worker.Book
 	if !book.HasListed() {
 		return
 	}
+	c.asks.noteReported(true)
 	c.due = book.Due(c.due[:0], c.roomForReports(), now)
+	c.asks.noteReported(false)
 	for _, acc := range c.due {
 		c.asks.askForNobody([]lease.Part{lease.ReportPart(acc)})
 	}
