@@ -179,7 +179,7 @@ func (c *call) conclude() {
 			c.err = out.Err
 		}
 		c.totals[i] = Total{Over: out.Denied, Windows: out.Standings}
-		if _, isTake := o.Action.(*action.Take); !isTake { // which counts nowhere if it is too much
+		if c.keep == nil { // else it counts nowhere if it is too much
 			c.core.over.note(o)
 		}
 	}
@@ -208,7 +208,7 @@ func (c *call) restateTotals() {
 	close(c.ended)
 }
 
-// A client that is over its limit often goes on to call. Its calls are answered from memory, without the
+// A client that is over its limit often goes on to call. Its calls without keep are answered from memory, without the
 // store:
 //
 //	note    a call was over the limit of a fixed window: remember that window until it ends
