@@ -311,6 +311,7 @@ func (r *leafRule) selectUnmatched() {
 }
 
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
+// The entries need no keys, as no level is searched for.
 func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
 	all := leafBehind(d.Entries, nil, &Level{Limit: limit, At: d.At})
 	return d.ruleOfLeaf(to, name, all, nil, nil)

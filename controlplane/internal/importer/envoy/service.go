@@ -113,7 +113,7 @@ func (imp *serviceImport) readDomain(configs []serviceConfig) (string, error) {
 // serviceLevel is a level, with the descriptor of the configuration that it is made of.
 type serviceLevel struct {
 	*descriptor.Level
-	of *ratelimitconfig.Descriptor
+	from *ratelimitconfig.Descriptor
 }
 
 // levelsOf lists the levels of the configurations, each before those below it.
@@ -194,19 +194,19 @@ func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place
 // switchReplacedOff switches limits off that others replace: a request that counts in both
 // counts there in the other alone.
 func switchReplacedOff(levels []serviceLevel) {
-	by := map[string]*descriptor.Level{} // by the names of the limits that they replace
+	replacedBy := map[string]*descriptor.Level{} // by the names of limits
 	for _, l := range levels {
-		if l.of.Limit != nil {
-			for _, name := range l.of.Limit.Replaces {
-				by[name] = l.Level
+		if l.from.Limit != nil {
+			for _, name := range l.from.Limit.Replaces {
+				replacedBy[name] = l.Level
 			}
 		}
 	}
 	for _, l := range levels {
-		if l.Limit == nil || by[l.of.Limit.Name] == nil {
+		if l.Limit == nil || replacedBy[l.from.Limit.Name] == nil {
 			continue
 		}
-		other := by[l.of.Limit.Name]
+		other := replacedBy[l.from.Limit.Name]
 		why := other.Name() + " replaces this limit: there a request with both counts only in that. Give the rule an " +
 			"exempt for the requests of the other."
 		if l.Limit.Shadow { // it denies nobody

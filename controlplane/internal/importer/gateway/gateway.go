@@ -336,8 +336,7 @@ func (list *ruleList) readCondition(
 	sent *descriptor.Descriptor, value request.Value, o condition, at source.Place,
 ) {
 	if o.Type == "Distinct" {
-		key := string(value.Part.Kind) + value.Part.Name
-		sent.Entries = append(sent.Entries, descriptor.Entry{Key: key, Value: value})
+		sent.Entries = append(sent.Entries, descriptor.Entry{Value: value}) // RuleOfAll needs no key
 		if o.Value == "" {
 			return
 		}

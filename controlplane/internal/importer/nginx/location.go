@@ -10,7 +10,7 @@ import (
 
 // location is one location of nginx, as it is written.
 type location struct {
-	what      string // for messages
+	label     string // for messages
 	modifier  string // =, ^~, ~, ~* or empty
 	text      string
 	block     []*nginxconf.Directive
@@ -39,7 +39,7 @@ func (n *reader) readLocations(
 		if answersItself(l.block) {
 			limits = withoutLimits(limits)
 		}
-		scopes = append(scopes, &scope{what: l.what, limits: limits, fits: l.fits(besideRegex, holes), inner: inner})
+		scopes = append(scopes, &scope{label: l.label, limits: limits, fits: l.fits(besideRegex, holes), inner: inner})
 	}
 	chooseBeside(scopes, func(i, other int) bool {
 		l, o := list[i], list[other]
@@ -59,7 +59,7 @@ func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 		if strings.HasPrefix(text, "@") {
 			continue
 		}
-		l := &location{what: "location " + strings.Join(d.Args, " "), modifier: modifier, text: text, block: d.Block}
+		l := &location{label: "location " + strings.Join(d.Args, " "), modifier: modifier, text: text, block: d.Block}
 		l.readPath()
 		list = append(list, l)
 	}

@@ -15,7 +15,7 @@ import (
 //
 // A scope is made with what is in it. Its winners are set when those beside it are there: see chooseBeside.
 type scope struct {
-	what    string              // for messages
+	label   string              // for messages
 	limits  map[string]limitSet // by kind: its own and those that it inherits; none if it answers by itself
 	fits    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
 	inner   []*scope            // those in it, to which nginx gives the requests that fit them
@@ -55,7 +55,7 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 	if len(inner) == 0 {
 		return n.readServerBlock("http block", block, limits)
 	}
-	return &scope{what: "http block", limits: limits, inner: inner}
+	return &scope{label: "http block", limits: limits, inner: inner}
 }
 
 // withoutLimits are the settings of limits alone.
@@ -195,7 +195,7 @@ func withoutScopes(s request.Selection, scopes []*scope) request.Selection {
 		fits[i] = c.fits
 	}
 	for _, u := range s.LeaveOut(fits) {
-		s.Cannot("It should leave out the requests of the " + scopes[u.Index].what + ". " + u.WhyOff)
+		s.Cannot("It should leave out the requests of the " + scopes[u.Index].label + ". " + u.WhyOff)
 	}
 	return s
 }

@@ -97,7 +97,7 @@ func TestOneReasonForAHoleInPrefixes(t *testing.T) {
 	require.NoError(t, err)
 	n := newReader(draft.New("nginx", "nginx.conf", policy.ScopeProxy))
 	scopes := n.readLocations(block, nil, false)
-	require.Equal(t, "location ~ x$", scopes[0].what)
+	require.Equal(t, "location ~ x$", scopes[0].label)
 	require.Equal(t, []string{
 		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",
 	}, scopes[0].fits.WhyOff)

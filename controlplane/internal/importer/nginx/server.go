@@ -11,7 +11,7 @@ import (
 
 // server is one server of nginx, as it is written.
 type server struct {
-	what         string // for messages
+	label        string // for messages
 	names        []string
 	ports        []string
 	defaultPorts []string // ports for which it says that it is the default server
@@ -38,7 +38,7 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]li
 	}
 	list := n.byHosts(servers)
 	for i, h := range list {
-		s := n.readServerBlock(h.of.what, h.of.block, around)
+		s := n.readServerBlock(h.server.label, h.server.block, around)
 		s.fits = h.fits(slices.Concat(list[:i], list[i+1:]))
 		scopes = append(scopes, s)
 	}
@@ -47,14 +47,14 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]li
 }
 
 // readServerBlock is the scope of what is in a server, for all requests that come to it. One that answers by itself
-// does so before nginx looks for a location.
-func (n *reader) readServerBlock(what string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
+// does so before nginx looks for a location: the import reads its locations only to say what is wrong in them.
+func (n *reader) readServerBlock(label string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
 	limits := n.readLimits(block, around)
 	inner := n.readLocations(block, limits, false)
 	if answersItself(block) {
-		return &scope{what: what, limits: withoutLimits(limits)}
+		return &scope{label: label, limits: withoutLimits(limits)}
 	}
-	return &scope{what: what, limits: limits, inner: inner}
+	return &scope{label: label, limits: limits, inner: inner}
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
@@ -79,7 +79,7 @@ func readServer(d *nginxconf.Directive) *server {
 	if len(s.ports) == 0 {
 		s.ports = []string{"80"}
 	}
-	s.what = "server " + strings.Join(s.names, " ")
+	s.label = "server " + strings.Join(s.names, " ")
 	return s
 }
 
@@ -99,7 +99,7 @@ func portOf(address string) string {
 
 // hosts are those for which nginx chooses one server: those of some of its names, or those that no server names.
 type hosts struct {
-	of     *server
+	server *server
 	names  []string // no other hosts have one of them
 	isRest bool
 }
@@ -190,12 +190,12 @@ func splitRest(list []hosts) []hosts {
 		return list
 	}
 	both := list[i]
-	isWider := func(other hosts) bool { return other.of != both.of && areNarrower(both.names, other.names) }
+	isWider := func(other hosts) bool { return other.server != both.server && areNarrower(both.names, other.names) }
 	if !slices.ContainsFunc(list, isWider) {
 		return list
 	}
 	list[i].names = nil
-	return append(list, hosts{of: both.of, names: both.names})
+	return append(list, hosts{server: both.server, names: both.names})
 }
 
 // fits are the requests to the hosts, or why no match has them: for a name, or because of other hosts beside these.
@@ -205,7 +205,7 @@ func (h hosts) fits(beside []hosts) (s request.Selection) {
 	}
 	for _, other := range beside {
 		if h.yieldsTo(other) && areNarrower(h.names, other.names) { // an exempt would have what each takes
-			s.CannotMatch("the server and the " + other.of.what + " take hosts from each other")
+			s.CannotMatch("the server and the " + other.server.label + " take hosts from each other")
 		}
 	}
 	return s

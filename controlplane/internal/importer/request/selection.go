@@ -24,13 +24,9 @@
 //
 // Requests of others are left out by exemptions:
 //
-//	                                             by               if no exemption says which they are
-//	nginx           scopes inside, or that win   LeaveOut         the rule is off
-//	nginxkey        earlier entries of a map     LeaveOut         the rule is off
-//	envoy           earlier routes               LeaveOut         the rule is off
-//	envoy           routes without its limit     leaveOutAtLeast  more are left out, and a comment says so
-//	envoy, ingress  narrower hosts               AddExempt        the rule is off
-//	descriptor      what other rules limit       ExemptLimited    the rule is off
+//	AddExempt  those of a match
+//	Exclude    those whose value fits a pattern. If no exemption says which they are, WhyOff says so
+//	LeaveOut   those of other selections. It returns those that no exemption says, and the caller turns the rule off
 //
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer
@@ -190,7 +186,9 @@ func (p Part) canMatch(v Pattern) bool {
 	return false
 }
 
-// AsOverride writes a pattern of the value as overrides have it. It is not ok if no override can say it.
+// AsOverride writes a pattern of the value as overrides have it. It is not ok if no override can say it. It drops the
+// comment, as an override has none: imports whose limits become overrides note once that a policy compares hosts
+// without port, and paths without query.
 func (v Value) AsOverride(p Pattern) (text string, ok bool) {
 	said := v.translate(p)
 	return said.notation(v.Part), said.cannot == ""
