@@ -126,6 +126,9 @@ func (t *Table) Stats(s *Scratch, rule []limit.Window, now int64) (stats Stats, 
 		stats.Keys += p.liveKeys()
 		return 0
 	})
+	if status != OK {
+		return Stats{}, status
+	}
 	stats.Slots = uint64(t.pages) * uint64(t.layout.Slots)
 	return stats, status
 }

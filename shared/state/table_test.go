@@ -126,3 +126,31 @@ func TestAnEntryTellsByTheWindowsItWasReadBy(t *testing.T) {
 	require.NotEqual(t, e.Now, older.Check(&e, 7))
 	require.Equal(t, Mismatch, older.Commit(&e, 1, true))
 }
+
+// TestATableThatCannotBeOpened: each call that has to open it fails, and none expects a placement.
+func TestATableThatCannotBeOpened(t *testing.T) {
+	store := newMemory()
+	require.Equal(t, OK, store.Set(directoryKey, []byte("damaged"), 0))
+	table := configured(store, "o", 1, definition("x", 4, aligned(9, anHour, 0), holding()))
+	key, h := keyed(table, []byte("k")), Hold{Units: 1, epoch: 1}
+	var e Entry
+	var scratch Scratch
+	require.Equal(t, Failed, table.Read(&e, key, second))
+	require.Equal(t, Failed, table.Reread(&e, key, second))
+	require.Equal(t, Failed, table.Look(&e, key, second))
+	require.False(t, table.IsDue(&h, table.parent.HoldClock()))
+	require.False(t, table.RefundHold(&e, key, h, second))
+	_, status := table.Renew(&scratch, key, &h, second)
+	require.Equal(t, Failed, status)
+	_, status = table.Settle(&scratch, key, h, second, 1)
+	require.Equal(t, Failed, status)
+	_, status = table.Clean(&scratch, key.OfRule, second)
+	require.Equal(t, Failed, status)
+	var survey Survey
+	_, done, status := survey.Step(table, &scratch, key.OfRule)
+	require.False(t, done)
+	require.Equal(t, OK, status)
+	stats, status := table.Stats(&scratch, key.OfRule, second)
+	require.Equal(t, Failed, status)
+	require.Zero(t, stats)
+}
