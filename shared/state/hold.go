@@ -134,9 +134,10 @@ func (t *Table) rereadToChange(e *Entry, key Key, now int64) Status {
 	return t.startChange(&e.loadedPage)
 }
 
-// IsDue reports whether h has not been renewed in the present eighth, by the holds' clock.
+// IsDue reports whether h has not been renewed in the present eighth, by the holds' clock. A Split closes the table,
+// but a sibling may share it, so its holds count on. Then IsDue goes by the last placement, and Renew opens the table.
 func (t *Table) IsDue(h *Hold, heldNs HeldTime) bool {
-	if !t.open || !t.layout.HasHolds || !h.InTable() {
+	if t.placement == nil || !t.layout.HasHolds || !h.InTable() {
 		return false
 	}
 	w := t.layout.HoldsWindow()

@@ -427,3 +427,26 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 		t.Logf("%s: %d orders", name, n)
 	}
 }
+
+// TestASplitEndsNoHold: siblings that define a counter alike share its table, and with it what its streams hold. So
+// these are renewed also if no hit opens the table again.
+func TestASplitEndsNoHold(t *testing.T) {
+	d := newDesk(t, 64, inFlight())
+	d.table.parent.SetSplitOwner(OwnerID("split"))
+	h, ok := d.hold("a", 3)
+	require.True(t, ok)
+	d.table.parent.Split()
+	sibling := configured(d.store, "o", 2, d.table.def)
+	e, key := new(Entry), keyed(d.table, []byte("a"))
+	for range 20 {
+		d.pass(second)
+		require.Equal(t, OK, d.table.parent.Heartbeat(d.now))
+		if d.table.IsDue(&h, d.table.parent.HoldClock()) {
+			found, status := d.table.Renew(&d.scratch, key, &h, d.now)
+			require.Equal(t, OK, status)
+			require.Equal(t, HeldInRecord, found)
+		}
+		require.Equal(t, OK, sibling.Read(e, key, d.now))
+		require.EqualValues(t, 3, e.Held())
+	}
+}
