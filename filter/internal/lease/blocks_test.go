@@ -8,6 +8,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // blockTry is what a request comes to with a rule that blocks.
@@ -288,5 +289,28 @@ func TestATrialBlocksNobody(t *testing.T) {
 			require.Positive(t, allowed)
 			require.Zero(t, h.begun())
 		})
+	}
+}
+
+// A worker reads the clock anew when it writes a denial into the lease. It remembers the denial until its wait is over,
+// as counted from when the answer came.
+func TestADenialIsRememberedNoLongerThanItsWait(t *testing.T) {
+	const waitNs, later = 100, 10
+	w, _ := pair(t, perUser)
+	w.onDecided = func(_ uint32, v *decide.Verdict) { require.EqualValues(t, 1, v.RetryNs) }
+	w.request("a")
+	came := w.proxy.Clock
+	w.proxy.Clock += later
+	m := quota.Results{Results: []quota.AskResult{{
+		ID: w.lastID, Outcome: quota.Denied, Grants: []quota.Grant{{Denied: true, WaitNs: waitNs}},
+	}}}
+	require.NoError(t, w.client.Receive(m.Append(nil), came))
+	w.proxy.Clock = came + waitNs - 1
+	w.request("a")
+	require.Len(t, w.verdicts, 1, "the denial is remembered")
+	for range later + 1 {
+		w.proxy.Clock++
+		w.request("a")
+		require.Len(t, w.verdicts, 1, "the denial is over")
 	}
 }

@@ -358,7 +358,7 @@ func (h *handout) writeDenial(l *leased.Lease, now int64) {
 	d := leased.Denial{UntilNs: now + account.MaxRememberNs, PassNs: limit.Never}
 	if h.grant.WaitNs != limit.Never {
 		d.PassNs = h.trip.CameNs + h.grant.WaitNs
-		d.UntilNs = min(d.UntilNs, now+h.grant.WaitNs)
+		d.UntilNs = min(d.UntilNs, d.PassNs) // after that the wait would be negative, and -1 is limit.Never
 	}
 	if !h.remembersBlock() {
 		l.Deny(h.part.Wire.Cost, d, now)
