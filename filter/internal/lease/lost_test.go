@@ -166,6 +166,19 @@ func TestUnitsOfAMessageThatIsNotSentAreLost(t *testing.T) {
 	require.EqualValues(t, 5, w.lost())
 }
 
+// A request leaves its unit while the service owes an answer to another ask, and then the configuration ends.
+func TestUnitsThatHaveNotLeftWithTheirConfigurationAreLost(t *testing.T) {
+	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"lease":"off"}`)
+	id := w.request("a")
+	w.grant(1, 10*second, false)
+	w.request("b")
+	w.client.Forget(id)
+	w.client.Flush(w.proxy.Clock)
+	require.Zero(t, w.lost())
+	w.client.Close()
+	require.EqualValues(t, 1, w.lost())
+}
+
 // A request takes the last unit of its worker's grant, and then a rule denies it. Meanwhile another worker's grant has
 // taken the emptied place in the lease, so the unit goes into the place of units that are stranded.
 func TestARefundCountsTheUnitsWhosePlaceItTakes(t *testing.T) {

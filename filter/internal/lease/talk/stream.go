@@ -113,6 +113,7 @@ func (c *Client) Close() {
 	if c.stream.isOpen() {
 		c.transport.Cancel()
 		c.stream.phase = closed
+		c.worker.Returns.StreamEnded()
 	}
 }
 
