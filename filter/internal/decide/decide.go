@@ -7,7 +7,8 @@
 //	Keep                  what its rule keeps of a denial
 //	metrics NotTakenBack  units that could not be refunded
 //	metrics Evicted       a record of another key, which Take has added to its page's floor, stays there
-//	Quota.NotedUncharged  units of OwnShare: this proxy refunds them, and the quota service charges them all the same
+//	Quota.NotedUncharged  units of OwnShare: this proxy refunds them, and the quota service charges them all the same,
+//	                      also if the request is allowed in the end, and takes units of a lease instead
 //
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
 // has what a subject carries while it waits (Quota), and no message.

@@ -56,7 +56,7 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 }
 
 // keepDenied stores what is to be kept. Then the wait is the one from the new record. But if that has room by now, the
-// denial's wait stays.
+// denial's wait stays. It also stays if it is limit.Never, which is not after Record.Now.
 func (s *Subject) keepDenied(keep Keep) state.Status {
 	passNs, status := s.Rule.Source.KeepDenied(s, keep)
 	if status == state.OK && passNs > s.Record.Now {

@@ -28,7 +28,8 @@ type Decider interface {
 	// Refund undoes Take. It reports whether every window has the units back.
 	Refund(s *Subject, now int64) (complete bool)
 	// KeepDenied stores what the rule keeps of a hit that it has denied, and is a Mismatch where Take is. If it is OK,
-	// the next hit like this one passes at passNs, or at once if that is not after Record.Now.
+	// the next hit like this one passes at passNs, or at once if that is not after Record.Now. It is limit.Never only if
+	// the last Finding has that, too: both follow from the limits and Units.
 	KeepDenied(s *Subject, keep Keep) (passNs int64, status state.Status)
 	// Persist stores the record if Check has rebased it, that is, has moved it to the present because the clock was set
 	// back. Else it does nothing.

@@ -255,7 +255,8 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 
 // takeShare takes the cost of the proxy's share. First it writes into the lease that the service has to charge it: what
 // the service never hears of would be admitted twice. It writes that once for a request, which may take of the share
-// again: see Quota.NotedUncharged.
+// again: see Quota.NotedUncharged. If another worker has put units into the lease by then, the request takes of these,
+// and the service charges its cost twice: a limit is never looser by that.
 func (src *Source) takeShare(s *decide.Subject) state.Status {
 	if !s.Quota.NotedUncharged {
 		s.Quota.Lease.Uncharged.Add(s.Cost)
