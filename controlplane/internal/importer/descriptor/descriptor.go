@@ -14,11 +14,15 @@
 //	  serviceLeaves, localLeaves                where the search ends                               descriptor.go
 //	  reachable                                 those that some request ends in
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
-//	    findMixed, joinOverrides                which leaves need rules
+//	    findMixed                               leaves that a policy takes for each other: their rules are off
+//	    joinOverrides                           leaves that need no rule, but an override of a wider leaf's
 //	    ruleOfLeaf: place                       each condition goes to the match, the key or both
 //	      leaveOut, selectUnmatched             overrides for what neither can say
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits
+//
+// Leaves are compared as texts, as these limiters compare values (WithinAsText, ApartAsText). A policy compares hosts
+// and addresses by what they name, and package request joins matches so. Only findMixed looks at both.
 //
 // One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
 // without a limit, and below it path = /login with user = anything, which has one:

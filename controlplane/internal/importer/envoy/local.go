@@ -30,30 +30,6 @@ type localImport struct {
 	levels []*configLevels // of all configurations, in the order in which rules are made of them
 }
 
-// configLevels are the levels of a configuration, which several routes may have. Only when the rules of all of these
-// are made it is known which of its limits no request reaches.
-type configLevels struct {
-	*descriptor.Levels
-	node   *policy.Node // the configuration
-	bucket bucketUse
-}
-
-// bucketUse says what comes of the default bucket of a configuration.
-type bucketUse struct {
-	name     string
-	at       source.Place
-	isRule   bool // for some routes
-	isPassed bool // for some routes, as other rules limit all of their requests
-}
-
-// noteUnreached notes the limits of the configuration that no request reaches.
-func (c *configLevels) noteUnreached(to *draft.Findings) {
-	if c.bucket.isPassed && !c.bucket.isRule {
-		descriptor.NoteNoRequest(to, c.bucket.at, c.bucket.name)
-	}
-	c.NoteUnreached(to)
-}
-
 // run makes rules of a filter alone, or of the listener that is chosen.
 func (imp *localImport) run(file *source.Document) error {
 	in, err := envoyfile.Whole(imp.Findings, file)
@@ -160,6 +136,30 @@ func (imp *localImport) addRules(filters []envoyfile.Config) {
 	for _, levels := range imp.levels {
 		levels.noteUnreached(imp.Findings)
 	}
+}
+
+// configLevels are the levels of a configuration, which several routes may have, and its default bucket. Only when the
+// rules of all these routes are made it is known which of its limits no request reaches.
+type configLevels struct {
+	*descriptor.Levels
+	node   *policy.Node // the configuration
+	bucket bucketUse
+}
+
+// bucketUse says what defaultBucket made of the bucket of a configuration, for one route after the other.
+type bucketUse struct {
+	name     string
+	at       source.Place
+	isRule   bool // for some routes
+	isPassed bool // for some routes, as other rules limit all of their requests
+}
+
+// noteUnreached notes the limits of the configuration that no request reaches.
+func (c *configLevels) noteUnreached(to *draft.Findings) {
+	if c.bucket.isPassed && !c.bucket.isRule {
+		descriptor.NoteNoRequest(to, c.bucket.at, c.bucket.name)
+	}
+	c.NoteUnreached(to)
 }
 
 // localFiltersOf are the local filters among those of a listener. If it has none, or none that is known, an empty one
