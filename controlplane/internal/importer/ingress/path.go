@@ -41,6 +41,10 @@ func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool)
 	}
 	for i, ofHost := range rules {
 		host := strings.ToLower(source.TextOf(ofHost, "host"))
+		if host != allOthers && !request.IsHostOrWildcard(host) {
+			imp.Fail(r.At.Item("spec.rules", i).In("host"), "the host "+strconv.Quote(host)+
+				" must be a name, such as a.example or *.a.example")
+		}
 		paths := source.ItemsOf(ofHost, "http", "paths")
 		if len(paths) == 0 {
 			list = append(list, hostPath{host, request.AnyPath})
