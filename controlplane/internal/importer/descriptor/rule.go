@@ -47,6 +47,11 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 // findMixed returns the leaves whose requests a policy takes for those of another leaf, each with one such leaf. They
 // get rules of their own, which are off.
 func findMixed(leaves []*leaf) map[*leaf]*leaf {
+	isOfHost := func(c condition) bool { return c.value.Part.Kind == request.KindHost }
+	isPossible := func(l *leaf) bool { return slices.ContainsFunc(l.conditions, isOfHost) }
+	if !slices.ContainsFunc(leaves, isPossible) { // each is compared with each other
+		return nil
+	}
 	mixed := map[*leaf]*leaf{}
 	for i, l := range leaves {
 		for _, before := range leaves[:i] {
@@ -63,12 +68,13 @@ func findMixed(leaves []*leaf) map[*leaf]*leaf {
 // the hosts a.example:80 and a.example:8080, if other conditions do not tell them apart.
 func (l *leaf) isMixed(other *leaf) (isMixed bool) {
 	for i, c := range l.conditions {
-		of := other.conditions[i].pattern
+		of := other.conditions[i]
 		switch {
-		case c.value.IsMixed(c.pattern, of):
-			isMixed = true
-		case c.pattern.ApartAsText(of):
+		case !c.pattern.ApartAsText(of.pattern):
+		case c.compared.ApartAsText(of.compared):
 			return false
+		default:
+			isMixed = true
 		}
 	}
 	return isMixed

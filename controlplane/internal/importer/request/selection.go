@@ -136,15 +136,15 @@ func (v Value) translate(p Pattern) translation {
 	return said
 }
 
-// IsMixed reports whether a policy takes values that fit one pattern for values that fit another one, while the limiter
-// tells them apart: of the hosts a.example:80 and A.example it compares a.example.
-func (v Value) IsMixed(p, q Pattern) bool {
-	here := func(p Pattern) Pattern {
-		said := v.translate(p).Pattern
-		said.text = strings.ToLower(said.text)
-		return said
+// Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
+// it is a.example.
+func (v Value) Compared(p Pattern) Pattern {
+	if v.Part.Kind != KindHost {
+		return p
 	}
-	return v.Part.Kind == KindHost && p.ApartAsText(q) && !here(p).ApartAsText(here(q))
+	said := v.translate(p).Pattern
+	said.text = strings.ToLower(said.text)
+	return said
 }
 
 // translatePath is translate for a path.
