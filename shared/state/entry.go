@@ -373,11 +373,12 @@ func (t *Table) Refund(e *Entry, key Key, now int64, cost uint32) bool {
 	if e.readOnly {
 		return false
 	}
-	committedNs, epoch := e.Now, e.epoch
+	committedNs, before := e.Now, e.loadedPage
 	var committed [page.MaxWindows]limit.Usage // but not its logs: they lie in e's memory, and a refund needs none
 	copy(committed[:], e.usage[:e.page.Layout.Counting])
 	for range MaxRetries {
-		if t.load(&e.loadedPage, e.hash, now) != OK || e.epoch != epoch || t.startChange(&e.loadedPage) != OK {
+		if t.load(&e.loadedPage, e.hash, now) != OK || e.epoch != before.epoch || t.startChange(&e.loadedPage) != OK {
+			e.loadedPage = before // e's usage is in its columns
 			return false
 		}
 		e.CallerNs = now

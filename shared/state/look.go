@@ -183,9 +183,11 @@ func (s *Survey) addPages(t *Table, p *presentPage, rule []limit.Window) Status 
 // page that it cannot read.
 func (t *Table) liveIn(p *presentPage, rule []limit.Window, value []byte) uint64 {
 	p.CallerNs = t.parent.store.Now()
-	if newer, status := p.convertIn(value); newer || status != OK {
+	loaded, newer, status := p.convert(value)
+	if newer || status != OK {
 		return 0
 	}
+	p.page = loaded
 	t.readPage(p, rule)
 	return p.liveKeys()
 }

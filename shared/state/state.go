@@ -149,9 +149,9 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //
 //	name         of what                    changes                             compared by
 //	number       a table, in its page keys  never; a later table may get it     adopt
-//	base         a table's registration     with a number that is given anew    adopt, owns; convertIn: older pages
+//	base         a table's registration     with a number that is given anew    adopt, owns; convert: older pages
 //	                                                                            are empty
-//	epoch        a table's windows          when they are chosen or changed     adopt, convertIn, Refund;
+//	epoch        a table's windows          when they are chosen or changed     adopt, convert, Refund;
 //	                                                                            whereIs: HoldsSince is one
 //	generation   a record                   when it is set, reset or rebased    Refund
 //	serial       a record of a table that   when it is placed                   whereIs (hold.go)

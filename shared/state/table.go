@@ -173,26 +173,30 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 }
 
 // loadPage loads the page with that index by a placement: the table's, unless a Look or a Survey reads a closed table.
-// If the page has newer windows, it only reports so: adoptNewer, and load it again.
+// If the page has newer windows, it only reports so: adoptNewer, and load it again. Then, or if it fails, p keeps the
+// page that it had, with its placement: what was read in that page is told by that placement.
 func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) (newer bool, status Status) {
-	p.placement = by
-	p.readOnly = false
 	p.key = by.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.key[:])
+	loaded, missing := by.empty, false
 	switch status {
 	case OK:
-		newer, status = p.convertIn(value)
-		p.missing = false
-		p.cas = cas
+		loaded, newer, status = by.convert(value)
+		if newer || status != OK {
+			return newer, status
+		}
 	case NotFound:
-		p.page = by.empty
-		p.missing = true
-		p.cas = CreateOnly
-		status = OK
+		missing = true
+		cas = CreateOnly
 	default:
 		return false, Failed
 	}
-	return newer, status
+	p.placement = by
+	p.page = loaded
+	p.missing = missing
+	p.readOnly = false
+	p.cas = cas
+	return false, OK
 }
 
 // adoptNewer reads the directory again, because a page is of a later epoch than the table.
@@ -207,28 +211,25 @@ func (t *Table) adoptNewer(now int64) Status {
 	return OK
 }
 
-// convertIn takes in a page as it is stored, converted to the placement's layout. It does not take one of a later
-// epoch, which is newer, nor one that it cannot read.
-func (p *loadedPage) convertIn(value []byte) (newer bool, status Status) {
-	if same, ok := p.empty.ReadLike(value); ok {
-		p.page = same
-		return false, OK
+// convert returns a page as it is stored, converted to the placement's layout. It does not take one of a later epoch,
+// which is newer, nor one that it cannot read.
+func (pl *placement) convert(value []byte) (p page.Page, newer bool, status Status) {
+	if same, ok := pl.empty.ReadLike(value); ok {
+		return same, false, OK
 	}
 	old, ok := page.Read(value)
 	if !ok {
-		return false, Failed
+		return p, false, Failed
 	}
 	switch epoch := old.Epoch(); {
-	case epoch > p.epoch:
-		return true, OK
-	case epoch < p.base: // the page of a vanished counter
-		p.page = page.New(p.layout, p.epoch)
-	case epoch == p.epoch: // an epoch has one layout, and the page has another: it is damaged
-		return false, Failed
-	default:
-		p.page = old.Convert(p.layout, p.epoch)
+	case epoch > pl.epoch:
+		return p, true, OK
+	case epoch < pl.base: // the page of a vanished counter
+		return page.New(pl.layout, pl.epoch), false, OK
+	case epoch == pl.epoch: // an epoch has one layout, and the page has another: it is damaged
+		return p, false, Failed
 	}
-	return false, OK
+	return old.Convert(pl.layout, pl.epoch), false, OK
 }
 
 // startChange is the first step of all that writes the page of a key. It returns Mismatch if the table has got another

@@ -154,3 +154,57 @@ func TestATableThatCannotBeOpened(t *testing.T) {
 	require.Equal(t, Failed, status)
 	require.Zero(t, stats)
 }
+
+// pagesFail is a store that gives some more pages, and then fails to.
+type pagesFail struct {
+	*memory
+	more int
+}
+
+func (s *pagesFail) Get(key []byte) ([]byte, uint32, Status) {
+	if len(key) == len(loadedPage{}.key) {
+		s.more--
+		if s.more < 0 {
+			return nil, 0, Failed
+		}
+	}
+	return s.memory.Get(key)
+}
+
+// TestAnEntryTellsTheSameAfterARefundThatFailed: what was counted and held before, also if the refund has met newer
+// windows, or the store has failed after that.
+func TestAnEntryTellsTheSameAfterARefundThatFailed(t *testing.T) {
+	hour := aligned(9, anHour, 0)
+	for name, c := range map[string]struct {
+		windows []limit.Window
+		pages   int
+	}{
+		"newer windows":                          {[]limit.Window{hour}, 99},
+		"newer windows, and the store fails":     {[]limit.Window{hour}, 1},
+		"newer windows of holds, and it fails":   {[]limit.Window{hour, holding()}, 1},
+		"the store fails at once":                {[]limit.Window{hour}, 0},
+		"the store fails at once, with any hold": {[]limit.Window{hour, holding()}, 0},
+	} {
+		store := &pagesFail{newMemory(), 99}
+		older := configured(store, "o", 1, definition("x", 4, c.windows...))
+		newer := configured(store, "o", 2, definition("x", 4, append([]limit.Window{aligned(9, second, 0)}, c.windows...)...))
+		key := keyed(older, []byte("k"))
+		require.True(t, hit(t, older, key.Bytes, second, 2), name)
+		var e Entry
+		require.Equal(t, OK, older.Read(&e, key, second), name)
+		h, status := older.Hold(&e, 3, true)
+		require.Equal(t, OK, status, name)
+		used, held := e.Usage(0).Used, e.Held()
+		require.True(t, hit(t, newer, key.Bytes, second, 1), name)
+		store.more = c.pages
+		if h.InTable() {
+			require.False(t, older.RefundHold(&e, key, h, second), name)
+		} else {
+			require.False(t, older.Refund(&e, key, second, 3), name)
+		}
+		require.Equal(t, used, e.Usage(0).Used, name)
+		require.Equal(t, held, e.Held(), name)
+		require.Equal(t, e.Now, older.Check(&e, 9-used-held), name)
+		require.NotEqual(t, e.Now, older.Check(&e, 10-used-held), name)
+	}
+}
