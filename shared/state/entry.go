@@ -43,11 +43,11 @@ type Entry struct {
 	nothing       limit.Usage              // of a window without a column
 }
 
-// Findings are what Read and Commit have found. Read clears them all.
+// Findings are what Read and the change after it have found. Read clears them all.
 type Findings struct {
 	Rebased   bool // what was written before the clock was set back has moved to the present
 	FromFloor bool // the key has no record and starts from the page's floor
-	Evicted   bool // Commit evicted a live record
+	Evicted   bool // the change evicted a live record, to give the key one
 	Ended     int  // windows whose usage has ended since the record was written
 	Blocked   bool // Deny began a block
 }

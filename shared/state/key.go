@@ -70,7 +70,7 @@ type Key struct {
 //
 //	list             in the order of   with the limits of
 //	def.Windows      the definition    the rule
-//	layout.Windows   columns           nobody
+//	layout.Windows   columns           nobody, or the rule; no one goes by them
 //	Key.Windows      the definition    the key
 //	Key.OfRule       the definition    the rule
 //	e.windows        columns           the key

@@ -7,9 +7,9 @@ import (
 )
 
 // What is read without counting. A Look is at one key, for its client, and leaves no trace: it writes nothing into
-// shared data, registers no table, and tells nobody that this worker runs. A Survey is of all pages of a table, for
-// metrics; it writes no page and registers no table either. Of tables that this worker has not registered, each needs
-// a registration first, and reads the pages by that:
+// shared data if Store.Get gives copies, registers no table, and tells nobody that this worker runs. A Survey is of all
+// pages of a table, for metrics; it writes no page and registers no table either. Of tables that this worker has not
+// registered, each needs a registration first, and reads the pages by that:
 //
 //	PrepareLooks     as the table would be registered now
 //	Look             of one key

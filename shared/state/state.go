@@ -91,8 +91,9 @@ const (
 // Store is a map with compare-and-swap, like Envoy's shared data: it has no
 // delete, no list and no expiry.
 //
-// The caller may change the bytes that Get returns until the request ends. Set
-// keeps no reference to key or value.
+// The caller may change the bytes that Get returns until the request ends. If they are
+// no copy, that changes what is stored: then even a Look leaves a trace. Set keeps no
+// reference to key or value.
 type Store interface {
 	Get(key []byte) (value []byte, cas uint32, status Status)
 	Set(key, value []byte, cas uint32) Status

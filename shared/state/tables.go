@@ -249,7 +249,8 @@ const minAhead = 16
 // withOthers returns the table and others to register with it: as many as are
 // registered already. To register is to read and write the whole directory, so
 // ten thousand tables one by one would take minutes; doubling their number takes
-// few registrations.
+// few registrations. The directory takes all of them or none: near
+// directory.MaxTables, a table may be refused although there is room for it alone.
 func (ts *Tables) withOthers(first *Table) []*Table {
 	var closed []*Table
 	open := 0

@@ -101,7 +101,7 @@ const NoColumn Column = -1
 // its records. All offsets and sizes are in bytes.
 type Layout struct {
 	Slots   int
-	Windows []limit.Window // without their limits
+	Windows []limit.Window // their limits mean nothing: windows from the directory have none
 
 	Counting  Column // how many columns count; they come first
 	HasHolds  bool   // the column after them is a limit.Concurrency: see HoldsColumn
