@@ -53,6 +53,9 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 			m.entries = append(m.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
 		}
 	}
+	if strings.EqualFold(strings.Trim(m.source, "${}"), "binary_remote_addr") && len(m.entries) > 0 {
+		m.why = "The bytes of $binary_remote_addr fit no text: a map or a geo looks up $remote_addr."
+	}
 	slices.SortStableFunc(m.entries, func(a, b mapEntry) int {
 		if a.kind != b.kind {
 			return cmp.Compare(a.kind, b.kind)
@@ -155,8 +158,14 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 	return append(forms, only(withoutEarlierEntries(request.Selection{}, earlier), others)...), ""
 }
 
-// withoutEarlierEntries are the requests of an entry without those whose value nginx finds in an earlier one.
+// withoutEarlierEntries are the requests of an entry without those whose value nginx finds in an earlier one. What a
+// comment says of the earlier entry holds for them too.
 func withoutEarlierEntries(s request.Selection, earlier []request.Selection) request.Selection {
+	for _, entry := range earlier {
+		if !s.Match.IsApart(entry.Match) {
+			s.Comments = append(slices.Clip(s.Comments), entry.Comments...)
+		}
+	}
 	for _, entry := range s.LeaveOut(earlier) {
 		s.Cannot(entry.WhyOff)
 	}
@@ -194,8 +203,9 @@ var entryKinds = [...]struct {
 	// fits reports whether a text fits a pattern. It is not ok if the import cannot read the pattern, as an expression
 	// that RE2 does not have.
 	fits func(pattern, text string) (fits, ok bool)
-	// over is the pattern over a part of the request. It is not ok if no match can say it.
-	over func(p request.Part, pattern string) (v request.Pattern, ok bool)
+	// over is the pattern over a part of the request, as a policy has it. It is not ok if no match can say it. A comment
+	// says what else the policy compares.
+	over func(p request.Part, pattern string) (v request.Pattern, comment string, ok bool)
 }{
 	entryNetwork: {networkBits, networkFits, networkOver},
 	entryText:    {asWritten, textFits, textOver},
@@ -217,22 +227,33 @@ func kindOfEntry(text string, isGeo, hasHosts bool) entryKind {
 }
 
 // selects are the requests whose part fits the entry. Those that have the header and those that lack it need a
-// selection each.
+// selection each. If no request has such a part, there is none.
 func (e *mapEntry) selects(p request.Part) []request.Selection {
+	var s request.Selection
 	var list []request.Pattern
 	for _, text := range e.patterns {
-		v, ok := entryKinds[e.kind].over(p, text)
-		if !ok {
-			var s request.Selection
-			s.CannotMatch("a map looks up the " + p.String() + " " + text)
-			return []request.Selection{s}
+		if e.kind == entryText && p.Kind == request.KindClientIP && strings.Contains(text, "/") {
+			continue // nginx compares texts, and no address has the text of a network
 		}
-		list = append(list, v)
+		v, comment, ok := entryKinds[e.kind].over(p, text)
+		if !ok {
+			var unknown request.Selection
+			unknown.CannotMatch("a map looks up the " + p.String() + " " + text)
+			return []request.Selection{unknown}
+		}
+		list = request.AppendNew(list, v)
+		if comment != "" {
+			s.Comment(comment)
+		}
 	}
-	if p.Kind == request.KindHeader {
+	switch {
+	case len(list) == 0:
+		return nil
+	case p.Kind == request.KindHeader:
 		return selectByHeader(p, list)
 	}
-	return []request.Selection{{Match: p.Matching(list...)}}
+	s.Match = p.Matching(list...)
+	return []request.Selection{s}
 }
 
 // selectByHeader are the requests whose header fits one of the patterns. To nginx a missing header is the empty text.
@@ -269,13 +290,13 @@ func networkFits(pattern, text string) (fits, ok bool) {
 	return ok && network.Contains(address.Addr()), ok
 }
 
-func networkOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
+func networkOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
 	network, err := netip.ParsePrefix(pattern)
 	if err != nil {
 		one, isAddress := request.NetworkOf(pattern)
-		return request.Exact(one.Addr().String()), isAddress && p.Kind == request.KindClientIP
+		return request.Exact(one.Addr().String()), "", isAddress && p.Kind == request.KindClientIP
 	}
-	return request.Exact(network.Masked().String()), p.Kind == request.KindClientIP
+	return request.Exact(network.Masked().String()), "", p.Kind == request.KindClientIP
 }
 
 // A text may begin with a backslash, so that it is none of the other kinds.
@@ -284,11 +305,13 @@ func textFits(pattern, text string) (fits, ok bool) {
 }
 
 // No other part than a header may be empty.
-func textOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
+func textOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
 	text := strings.TrimPrefix(pattern, `\`)
-	v = request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath)
-	isSayable := len(p.Value().Fitting(v).WhyOff) == 0
-	return v, isSayable && (text != "" || p.Kind == request.KindHeader)
+	fits := p.Value().Fitting(request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath))
+	if len(fits.WhyOff) > 0 || text == "" && p.Kind != request.KindHeader {
+		return request.Pattern{}, "", false
+	}
+	return fits.Match.Of(p)[0], strings.Join(fits.Comments, " "), true
 }
 
 func hostsLength(pattern string) int { return len(pattern) }
@@ -297,9 +320,9 @@ func hostsFit(pattern, text string) (fits, ok bool) {
 	return request.IsHostBelow(text, pattern), request.IsHostOrWildcard(pattern)
 }
 
-func hostsOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
+func hostsOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
 	ok = p.Kind == request.KindHost && request.IsHostOrWildcard(pattern)
-	return request.Exact(strings.ToLower(pattern)), ok
+	return request.Exact(strings.ToLower(pattern)), "", ok
 }
 
 // splitRegex is the expression of ~^vip or ~*^vip. The second ignores the case.
@@ -315,7 +338,7 @@ func regexFits(pattern, text string) (fits, ok bool) {
 	return re.Matches(text), ok
 }
 
-func regexOver(p request.Part, pattern string) (v request.Pattern, ok bool) {
+func regexOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
 	v, ok = request.Searched(splitRegex(pattern))
-	return v, ok && (p.Kind == request.KindHeader || p.Kind == request.KindPath)
+	return v, "", ok && (p.Kind == request.KindHeader || p.Kind == request.KindPath)
 }
