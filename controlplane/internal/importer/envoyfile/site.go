@@ -158,12 +158,14 @@ func (s *Site) text() string {
 	b := []byte(s.name)
 	for _, c := range s.Filters {
 		if c.Node != nil {
-			b = policy.AppendJSON(append(b, c.TypeName...), c.Node)
+			b = fmt.Appendf(b, "%q %t %s", c.Name, c.Disabled, c.TypeName)
+			b = policy.AppendJSON(b, c.Node)
 		}
 	}
-	if s.Routing.Node != nil {
-		b = policy.AppendJSON(b, s.Routing.Node)
+	if s.Routing.Node == nil { // else they have their name, and may be those of another file
+		return string(b) + s.routesName
 	}
+	b = policy.AppendJSON(b, s.Routing.Node)
 	return string(b)
 }
 
