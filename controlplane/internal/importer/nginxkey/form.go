@@ -163,6 +163,9 @@ func (v *Variables) variable(spelled string, depth int) (forms []Form, why whyOf
 	if name == "request_uri" {
 		f.Requests.Comment("The key has the path without its query: $request_uri has both.")
 	}
+	if name == "http_host" {
+		f.Requests.Comment("The host is without its port here: $http_host has both.")
+	}
 	if name == "server_name" && v.noteOfServerName != "" {
 		f.Requests.Comment(v.noteOfServerName)
 	}
