@@ -117,6 +117,7 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 //	*.example                a.example, b.test   exempt: [{hosts: [a.example]}]: b.test is not below *.example
 //	a.example                *.example           exempt nothing: the other domain is the wider one
 //	*.example, b.a.example   *.a.example         are off: an exempt of *.a.example would have b.a.example too
+//	a.example:80             a.example:8080      are off: a policy has the host without its port
 //	*                        a.*                 are off: a policy has no hosts such as a.*
 func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.Node) {
 	var names []string
@@ -125,7 +126,11 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 			name := request.WithoutPort(domain)
 			isWider := func(d string) bool { return request.IsHostBelow(name, request.WithoutPort(d)) }
 			isNarrower := func(d string) bool { return request.IsHostBelow(request.WithoutPort(d), name) }
+			isSame := func(d string) bool { return strings.EqualFold(request.WithoutPort(d), name) }
 			switch {
+			case slices.ContainsFunc(domains, isSame):
+				s.Cannot("Hosts are compared without their port here, so its requests cannot be told from those to " +
+					domain + ".")
 			case !slices.ContainsFunc(domains, isWider):
 			case slices.ContainsFunc(domains, isNarrower): // an exempt would have these too
 				s.CannotMatch("another virtual host takes some of those to " + domain)
