@@ -48,6 +48,7 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 		})
 		f.proxy(id, func(number int) bool { return number == 1 || !p.refuses.Load() }, at)
 	}
+	f.eventuallyRun(func(uint64) bool { return true }, 3) // it chooses among those that are connected
 	only := f.xds.Ledger().Choose("default", 0.01)
 	require.Len(t, only, 1)
 	f.chosen = only[0]
@@ -57,7 +58,6 @@ func newCanaryFixture(t *testing.T) *canaryFixture {
 // begin applies a canary for one proxy, and waits until that has answered.
 func (f *canaryFixture) begin(query string) uint64 {
 	f.t.Helper()
-	f.eventuallyRun(func(uint64) bool { return true }, 3)
 	var a Applied
 	f.json("POST", "/v1/policies?canary=0.01%25"+query, managed+"# new\n", 201, &a)
 	require.Equal(f.t, []string{f.chosen}, a.Rollout.Except)
@@ -149,7 +149,6 @@ func TestCanaryStalls(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			f := newCanaryFixture(t)
-			f.eventuallyRun(func(uint64) bool { return true }, 3)
 			if tc.break_ != nil {
 				tc.break_(f)
 			}
