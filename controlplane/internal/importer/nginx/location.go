@@ -48,7 +48,7 @@ func (n *reader) readLocations(
 	return scopes
 }
 
-// locationsIn are the locations of a block. No client asks for one such as @fallback.
+// locationsIn are the locations of a block. No client asks for one such as @fallback or api: each path begins with /.
 func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	blocks := nginxconf.Named(block, "location")
 	if n.areTooMany(blocks) {
@@ -56,10 +56,10 @@ func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	}
 	for _, d := range blocks {
 		modifier, text := splitLocation(d)
-		if strings.HasPrefix(text, "@") {
+		l := &location{label: "location " + strings.Join(d.Args, " "), modifier: modifier, text: text, block: d.Block}
+		if text != "" && text[0] != '/' && !l.isRegex() {
 			continue
 		}
-		l := &location{label: "location " + strings.Join(d.Args, " "), modifier: modifier, text: text, block: d.Block}
 		l.readPath()
 		list = append(list, l)
 	}
