@@ -14,14 +14,11 @@ func tokens(n uint32) limit.Window {
 }
 
 // count has a definition of these windows count units, and returns what each of them has counted then.
-func count(t *testing.T, r *Record, units uint32, windows ...limit.Window) (used []uint32) {
+func count(t *testing.T, r *Record, units uint32, windows ...limit.Window) []uint32 {
 	v, err := r.ArrangeFor(KeyWindows{Defined: windows, Shifted: windows}, nil, false)
 	require.NoError(t, err)
 	v.Add(units)
-	for i := range v.Windows {
-		used = append(used, v.Standing(i).Used)
-	}
-	return used
+	return used(&v)
 }
 
 // TestBucketStart: what a new bucket begins with.
