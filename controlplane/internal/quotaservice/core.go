@@ -231,7 +231,8 @@ func (c *core) endSwap(k *key, r swapstore.Result) {
 		return
 	case err != nil: // what the operations came to does not hold
 		for _, o := range k.sent {
-			c.end(o, action.Outcome{Err: err})
+			o.outcome = action.Outcome{Err: err}
+			c.end(o)
 		}
 	default:
 		for _, o := range k.sent {
@@ -253,25 +254,24 @@ func (c *core) logFailure(k *key, r swapstore.Result) {
 // endOrAgain ends an operation whose outcome holds, because the store has its value. An operation with AgainNs is
 // decided again then. A window that is about to end has ended by that time.
 func (c *core) endOrAgain(o *keyOperation) {
-	if o.tentative.Rebased {
+	if o.outcome.Rebased {
 		c.metrics.rebased.Add(1)
 	}
-	if o.tentative.AgainNs == 0 {
-		c.end(o, o.tentative)
+	if o.outcome.AgainNs == 0 {
+		c.end(o)
 		return
 	}
-	c.clock.AfterFunc(max(o.tentative.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
+	c.clock.AfterFunc(max(o.outcome.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
 }
 
-// end tells the owner of an operation what came of it.
-func (c *core) end(o *keyOperation, out action.Outcome) {
-	switch {
-	case errors.Is(out.Err, balance.ErrWindows):
+// end tells the owner of an operation that its outcome holds.
+func (c *core) end(o *keyOperation) {
+	switch err := o.outcome.Err; {
+	case errors.Is(err, balance.ErrWindows):
 		c.metrics.crowded.Add(1)
-	case errors.Is(out.Err, record.ErrNewer), errors.Is(out.Err, record.ErrDamage):
+	case errors.Is(err, record.ErrNewer), errors.Is(err, record.ErrDamage):
 		c.metrics.mismatches.Add(1)
 	}
-	o.outcome = out
 	o.owner.operationDone(o)
 }
 

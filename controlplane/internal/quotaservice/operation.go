@@ -22,10 +22,9 @@ type keyOperation struct {
 	domain   string    // whose key it is
 	owner    owner     // learns what came of it
 
-	// What comes of it if the store takes its swap. Its key's value says so, anew each time it is decided.
-	tentative action.Outcome
-	// What came of it: core.end writes it once, and the owner reads it. If its swap has failed, it has an Err alone.
-	// If it was decided that the action cannot be done, it also has what Outcome.Err says.
+	// What comes of it if the store takes its swap. The key's value writes it anew each time the operation is decided.
+	// The owner reads it only once operationDone says that it holds. If the swap has failed, it has an Err alone. If it
+	// was decided that the action cannot be done, it also has what Outcome.Err says.
 	outcome action.Outcome
 }
 

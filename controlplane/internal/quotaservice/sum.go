@@ -89,9 +89,9 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again boo
 	for _, o := range operations {
 		sum += uint64(o.addition.units)
 		left := o.addition.endNs - r.NowNs
-		o.tentative = action.Outcome{
+		o.outcome = action.Outcome{
 			NowNs: r.NowNs, Denied: sum > uint64(o.Windows.Defined[0].Limit),
-			Standings: append(o.tentative.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
+			Standings: append(o.outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
 		}
 	}
 	return false, nil

@@ -81,14 +81,14 @@ func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapsto
 
 // needAge reports whether an operation was decided by what is held, which a store that is starting does not know.
 func needAge(operations []*keyOperation) bool {
-	return slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.tentative.NeedsAge })
+	return slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.outcome.NeedsAge })
 }
 
 // lastNs is until when what was decided at storeNs holds.
 func lastNs(operations []*keyOperation, storeNs int64) int64 {
 	last := int64(math.MaxInt64)
 	for _, o := range operations {
-		last = min(last, o.tentative.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
+		last = min(last, o.outcome.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
 	}
 	return last
 }
@@ -97,7 +97,7 @@ func lastNs(operations []*keyOperation, storeNs int64) int64 {
 func (v *recordValue) decideAll(operations []*keyOperation, on *balance.Record, storeNs int64) (changed bool) {
 	startingForNs := v.startingForNs(storeNs)
 	for _, o := range operations {
-		changed = o.Decide(on, storeNs, startingForNs, &o.tentative) || changed
+		changed = o.Decide(on, storeNs, startingForNs, &o.outcome) || changed
 	}
 	return changed
 }
