@@ -12,14 +12,20 @@ import (
 
 const second = int64(1_000_000_000)
 
+// ofOneTable returns a counter, and the bytes of a directory with its table, which one owner has registered.
+func ofOneTable(t *testing.T) (def Definition, b []byte) {
+	window := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: second}
+	def = Definition{Counter: CounterID{7}, Windows: []limit.Window{window}, Capacity: 9}
+	var d Directory
+	_, ok := d.Register(Owner{1, 1}, &def, second)
+	require.True(t, ok)
+	return def, d.Append(nil)
+}
+
 // A directory finds a counter's tables, and a free number, as soon as it is read, and still after a table has gone.
 func TestADirectoryFindsItsTables(t *testing.T) {
-	window := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: second}
-	def := Definition{Counter: CounterID{7}, Windows: []limit.Window{window}, Capacity: 9}
-	var made Directory
-	_, ok := made.Register(Owner{1, 1}, &def, second)
-	require.True(t, ok)
-	d, ok := Read(made.Append(nil))
+	def, b := ofOneTable(t)
+	d, ok := Read(b)
 	require.True(t, ok)
 	require.Equal(t, []int{0}, d.TablesOf(def.Counter))
 	require.EqualValues(t, 1, d.freeNumber())
@@ -101,12 +107,7 @@ func TestOnlySoManyTablesWait(t *testing.T) {
 
 // TestATableOfANewerBuildWaits: how long its records count is not known, so it stays until WaitingTables others vanish.
 func TestATableOfANewerBuildWaits(t *testing.T) {
-	newer := limit.Window{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: second}
-	def := Definition{Counter: CounterID{7}, Windows: []limit.Window{newer}, Capacity: 9}
-	var made Directory
-	_, ok := made.Register(Owner{1, 1}, &def, second)
-	require.True(t, ok)
-	b := made.Append(nil)
+	_, b := ofOneTable(t)
 	b[headBytes+registrationHeadBytes] = 60 // an algorithm that this build does not know
 	d, ok := Read(b)
 	require.True(t, ok)
