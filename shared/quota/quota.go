@@ -3,9 +3,9 @@
 //
 // Its invariant: a message that is lost, late or repeated admits no more than the limit. So a Return has the number of
 // its Grant, and a Report says how things stand, not what changed. docs/quota.proto describes the same messages for
-// others; a test holds both equal. Decode checks the shape of a message alone: who gets it looks whether a definition
-// can be counted by, or bounds times by what can be. It must build for wasm: no reflection, no fmt, nothing that does
-// I/O.
+// others; a test holds both equal. Decode checks only the shape of a message: the service checks whether it can count
+// by a definition, and the proxy bounds the times that the service says (MostWaitNs). The package must build for wasm:
+// no reflection, no fmt, nothing that does I/O.
 //
 // A worker of a proxy has one stream to the service. For example, 3 requests wait for a unit each of a limit of 1000 a
 // minute, of which 400 are left, and the worker expects 600 more:

@@ -50,9 +50,9 @@ func (l *Leases) Table() *Table { return l.table }
 // Lease and call Write.
 type LeaseEntry struct {
 	leased.Lease
-	// Replaced is how many units are lost with Write: those of another key's record whose slot it takes, and those that
-	// are stranded whose place Put has taken. Reread finds such a record if it has the same hash, and Write if the page
-	// is full.
+	// Replaced is how many units are lost with Write: those in another key's record, if Write takes its slot, and those
+	// of a stranded grant, if Put has taken its place. Reread finds a record of another key that has the same hash. If
+	// the page is full, Write chooses one.
 	Replaced uint32
 
 	// WrittenNs is when the record was last written, 0 if there is none.

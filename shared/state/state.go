@@ -44,14 +44,14 @@
 //	 └─ finish              puts the usage into the record, and writes the page in one
 //	                        compare-and-swap
 //
-// Each of the others needs only these:
+// The other files:
 //
-//	hold.go      a Hold is units that a running request keeps. The key's record, or the floor, has the sum.
-//	             lapse.go charges them if the request gives no sign of life
+//	hold.go      Hold, Renew and Settle: a running request keeps units of its key. The key's record, or the floor, has
+//	             the sum of them. If a request gives no sign of life, lapse.go charges its units
 //	lease.go     a lease table has a leased.Lease in the place of each key's usages
 //	operate.go   operators set, add to and reset counters, and visit all pages
-//	look.go      Look reads a key for a client who asks what is left. A Survey counts a table's keys for
-//	             metrics. Neither counts a hit
+//	look.go      two ways to read that count no hit: a Look tells a client what is left of its key, and a Survey counts
+//	             the keys of a table, for metrics
 //	values.go    what workers tell each other outside of tables, and the seed of all hashes
 //
 // What has states is drawn at its type: a Table, an Entry, a Hold. The life of a table's number is that of its

@@ -36,9 +36,10 @@ type Table struct {
 // placement is where the pages of a table are, and how the definition's windows lie in them, by one registration. A
 // table that adopts another registration gets another placement, so one never changes, but for its cache.
 //
-// A Table has one, and each page that was loaded. That of a page may be older: the table has adopted newer windows
-// since, because another key's page had them. So whoever has a page goes by that of the page (e.columnOf, e.block,
-// page.Layout), and t.layout is only for who has none. startChange refuses a page that is not of the table's placement.
+// A Table has a placement, and each page in a worker's memory has the one by which it was loaded. The table may adopt
+// newer windows after that, because another key's page has them. So a function that has a page goes by the page's
+// placement (e.columnOf, e.block) and page.Layout. One that has no page, such as IsDue, goes by the table's (t.layout).
+// A page whose placement is no longer the table's is only read: startChange refuses to change it.
 type placement struct {
 	number            uint16 // in the keys of the pages
 	pages             uint32
@@ -172,9 +173,9 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 	return Failed
 }
 
-// loadPage loads the page with that index by a placement: the table's, unless a Look or a Survey reads a closed table.
-// If the page has newer windows, it only reports so: adoptNewer, and load it again. Then, or if it fails, p keeps the
-// page that it had, with its placement: what was read in that page is told by that placement.
+// loadPage loads the page with that index by a placement: the table's, unless a Look reads a closed table. If the page
+// has newer windows, it only reports so: adoptNewer, and load it again. Then, or if it fails, p keeps the page that it
+// had and the placement of that, because its caller may go on to tell what it has read there.
 func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) (newer bool, status Status) {
 	p.key = by.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.key[:])
