@@ -77,6 +77,20 @@ func TestRunningRequestsKeepTheirSlots(t *testing.T) {
 	require.Zero(t, s.held(), "the worker is gone")
 }
 
+// The message with an ask and its report is the first that cannot be sent. The ask leaves with the next stream.
+func TestAnAskOfAMessageThatIsNotSentLeavesLater(t *testing.T) {
+	w, s := holdingPair(t, slotRuleThatDenies)
+	w.broken = true
+	id := w.request("a")
+	require.Nil(t, w.stream.Asks)
+	w.broken = false
+	w.proxy.Clock += 20 * ms
+	w.tick()
+	w.exchange(s)
+	require.True(t, w.verdicts[id])
+	require.EqualValues(t, 1, s.held())
+}
+
 // A later configuration holds nothing in the table of this proxy's share, so it has charged the units of a request of
 // the earlier one when that took them. The answer charges what it costs beyond them.
 func TestAHoldThatThisProxysShareHasChargedAtOnce(t *testing.T) {

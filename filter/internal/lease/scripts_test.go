@@ -344,6 +344,10 @@ var holdScripts = []script{
 		7*a! -> admitted=7 held=7
 		end:1 a end:2,serve end:3,serve -> admitted=8
 		end:4,serve end:5,serve go -> admitted=8 held=3`},
+	{"what a queued ask was to report is reported without it, once its last request has left",
+		everySlot + "," + slotRuleThatDenies, `
+		a! b c a end:1 serve -> admitted=2 sent=1
+		leave:4 go -> admitted=3 held=4`},
 	{"asks of one account leave one after the other",
 		several(2, counter+`,"limits":["9/1m"],"settle":{},"match":{"headers":{"v":"#"}}}`) +
 			"," + strings.Replace(counter, "#", "all", 1) + `,"limits":["9/1m"],"settle":{}}`, `
