@@ -136,12 +136,14 @@ func (acc *Account) Settle(units, cost uint32) {
 //	                 |                                             |
 //	                 +-------------------- Sweep ------------------+
 //
-//	listed     Book.Due returns the account if it must be reported. What changes it lists it.
+//	listed     Book.Due returns the account if it must be reported, and no queued ask will report it. What changes it
+//	           lists it.
 //	under way  An ask has the report. What changes meanwhile is reported after it.
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
 //	given up   The service takes no reports now. Sweep lists the account again within a second.
 //
-// ReportAgain is for a report that may be lost: the stream has ended, or the service has not answered in time.
+// ReportAgain is for a report that may be lost, because the stream has ended or the service has not answered in time.
+// It is also for one that has not left with its ask.
 
 // mustReport reports whether the service is to hear of the account: it has changed, or the newest report may be lost,
 // or an eighth of the hold has passed.
@@ -212,7 +214,8 @@ func (b *Book) WriteReport(acc *Account, p *quota.Part, now int64) (of *Account)
 // service has granted them to the worker as it was reported there.
 //
 //	the report                              mayGive  then
-//	is not under way: given up, or lost     no       as before, but Starting counts: another one may be under way
+//	is not under way: given up, or lost     no       the account is listed, unless another one is under way. Starting
+//	                                                 counts
 //	is of an earlier part of the ask        yes      still under way: the last part ends it
 //	is the newest one, and not Noted        no       the key is silent, and nothing is under way
 //	is the newest one, and Noted            yes      the store knows it, and nothing is under way
@@ -247,7 +250,7 @@ func (acc *Account) GiveUpReport(number uint64) {
 	}
 }
 
-// ReportAgain has the account reported with the next message: the report may be lost.
+// ReportAgain has the account reported with the next message: the report may be lost, or has never left.
 func (acc *Account) ReportAgain(number uint64) {
 	acc.GiveUpReport(number)
 	acc.List()

@@ -158,7 +158,7 @@ func (as *askList) leave(req *Waiter) {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && as.queued[a.want] == a {
 			as.unqueue(a)
-			a.reportAgain() // if it was for a report at first, Book.Due has taken the account off the list
+			a.reportAgain() // Book.Due has dropped its accounts, for it was to report them
 		}
 	}
 	req.awaits = req.awaits[:0]

@@ -47,9 +47,9 @@ func (c *Client) queueRefills() {
 	}
 }
 
-// queueReports queues an ask for no units for each account that must be reported, unless a queued ask reports it
-// already, for whatever it asks. That one would wait for the answer to the report, and so for each report to come while
-// the account changes in each round trip.
+// queueReports queues an ask for no units for each account that must be reported, unless a queued ask will report it,
+// whatever that asks for. Else the queued ask would wait for the answer to this report, and for that to the next one,
+// as long as the account changes in each round trip.
 func (c *Client) queueReports(now int64) {
 	book := c.worker.Book
 	if !book.HasListed() {
