@@ -82,7 +82,7 @@ type Options struct {
 	SecretWait time.Duration
 	// Allow says why the peer may not ask for a domain; nil = it may. Default: all may.
 	Allow        func(p Peer, domain string) error
-	StoreTimeout time.Duration // of a swap, and of what a heartbeat asks; default 1 s
+	StoreTimeout time.Duration // of a swap, a heartbeat, and noting a process; default 1 s
 	Log          *slog.Logger  // default: nothing
 }
 
