@@ -229,3 +229,23 @@ func TestAPartWithoutAReport(t *testing.T) {
 	require.Equal(t, quota.Denied, p.ask(want(1), quota.Part{Definition: 2, Cost: 2}).Outcome)
 	require.EqualValues(t, 3, p.used()[0], "nobody got the other unit")
 }
+
+// TestAPartInShadowWithoutAReport: as with a report, its denial begins the key's block once its ask is granted, and
+// only then.
+func TestAPartInShadowWithoutAReport(t *testing.T) {
+	b := old(t)
+	block := limit.NewBlock(minute, false)
+	holds, one := define(1, quota.LeaseOff, fixed(1, second), block, slots(0)), define(2, quota.LeaseOff, fixed(1, minute))
+	p := b.proxy(b.service, holds, one)
+	shadow := want(2)
+	shadow.Shadow = true
+	blockedFor := func() int64 {
+		peek := shadow
+		peek.Inspect = true
+		return p.ask(peek).Grants[0].Windows[1].ResetNs
+	}
+	require.Equal(t, quota.Denied, p.ask(shadow, quota.Part{Definition: 2, Cost: 2}).Outcome)
+	require.Zero(t, blockedFor())
+	require.Equal(t, quota.Granted, p.ask(shadow).Outcome)
+	require.EqualValues(t, minute, blockedFor())
+}

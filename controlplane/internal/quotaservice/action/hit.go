@@ -14,7 +14,7 @@ func (terms *Terms) ActionFor(p *quota.Part) Action {
 	case p.Number > 0 || p.Inspect:
 		return &Hold{p}
 	}
-	return &Take{Units: p.Cost, NoBlock: p.NoBlock}
+	return &Take{Units: p.Cost, NoBlock: p.NoBlock || p.Shadow} // if in shadow, keepDenial begins the block
 }
 
 // Hit takes the units of a part, if all windows of its key have them left.
