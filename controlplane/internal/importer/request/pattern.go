@@ -163,27 +163,14 @@ func hasBranches(text string) bool {
 	return false
 }
 
-// classLen is the length of the class that a text begins with. A ] that stands first in it is a text: [^](] has two
-// characters. One behind [: ends a name of characters, as in [[:alpha:](].
+// classLen is the length of the class that a text begins with. A ] in it may be a text, as the first of [](], or end a
+// name, as in [[:alpha:](]: only up to the last ] of the class it is an expression.
 func classLen(text string) int {
-	i := len("[")
-	if strings.HasPrefix(text[i:], "^") {
-		i++
-	}
-	if strings.HasPrefix(text[i:], "]") {
-		i++
-	}
-	for ; i < len(text); i++ {
-		named := -1
-		if strings.HasPrefix(text[i:], "[:") {
-			named = strings.Index(text[i:], ":]")
+	for i := range len(text) {
+		if text[i] != ']' {
+			continue
 		}
-		switch {
-		case named > 0:
-			i += named + len(":]") - 1
-		case text[i] == '\\':
-			i++
-		case text[i] == ']':
+		if _, err := syntax.Parse(text[:i+1], syntax.Perl); err == nil {
 			return i + 1
 		}
 	}
