@@ -215,8 +215,8 @@ func (r *leafRule) place(c condition) {
 	r.placed = append(r.placed, p)
 }
 
-// addTo is the match that asks for the condition too. It is not ok if no match asks for such a one, or if this one asks
-// for other values of the part.
+// addTo adds the condition to a match. It is not ok, and adds nothing, if no match can ask for the condition, or if
+// this one asks for other values of the part.
 func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
 	fits := c.value.Fitting(c.pattern)
 	has := m.Of(c.value.Part)
@@ -226,7 +226,7 @@ func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
 	case len(has) > 0 && len(fits.Match) > 0:
 		return m, slices.Equal(has, fits.Match.Of(c.value.Part))
 	}
-	with, _ = m.And(fits.Match) // it has no condition on the part, or this one is none
+	with, _ = m.And(fits.Match) // at most one of the two is about the part, so they can be joined
 	return with, true
 }
 

@@ -120,19 +120,23 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 //	a.example:80             a.example:8080      are off: a policy has the host without its port
 //	*                        a.*                 are off: a policy has no hosts such as a.*
 func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.Node) {
+	own := make([]string, len(domains)) // without their ports
+	for i, d := range domains {
+		own[i] = request.WithoutPort(d)
+	}
 	var names []string
 	for _, other := range others {
 		for _, domain := range domainsOf(other) {
 			name := request.WithoutPort(domain)
-			isWider := func(d string) bool { return request.IsHostBelow(name, request.WithoutPort(d)) }
-			isNarrower := func(d string) bool { return request.IsHostBelow(request.WithoutPort(d), name) }
-			isSame := func(d string) bool { return strings.EqualFold(request.WithoutPort(d), name) }
+			isWider := func(d string) bool { return request.IsHostBelow(name, d) }
+			isNarrower := func(d string) bool { return request.IsHostBelow(d, name) }
+			isSame := func(d string) bool { return strings.EqualFold(d, name) }
 			switch {
-			case slices.ContainsFunc(domains, isSame):
+			case slices.ContainsFunc(own, isSame):
 				s.Cannot("Hosts are compared without their port here, so its requests cannot be told from those to " +
 					domain + ".")
-			case !slices.ContainsFunc(domains, isWider):
-			case slices.ContainsFunc(domains, isNarrower): // an exempt would have these too
+			case !slices.ContainsFunc(own, isWider):
+			case slices.ContainsFunc(own, isNarrower): // an exempt would have these too
 				s.CannotMatch("another virtual host takes some of those to " + domain)
 			case !request.IsHostOrWildcard(name):
 				s.CannotMatch("another virtual host takes those to " + domain)

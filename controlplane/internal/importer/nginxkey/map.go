@@ -2,7 +2,6 @@ package nginxkey
 
 import (
 	"cmp"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -291,12 +290,8 @@ func networkFits(pattern, text string) (fits, ok bool) {
 }
 
 func networkOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
-	network, err := netip.ParsePrefix(pattern)
-	if err != nil {
-		one, isAddress := request.NetworkOf(pattern)
-		return request.Exact(one.Addr().String()), "", isAddress && p.Kind == request.KindClientIP
-	}
-	return request.Exact(network.Masked().String()), "", p.Kind == request.KindClientIP
+	text, ok := request.NetworkText(pattern)
+	return request.Exact(text), "", ok && p.Kind == request.KindClientIP
 }
 
 // A text may begin with a backslash, so that it is none of the other kinds.
