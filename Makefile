@@ -47,7 +47,8 @@ in_filter = $(filter-out $(module)/filter,$(shell GOOS=wasip1 GOARCH=wasm $(GO) 
 # What may race: packages that start goroutines, or whose tests do. The filter's own are compiled into it
 # alone, where one thread runs. The importer's tests only send parallel requests to nginx.
 concurrent = $(filter-out ./controlplane/internal/importer,$(sort $(patsubst %/,./%,$(dir $(shell grep -rlE '"sync(/atomic)?"|^\s*go ' --include='*.go' --exclude-dir=out build controlplane envoy shared)))))
-# Tests that do one thing after another, or many that share nothing. They would take half of the race detector's time.
+# race leaves out tests that do one thing after another, or several at once that share nothing: they would take half
+# of its time.
 empty :=
 space := $(empty) $(empty)
 alone := $(subst $(space),|,$(strip \

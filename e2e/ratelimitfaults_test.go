@@ -58,7 +58,8 @@ var calledAfter = calledRule.requests
 // themselves.
 func TestEnvoyRateLimitFaults(t *testing.T) {
 	t.Parallel()
-	// What Redis has written outlives it without an fsync, for which a busy disk lets all calls wait.
+	// Redis is killed, its machine is not: what Redis has written stays without an fsync. With one, all calls
+	// would wait for a busy disk.
 	store := servertest.StartRedis(t, servertest.Redis(t), "--appendonly", "yes", "--appendfsync", "no")
 	c := startCalled(t, newest(t), "redis://"+store.Addr())
 	for _, f := range calledFaults {
