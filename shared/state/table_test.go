@@ -105,26 +105,32 @@ func TestTheClockSteps(t *testing.T) {
 	})
 }
 
-// TestAnEntryTellsByTheWindowsItWasReadBy: the same as before after another key of its table was read and has met newer
-// windows. A change has to read it again.
+// TestAnEntryTellsByTheWindowsItWasReadBy: the same as before after a key of another page was read and has met newer
+// windows. A change has to read it again, although nobody has written its page, or the newer windows would miss it.
 func TestAnEntryTellsByTheWindowsItWasReadBy(t *testing.T) {
 	store := newMemory()
 	hour := aligned(9, anHour, 0)
-	older := configured(store, "o", 1, definition("x", 4, hour))
+	older := configured(store, "o", 1, definition("x", 1<<20, hour))
 	key, other := keyed(older, []byte("k")), keyed(older, []byte("l"))
 	var e, later Entry
 	require.Equal(t, OK, older.Read(&e, key, second))
 	require.Equal(t, OK, older.Commit(&e, 3, true))
 	require.Equal(t, OK, older.Read(&e, key, second))
 
-	newer := configured(store, "o", 2, definition("x", 4, aligned(9, second, 0), hour)) // it comes before the hour
+	// The second comes before the hour.
+	newer := configured(store, "o", 2, definition("x", 1<<20, aligned(9, second, 0), hour))
 	require.True(t, hit(t, newer, []byte("l"), second, 1))
 	require.Equal(t, OK, older.Read(&later, other, second))
+	require.NotEqual(t, e.loadedPage.key, later.loadedPage.key)
 	require.EqualValues(t, 1, later.Usage(0).Used)
 	require.EqualValues(t, 3, e.Usage(0).Used)
 	require.Equal(t, e.Now, older.Check(&e, 6))
 	require.NotEqual(t, e.Now, older.Check(&e, 7))
+
 	require.Equal(t, Mismatch, older.Commit(&e, 1, true))
+	require.Equal(t, OK, older.Reread(&e, key, second))
+	require.Equal(t, OK, older.Commit(&e, 1, true))
+	require.Equal(t, []uint32{1, 4}, used(t, newer, []byte("k"), second))
 }
 
 // TestATableThatCannotBeOpened: each call that has to open it fails, and none expects a placement.
