@@ -7,6 +7,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // lost is how many leased units the worker has counted as lost.
@@ -101,49 +102,86 @@ func TestAUnitThatARequestLeavesAfterItsStreamIsLost(t *testing.T) {
 
 // A request has got a unit of one rule, and waits for another rule once more. Meanwhile the units that its grant left
 // in the lease are idle, and then its client leaves. The service takes units of a grant back once, so they wait for the
-// request's, which is lost if the lease cannot be written then.
+// request's unit, also if their time is over. If the lease cannot be written then, that unit is lost.
 func TestIdleUnitsWaitForThoseThatARequestHasOfTheirGrant(t *testing.T) {
-	for fails, back := range map[string]uint32{"": 5, "set": 4} {
-		testIdleUnitsWait(t, fails, back)
+	for _, c := range []struct {
+		validNs int64
+		fails   string // a call of the proxy, when the client leaves
+		back    uint32
+	}{{second, "", 5}, {second, "set", 4}, {100 * ms, "", 5}} {
+		w, id := waitingWithAUnit(t, c.validNs)
+		w.passTime()
+		require.Empty(t, w.returned())
+		w.proxy.Fail = c.fails
+		w.client.Forget(id)
+		w.proxy.Fail = ""
+		w.passTime()
+		require.Equal(t, []quota.Return{{Grant: 7, Units: c.back}}, w.returned())
+		require.EqualValues(t, 5-c.back, w.lost())
 	}
 }
 
-// testIdleUnitsWait returns so many units. A call of the proxy may fail when the client leaves.
-func testIdleUnitsWait(t *testing.T, fails string, back uint32) {
-	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1s"]},{"name":"other","scope":"cluster","limits":["9/1m"]}`)
+// The units that the grant left in the lease are spent, and other workers' grants have taken all places there. So what
+// the request leaves goes back at once.
+func TestAUnitGoesBackIfTheLeaseHasNoPlaceForIt(t *testing.T) {
+	w, id := waitingWithAUnit(t, 10*second)
+	for range 4 {
+		require.True(t, w.verdicts[w.request("a")])
+	}
+	var others []*worker
+	for i := range uint32(leased.MaxGrants) {
+		other := newWorker(t, w.proxy, twoRules, i+2)
+		other.request("a")
+		others = append(others, other)
+	}
+	for _, other := range others {
+		other.grant(3, 10*second, true)
+		other.goOn()
+	}
+	w.client.Forget(id)
+	w.passTime()
+	require.Equal(t, []quota.Return{{Grant: 7, Units: 1}}, w.returned())
+	require.Zero(t, w.lost())
+}
+
+// twoRules are one for each request, and one for those that have v.
+const twoRules = `{"name":"r",` + byUser + `,"limits":["100/1s"]},` +
+	`{"name":"other","scope":"cluster","key":[{"header":"v"}],"missing_key":"skip","limits":["9/1m"]}`
+
+// waitingWithAUnit returns a worker whose grant 7 has left 4 units in the lease of key a. A request has got the fifth,
+// and waits for the other rule.
+func waitingWithAUnit(t *testing.T, validNs int64) (w *worker, request uint32) {
+	w, _ = pair(t, twoRules)
 	w.engine.Leases.Service.TimeoutNs = second
-	id := w.request("a")
-	granted := quota.Grant{Number: 7, Units: 5, ValidNs: second, Leased: true, Windows: []quota.Standing{{Used: 5}}}
+	request = w.request("a v")
+	granted := quota.Grant{Number: 7, Units: 5, ValidNs: validNs, Leased: true, Windows: []quota.Standing{{Used: 5}}}
 	tooFew := quota.Grant{Number: 8, Windows: []quota.Standing{{}}}
 	m := quota.Results{Results: []quota.AskResult{
 		{ID: w.lastID, Outcome: quota.Granted, Grants: []quota.Grant{granted, tooFew}},
 	}}
 	w.receive(m.Append(nil))
-	require.NotContains(t, w.verdicts, id)
-	returned := func() (returned []quota.Return) {
-		for _, message := range w.stream.Asks[1:] {
-			var asks quota.Asks
-			require.NoError(t, asks.Decode(message))
-			returned = append(returned, asks.Returns...)
-		}
-		return returned
-	}
-	for range 40 { // four times as long as it takes until units are idle
+	require.NotContains(t, w.verdicts, request)
+	return w, request
+}
+
+// passTime lets four times as long pass as it takes until units are idle.
+func (w *worker) passTime() {
+	for range 40 {
 		w.proxy.Clock += 5 * ms
 		w.tick()
 		said := quota.Results{Proxies: 1} // keeps the service from being silent
 		w.receive(said.Append(nil))
 	}
-	require.Empty(t, returned())
-	w.proxy.Fail = fails
-	w.client.Forget(id)
-	w.proxy.Fail = ""
-	for range 40 {
-		w.proxy.Clock += 5 * ms
-		w.tick()
+}
+
+// returned is what the worker has returned.
+func (w *worker) returned() (returned []quota.Return) {
+	for _, message := range w.stream.Asks {
+		var asks quota.Asks
+		require.NoError(w.t, asks.Decode(message))
+		returned = append(returned, asks.Returns...)
 	}
-	require.Equal(t, []quota.Return{{Grant: 7, Units: back}}, returned())
-	require.EqualValues(t, granted.Units-back, w.lost())
+	return returned
 }
 
 // Units that are to go back with the next message are lost if the stream ends before.
