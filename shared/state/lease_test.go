@@ -90,6 +90,26 @@ func TestAFullPageDropsTheSmallestLease(t *testing.T) {
 	e.Grants[0] = grantLeft(1, 3, 2, leaseNow+2*second)
 	require.Equal(t, OK, l.Write(e))
 	require.Zero(t, e.Replaced, "leases that have ended hold nothing")
+
+	const restarted = leaseNow - 20*second
+	e = readLease(t, l, "after a start", restarted)
+	e.Grants[0] = grantLeft(1, 1, 1, restarted+second)
+	require.Equal(t, OK, l.Write(e))
+	require.Zero(t, e.Replaced, "leases of an earlier start of the clock hold nothing")
+}
+
+func TestAStrandedGrantIsReplaced(t *testing.T) {
+	l := leasesOf(newMemory(), 1, 4)
+	e := readLease(t, l, "k", leaseNow)
+	for i := range e.Grants {
+		e.Grants[i] = grantLeft(uint32(i), 1, 5, leaseNow)
+	}
+	require.Equal(t, OK, l.Write(e))
+	e = readLease(t, l, "k", leaseNow+3*second)
+	require.True(t, e.Put(grantLeft(9, 1, 2, leaseNow+4*second)))
+	require.Equal(t, OK, l.Write(e))
+	require.EqualValues(t, 5, e.Replaced)
+	require.EqualValues(t, 2, readLease(t, l, "k", leaseNow+3*second).Left(leaseNow+3*second))
 }
 
 func TestAFullPageDropsTheOldestOfEqualLeases(t *testing.T) {

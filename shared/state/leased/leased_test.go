@@ -46,6 +46,11 @@ func TestUnitsOfSeveralGrants(t *testing.T) {
 	lost, ok := l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40 + strandedNs})
 	require.True(t, ok)
 	require.EqualValues(t, 5, lost, "its worker has not come for it")
+
+	l = Lease{Grants: [MaxGrants]GrantLeft{{GrantID: GrantID{1, 1}, Units: 5, EndNs: 10}}}
+	lost, ok = l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{2, 1}, Units: 5, EndNs: 40 + strandedNs})
+	require.True(t, ok)
+	require.Zero(t, lost, "there are free places")
 }
 
 // A denial denies the smallest cost of those that are not over, and a block each cost.
