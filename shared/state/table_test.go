@@ -121,7 +121,7 @@ func TestAnEntryTellsByTheWindowsItWasReadBy(t *testing.T) {
 	newer := configured(store, "o", 2, definition("x", 1<<20, aligned(9, second, 0), hour))
 	require.True(t, hit(t, newer, []byte("l"), second, 1))
 	require.Equal(t, OK, older.Read(&later, other, second))
-	require.NotEqual(t, e.loadedPage.key, later.loadedPage.key)
+	require.NotEqual(t, e.key, later.key)
 	require.EqualValues(t, 1, later.Usage(0).Used)
 	require.EqualValues(t, 3, e.Usage(0).Used)
 	require.Equal(t, e.Now, older.Check(&e, 6))
