@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,19 +103,31 @@ func (c *httpCourier) send(a asked, name string) conveyed {
 		r.Header.Set(f[0], f[1])
 	}
 	x := &httpConveyed{c: c, name: name, cancel: cancel, begun: make(chan struct{}), answer: make(chan string, 1)}
-	go func() { x.answer <- c.fetch(r, x.begun) }()
+	go func() { x.answer <- x.fetch(r) }()
 	return x
 }
 
-func (c *httpCourier) fetch(r *http.Request, begun chan<- struct{}) string {
-	res, err := c.client.Do(r)
-	close(begun)
+type httpConveyed struct {
+	c       *httpCourier
+	name    string
+	cancel  context.CancelFunc
+	begun   chan struct{} // closed when the answer has begun here, or there is none
+	arrived atomic.Int64  // bytes of its body
+	answer  chan string
+
+	answered bool  // by the upstream
+	sent     int64 // bytes of the body, by the upstream
+}
+
+func (x *httpConveyed) fetch(r *http.Request) string {
+	res, err := x.c.client.Do(r)
+	close(x.begun)
 	if err != nil {
 		return "reset"
 	}
 	defer res.Body.Close()
 	context.AfterFunc(r.Context(), func() { _ = res.Body.Close() }) // a websocket outlives its request
-	text, err := io.ReadAll(res.Body)
+	text, err := io.ReadAll(io.TeeReader(res.Body, x))
 	got := fmt.Sprintf("%d %s", res.StatusCode, text)
 	if err != nil {
 		return got + ", then reset"
@@ -125,13 +138,10 @@ func (c *httpCourier) fetch(r *http.Request, begun chan<- struct{}) string {
 	return got
 }
 
-type httpConveyed struct {
-	c      *httpCourier
-	name   string
-	cancel context.CancelFunc
-	begun  chan struct{} // closed when the answer has begun here, or there is none
-	answer chan string
-	amid   bool // the upstream has begun it
+// Write counts what arrives.
+func (x *httpConveyed) Write(body []byte) (int, error) {
+	x.arrived.Add(int64(len(body)))
+	return len(body), nil
 }
 
 func (x *httpConveyed) got() string { defer x.cancel(); return <-x.answer }
@@ -139,15 +149,26 @@ func (x *httpConveyed) got() string { defer x.cancel(); return <-x.answer }
 func (x *httpConveyed) do(s step) {
 	switch s.verb {
 	case "leave":
-		if x.amid {
-			<-x.begun // Envoy has sent it, which takes a moment to arrive
-		}
+		x.awaitSent()
 		x.cancel()
 	case "wait":
 	default:
-		x.amid = true
+		x.answered = true
+		if s.verb == "chunk" {
+			x.sent += int64(len(s.words[0]))
+		}
 		x.c.dispatch.post(x.name) <- s
 	}
+}
+
+// awaitSent waits for what Envoy has let through: it takes a moment to arrive.
+func (x *httpConveyed) awaitSent() {
+	if !x.answered {
+		return
+	}
+	<-x.begun
+	all := func() bool { return x.arrived.Load() >= x.sent }
+	require.Eventually(x.c.t, all, time.Minute, time.Millisecond, "%s: the body's %d bytes", x.name, x.sent)
 }
 
 func startRecorder(t *testing.T, binary string) (*proc.Process, *dispatch) {
