@@ -290,9 +290,7 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 func (a *begunAsk) standings(part *askPart) []quota.Standing {
 	last := part.last()
 	for i := range slices.Backward(a.parts) {
-		o := a.parts[i].undone
-		isLast := o != nil && o.outcome.Err == nil && o.storeKey == last.storeKey
-		if isLast && slices.Equal(o.Windows.Shifted, last.Windows.Shifted) {
+		if o := a.parts[i].undone; o != nil && o.outcome.Err == nil && o.standsAs(last) {
 			return o.outcome.Standings
 		}
 	}

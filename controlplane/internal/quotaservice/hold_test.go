@@ -104,6 +104,35 @@ func TestHeldCountsAgainstEachLimit(t *testing.T) {
 	require.EqualValues(t, 2, x.report(2).Units)
 }
 
+// TestPartsOfOneKeyStandByTheirOwnDefinitions: of two rules for one key, one holds units and one does not. Each part is
+// answered with the standings of its own windows, and what is held with those of the first rule alone, though the units
+// of the other part are taken back last.
+func TestPartsOfOneKeyStandByTheirOwnDefinitions(t *testing.T) {
+	bucket := limit.Window{Algorithm: limit.TokenBucket, Limit: 10, Burst: 10, PeriodNs: minute}
+	b := old(t)
+	counts, full := define(2, quota.LeaseOff, bucket), define(3, quota.LeaseOff, fixed(1, minute))
+	counts.Counter = [16]byte{1}
+	holds := b.holder(1, bucket, slots(3))
+	require.NoError(t, holds.send(quota.Asks{Definitions: []quota.Definition{counts, full}}))
+	held, counted := want(1), quota.Part{Definition: 2, Cost: 1}
+	for name, parts := range map[string][]quota.Part{
+		"the hold is undone last": {counted, held}, "the hold is undone first": {held, counted},
+	} {
+		for i := range parts {
+			if parts[i].Definition == 1 {
+				holds.number++
+				parts[i].Report = holds.NewReport(holds.worker, holds.number, 0)
+			}
+		}
+		a := holds.ask(append(parts, quota.Part{Definition: 3, Cost: 2})...)
+		require.Equal(t, quota.Denied, a.Outcome, name)
+		for i := range parts {
+			own := map[uint32]int{1: 2, 2: 1}[parts[i].Definition]
+			require.Len(t, a.Grants[i].Windows, own, "%s: part %d", name, i)
+		}
+	}
+}
+
 func TestConcurrencyIsOfWhatRuns(t *testing.T) {
 	b := old(t)
 	x, y := b.holder(1, slots(2)), b.holder(2, slots(2))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -47,6 +48,13 @@ func (o *keyOperation) followedBy(a action.Action) *keyOperation {
 		Operation: action.Operation{Terms: o.Terms, Windows: o.Windows, Action: a},
 		storeKey:  o.storeKey, domain: o.domain, owner: o.owner,
 	}
+}
+
+// standsAs reports whether the standings of both are of the same windows of one key, and both or neither say what is
+// held.
+func (o *keyOperation) standsAs(other *keyOperation) bool {
+	return o.storeKey == other.storeKey && slices.Equal(o.Windows.Shifted, other.Windows.Shifted) &&
+		(o.Terms.HoldLimit == nil) == (other.Terms.HoldLimit == nil)
 }
 
 // Operate does something to one key: one of the actions of operators, see action.Action. Units that proxies lease count
