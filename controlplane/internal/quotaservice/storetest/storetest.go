@@ -345,6 +345,24 @@ func secret(t *testing.T, store swapstore.Store) {
 	got, err := store.Secret(t.Context(), name, func() []byte { t.Error("made again"); return nil })
 	require.NoError(t, err)
 	require.Equal(t, results[0], got)
+
+	// The store waits for none while a secret is made, which may take long.
+	_, err = store.Secret(t.Context(), string(NewValue("slow")), func() []byte {
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			if _, _, err := store.Age(t.Context()); err != nil {
+				t.Error(err)
+			}
+		}()
+		select {
+		case <-answered:
+		case <-time.After(patience):
+			t.Error("the store did not answer while a secret was made")
+		}
+		return []byte("made")
+	})
+	require.NoError(t, err)
 }
 
 // patience is how long a test waits for what the store does at once.

@@ -49,7 +49,7 @@ type Store interface {
 	// the domain have been noted within the last LiveFor.
 	Live(ctx context.Context, domain string, process uint64) (int, error)
 	// Secret returns what the store keeps under the name, after storing what
-	// fresh returns if it keeps nothing.
+	// fresh returns if it keeps nothing. fresh may take long, and the store goes on meanwhile.
 	Secret(ctx context.Context, name string, fresh func() []byte) ([]byte, error)
 	Close() error
 }
@@ -354,7 +354,12 @@ func (m *Memory) Secret(_ context.Context, name string, fresh func() []byte) ([]
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.secrets[name] == nil {
-		m.secrets[name] = bytes.Clone(fresh())
+		m.mu.Unlock()
+		made := bytes.Clone(fresh())
+		m.mu.Lock()
+		if m.secrets[name] == nil { // nobody else was faster
+			m.secrets[name] = made
+		}
 	}
 	return bytes.Clone(m.secrets[name]), nil
 }
