@@ -150,6 +150,7 @@ func (c *core) giveTurn() bool {
 		return false
 	}
 	w := c.turns[0]
+	c.turns[0] = nil
 	c.turns = c.turns[1:]
 	w.beginNext()
 	return true
