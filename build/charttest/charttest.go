@@ -38,7 +38,7 @@ func inTree(elements ...string) string {
 // Helm returns the Helm that SLUICE_HELM names, or that build/fetch has installed.
 func Helm(tb testing.TB) string {
 	tb.Helper()
-	found, err := filepath.Glob(inTree("build", "out", "helm-*", "helm"))
+	found, err := filepath.Glob(inTree("build", "out", "helm*-*", "helm"))
 	require.NoError(tb, err)
 	path := cmp.Or(os.Getenv("SLUICE_HELM"), append([]string{""}, found...)[len(found)])
 	_, err = os.Stat(path)
