@@ -30,7 +30,7 @@ type pendingAsk struct {
 //	└─ undoHits     if not
 //	   answer
 type begunAsk struct {
-	steps
+	steps[begunAsk]
 	worker  *worker
 	id      uint32
 	weight  int   // its parts, and the windows that their grants tell of: see worker.underWay
@@ -72,7 +72,8 @@ func (p *askPart) last() *keyOperation {
 
 // begin begins an ask: its hits wait for their keys.
 func (w *worker) begin(ask *pendingAsk) {
-	a := &begunAsk{steps: steps{keys: &w.core.keys}, worker: w, id: ask.ID, askedNs: ask.askedNs}
+	a := &begunAsk{worker: w, id: ask.ID, askedNs: ask.askedNs}
+	a.steps = steps[begunAsk]{of: a, keys: &w.core.keys}
 	windows, isKnown := 0, false
 	if !ask.isBusy {
 		windows, isKnown = a.makeParts(ask.Parts)
@@ -116,18 +117,19 @@ func (a *begunAsk) operationDone(o *keyOperation) {
 	a.done()
 }
 
-// steps are what an ask or a call does one after the other.
-type steps struct {
+// steps are what a begunAsk or a call does one after the other.
+type steps[T begunAsk | call] struct {
+	of   *T
 	keys *keys
-	left int    // operations of this step that are not done
-	next func() // the step that follows then
+	left int      // operations of this step that are not done
+	next func(*T) // the step that follows then: a method of T
 }
 
 // start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
 // at once.
-func (s *steps) start(operations []*keyOperation, next func()) {
+func (s *steps[T]) start(operations []*keyOperation, next func(*T)) {
 	if len(operations) == 0 {
-		next()
+		next(s.of)
 		return
 	}
 	s.left, s.next = len(operations), next
@@ -137,10 +139,10 @@ func (s *steps) start(operations []*keyOperation, next func()) {
 }
 
 // done says that an operation is done.
-func (s *steps) done() {
+func (s *steps[T]) done() {
 	s.left--
 	if s.left == 0 {
-		s.next()
+		s.next(s.of)
 	}
 }
 
@@ -152,7 +154,7 @@ func (a *begunAsk) startHits() {
 			hits = append(hits, o)
 		}
 	}
-	a.start(hits, a.startLastHits)
+	a.start(hits, (*begunAsk).startLastHits)
 }
 
 // startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
@@ -167,7 +169,7 @@ func (a *begunAsk) startLastHits() {
 			hits = append(hits, &p.first)
 		}
 	}
-	a.start(hits, a.conclude)
+	a.start(hits, (*begunAsk).conclude)
 }
 
 // conclude goes on by the result of all parts.
@@ -214,7 +216,7 @@ func (a *begunAsk) keepDenials() {
 			operations = append(operations, p.kept)
 		}
 	}
-	a.start(operations, a.confirm)
+	a.start(operations, (*begunAsk).confirm)
 }
 
 // confirm answers a granted ask, unless nobody takes what was granted: the stream may have closed meanwhile.
@@ -238,7 +240,7 @@ func (a *begunAsk) undoHits() {
 			undos = append(undos, p.undone)
 		}
 	}
-	a.start(undos, a.answer)
+	a.start(undos, (*begunAsk).answer)
 }
 
 // answer answers the ask, unless its stream has closed.

@@ -101,7 +101,7 @@ func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool
 // call is a call that is counted: an operation for each of its uses, and then one for each take that is undone. From
 // startCall on it is part of the core, until ended is closed.
 type call struct {
-	steps
+	steps[call]
 	core       *core
 	keep       func([]Total) bool
 	operations []keyOperation
@@ -114,9 +114,10 @@ type call struct {
 // newCall makes the operations of a call.
 func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
 	c := &call{
-		steps: steps{keys: &s.core.keys}, core: &s.core, keep: keep, ended: make(chan struct{}),
+		core: &s.core, keep: keep, ended: make(chan struct{}),
 		operations: make([]keyOperation, len(uses)), totals: make([]Total, len(uses)),
 	}
+	c.steps = steps[call]{of: c, keys: &s.core.keys}
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
 	for i := range uses {
@@ -153,7 +154,7 @@ func (c *call) startAll() (isStarted bool) {
 		}
 		started = append(started, o)
 	}
-	c.start(started, c.conclude)
+	c.start(started, (*call).conclude)
 	return len(started) > 0
 }
 
@@ -195,7 +196,7 @@ func (c *call) conclude() {
 			undos = append(undos, undo)
 		}
 	}
-	c.start(undos, c.restateTotals)
+	c.start(undos, (*call).restateTotals)
 }
 
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call.
