@@ -139,7 +139,7 @@ func (c *core) prepareSwaps(w *work) (turns int) {
 		c.swapsUnderWay++
 		localNs := c.clock.NowNs()
 		w.ready = append(w.ready, k)
-		w.swaps = append(w.swaps, k.prepare(localNs, c.storeClock.storeNs(localNs)))
+		w.swaps = append(w.swaps, k.decide(localNs, c.storeClock.storeNs(localNs)))
 	}
 	return turns
 }

@@ -10,7 +10,7 @@ import (
 // key is the operations of one key, which reach the store by one swap at a time, and its value there as far as that is
 // known:
 //
-//	    add      prepare       learnResult
+//	    add      decide        learnResult
 //	idle ─▶ ready ──────▶ under way ─────▶ rest: idle, or ready if others wait
 //	          ▲               │
 //	          └───────────────┘ learnResult says again
@@ -85,14 +85,14 @@ func (ks *keys) nextReady() *key {
 	return k
 }
 
-// prepare returns the swap of what waits, or of what needs another swap. It leaves at localNs.
-func (k *key) prepare(localNs, storeNs int64) swapstore.Swap {
+// decide decides what waits, or what needs another swap, and returns the swap. It leaves at localNs.
+func (k *key) decide(localNs, storeNs int64) swapstore.Swap {
 	if isRetry := len(k.sent) > 0; !isRetry {
 		k.sent, k.waiting = k.waiting, k.sent
 		k.firstNs, k.lates = localNs, 0
 	}
 	k.sentNs = localNs
-	s := k.value.prepare(k.sent, storeNs)
+	s := k.value.decide(k.sent, storeNs)
 	s.Key, s.Domain = k.storeKey, k.domain
 	k.reads = !s.Adds && s.New == nil
 	return s

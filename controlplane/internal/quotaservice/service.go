@@ -13,10 +13,10 @@
 //
 //	stream.go  Stream.Receive          The message is decoded. Its ask waits for the worker's turn.
 //	ask.go     worker.begin            The ask has begun, with a hit for each part. Each waits for its key.
-//	keys.go    key.prepare             user: 1 is taken, so that 4 are used. team: 1 is taken, so that 60 are used.
+//	keys.go    key.decide              user: 1 is taken, so that 4 are used. team: 1 is taken, so that 60 are used.
 //	           Store.Swap              user: Swapped. team: Read, because the store has another value: 75 are used.
 //	           key.learnResult         user: decided. team: 1 may be taken beside the 75, which needs another swap.
-//	           key.prepare             team: 1 is taken, so that 76 are used.
+//	           key.decide              team: 1 is taken, so that 76 are used.
 //	           Store.Swap              team: Swapped.
 //	           key.learnResult         team: decided.
 //	ask.go     begunAsk.operationDone  No operation is left, and no part is denied: the ask is granted.
@@ -48,7 +48,7 @@
 // These have states:
 //
 //	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Next
-//	an operation  waiting, under way, ended        keys.add, key.prepare, core.end
+//	an operation  waiting, under way, ended        keys.add, key.decide, core.end
 //	a key         idle, ready, under way           keys.add, core.prepareSwaps, keys.rest
 //	a worker      open, ending, closed             Service.Open, Service.Watch, Stream.Close
 //	a store       starting, not starting           the store itself by its age: see upkeep.go

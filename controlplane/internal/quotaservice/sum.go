@@ -59,8 +59,8 @@ func (o *keyOperation) restart(storeNs int64) bool {
 // additions. Their call restarts those that come too late, under the key of another window.
 type sumValue struct{}
 
-// prepare implements value: the swap adds what waits, while the store's clock is in the window.
-func (sumValue) prepare(operations []*keyOperation, _ int64) swapstore.Swap {
+// decide implements value: the swap adds what waits, while the store's clock is in the window.
+func (sumValue) decide(operations []*keyOperation, _ int64) swapstore.Swap {
 	window := operations[0].addition // the same for all
 	s := swapstore.Swap{
 		Adds: true, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,

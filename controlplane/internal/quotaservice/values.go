@@ -3,7 +3,6 @@ package quotaservice
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
@@ -13,8 +12,9 @@ import (
 // value is what the service knows of a key's value in the store: a *recordValue, or a sumValue if the key's operations
 // are additions.
 type value interface {
-	// prepare returns the swap of operations, without its key. It will be at the store at storeNs.
-	prepare(operations []*keyOperation, storeNs int64) swapstore.Swap
+	// decide decides operations for storeNs, and returns the swap with which that holds, without its key. The swap will
+	// be at the store at storeNs. What comes of additions, the store decides.
+	decide(operations []*keyOperation, storeNs int64) swapstore.Swap
 	// learn takes the result of that swap:
 	//
 	//	again  err      the operations
@@ -36,13 +36,13 @@ const (
 
 // recordValue is a value that is a record: operations are decided on what is known of it, before it is swapped.
 //
-//	prepare    decides them on the record at storeNs: what the store's clock will say when the swap arrives, as far as
+//	decide     decides them on the record at storeNs: what the store's clock will say when the swap arrives, as far as
 //	           the service knows that clock
-//	the store  swaps if its clock is between storeNs and what lastNs says. Before storeNs, units could be spent before
-//	           the window begins that counts them. After that, what was decided may not hold any more
+//	the store  swaps if its clock is between storeNs and decision.untilNs. Before storeNs, units could be spent before
+//	           the window begins that counts them. After untilNs, what was decided may not hold any more
 //	learn      if Swapped, the operations are decided. If Failed, they have failed. Else the result has the value that
-//	           is there and the store's time, and decideUnchanged decides the operations by these. If they need another
-//	           swap, prepare decides them once more, at the instant when that swap will arrive
+//	           is there and the store's time, and needSwap decides the operations by these. If they need another swap,
+//	           decide decides them once more, at the instant when that swap will arrive
 type recordValue struct {
 	// record is what the store has, as far as is known; nil = nothing. While a swap is under way, it has what the swap
 	// changes, too: learn keeps that if the store has Swapped, and replaces it if not.
@@ -58,48 +58,44 @@ type recordValue struct {
 // This compiles only if a nonce has one size in both packages.
 var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
 
-// prepare implements value. A swap that only reads shows whether the decision not to change anything holds.
-func (v *recordValue) prepare(operations []*keyOperation, storeNs int64) swapstore.Swap {
+// decide implements value. A swap that only reads shows whether the decision not to change anything holds.
+func (v *recordValue) decide(operations []*keyOperation, storeNs int64) swapstore.Swap {
 	s := swapstore.Swap{Old: v.nonce}
 	if v.record == nil {
 		v.record = balance.NewRecord(storeNs)
 	}
-	changed := v.decideAll(operations, v.record, storeNs)
-	v.hasAge = needAge(operations)
+	d := v.decideOn(v.record, operations, storeNs)
+	v.hasAge = d.needsAge
 	if v.hasAge {
 		s.AgeNs = StartingNs
 	}
-	if !changed {
+	if !d.changes {
 		return s
 	}
 	v.newValue = record.Append(v.newValue[:0], v.record, rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
 	s.New = v.newValue
-	s.FromNs, s.UntilNs = storeNs, lastNs(operations, storeNs)
+	s.FromNs, s.UntilNs = storeNs, d.untilNs
 	s.ExpireNs = v.record.ExpiryNs() + linger
 	return s
 }
 
-// needAge reports whether an operation was decided by what is held, which a store that is starting does not know.
-func needAge(operations []*keyOperation) bool {
-	return slices.ContainsFunc(operations, func(o *keyOperation) bool { return o.outcome.NeedsAge })
+// decision is what a swap needs to know of operations that are decided. What came of each is its outcome.
+type decision struct {
+	changes  bool  // the record counts something else, which must be swapped in
+	needsAge bool  // one was decided by what is held, which a store that is starting does not know
+	untilNs  int64 // until when the decision holds
 }
 
-// lastNs is until when what was decided at storeNs holds.
-func lastNs(operations []*keyOperation, storeNs int64) int64 {
-	last := int64(math.MaxInt64)
-	for _, o := range operations {
-		last = min(last, o.outcome.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
-	}
-	return last
-}
-
-// decideAll decides the operations on a record, one after the other, and reports whether that changed it.
-func (v *recordValue) decideAll(operations []*keyOperation, on *balance.Record, storeNs int64) (changed bool) {
+// decideOn decides the operations on a record, one after the other.
+func (v *recordValue) decideOn(r *balance.Record, operations []*keyOperation, storeNs int64) decision {
 	startingForNs := v.startingForNs(storeNs)
+	d := decision{untilNs: math.MaxInt64}
 	for _, o := range operations {
-		changed = o.Decide(on, storeNs, startingForNs, &o.outcome) || changed
+		d.changes = o.Decide(r, storeNs, startingForNs, &o.outcome) || d.changes
+		d.needsAge = o.outcome.NeedsAge || d.needsAge
+		d.untilNs = min(d.untilNs, o.outcome.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
 	}
-	return changed
+	return d
 }
 
 // startingForNs is how much longer than storeNs the store is starting. By a clock that was set back it is not.
@@ -127,7 +123,7 @@ func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (aga
 	if err != nil {
 		return false, err
 	}
-	return !v.decideUnchanged(operations, r.NowNs), nil
+	return v.needSwap(operations, r.NowNs), nil
 }
 
 // read takes over the value that is in the store.
@@ -143,22 +139,20 @@ func (v *recordValue) read(bytes []byte) (err error) {
 	return err
 }
 
-// decideUnchanged decides the operations on a copy of what the store had at storeNs, and reports whether they are
-// decided without another swap. They are not in two cases:
+// needSwap decides the operations on a copy of what the store had at storeNs, and reports whether they need another
+// swap. They do in two cases:
 //
 //	they change the record   The change must be swapped in.
 //	they need an age of the  Units that look free may be held by workers that have not reported yet. The last swap had
 //	store, and the last      no AgeNs, because the record that it was decided on had no room for them.
 //	swap did not ask for it
-func (v *recordValue) decideUnchanged(operations []*keyOperation, storeNs int64) bool {
-	var trial *balance.Record
-	if v.record == nil {
-		trial = balance.NewRecord(storeNs)
-	} else {
+func (v *recordValue) needSwap(operations []*keyOperation, storeNs int64) bool {
+	trial := balance.NewRecord(storeNs)
+	if v.record != nil {
 		trial = v.record.Clone()
 	}
-	changed := v.decideAll(operations, trial, storeNs)
-	return !changed && (v.hasAge || !needAge(operations))
+	d := v.decideOn(trial, operations, storeNs)
+	return d.changes || d.needsAge && !v.hasAge
 }
 
 // About what a window and a holder take.
