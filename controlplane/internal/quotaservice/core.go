@@ -224,19 +224,19 @@ func (c *core) endSwap(k *key, r swapstore.Result) {
 	c.logFailure(k, r)
 	again, err := k.learnResult(r)
 	if r.Status != swapstore.Failed {
-		c.storeClock.note(k.sentNs, r.NowNs, k.mayBeMisled(r, again))
+		c.storeClock.note(k.batch.sentNs, r.NowNs, k.mayBeMisled(r, again))
 	}
 	switch {
 	case again:
 		c.keys.retry(k)
 		return
 	case err != nil: // what the operations came to does not hold
-		for _, o := range k.sent {
+		for _, o := range k.batch.operations {
 			o.outcome = action.Outcome{Err: err}
 			c.end(o)
 		}
 	default:
-		for _, o := range k.sent {
+		for _, o := range k.batch.operations {
 			c.endOrAgain(o)
 		}
 	}

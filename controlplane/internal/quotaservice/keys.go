@@ -8,26 +8,44 @@ import (
 )
 
 // key is the operations of one key, which reach the store by one swap at a time, and its value there as far as that is
-// known:
-//
-//	    add      decide        learnResult
-//	idle ─▶ ready ──────▶ under way ─────▶ rest: idle, or ready if others wait
-//	          ▲               │
-//	          └───────────────┘ learnResult says again
+// known.
 type key struct {
 	storeKey [16]byte
 	domain   string
 	value    value
-	waiting  []*keyOperation
-	idle     *list.Element // in keys.idle; nil = it is ready, or its swap is under way
-	bytes    int           // of it while it is idle
+	state    keyState
+	waiting  []*keyOperation // come after the batch
+	batch    batch           // of a key that is readyAgain or underWay
+	place    *list.Element   // of an idle key, in keys.idle
+	bytes    int             // of an idle key, as keys.bytes counts it
+}
 
-	// The swap that is under way.
-	sent    []*keyOperation // by it, decided together
-	reads   bool            // it only reads the record, because its operations change nothing
-	sentNs  int64           // when it left, by the service's clock
-	firstNs int64           // when the first swap of these operations left
-	lates   int             // how often the store found it Late
+// keyState is what a key waits for:
+//
+//	     add       decide         learnResult
+//	idle ──▶ ready ──────▶ underWay ────────▶ rest: idle, or ready if others wait
+//	                        │    ▲
+//	 learnResult says again │    │ decide
+//	                        ▼    │
+//	                      readyAgain
+type keyState uint8
+
+const (
+	idle       keyState = iota // for operations
+	ready                      // for its turn, in keys.ready: what waits is its next batch
+	readyAgain                 // for its turn, in keys.ready: its batch needs another swap
+	underWay                   // for the result of its batch's swap
+)
+
+// batch is operations of a key that are decided together, by one swap after the other.
+type batch struct {
+	operations []*keyOperation
+	firstNs    int64 // when their first swap left, by the service's clock
+	lates      int   // how many swaps the store found Late
+
+	// The last swap:
+	sentNs int64 // when it left
+	reads  bool  // it only reads the record, because the operations change nothing
 }
 
 const (
@@ -55,12 +73,18 @@ func (ks *keys) add(o *keyOperation) {
 	case k == nil:
 		k = newKey(o)
 		ks.byStoreKey[k.storeKey] = k
-		ks.ready = append(ks.ready, k)
-	case k.idle != nil:
+		ks.makeReady(k, ready)
+	case k.state == idle:
 		ks.removeIdle(k)
-		ks.ready = append(ks.ready, k)
+		ks.makeReady(k, ready)
 	}
 	k.waiting = append(k.waiting, o)
+}
+
+// makeReady has a key wait for its next swap.
+func (ks *keys) makeReady(k *key, state keyState) {
+	k.state = state
+	ks.ready = append(ks.ready, k)
 }
 
 // newKey returns the key of an operation.
@@ -87,26 +111,32 @@ func (ks *keys) nextReady() *key {
 
 // decide decides what waits, or what needs another swap, and returns the swap. It leaves at localNs.
 func (k *key) decide(localNs, storeNs int64) swapstore.Swap {
-	if isRetry := len(k.sent) > 0; !isRetry {
-		k.sent, k.waiting = k.waiting, k.sent
-		k.firstNs, k.lates = localNs, 0
+	if k.state == ready {
+		k.beginBatch(localNs)
 	}
-	k.sentNs = localNs
-	s := k.value.decide(k.sent, storeNs)
+	k.state = underWay
+	s := k.value.decide(k.batch.operations, storeNs)
 	s.Key, s.Domain = k.storeKey, k.domain
-	k.reads = !s.Adds && s.New == nil
+	k.batch.sentNs, k.batch.reads = localNs, !s.Adds && s.New == nil
 	return s
+}
+
+// beginBatch makes a batch of what waits. The memory of the last one is used again.
+func (k *key) beginBatch(localNs int64) {
+	next := k.waiting
+	k.waiting = k.batch.operations[:0]
+	k.batch = batch{operations: next, firstNs: localNs}
 }
 
 // learnResult takes the result of the swap, and says how it ends as value.learn does. Operations that have had too many
 // swaps have failed.
 func (k *key) learnResult(r swapstore.Result) (again bool, err error) {
 	if r.Status == swapstore.Late {
-		k.lates++
+		k.batch.lates++
 	}
-	again, err = k.value.learn(k.sent, r)
+	again, err = k.value.learn(k.batch.operations, r)
 	if again {
-		err = k.whyGiveUp(r.Status)
+		err = k.batch.whyGiveUp(r.Status)
 	}
 	return again && err == nil, err
 }
@@ -122,7 +152,7 @@ func (k *key) learnResult(r swapstore.Result) (again bool, err error) {
 // storeClock takes over the lead of this swap without need. That does no harm: if it is too large, a later swap is
 // Late.
 func (k *key) mayBeMisled(r swapstore.Result, again bool) bool {
-	return r.Status == swapstore.Late || k.reads && again
+	return r.Status == swapstore.Late || k.batch.reads && again
 }
 
 // What is tried again, and for how long:
@@ -152,9 +182,9 @@ var (
 )
 
 // whyGiveUp says why the operations are not decided anew; nil = they are.
-func (k *key) whyGiveUp(status swapstore.Status) error {
+func (b *batch) whyGiveUp(status swapstore.Status) error {
 	switch {
-	case k.lates <= maxLate && k.sentNs-k.firstNs < maxContendedNs:
+	case b.lates <= maxLate && b.sentNs-b.firstNs < maxContendedNs:
 		return nil
 	case status == swapstore.Late:
 		return errLate
@@ -162,22 +192,23 @@ func (k *key) whyGiveUp(status swapstore.Status) error {
 	return errContended
 }
 
-// retry has a key take another swap for the operations of the last one.
-func (ks *keys) retry(k *key) { ks.ready = append(ks.ready, k) }
+// retry has a key take another swap for its batch.
+func (ks *keys) retry(k *key) { ks.makeReady(k, readyAgain) }
 
 // rest ends a key's swap: its next operations come, or it is idle.
 func (ks *keys) rest(k *key) {
-	clear(k.sent)
-	k.sent = k.sent[:0]
+	clear(k.batch.operations)
+	k.batch.operations = k.batch.operations[:0]
 	if len(k.waiting) > 0 {
-		ks.ready = append(ks.ready, k)
+		ks.makeReady(k, ready)
 		return
 	}
 	if !k.value.isWorthKeeping() {
 		delete(ks.byStoreKey, k.storeKey)
 		return
 	}
-	k.idle, k.bytes = ks.idle.PushBack(k), k.idleBytes()
+	k.state = idle
+	k.place, k.bytes = ks.idle.PushBack(k), k.idleBytes()
 	ks.bytes += k.bytes
 	for ks.idle.Len() > ks.max || ks.bytes > maxIdleBytes {
 		oldest := ks.idle.Front().Value.(*key)
@@ -188,10 +219,12 @@ func (ks *keys) rest(k *key) {
 
 // removeIdle takes a key out of the idle ones.
 func (ks *keys) removeIdle(k *key) {
-	ks.idle.Remove(k.idle)
+	ks.idle.Remove(k.place)
 	ks.bytes -= k.bytes
-	k.idle = nil
+	k.place = nil
 }
 
 // idleBytes is about what the key takes while it is idle.
-func (k *key) idleBytes() int { return 200 + k.value.bytes() + 8*(cap(k.sent)+cap(k.waiting)) }
+func (k *key) idleBytes() int {
+	return 200 + k.value.bytes() + 8*(cap(k.batch.operations)+cap(k.waiting))
+}

@@ -49,7 +49,7 @@
 //
 //	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Next
 //	an operation  waiting, under way, ended        keys.add, key.decide, core.end
-//	a key         idle, ready, under way           keys.add, core.prepareSwaps, keys.rest
+//	a key         its keyState                     keys.add, key.decide, keys.retry, keys.rest
 //	a worker      open, ending, closed             Service.Open, Service.Watch, Stream.Close
 //	a store       starting, not starting           the store itself by its age: see upkeep.go
 //
