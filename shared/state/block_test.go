@@ -183,9 +183,9 @@ func (r *blockRun) look(w *blockWorker) {
 	b := &r.blocked[w.key]
 	end := w.entry.BlockEnd()
 	w.passes = w.table.Check(&w.entry, 1) == w.entry.Now
-	w.blocked, w.blocks = end != 0, w.table.block >= 0
+	w.blocked, w.blocks = end != 0, w.table.placement.block >= 0
 	roomy := r.capacity == uint32(r.keys)
-	if w.table.block < 0 || !roomy || r.steps {
+	if w.table.placement.block < 0 || !roomy || r.steps {
 		return
 	}
 	want := b.end
@@ -260,7 +260,7 @@ func (r *blockRun) deny(w *blockWorker) {
 		return
 	}
 	block := r.block(w)
-	if !r.listed || w.entry.epoch < r.since { // a newer policy has lifted it already
+	if !r.listed || w.entry.placement.epoch < r.since { // a newer policy has lifted it already
 		b := &r.blocked[w.key]
 		b.lifted = append(b.lifted, w.entry.BlockEnd())
 		return

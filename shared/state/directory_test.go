@@ -187,13 +187,14 @@ func TestAStaleWorkerCannotDisturbAReusedNumber(t *testing.T) {
 		now += 2 * anHour
 		z := configured(store, "o", 3, definition("z", 4, windows...))
 		require.Equal(t, OK, z.Read(new(Entry), keyed(z, key), now))
-		require.Equal(t, stale.number, z.number, "%s: the number is used again", name)
+		require.Equal(t, stale.placement.number, z.placement.number, "%s: the number is used again", name)
 
 		require.True(t, hit(t, stale, key, now, 3), "%s: z has not written yet", name)
 		require.EqualValues(t, 0, used(t, z, key, now)[0], name)
 		require.True(t, hit(t, z, key, now, 4), name)
 		require.True(t, hit(t, stale, key, now, 1), name)
-		require.NotEqual(t, z.number, stale.number, "%s: the stale worker has a table of its own again", name)
+		require.NotEqual(t, z.placement.number, stale.placement.number,
+			"%s: the stale worker has a table of its own again", name)
 		require.EqualValues(t, 4, used(t, z, key, now)[0], name)
 
 		require.Equal(t, OK, z.parent.Heartbeat(now))
@@ -213,7 +214,7 @@ func TestAClockSetBackDoesNotFreezeLayouts(t *testing.T) {
 	now -= anHour
 	next := configured(store, "o", now, definition("x", 100, hour, day))
 	require.True(t, hit(t, next, key, now, 1))
-	require.Equal(t, []page.Column{0, 1}, next.columnOf[:2:2], "the newer configuration has its windows")
+	require.Equal(t, []page.Column{0, 1}, next.placement.columnOf[:2:2], "the newer configuration has its windows")
 
 	epoch := store.directory(t).Tables[0].Epoch
 	require.Equal(t, OK, ahead.parent.Heartbeat(now))

@@ -125,7 +125,7 @@ func (e *Entry) findSlot() { e.slot = e.page.Find(fingerprint(e.hash)) }
 // last spans, because Span divides. A span follows from the definition of its window alone, so one that another key or
 // page has left here is right: if it is not the present one, it has no effect.
 func (e *Entry) readRecord(lapsed lapses) {
-	last, spans := e.page.Time(e.slot), e.lastSpans
+	last, spans := e.page.Time(e.slot), e.placement.lastSpans
 	for column := range e.page.Layout.Counting {
 		u := &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)
@@ -161,7 +161,7 @@ func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 // Usage returns what a window of the table's definition has counted, as of e.Now.
 // It is valid until the next Read into e.
 func (e *Entry) Usage(window int) *limit.Usage {
-	if column := e.columnOf[window]; column != page.NoColumn {
+	if column := e.placement.columnOf[window]; column != page.NoColumn {
 		return &e.usage[column]
 	}
 	return &e.nothing // a later configuration has dropped this window
@@ -169,7 +169,7 @@ func (e *Entry) Usage(window int) *limit.Usage {
 
 // BlockEnd returns when the key's block ends, as of Read or Deny; 0 if it is not blocked.
 func (e *Entry) BlockEnd() int64 {
-	block := e.block
+	block := e.placement.block
 	if block == page.NoColumn {
 		return 0
 	}
@@ -239,7 +239,7 @@ func (t *Table) onlyHolds() bool {
 // count.
 func (e *Entry) passesAt(cost, held uint32) int64 {
 	earliest := e.Now
-	for _, column := range e.columnOf {
+	for _, column := range e.placement.columnOf {
 		if column == page.NoColumn {
 			continue
 		}
@@ -287,7 +287,7 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 	if status := t.begin(e, evict); status != OK {
 		return status
 	}
-	block := e.block
+	block := e.placement.block
 	e.Blocked = block != page.NoColumn && e.usage[block].EndNs == 0
 	for column := range e.page.Layout.Counting {
 		w, u := e.windows.at(column), &e.usage[column]
@@ -377,7 +377,8 @@ func (t *Table) Refund(e *Entry, key Key, now int64, cost uint32) bool {
 	var committed [page.MaxWindows]limit.Usage // but not its logs: they lie in e's memory, and a refund needs none
 	copy(committed[:], e.usage[:e.page.Layout.Counting])
 	for range MaxRetries {
-		if t.load(&e.loadedPage, e.hash, now) != OK || e.epoch != before.epoch || t.startChange(&e.loadedPage) != OK {
+		if t.load(&e.loadedPage, e.hash, now) != OK || e.placement.epoch != before.placement.epoch ||
+			t.startChange(&e.loadedPage) != OK {
 			e.loadedPage = before // e's usage is in its columns
 			return false
 		}

@@ -188,7 +188,7 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 	r := p.recordIn(slot)
 	now := max(p.Now, r.asOf)
 	most := limit.Fraction{Limit: 1}
-	for _, column := range p.columnOf {
+	for _, column := range p.placement.columnOf {
 		if column == page.NoColumn {
 			continue
 		}

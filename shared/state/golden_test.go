@@ -42,7 +42,7 @@ func golden(t *testing.T, name string) []byte {
 
 // pageKey is the key of the desk's only page.
 func (d *desk) pageKey() []byte {
-	at := d.table.pageKey(0)
+	at := d.table.placement.pageKey(0)
 	return at[:]
 }
 

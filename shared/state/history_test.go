@@ -364,7 +364,7 @@ func (r *run) operate(w *runWorker) {
 				r.forgot = true
 			}
 			_, status = w.table.Reset(&e, true)
-			r.restarts[resetKey{w.keyIndex, w.table.number, w.table.base}]++
+			r.restarts[resetKey{w.keyIndex, w.table.placement.number, w.table.placement.base}]++
 		default:
 			n := uint32(r.random.IntN(7))
 			status = w.table.Set(&e, AllWindows, n, true)

@@ -54,7 +54,7 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	e.holds.Add(e.holds.Eighth, units)
 	e.setHeld(limit.AddSaturating(e.Held(), units))
 	h.serial = e.page.Serial(e.slot)
-	h.epoch = e.epoch
+	h.epoch = e.placement.epoch
 	h.eighth = e.holds.Eighth
 	h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
 	return h, t.finish(e)
@@ -137,10 +137,10 @@ func (t *Table) rereadToChange(e *Entry, key Key, now int64) Status {
 // IsDue reports whether h has not been renewed in the present eighth, by the holds' clock. A Split closes the table,
 // but a sibling may share it, so its holds count on. Then IsDue goes by the last placement, and Renew opens the table.
 func (t *Table) IsDue(h *Hold, heldNs HeldTime) bool {
-	if t.placement == nil || !t.layout.HasHolds || !h.InTable() {
+	if t.placement == nil || !t.placement.layout.HasHolds || !h.InTable() {
 		return false
 	}
-	w := t.layout.HoldsWindow()
+	w := t.placement.layout.HoldsWindow()
 	end := (int64(h.eighthBy(w)) + 1) * w.EighthNs()
 	return int64(heldNs) >= end
 }

@@ -114,16 +114,16 @@ type charge struct {
 // opened before the hits counted here: it is left out.
 func (r *run) tenures(w *runWorker) []admissionWindow {
 	r.observe()
-	windows := make([]admissionWindow, 0, len(w.table.layout.Windows))
-	for i, v := range w.table.layout.Windows {
-		id := tenure{w.table.number, w.table.base, identity(v)}
-		if since, listed := r.present[id]; !listed || w.table.epoch < since ||
+	windows := make([]admissionWindow, 0, len(w.table.placement.layout.Windows))
+	for i, v := range w.table.placement.layout.Windows {
+		id := tenure{w.table.placement.number, w.table.placement.base, identity(v)}
+		if since, listed := r.present[id]; !listed || w.table.placement.epoch < since ||
 			(r.drops[id] > 0 && v.Algorithm == limit.FixedWindowPerKey) {
 			continue
 		}
 		restarts := r.restarts[resetKey{w.keyIndex, id.number, id.base}]
 		a := admissionWindow{tenure: id, column: i, nth: r.drops[id], resets: restarts}
-		for j, column := range w.table.columnOf[:len(w.table.def.Windows)] {
+		for j, column := range w.table.placement.columnOf[:len(w.table.def.Windows)] {
 			if int(column) == i {
 				own := r.keyOf(w).Windows[j]
 				a.checks = true
@@ -328,7 +328,7 @@ func (r *run) admit(w *runWorker, hold Hold) {
 	}
 	h := &stream{key: w.keyIndex, units: w.cost, worker: w, hold: hold, aliveNs: w.heldNs}
 	r.held = append(r.held, h)
-	if !w.table.layout.HasHolds { // a later configuration holds nothing
+	if !w.table.placement.layout.HasHolds { // a later configuration holds nothing
 		r.charge(w, w.entry.Now, w.cost, w.hit)
 		h.lapsed = true
 		return
@@ -451,7 +451,7 @@ func (r *run) end() string {
 			return fmt.Sprintf("%d keys are left", s.Keys)
 		}
 	}
-	for key := range w.table.layout.Slots {
+	for key := range w.table.placement.layout.Slots {
 		r.as(w, 100+key, func(k Key, now int64) {
 			status := w.table.Read(&e, k, now)
 			if status == OK {

@@ -76,15 +76,15 @@ type Key struct {
 //	e.windows        columns           the key
 //	e.rule           columns           the rule
 func (e *Entry) setLimits(key *Key) {
-	e.rule = e.byColumn(key.OfRule, &e.ruleMemory)
-	e.windows = e.byColumn(key.Windows, &e.windowsMemory)
-	if e.columnsAreWindows {
+	e.rule = e.placement.byColumn(key.OfRule, &e.ruleMemory)
+	e.windows = e.placement.byColumn(key.Windows, &e.windowsMemory)
+	if e.placement.columnsAreWindows {
 		return
 	}
 	for column := range page.Column(len(e.windows.list)) {
 		w := e.windows.at(column)
 		w.Stamp = e.rule.at(column).Stamp // only the rule has one: see Overridden
-		if w.Jitter > 0 && !slices.Contains(e.columnOf, column) {
+		if w.Jitter > 0 && !slices.Contains(e.placement.columnOf, column) {
 			w.Algorithm = limit.FixedWindowPerKey
 			w.Elastic = true
 		}

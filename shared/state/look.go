@@ -146,8 +146,7 @@ func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, d
 		}
 		by = newPlacement(&t.def, t.surveyed)
 	}
-	m.entry.placement = by
-	if status := s.addPages(t, &m.entry.presentPage, rule); status != OK {
+	if status := s.addPages(t, by, &m.entry.presentPage, rule); status != OK {
 		*s = Survey{}
 		return Found{}, false, status
 	}
@@ -159,16 +158,16 @@ func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, d
 	return found, true, OK
 }
 
-// addPages adds the next pages, by p's placement.
-func (s *Survey) addPages(t *Table, p *presentPage, rule []limit.Window) Status {
+// addPages adds the next pages, by a placement. p is memory for one page after the other.
+func (s *Survey) addPages(t *Table, by *placement, p *presentPage, rule []limit.Window) Status {
 	read := 0
-	for i := 0; i < surveyPages && read < surveyBytes && s.next < p.pages; i++ {
-		key := p.pageKey(s.next)
+	for i := 0; i < surveyPages && read < surveyBytes && s.next < by.pages; i++ {
+		key := by.pageKey(s.next)
 		value, _, status := t.parent.store.Get(key[:])
 		switch status {
 		case OK:
 			s.found.Bytes += page.PageHostBytes(len(value))
-			s.found.Keys += t.liveIn(p, rule, value)
+			s.found.Keys += t.liveIn(by, p, rule, value)
 			read += len(value)
 		case NotFound:
 		default:
@@ -181,13 +180,14 @@ func (s *Survey) addPages(t *Table, p *presentPage, rule []limit.Window) Status 
 
 // liveIn counts the keys that count something in a page as it is stored. It returns 0 for a
 // page that it cannot read.
-func (t *Table) liveIn(p *presentPage, rule []limit.Window, value []byte) uint64 {
-	p.CallerNs = t.parent.store.Now()
-	loaded, newer, status := p.convert(value)
+func (t *Table) liveIn(by *placement, p *presentPage, rule []limit.Window, value []byte) uint64 {
+	loaded, newer, status := by.convert(value)
 	if newer || status != OK {
 		return 0
 	}
+	p.placement = by
 	p.page = loaded
+	p.CallerNs = t.parent.store.Now()
 	t.readPage(p, rule)
 	return p.liveKeys()
 }

@@ -43,12 +43,12 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 // acts reports whether an operation on the window changes the column.
 func (e *Entry) acts(window int, column page.Column) bool {
 	switch {
-	case column == e.block:
+	case column == e.placement.block:
 		return false
 	case window == AllWindows: // of the definition: the layout may have others
-		return slices.Contains(e.columnOf, column)
+		return slices.Contains(e.placement.columnOf, column)
 	}
-	return e.columnOf[window] == column
+	return e.placement.columnOf[window] == column
 }
 
 // Reset forgets the key and reports whether it had a record. If the floor counts
@@ -129,7 +129,7 @@ func (t *Table) Stats(s *Scratch, rule []limit.Window, now int64) (stats Stats, 
 	if status != OK {
 		return Stats{}, status
 	}
-	stats.Slots = uint64(t.pages) * uint64(t.layout.Slots)
+	stats.Slots = uint64(t.placement.pages) * uint64(t.placement.layout.Slots)
 	return stats, status
 }
 
@@ -153,7 +153,7 @@ func (t *Table) visitPages(
 		return 0, status
 	}
 	p.CallerNs = now
-	for index := uint32(0); index < t.pages; index++ {
+	for index := uint32(0); index < t.placement.pages; index++ {
 		changes, status := t.visitPage(p, rule, index, visit)
 		if status != OK {
 			return sum, Failed
@@ -197,6 +197,6 @@ func (t *Table) readPage(p *presentPage, rule []limit.Window) {
 		return
 	}
 	t.readHoldClock(p)
-	p.rule = p.byColumn(rule, &p.ruleMemory)
+	p.rule = p.placement.byColumn(rule, &p.ruleMemory)
 	t.bringToPresent(p, noRecord, p.page.NewestTime())
 }

@@ -26,7 +26,7 @@ type Table struct {
 
 	open bool // registered in the directory
 
-	*placement // by the registration that it has adopted last; nil before the first
+	placement *placement // by the registration that it has adopted last; nil before the first
 
 	// Registrations by which Look and Survey read a closed table; nil = there is none.
 	looked   *directory.Registration // from PrepareLooks: as registerAndAdopt would make it now
@@ -38,8 +38,8 @@ type Table struct {
 //
 // A Table has a placement, and each page in a worker's memory has the one by which it was loaded. The table may adopt
 // newer windows after that, because another key's page has them. So a function that has a page goes by the page's
-// placement (e.columnOf, e.block) and page.Layout. One that has no page, such as IsDue, goes by the table's (t.layout).
-// A page whose placement is no longer the table's is only read: startChange refuses to change it.
+// placement and Layout. One that has no page, such as IsDue, goes by the table's. A page whose placement is no longer
+// the table's is only read: startChange refuses to change it.
 type placement struct {
 	number            uint16 // in the keys of the pages
 	pages             uint32
@@ -70,11 +70,16 @@ func (t *Table) ensureOpen(now int64) Status {
 
 // adopt opens the table with its registration in the directory.
 func (t *Table) adopt(r *directory.Registration) {
-	if t.open && t.number == r.Number && t.base == r.Base && t.epoch == r.Epoch {
-		return // an epoch has one layout
+	if t.open && t.placement.isBy(r) {
+		return
 	}
 	t.open = true
 	t.placement = newPlacement(&t.def, r)
+}
+
+// isBy reports whether the placement is by that registration. An epoch has one layout.
+func (pl *placement) isBy(r *directory.Registration) bool {
+	return pl.number == r.Number && pl.base == r.Base && pl.epoch == r.Epoch
 }
 
 // newPlacement is that of a table with the definition, by a registration.
@@ -120,7 +125,7 @@ func (t *Table) Windows() []limit.Window { return t.def.Windows }
 
 // loadedPage is a page in a worker's memory.
 type loadedPage struct {
-	*placement // of the table when the page was loaded: the page has its layout and epoch
+	placement *placement // of the table when the page was loaded: the page has its layout and epoch
 
 	key      [15]byte // of the page in shared data
 	page     page.Page
@@ -162,7 +167,7 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 		return status
 	}
 	for range MaxRetries {
-		newer, status := t.loadPage(p, t.placement, t.pageOf(hash))
+		newer, status := t.loadPage(p, t.placement, t.placement.pageOf(hash))
 		if !newer {
 			return status
 		}
@@ -202,11 +207,11 @@ func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) (newer bool
 
 // adoptNewer reads the directory again, because a page is of a later epoch than the table.
 func (t *Table) adoptNewer(now int64) Status {
-	before := t.epoch
+	before := t.placement.epoch
 	if status := t.parent.registerAndAdopt(now, []*Table{t}); status != OK {
 		return status
 	}
-	if t.epoch == before { // the directory does not know the page's epoch
+	if t.placement.epoch == before { // the directory does not know the page's epoch
 		return Failed
 	}
 	return OK

@@ -210,7 +210,7 @@ func (ts *Tables) register(
 // lackWindow reports whether the registration that some table has adopted has no column for one of its windows.
 func lackWindow(tables []*Table) bool {
 	return slices.ContainsFunc(tables, func(t *Table) bool {
-		return t.open && slices.Contains(t.columnOf, page.NoColumn)
+		return t.open && slices.Contains(t.placement.columnOf, page.NoColumn)
 	})
 }
 
@@ -235,7 +235,7 @@ func (ts *Tables) wasDropped(d *directory.Directory, tables []*Table) bool {
 // owns reports whether the directory still has the owner for the table.
 func (ts *Tables) owns(d *directory.Directory, table *Table) bool {
 	for _, i := range d.TablesOf(table.def.Counter) {
-		if r := &d.Tables[i]; r.Base == table.base && r.HasOwner(ts.self.ID) {
+		if r := &d.Tables[i]; r.Base == table.placement.base && r.HasOwner(ts.self.ID) {
 			return true
 		}
 	}
@@ -310,7 +310,7 @@ func (ts *Tables) Heartbeat(now int64) Status {
 	for _, table := range ts.tables {
 		if table.open {
 			open = append(open, table)
-			if table.layout.HasHolds {
+			if table.placement.layout.HasHolds {
 				ts.HoldClock() // says that the process runs
 			}
 		}
