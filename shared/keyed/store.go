@@ -157,7 +157,9 @@ type counts struct{ allowed, denied, floorDenied, evicted, full, rebased, blocks
 // open gives the shard a table for capacity keys.
 func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
 	s.store.few = make(map[string][]byte)
-	s.key = state.Key{Bytes: make([]byte, 8), Windows: slices.Clone(windows), OfRule: windows}
+	s.key = state.Key{
+		Bytes: make([]byte, 8), Limits: state.Limits{Windows: slices.Clone(windows), OfRule: windows},
+	}
 	random := func(b []byte) { _, _ = rand.Read(b) } // never fails
 	tables := state.NewTables(&s.store, random, 0, 0)
 	s.table = tables.Table(state.Definition{Windows: windows, Capacity: capacity})

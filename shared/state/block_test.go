@@ -251,7 +251,7 @@ func (r *blockRun) admit(w *blockWorker) {
 		r.found = fmt.Sprintf("key %d passes at %d, which is blocked until %d", w.key, w.entry.Now, b.end)
 	}
 	if r.random.IntN(3) == 0 {
-		w.table.Refund(&w.entry, keyed(w.table, []byte{byte(w.key)}), r.clockOf(w), 1)
+		w.table.Refund(&w.entry, keyed(w.table, []byte{byte(w.key)}).Limits, r.clockOf(w), 1)
 	}
 }
 

@@ -69,17 +69,16 @@ func (t *Table) Read(e *Entry, key Key, now int64) Status {
 		return status
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
-	return t.Reread(e, key, now)
+	return t.Reread(e, key.Limits, now)
 }
 
-// Reread is Read of the same key as before, after a lost race. It does not hash
-// the key again.
-func (t *Table) Reread(e *Entry, key Key, now int64) Status {
+// Reread is Read of the same key as before, after a lost race.
+func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 	if status := t.load(&e.loadedPage, e.hash, now); status != OK {
 		return status
 	}
 	t.readHoldClock(&e.presentPage)
-	t.readKey(e, &key, now)
+	t.readKey(e, &limits, now)
 	return OK
 }
 
@@ -95,11 +94,11 @@ func (t *Table) Reread(e *Entry, key Key, now int64) Status {
 //	                  lapsed in the record
 //	readRecord        usage, as of Now
 //	or startFromFloor usage, as of Now, and FromFloor
-func (t *Table) readKey(e *Entry, key *Key, now int64) {
+func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
 	e.Findings = Findings{}
 	e.opened = 0
 	e.CallerNs = now
-	e.setLimits(key)
+	e.setLimits(limits)
 	e.findSlot()
 	rebased, charged := t.bringToPresent(&e.presentPage, e.slot, e.newestRead())
 	if charged { // the key may have lost its record
@@ -365,11 +364,11 @@ func (t *Table) Persist(e *Entry) {
 // Refund undoes a Commit of cost units, because another rule has denied the
 // request. It reports whether every window gave them back. A window that could
 // not keeps them until it ends, so a refund never makes a later decision too
-// loose. e must be as Commit left it, and key the same.
+// loose. e must be as Commit left it, and the limits the same.
 //
 // Holds that have lapsed stay in the page: the next Read charges them, as of the refund at the earliest. So they count
 // from a later instant than they lapsed, and leave the windows later.
-func (t *Table) Refund(e *Entry, key Key, now int64, cost uint32) bool {
+func (t *Table) Refund(e *Entry, limits Limits, now int64, cost uint32) bool {
 	if e.readOnly {
 		return false
 	}
@@ -383,7 +382,7 @@ func (t *Table) Refund(e *Entry, key Key, now int64, cost uint32) bool {
 			return false
 		}
 		e.CallerNs = now
-		e.setLimits(&key)
+		e.setLimits(&limits)
 		e.findSlot()
 		if e.slot < 0 || e.page.Generation(e.slot) != e.generation {
 			return false

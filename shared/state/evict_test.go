@@ -79,7 +79,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		d.reset("b")
 		require.Equal(t, []uint32{0}, used(t, d.table, []byte("b"), d.now))
 		require.True(t, d.entry.floorLives(d.now))
-		require.False(t, d.table.Refund(&old, keyed(d.table, []byte("b")), d.now, 1), "counted before the reset")
+		require.False(t, d.table.Refund(&old, keyed(d.table, []byte("b")).Limits, d.now, 1), "counted before the reset")
 		freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 		require.Equal(t, OK, status)
 		require.Zero(t, freed, "the empty record is not an expired one")
@@ -178,7 +178,7 @@ func TestTheClockIsSettledBeforeTheFloorLapses(t *testing.T) {
 // of its own unless own is nil.
 func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {
 	windows := []limit.Window{rule}
-	key := Key{Bytes: []byte("k"), Windows: windows, OfRule: windows}
+	key := Key{Bytes: []byte("k"), Limits: Limits{Windows: windows, OfRule: windows}}
 	if own != nil {
 		key.Windows = []limit.Window{*own}
 		key.OfRule = Overridden(windows, []Override{{Keys: "k", Windows: key.Windows}})
@@ -203,7 +203,7 @@ func admit(t *testing.T, table *Table, key Key, now int64, maxHits int) (admitte
 // evict makes another key take the only slot.
 func evict(t *testing.T, table *Table, rule []limit.Window, other string, now int64) {
 	var e Entry
-	require.Equal(t, OK, table.Read(&e, Key{Bytes: []byte(other), Windows: rule, OfRule: rule}, now))
+	require.Equal(t, OK, table.Read(&e, Key{Bytes: []byte(other), Limits: Limits{Windows: rule, OfRule: rule}}, now))
 	require.Equal(t, OK, table.Inc(&e, AllWindows, 1, true))
 }
 
@@ -347,7 +347,7 @@ func (r *bucketRun) configure(version int64) {
 
 // pass reads the key and reports whether a hit passes.
 func (r *bucketRun) passes(e *Entry, k int, now int64, cost uint32) bool {
-	key := Key{Bytes: []byte{byte(k)}, Windows: r.limits[k : k+1], OfRule: r.rule}
+	key := Key{Bytes: []byte{byte(k)}, Limits: Limits{Windows: r.limits[k : k+1], OfRule: r.rule}}
 	require.Equal(r, OK, r.table.Read(e, key, now))
 	return r.table.Check(e, cost) == e.Now
 }

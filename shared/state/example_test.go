@@ -19,7 +19,7 @@ func Example() {
 	table := tables.Table(Definition{
 		Counter: NewCounterID("domain", "requests", "client", 1000), Windows: rule, Capacity: 1000,
 	})
-	key := Key{Bytes: AppendPart(nil, "192.0.2.1"), Windows: rule, OfRule: rule}
+	key := Key{Bytes: AppendPart(nil, "192.0.2.1"), Limits: Limits{Windows: rule, OfRule: rule}}
 
 	var e Entry
 	decide := func(now int64) string {

@@ -462,7 +462,7 @@ func (r *run) refund(w *runWorker) {
 		return
 	}
 	written := r.store.cas
-	all := w.table.Refund(&w.entry, r.keyOf(w), now, w.cost)
+	all := w.table.Refund(&w.entry, r.keyOf(w).Limits, now, w.cost)
 	for i := range w.windows {
 		a := &w.windows[i]
 		was := before.usage[a.column].Used
@@ -486,7 +486,7 @@ func (r *run) settle(h *stream) {
 	}
 	var scratch Scratch
 	r.as(w, h.key, func(k Key, now int64) {
-		lapsed, status := w.table.Settle(&scratch, k, h.hold, now, cost)
+		lapsed, status := w.table.Settle(&scratch, k.Limits, h.hold, now, cost)
 		if r.must("settle", status) {
 			r.answered(h, w, scratch.entry.Now, cost, lapsed)
 		}
@@ -504,7 +504,7 @@ func (r *run) renew(w *runWorker) {
 			if !w.table.IsDue(&h.hold, w.table.parent.HoldClock()) {
 				return
 			}
-			found, status := w.table.Renew(&scratch, k, &h.hold, now)
+			found, status := w.table.Renew(&scratch, k.Limits, &h.hold, now)
 			if r.must("renew", status) {
 				r.renewed(h, !found.isHeld())
 			}

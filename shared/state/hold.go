@@ -60,28 +60,32 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	return h, t.finish(e)
 }
 
-// Settle ends a hold and charges what its request really cost at now, without a check. It needs only the limits of key:
-// h has the hash of its bytes. The units may be charged already, because the hold has lapsed, or was never InTable.
-// Then unitsCharged is set, and only what the cost is beyond them is charged. If the key has no record and there is no
-// slot for one, the floor is charged. If status is not OK, nothing has changed.
-func (t *Table) Settle(s *Scratch, key Key, h Hold, now int64, cost uint32) (unitsCharged bool, status Status) {
-	return t.settle(&s.entry, key, h, now, cost)
+// Settle ends a hold and charges what its request really cost at now, without a check. The units may be charged
+// already, because the hold has lapsed, or was never InTable. Then unitsCharged is set, and only what the cost is beyond
+// them is charged. If the key has no record and there is no slot for one, the floor is charged. If status is not OK,
+// nothing has changed.
+func (t *Table) Settle(
+	s *Scratch, limits Limits, h Hold, now int64, cost uint32,
+) (unitsCharged bool, status Status) {
+	return t.settle(&s.entry, limits, h, now, cost)
 }
 
 // RefundHold undoes a Hold, because another rule has denied the request. It reports whether the units are held no more.
 // If so, e tells how the key stands without them.
-func (t *Table) RefundHold(e *Entry, key Key, h Hold, now int64) bool {
-	_, status := t.settle(e, key, h, now, 0)
+func (t *Table) RefundHold(e *Entry, limits Limits, h Hold, now int64) bool {
+	_, status := t.settle(e, limits, h, now, 0)
 	if status == OK && e.page.Layout.HasHolds {
 		e.sumHeld()
 	}
 	return status == OK
 }
 
-func (t *Table) settle(e *Entry, key Key, h Hold, now int64, cost uint32) (unitsCharged bool, status Status) {
+func (t *Table) settle(
+	e *Entry, limits Limits, h Hold, now int64, cost uint32,
+) (unitsCharged bool, status Status) {
 	e.hash = h.hash
 	for range MaxRetries {
-		if status := t.rereadToChange(e, key, now); status != OK {
+		if status := t.rereadToChange(e, limits, now); status != OK {
 			return false, status
 		}
 		charge := cost
@@ -101,12 +105,12 @@ func (t *Table) settle(e *Entry, key Key, h Hold, now int64, cost uint32) (units
 }
 
 // Renew says that the stream of h is alive. It returns where it has found the units, if status is OK: if they are not
-// held any more, nothing changes. Of key it needs what Settle does.
-func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (found HoldState, status Status) {
+// held any more, nothing changes.
+func (t *Table) Renew(s *Scratch, limits Limits, h *Hold, now int64) (found HoldState, status Status) {
 	e := &s.entry
 	e.hash = h.hash
 	for range MaxRetries {
-		if status := t.rereadToChange(e, key, now); status != OK {
+		if status := t.rereadToChange(e, limits, now); status != OK {
 			return HoldGone, status
 		}
 		found = e.whereIs(h)
@@ -127,8 +131,8 @@ func (t *Table) Renew(s *Scratch, key Key, h *Hold, now int64) (found HoldState,
 }
 
 // rereadToChange is Reread, for a caller that writes the page.
-func (t *Table) rereadToChange(e *Entry, key Key, now int64) Status {
-	if status := t.Reread(e, key, now); status != OK {
+func (t *Table) rereadToChange(e *Entry, limits Limits, now int64) Status {
+	if status := t.Reread(e, limits, now); status != OK {
 		return status
 	}
 	return t.startChange(&e.loadedPage)

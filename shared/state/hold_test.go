@@ -69,7 +69,7 @@ func (d *desk) reset(key string) {
 }
 
 func (d *desk) settle(key string, r Hold, cost uint32) (lapsed bool) {
-	lapsed, status := d.table.Settle(&d.scratch, keyed(d.table, []byte(key)), r, d.now, cost)
+	lapsed, status := d.table.Settle(&d.scratch, keyed(d.table, []byte(key)).Limits, r, d.now, cost)
 	require.Equal(d, OK, status)
 	return lapsed
 }
@@ -98,7 +98,7 @@ func TestARefundedHoldIsNotTold(t *testing.T) {
 		if evict {
 			require.True(t, hit(t, d.table, []byte("b"), d.now, 9), name)
 		}
-		require.True(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("a")), h, d.now), name)
+		require.True(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("a")).Limits, h, d.now), name)
 		require.EqualValues(t, 2, d.entry.Held(), name)
 		d.requireStands("a", 0, 2, name)
 	}
@@ -110,7 +110,7 @@ func TestAHoldThatIsNotRefundedIsTold(t *testing.T) {
 	h, ok := d.hold("a", 3)
 	require.True(t, ok)
 	d.store.Set(d.pageKey(), []byte("damaged"), 0)
-	require.False(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("a")), h, d.now))
+	require.False(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("a")).Limits, h, d.now))
 	require.EqualValues(t, 3, d.entry.Held())
 }
 
@@ -125,7 +125,7 @@ func TestLostHoldsAreCharged(t *testing.T) {
 	for range 8 {
 		d.pass(10 * second)
 		require.True(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
-		found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("a")), &alive, d.now)
+		found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("a")).Limits, &alive, d.now)
 		require.Equal(t, OK, status)
 		require.True(t, found.isHeld())
 		require.False(t, d.table.IsDue(&alive, d.table.parent.HoldClock()))
@@ -216,7 +216,7 @@ func afterAShortenedLength(t *testing.T) (d *desk, ofA, ofB Hold, toNew func(eig
 	require.True(t, hit(t, d.table, []byte("a"), d.now, 3))
 	hold("a", 7)
 	toEighth(first+3, &long)
-	found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("b")), &ofB, d.now)
+	found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("b")).Limits, &ofB, d.now)
 	require.Equal(t, OK, status)
 	require.True(t, found.isHeld())
 
@@ -302,9 +302,9 @@ func TestHoldsDoNotAllocate(t *testing.T) {
 				if i == 0 {
 					continue // lost
 				}
-				_, status = table.Renew(scratch, key, &r, now)
+				_, status = table.Renew(scratch, key.Limits, &r, now)
 				require.Equal(t, OK, status)
-				_, status = table.Settle(scratch, key, r, now, 2)
+				_, status = table.Settle(scratch, key.Limits, r, now, 2)
 				require.Equal(t, OK, status)
 			}
 		}
@@ -392,7 +392,7 @@ func TestEveryOrderOfTwoHolds(t *testing.T) {
 		}
 	}
 	renew := func(d *desk, r *Hold) (used, held int) {
-		found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("k")), r, d.now)
+		found, status := d.table.Renew(&d.scratch, keyed(d.table, []byte("k")).Limits, r, d.now)
 		require.Equal(t, OK, status)
 		require.True(t, found.isHeld())
 		return 0, 0
@@ -442,7 +442,7 @@ func TestASplitEndsNoHold(t *testing.T) {
 		d.pass(second)
 		require.Equal(t, OK, d.table.parent.Heartbeat(d.now))
 		if d.table.IsDue(&h, d.table.parent.HoldClock()) {
-			found, status := d.table.Renew(&d.scratch, key, &h, d.now)
+			found, status := d.table.Renew(&d.scratch, key.Limits, &h, d.now)
 			require.Equal(t, OK, status)
 			require.Equal(t, HeldInRecord, found)
 		}

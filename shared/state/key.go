@@ -55,12 +55,17 @@ func AppendPart(b []byte, part string) []byte {
 // an empty one.
 func AppendMissing(b []byte) []byte { return le.AppendUint32(b, 0) }
 
-// Key is a key of a counter with the limits that hold for it. Both lists have
-// the windows of the table's definition, in its order. The caller must not change them before the Entry for which it
-// gives the key is read again: see byColumn.
+// Key is a key of a counter with the limits that hold for it.
 type Key struct {
-	Bytes   []byte
-	Windows []limit.Window // with this key's limits, grids shifted by its jitter
+	Bytes []byte
+	Limits
+}
+
+// Limits are the limits that hold for a key. Both lists have the windows of the table's definition, in its order. An
+// Entry keeps them until a call loads its page anew and gives it Limits again: the caller must not change the lists
+// before that.
+type Limits struct {
+	Windows []limit.Window // with the key's own limits, grids shifted by its jitter
 	OfRule  []limit.Window // with the rule's own limits, which eviction compares by; see Overridden
 }
 
@@ -71,13 +76,13 @@ type Key struct {
 //	list             in the order of   with the limits of
 //	def.Windows      the definition    the rule
 //	layout.Windows   columns           nobody, or the rule; no one goes by them
-//	Key.Windows      the definition    the key
-//	Key.OfRule       the definition    the rule
+//	Limits.Windows   the definition    the key
+//	Limits.OfRule    the definition    the rule
 //	e.windows        columns           the key
 //	e.rule           columns           the rule
-func (e *Entry) setLimits(key *Key) {
-	e.rule = e.placement.byColumn(key.OfRule, &e.ruleMemory)
-	e.windows = e.placement.byColumn(key.Windows, &e.windowsMemory)
+func (e *Entry) setLimits(limits *Limits) {
+	e.rule = e.placement.byColumn(limits.OfRule, &e.ruleMemory)
+	e.windows = e.placement.byColumn(limits.Windows, &e.windowsMemory)
 	if e.placement.columnsAreWindows {
 		return
 	}
@@ -93,7 +98,7 @@ func (e *Entry) setLimits(key *Key) {
 
 // byColumn returns windows, which are in the definition's order, in that of the columns. A column that the definition
 // lacks has the layout's window, without limits. The list is windows itself if the order is the same, and else lies in
-// memory: it lasts until setLimits is called again, at the next Read or Refund.
+// memory: it lasts until setLimits is called again.
 func (pl *placement) byColumn(windows []limit.Window, memory *[]limit.Window) columnWindows {
 	if pl.columnsAreWindows {
 		return columnWindows{windows}

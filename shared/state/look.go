@@ -85,7 +85,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if by.layout.HasHolds {
 		e.heldNs = t.parent.lookHoldClock()
 	}
-	t.readKey(e, &key, now)
+	t.readKey(e, &key.Limits, now)
 	e.readOnly = true
 	return OK
 }

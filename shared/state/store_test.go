@@ -141,7 +141,7 @@ func newTable(capacity uint32, windows ...limit.Window) *Table {
 // keyed returns a key with the limits of the table's definition, on the key's own
 // grids where windows are jittered.
 func keyed(table *Table, key []byte) Key {
-	return Key{Bytes: key, Windows: shifted(table.def.Windows, key), OfRule: table.def.Windows}
+	return Key{Bytes: key, Limits: Limits{Windows: shifted(table.def.Windows, key), OfRule: table.def.Windows}}
 }
 
 func shiftHash(key []byte) uint64 { return siphash.Hash(2, 3, key) }

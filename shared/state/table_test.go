@@ -1,6 +1,7 @@
 package state
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,9 +129,24 @@ func TestAnEntryTellsByTheWindowsItWasReadBy(t *testing.T) {
 	require.NotEqual(t, e.Now, older.Check(&e, 7))
 
 	require.Equal(t, Mismatch, older.Commit(&e, 1, true))
-	require.Equal(t, OK, older.Reread(&e, key, second))
+	require.Equal(t, OK, older.Reread(&e, key.Limits, second))
 	require.Equal(t, OK, older.Commit(&e, 1, true))
 	require.Equal(t, []uint32{1, 4}, used(t, newer, []byte("k"), second))
+}
+
+// TestARefundGoesByTheLimitsItGets: not by those of the read before it, whose memory the caller has used again.
+func TestARefundGoesByTheLimitsItGets(t *testing.T) {
+	table := configured(newMemory(), "o", 1, definition("x", 4, aligned(9, anHour, 0)))
+	key := keyed(table, []byte("k"))
+	limits := key.Limits
+	key.Windows = slices.Clone(key.Windows)
+	require.True(t, hit(t, table, key.Bytes, second, 2))
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, key, 2*second))
+	require.Equal(t, OK, table.Commit(&e, 3, true))
+	key.Windows[0] = aligned(9, anHour, 3*second) // by this one, all that the key has used has ended
+	require.True(t, table.Refund(&e, limits, 4*second, 3))
+	require.Equal(t, []uint32{2}, used(t, table, key.Bytes, 4*second))
 }
 
 // TestATableThatCannotBeOpened: each call that has to open it fails, and none expects a placement.
@@ -142,13 +158,13 @@ func TestATableThatCannotBeOpened(t *testing.T) {
 	var e Entry
 	var scratch Scratch
 	require.Equal(t, Failed, table.Read(&e, key, second))
-	require.Equal(t, Failed, table.Reread(&e, key, second))
+	require.Equal(t, Failed, table.Reread(&e, key.Limits, second))
 	require.Equal(t, Failed, table.Look(&e, key, second))
 	require.False(t, table.IsDue(&h, table.parent.HoldClock()))
-	require.False(t, table.RefundHold(&e, key, h, second))
-	_, status := table.Renew(&scratch, key, &h, second)
+	require.False(t, table.RefundHold(&e, key.Limits, h, second))
+	_, status := table.Renew(&scratch, key.Limits, &h, second)
 	require.Equal(t, Failed, status)
-	_, status = table.Settle(&scratch, key, h, second, 1)
+	_, status = table.Settle(&scratch, key.Limits, h, second, 1)
 	require.Equal(t, Failed, status)
 	_, status = table.Clean(&scratch, key.OfRule, second)
 	require.Equal(t, Failed, status)
@@ -204,9 +220,9 @@ func TestAnEntryTellsTheSameAfterARefundThatFailed(t *testing.T) {
 		require.True(t, hit(t, newer, key.Bytes, second, 1), name)
 		store.more = c.pages
 		if h.InTable() {
-			require.False(t, older.RefundHold(&e, key, h, second), name)
+			require.False(t, older.RefundHold(&e, key.Limits, h, second), name)
 		} else {
-			require.False(t, older.Refund(&e, key, second, 3), name)
+			require.False(t, older.Refund(&e, key.Limits, second, 3), name)
 		}
 		require.Equal(t, used, e.Usage(0).Used, name)
 		require.Equal(t, held, e.Held(), name)

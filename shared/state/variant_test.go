@@ -100,7 +100,7 @@ func (r *run) keyOf(w *runWorker) Key {
 			limits[i].Units = v.Windows[i].Units
 		}
 	}
-	return Key{Bytes: w.key, Windows: shifted(limits, w.key), OfRule: v.rule}
+	return Key{Bytes: w.key, Limits: Limits{Windows: shifted(limits, w.key), OfRule: v.rule}}
 }
 
 // floorShapes are the mixes of windows for the runs, without limits: each

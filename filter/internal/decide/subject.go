@@ -61,7 +61,9 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	s.TooLong = s.TooLong || read.TooLong // Find has begun it: an override may have found the key too long
 	s.begun = begun{
 		Rule: r, Cost: read.Cost, CostUnreadable: read.CostUnreadable,
-		CountedKey: state.Key{Bytes: s.Key.Bytes, Windows: s.Windows, OfRule: r.Finder.OfAll},
+		CountedKey: state.Key{
+			Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
+		},
 	}
 	s.judged = judged{}
 	s.beginRecord(0)

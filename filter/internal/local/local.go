@@ -50,7 +50,7 @@ func (c *Source) Look(s *decide.Subject, now int64) {
 
 // Recheck is Check without hashing the key again.
 func (c *Source) Recheck(s *decide.Subject, now int64) decide.Finding {
-	return c.findingOf(s, now, c.Table.Reread(&s.Record, s.CountedKey, now))
+	return c.findingOf(s, now, c.Table.Reread(&s.Record, s.CountedKey.Limits, now))
 }
 
 // findingOf is what the record means for the request, once it was read.
@@ -115,9 +115,9 @@ func noteStored(s *decide.Subject, status state.Status) {
 // Refund uncounts the hit. A table that holds nothing has counted it at once, also for a rule that holds.
 func (c *Source) Refund(s *decide.Subject, now int64) bool {
 	if c.holds && s.Hold.InTable() {
-		return c.Table.RefundHold(&s.Record, s.CountedKey, s.Hold, now)
+		return c.Table.RefundHold(&s.Record, s.CountedKey.Limits, s.Hold, now)
 	}
-	return c.Table.Refund(&s.Record, s.CountedKey, now, s.Cost)
+	return c.Table.Refund(&s.Record, s.CountedKey.Limits, now, s.Cost)
 }
 
 // Persist stores the record if Check has moved it to the present: it was written before the clock
@@ -139,7 +139,7 @@ func (c *Source) Settle(h *hold.Hold, cost uint32, now int64) hold.Settlement {
 
 // SettleBy is Settle by other limits of the key: Check must count by the same.
 func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now int64) hold.Settlement {
-	unitsCharged, status := c.Table.Settle(c.scratch, c.heldKey(windows), h.Hold, now, cost)
+	unitsCharged, status := c.Table.Settle(c.scratch, c.limits(windows), h.Hold, now, cost)
 	switch {
 	case status != state.OK:
 		return hold.Failed
@@ -151,9 +151,9 @@ func (c *Source) SettleBy(windows []limit.Window, h *hold.Hold, cost uint32, now
 	return hold.ChargedAtOnce
 }
 
-// heldKey is a key of which units are held, without its bytes: the state.Hold has their hash.
-func (c *Source) heldKey(windows []limit.Window) state.Key {
-	return state.Key{Windows: windows, OfRule: c.ofRule}
+// limits are those of a key with these windows.
+func (c *Source) limits(windows []limit.Window) state.Limits {
+	return state.Limits{Windows: windows, OfRule: c.ofRule}
 }
 
 // Renew moves what is held into the present eighth of the hold.
@@ -171,7 +171,7 @@ func (c *Source) IsDue(h *hold.Hold, at hold.Clocks) bool {
 
 // RenewBy renews a hold that IsDue, by other limits of the key, as SettleBy settles it.
 func (c *Source) RenewBy(windows []limit.Window, h *hold.Hold, at hold.Clocks) hold.Renewal {
-	found, status := c.Table.Renew(c.scratch, c.heldKey(windows), &h.Hold, at.Now)
+	found, status := c.Table.Renew(c.scratch, c.limits(windows), &h.Hold, at.Now)
 	switch {
 	case status != state.OK:
 		return hold.Unknown
