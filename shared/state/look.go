@@ -44,12 +44,14 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	default:
 		return Failed
 	}
-	done, status := ts.register(&d, closed, max(now, ts.store.Now()))
+	now = max(now, ts.store.Now())
+	ts.tidy(&d, now)
+	registered, status := register(&d, ts.self, closed, now)
 	if status != OK {
 		return status
 	}
 	for i, table := range closed {
-		table.looked = &done.tables[i]
+		table.looked = &registered[i]
 	}
 	ts.lookedCAS = cas
 	return OK

@@ -138,73 +138,70 @@ func (ts *Tables) Release(now int64) Status {
 // registerAndAdopt registers tables in the directory and adopts their registrations. Before Split, it finds out whether
 // another configuration of the same owner has taken away a counter or a window:
 //
-//	what was taken away                     found by                          another worker     none has
-//	                                                                          has split
-//	a counter: the owner was removed from   register: wasDropped              it splits, too     HasConflict
-//	its table
-//	a window, before                        register: lackWindow, by what     it splits, too     if it still is, the
-//	                                        was adopted before                                   next line
-//	a window, now                           here: lackWindow, by what was     HasConflict. The next call finds it by
-//	                                        adopted just now                  the line above
+//	what was taken away                     other workers have split       none has
+//	a counter: wasDropped                   it splits, too                 HasConflict
+//	a window, as of what was adopted last   it splits, too                 HasConflict, if it still is
+//	a window, as of what is adopted now     HasConflict: the next call     HasConflict
+//	                                        finds it by the line above
 //
 // After Split there is no conflict.
 func (ts *Tables) registerAndAdopt(now int64, tables []*Table) Status {
-	var done registerResult
+	var registered []directory.Registration
+	var dropped, follows bool
 	status := ts.update(func(d *directory.Directory) (status Status) {
 		// The caller may have read its clock before another worker wrote d. Without a look at the
 		// clock of now, that worker's times would seem to be of the future.
 		now = max(now, ts.store.Now())
-		done, status = ts.register(d, tables, now)
+		ts.tidy(d, now)
+		dropped = ts.wasDropped(d, tables)
+		follows = !ts.split.isDone && (dropped || lackWindow(tables)) && d.HasOwner(ts.split.owner)
+		owner := ts.self
+		if follows {
+			owner.ID = ts.split.owner
+		}
+		registered, status = register(d, owner, tables, now)
 		return status
 	})
 	if status != OK {
 		return status
 	}
-	if done.follows {
+	if follows {
 		ts.Split()
 	}
 	for i, table := range tables {
-		table.adopt(&done.tables[i])
+		table.adopt(&registered[i])
 	}
-	if !ts.split.isDone && (done.dropped || lackWindow(tables)) {
+	if !ts.split.isDone && (dropped || lackWindow(tables)) {
 		ts.split.conflict = true
 	}
 	return OK
 }
 
-// registerResult is what register has found and done in the directory.
-type registerResult struct {
-	tables  []directory.Registration // of the tables, in their order
-	dropped bool                     // see wasDropped
-	follows bool                     // something was taken away, and other workers have split: this one must, too
+// tidy makes times of the future, from before the clock was set back, the oldest. Then the owner leaves the tables
+// whose counters it no longer has, and those that have waited long enough go.
+func (ts *Tables) tidy(d *directory.Directory, now int64) {
+	d.ForgetFuture(now)
+	d.LeaveAndSweep(ts.self.AsOf(now), ts.keeps, now)
 }
 
-// register registers tables in the directory d, in four steps. It changes nothing else: if another worker
-// writes the directory first, it is called again.
-//
-//  1. Times of the future, from before the clock was set back, become the oldest.
-//  2. The owner leaves the tables whose counters it no longer has, and those that have waited long enough go.
-//  3. It looks whether this worker must split, because others have. Then the tables are the split owner's.
-//  4. It registers each table for that owner. If the directory has no room for all, it fails.
-func (ts *Tables) register(
-	d *directory.Directory, tables []*Table, now int64,
-) (done registerResult, status Status) {
-	d.ForgetFuture(now)
-	self := ts.self.AsOf(now)
-	d.LeaveAndSweep(self, ts.keeps, now)
-	done.dropped = ts.wasDropped(d, tables)
-	if !ts.split.isDone && (done.dropped || lackWindow(tables)) && d.HasOwner(ts.split.owner) {
-		done.follows = true
-		self.ID = ts.split.owner
-	}
+// keeps reports whether the configuration has the counter.
+func (ts *Tables) keeps(id CounterID) bool {
+	_, found := ts.find(id)
+	return found
+}
+
+// register registers tables for an owner in a directory that is tidy. It fails if the directory has no room for all.
+func register(
+	d *directory.Directory, owner directory.Owner, tables []*Table, now int64,
+) (registered []directory.Registration, status Status) {
 	for _, table := range tables {
-		r, ok := d.Register(self, &table.def, now)
+		r, ok := d.Register(owner.AsOf(now), &table.def, now)
 		if !ok {
-			return registerResult{}, Failed
+			return nil, Failed
 		}
-		done.tables = append(done.tables, *r)
+		registered = append(registered, *r)
 	}
-	return done, OK
+	return registered, OK
 }
 
 // lackWindow reports whether the registration that some table has adopted has no column for one of its windows.
@@ -212,12 +209,6 @@ func lackWindow(tables []*Table) bool {
 	return slices.ContainsFunc(tables, func(t *Table) bool {
 		return t.open && slices.Contains(t.placement.columnOf, page.NoColumn)
 	})
-}
-
-// keeps reports whether the configuration has the counter.
-func (ts *Tables) keeps(id CounterID) bool {
-	_, found := ts.find(id)
-	return found
 }
 
 // wasDropped reports whether the owner was removed from one of its tables. It has two causes. Another configuration of
