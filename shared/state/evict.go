@@ -211,23 +211,22 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 // evict adds what the slot's record uses and holds to the floor, and frees the slot.
 func (p *presentPage) evict(slot int) {
 	r := p.recordIn(slot)
-	p.rollFloor(max(p.Now, r.asOf))
 	if p.page.Layout.HasHolds {
 		r.lapsed = p.moveHoldsToFloor(&r)
 	}
-	p.addToFloor(&r)
+	p.addToFloor(&r, max(p.Now, r.asOf))
 	p.page.Clear(slot)
 }
 
-// addToFloor adds the usage of the record to the floor, which rollFloor has brought as far as it shall be.
+// addToFloor rolls the floor to an instant that is not before the usage of the record, and adds that.
 //
 // The floor may be ahead of this worker's clock. Then the usage of a window that starts with its first hit moves
 // ahead as far, or the floor would forget it too early. An example: now is 100 s, the floor was written at 103 s
 // by a worker whose clock is ahead, and the record's window ends at 102 s. At 103 s it would have ended
 // already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now. Here now is
 // CallerNs: p.Now may be 103 s itself, the floor's time, by which nothing would seem ahead.
-func (p *presentPage) addToFloor(r *record) {
-	floorTime := p.page.FloorTime()
+func (p *presentPage) addToFloor(r *record, at int64) {
+	floorTime := p.rollFloor(at)
 	ahead := max(floorTime-max(r.asOf, p.CallerNs), 0)
 	for column := range p.page.Layout.Counting {
 		w := p.rule.at(column)
@@ -241,10 +240,12 @@ func (p *presentPage) addToFloor(r *record) {
 	}
 }
 
-// rollFloor brings the floor and its time to an instant, or leaves both as they are if that is earlier.
-func (p *presentPage) rollFloor(to int64) {
-	floorTime, _ := p.endFloors(to)
+// rollFloor brings the floor and its time to an instant, or leaves both as they are if that is earlier. It returns the
+// floor's time.
+func (p *presentPage) rollFloor(to int64) (floorTime int64) {
+	floorTime, _ = p.endFloors(to)
 	p.page.SetFloorTime(floorTime)
+	return floorTime
 }
 
 // endFloors brings the floor to an instant, or to its own time if that is later, and returns what its time should be.
@@ -266,8 +267,7 @@ func (p *presentPage) endFloors(to int64) (floorTime int64, changed bool) {
 // chargeFloor counts units in the floor at an instant, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
 func (p *presentPage) chargeFloor(windows columnWindows, at int64, units uint32) {
-	p.rollFloor(at)
-	floorTime := p.page.FloorTime()
+	floorTime := p.rollFloor(at)
 	for column := range p.page.Layout.Counting {
 		f := p.page.Floor(column)
 		p.page.SetFloor(column, p.rule.at(column).ChargeFloor(windows.at(column), f, floorTime, units, p.logMemory[:0]))

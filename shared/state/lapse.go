@@ -106,8 +106,7 @@ func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
 	r := p.recordIn(slot)
 	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.asOf)
 	latest := r.lapsed[len(r.lapsed)-1] // there is one: floorLapsed is not empty
-	p.rollFloor(latest.at)
-	p.addToFloor(&r)
+	p.addToFloor(&r, latest.at)
 	p.page.Clear(slot)
 }
 
