@@ -77,7 +77,6 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 	if status := t.load(&e.loadedPage, e.hash, now); status != OK {
 		return status
 	}
-	t.readHoldClock(&e.presentPage)
 	t.readKey(e, &limits, now)
 	return OK
 }
@@ -87,7 +86,7 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 //	                  finds                          may change in the page
 //	setLimits         windows, rule
 //	findSlot          slot
-//	bringToPresent    CallerNs, Now                  the clock was set back: moves the record, or the floor without
+//	bringToPresent    heldNs, CallerNs, Now          the clock was set back: moves the record, or the floor without
 //	                                                 one, to Now. Holds of the floor have lapsed: charges the floor,
 //	                                                 and evicts records, this key's or others'
 //	readHolds         holds, Held; lapsed: what has
@@ -185,6 +184,29 @@ func (e *Entry) Held() uint32 {
 
 func (e *Entry) setHeld(units uint32) {
 	e.usage[e.page.Layout.HoldsColumn()] = limit.Usage{Used: units}
+}
+
+// readHolds reads what is held of the key. Its record holds some of it. The floor holds some too if the key may have
+// been evicted. readHolds returns the units of the record that have lapsed, for readRecord to charge.
+func (e *Entry) readHolds() (lapsed lapses) {
+	if e.slot >= 0 {
+		e.holds = e.page.Holds(e.slot)
+		lapsed = e.takeLapsed(&e.holds, e.page.Time(e.slot))
+	} else {
+		e.holds = limit.Holds{Eighth: e.presentEighth()}
+	}
+	e.sumHeld()
+	return lapsed
+}
+
+// sumHeld sets what Held returns.
+func (e *Entry) sumHeld() {
+	shared := uint32(0) // in the floor
+	if e.slot < 0 || e.page.Shares(e.slot) {
+		floor := e.page.FloorHolds()
+		shared = floor.Total()
+	}
+	e.setHeld(limit.AddSaturating(shared, e.holds.Total()))
 }
 
 // log returns memory for a log of a column: twice the longest log, because a hit

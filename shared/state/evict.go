@@ -35,7 +35,7 @@ import (
 //	function     of which record                         what it has counted  the floor is rolled to
 //	evict        the one that uses least                 goes into the floor  p.Now, or the record's asOf
 //	evictSharer  of a key that may have held what has    goes into the floor  when the last of its units lapsed
-//	             lapsed in the floor (lapse.go)
+//	             lapsed in the floor
 //	drop         one that has expired, or of a key that  is forgotten         p.Now, or the record's asOf
 //	             is reset
 //
@@ -216,6 +216,77 @@ func (p *presentPage) evict(slot int) {
 	}
 	p.addToFloor(&r, max(p.Now, r.asOf))
 	p.page.Clear(slot)
+}
+
+// lapseFloor brings what the floor holds to the present: it takes out and charges what has lapsed. It reports
+// whether it has charged any.
+func (p *presentPage) lapseFloor() (charged bool) {
+	if !p.floorHoldsUnits() {
+		return false
+	}
+	holds := p.page.FloorHolds()
+	lapsed := p.takeLapsed(&holds, noBound)
+	if len(lapsed) == 0 {
+		return false
+	}
+	p.page.SetFloorHolds(&holds)
+	if p.page.Layout.Counting == 0 { // no window to charge
+		return false
+	}
+	p.chargeFloorLapses(lapsed)
+	return true
+}
+
+// chargeFloorLapses charges what has lapsed of the floor's holds. The floor does not know which key held
+// these units. So they are charged to the floor, and each key that may have held them is evicted, so that it
+// starts from the floor.
+//
+// An example: 5 units that the floor holds have lapsed. The floor has used 20, record A 30, and B 10. A shares
+// what the floor holds, because its key came back while the floor held; B was there before, and does not.
+//
+//	                         floor  A        B
+//	before                   20     30       10
+//	chargeFloor              25     30       10   the 5 may be of any key that was evicted
+//	evictSharer, A + 5 = 35  35     evicted  10   the 5 may be A's: the floor covers 25 and 35, and A starts from it
+//
+// The order matters: a floor that covers A already would be charged the same 5 once more, and at a later
+// instant than that of the lapse, because evictSharer rolls the floor on.
+func (p *presentPage) chargeFloorLapses(lapsed lapses) {
+	for _, l := range lapsed {
+		p.chargeFloor(p.rule, l.at, l.units)
+	}
+	for slot := range p.page.Layout.Slots {
+		if !p.page.IsFree(slot) && p.page.Shares(slot) {
+			p.evictSharer(slot, lapsed)
+		}
+	}
+}
+
+// evictSharer evicts the slot's record, because its key may have held what has lapsed in the
+// floor: these units are charged to its usage too, before that goes into the floor.
+func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
+	r := p.recordIn(slot)
+	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.asOf)
+	latest := r.lapsed[len(r.lapsed)-1] // there is one: floorLapsed is not empty
+	p.addToFloor(&r, latest.at)
+	p.page.Clear(slot)
+}
+
+// moveHoldsToFloor moves what the record holds to the floor, which lapseFloor has brought to the present. It returns
+// what has lapsed in the record, for its caller to charge.
+//
+// The floor holds all as of the newest eighth of the two. Where the hold's length was shortened, either may be ahead of
+// the present. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth 2. As of 11,
+// the oldest eighth is 3, so the 5 lie there: they are held until 12 begins, which is one eighth longer.
+func (p *presentPage) moveHoldsToFloor(r *record) (lapsed lapses) {
+	h, floor := p.page.Holds(r.slot), p.page.FloorHolds()
+	lapsed = p.takeLapsed(&h, r.asOf)
+	joined := limit.Holds{Eighth: h.Eighth}
+	joined.AdvanceTo(floor.Eighth)
+	joined.Join(&floor)
+	joined.Join(&h)
+	p.page.SetFloorHolds(&joined)
+	return lapsed
 }
 
 // addToFloor rolls the floor to an instant that is not before the usage of the record, and adds that.

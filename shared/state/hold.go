@@ -61,9 +61,9 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 }
 
 // Settle ends a hold and charges what its request really cost at now, without a check. The units may be charged
-// already, because the hold has lapsed, or was never InTable. Then unitsCharged is set, and only what the cost is beyond
-// them is charged. If the key has no record and there is no slot for one, the floor is charged. If status is not OK,
-// nothing has changed.
+// already, because the hold has lapsed, or was never InTable. Then unitsCharged is set, and only what the cost is
+// beyond them is charged. If the key has no record and there is no slot for one, the floor is charged. If status is not
+// OK, nothing has changed.
 func (t *Table) Settle(
 	s *Scratch, limits Limits, h Hold, now int64, cost uint32,
 ) (unitsCharged bool, status Status) {

@@ -84,11 +84,8 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if newer, status := t.loadPage(&e.loadedPage, by, by.pageOf(e.hash)); newer || status != OK {
 		return Failed
 	}
-	if by.layout.HasHolds {
-		e.heldNs = t.parent.lookHoldClock()
-	}
-	t.readKey(e, &key.Limits, now)
 	e.readOnly = true
+	t.readKey(e, &key.Limits, now)
 	return OK
 }
 

@@ -196,7 +196,6 @@ func (t *Table) readPage(p *presentPage, rule []limit.Window) {
 		p.leaseNs = leaseTime(t.parent.store.Monotonic())
 		return
 	}
-	t.readHoldClock(p)
 	p.rule = p.placement.byColumn(rule, &p.ruleMemory)
 	t.bringToPresent(p, noRecord, p.page.NewestTime())
 }

@@ -34,8 +34,8 @@
 //	     ├─ load            the page of the key comes into memory: a loadedPage                table.go
 //	     └─ readKey
 //	         ├─ setLimits            those of the key, in the order of the page's columns      key.go
-//	         ├─ bringToPresent       makes it a presentPage: a clock may have been set back,   clock.go, lapse.go
-//	         │                       and what the floor holds may have lapsed
+//	         ├─ bringToPresent       makes it a presentPage: a clock may have been set back,   clock.go
+//	         │                       and what the floor holds may have lapsed                  lapse.go
 //	         └─ readRecord           the Entry has the key's usage as of now
 //	            or startFromFloor
 //	Table.Check             says whether the hit passes
@@ -47,7 +47,7 @@
 // The other files:
 //
 //	hold.go      Hold, Renew and Settle: a running request keeps units of its key. The key's record, or the floor, has
-//	             the sum of them. If a request gives no sign of life, lapse.go charges its units
+//	             the sum of them. If a request gives no sign of life, its units lapse (lapse.go), and are charged
 //	lease.go     a lease table has a leased.Lease in the place of each key's usages
 //	operate.go   operators set, add to and reset counters, and visit all pages
 //	look.go      two ways to read that count no hit: a Look tells a client what is left of its key, and a Survey counts
@@ -167,7 +167,7 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //	"sluice/tables" KeySuffix                    directory of all tables       2      directory/directory.go
 //	"sluice/owners" KeySuffix                    heartbeats of all owners      4      directory/heartbeats.go
 //	"sluice/seed"                                seed of all hashes            3      values.go
-//	"sl/held"                                    holds' clock                         clock.go
+//	"sl/held"                                    holds' clock                         lapse.go
 //	"sl/n" 8 hex of owner                        how many proxies are alive           values.go
 //	"sl/g" u32 owner, u32 rule                   what streams hold of a rule          values.go
 //	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   1      page/page.go
