@@ -77,8 +77,12 @@ func (p *presentPage) expiredSlot() int {
 	return -1
 }
 
-// hasExpired reports whether the slot's record has expired by the caller's clock. Now may be ahead of that.
+// hasExpired reports whether the slot's record has expired: a lease by the leases' clock, any other by the caller's, of
+// which Now may be ahead.
 func (p *presentPage) hasExpired(slot int) bool {
+	if p.page.Layout.HasLeases {
+		return !p.leaseIsMissed(slot)
+	}
 	return p.expiry(slot) <= p.CallerNs
 }
 
@@ -86,9 +90,6 @@ func (p *presentPage) hasExpired(slot int) bool {
 // holds may be renewed, and what is charged for them counts on. The record of a key that was reset does not expire
 // while the floor counts or holds something: the key would start from it.
 func (p *presentPage) expiry(slot int) int64 {
-	if p.page.Layout.HasLeases {
-		return p.leaseExpiry(slot)
-	}
 	if p.page.WasReset(slot) && p.floorLives(p.Now) {
 		return math.MaxInt64
 	}

@@ -1,8 +1,6 @@
 package state
 
 import (
-	"math"
-
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
@@ -21,8 +19,8 @@ import (
 //	Write                     the lease is encoded into its slot, a free one, or that of the record
 //	                          with fewest units (Replaced), and the page is written in one compare-and-swap
 //
-// Of the other files it uses the registration of tables, and a loadedPage. They know of leases in three places: an
-// expiry is leaseExpiry, drop rolls no floor, and readPage reads only the leases' clock.
+// Of the other files it uses the registration of tables, and a loadedPage. They know of leases in three places, for
+// visits: hasExpired asks leaseIsMissed, drop rolls no floor, and readPage reads only the leases' clock.
 
 // leaseWaitNs is how long the number of a vanished lease table waits until it is
 // used again.
@@ -186,16 +184,12 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 	return l.Left(nowNs)
 }
 
-// leaseExpiry is expiry of a lease. Its record does not expire while it says something that
-// would be missed.
-func (p *presentPage) leaseExpiry(slot int) int64 {
+// leaseIsMissed reports whether the slot's lease says something that would be missed: until then it does not expire.
+func (p *presentPage) leaseIsMissed(slot int) bool {
 	var l leased.Lease
 	l.Decode(p.page.Lease(slot)[:leased.HeadBytes])
 	now := int64(p.leaseNs)
-	if !isOfEarlierStart(p.page.Time(slot), now) && l.IsMissed(now) {
-		return math.MaxInt64
-	}
-	return 0
+	return !isOfEarlierStart(p.page.Time(slot), now) && l.IsMissed(now)
 }
 
 // leaseWindow is the column of a lease table for keys with that many windows.
