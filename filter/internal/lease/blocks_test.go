@@ -292,6 +292,34 @@ func TestATrialBlocksNobody(t *testing.T) {
 	}
 }
 
+// TestATrialThatJoinsAReportBlocksNobody: the report was queued while no stream could be opened, and a request of the
+// trial asks for the same key. The rule that enforces does not match the request.
+func TestATrialThatJoinsAReportBlocksNobody(t *testing.T) {
+	rule := `{"name":"trial","mode":"shadow","counter":"c",` + byUser + `,"limits":["1/1m"],"block":"1h","settle":{}}`
+	enforces := strings.Replace(rule, `"name":"trial","mode":"shadow"`, `"name":"r","match":{"headers":{"v":"x"}}`, 1)
+	h, s := newBlocking(t, rule+","+strings.Replace(enforces, "1/1m", "3/1m", 1))
+	first := h.request("a 1")
+	h.exchange(s)
+	h.down = true
+	h.stream = nil
+	h.client.StreamEnded(h.proxy.Clock)
+	h.proxy.Clock += 50 * ms
+	h.answer(first, 1) // queues the report
+	h.down = false
+	second := h.request("a 1")
+	h.proxy.Clock += 50 * ms
+	h.tick()
+	h.exchange(s)
+	require.True(t, h.verdicts[second])
+	require.EqualValues(t, 1, h.rules["trial"].Metrics.ShadowDenied)
+	require.Zero(t, h.begun())
+	h.answer(second, 0)
+	h.exchange(s)
+	third := h.request("a x")
+	h.exchange(s)
+	require.True(t, h.verdicts[third], "the key is not blocked")
+}
+
 // A worker reads the clock anew when it writes a denial into the lease. It remembers the denial until its wait is over,
 // as counted from when the answer came.
 func TestADenialIsRememberedNoLongerThanItsWait(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 //	Waiting          is of all requests
 //	Ahead, Spent     are of what has made the ask. The Spent of another is dropped, and a later ask says it: see
 //	                 lease/source.go
-//	Shadow, NoBlock  are of the rule, so each request has the same
+//	Shadow, NoBlock  are of the rule, so each request has the same. A report has none: the first request says them
 type ask struct {
 	id      uint32
 	want    string // which units it asks for: see appendWant
@@ -71,6 +71,7 @@ func (a *ask) add(parts []lease.Part) {
 		p, cost := &a.parts[i].Wire, parts[i].Wire.Cost
 		if len(a.waiters) == 0 { // the request is the first one, of an ask that was made for requests to come
 			p.Cost = cost
+			p.Shadow, p.NoBlock = parts[i].Wire.Shadow, parts[i].Wire.NoBlock
 		}
 		p.Waiting = limit.AddSaturating(p.Waiting, cost)
 	}
@@ -84,6 +85,7 @@ func (a *ask) putBefore(earlier *ask) {
 	for i := range a.parts {
 		p, before := &a.parts[i].Wire, &earlier.parts[i].Wire
 		p.Cost = before.Cost
+		p.Shadow, p.NoBlock = before.Shadow, before.NoBlock
 		p.Waiting = limit.AddSaturating(p.Waiting, before.Waiting)
 	}
 	a.waiters = append(earlier.waiters, a.waiters...)

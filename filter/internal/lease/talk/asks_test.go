@@ -77,6 +77,36 @@ func TestAnAskAheadIsFirst(t *testing.T) {
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
 }
 
+// A report says nothing of the rule, and each request that joins it does: here one of a rule in shadow mode, whose
+// counter another rule enforces. So says the ask again that is queued after the end of a stream.
+func TestARequestThatJoinsAReportSaysItsRule(t *testing.T) {
+	windows := []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 1}}
+	acc := account.NewBook().Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
+	report := func() []lease.Part { return []lease.Part{lease.ReportPart(acc)} }
+	request := func() []lease.Part {
+		parts := report()
+		wire := &parts[0].Wire
+		wire.Cost, wire.Waiting = 1, 1
+		wire.Shadow, wire.NoBlock = true, true
+		return parts
+	}
+	joined := newAskList()
+	joined.askForNobody(report())
+	joined.join(&Waiter{}, request())
+	requeued := newAskList()
+	requeued.join(&Waiter{}, request())
+	requeued.sendAll(1, 0)
+	requeued.askForNobody(report())
+	requeued.requeueAll()
+	for what, as := range map[string]*askList{"joined": &joined, "queued again": &requeued} {
+		require.Len(t, as.queue, 1, what)
+		wire := &as.queue[0].parts[0].Wire
+		require.EqualValues(t, 1, wire.Waiting, what)
+		require.True(t, wire.Shadow, what)
+		require.True(t, wire.NoBlock, what)
+	}
+}
+
 // After the end of a stream, requests of the ask that was sent wait before those of the queued one.
 func TestAnAskIsQueuedAgainBeforeALaterOne(t *testing.T) {
 	as := newAskList()
