@@ -52,12 +52,6 @@ func (r *reader) readEnforcement(
 	return e
 }
 
-// disable is for a filter that its listener or a route disables.
-func (r *reader) disable(e *draft.Enforcement, at source.Place) {
-	e.Off = true
-	r.Note(at, "the filter is disabled, and its rules are off")
-}
-
 // fraction is a share of requests in percent.
 func (r *reader) fraction(f *corev3.RuntimeFractionalPercent, at source.Place, byDefault float64) float64 {
 	if f == nil {

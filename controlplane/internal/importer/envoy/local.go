@@ -41,7 +41,7 @@ func (imp *localImport) run(file *source.Document) error {
 		return err
 	}
 	imp.hosts = imp.virtualHosts(s)
-	imp.addRules(s.Filters)
+	imp.addRules(s)
 	if len(imp.draft.Rules) == 0 && imp.Err() == nil {
 		envoyfile.RefuseTyposOfLimits(imp.Findings, in)
 		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
@@ -118,18 +118,27 @@ func limitsAnything(n *policy.Node) bool {
 //	/c, which has nothing for either     F, and G
 //
 // So the rules of F are for all requests but those of /a and /b, also for those of no route. Those of G are for all
-// requests, and those of R for the requests of /a.
-func (imp *localImport) addRules(filters []envoyfile.Config) {
-	local := localFiltersOf(filters)
+// requests, and those of R for the requests of /a. If one only works whereEnabled, those of F are for each route by
+// itself that enables it, such as /c, and for no request beside these.
+func (imp *localImport) addRules(s *envoyfile.Site) {
+	local := localFiltersOf(s)
 	for _, f := range local {
-		routes, requests := f.unchangedOn(imp.hosts)
-		imp.addConfig(f.config, routes, requests)
+		if limitsAnything(f.config.Node) {
+			imp.noteDisabled(f)
+		}
+		if f.works != whereEnabled {
+			routes, requests := f.unchangedOn(imp.hosts)
+			imp.addConfig(f, f.config, routes, requests)
+		}
 	}
 	for _, route := range routesOf(imp.hosts) {
 		imp.noteUnusedConfigs(local, route)
 		for _, f := range local {
-			if setting, config := f.on(route); setting == configured {
-				imp.addConfig(config, []*hostRoute{route}, route.selection)
+			switch setting, config := f.on(route); {
+			case setting == configured:
+				imp.addConfig(f, config, []*hostRoute{route}, route.selection)
+			case setting == unchanged && f.works == whereEnabled:
+				imp.addConfig(f, f.config, []*hostRoute{route}, route.selection)
 			}
 		}
 	}
@@ -162,12 +171,12 @@ func (c *configLevels) noteUnreached(to *draft.Findings) {
 	c.NoteUnreached(to)
 }
 
-// localFiltersOf are the local filters among those of a listener. If it has none, or none that is known, an empty one
-// stands for it: it limits nothing itself, and has the configurations of all routes.
-func localFiltersOf(filters []envoyfile.Config) (list []*listenerFilter) {
-	for _, c := range filters {
+// localFiltersOf are the local filters of a listener. If it has none, or none that is known, an empty one stands for
+// it: it limits nothing itself, and has the configurations of all routes.
+func localFiltersOf(s *envoyfile.Site) (list []*listenerFilter) {
+	for _, c := range s.Filters {
 		if isOfLocalType(c) {
-			list = append(list, &listenerFilter{config: c, typeOnRoutes: envoyfile.LocalType})
+			list = append(list, newListenerFilter(s, c, envoyfile.LocalType))
 		}
 	}
 	if list == nil {
@@ -196,9 +205,9 @@ type localConfig struct {
 	requests request.Selection
 }
 
-// addConfig makes the rules of one configuration, for the routes and requests that have it.
+// addConfig makes the rules of one configuration for a filter, for the routes and requests that have it.
 func (imp *localImport) addConfig(
-	config envoyfile.Config, routes []*hostRoute, requests request.Selection,
+	f *listenerFilter, config envoyfile.Config, routes []*hostRoute, requests request.Selection,
 ) {
 	if !limitsAnything(config.Node) {
 		return // it is there for its routes
@@ -206,9 +215,7 @@ func (imp *localImport) addConfig(
 	decoded := decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At)
 	c := localConfig{decoded, config, routes, requests}
 	enforced := imp.readEnforcement(c, config.At, 0, c.GetStatus())
-	if config.Disabled {
-		imp.disable(enforced, config.At)
-	}
+	enforced.Off = enforced.Off || f.works == nowhere
 	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")

@@ -19,9 +19,41 @@ import (
 // depends on the route: see on. A filter without a name stands alone in its file, or for one that the file lacks. It
 // takes the configurations of its type that routes have under any name.
 type listenerFilter struct {
-	config           envoyfile.Config // its own
-	typeOnRoutes     string           // of the configurations that routes have for it
-	onlyWhereEnabled bool             // it is disabled but for the routes that enable it
+	config       envoyfile.Config // its own
+	typeOnRoutes string           // of the configurations that routes have for it
+	works        filterReach
+}
+
+// filterReach is where a filter works, by what its listener and the routes say together.
+type filterReach uint8
+
+const (
+	everywhere   filterReach = iota // but on the routes that switch it off
+	whereEnabled                    // on the routes that enable it: the listener disables it
+	nowhere                         // no route enables it: its rules are off
+)
+
+// newListenerFilter is a filter of a site, with its own configuration there.
+func newListenerFilter(s *envoyfile.Site, own envoyfile.Config, typeOnRoutes string) *listenerFilter {
+	f := &listenerFilter{config: own, typeOnRoutes: typeOnRoutes}
+	switch {
+	case own.Disabled && s.Enables(own.Name):
+		f.works = whereEnabled
+	case own.Disabled:
+		f.works = nowhere
+	}
+	return f
+}
+
+// noteDisabled notes where a filter works that its listener disables.
+func (r *reader) noteDisabled(f *listenerFilter) {
+	switch f.works {
+	case everywhere:
+	case whereEnabled:
+		r.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
+	case nowhere:
+		r.Note(f.config.At, "the filter is disabled, and its rules are off")
+	}
 }
 
 // setting is what the configurations of a route make of a filter. The route's own come before those of its virtual
@@ -37,7 +69,7 @@ const (
 // on is what the route makes of the filter. If that is configured, on returns the route's configuration for it, too. An
 // example of the filter one:
 //
-//	route                                   setting      if it is onlyWhereEnabled
+//	route                                   setting      if it works whereEnabled
 //	/a, with {one: its configuration}       configured   configured
 //	/b, with {one: {disabled: true}}        off          off
 //	/c, with {one: {config: {}}}            unchanged    unchanged: it enables the filter
@@ -46,7 +78,7 @@ func (f *listenerFilter) on(route *hostRoute) (setting, envoyfile.Config) {
 	isAbout := func(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
 	first := slices.IndexFunc(route.configs, isAbout)
 	isDisabled := first >= 0 && route.configs[first].Disabled
-	if isDisabled || f.onlyWhereEnabled && first < 0 {
+	if isDisabled || f.works == whereEnabled && first < 0 {
 		return off, envoyfile.Config{}
 	}
 	if i := slices.IndexFunc(route.configs, f.has); i >= 0 {

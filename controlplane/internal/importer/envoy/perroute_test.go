@@ -32,7 +32,7 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 		got, c := f.on(&hostRoute{configs: tc.configs})
 		require.Equal(t, tc.want, got, tc.name)
 		require.Equal(t, got == configured, c.Name == "one", tc.name)
-		f.onlyWhereEnabled = true
+		f.works = whereEnabled
 		got, _ = f.on(&hostRoute{configs: tc.configs})
 		require.Equal(t, tc.whereEnabled, got, tc.name)
 	}

@@ -288,12 +288,11 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 		if !isOfServiceType(c) {
 			continue
 		}
-		f := &listenerFilter{config: c, typeOnRoutes: envoyfile.PerRouteType}
+		f := newListenerFilter(s, c, envoyfile.PerRouteType)
 		of.all = append(of.all, f)
 		if of.listenerFilter == nil && imp.isOfDomain(c) {
 			of.listenerFilter = f
 			of.message = decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At)
-			f.onlyWhereEnabled = c.Disabled && len(of.message.GetRateLimits()) == 0 && s.Enables(c.Name)
 		}
 	}
 	if of.listenerFilter == nil {
@@ -309,17 +308,13 @@ func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement
 	if f.isStandIn() {
 		return &draft.Enforcement{}
 	}
-	if f.onlyWhereEnabled {
-		imp.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
-	}
+	imp.noteDisabled(f.listenerFilter)
 	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
 		imp.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
 			"such as x-envoy-internal separates them")
 	}
 	e := imp.readEnforcement(f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
-	if f.config.Disabled && !f.onlyWhereEnabled {
-		imp.disable(e, f.config.At)
-	}
+	e.Off = e.Off || f.works == nowhere
 	readHeaders(imp.reader, f.message.GetEnableXRatelimitHeaders())
 	return e
 }
