@@ -213,10 +213,9 @@ type leaf struct {
 
 // condition is a value of the request and the pattern that it fits.
 type condition struct {
-	value    request.Value
-	pattern  request.Pattern
-	compared request.Pattern // what a policy makes of it: see findMixed
-	shared   bool            // all that fits counts together
+	value   request.Value
+	pattern request.Pattern
+	shared  bool // all that fits counts together
 }
 
 // withinAsText reports whether every request of the leaf meets the conditions of another one too. Like that of
@@ -356,7 +355,7 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 		case has.Key != e.Key, e.isFixed() && !has.Matches(e.Text):
 			return nil, false
 		case !e.isFixed():
-			end.conditions = append(end.conditions, condition{e.Value, has.Pattern, e.Value.Compared(has.Pattern), has.Shared})
+			end.conditions = append(end.conditions, condition{e.Value, has.Pattern, has.Shared})
 		}
 	}
 	return end, true

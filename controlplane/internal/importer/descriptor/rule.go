@@ -45,17 +45,22 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 }
 
 // findMixed returns the leaves whose requests a policy takes for those of another leaf, each with one such leaf. They
-// get rules of their own, which are off.
+// get rules of their own, which are off. An example are the leaves of the hosts a.example:80 and a.example:8080, if
+// other conditions do not tell them apart.
 func findMixed(leaves []*leaf) map[*leaf]*leaf {
 	isOfHost := func(c condition) bool { return c.value.Part.Kind == request.KindHost }
 	isPossible := func(l *leaf) bool { return slices.ContainsFunc(l.conditions, isOfHost) }
 	if !slices.ContainsFunc(leaves, isPossible) { // each is compared with each other
 		return nil
 	}
+	var inPolicy []*leaf
+	for _, l := range leaves {
+		inPolicy = append(inPolicy, l.inPolicy())
+	}
 	mixed := map[*leaf]*leaf{}
 	for i, l := range leaves {
-		for _, before := range leaves[:i] {
-			if l.isMixed(before) {
+		for k, before := range leaves[:i] {
+			if l.apartAsText(before) && !inPolicy[i].apartAsText(inPolicy[k]) {
 				mixed[l] = before
 				mixed[before] = l
 			}
@@ -64,20 +69,14 @@ func findMixed(leaves []*leaf) map[*leaf]*leaf {
 	return mixed
 }
 
-// isMixed reports whether a policy takes requests of the leaf for those of another one. An example are the leaves of
-// the hosts a.example:80 and a.example:8080, if other conditions do not tell them apart.
-func (l *leaf) isMixed(other *leaf) (isMixed bool) {
-	for i, c := range l.conditions {
-		of := other.conditions[i]
-		switch {
-		case !c.pattern.ApartAsText(of.pattern):
-		case c.compared.ApartAsText(of.compared):
-			return false
-		default:
-			isMixed = true
-		}
+// inPolicy is the leaf as a policy has it, which compares less of some values.
+func (l *leaf) inPolicy() *leaf {
+	less := &leaf{level: l.level}
+	for _, c := range l.conditions {
+		c.pattern = c.value.Compared(c.pattern)
+		less.conditions = append(less.conditions, c)
 	}
-	return isMixed
+	return less
 }
 
 // joinOverrides returns the leaves that become overrides, each with the wider leaf whose rule has it. The others have
