@@ -38,7 +38,7 @@
 //	    guess             guess.go        a descriptor: its one entry has the key remote_address, which
 //	                                      stands for the client's address
 //	    Levels.Rules      descriptor.go   where does the search for the descriptor end? In
-//	      serviceLeaves   descriptor.go   a leaf: the client's address may be anything, 5/minute
+//	      serviceLeaves   search.go       a leaf: the client's address may be anything, 5/minute
 //	      rulesOfLeaves   rule.go         a rule: any value of a part needs that part in the key
 //	  Draft.Finish        finish.go       the policy is written and validated:
 //

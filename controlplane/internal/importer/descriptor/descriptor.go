@@ -5,21 +5,21 @@
 //   - A descriptor has entries of a key and the part of the request that is its value.
 //   - A leaf is where the limiter's search through the levels ends for some requests of a descriptor.
 //     It has conditions: each a value of the request and the pattern that it fits.
-//   - A rule comes of each leaf with a limit (rule.go).
+//   - A rule comes of each leaf with a limit.
 //
 // The calls:
 //
 //	ServiceLevels, LocalLevels                  levels with the search of the limiter               descriptor.go
 //	Levels.Rules                                the rules of some descriptors
-//	  serviceLeaves, localLeaves                where the search ends                               descriptor.go
+//	  serviceLeaves, localLeaves                where the search ends                               search.go
 //	  reachable                                 those that some request ends in
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
 //	    findMixed                               leaves that a policy takes for each other: their rules are off
 //	    joinOverrides                           leaves that need no rule, but an override of a wider leaf's
-//	    ruleOfLeaf: place                       each condition goes to the match, the key or both
+//	    ruleOfLeaf: place                       each condition goes to the match, the key or both   leafrule.go
 //	      leaveOut, selectUnmatched             overrides for what neither can say
 //	Levels.NoteUnreached                        notes the limits without requests
-//	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits
+//	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits   rule.go
 //
 // Leaves are compared as texts, as these limiters compare values (WithinAsText, ApartAsText). A policy compares hosts
 // and addresses by what they name, and package request joins matches so. Only findMixed looks at both.
@@ -195,170 +195,6 @@ func (ls *Levels) NoteUnreached(to *draft.Findings) {
 // NoteNoRequest notes a limit that has no rule, because no request comes to it.
 func NoteNoRequest(to *draft.Findings, at source.Place, name string) {
 	to.Note(at, strings.TrimPrefix(name+": no request reaches this limit, so there is no rule for it", ": "))
-}
-
-// leaf is where the limiter's search ends for some requests of a descriptor: the conditions that they meet, and the
-// level with their limit, if it has one. An example:
-//
-//	entries of the descriptor   pairs of the level   conditions of the leaf
-//	path = the request's path   path = /login        /login for the path
-//	kind = api, a fixed text    kind = api           none: it is the same for all requests
-//	user = the header x-user    user = anything      anything for the header x-user
-//
-// The leaves of one descriptor have conditions on the same values, in the same order.
-type leaf struct {
-	level      *Level      // one without a limit for the requests of no level of the configuration
-	conditions []condition // one for each entry of the descriptor that is a value of the request
-}
-
-// condition is a value of the request and the pattern that it fits.
-type condition struct {
-	value   request.Value
-	pattern request.Pattern
-	shared  bool // all that fits counts together
-}
-
-// withinAsText reports whether every request of the leaf meets the conditions of another one too. Like that of
-// patterns it may say false where it is so.
-//
-// Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
-// 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
-func (l *leaf) withinAsText(other *leaf) bool {
-	for i := range l.conditions {
-		if !l.conditions[i].pattern.WithinAsText(other.conditions[i].pattern) {
-			return false
-		}
-	}
-	return true
-}
-
-// apartAsText reports whether no request meets the conditions of both leaves. Like that of patterns it may say false
-// where it is so.
-func (l *leaf) apartAsText(other *leaf) bool {
-	for i := range l.conditions {
-		if l.conditions[i].pattern.ApartAsText(other.conditions[i].pattern) {
-			return true
-		}
-	}
-	return false
-}
-
-// serviceLeaves lists the leaves of a descriptor in the order in which envoyproxy/ratelimit chooses: first the level
-// with exactly the request's value of the key, then the first with a wildcard that fits, then the level for any value.
-// Once it has chosen, it does not go back, even if no level below the chosen one fits.
-//
-// An example: the descriptor has the entries path and user, each with a part of the request.
-//
-//	levels                          leaves, in their order
-//	path = /login, user = alice: 1  path = /login, user = alice       limit 1
-//	path = anything, user = bob: 2  path = /login, user = anything    none: it does not go back to bob
-//	                                path = anything, user = bob       limit 2
-//	                                path = anything, user = anything  none
-func serviceLeaves(levels []*Level, entries []Entry) []*leaf {
-	return leavesBelow(levels, entries, nil)
-}
-
-// leavesBelow lists the leaves of the requests that have the pairs begin. All the levels begin with these pairs.
-func leavesBelow(levels []*Level, entries []Entry, begin []Pair) (list []*leaf) {
-	depth := len(begin)
-	if depth == len(entries) {
-		for _, l := range levels {
-			if end, fits := l.leafOf(entries); fits {
-				return []*leaf{end}
-			}
-		}
-		return []*leaf{leafOfRest(entries, begin)}
-	}
-	e := entries[depth]
-	groups := Grouped(levels, depth, func(p Pair) (value string, ok bool) { return p.Text(), p.Key == e.Key })
-	slices.SortStableFunc(groups, func(a, b []*Level) int {
-		return ranks[a[0].Pairs[depth].Kind()] - ranks[b[0].Pairs[depth].Kind()]
-	})
-	for _, group := range groups {
-		next := group[0].Pairs[depth]
-		if !e.isFixed() || next.Matches(e.Text) {
-			list = append(list, leavesBelow(group, entries, append(slices.Clip(begin), next))...)
-			if e.isFixed() || next.Kind() == request.AnyValue {
-				return list
-			}
-		}
-	}
-	return append(list, leafOfRest(entries, begin))
-}
-
-// Grouped groups levels by their pair at a depth, in their order. Levels that have no pair there, or for which
-// by is not ok, are in no group. By the values at depth 0, [path = /a], [path = /b, user] and [path = /a, user]
-// make two groups: the first and the third, and the second.
-func Grouped(levels []*Level, depth int, by func(Pair) (value string, ok bool)) (groups [][]*Level) {
-	index := map[string]int{}
-	for _, l := range levels {
-		if len(l.Pairs) <= depth {
-			continue
-		}
-		value, ok := by(l.Pairs[depth])
-		switch i, known := index[value]; {
-		case !ok:
-		case known:
-			groups[i] = append(groups[i], l)
-		default:
-			index[value] = len(groups)
-			groups = append(groups, []*Level{l})
-		}
-	}
-	return groups
-}
-
-// ranks are the order in which envoyproxy/ratelimit tries the values of a key. Its levels have no other patterns.
-var ranks = map[request.PatternKind]int{request.Exactly: 0, request.WithWildcards: 1, request.AnyValue: 2}
-
-// localLeaves lists the leaves of a descriptor for Envoy's local filter: levels without an empty value first,
-// then the others, each as a whole. With the levels of the example above it goes on to the second one:
-//
-//	path = /login, user = alice       limit 1
-//	path = anything, user = bob       limit 2
-//	path = anything, user = anything  none
-func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
-	isOpen := func(p Pair) bool { return p.Kind() == request.AnyValue }
-	for _, open := range []bool{false, true} {
-		for _, l := range levels {
-			if end, fits := l.leafOf(entries); fits && open == slices.ContainsFunc(l.Pairs, isOpen) {
-				list = append(list, end)
-			}
-		}
-	}
-	return append(list, leafOfRest(entries, nil))
-}
-
-// leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the pairs begin, and
-// any values behind them. It has no limit.
-func leafOfRest(entries []Entry, begin []Pair) *leaf { return leafBehind(entries, begin, &Level{}) }
-
-// leafBehind is the leaf of a new level, which has the pairs begin, and any values behind them.
-func leafBehind(entries []Entry, begin []Pair, l *Level) *leaf {
-	l.Pairs = slices.Clone(begin)
-	for _, e := range entries[len(begin):] {
-		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
-	}
-	end, _ := l.leafOf(entries) // fits: begin was chosen for these entries, and the rest has their keys and any value
-	return end
-}
-
-// leafOf is the leaf of the level for a descriptor with these entries. It fits if the entries have
-// the keys of the level's pairs, and may have their values.
-func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
-	if len(l.Pairs) != len(entries) {
-		return nil, false
-	}
-	end = &leaf{level: l}
-	for i, e := range entries {
-		switch has := l.Pairs[i]; {
-		case has.Key != e.Key, e.isFixed() && !has.Matches(e.Text):
-			return nil, false
-		case !e.isFixed():
-			end.conditions = append(end.conditions, condition{e.Value, has.Pattern, has.Shared})
-		}
-	}
-	return end, true
 }
 
 // NoteEachEnvoy notes who counts what envoyproxy/ratelimit counts: its own limits and the global ones of Envoy Gateway.
