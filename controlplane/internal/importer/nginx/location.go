@@ -11,6 +11,7 @@ import (
 // location is one location of nginx, as it is written.
 type location struct {
 	label     string // for messages
+	index     int    // beside others, in the order of the file
 	modifier  string // =, ^~, ~, ~* or empty
 	text      string
 	block     []*nginxconf.Directive
@@ -41,10 +42,7 @@ func (n *reader) readLocations(
 		}
 		scopes = append(scopes, &scope{label: l.label, limits: limits, fits: l.fits(besideRegex, holes), inner: inner})
 	}
-	chooseBeside(scopes, func(i, other int) bool {
-		l, o := list[i], list[other]
-		return !l.path.ApartAsText(o.path) && l.winsOver(o, i < other)
-	})
+	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 	return scopes
 }
 
@@ -54,9 +52,10 @@ func (n *reader) locationsIn(block []*nginxconf.Directive) (list []*location) {
 	if n.areTooMany(blocks) {
 		return nil
 	}
-	for _, d := range blocks {
+	for i, d := range blocks {
 		modifier, text := splitLocation(d)
-		l := &location{label: "location " + strings.Join(d.Args, " "), modifier: modifier, text: text, block: d.Block}
+		label := "location " + strings.Join(d.Args, " ")
+		l := &location{label: label, index: i, modifier: modifier, text: text, block: d.Block}
 		if text != "" && text[0] != '/' && !l.isRegex() {
 			continue
 		}
@@ -139,14 +138,16 @@ func (l *location) fits(besideRegex bool, holes []hole) (s request.Selection) {
 	return s
 }
 
-// winsOver reports whether nginx takes the location for the requests that fit both: an exact one, then
+// winsOver reports whether nginx takes the location for requests that fit both: an exact one, then
 // the longest prefix if it has ^~, then the first expression, then the longest prefix.
-func (l *location) winsOver(other *location, isFirst bool) bool {
+func (l *location) winsOver(other *location) bool {
 	switch {
+	case l.path.ApartAsText(other.path):
+		return false
 	case l.modifier == "=" || other.modifier == "=":
 		return l.modifier == "="
 	case l.isRegex() && other.isRegex():
-		return isFirst
+		return l.index < other.index
 	case l.isRegex():
 		return other.modifier != "^~"
 	case other.isRegex():

@@ -22,13 +22,13 @@ type scope struct {
 	winners []*scope            // those beside it that nginx prefers for the requests that fit both
 }
 
-// chooseBeside sets the winners of scopes beside each other. Wins says whether nginx prefers one of them to another for
-// the requests that fit both, by their indexes.
-func chooseBeside(list []*scope, wins func(i, other int) bool) {
-	for loser, s := range list {
-		for winner := range list {
-			if winner != loser && wins(winner, loser) {
-				s.winners = append(s.winners, list[winner])
+// chooseBeside sets the winners of scopes beside each other. WinsOver says of two of them, by their indexes, whether
+// nginx prefers the one for requests that fit both.
+func chooseBeside(list []*scope, winsOver func(one, other int) bool) {
+	for i, s := range list {
+		for k, other := range list {
+			if k != i && winsOver(k, i) {
+				s.winners = append(s.winners, other)
 			}
 		}
 	}

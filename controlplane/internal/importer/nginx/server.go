@@ -42,7 +42,7 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]li
 		s.fits = h.fits(slices.Concat(list[:i], list[i+1:]))
 		scopes = append(scopes, s)
 	}
-	chooseBeside(scopes, func(i, other int) bool { return list[other].losesTo(list[i]) })
+	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 	return scopes
 }
 
@@ -204,7 +204,7 @@ func (h hosts) fits(beside []hosts) (s request.Selection) {
 		s = ofNames(h.names)
 	}
 	for _, other := range beside {
-		if h.yieldsTo(other) && areNarrower(h.names, other.names) { // an exempt would have what each takes
+		if h.takesFrom(other) && other.takesFrom(h) { // an exempt would have what each takes
 			s.CannotMatch("the server and the " + other.server.label + " take hosts from each other")
 		}
 	}
@@ -227,15 +227,13 @@ func ofNames(names []string) (s request.Selection) {
 	return s
 }
 
-// losesTo reports whether nginx prefers other hosts for the requests that fit both, and never these.
-func (h hosts) losesTo(other hosts) bool {
-	return h.yieldsTo(other) && !areNarrower(h.names, other.names)
-}
+// winsOver reports whether nginx prefers these hosts for the requests that fit both, and never the others.
+func (h hosts) winsOver(other hosts) bool { return h.takesFrom(other) && !other.takesFrom(h) }
 
-// yieldsTo reports whether nginx prefers other hosts for some request: they have narrower names, or any names where
-// these are the rest.
-func (h hosts) yieldsTo(other hosts) bool {
-	return len(other.names) > 0 && (h.isRest || areNarrower(other.names, h.names))
+// takesFrom reports whether nginx prefers these hosts for some request that fits the others: they have narrower names,
+// or any names where the others are the rest.
+func (h hosts) takesFrom(other hosts) bool {
+	return len(h.names) > 0 && other.isRest || areNarrower(h.names, other.names)
 }
 
 // areNarrower reports whether one of the names is a host of one of the others, which are wider.
