@@ -151,7 +151,7 @@ func hasBranches(text string) bool {
 		case c == '\\':
 			i++
 		case c == '[':
-			i += classLen(text[i:]) - 1
+			i += max(len(leadingClass.FindString(text[i:])), len("[")) - 1
 		case c == '(':
 			depth++
 		case c == ')':
@@ -163,19 +163,9 @@ func hasBranches(text string) bool {
 	return false
 }
 
-// classLen is the length of the class that a text begins with. A ] in it may be a text, as the first of [](], or end a
-// name, as in [[:alpha:](]: only up to the last ] of the class it is an expression.
-func classLen(text string) int {
-	for i := range len(text) {
-		if text[i] != ']' {
-			continue
-		}
-		if _, err := syntax.Parse(text[:i+1], syntax.Perl); err == nil {
-			return i + 1
-		}
-	}
-	return len(text)
-}
+// leadingClass finds the class that a text begins with. A ] in it may be a text, as the first of [](], or end a name,
+// as in [[:alpha:](].
+var leadingClass = regexp.MustCompile(`(?s)^\[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\]`)
 
 // Kind is how the pattern is written.
 func (p Pattern) Kind() PatternKind { return p.kind }

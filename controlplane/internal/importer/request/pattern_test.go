@@ -3,6 +3,7 @@ package request
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -110,6 +111,15 @@ func TestSearchedExpressions(t *testing.T) {
 	require.Equal(t, Expression("(?i)/a.*"), p)
 	_, ok := Searched("(?=a)", false)
 	require.False(t, ok)
+}
+
+// A long class is read in a moment, though each ] of it may be the last.
+func TestLongClassIsReadInAMoment(t *testing.T) {
+	begin := time.Now()
+	long := "[" + strings.Repeat(`\]`, 30_000) + "]"
+	require.False(t, hasBranches(long))
+	require.True(t, hasBranches(long+"|b"))
+	require.Less(t, time.Since(begin), time.Second)
 }
 
 // A name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
