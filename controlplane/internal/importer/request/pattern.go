@@ -107,6 +107,9 @@ func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
 	if _, err := regexp.Compile(text); err != nil {
 		return Pattern{}, false
 	}
+	if re, err := syntax.Parse(text, syntax.Perl); err == nil && strings.Contains(text, `\Q`) {
+		text = re.String() // without \Q, which may quote all of the rest
+	}
 	behind, isBegun := strings.CutPrefix(text, "^")
 	before, isEnded := cutEnd(behind)
 	switch {
