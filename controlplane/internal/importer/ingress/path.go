@@ -33,10 +33,11 @@ func hostsWithExpressions(ingresses []source.Resource) map[string]bool {
 	return hosts
 }
 
-// pathsOf reads the hosts and paths of an Ingress. A default backend has all hosts that no Ingress names.
+// pathsOf reads the hosts and paths of an Ingress. The default backend of one without rules has all hosts that no
+// Ingress names. Beside rules it serves what is left of their hosts.
 func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool) (list []hostPath) {
 	rules := source.ItemsOf(r.Node, "spec", "rules")
-	if len(rules) == 0 || source.FieldOf(r.Node, "spec", "default_backend") != nil {
+	if len(rules) == 0 {
 		list = append(list, hostPath{allOthers, request.AnyPath})
 	}
 	for i, ofHost := range rules {

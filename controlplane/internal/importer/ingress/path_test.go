@@ -65,6 +65,12 @@ func TestRequestsOfAnIngress(t *testing.T) {
 			"match: {hosts: [a.example]}"},
 		{"all hosts that no Ingress names", "{defaultBackend: {}}" + other + rules(host("a.example", "/")),
 			"exempt: - {hosts: [a.example]}"},
+		{"a default backend beside rules is not for all other hosts",
+			"{defaultBackend: {}, rules: [" + host("a.example", "/") + "]}" + other + "{defaultBackend: {}}",
+			"match: {hosts: [a.example]}"},
+		{"and takes none of those",
+			"{defaultBackend: {}}" + other + "{defaultBackend: {}, rules: [" + host("a.example", "/") + "]}",
+			"exempt: - {hosts: [a.example]}"},
 	} {
 		require.Equal(t, tc.want, requestsOfOwn(t, limited+tc.specs+"}"), tc.name)
 	}
