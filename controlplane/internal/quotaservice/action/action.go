@@ -111,16 +111,13 @@ func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out 
 	if _, isReset := o.Action.(*Reset); isReset { // now, because windows of other definitions may leave no room below
 		out.HadUsage = r.Forget()
 	}
-	v, err := r.ArrangeFor(o.Windows, o.Terms.HoldLimit, startingForNs > 0)
+	v, err := r.ArrangeFor(o.Windows, o.Terms.HoldLimit, startingForNs)
 	if err != nil {
 		out.Err, out.UntilNs = err, math.MaxInt64
 		return false
 	}
 	out.NowNs, out.Blocked = v.Record.NowNs, v.IsBlocked()
 	changed = o.Action.carryOut(o.Terms, v, out)
-	if errors.Is(out.Err, ErrStarting) {
-		out.WaitNs = startingForNs
-	}
 	if out.AgainNs == 0 {
 		out.stand(&v)
 	}
@@ -165,12 +162,12 @@ func (out *Outcome) judge(v *balance.View, units uint32) {
 
 // denyHold says why a cost is not held.
 func (out *Outcome) denyHold(room *balance.Room) {
+	out.WaitNs = room.WaitNs
 	if room.IsStarting {
 		out.Err = ErrStarting
 		return
 	}
-	out.Denied = true
-	out.WaitNs, out.HeldBack = room.WaitNs, room.HeldBack
+	out.Denied, out.HeldBack = true, room.HeldBack
 }
 
 // deny denies a cost, and says how long it must wait.

@@ -81,7 +81,7 @@ func ExampleRecord_ArrangeFor() {
 	r := balance.NewRecord(0)
 	ask := func(storeNs int64, windows []limit.Window, units uint32) {
 		r.BringTo(storeNs)
-		v, err := r.ArrangeFor(balance.KeyWindows{Defined: windows, Shifted: windows}, nil, false)
+		v, err := r.ArrangeFor(balance.KeyWindows{Defined: windows, Shifted: windows}, nil, 0)
 		if err != nil {
 			panic(err)
 		}

@@ -18,7 +18,7 @@ type Room struct {
 
 	IsStarting bool  // if not OK: only the store's start is in the way
 	HeldBack   bool  // if not OK: only units that are held are in the way
-	WaitNs     int64 // if not OK: until the cost fits if nobody else asks; limit.Never; 0 if IsStarting
+	WaitNs     int64 // if not OK: until the cost fits if nobody else asks, or the store has started; limit.Never
 }
 
 // Note notes the report of a part: it charges what the report has charged and the store has not counted yet. If the
@@ -104,8 +104,8 @@ func (v *View) Room(cost, waiting uint32) (r Room) {
 	switch {
 	case cost == 0 && !v.IsBlocked():
 		r.OK = true
-	case cost > 0 && cost <= left && v.IsStarting:
-		r.IsStarting = true
+	case cost > 0 && cost <= left && v.StartingForNs > 0:
+		r.IsStarting, r.WaitNs = true, v.StartingForNs
 	case cost > 0 && cost <= left:
 		r.OK = true
 		r.Units = min(left, max(waiting, cost))

@@ -83,7 +83,9 @@ func (h *holdModel) begin() {
 
 func (h *holdModel) step(t *testing.T) {
 	h.Record.Roll(h.Record.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
-	h.IsStarting = h.IsStarting && h.Record.NowNs-h.lostNs < startNs
+	if h.Record.NowNs-h.lostNs >= startNs {
+		h.StartingForNs = 0
+	}
 	h.deliver()
 	w := h.workers[h.r.IntN(len(h.workers))]
 	switch n := h.r.IntN(40); {
@@ -125,7 +127,7 @@ func (h *holdModel) loseState() {
 	}
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return !m.back }) // else what is repeated counts again
 	h.Record.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.Record.NowNs
-	h.Record.Holders, h.IsStarting = nil, true
+	h.Record.Holders, h.StartingForNs = nil, startNs
 }
 
 // lie reports any numbers, for a worker that nobody else is.

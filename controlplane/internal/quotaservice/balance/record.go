@@ -17,7 +17,7 @@
 //
 //	r := NewRecord(now) or record.Parse(bytes)
 //	r.BringTo(now)                                            it counts nothing that has ended by now
-//	view, err := r.ArrangeFor(windows, hold, isStarting)      with the definition's windows first
+//	view, err := r.ArrangeFor(windows, hold, startingForNs)   with the definition's windows first
 //	offer := view.Offer(lease, &part)
 //	counted := view.Take(offer.Units, offer.SpendByNs)        if it Passes; else nothing
 //	view.Return(&counted, n)                                  when units come back
@@ -176,15 +176,15 @@ type KeyWindows struct {
 
 // ArrangeFor puts a definition's windows first in the record. Others stay behind them, with what they have counted,
 // until they have ended. It returns the record as the definition sees it, until the record is arranged again. hold is
-// its limit.Concurrency; nil = it has none. isStarting is for View.IsStarting.
-func (r *Record) ArrangeFor(windows KeyWindows, hold *limit.Window, isStarting bool) (v View, err error) {
+// its limit.Concurrency; nil = it has none. startingForNs is View.StartingForNs.
+func (r *Record) ArrangeFor(windows KeyWindows, hold *limit.Window, startingForNs int64) (v View, err error) {
 	if !slices.EqualFunc(r.Windows, windows.Defined, needsNoChange) {
 		if err := r.arrange(windows.Defined); err != nil {
 			return v, err
 		}
 	}
 	r.HasHolders = r.HasHolders || hold != nil
-	return View{Record: r, Windows: r.keepLogs(windows.Shifted), HoldLimit: hold, IsStarting: isStarting}, nil
+	return View{Record: r, Windows: r.keepLogs(windows.Shifted), HoldLimit: hold, StartingForNs: startingForNs}, nil
 }
 
 // ErrWindows is for the definition that would be one too many: no other's usage makes

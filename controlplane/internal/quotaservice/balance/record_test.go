@@ -15,7 +15,7 @@ func tokens(n uint32) limit.Window {
 
 // count has a definition of these windows count units, and returns what each of them has counted then.
 func count(t *testing.T, r *Record, units uint32, windows ...limit.Window) []uint32 {
-	v, err := r.ArrangeFor(KeyWindows{Defined: windows, Shifted: windows}, nil, false)
+	v, err := r.ArrangeFor(KeyWindows{Defined: windows, Shifted: windows}, nil, 0)
 	require.NoError(t, err)
 	v.Add(units)
 	return used(&v)
@@ -81,7 +81,7 @@ func TestArrangeForTooMany(t *testing.T) {
 	}
 	before := r.Clone()
 	another := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: second}}
-	_, err := r.ArrangeFor(KeyWindows{Defined: another, Shifted: another}, nil, false)
+	_, err := r.ArrangeFor(KeyWindows{Defined: another, Shifted: another}, nil, 0)
 	require.ErrorIs(t, err, ErrWindows)
 	require.Equal(t, before, r)
 	r.BringTo(base + minute) // the first window ends

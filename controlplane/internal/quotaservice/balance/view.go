@@ -17,8 +17,9 @@ type View struct {
 	// HoldLimit is the definition's limit.Concurrency: how many units may be held at once, and for how long a silent
 	// worker holds its own. nil = the definition holds none, and no Note and no Room is for it.
 	HoldLimit *limit.Window
-	// IsStarting says that the store has lost what workers hold: they report it, and nothing is granted to hold.
-	IsStarting bool
+	// StartingForNs is for how much longer the store is starting: it has lost what workers hold. They report it, and
+	// nothing is granted to hold. 0 = it knows what they hold.
+	StartingForNs int64
 }
 
 func (v *View) window(i int) viewWindow { return viewWindow{v.Record.windowWith(&v.Windows[i], i)} }

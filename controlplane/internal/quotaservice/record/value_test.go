@@ -127,7 +127,7 @@ func FuzzValue(f *testing.F) {
 		require.Equal(t, r, again)
 		r.BringTo(base) // any value can be decided on
 		windows := example().Windows
-		v, err := r.ArrangeFor(balance.KeyWindows{Defined: windows, Shifted: windows}, nil, false)
+		v, err := r.ArrangeFor(balance.KeyWindows{Defined: windows, Shifted: windows}, nil, 0)
 		if err != nil {
 			return
 		}
