@@ -87,7 +87,7 @@ type Outcome struct {
 	Noted    bool // of a part with a report: false = the proxy has to report again
 
 	AgainNs   int64  // it is not decided now, but again at this instant; 0 = it is decided
-	Taken     Taken  // zero if nothing was taken
+	Taken     Taken  // its Units are 0 if nothing was taken
 	Uncounted uint32 // of what was taken before
 	HadUsage  bool   // the key had counted something before a Reset
 }
@@ -141,6 +141,7 @@ func (out *Outcome) stand(v *balance.View) {
 //	countDenial  changes the record only: denied units count, or the key's block begins
 //	deny         writes to the Outcome that no units are left, and how long to wait by what the record counts now.
 //	             denyHold does so by a balance.Room
+//	denyAnew     countDenial of what judge or denyHold has denied, and deny again if that changed the record
 //	keepDenial   is an action of its own: countDenial of a part in shadow, once its ask is granted
 
 // judge finds out whether units are left. If the definition holds units, it has a limit for these, too, and the store
@@ -187,13 +188,12 @@ type Take struct {
 func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	out.judge(&v, t.Units)
 	switch {
-	case out.Denied && terms.countDenial(&v, denial{cost: t.Units, noBlock: t.NoBlock}):
-		out.deny(&v, t.Units) // it waits for what counts now
-	case out.Denied || out.Err != nil || t.Units == 0:
+	case out.Denied:
+		return out.denyAnew(terms, &v, denial{cost: t.Units, noBlock: t.NoBlock})
+	case out.Err != nil || t.Units == 0:
 		return false
-	default:
-		out.Taken = takeUnits(&v, t.Units, v.Record.NowNs)
 	}
+	out.Taken = takeUnits(&v, t.Units, v.Record.NowNs)
 	return true
 }
 

@@ -94,9 +94,8 @@ func (h *Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed boo
 		return changed
 	}
 	out.denyHold(&room)
-	if out.Denied && !p.Shadow && terms.countDenial(&v, denialOf(p)) {
-		out.deny(&v, p.Cost) // it waits for what counts now
-		changed = true
+	if out.Denied && !p.Shadow { // else keepDenial counts it
+		changed = out.denyAnew(terms, &v, denialOf(p)) || changed
 	}
 	return changed
 }
@@ -127,6 +126,16 @@ func (terms *Terms) countDenial(v *balance.View, d denial) (changed bool) {
 	if counts {
 		v.AddClaimed(max(d.waiting, d.cost))
 		changed = true
+	}
+	return changed
+}
+
+// denyAnew counts a denial that the outcome has already. If that changes the record, the outcome has it anew, with the
+// wait by what counts now.
+func (out *Outcome) denyAnew(terms *Terms, v *balance.View, d denial) (changed bool) {
+	changed = terms.countDenial(v, d)
+	if changed {
+		out.deny(v, d.cost)
 	}
 	return changed
 }
