@@ -50,6 +50,14 @@ type askPart struct {
 // failed reports whether its key could not decide it.
 func (p *askPart) failed() bool { return p.first.outcome.Err != nil }
 
+// failure is the result of an ask with that part, which has failed.
+func (p *askPart) failure() quota.Outcome {
+	if errors.Is(p.first.outcome.Err, balance.ErrHolders) {
+		return quota.Busy
+	}
+	return quota.Unavailable
+}
+
 func (p *askPart) denied() bool { return !p.failed() && p.first.outcome.Denied }
 
 // isUnsure reports whether an operation after the first has failed: the store may have carried it out or not.
@@ -182,7 +190,8 @@ func (a *begunAsk) conclude() {
 	}
 }
 
-// judgeParts returns the result of the parts whose hits are done.
+// judgeParts returns the result of the parts whose hits are done. The first part that has failed decides, whatever the
+// others are.
 func (a *begunAsk) judgeParts() quota.Outcome {
 	if a.worker.closed {
 		return quota.Unavailable
@@ -190,14 +199,10 @@ func (a *begunAsk) judgeParts() quota.Outcome {
 	result := quota.Granted
 	for i := range a.parts {
 		p := &a.parts[i]
-		if p.part.Shadow {
-			continue
-		}
 		switch {
-		case errors.Is(p.first.outcome.Err, balance.ErrHolders):
-			return quota.Busy
+		case p.part.Shadow:
 		case p.failed():
-			return quota.Unavailable
+			return p.failure()
 		case p.denied():
 			result = quota.Denied
 		}
@@ -395,8 +400,8 @@ func (w *worker) uncount(r quota.Return) {
 	})
 }
 
-// redeem returns the grant that a return names, and how many of its units go back: at most what it gave, once.
-// What a return leaves has been spent, so a second one has nothing to give.
+// redeem returns the grant that a return names, and how many of its units go back: at most what it gave, once. What a
+// return leaves has been spent, so a second one has nothing to give. nil = the grant is not remembered.
 func (rs *returnables) redeem(r quota.Return) (g *returnable, units uint32) {
 	age := rs.number - r.Grant // newest = 0
 	if r.Grant == 0 || r.Grant > rs.number || int64(age) >= int64(len(rs.list)) {
