@@ -82,9 +82,14 @@ func (s *Subject) giveUp(why *uint64) (kept bool) {
 //	HasRoom    another worker refunded units        40 s           no
 //	HasRoom    this request has refunded what an    40 s           no
 //	           earlier subject took
+//	Pending    the service answers another worker   40 s           no
 //	Failed     a call into the proxy failed         40 s           no
 //
 // Units stay those of the denial.
+//
+// A rule of scope cluster has been denied by OwnShare. If another worker has had an answer of the quota service since,
+// Quota.From is not OwnShare any more, whatever is found: nothing is kept here, and the metric QuotaUnavailable misses
+// the denial. That is left so, because it is rare: others must write the share and the lease within this decision.
 func (s *Subject) recheckDenied(now int64) (found Outcome) {
 	again := s.Rule.Source.Recheck(s, now)
 	if again.Outcome == Blocked {
