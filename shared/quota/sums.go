@@ -50,7 +50,7 @@ type Sums struct {
 
 // NewReport returns the report to send with that number. From then on, NoteGrant refuses answers to earlier reports.
 // askedBefore are units that earlier parts of the same ask ask for, 2 in #14: they are reported as held, because the
-// owner may give what these are granted. See Book.WriteReport of filter/internal/lease/account.
+// owner may give what these are granted. See Reporter of filter/internal/lease/account.
 func (s *Sums) NewReport(worker, number uint64, askedBefore uint32) Report {
 	since := s.reported.Since
 	if since == 0 {

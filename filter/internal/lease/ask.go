@@ -13,16 +13,16 @@ import (
 
 // Part is what the service is asked of one key, or told of it. It is a part of one ask:
 //
-//	of                  made by                            has      what it does
-//	a rule that leases  Source.beginAsk and takeLease      lease    asks for units
-//	a rule that holds   HoldSource.beginAsk, ReportPart    Account  asks for units, and reports the account
-//	a look              clusterRule.lookPart               neither  asks how the key stands: Wire.Inspect
+//	of                  made by                            has       what it does
+//	a rule that leases  Source.beginAsk and takeLease      lease     asks for units
+//	a rule that holds   HoldSource.beginAsk, ReportPart    Reporter  asks for units, and reports the account
+//	a look              clusterRule.lookPart               neither   asks how the key stands: Wire.Inspect
 type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
 
-	lease   keyLease         // keeps what the service grants, and no request takes
-	Account *account.Account // counts what the service grants, and requests get
+	lease    keyLease         // keeps what the service grants, and no request takes
+	Reporter account.Reporter // its account counts what the service grants, and requests get
 }
 
 // keyLease is where the lease of one key lies, also when there is no request of the key any more.
@@ -41,7 +41,9 @@ func (of *keyLease) read(e *state.LeaseEntry) (ok bool) {
 
 // ReportPart asks for no units, so that it only reports what is held.
 func ReportPart(acc *account.Account) Part {
-	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{Definition: acc.Definition.ID, Key: acc.Key}}
+	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
+		Definition: acc.Definition.ID, Key: acc.Key,
+	}}
 }
 
 // CountsDenied reports whether an ask for it counts, or prolongs a block, even if it is denied.

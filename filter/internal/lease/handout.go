@@ -48,7 +48,9 @@ import (
 // each of the requests reclaims what it has not taken: see Need.Reclaim.
 func HandOut[W interface{ Needs() []Need }](p *Part, grant *quota.Grant, trip Trip, waiters []W) {
 	h := newHandout(p, grant, trip)
-	h.endReport()
+	if !p.Reporter.End(&h.grant, trip.CameNs) {
+		h.failed = true
+	}
 	for _, w := range waiters {
 		h.give(w.Needs())
 	}
@@ -70,7 +72,7 @@ type handout struct {
 	standings []leased.Standing // how the key's windows stand
 
 	units  uint32 // that nobody has
-	failed bool   // it gives nothing: the service cannot reach the key, or endReport has found no report
+	failed bool   // it gives nothing: the service cannot reach the key, or its report was given up or lost
 
 	// Of a rule that leases:
 	takers int   // requests that have units and are not decided
@@ -163,27 +165,18 @@ func (n *Need) Reclaim() {
 	own.Units = 0
 }
 
-// All above is the same for each rule. Four methods are not, because the units of a rule that holds are counted in the
+// All above is the same for each rule. Three methods are not, because the units of a rule that holds are counted in the
 // key's account:
 //
 //	method     a rule that leases                          a rule that holds
-//	endReport  there is no report                          ends the account's report. If that was given up, the grant
-//	                                                       gives nothing
 //	noteGiven  has one taker more                          the account has given the units
 //	keepRest   writes the answer and the rest of the       the account remembers a block. The rest need not go back: the
 //	           units into the key's lease                  next report does not count it as held
 //	takeBack   has one taker less. Once none is left,      the account has not given the units, after all
 //	           the units go into the key's lease, or back
 
-func (h *handout) endReport() {
-	acc := h.part.Account
-	if acc != nil && !acc.EndReport(h.part.Wire.Number, &h.grant, h.trip.CameNs) {
-		h.failed = true
-	}
-}
-
 func (h *handout) noteGiven(n *Need, units uint32) {
-	if acc := h.part.Account; acc != nil {
+	if acc := h.part.Reporter.Account(); acc != nil {
 		acc.AddGiven(units)
 		n.subject.Quota.Account = acc
 		return
@@ -192,7 +185,7 @@ func (h *handout) noteGiven(n *Need, units uint32) {
 }
 
 func (h *handout) keepRest() {
-	if acc := h.part.Account; acc != nil {
+	if acc := h.part.Reporter.Account(); acc != nil {
 		if h.remembersBlock() {
 			acc.RememberBlock(h.allotment(0), h.blockNs)
 		}
@@ -203,7 +196,7 @@ func (h *handout) keepRest() {
 }
 
 func (h *handout) takeBack(units uint32) {
-	if acc := h.part.Account; acc != nil {
+	if acc := h.part.Reporter.Account(); acc != nil {
 		acc.DropGiven(units)
 		return
 	}

@@ -32,8 +32,8 @@ import (
 //
 //	step                        given  held
 //	Client.Wait     beginAsk        0     0  Check has found it Pending. Open opens the account
-//	Client.Flush    WriteReport     0     0  report 1 says: held 0. The ask asks for 1
-//	Client.Receive  EndReport       0     0  the service has granted 1, and counts it as held
+//	Client.Flush    Reporter.Write  0     0  report 1 says: held 0. The ask asks for 1
+//	Client.Receive  Reporter.End    0     0  the service has granted 1, and counts it as held
 //	                AddGiven        1     0  the Subject's allotment has 1
 //	Check, Take     HoldGiven       0     1  the request is decided again, and goes on. The service knows what is held
 //	Settle          Settle, List    0     0  the answer is known. The account is listed for a report
@@ -104,7 +104,7 @@ func (src *HoldSource) openAccount(s *decide.Subject) *account.Account {
 // beginAsk begins an ask for the subject's cost. It opens the key's account if there is none.
 func (src *HoldSource) beginAsk(s *decide.Subject) Part {
 	acc := src.openAccount(s)
-	return Part{Definition: acc.Definition, Account: acc, Wire: quota.Part{
+	return Part{Definition: acc.Definition, Reporter: acc.Reporter(), Wire: quota.Part{
 		Definition: acc.Definition.ID, Key: acc.Key, Cost: s.Cost, Waiting: s.Cost,
 		Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}

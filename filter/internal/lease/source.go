@@ -15,7 +15,7 @@
 //	  v                                                v
 //	Source, HoldSource  <------------------------  talk.Client  <--- messages --->  quota service
 //	  |            |             BeginAsk,             |
-//	  |  Read,     |  Open,      HandOut,              |  Due, WriteReport
+//	  |  Read,     |  Open,      HandOut,              |  Due, Reporter
 //	  |  Write     |  Hold, ...  Need.Reclaim          |
 //	  v            v                                   v
 //	table of    account.Book, and its Accounts  <------+

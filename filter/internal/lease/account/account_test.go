@@ -26,10 +26,10 @@ func open() (*account.Book, *account.Account) {
 }
 
 // write has the account reported by a part that asks for so many units.
-func write(b *account.Book, acc *account.Account, asksFor uint32, now int64) quota.Report {
-	p := quota.Part{Waiting: asksFor}
-	b.WriteReport(acc, &p, now)
-	return p.Report
+func write(acc *account.Account, asksFor uint32, now int64) (account.Reporter, quota.Report) {
+	r, p := acc.Reporter(), quota.Part{Waiting: asksFor}
+	r.Write(&p, now)
+	return r, p.Report
 }
 
 // due returns how many accounts must be reported.
@@ -40,16 +40,16 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
 	require.Zero(t, due(b, 0), "it is not listed any more")
-	first := write(b, acc, 0, 0)
-	require.EqualValues(t, 3, first.Held)
+	first, report := write(acc, 0, 0)
+	require.EqualValues(t, 3, report.Held)
 	acc.Settle(3, 5)
 	require.False(t, b.HasListed())
-	require.True(t, acc.EndReport(first.Number, noted(0), 0))
+	require.True(t, first.End(noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
-	next := write(b, acc, 0, 0)
-	require.EqualValues(t, 0, next.Held)
-	require.EqualValues(t, 5, next.Charged)
-	require.True(t, acc.EndReport(next.Number, noted(0), 0))
+	next, report := write(acc, 0, 0)
+	require.EqualValues(t, 0, report.Held)
+	require.EqualValues(t, 5, report.Charged)
+	require.True(t, next.End(noted(0), 0))
 	require.Zero(t, due(b, 0), "nothing has changed since")
 }
 
@@ -57,7 +57,8 @@ func TestAChangeWaitsForTheReportUnderWay(t *testing.T) {
 func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.True(t, acc.EndReport(write(b, acc, 0, 0).Number, noted(0), 0))
+	r, _ := write(acc, 0, 0)
+	require.True(t, r.End(noted(0), 0))
 	b.Sweep(second, 0)
 	require.Zero(t, due(b, second))
 	b.Sweep(2*second, 0)
@@ -67,15 +68,16 @@ func TestWhatIsHeldIsReportedAgain(t *testing.T) {
 // Rules that share a counter have a part each in one ask: the later one counts as held what the earlier asks for.
 func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 	b, acc := open()
-	first, second := write(b, acc, 2, 0), write(b, acc, 2, 0)
-	require.EqualValues(t, 3, first.Held)
-	require.EqualValues(t, 5, second.Held)
-	require.True(t, acc.EndReport(first.Number, noted(2), 0))
+	first, report := write(acc, 2, 0)
+	require.EqualValues(t, 3, report.Held)
+	second, report := write(acc, 2, 0)
+	require.EqualValues(t, 5, report.Held)
+	require.True(t, first.End(noted(2), 0))
 	acc.AddGiven(2)
-	require.True(t, acc.IsUnderWay())
-	require.True(t, acc.EndReport(second.Number, noted(2), 0))
+	require.True(t, first.MustWait(), "the second is under way")
+	require.True(t, second.End(noted(2), 0))
 	acc.AddGiven(2)
-	require.False(t, acc.IsUnderWay())
+	require.False(t, first.MustWait())
 	require.Zero(t, due(b, 0), "the store has 7 units as held")
 }
 
@@ -83,15 +85,15 @@ func TestPartsOfOneAskShareAnAccount(t *testing.T) {
 func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	report := write(b, acc, 2, 0)
-	acc.GiveUpReport(report.Number)
+	first, _ := write(acc, 2, 0)
+	first.GiveUp()
 	require.False(t, b.HasListed())
 	b.Sweep(second, 0)
 	require.Equal(t, 1, due(b, second))
-	again := write(b, acc, 0, second)
-	require.False(t, acc.EndReport(report.Number, noted(2), second))
-	require.True(t, acc.IsUnderWay(), "the newest report has no answer yet")
-	require.True(t, acc.EndReport(again.Number, noted(0), second))
+	again, _ := write(acc, 0, second)
+	require.False(t, first.End(noted(2), second))
+	require.True(t, again.MustWait(), "the newest report has no answer yet")
+	require.True(t, again.End(noted(0), second))
 }
 
 // A report was to be made again, and the ask that had it has ended with the late answer to the first one. So the
@@ -99,10 +101,10 @@ func TestAReportThatWasGivenUpGrantsNothing(t *testing.T) {
 func TestALateAnswerHasTheAccountReported(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	late := write(b, acc, 0, 0)
-	acc.ReportAgain(late.Number)
+	late, _ := write(acc, 0, 0)
+	late.Repeat()
 	require.Equal(t, 1, due(b, 0))
-	require.False(t, acc.EndReport(late.Number, noted(0), 0))
+	require.False(t, late.End(noted(0), 0))
 	require.Equal(t, 1, due(b, 0))
 }
 
@@ -110,20 +112,21 @@ func TestALateAnswerHasTheAccountReported(t *testing.T) {
 func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	lost := write(b, acc, 0, 0)
-	acc.ReportAgain(lost.Number)
+	lost, first := write(acc, 0, 0)
+	lost.Repeat()
 	require.Equal(t, 1, due(b, 0))
-	again := write(b, acc, 0, 0)
-	require.Greater(t, again.Number, lost.Number)
-	acc.ReportAgain(lost.Number)
-	require.True(t, acc.IsUnderWay(), "the newest report is not the one that may be lost")
+	again, second := write(acc, 0, 0)
+	require.Greater(t, second.Number, first.Number)
+	lost.Repeat()
+	require.True(t, again.MustWait(), "the newest report is not the one that may be lost")
 }
 
 // A store that has failed for the key is not told of it for a second.
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()
 	require.Equal(t, 1, due(b, 0))
-	require.False(t, acc.EndReport(write(b, acc, 2, 0).Number, &quota.Grant{Failed: true}, 0))
+	r, _ := write(acc, 2, 0)
+	require.False(t, r.End(&quota.Grant{Failed: true}, 0))
 	require.EqualValues(t, account.MaxRememberNs, acc.SilentUntilNs)
 	require.Zero(t, due(b, second-1))
 	b.Sweep(second, 0)
@@ -148,13 +151,17 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	heir.Inherit(old, func() uint32 { return 40 })
 	require.True(t, old.IsEmpty())
 	require.Equal(t, 1, due(heir, 0))
-	require.EqualValues(t, 7, write(heir, acc, 0, 0).Worker)
+	ofOld, report := write(acc, 0, 0)
+	require.EqualValues(t, 7, report.Worker)
 	require.EqualValues(t, 40, acc.Definition.ID)
 	own := heir.Open(&quota.Definition{Windows: acc.Definition.Windows}, acc.Key, 0)
 	require.NotSame(t, acc, own)
-	require.EqualValues(t, 8, write(heir, own, 1, 0).Worker)
-	require.Same(t, acc, heir.WriteReport(acc, &quota.Part{}, 0))
-	require.Same(t, own, heir.WriteReport(own, &quota.Part{}, 0))
+	ofHeir, report := write(own, 1, 0)
+	require.EqualValues(t, 8, report.Worker)
+	for r, reported := range map[*account.Reporter]*account.Account{&ofOld: acc, &ofHeir: own} {
+		r.Write(&quota.Part{}, 0)
+		require.Same(t, reported, r.Account())
+	}
 }
 
 // An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
@@ -163,8 +170,33 @@ func TestAnIdleAccountIsForgotten(t *testing.T) {
 	acc.Unhold(3)
 	b.Sweep(100*second, 0)
 	require.True(t, b.IsEmpty())
-	require.False(t, b.AwaitsReport(acc))
+	r := acc.Reporter()
+	require.False(t, r.MustWait())
 	require.True(t, b.IsEmpty(), "a question opens no account")
-	require.Same(t, acc, b.WriteReport(acc, &quota.Part{}, 0))
+	r.Write(&quota.Part{}, 0)
+	require.Same(t, acc, r.Account())
 	require.False(t, b.IsEmpty())
+}
+
+// A part that has no account reports nothing, and its grant may give units.
+func TestAReporterWithoutAnAccount(t *testing.T) {
+	var r account.Reporter
+	var p quota.Part
+	r.Write(&p, 0)
+	r.GiveUp()
+	r.Repeat()
+	require.Zero(t, p)
+	require.False(t, r.MustWait())
+	require.True(t, r.End(&quota.Grant{Failed: true, Starting: true}, 0))
+}
+
+// What a queued ask will report is off the list, and no longer than until that ask has ended.
+func TestAQueuedAskReportsItsAccount(t *testing.T) {
+	b, acc := open()
+	r := acc.Reporter() // of the ask
+	r.Claim()
+	require.Zero(t, due(b, 0))
+	require.False(t, b.HasListed())
+	r.Repeat()
+	require.Equal(t, 1, due(b, 0))
 }

@@ -13,6 +13,7 @@ type Book struct {
 	byName  map[name]*Account
 	listed  []*Account // for Due
 	newest  uint64     // the number of the newest report
+	dueRuns uint32     // how often Due has run: see Reporter.Claim
 	sweepNs int64      // when Sweep goes through the accounts next
 	memory  []byte     // for a name
 }
@@ -93,13 +94,15 @@ func (b *Book) HasListed() bool { return len(b.listed) > 0 }
 
 // Due takes accounts off the list until due has most of them, or the list is empty. It appends those that must be
 // reported. It drops an account whose key is silent, one whose report has left since, and one that a queued ask will
-// report: Sweep, the report's end, or the end of an ask that has not left lists these again.
+// report, if that has claimed it: Sweep, the report's end, or the end of an ask that has not left lists these again.
 func (b *Book) Due(due []*Account, most int, now int64) []*Account {
+	b.dueRuns++
 	n := 0
 	for ; n < len(b.listed) && len(due) < most; n++ {
 		acc := b.listed[n]
 		acc.isListed = false
-		if !acc.IsReportedByAsk && !acc.IsUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
+		claimed := acc.reporting.claimedFor == b.dueRuns
+		if !claimed && !acc.isUnderWay() && acc.SilentUntilNs <= now && acc.mustReport(now) {
 			due = append(due, acc)
 		}
 	}
@@ -165,7 +168,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 			acc.name += name(strconv.FormatUint(acc.worker, 16))
 		}
 		acc.book, acc.Definition = b, d
-		acc.isListed, acc.underWay = false, underWay{}
+		acc.isListed, acc.reporting = false, reporting{}
 		b.byName[acc.name] = acc
 	}
 	b.ReportAll()

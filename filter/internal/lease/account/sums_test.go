@@ -9,13 +9,13 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// What the account of lease.HoldSource's example has after each step, given and held. EndReport lists it, and the
+// What the account of lease.HoldSource's example has after each step, given and held. Reporter.End lists it, and the
 // flush of the same callback finds nothing to report.
 func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 	b := NewBook()
 	d := &quota.Definition{Windows: []limit.Window{{Algorithm: limit.Concurrency, Limit: 3, PeriodNs: 80_000_000_000}}}
 	acc := b.Open(d, [16]byte{'a'}, 0)
-	var report quota.Part
+	r, report := acc.Reporter(), quota.Part{}
 	for _, step := range []struct {
 		name        string
 		do          func()
@@ -23,12 +23,12 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		listed      bool
 	}{
 		{"beginAsk", func() {}, 0, 0, false},
-		{"WriteReport", func() {
+		{"Reporter.Write", func() {
 			report.Waiting = 1
-			b.WriteReport(acc, &report, 0)
+			r.Write(&report, 0)
 		}, 0, 0, false},
-		{"EndReport", func() {
-			require.True(t, acc.EndReport(report.Number, &quota.Grant{Noted: true, Units: 1}, 0))
+		{"Reporter.End", func() {
+			require.True(t, r.End(&quota.Grant{Noted: true, Units: 1}, 0))
 		}, 0, 0, true},
 		{"AddGiven", func() { acc.AddGiven(1) }, 1, 0, true},
 		{"HoldGiven", func() { acc.HoldGiven(1) }, 0, 1, true},
@@ -37,7 +37,7 @@ func TestTheFirstRequestOfAKeyWithSlots(t *testing.T) {
 		{"ReportPart", func() {
 			require.Equal(t, []*Account{acc}, b.Due(nil, 1, 0))
 			report.Waiting = 0
-			b.WriteReport(acc, &report, 0)
+			r.Write(&report, 0)
 		}, 0, 0, false},
 	} {
 		step.do()

@@ -160,7 +160,7 @@ func (as *askList) leave(req *Waiter) {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
 		if len(a.waiters) == 0 && as.queued[a.want] == a {
 			as.unqueue(a)
-			a.reportAgain() // Book.Due has dropped its accounts, for it was to report them
+			a.repeatReports() // Book.Due has dropped its accounts, for it was to report them
 		}
 	}
 	req.awaits = req.awaits[:0]
@@ -179,6 +179,14 @@ func (as *askList) markSent(packed, left []*ask) {
 		as.sent, as.flying[a.want] = append(as.sent, a), a
 	}
 	as.queue = append(as.queue[:0], left...)
+}
+
+// markUnsent is for asks that were packed into a message that was not sent: they are still in the queue, and their
+// reports have not left.
+func (as *askList) markUnsent(packed []*ask) {
+	for _, a := range packed {
+		a.repeatReports()
+	}
 }
 
 // end ends the sent ask of that number, and returns nil if there is none. Results come in the order of their asks, so
@@ -220,7 +228,7 @@ func (as *askList) requeue(a *ask) {
 // requeueAll is for the end of the stream on which they were sent.
 func (as *askList) requeueAll() {
 	for _, a := range as.sent {
-		a.reportAgain()
+		a.repeatReports()
 		as.requeue(a)
 	}
 	as.sent = nil
@@ -238,7 +246,7 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 			break
 		}
 		if as.stopFlying(a) {
-			a.reportAgain()
+			a.repeatReports()
 		}
 	}
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
@@ -246,42 +254,46 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 	}
 }
 
-// The rest is about the reports of an ask's accounts: see package account.
+// An ask of rules that hold reports their accounts, by a Reporter in each of its parts. What becomes of the reports:
+//
+//	what becomes of the ask                          its reports         by
+//	it is packed into a message                      Reporter.Write      stampAndPack
+//	it is answered                                   Reporter.End        lease.HandOut
+//	it is answered, but the service takes no         Reporter.GiveUp     defineAgain, reject
+//	reports now
+//	it has no answer in time, or its stream has      Reporter.Repeat     askLateAgain, requeueAll
+//	ended
+//	it was packed, and its message was not sent      Reporter.Repeat     markUnsent
+//	it leaves the queue with its last request        Reporter.Repeat     leave
+//	it leaves the queue with the answer to an ask    End or GiveUp, of   takeDecided
+//	for the same units                               that ask's
 
 // isReport reports whether the ask is only for a report.
-func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Account != nil }
+func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Reporter.Account() != nil }
 
-// awaitsReport reports whether the ask must wait, because a report of one of its accounts is under way.
-func (a *ask) awaitsReport(b *account.Book) bool {
+// mustWaitToReport reports whether the ask must wait, because a report of one of its accounts is under way.
+func (a *ask) mustWaitToReport() bool {
 	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil && b.AwaitsReport(acc) {
+		if a.parts[i].Reporter.MustWait() {
 			return true
 		}
 	}
 	return false
 }
 
-// noteReported notes of the accounts of all queued asks whether these report them: for Book.Due.
-func (as *askList) noteReported(byAsk bool) {
+// claimReports has Book.Due leave the accounts of all queued asks to these.
+func (as *askList) claimReports() {
 	for _, a := range as.queue {
-		for i := range a.parts {
-			if acc := a.parts[i].Account; acc != nil {
-				acc.IsReportedByAsk = byAsk
-			}
-		}
+		a.eachReporter((*account.Reporter).Claim)
 	}
 }
 
-// giveUpReports says that the service does not take the reports now.
-func (a *ask) giveUpReports() { a.eachReport((*account.Account).GiveUpReport) }
+func (a *ask) giveUpReports() { a.eachReporter((*account.Reporter).GiveUp) }
 
-// reportAgain has its accounts reported with the next message: the reports may be lost, or never leave with the ask.
-func (a *ask) reportAgain() { a.eachReport((*account.Account).ReportAgain) }
+func (a *ask) repeatReports() { a.eachReporter((*account.Reporter).Repeat) }
 
-func (a *ask) eachReport(do func(acc *account.Account, number uint64)) {
+func (a *ask) eachReporter(do func(*account.Reporter)) {
 	for i := range a.parts {
-		if acc := a.parts[i].Account; acc != nil {
-			do(acc, a.parts[i].Wire.Number)
-		}
+		do(&a.parts[i].Reporter)
 	}
 }

@@ -175,7 +175,8 @@ func TestAnAskAwaitsTheReportOfItsKeysNextAccount(t *testing.T) {
 	require.True(t, book.IsEmpty())
 	next := book.Open(other, [16]byte{'k'}, later)
 	next.Hold(1)
-	require.False(t, waits.awaitsReport(book))
-	book.WriteReport(next, &quota.Part{}, later)
-	require.True(t, waits.awaitsReport(book))
+	require.False(t, waits.mustWaitToReport())
+	r := next.Reporter()
+	r.Write(&quota.Part{}, later)
+	require.True(t, waits.mustWaitToReport())
 }

@@ -23,15 +23,12 @@ func (c *Client) Flush(now int64) {
 	if len(c.outMessage.Asks)+len(c.outMessage.Returns) == 0 {
 		return
 	}
-	if c.send(&c.outMessage, now) {
-		c.worker.Returns.Sent(len(c.outMessage.Returns))
-		c.asks.markSent(packed, left)
+	if !c.send(&c.outMessage, now) {
+		c.asks.markUnsent(packed)
 		return
 	}
-	// The stream has ended: StreamEnded has queued again what was sent before. The packed asks are still in the queue.
-	for _, a := range packed {
-		a.reportAgain() // their reports have not left
-	}
+	c.worker.Returns.Sent(len(c.outMessage.Returns))
+	c.asks.markSent(packed, left)
 }
 
 // maxRefills bounds the queue for asks of requests to come: while so many asks are queued, another refill is dropped.
@@ -55,9 +52,8 @@ func (c *Client) queueReports(now int64) {
 	if !book.HasListed() {
 		return
 	}
-	c.asks.noteReported(true)
+	c.asks.claimReports()
 	c.due = book.Due(c.due[:0], c.roomForReports(), now)
-	c.asks.noteReported(false)
 	for _, acc := range c.due {
 		c.asks.askForNobody([]lease.Part{lease.ReportPart(acc)})
 	}
@@ -133,7 +129,7 @@ func (c *Client) askMustWait(a *ask, n, room int) bool {
 	case c.asks.flying[a.want] != nil: // for the result of the ask that flies for the same units
 		return true
 	default: // for the answer to a report of one of its accounts, which may be of an ask earlier in this message
-		return a.awaitsReport(c.worker.Book)
+		return a.mustWaitToReport()
 	}
 }
 
@@ -150,9 +146,7 @@ func (c *Client) stampAndPack(a *ask, now int64) {
 	*message = quota.Ask{ID: a.id, Parts: message.Parts[:0]}
 	for i := range a.parts {
 		p := &a.parts[i]
-		if p.Account != nil { // an ask behind this one, for the same account, waits from now on
-			p.Account = c.worker.Book.WriteReport(p.Account, &p.Wire, now)
-		}
+		p.Reporter.Write(&p.Wire, now) // an ask behind this one, for the same account, waits from now on
 		c.define(p.Definition)
 		message.Parts = append(message.Parts, p.Wire)
 	}

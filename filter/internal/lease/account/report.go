@@ -1,0 +1,169 @@
+package account
+
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+)
+
+// The life of an account's report:
+//
+//	       Write, by an ask of a request
+//	--------------------------------------+
+//	      List             Write          v         End
+//	-------------> listed -----------> under way -------------> answered
+//	                 ^                  |   |
+//	                 +----- Repeat -----+   +---- GiveUp -----> given up
+//	                 |                                             |
+//	                 +-------------------- Sweep ------------------+
+//
+//	listed     Book.Due returns the account if it must be reported, and no queued ask will report it. What changes it
+//	           lists it.
+//	under way  An ask has the report. What changes meanwhile is reported after it.
+//	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
+//	given up   The service takes no reports now. Sweep lists the account again within a second.
+//
+// Repeat is for a report that may be lost, because the stream has ended or the service has not answered in time. It is
+// also for one that has not left with its ask.
+
+// List puts the account on the list of Book.Due, which has the next message report it if mustReport says so. If a
+// report is under way, its end lists the account.
+func (acc *Account) List() {
+	if !acc.isListed && !acc.isUnderWay() {
+		acc.isListed = true
+		acc.book.listed = append(acc.book.listed, acc)
+	}
+}
+
+// mustReport reports whether the service is to hear of the account: it has changed, or the newest report may be lost,
+// or an eighth of the hold has passed.
+func (acc *Account) mustReport(now int64) bool {
+	isDue := acc.mayBeLost || now-acc.reportedNs >= acc.HoldNs()/limit.HoldParts
+	return acc.sums.Changed() || !acc.sums.Idle() && isDue
+}
+
+// reporting is which asks report an account. The numbers of its reports under way are firstNumber to sums.NewestReport.
+// They are all in one ask, and there are several if rules share a counter: see Reporter.
+type reporting struct {
+	firstNumber uint64 // 0 = none is under way
+	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
+	claimedFor  uint32 // the run of Book.Due that leaves the account to a queued ask
+}
+
+// isUnderWay reports whether a report of the account is under way.
+func (acc *Account) isUnderWay() bool { return acc.reporting.firstNumber != 0 }
+
+// Reporter reports an account in one part of an ask: it makes the report, and ends it. Only a Reporter does. That of a
+// part without an account is the zero value. It reports nothing, and none of its methods changes anything.
+//
+// If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
+// those before it ask for too, because it may be granted. For example, three rules with one counter, a request that
+// costs 2, and a worker that holds 3 of the key:
+//
+//	part  of rule  its report        under way  End
+//	0     first    #7, held 3        #7         may give units; the reports of the parts below count 2 as held
+//	1     second   #8, held 3 + 2    #7 and #8  may give units; the report of the part below counts 2 as held
+//	2     third    #9, held 3 + 2+2  #7 to #9   may give units, and notes what the store has by now
+//
+// If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
+// given. So the account is reported once more.
+type Reporter struct {
+	acc    *Account // as the part was made, and from Write on the one that it has reported
+	number uint64   // of the report that it has written last, 0 before Write
+}
+
+// Reporter returns a reporter of the account.
+func (acc *Account) Reporter() Reporter { return Reporter{acc: acc} }
+
+// Account is what it reports, nil if it reports nothing.
+func (r *Reporter) Account() *Account { return r.acc }
+
+// Claim says that a queued ask will report the account: the next run of Book.Due leaves it to the ask.
+func (r *Reporter) Claim() {
+	if r.acc != nil {
+		r.acc.reporting.claimedFor = r.acc.book.dueRuns + 1
+	}
+}
+
+// MustWait reports whether its ask must wait for the end of a report of the same key. If the account was forgotten
+// while the ask was queued, that is a report of the key's next account.
+func (r *Reporter) MustWait() bool {
+	if r.acc == nil {
+		return false
+	}
+	current := r.acc.book.current(r.acc)
+	return current != nil && current.isUnderWay()
+}
+
+// Write writes into the part what the worker holds of the key: the report is under way then.
+func (r *Reporter) Write(p *quota.Part, now int64) {
+	if r.acc == nil {
+		return
+	}
+	acc := r.acc.book.reopen(r.acc)
+	r.acc, r.number = acc, acc.book.newReportNumber()
+	if !acc.isUnderWay() {
+		acc.reporting = reporting{firstNumber: r.number}
+	}
+	p.Report = acc.sums.NewReport(acc.worker, r.number, acc.reporting.askedBefore)
+	acc.reporting.askedBefore = limit.AddSaturating(acc.reporting.askedBefore, p.Waiting)
+	acc.reportedNs = now
+	acc.mayBeLost = false
+}
+
+// isUnderWay reports whether its report is under way.
+func (r *Reporter) isUnderWay() bool {
+	acc := r.acc
+	return acc.isUnderWay() && acc.reporting.firstNumber <= r.number && r.number <= acc.sums.NewestReport()
+}
+
+// End ends the report by what the service has granted for it. mayGive says whether the grant may give units: the
+// service has granted them to the worker as it was reported there.
+//
+//	the report                              mayGive  then
+//	there is none                           yes
+//	is not under way: given up, or lost     no       the account is listed, unless another one is under way. Starting
+//	                                                 counts
+//	is of an earlier part of the ask        yes      still under way: the last part ends it
+//	is the newest one, and not Noted        no       the key is silent, and nothing is under way
+//	is the newest one, and Noted            yes      the store knows it, and nothing is under way
+//
+// A report is not Noted if the store failed, or if the service knows no reports.
+func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
+	acc := r.acc
+	if acc == nil {
+		return true
+	}
+	if g.Starting {
+		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
+	}
+	if !r.isUnderWay() {
+		acc.List() // the answer may have ended a queued ask that was to report it
+		return false
+	}
+	if r.number != acc.sums.NewestReport() {
+		return true
+	}
+	acc.reporting.firstNumber = 0
+	if g.Noted {
+		acc.sums.NoteGrant(r.number, g.Units)
+	} else {
+		acc.SilentUntilNs = now + MaxRememberNs
+	}
+	acc.List() // for what has changed since the report
+	return g.Noted
+}
+
+// GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
+func (r *Reporter) GiveUp() {
+	if r.acc != nil && r.isUnderWay() {
+		r.acc.reporting.firstNumber = 0
+	}
+}
+
+// Repeat has the account reported with the next message: the report may be lost, or has never left.
+func (r *Reporter) Repeat() {
+	if r.acc != nil {
+		r.GiveUp()
+		r.acc.List()
+	}
+}
