@@ -16,8 +16,16 @@ const allOthers = ""
 // hostPath is one path of one host, which may be allOthers.
 type hostPath struct {
 	host string
-	path request.Pattern
+	path writtenPath
 }
+
+// writtenPath is a path as an Ingress has it.
+type writtenPath struct {
+	request.Pattern
+	length int // of its text there: nginx tries the longest first
+}
+
+var anyPath = writtenPath{request.AnyPath, len("/")}
 
 // hostsWithExpressions are the hosts whose paths are all expressions: ingress-nginx makes them so if one
 // Ingress of the host has use-regex or a rewrite-target.
@@ -38,7 +46,7 @@ func hostsWithExpressions(ingresses []source.Resource) map[string]bool {
 func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool) (list []hostPath) {
 	rules := source.ItemsOf(r.Node, "spec", "rules")
 	if len(rules) == 0 {
-		list = append(list, hostPath{allOthers, request.AnyPath})
+		list = append(list, hostPath{allOthers, anyPath})
 	}
 	for i, ofHost := range rules {
 		host := strings.ToLower(source.TextOf(ofHost, "host"))
@@ -48,17 +56,17 @@ func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool)
 		}
 		paths := source.ItemsOf(ofHost, "http", "paths")
 		if len(paths) == 0 {
-			list = append(list, hostPath{host, request.AnyPath})
+			list = append(list, hostPath{host, anyPath})
 		}
 		for k, p := range paths {
-			text := source.TextOf(p, "path")
-			path, ok := pathPattern(text, source.TextOf(p, "path_type"), regexHosts[host])
+			text := cmp.Or(source.TextOf(p, "path"), "/")
+			pattern, ok := pathPattern(text, source.TextOf(p, "path_type"), regexHosts[host])
 			if !ok {
 				at := r.At.Item("spec.rules", i).Item("http.paths", k)
 				imp.Fail(at, "the path "+strconv.Quote(text)+" must begin with /, and be an expression of RE2 where "+
 					"use-regex or rewrite-target makes it one")
 			}
-			list = append(list, hostPath{host, path})
+			list = append(list, hostPath{host, writtenPath{pattern, len(text)}})
 		}
 	}
 	return list
@@ -66,7 +74,6 @@ func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool)
 
 // pathPattern is the pattern of a path, as buildLocation of ingress-nginx makes a location of it.
 func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, ok bool) {
-	path = cmp.Or(path, "/")
 	bare := strings.TrimRight(path, "/")
 	switch {
 	case isExpression:
@@ -84,18 +91,20 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 // hostGroup are hosts of one Ingress that have the same paths. allOthers is in a group of its own.
 type hostGroup struct {
 	hosts []string
-	paths []request.Pattern
+	paths []writtenPath
 }
 
 // groupHosts groups the hosts of an Ingress by their paths.
 func groupHosts(list []hostPath) (groups []*hostGroup) {
 	var hosts []string
-	paths := map[string][]request.Pattern{}
+	paths := map[string][]writtenPath{}
 	for _, p := range list {
 		if paths[p.host] == nil {
 			hosts = append(hosts, p.host)
 		}
-		paths[p.host] = request.AppendNew(paths[p.host], p.path)
+		if !slices.Contains(paths[p.host], p.path) {
+			paths[p.host] = append(paths[p.host], p.path)
+		}
 	}
 	for _, h := range hosts {
 		isLike := func(g *hostGroup) bool {
@@ -125,7 +134,7 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection
 	if !g.isUnnamed() {
 		s.Match = request.Host.Matching(request.ExactAll(g.hosts)...)
 	}
-	if !slices.Contains(g.paths, request.AnyPath) {
+	if !slices.Contains(g.paths, anyPath) {
 		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
 	for _, p := range ing.paths {
@@ -171,12 +180,12 @@ func (g *hostGroup) relationTo(p hostPath) relation {
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
 func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
-	meets := func(path request.Pattern) bool { return !beside.path.ApartAsText(path) }
+	meets := func(path writtenPath) bool { return !beside.path.ApartAsText(path.Pattern) }
 	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
 		return
 	}
 	counted := beside.ofBoth()
-	if beside.path == request.AnyPath {
+	if beside.path == anyPath {
 		counted = beside.ofHost()
 	}
 	g.leaveOut(s, counted, beside.host, "another rule of the Ingress has")
@@ -194,7 +203,7 @@ func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
 // group of / and /api/v1 beside another Ingress of /api.
 func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
 	const by = "another Ingress takes"
-	winsBack := func(path request.Pattern) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
+	winsBack := func(path writtenPath) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
 	switch g.relationTo(other) {
 	case apart:
 	case equalPath:
@@ -241,7 +250,7 @@ func (p hostPath) ofHost() request.Match { return request.Host.Matching(request.
 
 // ofPath are the requests with the path.
 func (p hostPath) ofPath() request.Match {
-	return request.FullPath.Matching(spelledOut([]request.Pattern{p.path})...)
+	return request.FullPath.Matching(spelledOut([]writtenPath{p.path})...)
 }
 
 // ofBoth are the requests to the host with the path.
@@ -256,36 +265,29 @@ func (p hostPath) hasNarrowerHost(wider string) bool {
 }
 
 // hasLongerPath reports whether nginx takes the path before another one that fits the same requests.
-func (p hostPath) hasLongerPath(other request.Pattern) bool {
-	return isLonger(p.path, other) && !other.ApartAsText(p.path)
+func (p hostPath) hasLongerPath(other writtenPath) bool {
+	return p.path.isLonger(other) && !other.ApartAsText(p.path.Pattern)
 }
 
 // hasEqualPath reports whether nginx may take either of the path and another one for some requests.
-func (p hostPath) hasEqualPath(other request.Pattern) bool {
-	return !isLonger(p.path, other) && !isLonger(other, p.path) && !other.ApartAsText(p.path)
+func (p hostPath) hasEqualPath(other writtenPath) bool {
+	return !p.path.isLonger(other) && !other.isLonger(p.path) && !other.ApartAsText(p.path.Pattern)
 }
 
-// isLonger reports whether nginx takes the location of a pattern before that of another one: the longer
-// one, or the exact one of two with one text. Locations with expressions are sorted by length too.
-func isLonger(p, other request.Pattern) bool {
-	length := func(p request.Pattern) int {
-		if p.Kind() == request.ByExpression {
-			return len(p.Text())
-		}
-		begin, _ := p.LiteralPrefix()
-		return len(begin)
-	}
-	isSame := length(p) == length(other)
-	return length(p) > length(other) || isSame && p.Kind() == request.Exactly && other.Kind() != request.Exactly
+// isLonger reports whether nginx takes the location of a path before that of another one: the longer one, or the exact
+// one of two with one text. ingress-nginx sorts locations with expressions by the length of their texts too.
+func (p writtenPath) isLonger(other writtenPath) bool {
+	isSame := p.length == other.length
+	return p.length > other.length || isSame && p.Kind() == request.Exactly && other.Kind() != request.Exactly
 }
 
 // spelledOut has two patterns for a path and what is below it: a list needs no expression for that.
-func spelledOut(paths []request.Pattern) (list []request.Pattern) {
+func spelledOut(paths []writtenPath) (list []request.Pattern) {
 	for _, p := range paths {
 		if p.Kind() == request.PathOrBelow {
-			list = append(list, request.Exact(p.Text()), request.Prefix(p.Text()+"/", false))
+			list = request.AppendNew(list, request.Exact(p.Text()), request.Prefix(p.Text()+"/", false))
 		} else {
-			list = append(list, p)
+			list = request.AppendNew(list, p.Pattern)
 		}
 	}
 	return list

@@ -21,6 +21,8 @@ func TestRequestsOfAnIngress(t *testing.T) {
 	const other = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
 	const canary = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/canary: " +
 		`"true"}}, spec: `
+	const regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
+		`"true"}}, spec: `
 	host := func(name, path string) string {
 		return "{host: '" + name + "', http: {paths: [{path: " + path + ", pathType: Prefix}]}}"
 	}
@@ -71,6 +73,17 @@ func TestRequestsOfAnIngress(t *testing.T) {
 		{"and takes none of those",
 			"{defaultBackend: {}}" + other + "{defaultBackend: {}, rules: [" + host("a.example", "/") + "]}",
 			"exempt: - {hosts: [a.example]}"},
+		{"an expression that is longer as it is written",
+			rules(host("a.example", "/abc")) + regex + rules(host("a.example", "/abc$")),
+			"match: {hosts: [a.example], paths: ['~(?i)/abc.*']} exempt: - {paths: ['~(?i)/abc']}"},
+		{"one that is shorter", rules(host("a.example", "/abc$")) + regex + rules(host("a.example", "/abc")),
+			"match: {hosts: [a.example], paths: ['~(?i)/abc']}"},
+		{"one path with and without a slash at its end",
+			rules("{host: a.example, http: {paths: [{path: /a, pathType: Prefix}, {path: /a/, pathType: Prefix}]}}") +
+				other + rules(), "match: {hosts: [a.example], paths: [/a, /a/*]}"},
+		{"branches, which are longer than they are written",
+			rules(host("a.example", "/abcde")) + regex + rules(host("a.example", "/a|/b")),
+			"match: {hosts: [a.example], paths: ['~(?i)/abcde.*']}"},
 	} {
 		require.Equal(t, tc.want, requestsOfOwn(t, limited+tc.specs+"}"), tc.name)
 	}
