@@ -9,7 +9,7 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -270,7 +270,7 @@ func (c *core) end(o *keyOperation) {
 	switch err := o.outcome.Err; {
 	case errors.Is(err, balance.ErrWindows):
 		c.metrics.crowded.Add(1)
-	case errors.Is(err, record.ErrNewer), errors.Is(err, record.ErrDamage):
+	case errors.Is(err, recordbytes.ErrNewer), errors.Is(err, recordbytes.ErrDamage):
 		c.metrics.mismatches.Add(1)
 	}
 	o.owner.operationDone(o)

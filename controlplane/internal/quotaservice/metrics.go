@@ -19,7 +19,7 @@ type metrics struct {
 	unitsGranted  atomic.Uint64
 	unitsReturned atomic.Uint64                        // uncounted, because proxies returned them
 	unitsLost     atomic.Uint64                        // that a return or an undo could not uncount
-	mismatches    atomic.Uint64                        // record.ErrNewer, record.ErrDamage
+	mismatches    atomic.Uint64                        // recordbytes.ErrNewer, recordbytes.ErrDamage
 	storeErrors   atomic.Uint64                        // swaps that Failed but for ErrFull, heartbeats, noteAlive
 	crowded       atomic.Uint64                        // balance.ErrWindows
 	late          atomic.Uint64                        // swaps that were Late

@@ -38,12 +38,20 @@
 //
 // What is done to a key meanwhile is arithmetic, and has packages of its own, which know no store and no lock:
 //
-//	transport     a worker's stream over gRPC
-//	quotaservice  who asks, whose turn it is, what is under way
-//	├─ action     what is done to a key: units are taken, given back, held
-//	│  └─ balance the record of what it has counted, what that leaves, and for how long it may be spent
-//	├─ record     the bytes of a record
-//	└─ swapstore  the store: compare-and-swap, in memory, or in Redis and Valkey (redisstore)
+//	transport       a worker's stream over gRPC
+//	quotaservice    who asks, whose turn it is, what is under way
+//	├─ action       what is done to a key: units are taken, given back, held
+//	│  └─ balance   the record of what it has counted, what that leaves, and for how long it may be spent
+//	├─ recordbytes  the bytes of a record
+//	└─ swapstore    the store: compare-and-swap, in memory, or in Redis and Valkey (redisstore)
+//
+// Each layer has names of its own for what becomes of units:
+//
+//	what                  for an ask                      for its operations          for the record
+//	units are taken       a quota.Grant                   Hit, Take: Outcome.Taken    View.Take
+//	a proxy returns some  a quota.Return: worker.uncount  action.Return               View.Return
+//	nobody got them       begunAsk.undoHits               keyOperation.undo           View.Undo
+//	what came of it       result: a quota.Outcome         outcome: an action.Outcome  changed
 //
 // These have states:
 //

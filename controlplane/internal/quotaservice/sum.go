@@ -6,7 +6,7 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -80,7 +80,7 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again boo
 	case swapstore.Failed:
 		return false, r.Err
 	case swapstore.Read, swapstore.Young:
-		return false, record.ErrDamage
+		return false, recordbytes.ErrDamage
 	}
 	sum := r.Sum
 	for _, o := range operations {

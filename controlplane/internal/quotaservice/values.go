@@ -5,7 +5,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -56,7 +56,7 @@ type recordValue struct {
 }
 
 // This compiles only if a nonce has one size in both packages.
-var _ = [1]struct{}{}[record.NonceBytes-swapstore.NonceBytes]
+var _ = [1]struct{}{}[recordbytes.NonceBytes-swapstore.NonceBytes]
 
 // decide implements value. A swap that only reads shows whether the decision not to change anything holds.
 func (v *recordValue) decide(operations []*keyOperation, storeNs int64) swapstore.Swap {
@@ -72,7 +72,8 @@ func (v *recordValue) decide(operations []*keyOperation, storeNs int64) swapstor
 	if !d.changes {
 		return s
 	}
-	v.newValue = record.Append(v.newValue[:0], v.record, rand.Uint64()) //nolint:gosec // nobody gains by guessing a nonce
+	nonce := rand.Uint64() //nolint:gosec // nobody gains by guessing it
+	v.newValue = recordbytes.Append(v.newValue[:0], v.record, nonce)
 	s.New = v.newValue
 	s.FromNs, s.UntilNs = storeNs, d.untilNs
 	s.ExpireNs = v.record.ExpiryNs() + linger
@@ -132,7 +133,7 @@ func (v *recordValue) read(bytes []byte) (err error) {
 	if bytes == nil {
 		return nil
 	}
-	v.record, err = record.Parse(bytes)
+	v.record, err = recordbytes.Parse(bytes)
 	if err == nil {
 		v.nonce = append(v.nonce, bytes[:swapstore.NonceBytes]...)
 	}

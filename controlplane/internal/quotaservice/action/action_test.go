@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/record"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -103,23 +103,23 @@ func TestAnUndoAfterASet(t *testing.T) {
 func FuzzDecide(f *testing.F) {
 	r, d := balance.NewRecord(base), tenAMinute()
 	on(r, d, &Hit{Part: &quota.Part{Cost: 3}})
-	f.Add(record.Append(nil, r, 1))
-	f.Add(record.Append(nil, balance.NewRecord(base), 2))
+	f.Add(recordbytes.Append(nil, r, 1))
+	f.Add(recordbytes.Append(nil, balance.NewRecord(base), 2))
 	r.Holders = balance.Holders{{Worker: 9, Since: 2, Number: 3, NotedNs: base, HoldNs: 80 * minute}}
-	f.Add(record.Append(nil, r, 3))
+	f.Add(recordbytes.Append(nil, r, 3))
 	// A bucket whose end lies so long before the value's time that setting it back with the clock ends it before 1970.
 	f.Add([]byte("00000000\x01000000000000000000000010\x01\x05\x9d\xc2\xfa000\x00000010"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		part := quota.Part{Cost: 1, Waiting: 3, Ahead: 9}
 		for _, a := range []Action{&Hit{Part: &part}, &Charge{Units: 1}, &Set{Units: 1}} {
-			r, err := record.Parse(b)
+			r, err := recordbytes.Parse(b)
 			if err != nil {
 				return
 			}
 			leased := *d
 			leased.Lease = quota.LeaseAuto
 			on(r, &leased, a)
-			_, err = record.Parse(record.Append(nil, r, 4))
+			_, err = recordbytes.Parse(recordbytes.Append(nil, r, 4))
 			require.NoError(t, err, "what is decided can be read")
 		}
 	})

@@ -15,13 +15,13 @@
 //
 // A record lives for one decision, or longer while the service remembers it:
 //
-//	r := NewRecord(now) or record.Parse(bytes)
+//	r := NewRecord(now) or recordbytes.Parse(bytes)
 //	r.BringTo(now)                                            it counts nothing that has ended by now
 //	view, err := r.ArrangeFor(windows, hold, startingForNs)   with the definition's windows first
 //	offer := view.Offer(lease, &part)
 //	counted := view.Take(offer.Units, offer.SpendByNs)        if it Passes; else nothing
 //	view.Return(&counted, n)                                  when units come back
-//	record.Append(b, r, nonce)                                and the store swaps it in
+//	recordbytes.Append(b, r, nonce)                           and the store swaps it in
 //
 // To read it, begin with example_test.go, which plays a lease, a hold, and two definitions that share a key. Then:
 //

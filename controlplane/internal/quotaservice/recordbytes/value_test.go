@@ -1,4 +1,4 @@
-package record
+package recordbytes
 
 import (
 	"encoding/hex"

@@ -1,8 +1,8 @@
-// Package record is the bytes of a balance.Record, as the store keeps them: the format that all releases share.
+// Package recordbytes is the bytes of a balance.Record, as the store keeps them: the format that all releases share.
 //
 // Its invariant: what Append writes, Parse reads, and it reads what the release before has written. It knows nothing of
 // the store, and not what is counted for.
-package record
+package recordbytes
 
 import (
 	"encoding/binary"
