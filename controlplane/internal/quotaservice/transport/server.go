@@ -184,8 +184,11 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 				return c.sendRest(s.service)
 			}
 		case err := <-c.failed:
-			if errors.Is(err, io.EOF) {
+			switch {
+			case errors.Is(err, io.EOF):
 				return nil
+			case s.service.Draining(): // it takes no message more, but has to answer what it took before
+				return c.sendRest(s.service)
 			}
 			return err
 		case <-came:

@@ -223,6 +223,76 @@ func TestStreamsEnd(t *testing.T) {
 	require.ErrorContains(t, err, "longer than 64 KiB")
 }
 
+// slow is a store whose answers wait, or Swap itself, until the test goes on.
+type slow struct {
+	swapstore.Store
+	answersWait, swapWaits atomic.Bool
+	began                  chan struct{} // Swap is called meanwhile
+	goOn                   chan struct{}
+}
+
+func (sl *slow) Swap(ctx context.Context, swaps []swapstore.Swap, done func(int, swapstore.Result)) {
+	if !sl.answersWait.Load() {
+		sl.Store.Swap(ctx, swaps, done)
+		return
+	}
+	sl.Store.Swap(ctx, swaps, func(i int, r swapstore.Result) {
+		go func() {
+			<-sl.goOn
+			done(i, r)
+		}()
+	})
+	sl.began <- struct{}{}
+	if sl.swapWaits.Load() {
+		<-sl.goOn
+	}
+}
+
+// TestADrainAnswersWhatItTookBeforeALateMessage: the message that comes once the service drains is refused, and the ask
+// before it is answered all the same. The stream has not heard of the drain when the message comes, because the
+// goroutine that tells it waits for the store.
+func TestADrainAnswersWhatItTookBeforeALateMessage(t *testing.T) {
+	store := &slow{
+		Store: swapstore.NewMemory(swapstore.SteadyClock()), began: make(chan struct{}, 9), goOn: make(chan struct{}),
+	}
+	s := newService(t, store)
+	address := startServer(t, s, time.Minute)
+	ask := func(key byte) quota.Asks {
+		part := quota.Part{Definition: 1, Key: [16]byte{key}, Cost: 1, Waiting: 1}
+		return quota.Asks{Asks: []quota.Ask{{ID: uint32(key), Parts: []quota.Part{part}}}}
+	}
+	begin := func() *worker {
+		w := dial(t, address, define(quota.LeaseOff, each(10)["fixed"]))
+		t.Cleanup(w.end)
+		return w
+	}
+	w, beside := begin(), begin()
+	var m quota.Results
+	require.NoError(t, w.send(ask(1)))
+	require.NoError(t, w.receive(&m), "the service knows the store's clock by now")
+	store.answersWait.Store(true)
+	require.NoError(t, w.send(ask(2)))
+	<-store.began
+	store.swapWaits.Store(true)
+	require.NoError(t, beside.send(ask(3)))
+	<-store.began
+	go s.Drain(t.Context())
+	require.Eventually(t, s.Draining, 10*time.Second, time.Millisecond)
+	require.NoError(t, w.send(ask(4)))
+	received := make(chan error, 1)
+	go func() { received <- w.receive(&m) }()
+	select {
+	case err := <-received:
+		t.Fatalf("the stream has ended: %v", err)
+	case <-time.After(100 * time.Millisecond): // the service has refused the message
+	}
+	close(store.goOn)
+	require.NoError(t, <-received)
+	require.EqualValues(t, 2, m.Results[0].ID)
+	require.Equal(t, quota.Granted, m.Results[0].Outcome)
+	require.Equal(t, codes.Unavailable, status.Code(w.receive(&m)))
+}
+
 // The connection of a proxy whose certificate is not trusted any more ends, also if it does not
 // read its answers.
 func TestTrustEndsWhereNothingIsRead(t *testing.T) {
