@@ -38,9 +38,8 @@ type Entry struct {
 	opened     uint16 // a bit for each column: the hit opened its window
 
 	// Memory that is kept from call to call, as that of presentPage.
-	windowsMemory []limit.Window
-	logs          [page.MaxWindows][]int64 // decoded logs of the key
-	nothing       limit.Usage              // of a window without a column
+	logs    [page.MaxWindows][]int64 // decoded logs of the key
+	nothing limit.Usage              // of a window without a column
 }
 
 // Findings are what Read and the change after it have found. Read clears them all.

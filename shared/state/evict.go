@@ -254,7 +254,7 @@ func (p *presentPage) lapseFloor() (charged bool) {
 // instant than that of the lapse, because evictSharer rolls the floor on.
 func (p *presentPage) chargeFloorLapses(lapsed lapses) {
 	for _, l := range lapsed {
-		p.chargeFloor(p.rule, l.at, l.units)
+		p.chargeFloor(&p.rule, l.at, l.units)
 	}
 	for slot := range p.page.Layout.Slots {
 		if !p.page.IsFree(slot) && p.page.Shares(slot) {
@@ -338,7 +338,7 @@ func (p *presentPage) endFloors(to int64) (floorTime int64, changed bool) {
 
 // chargeFloor counts units in the floor at an instant, or at the floor's time if that is later. windows
 // has the limits of the key that used them, or the rule's if it is not known which key did.
-func (p *presentPage) chargeFloor(windows columnWindows, at int64, units uint32) {
+func (p *presentPage) chargeFloor(windows *columnWindows, at int64, units uint32) {
 	floorTime := p.rollFloor(at)
 	for column := range p.page.Layout.Counting {
 		f := p.page.Floor(column)

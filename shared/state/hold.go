@@ -173,7 +173,7 @@ func (t *Table) chargeAndWrite(e *Entry, where HoldState, units uint32) Status {
 	switch status := t.begin(e, false); status {
 	case OK:
 	case Full:
-		e.chargeFloor(e.windows, e.Now, units)
+		e.chargeFloor(&e.windows, e.Now, units)
 		return t.write(&e.loadedPage)
 	default:
 		return status

@@ -73,16 +73,16 @@ type Limits struct {
 // rule's. A column that this configuration does not have gets no limits. If it is jittered, the key's grid is not
 // known, so each hit counts in it for a whole period.
 //
-//	list             in the order of   with the limits of
-//	def.Windows      the definition    the rule
-//	layout.Windows   columns           nobody, or the rule; no one goes by them
-//	Limits.Windows   the definition    the key
-//	Limits.OfRule    the definition    the rule
-//	e.windows        columns           the key
-//	e.rule           columns           the rule
+//	list             in the order of   with the limits of                            lasts as long as
+//	def.Windows      the definition    the rule                                      the Table
+//	layout.Windows   columns           nobody, or the rule; no one goes by them      the placement
+//	Limits.Windows   the definition    the key                                       see Limits
+//	Limits.OfRule    the definition    the rule                                      see Limits
+//	e.windows        columns           the key                                       the loaded page
+//	e.rule           columns           the rule                                      the loaded page
 func (e *Entry) setLimits(limits *Limits) {
-	e.rule = e.placement.byColumn(limits.OfRule, &e.ruleMemory)
-	e.windows = e.placement.byColumn(limits.Windows, &e.windowsMemory)
+	e.rule.set(e.placement, limits.OfRule)
+	e.windows.set(e.placement, limits.Windows)
 	if e.placement.columnsAreWindows {
 		return
 	}
@@ -96,30 +96,32 @@ func (e *Entry) setLimits(limits *Limits) {
 	}
 }
 
-// byColumn returns windows, which are in the definition's order, in that of the columns. A column that the definition
-// lacks has the layout's window, without limits. The list is windows itself if the order is the same, and else lies in
-// memory: it lasts until setLimits is called again.
-func (pl *placement) byColumn(windows []limit.Window, memory *[]limit.Window) columnWindows {
-	if pl.columnsAreWindows {
-		return columnWindows{windows}
+// columnWindows is a list of windows by column. A []limit.Window is in the definition's order, or a layout's.
+type columnWindows struct {
+	list   []limit.Window
+	memory []limit.Window // of a list that lies in none of the caller's
+}
+
+func (ws *columnWindows) at(column page.Column) *limit.Window { return &ws.list[column] }
+
+// set puts windows, which are in the definition's order, into that of the columns. A column that the definition lacks
+// has the layout's window, without limits. The list is windows itself if the order is the same.
+func (ws *columnWindows) set(by *placement, windows []limit.Window) {
+	if by.columnsAreWindows {
+		ws.list = windows
+		return
 	}
-	*memory = append((*memory)[:0], pl.layout.Windows...)
-	list := *memory
-	for window, column := range pl.columnOf {
+	ws.memory = append(ws.memory[:0], by.layout.Windows...)
+	ws.list = ws.memory
+	for window, column := range by.columnOf {
 		if column == page.NoColumn {
 			continue
 		}
-		units := list[column].Units // a log may be longer than this limit: see longestLogs of package directory
-		list[column] = windows[window]
-		list[column].Units = units
+		units := ws.list[column].Units // a log may be longer than this limit: see longestLogs of package directory
+		ws.list[column] = windows[window]
+		ws.list[column].Units = units
 	}
-	return columnWindows{list}
 }
-
-// columnWindows is a list of windows by column. A []limit.Window is in the definition's order, or a layout's.
-type columnWindows struct{ list []limit.Window }
-
-func (ws columnWindows) at(column page.Column) *limit.Window { return &ws.list[column] }
 
 // Override is the limits that some keys have instead of their rule's.
 type Override struct {

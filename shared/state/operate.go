@@ -196,6 +196,6 @@ func (t *Table) readPage(p *presentPage, rule []limit.Window) {
 		p.leaseNs = leaseTime(t.parent.store.Monotonic())
 		return
 	}
-	p.rule = p.placement.byColumn(rule, &p.ruleMemory)
+	p.rule.set(p.placement, rule)
 	t.bringToPresent(p, noRecord, p.page.NewestTime())
 }

@@ -48,7 +48,7 @@ type placement struct {
 	layout            *page.Layout
 	empty             page.Page     // to compare with and to copy, never written
 	columnOf          []page.Column // of each window of the definition, page.NoColumn if the pages lack it
-	columnsAreWindows bool          // the columns are the definition's windows: see byColumn
+	columnsAreWindows bool          // the columns are the definition's windows: see columnWindows
 	block             page.Column   // of the definition's block, or page.NoColumn
 
 	lastSpans []span // a cache, by column: the aligned window of the last hit, see readRecord
@@ -99,7 +99,7 @@ func newPlacement(def *Definition, r *directory.Registration) *placement {
 		w := &def.Windows[window]
 		column := pl.layout.ColumnOf(*w)
 		pl.columnOf[window] = column
-		// A log has the Units of the layout, and a bucket the Stamp of the rule: see byColumn and setLimits.
+		// A log has the Units of the layout, and a bucket the Stamp of the rule: see columnWindows and setLimits.
 		differs := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
 		pl.columnsAreWindows = pl.columnsAreWindows && int(column) == window && !differs
 		if w.Algorithm == limit.Block {
@@ -148,9 +148,8 @@ type presentPage struct {
 
 	// Memory that is kept from page to page, so that a decision allocates nothing. It carries no result from one to
 	// the next.
-	ruleMemory []limit.Window // of byColumn, for rule
-	logMemory  []int64        // for one log of any record: who decodes one is done with the one before
-	lapses     lapses         // all lists of lapses, one behind the other, until the next page is read
+	logMemory []int64 // for one log of any record: who decodes one is done with the one before
+	lapses    lapses  // all lists of lapses, one behind the other, until the next page is read
 }
 
 // pageOf returns the index of the page that a key's hash leads to, by its high bits.
