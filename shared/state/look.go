@@ -1,6 +1,8 @@
 package state
 
 import (
+	"slices"
+
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
@@ -31,7 +33,7 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	var d directory.Directory
 	switch status {
 	case OK:
-		if cas == ts.lookedCAS { // it has not changed
+		if cas == ts.lookedCAS && !slices.ContainsFunc(closed, lacksLooked) {
 			return OK
 		}
 		var ok bool
@@ -56,6 +58,8 @@ func (ts *Tables) PrepareLooks(now int64) Status {
 	ts.lookedCAS = cas
 	return OK
 }
+
+func lacksLooked(t *Table) bool { return t.looked == nil }
 
 // closed returns the tables that are not registered.
 func (ts *Tables) closed() (closed []*Table) {

@@ -41,8 +41,7 @@ type Tables struct {
 	holdClock holdClock
 	seed      seed
 
-	// Of the directory from which PrepareLooks has set each Table.looked; 0 = none, or a Table lacks it.
-	lookedCAS uint32
+	lookedCAS uint32 // of the directory from which PrepareLooks has set each Table.looked that there is; 0 = of none
 }
 
 // split is what a configuration does about a sibling.
@@ -72,7 +71,6 @@ func (ts *Tables) Table(def Definition) *Table {
 	index, found := ts.find(def.Counter)
 	if !found {
 		ts.tables = slices.Insert(ts.tables, index, &Table{parent: ts, def: def})
-		ts.lookedCAS = 0
 	}
 	return ts.tables[index]
 }
@@ -115,7 +113,6 @@ func (ts *Tables) Split() {
 		table.looked = nil
 		table.surveyed = nil
 	}
-	ts.lookedCAS = 0
 }
 
 // Release removes the owner from all its tables after Split. No successor takes
