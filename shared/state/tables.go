@@ -2,7 +2,6 @@ package state
 
 import (
 	"bytes"
-	"math"
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/shared/state/directory"
@@ -358,11 +357,7 @@ func (ts *Tables) dropOwners(gone []uint64, now int64) Status {
 		return OK
 	}
 	return ts.update(func(d *directory.Directory) Status {
-		for i := range d.Tables {
-			for _, id := range gone {
-				d.Tables[i].Leave(directory.Owner{ID: id, ConfiguredNs: math.MaxInt64}, now)
-			}
-		}
+		d.Drop(gone, now)
 		return OK
 	})
 }

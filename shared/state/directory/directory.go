@@ -9,15 +9,15 @@
 // counter the table belongs, where its pages are and which windows they have. Its owners are the
 // configurations that count in it. The life of a table:
 //
-//	     Register               Leave, of the last owner               removeWaiting
+//	     Register               remove, of the last owner              removeWaiting
 //	none ---------> in use ------------------------------> waiting ----------------> none: its number is free
 //	                  ^                                       |
 //	                  +----------- Register (join) -----------+
 //
 //	change          who calls it
 //	Register        a worker, before it first counts in the table, and at each of its heartbeats
-//	Leave           Register, for the counter's other tables; LeaveAndSweep, for the counters that a configuration no
-//	                longer has; the worker that begins a round, for owners that have missed too many
+//	remove          Register, for the counter's other tables; LeaveAndSweep, for the counters that a configuration no
+//	                longer has; Drop, for owners that have missed too many heartbeats
 //	removeWaiting   LeaveAndSweep, which a worker calls before it registers tables
 //
 // A table waits until its records count no more (countsNs), in case its counter comes back. Then its number is used

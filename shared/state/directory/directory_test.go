@@ -30,7 +30,7 @@ func TestADirectoryFindsItsTables(t *testing.T) {
 	require.Equal(t, []int{0}, d.TablesOf(def.Counter))
 	require.EqualValues(t, 1, d.freeNumber())
 
-	d.Tables[0].Leave(d.Tables[0].Owners[0], second)
+	d.Tables[0].leave(d.Tables[0].Owners[0], second)
 	d.removeWaiting(3600 * second)
 	require.Empty(t, d.TablesOf(def.Counter))
 	require.Zero(t, d.freeNumber())
@@ -113,7 +113,7 @@ func TestATableOfANewerBuildWaits(t *testing.T) {
 	require.True(t, ok)
 	require.False(t, d.Tables[0].IsKnown())
 
-	d.Tables[0].Leave(d.Tables[0].Owners[0], second)
+	d.Tables[0].leave(d.Tables[0].Owners[0], second)
 	d.removeWaiting(3600 * second)
 	require.Len(t, d.Tables, 1)
 }

@@ -16,7 +16,7 @@ func (d *Directory) Register(o Owner, def *Definition, now int64) (r *Registrati
 	}
 	for _, i := range d.TablesOf(def.Counter) {
 		if i != chosen {
-			d.Tables[i].Leave(o, now)
+			d.Tables[i].leave(o, now)
 		}
 	}
 	if chosen < 0 {
@@ -124,11 +124,21 @@ func (d *Directory) HasOwner(id uint64) bool {
 // IsKnown reports whether this build knows all windows of the table.
 func (r *Registration) IsKnown() bool { return r.foreign == nil }
 
-// Leave removes o, of this configuration or an older one, from the table.
-func (r *Registration) Leave(o Owner, now int64) {
-	r.Owners = slices.DeleteFunc(r.Owners, func(p Owner) bool {
-		return p.ID == o.ID && p.ConfiguredNs <= o.ConfiguredNs
-	})
+// Drop removes owners from all tables, whichever their configurations are.
+func (d *Directory) Drop(owners []uint64, now int64) {
+	for i := range d.Tables {
+		d.Tables[i].remove(now, func(o Owner) bool { return slices.Contains(owners, o.ID) })
+	}
+}
+
+// leave removes o, of this configuration or an older one, from the table.
+func (r *Registration) leave(o Owner, now int64) {
+	r.remove(now, func(p Owner) bool { return p.ID == o.ID && p.ConfiguredNs <= o.ConfiguredNs })
+}
+
+// remove removes owners from the table. If the last one goes, its counter has vanished.
+func (r *Registration) remove(now int64, goes func(Owner) bool) {
+	r.Owners = slices.DeleteFunc(r.Owners, goes)
 	if len(r.Owners) == 0 && r.VanishedNs == 0 {
 		r.VanishedNs = max(now, 1)
 	}
@@ -139,7 +149,7 @@ func (r *Registration) Leave(o Owner, now int64) {
 func (d *Directory) LeaveAndSweep(o Owner, keeps func(CounterID) bool, now int64) {
 	for i := range d.Tables {
 		if r := &d.Tables[i]; !keeps(r.Counter) {
-			r.Leave(o, now)
+			r.leave(o, now)
 		}
 	}
 	d.removeWaiting(now)
