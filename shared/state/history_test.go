@@ -424,7 +424,7 @@ func (r *run) read(w *runWorker) {
 	}
 	if passes {
 		w.phase, w.since = 1, r.clock
-	} else if page := r.store.values[string(w.entry.key[:])]; page != nil && page.cas != w.entry.cas {
+	} else if page := r.store.values[string(w.entry.pageKey[:])]; page != nil && page.cas != w.entry.cas {
 		r.found = "a denial has written"
 	}
 }

@@ -127,7 +127,7 @@ func (t *Table) Windows() []limit.Window { return t.def.Windows }
 type loadedPage struct {
 	placement *placement // of the table when the page was loaded: the page has its layout and epoch
 
-	key      [15]byte // of the page in shared data
+	pageKey  [15]byte // in shared data
 	page     page.Page
 	missing  bool // the page does not exist yet: page is the placement's empty one, which startChange copies
 	readOnly bool // it was loaded by a Look
@@ -181,8 +181,8 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 // has newer windows, it only reports so: adoptNewer, and load it again. Then, or if it fails, p keeps the page that it
 // had and the placement of that, because its caller may go on to tell what it has read there.
 func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) (newer bool, status Status) {
-	p.key = by.pageKey(index)
-	value, cas, status := t.parent.store.Get(p.key[:])
+	p.pageKey = by.pageKey(index)
+	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	loaded, missing := by.empty, false
 	switch status {
 	case OK:
@@ -256,5 +256,5 @@ func (t *Table) startChange(p *loadedPage) Status {
 
 // write writes the page, unless another worker has written it since it was loaded.
 func (t *Table) write(p *loadedPage) Status {
-	return t.parent.store.Set(p.key[:], p.page.Bytes, p.cas)
+	return t.parent.store.Set(p.pageKey[:], p.page.Bytes, p.cas)
 }

@@ -122,7 +122,7 @@ func TestAnEntryTellsByTheWindowsItWasReadBy(t *testing.T) {
 	newer := configured(store, "o", 2, definition("x", 1<<20, aligned(9, second, 0), hour))
 	require.True(t, hit(t, newer, []byte("l"), second, 1))
 	require.Equal(t, OK, older.Read(&later, other, second))
-	require.NotEqual(t, e.key, later.key)
+	require.NotEqual(t, e.pageKey, later.pageKey)
 	require.EqualValues(t, 1, later.Usage(0).Used)
 	require.EqualValues(t, 3, e.Usage(0).Used)
 	require.Equal(t, e.Now, older.Check(&e, 6))
@@ -184,7 +184,7 @@ type pagesFail struct {
 }
 
 func (s *pagesFail) Get(key []byte) ([]byte, uint32, Status) {
-	if len(key) == len(loadedPage{}.key) {
+	if len(key) == len(loadedPage{}.pageKey) {
 		s.more--
 		if s.more < 0 {
 			return nil, 0, Failed

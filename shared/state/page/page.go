@@ -27,8 +27,8 @@
 //	10       n × usage of that window       usage.go
 //
 // layout.go says how many pages of how many slots a table has, and where things lie in one. usage.go has what a page
-// has of each window. format.go has the version of all this. The golden bytes are tested in golden_test.go of package
-// state, which fills pages as the filter does.
+// has of each window, and holds.go what it has of units that are held. format.go has the version of all this. The
+// golden bytes are tested in golden_test.go of package state, which fills pages as the filter does.
 package page
 
 import (
