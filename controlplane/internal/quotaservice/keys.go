@@ -117,7 +117,7 @@ func (k *key) decide(localNs, storeNs int64) swapstore.Swap {
 	k.state = underWay
 	s := k.value.decide(k.batch.operations, storeNs)
 	s.Key, s.Domain = k.storeKey, k.domain
-	k.batch.sentNs, k.batch.reads = localNs, !s.Adds && s.New == nil
+	k.batch.sentNs, k.batch.reads = localNs, s.Kind == swapstore.ReadOnly
 	return s
 }
 

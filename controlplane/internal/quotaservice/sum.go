@@ -63,7 +63,7 @@ type sumValue struct{}
 func (sumValue) decide(operations []*keyOperation, _ int64) swapstore.Swap {
 	window := operations[0].addition // the same for all
 	s := swapstore.Swap{
-		Adds: true, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
+		Kind: swapstore.Adding, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
 	for _, o := range operations {
 		s.Units += uint64(o.addition.units)

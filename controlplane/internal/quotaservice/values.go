@@ -74,7 +74,7 @@ func (v *recordValue) decide(operations []*keyOperation, storeNs int64) swapstor
 	}
 	nonce := rand.Uint64() //nolint:gosec // nobody gains by guessing it
 	v.newValue = recordbytes.Append(v.newValue[:0], v.record, nonce)
-	s.New = v.newValue
+	s.Kind, s.New = swapstore.Replacing, v.newValue
 	s.FromNs, s.UntilNs = storeNs, d.untilNs
 	s.ExpireNs = v.record.ExpiryNs() + linger
 	return s

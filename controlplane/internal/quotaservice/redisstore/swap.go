@@ -49,7 +49,7 @@ func (s *Store) encode(w *swapstore.Swap) scriptCall {
 	// The first and the last microsecond at which the swap may change something.
 	first, last := decimal(ceilDiv(w.FromNs, micro)), decimal(ceilDiv(w.UntilNs, micro)-1)
 	expires := decimal(max(ceilDiv(w.ExpireNs, milli), 1)) // Redis knows none before
-	if w.Adds {
+	if w.Kind == swapstore.Adding {
 		args := []string{strconv.FormatUint(w.Units, 10), first, last, expires}
 		return scriptCall{addScript, rueidis.LuaExec{Keys: keys, Args: args}}
 	}
@@ -81,7 +81,7 @@ func decimal(n int64) string { return strconv.FormatInt(n, 10) }
 //	ARGV[2]  the first time at which the script may change something, in microseconds,
 //	ARGV[3]  and the last; Lua's numbers hold them exactly until the year 2255
 //	ARGV[4]  until when the value is kept, in milliseconds
-//	ARGV[5]  the new value; empty = only read
+//	ARGV[5]  the new value; empty = the swap is ReadOnly
 //	ARGV[6]  for how long the server must have had its state: see sinceScript; empty = it need not
 //
 // The answer is a status (see statuses), the time, the value unless swapped, and the age of a state that is too young,

@@ -126,7 +126,9 @@ func clock(t *testing.T, store swapstore.Store) {
 		{"a moment, which has gone", now - int64(time.Millisecond), now - int64(time.Millisecond) + 1, swapstore.Late},
 		{"no beginning, no end", -math.MaxInt64, math.MaxInt64, swapstore.Swapped},
 	} {
-		w := swapstore.Swap{New: NewValue("x"), FromNs: c.from, UntilNs: c.until, ExpireNs: now + far}
+		w := swapstore.Swap{
+			Kind: swapstore.Replacing, New: NewValue("x"), FromNs: c.from, UntilNs: c.until, ExpireNs: now + far,
+		}
 		for _, there := range [][]byte{nil, NewValue("there")} {
 			w.Key = NewKey()
 			if there != nil {
@@ -244,7 +246,7 @@ func adds(t *testing.T, store swapstore.Store) {
 	add := func(units uint64, from, until time.Duration) swapstore.Result {
 		first, last := now+int64(from), now+int64(until)
 		return Swap(t, store, swapstore.Swap{
-			Key: key, Adds: true, Units: units, AgeNs: math.MaxInt64 / 2,
+			Key: key, Kind: swapstore.Adding, Units: units, AgeNs: math.MaxInt64 / 2,
 			FromNs: first, UntilNs: last, ExpireNs: last + int64(time.Second),
 		})
 	}
@@ -268,7 +270,7 @@ func adds(t *testing.T, store swapstore.Store) {
 	}
 	now = TimeOf(t, store)
 	brief := Write(now, NewKey(), nil, nil)
-	brief.Adds, brief.Units = true, 7
+	brief.Kind, brief.Units = swapstore.Adding, 7
 	brief.ExpireNs = now + int64(time.Second)
 	Swapped(t, Swap(t, store, brief))
 	require.Eventually(t, func() bool {
@@ -434,7 +436,7 @@ func TimeOf(t testing.TB, store swapstore.Store) int64 {
 // Write is a swap that the store's clock does not refuse.
 func Write(now int64, key [16]byte, old, value []byte) swapstore.Swap {
 	return swapstore.Swap{
-		Key: key, Old: NonceOf(old), New: value, FromNs: now - int64(time.Minute),
-		UntilNs: now + int64(time.Minute), ExpireNs: now + int64(time.Minute),
+		Key: key, Kind: swapstore.Replacing, Old: NonceOf(old), New: value,
+		FromNs: now - int64(time.Minute), UntilNs: now + int64(time.Minute), ExpireNs: now + int64(time.Minute),
 	}
 }

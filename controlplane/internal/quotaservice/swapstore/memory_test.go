@@ -21,7 +21,7 @@ func swapOne(m *Memory, s Swap) (got Result) {
 func TestMemoryTime(t *testing.T) {
 	now := int64(1000)
 	m := NewMemory(func() int64 { return now })
-	write := Swap{New: []byte("nonce..1"), FromNs: 990, UntilNs: 1005, ExpireNs: 2000}
+	write := Swap{Kind: Replacing, New: []byte("nonce..1"), FromNs: 990, UntilNs: 1005, ExpireNs: 2000}
 	for at, want := range map[int64]Status{989: Late, 990: Swapped, 1004: Swapped, 1005: Late, 1011: Late} {
 		m.values[0].values = map[[16]byte]kept{}
 		now = at
@@ -55,7 +55,7 @@ func cram(t *testing.T, most int) *crammed {
 func (c *crammed) fill(domain string, most, bytes int) (n int) {
 	for n = range most {
 		s := Swap{
-			Domain: domain, New: make([]byte, bytes), FromNs: c.now,
+			Kind: Replacing, Domain: domain, New: make([]byte, bytes), FromNs: c.now,
 			UntilNs: math.MaxInt64, ExpireNs: c.now + int64(time.Second),
 		}
 		c.n++

@@ -7,15 +7,14 @@
 // The store compares a swap in this order, in one go with carrying it out:
 //
 //	AgeNs            has the store had its state for so long?  else Young
-//	New              is it there? nil = only read              else Read
+//	Kind             is it Replacing, not ReadOnly?            else Read
 //	Old              is it the nonce of the value there?       else Read
 //	FromNs, UntilNs  is its clock between them?                else Late
 //	New              is the value from now on                  Swapped
 //
 // Young, Read and Late come with the value that is there.
 //
-// A swap that Adds is for a value that is a sum, in decimal digits. AgeNs, Old and New are not for it, and its result
-// has no Value:
+// A swap that is Adding is for a value that is a sum, in decimal digits. Its result has no Value:
 //
 //	FromNs, UntilNs  is the clock between them?                else Late
 //	Units            are in the sum from now on                Swapped, with the Sum
@@ -57,24 +56,31 @@ type Store interface {
 // LiveFor is how long a process counts as alive after it was noted.
 const LiveFor = 10 * time.Second
 
-// Swap replaces a value if it is what the caller expects, and if the caller's decision holds at the time of the
-// store's clock. The package comment says how.
+// Swap reads or changes a value. It replaces one if that is what the caller expects, and if the caller's decision holds
+// at the time of the store's clock. The package comment says how.
 type Swap struct {
 	Key      [16]byte
+	Kind     Kind
 	Domain   string // whose key it is: a store may bound what each domain keeps
 	FromNs   int64  // the store's clock must have reached this instant
 	UntilNs  int64  // and must be before this one
 	ExpireNs int64  // when the value may be forgotten, by the store's clock
 
-	// Of a swap that replaces the value:
-	Old   []byte // nonce of the value that is expected; nil = none is there
-	New   []byte // the value; its first NonceBytes are its nonce. nil = only read
-	AgeNs int64  // for how long the store must have had its state, or the swap is Young; 0 = it need not
-
-	// Of a swap that adds to the value:
-	Adds  bool   // it is such a swap
-	Units uint64 // 0 = only read the sum
+	AgeNs int64  // unless Adding: for how long the store must have had its state, or the swap is Young; 0 = it need not
+	Old   []byte // of one Replacing: nonce of the value that is expected; nil = none is there
+	New   []byte // of one Replacing: the value; its first NonceBytes are its nonce
+	Units uint64 // of one Adding; 0 = only read the sum
 }
+
+// Kind is what a Swap does.
+type Kind uint8
+
+// The kinds of a Swap.
+const (
+	ReadOnly  Kind = iota // it reads the value
+	Replacing             // it puts New in the place of the value
+	Adding                // it adds Units to the value, which is a sum
+)
 
 // NonceBytes is the size of the random number that a value begins with. Each
 // write has another, so equal nonces mean equal values.
@@ -95,8 +101,8 @@ const (
 // Result is what the store has answered to a Swap.
 type Result struct {
 	Status Status
-	Value  []byte // what is in the store, unless Swapped, Failed or of one that Adds; nil = nothing
-	Sum    uint64 // of a swap that Adds and was Swapped: the value with its units
+	Value  []byte // what is in the store, unless Swapped, Failed or of one Adding; nil = nothing
+	Sum    uint64 // of a swap that is Adding and was Swapped: the value with its units
 	NowNs  int64  // the store's clock, unless Failed
 	AgeNs  int64  // of Young
 	Err    error  // of Failed
@@ -206,13 +212,13 @@ func (m *Memory) swap(s *Swap) Result {
 	r := Result{Value: value, NowNs: now}
 	age, isOnTime := m.age(now), s.FromNs <= now && now < s.UntilNs
 	switch {
-	case s.Adds && isOnTime:
+	case s.Kind == Adding && isOnTime:
 		return m.add(s, number(value), &there, now)
-	case s.Adds:
+	case s.Kind == Adding:
 		return Result{Status: Late, NowNs: now}
 	case age < s.AgeNs:
 		r.Status, r.AgeNs = Young, age
-	case s.New == nil || !isNonce(value, s.Old):
+	case s.Kind == ReadOnly || !isNonce(value, s.Old):
 		r.Status = Read
 	case !isOnTime:
 		r.Status = Late
