@@ -20,7 +20,7 @@ type metrics struct {
 	unitsReturned atomic.Uint64                        // uncounted, because proxies returned them
 	unitsLost     atomic.Uint64                        // that a return or an undo could not uncount
 	mismatches    atomic.Uint64                        // recordbytes.ErrNewer, recordbytes.ErrDamage
-	storeErrors   atomic.Uint64                        // swaps that Failed but for ErrFull, heartbeats, noteAlive
+	storeErrors   atomic.Uint64                        // swaps that Failed but for ErrFull, heartbeats, noteAlive, Watch
 	crowded       atomic.Uint64                        // balance.ErrWindows
 	late          atomic.Uint64                        // swaps that were Late
 	full          atomic.Uint64                        // swapstore.ErrFull
@@ -67,7 +67,8 @@ func (m *metrics) collectors() (all []prometheus.Collector) {
 		"Decisions that reached the store too late by its clock, and were made again.", nil, &m.late)
 	counter("quota_clock_rebased_total",
 		"Values moved to the present because the store's clock was set back.", nil, &m.rebased)
-	counter("quota_store_errors_total", "Swaps of values, heartbeats and notes of processes that failed at the store.",
+	counter("quota_store_errors_total",
+		"Swaps of values, heartbeats, notes of processes and looks at the store's age that failed at the store.",
 		nil, &m.storeErrors)
 	counter("quota_store_full_total",
 		"Swaps refused by the memory store, because the domain's keys take more memory than its share.", nil, &m.full)

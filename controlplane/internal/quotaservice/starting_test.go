@@ -167,6 +167,22 @@ func TestAStoreThatForgotEndsStreams(t *testing.T) {
 	require.NoError(t, b.service.Starting(), "a store that does not answer has lost nothing")
 }
 
+// TestALookThatFailsIsLoggedAndCounted: the heartbeat asks for other things, and may be answered all the same.
+func TestALookThatFailsIsLoggedAndCounted(t *testing.T) {
+	b := newRig(t)
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	s, err := NewService(t.Context(), Options{Store: b.store, Clock: b.clock, Log: logger})
+	require.NoError(t, err)
+	log.Reset()
+	b.store.err = errors.New("may not do that")
+	s.Heartbeat()
+	require.Empty(t, log.String())
+	s.Watch()
+	require.Contains(t, log.String(), `error="may not do that"`)
+	require.EqualValues(t, 1, s.metrics.storeErrors.Load())
+}
+
 // TestASlowLookIsNoLoss: what takes long is the way to the store.
 func TestASlowLookIsNoLoss(t *testing.T) {
 	b := newRig(t)

@@ -64,7 +64,9 @@ func (s *Service) Watch() {
 	defer cancel()
 	before := s.o.Clock.NowNs() // by the service's clock, as now is
 	age, anew, err := s.o.Store.Age(ctx)
-	if err != nil { // the heartbeat says so
+	if err != nil { // the heartbeat asks for other things, and may be answered
+		s.metrics.storeErrors.Add(1)
+		s.storeLog.unusable(err)
 		return
 	}
 	s.mu.Lock()

@@ -20,7 +20,8 @@ type server []uint16
 // Age is swapstore.Store's. A server keeps a mark, which says since when it has its state. One that has lost its state
 // has no mark, so it makes a new one. Age reads the mark of each server's first slot. If that is another than at the
 // last call, all marks that the server lacks are made: else each slot would begin when it is first used. A slot that
-// moves to another server takes its mark along. A server that does not answer is as it was.
+// moves to another server takes its mark along. A server that does not answer is as it was: swaps there fail, too, and
+// say so. Only if none answers, or none says where the slots are, Age fails.
 //
 // For example, a Cluster of two servers, whose slots are few here, loses the second one at 500:
 //

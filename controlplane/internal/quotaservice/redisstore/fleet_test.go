@@ -45,6 +45,15 @@ func TestCluster(t *testing.T) {
 		}
 		c.Servers[0], c.Servers[3] = c.Servers[3], c.Servers[0]
 		standstill(t, store, c)
+		for _, server := range c.Servers {
+			server.Do("ACL", "SETUSER", "default", "-cluster")
+		}
+		_, _, err = store.Age(t.Context())
+		require.ErrorContains(t, err, "NOPERM: the user may not do that")
+		require.ErrorContains(t, err, "in a Cluster also cluster slots and cluster shards")
+		for _, server := range c.Servers {
+			server.Do("ACL", "SETUSER", "default", "+cluster")
+		}
 		c.Servers[1].Kill()
 		// A Cluster without one of its servers opens.
 		require.NoError(t, open(t, c.URL()).Close())

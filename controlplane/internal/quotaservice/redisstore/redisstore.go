@@ -290,7 +290,7 @@ var advice = map[string]string{
 	"NOAUTH":      "it wants a password",
 	"WRONGPASS":   "user or password is wrong",
 	"NOPERM": "the user may not do that: allow eval, evalsha, time, get, set, incrby, zadd, zremrangebyscore, zcard " +
-		"and pexpire on the prefix's keys, and info",
+		"and pexpire on the prefix's keys, and info; in a Cluster also cluster slots and cluster shards",
 	"WRONGTYPE": "something else is under a key of the store: give it a prefix of its own",
 }
 
