@@ -22,7 +22,7 @@
 //	  addRules: listenerFilter.unchangedOn, on        where the filter's configuration holds, and where a route's
 //	    addConfig                                     the rules of each of these:
 //	      readEnforcement
-//	      levelsOf, descriptorsFor                    as above: guess, routeDescriptors or descriptorsOf
+//	      limitsOf, descriptorsFor                    as above: guess, routeDescriptors or descriptorsOf
 //	      descriptor.Levels.Rules, defaultBucket
 //	      draft.Rule.Apply
 //

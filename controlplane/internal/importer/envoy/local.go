@@ -27,7 +27,7 @@ func ReadLocal(d *draft.Draft, file *source.Document, o Options) error {
 type localImport struct {
 	*reader
 	hosts  []virtualHost   // of the listener
-	levels []*configLevels // of all configurations, in the order in which rules are made of them
+	limits []*configLimits // of all configurations, in the order in which rules are made of them
 }
 
 // run makes rules of a filter alone, or of the listener that is chosen.
@@ -142,31 +142,25 @@ func (imp *localImport) addRules(s *envoyfile.Site) {
 			}
 		}
 	}
-	for _, levels := range imp.levels {
-		levels.noteUnreached(imp.Findings)
+	for _, limits := range imp.limits {
+		limits.noteUnreached(imp.Findings)
 	}
 }
 
-// configLevels are the levels of a configuration, which several routes may have, and its default bucket. Only when the
-// rules of all these routes are made it is known which of its limits no request reaches.
-type configLevels struct {
+// configLimits are the limits of a configuration, which several routes may have: those of its levels, and its default
+// bucket. Only when the rules of all these routes are made it is known which of the limits no request reaches.
+type configLimits struct {
 	*descriptor.Levels
-	node   *policy.Node // the configuration
-	bucket bucketUse
-}
-
-// bucketUse says what defaultBucket made of the bucket of a configuration, for one route after the other.
-type bucketUse struct {
-	name     string
-	at       source.Place
-	isRule   bool // for some routes
-	isPassed bool // for some routes, as other rules limit all of their requests
+	node            *policy.Node // the configuration
+	bucket          *draft.Limit // nil = there is none
+	bucketName      string
+	isBucketReached bool // by some route's requests: the other rules do not limit all of them
 }
 
 // noteUnreached notes the limits of the configuration that no request reaches.
-func (c *configLevels) noteUnreached(to *draft.Findings) {
-	if c.bucket.isPassed && !c.bucket.isRule {
-		descriptor.NoteNoRequest(to, c.bucket.at, c.bucket.name)
+func (c *configLimits) noteUnreached(to *draft.Findings) {
+	if c.bucket != nil && !c.isBucketReached {
+		descriptor.NoteNoRequest(to, c.bucket.At, c.bucketName)
 	}
 	c.NoteUnreached(to)
 }
@@ -224,9 +218,9 @@ func (imp *localImport) addConfig(
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		imp.countEachConnection(enforced, c.config.At)
 	}
-	levels := imp.levelsOf(c)
-	rules := levels.Rules(imp.Findings, imp.descriptorsFor(c, levels.List))
-	rules = append(imp.defaultBucket(c, &levels.bucket, rules), rules...)
+	limits := imp.limitsOf(c)
+	rules := limits.Rules(imp.Findings, imp.descriptorsFor(c, limits.List))
+	rules = append(imp.defaultBucket(c, limits, rules), rules...)
 	for _, r := range rules {
 		r.Apply(*enforced)
 	}
@@ -244,34 +238,34 @@ func (imp *localImport) countEachConnection(e *draft.Enforcement, at source.Plac
 
 // defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
 // limits. There is none without a bucket, or without such a request.
-func (imp *localImport) defaultBucket(c localConfig, use *bucketUse, limited []*draft.Rule) []*draft.Rule {
-	bucket := imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket"))
-	if bucket == nil {
+func (imp *localImport) defaultBucket(c localConfig, limits *configLimits, limited []*draft.Rule) []*draft.Rule {
+	if limits.bucket == nil {
 		return nil
 	}
-	name := cmp.Or(c.GetStatPrefix(), "local")
-	d := descriptor.Descriptor{Requests: c.requests, At: bucket.At}
+	d := descriptor.Descriptor{Requests: c.requests, At: limits.bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	use.name = name
-	use.at = bucket.At
 	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
-		use.isPassed = true
 		return nil
 	}
-	use.isRule = true
-	return []*draft.Rule{d.RuleOfAll(imp.Findings, name, bucket)}
+	limits.isBucketReached = true
+	return []*draft.Rule{d.RuleOfAll(imp.Findings, limits.bucketName, limits.bucket)}
 }
 
-// levelsOf are the levels of a configuration. They are read once, so that a limit is noted as unreached only if no
-// route's requests come to it.
-func (imp *localImport) levelsOf(c localConfig) *configLevels {
-	isOfIt := func(known *configLevels) bool { return known.node == c.config.Node }
-	if i := slices.IndexFunc(imp.levels, isOfIt); i >= 0 {
-		return imp.levels[i]
+// limitsOf are the limits of a configuration. They are read once, so that one is noted as unreached only if no route's
+// requests come to it.
+func (imp *localImport) limitsOf(c localConfig) *configLimits {
+	isOfIt := func(known *configLimits) bool { return known.node == c.config.Node }
+	if i := slices.IndexFunc(imp.limits, isOfIt); i >= 0 {
+		return imp.limits[i]
 	}
-	levels := &configLevels{Levels: descriptor.LocalLevels(imp.readLevels(c)), node: c.config.Node}
-	imp.levels = append(imp.levels, levels)
-	return levels
+	limits := &configLimits{
+		Levels:     descriptor.LocalLevels(imp.readLevels(c)),
+		node:       c.config.Node,
+		bucket:     imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket")),
+		bucketName: cmp.Or(c.GetStatPrefix(), "local"),
+	}
+	imp.limits = append(imp.limits, limits)
+	return limits
 }
 
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
