@@ -2,7 +2,8 @@
 // local rate limit filter, also where an EnvoyFilter of Istio has them.
 //
 // Envoy says "descriptor" of two things. Here a configuration has levels, and a request has descriptors: see
-// package descriptor, which makes the rules of both. This package reads the two, in this order:
+// package descriptor, which makes the rules of both. What Envoy calls rate_limits limits nothing: they say which
+// descriptors a filter sends. This package reads levels and descriptors in this order:
 //
 //	ReadService: serviceImport.run                    service.go
 //	  readConfigs, readDomain, levelsOf               the levels of the files

@@ -307,11 +307,11 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	}
 	imp.hasRateLimits = true
 	if isOwn {
-		return imp.descriptorsOf(limitsAt(c.GetRateLimits(), c.config.At), c.requests)
+		return imp.descriptorsOf(rateLimitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	}
 	on := map[*hostRoute]sending{}
 	for _, route := range c.routes {
-		on[route] = sending{sends: true, vhost: vhostLimits(c.GetVhRateLimits())}
+		on[route] = sending{vhost: vhostRateLimits(c.GetVhRateLimits())}
 	}
 	return imp.routeDescriptors(imp.hosts, sender{stage: c.GetStage(), on: on})
 }

@@ -165,28 +165,23 @@ func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
 type sender struct {
 	own   []rateLimit
 	stage uint32                 // of the rate_limits of routes and hosts that are for it
-	on    map[*hostRoute]sending // for a route; nothing for one that is missing
+	on    map[*hostRoute]sending // for each route for which it sends any
 }
 
-// sending is what a filter sends for a route. Three examples:
-//
-//	sending{}                             nothing: the route switches the filter off
-//	sending{sends: true}                  by the filter's own rate_limits, or else those of the route and its host
-//	sending{sends: true, limits: ...}     by these alone: they are in the route's configuration for the filter
+// sending is what a filter sends for a route, by which rate_limits.
 type sending struct {
-	sends  bool
-	limits []rateLimit
-	vhost  vhostLimits
+	alone []rateLimit     // those of the route's configuration for the filter. If it has any, no others count
+	vhost vhostRateLimits // else the filter's own count, or those of the route, and perhaps its host
 }
 
-// vhostLimits is Envoy's vh_rate_limits: whether the limits of the virtual host count for a route as
+// vhostRateLimits is Envoy's vh_rate_limits: whether the rate_limits of the virtual host count for a route as
 // well. Both filters number it like this.
-type vhostLimits int32
+type vhostRateLimits int32
 
 const (
-	vhostIfAlone vhostLimits = iota // Envoy's OVERRIDE: only if the route has none
-	vhostAlways                     // INCLUDE
-	vhostNever                      // IGNORE
+	vhostIfAlone vhostRateLimits = iota // Envoy's OVERRIDE: only if the route has none
+	vhostAlways                         // INCLUDE
+	vhostNever                          // IGNORE
 )
 
 // addsHost reports whether Envoy sends the host's rate_limits H for a route too, which has its own R or none:
@@ -198,7 +193,7 @@ const (
 //	IGNORE            false                     R                 nothing
 //	IGNORE            true                      R and H           H
 func (s sending) addsHost(route *hostRoute) bool {
-	return route.include || s.vhost == vhostAlways || s.vhost == vhostIfAlone && len(route.limits) == 0
+	return route.include || s.vhost == vhostAlways || s.vhost == vhostIfAlone && len(route.rateLimits) == 0
 }
 
 // routeDescriptors lists the descriptors that a filter sends for the routes of the hosts. No filter sends any for a
@@ -214,28 +209,28 @@ func (r *reader) routeDescriptors(hosts []virtualHost, f sender) (list []descrip
 	}
 	for i := range hosts {
 		h := &hosts[i]
-		var common []*hostRoute // for which the filter's own limits count, or else the host's
+		var common []*hostRoute // for which the filter's own rate_limits count, or else the host's
 		for _, route := range h.routes {
-			s := f.on[route]
+			s, sends := f.on[route]
 			switch {
-			case !s.sends || route.answers:
-			case len(s.limits) > 0:
-				list = append(list, r.descriptorsOf(s.limits, route.selection)...)
+			case !sends || route.answers:
+			case len(s.alone) > 0:
+				list = append(list, r.descriptorsOf(s.alone, route.selection)...)
 			case len(f.own) > 0:
 				common = append(common, route)
 			default:
-				list = append(list, r.descriptorsOf(r.ofStage(f.stage, route.limits), route.selection)...)
+				list = append(list, r.descriptorsOf(r.ofStage(f.stage, route.rateLimits), route.selection)...)
 				if s.addsHost(route) {
 					common = append(common, route)
 				}
 			}
 		}
 		for _, requests := range h.requestsOf(common) {
-			limits := f.own
-			if len(limits) == 0 {
-				limits = r.ofStage(f.stage, h.limits)
+			rateLimits := f.own
+			if len(rateLimits) == 0 {
+				rateLimits = r.ofStage(f.stage, h.rateLimits)
 			}
-			list = append(list, r.descriptorsOf(limits, requests)...)
+			list = append(list, r.descriptorsOf(rateLimits, requests)...)
 		}
 	}
 	return list
@@ -245,8 +240,8 @@ func (r *reader) routeDescriptors(hosts []virtualHost, f sender) (list []descrip
 // none has others. So it is, too, where the routes are not in the files, or a matcher chooses them.
 func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
 	hasOthers := func(route *hostRoute) bool {
-		s := f.on[route]
-		return !s.sends || route.answers || len(s.limits) > 0
+		s, sends := f.on[route]
+		return !sends || route.answers || len(s.alone) > 0
 	}
 	isDefault := func(h virtualHost) bool { return h.isDefault }
 	isMissing := func(h virtualHost) bool {
@@ -259,8 +254,8 @@ func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
 const maxDescriptors = 10 * policy.MaxRules
 
 // descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.
-func (r *reader) descriptorsOf(limits []rateLimit, s request.Selection) (list []descriptor.Descriptor) {
-	for _, l := range limits {
+func (r *reader) descriptorsOf(rateLimits []rateLimit, s request.Selection) (list []descriptor.Descriptor) {
+	for _, l := range rateLimits {
 		switch {
 		case r.hasTooMany:
 			return nil
@@ -286,8 +281,8 @@ type rateLimit struct {
 	at source.Place
 }
 
-// rateLimits reads the rate_limits of an object.
-func (r *reader) rateLimits(n *policy.Node, at source.Place) (list []rateLimit) {
+// rateLimitsIn reads the rate_limits of an object.
+func (r *reader) rateLimitsIn(n *policy.Node, at source.Place) (list []rateLimit) {
 	for i, item := range source.ItemsOf(n, "rate_limits") {
 		at := at.Item("rate_limits", i)
 		list = append(list, rateLimit{decode[*routev3.RateLimit](r, item, at), at})
@@ -308,8 +303,8 @@ func (r *reader) ofStage(stage uint32, all []rateLimit) (list []rateLimit) {
 	return list
 }
 
-// limitsAt are rate_limits of a decoded object at a place.
-func limitsAt(decoded []*routev3.RateLimit, at source.Place) (list []rateLimit) {
+// rateLimitsAt are rate_limits of a decoded object at a place.
+func rateLimitsAt(decoded []*routev3.RateLimit, at source.Place) (list []rateLimit) {
 	for i, l := range decoded {
 		list = append(list, rateLimit{l, at.Item("rate_limits", i)})
 	}

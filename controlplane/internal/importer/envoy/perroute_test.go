@@ -42,7 +42,7 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 func TestLimitsOfARouteAndItsHost(t *testing.T) {
 	for _, tc := range []struct {
 		name               string
-		vhost              vhostLimits
+		vhost              vhostRateLimits
 		include            bool
 		withOwn, withoutIt string
 	}{
@@ -53,9 +53,9 @@ func TestLimitsOfARouteAndItsHost(t *testing.T) {
 		{"IGNORE", vhostNever, false, "R", ""},
 		{"IGNORE, with include_vh_rate_limits", vhostNever, true, "RH", "H"},
 	} {
-		s := sending{sends: true, vhost: tc.vhost}
+		s := sending{vhost: tc.vhost}
 		sent := func(limits string) string {
-			if s.addsHost(&hostRoute{include: tc.include, limits: make([]rateLimit, len(limits))}) {
+			if s.addsHost(&hostRoute{include: tc.include, rateLimits: make([]rateLimit, len(limits))}) {
 				limits += "H"
 			}
 			return limits

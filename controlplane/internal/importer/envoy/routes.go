@@ -18,7 +18,7 @@ import (
 // virtualHost is a virtual host of Envoy, with the requests that come to it.
 type virtualHost struct {
 	selection  request.Selection
-	limits     []rateLimit
+	rateLimits []rateLimit
 	routes     []*hostRoute
 	isDefault  bool // it has all hosts that no other one has
 	takesAll   bool // one of its routes takes what those before it leave
@@ -44,11 +44,11 @@ func (h *virtualHost) areAll(routes []*hostRoute) bool {
 
 // hostRoute is a route of a virtual host, with the requests that Envoy finds it for.
 type hostRoute struct {
-	selection request.Selection
-	limits    []rateLimit
-	configs   []envoyfile.Config // of the route, then of what it is in
-	include   bool               // the virtual host's limits too
-	answers   bool               // by itself, as a redirect does: no filter sends descriptors for it
+	selection  request.Selection
+	rateLimits []rateLimit
+	configs    []envoyfile.Config // of the route, then of what it is in
+	include    bool               // the virtual host's rate_limits too
+	answers    bool               // by itself, as a redirect does: no filter sends descriptors for it
 }
 
 // routesOf are the routes of all hosts.
@@ -65,7 +65,7 @@ func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
 	ofRouting := envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At)
 	for i, n := range all {
 		at := s.Routing.At.Item("virtual_hosts", i)
-		h := virtualHost{selection: r.hostSelection(domainsOf(n)), limits: r.rateLimits(n, at)}
+		h := virtualHost{selection: r.hostSelection(domainsOf(n)), rateLimits: r.rateLimitsIn(n, at)}
 		h.isDefault = slices.Contains(domainsOf(n), "*")
 		h.hasMatcher = source.FieldOf(n, "matcher") != nil
 		if h.hasMatcher {
@@ -165,11 +165,11 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 		requests := h.selection
 		requests.NarrowTo(withoutEarlierRoutes(matched, before))
 		h.routes = append(h.routes, &hostRoute{
-			selection: requests,
-			limits:    r.rateLimits(source.FieldOf(o, "route"), at.In("route")),
-			include:   source.TextOf(o, "route", "include_vh_rate_limits") == "true",
-			answers:   source.FieldOf(o, "redirect") != nil || source.FieldOf(o, "direct_response") != nil,
-			configs:   append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
+			selection:  requests,
+			rateLimits: r.rateLimitsIn(source.FieldOf(o, "route"), at.In("route")),
+			include:    source.TextOf(o, "route", "include_vh_rate_limits") == "true",
+			answers:    source.FieldOf(o, "redirect") != nil || source.FieldOf(o, "direct_response") != nil,
+			configs:    append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
 		})
 		h.takesAll = h.takesAll || matched.IsEverything()
 		before = append(before, matched)

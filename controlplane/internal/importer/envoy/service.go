@@ -323,32 +323,35 @@ func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement
 // filter, it is what an empty one would send.
 func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f domainFilter) []descriptor.Descriptor {
 	hosts := imp.virtualHosts(s)
-	own := limitsAt(f.message.GetRateLimits(), f.config.At)
+	own := rateLimitsAt(f.message.GetRateLimits(), f.config.At)
 	return imp.routeDescriptors(hosts, sender{own, f.message.GetStage(), imp.sendingsOf(f, routesOf(hosts))})
 }
 
-// sendingsOf is what the filter sends for routes.
+// sendingsOf is what the filter sends for routes, without those for which it sends nothing.
 func (imp *serviceImport) sendingsOf(f domainFilter, routes []*hostRoute) map[*hostRoute]sending {
 	on := map[*hostRoute]sending{}
 	for _, route := range routes {
 		imp.noteUnusedConfigs(f.all, route)
 		switch setting, config := f.on(route); setting {
-		case off: // it sends nothing
+		case off:
 		case unchanged:
-			on[route] = sending{sends: true}
+			on[route] = sending{}
 		case configured:
-			on[route] = imp.readPerRoute(config)
+			if sent, asks := imp.readPerRoute(config); asks {
+				on[route] = sent
+			}
 		}
 	}
 	return on
 }
 
-// readPerRoute reads a route's configuration for the filter. One for another domain asks nothing of this one.
-func (imp *serviceImport) readPerRoute(c envoyfile.Config) sending {
+// readPerRoute reads a route's configuration for the filter. If it is for another domain, the filter asks nothing of
+// this one.
+func (imp *serviceImport) readPerRoute(c envoyfile.Config) (sent sending, asks bool) {
 	config := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, c.Node, c.At)
 	if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
 		imp.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-		return sending{}
+		return sending{}, false
 	}
-	return sending{true, limitsAt(config.GetRateLimits(), c.At), vhostLimits(config.GetVhRateLimits())}
+	return sending{rateLimitsAt(config.GetRateLimits(), c.At), vhostRateLimits(config.GetVhRateLimits())}, true
 }
