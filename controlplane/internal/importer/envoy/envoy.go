@@ -75,11 +75,10 @@ type reader struct {
 	draft           *draft.Draft
 	options         Options
 
-	keys          *keyParts                      // what guess asked of the keys
-	hasRateLimits bool                           // rate_limits said what some keys stand for: there was no guess
-	decoded       map[*policy.Node]proto.Message // by decode. What it notes of an object has the first of its places
-	descriptors   int                            // how many descriptorsOf has made
-	hasTooMany    bool                           // of them. It is said once, and descriptorsOf makes no more
+	keys        *keyParts
+	decoded     map[*policy.Node]proto.Message // by decode. What it notes of an object has the first of its places
+	descriptors int                            // how many descriptorsOf has made
+	hasTooMany  bool                           // of them. It is said once, and descriptorsOf makes no more
 }
 
 // read runs an import. A problem of what a file says is left in the draft, so that the user reads all of them at once.
@@ -94,7 +93,7 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 		Findings: d.Findings, draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{},
 	}
 	err = run(r)
-	return cmp.Or(d.Err(), err, keys.unused(r.hasRateLimits))
+	return cmp.Or(d.Err(), err, keys.unused())
 }
 
 // decode reads an object as a message of Envoy. It keeps the message, as many routes may have one object from the

@@ -87,11 +87,13 @@ func (r *reader) guessWith(
 	return append(list, r.guessBelow(levels, d)...)
 }
 
-// keyParts says which part of a request each descriptor's key stands for. It collects what it was asked.
+// keyParts says which part of a request each descriptor's key stands for, where no rate_limits say that. It collects
+// what it was asked.
 type keyParts struct {
 	given   map[string]request.Value // what --key says
 	used    map[string]bool          // keys that usePart was asked for
 	guesses []string                 // what usePart guessed, for a note
+	areSaid bool                     // rate_limits say what some keys stand for, so nobody asks
 }
 
 // newKeyParts reads what --key says.
@@ -129,13 +131,12 @@ func partNamed(text string) (p request.Value, ok bool) {
 	return p, ok
 }
 
-// unused is an error about a key of --key that no descriptor has. If rate_limits say what keys stand for, there is
-// nothing to guess.
-func (k *keyParts) unused(hasRateLimits bool) error {
+// unused is an error about a key of --key that nobody asked for.
+func (k *keyParts) unused() error {
 	for _, key := range slices.Sorted(maps.Keys(k.given)) {
 		switch {
 		case k.used[key]:
-		case hasRateLimits:
+		case k.areSaid:
 			return &source.UsageError{Message: "--key is for an import without rate_limits",
 				Hint: "leave out --key: the rate_limits say what each key stands for"}
 		default:

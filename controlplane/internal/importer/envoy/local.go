@@ -305,7 +305,7 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	if !isOwn && len(imp.hosts) == 0 {
 		return imp.guess(levels)
 	}
-	imp.hasRateLimits = true
+	imp.keys.areSaid = true
 	if isOwn {
 		return imp.descriptorsOf(rateLimitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	}
