@@ -28,9 +28,19 @@
 //	Exclude    those whose value fits a pattern. If no exemption says which they are, WhyOff says so
 //	LeaveOut   those of other selections. It returns those that no exemption says, and the caller turns the rule off
 //
+// Conditions on one part are compared in three ways, as some limiters compare texts, and a policy does not:
+//
+//	as texts             /a* has /a/b, and the host A.example is apart      Pattern.WithinAsText, ApartAsText
+//	                     from a.example: so limiters with descriptors
+//	as what they name    *.example has A.example, and 10.0.0.0/8 has        partID.withinAsNamed, apartAsNamed
+//	                     10.1.2.3: so matches are joined
+//	as overrides are     as texts, but hosts in lower case and without      Value.Compared, and then as texts
+//	                     port: so a policy takes one leaf for another
+//
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer
-// requests are limited than there. Else it is WhyOff, and a rule for the selection is off.
+// requests are limited than there. Else it is WhyOff, and a rule for the selection is off: then its match has more
+// requests than the files say, and never fewer.
 package request
 
 import (
@@ -231,8 +241,7 @@ func (s *Selection) AddExempt(list ...Match) {
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
 
 // LeaveOut exempts the requests of other selections. It returns those that it cannot leave out, as no exemption says
-// them, though they may have requests of this one: the caller says so. The match of each must have all of its requests,
-// and may have more where there is WhyOff.
+// them, though they may have requests of this one: the caller says so.
 func (s *Selection) LeaveOut(others []Selection) (cannot []NotLeftOut) {
 	var exempt []Match
 	for i, o := range others {
