@@ -93,6 +93,7 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 		Findings: d.Findings, draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{},
 	}
 	err = run(r)
+	r.noteGuesses()
 	return cmp.Or(d.Err(), err, keys.unused())
 }
 

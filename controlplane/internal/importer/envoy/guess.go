@@ -26,12 +26,15 @@ import (
 //	  guessWith    adds an entry with the key, and begins again below
 func (r *reader) guess(levels []*descriptor.Level) []descriptor.Descriptor {
 	isFree := func(l *descriptor.Level) bool { return l.Limit == nil }
-	list := r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})
+	return r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})
+}
+
+// noteGuesses notes what the import guessed, for all of its configurations at once.
+func (r *reader) noteGuesses() {
 	if len(r.keys.guesses) > 0 {
 		r.NoteImport("Guessed keys, because no routes are given: " + strings.Join(r.keys.guesses, ", ") + ". A request " +
 			"without such a header has no limit. To be sure, give --routes FILE or --key KEY=header:NAME.")
 	}
-	return list
 }
 
 // guessBelow lists the descriptors that begin as the levels do.
@@ -92,7 +95,7 @@ func (r *reader) guessWith(
 type keyParts struct {
 	given   map[string]request.Value // what --key says
 	used    map[string]bool          // keys that usePart was asked for
-	guesses []string                 // what usePart guessed, for a note
+	guesses []string                 // what usePart guessed, for noteGuesses
 	areSaid bool                     // rate_limits say what some keys stand for, so nobody asks
 }
 
