@@ -62,7 +62,7 @@ type core struct {
 	// shownStartUntilNs is until when the store is starting, by the service's clock: operators are shown it, and nothing
 	// is decided by it. See recordValue.startingUntilNs.
 	shownStartUntilNs int64
-	hasLooked         bool // Watch has set shownStartUntilNs, which is 0 before
+	hasLooked         bool // Watch has set shownStartUntilNs. It is 0 before: no Clock is negative
 
 	draining     bool
 	leavesUnread bool // Drain waits no more for streams that do not read their answers

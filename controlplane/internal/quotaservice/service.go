@@ -208,7 +208,7 @@ var ErrClosed = errors.New("the quota service is shutting down")
 // There are two clocks. In all of the package localNs is a time by the service's own clock. storeNs is one by
 // the store's clock, as the store has said it or as far as the service knows it.
 
-// Clock measures time that goes on evenly. Its beginning is of no matter.
+// Clock measures time that goes on evenly. It may begin at any instant that is not negative: see core.hasLooked.
 type Clock interface {
 	NowNs() int64
 	// AfterFunc has f called after ns nanoseconds, and never before AfterFunc returns: f locks the service, and whoever
