@@ -88,6 +88,30 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 	return p, strings.HasPrefix(path, "/")
 }
 
+// noteUnlistedPaths notes that paths of a host have no limit here if no Ingress has them. In ingress-nginx a default
+// backend answers them, by what the oldest Ingress of the host says. The files need not say which one that is.
+func (imp *ingressImport) noteUnlistedPaths() {
+	hasUnlisted := func(p hostPath) bool { return p.path.Matches("/a path that nobody lists") }
+	hosts := map[string]bool{allOthers: true} // of which an Ingress has all paths; allOthers is of no Ingress with rules
+	for _, ing := range imp.all {
+		for _, p := range ing.paths {
+			if !ing.isCanary && !hosts[p.host] {
+				hosts[p.host] = hasUnlisted(p)
+			}
+		}
+	}
+	for _, ing := range imp.all {
+		for _, p := range ing.paths {
+			// The Ingress may have the rest of the host by a wider one: see leaveOutCounted.
+			isWider := func(of hostPath) bool { return p.hasNarrowerHost(of.host) && hasUnlisted(of) }
+			if ing.isLimited() && !hosts[p.host] && !slices.ContainsFunc(ing.paths, isWider) {
+				imp.NoteImport("ingress-nginx also counts requests to paths that no Ingress has, by the limits of the oldest " +
+					"Ingress of their host. Here they have no limit")
+			}
+		}
+	}
+}
+
 // hostGroup are hosts of one Ingress that have the same paths. allOthers is in a group of its own.
 type hostGroup struct {
 	hosts []string

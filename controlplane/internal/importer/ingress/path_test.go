@@ -14,19 +14,22 @@ import (
 // off begins why a rule is off.
 const off = "# Off: No match can select its requests:"
 
+// limited begins an Ingress with a limit.
+const limited = "{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: '1'}}, " +
+	"spec: "
+
+// host is a rule of an Ingress, and rules are its spec.
+func host(name, path string) string {
+	return "{host: '" + name + "', http: {paths: [{path: " + path + ", pathType: Prefix}]}}"
+}
+
+func rules(hosts ...string) string { return "{rules: [" + strings.Join(hosts, ", ") + "]}" }
+
 // An Ingress with a limit has its requests, without those that another Ingress takes.
 func TestRequestsOfAnIngress(t *testing.T) {
-	const limited = "{kind: Ingress, metadata: {name: own, annotations: {nginx.ingress.kubernetes.io/limit-rps: '1'}}, " +
-		"spec: "
 	const other = "}\n---\n{kind: Ingress, metadata: {name: other}, spec: "
 	const canary = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/canary: " +
 		`"true"}}, spec: `
-	const regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
-		`"true"}}, spec: `
-	host := func(name, path string) string {
-		return "{host: '" + name + "', http: {paths: [{path: " + path + ", pathType: Prefix}]}}"
-	}
-	rules := func(hosts ...string) string { return "{rules: [" + strings.Join(hosts, ", ") + "]}" }
 	for _, tc := range []struct{ name, specs, want string }{
 		{"a longer path of its host", rules(host("a.example", "/")) + other + rules(host("a.example", "/api")),
 			"match: {hosts: [a.example]} exempt: - {paths: [/api, /api/*]}"},
@@ -73,19 +76,22 @@ func TestRequestsOfAnIngress(t *testing.T) {
 		{"and takes none of those",
 			"{defaultBackend: {}}" + other + "{defaultBackend: {}, rules: [" + host("a.example", "/") + "]}",
 			"exempt: - {hosts: [a.example]}"},
-		{"an expression that is longer as it is written",
-			rules(host("a.example", "/abc")) + regex + rules(host("a.example", "/abc$")),
-			"match: {hosts: [a.example], paths: ['~(?i)/abc.*']} exempt: - {paths: ['~(?i)/abc']}"},
-		{"one that is shorter", rules(host("a.example", "/abc$")) + regex + rules(host("a.example", "/abc")),
-			"match: {hosts: [a.example], paths: ['~(?i)/abc']}"},
-		{"one path with and without a slash at its end",
-			rules("{host: a.example, http: {paths: [{path: /a, pathType: Prefix}, {path: /a/, pathType: Prefix}]}}") +
-				other + rules(), "match: {hosts: [a.example], paths: [/a, /a/*]}"},
-		{"branches, which are longer than they are written",
-			rules(host("a.example", "/abcde")) + regex + rules(host("a.example", "/a|/b")),
-			"match: {hosts: [a.example], paths: ['~(?i)/abcde.*']}"},
 	} {
 		require.Equal(t, tc.want, requestsOfOwn(t, limited+tc.specs+"}"), tc.name)
+	}
+}
+
+// nginx tries expressions in the order of their lengths as an Ingress has them, not as a policy has them.
+func TestExpressionsOfAnIngress(t *testing.T) {
+	const regex = "}\n---\n{kind: Ingress, metadata: {name: other, annotations: {nginx.ingress.kubernetes.io/use-regex: " +
+		`"true"}}, spec: `
+	for _, tc := range []struct{ own, other, want string }{
+		{"/abc", "/abc$", "paths: ['~(?i)/abc.*']} exempt: - {paths: ['~(?i)/abc']}"},
+		{"/abc$", "/abc", "paths: ['~(?i)/abc']}"},
+		{"/abcde", "/a|/b", "paths: ['~(?i)/abcde.*']}"},
+	} {
+		got := requestsOfOwn(t, limited+rules(host("a.example", tc.own))+regex+rules(host("a.example", tc.other))+"}")
+		require.Equal(t, "match: {hosts: [a.example], "+tc.want, got)
 	}
 }
 
