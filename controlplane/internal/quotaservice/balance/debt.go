@@ -71,7 +71,7 @@ func (w viewWindow) charge(units uint32) {
 
 // boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
 func (w viewWindow) boundLack(units uint32, most uint64) uint32 {
-	lacks := uint64(w.def.Count(w.usage, w.spendBy()))
+	lacks := uint64(w.def.Count(&w.usage.Usage, w.spendBy()))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 

@@ -91,7 +91,7 @@ func TestADebtOutlivesASilentWorker(t *testing.T) {
 // longer.
 func TestNothingCountsFromExpiryOn(t *testing.T) {
 	isEmpty := func(s *Record) bool {
-		isUsed := func(u limit.Usage) bool { return !u.IsZero() }
+		isUsed := func(u Usage) bool { return !u.IsZero() }
 		return len(s.Holders) == 0 && !slices.ContainsFunc(s.Usages, isUsed)
 	}
 	for name, windows := range heldShapes {

@@ -126,8 +126,11 @@ func (h *holdModel) loseState() {
 		w.notedNs, w.sentNs = h.Record.NowNs-holdNs, 0
 	}
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return !m.back }) // else what is repeated counts again
-	h.Record.Usages, h.lostNs = make([]limit.Usage, len(h.Windows)), h.Record.NowNs
+	for i := range h.Record.Usages {
+		h.Record.Usages[i] = unused(&h.Windows[i], h.Record.NowNs)
+	}
 	h.Record.Holders, h.StartingForNs = nil, startNs
+	h.lostNs = h.Record.NowNs
 }
 
 // lie reports any numbers, for a worker that nobody else is.
@@ -290,7 +293,7 @@ func (h *holdModel) check(t *testing.T) {
 	}
 	for i := range h.Windows {
 		if w := &h.Windows[i]; !w.Unlimited {
-			require.LessOrEqual(t, w.Count(&h.Record.Usages[i], h.window(i).asOf())+h.Record.Holders.Held(), w.Max())
+			require.LessOrEqual(t, w.Count(&h.Record.Usages[i].Usage, h.window(i).asOf())+h.Record.Holders.Held(), w.Max())
 		}
 	}
 }

@@ -56,7 +56,7 @@ func at(now int64, used uint32, windows ...limit.Window) *View {
 // opened returns a key whose own window is open, with a unit used.
 func opened(w limit.Window, endNs int64) *View {
 	v := at(base, 0, w)
-	v.Record.Usages[0] = limit.Usage{Used: 1, EndNs: endNs}
+	v.Record.Usages[0].Usage = limit.Usage{Used: 1, EndNs: endNs}
 	return v
 }
 

@@ -63,18 +63,16 @@ type Record struct {
 	Generation uint64 // another one since something took usages away: see Renew
 	NowNs      int64
 	Windows    []limit.Window
-	Usages     []limit.Usage // by window
+	Usages     []Usage // by window
 	Holders    Holders
 	HasHolders bool // a definition that holds units has asked
-
-	bucketSpendBy []int64 // by window, the SpendBy of the buckets; nil = no window is a bucket
 }
 
 // NewRecord returns the record of a key that has counted nothing in these windows.
 func NewRecord(storeNs int64, windows ...limit.Window) *Record {
-	r := &Record{NowNs: storeNs, Windows: windows, Usages: make([]limit.Usage, len(windows))}
+	r := &Record{NowNs: storeNs, Windows: windows, Usages: make([]Usage, len(windows))}
 	for i := range windows {
-		r.SetSpendBy(i, storeNs)
+		r.Usages[i] = unused(&windows[i], storeNs)
 	}
 	r.Renew()
 	return r
@@ -119,10 +117,7 @@ func (r *Record) rollWindows(now int64) {
 // setBack moves r back to now, because the clock was set back.
 func (r *Record) setBack(now int64) {
 	for i := range r.Windows {
-		r.Windows[i].SetBack(&r.Usages[i], r.NowNs, now)
-	}
-	for i := range r.bucketSpendBy {
-		r.bucketSpendBy[i] += now - r.NowNs
+		r.window(i).setBack(now)
 	}
 	for i := range r.Holders {
 		r.Holders[i].NotedNs += now - r.NowNs
@@ -132,7 +127,7 @@ func (r *Record) setBack(now int64) {
 
 // Forget forgets what the key has counted and what it holds, and reports whether there was something.
 func (r *Record) Forget() (hadUsage bool) {
-	isUsed := func(u limit.Usage) bool { return !u.IsZero() }
+	isUsed := func(u Usage) bool { return !u.IsZero() }
 	hadUsage = r.Holders.Held() > 0 || slices.ContainsFunc(r.Usages, isUsed)
 	*r = *NewRecord(r.NowNs)
 	return hadUsage
@@ -160,8 +155,7 @@ func (r *Record) ExpiryNs() int64 {
 // which nothing changes in place.
 func (r *Record) Clone() *Record {
 	c := *r
-	c.Usages, c.bucketSpendBy = slices.Clone(r.Usages), slices.Clone(r.bucketSpendBy)
-	c.Holders = slices.Clone(r.Holders)
+	c.Usages, c.Holders = slices.Clone(r.Usages), slices.Clone(r.Holders)
 	for i := range c.Usages {
 		c.Usages[i].Log = slices.Clone(c.Usages[i].Log)
 	}
@@ -224,16 +218,13 @@ func (r *Record) arrange(first []limit.Window) error {
 		return ErrWindows
 	}
 	old := *r
-	r.Windows, r.Usages = windows, make([]limit.Usage, len(windows))
-	r.bucketSpendBy = nil
+	r.Windows, r.Usages = windows, make([]Usage, len(windows))
 	for i, w := range windows {
-		spendBy := r.NowNs
 		if at := find(old.Windows, w); at >= 0 {
-			r.Usages[i], spendBy = old.Usages[at], old.SpendBy(at)
+			r.Usages[i] = old.Usages[at]
 		} else if w.Algorithm == limit.TokenBucket {
-			r.Usages[i], spendBy = old.bucketStart(&w)
+			r.Usages[i] = old.bucketStart(&w)
 		}
-		r.SetSpendBy(i, spendBy)
 	}
 	return nil
 }
@@ -249,26 +240,26 @@ func find(windows []limit.Window, w limit.Window) int {
 //
 //	a new one of 200  has 80
 //	a new one of 50   has 50, which is all that it holds
-func (r *Record) bucketStart(w *limit.Window) (emptiest limit.Usage, spendBy int64) {
-	spendBy = r.NowNs
+func (r *Record) bucketStart(w *limit.Window) (emptiest Usage) {
+	emptiest = unused(w, r.NowNs)
 	for i, v := range r.Windows {
-		u, of := r.Usages[i], r.SpendBy(i)
+		u := r.Usages[i]
 		if v.Algorithm != limit.TokenBucket || v.PeriodNs != w.PeriodNs || u.IsZero() {
 			continue
 		}
 		if u.Tokens.Hi < 0 {
 			u.Tokens = limit.Tokens{}
 		}
-		clampTo(w, &u, of)
-		if w.Count(&u, of) > w.Count(&emptiest, spendBy) {
-			emptiest, spendBy = u, of
+		clampTo(w, &u)
+		if w.Count(&u.Usage, u.SpendByNs) > w.Count(&emptiest.Usage, emptiest.SpendByNs) {
+			emptiest = u
 		}
 	}
-	return emptiest, spendBy
+	return emptiest
 }
 
 // clampTo takes away what a bucket's usage has more than w holds. Roll does so, also if no time passes.
-func clampTo(w *limit.Window, u *limit.Usage, nowNs int64) { w.Roll(u, nowNs, nowNs) }
+func clampTo(w *limit.Window, u *Usage) { w.Roll(&u.Usage, u.SpendByNs, u.SpendByNs) }
 
 // keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
 // arrange has put them first in the record, so they have its first Usages.
@@ -289,18 +280,6 @@ func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
 
 // SpendBy is the instant until which the units that a window has counted may be spent.
 func (r *Record) SpendBy(i int) int64 { return r.window(i).spendBy() }
-
-// SetSpendBy sets the SpendBy of a bucket, which is also the instant of its usage: see recordWindow. That of another
-// window follows from its usage, so this does nothing to it.
-func (r *Record) SetSpendBy(i int, spendBy int64) {
-	if r.Windows[i].Algorithm != limit.TokenBucket {
-		return
-	}
-	if r.bucketSpendBy == nil {
-		r.bucketSpendBy = make([]int64, len(r.Windows))
-	}
-	r.bucketSpendBy[i] = spendBy
-}
 
 const (
 	ms     int64 = 1_000_000

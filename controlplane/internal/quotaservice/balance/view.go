@@ -268,10 +268,7 @@ func (v *View) refund(c *HowCounted, units uint32, closes bool) (uncounted uint3
 // Clear has a window forget what it has counted.
 func (v *View) Clear(i int) {
 	w := v.window(i)
-	*w.usage = limit.Usage{}
-	if w.isBucket() {
-		*w.bucketSpendBy = w.nowNs // what is leased of it counts no more
-	}
+	*w.usage = unused(w.def, w.nowNs) // what is leased of a bucket counts no more, either
 }
 
 // block returns the definition's limit.Block, if it has one.
@@ -297,6 +294,6 @@ func (v *View) BeginBlock() (changed bool) {
 		return false
 	}
 	before := block.usage.EndNs
-	block.def.Deny(block.usage, block.nowNs)
+	block.def.Deny(&block.usage.Usage, block.nowNs)
 	return block.usage.EndNs != before
 }

@@ -25,25 +25,34 @@ import (
 //	window                    spendBy()                     asOf(): the instant for which its usage stands
 //	fixed, calendar, counter  nowNs                         nowNs
 //	log                       its newest unit's, or nowNs   nowNs
-//	bucket                    in the Record                 its spendBy()
+//	bucket                    its Usage.SpendByNs           its spendBy()
+
+// Usage is what one window of a Record has counted.
+type Usage struct {
+	limit.Usage
+	SpendByNs int64 // of a bucket, its spendBy(): not before the Record's NowNs. Another window has 0
+}
+
+// unused is the usage of a window that has counted nothing by now.
+func unused(def *limit.Window, nowNs int64) (u Usage) {
+	if def.Algorithm == limit.TokenBucket {
+		u.SpendByNs = nowNs
+	}
+	return u
+}
 
 // recordWindow is one window of a key as a Record has it.
 type recordWindow struct {
-	def           *limit.Window // see Record for what it may lack
-	usage         *limit.Usage
-	nowNs         int64
-	bucketSpendBy *int64 // a bucket's spendBy, in the Record: not before nowNs. nil for another window
+	def   *limit.Window // see Record for what it may lack
+	usage *Usage
+	nowNs int64
 }
 
 func (r *Record) window(i int) recordWindow { return r.windowWith(&r.Windows[i], i) }
 
 // windowWith returns window i with the limits of a definition.
 func (r *Record) windowWith(def *limit.Window, i int) recordWindow {
-	w := recordWindow{def: def, usage: &r.Usages[i], nowNs: r.NowNs}
-	if def.Algorithm == limit.TokenBucket {
-		w.bucketSpendBy = &r.bucketSpendBy[i]
-	}
-	return w
+	return recordWindow{def: def, usage: &r.Usages[i], nowNs: r.NowNs}
 }
 
 // roll brings the window to now.
@@ -52,18 +61,26 @@ func (w recordWindow) roll(now int64) {
 	switch {
 	case w.isBucket():
 		to = max(now, last)
-		*w.bucketSpendBy = to
+		w.usage.SpendByNs = to
 	case w.def.Pays > 0 && w.hasEnded(now):
 		w.usage.Used = w.usageBounded().Used // stored only once it has ended: see usageBounded
 	}
-	w.def.Roll(w.usage, last, to)
+	w.def.Roll(&w.usage.Usage, last, to)
+}
+
+// setBack moves the window back to now, because the clock was set back.
+func (w recordWindow) setBack(now int64) {
+	w.def.SetBack(&w.usage.Usage, w.nowNs, now)
+	if w.isBucket() {
+		w.usage.SpendByNs += now - w.nowNs
+	}
 }
 
 // usageBounded is the usage as all questions see it that look beyond the end of the window. It differs only of a fixed
 // window with Pays: that counts at most what it pays within the longest period of a policy, or two limits if that is
 // more. Only roll stores it, when the window has ended: until then, requests with larger limits may use more of it.
 func (w recordWindow) usageBounded() limit.Usage {
-	u := *w.usage
+	u := w.usage.Usage
 	if w.def.Pays > 0 {
 		most := uint64(w.def.Pays) * uint64(min(max(limit.MaxPeriodNs/w.def.PeriodNs, 2), saturated))
 		u.Used = uint32(min(uint64(u.Used), most))
@@ -98,7 +115,7 @@ func (w recordWindow) asOf() int64 {
 // spendBy is until when the units that the window has counted may be spent.
 func (w recordWindow) spendBy() int64 {
 	if w.isBucket() {
-		return *w.bucketSpendBy
+		return w.usage.SpendByNs
 	}
 	if log := w.usage.Log; len(log) > 0 { // in order
 		return max(w.nowNs, log[len(log)-1])
@@ -120,7 +137,7 @@ func (w viewWindow) left(endNs int64) uint32 {
 	case w.isBucket():
 		return w.bucketLeft(endNs)
 	}
-	return w.def.Remaining(w.usage, w.nowNs)
+	return w.def.Remaining(&w.usage.Usage, w.nowNs)
 }
 
 // waitNs is how long a cost must wait if nobody else asks; limit.Never.
@@ -142,7 +159,7 @@ func (w viewWindow) waitNs(cost uint32) int64 {
 func (w viewWindow) standing() quota.Standing {
 	u := w.usageBounded()
 	reset := w.def.Reset(&u, w.asOf())
-	used := w.def.Count(w.usage, w.asOf())
+	used := w.def.Count(&w.usage.Usage, w.asOf())
 	if w.isBucket() && !w.def.Unlimited {
 		// left does not have what the bucket gains until its spendBy, and Count does. But only Count says what it owes.
 		used = max(used, w.def.Burst-w.left(w.nowNs))
@@ -170,7 +187,7 @@ func (w viewWindow) add(units uint32, spendBy int64) (how CountedIn) {
 		return w.addAtEnd(units, spendBy)
 	}
 	isOpen := w.usage.EndNs != 0
-	w.def.Add(w.usage, w.nowNs, units)
+	w.def.Add(&w.usage.Usage, w.nowNs, units)
 	how.WindowEndNs = w.usage.EndNs
 	how.Opened = !isOpen && how.WindowEndNs != 0 && w.def.Algorithm == limit.FixedWindowPerKey
 	return how
@@ -181,10 +198,10 @@ func (w viewWindow) add(units uint32, spendBy int64) (how CountedIn) {
 func (w viewWindow) addAtEnd(units uint32, spendBy int64) CountedIn {
 	spendBy = max(spendBy, w.spendBy())
 	if w.isBucket() {
-		w.def.Roll(w.usage, w.spendBy(), spendBy)
-		*w.bucketSpendBy = spendBy
+		w.def.Roll(&w.usage.Usage, w.spendBy(), spendBy)
+		w.usage.SpendByNs = spendBy
 	}
-	w.def.Add(w.usage, spendBy, units)
+	w.def.Add(&w.usage.Usage, spendBy, units)
 	return CountedIn{CountedAtNs: spendBy}
 }
 
@@ -204,7 +221,7 @@ func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 		atNs = how.CountedAtNs
 	}
 	after := limit.Usage{EndNs: how.WindowEndNs} // Refund reads no more of it than the end
-	return w.def.Refund(w.usage, &after, atNs, w.asOf(), units, how.Opened)
+	return w.def.Refund(&w.usage.Usage, &after, atNs, w.asOf(), units, how.Opened)
 }
 
 // A token bucket gains tokens all the time, and counts leased units at the end of their lease, when it has gained more.
@@ -221,7 +238,7 @@ func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 //	nowNs ───── 1 s, gains 10 ─────▶ spendBy
 //	4 are left                       14 remain
 func (w viewWindow) bucketLeft(endNs int64) uint32 {
-	u, spendBy := *w.usage, max(endNs, w.spendBy())
+	u, spendBy := w.usage.Usage, max(endNs, w.spendBy())
 	w.def.Roll(&u, w.spendBy(), spendBy)
 	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
 }
@@ -237,7 +254,7 @@ func (w viewWindow) bucketPass(cost uint32) int64 {
 		return w.nowNs
 	}
 	spendBy := w.spendBy()
-	beside := w.def.Remaining(w.usage, spendBy) - cost
+	beside := w.def.Remaining(&w.usage.Usage, spendBy) - cost
 	hi, lo := bits.Mul64(uint64(beside), uint64(w.def.PeriodNs))
 	gains := uint64(w.def.Limit) // in a period: not 0, or the cost would never pass
 	if hi >= gains {

@@ -85,7 +85,7 @@ func Append(b []byte, r *balance.Record, nonce uint64) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(spendBy))
 	b = append(b, byte(len(r.Windows)))
 	for i := range r.Windows {
-		b = appendWindow(b, &r.Windows[i], &r.Usages[i], spendBy-r.SpendBy(i))
+		b = appendWindow(b, &r.Windows[i], &r.Usages[i], spendBy)
 	}
 	if r.HasHolders {
 		b = appendHolders(b, r)
@@ -121,8 +121,7 @@ func Parse(b []byte) (*balance.Record, error) {
 	r := balance.NewRecord(now, make([]limit.Window, n)...)
 	r.Generation = generation
 	for i := range r.Windows {
-		beforeNs := d.window(&r.Windows[i], &r.Usages[i], spendBy-now)
-		r.SetSpendBy(i, spendBy-beforeNs)
+		d.window(&r.Windows[i], &r.Usages[i], now, spendBy)
 	}
 	has := version - plainVersion
 	r.HasHolders = has&withHolders != 0
@@ -136,8 +135,8 @@ func Parse(b []byte) (*balance.Record, error) {
 	return r, nil
 }
 
-// appendWindow appends a window and its usage, and the before of a bucket.
-func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []byte {
+// appendWindow appends a window and its usage, to a value with that spendBy.
+func appendWindow(b []byte, w *limit.Window, u *balance.Usage, spendBy int64) []byte {
 	b = append(b, byte(w.Algorithm))
 	b = appendNumber(b, w.PeriodNs)
 	b = appendNumber(b, w.OffsetNs)
@@ -151,7 +150,7 @@ func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []b
 	case limit.TokenBucket:
 		b = appendNumber(b, w.Limit)
 		b = appendNumber(b, w.Burst)
-		b = appendNumber(b, beforeNs)
+		b = appendNumber(b, spendBy-u.SpendByNs)
 		b = appendNumber(b, u.EndNs)
 		b = binary.AppendVarint(b, u.Tokens.Hi)
 		b = appendNumber(b, u.Tokens.Lo)
@@ -162,8 +161,8 @@ func appendWindow(b []byte, w *limit.Window, u *limit.Usage, beforeNs int64) []b
 	return b
 }
 
-// window reads a window and its usage. It returns the before of a bucket, which is at most mostNs.
-func (d *decoder) window(w *limit.Window, u *limit.Usage, mostNs int64) (beforeNs int64) {
+// window reads a window and its usage, of a value with that time and spendBy.
+func (d *decoder) window(w *limit.Window, u *balance.Usage, nowNs, spendBy int64) {
 	w.Algorithm = limit.Algorithm(d.byte())
 	w.PeriodNs = int64(d.number(maxInstant))
 	w.OffsetNs = int64(d.number(maxInstant))
@@ -185,7 +184,7 @@ func (d *decoder) window(w *limit.Window, u *limit.Usage, mostNs int64) (beforeN
 	case limit.TokenBucket:
 		w.Limit = uint32(d.number(maxUnits))
 		w.Burst = uint32(d.number(maxUnits))
-		beforeNs = int64(d.number(uint64(mostNs)))
+		u.SpendByNs = spendBy - int64(d.number(uint64(spendBy-nowNs)))
 		u.EndNs = int64(d.number(maxInstant))
 		u.Tokens.Hi = d.signed()
 		u.Tokens.Lo = d.number(any64)
@@ -193,7 +192,6 @@ func (d *decoder) window(w *limit.Window, u *limit.Usage, mostNs int64) (beforeN
 	default:
 		d.must(false)
 	}
-	return beforeNs
 }
 
 // appendLog appends the units of each instant together.
