@@ -20,8 +20,6 @@ type Entry struct {
 
 	Findings // of Read and what follows, until the next Read or Reread
 
-	HeldBack bool // Check found, the last time, that only what is held leaves no room
-
 	hash uint64 // of the key, under the tables' seed
 	slot int    // of the key's record in the page, or noRecord
 
@@ -224,29 +222,39 @@ func (e *Entry) log(column page.Column) []int64 {
 // Units that are held count as if they had been counted. A hit for which only they leave
 // no room may pass as soon as one hold ends: it is to try again after limit.HeldRetryNs.
 //
-//	by what is counted   with what is held   Check returns              HeldBack
+//	by what is counted   with what is held   Check returns              IsHeldBack
 //	it never passes                          limit.Never                no
 //	it passes later                          that instant               only if nothing else counts: onlyHolds
 //	it passes now        it does not pass    Now + limit.HeldRetryNs    yes
 //	it passes now        it passes           Now                        no
 //
-// Where nothing is held, or the cost is 0, only what is counted matters, and HeldBack is not set.
+// Where nothing is held, or the cost is 0, only what is counted matters.
 func (t *Table) Check(e *Entry, cost uint32) int64 {
-	e.HeldBack = false
-	earliest := e.passesAt(cost, 0)
-	held := e.Held()
-	if held == 0 || cost == 0 || earliest == limit.Never {
-		return earliest
-	}
-	if earliest > e.Now {
-		e.HeldBack = t.onlyHolds() // else another window denies the hit
-		return earliest
-	}
-	if e.passesAt(cost, held) != e.Now {
-		e.HeldBack = true
-		return e.Now + limit.HeldRetryNs
-	}
+	earliest, _ := t.check(e, cost)
 	return earliest
+}
+
+// IsHeldBack reports whether only what is held leaves no room for a hit of cost units.
+func (t *Table) IsHeldBack(e *Entry, cost uint32) bool {
+	if e.Held() == 0 {
+		return false
+	}
+	_, heldBack := t.check(e, cost)
+	return heldBack
+}
+
+func (t *Table) check(e *Entry, cost uint32) (earliest int64, heldBack bool) {
+	earliest = e.passesAt(cost, 0)
+	held := e.Held()
+	switch {
+	case held == 0 || cost == 0 || earliest == limit.Never:
+		return earliest, false
+	case earliest > e.Now:
+		return earliest, t.onlyHolds() // else another window denies the hit
+	case e.passesAt(cost, held) != e.Now:
+		return e.Now + limit.HeldRetryNs, true
+	}
+	return earliest, false
 }
 
 // onlyHolds reports whether the definition's only window is a concurrency. A policy gives it a limit only then: beside

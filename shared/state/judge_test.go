@@ -359,10 +359,11 @@ func (r *run) compare(w *runWorker, passes bool) {
 	held := r.heldIn(w.keyIndex, windows)
 	fits := r.unfit(w, windows, held+w.cost) == nil
 	back := !fits && r.unfit(w, windows, w.cost) == nil
-	if got := w.entry.Held(); passes != fits || got != held || w.entry.HeldBack != back {
+	gotBack := w.table.IsHeldBack(&w.entry, w.cost)
+	if got := w.entry.Held(); passes != fits || got != held || gotBack != back {
 		r.found = fmt.Sprintf("tick %d: key %d asks for %d units: passes %v, holds %d, held back %v;"+
 			" it is to be %v, %d, %v",
-			w.entry.Now/tick, w.keyIndex, w.cost, passes, got, w.entry.HeldBack, fits, held, back)
+			w.entry.Now/tick, w.keyIndex, w.cost, passes, got, gotBack, fits, held, back)
 	}
 }
 

@@ -68,10 +68,10 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 		}
 	}
 	switch {
-	case e.HeldBack: // now and not e.Now, because the record may be of a worker that read the clock later
-		return decide.Finding{Outcome: decide.HeldBack, PassNs: now + limit.HeldRetryNs}
 	case passNs != limit.Never && passNs <= e.Now:
 		return decide.Finding{Outcome: decide.HasRoom}
+	case c.Table.IsHeldBack(e, s.Units): // now and not e.Now: the record may be of a worker that read the clock later
+		return decide.Finding{Outcome: decide.HeldBack, PassNs: now + limit.HeldRetryNs}
 	case e.BlockEnd() != 0:
 		return decide.Finding{Outcome: decide.Blocked, PassNs: passNs}
 	}

@@ -114,7 +114,9 @@ const (
 	unitMask  = 1<<56 - 1
 )
 
-// Lease is the algorithm of what a proxy has leased of a key, see package leased. For a page it is only bytes.
+// Lease is the algorithm of what a proxy has leased of a key, see package leased. For a page it is only bytes. A table
+// is registered by its windows, also a lease table: so a lease is a window here, of an algorithm that package limit
+// lacks.
 const Lease = limit.Algorithm(64)
 
 // usageBytes is the size of a window's usage in a record, and of its floor; both
