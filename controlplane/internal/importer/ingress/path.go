@@ -72,18 +72,18 @@ func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool)
 	return list
 }
 
-// pathPattern is the pattern of a path, as buildLocation of ingress-nginx makes a location of it.
+// pathPattern is the pattern of a path, as updateServerLocations and buildLocation of ingress-nginx make locations of
+// it. Every type but Exact is Prefix there.
 func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, ok bool) {
-	bare := strings.TrimRight(path, "/")
 	switch {
 	case isExpression:
 		return request.Searched("^"+path, true)
 	case pathType == "Exact":
 		p = request.Exact(path)
-	case pathType == "Prefix" && bare != "":
-		p = request.OrBelow(bare, false)
-	default:
+	case strings.HasSuffix(path, "/"):
 		p = request.Prefix(path, false)
+	default:
+		p = request.OrBelow(path, false)
 	}
 	return p, strings.HasPrefix(path, "/")
 }

@@ -63,7 +63,7 @@ func TestRequestsOfAnIngress(t *testing.T) {
 			off + " another Ingress has a path as long, /x, and ingress-nginx gives each request to one of the two."},
 		{"one text of two types", rules(host("a.example", "/x")) + other +
 			rules("{host: a.example, http: {paths: [{path: /x, pathType: ImplementationSpecific}]}}"),
-			off + " another Ingress has a path as long, /x*, and ingress-nginx gives each request to one of the two."},
+			off + " another Ingress has a path as long, /x, and ingress-nginx gives each request to one of the two."},
 		{"the same path of other hosts", rules(host("a.example", "/x")) + other + rules(host("b.example", "/x")),
 			"match: {hosts: [a.example], paths: [/x, /x/*]}"},
 		{"a canary takes none", rules(host("a.example", "/")) + canary + rules(host("a.example", "/api")),
@@ -92,6 +92,22 @@ func TestExpressionsOfAnIngress(t *testing.T) {
 	} {
 		got := requestsOfOwn(t, limited+rules(host("a.example", tc.own))+regex+rules(host("a.example", tc.other))+"}")
 		require.Equal(t, "match: {hosts: [a.example], "+tc.want, got)
+	}
+}
+
+// A path without a type, or of one that is up to the controller, is as one with the type Prefix. nginx redirects /a to
+// /a/ without a limit.
+func TestTypesOfPaths(t *testing.T) {
+	for path, want := range map[string]string{
+		"{path: /a, pathType: Prefix}":                 "[/a, /a/*]",
+		"{path: /a, pathType: ImplementationSpecific}": "[/a, /a/*]",
+		"{path: /a}":                    "[/a, /a/*]",
+		"{path: /a, pathType: Exact}":   "[/a]",
+		"{path: /a/, pathType: Prefix}": "[/a/*]",
+		"{path: /a, pathType: Prefix}, {path: /a/, pathType: Prefix}, {path: /b}": "[/a, /a/*, /b, /b/*]",
+	} {
+		got := requestsOfOwn(t, limited+rules("{host: a.example, http: {paths: ["+path+"]}}")+"}")
+		require.Equal(t, "match: {hosts: [a.example], paths: "+want+"}", got)
 	}
 }
 
