@@ -19,26 +19,29 @@ import (
 //	                Else it is Pending again if it still Waits, Silent if it TimedOut, Contended if Rejected
 //	Source.Take     takes the units from where From says; Taken, for Refund
 type Quota struct {
-	Wait Wait // package talk writes it, and package lease all below
+	waited
+	checked
+	Taken leased.GrantLeft // by Source.Take, for Refund, if From is the LeaseTable: the units, as Put takes them
+
+	// Memory:
+	Lease *state.LeaseEntry // of the key, as the last check has read it, unless the allotment has decided
+	Share []limit.Window    // CountedKey.Windows, where OwnShare decides
+}
+
+// waited is what the request carries through its waits, from one call of Decide to the next.
+type waited struct {
+	Wait Wait // package talk writes it, and package lease all else of a Quota
 
 	Allotment Allotment // what the service has granted for the request, or denies
 	// Account, of a rule that holds, is the key's account of package lease in which Source.Take counts the units; nil if
 	// it counts them in none. The request's hold.Hold takes it over.
 	Account hold.Account
-
-	checked // by the last check: BeginQuotaCheck resets it
-
-	// By Source.Take. The lease says already that the service must charge the cost, if NotedUncharged: Take may be called
-	// once more, if another worker wrote first, or if another rule had to ask.
-	Taken          leased.GrantLeft // for Refund, if From is the LeaseTable: the units, as Put takes them
+	// NotedUncharged, by Source.Take, says that the lease says already that the service must charge the cost. Take may be
+	// called once more, if another worker wrote first, or if another rule had to ask.
 	NotedUncharged bool
-
-	// Memory, which stays for the next request:
-	Lease *state.LeaseEntry // of the key, as the last check has read it, unless the allotment has decided
-	Share []limit.Window    // CountedKey.Windows, where OwnShare decides
 }
 
-// checked is what the last Source.Check has found, or what Look or Operate has.
+// checked is what the last check has found.
 type checked struct {
 	From        From  // where the units are: Take, Refund and Usage follow it
 	MonotonicNs int64 // when it looked, by the monotonic clock
@@ -46,9 +49,6 @@ type checked struct {
 	// is Known and not counted here, each window has one.
 	Standings []leased.Standing
 }
-
-// begin begins a request that has not waited.
-func (q *Quota) begin() { *q = Quota{Lease: q.Lease, Share: q.Share} }
 
 // BeginQuotaCheck begins a check of a subject of scope cluster, or a look or an operation, at an instant of both
 // clocks. Nothing is known of the key, and no Record of this proxy is read, unless OwnShare decides in the end.

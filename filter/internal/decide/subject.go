@@ -7,28 +7,22 @@ import (
 )
 
 // Subject is one rule as it holds for one request. It has everything that the request carries from one call to the
-// next, in groups: each is begun anew as a whole, by what its comment names. All memory serves later requests.
+// next, in groups. Each is begun anew as a whole, so it lasts until then:
+//
+//	begun anew by  group                               it lasts
+//	Begin          policy.Subject, begun,              for the request, also while that waits
+//	               CountedKey, Quota.waited
+//	giveTurns      before                              for one call of Decide or CheckEach
+//	each check     judged, Record, Quota.checked       until the next check. Begin empties them, too
+//	Source.Take    Hold, Quota.Taken                   while the outcome is Taken
+//	nobody         the memory of Record, and of Quota  for all requests: what it has is of an earlier one
+//
+// Source.Look and Operate are checks in this.
 type Subject struct {
 	// The caller reads its Key and Requested from the request. Begin has Rule.Finder find all else by them.
 	policy.Subject
-	begun  // by Begin
-	judged // by each check
+	begun
 
-	// before is costBefore, by Verdict.giveTurns: what earlier subjects of the request count in this one's record.
-	before uint32
-
-	// Record is the key's record, as a source with shared data has read it last. Where the subject is not Known, it may
-	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
-	Record state.Entry
-	Hold   state.Hold // of a rule that holds: what Source.Take has held, while the subject is Taken
-	Quota  Quota      // of a rule of scope cluster: it has groups of its own
-}
-
-// begun is what Begin sets once and for all.
-type begun struct {
-	Rule           *Rule
-	Cost           uint32
-	CostUnreadable bool // see Reading
 	// CountedKey is the key as Source counts it. There are three lists of Windows, all in the order of records: the
 	// policy's limit i has the column Rule.Finder.Order[i].
 	//
@@ -36,9 +30,26 @@ type begun struct {
 	//	Subject.Windows      what holds for the key, by an override or by what the request says; empty if Unlimited
 	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Quota.Share where OwnShare decides
 	CountedKey state.Key
+
+	before uint32 // costBefore: what earlier subjects of the request count in this one's record
+
+	judged
+	// Record is the key's record, as a source with shared data has read it last. Where the subject is not Known, it may
+	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
+	Record state.Entry
+
+	Hold  state.Hold // of a rule that holds: what Source.Take has held
+	Quota Quota      // of a rule of scope cluster
 }
 
-// judged is what has become of the subject since its last check, or since Begin.
+// begun is what the caller has read of the request for the rule.
+type begun struct {
+	Rule           *Rule
+	Cost           uint32
+	CostUnreadable bool // see Reading
+}
+
+// judged is what has become of the subject since its last check.
 type judged struct {
 	Units   uint32 // that must be free in the record: the cost, and for the first check what is before
 	outcome Outcome
@@ -59,25 +70,23 @@ type Reading struct {
 func (s *Subject) Begin(r *Rule, read Reading) {
 	r.Finder.Find(&s.Subject)
 	s.TooLong = s.TooLong || read.TooLong // Find has begun it: an override may have found the key too long
-	s.begun = begun{
-		Rule: r, Cost: read.Cost, CostUnreadable: read.CostUnreadable,
-		CountedKey: state.Key{
-			Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
-		},
+	s.begun = begun{Rule: r, Cost: read.Cost, CostUnreadable: read.CostUnreadable}
+	s.CountedKey = state.Key{
+		Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
 	}
 	s.judged = judged{}
 	s.beginRecord(0)
-	s.Quota.begin()
+	s.Quota.waited, s.Quota.checked = waited{}, checked{}
 	if read.LacksKey { // its source is not asked: see turn
 		s.setFinding(Finding{MissingKey, limit.Never}, 0)
 	}
 }
 
-// beginRecord sets what is read of Record where the source reads none: noteOutcome reads Rebased and FromFloor, and Now
-// is the present for View and for what package lease says of a wait.
+// beginRecord sets what is read of Record where the source reads none: noteOutcome reads Findings, and Now is the
+// present for View and for what package lease says of a wait.
 func (s *Subject) beginRecord(now int64) {
 	s.Record.Now = now
-	s.Record.Rebased, s.Record.FromFloor = false, false
+	s.Record.Findings = state.Findings{}
 }
 
 // check finds out whether the rule has room for so many units.
