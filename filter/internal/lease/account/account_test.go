@@ -121,6 +121,17 @@ func TestAReportThatMayBeLostIsMadeAgain(t *testing.T) {
 	require.True(t, again.MustWait(), "the newest report is not the one that may be lost")
 }
 
+// When the stream ends, no report is under way any more, and all of them are made again.
+func TestAnEndOfTheStreamLosesAllReports(t *testing.T) {
+	b, acc := open()
+	require.Equal(t, 1, due(b, 0))
+	lost, _ := write(acc, 0, 0)
+	b.ReportAll()
+	require.False(t, lost.MustWait())
+	require.Equal(t, 1, due(b, 0))
+	require.False(t, lost.End(noted(0), 0))
+}
+
 // A store that has failed for the key is not told of it for a second.
 func TestAFailedStoreIsNotToldForASecond(t *testing.T) {
 	b, acc := open()

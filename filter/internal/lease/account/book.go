@@ -112,9 +112,11 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	return due
 }
 
-// ReportAll has all that is held reported anew: the service, or its store, may have lost it.
+// ReportAll has all that is held reported anew, on another stream: no report is under way any more, and the service, or
+// its store, may have lost what it has heard.
 func (b *Book) ReportAll() {
 	for _, acc := range b.byName {
+		acc.reporting = reporting{}
 		if !acc.sums.Idle() {
 			acc.mayBeLost = true
 			acc.List()
@@ -168,7 +170,7 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 			acc.name += name(strconv.FormatUint(acc.worker, 16))
 		}
 		acc.book, acc.Definition = b, d
-		acc.isListed, acc.reporting = false, reporting{}
+		acc.isListed = false
 		b.byName[acc.name] = acc
 	}
 	b.ReportAll()

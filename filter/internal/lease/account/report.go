@@ -13,7 +13,7 @@ import (
 //	-------------> listed -----------> under way -------------> answered
 //	                 ^                  |   |
 //	                 +----- Repeat -----+   +---- GiveUp -----> given up
-//	                 |                                             |
+//	                 |    or ReportAll                             |
 //	                 +-------------------- Sweep ------------------+
 //
 //	listed     Book.Due returns the account if it must be reported, and no queued ask will report it. What changes it
@@ -22,8 +22,8 @@ import (
 //	answered   If nothing has changed since, there is nothing to report for an eighth of the hold.
 //	given up   The service takes no reports now. Sweep lists the account again within a second.
 //
-// Repeat is for a report that may be lost, because the stream has ended or the service has not answered in time. It is
-// also for one that has not left with its ask.
+// Repeat is for one report that may be lost, because the service has not answered in time, or that has not left with
+// its ask. ReportAll is for all of them: the stream has ended.
 
 // List puts the account on the list of Book.Due, which has the next message report it if mustReport says so. If a
 // report is under way, its end lists the account.

@@ -181,14 +181,6 @@ func (as *askList) markSent(packed, left []*ask) {
 	as.queue = append(as.queue[:0], left...)
 }
 
-// markUnsent is for asks that were packed into a message that was not sent: they are still in the queue, and their
-// reports have not left.
-func (as *askList) markUnsent(packed []*ask) {
-	for _, a := range packed {
-		a.repeatReports()
-	}
-}
-
 // end ends the sent ask of that number, and returns nil if there is none. Results come in the order of their asks, so
 // it is among the first.
 func (as *askList) end(id uint32) *ask {
@@ -228,7 +220,6 @@ func (as *askList) requeue(a *ask) {
 // requeueAll is for the end of the stream on which they were sent.
 func (as *askList) requeueAll() {
 	for _, a := range as.sent {
-		a.repeatReports()
 		as.requeue(a)
 	}
 	as.sent = nil
@@ -261,9 +252,8 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 //	it is answered                                   Reporter.End        lease.HandOut
 //	it is answered, but the service takes no         Reporter.GiveUp     defineAgain, reject
 //	reports now
-//	it has no answer in time, or its stream has      Reporter.Repeat     askLateAgain, requeueAll
-//	ended
-//	it was packed, and its message was not sent      Reporter.Repeat     markUnsent
+//	it has no answer in time                         Reporter.Repeat     askLateAgain
+//	its stream ends, maybe before it could be sent   Book.ReportAll      StreamEnded
 //	it leaves the queue with its last request        Reporter.Repeat     leave
 //	it leaves the queue with the answer to an ask    End or GiveUp, of   takeDecided
 //	for the same units                               that ask's

@@ -24,8 +24,7 @@ func (c *Client) Flush(now int64) {
 		return
 	}
 	if !c.send(&c.outMessage, now) {
-		c.asks.markUnsent(packed)
-		return
+		return // the packed asks are still in the queue
 	}
 	c.worker.Returns.Sent(len(c.outMessage.Returns))
 	c.asks.markSent(packed, left)
