@@ -161,7 +161,7 @@ func (v *Variables) variable(spelled string, depth int) (forms []Form, why whyOf
 	}
 	f := Form{Parts: []request.Part{p}}
 	if name == "request_uri" {
-		f.Requests.Comment("The key has the path without its query: $request_uri has both.")
+		f.Requests.Comment("The path is without its query here: $request_uri has both.")
 	}
 	if name == "http_host" {
 		f.Requests.Comment("The host is without its port here: $http_host has both.")

@@ -52,7 +52,7 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 			m.entries = append(m.entries, mapEntry{kindOfEntry(e.Name, isGeo, hasHosts), []string{e.Name}, value})
 		}
 	}
-	if strings.EqualFold(strings.Trim(m.source, "${}"), "binary_remote_addr") && len(m.entries) > 0 {
+	if m.looksUp("binary_remote_addr") && len(m.entries) > 0 {
 		m.why = "The bytes of $binary_remote_addr fit no text: a map or a geo looks up $remote_addr."
 	}
 	slices.SortStableFunc(m.entries, func(a, b mapEntry) int {
@@ -64,6 +64,11 @@ func (v *Variables) Read(d *nginxconf.Directive) {
 	})
 	m.merge()
 	v.byName[strings.ToLower(name)] = m
+}
+
+// looksUp reports whether the source is a variable of nginx.
+func (m *mapping) looksUp(name string) bool {
+	return strings.EqualFold(strings.Trim(m.source, "${}"), name)
 }
 
 // merge joins entries that follow each other and are of one kind and value: among them the order makes no difference.
@@ -135,13 +140,17 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 	if len(m.entries) > maxForms { // each is compared with each before it
 		return nil, tooManyForms
 	}
+	value := p.Value()
+	if m.looksUp("request_uri") {
+		value = request.PathWithQuery
+	}
 	var earlier []request.Selection // what fits the entries before
 	for _, e := range m.entries {
 		found, why := v.formsOf(e.value, depth)
 		if why != "" {
 			return nil, why
 		}
-		selections := e.selects(p)
+		selections := e.selects(value)
 		for _, s := range selections {
 			rest := withoutEarlierEntries(s, earlier)
 			if !rest.HasExempt(s.Match) { // else an earlier entry has all of them
@@ -202,9 +211,9 @@ var entryKinds = [...]struct {
 	// fits reports whether a text fits a pattern. It is not ok if the import cannot read the pattern, as an expression
 	// that RE2 does not have.
 	fits func(pattern, text string) (fits, ok bool)
-	// over is the pattern over a part of the request, as a policy has it. It is not ok if no match can say it. A comment
+	// over is the pattern over a value of the request, as a policy has it. It is not ok if no match can say it. A comment
 	// says what else the policy compares.
-	over func(p request.Part, pattern string) (v request.Pattern, comment string, ok bool)
+	over func(of request.Value, pattern string) (p request.Pattern, comment string, ok bool)
 }{
 	entryNetwork: {networkBits, networkFits, networkOver},
 	entryText:    {asWritten, textFits, textOver},
@@ -225,19 +234,19 @@ func kindOfEntry(text string, isGeo, hasHosts bool) entryKind {
 	return entryText
 }
 
-// selects are the requests whose part fits the entry. Those that have the header and those that lack it need a
-// selection each. If no request has such a part, there is none.
-func (e *mapEntry) selects(p request.Part) []request.Selection {
+// selects are the requests whose value fits the entry. Those that have the header and those that lack it need a
+// selection each. If no request has such a value, there is none.
+func (e *mapEntry) selects(of request.Value) []request.Selection {
 	var s request.Selection
 	var list []request.Pattern
 	for _, text := range e.patterns {
-		if e.kind == entryText && p.Kind == request.KindClientIP && strings.Contains(text, "/") {
+		if e.kind == entryText && of.Part.Kind == request.KindClientIP && strings.Contains(text, "/") {
 			continue // nginx compares texts, and no address has the text of a network
 		}
-		v, comment, ok := entryKinds[e.kind].over(p, text)
+		v, comment, ok := entryKinds[e.kind].over(of, text)
 		if !ok {
 			var unknown request.Selection
-			unknown.CannotMatch("a map looks up the " + p.String() + " " + text)
+			unknown.CannotMatch("a map looks up the " + of.Part.String() + " " + text)
 			return []request.Selection{unknown}
 		}
 		list = request.AppendNew(list, v)
@@ -248,10 +257,10 @@ func (e *mapEntry) selects(p request.Part) []request.Selection {
 	switch {
 	case len(list) == 0:
 		return nil
-	case p.Kind == request.KindHeader:
-		return selectByHeader(p, list)
+	case of.Part.Kind == request.KindHeader:
+		return selectByHeader(of.Part, list)
 	}
-	s.Match = p.Matching(list...)
+	s.Match = of.Part.Matching(list...)
 	return []request.Selection{s}
 }
 
@@ -289,9 +298,9 @@ func networkFits(pattern, text string) (fits, ok bool) {
 	return ok && network.Contains(address.Addr()), ok
 }
 
-func networkOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
+func networkOver(of request.Value, pattern string) (p request.Pattern, comment string, ok bool) {
 	text, ok := request.NetworkText(pattern)
-	return request.Exact(text), "", ok && p.Kind == request.KindClientIP
+	return request.Exact(text), "", ok && of.Part.Kind == request.KindClientIP
 }
 
 // A text may begin with a backslash, so that it is none of the other kinds.
@@ -300,13 +309,22 @@ func textFits(pattern, text string) (fits, ok bool) {
 }
 
 // No other part than a header may be empty.
-func textOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
+func textOver(of request.Value, pattern string) (p request.Pattern, comment string, ok bool) {
 	text := strings.TrimPrefix(pattern, `\`)
-	fits := p.Value().Fitting(request.Text(text, p.Kind == request.KindHeader || p.Kind == request.KindPath))
-	if len(fits.WhyOff) > 0 || text == "" && p.Kind != request.KindHeader {
+	isHeader := of.Part.Kind == request.KindHeader
+	if text == "" && !isHeader {
 		return request.Pattern{}, "", false
 	}
-	return fits.Match.Of(p)[0], strings.Join(fits.Comments, " "), true
+	return fitting(of, request.Text(text, isHeader || of.Part.Kind == request.KindPath))
+}
+
+// fitting is the pattern for the same values as a policy has it.
+func fitting(of request.Value, as request.Pattern) (p request.Pattern, comment string, ok bool) {
+	fits := of.Fitting(as)
+	if len(fits.WhyOff) > 0 {
+		return request.Pattern{}, "", false
+	}
+	return fits.Match.Of(of.Part)[0], strings.Join(fits.Comments, " "), true
 }
 
 func hostsLength(pattern string) int { return len(pattern) }
@@ -315,8 +333,8 @@ func hostsFit(pattern, text string) (fits, ok bool) {
 	return request.IsHostBelow(text, pattern), request.IsHostOrWildcard(pattern)
 }
 
-func hostsOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
-	ok = p.Kind == request.KindHost && request.IsHostOrWildcard(pattern)
+func hostsOver(of request.Value, pattern string) (p request.Pattern, comment string, ok bool) {
+	ok = of.Part.Kind == request.KindHost && request.IsHostOrWildcard(pattern)
 	return request.Exact(strings.ToLower(pattern)), "", ok
 }
 
@@ -333,7 +351,10 @@ func regexFits(pattern, text string) (fits, ok bool) {
 	return re.Matches(text), ok
 }
 
-func regexOver(p request.Part, pattern string) (v request.Pattern, comment string, ok bool) {
-	v, ok = request.Searched(splitRegex(pattern))
-	return v, "", ok && (p.Kind == request.KindHeader || p.Kind == request.KindPath)
+func regexOver(of request.Value, pattern string) (p request.Pattern, comment string, ok bool) {
+	p, ok = request.Searched(splitRegex(pattern))
+	if !ok {
+		return request.Pattern{}, "", false
+	}
+	return fitting(of, p)
 }

@@ -166,7 +166,7 @@ func (v Value) translatePath(p Pattern) translation {
 		case !ok:
 			return translation{cannot: "Envoy compares :path and its query with " + p.text}
 		case !sameWithAnyQuery:
-			said.comment = "Envoy compares :path with its query. Here " + p.text + " is a path, with any query behind it."
+			said.comment = "The path " + p.text + " is compared without its query here."
 		}
 		said.Pattern = cut
 	}
