@@ -240,8 +240,8 @@ func (e *mapEntry) selects(of request.Value) []request.Selection {
 	var s request.Selection
 	var list []request.Pattern
 	for _, text := range e.patterns {
-		if e.kind == entryText && of.Part.Kind == request.KindClientIP && strings.Contains(text, "/") {
-			continue // nginx compares texts, and no address has the text of a network
+		if e.kind == entryText && of.IsNever(request.Exact(plainText(text))) {
+			continue // such as a client's address: nginx compares texts, and none has the text 10.0.0.0/8 or localhost
 		}
 		v, comment, ok := entryKinds[e.kind].over(of, text)
 		if !ok {
@@ -303,14 +303,16 @@ func networkOver(of request.Value, pattern string) (p request.Pattern, comment s
 	return request.Exact(text), "", ok && of.Part.Kind == request.KindClientIP
 }
 
-// A text may begin with a backslash, so that it is none of the other kinds.
 func textFits(pattern, text string) (fits, ok bool) {
-	return strings.EqualFold(strings.TrimPrefix(pattern, `\`), text), true
+	return strings.EqualFold(plainText(pattern), text), true
 }
+
+// plainText is a text without the backslash that it may begin with, so that it is none of the other kinds.
+func plainText(pattern string) string { return strings.TrimPrefix(pattern, `\`) }
 
 // No other part than a header may be empty.
 func textOver(of request.Value, pattern string) (p request.Pattern, comment string, ok bool) {
-	text := strings.TrimPrefix(pattern, `\`)
+	text := plainText(pattern)
 	isHeader := of.Part.Kind == request.KindHeader
 	if text == "" && !isHeader {
 		return request.Pattern{}, "", false
