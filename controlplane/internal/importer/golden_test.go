@@ -216,6 +216,8 @@ func TestInputsThatGrowAreRefused(t *testing.T) {
 	_, err := service(most)
 	require.NoError(t, err)
 	const domain = "domain: d\ndescriptors: "
+	below := domain + "\n- {key: path, value: /a}\n- key: path\n  value: /b\n  descriptors:\n" +
+		strings.ReplaceAll(values.String(), "- {", "  - {")
 	for name, tc := range map[string]struct{ text, want string }{
 		"aliases": {laughs() + "domain: d\n", "an alias counts each time it is used"},
 		"depth":   {domain + deep, "deep"},
@@ -223,6 +225,7 @@ func TestInputsThatGrowAreRefused(t *testing.T) {
 		"parts":   {strings.Repeat("a: 1\n---\n", 100_000), "more than 100 documents"},
 		"rules":   {overrides, "a is beyond what a policy may have: overrides: has 1001 items, the most is 1000"},
 		"values":  {"domain: d\ndescriptors:\n" + values.String(), "tenant has more than 10000 values with a limit"},
+		"below":   {below, "c.yaml: descriptors[1].descriptors[0]: path.tenant has more than 10000 values"},
 		"policy":  {"domain: d\ndescriptors:\n" + keys.String(), "bytes, and the maximum is 1048576 (1 MiB): split the file"},
 		"size":    {"domain: d\n" + strings.Repeat("#\n", 1<<20), "the most is 1048576"},
 	} {

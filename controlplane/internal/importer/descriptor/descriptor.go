@@ -147,8 +147,8 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 	for i := range sent {
 		d := &sent[i]
 		leaves := ls.search(d.Entries)
-		if n := countLimited(leaves); n > policy.MaxRules { // each is compared with each other
-			to.Fail(leaves[0].level.At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: "+
+		if limited := limitedOf(leaves); len(limited) > policy.MaxRules { // each is compared with each other
+			to.Fail(limited[0].level.At, d.keys()+" has more than "+strconv.Itoa(policy.MaxRules)+" values with a limit: "+
 				"import fewer")
 			continue
 		}
@@ -161,14 +161,14 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 	return list
 }
 
-// countLimited counts the leaves with a limit.
-func countLimited(leaves []*leaf) (n int) {
+// limitedOf are the leaves with a limit. The others may be those of no level of the file.
+func limitedOf(leaves []*leaf) (list []*leaf) {
 	for _, l := range leaves {
 		if l.level.Limit != nil {
-			n++
+			list = append(list, l)
 		}
 	}
-	return n
+	return list
 }
 
 // reachable returns the leaves that some request may end in. A request ends in the first leaf whose conditions it
