@@ -7,32 +7,37 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// ruleOfLeaf makes the rule of a leaf, which leaves out the requests of the earlier leaves. Those that joinOverrides
-// gave it have their own limit in it.
-func (d *Descriptor) ruleOfLeaf(
-	to *draft.Findings, name string, of *leaf, earlier []*leaf, wider map[*leaf]*leaf,
+// earlierLeaf is a leaf that the limiter takes before that of a rule. Its requests have another limit in the rule.
+type earlierLeaf struct {
+	*leaf
+	limit *draft.Limit // as joinOverrides chose it; nil = unlimited in it, as they have a rule of their own or no limit
+}
+
+// makeRule makes the rule of a limit for the requests that meet some conditions: those of a leaf, or of RuleOfAll. The
+// terms have its name, place and limit. It adds the others.
+func (d *Descriptor) makeRule(
+	to *draft.Findings, t draft.Terms, list conditions, earlier []earlierLeaf,
 ) *draft.Rule {
-	r := leafRule{leaf: of, requests: d.Requests}
-	for _, c := range of.conditions {
+	r := leafRule{conditions: list, limit: t.Limit, requests: d.Requests}
+	for _, c := range list {
 		r.place(c)
 	}
-	for _, before := range earlier {
-		r.leaveOut(before, wider[before] == of)
+	for _, e := range earlier {
+		r.overrideEarlier(e)
 	}
 	r.selectUnmatched()
-	var key []request.Part
 	for _, p := range r.placed {
-		if p.inKey {
-			key = append(key, p.value.Part)
+		if p.isInKey() {
+			t.Key = append(t.Key, p.value.Part)
 		}
 	}
-	limit := of.level.Limit
-	return draft.NewRule(to, draft.Terms{
-		Name: name, At: of.level.At, Limit: limit, Requests: r.requests, Key: key, Overrides: r.overrides, Cost: d.Cost,
-		// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
-		// difference: the window is full already. Those with token buckets take nothing for a denied request.
-		CountDenied: d.Cost > 0 && limit.IsWindowed(),
-	})
+	t.Requests = r.requests
+	t.Overrides = r.overrides
+	t.Cost = d.Cost
+	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
+	// difference: the window is full already. Those with token buckets take nothing for a denied request.
+	t.CountDenied = d.Cost > 0 && t.Limit.IsWindowed()
+	return draft.NewRule(to, t)
 }
 
 // leafRule is the rule of a leaf in the making. An example is the second level of this configuration, for a descriptor
@@ -49,43 +54,64 @@ func (d *Descriptor) ruleOfLeaf(
 //	  key: [{header: x-user}]                 place: any user fits, and each counts apart
 //	  limits: [10/minute]
 //	  overrides:
-//	  - {key: [alice], limits: [5/minute]}    leaveOut: alice is the leaf before it, and its override
+//	  - {key: [alice], limits: [5/minute]}    overrideEarlier: alice is the leaf before it
 type leafRule struct {
-	leaf      *leaf
+	conditions
+	limit     *draft.Limit
 	requests  request.Selection // those of the descriptor, and only those that meet the conditions in the match
-	placed    []placed          // the leaf's conditions. Those of the leaves beside it have the same places
+	placed    []placed          // the conditions, in their order. Those of the earlier leaves have the same places
 	overrides []draft.Override  // the filter takes the first that fits
 }
 
-// placed is a condition of a leaf, and where it goes in the rule. Values that count apart need the key. One text, or
-// values that count together, need only the match:
-//
-//	the condition      the descriptor's match has   inMatch   inKey
-//	alice              nothing of the part, or it   yes       no
-//	a*, shared         nothing of the part, or it   yes       no
-//	a*                 nothing of the part, or it   yes       yes
-//	any                anything                     yes       yes: the match need not ask for it
-//	alice, a*          another value of the part    no        yes: overrides select it, see selectUnmatched
-//	a*, shared         another value of the part    no        no: the rule is off
-//
-// A part that no match has, as a query parameter, is as one with another value.
+// placed is a condition, and where it goes in the rule.
 type placed struct {
 	condition
-	inMatch, inKey bool
+	in place
 }
 
+// place is where a condition goes in a rule. Values that count apart need the key. One text, or values that count
+// together, need only the match:
+//
+//	the condition      the descriptor's match has   its place
+//	alice              nothing of the part, or it   inMatch
+//	a*, shared         nothing of the part, or it   inMatch
+//	a*                 nothing of the part, or it   inBoth
+//	any                anything                     inBoth: the match need not ask for it
+//	alice, a*          another value of the part    inKey
+//	a*, shared         another value of the part    nowhere
+//
+// A part that no match has, as a query parameter, is as one with another value.
+type place uint8
+
+const (
+	inMatch place = iota // all that fits has one counter
+	inBoth               // the match selects what fits, and each value has a counter
+	inKey                // each value has a counter, and overrides select what fits: see selectUnmatched
+	nowhere              // the rule is off
+)
+
+func (p placed) isInKey() bool { return p.in == inBoth || p.in == inKey }
+
 // isUnmatched reports whether the key alone has the condition.
-func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
+func (p placed) isUnmatched() bool { return p.in == inKey }
 
 // place gives a condition its place, and adds one in the match to the requests.
 func (r *leafRule) place(c condition) {
-	match, inMatch := c.addTo(r.requests.Match)
-	isOneText := c.pattern.Kind() == request.Exactly
-	p := placed{condition: c, inMatch: inMatch, inKey: !c.shared && (!inMatch || !isOneText)}
-	if inMatch {
+	match, canMatch := c.addTo(r.requests.Match)
+	if canMatch {
 		r.requests.Match = match
 	}
-	if !p.inMatch && !p.inKey {
+	hasOneCounter := c.shared || c.pattern.Kind() == request.Exactly
+	p := placed{condition: c}
+	switch {
+	case canMatch && hasOneCounter:
+		p.in = inMatch
+	case canMatch:
+		p.in = inBoth
+	case !c.shared:
+		p.in = inKey
+	default:
+		p.in = nowhere
 		r.requests.Cannot(c.sharing() + ", and no match can select them.")
 	}
 	r.placed = append(r.placed, p)
@@ -106,25 +132,21 @@ func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
 	return with, true
 }
 
-// leaveOut takes the requests of an earlier leaf out of the rule, or says why no override can. If the leaf becomes an
-// override of the rule, it keeps its own limit there. A leaf that is apart from the rule's own has none of its
-// requests.
-func (r *leafRule) leaveOut(before *leaf, keepsLimit bool) {
-	if before.apartAsText(r.leaf) {
+// overrideEarlier gives the requests of an earlier leaf the limit that they have in the rule, or says why no override
+// can. A leaf that is apart from the conditions has none of the rule's requests.
+func (r *leafRule) overrideEarlier(e earlierLeaf) {
+	if e.apartAsText(r.conditions) {
 		return
 	}
-	if why := r.cannotLeaveOut(before); why != "" {
+	if why := r.whyNotOverridden(e.leaf); why != "" {
 		r.requests.Cannot(why)
 		return
 	}
-	next := draft.Override{} // unlimited in this rule
+	next := draft.Override{Limit: e.limit}
 	for i, p := range r.placed {
-		if p.inKey {
-			next.Patterns = append(next.Patterns, before.conditions[i].asOverride())
+		if p.isInKey() {
+			next.Patterns = append(next.Patterns, e.conditions[i].asOverride())
 		}
-	}
-	if keepsLimit {
-		next.Limit = before.level.Limit
 	}
 	r.overrides = append(r.overrides, next)
 }
@@ -135,16 +157,16 @@ func (c condition) asOverride() string {
 	return text
 }
 
-// cannotLeaveOut says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
+// whyNotOverridden says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
 // It tells them by the parts of the key. For a part that is not in the key:
 //
 //	the rule's condition   the earlier leaf's   an override
 //	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
 //	al*, shared            a*                   need not tell, as above
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
-func (r *leafRule) cannotLeaveOut(before *leaf) (why string) {
+func (r *leafRule) whyNotOverridden(before *leaf) (why string) {
 	for i, p := range r.placed {
-		if !p.inKey && !p.pattern.WithinAsText(before.conditions[i].pattern) {
+		if !p.isInKey() && !p.pattern.WithinAsText(before.conditions[i].pattern) {
 			return p.sharing() + ", apart from " + before.level.Name() + ". The import does not write such a rule: exempt " +
 				"those requests by hand."
 		}
@@ -172,13 +194,13 @@ func (r *leafRule) selectUnmatched() {
 	if !slices.ContainsFunc(r.placed, placed.isUnmatched) {
 		return
 	}
-	if why := r.leaf.whyNoOverride(); why != "" {
+	if why := r.whyNoOverride(); why != "" {
 		r.requests.Cannot(why)
 		return
 	}
 	var limited, others []string
 	for _, p := range r.placed {
-		if !p.inKey {
+		if !p.isInKey() {
 			continue
 		}
 		text := "*" // the match selects the value
@@ -189,5 +211,5 @@ func (r *leafRule) selectUnmatched() {
 		others = append(others, "*")
 	}
 	r.overrides = append(r.overrides,
-		draft.Override{Patterns: limited, Limit: r.leaf.level.Limit}, draft.Override{Patterns: others})
+		draft.Override{Patterns: limited, Limit: r.limit}, draft.Override{Patterns: others})
 }

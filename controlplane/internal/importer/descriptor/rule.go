@@ -10,7 +10,7 @@ import (
 
 // rulesOfLeaves makes the rules of leaves that are reachable. They come in the order of the limiter's search, and a
 // request belongs to the first whose conditions it meets. Each leaf with a limit becomes a rule, or an override of the
-// rule of a later leaf. Each rule leaves out the requests of the leaves before its own.
+// rule of a later leaf. In each rule the requests of the leaves before its own are unlimited, or have that override.
 //
 // An example: alice may make 5 requests a minute, users that begin with "a" 20 an hour, and any
 // other user 10 a minute. The descriptor has one entry, user, whose part is the header x-user.
@@ -31,7 +31,16 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 			sent.Requests.Cannot("Hosts are compared without their port and case here, so its requests cannot be told from " +
 				"those of " + other.level.Name() + ".")
 		}
-		r := sent.ruleOfLeaf(to, l.level.Name(), l, leaves[:i], wider)
+		var earlier []earlierLeaf
+		for _, before := range leaves[:i] {
+			e := earlierLeaf{leaf: before}
+			if wider[before] == l {
+				e.limit = before.level.Limit
+			}
+			earlier = append(earlier, e)
+		}
+		t := draft.Terms{Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit}
+		r := sent.makeRule(to, t, l.conditions, earlier)
 		order[r] = l.level.Order
 		list = append(list, r)
 	}
@@ -53,14 +62,14 @@ func findMixed(leaves []*leaf) map[*leaf]*leaf {
 	if !slices.ContainsFunc(leaves, isPossible) { // each is compared with each other
 		return nil
 	}
-	var inPolicy []*leaf
+	var inPolicy []conditions
 	for _, l := range leaves {
 		inPolicy = append(inPolicy, l.inPolicy())
 	}
 	mixed := map[*leaf]*leaf{}
 	for i, l := range leaves {
 		for k, before := range leaves[:i] {
-			if l.apartAsText(before) && !inPolicy[i].apartAsText(inPolicy[k]) {
+			if l.apartAsText(before.conditions) && !inPolicy[i].apartAsText(inPolicy[k]) {
 				mixed[l] = before
 				mixed[before] = l
 			}
@@ -69,12 +78,11 @@ func findMixed(leaves []*leaf) map[*leaf]*leaf {
 	return mixed
 }
 
-// inPolicy is the leaf as a policy has it, which compares less of some values.
-func (l *leaf) inPolicy() *leaf {
-	less := &leaf{level: l.level}
-	for _, c := range l.conditions {
+// inPolicy are the conditions as a policy has them, which compares less of some values.
+func (list conditions) inPolicy() (less conditions) {
+	for _, c := range list {
 		c.pattern = c.value.Compared(c.pattern)
-		less.conditions = append(less.conditions, c)
+		less = append(less, c)
 	}
 	return less
 }
@@ -86,7 +94,7 @@ func joinOverrides(leaves []*leaf, mixed map[*leaf]*leaf) (wider map[*leaf]*leaf
 	wider = map[*leaf]*leaf{}
 	isFree := func(l *leaf) bool { return l.level.Limit != nil && wider[l] == nil && mixed[l] == nil }
 	for i, wide := range slices.Backward(leaves) {
-		if !isFree(wide) || wide.isOneText() {
+		if !isFree(wide) || wide.areOneText() {
 			continue
 		}
 		for _, l := range leaves[:i] {
@@ -98,9 +106,9 @@ func joinOverrides(leaves []*leaf, mixed map[*leaf]*leaf) (wider map[*leaf]*leaf
 	return wider
 }
 
-// isOneText reports whether each value must be one text: then no other leaf is within this one.
-func (l *leaf) isOneText() bool {
-	return !slices.ContainsFunc(l.conditions, func(c condition) bool { return c.pattern.Kind() != request.Exactly })
+// areOneText reports whether each value must be one text: then no other leaf is within theirs.
+func (list conditions) areOneText() bool {
+	return !slices.ContainsFunc(list, func(c condition) bool { return c.pattern.Kind() != request.Exactly })
 }
 
 // canOverride reports whether a leaf can be an override of another one's rule, which takes
@@ -111,13 +119,13 @@ func (l *leaf) canOverride(other *leaf) bool {
 		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
 			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
-	return l.withinAsText(other) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
+	return l.withinAsText(other.conditions) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
-// whyNoOverride says why no override has a leaf's patterns, if none does. Only a path or a host can be the reason: no
-// request has an address that no override can say, so reachable takes such a leaf out before.
-func (l *leaf) whyNoOverride() string {
-	for _, c := range l.conditions {
+// whyNoOverride says why no override has the patterns of the conditions, if none does. Only a path or a host can be the
+// reason: no request has an address that no override can say, so reachable takes such a leaf out before.
+func (list conditions) whyNoOverride() string {
+	for _, c := range list {
 		_, ok := c.value.AsOverride(c.pattern)
 		switch {
 		case ok:
@@ -133,8 +141,13 @@ func (l *leaf) whyNoOverride() string {
 // RuleOfAll makes the rule of a limit for all requests of the descriptor. Each value of its parts counts for itself.
 // The entries need no keys, as no level is searched for.
 func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Limit) *draft.Rule {
-	all := leafBehind(d.Entries, nil, &Level{Limit: limit, At: d.At})
-	return d.ruleOfLeaf(to, name, all, nil, nil)
+	var anything conditions
+	for _, e := range d.Entries {
+		if !e.isFixed() {
+			anything = append(anything, condition{value: e.Value})
+		}
+	}
+	return d.makeRule(to, draft.Terms{Name: name, At: d.At, Limit: limit}, anything, nil)
 }
 
 // ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
@@ -150,7 +163,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 	isKnown := true
 	for _, r := range rules {
 		m, ok := r.LimitedRequests(d.Requests.Exempt)
-		m = m.Without(d.Requests.Match) // conditions that all of its requests meet
+		m = m.WithoutConditionsOf(d.Requests.Match) // all of its requests meet these
 		switch {
 		case !ok:
 			isKnown = false

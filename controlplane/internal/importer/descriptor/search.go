@@ -13,12 +13,14 @@ import (
 //	path = the request's path   path = /login        /login for the path
 //	kind = api, a fixed text    kind = api           none: it is the same for all requests
 //	user = the header x-user    user = anything      anything for the header x-user
-//
-// The leaves of one descriptor have conditions on the same values, in the same order.
 type leaf struct {
-	level      *Level      // one without a limit for the requests of no level of the configuration
-	conditions []condition // one for each entry of the descriptor that is a value of the request
+	level *Level // one without a limit for the requests of no level of the configuration
+	conditions
 }
+
+// conditions are those of a leaf: one for each entry of the descriptor that is a value of the request. All leaves of a
+// descriptor have conditions on the same values, in the same order.
+type conditions []condition
 
 // condition is a value of the request and the pattern that it fits.
 type condition struct {
@@ -27,14 +29,14 @@ type condition struct {
 	shared  bool // all that fits counts together
 }
 
-// withinAsText reports whether every request of the leaf meets the conditions of another one too. Like that of
+// withinAsText reports whether every request that meets the conditions meets those of another leaf too. Like that of
 // patterns it may say false where it is so.
 //
 // Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
-func (l *leaf) withinAsText(other *leaf) bool {
-	for i := range l.conditions {
-		if !l.conditions[i].pattern.WithinAsText(other.conditions[i].pattern) {
+func (list conditions) withinAsText(other conditions) bool {
+	for i, c := range list {
+		if !c.pattern.WithinAsText(other[i].pattern) {
 			return false
 		}
 	}
@@ -43,9 +45,9 @@ func (l *leaf) withinAsText(other *leaf) bool {
 
 // apartAsText reports whether no request meets the conditions of both leaves. Like that of patterns it may say false
 // where it is so.
-func (l *leaf) apartAsText(other *leaf) bool {
-	for i := range l.conditions {
-		if l.conditions[i].pattern.ApartAsText(other.conditions[i].pattern) {
+func (list conditions) apartAsText(other conditions) bool {
+	for i, c := range list {
+		if c.pattern.ApartAsText(other[i].pattern) {
 			return true
 		}
 	}
@@ -140,11 +142,8 @@ func localLeaves(levels []*Level, entries []Entry) (list []*leaf) {
 
 // leafOfRest is the leaf of the requests that no level takes: those of the descriptor that have the pairs begin, and
 // any values behind them. It has no limit.
-func leafOfRest(entries []Entry, begin []Pair) *leaf { return leafBehind(entries, begin, &Level{}) }
-
-// leafBehind is the leaf of a new level, which has the pairs begin, and any values behind them.
-func leafBehind(entries []Entry, begin []Pair, l *Level) *leaf {
-	l.Pairs = slices.Clone(begin)
+func leafOfRest(entries []Entry, begin []Pair) *leaf {
+	l := &Level{Pairs: slices.Clone(begin)}
 	for _, e := range entries[len(begin):] {
 		l.Pairs = append(l.Pairs, Pair{Key: e.Key})
 	}

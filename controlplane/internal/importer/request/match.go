@@ -23,8 +23,8 @@ func (m Match) Of(p Part) []Pattern { return m[p.id()] }
 // Equal reports whether two matches have the same conditions.
 func (m Match) Equal(other Match) bool { return maps.EqualFunc(m, other, slices.Equal[[]Pattern]) }
 
-// Without is the match without the conditions that another one has too.
-func (m Match) Without(other Match) Match {
+// WithoutConditionsOf is the match without the conditions that another one has too.
+func (m Match) WithoutConditionsOf(other Match) Match {
 	left := maps.Clone(m)
 	maps.DeleteFunc(left, func(id partID, values []Pattern) bool { return slices.Equal(values, other[id]) })
 	return left
