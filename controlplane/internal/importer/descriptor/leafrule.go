@@ -157,7 +157,7 @@ func (c condition) asOverride() string {
 	return text
 }
 
-// whyNotOverridden says why no override tells the requests of an earlier leaf from the others of the rule, if none does.
+// whyNotOverridden says why no override tells the requests of an earlier leaf from others of the rule, if none does.
 // It tells them by the parts of the key. For a part that is not in the key:
 //
 //	the rule's condition   the earlier leaf's   an override

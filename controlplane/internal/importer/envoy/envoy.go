@@ -12,7 +12,7 @@
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
 //	    descriptorsOfSite: virtualHosts               its routes (routes.go)
-//	      sendingsOf: listenerFilter.on               what each makes of the filter (perroute.go)
+//	      choicesOf: listenerFilter.settingOn         what each makes of the filter (perroute.go)
 //	      routeDescriptors                            by whose rate_limits the filter sends for them (perroute.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by one of these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
@@ -20,7 +20,7 @@
 //
 //	ReadLocal: localImport.run                        local.go
 //	  chooseSite                                      the listener, or a filter that stands alone
-//	  addRules: listenerFilter.unchangedOn, on        where the filter's configuration holds, and where a route's
+//	  addRules: unchangedOn, settingOn                where the filter's configuration holds, and where a route's
 //	    addConfig                                     the rules of each of these:
 //	      readEnforcement
 //	      limitsOf, descriptorsFor                    as above: guess, routeDescriptors or descriptorsOf

@@ -134,7 +134,7 @@ func (imp *localImport) addRules(s *envoyfile.Site) {
 	for _, route := range routesOf(imp.hosts) {
 		imp.noteUnusedConfigs(local, route)
 		for _, f := range local {
-			switch setting, config := f.on(route); {
+			switch setting, config := f.settingOn(route); {
 			case setting == configured:
 				imp.addConfig(f, config, []*hostRoute{route}, route.selection)
 			case setting == unchanged && f.works == whereEnabled:
@@ -309,11 +309,11 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	if isOwn {
 		return imp.descriptorsOf(rateLimitsAt(c.GetRateLimits(), c.config.At), c.requests)
 	}
-	on := map[*hostRoute]sending{}
+	byRoute := map[*hostRoute]choice{}
 	for _, route := range c.routes {
-		on[route] = sending{vhost: vhostRateLimits(c.GetVhRateLimits())}
+		byRoute[route] = choice{vhost: vhostRateLimits(c.GetVhRateLimits())}
 	}
-	return imp.routeDescriptors(imp.hosts, sender{stage: c.GetStage(), on: on})
+	return imp.routeDescriptors(imp.hosts, sender{stage: c.GetStage(), byRoute: byRoute})
 }
 
 // readBucket reads a token bucket; nil if there is none.

@@ -16,8 +16,8 @@ import (
 )
 
 // listenerFilter is a filter of a listener that limits, of either type. What it does for the requests of a route
-// depends on the route: see on. A filter without a name stands alone in its file, or for one that the file lacks. It
-// takes the configurations of its type that routes have under any name.
+// depends on the route: see settingOn. A filter without a name stands alone in its file, or for one that the file
+// lacks. It takes the configurations of its type that routes have under any name.
 type listenerFilter struct {
 	config       envoyfile.Config // its own
 	typeOnRoutes string           // of the configurations that routes have for it
@@ -66,15 +66,15 @@ const (
 	configured                // the route has a configuration for it
 )
 
-// on is what the route makes of the filter. If that is configured, on returns the route's configuration for it, too. An
-// example of the filter one:
+// settingOn is what the route makes of the filter. If that is configured, it returns the route's configuration for it,
+// too. An example of the filter one:
 //
 //	route                                   setting      if it works whereEnabled
 //	/a, with {one: its configuration}       configured   configured
 //	/b, with {one: {disabled: true}}        off          off
 //	/c, with {one: {config: {}}}            unchanged    unchanged: it enables the filter
 //	/d, with {two: its configuration}       unchanged    off
-func (f *listenerFilter) on(route *hostRoute) (setting, envoyfile.Config) {
+func (f *listenerFilter) settingOn(route *hostRoute) (setting, envoyfile.Config) {
 	isAbout := func(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
 	first := slices.IndexFunc(route.configs, isAbout)
 	isDisabled := first >= 0 && route.configs[first].Disabled
@@ -106,41 +106,59 @@ func (f *listenerFilter) has(c envoyfile.Config) bool {
 	return c.IsOf(f.typeOnRoutes) && (f.config.Name == "" || f.config.Name == c.Name)
 }
 
-// noteUnusedConfigs notes the configurations of a route that are of the type of all these filters, and for none of
-// them, and those that may be: they disable a filter of some name, and the only one of these has none.
+// noteUnusedConfigs notes the configurations of a route that the import uses for none of the filters of a type, though
+// they are for one of the type, or may be.
 func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
-	kind := "rate limit filter"
-	if all[0].typeOnRoutes == envoyfile.LocalType {
-		kind = "local rate limit filter"
-	}
 	for _, c := range route.configs {
-		isFor := func(f *listenerFilter) bool { return f.has(c) }
-		if c.IsOf(all[0].typeOnRoutes) && !slices.ContainsFunc(all, isFor) {
-			r.Note(c.At, "ignored: the listener has no "+kind+" of the name "+c.Name)
-		}
-		if c.Disabled && all[0].config.Name == "" && !strings.HasPrefix(c.Name, envoyNames) {
-			r.Note(c.At, "ignored: it disables the filter "+c.Name+". If that is the "+kind+", which has no name in these "+
-				"files, exempt the requests of the route.")
+		r.noteNoFilter(all, c)
+		if all[0].config.Name == "" { // it stands alone: see listenerFilter
+			r.noteNameless(all[0], c)
 		}
 	}
+}
+
+// noteNoFilter notes a configuration that is of the type of the filters, and under a name that none of them has: of the
+// filters one and two it is that of the name three.
+func (r *reader) noteNoFilter(all []*listenerFilter, c envoyfile.Config) {
+	isFor := func(f *listenerFilter) bool { return f.has(c) }
+	if c.IsOf(all[0].typeOnRoutes) && !slices.ContainsFunc(all, isFor) {
+		r.Note(c.At, "ignored: the listener has no "+all[0].kind()+" of the name "+c.Name)
+	}
+}
+
+// noteNameless notes a configuration that disables a filter by a name, which may be that of this one: the files do not
+// have its name. It may be edge, and envoy.filters.http.cors is another filter.
+func (r *reader) noteNameless(f *listenerFilter, c envoyfile.Config) {
+	if c.Disabled && !strings.HasPrefix(c.Name, envoyNames) {
+		r.Note(c.At, "ignored: it disables the filter "+c.Name+". If that is the "+f.kind()+", which has no name in these "+
+			"files, exempt the requests of the route.")
+	}
+}
+
+// kind is what notes call the filter.
+func (f *listenerFilter) kind() string {
+	if f.typeOnRoutes == envoyfile.LocalType {
+		return "local rate limit filter"
+	}
+	return "rate limit filter"
 }
 
 // unchangedOn are the routes for which the filter's own configuration holds, and the requests for which it does: those
 // of these routes, and those of no route.
 func (f *listenerFilter) unchangedOn(hosts []virtualHost) (routes []*hostRoute, requests request.Selection) {
 	for _, route := range routesOf(hosts) {
-		if setting, _ := f.on(route); setting == unchanged {
+		if setting, _ := f.settingOn(route); setting == unchanged {
 			routes = append(routes, route)
 		} else {
-			leaveOutAtLeast(&requests, route)
+			exemptAtLeast(&requests, route)
 		}
 	}
 	return routes, requests
 }
 
-// leaveOutAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
+// exemptAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
 // as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
-func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
+func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if len(route.selection.Match) == 0 {
 		s.CannotMatch("they are those of routes without a configuration of their own")
 		return
@@ -148,30 +166,45 @@ func leaveOutAtLeast(s *request.Selection, route *hostRoute) {
 	if len(route.selection.WhyOff) > 0 {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	passed := 0 // of s.Exempt: both lists have the order of the routes, so those before it are not looked at again
-	for _, m := range route.selection.Exempt {
-		i := slices.IndexFunc(s.Exempt[passed:], m.Equal)
-		if i < 0 {
-			s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
-			break
-		}
-		passed += i
+	// What the route leaves out is of earlier routes. It is exempt here too if these have no such setting either.
+	if !hasInOrder(s.Exempt, route.selection.Exempt) {
+		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
 	s.AddExempt(route.selection.Match)
+}
+
+// hasInOrder reports whether a list has all of some matches, if both have the order of the routes. So it looks at each
+// match of the list once.
+func hasInOrder(list, some []request.Match) bool {
+	for _, m := range some {
+		i := slices.IndexFunc(list, m.Equal)
+		if i < 0 {
+			return false
+		}
+		list = list[i:]
+	}
+	return true
 }
 
 // sender is a filter as it sends descriptors: by rate_limits of its own, or else by those of routes and their virtual
 // hosts.
 type sender struct {
-	own   []rateLimit
-	stage uint32                 // of the rate_limits of routes and hosts that are for it
-	on    map[*hostRoute]sending // for each route for which it sends any
+	own     []rateLimit
+	stage   uint32                // of the rate_limits of routes and hosts that are for it
+	byRoute map[*hostRoute]choice // without the routes for which it sends nothing
 }
 
-// sending is what a filter sends for a route, by which rate_limits.
-type sending struct {
+// choice says by which rate_limits a filter sends for a route.
+type choice struct {
 	alone []rateLimit     // those of the route's configuration for the filter. If it has any, no others count
 	vhost vhostRateLimits // else the filter's own count, or those of the route, and perhaps its host
+}
+
+// choiceOn is by which rate_limits the filter sends for a route. It is not ok if it sends nothing: it does not work
+// there, or the route answers by itself.
+func (f sender) choiceOn(route *hostRoute) (c choice, ok bool) {
+	c, ok = f.byRoute[route]
+	return c, ok && !route.answers
 }
 
 // vhostRateLimits is Envoy's vh_rate_limits: whether the rate_limits of the virtual host count for a route as
@@ -192,8 +225,8 @@ const (
 //	INCLUDE           either                    R and H           H
 //	IGNORE            false                     R                 nothing
 //	IGNORE            true                      R and H           H
-func (s sending) addsHost(route *hostRoute) bool {
-	return route.include || s.vhost == vhostAlways || s.vhost == vhostIfAlone && len(route.rateLimits) == 0
+func (c choice) addsHost(route *hostRoute) bool {
+	return route.include || c.vhost == vhostAlways || c.vhost == vhostIfAlone && len(route.rateLimits) == 0
 }
 
 // routeDescriptors lists the descriptors that a filter sends for the routes of the hosts. No filter sends any for a
@@ -203,34 +236,54 @@ func (s sending) addsHost(route *hostRoute) bool {
 //	whose configuration has rate_limits    these alone
 //	others, if the filter has its own      its own alone
 //	others                                 those of the route, and those of its virtual host if it addsHost
-func (r *reader) routeDescriptors(hosts []virtualHost, f sender) (list []descriptor.Descriptor) {
-	if len(f.own) > 0 && f.sendsOwnForAll(hosts) {
+func (r *reader) routeDescriptors(hosts []virtualHost, f sender) []descriptor.Descriptor {
+	if len(f.own) > 0 {
+		return r.descriptorsOfOwn(hosts, f)
+	}
+	return r.descriptorsOfRoutes(hosts, f)
+}
+
+// descriptorsOfOwn is routeDescriptors of a filter with rate_limits of its own.
+func (r *reader) descriptorsOfOwn(hosts []virtualHost, f sender) (list []descriptor.Descriptor) {
+	if f.sendsOwnForAll(hosts) {
 		return r.descriptorsOf(f.own, request.Selection{})
 	}
 	for i := range hosts {
-		h := &hosts[i]
-		var common []*hostRoute // for which the filter's own rate_limits count, or else the host's
-		for _, route := range h.routes {
-			s, sends := f.on[route]
-			switch {
-			case !sends || route.answers:
-			case len(s.alone) > 0:
-				list = append(list, r.descriptorsOf(s.alone, route.selection)...)
-			case len(f.own) > 0:
-				common = append(common, route)
+		var byOwn []*hostRoute
+		for _, route := range hosts[i].routes {
+			switch c, sends := f.choiceOn(route); {
+			case !sends:
+			case len(c.alone) > 0:
+				list = append(list, r.descriptorsOf(c.alone, route.selection)...)
+			default:
+				byOwn = append(byOwn, route)
+			}
+		}
+		for _, requests := range hosts[i].requestsOf(byOwn) {
+			list = append(list, r.descriptorsOf(f.own, requests)...)
+		}
+	}
+	return list
+}
+
+// descriptorsOfRoutes is routeDescriptors of a filter without any.
+func (r *reader) descriptorsOfRoutes(hosts []virtualHost, f sender) (list []descriptor.Descriptor) {
+	for i := range hosts {
+		var byHost []*hostRoute
+		for _, route := range hosts[i].routes {
+			switch c, sends := f.choiceOn(route); {
+			case !sends:
+			case len(c.alone) > 0:
+				list = append(list, r.descriptorsOf(c.alone, route.selection)...)
 			default:
 				list = append(list, r.descriptorsOf(r.ofStage(f.stage, route.rateLimits), route.selection)...)
-				if s.addsHost(route) {
-					common = append(common, route)
+				if c.addsHost(route) {
+					byHost = append(byHost, route)
 				}
 			}
 		}
-		for _, requests := range h.requestsOf(common) {
-			rateLimits := f.own
-			if len(rateLimits) == 0 {
-				rateLimits = r.ofStage(f.stage, h.rateLimits)
-			}
-			list = append(list, r.descriptorsOf(rateLimits, requests)...)
+		for _, requests := range hosts[i].requestsOf(byHost) {
+			list = append(list, r.descriptorsOf(r.ofStage(f.stage, hosts[i].rateLimits), requests)...)
 		}
 	}
 	return list
@@ -240,8 +293,8 @@ func (r *reader) routeDescriptors(hosts []virtualHost, f sender) (list []descrip
 // none has others. So it is, too, where the routes are not in the files, or a matcher chooses them.
 func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
 	hasOthers := func(route *hostRoute) bool {
-		s, sends := f.on[route]
-		return !sends || route.answers || len(s.alone) > 0
+		c, sends := f.choiceOn(route)
+		return !sends || len(c.alone) > 0
 	}
 	isDefault := func(h virtualHost) bool { return h.isDefault }
 	isMissing := func(h virtualHost) bool {

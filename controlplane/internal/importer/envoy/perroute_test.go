@@ -9,7 +9,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// The table of listenerFilter.on: Envoy finds the configuration of a route for a filter by the filter's name.
+// The table of listenerFilter.settingOn: Envoy finds the configuration of a route for a filter by the filter's name.
 func TestSettingsOfAFilterOnARoute(t *testing.T) {
 	its := func(name string) envoyfile.Config {
 		return envoyfile.Config{Name: name, TypeName: envoyfile.PerRouteType, Node: &policy.Node{}}
@@ -29,11 +29,11 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, configured, configured},
 	} {
 		f := listenerFilter{config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
-		got, c := f.on(&hostRoute{configs: tc.configs})
+		got, c := f.settingOn(&hostRoute{configs: tc.configs})
 		require.Equal(t, tc.want, got, tc.name)
 		require.Equal(t, got == configured, c.Name == "one", tc.name)
 		f.works = whereEnabled
-		got, _ = f.on(&hostRoute{configs: tc.configs})
+		got, _ = f.settingOn(&hostRoute{configs: tc.configs})
 		require.Equal(t, tc.whereEnabled, got, tc.name)
 	}
 }
@@ -53,7 +53,7 @@ func TestLimitsOfARouteAndItsHost(t *testing.T) {
 		{"IGNORE", vhostNever, false, "R", ""},
 		{"IGNORE, with include_vh_rate_limits", vhostNever, true, "RH", "H"},
 	} {
-		s := sending{vhost: tc.vhost}
+		s := choice{vhost: tc.vhost}
 		sent := func(limits string) string {
 			if s.addsHost(&hostRoute{include: tc.include, rateLimits: make([]rateLimit, len(limits))}) {
 				limits += "H"

@@ -324,34 +324,34 @@ func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement
 func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f domainFilter) []descriptor.Descriptor {
 	hosts := imp.virtualHosts(s)
 	own := rateLimitsAt(f.message.GetRateLimits(), f.config.At)
-	return imp.routeDescriptors(hosts, sender{own, f.message.GetStage(), imp.sendingsOf(f, routesOf(hosts))})
+	return imp.routeDescriptors(hosts, sender{own, f.message.GetStage(), imp.choicesOf(f, routesOf(hosts))})
 }
 
-// sendingsOf is what the filter sends for routes, without those for which it sends nothing.
-func (imp *serviceImport) sendingsOf(f domainFilter, routes []*hostRoute) map[*hostRoute]sending {
-	on := map[*hostRoute]sending{}
+// choicesOf are by which rate_limits the filter sends for routes, without those for which it sends nothing.
+func (imp *serviceImport) choicesOf(f domainFilter, routes []*hostRoute) map[*hostRoute]choice {
+	byRoute := map[*hostRoute]choice{}
 	for _, route := range routes {
 		imp.noteUnusedConfigs(f.all, route)
-		switch setting, config := f.on(route); setting {
+		switch setting, config := f.settingOn(route); setting {
 		case off:
 		case unchanged:
-			on[route] = sending{}
+			byRoute[route] = choice{}
 		case configured:
-			if sent, asks := imp.readPerRoute(config); asks {
-				on[route] = sent
+			if c, asks := imp.readPerRoute(config); asks {
+				byRoute[route] = c
 			}
 		}
 	}
-	return on
+	return byRoute
 }
 
 // readPerRoute reads a route's configuration for the filter. If it is for another domain, the filter asks nothing of
 // this one.
-func (imp *serviceImport) readPerRoute(c envoyfile.Config) (sent sending, asks bool) {
+func (imp *serviceImport) readPerRoute(c envoyfile.Config) (by choice, asks bool) {
 	config := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, c.Node, c.At)
 	if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
 		imp.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-		return sending{}, false
+		return choice{}, false
 	}
-	return sending{rateLimitsAt(config.GetRateLimits(), c.At), vhostRateLimits(config.GetVhRateLimits())}, true
+	return choice{rateLimitsAt(config.GetRateLimits(), c.At), vhostRateLimits(config.GetVhRateLimits())}, true
 }
