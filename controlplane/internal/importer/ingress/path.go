@@ -72,6 +72,19 @@ func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool)
 	return list
 }
 
+// noteWildcards notes that a policy takes more hosts for those of *.a.example.
+func (imp *ingressImport) noteWildcards() {
+	for _, ing := range imp.all {
+		for _, p := range ing.paths {
+			if below, isWildcard := strings.CutPrefix(p.host, "*."); isWildcard && !ing.isCanary {
+				imp.NoteImport("The * of " + p.host + " is one label to ingress-nginx, as in x." + below +
+					". Here it is one or more, as in x.y." + below)
+				return
+			}
+		}
+	}
+}
+
 // pathPattern is the pattern of a path, as updateServerLocations and buildLocation of ingress-nginx make locations of
 // it. Every type but Exact is Prefix there.
 func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, ok bool) {
