@@ -222,20 +222,20 @@ func (c *core) endSwap(k *key, r swapstore.Result) {
 	c.swapsUnderWay--
 	c.metrics.countResult(r)
 	c.logFailure(k, r)
-	again, err := k.learnResult(r)
+	end, err := k.learnResult(r)
 	if r.Status != swapstore.Failed {
-		c.storeClock.note(k.batch.sentNs, r.NowNs, k.mayBeMisled(r, again))
+		c.storeClock.note(k.batch.sentNs, r.NowNs, mayBeMisled(&k.batch, r.Status, end))
 	}
-	switch {
-	case again:
+	switch end {
+	case undecided:
 		c.keys.retry(k)
 		return
-	case err != nil: // what the operations came to does not hold
+	case failed: // what the operations came to does not hold
 		for _, o := range k.batch.operations {
 			o.outcome = action.Outcome{Err: err}
 			c.end(o)
 		}
-	default:
+	case decided:
 		for _, o := range k.batch.operations {
 			c.endOrAgain(o)
 		}
@@ -288,6 +288,10 @@ func (s *Service) submit(o *keyOperation) {
 // service's own when a swap that leaves now has arrived. That is the smallest lead that was seen, so
 // the fastest way to the store. The store finds a swap Late if it is even faster, because the store's
 // clock is still before storeNs, or if it takes longer than the slack.
+//
+// Before the first result it knows nothing. Then storeNs is the service's own time, which may lie in 1970: the first
+// swap is Late, or reads and needs another one, and the first addition is restarted. All of them are decided anew by
+// what the result has said.
 type storeClock struct {
 	known   bool
 	aheadNs int64
@@ -298,6 +302,19 @@ func (c *storeClock) storeNs(localNs int64) int64 { return localNs + c.aheadNs }
 
 // storeNow is storeNs of a swap that leaves now.
 func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }
+
+// mayBeMisled reports whether the last swap of a batch may have been decided for a wrong storeNs, because the
+// storeClock knows a wrong lead. That shows when its result is learned:
+//
+//	a swap that writes      is Late: the store has compared its clock with the times of the swap
+//	a swap that only reads  is undecided: its operations change something at the store's time, and at storeNs they
+//	                        changed nothing
+//
+// A read is also undecided if the store has another value, and then storeNs may have been right. Then the storeClock
+// takes over the lead of this swap without need. That does no harm: if it is too large, a later swap is Late.
+func mayBeMisled(b *batch, status swapstore.Status, end swapEnd) bool {
+	return status == swapstore.Late || b.reads && end == undecided
+}
 
 // note notes that the store's clock said storeNs to a swap that left at sentNs. A larger lead than the known one only
 // counts if the known one may have misled the swap: it was decided at a storeNs that was wrong.

@@ -25,7 +25,7 @@ type key struct {
 //	     add       decide         learnResult
 //	idle ──▶ ready ──────▶ underWay ────────▶ rest: idle, or ready if others wait
 //	                        │    ▲
-//	 learnResult says again │    │ decide
+//	 learnResult: undecided │    │ decide
 //	                        ▼    │
 //	                      readyAgain
 type keyState uint8
@@ -128,31 +128,21 @@ func (k *key) beginBatch(localNs int64) {
 	k.batch = batch{operations: next, firstNs: localNs}
 }
 
-// learnResult takes the result of the swap, and says how it ends as value.learn does. Operations that have had too many
-// swaps have failed.
-func (k *key) learnResult(r swapstore.Result) (again bool, err error) {
+// learnResult takes the result of the swap, as value.learn does. Operations that stay undecided for too long have
+// failed.
+func (k *key) learnResult(r swapstore.Result) (end swapEnd, err error) {
 	if r.Status == swapstore.Late {
 		k.batch.lates++
 	}
-	again, err = k.value.learn(k.batch.operations, r)
-	if again {
-		err = k.batch.whyGiveUp(r.Status)
+	end, err = k.value.learn(k.batch.operations, r)
+	if end != undecided {
+		return end, err
 	}
-	return again && err == nil, err
-}
-
-// mayBeMisled reports whether the key's swap may have been decided for a wrong storeNs, because the storeClock knows a
-// wrong lead. That shows when its result is learned:
-//
-//	a swap that writes      is Late: the store has compared its clock with the times of the swap
-//	a swap that only reads  needs another swap: its operations change something at the store's time, and at storeNs
-//	                        they changed nothing
-//
-// A read also needs another swap if the store has another value, and then storeNs may have been right. Then the
-// storeClock takes over the lead of this swap without need. That does no harm: if it is too large, a later swap is
-// Late.
-func (k *key) mayBeMisled(r swapstore.Result, again bool) bool {
-	return r.Status == swapstore.Late || k.batch.reads && again
+	err = k.batch.whyGiveUp(r.Status)
+	if err != nil {
+		return failed, err
+	}
+	return undecided, nil
 }
 
 // What is tried again, and for how long:

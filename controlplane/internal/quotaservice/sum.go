@@ -72,15 +72,15 @@ func (sumValue) decide(operations []*keyOperation, _ int64) swapstore.Swap {
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again bool, err error) {
+func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (end swapEnd, err error) {
 	switch r.Status {
 	case swapstore.Swapped:
 	case swapstore.Late:
-		return false, errEnded
+		return failed, errEnded
 	case swapstore.Failed:
-		return false, r.Err
+		return failed, r.Err
 	case swapstore.Read, swapstore.Young:
-		return false, recordbytes.ErrDamage
+		return failed, recordbytes.ErrDamage
 	}
 	sum := r.Sum
 	for _, o := range operations {
@@ -94,7 +94,7 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (again boo
 			Standings: append(o.outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
 		}
 	}
-	return false, nil
+	return decided, nil
 }
 
 // isWorthKeeping implements value.

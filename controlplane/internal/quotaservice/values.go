@@ -15,18 +15,22 @@ type value interface {
 	// decide decides operations for storeNs, and returns the swap with which that holds, without its key. The swap will
 	// be at the store at storeNs. What comes of additions, the store decides.
 	decide(operations []*keyOperation, storeNs int64) swapstore.Swap
-	// learn takes the result of that swap:
-	//
-	//	again  err      the operations
-	//	no     nil      are decided: they have their outcomes
-	//	yes    nil      need another swap
-	//	no     not nil  have failed
-	learn(operations []*keyOperation, r swapstore.Result) (again bool, err error)
+	// learn takes the result of that swap. err says why the operations have failed.
+	learn(operations []*keyOperation, r swapstore.Result) (end swapEnd, err error)
 	// isWorthKeeping reports whether to remember the value once its operations are done, for the next ones.
 	isWorthKeeping() bool
 	// bytes is about how much memory the value takes here.
 	bytes() int
 }
+
+// swapEnd is how a swap has ended for its operations.
+type swapEnd uint8
+
+const (
+	decided   swapEnd = iota // they have their outcomes, which hold
+	undecided                // they need another swap
+	failed                   // they have none, and are not tried again
+)
 
 const (
 	second = 1_000_000_000
@@ -44,15 +48,14 @@ const (
 //	           is there and the store's time, and needSwap decides the operations by these. If they need another swap,
 //	           decide decides them once more, at the instant when that swap will arrive
 type recordValue struct {
-	// record is what the store has, as far as is known; nil = nothing. While a swap is under way, it has what the swap
-	// changes, too: learn keeps that if the store has Swapped, and replaces it if not.
-	record          *balance.Record
-	nonce           []byte // of what the store has, so of what a swap under way replaces; nil = none
-	startingUntilNs int64  // until when the store is starting, by its clock: the last Young swap has said so
+	record          *balance.Record // what the store has, as far as is known; nil = nothing, or a swap is under way
+	nonce           []byte          // of what the store has, so of what a swap under way replaces; nil = none
+	startingUntilNs int64           // until when the store is starting, by its clock: the last Young swap has said so
 
 	// Of the swap that is under way:
-	newValue []byte // what it writes. Its memory is used again
-	hasAge   bool   // it has an AgeNs, so the store is not starting unless it is Young
+	newRecord *balance.Record // what the store has if it is Swapped: the record, changed by the operations
+	newValue  []byte          // the bytes of newRecord, if it writes. Their memory is used again
+	hasAge    bool            // it has an AgeNs, so the store is not starting unless it is Young
 }
 
 // This compiles only if a nonce has one size in both packages.
@@ -61,10 +64,11 @@ var _ = [1]struct{}{}[recordbytes.NonceBytes-swapstore.NonceBytes]
 // decide implements value. A swap that only reads shows whether the decision not to change anything holds.
 func (v *recordValue) decide(operations []*keyOperation, storeNs int64) swapstore.Swap {
 	s := swapstore.Swap{Old: v.nonce}
-	if v.record == nil {
-		v.record = balance.NewRecord(storeNs)
+	v.newRecord, v.record = v.record, nil
+	if v.newRecord == nil {
+		v.newRecord = balance.NewRecord(storeNs)
 	}
-	d := v.decideOn(v.record, operations, storeNs)
+	d := v.decideOn(v.newRecord, operations, storeNs)
 	v.hasAge = d.needsAge
 	if v.hasAge {
 		s.AgeNs = StartingNs
@@ -73,10 +77,10 @@ func (v *recordValue) decide(operations []*keyOperation, storeNs int64) swapstor
 		return s
 	}
 	nonce := rand.Uint64() //nolint:gosec // nobody gains by guessing it
-	v.newValue = recordbytes.Append(v.newValue[:0], v.record, nonce)
+	v.newValue = recordbytes.Append(v.newValue[:0], v.newRecord, nonce)
 	s.Kind, s.New = swapstore.Replacing, v.newValue
 	s.FromNs, s.UntilNs = storeNs, d.untilNs
-	s.ExpireNs = v.record.ExpiryNs() + linger
+	s.ExpireNs = v.newRecord.ExpiryNs() + linger
 	return s
 }
 
@@ -108,23 +112,28 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (again bool, err error) {
+func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (end swapEnd, err error) {
+	swapped := v.newRecord
+	v.newRecord = nil
 	switch r.Status {
 	case swapstore.Swapped:
-		v.nonce = append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
-		return false, nil
+		v.record, v.nonce = swapped, append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
+		return decided, nil
 	case swapstore.Failed:
-		v.record, v.nonce = nil, nil
-		return false, r.Err
+		v.nonce = nil
+		return failed, r.Err
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
 	}
 	err = v.read(r.Value)
-	if err != nil {
-		return false, err
+	switch {
+	case err != nil:
+		return failed, err
+	case v.needSwap(operations, r.NowNs):
+		return undecided, nil
 	}
-	return v.needSwap(operations, r.NowNs), nil
+	return decided, nil
 }
 
 // read takes over the value that is in the store.
