@@ -130,7 +130,7 @@ type steps[T begunAsk | call] struct {
 	of   *T
 	keys *keys
 	left int      // operations of this step that are not done
-	next func(*T) // the step that follows then: a method of T
+	next func(*T) // the step that follows then, whichever operation is the last: a method of T
 }
 
 // start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
@@ -190,8 +190,8 @@ func (a *begunAsk) conclude() {
 	}
 }
 
-// judgeParts returns the result of the parts whose hits are done. The first part that has failed decides, whatever the
-// others are.
+// judgeParts returns the result of all parts. One whose hit has not started yet is not denied: its outcome is zero. The
+// first part that has failed decides, whatever the others are.
 func (a *begunAsk) judgeParts() quota.Outcome {
 	if a.worker.closed {
 		return quota.Unavailable

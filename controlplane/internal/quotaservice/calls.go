@@ -39,26 +39,26 @@ type Use struct {
 	Units   uint32 // 0 = only look
 }
 
-// operation makes that of the use in a call: units are added, looked for, taken or charged.
+// operation makes that of the use in a call.
 func (u *Use) operation(c *call, h *hasher) keyOperation {
-	of := u.Counter
-	o := keyOperation{
-		Operation: action.Operation{
-			Terms: of.terms, Windows: balance.KeyWindows{Defined: of.terms.Windows, Shifted: of.terms.Windows}, // see NewCounter
-		},
-		storeKey: h.storeKey(of.prefix, u.Key), domain: of.domain, owner: c,
+	hash := h.storeKey(u.Counter.prefix, u.Key)
+	if c.keep == nil && u.Counter.isSum() {
+		return newAddition(u.Counter, hash, u.Units, c)
 	}
+	all := u.Counter.terms.Windows
+	windows := balance.KeyWindows{Defined: all, Shifted: all} // none has jitter: see NewCounter
+	return newOperation(u.Counter, windows, hash, u.action(c), c)
+}
+
+// action is what the use does to a record: its units are looked for, taken or charged.
+func (u *Use) action(c *call) action.Action {
 	switch {
-	case c.keep == nil && of.isSum():
-		o.addition = &addition{units: u.Units, clientKey: o.storeKey}
 	case u.Units == 0:
-		o.Action = &action.Look{}
+		return &action.Look{}
 	case c.keep != nil:
-		o.Action = &action.Take{Units: u.Units}
-	default:
-		o.Action = &action.Charge{Units: u.Units}
+		return &action.Take{Units: u.Units}
 	}
-	return o
+	return &action.Charge{Units: u.Units}
 }
 
 // Total is how the key of a use stands after it.
@@ -146,7 +146,7 @@ func (c *call) startAll() (isStarted bool) {
 	started := make([]*keyOperation, 0, len(c.operations))
 	for i := range c.operations {
 		o := &c.operations[i]
-		if o.addition != nil {
+		if o.isAddition() {
 			o.addIn(storeNs) // makes the storeKey by which recall looks
 		}
 		if c.keep == nil && c.core.over.recall(o, storeNs, &c.totals[i]) {

@@ -55,12 +55,9 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 // Windows are those that it counts in.
 func (c *Counter) Windows() []limit.Window { return c.terms.Windows }
 
-// operation is one on a key of the counter.
+// operation is an Action on a key of the counter.
 func (c *Counter) operation(a action.Action, h *hasher, partKey *[16]byte, owner owner) keyOperation {
-	return keyOperation{
-		Operation: action.Operation{Terms: c.terms, Windows: c.terms.WindowsFor(*partKey), Action: a},
-		storeKey:  h.storeKey(c.prefix, partKey[:]), domain: c.domain, owner: owner,
-	}
+	return newOperation(c, c.terms.WindowsFor(*partKey), h.storeKey(c.prefix, partKey[:]), a, owner)
 }
 
 // A key has two forms, and that of an addition has a third:

@@ -87,10 +87,10 @@ func (ks *keys) makeReady(k *key, state keyState) {
 	ks.ready = append(ks.ready, k)
 }
 
-// newKey returns the key of an operation.
+// newKey returns the key of an operation. All operations of a key are of one kind: see addIn.
 func newKey(o *keyOperation) *key {
 	k := &key{storeKey: o.storeKey, domain: o.domain}
-	if o.addition != nil {
+	if o.isAddition() {
 		k.value = sumValue{}
 	} else {
 		k.value = &recordValue{}

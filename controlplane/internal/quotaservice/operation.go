@@ -7,26 +7,37 @@ import (
 	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
 // keyOperation is an operation on one key of the store, which carries it out in one of two ways:
 //
-//	it has       the key's value        what becomes of it
-//	an Action    a record: recordValue  It is decided on the record. If the store refuses its swap, it is decided again
-//	                                    on the value that is there
-//	an addition  a sum: sumValue        The store adds its units
+//	made by       it has       the key's value        what becomes of it
+//	newOperation  an Action    a record: recordValue  It is decided on the record. If the store refuses its swap, it is
+//	                                                  decided again on the value that is there
+//	newAddition   an addition  a sum: sumValue        The store adds its units
 type keyOperation struct {
-	action.Operation
-	addition *addition // nil = it has an Action
-	storeKey [16]byte  // under which the store keeps the value
-	domain   string    // whose key it is
-	owner    owner     // learns what came of it
+	action.Operation           // of an addition, without an Action
+	addition         *addition // see isAddition
+	storeKey         [16]byte  // under which the store keeps the value
+	domain           string    // whose key it is
+	owner            owner     // learns what came of it
 
 	// What comes of it if the store takes its swap. The key's value writes it anew each time the operation is decided.
 	// The owner reads it only once operationDone says that it holds. If the swap has failed, it has an Err alone. If it
 	// was decided that the action cannot be done, it also has what Outcome.Err says.
 	outcome action.Outcome
+}
+
+// newOperation returns an operation with an Action.
+func newOperation(
+	c *Counter, windows balance.KeyWindows, storeKey [16]byte, a action.Action, owner owner,
+) keyOperation {
+	return keyOperation{
+		Operation: action.Operation{Terms: c.terms, Windows: windows, Action: a},
+		storeKey:  storeKey, domain: c.domain, owner: owner,
+	}
 }
 
 // owner learns what came of its operations: a begunAsk of its hits, returned of what a proxy gives

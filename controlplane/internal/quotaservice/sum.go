@@ -6,6 +6,7 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -26,12 +27,24 @@ func (c *Counter) isSum() bool {
 type addition struct {
 	units          uint32
 	clientKey      [16]byte // the storeKey without the window
-	startNs, endNs int64    // of the window
+	startNs, endNs int64    // of the window: see addIn
 	restarts       int      // because the window before it had ended
 }
 
-// addIn makes an operation with an addition count in the window that holds storeNs. A key is as good as random, so
-// those of two windows differ.
+// newAddition returns an operation with an addition, which has no window and no storeKey before addIn.
+func newAddition(c *Counter, clientKey [16]byte, units uint32, owner owner) keyOperation {
+	all := c.terms.Windows
+	return keyOperation{
+		Operation: action.Operation{Terms: c.terms, Windows: balance.KeyWindows{Defined: all, Shifted: all}},
+		addition:  &addition{units: units, clientKey: clientKey}, domain: c.domain, owner: owner,
+	}
+}
+
+func (o *keyOperation) isAddition() bool { return o.addition != nil }
+
+// addIn makes an operation with an addition count in the window that holds storeNs, under a storeKey of that window.
+// clientKeys are as good as random, so no two windows have the same one, and no record has it. keys have an operation
+// by its storeKey, so addIn is for one that has not started, or is done with its last key.
 func (o *keyOperation) addIn(storeNs int64) {
 	a := o.addition
 	a.startNs, a.endNs = o.Windows.Defined[0].Span(storeNs)
@@ -47,7 +60,7 @@ var errEnded = errors.New("the window has ended")
 // goes on so. It does not if its addition came too late too often or has failed otherwise, or if it has none.
 func (o *keyOperation) restart(storeNs int64) bool {
 	a := o.addition
-	if a == nil || !errors.Is(o.outcome.Err, errEnded) || a.restarts >= maxLate {
+	if !o.isAddition() || !errors.Is(o.outcome.Err, errEnded) || a.restarts >= maxLate {
 		return false
 	}
 	a.restarts++
@@ -61,7 +74,7 @@ type sumValue struct{}
 
 // decide implements value: the swap adds what waits, while the store's clock is in the window.
 func (sumValue) decide(operations []*keyOperation, _ int64) swapstore.Swap {
-	window := operations[0].addition // the same for all
+	window := operations[0].addition // the same for all: the storeKey is made of it
 	s := swapstore.Swap{
 		Kind: swapstore.Adding, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
