@@ -96,6 +96,7 @@ func (p *caller) deliver() {
 			return
 		}
 		p.inbox.Message(0, message)
+		p.stream.Sent()
 	}
 }
 

@@ -1,6 +1,7 @@
 package quotaservice
 
 import (
+	"container/list"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/binary"
@@ -98,4 +99,47 @@ func (h *hasher) storeKey(prefix, partKey []byte) (storeKey [16]byte) {
 func prefix(domain string, counter *[16]byte) []byte {
 	b := binary.BigEndian.AppendUint32(nil, uint32(len(domain)))
 	return append(append(b, domain...), counter[:]...)
+}
+
+// definitions are the counters that one worker has defined, by its own numbers.
+type definitions struct {
+	byID map[uint32]*list.Element // of used
+	used *list.List               // of definition, the least recently used first
+}
+
+type definition struct {
+	id      uint32
+	counter *Counter
+}
+
+func newDefinitions() definitions {
+	return definitions{byID: map[uint32]*list.Element{}, used: list.New()}
+}
+
+// put keeps a counter in place of one with its number. If there are too many, the least
+// recently used one goes.
+func (ds *definitions) put(id uint32, c *Counter) {
+	ds.drop(id)
+	ds.byID[id] = ds.used.PushBack(definition{id, c})
+	if ds.used.Len() > quota.MaxDefinitions {
+		ds.drop(ds.used.Front().Value.(definition).id)
+	}
+}
+
+// drop drops the counter with that number, if there is one.
+func (ds *definitions) drop(id uint32) {
+	if place := ds.byID[id]; place != nil {
+		delete(ds.byID, id)
+		ds.used.Remove(place)
+	}
+}
+
+// use returns the counter with that number for an ask; nil if there is none.
+func (ds *definitions) use(id uint32) *Counter {
+	place := ds.byID[id]
+	if place == nil {
+		return nil
+	}
+	ds.used.MoveToBack(place)
+	return place.Value.(definition).counter
 }

@@ -47,6 +47,7 @@ func ExampleStream() {
 		panic(err)
 	}
 	message, _ := stream.Next()
+	stream.Sent()
 	var results quota.Results
 	if err := results.Decode(message); err != nil {
 		panic(err)

@@ -137,6 +137,7 @@ func (p *proxy) take() []quota.AskResult {
 		if !ok {
 			return all
 		}
+		p.Sent()
 		require.LessOrEqual(p.t, len(b), quota.MaxMessageBytes)
 		var m quota.Results
 		require.NoError(p.t, m.Decode(b))

@@ -28,7 +28,8 @@
 //
 // What waits is here, and what the lock guards: core.go says who has it. The other files:
 //
-//	counter.go    a counter: what its operations are decided by, and which key of the store a client's key makes with it
+//	counter.go    a counter: what its operations are decided by, and which key of the store a client's key makes with it.
+//	              The counters that a worker has defined
 //	operation.go  an operation on a key of the store, and how operators have one carried out
 //	values.go     what is known of a key's value if it is a record, by which operations are decided
 //	sum.go        a key's value that is a sum: the store adds what most calls count
@@ -55,7 +56,7 @@
 //
 // These have states:
 //
-//	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Next
+//	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Sent
 //	an operation  waiting, under way, ended        keys.add, key.decide, core.end
 //	a key         its keyState                     keys.add, key.decide, keys.retry, keys.rest
 //	a worker      open, ending, closed             Service.Open, Service.Watch, Stream.Close

@@ -1,7 +1,6 @@
 package quotaservice
 
 import (
-	"container/list"
 	"context"
 	"slices"
 	"time"
@@ -129,19 +128,22 @@ func (st *Stream) hasPending() bool {
 	return len(st.worker.pending) > 0
 }
 
-// Next returns the bytes of the next message; ok says that there is one. The caller sends it before it
-// calls Next again, and that next call counts it as sent. Then a stream that had too many unsent answers may have a
-// turn again.
+// Next returns the bytes of the next message; ok says that there is one. The caller sends it, and calls Sent.
 func (st *Stream) Next() (message []byte, ok bool) {
+	st.service.mu.Lock()
+	defer st.service.mu.Unlock()
+	return st.worker.next()
+}
+
+// Sent says that the message which Next returned last is sent. Then a stream that had too many unsent answers may have
+// a turn again.
+func (st *Stream) Sent() {
 	st.service.mu.Lock()
 	isQueued := st.worker.noteSent()
 	st.service.mu.Unlock()
 	if isQueued {
 		st.service.pump()
 	}
-	st.service.mu.Lock()
-	defer st.service.mu.Unlock()
-	return st.worker.next()
 }
 
 // Idle reports whether all asks are answered and the answers taken.
@@ -185,7 +187,9 @@ const (
 //	enqueue    pending           beginNext   open
 //	beginNext  a begunAsk        it answers  open, underWay
 //	send       unsent            Next        underWay
-//	Next       the stream sends  Next again  underWay, sending
+//	Next       the stream sends  Sent        underWay, sending
+//
+// open counts asks. The others sum up begunAsk.weight, which is about how large the answers are.
 type worker struct {
 	core        *core
 	stream      *Stream
@@ -203,9 +207,9 @@ type worker struct {
 
 	pending  []pendingAsk
 	open     int // asks that have no answer yet
-	underWay int // sum of begunAsk.weight of what has begun and whose answer is not sent yet
+	underWay int // weight of what has begun and whose answer is not sent yet
 	unsent   []unsentMessage
-	sending  int // unsentMessage.weight of the message which Next returned last
+	sending  int // weight of the message which Next returned last; 0 = it is sent
 }
 
 // domain is what workers of one domain share.
@@ -245,49 +249,6 @@ func (w *worker) define(d *quota.Definition) {
 		return
 	}
 	w.definitions.put(d.ID, c)
-}
-
-// definitions are the counters that one worker has defined, by its own numbers.
-type definitions struct {
-	byID map[uint32]*list.Element // of used
-	used *list.List               // of definition, the least recently used first
-}
-
-type definition struct {
-	id      uint32
-	counter *Counter
-}
-
-func newDefinitions() definitions {
-	return definitions{byID: map[uint32]*list.Element{}, used: list.New()}
-}
-
-// put keeps a counter in place of one with its number. If there are too many, the least
-// recently used one goes.
-func (ds *definitions) put(id uint32, c *Counter) {
-	ds.drop(id)
-	ds.byID[id] = ds.used.PushBack(definition{id, c})
-	if ds.used.Len() > quota.MaxDefinitions {
-		ds.drop(ds.used.Front().Value.(definition).id)
-	}
-}
-
-// drop drops the counter with that number, if there is one.
-func (ds *definitions) drop(id uint32) {
-	if place := ds.byID[id]; place != nil {
-		delete(ds.byID, id)
-		ds.used.Remove(place)
-	}
-}
-
-// use returns the counter with that number for an ask; nil if there is none.
-func (ds *definitions) use(id uint32) *Counter {
-	place := ds.byID[id]
-	if place == nil {
-		return nil
-	}
-	ds.used.MoveToBack(place)
-	return place.Value.(definition).counter
 }
 
 // enqueue lets asks wait for the worker's turn. If it asks too often, they are only answered then.

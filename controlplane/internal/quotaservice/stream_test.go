@@ -373,6 +373,7 @@ func TestProxies(t *testing.T) {
 func (p *proxy) proxies() uint32 {
 	require.NoError(p.t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(1)}}}}))
 	b, _ := p.Next()
+	p.Sent()
 	var m quota.Results
 	require.NoError(p.t, m.Decode(b))
 	return m.Proxies

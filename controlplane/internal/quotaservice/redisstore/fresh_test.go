@@ -173,6 +173,7 @@ func (a *asker) ask(t *testing.T, keys ...[16]byte) (got []quota.AskResult) {
 	for len(got) < len(keys) {
 		<-a.ready
 		for b, ok := a.Next(); ok; b, ok = a.Next() {
+			a.Sent()
 			var m quota.Results
 			require.NoError(t, m.Decode(b))
 			got = append(got, m.Results...)

@@ -237,6 +237,7 @@ func (c *conversation) flush() error {
 		if err := c.SendMsg(message(b)); err != nil {
 			return err
 		}
+		c.asks.Sent()
 	}
 }
 
