@@ -337,12 +337,10 @@ func failedGrant(o *keyOperation) quota.Grant {
 // measure counts the answer.
 func (a *begunAsk) measure() {
 	c := a.worker.core
-	became := a.result
-	isStarting := func(p askPart) bool { return errors.Is(p.first.outcome.Err, action.ErrStarting) }
-	if became == quota.Unavailable && slices.ContainsFunc(a.parts, isStarting) {
-		became = unavailableStarting
-	}
-	c.metrics.countAnswer(became, c.clock.NowNs()-a.askedNs)
+	isStarting := a.result == quota.Unavailable && slices.ContainsFunc(a.parts, func(p askPart) bool {
+		return errors.Is(p.first.outcome.Err, action.ErrStarting)
+	})
+	c.metrics.countAnswer(a.result, isStarting, c.clock.NowNs()-a.askedNs)
 	for i := range a.parts { // lost is what an undo could not uncount; a later report corrects holds
 		p := &a.parts[i]
 		if p.undone != nil && p.first.Terms.HoldLimit == nil {

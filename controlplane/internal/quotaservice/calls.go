@@ -234,8 +234,11 @@ type fullWindow struct {
 // recall makes the total of an operation whose key is over the limit of one of its windows.
 func (k overKeys) recall(o *keyOperation, storeNs int64, total *Total) bool {
 	over, ok := k[o.storeKey]
+	if !ok || over.endNs <= storeNs {
+		return false
+	}
 	i := slices.Index(o.Windows.Defined, over.Window)
-	if !ok || i < 0 || over.endNs <= storeNs { // or the limit is another one now
+	if i < 0 { // the limit is another one now
 		return false
 	}
 	left := over.endNs - storeNs

@@ -24,10 +24,10 @@ const (
 
 // core is what Service.mu guards: the workers, and the keys for which they ask. Who locks mu is seen from the type:
 //
-//	functions of                                           are called while mu is
-//	Service, Stream                                        free, and lock it where they need the core
-//	core, and what is in it: worker, begunAsk, call, keys, …  locked, and never wait
-//	landed, metrics, storeLog                              either: what they have is guarded apart
+//	functions of                      are called while mu is
+//	Service, Stream                   free, and lock it where they need the core
+//	core, worker, call, keys, key, …  locked, and never wait
+//	landed, metrics, storeLog         either: what they have is guarded apart
 //
 // What may wait is done by pump: it takes work out of the core. So memory passes from one goroutine to another:
 //

@@ -10,12 +10,10 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// unavailableStarting counts asks that are Unavailable because the store is.
-const unavailableStarting = quota.Busy + 1
-
 // metrics is what a service has counted since it started.
 type metrics struct {
-	results       [unavailableStarting + 1]atomic.Uint64 // asks by quota.Outcome, or unavailableStarting
+	results       [quota.Busy + 1]atomic.Uint64 // asks by quota.Outcome, but for those that starting counts
+	starting      atomic.Uint64                 // asks that were Unavailable because the store was starting
 	unitsGranted  atomic.Uint64
 	unitsReturned atomic.Uint64                        // uncounted, because proxies returned them
 	unitsLost     atomic.Uint64                        // that a return or an undo could not uncount
@@ -30,14 +28,13 @@ type metrics struct {
 	latency       atomic.Pointer[prometheus.Histogram] // nil until Collectors is called
 }
 
-// resultLabels are the values of the label result.
+// resultLabels are the values of the label result, beside starting.
 var resultLabels = map[quota.Outcome]string{
-	quota.Granted:       "granted",
-	quota.Denied:        "denied",
-	quota.Unavailable:   "unavailable",
-	quota.Unknown:       "unknown",
-	quota.Busy:          "busy",
-	unavailableStarting: "starting",
+	quota.Granted:     "granted",
+	quota.Denied:      "denied",
+	quota.Unavailable: "unavailable",
+	quota.Unknown:     "unknown",
+	quota.Busy:        "busy",
 }
 
 // Collectors returns the service's metrics. It is called once.
@@ -56,9 +53,13 @@ func (m *metrics) collectors() (all []prometheus.Collector) {
 		opts := prometheus.CounterOpts{Namespace: "sluice", Name: name, Help: help, ConstLabels: labels}
 		all = append(all, prometheus.NewCounterFunc(opts, func() float64 { return float64(n.Load()) }))
 	}
-	for r, word := range resultLabels {
-		counter("quota_asks_total", "Asks of proxies, by result.", prometheus.Labels{"result": word}, &m.results[r])
+	asks := func(label string, n *atomic.Uint64) {
+		counter("quota_asks_total", "Asks of proxies, by result.", prometheus.Labels{"result": label}, n)
 	}
+	for r, label := range resultLabels {
+		asks(label, &m.results[r])
+	}
+	asks("starting", &m.starting)
 	counter("quota_units_granted_total", "Units granted to proxies.", nil, &m.unitsGranted)
 	counter("quota_units_returned_total", "Unspent units that proxies returned.", nil, &m.unitsReturned)
 	counter("quota_units_lost_total",
@@ -152,9 +153,14 @@ func (m *metrics) countBeat(err error) (again bool) {
 	return false
 }
 
-// countAnswer counts what became of an ask, and how long that took.
-func (m *metrics) countAnswer(r quota.Outcome, ns int64) {
-	m.results[r].Add(1)
+// countAnswer counts what became of an ask, and how long that took. isStarting is of one that is Unavailable because
+// the store is starting.
+func (m *metrics) countAnswer(r quota.Outcome, isStarting bool, ns int64) {
+	if isStarting {
+		m.starting.Add(1)
+	} else {
+		m.results[r].Add(1)
+	}
 	if h := m.latency.Load(); h != nil {
 		(*h).Observe(float64(ns) / second)
 	}

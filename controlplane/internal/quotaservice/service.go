@@ -34,7 +34,8 @@
 //	values.go     what is known of a key's value if it is a record, by which operations are decided
 //	sum.go        a key's value that is a sum: the store adds what most calls count
 //	calls.go      calls of this process. They have no stream, and their operations go the same way from keys.go on
-//	upkeep.go     whether the store answers and has its state, and the secret that its services share
+//	upkeep.go     whether the store answers and has its state, and which processes are alive
+//	secret.go     the secret that all services of a store share
 //	metrics.go    what is counted
 //
 // What is done to a key meanwhile is arithmetic, and has packages of its own, which know no store and no lock:
