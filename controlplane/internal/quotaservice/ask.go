@@ -234,7 +234,7 @@ func (a *begunAsk) confirm() {
 	a.answer()
 }
 
-// undoHits uncounts what the hits have taken, because other parts are refused or nobody takes it. What keepDenials has
+// undoHits undoes what the hits have taken, because other parts are refused or nobody takes it. What keepDenials has
 // counted stays.
 func (a *begunAsk) undoHits() {
 	var undos []*keyOperation
@@ -341,7 +341,7 @@ func (a *begunAsk) measure() {
 		return errors.Is(p.first.outcome.Err, action.ErrStarting)
 	})
 	c.metrics.countAnswer(a.result, isStarting, c.clock.NowNs()-a.askedNs)
-	for i := range a.parts { // lost is what an undo could not uncount; a later report corrects holds
+	for i := range a.parts { // units are lost that an undo could not uncount. A later report corrects holds
 		p := &a.parts[i]
 		if p.undone != nil && p.first.Terms.HoldLimit == nil {
 			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.undone.outcome.Uncounted))
@@ -380,10 +380,10 @@ func (rs *returnables) add(g returnable) (number uint32) {
 	return rs.number
 }
 
-// uncount uncounts units that the proxy returns.
-func (w *worker) uncount(r quota.Return) {
+// takeReturn starts an operation that uncounts what the proxy returns.
+func (w *worker) takeReturn(r quota.Return) {
 	c := w.core
-	g, units := w.returnables.redeem(r)
+	g, units := w.returnables.takeReturn(r)
 	if g == nil {
 		c.metrics.unitsLost.Add(uint64(r.Units))
 		return
@@ -391,16 +391,17 @@ func (w *worker) uncount(r quota.Return) {
 	if units == 0 {
 		return
 	}
-	uncounts := &action.Return{Units: units, Counted: g.counted}
 	c.keys.add(&keyOperation{
-		Operation: action.Operation{Terms: g.terms, Windows: g.windows, Action: uncounts},
-		storeKey:  g.storeKey, domain: w.domain.name, owner: returned{c.metrics, units},
+		Operation: action.Operation{
+			Terms: g.terms, Windows: g.windows, Action: &action.Return{Units: units, Counted: g.counted},
+		},
+		storeKey: g.storeKey, domain: w.domain.name, owner: returned{c.metrics, units},
 	})
 }
 
-// redeem returns the grant that a return names, and how many of its units go back: at most what it gave, once. What a
-// return leaves has been spent, so a second one has nothing to give. nil = the grant is not remembered.
-func (rs *returnables) redeem(r quota.Return) (g *returnable, units uint32) {
+// takeReturn returns the grant that a return names, and how many of its units go back: at most what it gave, once. What
+// a return leaves has been spent, so a second one has nothing to give. nil = the grant is not remembered.
+func (rs *returnables) takeReturn(r quota.Return) (g *returnable, units uint32) {
 	age := rs.number - r.Grant // newest = 0
 	if r.Grant == 0 || r.Grant > rs.number || int64(age) >= int64(len(rs.list)) {
 		return nil, 0
@@ -411,8 +412,8 @@ func (rs *returnables) redeem(r quota.Return) (g *returnable, units uint32) {
 	return g, units
 }
 
-// returned owns an operation that uncounts returned units: nobody waits for it, so it only
-// measures how many could still be uncounted.
+// returned owns the operation of a return: nobody waits for it, so it only measures how many units could still be
+// uncounted.
 type returned struct {
 	metrics *metrics
 	units   uint32

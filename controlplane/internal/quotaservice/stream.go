@@ -104,7 +104,7 @@ func (st *Stream) accept(m *quota.Asks) error {
 		w.define(&m.Definitions[i])
 	}
 	for _, r := range m.Returns {
-		w.uncount(r)
+		w.takeReturn(r)
 	}
 	w.enqueue(m.Asks)
 	return nil
