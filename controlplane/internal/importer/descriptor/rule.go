@@ -173,7 +173,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 			limited = append(limited, m)
 		}
 	}
-	d.Requests.AddExempt(limited...)
+	d.Requests.ExemptMatches(limited...)
 	if !isKnown {
 		d.Requests.CannotMatch("they are those that no other rule limits")
 	}

@@ -227,14 +227,15 @@ func (r *reader) readHeaderValueMatch(
 	for i, h := range a.GetHeaders() {
 		r.readHeaderMatcher(&s, h, at.In("header_value_match").Item("headers", i))
 	}
-	d.Requests.AddAll(s.Remarks)
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
-		d.Requests.Match, d.Requests.Exempt = s.Match, s.Exempt
+		d.Requests.NarrowTo(s)
 	case len(s.Exempt) > 0 || len(s.Match) == 0:
+		d.Requests.AddAll(s.Remarks)
 		d.Requests.CannotMatch("they must not match headers, of which some are inverted")
 	default:
-		d.Requests.AddExempt(s.Match)
+		d.Requests.AddAll(s.Remarks)
+		d.Requests.ExemptMatches(s.Match)
 	}
 	return []descriptor.Descriptor{d}
 }
@@ -279,7 +280,7 @@ func (r *reader) readRemoteAddressMatch(
 	case networks == nil:
 		d.Requests.CannotMatch("its address_matcher has no ranges")
 	case a.GetAddressMatcher().GetInvertMatch():
-		d.Requests.AddExempt(m)
+		d.Requests.ExemptMatches(m)
 	default:
 		d.Requests.Match = m
 	}

@@ -170,7 +170,7 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if !hasInOrder(s.Exempt, route.selection.Exempt) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
-	s.AddExempt(route.selection.Match)
+	s.ExemptMatches(route.selection.Match)
 }
 
 // hasInOrder reports whether a list has all of some matches, if both have the order of the routes. So it looks at each

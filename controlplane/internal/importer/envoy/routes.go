@@ -146,7 +146,7 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 		}
 	}
 	if names != nil {
-		s.AddExempt(request.Host.Matching(request.ExactAll(names)...))
+		s.ExemptMatches(request.Host.Matching(request.ExactAll(names)...))
 	}
 }
 
@@ -162,8 +162,10 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 			r.Note(at, "an earlier route takes all requests, so there is no rule for this one and those behind it")
 			return
 		}
+		rest := matched
+		exemptEarlierRoutes(&rest, before)
 		requests := h.selection
-		requests.NarrowTo(withoutEarlierRoutes(matched, before))
+		requests.NarrowTo(rest)
 		h.routes = append(h.routes, &hostRoute{
 			selection:  requests,
 			rateLimits: r.rateLimitsIn(source.FieldOf(o, "route"), at.In("route")),
@@ -176,12 +178,10 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 	}
 }
 
-// withoutEarlierRoutes are the requests of a route's match without those that the matches of earlier routes take.
-func withoutEarlierRoutes(matched request.Selection, before []request.Selection) request.Selection {
-	if cannot := matched.LeaveOut(before); len(cannot) > 0 {
-		matched.CannotMatch("an earlier route takes some of them")
-	}
-	return matched
+// exemptEarlierRoutes exempts the requests that the matches of earlier routes take.
+func exemptEarlierRoutes(matched *request.Selection, before []request.Selection) {
+	reason := request.NoMatch("an earlier route takes some of them")
+	matched.ExemptSelected(before, func(int, string) string { return reason })
 }
 
 // routeFields are the fields of a route that lead to limits.
@@ -266,7 +266,7 @@ func requirePattern(
 		s.Require(value, request.Present) // a missing header fits neither the pattern nor its inversion
 	}
 	if o.GetInvertMatch() {
-		s.Exclude(value, pattern)
+		s.ExemptFitting(value, pattern)
 	} else {
 		s.Require(value, pattern)
 	}

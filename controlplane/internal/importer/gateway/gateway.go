@@ -318,7 +318,7 @@ func (list *ruleList) readMethods(sent *descriptor.Descriptor, conditions []cond
 		case m.Invert && len(conditions) > 1:
 			sent.Requests.CannotMatch("they have one of several methods, and not another")
 		case m.Invert:
-			sent.Requests.Exclude(request.Method.Value(), request.Exact(m.Value))
+			sent.Requests.ExemptFitting(request.Method.Value(), request.Exact(m.Value))
 		case request.HasOnly(m.Value, "ABCDEFGHIJKLMNOPQRSTUVWXYZ"):
 			methods = append(methods, m.Value)
 		default:
@@ -345,7 +345,7 @@ func (list *ruleList) readCondition(
 	switch {
 	case !ok:
 	case o.Invert:
-		sent.Requests.Exclude(value, pattern)
+		sent.Requests.ExemptFitting(value, pattern)
 	default:
 		sent.Requests.Require(value, pattern)
 	}

@@ -115,7 +115,7 @@ func (imp *ingressImport) noteUnlistedPaths() {
 	}
 	for _, ing := range imp.all {
 		for _, p := range ing.paths {
-			// The Ingress may have the rest of the host by a wider one: see leaveOutCounted.
+			// The Ingress may have the rest of the host by a wider one: see exemptCounted.
 			isWider := func(of hostPath) bool { return p.hasNarrowerHost(of.host) && hasUnlisted(of) }
 			if ing.isLimited() && !hosts[p.host] && !slices.ContainsFunc(ing.paths, isWider) {
 				imp.NoteImport("ingress-nginx also counts requests to paths that no Ingress has, by the limits of the oldest " +
@@ -175,12 +175,12 @@ func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection
 		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
 	}
 	for _, p := range ing.paths {
-		g.leaveOutCounted(&s, p)
+		g.exemptCounted(&s, p)
 	}
 	for _, other := range all {
 		if other != ing && !other.isCanary {
 			for _, p := range other.paths {
-				g.leaveOutTaken(&s, p)
+				g.exemptTaken(&s, p)
 			}
 		}
 	}
@@ -210,13 +210,13 @@ func (g *hostGroup) relationTo(p hostPath) relation {
 	return apart
 }
 
-// leaveOutCounted leaves out the requests of the group that another group of the same Ingress counts too, as that has a
+// exemptCounted exempts the requests of the group that another group of the same Ingress counts too, as that has a
 // narrower host. Both have one counter, and a request counts once. An example is an Ingress of *.example / and
 // a.example /api:
 //
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
-func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
+func (g *hostGroup) exemptCounted(s *request.Selection, beside hostPath) {
 	meets := func(path writtenPath) bool { return !beside.path.ApartAsText(path.Pattern) }
 	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
 		return
@@ -225,10 +225,10 @@ func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
 	if beside.path == anyPath {
 		counted = beside.ofHost()
 	}
-	g.leaveOut(s, counted, beside.host, "another rule of the Ingress has")
+	g.exemptHost(s, counted, beside.host, "another rule of the Ingress has")
 }
 
-// leaveOutTaken leaves out the requests of the group that a path of another Ingress takes:
+// exemptTaken exempts the requests of the group that a path of another Ingress takes:
 //
 //	its relation                            the exemption
 //	longerPath, in a group of one host      the path
@@ -238,7 +238,7 @@ func (g *hostGroup) leaveOutCounted(s *request.Selection, beside hostPath) {
 //
 // Where the group wins some of these back by a path that is longer still, no match says what is left. An example is a
 // group of / and /api/v1 beside another Ingress of /api.
-func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
+func (g *hostGroup) exemptTaken(s *request.Selection, other hostPath) {
 	const by = "another Ingress takes"
 	winsBack := func(path writtenPath) bool { return hostPath{other.host, path}.hasLongerPath(other.path) }
 	switch g.relationTo(other) {
@@ -247,7 +247,7 @@ func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
 		s.CannotMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives each request " +
 			"to one of the two")
 	case narrowerHost:
-		g.leaveOut(s, other.ofHost(), other.host, by)
+		g.exemptHost(s, other.ofHost(), other.host, by)
 	case longerPath:
 		switch {
 		case slices.ContainsFunc(g.paths, winsBack):
@@ -255,14 +255,14 @@ func (g *hostGroup) leaveOutTaken(s *request.Selection, other hostPath) {
 		case len(g.hosts) == 1:
 			exemptOnce(s, other.ofPath())
 		default:
-			g.leaveOut(s, other.ofBoth(), other.host, by)
+			g.exemptHost(s, other.ofBoth(), other.host, by)
 		}
 	}
 }
 
-// leaveOut exempts requests to a host. Where the group has a narrower host, an exemption would have the requests to
+// exemptHost exempts requests to a host. Where the group has a narrower host, an exemption would have the requests to
 // that too, so no match says what is left.
-func (g *hostGroup) leaveOut(s *request.Selection, m request.Match, host, by string) {
+func (g *hostGroup) exemptHost(s *request.Selection, m request.Match, host, by string) {
 	if g.hasHostBelow(host) {
 		s.CannotMatch(by + " some of those to " + host)
 		return
@@ -273,7 +273,7 @@ func (g *hostGroup) leaveOut(s *request.Selection, m request.Match, host, by str
 // exemptOnce exempts requests, which several paths may take.
 func exemptOnce(s *request.Selection, m request.Match) {
 	if !s.HasExempt(m) {
-		s.AddExempt(m)
+		s.ExemptMatches(m)
 	}
 }
 

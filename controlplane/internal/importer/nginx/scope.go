@@ -144,11 +144,15 @@ func (s *scope) plans(kind string, outer request.Selection) (list []plan) {
 	if slices.ContainsFunc(s.winners, (*scope).isWhole) {
 		return nil // nginx gives it no request
 	}
+	fits := s.fits
+	exemptScopes(&fits, s.winners)
 	all := outer
-	all.NarrowTo(withoutScopes(s.fits, s.winners))
+	all.NarrowTo(fits)
 	inner := s.withOwnRules(kind)
 	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
-		list = append(list, plan{kind, s.limits[kind], withoutScopes(all, inner)})
+		rest := all
+		exemptScopes(&rest, inner)
+		list = append(list, plan{kind, s.limits[kind], rest})
 	}
 	for _, c := range inner {
 		list = append(list, c.plans(kind, all)...)
@@ -188,14 +192,13 @@ func (s *scope) hasOnly(kind string, limits limitSet) bool {
 // none of the example.
 func (s *scope) isWhole() bool { return s.fits.IsEverything() }
 
-// withoutScopes is a selection without the requests that fit some scopes, none of which isWhole.
-func withoutScopes(s request.Selection, scopes []*scope) request.Selection {
+// exemptScopes exempts the requests that fit some scopes, none of which isWhole.
+func exemptScopes(s *request.Selection, scopes []*scope) {
 	fits := make([]request.Selection, len(scopes))
 	for i, c := range scopes {
 		fits[i] = c.fits
 	}
-	for _, u := range s.LeaveOut(fits) {
-		s.Cannot("It should leave out the requests of the " + scopes[u.Index].label + ". " + u.WhyOff)
-	}
-	return s
+	s.ExemptSelected(fits, func(i int, why string) string {
+		return "It should leave out the requests of the " + scopes[i].label + ". " + why
+	})
 }

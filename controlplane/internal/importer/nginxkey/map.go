@@ -152,7 +152,8 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 		}
 		selections := e.selects(value)
 		for _, s := range selections {
-			rest := withoutEarlierEntries(s, earlier)
+			rest := s
+			exemptEarlierEntries(&rest, earlier)
 			if !rest.HasExempt(s.Match) { // else an earlier entry has all of them
 				forms = append(forms, only(rest, found)...)
 			}
@@ -163,21 +164,20 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 	if why != "" {
 		return nil, why
 	}
-	return append(forms, only(withoutEarlierEntries(request.Selection{}, earlier), others)...), ""
+	var rest request.Selection
+	exemptEarlierEntries(&rest, earlier)
+	return append(forms, only(rest, others)...), ""
 }
 
-// withoutEarlierEntries are the requests of an entry without those whose value nginx finds in an earlier one. What a
-// comment says of the earlier entry holds for them too.
-func withoutEarlierEntries(s request.Selection, earlier []request.Selection) request.Selection {
+// exemptEarlierEntries exempts the requests whose value nginx finds in an earlier entry. What a comment says of that
+// entry holds for the others too.
+func exemptEarlierEntries(s *request.Selection, earlier []request.Selection) {
 	for _, entry := range earlier {
 		if !s.Match.IsApart(entry.Match) {
-			s.Comments = append(slices.Clip(s.Comments), entry.Comments...)
+			s.AddAll(request.Remarks{Comments: entry.Comments})
 		}
 	}
-	for _, entry := range s.LeaveOut(earlier) {
-		s.Cannot(entry.WhyOff)
-	}
-	return s
+	s.ExemptSelected(earlier, func(_ int, why string) string { return why })
 }
 
 // mapEntry has the patterns of one value, as nginx writes them.

@@ -22,11 +22,15 @@
 // says which they are. Then NarrowTo leaves the new condition out, and WhyOff says so; And has no match, and returns
 // why.
 //
-// Requests of others are left out by exemptions:
+// Requests of others are left out by exemptions. As everywhere, what no exemption says turns the rule off:
 //
-//	AddExempt  those of a match
-//	Exclude    those whose value fits a pattern. If no exemption says which they are, WhyOff says so
-//	LeaveOut   those of other selections. It returns those that no exemption says, and the caller turns the rule off
+//	ExemptMatches   those of matches
+//	ExemptFitting   those whose value fits a pattern
+//	ExemptSelected  those of other selections
+//
+// Functions of the readers that leave requests out so are named exempt too. One exempts more than it should, and so
+// limits fewer requests: exemptAtLeast in package envoy. An override is no exemption: it gives requests another limit,
+// or none.
 //
 // Conditions on one part are compared in three ways, as some limiters compare texts, and a policy does not:
 //
@@ -78,9 +82,10 @@ func (r *Remarks) AddAll(other Remarks) {
 }
 
 // CannotMatch adds a condition that no match can say.
-func (s *Selection) CannotMatch(condition string) {
-	s.Cannot("No match can select its requests: " + condition + ".")
-}
+func (s *Selection) CannotMatch(condition string) { s.Cannot(NoMatch(condition)) }
+
+// NoMatch is the reason why a rule is off whose requests have a condition that no match can say.
+func NoMatch(condition string) string { return "No match can select its requests: " + condition + "." }
 
 // Require keeps the requests whose value fits the pattern.
 func (s *Selection) Require(v Value, p Pattern) { s.NarrowTo(v.Fitting(p)) }
@@ -213,22 +218,22 @@ func (s *Selection) NarrowTo(other Selection) {
 	if why != "" {
 		s.CannotMatch(why)
 	}
-	s.AddExempt(other.Exempt...)
+	s.ExemptMatches(other.Exempt...)
 	s.AddAll(other.Remarks)
 }
 
-// Exclude exempts the requests whose value fits the pattern.
-func (s *Selection) Exclude(v Value, p Pattern) {
+// ExemptFitting exempts the requests whose value fits the pattern.
+func (s *Selection) ExemptFitting(v Value, p Pattern) {
 	fits := v.Fitting(p)
 	s.AddAll(fits.Remarks)
 	if len(fits.WhyOff) == 0 {
-		s.AddExempt(fits.Match)
+		s.ExemptMatches(fits.Match)
 	}
 }
 
-// AddExempt adds exemptions. One of every request would end the limit without a word, so it turns the rule off instead.
-// Each call copies the list, so add many at once.
-func (s *Selection) AddExempt(list ...Match) {
+// ExemptMatches exempts the requests of matches. One of every request would end the limit without a word, so it turns
+// the rule off instead. Each call copies the list, so add many at once.
+func (s *Selection) ExemptMatches(list ...Match) {
 	isEverything := func(m Match) bool { return len(m) == 0 }
 	if slices.ContainsFunc(list, isEverything) {
 		s.Cannot("It should exempt every request.")
@@ -240,29 +245,29 @@ func (s *Selection) AddExempt(list ...Match) {
 // HasExempt reports whether one of the exemptions is this match.
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
 
-// LeaveOut exempts the requests of other selections. It returns those that it cannot leave out, as no exemption says
-// them, though they may have requests of this one: the caller says so.
-func (s *Selection) LeaveOut(others []Selection) (cannot []NotLeftOut) {
+// ExemptSelected exempts the requests of other selections. If one may have requests of this one, and no exemption says
+// which, the rule is off: whyOff makes the reason of the other's index and of what no exemption says.
+func (s *Selection) ExemptSelected(others []Selection, whyOff func(i int, why string) string) {
 	var exempt []Match
+	var reasons []string
+	add := func(i int, why string) {
+		if reason := whyOff(i, why); !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
 	for i, o := range others {
 		switch {
 		case s.Match.IsApart(o.Match): // it has none of them
 		case len(o.WhyOff) > 0:
-			cannot = append(cannot, NotLeftOut{i, o.WhyOff[0]})
+			add(i, o.WhyOff[0])
 		case len(o.Exempt) > 0:
-			cannot = append(cannot, NotLeftOut{i, "An exemption has no exemptions of its own."})
+			add(i, "An exemption has no exemptions of its own.")
 		default:
 			exempt = append(exempt, o.Match)
 		}
 	}
-	s.AddExempt(exempt...)
-	return cannot
-}
-
-// NotLeftOut is a selection that LeaveOut cannot leave out: a rule for the rest is off.
-type NotLeftOut struct {
-	Index  int // of the selection in its list
-	WhyOff string
+	s.ExemptMatches(exempt...)
+	s.AddAll(Remarks{WhyOff: reasons})
 }
 
 // IsEverything reports whether it is for every request.

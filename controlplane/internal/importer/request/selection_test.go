@@ -15,12 +15,12 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	all.WhyOff = make([]string, 0, 8)
 
 	one := all
-	one.AddExempt(post)
+	one.ExemptMatches(post)
 	one.Comment("one")
 	one.Cannot("one")
 	other := all
-	other.AddExempt(get)
-	other.Exclude(Host.Value(), Exact("a.example"))
+	other.ExemptMatches(get)
+	other.ExemptFitting(Host.Value(), Exact("a.example"))
 	other.Comment("other")
 	other.Cannot("other")
 	both := all
@@ -70,12 +70,14 @@ func TestJoinsOfSelections(t *testing.T) {
 func TestNothingExemptsEveryRequest(t *testing.T) {
 	post := Method.Matching(Exact("POST"))
 	for name, exempt := range map[string]func(s *Selection){
-		"AddExempt": func(s *Selection) { s.AddExempt(Match{}, post) },
-		"LeaveOut":  func(s *Selection) { s.LeaveOut([]Selection{{}, {Match: post}}) },
-		"NarrowTo":  func(s *Selection) { s.NarrowTo(Selection{Exempt: []Match{{}, post}}) },
-		"Exclude": func(s *Selection) {
-			s.Exclude(Host.Value(), Pattern{})
-			s.Exclude(Method.Value(), Exact("POST"))
+		"ExemptMatches": func(s *Selection) { s.ExemptMatches(Match{}, post) },
+		"ExemptSelected": func(s *Selection) {
+			s.ExemptSelected([]Selection{{}, {Match: post}}, func(int, string) string { return "" })
+		},
+		"NarrowTo": func(s *Selection) { s.NarrowTo(Selection{Exempt: []Match{{}, post}}) },
+		"ExemptFitting": func(s *Selection) {
+			s.ExemptFitting(Host.Value(), Pattern{})
+			s.ExemptFitting(Method.Value(), Exact("POST"))
 		},
 	} {
 		var s Selection
