@@ -68,7 +68,8 @@ type Action interface {
 
 // Outcome is what comes of an operation if the record is as it was decided on.
 type Outcome struct {
-	// Err is why it could not be decided. Beside it only these hold: Noted, and WaitNs if it is ErrStarting.
+	// Err is why it could not be decided: the store is starting, the record has no room for its windows or its worker,
+	// or its report is stale. Beside it only these hold: Noted, and WaitNs if it is ErrStarting.
 	Err error
 
 	// Decide writes these of each action.
@@ -83,11 +84,15 @@ type Outcome struct {
 	HeldBack bool  // only what is held leaves no room; false if the definition holds nothing
 	WaitNs   int64 // until the units are left, if nobody else asks
 
+	// What takes units writes these.
+	AgainNs int64 // a Hit: it is not decided now, but again at this instant; 0 = it is decided
+	Taken   Taken // its Units are 0 if nothing was taken
+
+	// Where the definition holds units:
 	NeedsAge bool // it does not hold while the store is starting, because it was decided by what is held
 	Noted    bool // of a part with a report: false = the proxy has to report again
 
-	AgainNs   int64  // it is not decided now, but again at this instant; 0 = it is decided
-	Taken     Taken  // its Units are 0 if nothing was taken
+	// What forgets units writes these.
 	Uncounted uint32 // of what was taken before
 	HadUsage  bool   // the key had counted something before a Reset
 }

@@ -34,8 +34,7 @@ type Hit struct {
 //	it is denied: too few units, or a blocked key     Denied, WaitNs        what countDenial counts, unless in shadow
 //	the hit is refused                                nothing               nothing
 //	it is granted units                               Taken                 these units
-//	it is granted none: it asks for none, or only     Taken.ValidNs         nothing
-//	for some ahead
+//	it is granted none: its cost is 0                 Taken.ValidNs         nothing
 func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	p := h.Part
 	offer := v.Offer(terms.Lease, p)
@@ -59,7 +58,7 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 	case offer.Units > 0:
 		out.Taken = takeUnits(&v, offer.Units, offer.SpendByNs)
 		changed = true
-	default:
+	default: // also NotYet without a cost: its SpendByNs is 0, so nothing is leased
 		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
 	}
 	return changed

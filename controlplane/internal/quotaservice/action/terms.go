@@ -23,23 +23,23 @@ func NewTerms(d *quota.Definition) (*Terms, error) {
 	if err := check(d); err != nil {
 		return nil, err
 	}
-	own := &Terms{Lease: d.Lease, CountDenied: d.CountDenied}
-	own.Windows, own.HoldLimit = split(d.Windows)
-	last := len(own.Windows) - 1
-	own.HasBlock = last >= 0 && own.Windows[last].Algorithm == limit.Block
-	return own, nil
+	terms := &Terms{Lease: d.Lease, CountDenied: d.CountDenied}
+	terms.Windows, terms.HoldLimit = split(d.Windows)
+	last := len(terms.Windows) - 1
+	terms.HasBlock = last >= 0 && terms.Windows[last].Algorithm == limit.Block
+	return terms, nil
 }
 
 // WindowsFor returns the windows as they hold for the key.
 func (terms *Terms) WindowsFor(partKey [16]byte) balance.KeyWindows {
-	own := balance.KeyWindows{Defined: terms.Windows, Shifted: terms.Windows}
+	windows := balance.KeyWindows{Defined: terms.Windows, Shifted: terms.Windows}
 	if slices.ContainsFunc(terms.Windows, func(w limit.Window) bool { return w.Jitter > 0 }) {
-		own.Shifted = make([]limit.Window, len(terms.Windows))
+		windows.Shifted = make([]limit.Window, len(terms.Windows))
 		for i, w := range terms.Windows {
-			own.Shifted[i] = quota.Shifted(w, partKey)
+			windows.Shifted[i] = quota.Shifted(w, partKey)
 		}
 	}
-	return own
+	return windows
 }
 
 // split copies windows, and parts those that count from the limit.Concurrency; nil = there is

@@ -358,16 +358,22 @@ func (m *Memory) keepLive(domain string, now int64) int {
 // Secret implements Store.
 func (m *Memory) Secret(_ context.Context, name string, fresh func() []byte) ([]byte, error) {
 	m.mu.Lock()
+	secret := m.secrets[name]
+	m.mu.Unlock()
+	if secret == nil {
+		secret = m.keepSecret(name, bytes.Clone(fresh()))
+	}
+	return bytes.Clone(secret), nil
+}
+
+// keepSecret keeps a secret under the name, and returns what is kept: if another caller was faster, its own.
+func (m *Memory) keepSecret(name string, secret []byte) []byte {
+	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.secrets[name] == nil {
-		m.mu.Unlock()
-		made := bytes.Clone(fresh())
-		m.mu.Lock()
-		if m.secrets[name] == nil { // nobody else was faster
-			m.secrets[name] = made
-		}
+		m.secrets[name] = secret
 	}
-	return bytes.Clone(m.secrets[name]), nil
+	return m.secrets[name]
 }
 
 // Close implements Store.
