@@ -9,13 +9,21 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
+// viewOf returns the record as a definition with these windows sees it. None has jitter.
+func viewOf(r *balance.Record, windows []limit.Window, hold *limit.Window) balance.View {
+	v, err := r.ArrangeFor(balance.KeyWindows{Defined: windows, Shifted: windows}, hold, 0)
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 // A worker asks for 3 units of 1000 a minute, of which 400 are left, and expects to need 600 more. It gets 102, and
 // returns the 99 that it has not spent.
 func Example() {
 	perMinute := limit.Window{Algorithm: limit.FixedWindow, Limit: 1000, PeriodNs: int64(time.Minute)}
-	windows := []limit.Window{perMinute}
-	r := balance.NewRecord(int64(10*time.Second), windows...)
-	view := balance.View{Record: r, Windows: windows}
+	r := balance.NewRecord(int64(10 * time.Second))
+	view := viewOf(r, []limit.Window{perMinute}, nil)
 	view.Add(600) // what others have used before
 
 	r.Roll(int64(20 * time.Second))
@@ -36,15 +44,14 @@ func Example() {
 // the way and one with its answer, and the cost of 5 counts once.
 func ExampleView_Note() {
 	perHour := limit.Window{Algorithm: limit.FixedWindow, Limit: 100, PeriodNs: int64(time.Hour)}
-	windows := []limit.Window{perHour}
-	state := balance.NewRecord(0, windows...)
-	view := balance.View{Record: state, Windows: windows}
-	view.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, Limit: 10, PeriodNs: int64(time.Minute)}
+	tenAtOnce := limit.Window{Algorithm: limit.Concurrency, Limit: 10, PeriodNs: int64(time.Minute)}
+	r := balance.NewRecord(0)
+	view := viewOf(r, []limit.Window{perHour}, &tenAtOnce)
 	var worker quota.Sums
-	note := func(r quota.Report, cost uint32) uint32 {
-		_, room, err := view.Note(&quota.Part{Cost: cost, Report: r})
-		fmt.Printf("#%d held %d charged %d: granted %d, held %d, used %d, %v\n", r.Number, r.Held, r.Charged,
-			room.Units, state.Holders.Held(), view.Standing(0).Used, err)
+	note := func(report quota.Report, cost uint32) uint32 {
+		_, room, err := view.Note(&quota.Part{Cost: cost, Report: report})
+		fmt.Printf("#%d held %d charged %d: granted %d, held %d, used %d, %v\n", report.Number, report.Held, report.Charged,
+			room.Units, r.Holders.Held(), view.Standing(0).Used, err)
 		return room.Units
 	}
 
@@ -81,10 +88,7 @@ func ExampleRecord_ArrangeFor() {
 	r := balance.NewRecord(0)
 	ask := func(storeNs int64, windows []limit.Window, units uint32) {
 		r.BringTo(storeNs)
-		v, err := r.ArrangeFor(balance.KeyWindows{Defined: windows, Shifted: windows}, nil, 0)
-		if err != nil {
-			panic(err)
-		}
+		v := viewOf(r, windows, nil)
 		v.Add(units)
 		fmt.Printf("%4d s: sees", storeNs/second)
 		for i := range v.Windows {

@@ -264,14 +264,14 @@ func clampTo(w *limit.Window, u *Usage) { w.Roll(&u.Usage, u.SpendByNs, u.SpendB
 // keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
 // arrange has put them first in the record, so they have its first Usages.
 func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
-	own := false
+	areCloned := false
 	for i := range windows {
 		n := len(r.Usages[i].Log)
 		if n <= int(windows[i].Units) {
 			continue
 		}
-		if !own {
-			windows, own = slices.Clone(windows), true
+		if !areCloned {
+			windows, areCloned = slices.Clone(windows), true
 		}
 		windows[i].Units = uint16(n)
 	}

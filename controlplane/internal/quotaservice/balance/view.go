@@ -56,11 +56,11 @@ func (v *View) leftUntil(endNs int64) uint32 {
 // WaitNs returns how long a denied cost must wait if nobody else asks; limit.Never.
 func (v *View) WaitNs(cost uint32) (wait int64) {
 	for i := range v.Windows {
-		own := v.window(i).waitNs(cost)
-		if own == limit.Never {
+		ns := v.window(i).waitNs(cost)
+		if ns == limit.Never {
 			return limit.Never
 		}
-		wait = max(wait, own)
+		wait = max(wait, ns)
 	}
 	return wait
 }

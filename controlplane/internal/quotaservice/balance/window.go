@@ -127,7 +127,9 @@ func (w recordWindow) spendBy() int64 {
 // Record's window lacks for that.
 type viewWindow struct{ recordWindow }
 
-// left returns how many units are left if they may be spent until endNs.
+// left returns how many units are left if they may be spent until endNs. That is later than now only while a lease is
+// offered. Until then, all windows but a bucket only forget: what they count at any instant of it, they count now, also
+// units of a log whose instant is later. So they have as many left then as now, or more. For a bucket see bucketLeft.
 func (w viewWindow) left(endNs int64) uint32 {
 	switch {
 	case w.def.Unlimited, w.def.Algorithm == limit.Block && w.usage.EndNs == 0:
@@ -196,13 +198,13 @@ func (w viewWindow) add(units uint32, spendBy int64) (how CountedIn) {
 // addAtEnd counts units in a log or a bucket, at the end of their lease. If it has counted others that may be spent
 // until later, it counts these then too: a usage's instants never go back.
 func (w viewWindow) addAtEnd(units uint32, spendBy int64) CountedIn {
-	spendBy = max(spendBy, w.spendBy())
+	atNs := max(spendBy, w.spendBy())
 	if w.isBucket() {
-		w.def.Roll(&w.usage.Usage, w.spendBy(), spendBy)
-		w.usage.SpendByNs = spendBy
+		w.def.Roll(&w.usage.Usage, w.spendBy(), atNs)
+		w.usage.SpendByNs = atNs
 	}
-	w.def.Add(&w.usage.Usage, spendBy, units)
-	return CountedIn{CountedAtNs: spendBy}
+	w.def.Add(&w.usage.Usage, atNs, units)
+	return CountedIn{CountedAtNs: atNs}
 }
 
 // CountedIn is how one window has counted units.
@@ -238,9 +240,9 @@ func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
 //	nowNs ───── 1 s, gains 10 ─────▶ spendBy
 //	4 are left                       14 remain
 func (w viewWindow) bucketLeft(endNs int64) uint32 {
-	u, spendBy := w.usage.Usage, max(endNs, w.spendBy())
-	w.def.Roll(&u, w.spendBy(), spendBy)
-	return minus(w.def.Remaining(&u, spendBy), w.gained(spendBy-w.nowNs))
+	u, atNs := w.usage.Usage, max(endNs, w.spendBy())
+	w.def.Roll(&u, w.spendBy(), atNs)
+	return minus(w.def.Remaining(&u, atNs), w.gained(atNs-w.nowNs))
 }
 
 // bucketPass is when a cost passes that a bucket has at its spendBy. Before that, bucketLeft takes off what the bucket
