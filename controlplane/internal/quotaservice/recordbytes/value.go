@@ -98,6 +98,10 @@ func version(r *balance.Record) byte {
 	return plainVersion + flag(r.HasHolders, withHolders) + flag(hasBlock(r), withBlock)
 }
 
+// versionHas reports whether a value of that version has holders or a block: the version is 1 more than the sum of
+// withHolders and withBlock, as far as it has them.
+func versionHas(version, what byte) bool { return (version-plainVersion)&what != 0 }
+
 func hasBlock(r *balance.Record) bool {
 	return slices.ContainsFunc(r.Windows, func(w limit.Window) bool { return w.Algorithm == limit.Block })
 }
@@ -123,12 +127,11 @@ func Parse(b []byte) (*balance.Record, error) {
 	for i := range r.Windows {
 		d.window(&r.Windows[i], &r.Usages[i], now, spendBy)
 	}
-	has := version - plainVersion
-	r.HasHolders = has&withHolders != 0
+	r.HasHolders = versionHas(version, withHolders)
 	if r.HasHolders {
 		d.holders(r)
 	}
-	d.must(len(d.rest) == 0 && (has&withBlock != 0 || !hasBlock(r)))
+	d.must(len(d.rest) == 0 && (versionHas(version, withBlock) || !hasBlock(r)))
 	if d.err != nil {
 		return nil, d.err
 	}
