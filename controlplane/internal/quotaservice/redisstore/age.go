@@ -13,9 +13,9 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// server is a server that keeps values, by its slots. Without a Cluster there is one, with one slot. The mark of the
-// first slot tells of the server: it loses those of all its slots at once.
-type server []uint16
+// serverSlots are the slots of a server that keeps values. Without a Cluster there is one server, with one slot. The
+// mark of the first slot tells of the server: it loses those of all its slots at once.
+type serverSlots []uint16
 
 // Age is swapstore.Store's. A server keeps a mark, which says since when it has its state. One that has lost its state
 // has no mark, so it makes a new one. Age reads the mark of each server's first slot. If that is another than at the
@@ -41,14 +41,14 @@ func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
 		return 0, false, ageError(err)
 	}
 	youngest := int64(math.MaxInt64)
-	all, errs := s.readServers(ctx, servers)
-	for i, m := range all {
+	found, errs := s.readServers(ctx, servers)
+	for i, said := range found {
 		if errs[i] != nil {
 			err = errs[i]
 			continue
 		}
-		anew = s.see(m) || anew
-		youngest = min(youngest, m.youngest)
+		anew = s.see(said) || anew
+		youngest = min(youngest, said.youngest)
 	}
 	if youngest == math.MaxInt64 { // no server has answered
 		return 0, false, ageError(err)
@@ -77,27 +77,27 @@ func (s *Store) see(m *marks) (anew bool) {
 }
 
 // readServers asks all servers at once, and returns what each has said, or why it has not.
-func (s *Store) readServers(ctx context.Context, servers []server) (all []*marks, errs []error) {
-	all, errs = make([]*marks, len(servers)), make([]error, len(servers))
+func (s *Store) readServers(ctx context.Context, servers []serverSlots) (found []*marks, errs []error) {
+	found, errs = make([]*marks, len(servers)), make([]error, len(servers))
 	var asking sync.WaitGroup
-	for i, v := range servers {
-		seen := s.seen[v[0]]
+	for i, slots := range servers {
+		seen := s.seen[slots[0]]
 		asking.Go(func() {
-			all[i], errs[i] = within(ctx, func() (*marks, error) { return s.readServer(v, seen) })
+			found[i], errs[i] = within(ctx, func() (*marks, error) { return s.readServer(slots, seen) })
 		})
 	}
 	asking.Wait()
-	return all, errs
+	return found, errs
 }
 
 // readServer reads the mark of a server's first slot and, if it is not the one that was seen, those of the others.
-func (s *Store) readServer(v server, seen int64) (*marks, error) {
+func (s *Store) readServer(slots serverSlots, seen int64) (*marks, error) {
 	m := &marks{youngest: math.MaxInt64}
-	err := s.readMarks(v[:1], m)
+	err := s.readMarks(slots[:1], m)
 	if err != nil || m.at[0] == seen {
 		return m, err
 	}
-	for some := range slices.Chunk(v[1:], maxPipeline) {
+	for some := range slices.Chunk(slots[1:], maxPipeline) {
 		if err := s.readMarks(some, m); err != nil {
 			return m, err
 		}
@@ -112,15 +112,15 @@ func (s *Store) readMarks(some []uint16, m *marks) error {
 		commands = append(commands, s.client.B().Eval().Script(markScript).Numkeys(1).Key(s.mark(slot)).Build())
 	}
 	for i, r := range s.client.DoMulti(context.Background(), commands...) {
-		found, err := r.AsIntSlice()
-		if err == nil && len(found) != 2 {
+		markAndAge, err := r.AsIntSlice()
+		if err == nil && len(markAndAge) != 2 {
 			err = errAnswer
 		}
 		if err != nil {
 			return err
 		}
-		m.slots, m.at = append(m.slots, some[i]), append(m.at, found[0])
-		m.youngest = min(m.youngest, found[1])
+		m.slots, m.at = append(m.slots, some[i]), append(m.at, markAndAge[0])
+		m.youngest = min(m.youngest, markAndAge[1])
 	}
 	return nil
 }
@@ -156,18 +156,18 @@ func (s *Store) mark(slot uint16) string {
 	return name
 }
 
-const slots = 16384
+const slotCount = 16384
 
 // slot is the slot of a key. The client tells only that of a command, so this makes one, which is never sent.
 func (s *Store) slot(key string) uint16 {
 	command := s.client.B().Get().Key(key).Build()
-	return command.Slot() & (slots - 1)
+	return command.Slot() & (slotCount - 1)
 }
 
 // slotTags finds a short text of each slot.
 func (s *Store) slotTags() []string {
-	tags := make([]string, slots)
-	for n, left := int64(0), slots; left > 0; n++ {
+	tags := make([]string, slotCount)
+	for n, left := int64(0), slotCount; left > 0; n++ {
 		text := strconv.FormatInt(n, 36)
 		if at := s.slot(text); tags[at] == "" {
 			tags[at] = text
@@ -192,21 +192,21 @@ func (s *Store) ranges(ctx context.Context) ([]rueidis.RedisMessage, error) {
 }
 
 // servers are those that keep values.
-func (s *Store) servers(ctx context.Context) ([]server, error) {
+func (s *Store) servers(ctx context.Context) ([]serverSlots, error) {
 	if !s.cluster {
-		return []server{{0}}, nil
+		return []serverSlots{{0}}, nil
 	}
 	ranges, err := s.ranges(ctx)
 	if err != nil {
 		return nil, err
 	}
-	byMaster := map[string]server{}
+	byMaster := map[string]serverSlots{}
 	for _, r := range ranges {
-		master, its, err := readRange(r)
+		master, slots, err := readRange(r)
 		if err != nil {
 			return nil, err
 		}
-		byMaster[master] = append(byMaster[master], its...)
+		byMaster[master] = append(byMaster[master], slots...)
 	}
 	if len(byMaster) == 0 {
 		return nil, errAnswer
@@ -217,7 +217,7 @@ func (s *Store) servers(ctx context.Context) ([]server, error) {
 // readRange reads one range of slots and the ID of their master, which has it also if its address is not known.
 //
 //	first slot, last slot, [address, port, ID, …] of the master, those of its replicas
-func readRange(r rueidis.RedisMessage) (master string, its server, err error) {
+func readRange(r rueidis.RedisMessage) (master string, slots serverSlots, err error) {
 	fields, err := r.ToArray()
 	if err != nil || len(fields) < 3 {
 		return "", nil, errors.Join(errAnswer, err)
@@ -226,15 +226,15 @@ func readRange(r rueidis.RedisMessage) (master string, its server, err error) {
 	last, errLast := fields[1].AsInt64()
 	about, errAbout := fields[2].ToArray()
 	err = errors.Join(errFirst, errLast, errAbout)
-	if err != nil || len(about) < 3 || first < 0 || first > last || last >= slots {
+	if err != nil || len(about) < 3 || first < 0 || first > last || last >= slotCount {
 		return "", nil, errors.Join(errAnswer, err)
 	}
 	for slot := first; slot <= last; slot++ {
-		its = append(its, uint16(slot))
+		slots = append(slots, uint16(slot))
 	}
 	master, err = about[2].ToString()
 	if err != nil {
 		return "", nil, errors.Join(errAnswer, err)
 	}
-	return master, its, nil
+	return master, slots, nil
 }

@@ -54,9 +54,9 @@ func TestSlotsOfACluster(t *testing.T) {
 	const master = "*3\r\n$1\r\nh\r\n:1\r\n$2\r\nid\r\n"
 	for name, c := range map[string]struct {
 		answer string
-		want   []server
+		want   []serverSlots
 	}{
-		"a server":            {"*1\r\n*3\r\n:2\r\n:4\r\n" + master, []server{{2, 3, 4}}},
+		"a server":            {"*1\r\n*3\r\n:2\r\n:4\r\n" + master, []serverSlots{{2, 3, 4}}},
 		"last before first":   {"*1\r\n*3\r\n:4\r\n:2\r\n" + master, nil},
 		"too many slots":      {"*1\r\n*3\r\n:4\r\n:16384\r\n" + master, nil},
 		"a slot before all":   {"*1\r\n*3\r\n:-1\r\n:2\r\n" + master, nil},

@@ -16,7 +16,8 @@
 //
 //	swap.go        Swap: the scripts, what they are sent, what they answer
 //	age.go         Age: since when the servers have their state
-//	redisstore.go  Open, whether a server is fit to keep values, Live and Secret, and what an error of a server means
+//	redisstore.go  Open, whether a server is fit to keep values, Live and Secret
+//	errors.go      what an error of the client or a server means, and what to do about it
 //	client.go      what a URL says, and how the client is started with that
 //	replies        a connection that looks at each reply before the client reads it
 package redisstore
@@ -25,11 +26,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/url"
-	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,7 +35,6 @@ import (
 
 	"github.com/redis/rueidis"
 
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/printable"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -65,7 +62,7 @@ type Store struct {
 	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
 
 	mu   sync.Mutex
-	seen [slots]int64 // by slot: its mark when Age read it last
+	seen [slotCount]int64 // by slot: its mark when Age read it last
 }
 
 var _ swapstore.Store = (*Store)(nil)
@@ -266,67 +263,4 @@ func within[T any](ctx context.Context, do func() (T, error)) (value T, err erro
 	case <-ctx.Done():
 		return value, ctx.Err()
 	}
-}
-
-var (
-	errNoAnswer = errors.New("the quota store did not answer in time")
-	errClosed   = errors.New("the quota store is closed")
-)
-
-// advice says what to do about an error, by the word that the server's message
-// begins with.
-var advice = map[string]string{
-	"OOM":         "its memory is full: raise maxmemory",
-	"READONLY":    "it is a replica, which takes no writes: its address is dialed again, and must lead to the master",
-	"LOADING":     "it is loading its data",
-	"MOVED":       "it is a node of a Cluster: use redis+cluster://",
-	"ASK":         "a slot is moving, and its nodes do not agree",
-	"CLUSTERDOWN": "its Cluster lacks nodes",
-	"TRYAGAIN":    "a slot is moving",
-	"MASTERDOWN":  "it is a replica without its master",
-	"NOREPLICAS":  "it has fewer replicas than min-replicas-to-write",
-	"MISCONF":     "it could not save its data to disk and takes no writes",
-	"BUSY":        "it is busy with a long script",
-	"NOAUTH":      "it wants a password",
-	"WRONGPASS":   "user or password is wrong",
-	"NOPERM": "the user may not do that: allow eval, evalsha, time, get, set, incrby, zadd, zremrangebyscore, zcard " +
-		"and pexpire on the prefix's keys, and info; in a Cluster also cluster slots and cluster shards",
-	"WRONGTYPE": "something else is under a key of the store: give it a prefix of its own",
-}
-
-// explain says what an error of the client means. It leaves out what was sent.
-func explain(err error) error {
-	var refused *rueidis.RedisError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
-		return errNoAnswer
-	case errors.Is(err, rueidis.ErrClosing):
-		return errClosed
-	case errors.Is(err, io.EOF):
-		return errors.New("the quota store ended the connection")
-	case errors.As(err, &refused):
-		return refusal(refused.Error())
-	}
-	return fmt.Errorf("reach the quota store: %w", err)
-}
-
-const maxMessage = 120
-
-// atLine is what Redis 6.2 puts before a script's error: where it happened.
-var atLine = regexp.MustCompile(`^Error running script \(.*?\): (@user_script: ?\d+: )+-?`)
-
-// refusal makes an error of a server's message. A message that quotes the command
-// is cut before the quote.
-func refusal(message string) error {
-	message = atLine.ReplaceAllString(message, "")
-	code, _, _ := strings.Cut(message, " ")
-	if what, ok := advice[code]; ok {
-		return fmt.Errorf("the quota store's server refused with %s: %s", code, what)
-	}
-	if i := strings.IndexAny(message, "'\"`"); i >= 0 {
-		message = message[:i]
-	}
-	return fmt.Errorf("the quota store's server refused: %s", printable.Cut(printable.Text(message), maxMessage))
 }

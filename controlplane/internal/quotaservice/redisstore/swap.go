@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha1" //nolint:gosec // see newScript
 	"encoding/base64"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync/atomic"
@@ -246,8 +245,6 @@ func readAnswer(r rueidis.RedisResult) swapstore.Result {
 var statuses = [...]swapstore.Status{
 	0: swapstore.Swapped, 1: swapstore.Read, 2: swapstore.Late, 3: swapstore.Young,
 }
-
-var errAnswer = errors.New("read the quota store's answer: it is not the script's")
 
 func failed(err error) swapstore.Result {
 	return swapstore.Result{Status: swapstore.Failed, Err: err}
