@@ -115,16 +115,17 @@ func every(ctx context.Context, period time.Duration, do func()) {
 // it a RecvMsg that waits in receiveAll.
 type conversation struct {
 	grpc.ServerStream
-	asks   *quotaservice.Stream // what the worker asks, and is to be answered
-	ready  chan struct{}        // asks.Next may have something
-	failed chan error           // why receiveAll has ended
-	came   chan struct{}        // closed when the first message has come
+	asks         *quotaservice.Stream // what the worker asks, and is to be answered
+	ready        chan struct{}        // asks.Next may have something
+	firstCame    chan struct{}        // closed when the first message has come
+	receiveEnded chan error           // why receiveAll has ended
 }
 
 func (s *Server) serve(stream grpc.ServerStream) error {
 	proxy, address := listener.PeerOf(stream.Context())
 	c := conversation{
-		ServerStream: stream, ready: make(chan struct{}, 1), failed: make(chan error, 1), came: make(chan struct{}),
+		ServerStream: stream,
+		ready:        make(chan struct{}, 1), firstCame: make(chan struct{}), receiveEnded: make(chan error, 1),
 	}
 	var err error
 	c.asks, err = s.service.Open(quotaservice.Peer{Address: address, Certificate: proxy.Certificate()}, c.signalReady)
@@ -148,12 +149,12 @@ func (c *conversation) signalReady() {
 func (c *conversation) receiveAll() {
 	err := c.receive()
 	if err == nil {
-		close(c.came)
+		close(c.firstCame)
 	}
 	for err == nil {
 		err = c.receive()
 	}
-	c.failed <- err
+	c.receiveEnded <- err
 }
 
 // receive takes the next message.
@@ -168,12 +169,12 @@ func (c *conversation) receive() error {
 
 // sendAll sends answers until the stream ends, and returns why.
 func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
-	late := time.NewTimer(firstWithin)
-	defer late.Stop()
-	old := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
-	defer old.Stop()
+	firstDue := time.NewTimer(firstWithin)
+	defer firstDue.Stop()
+	tooOld := time.NewTimer(s.age*9/10 + rand.N(s.age/5)) //nolint:gosec // any spread will do
+	defer tooOld.Stop()
 	untrusted := s.watchTrust(c.Context(), proxy)
-	came := c.came
+	firstCame := c.firstCame
 	for {
 		select {
 		case <-c.ready:
@@ -183,7 +184,7 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 			if c.asks.Ending() || s.service.Draining() {
 				return c.sendRest(s.service)
 			}
-		case err := <-c.failed:
+		case err := <-c.receiveEnded:
 			switch {
 			case errors.Is(err, io.EOF):
 				return nil
@@ -191,15 +192,15 @@ func (s *Server) sendAll(c *conversation, proxy *listener.Peer) error {
 				return c.sendRest(s.service)
 			}
 			return err
-		case <-came:
-			late.Stop()
+		case <-firstCame:
+			firstDue.Stop()
 			proxy.LetIn()
-			came = nil // a closed channel would be chosen again
-		case <-late.C:
+			firstCame = nil // a closed channel would be chosen again
+		case <-firstDue.C:
 			return status.Errorf(codes.DeadlineExceeded, "no message within %s", firstWithin)
 		case err := <-untrusted:
 			return err
-		case <-old.C:
+		case <-tooOld.C:
 			return c.sendRest(s.service)
 		case <-c.Context().Done():
 			return nil
