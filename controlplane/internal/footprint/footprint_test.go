@@ -165,12 +165,12 @@ func TestDenialBytes(t *testing.T) {
 	hashed := strings.Join(rules, ",")
 	bound := of(t, hashed).DenialBytes
 	require.Zero(t, of(t, hashed+reportOff).DenialBytes)
-	const sizes = 10
+	const sizes = 5
 	for _, every := range []int{16, 48} {
 		var with, without uint64
 		for size := range sizes {
 			var paths []string // which fill the heap
-			for i := range 1 + 60*size {
+			for i := range 1 + 120*size {
 				paths = append(paths, fmt.Sprintf(`"~/u%d/[0-9]+"`, i))
 			}
 			all := hashed + "," + matching(paths)
@@ -197,9 +197,9 @@ func TestRuleBytes(t *testing.T) {
 		most int // rules
 		rule string
 	}{
-		{1000, `"limits":["9/1h"],"capacity":8,` + key},
-		{1000, `"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + key},
-		{1000, `"limits":["0/1h"],"block":{"for":"1h"},` + key},
+		{100, `"limits":["9/1h"],"capacity":8,` + key},
+		{100, `"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + key},
+		{100, `"limits":["0/1h"],"block":{"for":"1h"},` + key},
 		{100, `"limits":["512/1h"],"algorithm":"sliding_window_log","block":{"for":"1h"},` + key},
 		{1000, `"limits":["99999/1h"],"cost":9,"settle":{"to":"price","prices":[{"model":"*","input":9,"output":9}]},` + key},
 	} {
