@@ -9,11 +9,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// Four types have a grant's units:
+// Three types have a grant's units, in four places:
 //
-//	type              lives in                  its Units
+//	type              lies in                   its Units
 //	quota.Grant       the message               what the service has granted
-//	handout           Need.handout              what nobody has
+//	leased.GrantLeft  handout.rest              what nobody has
 //	decide.Allotment  Subject.Quota.Allotment   what its request may take
 //	leased.GrantLeft  the key's lease           what later requests may take
 //
@@ -21,7 +21,7 @@ import (
 // requests, or the service gets them back.
 //
 //	  give: to requests that waited                Source.Take
-//	h.units -----------> Subject.Quota.Allotment -------------> spent
+//	h.rest ------------> Subject.Quota.Allotment -------------> spent
 //	   |   ^                      |
 //	   |   +---- Need.Reclaim ----+
 //	   |            what is not taken
@@ -29,7 +29,7 @@ import (
 //	   | keepRest, once the waiters have theirs: the rest
 //	   | Reclaim, of the last of them: what they have left
 //	   |
-//	   +- putUnits ---> the key's lease, if later requests may spend it: a leased.GrantLeft
+//	   +- putRest ----> the key's lease, if later requests may spend it
 //	   +- giveBack ---> quota.Return, if not: see returns.go
 //
 // The service takes units of a grant back once. So what requests leave of a grant joins its other units, in the lease
@@ -68,11 +68,10 @@ type handout struct {
 	grant     quota.Grant       // as it came, with a wait that is possible
 	part      *Part             // for which it was granted
 	trip      Trip              // of the ask
-	endNs     int64             // until when its units may be spent
 	standings []leased.Standing // how the key's windows stand
 
-	units  uint32 // that nobody has
-	failed bool   // it gives nothing: the service cannot reach the key, or its report was given up or lost
+	rest   leased.GrantLeft // what nobody has
+	failed bool             // it gives nothing: the service cannot reach the key, or its report was given up or lost
 
 	// Of a rule that leases:
 	takers int   // requests that have units and are not decided
@@ -88,19 +87,17 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip) *handout {
 		grant = &quota.Grant{Failed: true}
 	}
 	h := &handout{
-		grant: *grant, part: p, trip: trip, endNs: trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs),
-		standings: p.standings(grant, trip.CameNs), units: grant.Units, failed: grant.Failed,
+		grant: *grant, part: p, trip: trip, standings: p.standings(grant, trip.CameNs), failed: grant.Failed,
+		rest: leased.GrantLeft{
+			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number},
+			Units:   grant.Units, EndNs: trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs),
+		},
 	}
 	if grant.WaitNs != limit.Never {
 		h.grant.WaitNs = min(max(grant.WaitNs, 0), quota.MostWaitNs(p.Definition.Windows))
 	}
 	h.readBlock()
 	return h
-}
-
-// id says which grant it hands out.
-func (h *handout) id() leased.GrantID {
-	return leased.GrantID{Stream: h.trip.Stream, Number: h.grant.Number}
 }
 
 // standings is how the windows of the part's key stand, by a grant that came at cameNs.
@@ -132,9 +129,9 @@ func (h *handout) give(needs []Need) {
 		switch cost := n.subject.Cost; {
 		case h.grant.Denied && cost >= h.part.Wire.Cost:
 			h.deny(n)
-		case !h.grant.Denied && h.units >= cost && h.trip.CameNs < h.endNs:
+		case !h.grant.Denied && h.rest.Units >= cost && h.trip.CameNs < h.rest.EndNs:
 			h.writeTo(n, cost)
-			h.units -= cost
+			h.rest.Units -= cost
 			h.noteGiven(n, cost)
 		}
 	}
@@ -149,7 +146,7 @@ func (h *handout) writeTo(n *Need, units uint32) {
 // allotment is what a subject has of the grant that gets so many units of it.
 func (h *handout) allotment(units uint32) decide.Allotment {
 	return decide.Allotment{
-		Received: true, Units: units, EndNs: h.endNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
+		Received: true, Units: units, EndNs: h.rest.EndNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
 		Blocked: h.grant.Blocked, WaitNs: h.grant.WaitNs, MonotonicNs: h.trip.CameNs, Standings: h.standings,
 	}
 }
@@ -200,9 +197,9 @@ func (h *handout) takeBack(units uint32) {
 		acc.DropGiven(units)
 		return
 	}
-	h.units += units
+	h.rest.Units += units
 	h.takers--
-	if h.takers == 0 && h.units > 0 && h.mayStay() {
+	if h.takers == 0 && h.rest.Units > 0 && h.mayStay() {
 		h.changeLease(false)
 	}
 	h.giveBackIfLeft()
@@ -216,25 +213,24 @@ func (h *handout) giveBackIfLeft() {
 	case h.takers > 0:
 		return
 	case h.putNs > 0:
-		src.noteLost(h.units)
+		src.noteLost(h.rest.Units)
 		src.worker.Returns.watch(h)
 	default:
-		src.worker.Returns.giveBack(src, h.id(), h.units)
+		src.worker.Returns.giveBack(src, h.rest.GrantID, h.rest.Units)
 	}
-	h.units = 0
+	h.rest.Units = 0
 }
 
 // mayStay reports whether a lease may keep units of the grant, for later requests.
 func (h *handout) mayStay() bool { return h.grant.Leased && !h.failed && !h.grant.Denied }
 
-// changeLease writes the answer into the lease of the handout's key, if that is new there, and puts the units that
-// nobody has into it:
+// changeLease writes the answer into the lease of the handout's key, if that is new there, and puts the rest into it:
 //
-//	the write is  the lease                               the units that were put there
-//	OK            has the change                          are the lease's, and not the handout's any more
-//	a Mismatch    was written by another worker: it is    are the handout's still, and put there again
+//	the write is  the lease                               what was put there
+//	OK            has the change                          is the lease's, and no rest any more
+//	a Mismatch    was written by another worker: it is    is the rest still, and put there again
 //	              read anew, and changed again
-//	else          is as it was: what the service has      are the handout's still, and go back
+//	else          is as it was: what the service has      is the rest still, and goes back
 //	              said of the key is lost
 func (h *handout) changeLease(isNew bool) {
 	of := &h.part.lease
@@ -246,13 +242,13 @@ func (h *handout) changeLease(isNew bool) {
 		if isNew {
 			h.writeAnswer(&e.Lease, e.NowNs)
 		}
-		put := h.putUnits(e)
+		isPut := h.putRest(e)
 		switch of.source.write(e) {
 		case state.OK:
-			h.units -= put
 			h.putNs = 0
-			if put > 0 {
+			if isPut {
 				h.putNs = e.NowNs
+				h.rest.Units = 0
 			}
 			return
 		case state.Mismatch:
@@ -262,17 +258,14 @@ func (h *handout) changeLease(isNew bool) {
 	}
 }
 
-// putUnits puts all units that nobody has into the lease, or none. Units whose time is over are not put there, unless
-// the lease has others of the grant: all of it goes back together.
-func (h *handout) putUnits(e *state.LeaseEntry) (put uint32) {
-	if h.units == 0 || !h.mayStay() || e.NowNs >= h.endNs && h.putNs == 0 {
-		return 0
+// putRest puts the rest into the lease, all of it or nothing. Units whose time is over are not put there, unless the
+// lease has others of the grant: all of it goes back together.
+func (h *handout) putRest(e *state.LeaseEntry) (isPut bool) {
+	if h.rest.Units == 0 || !h.mayStay() || e.NowNs >= h.rest.EndNs && h.putNs == 0 {
+		return false
 	}
-	e.Allow(h.units) // no blocked key: a rule with a block leases nothing
-	if !e.Put(leased.GrantLeft{GrantID: h.id(), Units: h.units, EndNs: h.endNs}) {
-		return 0
-	}
-	return h.units
+	e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
+	return e.Put(h.rest)
 }
 
 // writeAnswer writes into the lease what the service said of the key.
@@ -283,7 +276,7 @@ func (h *handout) writeAnswer(l *leased.Lease, now int64) {
 		l.SilentUntilNs = now + account.MaxRememberNs
 		return
 	}
-	src, given := h.part.lease.source, h.grant.Units-h.units // none has come back yet: see HandOut
+	src, given := h.part.lease.source, h.grant.Units-h.rest.Units // none has come back yet: see HandOut
 	l.Standings = append(l.Standings[:0], h.standings...)
 	l.Rate.Spend(now, src.refill.rateNs, given) // as takeLease does for what it takes
 	if h.remembersBlock() || h.grant.Denied && src.keeps {

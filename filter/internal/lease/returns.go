@@ -109,8 +109,8 @@ func (rets *Returns) watch(h *handout) {
 		src.noteLost(1)
 		return
 	}
-	visitNs := min(h.putNs+src.idleNs, h.endNs, rets.latestVisitNs(h.putNs))
-	rets.leased = append(rets.leased, leasedGrant{h.part.lease, h.id(), visitNs})
+	visitNs := min(h.putNs+src.idleNs, h.rest.EndNs, rets.latestVisitNs(h.putNs))
+	rets.leased = append(rets.leased, leasedGrant{h.part.lease, h.rest.GrantID, visitNs})
 	rets.noteVisit(&rets.leased[len(rets.leased)-1])
 }
 

@@ -52,8 +52,8 @@ type reporting struct {
 // isUnderWay reports whether a report of the account is under way.
 func (acc *Account) isUnderWay() bool { return acc.reporting.firstNumber != 0 }
 
-// Reporter reports an account in one part of an ask: it makes the report, and ends it. Only a Reporter does. That of a
-// part without an account is the zero value. It reports nothing, and none of its methods changes anything.
+// Reporter reports an account in one part of an ask: it makes the report, and ends it. That of a part without an
+// account is the zero value. It reports nothing, and none of its methods changes anything.
 //
 // If rules share a counter, an ask for them has a part for each, all with one account. Each part reports as held what
 // those before it ask for too, because it may be granted. For example, three rules with one counter, a request that
