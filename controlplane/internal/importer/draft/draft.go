@@ -2,15 +2,15 @@
 // files that they are made of.
 //
 //	New            a draft without rules                                 draft.go
-//	NewRule        makes a rule of its Terms: what the reader says of    rule.go
-//	               it. The reader adds it to Draft.Rules
-//	Rule.Apply     gives it the Enforcement of the filter of Envoy that it is of
+//	NewRule        makes a rule of what the reader says: its Terms       rule.go
+//	Draft.Add      adds rules, in the order of the file. For a filter    draft.go
+//	               of Envoy AddEnforced does, with its Enforcement
 //	Findings       what the user should know, and what makes the import  draft.go
 //	               fail: for functions that add no rules
 //	Draft.Finish   names the rules, gives them their counters, writes    finish.go
 //	               the policy and validates it
 //
-// A rule is made by NewRule, Apply and Finish, one after the other. Each sets fields of its own: see Rule.
+// A rule is made by NewRule, Add and Finish, one after the other. Each sets fields of its own: see Rule.
 //
 // Its invariant: what Draft.Finish returns without an error is a valid policy.
 package draft
@@ -33,13 +33,27 @@ type Draft struct {
 
 	Domain  string  // of envoyproxy/ratelimit, set by its reader
 	Headers string  // which headers answers have, set by the readers of Envoy's filters
-	Rules   []*Rule // added by the readers in their order; Finish gives them their names and counters
+	rules   []*Rule // in the order of the policy
 }
 
 // New begins a draft. File is the first of those that it is made of.
 func New(from, file string, scope policy.Scope) *Draft {
 	return &Draft{Findings: newFindings(), from: from, file: file, Cluster: scope == policy.ScopeCluster}
 }
+
+// Add adds rules of a limiter that has no Enforcement.
+func (d *Draft) Add(list ...*Rule) { d.AddEnforced(Enforcement{}, list...) }
+
+// AddEnforced adds rules of a filter of Envoy, and gives them what it says.
+func (d *Draft) AddEnforced(e Enforcement, list ...*Rule) {
+	for _, r := range list {
+		r.enforce(e)
+	}
+	d.rules = append(d.rules, list...)
+}
+
+// IsEmpty reports whether there are no rules yet.
+func (d *Draft) IsEmpty() bool { return len(d.rules) == 0 }
 
 // Findings are what an import has to say of the files: notes, and problems, which make it fail. Each is said once, as
 // what a file says in one place may hold for many routes.

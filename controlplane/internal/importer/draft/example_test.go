@@ -18,7 +18,7 @@ func Example() {
 	requests := request.Selection{Match: request.Method.Matching(request.Exact("POST"))}
 	requests.CannotMatch("they come at night")
 
-	d.Rules = append(d.Rules, draft.NewRule(d.Findings, draft.Terms{
+	d.Add(draft.NewRule(d.Findings, draft.Terms{
 		Name: "clients", At: at, Limit: limit, Requests: requests, Key: []request.Part{request.ClientIP},
 	}))
 

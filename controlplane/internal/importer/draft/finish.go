@@ -52,7 +52,7 @@ func (d *Draft) Finish() (Imported, error) {
 	if err := d.Err(); err != nil {
 		return Imported{}, err
 	}
-	if len(d.Rules) == 0 {
+	if len(d.rules) == 0 {
 		return Imported{Notes: d.plainNotes()}, ErrNothing
 	}
 	d.nameRules()
@@ -88,7 +88,7 @@ func tooLarge(size int) error {
 func (d *Draft) nameRules() {
 	taken := map[string]bool{}
 	highest := map[string]int{} // the number behind a name that more than one rule has
-	for _, r := range d.Rules {
+	for _, r := range d.rules {
 		name := r.terms.Name
 		r.policyName = name
 		for taken[r.policyName] {
@@ -102,7 +102,7 @@ func (d *Draft) nameRules() {
 // shareCounters gives rules of one name one counter where they may share it, because their requests have one there.
 func (d *Draft) shareCounters() {
 	byName := map[string][]*Rule{}
-	for _, r := range d.Rules {
+	for _, r := range d.rules {
 		byName[r.terms.Name] = append(byName[r.terms.Name], r)
 	}
 	for _, rules := range byName {
@@ -130,7 +130,7 @@ func (r *Rule) mayShareCounter(other *Rule) bool {
 // one Envoy has the whole connection.
 func (d *Draft) countOverAll() {
 	sharing := map[string][]*Rule{} // by their counter
-	for _, r := range d.Rules {
+	for _, r := range d.rules {
 		if slices.ContainsFunc(r.key(), request.ConnectionID.Is) {
 			continue
 		}
@@ -184,7 +184,7 @@ func (d *Draft) asYAML() []byte {
 		}
 	}
 	doc := document{Version: policy.Version, Domain: d.Domain, Headers: d.Headers}
-	for _, r := range d.Rules {
+	for _, r := range d.rules {
 		doc.Rules = append(doc.Rules, r.asYAML())
 	}
 	e := yaml.NewEncoder(&b)
@@ -305,8 +305,8 @@ func (d *Draft) ruleAt(path string) (r *Rule, below string) {
 	}
 	index, below, ok := strings.Cut(rest, "].")
 	number, err := strconv.Atoi(index)
-	if !ok || err != nil || number >= len(d.Rules) {
+	if !ok || err != nil || number >= len(d.rules) {
 		return nil, ""
 	}
-	return d.Rules[number], below
+	return d.rules[number], below
 }

@@ -19,7 +19,7 @@ func finish(numbers draft.Numbers, key ...request.Part) (draft.Imported, error) 
 	at := source.Place{File: "limits.yaml", Line: 3}
 	limit := &draft.Limit{Numbers: numbers, At: at}
 	limit.Comment("There it counts in UTC.")
-	d.Rules = append(d.Rules, draft.NewRule(d.Findings, draft.Terms{At: at, Limit: limit, Key: key}))
+	d.Add(draft.NewRule(d.Findings, draft.Terms{At: at, Limit: limit, Key: key}))
 	return d.Finish()
 }
 
@@ -58,7 +58,7 @@ func TestExemptionsByOnePartAreOne(t *testing.T) {
 		d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 		limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
 		requests := request.Selection{Exempt: tc.exempt}
-		d.Rules = append(d.Rules, draft.NewRule(d.Findings, draft.Terms{Name: "most", Limit: limit, Requests: requests}))
+		d.Add(draft.NewRule(d.Findings, draft.Terms{Name: "most", Limit: limit, Requests: requests}))
 		made, err := d.Finish()
 		require.NoError(t, err)
 		text := string(made.Policy)
@@ -78,7 +78,7 @@ func TestARemarkOfARuleIsSaidOnce(t *testing.T) {
 	}
 	d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 	limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
-	d.Rules = append(d.Rules, draft.NewRule(d.Findings, draft.Terms{Name: "routes", Limit: limit, Requests: requests}))
+	d.Add(draft.NewRule(d.Findings, draft.Terms{Name: "routes", Limit: limit, Requests: requests}))
 	made, err := d.Finish()
 	require.NoError(t, err)
 	require.Equal(t, 1, strings.Count(string(made.Policy), "# It leaves out a route."), string(made.Policy))

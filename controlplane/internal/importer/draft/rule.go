@@ -51,16 +51,16 @@ type Rule struct {
 	terms     Terms
 	exempt    []request.Match // as the policy has them
 	cannotSay bool            // a policy cannot say it: WhyOff has why
-	comments  []string        // Apply adds those of the filter
+	comments  []string        // Draft.Add adds those of the filter
 
-	enforcement Enforcement // set by Apply
+	enforcement Enforcement // set by Draft.Add
 
 	// Draft.Finish sets these, when it knows all rules.
 	policyName            string // its name, or with a number behind it where an earlier rule has that
 	counter, scope, lease string
 }
 
-// NewRule makes a rule. Its reader adds it to Draft.Rules, in the order of the file.
+// NewRule makes a rule. Draft.Add adds it.
 func NewRule(to *Findings, t Terms) *Rule {
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
 	t.Identity = cmp.Or(t.Identity, t.Limit.At.String())
@@ -80,8 +80,8 @@ func NewRule(to *Findings, t Terms) *Rule {
 	return r
 }
 
-// Apply gives the rule what its filter says.
-func (r *Rule) Apply(e Enforcement) {
+// enforce gives the rule what its filter says.
+func (r *Rule) enforce(e Enforcement) {
 	r.enforcement = e
 	for _, text := range e.Comments {
 		r.addComment(text)
@@ -112,6 +112,7 @@ func (r *Rule) addComment(text string) {
 	}
 }
 
+// isOff reports whether a policy cannot say the rule, or its filter does nothing.
 func (r *Rule) isOff() bool { return r.cannotSay || r.enforcement.Off }
 
 // isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.

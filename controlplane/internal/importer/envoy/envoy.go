@@ -16,7 +16,7 @@
 //	      routeDescriptors                            by whose rate_limits the filter sends for them (perroute.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by one of these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
-//	  draft.Rule.Apply                                for which share of requests, and the response
+//	  draft.Draft.AddEnforced                         for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
 //	  chooseSite                                      the listener, or a filter that stands alone
@@ -25,7 +25,7 @@
 //	      readEnforcement
 //	      limitsOf, descriptorsFor                    as above: guess, routeDescriptors or descriptorsOf
 //	      descriptor.Levels.Rules, defaultBucket
-//	      draft.Rule.Apply
+//	      draft.Draft.AddEnforced
 //
 // Each import is a type that embeds the reader, which has what is the same for both. Messages are decoded strictly: a
 // field that Envoy's types lack is an error.

@@ -42,7 +42,7 @@ func (imp *localImport) run(file *source.Document) error {
 	}
 	imp.hosts = imp.virtualHosts(s)
 	imp.addRules(s)
-	if len(imp.draft.Rules) == 0 && imp.Err() == nil {
+	if imp.draft.IsEmpty() && imp.Err() == nil {
 		envoyfile.RefuseTyposOfLimits(imp.Findings, in)
 		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
 	}
@@ -221,10 +221,7 @@ func (imp *localImport) addConfig(
 	limits := imp.limitsOf(c)
 	rules := limits.Rules(imp.Findings, imp.descriptorsFor(c, limits.List))
 	rules = append(imp.defaultBucket(c, limits, rules), rules...)
-	for _, r := range rules {
-		r.Apply(*enforced)
-	}
-	imp.draft.Rules = append(imp.draft.Rules, rules...)
+	imp.draft.AddEnforced(*enforced, rules...)
 }
 
 // countEachConnection makes each connection count for itself by the rules.

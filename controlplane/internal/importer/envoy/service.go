@@ -46,11 +46,9 @@ func (imp *serviceImport) run(files []*source.Document) error {
 	if err != nil {
 		return err
 	}
-	imp.draft.Rules = levels.Rules(imp.Findings, sent)
+	rules := levels.Rules(imp.Findings, sent)
 	levels.NoteUnreached(imp.Findings)
-	for _, r := range imp.draft.Rules {
-		r.Apply(*enforced)
-	}
+	imp.draft.AddEnforced(*enforced, rules...)
 	return nil
 }
 

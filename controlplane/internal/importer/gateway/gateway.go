@@ -86,11 +86,11 @@ func addPolicy(d *draft.Draft, r source.Resource) {
 	if o.Global != nil {
 		descriptor.NoteEachEnvoy(d)
 		global := ruleList{Findings: d.Findings, listed: o.Global.Rules, name: name, at: at.In("global")}
-		d.Rules = append(d.Rules, global.makeRules()...)
+		d.Add(global.makeRules()...)
 	}
 	if o.Local != nil {
 		local := ruleList{Findings: d.Findings, listed: o.Local.Rules, name: name, at: at.In("local"), isLocal: true}
-		d.Rules = append(d.Rules, local.makeRules()...)
+		d.Add(local.makeRules()...)
 	}
 }
 

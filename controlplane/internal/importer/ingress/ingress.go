@@ -190,7 +190,7 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		s := request.Selection{Exempt: ing.allowed}
 		s.NarrowTo(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		imp.draft.Rules = append(imp.draft.Rules, draft.NewRule(imp.Findings, draft.Terms{
+		imp.draft.Add(draft.NewRule(imp.Findings, draft.Terms{
 			Name: name, At: at, Limit: &draft.Limit{Numbers: numbers, At: at}, Requests: s,
 			Key:      []request.Part{request.ClientIP},
 			Response: &draft.Response{Status: 503}, // the default of limit-req-status-code and limit-conn-status-code
