@@ -57,13 +57,14 @@ func (p *presentPage) isAhead(last int64) bool { return last > p.CallerNs+aheadN
 // bringToPresent brings a loaded page to the present, for a reader of the slot's record, or of the floor if slot is
 // noRecord. CallerNs is the caller's clock, newest the newest time of all that the reader may read: see settleClock.
 // It reports whether the record or the floor was rebased, and whether the floor was charged for holds that have lapsed:
-// then records were evicted, maybe that of the slot.
+// then Now is that of the floor, and records were evicted, maybe that of the slot.
 func (t *Table) bringToPresent(p *presentPage, slot int, newest int64) (rebased, charged bool) {
 	p.lapses = p.lapses[:0]
 	t.readHoldClock(p)
 	t.settleClock(p, newest)
 	rebased = p.setNowOrRebase(slot)
-	return rebased, p.lapseFloor()
+	floorRebased, charged := p.lapseFloor()
+	return rebased || floorRebased, charged
 }
 
 // settleClock reads the caller's clock once more, into p.CallerNs, if newest is ahead of it: the worker may only have

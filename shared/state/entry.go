@@ -85,7 +85,7 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 //	findSlot          slot
 //	bringToPresent    heldNs, CallerNs, Now          the clock was set back: moves the record, or the floor without
 //	                                                 one, to Now. Holds of the floor have lapsed: charges the floor,
-//	                                                 and evicts records, this key's or others'
+//	                                                 moved to Now too, and evicts records, this key's or others'
 //	readHolds         holds, Held; lapsed: what has
 //	                  lapsed in the record
 //	readRecord        usage, as of Now

@@ -220,22 +220,24 @@ func (p *presentPage) evict(slot int) {
 }
 
 // lapseFloor brings what the floor holds to the present: it takes out and charges what has lapsed. It reports
-// whether it has charged any.
-func (p *presentPage) lapseFloor() (charged bool) {
+// whether it has charged any. If so, it rebases the floor before that if the clock was set back: records are evicted
+// into it, and what they have counted in an aligned window has ended by the time of a floor that is hours ahead.
+func (p *presentPage) lapseFloor() (rebased, charged bool) {
 	if !p.floorHoldsUnits() {
-		return false
+		return false, false
 	}
 	holds := p.page.FloorHolds()
 	lapsed := p.takeLapsed(&holds, noBound)
 	if len(lapsed) == 0 {
-		return false
+		return false, false
 	}
 	p.page.SetFloorHolds(&holds)
 	if p.page.Layout.Counting == 0 { // no window to charge
-		return false
+		return false, false
 	}
+	rebased = p.setNowOrRebase(noRecord)
 	p.chargeFloorLapses(lapsed)
-	return true
+	return rebased, true
 }
 
 // chargeFloorLapses charges what has lapsed of the floor's holds. The floor does not know which key held

@@ -174,6 +174,36 @@ func TestTheClockIsSettledBeforeTheFloorLapses(t *testing.T) {
 	require.False(t, d.entry.HasRecord(), "it went into the floor")
 }
 
+// The wall clock is set back while the floor holds units. When they lapse, the record of a key that may have held them
+// is evicted. What it has counted goes into the floor as of the present, though the floor was hours ahead.
+func TestASharerIsNotForgottenAfterTheClockWasSetBack(t *testing.T) {
+	calendar := limit.NewCalendar(1, 0, 0)
+	calendar.Limit = 5
+	for name, w := range map[string]limit.Window{
+		"fixed_window":           aligned(5, anHour, 0),
+		"calendar":               calendar,
+		"fixed_window_per_key":   perKey(5, anHour),
+		"sliding_window_counter": slidingCounter(5, anHour),
+		"sliding_window_log":     slidingLog(5, anHour),
+		"token_bucket":           tokenBucket(5, 1, anHour),
+	} {
+		d := newDesk(t, 1, w, holding())
+		d.now = 31*24*anHour + anHour // in February
+		_, ok := d.hold("x", 1)
+		require.True(t, ok)
+		require.True(t, hit(t, d.table, []byte("b"), d.now, 1), "evicts x, so the floor holds")
+		require.True(t, hit(t, d.table, []byte("a"), d.now, 1), "evicts b, and may have held that")
+		d.now -= 2 * anHour
+		require.True(t, hit(t, d.table, []byte("a"), d.now, 3), name)
+		require.False(t, hit(t, d.table, []byte("a"), d.now, 1), "%s: it has used 4, and a unit is held", name)
+		d.pass(90 * second)
+		require.False(t, hit(t, d.table, []byte("a"), d.now, 1), "%s: the unit has lapsed", name)
+		d.read("a")
+		require.False(t, d.entry.HasRecord(), "%s: else this test could not fail", name)
+		require.True(t, d.entry.Rebased, "%s: else each denial would rebase the floor again", name)
+	}
+}
+
 // inConfig returns the table of a configuration, and a key in it that has limits
 // of its own unless own is nil.
 func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {

@@ -126,6 +126,9 @@ const (
 	// runSteps is how long a history is.
 	runSteps = 150
 	maxUnits = 3
+	// hours is how far the wall clock steps, in ticks: 77 days. All periods of floorShapes divide it, so what was
+	// counted in one aligned window lies in one after it, too.
+	hours = 20 * 7 * 11 * 13 * 31 * 43
 	// mostLimit is the most that a limit is, and that a request says.
 	mostLimit = 5
 )
@@ -189,12 +192,15 @@ func newRun(seed uint64, holds, roomy bool) *run {
 		r.stops = holds && one(6)
 		r.changes = one(4)
 		r.resets = one(5)
-		r.hours = r.inFlight && one(3)
+		r.hours = one(3)
 		if r.hours {
 			r.skew = false
 		}
 	}
 	capacity := 2 + random.Uint32N(3)
+	if r.hours { // few keys without a record: reading one moves a floor that is ahead back to the present
+		r.keys = int(capacity) + 1
+	}
 	if roomy {
 		capacity = uint32(r.keys + 1)
 	}
@@ -297,10 +303,18 @@ func (r *run) pass(ticks int64) {
 	r.lapse()
 }
 
-// jump sets the wall clock by an hour, or has the process stand still for half a minute.
+// jump sets the wall clock by hours, or has the process stand still for half a minute.
 func (r *run) jump() {
 	if r.hours && (!r.stops || r.random.IntN(2) == 0) {
-		r.clock += (3600 * second / tick) * (r.random.Int64N(2)*2 - 1)
+		if !r.inFlight || r.changes { // a commit counts as of its read
+			r.finish(0)
+		}
+		if r.random.IntN(2) == 0 || r.clock < 2*hours { // else it would go back before 1970
+			r.clock += hours
+		} else {
+			r.clock -= hours
+			r.setBack(hours * tick)
+		}
 		return
 	}
 	r.clock += 30 * second / tick

@@ -39,7 +39,8 @@ func newJudge() judge {
 // Where the judge cannot know what is right, it judges less:
 //
 //	flag          what makes it so                           what is not judged then
-//	hours         the wall clock steps by hours              windows that do not hold (unfit)
+//	hours         the wall clock steps by hours              fixed_window_per_key (unfit): a record moves back when
+//	                                                         it is read, and its window ends that much later
 //	changes       configurations change                      debt that a configuration without the window
 //	                                                         forgives (fits); a hold that lapses up to an
 //	                                                         eighth early (differs)
@@ -173,6 +174,17 @@ func idOf(key int, a *admissionWindow) exactKey { return exactKey{key, a.tenure,
 
 func holds(a *admissionWindow) bool { return a.tenure.window.Algorithm == limit.Concurrency }
 
+// setBack moves all that was charged back with the wall clock: it keeps its age.
+func (r *run) setBack(ns int64) {
+	for _, charges := range r.charges {
+		for i := range charges {
+			charges[i].at -= ns
+		}
+	}
+	r.low -= ns
+	r.latest -= ns
+}
+
 // charge charges the worker's key, for a hit or, where that is 0, for an answer.
 func (r *run) charge(w *runWorker, now int64, units uint32, hit int) {
 	if units == 0 {
@@ -305,7 +317,9 @@ func (r *run) fits(w *runWorker, a *admissionWindow, now int64, units uint32) bo
 // unfit returns the first window in which what is held and so many units more do not fit.
 func (r *run) unfit(w *runWorker, windows []admissionWindow, units uint32) *admissionWindow {
 	for i := range windows {
-		if a := &windows[i]; a.checks && (!r.hours || holds(a)) && !r.fits(w, a, w.entry.Now, units) {
+		a := &windows[i]
+		judged := !r.hours || a.tenure.window.Algorithm != limit.FixedWindowPerKey
+		if a.checks && judged && !r.fits(w, a, w.entry.Now, units) {
 			return a
 		}
 	}
