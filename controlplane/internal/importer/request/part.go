@@ -1,7 +1,6 @@
 package request
 
 import (
-	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -87,69 +86,6 @@ func (p Part) MarshalYAML() (any, error) {
 // MayBeMissing reports whether a request may lack the part.
 func (p Part) MayBeMissing() bool {
 	return p.Kind == KindHeader || p.Kind == KindQuery || p.Kind == KindCookie
-}
-
-// Value is what a limiter compares of a request: that of a part as a policy compares it, or another one of the part.
-type Value struct {
-	Part Part // as the policy has it, which may compare less
-	as   comparison
-}
-
-// comparison says which value of its part a limiter compares.
-type comparison uint8
-
-const (
-	asPolicy  comparison = iota
-	withQuery            // of the path /a?b all of that text
-	asNetwork            // of the client 10.1.2.3 a network of any length, as 10.0.0.0/8
-)
-
-// Value is that of the part, if the limiter compares it as the policy does.
-func (p Part) Value() Value { return Value{p, asPolicy} }
-
-// The values that a limiter compares and a policy does not.
-var (
-	PathWithQuery = Value{FullPath, withQuery}
-	ClientNetwork = Value{ClientIP, asNetwork}
-)
-
-// Header is what a limiter compares of a header, or of one of Envoy's pseudo headers.
-func Header(name string) Value {
-	name = strings.ToLower(name)
-	switch name {
-	case ":path":
-		return PathWithQuery
-	case ":method":
-		return Method.Value()
-	case ":authority", "host":
-		return Host.Value()
-	}
-	return Part{Kind: KindHeader, Name: name}.Value()
-}
-
-// HeaderNamed is Header for a name that a file has, or why there is none.
-func HeaderNamed(name string) (Value, error) {
-	v := Header(name)
-	if v.Part.Kind == KindHeader && !IsHeaderName(v.Part.Name) {
-		return Value{}, errors.New(strconv.Quote(name) + " is not the name of a header")
-	}
-	return v, nil
-}
-
-// IsNever reports whether no request has a value that fits the pattern.
-func (v Value) IsNever(p Pattern) bool {
-	switch {
-	case v.Part.Kind == KindPath:
-		return (p.kind == Exactly || p.kind == WithWildcards) && !p.beginsPath() && p.text != "*" // the path of OPTIONS
-	case v.Part.Kind == KindClientIP && p.kind == Exactly:
-		network, ok := NetworkOf(p.text)
-		bits := v.Part.V6
-		if network.Addr().Is4() {
-			bits = v.Part.V4
-		}
-		return !ok || v.as != asNetwork && network.Bits() != bits
-	}
-	return false
 }
 
 // IsHost reports whether text is a name that hosts of a match may have.

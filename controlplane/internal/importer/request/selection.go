@@ -1,10 +1,10 @@
 // Package request says which requests a rule is for, and which of them count together.
 //
 //	part       of a request: the path, a header, the client's address     part.go
-//	value      what a limiter compares of a part: the path with its       part.go
+//	value      what a limiter compares of a part: the path with its       value.go
 //	           query, where the policy compares the path alone
 //	pattern    which values fit: the text /login, what begins with /a,    pattern.go
-//	           an expression
+//	           an expression (regex.go)
 //	match      for some parts, the patterns of which one must fit         match.go
 //	selection  a match and what is exempt from it, or why a policy        selection.go
 //	           cannot say for which requests something holds
@@ -47,16 +47,13 @@
 // requests than the files say, and never fewer.
 package request
 
-import (
-	"slices"
-	"strings"
-)
+import "slices"
 
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
 //
-// Its methods change it. They leave copies of it as they are, because they copy a list before they append to it. Nobody
-// else appends to a list or writes into it, but may set another one.
+// Its methods change it, and leave copies of it as they are: they copy a list before they append to it. So others may
+// set its lists, but append to them by methods alone.
 type Selection struct {
 	Match  Match
 	Exempt []Match
@@ -89,125 +86,6 @@ func NoMatch(condition string) string { return "No match can select its requests
 
 // Require keeps the requests whose value fits the pattern.
 func (s *Selection) Require(v Value, p Pattern) { s.NarrowTo(v.Fitting(p)) }
-
-// Fitting are the requests whose value fits the pattern. If no match can say that, WhyOff says why. If a policy
-// compares another text, a comment says which.
-func (v Value) Fitting(p Pattern) (s Selection) {
-	if p.kind == AnyValue {
-		return s
-	}
-	said := v.translate(p)
-	if said.comment != "" {
-		s.Comment(said.comment)
-	}
-	switch {
-	case said.cannot != "":
-		s.CannotMatch(said.cannot)
-	case !v.Part.canMatch(said.Pattern):
-		s.CannotMatch(v.Part.someCondition())
-	default:
-		s.Match = v.Part.Matching(said.Pattern)
-	}
-	return s
-}
-
-// translation is a pattern as a policy has it.
-type translation struct {
-	Pattern
-	comment string // what else than the limiter the policy compares; empty if it compares the same
-	cannot  string // the condition that a policy cannot say, so that there is no pattern; empty if it can
-}
-
-// translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
-// port, and addresses in one spelling.
-//
-//	value           pattern        Pattern    comment                 cannot
-//	Host            a.example:80   a.example  compared without port
-//	Host            a.example:*                                       it is about the port
-//	PathWithQuery   /a             /a         with any query behind
-//	PathWithQuery   /a?b                                              it is about the query
-//	ClientIP        10.0.0.1/32    10.0.0.1
-func (v Value) translate(p Pattern) translation {
-	said := translation{Pattern: p}
-	switch {
-	case v.Part.Kind == KindPath:
-		return v.translatePath(p)
-	case v.Part.Kind == KindHost && p.kind == WithWildcards && strings.Contains(p.text, ":"):
-		said.cannot = "the host is " + p.text
-	case p.kind != Exactly:
-	case v.Part.Kind == KindHost:
-		said.text = WithoutPort(p.text)
-		if said.text != p.text {
-			said.comment = "The host " + p.text + " is compared without its port here."
-		}
-	case v.Part.Kind == KindClientIP:
-		text, ok := NetworkText(p.text)
-		if !ok {
-			said.cannot = v.Part.someCondition()
-			break
-		}
-		said.text = text
-	}
-	return said
-}
-
-// Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
-// it is a.example.
-func (v Value) Compared(p Pattern) Pattern {
-	if v.Part.Kind != KindHost {
-		return p
-	}
-	said := v.translate(p).Pattern
-	said.text = strings.ToLower(said.text)
-	return said
-}
-
-// translatePath is translate for a path.
-func (v Value) translatePath(p Pattern) translation {
-	said := translation{Pattern: p}
-	if v.as == withQuery {
-		cut, sameWithAnyQuery, ok := p.ofPath()
-		switch {
-		case !ok:
-			return translation{cannot: "Envoy compares :path and its query with " + p.text}
-		case !sameWithAnyQuery:
-			said.comment = "The path " + p.text + " is compared without its query here."
-		}
-		said.Pattern = cut
-	}
-	isText := said.kind != AnyValue && said.kind != ByExpression
-	if isText && (!said.beginsPath() || strings.Contains(said.text, "?")) {
-		said.cannot = v.Part.someCondition()
-	}
-	return said
-}
-
-// someCondition is the condition that a policy cannot say, if there is no more to say of it.
-func (p Part) someCondition() string { return "they have a condition on " + p.String() }
-
-// canMatch reports whether a match can have the pattern, as translate makes it, of the part.
-func (p Part) canMatch(v Pattern) bool {
-	switch p.Kind {
-	case KindPath, KindHeader:
-		return true
-	case KindMethod:
-		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
-	case KindHost:
-		return v.kind == Exactly && IsHost(v.text)
-	case KindClientIP:
-		return v.kind == Exactly
-	case KindQuery, KindCookie, KindProperty:
-	}
-	return false
-}
-
-// AsOverride writes a pattern of the value as overrides have it. It is not ok if no override can say it. It drops the
-// comment, as an override has none: imports whose limits become overrides note once that a policy compares hosts
-// without port, and paths without query.
-func (v Value) AsOverride(p Pattern) (text string, ok bool) {
-	said := v.translate(p)
-	return said.notation(v.Part), said.cannot == ""
-}
 
 // NarrowTo keeps the requests that another selection has too, such as those of a route in those of the host around it.
 // If they have conditions on one part that cannot be joined, such as two methods, it leaves that of the other out, and

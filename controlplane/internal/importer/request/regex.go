@@ -1,0 +1,123 @@
+package request
+
+import (
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+)
+
+// This file changes expressions by their text, as a policy matches a whole path, without its query.
+
+// Searched is the pattern for the texts in which an expression has a match, as nginx searches them. It is not ok if RE2
+// has no such expression.
+func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
+	if _, err := regexp.Compile(text); err != nil {
+		return Pattern{}, false
+	}
+	if re, err := syntax.Parse(text, syntax.Perl); err == nil && strings.Contains(text, `\Q`) {
+		text = re.String() // without \Q, which may quote all of the rest
+	}
+	behind, isBegun := strings.CutPrefix(text, "^")
+	before, isEnded := cutEnd(behind)
+	switch {
+	case hasBranches(text):
+		text = ".*(?:" + text + ").*"
+	default:
+		text = before
+		if !isBegun {
+			text = ".*" + text
+		}
+		if !isEnded {
+			text += ".*"
+		}
+		if text == "" { // of ^$: a policy has no empty expression
+			text = "(?:)"
+		}
+	}
+	if ignoreCase {
+		text = "(?i)" + text
+	}
+	return Expression(text), true
+}
+
+// ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
+// any query; elsewhere it may take a part of one.
+//
+//	:path                       path              sameWithAnyQuery   ok
+//	/a.*                        /a.*              true               true
+//	/a(\?.*)?                   /a                true               true
+//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow of /a     true               true
+//	/a                          /a                false              true: of /a?b the path fits, and :path does not
+//	/a|/b.*                     /a|/b.*           false              true: the .* is behind /b alone, not behind /a
+//	/a|/b(\?.*)?                /a|/b             false              true: as above
+//	/a\?b=.*                    /a\?b=.*          true               false: it is about the query
+func ofPathExpression(text string) (path Pattern, sameWithAnyQuery, ok bool) {
+	text = strings.TrimPrefix(text, "^")
+	isSame := !hasBranches(text) // else the end is that of the last branch alone
+
+	// Envoy Gateway writes a prefix like this.
+	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow {
+		path = Expression(begin + "(/.*)?")
+		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
+			path = OrBelow(string(re.Rune), false)
+		}
+		return path, isSame, !seesQuery(begin)
+	}
+	text, _ = cutEnd(text)
+	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
+		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
+			return Expression(begin), isSame, !seesQuery(begin)
+		}
+	}
+	_, takesRest := cutOperator(text, ".*")
+	return Expression(text), takesRest && isSame, !seesQuery(strings.TrimSuffix(text, ".*"))
+}
+
+// isPlainText reports whether an expression matches one text alone, in one case.
+func isPlainText(re *syntax.Regexp) bool {
+	return re.Op == syntax.OpLiteral && re.Flags&syntax.FoldCase == 0
+}
+
+// seesQuery reports whether an expression may be about what follows a path.
+func seesQuery(text string) bool {
+	isThere := func(part string) bool { return strings.Contains(text, part) }
+	return slices.ContainsFunc([]string{`\?`, "[?", "#", ".*", ".+"}, isThere)
+}
+
+// cutEnd is an expression without the $ at its end, if there is one. In /a\$ the $ is a text.
+func cutEnd(text string) (before string, isEnded bool) { return cutOperator(text, "$") }
+
+// cutOperator is an expression without an operator at its end. It is not ok, and the expression as it is, if there is
+// none: behind an odd number of backslashes it is a text.
+func cutOperator(text, operator string) (before string, ok bool) {
+	before, ok = strings.CutSuffix(text, operator)
+	if backslashes := len(before) - len(strings.TrimRight(before, `\`)); backslashes%2 == 1 {
+		return text, false
+	}
+	return before, ok
+}
+
+// hasBranches reports whether an expression has a | outside of groups and classes.
+func hasBranches(text string) bool {
+	depth := 0
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\':
+			i++
+		case c == '[':
+			i += max(len(leadingClass.FindString(text[i:])), len("[")) - 1
+		case c == '(':
+			depth++
+		case c == ')':
+			depth--
+		case c == '|' && depth == 0:
+			return true
+		}
+	}
+	return false
+}
+
+// leadingClass finds the class that a text begins with. A ] in it may be a text, as the first of [](], or end a name,
+// as in [[:alpha:](].
+var leadingClass = regexp.MustCompile(`(?s)^\[\^?\]?(?:\[:\^?[a-z]+:\]|\\.|[^\]\\])*\]`)

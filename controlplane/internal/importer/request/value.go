@@ -1,0 +1,196 @@
+package request
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+)
+
+// Value is what a limiter compares of a request: that of a part as a policy compares it, or another one of the part.
+// What a policy has for a pattern that the limiter compares it with:
+//
+//	Fitting     a condition of a match, if a match can ask for it
+//	AsOverride  a pattern of an override, as a text
+//	Compared    the pattern of what the policy compares, to find those that it does not tell apart
+//
+// They go by translate. Pattern.notation then writes a pattern as a policy has it.
+type Value struct {
+	Part Part // as the policy has it, which may compare less
+	as   comparison
+}
+
+// comparison says which value of its part a limiter compares.
+type comparison uint8
+
+const (
+	asPolicy  comparison = iota
+	withQuery            // of the path /a?b all of that text
+	asNetwork            // of the client 10.1.2.3 a network of any length, as 10.0.0.0/8
+)
+
+// Value is that of the part, if the limiter compares it as the policy does.
+func (p Part) Value() Value { return Value{p, asPolicy} }
+
+// The values that a limiter compares and a policy does not.
+var (
+	PathWithQuery = Value{FullPath, withQuery}
+	ClientNetwork = Value{ClientIP, asNetwork}
+)
+
+// Header is what a limiter compares of a header, or of one of Envoy's pseudo headers.
+func Header(name string) Value {
+	name = strings.ToLower(name)
+	switch name {
+	case ":path":
+		return PathWithQuery
+	case ":method":
+		return Method.Value()
+	case ":authority", "host":
+		return Host.Value()
+	}
+	return Part{Kind: KindHeader, Name: name}.Value()
+}
+
+// HeaderNamed is Header for a name that a file has, or why there is none.
+func HeaderNamed(name string) (Value, error) {
+	v := Header(name)
+	if v.Part.Kind == KindHeader && !IsHeaderName(v.Part.Name) {
+		return Value{}, errors.New(strconv.Quote(name) + " is not the name of a header")
+	}
+	return v, nil
+}
+
+// IsNever reports whether no request has a value that fits the pattern.
+func (v Value) IsNever(p Pattern) bool {
+	switch {
+	case v.Part.Kind == KindPath:
+		return (p.kind == Exactly || p.kind == WithWildcards) && !p.beginsPath() && p.text != "*" // the path of OPTIONS
+	case v.Part.Kind == KindClientIP && p.kind == Exactly:
+		network, ok := NetworkOf(p.text)
+		bits := v.Part.V6
+		if network.Addr().Is4() {
+			bits = v.Part.V4
+		}
+		return !ok || v.as != asNetwork && network.Bits() != bits
+	}
+	return false
+}
+
+// Fitting are the requests whose value fits the pattern. If no match can say that, WhyOff says why. If a policy
+// compares another text, a comment says which.
+func (v Value) Fitting(p Pattern) (s Selection) {
+	if p.kind == AnyValue {
+		return s
+	}
+	said := v.translate(p)
+	if said.comment != "" {
+		s.Comment(said.comment)
+	}
+	switch {
+	case said.cannot != "":
+		s.CannotMatch(said.cannot)
+	case !v.Part.canMatch(said.Pattern):
+		s.CannotMatch(v.Part.someCondition())
+	default:
+		s.Match = v.Part.Matching(said.Pattern)
+	}
+	return s
+}
+
+// translation is a pattern as a policy has it.
+type translation struct {
+	Pattern
+	comment string // what else than the limiter the policy compares; empty if it compares the same
+	cannot  string // the condition that a policy cannot say, so that there is no pattern; empty if it can
+}
+
+// translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
+// port, and addresses in one spelling.
+//
+//	value           pattern        Pattern    comment                 cannot
+//	Host            a.example:80   a.example  compared without port
+//	Host            a.example:*                                       it is about the port
+//	PathWithQuery   /a             /a         with any query behind
+//	PathWithQuery   /a?b                                              it is about the query
+//	ClientIP        10.0.0.1/32    10.0.0.1
+func (v Value) translate(p Pattern) translation {
+	said := translation{Pattern: p}
+	switch {
+	case v.Part.Kind == KindPath:
+		return v.translatePath(p)
+	case v.Part.Kind == KindHost && p.kind == WithWildcards && strings.Contains(p.text, ":"):
+		said.cannot = "the host is " + p.text
+	case p.kind != Exactly:
+	case v.Part.Kind == KindHost:
+		said.text = WithoutPort(p.text)
+		if said.text != p.text {
+			said.comment = "The host " + p.text + " is compared without its port here."
+		}
+	case v.Part.Kind == KindClientIP:
+		text, ok := NetworkText(p.text)
+		if !ok {
+			said.cannot = v.Part.someCondition()
+			break
+		}
+		said.text = text
+	}
+	return said
+}
+
+// translatePath is translate for a path.
+func (v Value) translatePath(p Pattern) translation {
+	said := translation{Pattern: p}
+	if v.as == withQuery {
+		cut, sameWithAnyQuery, ok := p.ofPath()
+		switch {
+		case !ok:
+			return translation{cannot: "Envoy compares :path and its query with " + p.text}
+		case !sameWithAnyQuery:
+			said.comment = "The path " + p.text + " is compared without its query here."
+		}
+		said.Pattern = cut
+	}
+	isText := said.kind != AnyValue && said.kind != ByExpression
+	if isText && (!said.beginsPath() || strings.Contains(said.text, "?")) {
+		said.cannot = v.Part.someCondition()
+	}
+	return said
+}
+
+// someCondition is the condition that a policy cannot say, if there is no more to say of it.
+func (p Part) someCondition() string { return "they have a condition on " + p.String() }
+
+// canMatch reports whether a match can have the pattern, as translate makes it, of the part.
+func (p Part) canMatch(v Pattern) bool {
+	switch p.Kind {
+	case KindPath, KindHeader:
+		return true
+	case KindMethod:
+		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+	case KindHost:
+		return v.kind == Exactly && IsHost(v.text)
+	case KindClientIP:
+		return v.kind == Exactly
+	case KindQuery, KindCookie, KindProperty:
+	}
+	return false
+}
+
+// Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
+// it is a.example.
+func (v Value) Compared(p Pattern) Pattern {
+	if v.Part.Kind != KindHost {
+		return p
+	}
+	said := v.translate(p).Pattern
+	said.text = strings.ToLower(said.text)
+	return said
+}
+
+// AsOverride writes a pattern of the value as overrides have it. It is not ok if no override can say it. It drops the
+// comment, as an override has none: imports whose limits become overrides note once that a policy compares hosts
+// without port, and paths without query.
+func (v Value) AsOverride(p Pattern) (text string, ok bool) {
+	said := v.translate(p)
+	return said.notation(v.Part), said.cannot == ""
+}
