@@ -52,7 +52,7 @@
 //	what                  for an ask                         for its operations          for the record
 //	units are taken       a quota.Grant                      Hit, Take: Outcome.Taken    View.Take
 //	a proxy returns some  a quota.Return: worker.takeReturn  action.Return               View.Return
-//	nobody got them       begunAsk.undoHits                  keyOperation.undo           View.Undo
+//	nobody got them       begunAsk.undoHits                  keyOperation.undo           View.Undo, UndoHold
 //	what came of it       result: a quota.Outcome            outcome: an action.Outcome  changed
 //
 // Units are uncounted by a return or an undo, if their windows still count them.

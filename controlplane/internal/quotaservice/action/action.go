@@ -121,7 +121,7 @@ func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out 
 		out.Err, out.UntilNs = err, math.MaxInt64
 		return false
 	}
-	out.NowNs, out.Blocked = v.Record.NowNs, v.IsBlocked()
+	out.NowNs, out.Blocked = v.NowNs(), v.IsBlocked()
 	changed = o.Action.carryOut(o.Terms, v, out)
 	if out.AgainNs == 0 {
 		out.stand(&v)
@@ -136,7 +136,7 @@ func (out *Outcome) stand(v *balance.View) {
 		out.Standings = append(out.Standings, v.Standing(i))
 	}
 	if v.HoldLimit != nil {
-		out.Standings = append(out.Standings, quota.Standing{Used: v.Record.Holders.Held()})
+		out.Standings = append(out.Standings, quota.Standing{Used: v.Held()})
 	}
 }
 
@@ -198,7 +198,7 @@ func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed boo
 	case out.Err != nil || t.Units == 0:
 		return false
 	}
-	out.Taken = takeUnits(&v, t.Units, v.Record.NowNs)
+	out.Taken = takeUnits(&v, t.Units, v.NowNs())
 	return true
 }
 
@@ -244,7 +244,7 @@ func (t *Set) carryOut(_ *Terms, v balance.View, _ *Outcome) (changed bool) {
 		}
 	}
 	add(&v, t.Window, t.Units)
-	v.Record.Renew() // a return does not know which window was set since its grant
+	v.EndReturns() // a return does not know which window was set since its grant
 	return true
 }
 

@@ -200,7 +200,7 @@ type undoHold struct {
 // carryOut does nothing if the worker has reported since. Then it is not noted: the worker's next report says what it
 // holds.
 func (u *undoHold) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.Noted = v.Record.Holders.Undo(u.granted, u.units)
+	out.Noted = v.UndoHold(u.granted, u.units)
 	if out.Noted {
 		out.Uncounted = u.units
 	}

@@ -39,7 +39,7 @@ func (v *View) Add(units uint32) {
 }
 
 // AddIn counts units in one window, as Add does in all.
-func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.Record.NowNs) }
+func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.record.NowNs) }
 
 // AddClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
 func (v *View) AddClaimed(units uint32) {

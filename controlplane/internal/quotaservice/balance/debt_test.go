@@ -20,18 +20,18 @@ func TestAChargeIsTwoLimitsAtLeast(t *testing.T) {
 		v.window(i).charge(1000)
 	}
 	require.Equal(t, []uint32{1000, 200, 500}, used(v), "an open window counts all, until it has ended")
-	v.Record.Roll(v.FirstEndNs())
-	require.EqualValues(t, 20-10, v.Record.Usages[0].Used)
+	v.record.Roll(v.FirstEndNs())
+	require.EqualValues(t, 20-10, v.record.Usages[0].Used)
 }
 
 // TestASilentWorkerIsChargedInALog: of a Record that was read from bytes, whose log has no limit.
 func TestASilentWorkerIsChargedInALog(t *testing.T) {
 	v := at(base, 2, logOf(10, minute))
-	v.Record.Windows = []limit.Window{{Algorithm: limit.SlidingWindowLog, PeriodNs: minute}}
-	v.Record.Holders = Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: holdNs}}
-	v.Record.Roll(base + holdNs)
+	v.record.Windows = []limit.Window{{Algorithm: limit.SlidingWindowLog, PeriodNs: minute}}
+	v.record.Holders = Holders{{Worker: 1, Held: 5, NotedNs: base, HoldNs: holdNs}}
+	v.record.Roll(base + holdNs)
 	require.Equal(t, []uint32{7}, used(v))
-	require.Len(t, v.Record.Usages[0].Log, 7)
+	require.Len(t, v.record.Usages[0].Log, 7)
 }
 
 // TestAClaimCountsALimitAtMost: a bucket that lacks two bursts takes no more of it.
@@ -75,7 +75,7 @@ func TestAKeyStaysForAsLongAsWhatIsHeldMayCount(t *testing.T) {
 		{bucket(10, second, 100), saturated, holdNs + yearly},
 	} {
 		v := at(base, 0, c.window)
-		v.Record.Holders = Holders{{Worker: 1, Held: c.held, NotedNs: base, HoldNs: holdNs}}
-		require.Equal(t, c.until, v.Record.ExpiryNs()-base, "%+v", c)
+		v.record.Holders = Holders{{Worker: 1, Held: c.held, NotedNs: base, HoldNs: holdNs}}
+		require.Equal(t, c.until, v.record.ExpiryNs()-base, "%+v", c)
 	}
 }

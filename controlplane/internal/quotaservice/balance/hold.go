@@ -29,7 +29,7 @@ type Room struct {
 //	false    nil                     says nothing, and its part is denied: it is forgotten, and needs no holder
 //	false    ErrStale or ErrHolders  is refused
 func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
-	h := v.Record.Holders.find(p.Worker)
+	h := v.record.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
 		return false, room, ErrStale
 	}
@@ -42,13 +42,13 @@ func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 			return false, room, nil
 		}
 	}
-	h, err = v.Record.Holders.findOrAdd(p.Worker)
+	h, err = v.record.Holders.findOrAdd(p.Worker)
 	if err != nil {
 		return false, Room{}, err
 	}
 	*h = Holder{
 		Worker: p.Worker, Since: p.Since, Number: p.Number, Charged: p.Charged,
-		Held: held, NotedNs: v.Record.NowNs, HoldNs: v.HoldLimit.PeriodNs,
+		Held: held, NotedNs: v.record.NowNs, HoldNs: v.HoldLimit.PeriodNs,
 	}
 	if charges > 0 { // only what is charged opens a window
 		for i := range v.Windows {
@@ -99,7 +99,7 @@ func (v *View) mostHeld(h *Holder) uint32 {
 func (v *View) Room(cost, waiting uint32) (r Room) {
 	left := v.LeftBesideHeld()
 	if !v.HoldLimit.Unlimited {
-		left = min(left, minus(v.HoldLimit.Limit, v.Record.Holders.Held()))
+		left = min(left, minus(v.HoldLimit.Limit, v.Held()))
 	}
 	switch {
 	case cost == 0 && !v.IsBlocked():
@@ -118,6 +118,17 @@ func (v *View) Room(cost, waiting uint32) (r Room) {
 		}
 	}
 	return r
+}
+
+// UndoHold takes back units that a report was granted to hold, and reports whether it did. It does nothing if the worker
+// has reported anew since: that report says what the worker holds.
+func (v *View) UndoHold(granted *quota.Report, units uint32) bool {
+	h := v.record.Holders.find(granted.Worker)
+	if h == nil || h.Number != granted.Number {
+		return false
+	}
+	h.Held -= min(units, h.Held)
+	return true
 }
 
 const (
@@ -223,15 +234,4 @@ func (hs *Holders) dropSilent(now int64) (silent []Holder) {
 	*hs = slices.DeleteFunc(*hs, func(h Holder) bool { return h.endNs() <= now })
 	slices.SortStableFunc(silent, func(a, b Holder) int { return cmp.Compare(a.endNs(), b.endNs()) })
 	return silent
-}
-
-// Undo takes back units that a report was granted, and reports whether it did. It does nothing if the worker has
-// reported anew since: that report says what the worker holds.
-func (hs Holders) Undo(granted *quota.Report, units uint32) bool {
-	h := hs.find(granted.Worker)
-	if h == nil || h.Number != granted.Number {
-		return false
-	}
-	h.Held -= min(units, h.Held)
-	return true
 }

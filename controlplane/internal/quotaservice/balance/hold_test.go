@@ -48,17 +48,17 @@ func TestHoldsNeverOver(t *testing.T) {
 				}
 				require.Empty(t, h.over(), "seed %d", seed)
 				if h.lied > 0 {
-					h.Record.Roll(h.Record.NowNs + holdNs)
+					h.record.Roll(h.record.NowNs + holdNs)
 					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
-					h.Record.Roll(h.Record.NowNs + limit.MaxPeriodNs)
+					h.record.Roll(h.record.NowNs + limit.MaxPeriodNs)
 					require.True(t, h.Room(1, 1).OK, "seed %d: the key is locked for longer", seed)
 				}
 				if h.killed+h.lied > 0 {
 					continue
 				}
 				h.end()
-				require.Zero(t, h.Record.Holders.Held(), "seed %d: something is held for ever", seed)
-				require.Equal(t, h.charged, uint64(h.Record.Usages[len(h.Record.Usages)-1].Used), "seed %d", seed)
+				require.Zero(t, h.record.Holders.Held(), "seed %d: something is held for ever", seed)
+				require.Equal(t, h.charged, uint64(h.record.Usages[len(h.record.Usages)-1].Used), "seed %d", seed)
 			}
 			require.Greater(t, granted, runs*30, "too little was granted to prove anything")
 		})
@@ -79,11 +79,11 @@ func TestADebtOutlivesASilentWorker(t *testing.T) {
 		_, _, err := v.Note(&quota.Part{Report: r})
 		require.NoError(t, err)
 	}
-	require.Equal(t, 11*minute, v.Record.ExpiryNs())
-	v.Record.Roll(11*minute - 1)
-	require.EqualValues(t, 5, v.Record.Usages[0].Used)
-	v.Record.Roll(11 * minute)
-	require.True(t, v.Record.Usages[0].IsZero())
+	require.Equal(t, 11*minute, v.record.ExpiryNs())
+	v.record.Roll(11*minute - 1)
+	require.EqualValues(t, 5, v.record.Usages[0].Used)
+	v.record.Roll(11 * minute)
+	require.True(t, v.record.Usages[0].IsZero())
 }
 
 // TestNothingCountsFromExpiryOn: whatever workers have charged and hold, also more than the limit together, as after
@@ -99,11 +99,11 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 			slots := limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
 			h := newHoldModel(seed, slots, windows...)
 			h.Windows = h.Windows[:len(windows)] // without the model's total, which counts for a year
-			h.Record.Windows, h.Record.Usages = h.Windows, h.Record.Usages[:len(windows)]
+			h.record.Windows, h.record.Usages = h.Windows, h.record.Usages[:len(windows)]
 			workers := 1 + 3*(seed%2)
 			charged, owes := make([]uint64, workers), false
 			for number := range uint64(100) {
-				h.Record.Roll(h.Record.NowNs + h.r.Int64N(4*second))
+				h.record.Roll(h.record.NowNs + h.r.Int64N(4*second))
 				worker := h.r.Uint64N(workers)
 				charged[worker] += h.r.Uint64N([]uint64{1, 10, 200}[h.r.IntN(3)])
 				_, _, err := h.Note(&quota.Part{Cost: h.r.Uint32N(3), Report: quota.Report{
@@ -111,7 +111,7 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 				}})
 				require.NoError(t, err)
 				owes = owes || len(windows) > 0 && h.WaitNs(1) > 0
-				s, expiry := h.Record.Clone(), h.Record.ExpiryNs()
+				s, expiry := h.record.Clone(), h.record.ExpiryNs()
 				s.Roll(expiry - 2) // a bucket's is even
 				require.False(t, workers == 1 && isEmpty(s), "%s, seed %d: it expires too late", name, seed)
 				s.Roll(expiry)
@@ -125,14 +125,14 @@ func TestNothingCountsFromExpiryOn(t *testing.T) {
 // TestExpiryOfASlowBucketIsFarAhead: it gains 1 token a year, and whole limits of it are owed and held.
 func TestExpiryOfASlowBucketIsFarAhead(t *testing.T) {
 	v := at(base, saturated, bucket(1, limit.MaxPeriodNs, saturated/2))
-	v.Record.Holders = Holders{{Worker: 1, Held: saturated, NotedNs: base, HoldNs: holdNs}}
-	require.Greater(t, v.Record.ExpiryNs(), base+limit.MaxFillNs)
+	v.record.Holders = Holders{{Worker: 1, Held: saturated, NotedNs: base, HoldNs: holdNs}}
+	require.Greater(t, v.record.ExpiryNs(), base+limit.MaxFillNs)
 }
 
 // copyOf returns a copy that can be rolled beside v.
 func copyOf(v *View) *View {
 	c := *v
-	c.Record = v.Record.Clone()
+	c.record = v.record.Clone()
 	return &c
 }
 
@@ -140,9 +140,9 @@ func copyOf(v *View) *View {
 func TestReportsSaturate(t *testing.T) {
 	v := at(base, 0, fixed(100, second))
 	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
-	v.Record.Holders = Holders{
-		{Worker: 1, Held: saturated, NotedNs: v.Record.NowNs, HoldNs: holdNs},
-		{Worker: 2, Held: 5, NotedNs: v.Record.NowNs, HoldNs: holdNs},
+	v.record.Holders = Holders{
+		{Worker: 1, Held: saturated, NotedNs: v.record.NowNs, HoldNs: holdNs},
+		{Worker: 2, Held: 5, NotedNs: v.record.NowNs, HoldNs: holdNs},
 	}
 	_, room, err := v.Note(&quota.Part{Cost: 1, Waiting: 1, Report: quota.Report{Worker: 1, Number: 1}})
 	require.NoError(t, err)
@@ -157,7 +157,7 @@ func TestReportsSaturate(t *testing.T) {
 	} {
 		_, _, err = v.Note(&quota.Part{Report: c.report})
 		require.NoError(t, err)
-		require.EqualValues(t, c.used, v.Record.Usages[0].Used)
+		require.EqualValues(t, c.used, v.record.Usages[0].Used)
 	}
 	var a quota.Sums
 	a.Hold(1)
@@ -172,7 +172,7 @@ func TestABlockBoundsNoHold(t *testing.T) {
 	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Unlimited: true}
 	_, _, err := v.Note(&quota.Part{Report: quota.Report{Worker: 1, Since: 1, Number: 1, Held: 4}})
 	require.NoError(t, err)
-	require.EqualValues(t, 4, v.Record.Holders.Held())
+	require.EqualValues(t, 4, v.record.Holders.Held())
 }
 
 // TestHolderOfNothingIsNoted: no older report counts after it. A denial leaves no holder.
@@ -213,11 +213,11 @@ func TestAWorkerIsBelievedToHoldALimit(t *testing.T) {
 		v := at(base, 0, fixed(6, minute))
 		v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 10}
 		if c.before > 0 {
-			v.Record.Holders = Holders{{Worker: 1, Number: 1, Since: 1, Held: c.before, NotedNs: base, HoldNs: holdNs}}
+			v.record.Holders = Holders{{Worker: 1, Number: 1, Since: 1, Held: c.before, NotedNs: base, HoldNs: holdNs}}
 		}
 		_, _, err := v.Note(&quota.Part{Report: quota.Report{Worker: 1, Since: 1, Number: 2, Held: c.reports}})
 		require.NoError(t, err)
-		require.Equal(t, c.held, v.Record.Holders.Held(), "%+v", c)
+		require.Equal(t, c.held, v.record.Holders.Held(), "%+v", c)
 	}
 }
 
@@ -233,12 +233,12 @@ func TestAHolderOfNothingGoesSoon(t *testing.T) {
 		{1, 60 * minute, 60 * minute},
 	} {
 		v := at(base, 0)
-		v.Record.Holders = Holders{{Worker: 1, Held: c.held, NotedNs: base, HoldNs: c.hold}}
-		require.Equal(t, base+c.after, v.Record.ExpiryNs())
-		v.Record.Roll(base + c.after - 1)
-		require.Len(t, v.Record.Holders, 1, "%+v", c)
-		v.Record.Roll(base + c.after)
-		require.Empty(t, v.Record.Holders, "%+v", c)
+		v.record.Holders = Holders{{Worker: 1, Held: c.held, NotedNs: base, HoldNs: c.hold}}
+		require.Equal(t, base+c.after, v.record.ExpiryNs())
+		v.record.Roll(base + c.after - 1)
+		require.Len(t, v.record.Holders, 1, "%+v", c)
+		v.record.Roll(base + c.after)
+		require.Empty(t, v.record.Holders, "%+v", c)
 	}
 }
 
@@ -268,7 +268,7 @@ func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {
 	own := quota.Shifted(policys, quota.KeyOf(uint64(20*minute), 0))
 	end := base + 20*minute
 	for _, before := range []uint32{0, 3} {
-		v := View{Record: NewRecord(end-25*minute, policys), Windows: []limit.Window{own}}
+		v := View{record: NewRecord(end-25*minute, policys), Windows: []limit.Window{own}}
 		v.HoldLimit = &limit.Window{PeriodNs: 10 * second, Unlimited: true}
 		if before > 0 {
 			v.Add(before)
@@ -276,8 +276,8 @@ func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {
 		_, room, err := v.Note(&quota.Part{Cost: 4, Waiting: 4, Report: quota.Report{Worker: 1, Since: 1, Number: 1}})
 		require.NoError(t, err)
 		require.EqualValues(t, 4, room.Units)
-		v.Record.Roll(end - 1)
-		require.Zero(t, v.Record.Holders.Held(), "it is silent")
+		v.record.Roll(end - 1)
+		require.Zero(t, v.record.Holders.Held(), "it is silent")
 		require.Equal(t, 10-before-4, v.Left(), "%d before: the key's own window has not ended", before)
 	}
 }

@@ -78,12 +78,12 @@ func newHoldModel(seed uint64, hold limit.Window, windows ...limit.Window) *hold
 }
 
 func (h *holdModel) begin() {
-	h.workers = append(h.workers, &modelWorker{id: h.r.Uint64(), notedNs: h.Record.NowNs})
+	h.workers = append(h.workers, &modelWorker{id: h.r.Uint64(), notedNs: h.record.NowNs})
 }
 
 func (h *holdModel) step(t *testing.T) {
-	h.Record.Roll(h.Record.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
-	if h.Record.NowNs-h.lostNs >= startNs {
+	h.record.Roll(h.record.NowNs + h.r.Int64N([]int64{ms, 30 * ms, second}[h.r.IntN(3)]))
+	if h.record.NowNs-h.lostNs >= startNs {
 		h.StartingForNs = 0
 	}
 	h.deliver()
@@ -123,14 +123,14 @@ func (h *holdModel) loseState() {
 		sums := w.Sums // a copy: this report is not sent
 		report := sums.NewReport(w.id, h.number, 0)
 		h.charged += report.Charged - report.Known
-		w.notedNs, w.sentNs = h.Record.NowNs-holdNs, 0
+		w.notedNs, w.sentNs = h.record.NowNs-holdNs, 0
 	}
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return !m.back }) // else what is repeated counts again
-	for i := range h.Record.Usages {
-		h.Record.Usages[i] = unused(&h.Windows[i], h.Record.NowNs)
+	for i := range h.record.Usages {
+		h.record.Usages[i] = unused(&h.Windows[i], h.record.NowNs)
 	}
-	h.Record.Holders, h.StartingForNs = nil, startNs
-	h.lostNs = h.Record.NowNs
+	h.record.Holders, h.StartingForNs = nil, startNs
+	h.lostNs = h.record.NowNs
 }
 
 // lie reports any numbers, for a worker that nobody else is.
@@ -143,12 +143,12 @@ func (h *holdModel) lie(t *testing.T) {
 		Charged: any64(), Known: any64(), Since: any64(), Number: any64(),
 	}}
 	h.lied++
-	most := h.mostHeld(h.Record.Holders.find(p.Worker))
+	most := h.mostHeld(h.record.Holders.find(p.Worker))
 	noted, room, err := h.Note(&p)
 	if err != nil || !noted {
 		return
 	}
-	require.LessOrEqual(t, h.Record.Holders.find(p.Worker).Held, limit.AddSaturating(most, room.Units))
+	require.LessOrEqual(t, h.record.Holders.find(p.Worker).Held, limit.AddSaturating(most, room.Units))
 	if wait := h.WaitNs(1); wait != 0 {
 		require.LessOrEqual(t, wait, limit.MaxPeriodNs)
 	}
@@ -166,20 +166,20 @@ func (h *holdModel) answer(w *modelWorker) {
 	w.Settle(units, cost)
 	h.charged += uint64(cost)
 	for range cost {
-		h.spent = append(h.spent, h.Record.NowNs)
+		h.spent = append(h.spent, h.record.NowNs)
 	}
 }
 
 // tick gives up what has had no answer for long, and reports what is due.
 func (h *holdModel) tick(w *modelWorker) {
-	if w.sentNs != 0 && h.Record.NowNs-w.sentNs > 100*ms {
+	if w.sentNs != 0 && h.record.NowNs-w.sentNs > 100*ms {
 		w.sentNs = 0
 	}
 	renew := holdNs / limit.HoldParts
 	if w.Idle() {
 		w.Sums = quota.Sums{} // and nothing is kept
 	}
-	if w.Idle() || w.sentNs != 0 || !w.Changed() && h.Record.NowNs-w.notedNs < renew {
+	if w.Idle() || w.sentNs != 0 || !w.Changed() && h.record.NowNs-w.notedNs < renew {
 		return
 	}
 	h.send(w, quota.Part{})
@@ -188,15 +188,15 @@ func (h *holdModel) tick(w *modelWorker) {
 func (h *holdModel) send(w *modelWorker, p quota.Part) {
 	h.number++
 	p.Report = w.NewReport(w.id, h.number, 0)
-	w.sentNs = h.Record.NowNs
-	lost := h.r.IntN(6) == 0 && h.Record.NowNs-w.notedNs < holdNs/2
+	w.sentNs = h.record.NowNs
+	lost := h.r.IntN(6) == 0 && h.record.NowNs-w.notedNs < holdNs/2
 	for first := true; first || h.r.IntN(6) == 0; first = false {
 		lateNs := h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
-		if h.Record.NowNs-w.notedNs > holdNs/16 {
+		if h.record.NowNs-w.notedNs > holdNs/16 {
 			lateNs = 0 // a worker that is not heard for long counts as silent: another test
 		}
 		if !lost {
-			h.mail = append(h.mail, letter{to: w, part: p, dueNs: h.Record.NowNs + lateNs, sent: h.Record.NowNs})
+			h.mail = append(h.mail, letter{to: w, part: p, dueNs: h.record.NowNs + lateNs, sent: h.record.NowNs})
 		}
 	}
 }
@@ -204,16 +204,16 @@ func (h *holdModel) send(w *modelWorker, p quota.Part) {
 func (h *holdModel) deliver() {
 	var due []letter
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool {
-		if m.dueNs <= h.Record.NowNs {
+		if m.dueNs <= h.record.NowNs {
 			due = append(due, m)
 		}
-		return m.dueNs <= h.Record.NowNs
+		return m.dueNs <= h.record.NowNs
 	})
 	h.r.Shuffle(len(due), func(i, j int) { due[i], due[j] = due[j], due[i] })
 	for _, m := range due {
 		switch {
 		case m.undo:
-			h.Record.Holders.Undo(&m.part.Report, m.units)
+			h.UndoHold(&m.part.Report, m.units)
 		case m.back:
 			h.answered(&m)
 		default:
@@ -229,19 +229,19 @@ func (h *holdModel) serve(m letter) {
 		return
 	}
 	if noted {
-		m.to.notedNs = h.Record.NowNs
+		m.to.notedNs = h.record.NowNs
 	}
 	ok, units := room.OK, room.Units
 	if ok && units > 0 && h.r.IntN(5) == 0 { // another part of the ask is denied
 		ok, units = false, 0
-		undo := letter{to: m.to, part: m.part, undo: true, units: room.Units, dueNs: h.Record.NowNs + h.r.Int64N(200*ms)}
+		undo := letter{to: m.to, part: m.part, undo: true, units: room.Units, dueNs: h.record.NowNs + h.r.Int64N(200*ms)}
 		h.mail = append(h.mail, undo)
 	}
 	m.back, m.ok = true, ok
 	m.units = units
 	for first := true; first || h.r.IntN(6) == 0; first = false {
 		if h.r.IntN(6) > 0 {
-			m.dueNs = h.Record.NowNs + h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
+			m.dueNs = h.record.NowNs + h.r.Int64N([]int64{ms, ms, 80 * ms, 3 * second}[h.r.IntN(4)])
 			h.mail = append(h.mail, m)
 		}
 	}
@@ -253,7 +253,7 @@ func (h *holdModel) answered(m *letter) {
 		return
 	}
 	w.sentNs = 0
-	if !m.ok || h.Record.NowNs-m.sent >= holdNs/limit.HoldParts {
+	if !m.ok || h.record.NowNs-m.sent >= holdNs/limit.HoldParts {
 		return
 	}
 	for left := m.units; left > 0 && h.r.IntN(8) > 0; { // what nobody takes goes back with the next report
@@ -275,7 +275,7 @@ func (h *holdModel) check(t *testing.T) {
 		}
 		require.Equal(t, own, w.Held())
 		if h.lostNs == 0 && own > 0 {
-			holder := h.Record.Holders.find(w.id)
+			holder := h.record.Holders.find(w.id)
 			require.NotNil(t, holder)
 			require.GreaterOrEqual(t, holder.Held, own, "more runs than the store has as held")
 		}
@@ -286,14 +286,14 @@ func (h *holdModel) check(t *testing.T) {
 		require.LessOrEqual(t, running, h.HoldLimit.Limit, "too many run at once")
 	}
 	if total := len(h.Windows) - 1; h.killed+h.lied == 0 {
-		require.LessOrEqual(t, uint64(h.Record.Usages[total].Used), h.charged, "an answer is charged twice")
+		require.LessOrEqual(t, uint64(h.record.Usages[total].Used), h.charged, "an answer is charged twice")
 	}
 	if h.lostNs != 0 || h.lied > 0 {
 		return
 	}
 	for i := range h.Windows {
 		if w := &h.Windows[i]; !w.Unlimited {
-			require.LessOrEqual(t, w.Count(&h.Record.Usages[i].Usage, h.window(i).asOf())+h.Record.Holders.Held(), w.Max())
+			require.LessOrEqual(t, w.Count(&h.record.Usages[i].Usage, h.window(i).asOf())+h.record.Holders.Held(), w.Max())
 		}
 	}
 }
@@ -301,9 +301,9 @@ func (h *holdModel) check(t *testing.T) {
 // end lets all that is under way arrive, and all that runs end.
 func (h *holdModel) end() {
 	for range 400 {
-		h.Record.Roll(h.Record.NowNs + 20*ms)
+		h.record.Roll(h.record.NowNs + 20*ms)
 		for i := range h.mail {
-			h.mail[i].dueNs = h.Record.NowNs
+			h.mail[i].dueNs = h.record.NowNs
 		}
 		h.deliver()
 		for _, w := range h.workers {

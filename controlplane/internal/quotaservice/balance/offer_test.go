@@ -46,7 +46,7 @@ func unlimited(period int64) limit.Window {
 
 // at returns a key that has used n units of its windows at the instant.
 func at(now int64, used uint32, windows ...limit.Window) *View {
-	v := &View{Record: NewRecord(now, windows...), Windows: windows}
+	v := &View{record: NewRecord(now, windows...), Windows: windows}
 	if used > 0 {
 		v.Add(used)
 	}
@@ -56,7 +56,7 @@ func at(now int64, used uint32, windows ...limit.Window) *View {
 // opened returns a key whose own window is open, with a unit used.
 func opened(w limit.Window, endNs int64) *View {
 	v := at(base, 0, w)
-	v.Record.Usages[0].Usage = limit.Usage{Used: 1, EndNs: endNs}
+	v.record.Usages[0].Usage = limit.Usage{Used: 1, EndNs: endNs}
 	return v
 }
 
@@ -111,7 +111,7 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 	} {
 		got := c.view.Offer(c.lease, &quota.Part{})
 		if c.endNs == 0 {
-			c.endNs = c.view.Record.NowNs
+			c.endNs = c.view.record.NowNs
 		}
 		require.Equal(t, Offer{Verdict: Passes, SpendByNs: c.endNs}, got, c.name)
 		require.Equal(t, c.valid, c.view.ValidNs(got.SpendByNs), c.name)
@@ -178,7 +178,7 @@ func TestWaitEndsInTime(t *testing.T) {
 	few := at(base, 0, bucket(100, second, 1000))
 	few.Take(2, base+100*ms)
 	uneven := at(base, 8, bucket(3, second, 9))
-	uneven.Record.Roll(base + 500*ms)
+	uneven.record.Roll(base + 500*ms)
 	uneven.Take(1, base+1400*ms)
 	for name, c := range map[string]struct {
 		view *View
@@ -199,7 +199,7 @@ func TestWaitEndsInTime(t *testing.T) {
 		require.Positive(t, wait, name)
 		passes := func(after int64) bool {
 			v := copyOf(c.view)
-			v.Record.Roll(v.Record.NowNs + after)
+			v.record.Roll(v.record.NowNs + after)
 			return v.Left() >= c.cost
 		}
 		require.True(t, passes(wait), name)
@@ -245,7 +245,7 @@ func TestLateReturnLeavesTheNextWindow(t *testing.T) {
 	for name, windows := range shapes {
 		v := at(base, 0, windows...)
 		c := v.Take(5, base)
-		v.Record.Roll(base + 2*minute)
+		v.record.Roll(base + 2*minute)
 		v.Add(7)
 		before := v.Left()
 		v.Return(&c, 5)
@@ -257,7 +257,7 @@ func TestLateReturnLeavesTheNextWindow(t *testing.T) {
 func TestWhatIsHeldIsNotGranted(t *testing.T) {
 	for _, lease := range []uint32{quota.LeaseOff, quota.LeaseAuto} {
 		v := at(base, 0, fixed(10, minute))
-		v.Record.Holders = Holders{{Worker: 1, Held: 3, NotedNs: base, HoldNs: holdNs}}
+		v.record.Holders = Holders{{Worker: 1, Held: 3, NotedNs: base, HoldNs: holdNs}}
 		require.EqualValues(t, 10, v.Left())
 		require.EqualValues(t, 7, v.LeftBesideHeld())
 		require.Equal(t, TooFew, v.Offer(lease, &quota.Part{Cost: 8, Waiting: 8}).Verdict)

@@ -178,7 +178,7 @@ func (r *Record) ArrangeFor(windows KeyWindows, hold *limit.Window, startingForN
 		}
 	}
 	r.HasHolders = r.HasHolders || hold != nil
-	return View{Record: r, Windows: r.keepLogs(windows.Shifted), HoldLimit: hold, StartingForNs: startingForNs}, nil
+	return View{record: r, Windows: r.keepLogs(windows.Shifted), HoldLimit: hold, StartingForNs: startingForNs}, nil
 }
 
 // ErrWindows is for the definition that would be one too many: no other's usage makes

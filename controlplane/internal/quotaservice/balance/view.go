@@ -9,8 +9,9 @@ import (
 
 // View is a Record as one definition sees it, at the Record's NowNs. What it counts is in the Record. Record.ArrangeFor
 // makes it, and it holds until the Record is arranged for another definition: by then, its windows are elsewhere there.
+// action.Operation.Decide has one for as long as it carries its action out.
 type View struct {
-	Record *Record
+	record *Record
 	// Windows are the definition's, shifted for the key. The Record has the same ones first, in this order. A
 	// limit.Block is the last one.
 	Windows []limit.Window
@@ -22,7 +23,13 @@ type View struct {
 	StartingForNs int64
 }
 
-func (v *View) window(i int) viewWindow { return viewWindow{v.Record.windowWith(&v.Windows[i], i)} }
+// NowNs is when it is asked, and counts.
+func (v *View) NowNs() int64 { return v.record.NowNs }
+
+// Held is how many units of the key workers hold.
+func (v *View) Held() uint32 { return v.record.Holders.Held() }
+
+func (v *View) window(i int) viewWindow { return viewWindow{v.record.windowWith(&v.Windows[i], i)} }
 
 // What is left. For example, 60 of 100 a minute and 990 of 1000 an hour are used, and workers hold 4:
 //
@@ -36,13 +43,13 @@ func (v *View) window(i int) viewWindow { return viewWindow{v.Record.windowWith(
 // Workers may hold units of the key by a policy of theirs, even if the definition itself holds none.
 
 // LeftBesideHeld returns how many units a hit may take, to be spent at once.
-func (v *View) LeftBesideHeld() uint32 { return minus(v.Left(), v.Record.Holders.Held()) }
+func (v *View) LeftBesideHeld() uint32 { return minus(v.Left(), v.Held()) }
 
 // Left returns how many units all windows have left for spending at once. What is held is left, too.
-func (v *View) Left() uint32 { return v.leftUntil(v.Record.NowNs) }
+func (v *View) Left() uint32 { return v.leftUntil(v.record.NowNs) }
 
 // LeftIn returns how many units one window has left for spending at once.
-func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.Record.NowNs) }
+func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.record.NowNs) }
 
 // leftUntil is Left for spending until endNs.
 func (v *View) leftUntil(endNs int64) uint32 {
@@ -129,12 +136,12 @@ const (
 //	15    3, because 15 are few     for 100 ms, less SlackNs
 //	2     2, or none if the first request costs 3
 func (v *View) Offer(lease uint32, p *quota.Part) Offer {
-	now, firstEndNs := v.Record.NowNs, v.FirstEndNs()
+	now, firstEndNs := v.record.NowNs, v.FirstEndNs()
 	endNs := v.leaseEndNs(lease, firstEndNs)
 	if endNs > now && firstEndNs-now <= SlackNs(v.Windows) {
 		return Offer{Verdict: NotYet}
 	}
-	left := minus(v.leftUntil(endNs), v.Record.Holders.Held())
+	left := minus(v.leftUntil(endNs), v.Held())
 	if left < p.Cost && endNs > now {
 		endNs = now
 		left = v.LeftBesideHeld()
@@ -156,7 +163,7 @@ func (v *View) Offer(lease uint32, p *quota.Part) Offer {
 
 // leaseEndNs is when a lease that began now would end: at firstEndNs, or before. It is now if nothing is leased.
 func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
-	now := v.Record.NowNs
+	now := v.record.NowNs
 	if lease == quota.LeaseOff {
 		return now
 	}
@@ -182,7 +189,7 @@ func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
 // aheadUntil is what a proxy expects to need until a lease ends. The proxy says what it needs in quota.HorizonNs: of
 // a lease that ends much sooner, because a window does, it needs less.
 func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
-	rest, horizon := endNs-v.Record.NowNs, quota.HorizonNs(v.Windows)
+	rest, horizon := endNs-v.record.NowNs, quota.HorizonNs(v.Windows)
 	if rest >= min(shortLease, horizon) {
 		return ahead
 	}
@@ -197,7 +204,7 @@ func (v *View) aheadUntil(endNs int64, ahead uint32) uint32 {
 // the worker returns the units and asks again at once, until it gets units of the next window. They may deny others
 // meanwhile: the exact limiter would, too, because all these requests came before the window's end.
 func (v *View) ValidNs(spendBy int64) int64 {
-	now, slack := v.Record.NowNs, SlackNs(v.Windows)
+	now, slack := v.record.NowNs, SlackNs(v.Windows)
 	if spendBy > now { // which is no later than the first window's end
 		return spendBy - now - slack
 	}
@@ -207,7 +214,7 @@ func (v *View) ValidNs(spendBy int64) int64 {
 
 // Take counts units in all windows that may be spent until spendBy. It returns what Return and Undo need.
 func (v *View) Take(units uint32, spendBy int64) HowCounted {
-	c := HowCounted{AtNs: v.Record.NowNs, SpendByNs: spendBy, generation: v.Record.Generation}
+	c := HowCounted{AtNs: v.record.NowNs, SpendByNs: spendBy, generation: v.record.Generation}
 	for i := range v.Windows {
 		how := v.window(i).add(units, spendBy)
 		if how == (CountedIn{}) {
@@ -247,7 +254,7 @@ func (v *View) Undo(c *HowCounted, units uint32) (uncounted uint32, changed bool
 }
 
 func (v *View) refund(c *HowCounted, units uint32, closes bool) (uncounted uint32, changed bool) {
-	if c.generation != v.Record.Generation {
+	if c.generation != v.record.Generation {
 		return 0, false
 	}
 	ok := true
@@ -264,6 +271,9 @@ func (v *View) refund(c *HowCounted, units uint32, closes bool) (uncounted uint3
 	}
 	return uncounted, true
 }
+
+// EndReturns has no Return and no Undo change what was counted before.
+func (v *View) EndReturns() { v.record.Renew() }
 
 // Clear has a window forget what it has counted.
 func (v *View) Clear(i int) {

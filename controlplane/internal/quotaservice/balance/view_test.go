@@ -28,7 +28,7 @@ func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 	} {
 		v := at(base, 0, perKey(9, minute))
 		first := v.Take(3, base)
-		v.Record.Roll(base + second)
+		v.record.Roll(base + second)
 		second := v.Take(2, base+second)
 		uncounted, _ := c.undo(v, &first, 3)
 		require.EqualValues(t, 3, uncounted, c.name)
@@ -36,7 +36,7 @@ func TestUndoClosesTheWindowThatTheRequestOpened(t *testing.T) {
 		require.Equal(t, c.endNs, v.FirstEndNs(), c.name)
 		uncounted, _ = c.undo(v, &second, 2)
 		require.EqualValues(t, 2, uncounted, c.name)
-		require.True(t, v.Record.Usages[0].IsZero(), c.name)
+		require.True(t, v.record.Usages[0].IsZero(), c.name)
 	}
 }
 
@@ -52,7 +52,7 @@ func TestUnitsGoBackToWhereTheyCount(t *testing.T) {
 		uncounted, _ = v.Return(&first, 7)
 		require.EqualValues(t, 7, uncounted, name)
 		for i := range v.Windows {
-			require.True(t, v.Record.Usages[i].IsZero(), name)
+			require.True(t, v.record.Usages[i].IsZero(), name)
 		}
 	}
 }
@@ -64,12 +64,12 @@ func TestADenialBlocksTheKey(t *testing.T) {
 		v.Add(5)
 		require.False(t, v.IsBlocked())
 		require.True(t, v.BeginBlock(), "it begins")
-		v.Record.Roll(base + second)
+		v.record.Roll(base + second)
 		require.Equal(t, prolongs, v.BeginBlock())
 		require.Equal(t, TooFew, v.Offer(quota.LeaseOff, &quota.Part{}).Verdict)
-		v.Record.Roll(base + minute)
+		v.record.Roll(base + minute)
 		require.Equal(t, prolongs, v.IsBlocked())
-		v.Record.Roll(base + minute + second)
+		v.record.Roll(base + minute + second)
 		require.False(t, v.IsBlocked())
 	}
 	require.False(t, at(base, 5, fixed(1, second)).BeginBlock(), "there is none")
@@ -85,7 +85,7 @@ func TestAClearedWindowHasAllLeft(t *testing.T) {
 			if w := &windows[i]; !w.Unlimited {
 				require.Equal(t, w.Left(0), v.LeftIn(i), name)
 			}
-			require.Equal(t, v.Record.NowNs, v.Record.SpendBy(i), name)
+			require.Equal(t, v.record.NowNs, v.record.SpendBy(i), name)
 		}
 	}
 }
@@ -96,16 +96,16 @@ func TestAClockThatIsSetBackForgetsNothing(t *testing.T) {
 	for name, windows := range shapes {
 		v := at(base, 0, windows...)
 		v.Take(7, base+100*ms)
-		v.Record.Holders = Holders{{Worker: 1, Held: 2, NotedNs: base - second, HoldNs: holdNs}}
-		before, spendBy := used(v), v.Record.SpendBy(0)
-		v.Record.setBack(base - back)
-		require.Equal(t, base-back, v.Record.NowNs, name)
+		v.record.Holders = Holders{{Worker: 1, Held: 2, NotedNs: base - second, HoldNs: holdNs}}
+		before, spendBy := used(v), v.record.SpendBy(0)
+		v.record.setBack(base - back)
+		require.Equal(t, base-back, v.record.NowNs, name)
 		require.Equal(t, before, used(v), name)
-		require.Equal(t, spendBy-back, v.Record.SpendBy(0), name)
-		v.Record.Roll(base - back + holdNs - second - 1)
-		require.EqualValues(t, 2, v.Record.Holders.Held(), name)
-		v.Record.Roll(base - back + holdNs - second)
-		require.Zero(t, v.Record.Holders.Held(), name)
+		require.Equal(t, spendBy-back, v.record.SpendBy(0), name)
+		v.record.Roll(base - back + holdNs - second - 1)
+		require.EqualValues(t, 2, v.record.Holders.Held(), name)
+		v.record.Roll(base - back + holdNs - second)
+		require.Zero(t, v.record.Holders.Held(), name)
 	}
 }
 
@@ -115,13 +115,13 @@ func TestALeaseOfABucketCountsAtItsEnd(t *testing.T) {
 	v := at(base, 50, bucket(10, second, 100))
 	v.Take(4, base+second)
 	v.Take(1, base+second/2)
-	require.Equal(t, base+second, v.Record.SpendBy(0))
+	require.Equal(t, base+second, v.record.SpendBy(0))
 	require.EqualValues(t, 50-5, v.Left())
-	v.Record.Roll(base + second)
+	v.record.Roll(base + second)
 	require.Equal(t, []uint32{50 - 10 + 5}, used(v))
 
 	full := at(base, 0, bucket(10, second, 100))
 	full.Take(4, base+second)
-	full.Record.Roll(base + second)
+	full.record.Roll(base + second)
 	require.Equal(t, []uint32{4}, used(full), "a full bucket gains nothing before them")
 }

@@ -19,6 +19,15 @@ const (
 	base = 1_700_006_400 * second
 )
 
+// viewOf returns the record as a definition with these windows sees it.
+func viewOf(r *balance.Record, windows []limit.Window) balance.View {
+	v, err := r.ArrangeFor(balance.KeyWindows{Defined: windows, Shifted: windows}, nil, 0)
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
 func example() *balance.Record {
 	windows := []limit.Window{
 		{Algorithm: limit.FixedWindow, PeriodNs: second, OffsetNs: 5 * ms, Jitter: 10, Limit: 9},
@@ -29,7 +38,7 @@ func example() *balance.Record {
 	}
 	r := balance.NewRecord(base, windows...)
 	r.Generation = 0x0102030405060708
-	v := balance.View{Record: r, Windows: windows}
+	v := viewOf(r, windows)
 	v.Add(2)
 	r.Roll(base + second/2)
 	v.Take(1, base+second)
@@ -52,7 +61,7 @@ func blockedExample(hasHolders bool) *balance.Record {
 	windows := []limit.Window{{Algorithm: limit.FixedWindow, Limit: 9, PeriodNs: second}, limit.NewBlock(minute, true)}
 	r := balance.NewRecord(base, windows...)
 	r.Generation = 0x0102030405060708
-	v := balance.View{Record: r, Windows: windows}
+	v := viewOf(r, windows)
 	v.BeginBlock()
 	r.HasHolders = hasHolders
 	return r
