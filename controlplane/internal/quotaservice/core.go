@@ -289,9 +289,9 @@ func (s *Service) submit(o *keyOperation) {
 // the fastest way to the store. The store finds a swap Late if it is even faster, because the store's
 // clock is still before storeNs, or if it takes longer than the slack.
 //
-// Before the first result it knows nothing. Then storeNs is the service's own time, which may lie in 1970: the first
-// swap is Late, or reads and needs another one, and the first addition is restarted. All of them are decided anew by
-// what the result has said.
+// Before the first result it knows nothing. Then storeNs is the service's own time, which may lie in 1970. So the first
+// swap that writes is Late, and the first addition is restarted: both are decided anew by what the result has said. A
+// swap that only reads does no harm, because its operations are decided by the store's time once its result is there.
 type storeClock struct {
 	known   bool
 	aheadNs int64
