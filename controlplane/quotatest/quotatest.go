@@ -114,6 +114,6 @@ func (s *Stream) Next() []byte {
 	if !ok {
 		return nil
 	}
-	s.Stream.Sent()
+	s.Sent()
 	return message
 }

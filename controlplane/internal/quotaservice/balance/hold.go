@@ -120,8 +120,8 @@ func (v *View) Room(cost, waiting uint32) (r Room) {
 	return r
 }
 
-// UndoHold takes back units that a report was granted to hold, and reports whether it did. It does nothing if the worker
-// has reported anew since: that report says what the worker holds.
+// UndoHold takes back units that a report was granted to hold, and reports whether it did. It does nothing if the
+// worker has reported anew since: that report says what the worker holds.
 func (v *View) UndoHold(granted *quota.Report, units uint32) bool {
 	h := v.record.Holders.find(granted.Worker)
 	if h == nil || h.Number != granted.Number {
