@@ -89,9 +89,9 @@ const (
 	Rejected              // the service takes no more asks: it waits no longer
 )
 
-// Allotment is what a subject that waited gets of a grant of the quota service, or that the service denies.
+// Allotment is what a subject that waited gets of a grant of the quota service, or that the service denies. The zero
+// value is none: it decides nothing.
 type Allotment struct {
-	Received    bool              // false while the service has not granted or denied
 	Units       uint32            // that the subject may take
 	EndNs       int64             // until when it may, by the monotonic clock
 	Denied      bool              // too few units are left
@@ -102,9 +102,9 @@ type Allotment struct {
 	Standings   []leased.Standing // how the rule's windows stand over all proxies, in the order of records
 }
 
-// Decides reports whether it has come, and decides about the cost.
+// Decides reports whether it decides about the cost.
 func (a *Allotment) Decides(cost uint32, nowNs int64) bool {
-	return a.Received && (a.Denied || a.Units >= cost && nowNs < a.EndNs)
+	return a.Denied || a.Units >= cost && nowNs < a.EndNs
 }
 
 // Denial is the outcome of an allotment that denies.

@@ -103,7 +103,6 @@ func keepGranted(needs []Need) []Need {
 		switch n := &needs[i]; {
 		case n.subject.Outcome() == decide.Pending:
 			n.Reclaim()
-			n.subject.Quota.Allotment.Received = false
 		case n.handout != nil:
 			granted = append(granted, *n)
 		}

@@ -146,7 +146,7 @@ func (h *handout) writeTo(n *Need, units uint32) {
 // allotment is what a subject has of the grant that gets so many units of it.
 func (h *handout) allotment(units uint32) decide.Allotment {
 	return decide.Allotment{
-		Received: true, Units: units, EndNs: h.rest.EndNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
+		Units: units, EndNs: h.rest.EndNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
 		Blocked: h.grant.Blocked, WaitNs: h.grant.WaitNs, MonotonicNs: h.trip.CameNs, Standings: h.standings,
 	}
 }
@@ -159,7 +159,7 @@ func (n *Need) Reclaim() {
 	}
 	own := &n.subject.Quota.Allotment
 	n.handout.takeBack(own.Units)
-	own.Units = 0
+	*own = decide.Allotment{}
 }
 
 // All above is the same for each rule. Three methods are not, because the units of a rule that holds are counted in the
