@@ -145,7 +145,7 @@ func (p *presentPage) usageIn(r *record, column page.Column) (u limit.Usage, asO
 
 // Earliest returns when the first record of e's page expires: a new key waits for
 // it if the page is full and the rule does not evict. It is limit.Never if no
-// record expires by itself.
+// record expires by itself, and 0 if a slot is free: that one counts nothing.
 func (t *Table) Earliest(e *Entry) int64 {
 	first := int64(math.MaxInt64)
 	for slot := range e.page.Layout.Slots {

@@ -42,7 +42,8 @@ type Hold struct {
 func (h *Hold) InTable() bool { return h.epoch != 0 }
 
 // Hold holds units of the key until Settle, in one compare-and-swap, whether Check lets the
-// hit pass or not. It returns the hold, and the status that Commit would.
+// hit pass or not. It returns the hold, and the status that Commit would. If that is not OK, nothing is held, and the
+// caller must not ask the hold whether it is InTable.
 func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h := Hold{Units: units, hash: e.hash}
 	if !e.page.Layout.HasHolds { // a later configuration holds nothing

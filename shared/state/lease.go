@@ -68,7 +68,7 @@ type LeaseEntry struct {
 }
 
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
-// nowNs the monotonic clock.
+// nowNs the monotonic clock. If it fails, e must be read again: it may have the lease of the key before.
 func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
 	if status := l.table.ensureOpen(wallNs); status != OK {
 		return status
