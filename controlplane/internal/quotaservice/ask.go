@@ -42,7 +42,7 @@ type begunAsk struct {
 // askPart is one part of a begunAsk, with its operations. Their key carries out each once the one before is done.
 type askPart struct {
 	part   *quota.Part
-	first  keyOperation  // a hit: see action.Terms.ActionFor
+	first  keyOperation  // its hit: an action.Hit, Hold or Take, see action.Terms.ActionFor
 	kept   *keyOperation // if the ask is granted: it keeps the denial of a part in shadow. nil = there is none to keep
 	undone *keyOperation // if nobody gets the units: it undoes the hit. nil = the hit has taken none
 }

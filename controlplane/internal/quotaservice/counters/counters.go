@@ -122,8 +122,10 @@ type Prepared struct {
 	//	rule.Limits, result.Windows        100/hour  10/minute  as the policy has them
 	//	definition.Windows, its Standings  minute    hour       by their period
 	//	columns                            1         0          by the rule's limits
+	//
+	// namedLimit, shownLimit and ruleLimit are indexes in rule.Limits, a column is one in definition.Windows.
 	columns    []int
-	namedLimit int // index in rule.Limits of the one that Request.Window names; -1 = it names none, so all
+	namedLimit int // that Request.Window names; -1 = it names none, so all
 }
 
 // column is where the window is that the operation changes, for its action.
@@ -187,11 +189,11 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 // value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *action.Outcome) result.Result {
 	windows := p.windows(found)
-	shown := p.namedLimit
-	if shown < 0 {
-		shown = tightest(windows)
+	shownLimit := p.namedLimit
+	if shownLimit < 0 {
+		shownLimit = tightest(windows)
 	}
-	value := p.kind.value(found, &windows[shown])
+	value := p.kind.value(found, &windows[shownLimit])
 	return result.Result{Windows: windows, Value: &value, Held: p.held(found), BlockedNs: p.blockedNs(found)}
 }
 
@@ -240,13 +242,13 @@ func (p *Prepared) windows(found *action.Outcome) []result.Window {
 	if p.subject.Unlimited {
 		return all
 	}
-	for i := range p.columns {
-		all = append(all, p.window(i, found))
+	for ruleLimit := range p.columns {
+		all = append(all, p.window(ruleLimit, found))
 	}
 	return all
 }
 
-// window is how one limit of the rule stands; ruleLimit is its index there.
+// window is how one limit of the rule stands.
 func (p *Prepared) window(ruleLimit int, found *action.Outcome) result.Window {
 	column := p.columns[ruleLimit]
 	w, st := &p.definition.Windows[column], found.Standings[column]
