@@ -51,7 +51,7 @@ type Account struct {
 	book      *Book
 	name      name
 	isListed  bool
-	mayBeLost bool // the service, or its store, may have lost what the newest report said: see Book.ReportAll
+	mayBeLost bool // the service, or its store, may have lost what the newest report said: see reportAnew
 }
 
 // keptBlock is the denial that the worker remembers of a blocked key.

@@ -175,6 +175,18 @@ func TestAnHeirReportsBoth(t *testing.T) {
 	}
 }
 
+// An heir inherits while it talks itself: the answer to its own report may give units.
+func TestAnHeirsOwnReportStaysUnderWay(t *testing.T) {
+	old, inherited := open()
+	heir, acc := open()
+	own, _ := write(acc, 2, 0)
+	heir.Inherit(old, func() uint32 { return 40 })
+	require.True(t, own.MustWait())
+	require.True(t, own.End(noted(2), 0))
+	r := inherited.Reporter()
+	require.False(t, r.MustWait())
+}
+
 // An account that nobody wants any more is forgotten, and comes back if a hold ends that it knew.
 func TestAnIdleAccountIsForgotten(t *testing.T) {
 	b, acc := open()

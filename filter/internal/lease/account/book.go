@@ -112,15 +112,10 @@ func (b *Book) Due(due []*Account, most int, now int64) []*Account {
 	return due
 }
 
-// ReportAll has all that is held reported anew, on another stream: no report is under way any more, and the service, or
-// its store, may have lost what it has heard.
+// ReportAll has all that is held reported anew: the stream has ended.
 func (b *Book) ReportAll() {
 	for _, acc := range b.byName {
-		acc.reporting = reporting{}
-		if !acc.sums.Idle() {
-			acc.mayBeLost = true
-			acc.List()
-		}
+		acc.reportAnew()
 	}
 }
 
@@ -171,8 +166,8 @@ func (b *Book) Inherit(old *Book, newDefinitionID func() uint32) {
 		}
 		acc.book, acc.Definition = b, d
 		acc.isListed = false
+		acc.reportAnew()
 		b.byName[acc.name] = acc
 	}
-	b.ReportAll()
 	clear(old.byName)
 }

@@ -34,6 +34,16 @@ func (acc *Account) List() {
 	}
 }
 
+// reportAnew has the account reported on another stream, if the worker holds something: no report is under way any
+// more, and the service, or its store, may have lost what it has heard.
+func (acc *Account) reportAnew() {
+	acc.reporting = reporting{}
+	if !acc.sums.Idle() {
+		acc.mayBeLost = true
+		acc.List()
+	}
+}
+
 // mustReport reports whether the service is to hear of the account: it has changed, or the newest report may be lost,
 // or an eighth of the hold has passed.
 func (acc *Account) mustReport(now int64) bool {
