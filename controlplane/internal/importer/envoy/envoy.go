@@ -13,7 +13,7 @@
 //	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
 //	    descriptorsOfSite: virtualHosts               its routes (routes.go)
 //	      choicesOf: listenerFilter.settingOn         what each makes of the filter (perroute.go)
-//	      routeDescriptors                            by whose rate_limits the filter sends for them (perroute.go)
+//	      routeDescriptors                            by whose rate_limits the filter sends for them (sender.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by one of these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  draft.Draft.AddEnforced                         for which share of requests, and the response

@@ -53,7 +53,7 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 	limits := n.readLimits(block, map[string]limitSet{limitReq: byDefault, limitConn: byDefault})
 	inner := n.readServers(nginxconf.Named(block, "server"), limits)
 	if len(inner) == 0 {
-		return n.readServerBlock("http block", block, limits)
+		return n.readServerBlock("http block", block, limits, request.Selection{})
 	}
 	return &scope{label: "http block", limits: limits, inner: inner}
 }

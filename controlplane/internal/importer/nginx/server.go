@@ -38,23 +38,24 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]li
 	}
 	list := n.byHosts(servers)
 	for i, h := range list {
-		s := n.readServerBlock(h.server.label, h.server.block, around)
-		s.fits = h.fits(slices.Concat(list[:i], list[i+1:]))
-		scopes = append(scopes, s)
+		fits := h.fits(slices.Concat(list[:i], list[i+1:]))
+		scopes = append(scopes, n.readServerBlock(h.server.label, h.server.block, around, fits))
 	}
 	chooseBeside(scopes, func(one, other int) bool { return list[one].winsOver(list[other]) })
 	return scopes
 }
 
-// readServerBlock is the scope of what is in a server, for all requests that come to it. One that answers by itself
+// readServerBlock is the scope of what is in a server, which is for the requests that fit. One that answers by itself
 // does so before nginx looks for a location: the import reads its locations only to say what is wrong in them.
-func (n *reader) readServerBlock(label string, block []*nginxconf.Directive, around map[string]limitSet) *scope {
+func (n *reader) readServerBlock(
+	label string, block []*nginxconf.Directive, around map[string]limitSet, fits request.Selection,
+) *scope {
 	limits := n.readLimits(block, around)
 	inner := n.readLocations(block, limits, false)
 	if answersItself(block) {
-		return &scope{label: label, limits: withoutLimits(limits)}
+		return &scope{label: label, limits: withoutLimits(limits), fits: fits}
 	}
-	return &scope{label: label, limits: limits, inner: inner}
+	return &scope{label: label, limits: limits, fits: fits, inner: inner}
 }
 
 // readServer reads what a server says of its requests. The name .a.example stands for a.example and *.a.example.
