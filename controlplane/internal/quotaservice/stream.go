@@ -16,8 +16,8 @@ import (
 const maxStreams = 10_000
 
 // Stream is one worker's stream, as its transport uses it, and locks the core for that. The transport calls Receive for
-// each message that comes, and takes what is to be sent from Next. It reads a message once all asks of the last one
-// have begun, so that a stream has one message decoded.
+// each message that comes. It takes what is to be sent from Next, and calls Sent once that is sent. It reads a message
+// once all asks of the last one have begun, so that a stream has one message decoded.
 //
 // There are two transports: gRPC, and the simulated one of package fleet. The errors of Open and Receive are gRPC
 // statuses, because both tell the worker their codes.
@@ -128,7 +128,8 @@ func (st *Stream) hasPending() bool {
 	return len(st.worker.pending) > 0
 }
 
-// Next returns the bytes of the next message; ok says that there is one. The caller sends it, and calls Sent.
+// Next returns the bytes of the next message; ok says that there is one. The caller sends it, and calls Sent before it
+// calls Next again.
 func (st *Stream) Next() (message []byte, ok bool) {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
