@@ -31,16 +31,8 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 			sent.Requests.Cannot("Hosts are compared without their port and case here, so its requests cannot be told from " +
 				"those of " + other.level.Name() + ".")
 		}
-		var earlier []earlierLeaf
-		for _, before := range leaves[:i] {
-			e := earlierLeaf{leaf: before}
-			if wider[before] == l {
-				e.limit = before.level.Limit
-			}
-			earlier = append(earlier, e)
-		}
 		t := draft.Terms{Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit}
-		r := sent.makeRule(to, t, l.conditions, earlier)
+		r := sent.makeRule(to, t, l.conditions, l.earlier(leaves[:i], wider))
 		order[r] = l.level.Order
 		list = append(list, r)
 	}
@@ -49,6 +41,18 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 		for _, why := range d.Requests.WhyOff {
 			to.Note(d.At, why+" There is no limit for it.")
 		}
+	}
+	return list
+}
+
+// earlier are the leaves before one, with the limits that their requests have in its rule.
+func (l *leaf) earlier(before []*leaf, wider map[*leaf]*leaf) (list []earlierLeaf) {
+	for _, b := range before {
+		e := earlierLeaf{leaf: b}
+		if wider[b] == l {
+			e.limit = b.level.Limit
+		}
+		list = append(list, e)
 	}
 	return list
 }
