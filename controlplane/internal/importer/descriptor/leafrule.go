@@ -123,7 +123,7 @@ func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
 	fits := c.value.Fitting(c.pattern)
 	has := m.Of(c.value.Part)
 	switch {
-	case len(fits.WhyOff) > 0:
+	case fits.IsOff():
 		return m, false
 	case len(has) > 0 && len(fits.Match) > 0:
 		return m, slices.Equal(has, fits.Match.Of(c.value.Part))

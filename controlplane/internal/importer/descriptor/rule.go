@@ -38,7 +38,7 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 	}
 	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
 	if len(list) == 0 { // else its rules say why they are off
-		for _, why := range d.Requests.WhyOff {
+		for _, why := range d.Requests.WhyOff() {
 			to.Note(d.At, why+" There is no limit for it.")
 		}
 	}
@@ -120,7 +120,7 @@ func (list conditions) areOneText() bool {
 func (l *leaf) canOverride(other *leaf) bool {
 	// An override has no comments and no mode of its own.
 	isPlain := func(l *leaf) bool {
-		return len(l.level.Limit.Comments)+len(l.level.Limit.WhyOff) == 0 && l.whyNoOverride() == "" &&
+		return l.level.Limit.AreNone() && l.whyNoOverride() == "" &&
 			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
 	return l.withinAsText(other.conditions) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
@@ -166,7 +166,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 	var limited []request.Match
 	isKnown := true
 	for _, r := range rules {
-		m, ok := r.LimitedRequests(d.Requests.Exempt)
+		m, ok := r.LimitedRequests(d.Requests.Exempt())
 		m = m.WithoutConditionsOf(d.Requests.Match) // all of its requests meet these
 		switch {
 		case !ok:

@@ -57,7 +57,8 @@ func TestExemptionsByOnePartAreOne(t *testing.T) {
 	} {
 		d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 		limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}
-		requests := request.Selection{Exempt: tc.exempt}
+		var requests request.Selection
+		requests.ExemptMatches(tc.exempt...)
 		d.Add(draft.NewRule(d.Findings, draft.Terms{Name: "most", Limit: limit, Requests: requests}))
 		made, err := d.Finish()
 		require.NoError(t, err)

@@ -65,13 +65,13 @@ func NewRule(to *Findings, t Terms) *Rule {
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
 	t.Identity = cmp.Or(t.Identity, t.Limit.At.String())
 	r := &Rule{terms: t, findings: to}
-	for _, text := range slices.Concat(t.Requests.Comments, t.Limit.Comments) {
+	for _, text := range slices.Concat(t.Requests.Comments(), t.Limit.Comments()) {
 		r.comment(t.At, text)
 	}
-	for _, why := range slices.Concat(t.Requests.WhyOff, t.Limit.WhyOff) {
+	for _, why := range slices.Concat(t.Requests.WhyOff(), t.Limit.WhyOff()) {
 		r.cannot(why)
 	}
-	r.exempt = request.Joined(t.Requests.Exempt)
+	r.exempt = request.Joined(t.Requests.Exempt())
 	if n := len(r.exempt); n > policy.MaxExempt {
 		r.exempt = r.exempt[:policy.MaxExempt]
 		r.cannot("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
@@ -148,7 +148,7 @@ func (r *Rule) overrides() (list []Override) {
 //	is off by its filter                                as if it were on: the caller's rule is off by it too
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.cannotSay || slices.ContainsFunc(r.terms.Requests.Exempt, isLeft) ||
+	if r.cannotSay || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}

@@ -130,7 +130,9 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 // always is what an action adds if it always adds the same.
 func always(e descriptor.Entry, comments ...string) []descriptor.Descriptor {
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
-	d.Requests.Comments = comments
+	for _, text := range comments {
+		d.Requests.Comment(text)
+	}
 	return []descriptor.Descriptor{d}
 }
 
@@ -230,7 +232,7 @@ func (r *reader) readHeaderValueMatch(
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.Requests.NarrowTo(s)
-	case len(s.Exempt) > 0 || len(s.Match) == 0:
+	case len(s.Exempt()) > 0 || len(s.Match) == 0:
 		d.Requests.AddAll(s.Remarks)
 		d.Requests.CannotMatch("they must not match headers, of which some are inverted")
 	default:

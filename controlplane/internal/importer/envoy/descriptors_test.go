@@ -39,10 +39,10 @@ func selected(t *testing.T, s request.Selection) (text string) {
 	if len(s.Match) > 0 {
 		text += " if " + matchOf(s.Match)
 	}
-	for _, m := range s.Exempt {
+	for _, m := range s.Exempt() {
 		text += " but " + matchOf(m)
 	}
-	for _, why := range s.WhyOff {
+	for _, why := range s.WhyOff() {
 		text += " is off: " + why
 	}
 	return text

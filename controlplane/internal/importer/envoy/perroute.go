@@ -156,12 +156,12 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 		s.CannotMatch("they are those of routes without a configuration of their own")
 		return
 	}
-	if len(route.selection.WhyOff) > 0 {
+	if route.selection.IsOff() {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
 	// The route leaves out requests, as those of earlier routes. Its match has these too, so it exempts no more than the
 	// route only if they are exempt already.
-	if !hasInOrder(s.Exempt, route.selection.Exempt) {
+	if !hasInOrder(s.Exempt(), route.selection.Exempt()) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
 	s.ExemptMatches(route.selection.Match)

@@ -103,7 +103,7 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 			hosts = append(hosts, name)
 		}
 	}
-	if hosts != nil && len(s.WhyOff) == 0 { // else the match would have a part of the requests
+	if hosts != nil && !s.IsOff() { // else the match would have a part of the requests
 		s.Match = request.Host.Matching(request.ExactAll(hosts)...)
 	}
 	return s

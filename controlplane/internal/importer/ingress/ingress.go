@@ -187,7 +187,8 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		return
 	}
 	for _, g := range groupHosts(ing.paths) {
-		s := request.Selection{Exempt: ing.allowed}
+		var s request.Selection
+		s.ExemptMatches(ing.allowed...)
 		s.NarrowTo(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		imp.draft.Add(draft.NewRule(imp.Findings, draft.Terms{

@@ -222,7 +222,7 @@ func ofNames(names []string) (s request.Selection) {
 		}
 		patterns = append(patterns, request.Exact(name))
 	}
-	if len(s.WhyOff) == 0 { // else the match would have a part of the requests
+	if !s.IsOff() { // else the match would have a part of the requests
 		s.Match = request.Host.Matching(patterns...)
 	}
 	return s

@@ -174,7 +174,9 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 func exemptEarlierEntries(s *request.Selection, earlier []request.Selection) {
 	for _, entry := range earlier {
 		if !s.Match.IsApart(entry.Match) {
-			s.AddAll(request.Remarks{Comments: entry.Comments})
+			for _, text := range entry.Comments() {
+				s.Comment(text)
+			}
 		}
 	}
 	s.ExemptSelected(earlier, func(_ int, why string) string { return why })
@@ -323,10 +325,10 @@ func textOver(of request.Value, pattern string) (p request.Pattern, comment stri
 // fitting is the pattern for the same values as a policy has it.
 func fitting(of request.Value, as request.Pattern) (p request.Pattern, comment string, ok bool) {
 	fits := of.Fitting(as)
-	if len(fits.WhyOff) > 0 {
+	if fits.IsOff() {
 		return request.Pattern{}, "", false
 	}
-	return fits.Match.Of(of.Part)[0], strings.Join(fits.Comments, " "), true
+	return fits.Match.Of(of.Part)[0], strings.Join(fits.Comments(), " "), true
 }
 
 func hostsLength(pattern string) int { return len(pattern) }

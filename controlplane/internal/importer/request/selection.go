@@ -52,30 +52,41 @@ import "slices"
 // Selection says for which requests something holds: those that match and are not exempt. If a policy cannot
 // say that, WhyOff has the reasons: a rule for them is off.
 //
-// Its methods change it, and leave copies of it as they are: they copy a list before they append to it. So others may
-// set its lists, but append to them by methods alone.
+// Its methods change it, and leave copies of it as they are: they copy a list before they append to it.
 type Selection struct {
 	Match  Match
-	Exempt []Match
+	exempt []Match
 	Remarks
 }
 
 // Remarks are what is to say of a rule before it is made: those of its selection, and those of its limit.
 type Remarks struct {
-	Comments []string
-	WhyOff   []string // why the rule is off
+	comments []string
+	whyOff   []string
 }
 
+// Comments are those for the rule.
+func (r Remarks) Comments() []string { return r.comments }
+
+// WhyOff are the reasons why the rule is off.
+func (r Remarks) WhyOff() []string { return r.whyOff }
+
+// IsOff reports whether there is such a reason.
+func (r Remarks) IsOff() bool { return len(r.whyOff) > 0 }
+
+// AreNone reports whether there is nothing to say.
+func (r Remarks) AreNone() bool { return len(r.comments)+len(r.whyOff) == 0 }
+
 // Comment adds a comment for the rule.
-func (r *Remarks) Comment(text string) { r.Comments = append(slices.Clip(r.Comments), text) }
+func (r *Remarks) Comment(text string) { r.comments = append(slices.Clip(r.comments), text) }
 
 // Cannot adds what a policy cannot say, and why: the rule is off.
-func (r *Remarks) Cannot(why string) { r.WhyOff = append(slices.Clip(r.WhyOff), why) }
+func (r *Remarks) Cannot(why string) { r.whyOff = append(slices.Clip(r.whyOff), why) }
 
 // AddAll adds other remarks.
 func (r *Remarks) AddAll(other Remarks) {
-	r.Comments = append(slices.Clip(r.Comments), other.Comments...)
-	r.WhyOff = append(slices.Clip(r.WhyOff), other.WhyOff...)
+	r.comments = append(slices.Clip(r.comments), other.comments...)
+	r.whyOff = append(slices.Clip(r.whyOff), other.whyOff...)
 }
 
 // CannotMatch adds a condition that no match can say.
@@ -96,7 +107,7 @@ func (s *Selection) NarrowTo(other Selection) {
 	if why != "" {
 		s.CannotMatch(why)
 	}
-	s.ExemptMatches(other.Exempt...)
+	s.ExemptMatches(other.exempt...)
 	s.AddAll(other.Remarks)
 }
 
@@ -104,7 +115,7 @@ func (s *Selection) NarrowTo(other Selection) {
 func (s *Selection) ExemptFitting(v Value, p Pattern) {
 	fits := v.Fitting(p)
 	s.AddAll(fits.Remarks)
-	if len(fits.WhyOff) == 0 {
+	if len(fits.whyOff) == 0 {
 		s.ExemptMatches(fits.Match)
 	}
 }
@@ -117,11 +128,14 @@ func (s *Selection) ExemptMatches(list ...Match) {
 		s.Cannot("It should exempt every request.")
 		list = slices.DeleteFunc(slices.Clone(list), isEverything)
 	}
-	s.Exempt = append(slices.Clip(s.Exempt), list...)
+	s.exempt = append(slices.Clip(s.exempt), list...)
 }
 
+// Exempt are the matches whose requests are exempt.
+func (s Selection) Exempt() []Match { return s.exempt }
+
 // HasExempt reports whether one of the exemptions is this match.
-func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.Exempt, m.Equal) }
+func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.exempt, m.Equal) }
 
 // ExemptSelected exempts the requests of other selections. If one may have requests of this one, and no exemption says
 // which, the rule is off: whyOff makes the reason of the other's index and of what no exemption says.
@@ -136,17 +150,17 @@ func (s *Selection) ExemptSelected(others []Selection, whyOff func(i int, why st
 	for i, o := range others {
 		switch {
 		case s.Match.IsApart(o.Match): // it has none of them
-		case len(o.WhyOff) > 0:
-			add(i, o.WhyOff[0])
-		case len(o.Exempt) > 0:
+		case len(o.whyOff) > 0:
+			add(i, o.whyOff[0])
+		case len(o.exempt) > 0:
 			add(i, "An exemption has no exemptions of its own.")
 		default:
 			exempt = append(exempt, o.Match)
 		}
 	}
 	s.ExemptMatches(exempt...)
-	s.AddAll(Remarks{WhyOff: reasons})
+	s.AddAll(Remarks{whyOff: reasons})
 }
 
 // IsEverything reports whether it is for every request.
-func (s Selection) IsEverything() bool { return len(s.Match)+len(s.Exempt)+len(s.WhyOff) == 0 }
+func (s Selection) IsEverything() bool { return len(s.Match)+len(s.exempt)+len(s.whyOff) == 0 }

@@ -10,9 +10,9 @@ import (
 func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	post := Method.Matching(Exact("POST"))
 	get := Method.Matching(Exact("GET"))
-	all := Selection{Exempt: make([]Match, 0, 8)}
-	all.Comments = make([]string, 0, 8)
-	all.WhyOff = make([]string, 0, 8)
+	all := Selection{exempt: make([]Match, 0, 8)}
+	all.comments = make([]string, 0, 8)
+	all.whyOff = make([]string, 0, 8)
 
 	one := all
 	one.ExemptMatches(post)
@@ -27,9 +27,9 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	both.NarrowTo(other)
 	both.AddAll(one.Remarks)
 
-	require.Empty(t, all.Exempt)
-	require.Equal(t, Selection{Exempt: []Match{post}, Remarks: Remarks{[]string{"one"}, []string{"one"}}}, one)
-	require.Equal(t, []Match{get, Host.Matching(Exact("a.example"))}, other.Exempt)
+	require.Empty(t, all.exempt)
+	require.Equal(t, Selection{exempt: []Match{post}, Remarks: Remarks{[]string{"one"}, []string{"one"}}}, one)
+	require.Equal(t, []Match{get, Host.Matching(Exact("a.example"))}, other.exempt)
 	require.Equal(t, Remarks{[]string{"other"}, []string{"other"}}, other.Remarks)
 	require.Equal(t, Remarks{[]string{"other", "one"}, []string{"other", "one"}}, both.Remarks)
 }
@@ -53,11 +53,11 @@ func TestJoinsOfSelections(t *testing.T) {
 	other := of(Host, Exact("b.example"))
 	require.False(t, hosts.Match.IsApart(host.Match))
 	require.True(t, host.Match.IsApart(other.Match))
-	require.NotEmpty(t, joined(host, other).WhyOff)
+	require.NotEmpty(t, joined(host, other).whyOff)
 	begun := of(FullPath, Prefix("/a", false))
 	expression := of(FullPath, Expression("/.*b")) // an import cannot tell which values fit both
 	require.False(t, begun.Match.IsApart(expression.Match))
-	require.NotEmpty(t, joined(begun, expression).WhyOff)
+	require.NotEmpty(t, joined(begun, expression).whyOff)
 	both, why := hosts.Match.And(host.Match)
 	require.Equal(t, host.Match, both)
 	require.Empty(t, why)
@@ -74,7 +74,7 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 		"ExemptSelected": func(s *Selection) {
 			s.ExemptSelected([]Selection{{}, {Match: post}}, func(int, string) string { return "" })
 		},
-		"NarrowTo": func(s *Selection) { s.NarrowTo(Selection{Exempt: []Match{{}, post}}) },
+		"NarrowTo": func(s *Selection) { s.NarrowTo(Selection{exempt: []Match{{}, post}}) },
 		"ExemptFitting": func(s *Selection) {
 			s.ExemptFitting(Host.Value(), Pattern{})
 			s.ExemptFitting(Method.Value(), Exact("POST"))
@@ -82,7 +82,7 @@ func TestNothingExemptsEveryRequest(t *testing.T) {
 	} {
 		var s Selection
 		exempt(&s)
-		require.Equal(t, []Match{post}, s.Exempt, name)
-		require.Equal(t, []string{"It should exempt every request."}, s.WhyOff, name)
+		require.Equal(t, []Match{post}, s.exempt, name)
+		require.Equal(t, []string{"It should exempt every request."}, s.whyOff, name)
 	}
 }
