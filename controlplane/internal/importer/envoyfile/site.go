@@ -177,7 +177,8 @@ func Choose(
 	if len(wanted) == 0 {
 		return nil, nil
 	}
-	names, chosen := namesOfSites(wanted), []*Site(nil)
+	names := namesOfSites(wanted)
+	var chosen []*Site
 	for i, s := range wanted {
 		hasNamesake := slices.ContainsFunc(wanted, func(other *Site) bool { return other != s && other.name == s.name })
 		if listener == "" || listener == names[i] || listener == s.name && !hasNamesake {
