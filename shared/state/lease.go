@@ -9,15 +9,16 @@ import (
 
 // A lease table holds what this proxy has leased of each key of a rule of scope cluster, see package leased. It
 // is a table whose only column is a lease, so it is registered, placed and re-used
-// as other tables are. Nothing in it counts against a limit: units are deducted at
-// the quota service before they get here. So a record that is lost, evicted or
-// unreadable only costs units, and a page has no floor.
+// as other tables are. The units of a grant are deducted at the quota service before they get here, so a record that is
+// lost, evicted or unreadable only costs them, and a page has no floor. Those that are Uncharged are not counted
+// anywhere else: without the record the service never hears of them. So Clean keeps such a record, and makeRoom takes
+// it last.
 //
 //	Read, ReadHashed, Reread  the page is loaded, and the key's record is decoded into LeaseEntry.Lease
 //	                          (none: an empty Lease; FromFuture: as if none)
 //	the caller                changes LeaseEntry.Lease: Spend, Put, ...
-//	Write                     the lease is encoded into its slot, a free one, or that of the record
-//	                          with fewest units (Replaced), and the page is written in one compare-and-swap
+//	Write                     the lease is encoded into its slot, a free one, or that of another record (makeRoom,
+//	                          Replaced), and the page is written in one compare-and-swap
 //
 // Of the other files it uses the registration of tables, and a loadedPage. They know of leases in three places, for
 // visits: hasExpired asks leaseIsMissed, drop rolls no floor, and readPage reads only the leases' clock.
@@ -154,27 +155,49 @@ func (l *Leases) Write(e *LeaseEntry) Status {
 	return t.write(&e.loadedPage)
 }
 
-// makeRoom returns a slot for a new record: a free one, or if the page is full, that of the record with fewest units,
-// of several the oldest. lost is how many units that has. A record of an earlier start of the clock has none.
+// makeRoom returns a slot for a new record: a free one, or if the page is full, that of the record whose loss costs
+// least. lost is how many units that has to spend.
 func (e *LeaseEntry) makeRoom() (room int, lost uint32) {
 	if slot := e.page.FreeSlot(); slot >= 0 {
 		return slot, 0
 	}
-	oldest := int64(0)
+	var least leaseCost
 	for slot := range e.page.Layout.Slots {
-		units := leftOf(e.page.Lease(slot), e.NowNs)
-		written := e.page.Time(slot)
-		if isOfEarlierStart(written, e.NowNs) {
-			units = 0
-			written = 0
-		}
-		if slot == 0 || units < lost || units == lost && written < oldest {
+		cost := e.costOf(slot)
+		if slot == 0 || cost.less(&least) {
 			room = slot
-			lost = units
-			oldest = written
+			least = cost
 		}
 	}
-	return room, lost
+	return room, least.left
+}
+
+// leaseCost is what the loss of a record costs.
+type leaseCost struct {
+	uncharged uint32 // the limit: so many units are never counted
+	left      uint32 // units that nobody can spend
+	writtenNs int64  // of equal ones, the oldest costs least
+}
+
+func (c *leaseCost) less(than *leaseCost) bool {
+	switch {
+	case c.uncharged != than.uncharged:
+		return c.uncharged < than.uncharged
+	case c.left != than.left:
+		return c.left < than.left
+	}
+	return c.writtenNs < than.writtenNs
+}
+
+// costOf is what the loss of the slot's record costs. One of an earlier start of the clock costs nothing.
+func (e *LeaseEntry) costOf(slot int) leaseCost {
+	written := e.page.Time(slot)
+	if isOfEarlierStart(written, e.NowNs) {
+		return leaseCost{}
+	}
+	var l leased.Lease
+	l.Decode(e.page.Lease(slot)[:leased.HeadBytes])
+	return leaseCost{l.Uncharged.Units, l.Left(e.NowNs), written}
 }
 
 // leftOf is Lease.Left of a lease's bytes.

@@ -126,6 +126,31 @@ func TestAFullPageDropsTheOldestOfEqualLeases(t *testing.T) {
 	}
 }
 
+// TestAFullPageKeepsUnitsThatAreNotCharged: the service has to hear of what was admitted without it.
+func TestAFullPageKeepsUnitsThatAreNotCharged(t *testing.T) {
+	l := leasesOf(newMemory(), 1, 4)
+	for i, record := range []leased.Lease{
+		{Uncharged: leased.Uncharged{Units: 1000}},
+		{Grants: grants(grantLeft(1, 1, 9, leaseNow+second))},
+		{Uncharged: leased.Uncharged{Units: 2}, Grants: grants(grantLeft(1, 2, 3, leaseNow+second))},
+		{Rate: leased.Rate{Now: 1}},
+	} {
+		e := readLease(t, l, fmt.Sprint(i), leaseNow+int64(i))
+		e.Lease = record
+		require.Equal(t, OK, l.Write(e))
+	}
+	for n, replaced := range []struct {
+		record int
+		units  uint32
+	}{{3, 0}, {1, 9}, {2, 3}, {0, 0}} {
+		e := readLease(t, l, fmt.Sprint("new", n), leaseNow+9)
+		e.Uncharged.Add(5000)
+		require.Equal(t, OK, l.Write(e))
+		require.Equal(t, replaced.units, e.Replaced, n)
+		require.Zero(t, readLease(t, l, fmt.Sprint(replaced.record), leaseNow+9).WrittenNs, n)
+	}
+}
+
 func TestLeasesOutliveMoreWindows(t *testing.T) {
 	store := newMemory()
 	l := leasesOf(store, 1, 100)

@@ -251,7 +251,8 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 //	It is not answered by 1300 ms, or it has joined another   The next ask says Spent: 5 again. If the service has
 //	ask, which has its own Spent (ask.add).                   heard the first one, it charges 5 units twice.
 //	The answer has Failed: the service cannot reach the key.  The units stay Uncharged. A later ask says them.
-//	The proxy's store drops the record of the lease.          The service never hears of the units.
+//	The record is lost. For a new one in a full page, state   The service never hears of the units.
+//	takes a record with units Uncharged last.
 
 // takeShare takes the cost of the proxy's share. First it writes into the lease that the service has to charge it: what
 // the service never hears of would be admitted twice. It writes that once for a request, which may take of the share
