@@ -279,7 +279,7 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 	}
 	out, isDenied := &part.last().outcome, part.denied()
 	got := quota.Grant{
-		Denied: isDenied, WaitNs: out.WaitNs, HeldBack: out.HeldBack, Blocked: isDenied && out.Blocked,
+		Denied: isDenied, WaitNs: out.Denial.WaitNs, HeldBack: out.Denial.HeldBack, Blocked: isDenied && out.Blocked,
 		Noted: out.Noted && !part.isUnsure(), Windows: a.standings(part),
 	}
 	if a.result == quota.Granted {
@@ -329,7 +329,7 @@ func failedGrant(o *keyOperation) quota.Grant {
 	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
 	if errors.Is(o.outcome.Err, action.ErrStarting) {
 		p.Starting, p.Noted = true, true
-		p.WaitNs = o.outcome.WaitNs
+		p.WaitNs = o.outcome.StartsInNs
 	}
 	return p
 }

@@ -57,9 +57,9 @@ type Operation struct {
 //
 // All of them are pointers, so that no action has two forms.
 //
-// Where Denied is written, WaitNs is too. If the definition holds units, Hold, Take and Inspect also write HeldBack,
-// NeedsAge and Err. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds what they
-// count: see addition of quotaservice.
+// Where Denied is written, the Denial is too. If the definition holds units, Hold, Take and Inspect also write NeedsAge
+// and Err. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds what they count: see
+// addition of quotaservice.
 type Action interface {
 	// carryOut does it to the record, as the definition sees it, and writes to out what came of it. changed says that
 	// the record counts something else now.
@@ -69,8 +69,9 @@ type Action interface {
 // Outcome is what comes of an operation if the record is as it was decided on.
 type Outcome struct {
 	// Err is why it could not be decided: the store is starting, the record has no room for its windows or its worker,
-	// or its report is stale. Beside it only these hold: Noted, and WaitNs if it is ErrStarting.
-	Err error
+	// or its report is stale. Beside it only Noted holds, and StartsInNs.
+	Err        error
+	StartsInNs int64 // if Err is ErrStarting: until the store has started
 
 	// Decide writes these of each action.
 	NowNs     int64            // when it was decided, by the store's clock
@@ -79,10 +80,9 @@ type Outcome struct {
 	Blocked   bool             // the key was blocked before it
 	Rebased   bool             // the store's clock was set back since the record was written
 
-	// What finds out whether units are left writes these. See "How a denial comes about".
-	Denied   bool
-	HeldBack bool  // only what is held leaves no room; false if the definition holds nothing
-	WaitNs   int64 // until the units are left, if nobody else asks
+	// What finds out whether units are left writes these: see deny.
+	Denied bool
+	Denial balance.Denial // if Denied: why, by what the record counts after it
 
 	// What takes units writes these.
 	AgainNs int64 // a Hit: it is not decided now, but again at this instant; 0 = it is decided
@@ -140,48 +140,21 @@ func (out *Outcome) stand(v *balance.View) {
 	}
 }
 
-// How a denial comes about:
+// What needs units goes by the same steps, and each writes what it is named for:
 //
-//	judge        finds out whether units are left. For a Hit balance.View.Offer does, for a Hold balance.View.Note
-//	countDenial  changes the record only: denied units count, or the key's block begins
-//	deny         writes to the Outcome that no units are left, and how long to wait by what the record counts now.
-//	             denyHold does so by a balance.Room
-//	denyAnew     countDenial of what judge or denyHold has denied, and deny again if that changed the record
-//	keepDenial   is an action of its own: countDenial of a part in shadow, once its ask is granted
+//	Room         of balance.View: are units left? A Hit has its Offer, and a Hold has the Room from Note
+//	countDenial  if they are not: the record counts that, or the key's block begins. Nothing does so for an Inspect, and
+//	             keepDenial does it for a part in shadow, once its ask is granted
+//	deny         the Outcome has the Denial, by what the record counts now
+//
+// A Charge denies before it counts its own units, because these count whatever is left.
 
-// judge finds out whether units are left. If the definition holds units, it has a limit for these, too, and the store
-// must know what is held.
-func (out *Outcome) judge(v *balance.View, units uint32) {
-	if v.HoldLimit == nil {
-		if v.LeftBesideHeld() < units || out.Blocked {
-			out.deny(v, units)
-		}
-		return
-	}
-	room := v.Room(units, units)
-	if !room.OK {
-		out.denyHold(&room)
-		return
-	}
-	out.NeedsAge = units > 0
-}
+// deny denies a cost. What the denial changes is counted before.
+func (out *Outcome) deny(v *balance.View, cost uint32) { out.Denied, out.Denial = true, v.Denial(cost) }
 
-// denyHold says why a cost is not held.
-func (out *Outcome) denyHold(room *balance.Room) {
-	out.WaitNs = room.WaitNs
-	if room.IsStarting {
-		out.Err = ErrStarting
-		return
-	}
-	out.Denied, out.HeldBack = true, room.HeldBack
-}
-
-// deny denies a cost, and says how long it must wait.
-func (out *Outcome) deny(v *balance.View, cost uint32) {
-	out.Denied, out.WaitNs = true, v.WaitNs(cost)
-	if out.WaitNs == 0 { // only what workers of another policy hold leaves no room
-		out.WaitNs = limit.HeldRetryNs
-	}
+// waitForStart fails, because the store is starting.
+func (out *Outcome) waitForStart(v *balance.View) {
+	out.Err, out.StartsInNs = ErrStarting, v.StartingForNs
 }
 
 // Take takes units to be spent at once, if they are left.
@@ -191,15 +164,19 @@ type Take struct {
 }
 
 func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.judge(&v, t.Units)
+	room := v.Room(t.Units, t.Units)
+	out.NeedsAge = room.NeedsAge
 	switch {
-	case out.Denied:
-		return out.denyAnew(terms, &v, denial{cost: t.Units, noBlock: t.NoBlock})
-	case out.Err != nil || t.Units == 0:
-		return false
+	case room.IsStarting:
+		out.waitForStart(&v)
+	case !room.OK:
+		changed = terms.countDenial(&v, denied{cost: t.Units, noBlock: t.NoBlock})
+		out.deny(&v, t.Units)
+	case t.Units > 0:
+		out.Taken = takeUnits(&v, t.Units, v.NowNs())
+		changed = true
 	}
-	out.Taken = takeUnits(&v, t.Units, v.NowNs())
-	return true
+	return changed
 }
 
 // takeUnits counts units that may be spent until spendBy.
@@ -215,7 +192,14 @@ const AllWindows = -1
 type Inspect struct{ Units uint32 }
 
 func (i *Inspect) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.judge(&v, i.Units)
+	room := v.Room(i.Units, i.Units)
+	out.NeedsAge = room.NeedsAge
+	switch {
+	case room.IsStarting:
+		out.waitForStart(&v)
+	case !room.OK:
+		out.deny(&v, i.Units)
+	}
 	return false
 }
 
@@ -268,7 +252,9 @@ type Charge struct{ Units uint32 }
 // carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
 func (c *Charge) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.judge(&v, c.Units)
+	if !v.Room(c.Units, c.Units).OK {
+		out.deny(&v, c.Units)
+	}
 	for i := range v.Windows {
 		if v.Windows[i].IsFixed() {
 			v.AddIn(i, c.Units)
@@ -289,7 +275,7 @@ func (*Look) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
 			isOver = isOver && v.Standing(i).Used > w.Limit
 		}
 		if isOver {
-			out.Denied, out.WaitNs = true, v.WaitNs(1)
+			out.deny(&v, 1)
 		}
 	}
 	return false

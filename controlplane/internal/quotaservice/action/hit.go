@@ -31,7 +31,7 @@ type Hit struct {
 //	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
 //	for units or has Spent some
 //	the part is Inspect                               nothing               nothing
-//	it is denied: too few units, or a blocked key     Denied, WaitNs        what countDenial counts, unless in shadow
+//	it is denied: too few units, or a blocked key     Denied, Denial        what countDenial counts, unless in shadow
 //	the hit is refused                                nothing               nothing
 //	it is granted units                               Taken                 these units
 //	it is granted none: its cost is 0                 Taken.ValidNs         nothing
@@ -51,7 +51,7 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 	case p.Inspect:
 	case offer.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
-			changed = terms.countDenial(&v, denialOf(p)) || changed
+			changed = terms.countDenial(&v, deniedPart(p)) || changed
 		}
 		out.deny(&v, p.Cost)
 	case h.IsRefused:
@@ -88,28 +88,30 @@ func (h *Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed boo
 	}
 	out.Noted = true
 	out.Taken = Taken{Units: room.Units, ValidNs: v.HoldLimit.EighthNs()}
-	out.NeedsAge = room.Units > 0
-	if room.OK {
-		return changed
-	}
-	out.denyHold(&room)
-	if out.Denied && !p.Shadow { // else keepDenial counts it
-		changed = out.denyAnew(terms, &v, denialOf(p)) || changed
+	out.NeedsAge = room.NeedsAge
+	switch {
+	case room.IsStarting:
+		out.waitForStart(&v)
+	case !room.OK:
+		if !p.Shadow { // else keepDenial counts it
+			changed = terms.countDenial(&v, deniedPart(p)) || changed
+		}
+		out.deny(&v, p.Cost)
 	}
 	return changed
 }
 
-// denial is what a denied request asked for, as far as the record may count that.
-type denial struct {
+// denied is what a denied request asked for, as far as the record may count that.
+type denied struct {
 	cost    uint32
 	waiting uint32 // of all requests that wait, if it is more than the cost
 	noBlock bool   // see quota.Part
 }
 
-func denialOf(p *quota.Part) denial { return denial{p.Cost, p.Waiting, p.NoBlock} }
+func deniedPart(p *quota.Part) denied { return denied{p.Cost, p.Waiting, p.NoBlock} }
 
 // mayChange says what a denial changes by the definition: its units count, or it may begin the key's block.
-func (d denial) mayChange(terms *Terms) (counts, blocks bool) {
+func (d denied) mayChange(terms *Terms) (counts, blocks bool) {
 	costs := d.cost > 0
 	return costs && terms.CountDenied, costs && terms.HasBlock && !d.noBlock
 }
@@ -117,7 +119,7 @@ func (d denial) mayChange(terms *Terms) (counts, blocks bool) {
 // countDenial changes by a denial what the definition says: what waits counts, and the windows' denial begins the key's
 // block or prolongs it. It reports whether that changed something. Whoever calls it denies after it, so that the wait
 // is from the new count.
-func (terms *Terms) countDenial(v *balance.View, d denial) (changed bool) {
+func (terms *Terms) countDenial(v *balance.View, d denied) (changed bool) {
 	counts, blocks := d.mayChange(terms)
 	if blocks && v.Left() < d.cost { // not only what is held leaves no room
 		changed = v.BeginBlock()
@@ -125,16 +127,6 @@ func (terms *Terms) countDenial(v *balance.View, d denial) (changed bool) {
 	if counts {
 		v.AddClaimed(max(d.waiting, d.cost))
 		changed = true
-	}
-	return changed
-}
-
-// denyAnew counts a denial that the outcome has already. If that changes the record, the outcome has it anew, with the
-// wait by what counts now.
-func (out *Outcome) denyAnew(terms *Terms, v *balance.View, d denial) (changed bool) {
-	changed = terms.countDenial(v, d)
-	if changed {
-		out.deny(v, d.cost)
 	}
 	return changed
 }
@@ -148,8 +140,8 @@ type keepDenial struct {
 // KeepDenial returns what keeps the denial of a part in shadow. first is the outcome of its first action. nil = to keep
 // it would change nothing.
 func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
-	counts, blocks := denialOf(p).mayChange(terms)
-	if first.Err != nil || !first.Denied || first.HeldBack || !counts && !blocks {
+	counts, blocks := deniedPart(p).mayChange(terms)
+	if first.Err != nil || !first.Denied || first.Denial.HeldBack || !counts && !blocks {
 		return nil
 	}
 	return &keepDenial{p, first.Noted}
@@ -162,7 +154,7 @@ func (k *keepDenial) carryOut(terms *Terms, v balance.View, out *Outcome) (chang
 		out.Denied = true
 		return false
 	}
-	changed = terms.countDenial(&v, denialOf(k.part))
+	changed = terms.countDenial(&v, deniedPart(k.part))
 	out.deny(&v, k.part.Cost)
 	return changed
 }

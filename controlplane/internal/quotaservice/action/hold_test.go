@@ -29,6 +29,7 @@ func TestTakeHold(t *testing.T) {
 	reports.Charged, reports.Number = 3, 2
 	inspects := quota.Part{Cost: 4, Inspect: true}
 	const valid = 10 * second // an eighth of the hold
+	heldBack := balance.Denial{HeldBack: true, WaitNs: limit.HeldRetryNs}
 	for _, c := range []struct {
 		name             string
 		before           quota.Part // of an earlier hit
@@ -44,17 +45,17 @@ func TestTakeHold(t *testing.T) {
 			want: Outcome{Noted: true, Taken: Taken{ValidNs: valid}}},
 		{name: "stale", before: asks(1, 2), part: asks(1, 2), holds: 2, want: Outcome{Err: balance.ErrStale}},
 		{name: "starting", part: asks(1, 4), startingNs: second,
-			want: Outcome{Noted: true, Err: ErrStarting, WaitNs: second, Taken: Taken{ValidNs: valid}}},
+			want: Outcome{Noted: true, Err: ErrStarting, StartsInNs: second, Taken: Taken{ValidNs: valid}}},
 		{name: "held back", before: asks(2, 3), part: asks(1, 2), holds: 3,
-			want: Outcome{Noted: true, Denied: true, HeldBack: true, WaitNs: limit.HeldRetryNs, Taken: Taken{ValidNs: valid}}},
+			want: Outcome{Noted: true, Denied: true, Denial: heldBack, Taken: Taken{ValidNs: valid}}},
 		{name: "denied", used: 9, usedAfter: 9, part: asks(1, 2),
-			want: Outcome{Noted: true, Denied: true, WaitNs: minute, Taken: Taken{ValidNs: valid}}},
+			want: Outcome{Noted: true, Denied: true, Denial: balance.Denial{WaitNs: minute}, Taken: Taken{ValidNs: valid}}},
 		{name: "too much for ever", part: asks(1, 5),
-			want: Outcome{Noted: true, Denied: true, WaitNs: limit.Never, Taken: Taken{ValidNs: valid}}},
+			want: Outcome{Noted: true, Denied: true, Denial: balance.Denial{WaitNs: limit.Never}, Taken: Taken{ValidNs: valid}}},
 		{name: "an operator's", before: asks(2, 2), part: quota.Part{Cost: 2}, usedAfter: 2, holds: 2,
 			want: Outcome{NeedsAge: true, Taken: Taken{Units: 2, ValidNs: minute / 600}}},
 		{name: "an operator's, held back", before: asks(2, 2), part: quota.Part{Cost: 3}, holds: 2,
-			want: Outcome{Denied: true, HeldBack: true, WaitNs: limit.HeldRetryNs}},
+			want: Outcome{Denied: true, Denial: heldBack}},
 		{name: "only looks", before: asks(2, 2), part: inspects, holds: 2, want: Outcome{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -83,7 +84,7 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 		hit := on(r, d, &Hit{Part: &quota.Part{Cost: units}})
 		require.Equal(t, units > 3, hit.Outcome.Denied, units)
 		require.Equal(t, hit.Outcome.Denied, inspect.Outcome.Denied, units)
-		require.Equal(t, hit.Outcome.WaitNs, inspect.Outcome.WaitNs, units)
+		require.Equal(t, hit.Outcome.Denial.WaitNs, inspect.Outcome.Denial.WaitNs, units)
 	}
 }
 
@@ -100,8 +101,8 @@ func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	}
 	want := func(used uint32, waitNs int64, o *decided) {
 		require.True(t, o.Outcome.Denied)
-		require.False(t, o.Outcome.HeldBack, "the definition itself holds nothing")
-		require.Equal(t, waitNs, o.Outcome.WaitNs)
+		require.False(t, o.Outcome.Denial.HeldBack, "the definition itself holds nothing")
+		require.Equal(t, waitNs, o.Outcome.Denial.WaitNs)
 		require.Equal(t, used, o.Outcome.Standings[0].Used)
 	}
 	_, enforced := deny(false)
@@ -113,4 +114,26 @@ func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	r, hit = deny(true)
 	r.Holders = nil
 	want(2, 0, on(r, d, hit.keepDenial())) // it would pass by now
+}
+
+// TestWhatIsTooMuchForEverNeverPasses: 2 units may be held at once, and the window of 10 has 1 left. A cost of 3 begins
+// the key's block. It does not pass once the block ends, because it can never be held.
+func TestWhatIsTooMuchForEverNeverPasses(t *testing.T) {
+	d, err := NewTerms(&quota.Definition{Lease: quota.LeaseOff, Windows: []limit.Window{
+		{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute},
+		limit.NewBlock(minute, false),
+		{Algorithm: limit.Concurrency, Limit: 2, PeriodNs: 80 * second},
+	}})
+	require.NoError(t, err)
+	part := asks(1, 3)
+	for name, a := range map[string]Action{
+		"hold": &Hold{&part}, "take": &Take{Units: 3}, "kept": &keepDenial{part: &part},
+	} {
+		r := balance.NewRecord(base)
+		on(r, d, &Set{Units: 9, Window: 0})
+		o := on(r, d, a)
+		require.True(t, o.Outcome.Denied, name)
+		require.Equal(t, limit.Never, o.Outcome.Denial.WaitNs, name)
+		require.True(t, on(r, d, &Inspect{Units: 3}).Outcome.Blocked, name)
+	}
 }

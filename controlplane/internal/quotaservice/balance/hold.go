@@ -9,16 +9,15 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// What a View with a HoldLimit is asked: parts report what is held, and are granted units to hold.
+// A View with a HoldLimit is asked for a Note: parts report what is held, and are granted units to hold. Any View is
+// asked for Room, and for a Denial.
 
-// Room says whether units are left to hold, and if not, why.
+// Room says whether a cost fits now. If it does not, and the store is not starting, View.Denial says why.
 type Room struct {
-	OK    bool   // the cost fits; a cost of 0 fits unless the key is blocked
-	Units uint32 // if OK: how many may be held, at most those that wait
-
-	IsStarting bool  // if not OK: only the store's start is in the way
-	HeldBack   bool  // if not OK: only units that are held are in the way
-	WaitNs     int64 // if not OK: until the cost fits if nobody else asks, or the store has started; limit.Never
+	OK         bool   // the cost fits; a cost of 0 fits unless the key is blocked
+	Units      uint32 // if OK: how many there are for what waits
+	NeedsAge   bool   // if OK: it would not fit while the store is starting, which does not know then what is held
+	IsStarting bool   // if not OK: only the store's start is in the way
 }
 
 // Note notes the report of a part: it charges what the report has charged and the store has not counted yet. If the
@@ -94,30 +93,42 @@ func (v *View) mostHeld(h *Holder) uint32 {
 	return most
 }
 
-// Room finds out how many units may be held beside what all workers hold, if so many wait, of which the first request
-// costs so many.
-func (v *View) Room(cost, waiting uint32) (r Room) {
-	left := v.LeftBesideHeld()
-	if !v.HoldLimit.Unlimited {
+// Room finds out how many units there are beside what all workers hold, if so many wait, of which the first request
+// costs so many. They are to be held, or to be spent at once.
+func (v *View) Room(cost, waiting uint32) Room {
+	if cost == 0 {
+		return Room{OK: !v.IsBlocked()}
+	}
+	left, holds := v.LeftBesideHeld(), v.HoldLimit != nil
+	if holds && !v.HoldLimit.Unlimited {
 		left = min(left, minus(v.HoldLimit.Limit, v.Held()))
 	}
 	switch {
-	case cost == 0 && !v.IsBlocked():
-		r.OK = true
-	case cost > 0 && cost <= left && v.StartingForNs > 0:
-		r.IsStarting, r.WaitNs = true, v.StartingForNs
-	case cost > 0 && cost <= left:
-		r.OK = true
-		r.Units = min(left, max(waiting, cost))
-	case !v.HoldLimit.Unlimited && cost > v.HoldLimit.Limit:
-		r.WaitNs = limit.Never
-	default:
-		r.WaitNs = v.WaitNs(cost)
-		if r.WaitNs == 0 {
-			r.HeldBack, r.WaitNs = true, limit.HeldRetryNs
-		}
+	case cost > left:
+		return Room{}
+	case holds && v.StartingForNs > 0:
+		return Room{IsStarting: true}
 	}
-	return r
+	return Room{OK: true, Units: min(left, max(waiting, cost)), NeedsAge: holds}
+}
+
+// Denial is why a cost is denied.
+type Denial struct {
+	HeldBack bool  // only units that are held are in the way; false if the definition holds none
+	WaitNs   int64 // until the cost fits, if nobody else asks; limit.Never
+}
+
+// Denial says why a cost that is denied does not fit, by what the record counts now.
+func (v *View) Denial(cost uint32) Denial {
+	holds := v.HoldLimit != nil
+	if holds && !v.HoldLimit.Unlimited && cost > v.HoldLimit.Limit {
+		return Denial{WaitNs: limit.Never}
+	}
+	waitNs := v.WaitNs(cost)
+	if waitNs == 0 { // only what is held leaves no room, maybe by workers of another policy
+		return Denial{HeldBack: holds, WaitNs: limit.HeldRetryNs}
+	}
+	return Denial{WaitNs: waitNs}
 }
 
 // UndoHold takes back units that a report was granted to hold, and reports whether it did. It does nothing if the

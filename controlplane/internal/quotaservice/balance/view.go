@@ -16,7 +16,7 @@ type View struct {
 	// limit.Block is the last one.
 	Windows []limit.Window
 	// HoldLimit is the definition's limit.Concurrency: how many units may be held at once, and for how long a silent
-	// worker holds its own. nil = the definition holds none, and no Note and no Room is for it.
+	// worker holds its own. nil = the definition holds none, and no Note is for it.
 	HoldLimit *limit.Window
 	// StartingForNs is for how much longer the store is starting: it has lost what workers hold. They report it, and
 	// nothing is granted to hold. 0 = it knows what they hold.
