@@ -19,6 +19,7 @@ type sender struct {
 	own     []rateLimit
 	stage   uint32                // of the rate_limits of routes and hosts that are for it
 	byRoute map[*hostRoute]choice // without the routes for which it sends nothing
+	works   filterReach
 }
 
 // choice says by which rate_limits a filter sends for a route.
@@ -117,7 +118,8 @@ func (r *reader) descriptorsOfRoutes(hosts []virtualHost, f sender) (list []desc
 }
 
 // sendsOwnForAll reports whether the filter sends by its own rate_limits for all requests: each comes to a route, and
-// none has others. So it is, too, where the routes are not in the files, or a matcher chooses them.
+// none has others. So it is, too, where the routes are not in the files, or a matcher chooses them, unless these must
+// enable the filter.
 func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
 	hasOthers := func(route *hostRoute) bool {
 		c, sends := f.choiceOn(route)
@@ -125,7 +127,8 @@ func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
 	}
 	isDefault := func(h virtualHost) bool { return h.isDefault }
 	isMissing := func(h virtualHost) bool {
-		return !h.takesAll && !h.hasMatcher || slices.ContainsFunc(h.routes, hasOthers)
+		sendsForMatcher := h.hasMatcher && f.works != whereEnabled
+		return !h.takesAll && !sendsForMatcher || slices.ContainsFunc(h.routes, hasOthers)
 	}
 	return len(hosts) == 0 || slices.ContainsFunc(hosts, isDefault) && !slices.ContainsFunc(hosts, isMissing)
 }

@@ -321,8 +321,12 @@ func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement
 // filter, it is what an empty one would send.
 func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f domainFilter) []descriptor.Descriptor {
 	hosts := imp.virtualHosts(s)
-	own := rateLimitsAt(f.message.GetRateLimits(), f.config.At)
-	return imp.routeDescriptors(hosts, sender{own, f.message.GetStage(), imp.choicesOf(f, routesOf(hosts))})
+	return imp.routeDescriptors(hosts, sender{
+		own:     rateLimitsAt(f.message.GetRateLimits(), f.config.At),
+		stage:   f.message.GetStage(),
+		byRoute: imp.choicesOf(f, routesOf(hosts)),
+		works:   f.works,
+	})
 }
 
 // choicesOf are by which rate_limits the filter sends for routes, without those for which it sends nothing.
