@@ -242,8 +242,8 @@ func (e *mapEntry) selects(of request.Value) []request.Selection {
 	var s request.Selection
 	var list []request.Pattern
 	for _, text := range e.patterns {
-		if e.kind == entryText && of.IsNever(request.Exact(plainText(text))) {
-			continue // such as a client's address: nginx compares texts, and none has the text 10.0.0.0/8 or localhost
+		if e.isNever(of, text) {
+			continue
 		}
 		v, comment, ok := entryKinds[e.kind].over(of, text)
 		if !ok {
@@ -264,6 +264,13 @@ func (e *mapEntry) selects(of request.Value) []request.Selection {
 	}
 	s.Match = of.Part.Matching(list...)
 	return []request.Selection{s}
+}
+
+// isNever reports whether no request's value has the text of an entry. nginx compares texts, and so no client's address
+// is localhost or 10.0.0.1/32, which a policy takes for 10.0.0.1.
+func (e *mapEntry) isNever(of request.Value, text string) bool {
+	isNetwork := of.Part.Kind == request.KindClientIP && strings.Contains(text, "/")
+	return e.kind == entryText && (isNetwork || of.IsNever(request.Exact(plainText(text))))
 }
 
 // selectByHeader are the requests whose header fits one of the patterns. To nginx a missing header is the empty text.
