@@ -87,11 +87,11 @@ func (st *Stream) accept(m *quota.Asks) error {
 	s, w := st.service, &st.worker
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if w.closed { // the message came just before: nobody waits for its answers any more
+		return nil
+	}
 	if w.domain == nil {
 		w.join(m)
-		if w.closed { // leave has come before
-			w.leaveDomain()
-		}
 	}
 	if s.core.draining {
 		return status.Error(codes.Unavailable, ErrClosed.Error())

@@ -390,3 +390,14 @@ func TestAMessageAfterTheEndOfItsStream(t *testing.T) {
 	defer b.service.mu.Unlock()
 	require.Empty(t, b.service.core.domains)
 }
+
+// An ask in such a message takes no units: others would be denied them until they are uncounted.
+func TestAnAskAfterTheEndOfItsStream(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service, define(1, quota.LeaseAuto, fixed(10, minute)))
+	p.ask(want(1))
+	p.Close()
+	before := b.store.swaps.Load()
+	require.NoError(t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(8)}}}}))
+	require.Equal(t, before, b.store.swaps.Load())
+}
