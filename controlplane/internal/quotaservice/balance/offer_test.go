@@ -248,7 +248,8 @@ func TestLateReturnLeavesTheNextWindow(t *testing.T) {
 		v.record.Roll(base + 2*minute)
 		v.Add(7)
 		before := v.Left()
-		v.Return(&c, 5)
+		_, changed := v.Return(&c, 5)
+		require.False(t, changed, name)
 		require.Equal(t, before, v.Left(), name)
 	}
 }

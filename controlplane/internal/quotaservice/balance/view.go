@@ -257,19 +257,20 @@ func (v *View) refund(c *HowCounted, units uint32, closes bool) (uncounted uint3
 	if c.generation != v.record.Generation {
 		return 0, false
 	}
-	ok := true
+	areOut := true
 	for i := range v.Windows {
 		var how CountedIn
 		if c.Windows != nil {
 			how = c.Windows[i]
 		}
 		how.Opened = how.Opened && closes
-		ok = v.window(i).refund(units, c.AtNs, how) && ok
+		isOut, hasChanged := v.window(i).refund(units, c.AtNs, how)
+		areOut, changed = areOut && isOut, changed || hasChanged
 	}
-	if ok {
+	if areOut {
 		uncounted = units
 	}
-	return uncounted, true
+	return uncounted, changed
 }
 
 // EndReturns has no Return and no Undo change what was counted before.

@@ -214,16 +214,25 @@ type CountedIn struct {
 	Opened      bool  // they opened the key's window
 }
 
-// refund takes out units that were counted at atNs, or as how says. It reports whether it does not count them any more.
-func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) bool {
+// refund takes out units that were counted at atNs, or as how says. isOut says that it does not count them any more.
+// changed says that it did before: its window has not ended since.
+func (w viewWindow) refund(units uint32, atNs int64, how CountedIn) (isOut, changed bool) {
 	if w.usage.Used == saturated || w.usage.Prev == saturated { // it may have counted only some of them
-		return false
+		return false, false
 	}
 	if how.CountedAtNs != 0 {
 		atNs = how.CountedAtNs
 	}
 	after := limit.Usage{EndNs: how.WindowEndNs} // Refund reads no more of it than the end
-	return w.def.Refund(&w.usage.Usage, &after, atNs, w.asOf(), units, how.Opened)
+	before := w.usage.Usage
+	isOut = w.def.Refund(&w.usage.Usage, &after, atNs, w.asOf(), units, how.Opened)
+	return isOut, !countsTheSame(&before, &w.usage.Usage)
+}
+
+// countsTheSame compares what a window counts before and after a refund. A refund only takes units out of a log.
+func countsTheSame(before, after *limit.Usage) bool {
+	return before.Used == after.Used && before.Prev == after.Prev && len(before.Log) == len(after.Log) &&
+		before.EndNs == after.EndNs && before.Slides == after.Slides && before.Tokens == after.Tokens
 }
 
 // A token bucket gains tokens all the time, and counts leased units at the end of their lease, when it has gained more.
