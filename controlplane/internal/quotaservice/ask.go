@@ -297,8 +297,8 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 func (a *begunAsk) standings(part *askPart) []quota.Standing {
 	last := part.last()
 	for i := range slices.Backward(a.parts) {
-		if o := a.parts[i].undone; o != nil && o.outcome.Err == nil && o.standsAs(last) {
-			return o.outcome.Standings
+		if undone := a.parts[i].undone; undone.tellsOf(last) {
+			return undone.outcome.Standings
 		}
 	}
 	return last.outcome.Standings

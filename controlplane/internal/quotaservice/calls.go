@@ -105,7 +105,7 @@ type call struct {
 	core       *core
 	keep       func([]Total) bool
 	operations []keyOperation
-	undone     []*keyOperation // by operation; nil = what it took stays counted
+	undone     []*keyOperation // they undo the takes, in the order of these, if keep says no
 	totals     []Total
 	err        error
 	ended      chan struct{} // then Count has the totals, or err
@@ -188,22 +188,22 @@ func (c *call) conclude() {
 		close(c.ended)
 		return
 	}
-	c.undone = make([]*keyOperation, len(c.operations))
-	var undos []*keyOperation
 	for i := range c.operations {
 		if undo := c.operations[i].undo(); undo != nil {
-			c.undone[i] = undo
-			undos = append(undos, undo)
+			c.undone = append(c.undone, undo)
 		}
 	}
-	c.start(undos, (*call).restateTotals)
+	c.start(c.undone, (*call).restateTotals)
 }
 
-// restateTotals makes the totals say how the keys stand after the undos, and ends the call.
+// restateTotals makes the totals say how the keys stand after the undos, and ends the call. Several uses may have one
+// key: then the last undo of it tells of them all, as in begunAsk.standings.
 func (c *call) restateTotals() {
-	for i, o := range c.undone {
-		if o != nil && o.outcome.Err == nil {
-			c.totals[i].Windows = o.outcome.Standings
+	for i := range c.operations {
+		for _, undo := range c.undone {
+			if undo.tellsOf(&c.operations[i]) {
+				c.totals[i].Windows = undo.outcome.Standings
+			}
 		}
 	}
 	close(c.ended)

@@ -235,6 +235,20 @@ func TestADeniedCallIsDeniedThoughItsUndoFails(t *testing.T) {
 	require.EqualValues(t, 3, totals[1].Windows[0].Used, "as the key stood last as far as is known")
 }
 
+// TestAnUndoneCallTellsHowKeysStand: also of a key that several of its uses have, whether they were denied or not.
+func TestAnUndoneCallTellsHowKeysStand(t *testing.T) {
+	b := newRig(t)
+	c := counterOf(t, fixed(10, minute))
+	b.count(c, func([]Total) bool { return true }, under("a", 4))
+	none := func([]Total) bool { return false }
+	totals := b.count(c, none, under("a", 2), under("b", 11), under("a", 3), under("a", 9))
+	require.Equal(t, []bool{false, true, false, true},
+		[]bool{totals[0].Over, totals[1].Over, totals[2].Over, totals[3].Over})
+	for i, used := range []uint32{4, 0, 4, 4} {
+		require.Equal(t, used, totals[i].Windows[0].Used, "use %d", i)
+	}
+}
+
 // TestCountInTheNextWindow: what reaches the store after its window has ended counts in the next one.
 func TestCountInTheNextWindow(t *testing.T) {
 	b := newRig(t)

@@ -61,6 +61,11 @@ func (o *keyOperation) followedBy(a action.Action) *keyOperation {
 	}
 }
 
+// tellsOf reports whether an undo says how the key of an operation stands after it; o may be nil.
+func (o *keyOperation) tellsOf(other *keyOperation) bool {
+	return o != nil && o.outcome.Err == nil && o.standsAs(other)
+}
+
 // standsAs reports whether the standings of both are of the same windows of one key, and both or neither say what is
 // held.
 func (o *keyOperation) standsAs(other *keyOperation) bool {
