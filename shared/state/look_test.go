@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
 // copyOf is another store with the same values.
@@ -113,6 +115,27 @@ func TestALookBeforeTheFirstHit(t *testing.T) {
 	require.EqualValues(t, 105, lookAtAll())
 	require.True(t, hit(t, tables.Table(defs[0]), []byte("k"), second, 1), "this worker registers the table now")
 	require.EqualValues(t, 106, lookAtAll())
+}
+
+// After a Split, a look reads the table that the split owner would get, though the directory is the same as before.
+func TestALookAfterASplit(t *testing.T) {
+	store := newMemory()
+	hourly := definition("x", 9, aligned(5, anHour, 0))
+	tables := NewTables(store, seeded(1), 1, 1)
+	tables.SetSplitOwner(2)
+	table := tables.Table(hourly)
+	tables.Table(definition("never hit", 9, aligned(5, anHour, 0)))
+	require.Equal(t, OK, tables.PrepareLooks(second))
+	require.True(t, hit(t, table, []byte("k"), second, 1))
+	daily := Definition{Counter: hourly.Counter, Windows: []limit.Window{aligned(5, 24*anHour, 0)}, Capacity: 9}
+	sibling := NewTables(store, seeded(1), 1, 2).Table(daily)
+	require.True(t, hit(t, sibling, []byte("k"), second, 1), "it takes the window away")
+	require.Equal(t, OK, tables.PrepareLooks(second))
+	tables.Split()
+	require.Equal(t, OK, tables.PrepareLooks(second))
+	var e Entry
+	require.Equal(t, OK, table.Look(&e, keyed(table, []byte("k")), second))
+	require.Zero(t, e.Usage(0).Used)
 }
 
 // An entry of a look counts nothing: neither in a table that this worker has registered, nor in one that it has not.

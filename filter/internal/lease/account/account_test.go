@@ -201,6 +201,21 @@ func TestAnIdleAccountIsForgotten(t *testing.T) {
 	require.False(t, b.IsEmpty())
 }
 
+// An account was forgotten while its ask was queued, and a request has opened another one: the ask reports that.
+func TestAReporterReportsTheNextAccount(t *testing.T) {
+	b, forgotten := open()
+	r := forgotten.Reporter()
+	forgotten.Unhold(3)
+	b.Sweep(100*second, 0)
+	next := b.Open(forgotten.Definition, forgotten.Key, 100*second)
+	require.NotSame(t, forgotten, next)
+	r.Write(&quota.Part{}, 100*second)
+	require.Same(t, next, r.Account())
+	require.True(t, r.MustWait())
+	require.True(t, r.End(noted(0), 100*second))
+	require.False(t, r.MustWait(), "the next account's report has ended")
+}
+
 // A part that has no account reports nothing, and its grant may give units.
 func TestAReporterWithoutAnAccount(t *testing.T) {
 	var r account.Reporter
