@@ -94,8 +94,8 @@ const (
 	CounterHold      Code = "counter_hold"       // counter
 	CounterBlock     Code = "counter_block"      // counter
 	LogsTooLong      Code = "logs_too_long"      // units of all logs
-	CostWithoutPlace Code = "cost_without_place" // neither header nor query nor request_bytes
-	CostTwoPlaces    Code = "cost_two_places"    // more than one
+	CostWithoutPlace Code = "cost_without_place" // it names no place of the cost
+	CostTwoPlaces    Code = "cost_two_places"    // it names more than one
 	CostMinAboveMax  Code = "cost_min_above_max" // min, max
 	CostBeyondBounds Code = "cost_beyond_bounds" // default, min, max
 	CostForAllEarly  Code = "cost_for_all_early" // not the last of a list
