@@ -105,7 +105,7 @@ type call struct {
 	core       *core
 	keep       func([]Total) bool
 	operations []keyOperation
-	undone     []*keyOperation // they undo the takes, in the order of these, if keep says no
+	undone     []*keyOperation // by operation, if keep says no; nil = there is nothing to undo
 	totals     []Total
 	err        error
 	ended      chan struct{} // then Count has the totals, or err
@@ -188,22 +188,32 @@ func (c *call) conclude() {
 		close(c.ended)
 		return
 	}
+	c.undone = make([]*keyOperation, len(c.operations))
+	var undos []*keyOperation
 	for i := range c.operations {
 		if undo := c.operations[i].undo(); undo != nil {
-			c.undone = append(c.undone, undo)
+			c.undone[i] = undo
+			undos = append(undos, undo)
 		}
 	}
-	c.start(c.undone, (*call).restateTotals)
+	c.start(undos, (*call).restateTotals)
 }
 
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call. Several uses may have one
-// key: then the last undo of it tells of them all, as in begunAsk.standings.
+// key: then the last undo of it tells of them all, as in begunAsk.standings. A call may have very many uses, so each
+// key's is looked up.
 func (c *call) restateTotals() {
+	last := make(map[[16]byte]*keyOperation, len(c.undone))
+	for i, undo := range c.undone {
+		if undo.tellsOf(&c.operations[i]) {
+			c.totals[i].Windows = undo.outcome.Standings
+			last[undo.storeKey] = undo
+		}
+	}
 	for i := range c.operations {
-		for _, undo := range c.undone {
-			if undo.tellsOf(&c.operations[i]) {
-				c.totals[i].Windows = undo.outcome.Standings
-			}
+		o := &c.operations[i]
+		if undo := last[o.storeKey]; undo.tellsOf(o) {
+			c.totals[i].Windows = undo.outcome.Standings
 		}
 	}
 	close(c.ended)
