@@ -47,40 +47,61 @@ const (
 //	learn      if Swapped, the operations are decided. If Failed, they have failed. Else the result has the value that
 //	           is there and the store's time, and needSwap decides the operations by these. If they need another swap,
 //	           decide decides them once more, at the instant when that swap will arrive
+//
+// A hold meets a store that is starting in these steps. The store has had its state for 1 s, and the key does not know:
+//
+//	decide     View.Room has room, and NeedsAge: so the swap has an AgeNs, StartingNs
+//	the store  is Young
+//	learn      startingUntilNs is 3 s from now. needSwap decides by that: View.Room IsStarting, so the hold has an
+//	           ErrStarting, and NeedsAge no more. If it has a report to note, it needs another swap; else it is decided
+//	decide     decides the same, and the swap has no AgeNs
+//	the store  has Swapped: the report is noted
 type recordValue struct {
-	record          *balance.Record // what the store has, as far as is known; nil = nothing, or a swap is under way
-	nonce           []byte          // of what the store has, so of what a swap under way replaces; nil = none
-	startingUntilNs int64           // until when the store is starting, by its clock: the last Young swap has said so
+	known           knownRecord
+	next            nextRecord
+	startingUntilNs int64 // until when the store is starting, by its clock: the last Young swap has said so
+}
 
-	// Of the swap that is under way:
-	newRecord *balance.Record // what the store has if it is Swapped: the record, changed by the operations
-	newValue  []byte          // the bytes of newRecord, if it writes. Their memory is used again
-	hasAge    bool            // it has an AgeNs, so the store is not starting unless it is Young
+// knownRecord is what the store has, as far as is known. Without a record, the store has nothing or nothing is known:
+// then a swap expects nothing, and if there is something, the result has it.
+type knownRecord struct {
+	record *balance.Record
+	nonce  [swapstore.NonceBytes]byte // of the record
+}
+
+// nextRecord is what decide has made of the knownRecord, while the swap is under way. It is known if it is Swapped. If
+// not, learn drops it, so nothing counts twice if its operations are decided again.
+type nextRecord struct {
+	record *balance.Record // changed by the operations; nil = no swap is under way
+	bytes  []byte          // of the record, if the swap writes. Their memory is used again
+	hasAge bool            // the swap has an AgeNs, so the store is not starting unless it is Young
 }
 
 // This compiles only if a nonce has one size in both packages.
 var _ = [1]struct{}{}[recordbytes.NonceBytes-swapstore.NonceBytes]
 
 // decide implements value. A swap that only reads shows whether the decision not to change anything holds.
-func (v *recordValue) decide(operations []*keyOperation, storeNs int64) swapstore.Swap {
-	s := swapstore.Swap{Old: v.nonce}
-	v.newRecord, v.record = v.record, nil
-	if v.newRecord == nil {
-		v.newRecord = balance.NewRecord(storeNs)
+func (v *recordValue) decide(operations []*keyOperation, storeNs int64) (s swapstore.Swap) {
+	next := &v.next
+	if v.known.record == nil {
+		next.record = balance.NewRecord(storeNs)
+	} else {
+		next.record, v.known.record = v.known.record, nil // it is changed in place
+		s.Old = v.known.nonce[:]
 	}
-	d := v.decideOn(v.newRecord, operations, storeNs)
-	v.hasAge = d.needsAge
-	if v.hasAge {
+	d := v.decideOn(next.record, operations, storeNs)
+	next.hasAge = d.needsAge
+	if d.needsAge {
 		s.AgeNs = StartingNs
 	}
 	if !d.changes {
 		return s
 	}
 	nonce := rand.Uint64() //nolint:gosec // nobody gains by guessing it
-	v.newValue = recordbytes.Append(v.newValue[:0], v.newRecord, nonce)
-	s.Kind, s.New = swapstore.Replacing, v.newValue
+	next.bytes = recordbytes.Append(next.bytes[:0], next.record, nonce)
+	s.Kind, s.New = swapstore.Replacing, next.bytes
 	s.FromNs, s.UntilNs = storeNs, d.untilNs
-	s.ExpireNs = v.newRecord.ExpiryNs() + linger
+	s.ExpireNs = next.record.ExpiryNs() + linger
 	return s
 }
 
@@ -113,14 +134,13 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 
 // learn implements value.
 func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (end swapEnd, err error) {
-	swapped := v.newRecord
-	v.newRecord = nil
+	next := v.next.record
+	v.next.record = nil
 	switch r.Status {
 	case swapstore.Swapped:
-		v.record, v.nonce = swapped, append(v.nonce[:0], v.newValue[:swapstore.NonceBytes]...)
+		v.known = knownRecord{next, [swapstore.NonceBytes]byte(v.next.bytes)}
 		return decided, nil
-	case swapstore.Failed:
-		v.nonce = nil
+	case swapstore.Failed: // the store may have either record, or another one: nothing is known
 		return failed, r.Err
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
@@ -137,14 +157,13 @@ func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (end
 }
 
 // read takes over the value that is in the store.
-func (v *recordValue) read(bytes []byte) (err error) {
-	v.record, v.nonce = nil, nil
+func (v *recordValue) read(bytes []byte) error {
 	if bytes == nil {
 		return nil
 	}
-	v.record, err = recordbytes.Parse(bytes)
+	record, err := recordbytes.Parse(bytes)
 	if err == nil {
-		v.nonce = append(v.nonce, bytes[:swapstore.NonceBytes]...)
+		v.known = knownRecord{record, [swapstore.NonceBytes]byte(bytes)}
 	}
 	return err
 }
@@ -158,11 +177,11 @@ func (v *recordValue) read(bytes []byte) (err error) {
 //	swap did not ask for it
 func (v *recordValue) needSwap(operations []*keyOperation, storeNs int64) bool {
 	trial := balance.NewRecord(storeNs)
-	if v.record != nil {
-		trial = v.record.Clone()
+	if v.known.record != nil {
+		trial = v.known.record.Clone()
 	}
 	d := v.decideOn(trial, operations, storeNs)
-	return d.changes || d.needsAge && !v.hasAge
+	return d.changes || d.needsAge && !v.next.hasAge
 }
 
 // About what a window and a holder take.
@@ -173,12 +192,12 @@ func (v *recordValue) isWorthKeeping() bool { return true }
 
 // bytes implements value.
 func (v *recordValue) bytes() int {
-	n := 100 + cap(v.newValue)
-	if v.record != nil {
-		for i := range v.record.Windows {
-			n += 2*windowBytes + 8*cap(v.record.Usages[i].Log)
+	n := 100 + cap(v.next.bytes)
+	if record := v.known.record; record != nil {
+		for i := range record.Windows {
+			n += 2*windowBytes + 8*cap(record.Usages[i].Log)
 		}
-		n += holderBytes * cap(v.record.Holders)
+		n += holderBytes * cap(record.Holders)
 	}
 	return n
 }
