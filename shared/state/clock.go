@@ -54,17 +54,19 @@ const aheadNs = directory.RecordAheadNs
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
 func (p *presentPage) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
 
-// bringToPresent brings a loaded page to the present, for a reader of the slot's record, or of the floor if slot is
-// noRecord. CallerNs is the caller's clock, newest the newest time of all that the reader may read: see settleClock.
-// It reports whether the record or the floor was rebased, and whether the floor was charged for holds that have lapsed:
-// then Now is that of the floor, and records were evicted, maybe that of the slot.
-func (t *Table) bringToPresent(p *presentPage, slot int, newest int64) (rebased, charged bool) {
+// A loaded page is brought to the present in three steps:
+//
+//	readClocks      the holds' clock; the caller's is settled
+//	lapseFloor      the floor: what its holds have lost is charged, and records may be evicted for that (evict.go)
+//	setNowOrRebase  the one record that is read, or the floor if the key has none
+
+// readClocks is the first step. CallerNs is the caller's clock, newest the newest time of all that the reader may read:
+// see settleClock.
+func (t *Table) readClocks(p *presentPage, newest int64) {
 	p.lapses = p.lapses[:0]
+	p.rebased = false
 	t.readHoldClock(p)
 	t.settleClock(p, newest)
-	rebased = p.setNowOrRebase(slot)
-	floorRebased, charged := p.lapseFloor()
-	return rebased || floorRebased, charged
 }
 
 // settleClock reads the caller's clock once more, into p.CallerNs, if newest is ahead of it: the worker may only have
@@ -91,22 +93,22 @@ func (e *Entry) newestRead() int64 {
 
 // setNowOrRebase sets p.Now for what the slot's record has counted, or the floor if slot is noRecord. What was written
 // before the clock was set back is rebased: it moves back to the present, which then is when it was written.
-func (p *presentPage) setNowOrRebase(slot int) (rebased bool) {
+func (p *presentPage) setNowOrRebase(slot int) {
 	last := p.page.FloorTime()
 	if slot >= 0 {
 		last = p.page.Time(slot)
 	}
 	if !p.isAhead(last) {
 		p.Now = max(p.CallerNs, last)
-		return false
+		return
 	}
+	p.rebased = true
 	if slot >= 0 {
 		p.rebaseRecord(slot)
 	} else {
 		p.rebaseFloor()
 	}
 	p.Now = p.CallerNs
-	return true
 }
 
 // rebaseRecord gives the record a new generation: what it has counted may be in other

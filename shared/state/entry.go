@@ -83,9 +83,11 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 //	                  finds                          may change in the page
 //	setLimits         windows, rule
 //	findSlot          slot
-//	bringToPresent    heldNs, CallerNs, Now          the clock was set back: moves the record, or the floor without
-//	                                                 one, to Now. Holds of the floor have lapsed: charges the floor,
-//	                                                 moved to Now too, and evicts records, this key's or others'
+//	readClocks        heldNs, CallerNs
+//	lapseFloor                                       holds of the floor have lapsed: charges the floor, and evicts
+//	                                                 records, this key's or others'
+//	setNowOrRebase    Now                            the clock was set back: moves the record, or the floor without
+//	                                                 one, to Now
 //	readHolds         holds, Held; lapsed: what has
 //	                  lapsed in the record
 //	readRecord        usage, as of Now
@@ -96,12 +98,12 @@ func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
 	e.CallerNs = now
 	e.setLimits(limits)
 	e.findSlot()
-	rebased, charged := t.bringToPresent(&e.presentPage, e.slot, e.newestRead())
-	if charged { // the key may have lost its record
+	t.readClocks(&e.presentPage, e.newestRead())
+	if e.lapseFloor() { // the key may have lost its record
 		e.findSlot()
-		rebased = e.setNowOrRebase(e.slot) || rebased
 	}
-	e.Rebased = rebased
+	e.setNowOrRebase(e.slot)
+	e.Rebased = e.rebased
 	var lapsed lapses
 	if e.page.Layout.HasHolds {
 		lapsed = e.readHolds()

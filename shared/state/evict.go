@@ -220,24 +220,25 @@ func (p *presentPage) evict(slot int) {
 }
 
 // lapseFloor brings what the floor holds to the present: it takes out and charges what has lapsed. It reports
-// whether it has charged any. If so, it rebases the floor before that if the clock was set back: records are evicted
-// into it, and what they have counted in an aligned window has ended by the time of a floor that is hours ahead.
-func (p *presentPage) lapseFloor() (rebased, charged bool) {
+// whether it has charged any. Then any key may have lost its record. Before that, it rebases the floor if the clock was
+// set back: what is evicted into it has counted in aligned windows, and these have ended by the time of a floor that is
+// hours ahead. It leaves Now as of the floor.
+func (p *presentPage) lapseFloor() (charged bool) {
 	if !p.floorHoldsUnits() {
-		return false, false
+		return false
 	}
 	holds := p.page.FloorHolds()
 	lapsed := p.takeLapsed(&holds, noBound)
 	if len(lapsed) == 0 {
-		return false, false
+		return false
 	}
 	p.page.SetFloorHolds(&holds)
 	if p.page.Layout.Counting == 0 { // no window to charge
-		return false, false
+		return false
 	}
-	rebased = p.setNowOrRebase(noRecord)
+	p.setNowOrRebase(noRecord)
 	p.chargeFloorLapses(lapsed)
-	return rebased, true
+	return true
 }
 
 // chargeFloorLapses charges what has lapsed of the floor's holds. The floor does not know which key held
@@ -269,6 +270,7 @@ func (p *presentPage) chargeFloorLapses(lapsed lapses) {
 // floor: these units are charged to its usage too, before that goes into the floor.
 func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
 	r := p.recordIn(slot)
+	p.rebased = p.rebased || r.asOf < p.page.Time(slot)
 	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.asOf)
 	latest := r.lapsed[len(r.lapsed)-1] // there is one: floorLapsed is not empty
 	p.addToFloor(&r, latest.at)

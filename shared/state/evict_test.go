@@ -204,6 +204,30 @@ func TestASharerIsNotForgottenAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
+// As above, but only the sharer's record is ahead, and another key is denied by the floor that the record goes into. The
+// denial persists that, so the next one does not move the record to its own present again.
+func TestASharerIsSetBackOnce(t *testing.T) {
+	d := newDesk(t, 1, perKey(5, anHour), holding())
+	_, ok := d.hold("x", 1)
+	require.True(t, ok)
+	require.True(t, hit(t, d.table, []byte("b"), d.now, 1), "evicts x, so the floor holds")
+	require.True(t, hit(t, d.table, []byte("a"), d.now, 1), "evicts b, and may have held that")
+	require.True(t, hit(t, d.table, []byte("a"), d.now+2*anHour, 4))
+	d.pass(90 * second)
+	deny := func() (passNs int64) {
+		d.read("c")
+		passNs = d.table.Check(&d.entry, 1)
+		require.Greater(t, passNs, d.now)
+		d.table.Persist(&d.entry)
+		return passNs
+	}
+	passNs := deny()
+	require.True(t, d.entry.Rebased)
+	d.pass(second)
+	require.Equal(t, passNs, deny())
+	require.False(t, d.entry.Rebased, "once is enough")
+}
+
 // inConfig returns the table of a configuration, and a key in it that has limits
 // of its own unless own is nil.
 func inConfig(store Store, configuredNs int64, rule limit.Window, own *limit.Window) (*Table, Key) {

@@ -31,7 +31,7 @@ type lapse struct {
 
 // lapses are what has lapsed of some holds, the earliest first. All lists of a page lie in presentPage.lapses, one
 // behind the other: takeLapsed and joinLapses append to it and return what they have appended, which nobody changes.
-// bringToPresent empties it, when the next page is read.
+// readClocks empties it, when the next page is read.
 type lapses []lapse
 
 // noBound is for takeLapsed of the floor, which does not know when its holds were written.

@@ -197,5 +197,7 @@ func (t *Table) readPage(p *presentPage, rule []limit.Window) {
 		return
 	}
 	p.rule.set(p.placement, rule)
-	t.bringToPresent(p, noRecord, p.page.NewestTime())
+	t.readClocks(p, p.page.NewestTime())
+	p.lapseFloor()
+	p.setNowOrRebase(noRecord)
 }

@@ -34,8 +34,9 @@
 //	     ├─ load            the page of the key comes into memory: a loadedPage                table.go
 //	     └─ readKey
 //	         ├─ setLimits            those of the key, in the order of the page's columns      key.go
-//	         ├─ bringToPresent       makes it a presentPage: a clock may have been set back,   clock.go
-//	         │                       and what the floor holds may have lapsed                  lapse.go
+//	         ├─ readClocks           makes it a presentPage, as of now                         clock.go
+//	         ├─ lapseFloor           what the floor holds may have lapsed                      evict.go, lapse.go
+//	         ├─ setNowOrRebase       the clock may have been set back                          clock.go
 //	         └─ readRecord           the Entry has the key's usage as of now
 //	            or startFromFloor
 //	Table.Check             says whether the hit passes

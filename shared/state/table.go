@@ -146,6 +146,8 @@ type presentPage struct {
 
 	rule columnWindows // with the rule's limits
 
+	rebased bool // since readClocks: see Findings.Rebased
+
 	// Memory that is kept from page to page, so that a decision allocates nothing. It carries no result from one to
 	// the next.
 	logMemory []int64 // for one log of any record: who decodes one is done with the one before
