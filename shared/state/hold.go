@@ -43,14 +43,17 @@ func (h *Hold) InTable() bool { return h.epoch != 0 }
 
 // Hold holds units of the key until Settle, in one compare-and-swap, whether Check lets the
 // hit pass or not. It returns the hold, and the status that Commit would. If that is not OK, nothing is held, and the
-// caller must not ask the hold whether it is InTable.
+// hold is the zero value.
 func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h := Hold{Units: units, hash: e.hash}
 	if !e.page.Layout.HasHolds { // a later configuration holds nothing
-		return h, t.Commit(e, units, evict)
+		if status := t.Commit(e, units, evict); status != OK {
+			return Hold{}, status
+		}
+		return h, OK
 	}
 	if status := t.begin(e, evict); status != OK {
-		return h, status
+		return Hold{}, status
 	}
 	e.holds.Add(e.holds.Eighth, units)
 	e.setHeld(limit.AddSaturating(e.Held(), units))
@@ -58,7 +61,10 @@ func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h.epoch = e.placement.epoch
 	h.eighth = e.holds.Eighth
 	h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
-	return h, t.finish(e)
+	if status := t.finish(e); status != OK {
+		return Hold{}, status
+	}
+	return h, OK
 }
 
 // Settle ends a hold and charges what its request really cost at now, without a check. The units may be charged
