@@ -13,7 +13,8 @@ import (
 //	                                              Mismatch if another worker has written the page since: Reread
 //	a change            the key with the change;  what undoes it: Refund or RefundHold, which load the page anew
 //	                    after Reset: Read again
-//	Look                the key at Now            nothing: each change is a Mismatch
+//	Refund, RefundHold  the key's usage           nothing: Read again
+//	Look                the key at Now            nothing: each change is ReadOnly
 //	the request's end   nothing                   nothing: its page is the Store's memory
 type Entry struct {
 	presentPage // the key's page: page; Now and CallerNs; rule, by which it evicts
@@ -395,7 +396,8 @@ func (t *Table) Persist(e *Entry) {
 // Refund undoes a Commit of cost units, because another rule has denied the
 // request. It reports whether every window gave them back. A window that could
 // not keeps them until it ends, so a refund never makes a later decision too
-// loose. e must be as Commit left it, and the limits the same.
+// loose. e must be as Commit left it, and the limits the same. It tells the key's usage without the hit then, or if
+// Refund fails, perhaps with it.
 //
 // Holds that have lapsed stay in the page: the next Read charges them, as of the refund at the earliest. So they count
 // from a later instant than they lapsed, and leave the windows later.
@@ -403,18 +405,22 @@ func (t *Table) Refund(e *Entry, limits Limits, now int64, cost uint32) bool {
 	if e.readOnly {
 		return false
 	}
-	committedNs, before := e.Now, e.loadedPage
+	committedNs := e.Now
+	before := e.loadedPage
 	var committed [page.MaxWindows]limit.Usage // but not its logs: they lie in e's memory, and a refund needs none
 	copy(committed[:], e.usage[:e.page.Layout.Counting])
 	for range MaxRetries {
-		if t.load(&e.loadedPage, e.hash, now) != OK || e.placement.epoch != before.placement.epoch ||
-			t.startChange(&e.loadedPage) != OK {
+		if t.load(&e.loadedPage, e.hash, now) != OK {
+			return false
+		}
+		if e.placement.epoch != before.placement.epoch {
 			e.loadedPage = before // e's usage is in its columns
 			return false
 		}
 		e.CallerNs = now
 		e.setLimits(&limits)
 		e.findSlot()
+		// A page that is missing ends here too, so the one that all missing pages share is never changed.
 		if e.slot < 0 || e.page.Generation(e.slot) != e.generation {
 			return false
 		}

@@ -10,8 +10,9 @@ import (
 
 // What is read without counting. A Look is at one key, for its client, and leaves no trace: it writes nothing into
 // shared data if Store.Get gives copies, registers no table, and tells nobody that this worker runs. A Survey is of all
-// pages of a table, for metrics; it writes no page and registers no table either. Of tables that this worker has not
-// registered, each needs a registration first, and reads the pages by that:
+// pages of a table, for metrics. It writes no page and registers no table either, but tells that this worker runs
+// (HoldClock). Of tables that this worker has not registered, each needs a registration first, and reads the pages by
+// that:
 //
 //	PrepareLooks     as the table would be registered now
 //	Look             of one key
@@ -75,7 +76,7 @@ func (ts *Tables) closed() (closed []*Table) {
 // one has not found out: it does so at the next hit or heartbeat.
 //
 // After a Look, e tells, but counts nothing, because the table may not be registered: Commit and the other writes
-// return Mismatch until it is Read, and Persist writes nothing.
+// return ReadOnly until it is Read, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	by := t.placement
 	if !t.open {
@@ -188,8 +189,7 @@ func (t *Table) liveIn(by *placement, p *presentPage, rule []limit.Window, value
 	if newer || status != OK {
 		return 0
 	}
-	p.placement = by
-	p.page = loaded
+	p.loadedPage = loadedPage{placement: by, page: loaded} // only to read it
 	p.CallerNs = t.parent.store.Now()
 	t.readPage(p, rule)
 	return p.liveKeys()

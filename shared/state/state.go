@@ -84,9 +84,10 @@ type Status uint8
 const (
 	OK       Status = iota
 	NotFound        // the store has no such key
-	Mismatch        // read again: another worker wrote first, or the Entry is of an older epoch, or of a Look
+	Mismatch        // read again: another worker wrote first, or the Entry is of an older epoch
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
+	ReadOnly        // the Entry is of a Look, which nothing may be written by
 )
 
 // Store is a map with compare-and-swap, like Envoy's shared data: it has no

@@ -48,7 +48,7 @@ type placement struct {
 	layout            *page.Layout
 	empty             page.Page     // to compare with and to copy, never written
 	columnOf          []page.Column // of each window of the definition, page.NoColumn if the pages lack it
-	columnsAreWindows bool          // the columns are the definition's windows: see columnWindows
+	columnsAreWindows bool          // see columnsAre
 	block             page.Column   // of the definition's block, or page.NoColumn
 
 	lastSpans []span // a cache, by column: the aligned window of the last hit, see readRecord
@@ -92,20 +92,17 @@ func newPlacement(def *Definition, r *directory.Registration) *placement {
 	pl.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
 	pl.empty = page.New(pl.layout, pl.epoch)
 	pl.columnOf = make([]page.Column, len(def.Windows))
-	pl.columnsAreWindows = len(r.Windows) == len(def.Windows)
 	pl.block = page.NoColumn
 	pl.lastSpans = make([]span, len(r.Windows))
 	for window := range def.Windows {
 		w := &def.Windows[window]
 		column := pl.layout.ColumnOf(*w)
 		pl.columnOf[window] = column
-		// A log has the Units of the layout, and a bucket the Stamp of the rule: see columnWindows and setLimits.
-		differs := w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
-		pl.columnsAreWindows = pl.columnsAreWindows && int(column) == window && !differs
 		if w.Algorithm == limit.Block {
 			pl.block = column
 		}
 	}
+	pl.columnsAreWindows = columnsAre(def.Windows, pl)
 	return pl
 }
 
@@ -240,13 +237,16 @@ func (pl *placement) convert(value []byte) (p page.Page, newer bool, status Stat
 }
 
 // startChange is the first step of all that writes the page of a key. It returns Mismatch if the table has got another
-// placement since the page was loaded, or after a Look.
+// placement since the page was loaded, and ReadOnly after a Look.
 //
 // A page that does not exist yet becomes one of its own: until then, all keys of such pages share an empty one. Two
 // others do without it: Read has nothing to bring to the present in an empty page, and a visit passes pages over that
 // do not exist, and writes the others as soon as they are loaded.
 func (t *Table) startChange(p *loadedPage) Status {
-	if p.readOnly || p.placement != t.placement {
+	switch {
+	case p.readOnly:
+		return ReadOnly
+	case p.placement != t.placement:
 		return Mismatch
 	}
 	if p.missing {
