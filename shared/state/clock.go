@@ -23,7 +23,7 @@ import (
 //	floorTime  last of the floor, as it shall be     what the floor has counted. It never goes back either. For
 //	           written                               example, Now is 100 s, the floor was written at 103 s, and the
 //	                                                 record to evict at 102 s: it goes into the floor at 103 s
-//	heldNs     the holds' clock, a HeldTime          in which eighth a hold was renewed. lapsedAt translates an eighth
+//	holdNs     the holds' clock, a HoldTime          in which eighth a hold was renewed. lapsedAt translates an eighth
 //	                                                 to the wall clock
 //	leaseNs    the Store's monotonic clock, a        when leases end, and when their records were written, as by
 //	           leaseTime                             LeaseEntry.NowNs
@@ -42,8 +42,8 @@ import (
 //
 // Times in the directory have a rule of their own, see ForgetFuture in package directory.
 
-// HeldTime is an instant of the holds' clock, in nanoseconds; see HoldClock.
-type HeldTime int64
+// HoldTime is an instant of the holds' clock, in nanoseconds; see HoldClock.
+type HoldTime int64
 
 // leaseTime is an instant of the Store's monotonic clock, in nanoseconds.
 type leaseTime int64

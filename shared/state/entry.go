@@ -84,7 +84,7 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 //	                  finds                          may change in the page
 //	setLimits         windows, rule
 //	findSlot          slot
-//	readClocks        heldNs, CallerNs
+//	readClocks        holdNs, CallerNs
 //	lapseFloor                                       holds of the floor have lapsed: charges the floor, and evicts
 //	                                                 records, this key's or others'
 //	setNowOrRebase    Now                            the clock was set back: moves the record, or the floor without

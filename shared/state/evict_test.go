@@ -204,8 +204,8 @@ func TestASharerIsNotForgottenAfterTheClockWasSetBack(t *testing.T) {
 	}
 }
 
-// As above, but only the sharer's record is ahead, and another key is denied by the floor that the record goes into. The
-// denial persists that, so the next one does not move the record to its own present again.
+// As above, but only the sharer's record is ahead, and another key is denied by the floor that the record goes into.
+// The denial persists that, so the next one does not move the record to its own present again.
 func TestASharerIsSetBackOnce(t *testing.T) {
 	d := newDesk(t, 1, perKey(5, anHour), holding())
 	_, ok := d.hold("x", 1)

@@ -10,8 +10,6 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 //	limit.Holds   all units that a record or a floor holds, by eighth
 //	Held          all units that are held of one key: by its record, and by the floor
 //
-// HeldTotal (values.go) is no part of it: it is for a gauge.
-//
 // Units are counted by the eighth of the hold's length in which their stream was last known
 // to run, see limit.Holds. They lie in the last column of a table, a Concurrency: in the
 // record of their key, or in the page's floor if that record was evicted, never in both.
@@ -147,13 +145,13 @@ func (t *Table) rereadToChange(e *Entry, limits Limits, now int64) Status {
 
 // IsDue reports whether h has not been renewed in the present eighth, by the holds' clock. A Split closes the table,
 // but a sibling may share it, so its holds count on. Then IsDue goes by the last placement, and Renew opens the table.
-func (t *Table) IsDue(h *Hold, heldNs HeldTime) bool {
+func (t *Table) IsDue(h *Hold, holdNs HoldTime) bool {
 	if t.placement == nil || !t.placement.layout.HasHolds || !h.InTable() {
 		return false
 	}
 	w := t.placement.layout.HoldsWindow()
 	end := (int64(h.eighthBy(w)) + 1) * w.EighthNs()
-	return int64(heldNs) >= end
+	return int64(holdNs) >= end
 }
 
 // chargeAndWrite charges units to the key whose hold was in that state, and writes what this and moveHold have changed:
@@ -247,7 +245,7 @@ func (e *Entry) moveHold(where HoldState, h *Hold, units uint32) (eighth uint32)
 // hasLapsed reports whether h's units are too old to be held, because nobody renewed them: by the length that h knows,
 // or by the present one, if a policy has changed it since.
 func (p *presentPage) hasLapsed(h *Hold) bool {
-	byKnown := int32(eighthAt(p.heldNs, h.eachNs) - h.eighth)
+	byKnown := int32(eighthAt(p.holdNs, h.eachNs) - h.eighth)
 	byPresent := int32(p.presentEighth() - h.eighthBy(p.page.Layout.HoldsWindow()))
 	return max(byKnown, byPresent) > limit.HoldParts
 }

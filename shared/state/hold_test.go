@@ -251,7 +251,7 @@ func TestAnEvictionEndsNoHold(t *testing.T) {
 func TestHoldingOfAllVMs(t *testing.T) {
 	d := newDesk(t, 64, inFlight())
 	share := func(vm uint64, units int64) int64 {
-		all, status := d.table.parent.ShareHeldTotal(7, vm, HeldTotal{units, 1})
+		all, status := d.table.parent.ShareStreamTotal(7, vm, StreamTotal{units, 1})
 		require.Equal(t, OK, status)
 		return all.Units
 	}
@@ -263,10 +263,10 @@ func TestHoldingOfAllVMs(t *testing.T) {
 		share(1, 2)
 	}
 	require.EqualValues(t, 2, share(1, 2))
-	all, _ := d.table.parent.ShareHeldTotal(7, 1, HeldTotal{})
+	all, _ := d.table.parent.ShareStreamTotal(7, 1, StreamTotal{})
 	require.Zero(t, all)
-	all, _ = d.table.parent.ShareHeldTotal(8, 1, HeldTotal{1, 1})
-	require.Equal(t, HeldTotal{1, 1}, all, "of another rule")
+	all, _ = d.table.parent.ShareStreamTotal(8, 1, StreamTotal{1, 1})
+	require.Equal(t, StreamTotal{1, 1}, all, "of another rule")
 }
 
 // TestHoldsDoNotAllocate: neither does a stream, from its hold over a renewal to its answer,

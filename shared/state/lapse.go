@@ -53,12 +53,12 @@ func (p *presentPage) takeLapsed(h *limit.Holds, last int64) lapses {
 }
 
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
-// after it begins. The present eighth began heldNs%each ago.
+// after it begins. The present eighth began holdNs%each ago.
 func (p *presentPage) lapsedAt(eighth uint32) int64 {
 	each := p.page.Layout.HoldsWindow().EighthNs()
 	ninth := eighth + limit.HoldParts + 1
 	since := int64(int32(p.presentEighth() - ninth)) // how many eighths ago that one began
-	return p.CallerNs - int64(p.heldNs)%each - since*each
+	return p.CallerNs - int64(p.holdNs)%each - since*each
 }
 
 // charge charges each lapse in turn, at its instant, to u, which was written at last. It
@@ -88,20 +88,20 @@ func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
 // presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
 // holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
 func (p *presentPage) presentEighth() uint32 {
-	return eighthAt(p.heldNs, p.page.Layout.HoldsWindow().EighthNs())
+	return eighthAt(p.holdNs, p.page.Layout.HoldsWindow().EighthNs())
 }
 
 // eighthAt is the eighth of that length in which an instant lies.
-func eighthAt(heldNs HeldTime, eachNs int64) uint32 { return uint32(int64(heldNs) / eachNs) }
+func eighthAt(holdNs HoldTime, eachNs int64) uint32 { return uint32(int64(holdNs) / eachNs) }
 
 // readHoldClock reads the holds' clock, if the page holds.
 func (t *Table) readHoldClock(p *presentPage) {
 	switch {
 	case !p.page.Layout.HasHolds:
 	case p.readOnly:
-		p.heldNs = t.parent.lookHoldClock()
+		p.holdNs = t.parent.lookHoldClock()
 	default:
-		p.heldNs = t.parent.HoldClock()
+		p.holdNs = t.parent.HoldClock()
 	}
 }
 
@@ -117,14 +117,14 @@ const (
 	readEveryNs = 500_000_000
 	// stoodStillNs is the longest gap between two readings that counts as running.
 	stoodStillNs = 2_000_000_000
-	// heldSinceNs is what the holds' clock says when the monotonic one says 0: a hold that
+	// holdSinceNs is what the holds' clock says when the monotonic one says 0: a hold that
 	// begins then has eighths before it.
-	heldSinceNs = 2 * limit.MaxPeriodNs
+	holdSinceNs = 2 * limit.MaxPeriodNs
 )
 
 // HoldClock reads the holds' clock. If no worker has read it for readEveryNs, it writes down that this one has: so the
 // process runs.
-func (ts *Tables) HoldClock() HeldTime {
+func (ts *Tables) HoldClock() HoldTime {
 	now := ts.store.Monotonic()
 	if ts.holdClock.isOld(now) {
 		ts.holdClock.share(ts.store, now)
@@ -133,7 +133,7 @@ func (ts *Tables) HoldClock() HeldTime {
 }
 
 // lookHoldClock is HoldClock without a trace.
-func (ts *Tables) lookHoldClock() HeldTime {
+func (ts *Tables) lookHoldClock() HoldTime {
 	now, clock := ts.store.Monotonic(), ts.holdClock
 	if clock.isOld(now) {
 		value, _, status := ts.store.Get(holdClockKey)
@@ -154,7 +154,7 @@ type holdClock struct {
 func (c *holdClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
 
 // at is what the clock says when the monotonic one says now.
-func (c *holdClock) at(now int64) HeldTime { return HeldTime(heldSinceNs + now - c.stoodNs) }
+func (c *holdClock) at(now int64) HoldTime { return HoldTime(holdSinceNs + now - c.stoodNs) }
 
 // share tells the other workers that the process runs, and adds the time since
 // the last of them has said so if it is too long.

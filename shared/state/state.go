@@ -53,7 +53,8 @@
 //	operate.go   operators set, add to and reset counters, and visit all pages
 //	look.go      two ways to read that count no hit: a Look tells a client what is left of its key, and a Survey counts
 //	             the keys of a table, for metrics
-//	values.go    what workers tell each other outside of tables, and the seed of all hashes
+//	streams.go   what the streams of all workers hold of a rule, for a gauge
+//	values.go    how many proxies are alive, and the seed of all hashes
 //
 // What has states is drawn at its type: a Table, an Entry, a Hold. The life of a table's number is that of its
 // registration, in package directory.
@@ -171,7 +172,7 @@ func Update(s Store, key []byte, change func(old []byte) (next []byte, status St
 //	"sluice/seed"                                seed of all hashes            3      values.go
 //	"sl/held"                                    holds' clock                         lapse.go
 //	"sl/n" 8 hex of owner                        how many proxies are alive           values.go
-//	"sl/g" u32 owner, u32 rule                   what streams hold of a rule          values.go
+//	"sl/g" u32 owner, u32 rule                   what streams hold of a rule          streams.go
 //	KeyPrefix 4 hex of number, 8 hex of index    page of the table of number   1      page/page.go
 var (
 	directoryKey  = []byte("sluice/tables" + page.KeySuffix)
@@ -187,8 +188,8 @@ func (ts *Tables) proxiesKey() (key [12]byte) {
 	return key
 }
 
-// heldTotalKey returns the key of what the streams hold of a rule. rule is a hash of its name.
-func (ts *Tables) heldTotalKey(rule uint32) (key [12]byte) {
+// streamTotalKey returns the key of what the streams hold of a rule. rule is a hash of its name.
+func (ts *Tables) streamTotalKey(rule uint32) (key [12]byte) {
 	copy(key[:], "sl/g")
 	le.PutUint32(key[4:], uint32(ts.self.ID))
 	le.PutUint32(key[8:], rule)

@@ -138,7 +138,7 @@ type presentPage struct {
 	// clock.go says which clock counts what.
 	Now      int64     // at which the key is counted: never before the last write
 	CallerNs int64     // the caller's clock, as settleClock left it
-	heldNs   HeldTime  // if the table holds
+	holdNs   HoldTime  // if the table holds
 	leaseNs  leaseTime // if it is a lease table, which is visited; it has none of the others
 
 	rule columnWindows // with the rule's limits

@@ -54,15 +54,15 @@ func TestReleaseChargesTheCost(t *testing.T) {
 		v := decided()
 		holds := v.BeginHolds(nil)
 		require.Len(t, holds, 1)
-		require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, v.Subjects[0].Rule.Metrics.Holding)
+		require.Equal(t, state.StreamTotal{Units: 2, Streams: 1}, v.Subjects[0].Rule.Metrics.Holding)
 		holds[0].Settle(0, metrics.ByAnswer, 1)
 		require.Zero(t, p.charged, "its answer is known, and costs nothing")
-		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Metrics.Holding)
+		require.Equal(t, state.StreamTotal{}, v.Subjects[0].Rule.Metrics.Holding)
 
 		v = decided()
 		v.Release()
 		require.Equal(t, charged, p.charged, rule)
-		require.Equal(t, state.HeldTotal{}, v.Subjects[0].Rule.Metrics.Holding)
+		require.Equal(t, state.StreamTotal{}, v.Subjects[0].Rule.Metrics.Holding)
 	}
 }
 

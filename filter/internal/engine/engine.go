@@ -103,7 +103,7 @@ func (e *Engine) Policy() *policy.Policy { return e.policy }
 func (e *Engine) Heartbeat() { e.tables.Heartbeat(e.host.Now()) }
 
 // HeldNow reads the holds' clock, by which they are renewed.
-func (e *Engine) HeldNow() state.HeldTime { return e.tables.HoldClock() }
+func (e *Engine) HeldNow() state.HoldTime { return e.tables.HoldClock() }
 
 // HasConflict reports whether another configuration of the owner has taken a counter
 // or a window away from this one, by the last Heartbeat.

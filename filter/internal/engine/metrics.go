@@ -14,7 +14,7 @@ var VMStarts = Series{Metric: "vm_starts"}
 
 // EachHolding calls f for what this worker's streams hold of each rule that holds, in a
 // stable order.
-func (e *Engine) EachHolding(f func(s Series, h state.HeldTotal)) {
+func (e *Engine) EachHolding(f func(s Series, h state.StreamTotal)) {
 	for i := range e.rules.List {
 		if r := &e.rules.List[i]; r.Policy.Holds() {
 			f(Series{Domain: e.policy.Domain, Rule: r.Policy.Name}, r.Metrics.Holding)
@@ -24,8 +24,8 @@ func (e *Engine) EachHolding(f func(s Series, h state.HeldTotal)) {
 
 // ShareHolding says what the streams of this configuration in this VM hold of a rule, and
 // returns what those of all VMs hold. self is unlike that of any other.
-func (e *Engine) ShareHolding(s *Series, self uint64, own state.HeldTotal) (all state.HeldTotal, ok bool) {
-	all, status := e.tables.ShareHeldTotal(uint32(state.OwnerID(s.Domain, "\x00", s.Rule)), self, own)
+func (e *Engine) ShareHolding(s *Series, self uint64, own state.StreamTotal) (all state.StreamTotal, ok bool) {
+	all, status := e.tables.ShareStreamTotal(uint32(state.OwnerID(s.Domain, "\x00", s.Rule)), self, own)
 	return all, status == state.OK
 }
 

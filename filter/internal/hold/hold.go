@@ -203,7 +203,7 @@ const (
 type Clocks struct {
 	Now         int64          // since the epoch: windows are counted by it
 	MonotonicNs int64          // that nobody sets: EndNs is of it
-	HeldNs      state.HeldTime // by state.Tables.HoldClock: it says which eighth of a hold in a table has come
+	HeldNs      state.HoldTime // by state.Tables.HoldClock: it says which eighth of a hold in a table has come
 }
 
 // Account is the account of a hold: there a worker counts what it holds of a key, and reports it to the quota service.

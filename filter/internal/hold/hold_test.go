@@ -52,7 +52,7 @@ func begin(t *testing.T, rule string, p *purse) *Hold {
 	m := metrics.Of(r)
 	h := &Hold{Hold: state.Hold{Units: 2}, Rule: &Rule{Policy: r, Metrics: &m, Source: p}}
 	h.Begin()
-	require.Equal(t, state.HeldTotal{Units: 2, Streams: 1}, h.Rule.Metrics.Holding)
+	require.Equal(t, state.StreamTotal{Units: 2, Streams: 1}, h.Rule.Metrics.Holding)
 	return h
 }
 
@@ -104,7 +104,7 @@ func TestTheLifeOfAHold(t *testing.T) {
 			h.Settle(5, metrics.ByAnswer, 2)
 			require.Equal(t, tc.charged, p.charged)
 			require.Equal(t, tc.hasLapsed, h.HasLapsed(), "the end changes nothing")
-			require.Equal(t, state.HeldTotal{}, h.Rule.Metrics.Holding)
+			require.Equal(t, state.StreamTotal{}, h.Rule.Metrics.Holding)
 			require.Equal(t, tc.counts, countsOf(t, h))
 		})
 	}

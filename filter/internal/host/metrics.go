@@ -61,7 +61,7 @@ func (p *plugin) flushMetrics() {
 		must(importIncrementMetric(c.number, int64(count-c.count)))
 		c.count = count
 	})
-	p.gaugeHolding(func(h state.HeldTotal) state.HeldTotal { return h })
+	p.gaugeHolding(func(h state.StreamTotal) state.StreamTotal { return h })
 	p.engine.EachMemory(true, func(m engine.Memory) {
 		eachGauge(&m, func(name string, value uint64) {
 			if _, have := defined[name]; have || m.Bytes > 0 {
@@ -73,21 +73,21 @@ func (p *plugin) flushMetrics() {
 
 // shownHolding is what the gauges of a rule show, once its streams have held something.
 type shownHolding struct {
-	all   state.HeldTotal
+	all   state.StreamTotal
 	begun bool
 }
 
 // gaugeHolding shows what the streams of all VMs hold. own is what it takes for this VM's streams,
 // from what they hold.
-func (p *plugin) gaugeHolding(own func(h state.HeldTotal) state.HeldTotal) {
+func (p *plugin) gaugeHolding(own func(h state.StreamTotal) state.StreamTotal) {
 	i := 0
-	p.engine.EachHolding(func(s engine.Series, h state.HeldTotal) {
+	p.engine.EachHolding(func(s engine.Series, h state.StreamTotal) {
 		if i == len(p.holding) {
 			p.holding = append(p.holding, shownHolding{})
 		}
 		shown, mine := &p.holding[i], own(h)
 		i++
-		if mine == (state.HeldTotal{}) && !shown.begun {
+		if mine == (state.StreamTotal{}) && !shown.begun {
 			return
 		}
 		shown.begun = true

@@ -284,7 +284,7 @@ func (p *plugin) OnPluginDone() bool {
 	}
 	if p.engine != nil {
 		p.flushMetrics()
-		p.gaugeHolding(func(state.HeldTotal) state.HeldTotal { return state.HeldTotal{} })
+		p.gaugeHolding(func(state.StreamTotal) state.StreamTotal { return state.StreamTotal{} })
 		p.forgetGauges()
 		p.engine.Release()
 		clear(p.engine.Policy().Rules) // the collector may take a constant for a pointer to them

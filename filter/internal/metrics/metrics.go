@@ -26,9 +26,9 @@ import (
 // Set is the metrics of one rule.
 type Set struct {
 	Counts
-	Priced  *Priced         // nil unless the rule charges prices
-	Holding state.HeldTotal // what streams hold of the rule now
-	Named   []Named         // by names of overrides
+	Priced  *Priced           // nil unless the rule charges prices
+	Holding state.StreamTotal // what streams hold of the rule now
+	Named   []Named           // by names of overrides
 
 	policy    *policy.Rule
 	namedBy   []int // by override: index in Named, -1 for none
