@@ -40,7 +40,7 @@ func ParseExpression(text string) (Pattern, error) {
 	if _, err := regexp.Compile(text); err != nil || text == "" {
 		return Pattern{}, errors.New(strconv.Quote(text) + " is not a regular expression of RE2")
 	}
-	return Expression(text), nil
+	return Expression(unquoted(text)), nil
 }
 
 // The patterns that need no text.

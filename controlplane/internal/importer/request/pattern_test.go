@@ -114,6 +114,18 @@ func TestSearchedExpressions(t *testing.T) {
 	require.False(t, ok)
 }
 
+// An expression may quote a text without an end. What an import puts behind it is no part of that text.
+func TestExpressionsThatQuoteAText(t *testing.T) {
+	p, err := ParseExpression(`/a\Q.b|c`)
+	require.NoError(t, err)
+	require.True(t, p.Matches("/a.b|c"))
+	require.False(t, p.ApartAsText(Exact("/a.b|c")))
+	p, err = ParseExpression(`/a\Q(\E|/b.*`)
+	require.NoError(t, err)
+	_, sameWithAnyQuery, _ := p.ofPath()
+	require.False(t, sameWithAnyQuery) // as of /a|/b.*
+}
+
 // A long class is read in a moment, though each ] of it may be the last.
 func TestLongClassIsReadInAMoment(t *testing.T) {
 	begin := time.Now()

@@ -15,9 +15,7 @@ func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
 	if _, err := regexp.Compile(text); err != nil {
 		return Pattern{}, false
 	}
-	if re, err := syntax.Parse(text, syntax.Perl); err == nil && strings.Contains(text, `\Q`) {
-		text = re.String() // without \Q, which may quote all of the rest
-	}
+	text = unquoted(text)
 	behind, isBegun := strings.CutPrefix(text, "^")
 	before, isEnded := cutEnd(behind)
 	switch {
@@ -39,6 +37,18 @@ func Searched(text string, ignoreCase bool) (p Pattern, ok bool) {
 		text = "(?i)" + text
 	}
 	return Expression(text), true
+}
+
+// unquoted is an expression without \Q, which may quote all of the rest, also what an import puts behind it.
+func unquoted(text string) string {
+	if !strings.Contains(text, `\Q`) {
+		return text
+	}
+	re, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return text
+	}
+	return re.String()
 }
 
 // ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
