@@ -21,8 +21,8 @@
 //	  readIngress: pathsOf     the hosts and paths of each Ingress                          path.go
 //	  limitIngress: addRules   a rule of each Ingress, annotation and group of hosts        ingress.go
 //	    hostGroup.selection    its requests, without those of others                        path.go
-//	  noteWildcards            hosts that are wider here                                    path.go
 //	  noteUnlistedPaths        those of its hosts that no Ingress has                       path.go
+//	  noteWildcards            hosts that are wider here                                    path.go
 //
 // golden_test.go in the folder above imports testdata/imports/ingress-nginx.txtar.
 package ingress

@@ -120,6 +120,7 @@ func (imp *ingressImport) noteUnlistedPaths() {
 			if ing.isLimited() && !hosts[p.host] && !slices.ContainsFunc(ing.paths, isWider) {
 				imp.NoteImport("ingress-nginx also counts requests to paths that no Ingress has, by the limits of the oldest " +
 					"Ingress of their host. Here they have no limit")
+				return
 			}
 		}
 	}

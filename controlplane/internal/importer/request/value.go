@@ -110,7 +110,7 @@ type translation struct {
 //	value           pattern        Pattern    comment                 cannot
 //	Host            a.example:80   a.example  compared without port
 //	Host            a.example:*                                       it is about the port
-//	PathWithQuery   /a             /a         with any query behind
+//	PathWithQuery   /a             /a         compared without query
 //	PathWithQuery   /a?b                                              it is about the query
 //	ClientIP        10.0.0.1/32    10.0.0.1
 func (v Value) translate(p Pattern) translation {
