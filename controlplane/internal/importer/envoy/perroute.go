@@ -164,6 +164,9 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if !hasInOrder(s.Exempt(), route.selection.Exempt()) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}
+	if len(route.selection.Comments()) > 0 {
+		s.Comment(exemptsMore)
+	}
 	s.ExemptMatches(route.selection.Match)
 }
 

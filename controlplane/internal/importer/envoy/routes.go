@@ -178,8 +178,20 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 	}
 }
 
+// exemptsMore is said of a selection that exempts requests of a route whose own selection has a comment. There may be
+// many such routes, so it has one comment for all.
+const exemptsMore = "It may leave out more requests than there, because a policy compares less of what another route " +
+	"matches."
+
 // exemptEarlierRoutes exempts the requests that the matches of earlier routes take.
 func exemptEarlierRoutes(matched *request.Selection, before []request.Selection) {
+	isExempt := func(o request.Selection) bool {
+		return !o.IsOff() && len(o.Exempt()) == 0 && !matched.Match.IsApart(o.Match)
+	}
+	hasComment := func(o request.Selection) bool { return len(o.Comments()) > 0 && isExempt(o) }
+	if slices.ContainsFunc(before, hasComment) {
+		matched.Comment(exemptsMore)
+	}
 	reason := request.NoMatch("an earlier route takes some of them")
 	matched.ExemptSelected(before, func(int, string) string { return reason })
 }

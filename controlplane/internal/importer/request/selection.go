@@ -139,6 +139,9 @@ func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.exemp
 
 // ExemptSelected exempts the requests of other selections. If one may have requests of this one, and no exemption says
 // which, the rule is off: whyOff makes the reason of the other's index and of what no exemption says.
+//
+// It adds no comments of the others. If one has a comment, because a policy compares less of its requests, this one
+// exempts more requests than there: the caller says that once for all of them.
 func (s *Selection) ExemptSelected(others []Selection, whyOff func(i int, why string) string) {
 	var exempt []Match
 	var reasons []string
