@@ -268,18 +268,26 @@ func (r *reader) readHeaderName(name string, at source.Place) (value request.Val
 	return value, err == nil
 }
 
-// requirePattern adds the condition that a header fits a pattern, or, inverted, that it has a value that
-// does not.
+// requirePattern adds the condition that a header fits a pattern, or, inverted, that it has a value that does not. With
+// treat_missing_header_as_empty a missing header fits where an empty one does: exemptions say that, and no match does.
 func requirePattern(
 	s *request.Selection, value request.Value, pattern request.Pattern, o *routev3.HeaderMatcher,
 ) {
-	mayBeMissing := value.Part.Kind == request.KindHeader && !o.GetTreatMissingHeaderAsEmpty()
-	if o.GetInvertMatch() && mayBeMissing {
-		s.Require(value, request.Present) // a missing header fits neither the pattern nor its inversion
-	}
-	if o.GetInvertMatch() {
+	mayBeMissing := value.Part.Kind == request.KindHeader
+	isEmpty := o.GetTreatMissingHeaderAsEmpty() // if it is missing
+	missingFits := mayBeMissing && isEmpty && pattern.Matches("")
+	switch {
+	case o.GetInvertMatch():
+		if mayBeMissing && !isEmpty {
+			s.Require(value, request.Present) // a missing header fits neither the pattern nor its inversion
+		}
 		s.ExemptFitting(value, pattern)
-	} else {
+		if missingFits {
+			s.ExemptFitting(value, request.Absent)
+		}
+	case missingFits:
+		s.CannotMatch("they have an empty header " + value.Part.Name + " or none")
+	default:
 		s.Require(value, pattern)
 	}
 }
