@@ -68,8 +68,7 @@ const (
 //	/c, with {one: {config: {}}}            unchanged    unchanged: it enables the filter
 //	/d, with {two: its configuration}       unchanged    off
 func (f *listenerFilter) settingOn(route *hostRoute) (setting, envoyfile.Config) {
-	isAbout := func(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
-	first := slices.IndexFunc(route.configs, isAbout)
+	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled
 	if isDisabled || f.works == whereEnabled && first < 0 {
 		return off, envoyfile.Config{}
@@ -99,6 +98,9 @@ func (f *listenerFilter) has(c envoyfile.Config) bool {
 	return c.IsOf(f.typeOnRoutes) && (f.config.Name == "" || f.config.Name == c.Name)
 }
 
+// isMeantBy reports whether a configuration is for the filter, or enables or disables it.
+func (f *listenerFilter) isMeantBy(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
+
 // noteUnusedConfigs notes the configurations of a route that the import uses for none of the filters of a type, though
 // they are for one of the type, or may be.
 func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
@@ -106,6 +108,13 @@ func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
 		r.noteNoFilter(all, c)
 		if all[0].config.Name == "" { // it stands alone: see listenerFilter
 			r.noteNameless(all[0], c)
+		}
+	}
+	for _, c := range route.ofClusters {
+		isFor := func(f *listenerFilter) bool { return f.isMeantBy(c) }
+		if i := slices.IndexFunc(all, isFor); i >= 0 {
+			r.Note(c.At, "ignored: it is for the "+all[i].kind()+" where Envoy chooses this cluster, and no match asks for "+
+				"the cluster. The rules are those of the route.")
 		}
 	}
 }

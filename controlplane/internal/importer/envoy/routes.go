@@ -47,6 +47,7 @@ type hostRoute struct {
 	selection  request.Selection
 	rateLimits []rateLimit
 	configs    []envoyfile.Config // of the route, then of what it is in
+	ofClusters []envoyfile.Config // of its weighted clusters: the import uses none of these
 	include    bool               // the virtual host's rate_limits too
 	answers    bool               // by itself, as a redirect does: no filter sends descriptors for it
 }
@@ -172,10 +173,20 @@ func (r *reader) addRoutes(h *virtualHost, n *policy.Node, at source.Place, ofAl
 			include:    source.TextOf(o, "route", "include_vh_rate_limits") == "true",
 			answers:    source.FieldOf(o, "redirect") != nil || source.FieldOf(o, "direct_response") != nil,
 			configs:    append(envoyfile.ConfigsPerRoute(o, at), ofHost...),
+			ofClusters: configsOfClusters(source.FieldOf(o, "route", "weighted_clusters"), at.In("route.weighted_clusters")),
 		})
 		h.takesAll = h.takesAll || matched.IsEverything()
 		before = append(before, matched)
 	}
+}
+
+// configsOfClusters are the configurations of weighted_clusters. Envoy takes those of the cluster that it chooses for a
+// request before those of the route.
+func configsOfClusters(weighted *policy.Node, at source.Place) (list []envoyfile.Config) {
+	for i, n := range source.ItemsOf(weighted, "clusters") {
+		list = append(list, envoyfile.ConfigsPerRoute(n, at.Item("clusters", i))...)
+	}
+	return list
 }
 
 // exemptsMore is said of a selection that exempts requests of a route whose own selection has a comment. There may be
