@@ -70,11 +70,15 @@ func (acc *Account) HoldNs() int64 {
 	return acc.Definition.Windows[len(acc.Definition.Windows)-1].PeriodNs
 }
 
-// RememberBlock has the worker remember the denial of a key that is blocked: until untilNs, and no longer than
-// MaxRememberNs.
+// RememberBlock has the worker remember the denial of a key that is blocked: until untilNs or until its wait is over,
+// and no longer than MaxRememberNs.
 func (acc *Account) RememberBlock(denial decide.Allotment, untilNs int64) {
 	denial.Blocked = true // for all later requests, also if the denied ask has begun the block
-	acc.block = &keptBlock{denial, min(untilNs, denial.MonotonicNs+MaxRememberNs)}
+	untilNs = min(untilNs, denial.MonotonicNs+MaxRememberNs)
+	if denial.WaitNs != limit.Never { // else RecallBlock's wait would get negative, and -1 is limit.Never
+		untilNs = min(untilNs, denial.MonotonicNs+denial.WaitNs)
+	}
+	acc.block = &keptBlock{denial, untilNs}
 }
 
 // RecallBlock returns the denial that the worker remembers, as it holds at now, if the key is blocked.

@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -237,4 +238,26 @@ func TestAQueuedAskReportsItsAccount(t *testing.T) {
 	require.False(t, b.HasListed())
 	r.Repeat()
 	require.Equal(t, 1, due(b, 0))
+}
+
+// A block is remembered no longer than the wait of its denial: after that the wait would be negative, and one of -1 is
+// limit.Never.
+func TestABlockIsRememberedNoLongerThanItsWait(t *testing.T) {
+	const came, waitNs = 100, 50
+	_, acc := open()
+	for _, lasting := range []struct{ waitNs, untilNs, endNs int64 }{
+		{waitNs, came + waitNs, came + waitNs},
+		{waitNs, came + 20, came + 20},
+		{waitNs, came + 10*second, came + waitNs},
+		{limit.Never, came + 20, came + 20},
+		{limit.Never, came + 10*second, came + account.MaxRememberNs},
+	} {
+		denial := decide.Allotment{Denied: true, WaitNs: lasting.waitNs, MonotonicNs: came}
+		acc.RememberBlock(denial, lasting.untilNs)
+		recalled, blocked := acc.RecallBlock(lasting.endNs - 1)
+		require.True(t, blocked, "%+v", lasting)
+		require.Equal(t, lasting.waitNs == limit.Never, recalled.WaitNs == limit.Never)
+		_, blocked = acc.RecallBlock(lasting.endNs)
+		require.False(t, blocked, "%+v", lasting)
+	}
 }
