@@ -342,3 +342,26 @@ func TestADenialIsRememberedNoLongerThanItsWait(t *testing.T) {
 		require.Len(t, w.verdicts, 1, "the denial is over")
 	}
 }
+
+// Two workers ask for one key at once, and both are denied. The greater cost must wait for longer, but the smaller one
+// is not denied for that long.
+func TestADenialOfAGreaterCostDelaysNoSmallerOne(t *testing.T) {
+	const rules = `{"name":"r",` + byUser + `,"on_unavailable":"deny","algorithm":"token_bucket",` +
+		`"limits":["10/10s"],"cost":{"header":"v","min":0,"max":9}}`
+	w, s := pair(t, rules)
+	other := newWorker(t, w.proxy, rules, 2)
+	for range 9 {
+		w.request("a 1")
+		w.exchange(s)
+	}
+	w.request("a 1") // it passes in 100 ms
+	other.request("a 9")
+	w.exchange(s)
+	other.exchange(s)
+	require.Equal(t, 9, w.admitted())
+	require.Zero(t, other.admitted())
+	w.proxy.Clock += 200 * ms
+	id := w.request("a 1")
+	w.exchange(s)
+	require.True(t, w.verdicts[id])
+}

@@ -144,10 +144,14 @@ func (l *Lease) Block(d Denial, nowNs int64) {
 	l.noteDenial(d, nowNs)
 }
 
-// noteDenial writes a denial. If the one before is not over, the smaller cost of both is denied.
+// noteDenial writes a denial. If the one before is not over, the smaller cost of both is denied. If that is the cost of
+// the one before, it is denied until the first of both is over: it may pass sooner than the greater cost.
 func (l *Lease) noteDenial(d Denial, nowNs int64) {
-	if l.denial.UntilNs > nowNs {
-		d.cost = min(d.cost, l.denial.cost)
+	if before := &l.denial; before.UntilNs > nowNs && before.cost < d.cost {
+		if before.UntilNs <= d.UntilNs {
+			return
+		}
+		d.cost = before.cost
 	}
 	l.denial = d
 }

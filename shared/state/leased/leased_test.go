@@ -72,7 +72,19 @@ func TestWhatALeaseDenies(t *testing.T) {
 		{"a block and then a cost", func(l *Lease) {
 			l.Block(lasting(11), 10)
 			l.Deny(3, lasting(30), 10)
-		}, []uint32{0, 1}, nil, true, 25},
+		}, []uint32{0, 1}, nil, true, 6},
+		{"a cost and then a greater one that waits longer", func(l *Lease) {
+			l.Deny(2, lasting(15), 10)
+			l.Deny(5, lasting(30), 10)
+		}, []uint32{2, 5}, []uint32{1}, false, 10},
+		{"a cost and then a greater one that is over first", func(l *Lease) {
+			l.Deny(2, lasting(30), 10)
+			l.Deny(5, lasting(15), 10)
+		}, []uint32{2, 5}, []uint32{1}, false, 10},
+		{"a cost and then a smaller one", func(l *Lease) {
+			l.Deny(5, lasting(30), 10)
+			l.Deny(2, lasting(15), 10)
+		}, []uint32{2, 5}, []uint32{1}, false, 10},
 		{"a cost after one that is over", func(l *Lease) {
 			l.Deny(1, lasting(10), 5)
 			l.Deny(3, lasting(30), 10)
