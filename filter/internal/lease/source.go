@@ -215,6 +215,8 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 
 // takeLease takes units that the proxy has leased. If few are left, it asks ahead: a refill, which also says how many
 // units are Uncharged. Until the answer or the timeout no other worker of this proxy does, because the lease says so.
+// While nothing is Uncharged, the answer to another worker's request will do, too: that has asked ahead, so the lease
+// has more units then.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Spend(e.NowNs, s.Cost)
@@ -244,7 +246,12 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 //	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
 //	         charged 5 units.
 //
-// If the lease has units at 1200 ms, no request asks. Then the next refill says Spent: see takeLease.
+// The mark "asked until" is one for asks of requests that say Spent, and for refills, also if nothing is Uncharged:
+//
+//	an ask of a request  sets it if it says Spent. It leaves whatever the mark says, with Spent: 0 if it is set
+//	a refill             sets it always, and says Spent. It does not leave if the mark is set: see takeLease
+//
+// So if the lease has units at 1200 ms, and no request asks, the next refill says Spent.
 //
 // What may go wrong with the ask that says Spent:
 //

@@ -64,8 +64,8 @@ type Transport interface {
 	Random() uint32
 }
 
-// Client is one worker's side of the talk. Its zero value is not ready: use NewClient. Every
-// callback that has called it ends with Flush.
+// Client is one worker's side of the talk. Its zero value is not ready: use NewClient. A callback that has called it
+// ends with Flush. One that has only called StreamEnded or Forget need not: the next callback sends what is to be sent.
 type Client struct {
 	transport Transport
 	worker    *lease.Worker
