@@ -1,6 +1,9 @@
 package decide
 
-import "github.com/sluice-ratelimit/sluice/shared/state"
+import (
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
 
 // Keep is what a rule keeps of a hit that it has denied by its limits:
 //
@@ -56,10 +59,10 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 }
 
 // keepDenied stores what is to be kept. Then the wait is the one from the new record. But if that has room by now, the
-// denial's wait stays. It also stays if it is limit.Never, which is not after Record.Now.
+// denial's wait stays. It also stays if it is limit.Never.
 func (s *Subject) keepDenied(keep Keep) state.Status {
 	passNs, status := s.Rule.Source.KeepDenied(s, keep)
-	if status == state.OK && passNs > s.Record.Now {
+	if status == state.OK && passNs != limit.Never && passNs > s.Record.Now {
 		s.passNs = passNs
 	}
 	return status

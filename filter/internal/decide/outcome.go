@@ -12,7 +12,9 @@ type Outcome uint8
 //
 // To add one: a constant before outcomes, its row of meanings, and a row in TestOutcomes, which fails without it.
 const (
-	HasRoom Outcome = iota // the units are free, or the rule counts nothing: Take may take them
+	// The rule does not deny, and has counted nothing: the units are free, and Take may take them; the cost is 0; refund
+	// has undone Take; the key is Unlimited, and nobody is asked; or nothing is found out yet.
+	HasRoom Outcome = iota
 
 	// Source.Check.
 	Pending  // the quota service must be asked

@@ -47,6 +47,7 @@ type begun struct {
 	Rule           *Rule
 	Cost           uint32
 	CostUnreadable bool // see Reading
+	lacksKey       bool // see Reading
 }
 
 // judged is what has become of the subject since its last check.
@@ -70,14 +71,14 @@ type Reading struct {
 func (s *Subject) Begin(r *Rule, read Reading) {
 	r.Finder.Find(&s.Subject)
 	s.TooLong = s.TooLong || read.TooLong // Find has begun it: an override may have found the key too long
-	s.begun = begun{Rule: r, Cost: read.Cost, CostUnreadable: read.CostUnreadable}
+	s.begun = begun{Rule: r, Cost: read.Cost, CostUnreadable: read.CostUnreadable, lacksKey: read.LacksKey}
 	s.CountedKey = state.Key{
 		Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
 	}
 	s.judged = judged{}
 	s.beginRecord(0)
 	s.Quota.waited, s.Quota.checked = waited{}, checked{}
-	if read.LacksKey { // its source is not asked: see turn
+	if s.lacksKey { // its source is not asked: see turn
 		s.setFinding(Finding{MissingKey, limit.Never}, 0)
 	}
 }
@@ -113,8 +114,9 @@ func (s *Subject) endsIn() ending {
 	return endPasses
 }
 
-// take counts the hit that check has passed. If another worker wrote first, or a subject before this one that shares
-// its record, it checks again and may deny after all.
+// take counts the hit for which check has found room. If another worker wrote first, or a subject before this one that
+// shares its record, it checks again and may deny after all. A subject that passes without room stays as it is: its
+// rule allows without counting, for example because it is Silent.
 func (s *Subject) take(now int64) {
 	if s.Cost == 0 {
 		return

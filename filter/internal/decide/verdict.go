@@ -92,7 +92,7 @@ func (v *Verdict) addTurn(t turn) {
 type turn uint8
 
 const (
-	noTurn turn = iota // its source is not asked: nothing is counted, or the outcome is known
+	noTurn turn = iota // its source is not asked: nothing is counted, or the request lacksKey
 	earlyTurn
 	lateTurn   // its rule takesLate
 	shadowTurn // it is checked only if no other denies, and takes only if all others have
@@ -100,7 +100,7 @@ const (
 
 func (s *Subject) turn() turn {
 	switch {
-	case s.Unlimited, s.outcome == MissingKey:
+	case s.Unlimited, s.lacksKey:
 		return noTurn
 	case s.Shadow:
 		return shadowTurn
