@@ -21,18 +21,18 @@ type Part struct {
 	Wire       quota.Part        // as it is sent; each request that joins the ask adds its cost
 	Definition *quota.Definition // which Wire names by its number
 
-	lease    keyLease         // keeps what the service grants, and no request takes
+	lease    leaseAt          // keeps what the service grants, and no request takes
 	Reporter account.Reporter // its account counts what the service grants, and requests get
 }
 
-// keyLease is where the lease of one key lies, also when there is no request of the key any more.
-type keyLease struct {
+// leaseAt is where the lease of one key lies, also when there is no request of the key any more.
+type leaseAt struct {
 	source *Source
 	key    state.LeaseKey
 }
 
 // read reads the lease by both clocks. It returns false if the proxy's store fails.
-func (of *keyLease) read(e *state.LeaseEntry) (ok bool) {
+func (of *leaseAt) read(e *state.LeaseEntry) (ok bool) {
 	src, clock := of.source, of.source.worker.clock
 	wallNs := clock.Now()
 	read := src.table.ReadHashed(e, of.key, wallNs, clock.Monotonic())

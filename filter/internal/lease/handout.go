@@ -75,7 +75,7 @@ type handout struct {
 
 	// Of a rule that leases:
 	takers int   // requests that have units and are not decided
-	putNs  int64 // when units were put into the key's lease; 0 = it has none of the grant
+	putNs  int64 // when units were put into the key's lease, and by now maybe spent; 0 = it has none of the grant
 
 	// Of a denial:
 	blockNs      int64 // until when the key is blocked, 0 = it is not
@@ -205,8 +205,15 @@ func (h *handout) takeBack(units uint32) {
 	h.giveBackIfLeft()
 }
 
-// giveBackIfLeft has the grant go back once no taker is left: at once, or if units are in the lease, when those are
-// idle. What could not join them then, because the proxy's store has failed, is lost.
+// giveBackIfLeft has the grant go back once no taker is left:
+//
+//	putNs  rest  because                                              then
+//	0      none  requests have taken all units, or there were none    nothing
+//	0      some  they may not stay, the lease has no place for them,  the rest goes back at once
+//	             or the proxy's store has failed
+//	set    none  keepRest or takeBack has put them into the lease     CollectIdle has those go back that are idle
+//	set    some  keepRest has put units there. Then the store has     so do those in the lease. The rest is lost: a grant
+//	             failed, when takeBack was to put others there        goes back once
 func (h *handout) giveBackIfLeft() {
 	src := h.part.lease.source
 	switch {

@@ -26,9 +26,9 @@ type Returns struct {
 	stream uint32      // that is open: only units of its grants can go back. 0 = none
 	due    []dueReturn // to be sent, all of grants of this stream
 
-	leased         []leasedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
-	nextVisitNs    int64         // when to visit the first of them; 0 = at the next tick
-	shortestIdleNs int64         // the shortest time after which one is idle, 0 = none is left
+	watched        []watchedGrant // which CollectIdle visits. Those whose units are spent leave them at the next visit
+	nextVisitNs    int64          // when to visit the first of them; 0 = at the next tick
+	shortestIdleNs int64          // the shortest time after which one is idle, 0 = none is left
 }
 
 // dueReturn is a return to be sent, of units that the source's rule had leased.
@@ -37,9 +37,9 @@ type dueReturn struct {
 	quota.Return
 }
 
-// leasedGrant is a grant with units in a key's lease.
-type leasedGrant struct {
-	lease   keyLease
+// watchedGrant is a grant with units in a key's lease.
+type watchedGrant struct {
+	lease   leaseAt
 	grant   leased.GrantID
 	visitNs int64 // when to visit it next
 }
@@ -47,9 +47,9 @@ type leasedGrant struct {
 const (
 	// maxReturns is how many returns one message has at most, each of one grant.
 	maxReturns = 1024
-	// maxLeased is how many grants with units in leases one worker remembers. A grant beyond these is not visited: what
+	// maxWatched is how many grants with units in leases one worker remembers. A grant beyond these is not visited: what
 	// requests leave of it is lost when its time is over. Nobody finds out how much that is, so it counts as one unit.
-	maxLeased = 4096
+	maxWatched = 4096
 	// maxVisitNs is the longest time until a worker visits a grant again.
 	maxVisitNs = 1_000_000_000
 )
@@ -105,19 +105,19 @@ func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += 
 // watch has CollectIdle visit a grant whose units were put into the lease.
 func (rets *Returns) watch(h *handout) {
 	src := h.part.lease.source
-	if len(rets.leased) >= maxLeased {
+	if len(rets.watched) >= maxWatched {
 		src.noteLost(1)
 		return
 	}
 	visitNs := min(h.putNs+src.idleNs, h.rest.EndNs, rets.latestVisitNs(h.putNs))
-	rets.leased = append(rets.leased, leasedGrant{h.part.lease, h.rest.GrantID, visitNs})
-	rets.noteVisit(&rets.leased[len(rets.leased)-1])
+	rets.watched = append(rets.watched, watchedGrant{h.part.lease, h.rest.GrantID, visitNs})
+	rets.noteVisit(&rets.watched[len(rets.watched)-1])
 }
 
 // noteVisit has nextVisitNs and shortestIdleNs count a grant that is on the list.
-func (rets *Returns) noteVisit(lg *leasedGrant) {
-	rets.nextVisitNs = min(rets.nextVisitNs, lg.visitNs)
-	if idle := lg.lease.source.idleNs; rets.shortestIdleNs == 0 || idle < rets.shortestIdleNs {
+func (rets *Returns) noteVisit(wg *watchedGrant) {
+	rets.nextVisitNs = min(rets.nextVisitNs, wg.visitNs)
+	if idle := wg.lease.source.idleNs; rets.shortestIdleNs == 0 || idle < rets.shortestIdleNs {
 		rets.shortestIdleNs = idle
 	}
 }
@@ -125,7 +125,7 @@ func (rets *Returns) noteVisit(lg *leasedGrant) {
 // latestVisitNs is when a grant is visited again at the latest: within maxVisitNs, or within 50 ms if the list is half
 // full.
 func (rets *Returns) latestVisitNs(now int64) int64 {
-	if len(rets.leased) >= maxLeased/2 {
+	if len(rets.watched) >= maxWatched/2 {
 		return now + maxVisitNs/20
 	}
 	return now + maxVisitNs
@@ -135,7 +135,7 @@ func (rets *Returns) latestVisitNs(now int64) int64 {
 // It reads the clock once for all leases that it visits: each read of the clock takes time, and they may be many.
 func (w *Worker) CollectIdle() {
 	rets := &w.Returns
-	if len(rets.leased) == 0 {
+	if len(rets.watched) == 0 {
 		return
 	}
 	now := w.clock.Monotonic()
@@ -146,34 +146,34 @@ func (w *Worker) CollectIdle() {
 	latestNs := rets.latestVisitNs(now)
 	rets.nextVisitNs, rets.shortestIdleNs = math.MaxInt64, 0
 	stay := 0 // how many, at the front of the list
-	for i := range rets.leased {
-		lg := &rets.leased[i]
-		if now >= lg.visitNs && len(rets.due) < mostDue {
-			units, stays := lg.collect(&w.entry, wallNs, now, latestNs, rets.canGoBack(lg.grant))
-			rets.giveBack(lg.lease.source, lg.grant, units)
+	for i := range rets.watched {
+		wg := &rets.watched[i]
+		if now >= wg.visitNs && len(rets.due) < mostDue {
+			units, stays := wg.collect(&w.entry, wallNs, now, latestNs, rets.canGoBack(wg.grant))
+			rets.giveBack(wg.lease.source, wg.grant, units)
 			if !stays {
 				continue
 			}
 		}
-		rets.noteVisit(lg)
-		rets.leased[stay] = *lg
+		rets.noteVisit(wg)
+		rets.watched[stay] = *wg
 		stay++
 	}
-	rets.leased = rets.leased[:stay]
+	rets.watched = rets.watched[:stay]
 }
 
 // collect takes the grant's units out of the lease if their time is over, or if they are idle and can go back. If they
 // stay, it notes when to visit them again, by latestNs if nothing fails.
-func (lg *leasedGrant) collect(
+func (wg *watchedGrant) collect(
 	e *state.LeaseEntry, wallNs, now, latestNs int64, canGoBack bool,
 ) (units uint32, stays bool) {
-	src := lg.lease.source
-	lg.visitNs = now + maxVisitNs
+	src := wg.lease.source
+	wg.visitNs = now + maxVisitNs
 	for range state.MaxRetries {
-		if src.table.ReadHashed(e, lg.lease.key, wallNs, now) != state.OK {
+		if src.table.ReadHashed(e, wg.lease.key, wallNs, now) != state.OK {
 			return 0, true
 		}
-		left := lg.find(&e.Lease)
+		left := wg.find(&e.Lease)
 		if left == nil {
 			return 0, e.FromFuture // no reread: a later tick can read it
 		}
@@ -182,7 +182,7 @@ func (lg *leasedGrant) collect(
 			leaveNs = min(leaveNs, e.WrittenNs+src.idleNs)
 		}
 		if now < leaveNs {
-			lg.visitNs = min(leaveNs, latestNs)
+			wg.visitNs = min(leaveNs, latestNs)
 			return 0, true
 		}
 		units, left.Units = left.Units, 0
@@ -198,10 +198,10 @@ func (lg *leasedGrant) collect(
 }
 
 // find returns what is left of the grant, nil if nothing is.
-func (lg *leasedGrant) find(l *leased.Lease) *leased.GrantLeft {
+func (wg *watchedGrant) find(l *leased.Lease) *leased.GrantLeft {
 	for i := range l.Grants {
 		left := &l.Grants[i]
-		if left.GrantID == lg.grant && left.Units > 0 {
+		if left.GrantID == wg.grant && left.Units > 0 {
 			return left
 		}
 	}

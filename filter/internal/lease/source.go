@@ -188,7 +188,7 @@ func (src *Source) beginAsk(s *decide.Subject) Part {
 // newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
 func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 	e, d := s.Quota.Lease, src.definition(s)
-	p := Part{Definition: d, lease: keyLease{src, e.Key()}, Wire: quota.Part{
+	p := Part{Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
 	}}
@@ -279,6 +279,9 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 // claimUncharged returns the units that the ask of a request has to say as Spent. If another worker has written the
 // lease meanwhile, it returns none: a later ask says them. Another ask may be granted units before the service hears of
 // these.
+//
+// If the write fails, e has a mark that the table has not. The ask goes by e all the same: its key and its rate are as
+// they were read, and the next check reads e anew.
 func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
 	u := &e.Uncharged
 	if u.Units == 0 || u.IsAsked(e.NowNs) {

@@ -56,7 +56,9 @@ func (acc *Account) mustReport(now int64) bool {
 type reporting struct {
 	firstNumber uint64 // 0 = none is under way
 	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
-	claimedFor  uint32 // the run of Book.Due that leaves the account to a queued ask
+	// claimedFor is the run of Book.Due that leaves the account to a queued ask. No run but that one heeds it, so nobody
+	// has to clear it: the account may not even be on the list.
+	claimedFor uint32
 }
 
 // isUnderWay reports whether a report of the account is under way.

@@ -9,8 +9,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 )
 
-// ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no
-// request waits for it, it is for requests to come, or it only reports what is held.
+// ask asks the service for the units that some requests need, or, if it isLook, how keys stand. If no request waits for
+// a queued one, askForNobody has made it: it is for requests to come, or it only reports what is held. If no request
+// waits for a sent one, all may also have left. It is treated alike then: it is not sent again.
 //
 // It has a part for each key of which units are needed, for all requests that have joined it. For example, two requests
 // join a refill of key k:
@@ -258,7 +259,7 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 //	it leaves the queue with the answer to an ask    End or GiveUp, of   takeDecided
 //	for the same units                               that ask's
 
-// isReport reports whether the ask is only for a report.
+// isReport reports whether the ask is only for a report, as far as somebody still waits for its answer.
 func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Reporter.Account() != nil }
 
 // mustWaitToReport reports whether the ask must wait, because a report of one of its accounts is under way.
