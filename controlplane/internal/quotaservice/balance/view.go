@@ -49,13 +49,13 @@ func (v *View) LeftBesideHeld() uint32 { return minus(v.Left(), v.Held()) }
 func (v *View) Left() uint32 { return v.leftUntil(v.record.NowNs) }
 
 // LeftIn returns how many units one window has left for spending at once.
-func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.record.NowNs) }
+func (v *View) LeftIn(i int) uint32 { return v.window(i).left() }
 
 // leftUntil is Left for spending until endNs.
 func (v *View) leftUntil(endNs int64) uint32 {
 	left := uint32(saturated)
 	for i := range v.Windows {
-		left = min(left, v.window(i).left(endNs))
+		left = min(left, v.window(i).leftUntil(endNs))
 	}
 	return left
 }

@@ -127,19 +127,27 @@ func (w recordWindow) spendBy() int64 {
 // Record's window lacks for that.
 type viewWindow struct{ recordWindow }
 
-// left returns how many units are left if they may be spent until endNs. That is later than now only while a lease is
-// offered. Until then, all windows but a bucket only forget: what they count at any instant of it, they count now, also
-// units of a log whose instant is later. So they have as many left then as now, or more. For a bucket see bucketLeft.
-func (w viewWindow) left(endNs int64) uint32 {
+// left returns how many units are left for spending at once.
+func (w viewWindow) left() uint32 {
 	switch {
 	case w.def.Unlimited, w.def.Algorithm == limit.Block && w.usage.EndNs == 0:
 		return saturated
 	case w.def.Algorithm == limit.Block:
 		return 0
 	case w.isBucket():
-		return w.bucketLeft(endNs)
+		return w.bucketLeft(w.nowNs)
 	}
 	return w.def.Remaining(&w.usage.Usage, w.nowNs)
+}
+
+// leftUntil returns how many units are left if they may be spent until endNs, because a lease is offered. Until then,
+// all windows but a bucket only forget: what they count at any instant of it, they count now, also units of a log whose
+// instant is later. So what is left now holds for these.
+func (w viewWindow) leftUntil(endNs int64) uint32 {
+	if w.isBucket() && !w.def.Unlimited {
+		return w.bucketLeft(endNs)
+	}
+	return w.left()
 }
 
 // waitNs is how long a cost must wait if nobody else asks; limit.Never.
@@ -152,7 +160,7 @@ func (w viewWindow) waitNs(cost uint32) int64 {
 	switch {
 	case pass == limit.Never:
 		return limit.Never
-	case w.isBucket() && pass == w.spendBy():
+	case w.isBucket() && cost <= w.def.Remaining(&u, w.spendBy()): // then it may pass before
 		pass = w.bucketPass(cost)
 	}
 	return pass - w.nowNs
@@ -164,7 +172,7 @@ func (w viewWindow) standing() quota.Standing {
 	used := w.def.Count(&w.usage.Usage, w.asOf())
 	if w.isBucket() && !w.def.Unlimited {
 		// left does not have what the bucket gains until its spendBy, and Count does. But only Count says what it owes.
-		used = max(used, w.def.Burst-w.left(w.nowNs))
+		used = max(used, w.def.Burst-w.left())
 	}
 	return quota.Standing{Used: used, ResetNs: max(reset-w.nowNs, 0)}
 }
@@ -242,9 +250,9 @@ func countsTheSame(before, after *limit.Usage) bool {
 //	the lease    nowNs                spendBy: the lease ends, and the usage has what remains then
 //	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: bucketLeft takes them off
 
-// bucketLeft is left of a bucket. It would count the units at endNs, or at its spendBy if that is later. Until then it
-// gains tokens, but the units may be spent before it has them. So its gain is taken away from what remains then. For
-// example, with a gain of 10 tokens a second:
+// bucketLeft is leftUntil of a bucket. It would count the units at endNs, or at its spendBy if that is later. It gains
+// tokens until then, but the units may be spent before it has them. So its gain is taken away from what remains then.
+// For example, with a gain of 10 tokens a second:
 //
 //	nowNs ───── 1 s, gains 10 ─────▶ spendBy
 //	4 are left                       14 remain
