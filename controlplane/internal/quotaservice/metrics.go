@@ -92,6 +92,7 @@ func (s *Service) gauges() []prometheus.Collector {
 			"1 while the store has no state yet: on_unavailable decides for rules with settle or concurrency.",
 			func() float64 { return float64(min(s.shownStartForNs(), 1)) }),
 		gauge("quota_streams", "Open streams of proxies' workers.", s.openStreams),
+		// Its name is older than the holds of running requests, which it does not count.
 		gauge("quota_units_held", "Units of leases that have not ended, whether spent or not.", s.leased),
 	}
 }

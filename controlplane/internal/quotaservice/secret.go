@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// All services of a store share the secret, which the store keeps.
+// All services of a store share the secret, which the store keeps. Users know it as the key of the quota store: the
+// flag --quota-key-file has it, and messages and secretName say key. It has nothing to do with the keys of counters.
 
 // Names of what the store keeps by Store.Secret.
 const (

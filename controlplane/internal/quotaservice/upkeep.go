@@ -58,21 +58,21 @@ var ErrStarting = action.ErrStarting
 func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
-	before := s.o.Clock.NowNs() // by the service's clock, as now is
-	age, anew, err := s.o.Store.Age(ctx)
+	askedNs := s.o.Clock.NowNs()
+	ageNs, anew, err := s.o.Store.Age(ctx)
 	if err != nil { // the heartbeat asks for other things, and may be answered
 		s.metrics.storeErrors.Add(1)
 		s.storeLog.unusable(err)
 		return
 	}
 	s.mu.Lock()
-	now := s.o.Clock.NowNs()
+	localNs := s.o.Clock.NowNs()
 	level := slog.LevelWarn
 	if !s.core.hasLooked {
 		level = slog.LevelInfo // a new store is as it should be
 	}
-	hasBegun := s.core.noteAge(age, before, now)
-	startForNs := s.core.shownStartUntilNs - now
+	hasBegun := s.core.noteAge(ageNs, askedNs, localNs)
+	startForNs := s.core.shownStartUntilNs - localNs
 	if anew {
 		s.core.endStreams()
 	}
@@ -87,17 +87,17 @@ func (s *Service) Watch() {
 
 // noteAge notes for how long the store has had its state, and reports whether the store has begun since the last look.
 //
-// Watch asked at the instant before, and has the answer at the instant now. The store said its age at some instant
-// between these. So the end of its start is known only within bounds: StartingNs after it has begun, which is
+// Watch asked at askedNs, and has the answer at localNs, both by the service's clock. The store said its age at some
+// instant between these. So the end of its start is known only within bounds: StartingNs after it has begun, which is
 //
-//	before - age + StartingNs  at the earliest
-//	now - age + StartingNs     at the latest
+//	askedNs - ageNs + StartingNs  at the earliest
+//	localNs - ageNs + StartingNs  at the latest
 //
 // These differ from look to look, though the store has begun but once. It has begun anew only if its start ends later
 // than any earlier look allows, even at the earliest. WatchEvery more is for clocks that drift a little.
-func (c *core) noteAge(age, before, now int64) (hasBegun bool) {
-	earliestNs, latestNs := before-age+StartingNs, now-age+StartingNs
-	isStarting := latestNs > now
+func (c *core) noteAge(ageNs, askedNs, localNs int64) (hasBegun bool) {
+	earliestNs, latestNs := askedNs-ageNs+StartingNs, localNs-ageNs+StartingNs
+	isStarting := latestNs > localNs
 	hasBegun = isStarting && earliestNs > c.shownStartUntilNs+int64(WatchEvery)
 	if !c.hasLooked || latestNs > c.shownStartUntilNs {
 		c.shownStartUntilNs = latestNs

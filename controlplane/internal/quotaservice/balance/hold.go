@@ -33,7 +33,7 @@ func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 		return false, room, ErrStale
 	}
 	held := min(p.Held, v.mostHeld(h))
-	charges := uncounted(&p.Report, h)
+	charges := notYetCounted(&p.Report, h)
 	saysNothing := h == nil && held == 0 && charges == 0 && isFirst(&p.Report)
 	if saysNothing && p.Cost > 0 { // such a report leaves Room as it is: look before a holder is added
 		room = v.Room(p.Cost, p.Waiting)
@@ -59,9 +59,9 @@ func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 	return true, room, nil
 }
 
-// uncounted is what a report has charged and the store has not counted. h is what the store has of the worker, nil
+// notYetCounted is what a report has charged and the store has not counted. h is what the store has of the worker, nil
 // if it has nothing. Without it, or if the worker's sums have begun anew since, its own word says what was counted.
-func uncounted(r *quota.Report, h *Holder) uint64 {
+func notYetCounted(r *quota.Report, h *Holder) uint64 {
 	counted := r.Known
 	if h != nil && h.Since == r.Since {
 		counted = h.Charged
