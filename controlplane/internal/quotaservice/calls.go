@@ -275,12 +275,11 @@ func (k overKeys) note(o *keyOperation) {
 	if last.endNs == 0 {
 		return
 	}
-	isFull := len(k) >= maxOver
-	if isFull {
+	if len(k) >= maxOver {
 		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.outcome.NowNs })
-	}
-	if isFull && len(k) > maxOver/2 { // the next look for what has ended would come too soon
-		clear(k)
+		if len(k) > maxOver/2 { // the next look for what has ended would come too soon
+			clear(k)
+		}
 	}
 	k[o.storeKey] = last
 }

@@ -67,7 +67,8 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 // TakesLast reports whether a hit of the definition waits for the other parts of its ask. For example, an ask has a
 // part of user, which has no unit left, and a part of address, which has 1 left and a block. If address took its unit
 // first, other asks for address would be denied until user is, and that unit is uncounted. Each of them would begin the
-// block, although the unit was left all the time. So address takes last: nothing, because user is denied by then.
+// block, although the unit was left all the time. So address takes last: nothing, because user is denied by then. Two
+// parts that both take last do not wait for each other, and between them this can still happen.
 //
 // A denial for lack of units that are only held begins no block, so a hit that holds units need not wait.
 func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit == nil }
