@@ -42,9 +42,9 @@ type begunAsk struct {
 // askPart is one part of a begunAsk, with its operations. Their key carries out each once the one before is done.
 type askPart struct {
 	part   *quota.Part
-	first  keyOperation  // its hit: an action.Hit, Hold or Take, see action.Terms.ActionFor
-	kept   *keyOperation // if the ask is granted: it keeps the denial of a part in shadow. nil = there is none to keep
-	undone *keyOperation // if nobody gets the units: it undoes the hit. nil = the hit has taken none
+	first  recordOperation  // its hit: an action.Hit, Hold or Take, see action.Terms.ActionFor
+	kept   *recordOperation // if the ask is granted: it keeps the denial of a part in shadow. nil = there is none to keep
+	undone *recordOperation // if nobody gets the units: it undoes the hit. nil = the hit has taken none
 }
 
 // failed reports whether its key could not decide it.
@@ -66,7 +66,7 @@ func (p *askPart) isUnsure() bool {
 }
 
 // last is the operation whose outcome says how the key stands when the ask is answered, as far as is known.
-func (p *askPart) last() *keyOperation {
+func (p *askPart) last() *recordOperation {
 	switch {
 	case p.isUnsure():
 		return &p.first
@@ -118,45 +118,16 @@ func (a *begunAsk) makeParts(parts []quota.Part) (windows int, ok bool) {
 }
 
 // operationDone is called for each operation that is done.
-func (a *begunAsk) operationDone(o *keyOperation) {
+func (a *begunAsk) operationDone(o *recordOperation) {
 	if errors.Is(o.outcome.Err, balance.ErrWindows) {
 		a.worker.logRefusal("ask refused", o.outcome.Err)
 	}
 	a.done()
 }
 
-// steps are what a begunAsk or a call does one after the other.
-type steps[T begunAsk | call] struct {
-	of   *T
-	keys *keys
-	left int      // operations of this step that are not done
-	next func(*T) // the step that follows then, whichever operation is the last: a method of T
-}
-
-// start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
-// at once.
-func (s *steps[T]) start(operations []*keyOperation, next func(*T)) {
-	if len(operations) == 0 {
-		next(s.of)
-		return
-	}
-	s.left, s.next = len(operations), next
-	for _, o := range operations {
-		s.keys.add(o)
-	}
-}
-
-// done says that an operation is done.
-func (s *steps[T]) done() {
-	s.left--
-	if s.left == 0 {
-		s.next(s.of)
-	}
-}
-
 // startHits starts the hits, but for those that take last: see action.Terms.TakesLast.
 func (a *begunAsk) startHits() {
-	hits := make([]*keyOperation, 0, len(a.parts))
+	hits := make([]operation, 0, len(a.parts))
 	for i := range a.parts {
 		if o := &a.parts[i].first; !o.Terms.TakesLast() {
 			hits = append(hits, o)
@@ -168,7 +139,7 @@ func (a *begunAsk) startHits() {
 // startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
 func (a *begunAsk) startLastHits() {
 	isRefused := a.judgeParts() != quota.Granted
-	var hits []*keyOperation
+	var hits []operation
 	for i := range a.parts {
 		if p := &a.parts[i]; p.first.Terms.TakesLast() {
 			if isRefused {
@@ -213,7 +184,7 @@ func (a *begunAsk) judgeParts() quota.Outcome {
 // keepDenials keeps the denials of the parts in shadow, where denied asks count or block their key.
 // No other part of a granted ask is denied.
 func (a *begunAsk) keepDenials() {
-	var operations []*keyOperation
+	var operations []operation
 	for i := range a.parts {
 		p := &a.parts[i]
 		p.kept = p.first.followedBy(p.first.Terms.KeepDenial(p.part, &p.first.outcome))
@@ -237,7 +208,7 @@ func (a *begunAsk) confirm() {
 // undoHits undoes what the hits have taken, because other parts are refused or nobody takes it. What keepDenials has
 // counted stays.
 func (a *begunAsk) undoHits() {
-	var undos []*keyOperation
+	var undos []operation
 	for i := range a.parts {
 		p := &a.parts[i]
 		p.undone = p.first.undo()
@@ -305,7 +276,7 @@ func (a *begunAsk) standings(part *askPart) []quota.Standing {
 }
 
 // handOver grants what a part of a granted ask has taken, and remembers it for its return.
-func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
+func (a *begunAsk) handOver(got *quota.Grant, o *recordOperation) {
 	taken := &o.outcome.Taken
 	switch {
 	case taken.Units > 0:
@@ -325,7 +296,7 @@ func (a *begunAsk) handOver(got *quota.Grant, o *keyOperation) {
 
 // failedGrant is for a key that could not be decided. Denied is for proxies that do not know
 // Failed.
-func failedGrant(o *keyOperation) quota.Grant {
+func failedGrant(o *recordOperation) quota.Grant {
 	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
 	if errors.Is(o.outcome.Err, action.ErrStarting) {
 		p.Starting, p.Noted = true, true
@@ -391,11 +362,11 @@ func (w *worker) takeReturn(r quota.Return) {
 	if units == 0 {
 		return
 	}
-	c.keys.add(&keyOperation{
+	c.keys.add(&recordOperation{
 		Operation: action.Operation{
 			Terms: g.terms, Windows: g.windows, Action: &action.Return{Units: units, Counted: g.counted},
 		},
-		storeKey: g.storeKey, domain: w.domain.name, owner: returned{c.metrics, units},
+		onKey: onKey{storeKey: g.storeKey, domain: w.domain.name}, owner: returned{c.metrics, units},
 	})
 }
 
@@ -419,7 +390,7 @@ type returned struct {
 	units   uint32
 }
 
-func (r returned) operationDone(o *keyOperation) {
+func (r returned) operationDone(o *recordOperation) {
 	r.metrics.unitsReturned.Add(uint64(o.outcome.Uncounted))
 	r.metrics.unitsLost.Add(uint64(r.units - o.outcome.Uncounted))
 }

@@ -39,15 +39,16 @@ type Use struct {
 	Units   uint32 // 0 = only look
 }
 
-// operation makes that of the use in a call.
-func (u *Use) operation(c *call, h *hasher) keyOperation {
+// operation makes that of the use in a call. With keep, it is a recordOperation.
+func (u *Use) operation(c *call, h *hasher) operation {
 	hash := h.storeKey(u.Counter.prefix, u.Key)
 	if c.keep == nil && u.Counter.isSum() {
 		return newAddition(u.Counter, hash, u.Units, c)
 	}
 	all := u.Counter.terms.Windows
 	windows := balance.KeyWindows{Defined: all, Shifted: all} // none has jitter: see NewCounter
-	return newOperation(u.Counter, windows, hash, u.action(c), c)
+	o := newOperation(u.Counter, windows, hash, u.action(c), c)
+	return &o
 }
 
 // action is what the use does to a record: its units are looked for, taken or charged.
@@ -104,8 +105,8 @@ type call struct {
 	steps[call]
 	core       *core
 	keep       func([]Total) bool
-	operations []keyOperation
-	undone     []*keyOperation // by operation, if keep says no; nil = there is nothing to undo
+	operations []operation
+	undone     []*recordOperation // by operation, if keep says no; nil = there is nothing to undo
 	totals     []Total
 	err        error
 	ended      chan struct{} // then Count has the totals, or err
@@ -115,7 +116,7 @@ type call struct {
 func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
 	c := &call{
 		core: &s.core, keep: keep, ended: make(chan struct{}),
-		operations: make([]keyOperation, len(uses)), totals: make([]Total, len(uses)),
+		operations: make([]operation, len(uses)), totals: make([]Total, len(uses)),
 	}
 	c.steps = steps[call]{of: c, keys: &s.core.keys}
 	last, _ := s.hashers.Get().(*hasher)
@@ -143,11 +144,10 @@ func (s *Service) startCall(c *call) (isStarted bool, err error) {
 // startAll starts the operations whose totals overKeys does not know, and reports whether there are some.
 func (c *call) startAll() (isStarted bool) {
 	storeNs := c.core.storeNow()
-	started := make([]*keyOperation, 0, len(c.operations))
-	for i := range c.operations {
-		o := &c.operations[i]
-		if o.isAddition() {
-			o.addIn(storeNs) // makes the storeKey by which recall looks
+	started := make([]operation, 0, len(c.operations))
+	for i, o := range c.operations {
+		if a, isAddition := o.(*addition); isAddition {
+			a.addIn(storeNs) // makes the storeKey by which recall looks
 		}
 		if c.keep == nil && c.core.over.recall(o, storeNs, &c.totals[i]) {
 			continue
@@ -158,10 +158,13 @@ func (c *call) startAll() (isStarted bool) {
 	return len(started) > 0
 }
 
-// operationDone is called for each operation that is done.
-func (c *call) operationDone(o *keyOperation) {
-	if o.restart(c.core.storeNow()) {
-		c.keys.add(o)
+// operationDone is called for each recordOperation that is done.
+func (c *call) operationDone(*recordOperation) { c.done() }
+
+// additionDone is called for each addition that is done. One that came too late goes on in another window.
+func (c *call) additionDone(a *addition) {
+	if a.restart(c.core.storeNow()) {
+		c.keys.add(a)
 		return
 	}
 	c.done()
@@ -170,12 +173,11 @@ func (c *call) operationDone(o *keyOperation) {
 // conclude makes the totals, and undoes what is not kept. The call fails if one of its uses has. An undo that fails
 // does not change what keep has decided: its units go on to count.
 func (c *call) conclude() {
-	for i := range c.operations {
-		o := &c.operations[i]
+	for i, o := range c.operations {
 		if c.totals[i].Remembered {
 			continue
 		}
-		out := &o.outcome
+		out := &o.on().outcome
 		if out.Err != nil {
 			c.err = out.Err
 		}
@@ -188,10 +190,10 @@ func (c *call) conclude() {
 		close(c.ended)
 		return
 	}
-	c.undone = make([]*keyOperation, len(c.operations))
-	var undos []*keyOperation
-	for i := range c.operations {
-		if undo := c.operations[i].undo(); undo != nil {
+	c.undone = make([]*recordOperation, len(c.operations))
+	var undos []operation
+	for i, o := range c.operations {
+		if undo := o.(*recordOperation).undo(); undo != nil {
 			c.undone[i] = undo
 			undos = append(undos, undo)
 		}
@@ -203,15 +205,15 @@ func (c *call) conclude() {
 // key: then the last undo of it tells of them all, as in begunAsk.standings. A call may have very many uses, so each
 // key's is looked up.
 func (c *call) restateTotals() {
-	last := make(map[[16]byte]*keyOperation, len(c.undone))
+	last := make(map[[16]byte]*recordOperation, len(c.undone))
 	for i, undo := range c.undone {
-		if undo.tellsOf(&c.operations[i]) {
+		if undo.tellsOf(c.operations[i].(*recordOperation)) {
 			c.totals[i].Windows = undo.outcome.Standings
 			last[undo.storeKey] = undo
 		}
 	}
 	for i := range c.operations {
-		o := &c.operations[i]
+		o := c.operations[i].(*recordOperation)
 		if undo := last[o.storeKey]; undo.tellsOf(o) {
 			c.totals[i].Windows = undo.outcome.Standings
 		}
@@ -242,12 +244,12 @@ type fullWindow struct {
 }
 
 // recall makes the total of an operation whose key is over the limit of one of its windows.
-func (k overKeys) recall(o *keyOperation, storeNs int64, total *Total) bool {
-	over, ok := k[o.storeKey]
+func (k overKeys) recall(o operation, storeNs int64, total *Total) bool {
+	over, ok := k[o.on().storeKey]
 	if !ok || over.endNs <= storeNs {
 		return false
 	}
-	i := slices.Index(o.Windows.Defined, over.Window)
+	i := slices.Index(o.defined(), over.Window)
 	if i < 0 { // the limit is another one now
 		return false
 	}
@@ -255,19 +257,20 @@ func (k overKeys) recall(o *keyOperation, storeNs int64, total *Total) bool {
 	if left > over.LengthNs(storeNs) { // the store's clock was set back
 		return false
 	}
-	*total = Total{Over: true, Remembered: true, Windows: make([]quota.Standing, len(o.Windows.Defined))}
+	*total = Total{Over: true, Remembered: true, Windows: make([]quota.Standing, len(o.defined()))}
 	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
 	return true
 }
 
 // note remembers the key of an operation that found a fixed window over its limit.
-func (k overKeys) note(o *keyOperation) {
-	if o.outcome.Err != nil {
+func (k overKeys) note(o operation) {
+	out := &o.on().outcome
+	if out.Err != nil {
 		return
 	}
 	var last fullWindow
-	for i, standing := range o.outcome.Standings {
-		w, endNs := o.Windows.Defined[i], o.outcome.NowNs+standing.ResetNs
+	for i, standing := range out.Standings {
+		w, endNs := o.defined()[i], out.NowNs+standing.ResetNs
 		if w.IsFixed() && !w.Elastic && !w.Unlimited && standing.Used > w.Limit && endNs > last.endNs {
 			last = fullWindow{w, endNs}
 		}
@@ -276,10 +279,10 @@ func (k overKeys) note(o *keyOperation) {
 		return
 	}
 	if len(k) >= maxOver {
-		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= o.outcome.NowNs })
+		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= out.NowNs })
 		if len(k) > maxOver/2 { // the next look for what has ended would come too soon
 			clear(k)
 		}
 	}
-	k[o.storeKey] = last
+	k[o.on().storeKey] = last
 }

@@ -97,7 +97,7 @@ func TestCountRemembers(t *testing.T) {
 	perKey := counterOf(t, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 10, PeriodNs: minute})
 	b.count(perKey, nil, under("e", 11))
 	require.True(t, b.count(perKey, nil, under("e", 1))[0].Remembered)
-	o := keyOperation{storeKey: [16]byte{1}}
+	o := recordOperation{onKey: onKey{storeKey: [16]byte{1}}}
 	o.Windows.Defined = perKey.Windows()
 	b.service.core.over[o.storeKey] = fullWindow{perKey.Windows()[0], base + hour}
 	require.True(t, b.service.core.over.recall(&o, base+hour-minute, &Total{}))
@@ -108,7 +108,7 @@ func TestCountRemembers(t *testing.T) {
 func TestCountRemembersBounded(t *testing.T) {
 	b := newRig(t)
 	over := b.service.core.over
-	o := keyOperation{}
+	o := recordOperation{}
 	o.Windows.Defined = counterOf(t, fixed(10, minute)).Windows()
 	o.outcome.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
 	o.outcome.NowNs = base

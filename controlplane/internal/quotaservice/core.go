@@ -232,7 +232,7 @@ func (c *core) endSwap(k *key, r swapstore.Result) {
 		return
 	case failed: // what the operations came to does not hold
 		for _, o := range k.batch.operations {
-			o.outcome = action.Outcome{Err: err}
+			o.on().outcome = action.Outcome{Err: err}
 			c.end(o)
 		}
 	case decided:
@@ -254,30 +254,31 @@ func (c *core) logFailure(k *key, r swapstore.Result) {
 
 // endOrAgain ends an operation whose outcome holds, because the store has its value. An operation with AgainNs is
 // decided again then. A window that is about to end has ended by that time.
-func (c *core) endOrAgain(o *keyOperation) {
-	if o.outcome.Rebased {
+func (c *core) endOrAgain(o operation) {
+	out := &o.on().outcome
+	if out.Rebased {
 		c.metrics.rebased.Add(1)
 	}
-	if o.outcome.AgainNs == 0 {
+	if out.AgainNs == 0 {
 		c.end(o)
 		return
 	}
-	c.clock.AfterFunc(max(o.outcome.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
+	c.clock.AfterFunc(max(out.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
 }
 
-// end tells the owner of an operation that its outcome holds.
-func (c *core) end(o *keyOperation) {
-	switch err := o.outcome.Err; {
+// end ends an operation: its outcome holds.
+func (c *core) end(o operation) {
+	switch err := o.on().outcome.Err; {
 	case errors.Is(err, balance.ErrWindows):
 		c.metrics.crowded.Add(1)
 	case errors.Is(err, recordbytes.ErrNewer), errors.Is(err, recordbytes.ErrDamage):
 		c.metrics.mismatches.Add(1)
 	}
-	o.owner.operationDone(o)
+	o.done()
 }
 
 // submit lets an operation wait for its key's turn, and sends it to the store.
-func (s *Service) submit(o *keyOperation) {
+func (s *Service) submit(o operation) {
 	s.mu.Lock()
 	s.core.keys.add(o)
 	s.mu.Unlock()

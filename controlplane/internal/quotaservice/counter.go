@@ -57,7 +57,7 @@ func NewCounter(domain string, name [16]byte, windows []limit.Window) (*Counter,
 func (c *Counter) Windows() []limit.Window { return c.terms.Windows }
 
 // operation is an Action on a key of the counter.
-func (c *Counter) operation(a action.Action, h *hasher, partKey *[16]byte, owner owner) keyOperation {
+func (c *Counter) operation(a action.Action, h *hasher, partKey *[16]byte, owner owner) recordOperation {
 	return newOperation(c, c.terms.WindowsFor(*partKey), h.storeKey(c.prefix, partKey[:]), a, owner)
 }
 

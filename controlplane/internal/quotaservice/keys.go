@@ -14,10 +14,10 @@ type key struct {
 	domain   string
 	value    value
 	state    keyState
-	waiting  []*keyOperation // come after the batch
-	batch    batch           // of a key that is readyAgain or underWay
-	place    *list.Element   // of an idle key, in keys.idle
-	bytes    int             // of an idle key, as keys.bytes counts it
+	waiting  []operation   // come after the batch
+	batch    batch         // of a key that is readyAgain or underWay
+	place    *list.Element // of an idle key, in keys.idle
+	bytes    int           // of an idle key, as keys.bytes counts it
 }
 
 // keyState is what a key waits for:
@@ -39,7 +39,7 @@ const (
 
 // batch is operations of a key that are decided together, by one swap after the other.
 type batch struct {
-	operations []*keyOperation
+	operations []operation
 	firstNs    int64 // when their first swap left, by the service's clock
 	lates      int   // how many swaps the store found Late
 
@@ -67,11 +67,12 @@ type keys struct {
 func newKeys() keys { return keys{byStoreKey: map[[16]byte]*key{}, idle: list.New(), max: maxIdle} }
 
 // add lets an operation wait for its key's turn.
-func (ks *keys) add(o *keyOperation) {
-	k := ks.byStoreKey[o.storeKey]
+func (ks *keys) add(o operation) {
+	on := o.on()
+	k := ks.byStoreKey[on.storeKey]
 	switch {
 	case k == nil:
-		k = newKey(o)
+		k = &key{storeKey: on.storeKey, domain: on.domain, value: o.newValue()}
 		ks.byStoreKey[k.storeKey] = k
 		ks.makeReady(k, ready)
 	case k.state == idle:
@@ -85,17 +86,6 @@ func (ks *keys) add(o *keyOperation) {
 func (ks *keys) makeReady(k *key, state keyState) {
 	k.state = state
 	ks.ready = append(ks.ready, k)
-}
-
-// newKey returns the key of an operation. All operations of a key are of one kind: see addIn.
-func newKey(o *keyOperation) *key {
-	k := &key{storeKey: o.storeKey, domain: o.domain}
-	if o.isAddition() {
-		k.value = sumValue{}
-	} else {
-		k.value = &recordValue{}
-	}
-	return k
 }
 
 // nextReady takes the next key that is ready, nil if there is none.
@@ -216,5 +206,5 @@ func (ks *keys) removeIdle(k *key) {
 
 // idleBytes is about what the key takes while it is idle.
 func (k *key) idleBytes() int {
-	return 200 + k.value.bytes() + 8*(cap(k.batch.operations)+cap(k.waiting))
+	return 200 + k.value.bytes() + 16*(cap(k.batch.operations)+cap(k.waiting))
 }

@@ -8,35 +8,61 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// keyOperation is an operation on one key of the store, which carries it out in one of two ways:
+// operation is an operation on one key of the store, which carries it out in one of two ways:
 //
-//	made by       it has       the key's value        what becomes of it
-//	newOperation  an Action    a record: recordValue  It is decided on the record. If the store refuses its swap, it is
-//	                                                  decided again on the value that is there
-//	newAddition   an addition  a sum: sumValue        The store adds its units
-type keyOperation struct {
-	action.Operation           // of an addition, without an Action
-	addition         *addition // see isAddition
-	storeKey         [16]byte  // under which the store keeps the value
-	domain           string    // whose key it is
-	owner            owner     // learns what came of it
+//	a *recordOperation  has an action. The key's value is a record: see recordValue. It is decided on the record. If the
+//	                    store refuses its swap, it is decided again on the value that is there
+//	an *addition        has units. The key's value is a sum: see sumValue. The store adds the units
+//
+// All operations of a key are of one kind: see addition.addIn.
+type operation interface {
+	// on returns what both kinds have.
+	on() *onKey
+	// defined returns the windows of its counter, as that defines them. Its outcome has their standings.
+	defined() []limit.Window
+	// newValue returns the value of its key, of which nothing is known.
+	newValue() value
+	// done tells who waits for it that its outcome holds. It is called while the service is locked.
+	done()
+}
+
+// onKey is what each operation has.
+type onKey struct {
+	storeKey [16]byte // under which the store keeps the value
+	domain   string   // whose key it is
 
 	// What comes of it if the store takes its swap. The key's value writes it anew each time the operation is decided.
-	// The owner reads it only once operationDone says that it holds. If the swap has failed, it has an Err alone. If it
-	// was decided that the action cannot be done, it also has what Outcome.Err says.
+	// It is read only once done says that it holds. If the swap has failed, it has an Err alone. If it was decided that
+	// the action cannot be done, it also has what Outcome.Err says.
 	outcome action.Outcome
 }
 
-// newOperation returns an operation with an Action.
+func (k *onKey) on() *onKey { return k }
+
+// recordOperation is an operation with an action on a record.
+type recordOperation struct {
+	action.Operation
+	onKey
+	owner owner // learns what came of it
+}
+
+func (o *recordOperation) defined() []limit.Window { return o.Windows.Defined }
+
+func (o *recordOperation) newValue() value { return &recordValue{} }
+
+func (o *recordOperation) done() { o.owner.operationDone(o) }
+
+// newOperation returns an operation on a key of the counter.
 func newOperation(
 	c *Counter, windows balance.KeyWindows, storeKey [16]byte, a action.Action, owner owner,
-) keyOperation {
-	return keyOperation{
+) recordOperation {
+	return recordOperation{
 		Operation: action.Operation{Terms: c.terms, Windows: windows, Action: a},
-		storeKey:  storeKey, domain: c.domain, owner: owner,
+		onKey:     onKey{storeKey: storeKey, domain: c.domain}, owner: owner,
 	}
 }
 
@@ -44,33 +70,62 @@ func newOperation(
 // back, a waiter of what an operator does, a call of its uses.
 type owner interface {
 	// operationDone is called while the service is locked.
-	operationDone(o *keyOperation)
+	operationDone(o *recordOperation)
 }
 
 // undo returns what undoes it; nil = it has taken nothing.
-func (o *keyOperation) undo() *keyOperation { return o.followedBy(o.Undo(&o.outcome)) }
+func (o *recordOperation) undo() *recordOperation { return o.followedBy(o.Undo(&o.outcome)) }
 
 // followedBy returns an operation that does something else to the same key, for the same owner; nil = it does nothing.
-func (o *keyOperation) followedBy(a action.Action) *keyOperation {
+func (o *recordOperation) followedBy(a action.Action) *recordOperation {
 	if a == nil {
 		return nil
 	}
-	return &keyOperation{
+	return &recordOperation{
 		Operation: action.Operation{Terms: o.Terms, Windows: o.Windows, Action: a},
-		storeKey:  o.storeKey, domain: o.domain, owner: o.owner,
+		onKey:     onKey{storeKey: o.storeKey, domain: o.domain}, owner: o.owner,
 	}
 }
 
 // tellsOf reports whether an undo says how the key of an operation stands after it; o may be nil.
-func (o *keyOperation) tellsOf(other *keyOperation) bool {
+func (o *recordOperation) tellsOf(other *recordOperation) bool {
 	return o != nil && o.outcome.Err == nil && o.standsAs(other)
 }
 
 // standsAs reports whether the standings of both are of the same windows of one key, and both or neither say what is
 // held.
-func (o *keyOperation) standsAs(other *keyOperation) bool {
+func (o *recordOperation) standsAs(other *recordOperation) bool {
 	return o.storeKey == other.storeKey && slices.Equal(o.Windows.Shifted, other.Windows.Shifted) &&
 		(o.Terms.HoldLimit == nil) == (other.Terms.HoldLimit == nil)
+}
+
+// steps are what a begunAsk or a call does one after the other.
+type steps[T begunAsk | call] struct {
+	of   *T
+	keys *keys
+	left int      // operations of this step that are not done
+	next func(*T) // the step that follows then, whichever operation is the last: a method of T
+}
+
+// start starts the operations of a step, and has the next step follow once they are done. If there are none, it follows
+// at once.
+func (s *steps[T]) start(operations []operation, next func(*T)) {
+	if len(operations) == 0 {
+		next(s.of)
+		return
+	}
+	s.left, s.next = len(operations), next
+	for _, o := range operations {
+		s.keys.add(o)
+	}
+}
+
+// done says that an operation is done.
+func (s *steps[T]) done() {
+	s.left--
+	if s.left == 0 {
+		s.next(s.of)
+	}
 }
 
 // Operate does something to one key: one of the actions of operators, see action.Action. Units that proxies lease count
@@ -110,4 +165,4 @@ func (s *Service) Operate(
 // waiter is closed when its operation is done.
 type waiter chan struct{}
 
-func (w waiter) operationDone(*keyOperation) { close(w) }
+func (w waiter) operationDone(*recordOperation) { close(w) }

@@ -30,7 +30,7 @@
 //
 //	counter.go    a counter: what its operations are decided by, and which key of the store a client's key makes with it.
 //	              The counters that a worker has defined
-//	operation.go  an operation on a key of the store, and how operators have one carried out
+//	operation.go  an operation on a key of the store, the steps of many, and how operators have one carried out
 //	values.go     what is known of a key's value if it is a record, by which operations are decided
 //	sum.go        a key's value that is a sum: the store adds what most calls count
 //	calls.go      calls of this process. They have no stream, and their operations go the same way from keys.go on
@@ -52,7 +52,7 @@
 //	what                  for an ask                         for its operations          for the record
 //	units are taken       a quota.Grant                      Hit, Take: Outcome.Taken    View.Take
 //	a proxy returns some  a quota.Return: worker.takeReturn  action.Return               View.Return
-//	nobody got them       begunAsk.undoHits                  keyOperation.undo           View.Undo, UndoHold
+//	nobody got them       begunAsk.undoHits                  recordOperation.undo        View.Undo, UndoHold
 //	what came of it       result: a quota.Outcome            outcome: an action.Outcome  changed
 //
 // Units are uncounted by a return or an undo, if their windows still count them.

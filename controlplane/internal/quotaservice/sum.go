@@ -6,7 +6,6 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
-	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -23,48 +22,52 @@ func (c *Counter) isSum() bool {
 	return len(c.terms.Windows) == 1 && w.Algorithm == limit.FixedWindow && !w.Unlimited
 }
 
-// addition is units that the store adds to the sum of one window.
+// addition is an operation on the sum of one window: units of a call that the store adds. It has no storeKey and no
+// window before addIn.
 type addition struct {
+	onKey
+	call           *call    // learns what came of it
+	counter        *Counter // its only window is the one to count in
 	units          uint32
 	clientKey      [16]byte // the storeKey without the window
 	startNs, endNs int64    // of the window: see addIn
 	restarts       int      // because the window before it had ended
 }
 
-// newAddition returns an operation with an addition, which has no window and no storeKey before addIn.
-func newAddition(c *Counter, clientKey [16]byte, units uint32, owner owner) keyOperation {
-	all := c.terms.Windows
-	return keyOperation{
-		Operation: action.Operation{Terms: c.terms, Windows: balance.KeyWindows{Defined: all, Shifted: all}},
-		addition:  &addition{units: units, clientKey: clientKey}, domain: c.domain, owner: owner,
+// newAddition returns an addition of a call.
+func newAddition(counter *Counter, clientKey [16]byte, units uint32, c *call) *addition {
+	return &addition{
+		onKey: onKey{domain: counter.domain}, call: c, counter: counter, units: units, clientKey: clientKey,
 	}
 }
 
-func (o *keyOperation) isAddition() bool { return o.addition != nil }
+func (a *addition) defined() []limit.Window { return a.counter.terms.Windows }
 
-// addIn makes an operation with an addition count in the window that holds storeNs, under a storeKey of that window.
-// clientKeys are as good as random, so no two windows have the same one, and no record has it. keys have an operation
-// by its storeKey, so addIn is for one that has not started, or is done with its last key.
-func (o *keyOperation) addIn(storeNs int64) {
-	a := o.addition
-	a.startNs, a.endNs = o.Windows.Defined[0].Span(storeNs)
+func (a *addition) newValue() value { return sumValue{} }
+
+func (a *addition) done() { a.call.additionDone(a) }
+
+// addIn makes an addition count in the window that holds storeNs, under a storeKey of that window. clientKeys are as
+// good as random, so no two windows have the same one, and no record has it. keys have an operation by its storeKey, so
+// addIn is for one that has not started, or is done with its last key.
+func (a *addition) addIn(storeNs int64) {
+	a.startNs, a.endNs = a.defined()[0].Span(storeNs)
 	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
-	binary.LittleEndian.PutUint64(o.storeKey[:], first^uint64(a.startNs))
-	binary.LittleEndian.PutUint64(o.storeKey[8:], last^uint64(a.endNs))
+	binary.LittleEndian.PutUint64(a.storeKey[:], first^uint64(a.startNs))
+	binary.LittleEndian.PutUint64(a.storeKey[8:], last^uint64(a.endNs))
 }
 
 // errEnded is for an addition whose window has ended, or not begun, by the store's clock.
 var errEnded = errors.New("the window has ended")
 
-// restart has an addition that came too late count in the window that holds storeNs, and reports whether the operation
-// goes on so. It does not if its addition came too late too often or has failed otherwise, or if it has none.
-func (o *keyOperation) restart(storeNs int64) bool {
-	a := o.addition
-	if !o.isAddition() || !errors.Is(o.outcome.Err, errEnded) || a.restarts >= maxLate {
+// restart has an addition that came too late count in the window that holds storeNs, and reports whether it goes on so.
+// It does not if it came too late too often, or is done or has failed otherwise.
+func (a *addition) restart(storeNs int64) bool {
+	if !errors.Is(a.outcome.Err, errEnded) || a.restarts >= maxLate {
 		return false
 	}
 	a.restarts++
-	o.addIn(storeNs)
+	a.addIn(storeNs)
 	return true
 }
 
@@ -73,19 +76,19 @@ func (o *keyOperation) restart(storeNs int64) bool {
 type sumValue struct{}
 
 // decide implements value: the swap adds what waits, while the store's clock is in the window.
-func (sumValue) decide(operations []*keyOperation, _ int64) swapstore.Swap {
-	window := operations[0].addition // the same for all: the storeKey is made of it
+func (sumValue) decide(operations []operation, _ int64) swapstore.Swap {
+	window := operations[0].(*addition) // the same for all: the storeKey is made of it
 	s := swapstore.Swap{
 		Kind: swapstore.Adding, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
 	for _, o := range operations {
-		s.Units += uint64(o.addition.units)
+		s.Units += uint64(o.(*addition).units)
 	}
 	return s
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (end swapEnd, err error) {
+func (sumValue) learn(operations []operation, r swapstore.Result) (end swapEnd, err error) {
 	switch r.Status {
 	case swapstore.Swapped:
 	case swapstore.Late:
@@ -97,14 +100,15 @@ func (sumValue) learn(operations []*keyOperation, r swapstore.Result) (end swapE
 	}
 	sum := r.Sum
 	for _, o := range operations {
-		sum -= uint64(o.addition.units)
+		sum -= uint64(o.(*addition).units)
 	}
 	for _, o := range operations {
-		sum += uint64(o.addition.units)
-		left := o.addition.endNs - r.NowNs
-		o.outcome = action.Outcome{
-			NowNs: r.NowNs, Denied: sum > uint64(o.Windows.Defined[0].Limit),
-			Standings: append(o.outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
+		a := o.(*addition)
+		sum += uint64(a.units)
+		left := a.endNs - r.NowNs
+		a.outcome = action.Outcome{
+			NowNs: r.NowNs, Denied: sum > uint64(a.defined()[0].Limit),
+			Standings: append(a.outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
 		}
 	}
 	return decided, nil

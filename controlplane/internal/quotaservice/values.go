@@ -14,9 +14,9 @@ import (
 type value interface {
 	// decide decides operations for storeNs, and returns the swap with which that holds, without its key. The swap will
 	// be at the store at storeNs. What comes of additions, the store decides.
-	decide(operations []*keyOperation, storeNs int64) swapstore.Swap
+	decide(operations []operation, storeNs int64) swapstore.Swap
 	// learn takes the result of that swap. err says why the operations have failed.
-	learn(operations []*keyOperation, r swapstore.Result) (end swapEnd, err error)
+	learn(operations []operation, r swapstore.Result) (end swapEnd, err error)
 	// isWorthKeeping reports whether to remember the value once its operations are done, for the next ones.
 	isWorthKeeping() bool
 	// bytes is about how much memory the value takes here.
@@ -81,7 +81,7 @@ type nextRecord struct {
 var _ = [1]struct{}{}[recordbytes.NonceBytes-swapstore.NonceBytes]
 
 // decide implements value. A swap that only reads shows whether the decision not to change anything holds.
-func (v *recordValue) decide(operations []*keyOperation, storeNs int64) (s swapstore.Swap) {
+func (v *recordValue) decide(operations []operation, storeNs int64) (s swapstore.Swap) {
 	next := &v.next
 	if v.known.record == nil {
 		next.record = balance.NewRecord(storeNs)
@@ -113,10 +113,11 @@ type decision struct {
 }
 
 // decideOn decides the operations on a record, one after the other.
-func (v *recordValue) decideOn(r *balance.Record, operations []*keyOperation, storeNs int64) decision {
+func (v *recordValue) decideOn(r *balance.Record, operations []operation, storeNs int64) decision {
 	startingForNs := v.startingForNs(storeNs)
 	d := decision{untilNs: math.MaxInt64}
-	for _, o := range operations {
+	for i := range operations {
+		o := operations[i].(*recordOperation)
 		d.changes = o.Decide(r, storeNs, startingForNs, &o.outcome) || d.changes
 		d.needsAge = o.outcome.NeedsAge || d.needsAge
 		d.untilNs = min(d.untilNs, o.outcome.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
@@ -133,7 +134,7 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []*keyOperation, r swapstore.Result) (end swapEnd, err error) {
+func (v *recordValue) learn(operations []operation, r swapstore.Result) (end swapEnd, err error) {
 	next := v.next.record
 	v.next.record = nil
 	switch r.Status {
@@ -175,7 +176,7 @@ func (v *recordValue) read(bytes []byte) error {
 //	they need an age of the  Units that look free may be held by workers that have not reported yet. The last swap had
 //	store, and the last      no AgeNs, because the record that it was decided on had no room for them.
 //	swap did not ask for it
-func (v *recordValue) needSwap(operations []*keyOperation, storeNs int64) bool {
+func (v *recordValue) needSwap(operations []operation, storeNs int64) bool {
 	trial := balance.NewRecord(storeNs)
 	if v.known.record != nil {
 		trial = v.known.record.Clone()
