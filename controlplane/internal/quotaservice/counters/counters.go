@@ -259,7 +259,7 @@ func (p *Prepared) window(ruleLimit int, found *action.Outcome) result.Window {
 	if w.Unlimited {
 		return a
 	}
-	left := w.Max() - min(st.Used, w.Max())
+	left := w.Left(st.Used)
 	if held := p.held(found); held != nil && w.Algorithm != limit.Concurrency {
 		left -= min(left, *held)
 	}
