@@ -77,6 +77,23 @@ func TestAnAskAheadIsFirst(t *testing.T) {
 	require.EqualValues(t, 5, as.queue[0].parts[0].Wire.Waiting)
 }
 
+// An ask that is late ends its report, and the account is reported again.
+func TestALateAskReportsAgain(t *testing.T) {
+	windows := []limit.Window{{Algorithm: limit.Concurrency, PeriodNs: 1}}
+	book := account.NewBook()
+	acc := book.Open(&quota.Definition{ID: 3, Windows: windows}, [16]byte{'k'}, 0)
+	as := newAskList()
+	as.askForNobody([]lease.Part{lease.ReportPart(acc)})
+	as.queue[0].parts[0].Reporter.Write(&quota.Part{}, 0)
+	as.sendAll(1, 0)
+	r := acc.Reporter()
+	as.askLateAgain(99, 100)
+	require.True(t, r.MustWait())
+	as.askLateAgain(100, 100)
+	require.False(t, r.MustWait())
+	require.True(t, book.HasListed())
+}
+
 // A report says nothing of the rule, and each request that joins it does: here one of a rule in shadow mode, whose
 // counter another rule enforces. So says the ask again that is queued after the end of a stream.
 func TestARequestThatJoinsAReportSaysItsRule(t *testing.T) {
