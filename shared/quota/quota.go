@@ -53,7 +53,7 @@ const (
 	MaxMessageBytes = 64 << 10
 	MaxDefinitions  = 1024 // of a stream, too: see below
 	MaxParts        = 16   // of an ask
-	MaxWindows      = 16   // of a definition; of a key, with those of other definitions that count: see Grant.Failed
+	MaxWindows      = 16   // of a definition; and of a key, over all definitions that count in it: else its parts fail
 	MaxDomainBytes  = 128
 )
 

@@ -107,7 +107,7 @@ type Grant struct {
 	Leased   bool  // units may be kept for later requests; otherwise the rest goes back at once
 	ValidNs  int64 // how long units may be spent, from the moment before the ask was sent
 	Denied   bool
-	Failed   bool  // the key could not be decided: the store did not answer, or see MaxWindows
+	Failed   bool  // the key was not decided: the store did not answer, or the key has more than MaxWindows
 	WaitNs   int64 // if Denied: until the cost passes if nobody else asks; limit.Never. See also Starting
 	HeldBack bool  // if Denied by a definition with a limit.Concurrency: only what is held leaves no room
 	Blocked  bool  // if Denied: the key was blocked before

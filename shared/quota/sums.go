@@ -8,27 +8,31 @@ import "github.com/sluice-ratelimit/sluice/shared/limit"
 // last report.
 //
 // A report says how things stand, so it may be lost, late or repeated. Here a request holds 2
-// units, then costs 5, and another one asks for 1. charged and known are sums over all reports:
+// units, then costs 5, and another one asks for 1. charged and known are sums over all reports. On the left is the call
+// of the worker, and what it leaves:
 //
-//	worker's Sums                       on the way                             store's Holder
-//	                                    #7 held 0 charged 0, asks for 2   ->   #7 held 2 charged 0
-//	held 2, stored 2               <-   granted 2
-//	held 0, charged 5, known 0          Settle: nothing is sent yet
-//	doubt                               #8 held 0 charged 5: lost              #7 held 2 charged 0
-//	doubt                               #9 held 0 charged 5               ->   #9 held 0 charged 5: counts 5 - 0
-//	doubt                               its answer: lost
-//	doubt                               #9 once more                      ->   ErrStale: nothing changes
-//	doubt                               #10 held 0 charged 5, asks for 1  ->   #10 held 1 charged 5: counts 5 - 5
-//	held 1, stored 1, known 5      <-   granted 1
-//	held 0                              Settle: it has cost nothing
-//	doubt                               #11 held 0 charged 5              ->   #11 held 0 charged 5
-//	idle: the zero value again     <-   noted
-//	held 0, charged 1                   Settle: a request that held nothing has cost 1
-//	doubt                               #12 since 12, charged 1           ->   #12 since 12, charged 1: counts 1 - 0
-//	doubt                               one ask, of two parts for the key:
-//	                                    #13 held 0 charged 1, asks for 2  ->   #13 held 2 charged 1: counts 1 - 1
-//	                                    #14 held 2 charged 1, asks for 1  ->   #14 held 3 charged 1
-//	given 3, stored 3, known 1     <-   granted 2, and 1. NoteGrant takes the answer to #14 alone
+//	call           leaves                  on the way                            store's Holder
+//	NewReport      doubt                   #7 held 0 charged 0, asks for 2  ->   #7 held 2 charged 0
+//	NoteGrant, 2   stored 2            <-  granted 2
+//	Hold 2         held 2
+//	Settle 2, 5    held 0, charged 5
+//	NewReport      doubt                   #8 held 0 charged 5: lost             #7 held 2 charged 0
+//	NewReport      doubt                   #9 held 0 charged 5              ->   #9 held 0 charged 5: counts 5 - 0
+//	               doubt                   its answer: lost
+//	               doubt                   #9 once more                     ->   ErrStale: nothing changes
+//	NewReport      doubt                   #10 held 0 charged 5, asks for 1 ->   #10 held 1 charged 5: counts 5 - 5
+//	NoteGrant, 1   stored 1, known 5   <-  granted 1
+//	Hold 1         held 1
+//	Settle 1, 0    held 0                  it has cost nothing
+//	NewReport      doubt                   #11 held 0 charged 5             ->   #11 held 0 charged 5
+//	NoteGrant, 0   the zero value      <-  noted
+//	Settle 0, 1    charged 1               a request that held nothing has cost 1
+//	NewReport      doubt                   #12 since 12, charged 1          ->   #12 since 12, charged 1: counts 1 - 0
+//	                                       one ask, of two parts for the key:
+//	NewReport      doubt                   #13 held 0 charged 1, asks for 2 ->   #13 held 2 charged 1: counts 1 - 1
+//	NewReport, 2   doubt                   #14 held 2 charged 1, asks for 1 ->   #14 held 3 charged 1
+//	NoteGrant, 1   stored 3, known 1   <-  granted 2, and 1: the answer to #14 alone is noted
+//	AddGiven 2, 1  given 3
 //
 // Should an answer to #9 come after #10 has left, it grants nothing. A store that has lost the Holder counts
 // charged - known of the next report. All before #12 are since 7, so of #12 the store does not take off the 5 that its
@@ -73,6 +77,9 @@ func (s *Sums) NewestReport() uint64 { return s.reported.Number }
 
 // NoteGrant notes the answer to the newest report, which grants so many units. ok is false if it refuses the answer: a
 // later report has left since, or the answer has come before.
+//
+// The store has the units as held from then on. The Sums do not until the owner calls Hold or AddGiven: it takes what
+// its requests still need. What it does not take goes back with the next report, because Changed is true meanwhile.
 func (s *Sums) NoteGrant(number uint64, units uint32) (ok bool) {
 	if number != s.reported.Number || !s.doubt {
 		return false

@@ -196,7 +196,7 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 		var u limit.Usage
 		w := p.rule.at(column)
 		if column < p.page.Layout.Counting {
-			u, _ = p.usageIn(&r, column)
+			u, _ = p.usageIn(&r, column) // as of r.asOf: r.lapsed is empty, what is held counts below
 			u = w.ByRule(u, r.asOf, now)
 		} else {
 			h := p.page.Holds(slot)
@@ -297,10 +297,15 @@ func (p *presentPage) moveHoldsToFloor(r *record) (lapsed lapses) {
 // addToFloor rolls the floor to an instant that is not before the usage of the record, and adds that.
 //
 // The floor may be ahead of this worker's clock. Then the usage of a window that starts with its first hit moves
-// ahead as far, or the floor would forget it too early. An example: now is 100 s, the floor was written at 103 s
-// by a worker whose clock is ahead, and the record's window ends at 102 s. At 103 s it would have ended
-// already. Moved ahead by 3 s, it ends at 105 s: 2 s after the floor's time, as it is 2 s from now. Here now is
-// CallerNs: p.Now may be 103 s itself, the floor's time, by which nothing would seem ahead.
+// ahead as far, or the floor would forget it too early:
+//
+//	                                at     after CallerNs  after the floor's time
+//	CallerNs                        100 s
+//	the floor, by a clock ahead     103 s  3 s
+//	the record's window ends        102 s  2 s             not: it would have ended already
+//	it ends, moved ahead by 3 s     105 s                  2 s, too
+//
+// By p.Now nothing would seem ahead: that may be the floor's time itself.
 func (p *presentPage) addToFloor(r *record, at int64) {
 	floorTime := p.rollFloor(at)
 	ahead := max(floorTime-max(r.asOf, p.CallerNs), 0)

@@ -22,6 +22,9 @@ import (
 //	16      m × u64 owner, u32 round of its last heartbeat
 const (
 	kindHeartbeats      = 4
+	offHeartbeats       = 2 // how many
+	offRound            = 4
+	offBegan            = 8
 	heartbeatsHeadBytes = 16
 	heartbeatBytes      = 12
 
@@ -48,11 +51,11 @@ type Heartbeat struct {
 // ReadHeartbeats decodes heartbeats; ok is false if this build cannot.
 func ReadHeartbeats(b []byte) (h Heartbeats, ok bool) {
 	if len(b) < heartbeatsHeadBytes || b[0] != page.FormatVersion || b[1] != kindHeartbeats ||
-		len(b) != heartbeatsHeadBytes+int(le.Uint16(b[2:]))*heartbeatBytes {
+		len(b) != heartbeatsHeadBytes+int(le.Uint16(b[offHeartbeats:]))*heartbeatBytes {
 		return h, false
 	}
-	h.Round = le.Uint32(b[4:])
-	h.BeganNs = int64(le.Uint64(b[8:]))
+	h.Round = le.Uint32(b[offRound:])
+	h.BeganNs = int64(le.Uint64(b[offBegan:]))
 	for b = b[heartbeatsHeadBytes:]; len(b) > 0; b = b[heartbeatBytes:] {
 		h.Owners = append(h.Owners, Heartbeat{le.Uint64(b), le.Uint32(b[8:])})
 	}
