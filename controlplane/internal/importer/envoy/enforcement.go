@@ -26,12 +26,12 @@ type enforcementFields interface {
 	GetRateLimitedAsResourceExhausted() bool
 }
 
-// readEnforcement reads how a filter enforces its limits. One that does not say for how many percent of requests it
-// works does so for byDefault percent.
+// readEnforcement reads how a filter enforces the limits of a configuration, which is its own or that of a route. One
+// that does not say for how many percent of requests it works does so for byDefault percent.
 func (r *reader) readEnforcement(
-	o enforcementFields, at source.Place, byDefault float64, status *typev3.HttpStatus,
+	f *listenerFilter, o enforcementFields, at source.Place, byDefault float64, status *typev3.HttpStatus,
 ) *draft.Enforcement {
-	e := &draft.Enforcement{}
+	e := &draft.Enforcement{Off: f.works == neverWorks}
 	enabled := r.fraction(o.GetFilterEnabled(), at.In("filter_enabled"), byDefault)
 	enforced := r.fraction(o.GetFilterEnforced(), at.In("filter_enforced"), byDefault)
 	both := enabled * enforced / 100

@@ -30,6 +30,9 @@
 // Each import is a type that embeds the reader, which has what is the same for both. Messages are decoded strictly: a
 // field that Envoy's types lack is an error.
 //
+// A problem goes one of two ways. Findings.Fail takes what a file says wrong: the import goes on, so that the user
+// reads all of these at once. A function returns an error if the import cannot go on. See read, where both meet.
+//
 // golden_test.go in the folder above imports testdata/imports/*.txtar: those of ReadLocal are local-*, and most others
 // are of ReadService. decides_test.go compares decisions with those of a model of Envoy's limiters.
 package envoy
@@ -76,14 +79,14 @@ type reader struct {
 	options         Options
 
 	keys        *keyParts
-	decoded     map[*policy.Node]proto.Message // by decode. What it notes of an object has the first of its places
+	decoded     map[*policy.Node]proto.Message // by decode. A note about an object names the first place that has it
 	descriptors int                            // how many descriptorsOf has made
 	hasTooMany  bool                           // of them. It is said once, and descriptorsOf makes no more
 }
 
-// read runs an import. A problem of what a file says is left in the draft, so that the user reads all of them at once.
-// An error is returned where the import cannot go on, as for a file that is no YAML, and for an option. If there are
-// both, the error may follow from the problems, so they are returned.
+// read runs an import. The draft has the problems of what a file says. Run returns an error if the import cannot go on,
+// as for a file that is no YAML, and for an option. If there are both, the error may follow from the problems, so read
+// returns these.
 func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	keys, err := newKeyParts(o.Keys)
 	if err != nil {

@@ -165,8 +165,8 @@ func (c *configLimits) noteUnreached(to *draft.Findings) {
 	c.NoteUnreached(to)
 }
 
-// localFiltersOf are the local filters of a listener. If it has none, or none that is known, an empty one stands for
-// it: it limits nothing itself, and has the configurations of all routes.
+// localFiltersOf are the local filters of a listener. If it has none, or none that is known, a stand-in has the
+// configurations of all routes.
 func localFiltersOf(s *envoyfile.Site) (list []*listenerFilter) {
 	for _, c := range s.Filters {
 		if isOfLocalType(c) {
@@ -174,7 +174,7 @@ func localFiltersOf(s *envoyfile.Site) (list []*listenerFilter) {
 		}
 	}
 	if list == nil {
-		return []*listenerFilter{{typeOnRoutes: envoyfile.LocalType}}
+		return []*listenerFilter{newStandIn(envoyfile.LocalType)}
 	}
 	return list
 }
@@ -208,8 +208,7 @@ func (imp *localImport) addConfig(
 	}
 	decoded := decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At)
 	c := localConfig{decoded, config, routes, requests}
-	enforced := imp.readEnforcement(c, config.At, 0, c.GetStatus())
-	enforced.Off = enforced.Off || f.works == nowhere
+	enforced := imp.readEnforcement(f, c, config.At, 0, c.GetStatus())
 	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")

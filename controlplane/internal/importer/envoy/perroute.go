@@ -8,13 +8,31 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// listenerFilter is a filter of a listener that limits, of either type. What it does for the requests of a route
-// depends on the route: see settingOn. A filter without a name stands alone in its file, or for one that the file
-// lacks. It takes the configurations of its type that routes have under any name.
+// listenerFilter is a filter of a listener that limits, of either type. These steps find whose limits hold for the
+// requests of a route:
+//
+//	question                                answer                                  said by
+//	does it work?                           everywhere, whereEnabled, neverWorks    newListenerFilter
+//	what does a route make of it?           unchanged, off, configured              settingOn
+//	whose limits has the local one there?   its own if unchanged, or the route's    localImport.addRules
+//	by which rate_limits does it send?      a choice for each route, or none        choicesOf, descriptorsFor
+//	what does it send by these?             descriptors                             routeDescriptors
+//
+// The rules of one that neverWorks are off: see readEnforcement.
 type listenerFilter struct {
 	config       envoyfile.Config // its own
 	typeOnRoutes string           // of the configurations that routes have for it
 	works        filterReach
+	isStandIn    bool // for a filter that the files lack: it limits nothing itself
+}
+
+// isNameless reports whether the files do not have the filter's name: it stands alone in its file, or isStandIn. It
+// takes the configurations of its type that routes have under any name.
+func (f *listenerFilter) isNameless() bool { return f.config.Name == "" }
+
+// newStandIn stands for a filter that the files lack.
+func newStandIn(typeOnRoutes string) *listenerFilter {
+	return &listenerFilter{typeOnRoutes: typeOnRoutes, isStandIn: true}
 }
 
 // filterReach is where a filter works, by what its listener and the routes say together.
@@ -23,7 +41,7 @@ type filterReach uint8
 const (
 	everywhere   filterReach = iota // but on the routes that switch it off
 	whereEnabled                    // on the routes that enable it: the listener disables it
-	nowhere                         // no route enables it: its rules are off
+	neverWorks                      // no route enables it: its rules are off
 )
 
 // newListenerFilter is a filter of a site, with its own configuration there.
@@ -33,7 +51,7 @@ func newListenerFilter(s *envoyfile.Site, own envoyfile.Config, typeOnRoutes str
 	case own.Disabled && s.Enables(own.Name):
 		f.works = whereEnabled
 	case own.Disabled:
-		f.works = nowhere
+		f.works = neverWorks
 	}
 	return f
 }
@@ -44,7 +62,7 @@ func (r *reader) noteDisabled(f *listenerFilter) {
 	case everywhere:
 	case whereEnabled:
 		r.Note(f.config.At, "the filter is disabled: there are rules only for the routes that enable it")
-	case nowhere:
+	case neverWorks:
 		r.Note(f.config.At, "the filter is disabled, and its rules are off")
 	}
 }
@@ -95,7 +113,7 @@ const envoyNames = "envoy.filters.http."
 
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
 func (f *listenerFilter) has(c envoyfile.Config) bool {
-	return c.IsOf(f.typeOnRoutes) && (f.config.Name == "" || f.config.Name == c.Name)
+	return c.IsOf(f.typeOnRoutes) && (f.isNameless() || f.config.Name == c.Name)
 }
 
 // isMeantBy reports whether a configuration is for the filter, or enables or disables it.
@@ -106,7 +124,7 @@ func (f *listenerFilter) isMeantBy(c envoyfile.Config) bool { return f.has(c) ||
 func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
 	for _, c := range route.configs {
 		r.noteNoFilter(all, c)
-		if all[0].config.Name == "" { // it stands alone: see listenerFilter
+		if all[0].isNameless() { // as where it stands alone
 			r.noteNameless(all[0], c)
 		}
 	}

@@ -118,7 +118,7 @@ func (r *reader) descriptorsOfRoutes(hosts []virtualHost, f sender) (list []desc
 }
 
 // sendsOwnForAll reports whether the filter sends by its own rate_limits for all requests: each comes to a route, and
-// none has others. So it is, too, where the routes are not in the files, or a matcher chooses them, unless these must
+// none has others. It also does where the routes are not in the files, or a matcher chooses them, unless these must
 // enable the filter.
 func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
 	hasOthers := func(route *hostRoute) bool {

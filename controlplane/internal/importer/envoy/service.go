@@ -273,12 +273,9 @@ func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
 // for it: see isStandIn.
 type domainFilter struct {
 	*listenerFilter
-	message *ratelimitv3.RateLimit // its configuration; nil of a stand-in
+	message *ratelimitv3.RateLimit // its configuration; nil if it isStandIn
 	all     []*listenerFilter      // of the site that are of its type, for any domain
 }
-
-// isStandIn reports whether the site has no such filter.
-func (f domainFilter) isStandIn() bool { return f.message == nil }
 
 // filterOfDomain is the filter that asks for the domain.
 func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
@@ -294,7 +291,7 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 		}
 	}
 	if of.listenerFilter == nil {
-		of.listenerFilter = &listenerFilter{typeOnRoutes: envoyfile.PerRouteType}
+		of.listenerFilter = newStandIn(envoyfile.PerRouteType)
 		of.all = []*listenerFilter{of.listenerFilter}
 	}
 	return of
@@ -303,7 +300,7 @@ func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 // enforcementOfDomain is how the filter enforces what the service answers. A site without the filter enforces
 // everything.
 func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement {
-	if f.isStandIn() {
+	if f.isStandIn {
 		return &draft.Enforcement{}
 	}
 	imp.noteDisabled(f.listenerFilter)
@@ -311,8 +308,7 @@ func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement
 		imp.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
 			"such as x-envoy-internal separates them")
 	}
-	e := imp.readEnforcement(f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
-	e.Off = e.Off || f.works == nowhere
+	e := imp.readEnforcement(f.listenerFilter, f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
 	readHeaders(imp.reader, f.message.GetEnableXRatelimitHeaders())
 	return e
 }
