@@ -73,9 +73,9 @@ type placed struct {
 // together, need only the match:
 //
 //	the condition      the descriptor's match has   its place
-//	alice              nothing of the part, or it   inMatch
-//	a*, shared         nothing of the part, or it   inMatch
-//	a*                 nothing of the part, or it   inBoth
+//	alice              no condition, or alice       inMatch
+//	a*, shared         no condition, or a*          inMatch
+//	a*                 no condition, or a*          inBoth
 //	any                anything                     inBoth: the match need not ask for it
 //	alice, a*          another value of the part    inKey
 //	a*, shared         another value of the part    nowhere

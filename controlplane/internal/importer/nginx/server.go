@@ -199,7 +199,8 @@ func splitRest(list []hosts) []hosts {
 	return append(list, hosts{server: both.server, names: both.names})
 }
 
-// fits are the requests to the hosts, or why no match has them: for a name, or because of other hosts beside these.
+// fits are the requests to the hosts. WhyOff says why no match has them: one of the names is none of a match, or these
+// hosts and some beside them take requests from each other.
 func (h hosts) fits(beside []hosts) (s request.Selection) {
 	if !h.isRest {
 		s = ofNames(h.names)

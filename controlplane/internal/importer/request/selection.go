@@ -28,9 +28,9 @@
 //	ExemptFitting   those whose value fits a pattern
 //	ExemptSelected  those of other selections
 //
-// Functions of the readers that leave requests out so are named exempt too. One exempts more than it should, and so
-// limits fewer requests: exemptAtLeast in package envoy. An override is no exemption: it gives requests another limit,
-// or none.
+// The readers' functions that do the same have names that begin with exempt. One of these exempts more than it should,
+// and so limits fewer requests: exemptAtLeast in package envoy. An override is no exemption: it gives requests another
+// limit, or none.
 //
 // Conditions on one part are compared in three ways, as some limiters compare texts, and a policy does not:
 //
