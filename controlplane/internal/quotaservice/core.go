@@ -310,11 +310,14 @@ func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }
 //	a swap that writes      is Late: the store has compared its clock with the times of the swap
 //	a swap that only reads  is undecided: its operations change something at the store's time, and at storeNs they
 //	                        changed nothing
+//	a swap with an AgeNs    is Young and undecided: storeNs may lie before the store has begun, and then the next swap
+//	                        would be decided as if the store were not starting
 //
-// A read is also undecided if the store has another value, and then storeNs may have been right. Then the storeClock
-// takes over the lead of this swap without need. That does no harm: if it is too large, a later swap is Late.
+// The last two are also undecided if storeNs was right: the store has another value, or the service has not known that
+// the store is starting. Then the storeClock takes over the lead of this swap without need. That does no harm: if it is
+// too large, a later swap is Late.
 func mayBeMisled(b *batch, status swapstore.Status, end swapEnd) bool {
-	return status == swapstore.Late || b.reads && end == undecided
+	return status == swapstore.Late || end == undecided && (b.reads || status == swapstore.Young)
 }
 
 // note notes that the store's clock said storeNs to a swap that left at sentNs. A larger lead than the known one only

@@ -103,6 +103,26 @@ func TestAStoresClockSetBack(t *testing.T) {
 	require.EqualValues(t, 1, x.report(1).Units)
 }
 
+// TestAStoresClockSetForward: an emptied store whose clock is ahead of what the service knows is as young at once. What
+// the service knew would be before the store began, by which no store is starting.
+func TestAStoresClockSetForward(t *testing.T) {
+	b := old(t)
+	x := b.holder(1, slots(3))
+	require.EqualValues(t, 1, x.report(1).Units)
+	b.memory = swapstore.NewMemory(func() int64 { return base + b.clock.now + 50*ms })
+	b.store.Store = b.memory
+	b.store.swaps.Store(0)
+	b.store.bend = func([]swapstore.Swap, func(int, swapstore.Result)) bool {
+		if b.store.swaps.Load() > 9 {
+			b.clock.now += maxContendedNs // else it goes on for ever
+		}
+		return false
+	}
+	g := x.report(1)
+	require.True(t, g.Starting && g.Noted)
+	require.EqualValues(t, StartingNs, g.WaitNs)
+}
+
 // TestWhatHoldsNothingStartsAtOnce: also beside a part of the same ask that waits for the start, and
 // the answer says so of each part.
 func TestWhatHoldsNothingStartsAtOnce(t *testing.T) {
