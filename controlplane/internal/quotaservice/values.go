@@ -177,8 +177,10 @@ func (v *recordValue) read(bytes []byte) error {
 //	store, and the last      no AgeNs, because the record that it was decided on had no room for them.
 //	swap did not ask for it
 func (v *recordValue) needSwap(operations []operation, storeNs int64) bool {
-	trial := balance.NewRecord(storeNs)
-	if v.known.record != nil {
+	var trial *balance.Record
+	if v.known.record == nil {
+		trial = balance.NewRecord(storeNs)
+	} else {
 		trial = v.known.record.Clone()
 	}
 	d := v.decideOn(trial, operations, storeNs)
