@@ -44,25 +44,26 @@ func (h *Hold) InTable() bool { return h.epoch != 0 }
 // hold is the zero value.
 func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
 	h := Hold{Units: units, hash: e.hash}
-	if !e.page.Layout.HasHolds { // a later configuration holds nothing
-		if status := t.Commit(e, units, evict); status != OK {
-			return Hold{}, status
-		}
-		return h, OK
-	}
-	if status := t.begin(e, evict); status != OK {
+	if status := t.hold(e, &h, evict); status != OK {
 		return Hold{}, status
 	}
-	e.holds.Add(e.holds.Eighth, units)
-	e.setHeld(limit.AddSaturating(e.Held(), units))
+	return h, OK
+}
+
+func (t *Table) hold(e *Entry, h *Hold, evict bool) Status {
+	if !e.page.Layout.HasHolds { // a later configuration holds nothing
+		return t.Commit(e, h.Units, evict)
+	}
+	if status := t.begin(e, evict); status != OK {
+		return status
+	}
+	e.holds.Add(e.holds.Eighth, h.Units)
+	e.setHeld(limit.AddSaturating(e.Held(), h.Units))
 	h.serial = e.page.Serial(e.slot)
 	h.epoch = e.placement.epoch
 	h.eighth = e.holds.Eighth
 	h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
-	if status := t.finish(e); status != OK {
-		return Hold{}, status
-	}
-	return h, OK
+	return t.finish(e)
 }
 
 // Settle ends a hold and charges what its request really cost at now, without a check. The units may be charged

@@ -104,24 +104,13 @@ type columnWindows struct {
 
 func (ws *columnWindows) at(column page.Column) *limit.Window { return &ws.list[column] }
 
-// columnsAre reports whether the columns are the definition's windows, in the same order, and a column has all of its
-// window. Then columnWindows takes a list of the definition's order as it is. Two windows may lack something that
-// their columns have:
+// lacksOfColumn reports whether a window lacks something that its column has. If one does, columnWindows cannot take
+// a list of the definition's order as it is, though the columns have the same order:
 //
 //	a log's Units     the layout's: the log may have been longer once (set)
 //	a bucket's Stamp  the rule's: a key's own windows have none (setLimits)
-func columnsAre(definition []limit.Window, by *placement) bool {
-	if len(by.layout.Windows) != len(definition) {
-		return false
-	}
-	for window := range definition {
-		algorithm := definition[window].Algorithm
-		lacks := algorithm == limit.SlidingWindowLog || algorithm == limit.TokenBucket
-		if lacks || int(by.columnOf[window]) != window {
-			return false
-		}
-	}
-	return true
+func lacksOfColumn(w *limit.Window) bool {
+	return w.Algorithm == limit.SlidingWindowLog || w.Algorithm == limit.TokenBucket
 }
 
 // set puts windows, which are in the definition's order, into that of the columns. A column that the definition lacks

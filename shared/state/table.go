@@ -48,7 +48,7 @@ type placement struct {
 	layout            *page.Layout
 	empty             page.Page     // to compare with and to copy, never written
 	columnOf          []page.Column // of each window of the definition, page.NoColumn if the pages lack it
-	columnsAreWindows bool          // see columnsAre
+	columnsAreWindows bool          // the definition's windows as they are: see lacksOfColumn
 	block             page.Column   // of the definition's block, or page.NoColumn
 
 	lastSpans []span // a cache, by column: the aligned window of the last hit, see readRecord
@@ -92,17 +92,18 @@ func newPlacement(def *Definition, r *directory.Registration) *placement {
 	pl.layout = page.NewLayout(r.Windows, int(r.Geometry.Slots))
 	pl.empty = page.New(pl.layout, pl.epoch)
 	pl.columnOf = make([]page.Column, len(def.Windows))
+	pl.columnsAreWindows = len(r.Windows) == len(def.Windows)
 	pl.block = page.NoColumn
 	pl.lastSpans = make([]span, len(r.Windows))
 	for window := range def.Windows {
 		w := &def.Windows[window]
 		column := pl.layout.ColumnOf(*w)
 		pl.columnOf[window] = column
+		pl.columnsAreWindows = pl.columnsAreWindows && int(column) == window && !lacksOfColumn(w)
 		if w.Algorithm == limit.Block {
 			pl.block = column
 		}
 	}
-	pl.columnsAreWindows = columnsAre(def.Windows, pl)
 	return pl
 }
 
