@@ -149,7 +149,11 @@ func deny(t *testing.T, host *sim.Host, now *int64, every int) {
 // Rules that deny more keys than are kept take no more than Of says, however many denials lie between two
 // ticks. Each worker stays within the sum of all figures. The keys by themselves double its memory once at the
 // most, or make it grow by no more than their figure, which holds on the average of heaps of all sizes, too.
-func TestDenialBytes(t *testing.T) {
+func TestDenialBytes(t *testing.T) { requireDenialBytes(t, 5) }
+
+// requireDenialBytes does so with so many heaps, whose sizes go as far as ever.
+func requireDenialBytes(t *testing.T, heaps int) {
+	t.Helper()
 	rules := make([]string, top.MaxRules+10)
 	for i := range rules {
 		rules[i] = fmt.Sprintf(`{"name":"r%d","key":[{"header":"u"}],"limits":["0/1h"],"capacity":8}`, i)
@@ -165,12 +169,11 @@ func TestDenialBytes(t *testing.T) {
 	hashed := strings.Join(rules, ",")
 	bound := of(t, hashed).DenialBytes
 	require.Zero(t, of(t, hashed+reportOff).DenialBytes)
-	const sizes = 5
 	for _, every := range []int{16, 48} {
 		var with, without uint64
-		for size := range sizes {
+		for heap := range heaps {
 			var paths []string // which fill the heap
-			for i := range 1 + 120*size {
+			for i := range 1 + 600/heaps*heap {
 				paths = append(paths, fmt.Sprintf(`"~/u%d/[0-9]+"`, i))
 			}
 			all := hashed + "," + matching(paths)
@@ -179,50 +182,63 @@ func TestDenialBytes(t *testing.T) {
 			with += one
 			without += oneWithout
 		}
+		n := uint64(heaps)
 		t.Logf("a tick every %d denials: of %d heaps the average is %d KiB, without the keys %d KiB, validate says %d",
-			every, sizes, with/sizes>>10, without/sizes>>10, bound>>10)
-		require.LessOrEqual(t, with, without+sizes*bound)
+			every, heaps, with/n>>10, without/n>>10, bound>>10)
+		require.LessOrEqual(t, with, without+n*bound)
 	}
 }
 
+const userKey = `"key":[{"header":"u"}]`
+
+// ruleKinds are rules of which each denies or counts all requests, and most is how many of a kind are measured.
+var ruleKinds = []struct {
+	most int
+	rule string
+}{
+	{1000, `"limits":["9/1h"],"capacity":8,` + userKey},
+	{1000, `"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + userKey},
+	{1000, `"limits":["0/1h"],"block":{"for":"1h"},` + userKey},
+	{100, `"limits":["512/1h"],"algorithm":"sliding_window_log","block":{"for":"1h"},` + userKey},
+	{
+		1000,
+		`"limits":["99999/1h"],"cost":9,"settle":{"to":"price","prices":[{"model":"*","input":9,"output":9}]},` + userKey,
+	},
+}
+
 // A worker whose rules all deny each request, and which then gets another policy of the same size, stays within
-// the footprint.
+// the footprint. A thousand rules are measured of the kind that takes most; with the tag long of each.
 func TestRuleBytes(t *testing.T) {
-	const key = `"key":[{"header":"u"}]`
-	counts := []int{1, 10, 100, 1000}
+	counts := []int{1, 10, 100}
 	if proctest.Race { // one goroutine does all of it
 		counts = counts[:2]
 	}
-	for _, c := range []struct {
-		most int // rules
-		rule string
-	}{
-		{100, `"limits":["9/1h"],"capacity":8,` + key},
-		{100, `"limits":["0/1h"],"match":{"paths":["/p#/*"]},` + key},
-		{100, `"limits":["0/1h"],"block":{"for":"1h"},` + key},
-		{100, `"limits":["512/1h"],"algorithm":"sliding_window_log","block":{"for":"1h"},` + key},
-		{1000, `"limits":["99999/1h"],"cost":9,"settle":{"to":"price","prices":[{"model":"*","input":9,"output":9}]},` + key},
-	} {
+	for _, kind := range ruleKinds {
 		for _, count := range counts {
-			if count > c.most {
-				break
-			}
-			rules := make([]string, count)
-			for i := range rules {
-				rules[i] = fmt.Sprintf(`{"name":"r%d",%s}`, i, strings.ReplaceAll(c.rule, "#", strconv.Itoa(i)))
-			}
-			all := strings.Join(rules, ",")
-			now := int64(1)
-			host := worker(t, all, &now, nil)
-			deny(t, host, &now, 16)
-			require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+strings.ReplaceAll(all, "1h", "2h")+`]}`)))
-			deny(t, host, &now, 48)
-			takes := of(t, all)
-			takes.ScanBytes = 0 // no answer is read
-			staysWithin(t, host, takes, "%d times %s", count, c.rule)
-			host.Close()
+			requireRuleBytes(t, kind.rule, count)
 		}
 	}
+	if !proctest.Race {
+		requireRuleBytes(t, ruleKinds[len(ruleKinds)-1].rule, 1000)
+	}
+}
+
+func requireRuleBytes(t *testing.T, rule string, count int) {
+	t.Helper()
+	rules := make([]string, count)
+	for i := range rules {
+		rules[i] = fmt.Sprintf(`{"name":"r%d",%s}`, i, strings.ReplaceAll(rule, "#", strconv.Itoa(i)))
+	}
+	all := strings.Join(rules, ",")
+	now := int64(1)
+	host := worker(t, all, &now, nil)
+	deny(t, host, &now, 16)
+	require.NoError(t, host.Configure([]byte(`{"version":1,"rules":[`+strings.ReplaceAll(all, "1h", "2h")+`]}`)))
+	deny(t, host, &now, 48)
+	takes := of(t, all)
+	takes.ScanBytes = 0 // no answer is read
+	staysWithin(t, host, takes, "%d times %s", count, rule)
+	host.Close()
 }
 
 // service is a quota service that cannot be reached until it is up.
