@@ -114,7 +114,8 @@ e2e-long: build servers ## the end-to-end scenarios and the filter's tests with 
 
 e2e-chart: build ## the Helm chart by Helm 4, and what it renders on a real Kubernetes API server; building that takes minutes, once; Linux
 	$(GO) mod download -C build/crds; helm=$$(build/fetch helm); kube=$$(build/fetch kube); etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)); \
-		export SLUICE_ENVOY SLUICE_HELM=$$helm; $(go_test) ./examples && SLUICE_KUBE_APISERVER=$$kube SLUICE_ETCD=$$etcd $(go_test) -v -tags istio -run TestChartInACluster -timeout 15m \
+		export SLUICE_ENVOY SLUICE_HELM=$$helm; $(go_test) ./examples && \
+		SLUICE_KUBE_APISERVER=$$kube SLUICE_ETCD=$$etcd $(go_test) -v -tags istio -run TestChartInACluster -timeout 15m \
 		-exec 'unshare --map-root-user --net --mount --pid --fork --kill-child --mount-proc' ./e2e
 
 e2e-console: build ## the console in a real Chromium, on the newest Envoy; SHOTS=1: its pictures into docs/img
