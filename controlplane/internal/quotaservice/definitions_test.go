@@ -149,6 +149,20 @@ func TestTheSeventeenthWindow(t *testing.T) {
 	require.Equal(t, quota.Granted, asking(17).ask(want(10)).Outcome, "reset has forgotten every window")
 }
 
+// TestARecordIsRebasedOnce: also by an ask that it has no room for.
+func TestARecordIsRebasedOnce(t *testing.T) {
+	b := newRig(t)
+	for n := range quota.MaxWindows {
+		b.asking(perKey(10, hour+int64(n)*second)).ask(want(1))
+	}
+	b.clock.now -= minute
+	refused := b.asking(perKey(10, day))
+	for range 3 {
+		require.Equal(t, quota.Unavailable, refused.ask(want(1)).Outcome)
+		require.EqualValues(t, 1, b.service.metrics.rebased.Load())
+	}
+}
+
 // TestNoMessageLowersACount: whatever a proxy of the domain sends, what another has used
 // stays used.
 func TestNoMessageLowersACount(t *testing.T) {

@@ -69,7 +69,7 @@ type Action interface {
 // Outcome is what comes of an operation if the record is as it was decided on.
 type Outcome struct {
 	// Err is why it could not be decided: the store is starting, the record has no room for its windows or its worker,
-	// or its report is stale. Beside it only Noted holds, and StartsInNs.
+	// or its report is stale. Beside it only Noted, Rebased and StartsInNs hold.
 	Err        error
 	StartsInNs int64 // if Err is ErrStarting: until the store has started
 
@@ -119,7 +119,7 @@ func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out 
 	v, err := r.ArrangeFor(o.Windows, o.Terms.HoldLimit, startingForNs)
 	if err != nil {
 		out.Err, out.UntilNs = err, math.MaxInt64
-		return false
+		return out.Rebased
 	}
 	out.NowNs, out.Blocked = v.NowNs(), v.IsBlocked()
 	changed = o.Action.carryOut(o.Terms, v, out)
