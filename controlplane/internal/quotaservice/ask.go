@@ -312,9 +312,9 @@ func (a *begunAsk) measure() {
 		return errors.Is(p.first.outcome.Err, action.ErrStarting)
 	})
 	c.metrics.countAnswer(a.result, isStarting, c.clock.NowNs()-a.askedNs)
-	for i := range a.parts { // units are lost that an undo could not uncount. A later report corrects holds
+	for i := range a.parts { // units are lost that an undo could not uncount. A later report corrects a Hold
 		p := &a.parts[i]
-		if p.undone != nil && p.first.Terms.HoldLimit == nil {
+		if _, isHold := p.first.Action.(*action.Hold); p.undone != nil && !isHold {
 			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.undone.outcome.Uncounted))
 		}
 	}

@@ -259,6 +259,25 @@ func TestAPartWithoutAReport(t *testing.T) {
 	require.EqualValues(t, 3, p.used()[0], "nobody got the other unit")
 }
 
+// TestAFailedUndoOfAPartWithoutAReport: what it took counts until its window ends, and no report corrects that.
+func TestAFailedUndoOfAPartWithoutAReport(t *testing.T) {
+	b := old(t)
+	holds, one := define(1, quota.LeaseOff, fixed(5, minute), slots(0)), define(2, quota.LeaseOff, fixed(0, minute))
+	p := b.proxy(b.service, holds, one)
+	p.used() // by now the service knows the store's clock
+	b.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
+		if len(swaps) > 1 { // the hits
+			return false
+		}
+		done(0, swapstore.Result{Status: swapstore.Failed, Err: errContended})
+		return true
+	}
+	p.ask(want(3), quota.Part{Definition: 2, Cost: 1})
+	b.store.bend = nil
+	require.EqualValues(t, 3, p.used()[0])
+	require.EqualValues(t, 3, b.service.metrics.unitsLost.Load())
+}
+
 // TestAPartInShadowWithoutAReport: as with a report, its denial begins the key's block once its ask is granted, and
 // only then.
 func TestAPartInShadowWithoutAReport(t *testing.T) {
