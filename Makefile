@@ -109,8 +109,8 @@ race: build servers ## what runs natively and has goroutines, under the race det
 e2e-all: build servers ## the end-to-end scenarios on every supported Envoy
 	$(call with_envoys,$(envoys)) SLUICE_EVERY_ENVOY=1 $(go_test) -tags long -timeout 60m ./e2e/...
 
-e2e-long: build servers ## the end-to-end scenarios and the filter's tests with the long ones; on the oldest Envoy what its version may change
-	$(call with_envoys,$(oldest) $(newest)) $(go_test) -tags long -timeout 45m ./e2e ./filter $(of_versions)
+e2e-long: build servers ## the end-to-end scenarios, and the tests of the filter and of its memory, with the long ones; on the oldest Envoy what its version may change
+	$(call with_envoys,$(oldest) $(newest)) $(go_test) -tags long -timeout 45m ./e2e ./filter ./controlplane/internal/footprint $(of_versions)
 
 e2e-chart: build ## the Helm chart by Helm 4, and what it renders on a real Kubernetes API server; building that takes minutes, once; Linux
 	$(GO) mod download -C build/crds; helm=$$(build/fetch helm); kube=$$(build/fetch kube); etcd=$$(build/fetch etcd); $(call with_envoys,$(newest)); \
