@@ -27,7 +27,7 @@ const (
 
 	// sharesBit, beside a record's serial, says that the floor may hold units of the key.
 	sharesBit = 1 << 31
-	// firstSerial is that of records from before the page held.
+	// firstSerial is the least, and that of records from before the page held.
 	firstSerial = 1
 )
 
@@ -97,9 +97,10 @@ func (p *Page) MarkShares(slot int) { putSerial(p.holdsOf(slot), p.Serial(slot)|
 // Serial is the serial of the slot's record: how many were placed in the page before, and it.
 func (p *Page) Serial(slot int) uint32 { return readSerial(p.holdsOf(slot)) }
 
-// giveSerial gives a record that was placed the next serial.
+// giveSerial gives a record that was placed the next serial. After the largest, serials begin anew, but none is 0:
+// MayBeForgotten takes that for no record.
 func (p *Page) giveSerial(slot int) {
-	n := (readSerial(p.floorHolds()) + 1) &^ sharesBit
+	n := max((readSerial(p.floorHolds())+1)&^sharesBit, firstSerial)
 	putSerial(p.floorHolds(), n)
 	putSerial(p.holdsOf(slot), n)
 }

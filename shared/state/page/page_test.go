@@ -27,6 +27,16 @@ func TestConvertKeepsTheGeneration(t *testing.T) {
 	require.Equal(t, old.record(1)[:recordHeadBytes], got.record(1)[:recordHeadBytes], "that it was reset, too")
 }
 
+// The page notes the serial of a record that is reset, and 0 says that none was.
+func TestASerialIsNeverZero(t *testing.T) {
+	p := New(NewLayout([]limit.Window{{Algorithm: limit.Concurrency, Limit: 9, PeriodNs: 8 * second}}, 1), 1)
+	putSerial(p.floorHolds(), sharesBit-1) // the largest
+	p.Place(0, 0xfeedface, second)
+	p.ForgetHolds(0)
+	require.True(t, p.MayBeForgotten(p.Serial(0)))
+	require.True(t, p.MayBeForgotten(sharesBit-1))
+}
+
 var (
 	oneWindow = []limit.Window{{Algorithm: limit.FixedWindow, Limit: 5, PeriodNs: second}}
 	// manyWindows make a record too large for a page of 32 slots.
