@@ -22,7 +22,7 @@ import (
 //	Shift         moves the usage ahead as far as the floor is ahead    addToFloor
 //	Floor         makes a floor of one record's usage                   addToFloor
 //	MergeFloors   makes one floor that covers two                       addToFloor
-//	RollFloor     drops what has ended by an instant                    rollFloor, floorLives, startFromFloor
+//	RollFloor     drops what has ended by an instant                    endFloors, floorLives, startFromFloor
 //	Start         makes a usage of the floor                            startFromFloor (entry.go)
 //	Inherit       makes of that usage what a new record begins with     begin (entry.go)
 //	ChargeFloor   counts units whose key has no record                  chargeFloor
