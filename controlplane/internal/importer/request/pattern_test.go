@@ -85,6 +85,11 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 		{of: Expression(`/a\\$`), path: Expression(`/a\\`), ok: true},
 		{of: Expression(`/a\.*`), path: Expression(`/a\.*`), ok: true},
 		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a", false), sameWithAnyQuery: true, ok: true},
+		{of: Expression(`/a[/?].*`)},
+		{of: Expression(`/a[[:punct:]]b`)},
+		{of: Expression(`/a\x3fb.*`)},
+		{of: Expression(`/a[^/].*`), path: Expression(`/a[^/].*`), ok: true},
+		{of: Expression(`/a[^?].*`), path: Expression(`/a[^?].*`), sameWithAnyQuery: true, ok: true},
 	} {
 		path, sameWithAnyQuery, ok := tc.of.ofPath()
 		require.Equal(t, tc.ok, ok, tc.of)
@@ -93,6 +98,30 @@ func TestPatternsOfPathsWithQuery(t *testing.T) {
 			require.Equal(t, tc.sameWithAnyQuery, sameWithAnyQuery, tc.of)
 		}
 	}
+}
+
+// Where an expression of :path is said to be the same with any query, no text says otherwise. Some are.
+func TestSameWithAnyQueryIsSure(t *testing.T) {
+	parts := []string{"", "/a", ".", "[^/]", "[/?]", `\W`, `\b`, `\?`, ".*", "|", "$", "(/|$)", `(\?.*)?`,
+		`(/.*|\?.*|#.*|;.*|$)`}
+	same := 0
+	for _, begin := range parts {
+		for _, middle := range parts {
+			for _, end := range parts {
+				p := Expression(begin + middle + end)
+				path, sameWithAnyQuery, ok := p.ofPath()
+				if !sameWithAnyQuery || !ok {
+					continue
+				}
+				same++
+				for _, text := range textsOf("a/?", 3) {
+					before, _, _ := strings.Cut("/"+text, "?")
+					require.Equal(t, p.Matches("/"+text), path.Matches(before), "%v: /%s", p, text)
+				}
+			}
+		}
+	}
+	require.Greater(t, same, len(parts))
 }
 
 // nginx searches a text for an expression, and a policy matches the whole text.

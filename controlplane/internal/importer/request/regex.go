@@ -5,6 +5,7 @@ import (
 	"regexp/syntax"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // This file changes expressions by their text, as a policy matches a whole path, without its query.
@@ -61,7 +62,9 @@ func unquoted(text string) string {
 //	/a                          /a                false              true: of /a?b the path fits, and :path does not
 //	/a|/b.*                     /a|/b.*           false              true: the .* is behind /b alone, not behind /a
 //	/a|/b(\?.*)?                /a|/b             false              true: as above
+//	/a[^/].*                    /a[^/].*          false              true: of /a?b :path fits, and the path does not
 //	/a\?b=.*                    /a\?b=.*          true               false: it is about the query
+//	/a[/?].*                    /a[/?].*          false              false: as above
 func ofPathExpression(text string) (path Pattern, sameWithAnyQuery, ok bool) {
 	text = strings.TrimPrefix(text, "^")
 	isSame := !hasBranches(text) // else the end is that of the last branch alone
@@ -72,16 +75,19 @@ func ofPathExpression(text string) (path Pattern, sameWithAnyQuery, ok bool) {
 		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
 			path = OrBelow(string(re.Rune), false)
 		}
-		return path, isSame, !seesQuery(begin)
+		asks, mayTake := queryIn(begin)
+		return path, isSame && !mayTake, !asks
 	}
 	text, _ = cutEnd(text)
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
 		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
-			return Expression(begin), isSame, !seesQuery(begin)
+			asks, mayTake := queryIn(begin)
+			return Expression(begin), isSame && !mayTake, !asks
 		}
 	}
-	_, takesRest := cutOperator(text, ".*")
-	return Expression(text), takesRest && isSame, !seesQuery(strings.TrimSuffix(text, ".*"))
+	begin, takesRest := cutOperator(text, ".*")
+	asks, mayTake := queryIn(begin)
+	return Expression(text), isSame && takesRest && !mayTake, !asks
 }
 
 // isPlainText reports whether an expression matches one text alone, in one case.
@@ -89,10 +95,51 @@ func isPlainText(re *syntax.Regexp) bool {
 	return re.Op == syntax.OpLiteral && re.Flags&syntax.FoldCase == 0
 }
 
-// seesQuery reports whether an expression may be about what follows a path.
-func seesQuery(text string) bool {
-	isThere := func(part string) bool { return strings.Contains(text, part) }
-	return slices.ContainsFunc([]string{`\?`, "[?", "#", ".*", ".+"}, isThere)
+// queryIn reports what an expression, without its end, has to do with a query: whether it asks for one, and whether it
+// may take a part of one, or may fail because there is one.
+func queryIn(text string) (asks, mayTake bool) {
+	re, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return true, true
+	}
+	return queryInTree(re)
+}
+
+// queryInTree is queryIn of a parsed expression:
+//
+//	\? [/?] # .* .+    asks
+//	. [^/] \W          may take the ?, though it is for what is in a path
+//	$                  fails if there is a query
+func queryInTree(re *syntax.Regexp) (asks, mayTake bool) {
+	isAny := func(re *syntax.Regexp) bool { return re.Op == syntax.OpAnyChar || re.Op == syntax.OpAnyCharNotNL }
+	switch re.Op {
+	case syntax.OpLiteral:
+		asks = slices.Contains(re.Rune, '?') || slices.Contains(re.Rune, '#')
+	case syntax.OpCharClass:
+		isNegated := hasRune(re, unicode.MaxRune) // as most classes with all the rest of Unicode are
+		mayTake = hasRune(re, '?')
+		asks = !isNegated && (mayTake || hasRune(re, '#'))
+	case syntax.OpStar, syntax.OpPlus:
+		asks = isAny(re.Sub[0])
+	default:
+		mayTake = isAny(re) || re.Op == syntax.OpEndText || re.Op == syntax.OpEndLine
+	}
+	for _, sub := range re.Sub {
+		subAsks, subMayTake := queryInTree(sub)
+		asks = asks || subAsks
+		mayTake = mayTake || subMayTake
+	}
+	return asks, mayTake
+}
+
+// hasRune reports whether a class has a character. The class has ranges, each of a first and a last one.
+func hasRune(class *syntax.Regexp, r rune) bool {
+	for pair := range slices.Chunk(class.Rune, 2) {
+		if pair[0] <= r && r <= pair[1] {
+			return true
+		}
+	}
+	return false
 }
 
 // cutEnd is an expression without the $ at its end, if there is one. In /a\$ the $ is a text.
