@@ -40,6 +40,20 @@ func TestTurns(t *testing.T) {
 	require.NotSame(t, &first.Subject, v.Next())
 }
 
+// A subject whose source is not asked counts nothing of the request that had its memory before.
+func TestASubjectThatIsNotAskedCountsNothingOfAnEarlierRequest(t *testing.T) {
+	v := begin(t, slots, &purse{left: 9})
+	s := v.Subjects[0]
+	s.Record.Findings = state.Findings{Rebased: true}
+	s.Quota.From = OwnShare
+	v.Begin()
+	require.Same(t, s, v.Add(s.Rule, Reading{Cost: 1, LacksKey: true}))
+	v.Decide(1)
+	require.False(t, v.Allowed)
+	require.Zero(t, s.Rule.Metrics.ClockRebased)
+	require.Zero(t, s.Rule.Metrics.QuotaUnavailable)
+}
+
 // Where nobody waits for an answer, a request is charged what it has held, and nothing for a slot.
 func TestReleaseChargesTheCost(t *testing.T) {
 	for rule, charged := range map[string]uint32{settles: 2, slots: 0} {

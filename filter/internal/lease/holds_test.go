@@ -91,6 +91,21 @@ func TestAnAskOfAMessageThatIsNotSentLeavesLater(t *testing.T) {
 	require.EqualValues(t, 1, s.held())
 }
 
+// The service has forgotten the definition, so it notes no report. The ask leaves again at once, with both.
+func TestAnAskWhoseDefinitionTheServiceLacksLeavesAgain(t *testing.T) {
+	w, s := holdingPair(t, slotRuleThatDenies)
+	w.request("a")
+	w.exchange(s)
+	s.refusal = quota.Unknown
+	id := w.request("a")
+	w.serve(s, 1)
+	s.refusal = 0
+	w.exchange(s)
+	require.True(t, w.verdicts[id])
+	require.Equal(t, 2, s.defined)
+	require.EqualValues(t, 2, s.held())
+}
+
 // A later configuration holds nothing in the table of this proxy's share, so it has charged the units of a request of
 // the earlier one when that took them. The answer charges what it costs beyond them.
 func TestAHoldThatThisProxysShareHasChargedAtOnce(t *testing.T) {
