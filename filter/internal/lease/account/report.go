@@ -56,8 +56,8 @@ func (acc *Account) mustReport(now int64) bool {
 type reporting struct {
 	firstNumber uint64 // 0 = none is under way
 	askedBefore uint32 // by the parts of the ask that report already: the next report counts these units as held
-	// claimedFor is the run of Book.Due that leaves the account to a queued ask. No run but that one heeds it, so nobody
-	// has to clear it: the account may not even be on the list.
+	// claimedFor is the run of Book.Due that leaves the account to a queued ask. Only that run heeds it, so nobody has to
+	// clear it.
 	claimedFor uint32
 }
 
@@ -122,10 +122,9 @@ func (r *Reporter) Write(p *quota.Part, now int64) {
 	acc.mayBeLost = false
 }
 
-// isUnderWay reports whether its report is under way.
+// isUnderWay reports whether its report is under way. Reports that have left since have greater numbers.
 func (r *Reporter) isUnderWay() bool {
-	acc := r.acc
-	return acc.isUnderWay() && acc.reporting.firstNumber <= r.number && r.number <= acc.sums.NewestReport()
+	return r.acc.isUnderWay() && r.acc.reporting.firstNumber <= r.number
 }
 
 // End ends the report by what the service has granted for it. mayGive says whether the grant may give units: the
@@ -133,13 +132,13 @@ func (r *Reporter) isUnderWay() bool {
 //
 //	the report                              mayGive  then
 //	there is none                           yes
-//	is not under way: given up, or lost     no       the account is listed, unless another one is under way. Starting
-//	                                                 counts
+//	is not under way: given up, or lost     no       the account is listed, unless another one is under way
 //	is of an earlier part of the ask        yes      still under way: the last part ends it
 //	is the newest one, and not Noted        no       the key is silent, and nothing is under way
 //	is the newest one, and Noted            yes      the store knows it, and nothing is under way
 //
-// A report is not Noted if the store failed, or if the service knows no reports.
+// A report is not Noted if the store failed, or if the service knows no reports. Starting counts, whatever has become
+// of the report.
 func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
 	acc := r.acc
 	if acc == nil {
