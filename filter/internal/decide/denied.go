@@ -58,8 +58,8 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 	return s.giveUp(&m.Contention)
 }
 
-// keepDenied stores what is to be kept. Then the wait is the one from the new record. But if that has room by now, the
-// denial's wait stays. It also stays if it is limit.Never.
+// keepDenied stores what is to be kept. Then the wait is the one from the new record. But the denial's wait stays if
+// the new record has room by now, or never has room.
 func (s *Subject) keepDenied(keep Keep) state.Status {
 	passNs, status := s.Rule.Source.KeepDenied(s, keep)
 	if status == state.OK && passNs != limit.Never && passNs > s.Record.Now {

@@ -132,7 +132,7 @@ func accountOf(s *decide.Subject) *account.Account {
 }
 
 // takeShare holds the cost in this proxy's own table, and reports it later, unless there are too many accounts for one
-// more. Other than Source.takeShare it takes first: only what is held is reported, and the account cannot fail.
+// more. Unlike Source.takeShare it takes first: only what is held is reported, and the account cannot fail.
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
 	s.Quota.Account = nil
 	taken := src.local.Take(s)

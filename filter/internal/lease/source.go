@@ -214,9 +214,9 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 }
 
 // takeLease takes units that the proxy has leased. If few are left, it asks ahead: a refill, which also says how many
-// units are Uncharged. Until the answer or the timeout no other worker of this proxy does, because the lease says so.
-// While nothing is Uncharged, the answer to another worker's request will do, too: that has asked ahead, so the lease
-// has more units then.
+// units are Uncharged. Until the answer or the timeout no worker of this proxy asks ahead again, because the lease says
+// so. While nothing is Uncharged, the answer to any ask of the key ends that: each asks ahead, so the lease has more
+// units then.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
 	e, w := s.Quota.Lease, src.worker
 	s.Quota.Taken = e.Spend(e.NowNs, s.Cost)

@@ -259,7 +259,7 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 //	it leaves the queue with the answer to an ask    End or GiveUp, of   takeDecided
 //	for the same units                               that ask's
 
-// isReport reports whether the ask is only for a report, as far as somebody still waits for its answer.
+// isReport reports whether the ask is only for a report by now: no request waits for it, or none any more.
 func (a *ask) isReport() bool { return len(a.waiters) == 0 && a.parts[0].Reporter.Account() != nil }
 
 // mustWaitToReport reports whether the ask must wait, because a report of one of its accounts is under way.
