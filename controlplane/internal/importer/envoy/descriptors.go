@@ -218,7 +218,7 @@ func (r *reader) readMasked(a *routev3.RateLimit_Action_MaskedRemoteAddress, at 
 	if p.V4 > 32 || p.V6 > 128 {
 		r.Fail(at, "prefixes are at most 32 and 128 bits")
 	}
-	return always(descriptor.Entry{Key: "masked_remote_address", Value: p.Value()})
+	return always(descriptor.Entry{Key: "masked_remote_address", Value: request.Masked(p)})
 }
 
 func (r *reader) readHeaderValueMatch(

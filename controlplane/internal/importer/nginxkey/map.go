@@ -269,8 +269,7 @@ func (e *mapEntry) selects(of request.Value) []request.Selection {
 // isNever reports whether no request's value has the text of an entry. nginx compares texts, and so no client's address
 // is localhost or 10.0.0.1/32, which a policy takes for 10.0.0.1.
 func (e *mapEntry) isNever(of request.Value, text string) bool {
-	isNetwork := of.Part.Kind == request.KindClientIP && strings.Contains(text, "/")
-	return e.kind == entryText && (isNetwork || of.IsNever(request.Exact(plainText(text))))
+	return e.kind == entryText && of.IsNever(request.Exact(plainText(text)))
 }
 
 // selectByHeader are the requests whose header fits one of the patterns. To nginx a missing header is the empty text.

@@ -23,13 +23,17 @@ type Value struct {
 type comparison uint8
 
 const (
-	asPolicy  comparison = iota
-	withQuery            // of the path /a?b all of that text
-	asNetwork            // of the client 10.1.2.3 a network of any length, as 10.0.0.0/8
+	asPolicy   comparison = iota
+	withQuery             // of the path /a?b all of that text
+	withLength            // of the client 10.1.2.3 its network with the length, as 10.1.0.0/16 or 10.1.2.3/32
+	asNetwork             // of the client 10.1.2.3 a network of any length, as 10.0.0.0/8
 )
 
 // Value is that of the part, if the limiter compares it as the policy does.
 func (p Part) Value() Value { return Value{p, asPolicy} }
+
+// Masked is what Envoy sends of a client's address that it masks: the text of the network, with its length.
+func Masked(p Part) Value { return Value{p, withLength} }
 
 // The values that a limiter compares and a policy does not.
 var (
@@ -71,7 +75,8 @@ func (v Value) IsNever(p Pattern) bool {
 		if network.Addr().Is4() {
 			bits = v.Part.V4
 		}
-		return !ok || v.as != asNetwork && network.Bits() != bits
+		isOther := network.Bits() != bits || strings.Contains(p.text, "/") != (v.as == withLength)
+		return !ok || v.as != asNetwork && isOther
 	}
 	return false
 }
