@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	deny = `"missing_key":"deny","limits":["9/1h"]}`
-	said = `"limits":[{"requests":{"jwt":{"provider":"p","claim":"rpm"},"default":0,"max":9},"per":"1h"}]`
+	deny   = `"missing_key":"deny","limits":["9/1h"]}`
+	said   = `"limits":[{"requests":{"jwt":{"provider":"p","claim":"rpm"},"default":0,"max":9},"per":"1h"}]`
+	costly = `"cost":[{"match":{"client_ips":["10.0.0.0/8"]},"cost":5}],"limits":["9/1h"]`
 )
 
 // partlyDescribed are rules for a request that has no client address, route and token described.
@@ -65,6 +66,10 @@ var partlyDescribed = []struct{ rules, allowed, deniedBy, dependsOn string }{
 	{`{"name":"r","mode":"shadow",` + said + `}`, "true", "", ""},
 	{`{"name":"r",` + said + `},{"name":"s","limits":["0/1h"]}`, "false", "s", "jwt claim rpm"},
 	{`{"name":"r","key":[{"header":"x-a"}],` + said + `,"overrides":[{"key":["1"],"limits":["5/1h"]}]}`, "true", "", ""},
+	{`{"name":"r",` + costly + `}`, "", "", "client_ip"},
+	{`{"name":"r","mode":"shadow",` + costly + `}`, "true", "", ""},
+	{`{"name":"r",` + costly + `},{"name":"s","limits":["0/1h"]}`, "false", "s", "client_ip"},
+	{`{"name":"r","cost":[{"match":{"methods":["PUT"],"client_ips":["10.0.0.0/8"]},"cost":5}],` + deny, "true", "", ""},
 	{
 		rules:    `{"name":"r","limits":[{"requests":{"header":"x-b","trusted":true,"default":0,"max":9},"per":"1h"}]}`,
 		allowed:  "false",
@@ -78,7 +83,7 @@ var partlyDescribed = []struct{ rules, allowed, deniedBy, dependsOn string }{
 
 // What follows from the description is known. What the proxy alone knows is named, and the
 // verdict depends on it unless a rule that is known denies. For a limit the default stands in,
-// and denies nothing for certain.
+// for a cost that of a request without the address; both deny nothing for certain.
 func TestExplainWhatIsNotDescribed(t *testing.T) {
 	for _, c := range partlyDescribed {
 		p := hosttest.New()
@@ -93,8 +98,8 @@ func TestExplainWhatIsNotDescribed(t *testing.T) {
 		require.Equal(t, c.allowed, allowed, c.rules)
 		require.Equal(t, c.deniedBy, x.DeniedBy, c.rules)
 		require.Equal(t, c.dependsOn, strings.Join(x.DependsOn, ","), c.rules)
-		notKnown := (c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules,
-			`"shadow"`)) && !strings.Contains(c.rules, `"default"`)
+		hasStandIn := strings.Contains(c.rules, `"default"`) || strings.Contains(c.rules, `"cost"`)
+		notKnown := (c.dependsOn != "" && allowed != "true" || strings.Contains(c.rules, `"shadow"`)) && !hasStandIn
 		require.Equal(t, notKnown, x.Rules[0].Outcome == result.NotKnown, c.rules)
 		r.Attributes = map[string]string{"source.address": "192.0.2.7:4711", "request.scheme": "https"}
 		x = explain(t, compileJSON(t, p, c.rules), p, r)

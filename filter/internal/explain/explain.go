@@ -140,7 +140,7 @@ const whyNotNamed = "usage: the proxy answers this request, and only rules that 
 // decided explains a rule with a subject in the verdict.
 func (x *explainer) decided(out *result.ExplainedRule, of *ruleRun) {
 	p, s := of.policy, of.subject
-	open := x.openLimits(s)
+	open := append(x.openLimits(s), x.openCost(p)...)
 	x.dependOn(p, open)
 	if x.deniesAll == "" && s.Denies() && !s.Shadow && len(open) == 0 {
 		x.deniesAll = p.Name
@@ -223,10 +223,7 @@ func (x *explainer) whyNot(p *policy.Rule) undecided {
 	case exempt != "":
 		return undecided{outcome: result.Exempted, why: exempt}
 	}
-	var open []string
-	if x.dry.missed > missed {
-		open = []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
-	}
+	open := x.openAddress(missed)
 	if fails != nil {
 		return undecided{open: open}
 	}
@@ -264,4 +261,22 @@ func (x *explainer) openLimits(s *decide.Subject) (open []string) {
 		}
 	}
 	return open
+}
+
+// openCost names what would say the request's cost if the description gave it: the match of a cost may ask for
+// the client's address.
+func (x *explainer) openCost(p *policy.Rule) []string {
+	x.request.Begin()
+	missed := x.dry.missed
+	rules.CompileCosts(&x.request.Request, p).Read(&x.request)
+	return x.openAddress(missed)
+}
+
+// openAddress names the client's address if a condition has asked for it since so much was missed. Conditions
+// ask for nothing else that a description can leave open.
+func (x *explainer) openAddress(missed int) []string {
+	if x.dry.missed == missed {
+		return nil
+	}
+	return []string{respond.PartName(&policy.KeyPart{Kind: policy.KeyClientIP})}
 }
