@@ -363,8 +363,8 @@ func (t *Table) finish(e *Entry) Status {
 	return t.writeRecord(e, e.page.Generation(e.slot))
 }
 
-// writeRecord writes the key's usage. That the key was reset is over then: the record expires by what it counts. The
-// record of a later generation is another one: no hit from before is refunded from it.
+// writeRecord writes the key's usage. The record of a later generation is another one: no hit from before is refunded
+// from it.
 func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 	e.putUsage()
 	if e.page.Layout.HasHolds {
@@ -372,7 +372,6 @@ func (t *Table) writeRecord(e *Entry, generation uint16) Status {
 	}
 	e.generation = generation
 	e.page.SetGeneration(e.slot, generation)
-	e.page.ClearReset(e.slot)
 	return t.write(&e.loadedPage)
 }
 

@@ -86,28 +86,33 @@ func (p *presentPage) hasExpired(slot int) bool {
 	return p.expiry(slot) <= p.CallerNs
 }
 
-// expiry returns when the slot's record counts in no window any more. If it holds, that is the earliest instant: its
-// holds may be renewed, and what is charged for them counts on. The record of a key that was reset does not expire
-// while the floor counts or holds something: the key would start from it.
+// expiry returns when the slot's record expires: when it counts no more. That of a key that was reset, and has counted
+// nothing since, does not expire while the floor counts or holds something: the key would start from it.
 func (p *presentPage) expiry(slot int) int64 {
-	if p.page.WasReset(slot) && p.floorLives(p.Now) {
+	end := p.countsUntil(slot)
+	if end == 0 && p.page.WasReset(slot) && p.floorLives(p.Now) {
 		return math.MaxInt64
 	}
+	return end
+}
+
+// countsUntil returns when the slot's record counts in no window any more, 0 if it has counted nothing. If it holds,
+// that is the earliest instant: its holds may be renewed, and what is charged for them counts on.
+func (p *presentPage) countsUntil(slot int) (end int64) {
 	r := p.recordIn(slot)
-	expiry := int64(0)
 	if p.page.Layout.HasHolds {
 		h := p.page.Holds(slot)
 		r.lapsed = p.takeLapsed(&h, r.asOf)
 		if newest, ok := h.Newest(); ok {
 			// What is held counts now, so the record does not expire at p.Now.
-			expiry = max(p.lapsedAt(newest), p.Now+1)
+			end = max(p.lapsedAt(newest), p.Now+1)
 		}
 	}
 	for column := range p.page.Layout.Counting {
 		u, asOf := p.usageIn(&r, column)
-		expiry = max(expiry, p.rule.at(column).Expiry(&u, asOf))
+		end = max(end, p.rule.at(column).Expiry(&u, asOf))
 	}
-	return expiry
+	return end
 }
 
 // record is a record that is judged or evicted. It may be another key's, so it stays in the page as it is.

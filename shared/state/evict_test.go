@@ -85,6 +85,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		require.Zero(t, freed, "the empty record is not an expired one")
 		require.True(t, hit(t, d.table, []byte("b"), d.now, 3))
 		require.False(t, hit(t, d.table, []byte("b"), d.now, 1))
+		d.reset("b") // there is something to reset again
 	}
 }
 
@@ -114,6 +115,40 @@ func TestAKeyStaysResetIfAnOldStreamChargesNothing(t *testing.T) {
 		require.Zero(t, freed, name)
 		d.requireStands("a", 0, 0, name)
 		require.True(t, d.entry.floorLives(d.now), "%s: else this test could not fail", name)
+	}
+}
+
+// A hit that another rule denies does not take away that the key was reset, nor does a stream that costs nothing.
+func TestAKeyStaysResetIfAHitIsRefunded(t *testing.T) {
+	for _, w := range []limit.Window{
+		aligned(3, anHour, 0), perKey(3, anHour),
+		slidingLog(3, anHour), slidingCounter(3, anHour), tokenBucket(3, 1, anHour),
+	} {
+		for name, undo := range map[string]func(d *desk){
+			"a hit": func(d *desk) {
+				require.True(t, hitInto(t, d.table, &d.entry, []byte("b"), d.now, 1))
+				require.True(t, d.table.Refund(&d.entry, keyed(d.table, []byte("b")).Limits, d.now, 1))
+			},
+			"a hold": func(d *desk) {
+				h, ok := d.hold("b", 1)
+				require.True(t, ok)
+				require.True(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("b")).Limits, h, d.now))
+			},
+		} {
+			d := newDesk(t, 1, w, holding())
+			require.True(t, hit(t, d.table, []byte("a"), d.now, 2))
+			require.True(t, hit(t, d.table, []byte("b"), d.now, 1), "a is evicted")
+			d.reset("b")
+			undo(d)
+			freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
+			require.Equal(t, OK, status)
+			require.Zero(t, freed, "%s: %v", name, w.Algorithm)
+			d.requireStands("b", 0, 0, name)
+			require.True(t, d.entry.floorLives(d.now), "%s: else this test could not fail", name)
+			had, status := d.table.Reset(&d.entry, true)
+			require.Equal(t, OK, status)
+			require.False(t, had, name)
+		}
 	}
 }
 

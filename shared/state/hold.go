@@ -163,8 +163,6 @@ func (t *Table) IsDue(h *Hold, holdNs HoldTime) bool {
 //	0       HeldInRecord                the key's record
 //	0       HeldInFloor                 the floor
 //	0       HoldCharged, HoldGone       nothing
-//
-// A record that is not written still says that its key was reset.
 func (t *Table) chargeAndWrite(e *Entry, where HoldState, units uint32) Status {
 	if units == 0 {
 		switch where {

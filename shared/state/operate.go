@@ -59,7 +59,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 		return false, status
 	}
 	if e.HasRecord() {
-		had = !e.page.WasReset(e.slot)
+		had = !e.page.WasReset(e.slot) || e.countsUntil(e.slot) > 0
 		if e.page.Layout.HasHolds && e.holds.Total() > 0 {
 			e.page.ForgetHolds(e.slot)
 		}

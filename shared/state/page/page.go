@@ -22,8 +22,8 @@
 // A record:
 //
 //	 0  u64  time of the last write + 1 ns, 0 = the slot is free
-//	 8  u16  low 12 bits generation; bit 12: the key was reset and starts from
-//	         nothing instead of the floor; the other bits spare, 0
+//	 8  u16  low 12 bits generation; bit 12: the key was reset, so what counts nothing here is no reason to start
+//	         from the floor (a former release cleared the bit with the first hit); the other bits spare, 0
 //	10       n × usage of that window       usage.go
 //
 // layout.go says how many pages of how many slots a table has, and where things lie in one. usage.go has what a page
@@ -232,14 +232,11 @@ func (p *Page) SetGeneration(slot int, generation uint16) {
 	p.setFlags(slot, p.flags(slot)&resetBit|generation)
 }
 
-// WasReset reports whether the slot's record says that the key was reset.
+// WasReset reports whether the slot's record says that the key was reset. It may have counted something since.
 func (p *Page) WasReset(slot int) bool { return p.flags(slot)&resetBit != 0 }
 
 // MarkReset has the slot's record say that the key was reset.
 func (p *Page) MarkReset(slot int) { p.setFlags(slot, p.flags(slot)|resetBit) }
-
-// ClearReset has the slot's record say so no more.
-func (p *Page) ClearReset(slot int) { p.setFlags(slot, p.flags(slot)&^resetBit) }
 
 // Lease returns the bytes of the slot's lease.
 func (p *Page) Lease(slot int) []byte { return p.record(slot)[recordHeadBytes:] }
