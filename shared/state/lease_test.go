@@ -24,7 +24,7 @@ func readLease(t *testing.T, l *Leases, key string, nowNs int64) *LeaseEntry {
 }
 
 func grantLeft(stream, number, units uint32, endNs int64) leased.GrantLeft {
-	return leased.GrantLeft{GrantID: leased.GrantID{Stream: stream, Number: number}, Units: units, EndNs: endNs}
+	return leased.GrantLeft{GrantID: leased.GrantID{Stream: stream, Number: number, EndNs: endNs}, Units: units}
 }
 
 // held is the lease, without memory for standings.

@@ -88,10 +88,10 @@ func newHandout(p *Part, grant *quota.Grant, trip Trip) *handout {
 	}
 	h := &handout{
 		grant: *grant, part: p, trip: trip, standings: p.standings(grant, trip.CameNs), failed: grant.Failed,
-		rest: leased.GrantLeft{
-			GrantID: leased.GrantID{Stream: trip.Stream, Number: grant.Number},
-			Units:   grant.Units, EndNs: trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs),
-		},
+		rest: leased.GrantLeft{Units: grant.Units, GrantID: leased.GrantID{
+			Stream: trip.Stream, Number: grant.Number,
+			EndNs: trip.SentNs + min(max(grant.ValidNs, 0), quota.MaxLeaseNs),
+		}},
 	}
 	if grant.WaitNs != limit.Never {
 		h.grant.WaitNs = min(max(grant.WaitNs, 0), quota.MostWaitNs(p.Definition.Windows))

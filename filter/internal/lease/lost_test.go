@@ -90,6 +90,23 @@ func TestUnitsWithoutANumberStayInTheLease(t *testing.T) {
 	require.EqualValues(t, 3, w.lost())
 }
 
+// A broken service gives two grants of one stream no number. The units of each may be spent until its own end.
+func TestUnitsOfTwoGrantsWithoutANumberStayApart(t *testing.T) {
+	for _, c := range []struct {
+		firstNs, nextNs int64 // for how long they are valid
+		later           bool  // a request finds units of the next grant after 2 s
+	}{{second, 10 * second, true}, {10 * second, second, false}} {
+		w, _ := pair(t, perUser)
+		w.request("a")
+		w.receiveGrant(quota.Grant{Units: 2, ValidNs: c.firstNs, Leased: true})
+		w.goOn()
+		w.request("a") // takes the last unit, and asks ahead
+		w.receiveGrant(quota.Grant{Units: 3, ValidNs: c.nextNs, Leased: true})
+		w.proxy.Clock += 2 * second
+		require.Equal(t, c.later, w.verdicts[w.request("a")])
+	}
+}
+
 // A request gets a unit, its stream ends, and its client leaves.
 func TestAUnitThatARequestLeavesAfterItsStreamIsLost(t *testing.T) {
 	w, _ := pair(t, `{"name":"r",`+byUser+`,"limits":["100/1m"],"lease":"off"}`)

@@ -44,17 +44,18 @@ type Lease struct {
 	Standings []Standing
 }
 
-// GrantID says which grant of the service.
+// GrantID says which grant of the service. Grants of a broken service may have no numbers, so a grant's end is part of
+// it: units of another end never join these.
 type GrantID struct {
 	Stream uint32 // on which the grant came
 	Number uint32 // of the grant on its stream
+	EndNs  int64  // units may be spent before it
 }
 
 // GrantLeft is what is left of a grant.
 type GrantLeft struct {
 	GrantID
 	Units uint32
-	EndNs int64 // units may be spent before it
 }
 
 // Left returns how many units may be spent.
@@ -344,9 +345,8 @@ func (l *Lease) Encode(b []byte, identity uint64) {
 
 func (g *GrantLeft) decode(b []byte) {
 	*g = GrantLeft{
-		GrantID: GrantID{Stream: le.Uint32(b), Number: le.Uint32(b[4:])},
+		GrantID: GrantID{Stream: le.Uint32(b), Number: le.Uint32(b[4:]), EndNs: int64(le.Uint64(b[12:]))},
 		Units:   le.Uint32(b[8:]),
-		EndNs:   int64(le.Uint64(b[12:])),
 	}
 }
 

@@ -28,27 +28,27 @@ func TestLeaseRate(t *testing.T) {
 func TestUnitsOfSeveralGrants(t *testing.T) {
 	var l Lease
 	for i, end := range []int64{30, 10, 20} {
-		_, ok := l.Put(0, GrantLeft{GrantID: GrantID{uint32(i), 1}, Units: 5, EndNs: end})
+		_, ok := l.Put(0, GrantLeft{GrantID: GrantID{uint32(i), 1, end}, Units: 5})
 		require.True(t, ok)
 	}
 	require.EqualValues(t, 15, l.Left(9))
 	require.EqualValues(t, 10, l.Left(10))
-	require.Equal(t, GrantLeft{GrantID: GrantID{2, 1}, Units: 3, EndNs: 20}, l.Spend(10, 3))
+	require.Equal(t, GrantLeft{GrantID: GrantID{2, 1, 20}, Units: 3}, l.Spend(10, 3))
 	require.EqualValues(t, 2, l.Spend(10, 3).Stream, "the others end later")
 	require.Equal(t, uint32(4), l.Left(10))
 	require.Equal(t, uint32(5), l.Grants[1].Units, "what has ended waits for its worker")
 
-	_, ok := l.Put(10, GrantLeft{GrantID: GrantID{9, 1}, Units: 5, EndNs: 40})
+	_, ok := l.Put(10, GrantLeft{GrantID: GrantID{9, 1, 40}, Units: 5})
 	require.True(t, ok)
 	l.Grants[2].Units, l.Grants[3].Units = 1, 1
-	_, ok = l.Put(10, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40})
+	_, ok = l.Put(10, GrantLeft{GrantID: GrantID{8, 1, 40}, Units: 5})
 	require.False(t, ok, "no room")
-	lost, ok := l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1}, Units: 5, EndNs: 40 + strandedNs})
+	lost, ok := l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{8, 1, 40 + strandedNs}, Units: 5})
 	require.True(t, ok)
 	require.EqualValues(t, 5, lost, "its worker has not come for it")
 
-	l = Lease{Grants: [MaxGrants]GrantLeft{{GrantID: GrantID{1, 1}, Units: 5, EndNs: 10}}}
-	lost, ok = l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{2, 1}, Units: 5, EndNs: 40 + strandedNs})
+	l = Lease{Grants: [MaxGrants]GrantLeft{{GrantID: GrantID{1, 1, 10}, Units: 5}}}
+	lost, ok = l.Put(11+strandedNs, GrantLeft{GrantID: GrantID{2, 1, 40 + strandedNs}, Units: 5})
 	require.True(t, ok)
 	require.Zero(t, lost, "there are free places")
 }
