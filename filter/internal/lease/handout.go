@@ -271,8 +271,13 @@ func (h *handout) putRest(e *state.LeaseEntry) (isPut bool) {
 	if h.rest.Units == 0 || !h.mayStay() || e.NowNs >= h.rest.EndNs && h.putNs == 0 {
 		return false
 	}
-	e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
-	return e.Put(h.rest)
+	if !e.Put(h.rest) {
+		return false
+	}
+	if e.NowNs < h.rest.EndNs {
+		e.Allow(h.rest.Units) // no blocked key: a rule with a block leases nothing
+	}
+	return true
 }
 
 // writeAnswer writes into the lease what the service said of the key.

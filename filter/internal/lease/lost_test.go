@@ -161,6 +161,22 @@ func TestAUnitGoesBackIfTheLeaseHasNoPlaceForIt(t *testing.T) {
 	require.Zero(t, w.lost())
 }
 
+// The key is denied, and then a request leaves a unit whose time is over. It joins the others of its grant in the
+// lease, to go back with them. Nobody can spend it, so the key stays denied, and nobody asks.
+func TestAUnitWhoseTimeIsOverAllowsNothing(t *testing.T) {
+	w, id := waitingWithAUnit(t, 100*ms)
+	w.proxy.Clock += 100 * ms
+	denied := w.request("a")
+	w.receive(new(quota.Results).Append(nil)) // nothing is owed, so the ask leaves
+	m := quota.Results{Results: []quota.AskResult{{ID: w.lastID, Outcome: quota.Denied, Grants: []quota.Grant{
+		{Denied: true, WaitNs: second, Windows: []quota.Standing{{Used: 100, ResetNs: second}}},
+	}}}}
+	w.receive(m.Append(nil))
+	require.Contains(t, w.verdicts, denied)
+	w.client.Forget(id)
+	require.Contains(t, w.verdicts, w.request("a"))
+}
+
 // twoRules are one for each request, and one for those that have v.
 const twoRules = `{"name":"r",` + byUser + `,"limits":["100/1s"]},` +
 	`{"name":"other","scope":"cluster","key":[{"header":"v"}],"missing_key":"skip","limits":["9/1m"]}`
