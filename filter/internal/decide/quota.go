@@ -24,8 +24,8 @@ type Quota struct {
 	Taken leased.GrantLeft // by Source.Take, for Refund, if From is the LeaseTable: the units, as Put takes them
 
 	// Memory:
-	Lease *state.LeaseEntry // of the key, as the last check has read it, unless the allotment has decided
-	Share []limit.Window    // CountedKey.Windows, where OwnShare decides
+	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read
+	Share       []limit.Window    // CountedKey.Windows, where OwnShare decides
 }
 
 // waited is what the request carries through its waits, from one call of Decide to the next.
@@ -43,8 +43,9 @@ type waited struct {
 
 // checked is what the last check has found.
 type checked struct {
-	From        From  // where the units are: Take, Refund and Usage follow it
-	MonotonicNs int64 // when it looked, by the monotonic clock
+	From        From              // where the units are: Take, Refund and Usage follow it
+	MonotonicNs int64             // when it looked, by the monotonic clock
+	Lease       *state.LeaseEntry // of the key, of a rule that leases; nil if it has read none, or the store failed
 	// How the windows stand over all proxies, by the allotment or else the lease, in the order of records. If the subject
 	// is Known and not counted here, each window has one.
 	Standings []leased.Standing

@@ -12,6 +12,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/engine"
 	"github.com/sluice-ratelimit/sluice/filter/internal/explain"
+	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 	"github.com/sluice-ratelimit/sluice/shared/result"
@@ -341,6 +342,24 @@ func TestAnUnlimitedKeyLeasesNothing(t *testing.T) {
 			require.Equal(t, `{"value":0}`, string(text))
 		}
 	}
+}
+
+// A shadow rule is not asked about a key, because another rule denies the request. It says nothing of the lease of the
+// key before.
+func TestALeaseOfAnotherKeyIsNotTold(t *testing.T) {
+	w, _ := pair(t, `{"name":"first","key":[{"header":"v"}],"missing_key":"skip","limits":["1/1m"]},`+
+		`{"name":"r","mode":"shadow",`+byUser+`,"limits":["100/1m"]}`)
+	var told []*result.Lease
+	w.onDecided = func(_ uint32, v *decide.Verdict) {
+		told = append(told, lease.LeaseOf(v.Subjects[len(v.Subjects)-1]))
+	}
+	w.request("a v")
+	w.grant(5, 10*second, true)
+	w.goOn()
+	require.True(t, w.verdicts[w.request("a w")])
+	require.False(t, w.verdicts[w.request("b v")])
+	require.EqualValues(t, 3, told[1].Units)
+	require.Equal(t, &result.Lease{}, told[2])
 }
 
 // TestExplainALease: what a rule of scope cluster makes of a request, and that it

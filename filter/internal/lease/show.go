@@ -20,10 +20,10 @@ func (src *Source) Operate(
 ) (value int64, err error) {
 	src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
-	s.Quota.Lease = e
 	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
 		return 0, local.ErrStore
 	}
+	s.Quota.Lease = e
 	if src.isSilent(e) && src.local != nil {
 		if found := src.checkShare(s, wallNs); found.Outcome == decide.Failed {
 			return 0, local.ErrStore
@@ -84,7 +84,7 @@ func LeaseOf(s *decide.Subject) *result.Lease {
 
 func (src *Source) leaseOf(s *decide.Subject) *result.Lease {
 	told, e := &result.Lease{}, s.Quota.Lease
-	if e == nil { // it was not checked
+	if e == nil { // it was not read
 		return told
 	}
 	for i := range e.Grants {

@@ -141,14 +141,15 @@ func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 // It returns false if the proxy's store fails.
 func (src *Source) readLease(s *decide.Subject) (ok bool) {
 	q, wallNs := &s.Quota, s.Record.Now
-	if q.Lease == nil {
-		q.Lease = new(state.LeaseEntry)
+	if q.LeaseMemory == nil {
+		q.LeaseMemory = new(state.LeaseEntry)
 	}
-	e := q.Lease
+	e := q.LeaseMemory
 	read := src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs)
 	if src.rereadIfFromFuture(e, read, wallNs) != state.OK {
 		return false
 	}
+	q.Lease = e
 	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
 	noteStandings(s, e.Standings)
 	return true
