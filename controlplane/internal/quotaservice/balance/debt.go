@@ -25,7 +25,7 @@ import (
 //
 //	bucket         It gains tokens until it lacks none.
 //	fixed window   If its definition holds units, the quota service sets limit.Window.Pays: each period pays one
-//	               limit, and the rest goes on into the next. usageBounded bounds that rest. Without Pays, it ends with
+//	               limit, and the rest goes on into the next. usageOnceEnded bounds that rest. Without Pays, it ends with
 //	               its window.
 //	counter, log   They forget a debt as they forget all units.
 //
@@ -61,7 +61,7 @@ func (v *View) AddClaimedIn(i int, units uint32) {
 }
 
 // charge counts what held units have cost.
-func (w viewWindow) charge(units uint32) {
+func (w recordWindow) charge(units uint32) {
 	if w.isBucket() {
 		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.def.Burst, w.def.Burst))
 		units = w.boundLack(units, uint64(most))
@@ -70,30 +70,33 @@ func (w viewWindow) charge(units uint32) {
 }
 
 // boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
-func (w viewWindow) boundLack(units uint32, most uint64) uint32 {
-	lacks := uint64(w.def.Count(&w.usage.Usage, w.spendBy()))
+func (w recordWindow) boundLack(units uint32, most uint64) uint32 {
+	lacks := uint64(w.def.Count(&w.usage.Usage, w.usage.AsOfNs))
 	return uint32(min(uint64(units), most-min(lacks, most)))
 }
 
-// chargeSilent charges units that silent workers held. No definition asks, so the windows are as the Record has them.
-// These lack two things that charge needs:
+// chargeSilent charges units that silent workers held.
+func (r *Record) chargeSilent(units uint32) {
+	for i := range r.Windows {
+		if units > 0 {
+			r.window(i).chargeSilent(units)
+		}
+	}
+}
+
+// chargeSilent is charge without a definition that asks. So two things are not known:
 //
 //	how many units a log remembers          it remembers as many as any log can
 //	when the key's window with jitter ends  an open one keeps its end, and another one ends after a whole period,
 //	                                        because the key's own ends no later
-func (r *Record) chargeSilent(units uint32) {
-	if units == 0 {
-		return
+func (w recordWindow) chargeSilent(units uint32) {
+	def, end := *w.def, w.usage.EndNs
+	if def.Algorithm == limit.SlidingWindowLog {
+		def.Units = limit.MaxLog
 	}
-	for i, def := range r.Windows {
-		if def.Algorithm == limit.SlidingWindowLog {
-			def.Units = limit.MaxLog
-		}
-		w := viewWindow{r.windowWith(&def, i)}
-		end := w.usage.EndNs
-		w.charge(units)
-		if def.Algorithm == limit.FixedWindow && def.Jitter > 0 {
-			w.usage.EndNs = cmp.Or(end, w.nowNs+def.PeriodNs)
-		}
+	w.def = &def
+	w.charge(units)
+	if def.Algorithm == limit.FixedWindow && def.Jitter > 0 {
+		w.usage.EndNs = cmp.Or(end, w.nowNs+def.PeriodNs)
 	}
 }

@@ -127,7 +127,7 @@ func (h *holdModel) loseState() {
 	}
 	h.mail = slices.DeleteFunc(h.mail, func(m letter) bool { return !m.back }) // else what is repeated counts again
 	for i := range h.record.Usages {
-		h.record.Usages[i] = unused(&h.Windows[i], h.record.NowNs)
+		h.record.Usages[i] = Usage{AsOfNs: h.record.NowNs}
 	}
 	h.record.Holders, h.StartingForNs = nil, startNs
 	h.lostNs = h.record.NowNs
@@ -293,7 +293,8 @@ func (h *holdModel) check(t *testing.T) {
 	}
 	for i := range h.Windows {
 		if w := &h.Windows[i]; !w.Unlimited {
-			require.LessOrEqual(t, w.Count(&h.record.Usages[i].Usage, h.window(i).asOf())+h.record.Holders.Held(), w.Max())
+			u := &h.record.Usages[i]
+			require.LessOrEqual(t, w.Count(&u.Usage, u.AsOfNs)+h.record.Holders.Held(), w.Max())
 		}
 	}
 }

@@ -49,8 +49,8 @@ import (
 // Record is what one key has counted at NowNs: the store keeps it. It has the windows of all definitions that have
 // asked for the key, and what workers hold of it.
 //
-// It can be rolled, but only a View is asked and counts, because a Record's windows may lack limits. For example, a
-// minute with limit 5 and a jitter of 10 seconds, and a log of 5 units:
+// It can be rolled, and charged what silent workers held. But only a View is asked, because a Record's windows may lack
+// limits. For example, a minute with limit 5 and a jitter of 10 seconds, and a log of 5 units:
 //
 //	in a Record  as its definition has it, once that has asked  limit 5, ends at 12:01:00               Units 5
 //	             as read from bytes                             no limit, ends at 12:01:00              no Units
@@ -72,7 +72,7 @@ type Record struct {
 func NewRecord(storeNs int64, windows ...limit.Window) *Record {
 	r := &Record{NowNs: storeNs, Windows: windows, Usages: make([]Usage, len(windows))}
 	for i := range windows {
-		r.Usages[i] = unused(&windows[i], storeNs)
+		r.Usages[i].AsOfNs = storeNs
 	}
 	r.Renew()
 	return r
@@ -220,10 +220,13 @@ func (r *Record) arrange(first []limit.Window) error {
 	old := *r
 	r.Windows, r.Usages = windows, make([]Usage, len(windows))
 	for i, w := range windows {
-		if at := find(old.Windows, w); at >= 0 {
+		switch at := find(old.Windows, w); {
+		case at >= 0:
 			r.Usages[i] = old.Usages[at]
-		} else if w.Algorithm == limit.TokenBucket {
+		case w.Algorithm == limit.TokenBucket:
 			r.Usages[i] = old.bucketStart(&w)
+		default:
+			r.Usages[i] = Usage{AsOfNs: r.NowNs}
 		}
 	}
 	return nil
@@ -241,7 +244,7 @@ func find(windows []limit.Window, w limit.Window) int {
 //	a new one of 200  has 80
 //	a new one of 50   has 50, which is all that it holds
 func (r *Record) bucketStart(w *limit.Window) (emptiest Usage) {
-	emptiest = unused(w, r.NowNs)
+	emptiest = Usage{AsOfNs: r.NowNs}
 	for i, v := range r.Windows {
 		u := r.Usages[i]
 		if v.Algorithm != limit.TokenBucket || v.PeriodNs != w.PeriodNs || u.IsZero() {
@@ -251,7 +254,7 @@ func (r *Record) bucketStart(w *limit.Window) (emptiest Usage) {
 			u.Tokens = limit.Tokens{}
 		}
 		clampTo(w, &u)
-		if w.Count(&u.Usage, u.SpendByNs) > w.Count(&emptiest.Usage, emptiest.SpendByNs) {
+		if w.Count(&u.Usage, u.AsOfNs) > w.Count(&emptiest.Usage, emptiest.AsOfNs) {
 			emptiest = u
 		}
 	}
@@ -259,7 +262,7 @@ func (r *Record) bucketStart(w *limit.Window) (emptiest Usage) {
 }
 
 // clampTo takes away what a bucket's usage has more than w holds. Roll does so, also if no time passes.
-func clampTo(w *limit.Window, u *Usage) { w.Roll(&u.Usage, u.SpendByNs, u.SpendByNs) }
+func clampTo(w *limit.Window, u *Usage) { w.Roll(&u.Usage, u.AsOfNs, u.AsOfNs) }
 
 // keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
 // arrange has put them first in the record, so they have its first Usages.
@@ -278,8 +281,14 @@ func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
 	return windows
 }
 
-// SpendBy is the instant until which the units that a window has counted may be spent.
-func (r *Record) SpendBy(i int) int64 { return r.window(i).spendBy() }
+// SpendByNs is until when the units that it has counted may be spent: NowNs, or later if some are leased.
+func (r *Record) SpendByNs() int64 {
+	spendBy := r.NowNs
+	for i := range r.Usages {
+		spendBy = max(spendBy, r.Usages[i].spendByNs())
+	}
+	return spendBy
+}
 
 const (
 	ms     int64 = 1_000_000

@@ -29,7 +29,11 @@ func (v *View) NowNs() int64 { return v.record.NowNs }
 // Held is how many units of the key workers hold.
 func (v *View) Held() uint32 { return v.record.Holders.Held() }
 
-func (v *View) window(i int) viewWindow { return viewWindow{v.record.windowWith(&v.Windows[i], i)} }
+func (v *View) window(i int) viewWindow {
+	w := viewWindow{v.record.window(i)}
+	w.def = &v.Windows[i]
+	return w
+}
 
 // What is left. For example, 60 of 100 a minute and 990 of 1000 an hour are used, and workers hold 4:
 //
@@ -278,8 +282,7 @@ func (v *View) EndReturns() { v.record.Renew() }
 
 // Clear has a window forget what it has counted.
 func (v *View) Clear(i int) {
-	w := v.window(i)
-	*w.usage = unused(w.def, w.nowNs) // what is leased of a bucket counts no more, either
+	v.record.Usages[i] = Usage{AsOfNs: v.record.NowNs} // what is leased of a bucket counts no more, either
 }
 
 // block returns the definition's limit.Block, if it has one.

@@ -85,7 +85,7 @@ func TestAClearedWindowHasAllLeft(t *testing.T) {
 			if w := &windows[i]; !w.Unlimited {
 				require.Equal(t, w.Left(0), v.LeftIn(i), name)
 			}
-			require.Equal(t, v.record.NowNs, v.record.SpendBy(i), name)
+			require.Equal(t, Usage{AsOfNs: v.record.NowNs}, v.record.Usages[i], name)
 		}
 	}
 }
@@ -97,11 +97,11 @@ func TestAClockThatIsSetBackForgetsNothing(t *testing.T) {
 		v := at(base, 0, windows...)
 		v.Take(7, base+100*ms)
 		v.record.Holders = Holders{{Worker: 1, Held: 2, NotedNs: base - second, HoldNs: holdNs}}
-		before, spendBy := used(v), v.record.SpendBy(0)
+		before, spendBy := used(v), v.record.SpendByNs()
 		v.record.setBack(base - back)
 		require.Equal(t, base-back, v.record.NowNs, name)
 		require.Equal(t, before, used(v), name)
-		require.Equal(t, spendBy-back, v.record.SpendBy(0), name)
+		require.Equal(t, spendBy-back, v.record.SpendByNs(), name)
 		v.record.Roll(base - back + holdNs - second - 1)
 		require.EqualValues(t, 2, v.record.Holders.Held(), name)
 		v.record.Roll(base - back + holdNs - second)
@@ -115,7 +115,7 @@ func TestALeaseOfABucketCountsAtItsEnd(t *testing.T) {
 	v := at(base, 50, bucket(10, second, 100))
 	v.Take(4, base+second)
 	v.Take(1, base+second/2)
-	require.Equal(t, base+second, v.record.SpendBy(0))
+	require.Equal(t, base+second, v.record.SpendByNs())
 	require.EqualValues(t, 50-5, v.Left())
 	v.record.Roll(base + second)
 	require.Equal(t, []uint32{50 - 10 + 5}, used(v))

@@ -20,8 +20,7 @@ import (
 //	version     1 byte
 //	generation  8 bytes, little-endian like all that follows
 //	time        8 bytes: the store's clock when it was decided
-//	spendBy     8 bytes: until when what has been counted may be spent: the last balance.Record.SpendBy
-//	            of the windows
+//	spendBy     8 bytes: until when what has been counted may be spent: balance.Record.SpendByNs
 //	windows     1 byte: how many; each is its identity and its usage. Those that the
 //	            last operation named come first, in its order
 //
@@ -33,10 +32,10 @@ import (
 //	          n, n × (time − last, units)                            log
 //	          limit, burst, before, end, high, low                   bucket
 //
-// before is how long a bucket's SpendBy is before the value's. For example, a key has two buckets at 100, and only of
-// the second one a lease lasts, until 130:
+// before is how long a bucket's AsOfNs is before the value's spendBy. For example, a key has two buckets at 100, and
+// only of the second one a lease lasts, until 130:
 //
-//	time 100 · spendBy 130 · first bucket: before 30, because its SpendBy is 100 · second bucket: before 0
+//	time 100 · spendBy 130 · first bucket: before 30, because its AsOfNs is 100 · second bucket: before 0
 //
 // Versions with holders go on:
 //
@@ -74,10 +73,7 @@ var (
 
 // Append appends the record's bytes to b.
 func Append(b []byte, r *balance.Record, nonce uint64) []byte {
-	spendBy := r.NowNs
-	for i := range r.Windows {
-		spendBy = max(spendBy, r.SpendBy(i))
-	}
+	spendBy := r.SpendByNs()
 	b = binary.LittleEndian.AppendUint64(b, nonce)
 	b = append(b, version(r))
 	b = binary.LittleEndian.AppendUint64(b, r.Generation)
@@ -153,7 +149,7 @@ func appendWindow(b []byte, w *limit.Window, u *balance.Usage, spendBy int64) []
 	case limit.TokenBucket:
 		b = appendNumber(b, w.Limit)
 		b = appendNumber(b, w.Burst)
-		b = appendNumber(b, spendBy-u.SpendByNs)
+		b = appendNumber(b, spendBy-u.AsOfNs)
 		b = appendNumber(b, u.EndNs)
 		b = binary.AppendVarint(b, u.Tokens.Hi)
 		b = appendNumber(b, u.Tokens.Lo)
@@ -187,7 +183,7 @@ func (d *decoder) window(w *limit.Window, u *balance.Usage, nowNs, spendBy int64
 	case limit.TokenBucket:
 		w.Limit = uint32(d.number(maxUnits))
 		w.Burst = uint32(d.number(maxUnits))
-		u.SpendByNs = spendBy - int64(d.number(uint64(spendBy-nowNs)))
+		u.AsOfNs = spendBy - int64(d.number(uint64(spendBy-nowNs)))
 		u.EndNs = int64(d.number(maxInstant))
 		u.Tokens.Hi = d.signed()
 		u.Tokens.Lo = d.number(any64)
