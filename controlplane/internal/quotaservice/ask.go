@@ -161,8 +161,8 @@ func (a *begunAsk) conclude() {
 	}
 }
 
-// judgeParts returns the result of all parts. One whose hit has not started yet is not denied: its outcome is zero. The
-// first part that has failed decides, whatever the others are.
+// judgeParts returns the result of all parts whose hits are done. The first part that has failed decides, whatever the
+// others are.
 func (a *begunAsk) judgeParts() quota.Outcome {
 	if a.worker.closed {
 		return quota.Unavailable
@@ -171,7 +171,7 @@ func (a *begunAsk) judgeParts() quota.Outcome {
 	for i := range a.parts {
 		p := &a.parts[i]
 		switch {
-		case p.part.Shadow:
+		case p.part.Shadow, p.first.outcome == nil:
 		case p.failed():
 			return p.failure()
 		case p.denied():
@@ -187,7 +187,7 @@ func (a *begunAsk) keepDenials() {
 	var operations []operation
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.kept = p.first.followedBy(p.first.Terms.KeepDenial(p.part, &p.first.outcome))
+		p.kept = p.first.followedBy(p.first.Terms.KeepDenial(p.part, p.first.outcome))
 		if p.kept != nil {
 			operations = append(operations, p.kept)
 		}
@@ -248,7 +248,7 @@ func (a *begunAsk) grant(part *askPart) quota.Grant {
 	if part.failed() {
 		return failedGrant(&part.first)
 	}
-	out, isDenied := &part.last().outcome, part.denied()
+	out, isDenied := part.last().outcome, part.denied()
 	got := quota.Grant{
 		Denied: isDenied, WaitNs: out.Denial.WaitNs, HeldBack: out.Denial.HeldBack, Blocked: isDenied && out.Blocked,
 		Noted: out.Noted && !part.isUnsure(), Windows: a.standings(part),

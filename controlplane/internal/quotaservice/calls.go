@@ -177,7 +177,7 @@ func (c *call) conclude() {
 		if c.totals[i].Remembered {
 			continue
 		}
-		out := &o.on().outcome
+		out := o.on().outcome
 		if out.Err != nil {
 			c.err = out.Err
 		}
@@ -264,7 +264,7 @@ func (k overKeys) recall(o operation, storeNs int64, total *Total) bool {
 
 // note remembers the key of an operation that found a fixed window over its limit.
 func (k overKeys) note(o operation) {
-	out := &o.on().outcome
+	out := o.on().outcome
 	if out.Err != nil {
 		return
 	}

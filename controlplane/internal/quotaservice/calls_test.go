@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -110,8 +111,7 @@ func TestCountRemembersBounded(t *testing.T) {
 	over := b.service.core.over
 	o := recordOperation{}
 	o.Windows.Defined = counterOf(t, fixed(10, minute)).Windows()
-	o.outcome.Standings = []quota.Standing{{Used: 11, ResetNs: minute}}
-	o.outcome.NowNs = base
+	o.outcome = &action.Outcome{NowNs: base, Standings: []quota.Standing{{Used: 11, ResetNs: minute}}}
 	for i := range maxOver {
 		o.storeKey = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}
 		over.note(&o)

@@ -139,7 +139,7 @@ func (c *core) prepareSwaps(w *work) (turns int) {
 		c.swapsUnderWay++
 		localNs := c.clock.NowNs()
 		w.ready = append(w.ready, k)
-		w.swaps = append(w.swaps, k.decide(localNs, c.storeClock.storeNs(localNs)))
+		w.swaps = append(w.swaps, k.nextSwap(localNs, c.storeClock.storeNs(localNs)))
 	}
 	return turns
 }
@@ -222,22 +222,22 @@ func (c *core) endSwap(k *key, r swapstore.Result) {
 	c.swapsUnderWay--
 	c.metrics.countResult(r)
 	c.logFailure(k, r)
-	end, err := k.learnResult(r)
+	outcomes, err := k.learn(r)
+	needSwap := outcomes == nil && err == nil
 	if r.Status != swapstore.Failed {
-		c.storeClock.note(k.batch.sentNs, r.NowNs, mayBeMisled(&k.batch, r.Status, end))
+		c.storeClock.note(k.batch.sentNs, r.NowNs, mayBeMisled(&k.batch, r.Status, needSwap))
 	}
-	switch end {
-	case undecided:
+	switch {
+	case needSwap:
 		c.keys.retry(k)
 		return
-	case failed: // what the operations came to does not hold
+	case err != nil:
 		for _, o := range k.batch.operations {
-			o.on().outcome = action.Outcome{Err: err}
-			c.end(o)
+			c.end(o, &action.Outcome{Err: err})
 		}
-	case decided:
-		for _, o := range k.batch.operations {
-			c.endOrAgain(o)
+	default:
+		for i, o := range k.batch.operations {
+			c.endOrAgain(o, &outcomes[i])
 		}
 	}
 	c.keys.rest(k)
@@ -252,29 +252,28 @@ func (c *core) logFailure(k *key, r swapstore.Result) {
 	}
 }
 
-// endOrAgain ends an operation whose outcome holds, because the store has its value. An operation with AgainNs is
-// decided again then. A window that is about to end has ended by that time.
-func (c *core) endOrAgain(o operation) {
-	out := &o.on().outcome
+// endOrAgain ends an operation, or has it decided again at its AgainNs. A window that is about to end has ended by that
+// time.
+func (c *core) endOrAgain(o operation, out *action.Outcome) {
 	if out.Rebased {
 		c.metrics.rebased.Add(1)
 	}
 	if out.AgainNs == 0 {
-		c.end(o)
+		c.end(o, out)
 		return
 	}
 	c.clock.AfterFunc(max(out.AgainNs-c.storeNow(), 0)+1, func() { c.service.submit(o) })
 }
 
-// end ends an operation: its outcome holds.
-func (c *core) end(o operation) {
-	switch err := o.on().outcome.Err; {
+// end ends an operation.
+func (c *core) end(o operation, out *action.Outcome) {
+	switch err := out.Err; {
 	case errors.Is(err, balance.ErrWindows):
 		c.metrics.crowded.Add(1)
 	case errors.Is(err, recordbytes.ErrNewer), errors.Is(err, recordbytes.ErrDamage):
 		c.metrics.mismatches.Add(1)
 	}
-	o.done()
+	o.done(out)
 }
 
 // submit lets an operation wait for its key's turn, and sends it to the store.
@@ -308,16 +307,16 @@ func (c *core) storeNow() int64 { return c.storeClock.storeNs(c.clock.NowNs()) }
 // storeClock knows a wrong lead. That shows when its result is learned:
 //
 //	a swap that writes      is Late: the store has compared its clock with the times of the swap
-//	a swap that only reads  is undecided: its operations change something at the store's time, and at storeNs they
-//	                        changed nothing
-//	a swap with an AgeNs    is Young and undecided: storeNs may lie before the store has begun, and then the next swap
-//	                        would be decided as if the store were not starting
+//	a swap that only reads  needs another swap: its operations change something at the store's time, and at storeNs
+//	                        they changed nothing
+//	a swap with an AgeNs    is Young and needs another: storeNs may lie before the store has begun, and then the next
+//	                        one would be decided as if the store were not starting
 //
-// The last two are also undecided if storeNs was right: the store has another value, or the service has not known that
-// the store is starting. Then the storeClock takes over the lead of this swap without need. That does no harm: if it is
-// too large, a later swap is Late.
-func mayBeMisled(b *batch, status swapstore.Status, end swapEnd) bool {
-	return status == swapstore.Late || end == undecided && (b.reads || status == swapstore.Young)
+// The last two also need another swap if storeNs was right: the store has another value, or the service has not known
+// that the store is starting. Then the storeClock takes over the lead of this swap without need. That does no harm: if
+// it is too large, a later swap is Late.
+func mayBeMisled(b *batch, status swapstore.Status, needSwap bool) bool {
+	return status == swapstore.Late || needSwap && (b.reads || status == swapstore.Young)
 }
 
 // note notes that the store's clock said storeNs to a swap that left at sentNs. A larger lead than the known one only

@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"errors"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 )
 
@@ -22,11 +23,11 @@ type key struct {
 
 // keyState is what a key waits for:
 //
-//	     add       decide         learnResult
+//	     add      nextSwap           learn: they are decided, or have failed
 //	idle ──▶ ready ──────▶ underWay ────────▶ rest: idle, or ready if others wait
 //	                        │    ▲
-//	 learnResult: undecided │    │ decide
-//	                        ▼    │
+//	 learn: they need       │    │ nextSwap
+//	          another swap  ▼    │
 //	                      readyAgain
 type keyState uint8
 
@@ -99,13 +100,13 @@ func (ks *keys) nextReady() *key {
 	return k
 }
 
-// decide decides what waits, or what needs another swap, and returns the swap. It leaves at localNs.
-func (k *key) decide(localNs, storeNs int64) swapstore.Swap {
+// nextSwap returns the swap of what waits, or of what needs another one. It leaves at localNs.
+func (k *key) nextSwap(localNs, storeNs int64) swapstore.Swap {
 	if k.state == ready {
 		k.beginBatch(localNs)
 	}
 	k.state = underWay
-	s := k.value.decide(k.batch.operations, storeNs)
+	s := k.value.nextSwap(k.batch.operations, storeNs)
 	s.Key, s.Domain = k.storeKey, k.domain
 	k.batch.sentNs, k.batch.reads = localNs, s.Kind == swapstore.ReadOnly
 	return s
@@ -118,21 +119,16 @@ func (k *key) beginBatch(localNs int64) {
 	k.batch = batch{operations: next, firstNs: localNs}
 }
 
-// learnResult takes the result of the swap, as value.learn does. Operations that stay undecided for too long have
-// failed.
-func (k *key) learnResult(r swapstore.Result) (end swapEnd, err error) {
+// learn takes the result of the swap, as value.learn does. Operations that need another swap for too long have failed.
+func (k *key) learn(r swapstore.Result) (outcomes []action.Outcome, err error) {
 	if r.Status == swapstore.Late {
 		k.batch.lates++
 	}
-	end, err = k.value.learn(k.batch.operations, r)
-	if end != undecided {
-		return end, err
+	outcomes, err = k.value.learn(k.batch.operations, r)
+	if outcomes == nil && err == nil {
+		err = k.batch.whyGiveUp(r.Status)
 	}
-	err = k.batch.whyGiveUp(r.Status)
-	if err != nil {
-		return failed, err
-	}
-	return undecided, nil
+	return outcomes, err
 }
 
 // What is tried again, and for how long:

@@ -26,19 +26,16 @@ type operation interface {
 	defined() []limit.Window
 	// newValue returns the value of its key, of which nothing is known.
 	newValue() value
-	// done tells who waits for it that its outcome holds. It is called while the service is locked.
-	done()
+	// done tells who waits for it what has come of it. It is called once, while the service is locked. If its swap has
+	// failed, the outcome has an Err alone.
+	done(*action.Outcome)
 }
 
 // onKey is what each operation has.
 type onKey struct {
-	storeKey [16]byte // under which the store keeps the value
-	domain   string   // whose key it is
-
-	// What comes of it if the store takes its swap. The key's value writes it anew each time the operation is decided.
-	// It is read only once done says that it holds. If the swap has failed, it has an Err alone. If it was decided that
-	// the action cannot be done, it also has what Outcome.Err says.
-	outcome action.Outcome
+	storeKey [16]byte        // under which the store keeps the value
+	domain   string          // whose key it is
+	outcome  *action.Outcome // nil until it is done
 }
 
 func (k *onKey) on() *onKey { return k }
@@ -54,7 +51,10 @@ func (o *recordOperation) defined() []limit.Window { return o.Windows.Defined }
 
 func (o *recordOperation) newValue() value { return &recordValue{} }
 
-func (o *recordOperation) done() { o.owner.operationDone(o) }
+func (o *recordOperation) done(outcome *action.Outcome) {
+	o.outcome = outcome
+	o.owner.operationDone(o)
+}
 
 // newOperation returns an operation on a key of the counter.
 func newOperation(
@@ -74,7 +74,7 @@ type owner interface {
 }
 
 // undo returns what undoes it; nil = it has taken nothing.
-func (o *recordOperation) undo() *recordOperation { return o.followedBy(o.Undo(&o.outcome)) }
+func (o *recordOperation) undo() *recordOperation { return o.followedBy(o.Undo(o.outcome)) }
 
 // followedBy returns an operation that does something else to the same key, for the same owner; nil = it does nothing.
 func (o *recordOperation) followedBy(a action.Action) *recordOperation {
@@ -159,7 +159,7 @@ func (s *Service) Operate(
 	if o.outcome.Err != nil {
 		return action.Outcome{}, fmt.Errorf("ask the quota store: %w", o.outcome.Err)
 	}
-	return o.outcome, nil
+	return *o.outcome, nil
 }
 
 // waiter is closed when its operation is done.

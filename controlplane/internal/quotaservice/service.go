@@ -13,16 +13,16 @@
 //
 //	stream.go  Stream.Receive          The message is decoded. Its ask waits for the worker's turn.
 //	ask.go     worker.begin            The ask has begun, with a hit for each part. Each waits for its key.
-//	keys.go    key.decide              user: 1 is taken, so that 4 are used. team: 1 is taken, so that 60 are used.
+//	keys.go    key.nextSwap            user: 1 is taken, so that 4 are used. team: 1 is taken, so that 60 are used.
 //	           Store.Swap              user: Swapped. team: Read, because the store has another value: 75 are used.
-//	           key.learnResult         user: decided. team: 1 may be taken beside the 75, which needs another swap.
-//	           key.decide              team: 1 is taken, so that 76 are used.
+//	           key.learn               user: 1 was taken. team: 1 may be taken beside the 75, which needs another swap.
+//	           key.nextSwap            team: 1 is taken, so that 76 are used.
 //	           Store.Swap              team: Swapped.
-//	           key.learnResult         team: decided.
+//	           key.learn               team: 1 was taken.
 //	ask.go     begunAsk.operationDone  No operation is left, and no part is denied: the ask is granted.
 //	           begunAsk.answer         The grants wait for Stream.Next.
 //
-// If the other service has swapped in 100, learnResult finds that team is denied. A denial changes nothing here, so it
+// If the other service has swapped in 100, learn finds that team is denied. A denial changes nothing here, so it
 // needs no other swap, and the ask is denied. begunAsk.undoHits starts an operation that undoes the hit of user, and
 // the ask is answered when that is swapped in. ask.go draws all ways of an ask.
 //
@@ -60,8 +60,8 @@
 // These have states:
 //
 //	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Sent
-//	an operation  waiting, under way, ended        keys.add, key.decide, core.end
-//	a key         its keyState                     keys.add, key.decide, keys.retry, keys.rest
+//	an operation  waiting, under way, ended        keys.add, key.nextSwap, core.end
+//	a key         its keyState                     keys.add, key.nextSwap, keys.retry, keys.rest
 //	a worker      open, ending, closed             Service.Open, Service.Watch, Stream.Close
 //	a store       starting, not starting           the store itself by its age: see upkeep.go
 //

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
@@ -45,7 +46,10 @@ func (a *addition) defined() []limit.Window { return a.counter.terms.Windows }
 
 func (a *addition) newValue() value { return sumValue{} }
 
-func (a *addition) done() { a.call.additionDone(a) }
+func (a *addition) done(outcome *action.Outcome) {
+	a.outcome = outcome
+	a.call.additionDone(a)
+}
 
 // addIn makes an addition count in the window that holds storeNs, under a storeKey of that window. clientKeys are as
 // good as random, so no two windows have the same one, and no record has it. keys have an operation by its storeKey, so
@@ -75,8 +79,8 @@ func (a *addition) restart(storeNs int64) bool {
 // additions. Their call restarts those that come too late, under the key of another window.
 type sumValue struct{}
 
-// decide implements value: the swap adds what waits, while the store's clock is in the window.
-func (sumValue) decide(operations []operation, _ int64) swapstore.Swap {
+// nextSwap implements value: the swap adds what waits, while the store's clock is in the window.
+func (sumValue) nextSwap(operations []operation, _ int64) swapstore.Swap {
 	window := operations[0].(*addition) // the same for all: the storeKey is made of it
 	s := swapstore.Swap{
 		Kind: swapstore.Adding, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
@@ -88,30 +92,27 @@ func (sumValue) decide(operations []operation, _ int64) swapstore.Swap {
 }
 
 // learn implements value: it says to each operation what the sum was with its units and with those before it.
-func (sumValue) learn(operations []operation, r swapstore.Result) (end swapEnd, err error) {
+func (sumValue) learn(operations []operation, r swapstore.Result) (outcomes []action.Outcome, err error) {
 	switch r.Status {
 	case swapstore.Swapped:
 	case swapstore.Late:
-		return failed, errEnded
+		return nil, errEnded
 	case swapstore.Failed:
-		return failed, r.Err
+		return nil, r.Err
 	case swapstore.Read, swapstore.Young:
-		return failed, recordbytes.ErrDamage
+		return nil, recordbytes.ErrDamage
 	}
+	outcomes = make([]action.Outcome, len(operations))
 	sum := r.Sum
-	for _, o := range operations {
-		sum -= uint64(o.(*addition).units)
-	}
-	for _, o := range operations {
+	for i, o := range slices.Backward(operations) {
 		a := o.(*addition)
-		sum += uint64(a.units)
-		left := a.endNs - r.NowNs
-		a.outcome = action.Outcome{
+		outcomes[i] = action.Outcome{
 			NowNs: r.NowNs, Denied: sum > uint64(a.defined()[0].Limit),
-			Standings: append(a.outcome.Standings[:0], quota.Standing{Used: uint32(min(sum, math.MaxUint32)), ResetNs: left}),
+			Standings: []quota.Standing{{Used: uint32(min(sum, math.MaxUint32)), ResetNs: a.endNs - r.NowNs}},
 		}
+		sum -= uint64(a.units)
 	}
-	return decided, nil
+	return outcomes, nil
 }
 
 // isWorthKeeping implements value.

@@ -4,6 +4,7 @@ import (
 	"math"
 	"math/rand/v2"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/recordbytes"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
@@ -12,25 +13,16 @@ import (
 // value is what the service knows of a key's value in the store: a *recordValue, or a sumValue if the key's operations
 // are additions.
 type value interface {
-	// decide decides operations for storeNs, and returns the swap with which that holds, without its key. The swap will
-	// be at the store at storeNs. What comes of additions, the store decides.
-	decide(operations []operation, storeNs int64) swapstore.Swap
-	// learn takes the result of that swap. err says why the operations have failed.
-	learn(operations []operation, r swapstore.Result) (end swapEnd, err error)
+	// nextSwap returns the swap that carries out operations, without its key. It will be at the store at storeNs.
+	nextSwap(operations []operation, storeNs int64) swapstore.Swap
+	// learn takes the result of that swap. It returns what has come of each operation, or why all have failed, or neither
+	// if they need another swap.
+	learn(operations []operation, r swapstore.Result) (outcomes []action.Outcome, err error)
 	// isWorthKeeping reports whether to remember the value once its operations are done, for the next ones.
 	isWorthKeeping() bool
 	// bytes is about how much memory the value takes here.
 	bytes() int
 }
-
-// swapEnd is how a swap has ended for its operations.
-type swapEnd uint8
-
-const (
-	decided   swapEnd = iota // they have their outcomes, which hold
-	undecided                // they need another swap
-	failed                   // they have none, and are not tried again
-)
 
 const (
 	second = 1_000_000_000
@@ -40,26 +32,26 @@ const (
 
 // recordValue is a value that is a record: operations are decided on what is known of it, before it is swapped.
 //
-//	decide     decides them on the record at storeNs: what the store's clock will say when the swap arrives, as far as
+//	nextSwap   decides them on the record at storeNs: what the store's clock will say when the swap arrives, as far as
 //	           the service knows that clock
 //	the store  swaps if its clock is between storeNs and decision.untilNs. Before storeNs, units could be spent before
 //	           the window begins that counts them. After untilNs, what was decided may not hold any more
-//	learn      if Swapped, the operations are decided. If Failed, they have failed. Else the result has the value that
-//	           is there and the store's time, and needSwap decides the operations by these. If they need another swap,
-//	           decide decides them once more, at the instant when that swap will arrive
+//	learn      if Swapped, the decision holds. If Failed, the operations have failed. Else the result has the value that
+//	           is there and the store's time, and the operations are decided by these: see readOutcomes. If they need
+//	           another swap, nextSwap decides them once more, at the instant when that swap will arrive
 //
 // A hold meets a store that is starting in these steps. The store has had its state for 1 s, and the key does not know:
 //
-//	decide     View.Room has room, and NeedsAge: so the swap has an AgeNs, StartingNs
+//	nextSwap   View.Room has room, and NeedsAge: so the swap has an AgeNs, StartingNs
 //	the store  is Young
-//	learn      startingUntilNs is 3 s from now. needSwap decides by that: View.Room IsStarting, so the hold has an
-//	           ErrStarting, and NeedsAge no more. If it has a report to note, it needs another swap; else it is decided
-//	decide     decides the same, and the swap has no AgeNs
+//	learn      startingUntilNs is 3 s from now. By that View.Room IsStarting, so the hold has an ErrStarting, and
+//	           NeedsAge no more. If it has a report to note, it needs another swap
+//	nextSwap   decides the same, and the swap has no AgeNs
 //	the store  has Swapped: the report is noted
 type recordValue struct {
 	known           knownRecord
-	next            nextRecord
-	startingUntilNs int64 // until when the store is starting, by its clock: the last Young swap has said so
+	next            nextRecord // while a swap is under way
+	startingUntilNs int64      // until when the store is starting, by its clock: the last Young swap has said so
 }
 
 // knownRecord is what the store has, as far as is known. Without a record, the store has nothing or nothing is known:
@@ -69,19 +61,19 @@ type knownRecord struct {
 	nonce  [swapstore.NonceBytes]byte // of the record
 }
 
-// nextRecord is what decide has made of the knownRecord, while the swap is under way. It is known if it is Swapped. If
-// not, learn drops it, so nothing counts twice if its operations are decided again.
+// nextRecord is what operations have made of the knownRecord. It is known if it is Swapped. If not, learn drops it, so
+// nothing counts twice if its operations are decided again.
 type nextRecord struct {
-	record *balance.Record // changed by the operations; nil = no swap is under way
-	bytes  []byte          // of the record, if the swap writes. Their memory is used again
-	hasAge bool            // the swap has an AgeNs, so the store is not starting unless it is Young
+	record   *balance.Record
+	decision decision // of the operations on it
+	bytes    []byte   // of the record, if the swap writes. Their memory is used again
 }
 
 // This compiles only if a nonce has one size in both packages.
 var _ = [1]struct{}{}[recordbytes.NonceBytes-swapstore.NonceBytes]
 
-// decide implements value. A swap that only reads shows whether the decision not to change anything holds.
-func (v *recordValue) decide(operations []operation, storeNs int64) (s swapstore.Swap) {
+// nextSwap implements value. A swap that only reads shows whether the decision not to change anything holds.
+func (v *recordValue) nextSwap(operations []operation, storeNs int64) (s swapstore.Swap) {
 	next := &v.next
 	if v.known.record == nil {
 		next.record = balance.NewRecord(storeNs)
@@ -89,38 +81,38 @@ func (v *recordValue) decide(operations []operation, storeNs int64) (s swapstore
 		next.record, v.known.record = v.known.record, nil // it is changed in place
 		s.Old = v.known.nonce[:]
 	}
-	d := v.decideOn(next.record, operations, storeNs)
-	next.hasAge = d.needsAge
-	if d.needsAge {
+	next.decision = v.decideOn(next.record, operations, storeNs)
+	if next.decision.needsAge {
 		s.AgeNs = StartingNs
 	}
-	if !d.changes {
+	if !next.decision.changes {
 		return s
 	}
 	nonce := rand.Uint64() //nolint:gosec // nobody gains by guessing it
 	next.bytes = recordbytes.Append(next.bytes[:0], next.record, nonce)
 	s.Kind, s.New = swapstore.Replacing, next.bytes
-	s.FromNs, s.UntilNs = storeNs, d.untilNs
+	s.FromNs, s.UntilNs = storeNs, next.decision.untilNs
 	s.ExpireNs = next.record.ExpiryNs() + linger
 	return s
 }
 
-// decision is what a swap needs to know of operations that are decided. What came of each is its outcome.
+// decision is what comes of operations, if the store has the record on which they are decided.
 type decision struct {
-	changes  bool  // the record counts something else, which must be swapped in
-	needsAge bool  // one was decided by what is held, which a store that is starting does not know
-	untilNs  int64 // until when the decision holds
+	outcomes []action.Outcome // of each operation
+	changes  bool             // the record counts something else, which must be swapped in
+	needsAge bool             // one was decided by what is held, which a store that is starting does not know
+	untilNs  int64            // until when the decision holds
 }
 
 // decideOn decides the operations on a record, one after the other.
 func (v *recordValue) decideOn(r *balance.Record, operations []operation, storeNs int64) decision {
 	startingForNs := v.startingForNs(storeNs)
-	d := decision{untilNs: math.MaxInt64}
+	d := decision{outcomes: make([]action.Outcome, len(operations)), untilNs: math.MaxInt64}
 	for i := range operations {
-		o := operations[i].(*recordOperation)
-		d.changes = o.Decide(r, storeNs, startingForNs, &o.outcome) || d.changes
-		d.needsAge = o.outcome.NeedsAge || d.needsAge
-		d.untilNs = min(d.untilNs, o.outcome.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
+		o, out := operations[i].(*recordOperation), &d.outcomes[i]
+		d.changes = o.Decide(r, storeNs, startingForNs, out) || d.changes
+		d.needsAge = out.NeedsAge || d.needsAge
+		d.untilNs = min(d.untilNs, out.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
 	}
 	return d
 }
@@ -134,49 +126,46 @@ func (v *recordValue) startingForNs(storeNs int64) int64 {
 }
 
 // learn implements value.
-func (v *recordValue) learn(operations []operation, r swapstore.Result) (end swapEnd, err error) {
-	next := v.next.record
-	v.next.record = nil
+func (v *recordValue) learn(operations []operation, r swapstore.Result) (outcomes []action.Outcome, err error) {
+	next := v.next
+	v.next = nextRecord{bytes: next.bytes}
 	switch r.Status {
 	case swapstore.Swapped:
-		v.known = knownRecord{next, [swapstore.NonceBytes]byte(v.next.bytes)}
-		return decided, nil
+		v.known = knownRecord{next.record, [swapstore.NonceBytes]byte(next.bytes)}
+		return next.decision.outcomes, nil
 	case swapstore.Failed: // the store may have either record, or another one: nothing is known
-		return failed, r.Err
+		return nil, r.Err
 	case swapstore.Young:
 		v.startingUntilNs = r.NowNs - r.AgeNs + StartingNs
 	case swapstore.Late, swapstore.Read:
 	}
-	err = v.read(r.Value)
-	switch {
-	case err != nil:
-		return failed, err
-	case v.needSwap(operations, r.NowNs):
-		return undecided, nil
+	v.known, err = read(r.Value)
+	if err != nil {
+		return nil, err
 	}
-	return decided, nil
+	return v.readOutcomes(operations, next.decision.needsAge, r.NowNs), nil
 }
 
-// read takes over the value that is in the store.
-func (v *recordValue) read(bytes []byte) error {
+// read returns the record of a value that is in the store; none if there is no value.
+func read(bytes []byte) (knownRecord, error) {
 	if bytes == nil {
-		return nil
+		return knownRecord{}, nil
 	}
 	record, err := recordbytes.Parse(bytes)
-	if err == nil {
-		v.known = knownRecord{record, [swapstore.NonceBytes]byte(bytes)}
+	if err != nil {
+		return knownRecord{}, err
 	}
-	return err
+	return knownRecord{record, [swapstore.NonceBytes]byte(bytes)}, nil
 }
 
-// needSwap decides the operations on a copy of what the store had at storeNs, and reports whether they need another
-// swap. They do in two cases:
+// readOutcomes returns what comes of the operations by what the store had at storeNs; nil = they need another swap.
+// They do in two cases:
 //
 //	they change the record   The change must be swapped in.
 //	they need an age of the  Units that look free may be held by workers that have not reported yet. The last swap had
 //	store, and the last      no AgeNs, because the record that it was decided on had no room for them.
 //	swap did not ask for it
-func (v *recordValue) needSwap(operations []operation, storeNs int64) bool {
+func (v *recordValue) readOutcomes(operations []operation, hadAge bool, storeNs int64) []action.Outcome {
 	var trial *balance.Record
 	if v.known.record == nil {
 		trial = balance.NewRecord(storeNs)
@@ -184,7 +173,10 @@ func (v *recordValue) needSwap(operations []operation, storeNs int64) bool {
 		trial = v.known.record.Clone()
 	}
 	d := v.decideOn(trial, operations, storeNs)
-	return d.changes || d.needsAge && !v.next.hasAge
+	if d.changes || d.needsAge && !hadAge {
+		return nil
+	}
+	return d.outcomes
 }
 
 // About what a window and a holder take.
