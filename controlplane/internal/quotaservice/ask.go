@@ -39,43 +39,26 @@ type begunAsk struct {
 	result  quota.Outcome // once it is decided
 }
 
-// askPart is one part of a begunAsk, with its operations. Their key carries out each once the one before is done.
+// askPart is one part of a begunAsk. Its key carries out the hit, and then what is after it.
 type askPart struct {
-	part   *quota.Part
-	first  recordOperation  // its hit: an action.Hit, Hold or Take, see action.Terms.ActionFor
-	kept   *recordOperation // if the ask is granted: it keeps the denial of a part in shadow. nil = there is none to keep
-	undone *recordOperation // if nobody gets the units: it undoes the hit. nil = the hit has taken none
+	part    *quota.Part
+	counter *Counter
+	hit     recordOperation // an action.Hit, Hold or Take, see action.Terms.ActionFor. It is made when it starts
+	// after undoes a hit that has taken units which nobody gets. If the hit is denied, but in shadow of an ask that is
+	// granted, after keeps the denial. nil = neither is so.
+	after *recordOperation
 }
 
-// failed reports whether its key could not decide it.
-func (p *askPart) failed() bool { return p.first.outcome.Err != nil }
-
-// failure is the result of an ask with that part, which has failed.
-func (p *askPart) failure() quota.Outcome {
-	if errors.Is(p.first.outcome.Err, balance.ErrHolders) {
-		return quota.Busy
-	}
-	return quota.Unavailable
-}
-
-func (p *askPart) denied() bool { return !p.failed() && p.first.outcome.Denied }
-
-// isUnsure reports whether an operation after the first has failed: the store may have carried it out or not.
-func (p *askPart) isUnsure() bool {
-	return p.kept != nil && p.kept.outcome.Err != nil || p.undone != nil && p.undone.outcome.Err != nil
-}
-
-// last is the operation whose outcome says how the key stands when the ask is answered, as far as is known.
-func (p *askPart) last() *recordOperation {
+// last returns the part's last operation of which it is known what has come of it. isUnsure says that the one after it
+// has failed: the store may have carried it out or not.
+func (p *askPart) last() (o *recordOperation, isUnsure bool) {
 	switch {
-	case p.isUnsure():
-		return &p.first
-	case p.undone != nil:
-		return p.undone
-	case p.kept != nil:
-		return p.kept
+	case p.after == nil:
+		return &p.hit, false
+	case p.after.outcome.Err != nil:
+		return &p.hit, true
 	}
-	return &p.first
+	return p.after, false
 }
 
 // begin begins an ask: its hits wait for their keys.
@@ -100,8 +83,7 @@ func (w *worker) begin(ask *pendingAsk) {
 	}
 }
 
-// makeParts makes the operation of each part, and returns how many windows they have. ok says that the worker has
-// defined all of them.
+// makeParts makes the parts, and returns how many windows they have. ok says that the worker has defined all of them.
 func (a *begunAsk) makeParts(parts []quota.Part) (windows int, ok bool) {
 	w := a.worker
 	a.parts = make([]askPart, len(parts))
@@ -112,7 +94,7 @@ func (a *begunAsk) makeParts(parts []quota.Part) (windows int, ok bool) {
 			return 0, false
 		}
 		windows += len(c.terms.Windows)
-		a.parts[i] = askPart{part: p, first: c.operation(c.terms.ActionFor(p), w.hasher, &p.Key, a)}
+		a.parts[i] = askPart{part: p, counter: c}
 	}
 	return windows, true
 }
@@ -129,11 +111,17 @@ func (a *begunAsk) operationDone(o *recordOperation) {
 func (a *begunAsk) startHits() {
 	hits := make([]operation, 0, len(a.parts))
 	for i := range a.parts {
-		if o := &a.parts[i].first; !o.Terms.TakesLast() {
-			hits = append(hits, o)
+		if p := &a.parts[i]; !p.counter.terms.TakesLast() {
+			hits = append(hits, a.makeHit(p, p.counter.terms.ActionFor(p.part)))
 		}
 	}
 	a.start(hits, (*begunAsk).startLastHits)
+}
+
+// makeHit makes the hit of a part.
+func (a *begunAsk) makeHit(p *askPart, what action.Action) *recordOperation {
+	p.hit = p.counter.operation(what, a.worker.hasher, &p.part.Key, a)
+	return &p.hit
 }
 
 // startLastHits starts the other ones. If a part is denied already, or has failed, they take nothing.
@@ -141,11 +129,8 @@ func (a *begunAsk) startLastHits() {
 	isRefused := a.judgeParts() != quota.Granted
 	var hits []operation
 	for i := range a.parts {
-		if p := &a.parts[i]; p.first.Terms.TakesLast() {
-			if isRefused {
-				p.first.Action = &action.Hit{Part: p.part, IsRefused: true}
-			}
-			hits = append(hits, &p.first)
+		if p := &a.parts[i]; p.counter.terms.TakesLast() {
+			hits = append(hits, a.makeHit(p, &action.Hit{Part: p.part, IsRefused: isRefused}))
 		}
 	}
 	a.start(hits, (*begunAsk).conclude)
@@ -170,11 +155,13 @@ func (a *begunAsk) judgeParts() quota.Outcome {
 	result := quota.Granted
 	for i := range a.parts {
 		p := &a.parts[i]
-		switch {
-		case p.part.Shadow, p.first.outcome == nil:
-		case p.failed():
-			return p.failure()
-		case p.denied():
+		switch out := p.hit.outcome; {
+		case p.part.Shadow || out == nil:
+		case errors.Is(out.Err, balance.ErrHolders):
+			return quota.Busy
+		case out.Err != nil:
+			return quota.Unavailable
+		case out.Denied:
 			result = quota.Denied
 		}
 	}
@@ -187,9 +174,9 @@ func (a *begunAsk) keepDenials() {
 	var operations []operation
 	for i := range a.parts {
 		p := &a.parts[i]
-		p.kept = p.first.followedBy(p.first.Terms.KeepDenial(p.part, p.first.outcome))
-		if p.kept != nil {
-			operations = append(operations, p.kept)
+		p.after = p.hit.followedBy(p.counter.terms.KeepDenial(p.part, p.hit.outcome))
+		if p.after != nil {
+			operations = append(operations, p.after)
 		}
 	}
 	a.start(operations, (*begunAsk).confirm)
@@ -210,10 +197,9 @@ func (a *begunAsk) confirm() {
 func (a *begunAsk) undoHits() {
 	var undos []operation
 	for i := range a.parts {
-		p := &a.parts[i]
-		p.undone = p.first.undo()
-		if p.undone != nil {
-			undos = append(undos, p.undone)
+		if undo := a.parts[i].hit.undo(); undo != nil {
+			a.parts[i].after = undo
+			undos = append(undos, undo)
 		}
 	}
 	a.start(undos, (*begunAsk).answer)
@@ -243,33 +229,36 @@ func (a *begunAsk) grants() []quota.Grant {
 	return c.grantBuffer
 }
 
-// grant is what one part got, and how its key stands when the ask is answered.
-func (a *begunAsk) grant(part *askPart) quota.Grant {
-	if part.failed() {
-		return failedGrant(&part.first)
+// grant is what the hit of a part got, and how its key stands since its last operation.
+func (a *begunAsk) grant(p *askPart) quota.Grant {
+	hit := p.hit.outcome
+	if hit.Err != nil {
+		return failedGrant(hit)
 	}
-	out, isDenied := part.last().outcome, part.denied()
+	last, isUnsure := p.last()
 	got := quota.Grant{
-		Denied: isDenied, WaitNs: out.Denial.WaitNs, HeldBack: out.Denial.HeldBack, Blocked: isDenied && out.Blocked,
-		Noted: out.Noted && !part.isUnsure(), Windows: a.standings(part),
+		Denied: hit.Denied, WaitNs: last.outcome.Denial.WaitNs, HeldBack: last.outcome.Denial.HeldBack,
+		Blocked: hit.Denied && last.outcome.Blocked, Noted: last.outcome.Noted && !isUnsure, Windows: a.standings(last),
 	}
 	if a.result == quota.Granted {
-		a.handOver(&got, &part.first)
+		a.handOver(&got, &p.hit)
 	}
 	return got
 }
 
-// standings are those of the part's key after its last operation. If the ask is not granted, the hit of another part of
-// its key may have been undone since: then they are those after the last undo. One swap undoes all hits of a key, in
-// the order of the parts.
+// standings are those after the last operation of a part. If the ask is not granted, the hit of another part of its key
+// may have been undone since: then they are those after the last undo. One swap undoes all hits of a key, in the order
+// of the parts.
 //
 // For example, two rules ask for the same key, of which 5 units are left, for 2 and for 4. The first part gets its 2,
 // so the second one is denied, because 3 are left. The 2 are undone, so both parts are answered that 5 are left.
-func (a *begunAsk) standings(part *askPart) []quota.Standing {
-	last := part.last()
+func (a *begunAsk) standings(last *recordOperation) []quota.Standing {
+	if a.result == quota.Granted {
+		return last.outcome.Standings
+	}
 	for i := range slices.Backward(a.parts) {
-		if undone := a.parts[i].undone; undone.tellsOf(last) {
-			return undone.outcome.Standings
+		if undo := a.parts[i].after; undo.tellsOf(last) {
+			return undo.outcome.Standings
 		}
 	}
 	return last.outcome.Standings
@@ -296,26 +285,26 @@ func (a *begunAsk) handOver(got *quota.Grant, o *recordOperation) {
 
 // failedGrant is for a key that could not be decided. Denied is for proxies that do not know
 // Failed.
-func failedGrant(o *recordOperation) quota.Grant {
-	p := quota.Grant{Failed: true, Denied: true, WaitNs: second}
-	if errors.Is(o.outcome.Err, action.ErrStarting) {
-		p.Starting, p.Noted = true, true
-		p.WaitNs = o.outcome.StartsInNs
+func failedGrant(hit *action.Outcome) quota.Grant {
+	got := quota.Grant{Failed: true, Denied: true, WaitNs: second}
+	if errors.Is(hit.Err, action.ErrStarting) {
+		got.Starting, got.Noted = true, true
+		got.WaitNs = hit.StartsInNs
 	}
-	return p
+	return got
 }
 
 // measure counts the answer.
 func (a *begunAsk) measure() {
 	c := a.worker.core
 	isStarting := a.result == quota.Unavailable && slices.ContainsFunc(a.parts, func(p askPart) bool {
-		return errors.Is(p.first.outcome.Err, action.ErrStarting)
+		return errors.Is(p.hit.outcome.Err, action.ErrStarting)
 	})
 	c.metrics.countAnswer(a.result, isStarting, c.clock.NowNs()-a.askedNs)
 	for i := range a.parts { // units are lost that an undo could not uncount. A later report corrects a Hold
 		p := &a.parts[i]
-		if _, isHold := p.first.Action.(*action.Hold); p.undone != nil && !isHold {
-			c.metrics.unitsLost.Add(uint64(p.first.outcome.Taken.Units - p.undone.outcome.Uncounted))
+		if _, isHold := p.hit.Action.(*action.Hold); p.after != nil && !isHold {
+			c.metrics.unitsLost.Add(uint64(p.hit.outcome.Taken.Units - p.after.outcome.Uncounted))
 		}
 	}
 }
