@@ -15,6 +15,7 @@ import (
 //	                    after Reset: Read again
 //	Refund, RefundHold  the key's usage           nothing: Read again
 //	Look                the key at Now            nothing: each change is ReadOnly
+//	a Read that failed  the key before            nothing: each change is ReadOnly
 //	the request's end   nothing                   nothing: its page is the Store's memory
 type Entry struct {
 	presentPage // the key's page: page; Now and CallerNs; rule, by which it evicts

@@ -189,8 +189,7 @@ func (t *Table) liveIn(by *placement, p *presentPage, rule []limit.Window, value
 	if newer || status != OK {
 		return 0
 	}
-	p.placement = by
-	p.page = loaded
+	p.loadedPage = loadedPage{placement: by, page: loaded}
 	p.CallerNs = t.parent.store.Now()
 	t.readPage(p, rule)
 	return p.liveKeys()

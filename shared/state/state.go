@@ -88,7 +88,7 @@ const (
 	Mismatch        // read again: another worker wrote first, or the Entry is of an older epoch
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
-	ReadOnly        // the Entry is of a Look, which nothing may be written by
+	ReadOnly        // the Entry is of a Look, or of a Read that failed: nothing may be written by it
 )
 
 // Store is a map with compare-and-swap, like Envoy's shared data: it has no

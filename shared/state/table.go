@@ -125,10 +125,10 @@ func (t *Table) Windows() []limit.Window { return t.def.Windows }
 type loadedPage struct {
 	placement *placement // of the table when the page was loaded: the page has its layout and epoch
 
-	pageKey  [15]byte // in shared data
+	pageKey  [15]byte // in shared data; unless it is read-only, that of page
 	page     page.Page
 	missing  bool // the page does not exist yet: page is the placement's empty one, which startChange copies
-	readOnly bool // it was loaded by a Look
+	readOnly bool // it was loaded by a Look, or the load of another page in its place has failed
 	cas      uint32
 }
 
@@ -179,8 +179,9 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 
 // loadPage loads the page with that index by a placement: the table's, unless a Look reads a closed table. If the page
 // has newer windows, it only reports so: adoptNewer, and load it again. Then, or if it fails, p keeps the page that it
-// had and the placement of that, because its caller may go on to tell what it has read there.
+// had and the placement of that, because its caller may go on to tell what it has read there; but that is read-only.
 func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) (newer bool, status Status) {
+	p.readOnly = true
 	p.pageKey = by.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	loaded, missing := by.empty, false
@@ -238,7 +239,7 @@ func (pl *placement) convert(value []byte) (p page.Page, newer bool, status Stat
 }
 
 // startChange is the first step of all that writes the page of a key. It returns Mismatch if the table has got another
-// placement since the page was loaded, and ReadOnly after a Look.
+// placement since the page was loaded, and ReadOnly after a Look or a load that failed.
 //
 // A page that does not exist yet becomes one of its own: until then, all keys of such pages share an empty one. Two
 // others do without it: Read has nothing to bring to the present in an empty page, and a visit passes pages over that

@@ -230,3 +230,21 @@ func TestAnEntryTellsTheSameAfterARefundThatFailed(t *testing.T) {
 		require.NotEqual(t, e.Now, older.Check(&e, 10-used-held), name)
 	}
 }
+
+// TestNothingIsWrittenAfterAReadThatFailed: the entry still has the page of the key before, which would come into the
+// place of this key's.
+func TestNothingIsWrittenAfterAReadThatFailed(t *testing.T) {
+	store := &pagesFail{newMemory(), 99}
+	table := configured(store, "o", 1, definition("x", 1<<20, aligned(9, anHour, 0)))
+	var e Entry
+	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("k")), second))
+	writes := store.cas
+	store.more = 0
+	require.Equal(t, Failed, table.Read(&e, keyed(table, []byte("l")), second))
+	require.Equal(t, ReadOnly, table.Commit(&e, 1, true))
+	require.Equal(t, writes, store.cas)
+
+	store.more = 1
+	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("l")), second))
+	require.Equal(t, OK, table.Commit(&e, 1, true))
+}
