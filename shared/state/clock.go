@@ -6,27 +6,23 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/page"
 )
 
-// Which clock counts what. The first six are of the wall clock:
+// Which clock counts what. The first three are of the wall clock:
 //
-//	name       what it is                            what is counted by it
-//	CallerNs   the worker's own clock, fixed since   when another key's record expires, and how far the floor is ahead
-//	           settleClock                           (addToFloor). Now may be seconds ahead: by that, a record would be
-//	                                                 freed that others still count by
-//	last       when the record or the floor was      nothing: see Now and asOf
-//	           written, by the worker that did
-//	Now        the later of these two for the key's  all of the key, and it is written with that: so the time of a
-//	           record, or for the floor without one  key never goes back
-//	asOf       of a record that is judged or         what that has counted
-//	           evicted: last, or Now if the clock
-//	           was set back since (recordIn)
-//	at         when units lapsed                     these units
-//	floorTime  last of the floor, as it shall be     what the floor has counted. It never goes back either. For
-//	           written                               example, Now is 100 s, the floor was written at 103 s, and the
-//	                                                 record to evict at 102 s: it goes into the floor at 103 s
-//	holdNs     the holds' clock, a HoldTime          in which eighth a hold was renewed. lapsedAt translates an eighth
-//	                                                 to the wall clock
-//	leaseNs    the Store's monotonic clock, a        when leases end, and when their records were written, as by
-//	           leaseTime                             LeaseEntry.NowNs
+//	name      what it is                            what is counted by it
+//	last      when the record or the floor was      what it has counted stands as of then
+//	          written, by the worker that did
+//	CallerNs  the worker's own clock, fixed since   when another key's record expires, and how far the floor is ahead
+//	          readClocks                            (addToFloor). Now may be seconds ahead: by that, a record would be
+//	                                                freed that others still count by
+//	Now       the later of these two for the key's  all of the key, and it is written with that: so the time of a
+//	          record, or for the floor without one  key never goes back
+//	holdNs    the holds' clock, a HoldTime          in which eighth a hold was renewed. lapsedAt translates an eighth
+//	                                                to the wall clock
+//	leaseNs   the Store's monotonic clock, a        when leases end, and when their records were written, as by
+//	          leaseTime                             LeaseEntry.NowNs
+//
+// The floor's time never goes back either. For example, Now is 100 s, the floor was written at 103 s, and the record to
+// evict at 102 s: it goes into the floor at 103 s.
 //
 // An instant of the wall clock is an int64, as in package limit. The other clocks have types here, so that no instant
 // of one meets an instant of another. In lease.go an int64 is of the monotonic clock, unless it is called
@@ -56,25 +52,19 @@ func (p *presentPage) isAhead(last int64) bool { return last > p.CallerNs+aheadN
 
 // A loaded page is brought to the present in three steps:
 //
-//	readClocks      the holds' clock; the caller's is settled
-//	lapseFloor      the floor: what its holds have lost is charged, and records may be evicted for that (evict.go)
-//	setNowOrRebase  the one record that is read, or the floor if the key has none
+//	readClocks     CallerNs and holdNs
+//	lapseFloor     the floor: what its holds have lost is charged, and records may be evicted for that (evict.go)
+//	rebaseIfAhead  the one record that is read, or the floor if the key has none; and Now
 
-// readClocks is the first step. CallerNs is the caller's clock, newest the newest time of all that the reader may read:
-// see settleClock.
-func (t *Table) readClocks(p *presentPage, newest int64) {
+// readClocks is the first step. now is the caller's clock, newest the newest time of all that is read in the page. If
+// that is ahead of the clock, the worker may only have stood still since it read it: then it is read once more. What is
+// ahead after that was written before the clock was set back.
+func (t *Table) readClocks(p *presentPage, now, newest int64) {
 	p.lapses = p.lapses[:0]
-	p.rebased = false
 	t.readHoldClock(p)
-	t.settleClock(p, newest)
-}
-
-// settleClock reads the caller's clock once more, into p.CallerNs, if newest is ahead of it: the worker may only have
-// stood still since it read its clock. What is ahead after that was written before the clock was set back. It is
-// called once for a page that was loaded, with the newest time of all that is read in it. After that, CallerNs stays.
-func (t *Table) settleClock(p *presentPage, newest int64) {
+	p.CallerNs = now
 	if p.isAhead(newest) {
-		p.CallerNs = max(p.CallerNs, t.parent.store.Now())
+		p.CallerNs = max(now, t.parent.store.Now())
 	}
 }
 
@@ -91,24 +81,23 @@ func (e *Entry) newestRead() int64 {
 	return e.page.Time(e.slot)
 }
 
-// setNowOrRebase sets p.Now for what the slot's record has counted, or the floor if slot is noRecord. What was written
-// before the clock was set back is rebased: it moves back to the present, which then is when it was written.
-func (p *presentPage) setNowOrRebase(slot int) {
+// rebaseIfAhead returns the present of the slot's record, or of the floor if slot is noRecord: CallerNs, or the time of
+// the last write if that is a little later. What was written before the clock was set back is rebased: it moves back to
+// the present, which then is when it was written.
+func (p *presentPage) rebaseIfAhead(slot int) (now int64, rebased bool) {
 	last := p.page.FloorTime()
 	if slot >= 0 {
 		last = p.page.Time(slot)
 	}
 	if !p.isAhead(last) {
-		p.Now = max(p.CallerNs, last)
-		return
+		return max(p.CallerNs, last), false
 	}
-	p.rebased = true
 	if slot >= 0 {
 		p.rebaseRecord(slot)
 	} else {
 		p.rebaseFloor()
 	}
-	p.Now = p.CallerNs
+	return p.CallerNs, true
 }
 
 // rebaseRecord gives the record a new generation: what it has counted may be in other
@@ -117,7 +106,7 @@ func (p *presentPage) rebaseRecord(slot int) {
 	last := p.page.Time(slot)
 	for column := range p.page.Layout.Counting {
 		u := p.decodeUsage(slot, column)
-		p.page.Layout.Windows[column].SetBack(&u, last, p.CallerNs)
+		p.rule.at(column).SetBack(&u, last, p.CallerNs)
 		p.page.SetUsage(slot, column, &u)
 	}
 	p.page.SetTime(slot, p.CallerNs)
@@ -127,7 +116,7 @@ func (p *presentPage) rebaseRecord(slot int) {
 func (p *presentPage) rebaseFloor() {
 	last := p.page.FloorTime()
 	for column := range p.page.Layout.Counting {
-		f := p.page.Layout.Windows[column].SetFloorBack(p.page.Floor(column), last, p.CallerNs)
+		f := p.rule.at(column).SetFloorBack(p.page.Floor(column), last, p.CallerNs)
 		p.page.SetFloor(column, f)
 	}
 	p.page.SetFloorTime(p.CallerNs)

@@ -85,10 +85,10 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 //	                  finds                          may change in the page
 //	setLimits         windows, rule
 //	findSlot          slot
-//	readClocks        holdNs, CallerNs
+//	readClocks        CallerNs, holdNs
 //	lapseFloor                                       holds of the floor have lapsed: charges the floor, and evicts
 //	                                                 records, this key's or others'
-//	setNowOrRebase    Now                            the clock was set back: moves the record, or the floor without
+//	rebaseIfAhead     Now                            the clock was set back: moves the record, or the floor without
 //	                                                 one, to Now
 //	readHolds         holds, Held; lapsed: what has
 //	                  lapsed in the record
@@ -97,15 +97,16 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
 	e.Findings = Findings{}
 	e.opened = 0
-	e.CallerNs = now
 	e.setLimits(limits)
 	e.findSlot()
-	t.readClocks(&e.presentPage, e.newestRead())
-	if e.lapseFloor() { // the key may have lost its record
+	t.readClocks(&e.presentPage, now, e.newestRead())
+	charged, rebasedFloor := e.lapseFloor()
+	if charged { // the key may have lost its record
 		e.findSlot()
 	}
-	e.setNowOrRebase(e.slot)
-	e.Rebased = e.rebased
+	present, rebased := e.rebaseIfAhead(e.slot)
+	e.Now = present
+	e.Rebased = rebased || rebasedFloor
 	var lapsed lapses
 	if e.page.Layout.HasHolds {
 		lapsed = e.readHolds()
@@ -417,14 +418,13 @@ func (t *Table) Refund(e *Entry, limits Limits, now int64, cost uint32) bool {
 			e.loadedPage = before // e's usage is in its columns
 			return false
 		}
-		e.CallerNs = now
 		e.setLimits(&limits)
 		e.findSlot()
 		// A page that is missing ends here too, so the one that all missing pages share is never changed.
 		if e.slot < 0 || e.page.Generation(e.slot) != e.generation {
 			return false
 		}
-		complete := e.refund(&committed, committedNs, cost)
+		complete := e.refund(&committed, committedNs, now, cost)
 		switch t.write(&e.loadedPage) {
 		case OK:
 			return complete
@@ -436,12 +436,14 @@ func (t *Table) Refund(e *Entry, limits Limits, now int64, cost uint32) bool {
 	return false
 }
 
-// refund takes the hit out of the record in e's page. It reports whether every window gave
-// it back.
-func (e *Entry) refund(committed *[page.MaxWindows]limit.Usage, committedNs int64, cost uint32) bool {
+// refund takes the hit out of the record in e's page, at callerNs or later. It reports whether every window gave it
+// back.
+func (e *Entry) refund(
+	committed *[page.MaxWindows]limit.Usage, committedNs, callerNs int64, cost uint32,
+) (complete bool) {
 	last := e.page.Time(e.slot)
-	now := max(e.CallerNs, last)
-	complete := true
+	now := max(callerNs, last)
+	complete = true
 	for column := range e.page.Layout.Counting {
 		w, u := e.windows.at(column), &e.usage[column]
 		e.page.ReadUsage(e.slot, column, e.log(column), u)

@@ -99,7 +99,7 @@ func (p *presentPage) expiry(slot int) int64 {
 // countsUntil returns when the slot's record counts in no window any more, 0 if it has counted nothing. If it holds,
 // that is the earliest instant: its holds may be renewed, and what is charged for them counts on.
 func (p *presentPage) countsUntil(slot int) (end int64) {
-	r := p.recordIn(slot)
+	r := p.recordIn(slot, p.Now)
 	if p.page.Layout.HasHolds {
 		h := p.page.Holds(slot)
 		r.lapsed = p.takeLapsed(&h, r.asOf)
@@ -118,16 +118,16 @@ func (p *presentPage) countsUntil(slot int) (end int64) {
 // record is a record that is judged or evicted. It may be another key's, so it stays in the page as it is.
 type record struct {
 	slot   int
-	asOf   int64  // as of when its usage stands: when it was written, or p.Now if the clock was set back since
+	asOf   int64  // as of when its usage stands: when it was written, or now if the clock was set back since
 	lapsed lapses // of what it holds: usageIn charges it
 }
 
-// recordIn returns the slot's record. If the clock was set back since it was written, it is as of p.Now and not of
-// CallerNs, because it goes into the floor at p.Now or later: it would age by the difference.
-func (p *presentPage) recordIn(slot int) record {
+// recordIn returns the slot's record at now. If the clock was set back since it was written, it is as of now and not of
+// CallerNs, because it goes into the floor at now or later: it would age by the difference.
+func (p *presentPage) recordIn(slot int, now int64) record {
 	last := p.page.Time(slot)
 	if p.isAhead(last) {
-		return record{slot: slot, asOf: p.Now}
+		return record{slot: slot, asOf: now}
 	}
 	return record{slot: slot, asOf: last}
 }
@@ -138,7 +138,7 @@ func (p *presentPage) recordIn(slot int) record {
 func (p *presentPage) usageIn(r *record, column page.Column) (u limit.Usage, asOf int64) {
 	u = p.decodeUsage(r.slot, column)
 	if last := p.page.Time(r.slot); r.asOf < last {
-		p.page.Layout.Windows[column].SetBack(&u, last, r.asOf)
+		p.rule.at(column).SetBack(&u, last, r.asOf)
 	}
 	asOf = r.asOf
 	for _, l := range r.lapsed {
@@ -167,7 +167,7 @@ func (t *Table) Earliest(e *Entry) int64 {
 // the record still counts, does not give the key new units before those of the record have ended.
 func (p *presentPage) drop(slot int) {
 	if !p.page.Layout.HasLeases { // these have no floor
-		p.rollFloor(max(p.Now, p.recordIn(slot).asOf))
+		p.rollFloor(max(p.Now, p.recordIn(slot, p.Now).asOf))
 	}
 	p.page.Clear(slot)
 }
@@ -191,7 +191,7 @@ func (p *presentPage) leastUsed() (least int) {
 // useOf is how much of the rule's limits the slot's record uses: the most that it uses of
 // a window's. Of a concurrency, that is what it holds.
 func (p *presentPage) useOf(slot int) limit.Fraction {
-	r := p.recordIn(slot)
+	r := p.recordIn(slot, p.Now)
 	now := max(p.Now, r.asOf)
 	most := limit.Fraction{Limit: 1}
 	for _, column := range p.placement.columnOf {
@@ -216,7 +216,7 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 
 // evict adds what the slot's record uses and holds to the floor, and frees the slot.
 func (p *presentPage) evict(slot int) {
-	r := p.recordIn(slot)
+	r := p.recordIn(slot, p.Now)
 	if p.page.Layout.HasHolds {
 		r.lapsed = p.moveHoldsToFloor(&r)
 	}
@@ -224,26 +224,25 @@ func (p *presentPage) evict(slot int) {
 	p.page.Clear(slot)
 }
 
-// lapseFloor brings what the floor holds to the present: it takes out and charges what has lapsed. It reports
-// whether it has charged any. Then any key may have lost its record. Before that, it rebases the floor if the clock was
-// set back: what is evicted into it has counted in aligned windows, and these have ended by the time of a floor that is
-// hours ahead. It leaves Now as of the floor.
-func (p *presentPage) lapseFloor() (charged bool) {
+// lapseFloor takes out of the floor's holds what has lapsed, and charges it. It reports whether it has charged any:
+// then any key may have lost its record. Before that, it rebases the floor if the clock was set back: what is evicted
+// into it has counted in aligned windows, and these have ended by the time of a floor that is hours ahead.
+func (p *presentPage) lapseFloor() (charged, rebased bool) {
 	if !p.floorHoldsUnits() {
-		return false
+		return false, false
 	}
 	holds := p.page.FloorHolds()
 	lapsed := p.takeLapsed(&holds, noBound)
 	if len(lapsed) == 0 {
-		return false
+		return false, false
 	}
 	p.page.SetFloorHolds(&holds)
 	if p.page.Layout.Counting == 0 { // no window to charge
-		return false
+		return false, false
 	}
-	p.setNowOrRebase(noRecord)
-	p.chargeFloorLapses(lapsed)
-	return true
+	now, rebased := p.rebaseIfAhead(noRecord)
+	rebasedRecord := p.chargeFloorLapses(lapsed, now)
+	return true, rebased || rebasedRecord
 }
 
 // chargeFloorLapses charges what has lapsed of the floor's holds. The floor does not know which key held
@@ -260,30 +259,33 @@ func (p *presentPage) lapseFloor() (charged bool) {
 //
 // The order matters: a floor that covers A already would be charged the same 5 once more, and at a later
 // instant than that of the lapse, because evictSharer rolls the floor on.
-func (p *presentPage) chargeFloorLapses(lapsed lapses) {
+func (p *presentPage) chargeFloorLapses(lapsed lapses, now int64) (rebased bool) {
 	for _, l := range lapsed {
 		p.chargeFloor(&p.rule, l.at, l.units)
 	}
 	for slot := range p.page.Layout.Slots {
 		if !p.page.IsFree(slot) && p.page.Shares(slot) {
-			p.evictSharer(slot, lapsed)
+			rebased = p.evictSharer(slot, lapsed, now) || rebased
 		}
 	}
+	return rebased
 }
 
 // evictSharer evicts the slot's record, because its key may have held what has lapsed in the
-// floor: these units are charged to its usage too, before that goes into the floor.
-func (p *presentPage) evictSharer(slot int, floorLapsed lapses) {
-	r := p.recordIn(slot)
-	p.rebased = p.rebased || r.asOf < p.page.Time(slot)
+// floor: these units are charged to its usage too, before that goes into the floor. It reports whether the record was
+// rebased for that.
+func (p *presentPage) evictSharer(slot int, floorLapsed lapses, now int64) (rebased bool) {
+	r := p.recordIn(slot, now)
+	rebased = r.asOf < p.page.Time(slot)
 	r.lapsed = p.joinLapses(p.moveHoldsToFloor(&r), floorLapsed, r.asOf)
 	latest := r.lapsed[len(r.lapsed)-1] // there is one: floorLapsed is not empty
 	p.addToFloor(&r, latest.at)
 	p.page.Clear(slot)
+	return rebased
 }
 
-// moveHoldsToFloor moves what the record holds to the floor, which lapseFloor has brought to the present. It returns
-// what has lapsed in the record, for its caller to charge.
+// moveHoldsToFloor moves what the record holds to the floor. lapseFloor has taken out what has lapsed there. What has
+// lapsed in the record is returned, for the caller to charge.
 //
 // The floor holds all as of the newest eighth of the two. Where the hold's length was shortened, either may be ahead of
 // the present. An example: now is eighth 9, and the record is as of 11. The floor has 5 units of eighth 2. As of 11,

@@ -190,8 +190,7 @@ func (t *Table) liveIn(by *placement, p *presentPage, rule []limit.Window, value
 		return 0
 	}
 	p.loadedPage = loadedPage{placement: by, page: loaded}
-	p.CallerNs = t.parent.store.Now()
-	t.readPage(p, rule)
+	t.readPage(p, rule, t.parent.store.Now())
 	return p.liveKeys()
 }
 

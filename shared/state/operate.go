@@ -152,9 +152,8 @@ func (t *Table) visitPages(
 	if status := t.ensureOpen(now); status != OK {
 		return 0, status
 	}
-	p.CallerNs = now
 	for index := uint32(0); index < t.placement.pages; index++ {
-		changes, status := t.visitPage(p, rule, index, visit)
+		changes, status := t.visitPage(p, rule, index, now, visit)
 		if status != OK {
 			return sum, Failed
 		}
@@ -164,20 +163,20 @@ func (t *Table) visitPages(
 }
 
 func (t *Table) visitPage(
-	p *presentPage, rule []limit.Window, index uint32, visit func(p *presentPage) (changes uint64),
+	p *presentPage, rule []limit.Window, index uint32, now int64, visit func(p *presentPage) (changes uint64),
 ) (changes uint64, status Status) {
 	for range MaxRetries {
 		newer, status := t.loadPage(&p.loadedPage, t.placement, index)
 		switch {
 		case newer:
-			if status := t.adoptNewer(p.CallerNs); status != OK {
+			if status := t.adoptNewer(now); status != OK {
 				return 0, status
 			}
 			continue
 		case status != OK || p.missing:
 			return 0, status
 		}
-		t.readPage(p, rule)
+		t.readPage(p, rule, now)
 		changes = visit(p)
 		if changes == 0 {
 			return 0, OK
@@ -189,15 +188,14 @@ func (t *Table) visitPage(
 	return 0, Failed
 }
 
-// readPage brings the loaded page to the present as of p.CallerNs, as readKey does for a key. Leases need no more than
-// their clock.
-func (t *Table) readPage(p *presentPage, rule []limit.Window) {
+// readPage brings the loaded page to the present, as readKey does for a key. Leases need no more than their clock.
+func (t *Table) readPage(p *presentPage, rule []limit.Window, now int64) {
 	if p.page.Layout.HasLeases {
 		p.leaseNs = leaseTime(t.parent.store.Monotonic())
 		return
 	}
 	p.rule.set(p.placement, rule)
-	t.readClocks(p, p.page.NewestTime())
+	t.readClocks(p, now, p.page.NewestTime())
 	p.lapseFloor()
-	p.setNowOrRebase(noRecord)
+	p.Now, _ = p.rebaseIfAhead(noRecord)
 }

@@ -36,7 +36,7 @@
 //	         ├─ setLimits            those of the key, in the order of the page's columns      key.go
 //	         ├─ readClocks           makes it a presentPage, as of now                         clock.go
 //	         ├─ lapseFloor           what the floor holds may have lapsed                      evict.go, lapse.go
-//	         ├─ setNowOrRebase       the clock may have been set back                          clock.go
+//	         ├─ rebaseIfAhead        the clock may have been set back                          clock.go
 //	         └─ readRecord           the Entry has the key's usage as of now
 //	            or startFromFloor
 //	Table.Check             says whether the hit passes

@@ -138,13 +138,11 @@ type presentPage struct {
 
 	// clock.go says which clock counts what.
 	Now      int64     // at which the key is counted: never before the last write
-	CallerNs int64     // the caller's clock, as settleClock left it
+	CallerNs int64     // the caller's clock
 	holdNs   HoldTime  // if the table holds
 	leaseNs  leaseTime // if it is a lease table, which is visited; it has none of the others
 
 	rule columnWindows // with the rule's limits
-
-	rebased bool // since readClocks: see Findings.Rebased
 
 	// Memory that is kept from page to page, so that a decision allocates nothing. It carries no result from one to
 	// the next.
