@@ -12,18 +12,18 @@
 //	    siteOfRoutes                                  the listener (package envoyfile)
 //	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
 //	    descriptorsOfSite: virtualHosts               its routes (routes.go)
-//	      choicesOf: listenerFilter.settingOn         what each makes of the filter (perroute.go)
-//	      routeDescriptors                            by whose rate_limits the filter sends for them (sender.go)
-//	        descriptorsOf: readRateLimit, readAction  what it sends by one of these (descriptors.go)
+//	      listenerFilter.settingOn                    whether the filter works for a route (perroute.go)
+//	      choiceOf, sendingsOf                        by whose rate_limits it sends there (sender.go)
+//	      descriptorsOf: readRateLimit, readAction    what it sends by these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  draft.Draft.AddEnforced                         for which share of requests, and the response
 //
 //	ReadLocal: localImport.run                        local.go
 //	  chooseSite                                      the listener, or a filter that stands alone
-//	  addRules: unchangedOn, settingOn                where the filter's configuration holds, and where a route's
+//	  addRules: ownReaches, settingOn                 where the filter's configuration holds, and where a route's
 //	    addConfig                                     the rules of each of these:
 //	      readEnforcement
-//	      limitsOf, descriptorsFor                    as above: guess, routeDescriptors or descriptorsOf
+//	      limitsOf, descriptorsFor                    as above: guess, or sendingsOf and descriptorsOf
 //	      descriptor.Levels.Rules, defaultBucket
 //	      draft.Draft.AddEnforced
 //
@@ -80,8 +80,7 @@ type reader struct {
 
 	keys        *keyParts
 	decoded     map[*policy.Node]proto.Message // by decode. A note about an object names the first place that has it
-	descriptors int                            // how many descriptorsOf has made
-	hasTooMany  bool                           // of them. It is said once, and descriptorsOf makes no more
+	descriptors int                            // how many descriptorsOf has made: see maxDescriptors
 }
 
 // read runs an import. The draft has the problems of what a file says. Run returns an error if the import cannot go on,

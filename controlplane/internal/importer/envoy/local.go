@@ -41,7 +41,9 @@ func (imp *localImport) run(file *source.Document) error {
 		return err
 	}
 	imp.hosts = imp.virtualHosts(s)
-	imp.addRules(s)
+	if err := imp.addRules(s); err != nil {
+		return err
+	}
 	if imp.draft.IsEmpty() && imp.Err() == nil {
 		envoyfile.RefuseTyposOfLimits(imp.Findings, in)
 		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
@@ -120,31 +122,32 @@ func limitsAnything(n *policy.Node) bool {
 // So the rules of F are for all requests but those of /a and /b, also for those of no route. Those of G are for all
 // requests, and those of R for the requests of /a. If one only works whereEnabled, those of F are for each route by
 // itself that enables it, such as /c, and for no request beside these.
-func (imp *localImport) addRules(s *envoyfile.Site) {
+func (imp *localImport) addRules(s *envoyfile.Site) error {
 	local := localFiltersOf(s)
 	for _, f := range local {
 		if limitsAnything(f.config.Node) {
 			imp.noteDisabled(f)
 		}
-		if f.works != whereEnabled {
-			routes, requests := f.unchangedOn(imp.hosts)
-			imp.addConfig(f, f.config, routes, requests)
+		for _, where := range f.ownReaches(imp.hosts) {
+			if err := imp.addConfig(f, f.config, where); err != nil {
+				return err
+			}
 		}
 	}
 	for _, route := range routesOf(imp.hosts) {
 		imp.noteUnusedConfigs(local, route)
 		for _, f := range local {
-			switch setting, config := f.settingOn(route); {
-			case setting == configured:
-				imp.addConfig(f, config, []*hostRoute{route}, route.selection)
-			case setting == unchanged && f.works == whereEnabled:
-				imp.addConfig(f, f.config, []*hostRoute{route}, route.selection)
+			if config := f.settingOn(route).ofRoute; config != nil {
+				if err := imp.addConfig(f, *config, reachOf(route)); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	for _, limits := range imp.limits {
 		limits.noteUnreached(imp.Findings)
 	}
+	return nil
 }
 
 // configLimits are the limits of a configuration, which several routes may have: those of its levels, and its default
@@ -179,35 +182,23 @@ func localFiltersOf(s *envoyfile.Site) (list []*listenerFilter) {
 	return list
 }
 
-// localConfig is the configuration of a filter, or of a route for it, and where it holds: for which routes, and for
-// which requests. These are
+// localConfig is the configuration of a filter, or of a route for it, with what it holds for:
 //
 //	the configuration's default bucket       for the requests
 //	its rate_limits, if it has any           for the requests: those of routes do not count then
 //	else those of routes and virtual hosts   for each of the routes by itself
-//
-// An example is the configuration of the filter beside these routes:
-//
-//	route                              is in routes   requests
-//	/a, with a configuration for it    no             Exempt has /a
-//	/c, with nothing for it            yes            limited
-//	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
 type localConfig struct {
 	*localv3.LocalRateLimit
-	config   envoyfile.Config // that it is decoded from
-	routes   []*hostRoute
-	requests request.Selection
+	config envoyfile.Config // that it is decoded from
+	reach
 }
 
-// addConfig makes the rules of one configuration for a filter, for the routes and requests that have it.
-func (imp *localImport) addConfig(
-	f *listenerFilter, config envoyfile.Config, routes []*hostRoute, requests request.Selection,
-) {
+// addConfig makes the rules of one configuration for a filter, where it holds.
+func (imp *localImport) addConfig(f *listenerFilter, config envoyfile.Config, where reach) error {
 	if !limitsAnything(config.Node) {
-		return // it is there for its routes
+		return nil // it is there for its routes
 	}
-	decoded := decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At)
-	c := localConfig{decoded, config, routes, requests}
+	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
 	enforced := imp.readEnforcement(f, c, config.At, 0, c.GetStatus())
 	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
@@ -218,9 +209,14 @@ func (imp *localImport) addConfig(
 		imp.countEachConnection(enforced, c.config.At)
 	}
 	limits := imp.limitsOf(c)
-	rules := limits.Rules(imp.Findings, imp.descriptorsFor(c, limits.List))
+	sent, err := imp.descriptorsFor(c, limits.List)
+	if err != nil {
+		return err
+	}
+	rules := limits.Rules(imp.Findings, sent)
 	rules = append(imp.defaultBucket(c, limits, rules), rules...)
 	imp.draft.AddEnforced(*enforced, rules...)
+	return nil
 }
 
 // countEachConnection makes each connection count for itself by the rules.
@@ -296,20 +292,20 @@ func (imp *localImport) noteForgotten(c localConfig) {
 
 // descriptorsFor lists what requests send where a configuration holds: by its rate_limits, or else by those of its
 // routes. Without any route it guesses.
-func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) []descriptor.Descriptor {
-	isOwn := len(c.GetRateLimits()) > 0
-	if !isOwn && len(imp.hosts) == 0 {
-		return imp.guess(levels)
+func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) ([]descriptor.Descriptor, error) {
+	own := rateLimitsAt(c.GetRateLimits(), c.config.At)
+	if len(own) == 0 && len(imp.hosts) == 0 {
+		return imp.guess(levels), nil
 	}
 	imp.keys.areSaid = true
-	if isOwn {
-		return imp.descriptorsOf(rateLimitsAt(c.GetRateLimits(), c.config.At), c.requests)
+	if len(own) > 0 {
+		return imp.descriptorsOf([]sending{{own, c.requests}})
 	}
-	byRoute := map[*hostRoute]choice{}
+	f := sender{stage: c.GetStage(), choices: map[*hostRoute]choice{}}
 	for _, route := range c.routes {
-		byRoute[route] = choice{vhost: vhostRateLimits(c.GetVhRateLimits())}
+		f.choices[route] = imp.choiceByRoute(route, f.stage, vhostRateLimits(c.GetVhRateLimits()))
 	}
-	return imp.routeDescriptors(imp.hosts, sender{stage: c.GetStage(), byRoute: byRoute})
+	return imp.descriptorsOf(imp.sendingsOf(f, imp.hosts))
 }
 
 // readBucket reads a token bucket; nil if there is none.

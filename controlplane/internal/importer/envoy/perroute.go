@@ -8,21 +8,12 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// listenerFilter is a filter of a listener that limits, of either type. These steps find whose limits hold for the
-// requests of a route:
-//
-//	question                                answer                                  said by
-//	does it work?                           everywhere, whereEnabled, neverWorks    newListenerFilter
-//	what does a route make of it?           unchanged, off, configured              settingOn
-//	whose limits has the local one there?   its own if unchanged, or the route's    localImport.addRules
-//	by which rate_limits does it send?      a choice for each route, or none        choicesOf, descriptorsFor
-//	what does it send by these?             descriptors                             routeDescriptors
-//
-// The rules of one that neverWorks are off: see readEnforcement.
+// listenerFilter is a filter of a listener that limits, of either type. The rules of one that neverWorks are off: see
+// readEnforcement.
 type listenerFilter struct {
 	config       envoyfile.Config // its own
 	typeOnRoutes string           // of the configurations that routes have for it
-	works        filterReach
+	works        activation
 	isStandIn    bool // for a filter that the files lack: it limits nothing itself
 }
 
@@ -35,13 +26,13 @@ func newStandIn(typeOnRoutes string) *listenerFilter {
 	return &listenerFilter{typeOnRoutes: typeOnRoutes, isStandIn: true}
 }
 
-// filterReach is where a filter works, by what its listener and the routes say together.
-type filterReach uint8
+// activation is where a filter works, by what its listener and the routes say together.
+type activation uint8
 
 const (
-	everywhere   filterReach = iota // but on the routes that switch it off
-	whereEnabled                    // on the routes that enable it: the listener disables it
-	neverWorks                      // no route enables it: its rules are off
+	everywhere   activation = iota // but on the routes that switch it off
+	whereEnabled                   // on the routes that enable it: the listener disables it
+	neverWorks                     // no route enables it: its rules are off
 )
 
 // newListenerFilter is a filter of a site, with its own configuration there.
@@ -68,33 +59,32 @@ func (r *reader) noteDisabled(f *listenerFilter) {
 }
 
 // setting is what the configurations of a route make of a filter. The route's own come before those of its virtual
-// host.
-type setting uint8
-
-const (
-	unchanged  setting = iota // the filter does what its own configuration says
-	off                       // it does nothing
-	configured                // the route has a configuration for it
-)
-
-// settingOn is what the route makes of the filter. If that is configured, it returns the route's configuration for it,
-// too. An example of the filter one:
+// host. An example of the filter one:
 //
-//	route                                   setting      if it works whereEnabled
-//	/a, with {one: its configuration}       configured   configured
-//	/b, with {one: {disabled: true}}        off          off
-//	/c, with {one: {config: {}}}            unchanged    unchanged: it enables the filter
-//	/d, with {two: its configuration}       unchanged    off
-func (f *listenerFilter) settingOn(route *hostRoute) (setting, envoyfile.Config) {
+//	route                                   setting             if it works whereEnabled
+//	/a, with {one: its configuration}       works by that       works by that
+//	/b, with {one: {disabled: true}}        does not work       does not work
+//	/c, with {one: {config: {}}}            works               works: the route enables it
+//	/d, with {two: its configuration}       works               does not work
+type setting struct {
+	works   bool
+	ofRoute *envoyfile.Config // by which it works; nil = by its own configuration
+}
+
+// isOwn reports whether the filter works by its own configuration.
+func (s setting) isOwn() bool { return s.works && s.ofRoute == nil }
+
+// settingOn is what the route makes of the filter.
+func (f *listenerFilter) settingOn(route *hostRoute) setting {
 	first := slices.IndexFunc(route.configs, f.isMeantBy)
 	isDisabled := first >= 0 && route.configs[first].Disabled
 	if isDisabled || f.works == whereEnabled && first < 0 {
-		return off, envoyfile.Config{}
+		return setting{}
 	}
 	if i := slices.IndexFunc(route.configs, f.has); i >= 0 {
-		return configured, route.configs[i]
+		return setting{works: true, ofRoute: &route.configs[i]}
 	}
-	return unchanged, envoyfile.Config{}
+	return setting{works: true}
 }
 
 // name is the filter's name. One without a name is disabled on routes by the name that Envoy's documents give it.
@@ -163,17 +153,36 @@ func (f *listenerFilter) kind() string {
 	return "rate limit filter"
 }
 
-// unchangedOn are the routes for which the filter's own configuration holds, and the requests for which it does: those
-// of these routes, and those of no route.
-func (f *listenerFilter) unchangedOn(hosts []virtualHost) (routes []*hostRoute, requests request.Selection) {
+// reach is where a configuration holds. An example is that of the filter's own configuration beside these routes:
+//
+//	route                              is in routes   requests
+//	/a, with a configuration for it    no             Exempt has /a
+//	/c, with nothing for it            yes            limited
+//	/, which switches the filter off   no             WhyOff says why: an exempt of / would have /c
+type reach struct {
+	routes   []*hostRoute
+	requests request.Selection
+}
+
+// reachOf is that of a configuration for one route.
+func reachOf(route *hostRoute) reach { return reach{[]*hostRoute{route}, route.selection} }
+
+// ownReaches are where the filter's own configuration holds: for all requests but those of routes for which it works by
+// another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
+func (f *listenerFilter) ownReaches(hosts []virtualHost) (list []reach) {
+	var all reach
 	for _, route := range routesOf(hosts) {
-		if setting, _ := f.settingOn(route); setting == unchanged {
-			routes = append(routes, route)
+		if f.settingOn(route).isOwn() {
+			all.routes = append(all.routes, route)
+			list = append(list, reachOf(route))
 		} else {
-			exemptAtLeast(&requests, route)
+			exemptAtLeast(&all.requests, route)
 		}
 	}
-	return routes, requests
+	if f.works == whereEnabled {
+		return list
+	}
+	return []reach{all}
 }
 
 // exemptAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,

@@ -15,25 +15,34 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 		return envoyfile.Config{Name: name, TypeName: envoyfile.PerRouteType, Node: &policy.Node{}}
 	}
 	disabled := envoyfile.Config{Name: "one", Disabled: true}
+	const off, byOwn, byRoutes = "off", "by its own", "by the route's"
+	shown := func(s setting) string {
+		switch {
+		case !s.works:
+			return off
+		case s.ofRoute != nil:
+			return byRoutes
+		}
+		return byOwn
+	}
 	for _, tc := range []struct {
 		name               string
 		configs            []envoyfile.Config
-		want, whereEnabled setting
+		want, whereEnabled string
 	}{
-		{"its configuration", []envoyfile.Config{its("one")}, configured, configured},
+		{"its configuration", []envoyfile.Config{its("one")}, byRoutes, byRoutes},
 		{"disabled", []envoyfile.Config{disabled}, off, off},
-		{"enabled", []envoyfile.Config{{Name: "one"}}, unchanged, unchanged},
-		{"another filter's", []envoyfile.Config{its("two")}, unchanged, off},
-		{"nothing", nil, unchanged, off},
+		{"enabled", []envoyfile.Config{{Name: "one"}}, byOwn, byOwn},
+		{"another filter's", []envoyfile.Config{its("two")}, byOwn, off},
+		{"nothing", nil, byOwn, off},
 		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, off, off},
-		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, configured, configured},
+		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, byRoutes, byRoutes},
 	} {
 		f := listenerFilter{config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
-		got, c := f.settingOn(&hostRoute{configs: tc.configs})
-		require.Equal(t, tc.want, got, tc.name)
-		require.Equal(t, got == configured, c.Name == "one", tc.name)
+		got := f.settingOn(&hostRoute{configs: tc.configs})
+		require.Equal(t, tc.want, shown(got), tc.name)
+		require.Equal(t, shown(got) == byRoutes, got.ofRoute != nil && got.ofRoute.Name == "one", tc.name)
 		f.works = whereEnabled
-		got, _ = f.settingOn(&hostRoute{configs: tc.configs})
-		require.Equal(t, tc.whereEnabled, got, tc.name)
+		require.Equal(t, tc.whereEnabled, shown(f.settingOn(&hostRoute{configs: tc.configs})), tc.name)
 	}
 }

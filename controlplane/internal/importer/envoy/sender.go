@@ -10,29 +10,43 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
-// sender is a filter as it sends descriptors: by rate_limits of its own, or else by those of routes and their virtual
-// hosts.
+// sending is a list of rate_limits, and the requests for which a filter sends descriptors by them.
+type sending struct {
+	by       []rateLimit
+	requests request.Selection
+}
+
+// sender is a filter as it sends descriptors.
 type sender struct {
-	own     []rateLimit
-	stage   uint32                // of the rate_limits of routes and hosts that are for it
-	byRoute map[*hostRoute]choice // without the routes for which it sends nothing
-	works   filterReach
+	own              []rateLimit           // if it has any, those of routes and their virtual hosts do not count
+	stage            uint32                // of the rate_limits of virtual hosts that are for it
+	choices          map[*hostRoute]choice // for the other routes it sends nothing
+	onlyWhereEnabled bool                  // it sends for no route but those that enable it
 }
 
-// choice says by which rate_limits a filter sends for a route.
+// choice says by which rate_limits a filter sends for a route. The zero choice sends nothing:
+//
+//	for a route                               alone             joins
+//	where the filter is off                   none              no
+//	that answers by itself                    none              no
+//	whose configuration has rate_limits       these             no
+//	others, if the filter has its own         none              yes
+//	others                                    the route's own   if addsHost
 type choice struct {
-	alone []rateLimit     // those of the route's configuration for the filter. If it has any, no others count
-	vhost vhostRateLimits // else the filter's own count, or those of the route, and perhaps its host
+	alone []rateLimit // for this route by itself
+	joins bool        // by one list for this and other routes of its host: the filter's own, or the host's
 }
 
-// choiceOn is by which rate_limits the filter sends for a route. It is not ok if it sends nothing: it does not work
-// there, or the route answers by itself.
-func (f sender) choiceOn(route *hostRoute) (c choice, ok bool) {
-	c, ok = f.byRoute[route]
-	return c, ok && !route.answers
+// choiceByRoute is the choice if neither the filter nor its configuration for the route has rate_limits.
+func (r *reader) choiceByRoute(route *hostRoute, stage uint32, vhost vhostRateLimits) choice {
+	if route.answers {
+		return choice{}
+	}
+	return choice{alone: r.ofStage(stage, route.rateLimits), joins: vhost.addsHost(route)}
 }
 
 // vhostRateLimits is Envoy's vh_rate_limits: whether the rate_limits of the virtual host count for a route as
@@ -53,109 +67,84 @@ const (
 //	INCLUDE           either                    R and H           H
 //	IGNORE            false                     R                 nothing
 //	IGNORE            true                      R and H           H
-func (c choice) addsHost(route *hostRoute) bool {
-	return route.include || c.vhost == vhostAlways || c.vhost == vhostIfAlone && len(route.rateLimits) == 0
+func (v vhostRateLimits) addsHost(route *hostRoute) bool {
+	return route.include || v == vhostAlways || v == vhostIfAlone && len(route.rateLimits) == 0
 }
 
-// routeDescriptors lists the descriptors that a filter sends for the routes of the hosts. No filter sends any for a
-// route that answers by itself, nor for requests of no route.
-//
-//	for a route                            the filter sends by
-//	whose configuration has rate_limits    these alone
-//	others, if the filter has its own      its own alone
-//	others                                 those of the route, and those of its virtual host if it addsHost
-func (r *reader) routeDescriptors(hosts []virtualHost, f sender) []descriptor.Descriptor {
-	if len(f.own) > 0 {
-		return r.descriptorsOfOwn(hosts, f)
-	}
-	return r.descriptorsOfRoutes(hosts, f)
-}
-
-// descriptorsOfOwn is routeDescriptors of a filter with rate_limits of its own.
-func (r *reader) descriptorsOfOwn(hosts []virtualHost, f sender) (list []descriptor.Descriptor) {
-	if f.sendsOwnForAll(hosts) {
-		return r.descriptorsOf(f.own, request.Selection{})
+// sendingsOf lists by which rate_limits the filter sends, and for which requests. For those of no route it sends
+// nothing, unless it sendsOwnForAll.
+func (r *reader) sendingsOf(f sender, hosts []virtualHost) (list []sending) {
+	if len(f.own) > 0 && f.sendsOwnForAll(hosts) {
+		return []sending{{by: f.own}}
 	}
 	for i := range hosts {
-		var byOwn []*hostRoute // for which it sends by its own
-		for _, route := range hosts[i].routes {
-			switch c, sends := f.choiceOn(route); {
-			case !sends:
-			case len(c.alone) > 0:
-				list = append(list, r.descriptorsOf(c.alone, route.selection)...)
-			default:
-				byOwn = append(byOwn, route)
-			}
+		h := &hosts[i]
+		for _, route := range h.routes {
+			list = append(list, sending{f.choices[route].alone, route.selection})
 		}
-		for _, requests := range hosts[i].requestsOf(byOwn) {
-			list = append(list, r.descriptorsOf(f.own, requests)...)
+		joined := h.requestsOf(f.joinedBy(h))
+		if len(joined) == 0 {
+			continue
+		}
+		by := f.own
+		if len(by) == 0 {
+			by = r.ofStage(f.stage, h.rateLimits)
+		}
+		for _, requests := range joined {
+			list = append(list, sending{by, requests})
 		}
 	}
 	return list
 }
 
-// descriptorsOfRoutes is routeDescriptors of a filter without any.
-func (r *reader) descriptorsOfRoutes(hosts []virtualHost, f sender) (list []descriptor.Descriptor) {
-	for i := range hosts {
-		var byHost []*hostRoute // for which it sends by those of the host
-		for _, route := range hosts[i].routes {
-			switch c, sends := f.choiceOn(route); {
-			case !sends:
-			case len(c.alone) > 0:
-				list = append(list, r.descriptorsOf(c.alone, route.selection)...)
-			default:
-				list = append(list, r.descriptorsOf(r.ofStage(f.stage, route.rateLimits), route.selection)...)
-				if c.addsHost(route) {
-					byHost = append(byHost, route)
-				}
-			}
-		}
-		for _, requests := range hosts[i].requestsOf(byHost) {
-			list = append(list, r.descriptorsOf(r.ofStage(f.stage, hosts[i].rateLimits), requests)...)
+// joinedBy are the routes of a host for which the filter sends by one list.
+func (f *sender) joinedBy(h *virtualHost) (list []*hostRoute) {
+	for _, route := range h.routes {
+		if f.choices[route].joins {
+			list = append(list, route)
 		}
 	}
 	return list
 }
 
-// sendsOwnForAll reports whether the filter sends by its own rate_limits for all requests: each comes to a route, and
-// none has others. It also does where the routes are not in the files, or a matcher chooses them, unless these must
-// enable the filter.
-func (f sender) sendsOwnForAll(hosts []virtualHost) bool {
-	hasOthers := func(route *hostRoute) bool {
-		c, sends := f.choiceOn(route)
-		return !sends || len(c.alone) > 0
-	}
+// sendsOwnForAll reports whether the filter sends by its own rate_limits for all requests: each comes to some host, and
+// it does so for all of each host. It also does where the routes are not in the files.
+func (f *sender) sendsOwnForAll(hosts []virtualHost) bool {
 	isDefault := func(h virtualHost) bool { return h.isDefault }
-	isMissing := func(h virtualHost) bool {
-		sendsForMatcher := h.hasMatcher && f.works != whereEnabled
-		return !h.takesAll && !sendsForMatcher || slices.ContainsFunc(h.routes, hasOthers)
-	}
-	return len(hosts) == 0 || slices.ContainsFunc(hosts, isDefault) && !slices.ContainsFunc(hosts, isMissing)
+	isPart := func(h virtualHost) bool { return !f.sendsOwnForHost(&h) }
+	return len(hosts) == 0 || slices.ContainsFunc(hosts, isDefault) && !slices.ContainsFunc(hosts, isPart)
 }
 
-// maxDescriptors bounds the descriptors of all routes: each takes a kilobyte, and most make a rule.
+// sendsOwnForHost reports whether the filter sends by its own rate_limits for all requests of a host. Those that a
+// matcher chooses are not in the files, and may enable it or not.
+func (f *sender) sendsOwnForHost(h *virtualHost) bool {
+	if h.hasMatcher {
+		return !f.onlyWhereEnabled
+	}
+	return h.areAll(f.joinedBy(h))
+}
+
+// maxDescriptors bounds the descriptors of an import: each takes a kilobyte, and most make a rule.
 const maxDescriptors = 10 * policy.MaxRules
 
-// descriptorsOf are the descriptors of a list of rate_limits, for the requests of a selection.
-func (r *reader) descriptorsOf(rateLimits []rateLimit, s request.Selection) (list []descriptor.Descriptor) {
-	for _, l := range rateLimits {
-		switch {
-		case r.hasTooMany:
-			return nil
-		case r.descriptors > maxDescriptors:
-			r.hasTooMany = true
-			r.Fail(l.at, "the rate_limits before these make more than "+strconv.Itoa(maxDescriptors)+" descriptors, one for "+
-				"each route and combination of headers that may be absent: import fewer routes at once")
-			return nil
-		}
-		sent := r.readRateLimit(l)
-		r.descriptors += len(sent)
-		for _, d := range sent {
-			d.Requests.NarrowTo(s)
-			list = append(list, d)
+// descriptorsOf are the descriptors that a filter sends.
+func (r *reader) descriptorsOf(sendings []sending) (list []descriptor.Descriptor, err error) {
+	for _, s := range sendings {
+		for _, l := range s.by {
+			if r.descriptors > maxDescriptors {
+				return nil, policyfile.Errors{l.at.Problem("the rate_limits before these make more than " +
+					strconv.Itoa(maxDescriptors) + " descriptors, one for each route and combination of headers that may be " +
+					"absent: import fewer routes at once")}
+			}
+			sent := r.readRateLimit(l)
+			r.descriptors += len(sent)
+			for _, d := range sent {
+				d.Requests.NarrowTo(s.requests)
+				list = append(list, d)
+			}
 		}
 	}
-	return list
+	return list, nil
 }
 
 // rateLimit is one of rate_limits.

@@ -21,9 +21,8 @@ func TestLimitsOfARouteAndItsHost(t *testing.T) {
 		{"IGNORE", vhostNever, false, "R", ""},
 		{"IGNORE, with include_vh_rate_limits", vhostNever, true, "RH", "H"},
 	} {
-		s := choice{vhost: tc.vhost}
 		sent := func(limits string) string {
-			if s.addsHost(&hostRoute{include: tc.include, rateLimits: make([]rateLimit, len(limits))}) {
+			if tc.vhost.addsHost(&hostRoute{include: tc.include, rateLimits: make([]rateLimit, len(limits))}) {
 				limits += "H"
 			}
 			return limits

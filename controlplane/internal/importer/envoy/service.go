@@ -229,7 +229,8 @@ func (imp *serviceImport) whatEnvoySends(
 	}
 	f := imp.filterOfDomain(s)
 	enforced := imp.enforcementOfDomain(f)
-	return imp.descriptorsOfSite(s, f), enforced, nil
+	sent, err := imp.descriptorsOfSite(s, f)
+	return sent, enforced, err
 }
 
 // siteOfRoutes is the listener of the domain in the file that --routes names.
@@ -313,43 +314,43 @@ func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement
 	return e
 }
 
-// descriptorsOfSite lists what the filter sends for requests of a site: see routeDescriptors. If the site has no such
-// filter, it is what an empty one would send.
-func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f domainFilter) []descriptor.Descriptor {
+// descriptorsOfSite lists what the filter sends for requests of a site. If the site has no such filter, it is what an
+// empty one would send.
+func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]descriptor.Descriptor, error) {
 	hosts := imp.virtualHosts(s)
-	return imp.routeDescriptors(hosts, sender{
-		own:     rateLimitsAt(f.message.GetRateLimits(), f.config.At),
-		stage:   f.message.GetStage(),
-		byRoute: imp.choicesOf(f, routesOf(hosts)),
-		works:   f.works,
-	})
-}
-
-// choicesOf are by which rate_limits the filter sends for routes, without those for which it sends nothing.
-func (imp *serviceImport) choicesOf(f domainFilter, routes []*hostRoute) map[*hostRoute]choice {
-	byRoute := map[*hostRoute]choice{}
-	for _, route := range routes {
+	by := sender{
+		own:              rateLimitsAt(f.message.GetRateLimits(), f.config.At),
+		stage:            f.message.GetStage(),
+		choices:          map[*hostRoute]choice{},
+		onlyWhereEnabled: f.works == whereEnabled,
+	}
+	for _, route := range routesOf(hosts) {
 		imp.noteUnusedConfigs(f.all, route)
-		switch setting, config := f.settingOn(route); setting {
-		case off:
-		case unchanged:
-			byRoute[route] = choice{}
-		case configured:
-			if c, asks := imp.readPerRoute(config); asks {
-				byRoute[route] = c
-			}
-		}
+		by.choices[route] = imp.choiceOf(by, route, f.settingOn(route))
 	}
-	return byRoute
+	return imp.descriptorsOf(imp.sendingsOf(by, hosts))
 }
 
-// readPerRoute reads a route's configuration for the filter. If it is for another domain, the filter asks nothing of
-// this one.
-func (imp *serviceImport) readPerRoute(c envoyfile.Config) (by choice, asks bool) {
-	config := decode[*ratelimitv3.RateLimitPerRoute](imp.reader, c.Node, c.At)
-	if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
-		imp.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-		return choice{}, false
+// choiceOf is by which rate_limits the filter sends for a route. If the route's configuration is for another domain,
+// the filter asks nothing of this one.
+func (imp *serviceImport) choiceOf(f sender, route *hostRoute, s setting) choice {
+	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
+	var alone []rateLimit
+	if c := s.ofRoute; c != nil {
+		config = decode[*ratelimitv3.RateLimitPerRoute](imp.reader, c.Node, c.At)
+		if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
+			imp.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
+			return choice{}
+		}
+		alone = rateLimitsAt(config.GetRateLimits(), c.At)
 	}
-	return choice{rateLimitsAt(config.GetRateLimits(), c.At), vhostRateLimits(config.GetVhRateLimits())}, true
+	switch {
+	case !s.works, route.answers:
+		return choice{}
+	case len(alone) > 0:
+		return choice{alone: alone}
+	case len(f.own) > 0:
+		return choice{joins: true}
+	}
+	return imp.choiceByRoute(route, f.stage, vhostRateLimits(config.GetVhRateLimits()))
 }
