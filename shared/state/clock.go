@@ -100,8 +100,7 @@ func (p *presentPage) rebaseIfAhead(slot int) (now int64, rebased bool) {
 	return p.CallerNs, true
 }
 
-// rebaseRecord gives the record a new generation: what it has counted may be in other
-// windows now, so no hit from before is refunded from it.
+// rebaseRecord begins a generation of the record, because what it has counted may be in other windows now.
 func (p *presentPage) rebaseRecord(slot int) {
 	last := p.page.Time(slot)
 	for column := range p.page.Layout.Counting {
@@ -110,7 +109,7 @@ func (p *presentPage) rebaseRecord(slot int) {
 		p.page.SetUsage(slot, column, &u)
 	}
 	p.page.SetTime(slot, p.CallerNs)
-	p.page.SetGeneration(slot, p.page.NextGeneration())
+	p.page.BeginGeneration(slot)
 }
 
 func (p *presentPage) rebaseFloor() {

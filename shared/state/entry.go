@@ -301,7 +301,7 @@ func (e *Entry) passesAt(cost, held uint32) int64 {
 // changed since Read: Read and Check again. It returns Full if there is no slot
 // and evict is not set.
 func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
-	if status := t.begin(e, evict); status != OK {
+	if status := t.beginRecord(e, evict); status != OK {
 		return status
 	}
 	for column := range e.page.Layout.Counting {
@@ -311,13 +311,13 @@ func (t *Table) Commit(e *Entry, cost uint32, evict bool) Status {
 		}
 		w.Add(u, e.Now, cost)
 	}
-	return t.finish(e)
+	return t.writeRecord(e)
 }
 
 // Deny counts a denied hit in one compare-and-swap: its cost in the windows, unless that is 0,
 // and the denial in the block. A denied hit is not refunded. It returns what Commit would.
 func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
-	if status := t.begin(e, evict); status != OK {
+	if status := t.beginRecord(e, evict); status != OK {
 		return status
 	}
 	block := e.placement.block
@@ -331,11 +331,11 @@ func (t *Table) Deny(e *Entry, cost uint32, evict bool) Status {
 			w.Deny(u, e.Now)
 		}
 	}
-	return t.finish(e)
+	return t.writeRecord(e)
 }
 
-// begin prepares e's page for a change and gives the key a record.
-func (t *Table) begin(e *Entry, evict bool) Status {
+// beginRecord prepares e's page for a change, and gives the key a record if it has none. writeRecord follows.
+func (t *Table) beginRecord(e *Entry, evict bool) Status {
 	if status := t.startChange(&e.loadedPage); status != OK || e.slot >= 0 {
 		return status
 	}
@@ -360,20 +360,13 @@ func (e *Entry) place(slot int) {
 	e.slot = slot
 }
 
-// finish writes the key's record as a later state of the same.
-func (t *Table) finish(e *Entry) Status {
-	return t.writeRecord(e, e.page.Generation(e.slot))
-}
-
-// writeRecord writes the key's usage. The record of a later generation is another one: no hit from before is refunded
-// from it.
-func (t *Table) writeRecord(e *Entry, generation uint16) Status {
+// writeRecord writes the key's record, as a later state of the same.
+func (t *Table) writeRecord(e *Entry) Status {
 	e.putUsage()
 	if e.page.Layout.HasHolds {
 		e.page.SetHolds(e.slot, &e.holds)
 	}
-	e.generation = generation
-	e.page.SetGeneration(e.slot, generation)
+	e.generation = e.page.Generation(e.slot)
 	return t.write(&e.loadedPage)
 }
 

@@ -24,7 +24,7 @@ import (
 //	MergeFloors   makes one floor that covers two                       addToFloor
 //	RollFloor     drops what has ended by an instant                    endFloors, floorLives, startFromFloor
 //	Start         makes a usage of the floor                            startFromFloor (entry.go)
-//	Inherit       makes of that usage what a new record begins with     begin (entry.go)
+//	Inherit       makes of that usage what a new record begins with     beginRecord (entry.go)
 //	ChargeFloor   counts units whose key has no record                  chargeFloor
 //	ChargeByRule  counts units that have lapsed in a record of          usageIn
 //	              a key whose own limits are not known

@@ -54,7 +54,7 @@ func (t *Table) hold(e *Entry, h *Hold, evict bool) Status {
 	if !e.page.Layout.HasHolds { // a later configuration holds nothing
 		return t.Commit(e, h.Units, evict)
 	}
-	if status := t.begin(e, evict); status != OK {
+	if status := t.beginRecord(e, evict); status != OK {
 		return status
 	}
 	e.holds.Add(e.holds.Eighth, h.Units)
@@ -63,7 +63,7 @@ func (t *Table) hold(e *Entry, h *Hold, evict bool) Status {
 	h.epoch = e.placement.epoch
 	h.eighth = e.holds.Eighth
 	h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
-	return t.finish(e)
+	return t.writeRecord(e)
 }
 
 // Settle ends a hold and charges what its request really cost at now, without a check. The units may be charged
@@ -167,14 +167,14 @@ func (t *Table) chargeAndWrite(e *Entry, where HoldState, units uint32) Status {
 	if units == 0 {
 		switch where {
 		case HeldInRecord:
-			return t.finish(e)
+			return t.writeRecord(e)
 		case HeldInFloor:
 			return t.write(&e.loadedPage)
 		default:
 			return OK
 		}
 	}
-	switch status := t.begin(e, false); status {
+	switch status := t.beginRecord(e, false); status {
 	case OK:
 	case Full:
 		e.chargeFloor(&e.windows, e.Now, units)
@@ -185,7 +185,7 @@ func (t *Table) chargeAndWrite(e *Entry, where HoldState, units uint32) Status {
 	for column := range e.page.Layout.Counting {
 		e.windows.at(column).Add(&e.usage[column], e.Now, units)
 	}
-	return t.finish(e)
+	return t.writeRecord(e)
 }
 
 // HoldState says where the units of a hold are, or why they are not held any more.

@@ -15,7 +15,7 @@ const AllWindows = -1
 // Inc counts n units in the window, or in all, whatever their limits. It returns
 // Mismatch and Full as Commit does.
 func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
-	if status := t.begin(e, evict); status != OK {
+	if status := t.beginRecord(e, evict); status != OK {
 		return status
 	}
 	for column := range e.page.Layout.Counting {
@@ -23,13 +23,13 @@ func (t *Table) Inc(e *Entry, window int, n uint32, evict bool) Status {
 			e.windows.at(column).Add(&e.usage[column], e.Now, n)
 		}
 	}
-	return t.finish(e)
+	return t.writeRecord(e)
 }
 
 // Set sets the usage of the window, or of all, to n units counted now. A block goes on. It
 // returns Mismatch and Full as Commit does.
 func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
-	if status := t.begin(e, evict); status != OK {
+	if status := t.beginRecord(e, evict); status != OK {
 		return status
 	}
 	for column := range e.page.Layout.Counting {
@@ -37,7 +37,8 @@ func (t *Table) Set(e *Entry, window int, n uint32, evict bool) Status {
 			e.usage[column] = e.windows.at(column).Set(e.Now, n)
 		}
 	}
-	return t.writeRecord(e, e.page.NextGeneration())
+	e.page.BeginGeneration(e.slot)
+	return t.writeRecord(e)
 }
 
 // acts reports whether an operation on the window changes the column.
@@ -71,7 +72,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 		return false, OK
 	}
 	e.drop(e.slot)
-	e.page.NextGeneration() // of the next record: no hit from before is refunded from that
+	e.page.NextGeneration() // of the next record that is placed: no hit from before is refunded from that
 	return had, t.write(&e.loadedPage)
 }
 
@@ -88,7 +89,7 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 	// Where the key had a record, it gets a new one with a new serial: no hold from before is found in that.
 	// It shares nothing of what the floor holds.
 	e.place(slot)
-	e.page.SetGeneration(e.slot, e.page.NextGeneration())
+	e.page.BeginGeneration(e.slot)
 	e.page.MarkReset(e.slot)
 	return t.write(&e.loadedPage)
 }

@@ -41,8 +41,8 @@
 //	            or startFromFloor
 //	Table.Check             says whether the hit passes
 //	Table.Commit            counts it. Deny, Hold, Inc and Set do the same in their own way
-//	 ├─ begin               gives a new key a slot. If the page is full, evict makes room      evict.go
-//	 └─ finish              puts the usage into the record, and writes the page in one
+//	 ├─ beginRecord         gives a new key a slot. If the page is full, evict makes room      evict.go
+//	 └─ writeRecord         puts the usage into the record, and writes the page in one
 //	                        compare-and-swap
 //
 // The other files:

@@ -137,10 +137,9 @@ func (p *Page) SetFloorTime(t int64) { le.PutUint64(p.Bytes[offFloorTime:], uint
 
 func (p *Page) generation() uint16 { return le.Uint16(p.Bytes[offGeneration:]) & generationMask }
 
-// NextGeneration increments the page's generation and returns it.
-func (p *Page) NextGeneration() uint16 {
+// NextGeneration increments the page's generation, which each record that is placed gets.
+func (p *Page) NextGeneration() {
 	le.PutUint16(p.Bytes[offGeneration:], (p.generation()+1)&generationMask)
-	return p.generation()
 }
 
 // Find returns the slot of the key with that fingerprint, or -1. It compares two
@@ -184,7 +183,7 @@ func (p *Page) Place(slot int, fingerprint uint32, time int64) {
 	p.Clear(slot)
 	p.SetTime(slot, time)
 	le.PutUint32(p.Bytes[p.Layout.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
-	p.SetGeneration(slot, p.generation())
+	p.setGeneration(slot)
 	if p.Layout.HasHolds {
 		p.giveSerial(slot)
 	}
@@ -227,10 +226,14 @@ func (p *Page) setFlags(slot int, flags uint16) {
 // Generation is that of the slot's record.
 func (p *Page) Generation(slot int) uint16 { return p.flags(slot) & generationMask }
 
-// SetGeneration sets what Generation returns.
-func (p *Page) SetGeneration(slot int, generation uint16) {
-	p.setFlags(slot, p.flags(slot)&resetBit|generation)
+// BeginGeneration gives the slot's record a new generation: no hit from before is refunded from it.
+func (p *Page) BeginGeneration(slot int) {
+	p.NextGeneration()
+	p.setGeneration(slot)
 }
+
+// setGeneration gives the slot's record the page's generation.
+func (p *Page) setGeneration(slot int) { p.setFlags(slot, p.flags(slot)&resetBit|p.generation()) }
 
 // WasReset reports whether the slot's record says that the key was reset. It may have counted something since.
 func (p *Page) WasReset(slot int) bool { return p.flags(slot)&resetBit != 0 }
