@@ -22,8 +22,8 @@
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits   rule.go
 //
-// Leaves are compared as texts, as these limiters compare values (WithinAsText, ApartAsText). A policy compares hosts
-// and addresses by what they name, and package request joins matches so. Only findMixed looks at both.
+// The patterns of leaves are texts, as these limiters compare texts. A policy compares hosts and addresses by what they
+// name, and package request joins matches so. Only findMixed looks at both.
 //
 // One example from end to end. This configuration of envoyproxy/ratelimit has two levels: path = /login
 // without a limit, and below it path = /login with user = anything, which has one:

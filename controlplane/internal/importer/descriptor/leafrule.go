@@ -97,10 +97,7 @@ func (p placed) isUnmatched() bool { return p.in == inKey }
 
 // place gives a condition its place, and adds one in the match to the requests.
 func (r *leafRule) place(c condition) {
-	match, canMatch := c.addTo(r.requests.Match)
-	if canMatch {
-		r.requests.Match = match
-	}
+	canMatch := c.addTo(&r.requests)
 	hasOneCounter := c.shared || c.pattern.Kind() == request.Exactly
 	p := placed{condition: c}
 	switch {
@@ -117,19 +114,21 @@ func (r *leafRule) place(c condition) {
 	r.placed = append(r.placed, p)
 }
 
-// addTo adds the condition to a match. It is not ok, and adds nothing, if no match can ask for the condition, or if
-// this one asks for other values of the part.
-func (c condition) addTo(m request.Match) (with request.Match, ok bool) {
+// addTo adds the condition to the match of some requests. It is not ok, and adds nothing, if no match can ask for the
+// condition, or if theirs asks for other values of the part. It adds no comment, as AsOverride has none.
+func (c condition) addTo(requests *request.Selection) (ok bool) {
 	fits := c.value.Fitting(c.pattern)
-	has := m.Of(c.value.Part)
+	asked := fits.Match().Of(c.value.Part)
+	has := requests.Match().Of(c.value.Part)
 	switch {
 	case fits.IsOff():
-		return m, false
-	case len(has) > 0 && len(fits.Match) > 0:
-		return m, slices.Equal(has, fits.Match.Of(c.value.Part))
+		return false
+	case len(has) > 0 && len(asked) > 0:
+		return slices.Equal(has, asked)
 	}
-	with, _ = m.And(fits.Match) // at most one of the two is about the part, so they can be joined
-	return with, true
+	fits.Remarks = request.Remarks{}
+	requests.NarrowTo(fits) // at most one of the two is about the part, so they can be joined
+	return true
 }
 
 // overrideEarlier gives the requests of an earlier leaf the limit that they have in the rule, or says why no override
@@ -166,7 +165,7 @@ func (c condition) asOverride() string {
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
 func (r *leafRule) whyNotOverridden(before *leaf) (why string) {
 	for i, p := range r.placed {
-		if !p.isInKey() && !p.pattern.WithinAsText(before.conditions[i].pattern) {
+		if !p.isInKey() && !p.pattern.Within(before.conditions[i].pattern) {
 			return p.sharing() + ", apart from " + before.level.Name() + ". The import does not write such a rule: exempt " +
 				"those requests by hand."
 		}

@@ -167,7 +167,7 @@ func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
 	isKnown := true
 	for _, r := range rules {
 		m, ok := r.LimitedRequests(d.Requests.Exempt())
-		m = m.WithoutConditionsOf(d.Requests.Match) // all of its requests meet these
+		m = m.WithoutConditionsOf(d.Requests.Match()) // all of its requests meet these
 		switch {
 		case !ok:
 			isKnown = false

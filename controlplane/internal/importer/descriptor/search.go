@@ -36,7 +36,7 @@ type condition struct {
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
 func (list conditions) withinAsText(other conditions) bool {
 	for i, c := range list {
-		if !c.pattern.WithinAsText(other[i].pattern) {
+		if !c.pattern.Within(other[i].pattern) {
 			return false
 		}
 	}
@@ -47,7 +47,7 @@ func (list conditions) withinAsText(other conditions) bool {
 // where it is so.
 func (list conditions) apartAsText(other conditions) bool {
 	for i, c := range list {
-		if c.pattern.ApartAsText(other[i].pattern) {
+		if c.pattern.Apart(other[i].pattern) {
 			return true
 		}
 	}

@@ -15,7 +15,7 @@ func Example() {
 	at := source.Place{File: "limits.yaml", Line: 3}
 	limit := &draft.Limit{Numbers: draft.Windowed(5, "minute"), At: at}
 	limit.Comment("There it counts in UTC.")
-	requests := request.Selection{Match: request.Method.Matching(request.Exact("POST"))}
+	requests := request.Method.Value().Fitting(request.Exact("POST"))
 	requests.CannotMatch("they come at night")
 
 	d.Add(draft.NewRule(d.Findings, draft.Terms{

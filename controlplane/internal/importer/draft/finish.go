@@ -221,7 +221,7 @@ func (r *Rule) asYAML() *yaml.Node {
 	t := &r.terms
 	text := ruleText{
 		Name: r.policyName, Counter: r.counter, Scope: r.scope, Lease: r.lease,
-		Match: t.Requests.Match, Exempt: r.exempt, Key: r.key(),
+		Match: t.Requests.Match(), Exempt: r.exempt, Key: r.key(),
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.CountDenied,
 		Response: cmp.Or(r.enforcement.Response, t.Response),

@@ -42,10 +42,10 @@ func TestExemptionsByOnePartAreOne(t *testing.T) {
 	const more = policy.MaxExempt + 1
 	paths, withMethod := make([]request.Match, more), make([]request.Match, more)
 	for i := range more {
-		path := request.Selection{Match: request.FullPath.Matching(request.Exact("/" + strconv.Itoa(i)))}
-		paths[i] = path.Match
+		path := request.FullPath.Value().Fitting(request.Exact("/" + strconv.Itoa(i)))
+		paths[i] = path.Match()
 		path.Require(request.Method.Value(), request.Exact("GET"))
-		withMethod[i] = path.Match
+		withMethod[i] = path.Match()
 	}
 	for _, tc := range []struct {
 		exempt      []request.Match
@@ -93,7 +93,7 @@ func TestRequestsThatARuleLimits(t *testing.T) {
 	known := map[string]request.Match{
 		"client_ip":     {},
 		"path":          {},
-		"header x-user": header.Matching(request.Present),
+		"header x-user": header.Value().Fitting(request.Present).Match(),
 	}
 	for _, key := range []request.Part{
 		request.ClientIP, request.FullPath, header, {Kind: request.KindQuery, Name: "user"},

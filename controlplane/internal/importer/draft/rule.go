@@ -152,19 +152,19 @@ func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}
-	m = r.terms.Requests.Match
+	limited := r.terms.Requests
 	for _, p := range r.terms.Key {
 		switch p.Kind {
 		case request.KindHeader:
-			if m.Of(p) == nil {
-				m, _ = m.And(p.Matching(request.Present))
+			if limited.Match().Of(p) == nil {
+				limited.Require(p.Value(), request.Present)
 			}
 		case request.KindQuery, request.KindCookie, request.KindProperty:
 			return nil, false
 		case request.KindClientIP, request.KindPath, request.KindMethod, request.KindHost: // no request lacks these
 		}
 	}
-	return m, true
+	return limited.Match(), true
 }
 
 // Limit is one limit of a configuration. Several rules may come of it.

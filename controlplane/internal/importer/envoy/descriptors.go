@@ -185,8 +185,7 @@ func (r *reader) readRequestHeaders(
 	}
 	ways := always(descriptor.Entry{Key: a.GetDescriptorKey(), Value: value})
 	if a.GetSkipIfAbsent() && value.Part.Kind == request.KindHeader {
-		without := request.Selection{Match: value.Part.Matching(request.Absent)}
-		ways = append(ways, descriptor.Descriptor{Requests: without})
+		ways = append(ways, descriptor.Descriptor{Requests: value.Fitting(request.Absent)})
 	}
 	return ways
 }
@@ -232,12 +231,12 @@ func (r *reader) readHeaderValueMatch(
 	switch {
 	case a.GetExpectMatch() == nil || a.GetExpectMatch().GetValue():
 		d.Requests.NarrowTo(s)
-	case len(s.Exempt()) > 0 || len(s.Match) == 0:
+	case len(s.Exempt()) > 0 || len(s.Match()) == 0:
 		d.Requests.AddAll(s.Remarks)
 		d.Requests.CannotMatch("they must not match headers, of which some are inverted")
 	default:
 		d.Requests.AddAll(s.Remarks)
-		d.Requests.ExemptMatches(s.Match)
+		d.Requests.ExemptMatches(s.Match())
 	}
 	return []descriptor.Descriptor{d}
 }
@@ -278,13 +277,13 @@ func (r *reader) readRemoteAddressMatch(
 	for _, o := range a.GetAddressMatcher().GetRanges() {
 		networks = append(networks, r.readCIDRRange(o, at)...)
 	}
-	switch m := request.ClientIP.Matching(request.ExactAll(networks)...); {
-	case networks == nil:
+	switch ranges := request.ExactAll(networks); {
+	case ranges == nil:
 		d.Requests.CannotMatch("its address_matcher has no ranges")
 	case a.GetAddressMatcher().GetInvertMatch():
-		d.Requests.ExemptMatches(m)
+		d.Requests.ExemptFitting(request.ClientIP.Value(), ranges...)
 	default:
-		d.Requests.Match = m
+		d.Requests.Require(request.ClientIP.Value(), ranges...)
 	}
 	return []descriptor.Descriptor{d}
 }

@@ -188,7 +188,7 @@ func (f *listenerFilter) ownReaches(hosts []virtualHost) (list []reach) {
 // exemptAtLeast exempts the requests of a route. Where no exemption says which they are, it exempts more and says so,
 // as that limits fewer requests than Envoy does. If it would exempt all, the rule is off.
 func exemptAtLeast(s *request.Selection, route *hostRoute) {
-	if len(route.selection.Match) == 0 {
+	if len(route.selection.Match()) == 0 {
 		s.CannotMatch("they are those of routes without a configuration of their own")
 		return
 	}
@@ -203,7 +203,7 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if len(route.selection.Comments()) > 0 {
 		s.Comment(exemptsMore)
 	}
-	s.ExemptMatches(route.selection.Match)
+	s.ExemptMatches(route.selection.Match())
 }
 
 // hasInOrder reports whether a list has all of some matches. As both have the order of the routes, it looks at each

@@ -92,22 +92,14 @@ func (r *reader) hostSelection(domains []string) (s request.Selection) {
 	if slices.Contains(domains, "*") {
 		return s
 	}
-	var hosts []string
-	for _, d := range domains {
-		name := request.WithoutPort(d)
-		if name != d {
+	names := make([]string, len(domains))
+	for i, d := range domains {
+		names[i] = request.WithoutPort(d)
+		if names[i] != d {
 			r.NoteImport("The host " + d + " is compared without its port here.")
 		}
-		if !request.IsHostOrWildcard(name) {
-			s.CannotMatch("the host is " + d)
-		} else if !slices.Contains(hosts, name) {
-			hosts = append(hosts, name)
-		}
 	}
-	if hosts != nil && !s.IsOff() { // else the match would have a part of the requests
-		s.Match = request.Host.Matching(request.ExactAll(hosts)...)
-	}
-	return s
+	return request.ToHosts(names, func(i int) string { return "the host is " + domains[i] })
 }
 
 // exemptOtherHosts exempts the hosts for which Envoy finds another virtual host, as it takes the longest domain that
@@ -125,10 +117,11 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 	for i, d := range domains {
 		own[i] = request.WithoutPort(d)
 	}
-	var names []string
+	var taken []request.Pattern
 	for _, other := range others {
 		for _, domain := range domainsOf(other) {
 			name := request.WithoutPort(domain)
+			hosts, ok := request.HostPattern(name)
 			isWider := func(d string) bool { return request.IsHostBelow(name, d) }
 			isNarrower := func(d string) bool { return request.IsHostBelow(d, name) }
 			isSame := func(d string) bool { return strings.EqualFold(d, name) }
@@ -139,15 +132,15 @@ func exemptOtherHosts(s *request.Selection, domains []string, others []*policy.N
 			case !slices.ContainsFunc(own, isWider):
 			case slices.ContainsFunc(own, isNarrower): // an exempt would have these too
 				s.CannotMatch("another virtual host takes some of those to " + domain)
-			case !request.IsHostOrWildcard(name):
+			case !ok:
 				s.CannotMatch("another virtual host takes those to " + domain)
-			case !slices.Contains(names, name):
-				names = append(names, name)
+			default:
+				taken = append(taken, hosts)
 			}
 		}
 	}
-	if names != nil {
-		s.ExemptMatches(request.Host.Matching(request.ExactAll(names)...))
+	if taken != nil {
+		s.ExemptFitting(request.Host.Value(), taken...)
 	}
 }
 
@@ -197,7 +190,7 @@ const exemptsMore = "It may leave out more requests than there, because a policy
 // exemptEarlierRoutes exempts the requests that the matches of earlier routes take.
 func exemptEarlierRoutes(matched *request.Selection, before []request.Selection) {
 	isExempt := func(o request.Selection) bool {
-		return !o.IsOff() && len(o.Exempt()) == 0 && !matched.Match.IsApart(o.Match)
+		return !o.IsOff() && len(o.Exempt()) == 0 && !matched.Match().IsApart(o.Match())
 	}
 	hasComment := func(o request.Selection) bool { return len(o.Comments()) > 0 && isExempt(o) }
 	if slices.ContainsFunc(before, hasComment) {

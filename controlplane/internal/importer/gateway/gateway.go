@@ -325,9 +325,7 @@ func (list *ruleList) readMethods(sent *descriptor.Descriptor, conditions []cond
 			list.Fail(at.Item("methods", i), "must be a method such as GET, not "+strconv.Quote(m.Value))
 		}
 	}
-	if methods != nil {
-		sent.Requests.NarrowTo(request.Selection{Match: request.Method.Matching(request.ExactAll(methods)...)})
-	}
+	sent.Requests.Require(request.Method.Value(), request.ExactAll(methods)...)
 }
 
 // readCondition adds one condition: on a value of the request, or that each of these values counts for itself. A

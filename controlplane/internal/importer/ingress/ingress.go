@@ -73,8 +73,8 @@ type ingress struct {
 	source.Resource
 	name     string // with the namespace
 	isCanary bool
-	paths    []hostPath      // of its requests
-	allowed  []request.Match // of its requests, which it does not limit
+	paths    []hostPath        // of its requests
+	allowed  []request.Pattern // of the clients that it does not limit
 }
 
 // readIngress reads what an Ingress says of itself. The paths of some hosts are expressions.
@@ -188,7 +188,9 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 	}
 	for _, g := range groupHosts(ing.paths) {
 		var s request.Selection
-		s.ExemptMatches(ing.allowed...)
+		if ing.allowed != nil {
+			s.ExemptFitting(request.ClientIP.Value(), ing.allowed...)
+		}
 		s.NarrowTo(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
 		imp.draft.Add(draft.NewRule(imp.Findings, draft.Terms{
@@ -199,27 +201,23 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 	}
 }
 
-// allowedNetworks matches the networks that the Ingress does not limit.
-func (imp *ingressImport) allowedNetworks(ing *ingress) []request.Match {
-	var list []request.Pattern
+// allowedNetworks are the networks that the Ingress does not limit.
+func (imp *ingressImport) allowedNetworks(ing *ingress) (list []request.Pattern) {
 	for _, name := range []string{"limit-allowlist", "limit-whitelist"} {
 		for text := range strings.SplitSeq(ing.annotation(name), ",") {
 			text = strings.TrimSpace(text)
-			network, ok := request.NetworkText(text)
+			network, ok := request.NetworkPattern(text)
 			switch {
 			case text == "":
 			case !ok:
 				imp.Fail(ing.annotationAt(name), "must have networks such as 10.0.0.0/8, not "+strconv.Quote(text))
 			default:
-				list = append(list, request.Exact(network))
+				list = append(list, network)
 			}
 		}
 		if len(list) > 0 { // the second is another name of the first
 			break
 		}
 	}
-	if len(list) == 0 {
-		return nil
-	}
-	return []request.Match{request.ClientIP.Matching(list...)}
+	return list
 }

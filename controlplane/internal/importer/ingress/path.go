@@ -50,7 +50,7 @@ func (imp *ingressImport) pathsOf(r source.Resource, regexHosts map[string]bool)
 	}
 	for i, ofHost := range rules {
 		host := strings.ToLower(source.TextOf(ofHost, "host"))
-		if host != allOthers && !request.IsHostOrWildcard(host) {
+		if _, isName := request.HostPattern(host); host != allOthers && !isName {
 			imp.Fail(r.At.Item("spec.rules", i).In("host"), "the host "+strconv.Quote(host)+
 				" must be a name, such as a.example or *.a.example")
 		}
@@ -170,10 +170,10 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 //	a canary   a.example /new            takes none of those above
 func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection) {
 	if !g.isUnnamed() {
-		s.Match = request.Host.Matching(request.ExactAll(g.hosts)...)
+		s.NarrowTo(toHosts(g.hosts...))
 	}
 	if !slices.Contains(g.paths, anyPath) {
-		s.NarrowTo(request.Selection{Match: request.FullPath.Matching(spelledOut(g.paths)...)})
+		s.NarrowTo(withPaths(g.paths...))
 	}
 	for _, p := range ing.paths {
 		g.exemptCounted(&s, p)
@@ -218,13 +218,13 @@ func (g *hostGroup) relationTo(p hostPath) relation {
 //	/api of a.example       counts by the group of a.example alone
 //	the rest of a.example   counts by that of *.example: ingress-nginx gives the host the limits of the Ingress too
 func (g *hostGroup) exemptCounted(s *request.Selection, beside hostPath) {
-	meets := func(path writtenPath) bool { return !beside.path.ApartAsText(path.Pattern) }
+	meets := func(path writtenPath) bool { return !beside.path.Apart(path.Pattern) }
 	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
 		return
 	}
-	counted := beside.ofBoth()
-	if beside.path == anyPath {
-		counted = beside.ofHost()
+	counted := toHosts(beside.host)
+	if beside.path != anyPath {
+		counted.NarrowTo(withPaths(beside.path))
 	}
 	g.exemptHost(s, counted, beside.host, "another rule of the Ingress has")
 }
@@ -248,33 +248,38 @@ func (g *hostGroup) exemptTaken(s *request.Selection, other hostPath) {
 		s.CannotMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives each request " +
 			"to one of the two")
 	case narrowerHost:
-		g.exemptHost(s, other.ofHost(), other.host, by)
+		g.exemptHost(s, toHosts(other.host), other.host, by)
 	case longerPath:
 		switch {
 		case slices.ContainsFunc(g.paths, winsBack):
 			s.CannotMatch(by + " some of those to " + other.path.Text())
 		case len(g.hosts) == 1:
-			exemptOnce(s, other.ofPath())
+			exemptOnce(s, withPaths(other.path))
 		default:
-			g.exemptHost(s, other.ofBoth(), other.host, by)
+			both := toHosts(other.host)
+			both.NarrowTo(withPaths(other.path))
+			g.exemptHost(s, both, other.host, by)
 		}
 	}
 }
 
 // exemptHost exempts requests to a host. Where the group has a narrower host, an exemption would have the requests to
 // that too, so no match says what is left.
-func (g *hostGroup) exemptHost(s *request.Selection, m request.Match, host, by string) {
+func (g *hostGroup) exemptHost(s *request.Selection, taken request.Selection, host, by string) {
 	if g.hasHostBelow(host) {
 		s.CannotMatch(by + " some of those to " + host)
 		return
 	}
-	exemptOnce(s, m)
+	exemptOnce(s, taken)
 }
 
-// exemptOnce exempts requests, which several paths may take.
-func exemptOnce(s *request.Selection, m request.Match) {
-	if !s.HasExempt(m) {
-		s.ExemptMatches(m)
+// exemptOnce exempts requests, which several paths may take. If no match has them, the rule is off.
+func exemptOnce(s *request.Selection, taken request.Selection) {
+	switch {
+	case taken.IsOff():
+		s.AddAll(taken.Remarks)
+	case !s.HasExempt(taken.Match()):
+		s.ExemptMatches(taken.Match())
 	}
 }
 
@@ -283,18 +288,14 @@ func (g *hostGroup) hasHostBelow(host string) bool {
 	return slices.ContainsFunc(g.hosts, func(name string) bool { return request.IsHostBelow(name, host) })
 }
 
-// ofHost are the requests to the host.
-func (p hostPath) ofHost() request.Match { return request.Host.Matching(request.Exact(p.host)) }
-
-// ofPath are the requests with the path.
-func (p hostPath) ofPath() request.Match {
-	return request.FullPath.Matching(spelledOut([]writtenPath{p.path})...)
+// toHosts are the requests to some hosts. No import has one that is no name: see pathsOf.
+func toHosts(hosts ...string) request.Selection {
+	return request.ToHosts(hosts, func(i int) string { return "the host is " + hosts[i] })
 }
 
-// ofBoth are the requests to the host with the path.
-func (p hostPath) ofBoth() request.Match {
-	m, _ := p.ofHost().And(p.ofPath()) // they are conditions on two parts
-	return m
+// withPaths are the requests with any of some paths.
+func withPaths(paths ...writtenPath) request.Selection {
+	return request.FullPath.Value().Fitting(spelledOut(paths)...)
 }
 
 // hasNarrowerHost reports whether the host is one of another, wider one.
@@ -304,12 +305,12 @@ func (p hostPath) hasNarrowerHost(wider string) bool {
 
 // hasLongerPath reports whether nginx takes the path before another one that fits the same requests.
 func (p hostPath) hasLongerPath(other writtenPath) bool {
-	return p.path.isLonger(other) && !other.ApartAsText(p.path.Pattern)
+	return p.path.isLonger(other) && !other.Apart(p.path.Pattern)
 }
 
 // hasEqualPath reports whether nginx may take either of the path and another one for some requests.
 func (p hostPath) hasEqualPath(other writtenPath) bool {
-	return !p.path.isLonger(other) && !other.isLonger(p.path) && !other.ApartAsText(p.path.Pattern)
+	return !p.path.isLonger(other) && !other.isLonger(p.path) && !other.Apart(p.path.Pattern)
 }
 
 // isLonger reports whether nginx takes the location of a path before that of another one: the longer one, or the exact
@@ -323,9 +324,9 @@ func (p writtenPath) isLonger(other writtenPath) bool {
 func spelledOut(paths []writtenPath) (list []request.Pattern) {
 	for _, p := range paths {
 		if p.Kind() == request.PathOrBelow {
-			list = request.AppendNew(list, request.Exact(p.Text()), request.Prefix(p.Text()+"/", false))
+			list = append(list, request.Exact(p.Text()), request.Prefix(p.Text()+"/", false))
 		} else {
-			list = request.AppendNew(list, p.Pattern)
+			list = append(list, p.Pattern)
 		}
 	}
 	return list

@@ -121,7 +121,7 @@ func (l *location) fits(besideRegex bool, holes []hole) (s request.Selection) {
 	case l.whyNoPath != "":
 		s.CannotMatch(l.whyNoPath)
 	case l.path != request.AnyPath:
-		s.Match = request.FullPath.Matching(l.path)
+		s.Require(request.FullPath.Value(), l.path)
 	}
 	if !l.isRegex() {
 		return s
@@ -129,7 +129,7 @@ func (l *location) fits(besideRegex bool, holes []hole) (s request.Selection) {
 	if besideRegex {
 		s.CannotMatch("nginx tries it before the expressions of the locations around it")
 	}
-	isBelow := func(h hole) bool { return !h.around.path.ApartAsText(l.path) }
+	isBelow := func(h hole) bool { return !h.around.path.Apart(l.path) }
 	if i := slices.IndexFunc(holes, isBelow); i >= 0 {
 		h := holes[i]
 		s.CannotMatch("it holds for the location " + h.prefix.text + ", but not for the rest of ^~ " +
@@ -142,7 +142,7 @@ func (l *location) fits(besideRegex bool, holes []hole) (s request.Selection) {
 // the longest prefix if it has ^~, then the first expression, then the longest prefix.
 func (l *location) winsOver(other *location) bool {
 	switch {
-	case l.path.ApartAsText(other.path):
+	case l.path.Apart(other.path):
 		return false
 	case l.modifier == "=" || other.modifier == "=":
 		return l.modifier == "="

@@ -182,7 +182,7 @@ func (n *reader) readLimitConn(limit *draft.Limit, d *nginxconf.Directive) {
 
 // addRule makes the rule of a limit for one form of its key.
 func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
-	if p.requests.Match.IsApart(f.Requests.Match) {
+	if p.requests.Match().IsApart(f.Requests.Match()) {
 		return
 	}
 	requests := p.requests

@@ -108,3 +108,13 @@ func TestALocationWithoutRequests(t *testing.T) {
 	require.Equal(t, []string{"a"}, scoped(t, `
 server { location ^~ / { limit_req zone=a; } location ~ x$ { limit_req zone=s; location ~ y { limit_req zone=d; } } }`))
 }
+
+// A path of a policy has no question mark, and nginx compares one that the client wrote as %3F.
+func TestALocationWithAQuestionMark(t *testing.T) {
+	require.Equal(t, []string{
+		"s exempt: - {paths: [/b*]} is off",
+		"a is off",
+		"d match: {paths: [/b*]}",
+	}, scoped(t, `
+server { limit_req zone=s; location /a?b { limit_req zone=a; } location /b { limit_req zone=d; } }`))
+}

@@ -203,28 +203,14 @@ func splitRest(list []hosts) []hosts {
 // hosts and some beside them take requests from each other.
 func (h hosts) fits(beside []hosts) (s request.Selection) {
 	if !h.isRest {
-		s = ofNames(h.names)
+		s = request.ToHosts(h.names, func(i int) string {
+			return "a policy has hosts such as a.example and *.a.example, not " + h.names[i]
+		})
 	}
 	for _, other := range beside {
 		if h.takesFrom(other) && other.takesFrom(h) { // an exempt would have what each takes
 			s.CannotMatch("the server and the " + other.server.label + " take hosts from each other")
 		}
-	}
-	return s
-}
-
-// ofNames are the requests to hosts by their names.
-func ofNames(names []string) (s request.Selection) {
-	var patterns []request.Pattern
-	for _, name := range names {
-		if !request.IsHostOrWildcard(name) {
-			s.CannotMatch("a policy has hosts such as a.example and *.a.example, not " + name)
-			continue
-		}
-		patterns = append(patterns, request.Exact(name))
-	}
-	if !s.IsOff() { // else the match would have a part of the requests
-		s.Match = request.Host.Matching(patterns...)
 	}
 	return s
 }

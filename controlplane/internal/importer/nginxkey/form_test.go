@@ -27,12 +27,13 @@ func counted(t *testing.T, blocks, key string) []Form {
 
 // The example of the package: nobody counts the requests of gold.
 func TestEachFormIsForOtherRequests(t *testing.T) {
-	plan := request.Header("x-plan").Part
-	gold, staff := plan.Matching(request.Text("gold", true)), plan.Matching(request.Text("staff", true))
+	plan := request.Header("x-plan")
+	isGold, isStaff := plan.Fitting(request.Text("gold", true)), plan.Fitting(request.Text("staff", true))
 	forms := counted(t, `map $http_x_plan $counted { gold ""; staff all; default $binary_remote_addr; }`, "$counted")
-	isStaff, isOther := request.Selection{Match: staff}, request.Selection{Match: request.Match{}}
-	isStaff.ExemptMatches(gold)
-	isOther.ExemptMatches(gold, staff)
+	var isOther request.Selection
+	isOther.NarrowTo(request.Selection{}) // an empty match, as a join leaves it
+	isOther.ExemptMatches(isGold.Match(), isStaff.Match())
+	isStaff.ExemptMatches(isGold.Match())
 	require.Equal(t, []Form{
 		{Requests: isStaff, Text: "all"},
 		{Requests: isOther, Parts: []request.Part{request.ClientIP}},

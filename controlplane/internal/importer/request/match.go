@@ -8,14 +8,10 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns. The
-// parts are hosts, methods, paths, headers and client addresses: a policy matches no others, see Part.canMatch. Hosts,
-// methods and addresses have texts alone (Exact). Those of hosts and addresses stand for what they name: see
-// partID.withinAsNamed. A header has one pattern, as a policy has one for each. A match is not changed once it is made.
+// Match is a rule's match, or one exemption: patterns of parts. Each of the parts must fit one of its patterns.
+// Value.Fitting makes matches, of the patterns that Part.inMatch gives. A header has one pattern, as a policy has one
+// for each. A match is not changed once it is made.
 type Match map[partID][]Pattern
-
-// Matching is the match in which the part must fit one of the patterns.
-func (p Part) Matching(patterns ...Pattern) Match { return Match{p.id(): slices.Clone(patterns)} }
 
 // Of are the patterns that a part must fit one of; none if there is no condition on it.
 func (m Match) Of(p Part) []Pattern { return m[p.id()] }
@@ -30,24 +26,15 @@ func (m Match) WithoutConditionsOf(other Match) Match {
 	return left
 }
 
-// And is the match with the conditions of both. Of two conditions on one part it takes the values that fit both: of /a*
-// and /a/b the path /a/b, of the hosts *.example and a.example the host a.example. Where there are none, or no list of
-// patterns says which, there is no match, and why says so.
-func (m Match) And(other Match) (both Match, why string) {
-	both, why = m.joined(other)
-	if why != "" {
-		return nil, why
-	}
-	return both, ""
-}
-
-// joined is And, but leaves out the conditions of the other match that it cannot join: why names the first.
+// joined is the match with the conditions of both. Of two conditions on one part it takes the values that fit both: of
+// /a* and /a/b the path /a/b, of the hosts *.example and a.example the host a.example. Where there are none, or no list
+// of patterns says which, it leaves out that of the other match: why names the first such part.
 func (m Match) joined(other Match) (both Match, why string) {
 	both = Match{}
 	maps.Copy(both, m)
 	byName := func(a, b partID) int { return cmp.Or(cmp.Compare(a.kind, b.kind), cmp.Compare(a.name, b.name)) }
 	for _, id := range slices.SortedFunc(maps.Keys(other), byName) {
-		common, isKnown := id.commonValues(m[id], other[id])
+		common, isKnown := commonValues(m[id], other[id])
 		switch {
 		case isKnown && len(common) > 0:
 			both[id] = common
@@ -61,7 +48,7 @@ func (m Match) joined(other Match) (both Match, why string) {
 // IsApart reports whether no request fits both matches, as of the hosts a.example and b.example. A true answer is sure.
 func (m Match) IsApart(other Match) bool {
 	for id, values := range other {
-		if common, isKnown := id.commonValues(m[id], values); isKnown && len(common) == 0 {
+		if common, isKnown := commonValues(m[id], values); isKnown && len(common) == 0 {
 			return true
 		}
 	}
@@ -70,51 +57,23 @@ func (m Match) IsApart(other Match) bool {
 
 // commonValues are the patterns for the values of a part that fit one of each list; an empty list fits all. They are
 // not known if no list of patterns says that.
-func (id partID) commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
+func commonValues(a, b []Pattern) (common []Pattern, isKnown bool) {
 	if len(a) == 0 {
 		return b, true
 	}
 	for _, p := range a {
 		for _, q := range b {
 			switch {
-			case id.withinAsNamed(p, q):
-				common = AppendNew(common, p)
-			case id.withinAsNamed(q, p):
-				common = AppendNew(common, q)
-			case !id.apartAsNamed(p, q):
+			case p.Within(q):
+				common = appendNew(common, p)
+			case q.Within(p):
+				common = appendNew(common, q)
+			case !p.Apart(q):
 				return nil, false
 			}
 		}
 	}
 	return common, true
-}
-
-// withinAsNamed reports whether every value of the part that fits p fits q. The texts of hosts and of addresses are
-// compared by what they name, as a policy compares them:
-//
-//	part      p             q             within
-//	Host      x.a.example   *.A.example   yes: it is one of the hosts below a.example, in any case
-//	ClientIP  10.1.2.3      10.0.0.0/8    yes: the address is in the network
-//	others    any           any           as Pattern.WithinAsText says
-func (id partID) withinAsNamed(p, q Pattern) bool {
-	switch {
-	case p == q:
-		return true
-	case id.kind == KindHost:
-		return isHostWithin(p.text, q.text)
-	case id.kind == KindClientIP:
-		return isNetworkWithin(p.text, q.text)
-	}
-	return p.WithinAsText(q)
-}
-
-// apartAsNamed reports whether no value of the part fits both. Of two hosts, and of two networks, one is within the
-// other or they are apart.
-func (id partID) apartAsNamed(p, q Pattern) bool {
-	if id.kind == KindHost || id.kind == KindClientIP {
-		return !id.withinAsNamed(p, q) && !id.withinAsNamed(q, p)
-	}
-	return p.ApartAsText(q)
 }
 
 // Joined has the exemptions by one list in one exemption, where the first of them is: those of the paths /a and of the
@@ -156,8 +115,8 @@ func (m Match) onlyList() (id partID, ok bool) {
 	return parts[0], true
 }
 
-// AppendNew adds the patterns that the list does not have.
-func AppendNew(list []Pattern, more ...Pattern) []Pattern {
+// appendNew adds the patterns that the list does not have.
+func appendNew(list []Pattern, more ...Pattern) []Pattern {
 	list = slices.Clone(list)
 	for _, p := range more {
 		if !slices.Contains(list, p) {

@@ -88,13 +88,10 @@ func (p Part) MayBeMissing() bool {
 	return p.Kind == KindHeader || p.Kind == KindQuery || p.Kind == KindCookie
 }
 
-// IsHost reports whether text is a name that hosts of a match may have.
-func IsHost(text string) bool {
+// isHost reports whether text is the name of one host in a match.
+func isHost(text string) bool {
 	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
 }
-
-// IsHostOrWildcard reports whether text is such a name, or *. and one, as a.example and *.a.example.
-func IsHostOrWildcard(text string) bool { return IsHost(strings.TrimPrefix(text, "*.")) }
 
 // HasOnly reports whether text has only these characters, and at least one.
 func HasOnly(text, characters string) bool { return text != "" && strings.Trim(text, characters) == "" }
@@ -133,18 +130,9 @@ func NetworkOf(text string) (network netip.Prefix, ok bool) {
 	return network.Masked(), err == nil
 }
 
-// NetworkText is a network as policies write it: one of a single address without its length.
-func NetworkText(text string) (written string, ok bool) {
-	network, ok := NetworkOf(text)
-	if network.IsSingleIP() {
-		return network.Addr().String(), ok
-	}
-	return network.String(), ok
-}
-
 // isNetworkWithin reports whether the addresses of a network are in another one, which may be wider.
 func isNetworkWithin(network, wide string) bool {
-	narrow, _ := NetworkOf(network)
-	wider, _ := NetworkOf(wide)
-	return wider.Bits() <= narrow.Bits() && wider.Overlaps(narrow)
+	narrow, isNarrow := NetworkOf(network)
+	wider, isWider := NetworkOf(wide)
+	return isNarrow && isWider && wider.Bits() <= narrow.Bits() && wider.Overlaps(narrow)
 }

@@ -24,6 +24,8 @@ const (
 	PathOrBelow                      // of a path: the text, and what follows a / behind it (OrBelow)
 	ByExpression                     // what RE2 matches as a whole (Expression)
 	Missing                          // none: the part is missing (Absent)
+	OfHosts                          // the hosts of a name: a.example, or those below *.a.example (HostPattern)
+	InNetwork                        // the addresses of a network, which may be one address (NetworkPattern)
 )
 
 // Exact fits the text alone.
@@ -41,6 +43,21 @@ func ParseExpression(text string) (Pattern, error) {
 		return Pattern{}, errors.New(strconv.Quote(text) + " is not a regular expression of RE2")
 	}
 	return Expression(unquoted(text)), nil
+}
+
+// HostPattern fits the hosts of a name such as a.example or *.a.example, in any case. It is not ok if that is no name
+// of hosts.
+func HostPattern(name string) (p Pattern, ok bool) {
+	return Pattern{OfHosts, name}, isHost(strings.TrimPrefix(name, "*."))
+}
+
+// NetworkPattern fits the addresses of a network such as 10.0.0.0/8, or one address. It is not ok if the text is none.
+func NetworkPattern(text string) (p Pattern, ok bool) {
+	network, ok := NetworkOf(text)
+	if network.IsSingleIP() {
+		return Pattern{InNetwork, network.Addr().String()}, ok
+	}
+	return Pattern{InNetwork, network.String()}, ok
 }
 
 // The patterns that need no text.
@@ -105,7 +122,8 @@ func (p Pattern) Kind() PatternKind { return p.kind }
 // Text is the text of the pattern, as the configuration has it: of an expression the expression.
 func (p Pattern) Text() string { return p.text }
 
-// Regexp is the pattern as an expression of RE2 for the whole text. It is not for Missing, which no text fits.
+// Regexp is the pattern as an expression of RE2 for the whole text. It is not for Missing, which no text fits, and not
+// for hosts and networks.
 func (p Pattern) Regexp() string {
 	switch p.kind {
 	case WithWildcards:
@@ -118,7 +136,7 @@ func (p Pattern) Regexp() string {
 		return regexp.QuoteMeta(p.text) + "(/.*)?"
 	case ByExpression:
 		return p.text
-	case Exactly, AnyValue, Missing:
+	case Exactly, AnyValue, Missing, OfHosts, InNetwork:
 	}
 	return regexp.QuoteMeta(p.text)
 }
@@ -137,6 +155,10 @@ func (p Pattern) Matches(text string) bool {
 	case ByExpression:
 		re, err := regexp.Compile("^(?s:" + p.text + ")$")
 		return err == nil && re.MatchString(text)
+	case OfHosts:
+		return isHostWithin(text, p.text)
+	case InNetwork:
+		return isNetworkWithin(text, p.text)
 	case Missing:
 	}
 	return false
@@ -169,18 +191,26 @@ func (p Pattern) LiteralPrefix() (text string, isAll bool) {
 	case WithWildcards:
 		before, after, _ := strings.Cut(p.text, "*")
 		return before, after == ""
-	case AnyValue, ByExpression, Missing:
+	case AnyValue, ByExpression, Missing, OfHosts, InNetwork:
 	}
 	return "", false
 }
 
-// WithinAsText reports whether every value that fits p fits q, as /a/b* is within /a*. A true answer is sure. A false
-// one may be wrong, and costs a rule of its own where an override would do, or a rule that is off: never a wrong limit.
-func (p Pattern) WithinAsText(q Pattern) bool {
+// Within reports whether every value that fits p fits q:
+//
+//	p                      q                        within
+//	/a/b*                  /a*                      yes
+//	x.a.example, OfHosts   *.A.example, OfHosts     yes: it is one of the hosts below a.example, in any case
+//	10.1.2.3, InNetwork    10.0.0.0/8, InNetwork    yes: the address is in the network
+//	10.1.2.3, Exactly      10.0.0.0/8, Exactly      no: these are two texts
+//
+// A true answer is sure. A false one may be wrong, and costs a rule of its own where an override would do, or a rule
+// that is off: never a wrong limit.
+func (p Pattern) Within(q Pattern) bool {
 	switch {
 	case q.kind == AnyValue, p == q:
 		return true
-	case p.kind == Exactly:
+	case p.kind == Exactly, p.kind == q.kind && p.isName():
 		return q.Matches(p.text)
 	}
 	begin, _ := p.LiteralPrefix()
@@ -194,10 +224,14 @@ func (p Pattern) WithinAsText(q Pattern) bool {
 	return q.kind == WithWildcards && strings.HasPrefix(begin, wider)
 }
 
-// ApartAsText reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be
-// wrong, and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a
-// wrong limit.
-func (p Pattern) ApartAsText(q Pattern) bool {
+// isName reports whether the pattern is a name of hosts, or a network. One of two such has all values of the other, or
+// they have none in common.
+func (p Pattern) isName() bool { return p.kind == OfHosts || p.kind == InNetwork }
+
+// Apart reports whether no value fits both, as /a* is apart from /b. A true answer is sure. A false one may be wrong,
+// and costs an exempt or an override for requests that the rule does not have, or a rule that is off: never a wrong
+// limit.
+func (p Pattern) Apart(q Pattern) bool {
 	begin, isAll := p.LiteralPrefix()
 	other, isAllOther := q.LiteralPrefix()
 	switch {
@@ -205,8 +239,8 @@ func (p Pattern) ApartAsText(q Pattern) bool {
 		return !q.Matches(p.text)
 	case q.kind == Exactly:
 		return !p.Matches(q.text)
-	case isAll && isAllOther:
-		return !p.WithinAsText(q) && !q.WithinAsText(p)
+	case isAll && isAllOther, p.kind == q.kind && p.isName():
+		return !p.Within(q) && !q.Within(p)
 	}
 	return !strings.HasPrefix(begin, other) && !strings.HasPrefix(other, begin)
 }
@@ -252,7 +286,7 @@ func (p Pattern) ofPath() (path Pattern, sameWithAnyQuery, ok bool) {
 		return p, true, isAll && !strings.ContainsAny(begin, "?#")
 	case ByExpression:
 		return ofPathExpression(p.text)
-	case AnyValue, PathOrBelow, Missing:
+	case AnyValue, PathOrBelow, Missing, OfHosts, InNetwork:
 	}
 	return p, true, true
 }

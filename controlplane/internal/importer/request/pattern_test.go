@@ -49,8 +49,8 @@ func TestWithinAndApartAreSure(t *testing.T) {
 	within, apart := 0, 0
 	for _, p := range patterns {
 		for _, q := range patterns {
-			isWithin := p.WithinAsText(q)
-			isApart := p.ApartAsText(q)
+			isWithin := p.Within(q)
+			isApart := p.Apart(q)
 			for i, text := range texts {
 				require.False(t, isWithin && fits[p][i] && !fits[q][i], "%v within %v: %q", p, q, text)
 				require.False(t, isApart && fits[p][i] && fits[q][i], "%v apart from %v: %q", p, q, text)
@@ -148,7 +148,7 @@ func TestExpressionsThatQuoteAText(t *testing.T) {
 	p, err := ParseExpression(`/a\Q.b|c`)
 	require.NoError(t, err)
 	require.True(t, p.Matches("/a.b|c"))
-	require.False(t, p.ApartAsText(Exact("/a.b|c")))
+	require.False(t, p.Apart(Exact("/a.b|c")))
 	p, err = ParseExpression(`/a\Q(\E|/b.*`)
 	require.NoError(t, err)
 	_, sameWithAnyQuery, _ := p.ofPath()
@@ -166,33 +166,38 @@ func TestLongClassIsReadInAMoment(t *testing.T) {
 
 // A name or network is within another one, or apart from it, as the hosts and addresses that fit them are.
 func TestHostsAndNetworksWithinAndApart(t *testing.T) {
+	named := func(patternOf func(string) (Pattern, bool)) func(text string) Pattern {
+		return func(text string) Pattern {
+			p, ok := patternOf(text)
+			require.True(t, ok, text)
+			return p
+		}
+	}
+	hosts, network := named(HostPattern), named(NetworkPattern)
 	for _, tc := range []struct {
-		kind          PartKind
+		of            func(text string) Pattern
 		p, q          string
 		within, apart bool
 	}{
-		{kind: KindHost, p: "a.example", q: "A.example", within: true},
-		{kind: KindHost, p: "x.a.example", q: "*.A.example", within: true},
-		{kind: KindHost, p: "*.X.a.example", q: "*.a.example", within: true},
-		{kind: KindHost, p: "*.a.example", q: "x.a.example"},
-		{kind: KindHost, p: "*.a.example", q: "*.x.a.example"},
-		{kind: KindHost, p: "a.example", q: "*.a.example", apart: true},
-		{kind: KindHost, p: "xa.example", q: "*.a.example", apart: true},
-		{kind: KindHost, p: "a.example", q: "b.example", apart: true},
-		{kind: KindClientIP, p: "10.1.0.1", q: "10.0.0.0/8", within: true},
-		{kind: KindClientIP, p: "10.0.0.0/8", q: "10.1.0.0/16"},
-		{kind: KindClientIP, p: "10.0.0.0/16", q: "10.1.0.0/16", apart: true},
-		{kind: KindClientIP, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
-		{kind: KindPath, p: "/*.a", q: "/x.a"}, // a text
-		{kind: KindPath, p: "10.0.0.0/8", q: "10.0.0.1", apart: true},
+		{of: hosts, p: "a.example", q: "A.example", within: true},
+		{of: hosts, p: "x.a.example", q: "*.A.example", within: true},
+		{of: hosts, p: "*.X.a.example", q: "*.a.example", within: true},
+		{of: hosts, p: "*.a.example", q: "x.a.example"},
+		{of: hosts, p: "*.a.example", q: "*.x.a.example"},
+		{of: hosts, p: "a.example", q: "*.a.example", apart: true},
+		{of: hosts, p: "xa.example", q: "*.a.example", apart: true},
+		{of: hosts, p: "a.example", q: "b.example", apart: true},
+		{of: network, p: "10.1.0.1", q: "10.0.0.0/8", within: true},
+		{of: network, p: "10.0.0.0/8", q: "10.1.0.0/16"},
+		{of: network, p: "10.0.0.0/16", q: "10.1.0.0/16", apart: true},
+		{of: network, p: "10.0.0.1", q: "::ffff:10.0.0.1", within: true},
+		{of: Wildcard, p: "/*.a", q: "/*x.a"},
+		{of: Exact, p: "10.0.0.0/8", q: "10.0.0.1", apart: true},
+		{of: Exact, p: "a.example", q: "A.example", apart: true},
 	} {
-		p, q := Exact(tc.p), Exact(tc.q)
-		if tc.kind == KindPath && strings.Contains(tc.p, "*") {
-			p = Wildcard(tc.p)
-		}
-		id := Part{Kind: tc.kind}.id()
-		require.Equal(t, tc.within, id.withinAsNamed(p, q), "%v", tc)
-		require.Equal(t, tc.apart, id.apartAsNamed(p, q), "%v", tc)
-		require.Equal(t, tc.apart, id.apartAsNamed(q, p), "%v", tc)
+		p, q := tc.of(tc.p), tc.of(tc.q)
+		require.Equal(t, tc.within, p.Within(q), "%v", tc)
+		require.Equal(t, tc.apart, p.Apart(q), "%v", tc)
+		require.Equal(t, tc.apart, q.Apart(p), "%v", tc)
 	}
 }

@@ -14,13 +14,14 @@
 //	Selection.Require(Host.Value(), Exact("a.example:80"))
 //	  Value.Fitting          what has the condition alone, or why no match says it
 //	    Value.translate      Exact("a.example"), and a comment: without its port
-//	    Part.canMatch        a match may ask for the hosts of a name
+//	    Part.inMatch         the hosts of the name a.example, in any case
 //	  Selection.NarrowTo     joins it with the selection
 //
-// Selections are joined by NarrowTo, and matches by And. Two conditions on one part become the values that fit both: of
-// the paths /a* and /a/b it is /a/b. There may be none, as of the hosts a.example and b.example, or no list of patterns
-// says which they are. Then NarrowTo leaves the new condition out, and WhyOff says so; And has no match, and returns
-// why.
+// There is no other way into one: ExemptFitting and ToHosts go by Fitting too.
+//
+// Two conditions on one part become the values that fit both: of the paths /a* and /a/b it is /a/b. There may be none,
+// as of the hosts a.example and b.example, or no list of patterns says which they are. Then NarrowTo leaves the new
+// condition out, and WhyOff says so.
 //
 // Requests of others are left out by exemptions. As everywhere, what no exemption says turns the rule off:
 //
@@ -32,14 +33,10 @@
 // and so limits fewer requests: exemptAtLeast in package envoy. An override is no exemption: it gives requests another
 // limit, or none.
 //
-// Conditions on one part are compared in three ways, as some limiters compare texts, and a policy does not:
-//
-//	as texts             /a* has /a/b, and the host A.example is apart      Pattern.WithinAsText, ApartAsText
-//	                     from a.example: so limiters with descriptors
-//	as what they name    *.example has A.example, and 10.0.0.0/8 has        partID.withinAsNamed, apartAsNamed
-//	                     10.1.2.3: so matches are joined
-//	as overrides are     as texts, but hosts in lower case and without      Value.Compared, and then as texts
-//	                     port: so a policy takes one leaf for another
+// A limiter with descriptors compares texts, and so its patterns are texts: the host A.example is apart from a.example.
+// A match has the kinds OfHosts and InNetwork in their place, which are compared by what they name. Pattern.Within and
+// Apart compare each kind in its way. Value.Compared is the text by which a policy takes one leaf of a descriptor for
+// another.
 //
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer
@@ -55,7 +52,7 @@ import "slices"
 //
 // Its methods change it, and leave copies of it as they are: they copy a list before they append to it.
 type Selection struct {
-	Match  Match
+	match  Match
 	exempt []Match
 	Remarks
 }
@@ -96,15 +93,18 @@ func (s *Selection) CannotMatch(condition string) { s.Cannot(NoMatch(condition))
 // NoMatch is the reason why a rule is off whose requests have a condition that no match can say.
 func NoMatch(condition string) string { return "No match can select its requests: " + condition + "." }
 
-// Require keeps the requests whose value fits the pattern.
-func (s *Selection) Require(v Value, p Pattern) { s.NarrowTo(v.Fitting(p)) }
+// Match is what the requests match, those that are exempt too.
+func (s Selection) Match() Match { return s.match }
+
+// Require keeps the requests whose value fits one of the patterns.
+func (s *Selection) Require(v Value, patterns ...Pattern) { s.NarrowTo(v.Fitting(patterns...)) }
 
 // NarrowTo keeps the requests that another selection has too, such as those of a route in those of the host around it.
 // If they have conditions on one part that cannot be joined, such as two methods, it leaves that of the other out, and
 // says that no match can select them.
 func (s *Selection) NarrowTo(other Selection) {
-	match, why := s.Match.joined(other.Match)
-	s.Match = match
+	match, why := s.match.joined(other.match)
+	s.match = match
 	if why != "" {
 		s.CannotMatch(why)
 	}
@@ -112,12 +112,12 @@ func (s *Selection) NarrowTo(other Selection) {
 	s.AddAll(other.Remarks)
 }
 
-// ExemptFitting exempts the requests whose value fits the pattern.
-func (s *Selection) ExemptFitting(v Value, p Pattern) {
-	fits := v.Fitting(p)
+// ExemptFitting exempts the requests whose value fits one of the patterns.
+func (s *Selection) ExemptFitting(v Value, patterns ...Pattern) {
+	fits := v.Fitting(patterns...)
 	s.AddAll(fits.Remarks)
 	if len(fits.whyOff) == 0 {
-		s.ExemptMatches(fits.Match)
+		s.ExemptMatches(fits.match)
 	}
 }
 
@@ -153,13 +153,13 @@ func (s *Selection) ExemptSelected(others []Selection, whyOff func(i int, why st
 	}
 	for i, o := range others {
 		switch {
-		case s.Match.IsApart(o.Match): // it has none of them
+		case s.match.IsApart(o.match): // it has none of them
 		case len(o.whyOff) > 0:
 			add(i, o.whyOff[0])
 		case len(o.exempt) > 0:
 			add(i, "An exemption has no exemptions of its own.")
 		default:
-			exempt = append(exempt, o.Match)
+			exempt = append(exempt, o.match)
 		}
 	}
 	s.ExemptMatches(exempt...)
@@ -167,4 +167,4 @@ func (s *Selection) ExemptSelected(others []Selection, whyOff func(i int, why st
 }
 
 // IsEverything reports whether it is for every request.
-func (s Selection) IsEverything() bool { return len(s.Match)+len(s.exempt)+len(s.whyOff) == 0 }
+func (s Selection) IsEverything() bool { return len(s.match)+len(s.exempt)+len(s.whyOff) == 0 }

@@ -8,8 +8,8 @@ import (
 
 // A copy of a selection shares its lists, also where they have room for more. To change one leaves the other as it is.
 func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
-	post := Method.Matching(Exact("POST"))
-	get := Method.Matching(Exact("GET"))
+	post := Method.Value().Fitting(Exact("POST")).Match()
+	get := Method.Value().Fitting(Exact("GET")).Match()
 	all := Selection{exempt: make([]Match, 0, 8)}
 	all.comments = make([]string, 0, 8)
 	all.whyOff = make([]string, 0, 8)
@@ -29,14 +29,14 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 
 	require.Empty(t, all.exempt)
 	require.Equal(t, Selection{exempt: []Match{post}, Remarks: Remarks{[]string{"one"}, []string{"one"}}}, one)
-	require.Equal(t, []Match{get, Host.Matching(Exact("a.example"))}, other.exempt)
+	require.Equal(t, []Match{get, Host.Value().Fitting(Exact("a.example")).Match()}, other.exempt)
 	require.Equal(t, Remarks{[]string{"other"}, []string{"other"}}, other.Remarks)
 	require.Equal(t, Remarks{[]string{"other", "one"}, []string{"other", "one"}}, both.Remarks)
 }
 
 // What becomes of two conditions on one part.
 func TestJoinsOfSelections(t *testing.T) {
-	of := func(p Part, v Pattern) Selection { return Selection{Match: p.Matching(v)} }
+	of := func(p Part, v Pattern) Selection { return p.Value().Fitting(v) }
 	wide := of(FullPath, Prefix("/a", false))
 	narrow := of(FullPath, Exact("/a/b"))
 	joined := func(s, other Selection) Selection {
@@ -44,35 +44,31 @@ func TestJoinsOfSelections(t *testing.T) {
 		return s
 	}
 	require.Equal(t, narrow, joined(wide, narrow))
-	hosts := of(Host, Exact("*.example"))
+	names, _ := HostPattern("*.example")
+	hosts := of(Host, names)
 	host := of(Host, Exact("a.example"))
 	require.Equal(t, host, joined(hosts, host))
 	wide.Require(FullPath.Value(), Exact("/a/b"))
 	require.Equal(t, narrow, wide)
 
 	other := of(Host, Exact("b.example"))
-	require.False(t, hosts.Match.IsApart(host.Match))
-	require.True(t, host.Match.IsApart(other.Match))
-	require.NotEmpty(t, joined(host, other).whyOff)
+	require.False(t, hosts.match.IsApart(host.match))
+	require.True(t, host.match.IsApart(other.match))
+	require.Equal(t, []string{"No match can select its requests: they have two conditions on host."},
+		joined(host, other).whyOff)
 	begun := of(FullPath, Prefix("/a", false))
 	expression := of(FullPath, Expression("/.*b")) // an import cannot tell which values fit both
-	require.False(t, begun.Match.IsApart(expression.Match))
+	require.False(t, begun.match.IsApart(expression.match))
 	require.NotEmpty(t, joined(begun, expression).whyOff)
-	both, why := hosts.Match.And(host.Match)
-	require.Equal(t, host.Match, both)
-	require.Empty(t, why)
-	both, why = host.Match.And(other.Match)
-	require.Nil(t, both)
-	require.Equal(t, "they have two conditions on host", why)
 }
 
 // An exemption of every request would end the limit without a word.
 func TestNothingExemptsEveryRequest(t *testing.T) {
-	post := Method.Matching(Exact("POST"))
+	post := Method.Value().Fitting(Exact("POST")).Match()
 	for name, exempt := range map[string]func(s *Selection){
 		"ExemptMatches": func(s *Selection) { s.ExemptMatches(Match{}, post) },
 		"ExemptSelected": func(s *Selection) {
-			s.ExemptSelected([]Selection{{}, {Match: post}}, func(int, string) string { return "" })
+			s.ExemptSelected([]Selection{{}, {match: post}}, func(int, string) string { return "" })
 		},
 		"NarrowTo": func(s *Selection) { s.NarrowTo(Selection{exempt: []Match{{}, post}}) },
 		"ExemptFitting": func(s *Selection) {

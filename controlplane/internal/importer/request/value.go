@@ -2,6 +2,7 @@ package request
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -81,23 +82,60 @@ func (v Value) IsNever(p Pattern) bool {
 	return false
 }
 
-// Fitting are the requests whose value fits the pattern. If no match can say that, WhyOff says why. If a policy
-// compares another text, a comment says which.
-func (v Value) Fitting(p Pattern) (s Selection) {
-	if p.kind == AnyValue {
-		return s
+// Fitting are the requests whose value fits one of the patterns; all requests if there is none. If no match can say
+// that of one of them, WhyOff says why, and there is no match: that of the others would have a part of the requests. If
+// a policy compares another text, a comment says which.
+func (v Value) Fitting(patterns ...Pattern) (s Selection) {
+	var list []Pattern
+	for _, p := range patterns {
+		if p.kind == AnyValue {
+			return Selection{}
+		}
+		said := v.translate(p)
+		if said.comment != "" {
+			s.Comment(said.comment)
+		}
+		matched, ok := v.Part.inMatch(said.Pattern)
+		switch {
+		case said.cannot != "":
+			s.CannotMatch(said.cannot)
+		case !ok:
+			s.CannotMatch(v.Part.someCondition())
+		case !slices.Contains(list, matched):
+			list = append(list, matched)
+		}
 	}
-	said := v.translate(p)
-	if said.comment != "" {
-		s.Comment(said.comment)
+	if v.Part.Kind == KindHeader && len(list) > 1 {
+		list = []Pattern{oneOf(list)}
 	}
-	switch {
-	case said.cannot != "":
-		s.CannotMatch(said.cannot)
-	case !v.Part.canMatch(said.Pattern):
-		s.CannotMatch(v.Part.someCondition())
-	default:
-		s.Match = v.Part.Matching(said.Pattern)
+	if len(list) > 0 && !s.IsOff() {
+		s.match = Match{v.Part.id(): list}
+	}
+	return s
+}
+
+// oneOf fits what fits one of the patterns, which are for texts.
+func oneOf(list []Pattern) Pattern {
+	var all []string
+	for _, p := range list {
+		all = append(all, "(?:"+p.Regexp()+")")
+	}
+	return Expression(strings.Join(all, "|"))
+}
+
+// ToHosts are the requests to the hosts of some names, such as a.example and *.a.example. If one is no such name, no
+// match has them: whyNot makes the condition that none can say, of the name's index.
+func ToHosts(names []string, whyNot func(i int) string) (s Selection) {
+	var list []Pattern
+	for i, name := range names {
+		p, ok := HostPattern(name)
+		if !ok {
+			s.CannotMatch(whyNot(i))
+		}
+		list = append(list, p)
+	}
+	if !s.IsOff() {
+		s.Require(Host.Value(), list...)
 	}
 	return s
 }
@@ -132,12 +170,12 @@ func (v Value) translate(p Pattern) translation {
 			said.comment = "The host " + p.text + " is compared without its port here."
 		}
 	case v.Part.Kind == KindClientIP:
-		text, ok := NetworkText(p.text)
+		network, ok := NetworkPattern(p.text)
 		if !ok {
 			said.cannot = v.Part.someCondition()
 			break
 		}
-		said.text = text
+		said.text = network.text
 	}
 	return said
 }
@@ -165,20 +203,30 @@ func (v Value) translatePath(p Pattern) translation {
 // someCondition is the condition that a policy cannot say, if there is no more to say of it.
 func (p Part) someCondition() string { return "they have a condition on " + p.String() }
 
-// canMatch reports whether a match can have the pattern, as translate makes it, of the part.
-func (p Part) canMatch(v Pattern) bool {
+// inMatch is the pattern, as translate makes it, that a match has of the part. It is not ok if a match can have none.
+//
+//	part      pattern            in a match
+//	Host      Exact a.example    a.example, OfHosts: in any case
+//	ClientIP  Exact 10.0.0.0/8   10.0.0.0/8, InNetwork: all addresses in it
+func (p Part) inMatch(v Pattern) (matched Pattern, ok bool) {
 	switch p.Kind {
 	case KindPath, KindHeader:
-		return true
+		return v, !v.isName()
 	case KindMethod:
-		return v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
+		return v, v.kind == Exactly && HasOnly(v.text, "ABCDEFGHIJKLMNOPQRSTUVWXYZ-_")
 	case KindHost:
-		return v.kind == Exactly && IsHost(v.text)
+		if v.kind == Exactly {
+			return Pattern{OfHosts, v.text}, isHost(v.text)
+		}
+		return v, v.kind == OfHosts
 	case KindClientIP:
-		return v.kind == Exactly
+		if v.kind == Exactly {
+			return NetworkPattern(v.text)
+		}
+		return v, v.kind == InNetwork
 	case KindQuery, KindCookie, KindProperty:
 	}
-	return false
+	return v, false
 }
 
 // Compared is the pattern for what a policy compares of the value, where that is a text too: of the host A.example:80
