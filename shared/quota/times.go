@@ -3,7 +3,7 @@ package quota
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
 // The times that follow from a definition's windows. The proxy times its leases by them. The service grants by some
-// of them, too: how it leases once few units are left is in view.go of quotaservice/balance.
+// of them, too: how it leases once few units are left is in offer.go of quotaservice/balance.
 
 const (
 	ms     int64 = 1_000_000

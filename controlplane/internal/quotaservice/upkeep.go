@@ -37,7 +37,7 @@ import (
 //
 //	core.shownStartUntilNs       from Store.Age, by the service's clock    operators, logs and metrics read it
 //	recordValue.startingUntilNs  from a Young swap, by the store's clock   operations are decided by it
-//	balance.View.StartingForNs   from the key, for one decision            balance.View.Room reads it
+//	balance.View.StartingForNs   from the key, for one decision            balance.View.OfferNow reads it
 const (
 	// StartingNs is for how long a store without state lets nobody hold units.
 	StartingNs = 4 * second

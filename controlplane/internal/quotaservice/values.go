@@ -42,10 +42,10 @@ const (
 //
 // A hold meets a store that is starting in these steps. The store has had its state for 1 s, and the key does not know:
 //
-//	nextSwap   View.Room has room, and NeedsAge: so the swap has an AgeNs, StartingNs
+//	nextSwap   View.OfferNow Passes, and NeedsAge: so the swap has an AgeNs, StartingNs
 //	the store  is Young
-//	learn      startingUntilNs is 3 s from now. By that View.Room IsStarting, so the hold has an ErrStarting, and
-//	           NeedsAge no more. If it has a report to note, it needs another swap
+//	learn      startingUntilNs is 3 s from now. By that View.OfferNow is Starting, so the hold has an ErrStarting,
+//	           and NeedsAge no more. If it has a report to note, it needs another swap
 //	nextSwap   decides the same, and the swap has no AgeNs
 //	the store  has Swapped: the report is noted
 type recordValue struct {

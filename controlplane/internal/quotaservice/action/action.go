@@ -142,7 +142,7 @@ func (out *Outcome) stand(v *balance.View) {
 
 // What needs units goes by the same steps, and each writes what it is named for:
 //
-//	Room         of balance.View: are units left? A Hit has its Offer, and a Hold has the Room from Note
+//	OfferNow     of balance.View: are units left? A Hit has its OfferLease, and a Hold has the Offer of Note
 //	countDenial  if they are not: the record counts that, or the key's block begins. Nothing does so for an Inspect, and
 //	             keepDenial does it for a part in shadow, once its ask is granted
 //	deny         the Outcome has the Denial, by what the record counts now
@@ -164,12 +164,12 @@ type Take struct {
 }
 
 func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	room := v.Room(t.Units, t.Units)
-	out.NeedsAge = room.NeedsAge
+	offer := v.OfferNow(t.Units, t.Units)
+	out.NeedsAge = offer.NeedsAge
 	switch {
-	case room.IsStarting:
+	case offer.Verdict == balance.Starting:
 		out.waitForStart(&v)
-	case !room.OK:
+	case offer.Verdict == balance.TooFew:
 		changed = terms.countDenial(&v, denied{cost: t.Units, noBlock: t.NoBlock})
 		out.deny(&v, t.Units)
 	case t.Units > 0:
@@ -192,12 +192,12 @@ const AllWindows = -1
 type Inspect struct{ Units uint32 }
 
 func (i *Inspect) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	room := v.Room(i.Units, i.Units)
-	out.NeedsAge = room.NeedsAge
-	switch {
-	case room.IsStarting:
+	offer := v.OfferNow(i.Units, i.Units)
+	out.NeedsAge = offer.NeedsAge
+	switch offer.Verdict {
+	case balance.Starting:
 		out.waitForStart(&v)
-	case !room.OK:
+	case balance.TooFew:
 		out.deny(&v, i.Units)
 	}
 	return false
@@ -252,7 +252,7 @@ type Charge struct{ Units uint32 }
 // carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
 func (c *Charge) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	if !v.Room(c.Units, c.Units).OK {
+	if v.OfferNow(c.Units, c.Units).Verdict == balance.TooFew {
 		out.deny(&v, c.Units)
 	}
 	for i := range v.Windows {

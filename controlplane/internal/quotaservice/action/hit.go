@@ -37,14 +37,14 @@ type Hit struct {
 //	it is granted none: its cost is 0                 Taken.ValidNs         nothing
 func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	p := h.Part
-	offer := v.Offer(terms.Lease, p)
+	offer := v.OfferLease(terms.Lease, p)
 	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
 		out.AgainNs = v.FirstEndNs()
 		return false
 	}
 	if p.Spent > 0 {
 		v.AddClaimed(p.Spent)
-		offer = v.Offer(terms.Lease, p)
+		offer = v.OfferLease(terms.Lease, p)
 		changed = true
 	}
 	switch {
@@ -82,18 +82,18 @@ func (h *Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed boo
 	if p.Inspect {
 		return false
 	}
-	changed, room, err := v.Note(p)
+	changed, offer, err := v.Note(p)
 	if err != nil {
 		out.Err = err
 		return false
 	}
 	out.Noted = true
-	out.Taken = Taken{Units: room.Units, ValidNs: v.HoldLimit.EighthNs()}
-	out.NeedsAge = room.NeedsAge
-	switch {
-	case room.IsStarting:
+	out.Taken = Taken{Units: offer.Units, ValidNs: v.HoldLimit.EighthNs()}
+	out.NeedsAge = offer.NeedsAge
+	switch offer.Verdict {
+	case balance.Starting:
 		out.waitForStart(&v)
-	case !room.OK:
+	case balance.TooFew:
 		if !p.Shadow { // else keepDenial counts it
 			changed = terms.countDenial(&v, deniedPart(p)) || changed
 		}
@@ -122,7 +122,7 @@ func (d denied) mayChange(terms *Terms) (counts, blocks bool) {
 // is from the new count.
 func (terms *Terms) countDenial(v *balance.View, d denied) (changed bool) {
 	counts, blocks := d.mayChange(terms)
-	if blocks && v.Left() < d.cost { // not only what is held leaves no room
+	if blocks && v.WaitNs(d.cost) != 0 { // not only what is held is in the way
 		changed = v.BeginBlock()
 	}
 	if counts {
@@ -150,8 +150,7 @@ func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
 
 func (k *keepDenial) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
 	out.Noted = k.isNoted
-	passes := v.LeftBesideHeld() >= k.part.Cost
-	if passes { // by now: a window has ended since, or less is held
+	if v.Free(v.NowNs()) >= k.part.Cost { // it passes by now: a window has ended since, or less is held
 		out.Denied = true
 		return false
 	}

@@ -27,7 +27,7 @@ func Example() {
 	view.Add(600) // what others have used before
 
 	r.Roll(int64(20 * time.Second))
-	d := view.Offer(quota.LeaseAuto, &quota.Part{Cost: 1, Waiting: 3, Ahead: 600})
+	d := view.OfferLease(quota.LeaseAuto, &quota.Part{Cost: 1, Waiting: 3, Ahead: 600})
 	counted := view.Take(d.Units, d.SpendByNs)
 	fmt.Println(d.Verdict == balance.Passes, d.Units, "units for", time.Duration(view.ValidNs(d.SpendByNs)))
 	fmt.Println("used:", view.Standing(0).Used)
@@ -49,10 +49,10 @@ func ExampleView_Note() {
 	view := viewOf(r, []limit.Window{perHour}, &tenAtOnce)
 	var worker quota.Sums
 	note := func(report quota.Report, cost uint32) uint32 {
-		_, room, err := view.Note(&quota.Part{Cost: cost, Report: report})
+		_, offer, err := view.Note(&quota.Part{Cost: cost, Report: report})
 		fmt.Printf("#%d held %d charged %d: granted %d, held %d, used %d, %v\n", report.Number, report.Held, report.Charged,
-			room.Units, r.Holders.Held(), view.Standing(0).Used, err)
-		return room.Units
+			offer.Units, r.Holders.Held(), view.Standing(0).Used, err)
+		return offer.Units
 	}
 
 	granted := note(worker.NewReport(1, 7, 0), 2)

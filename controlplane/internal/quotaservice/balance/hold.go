@@ -9,41 +9,30 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// A View with a HoldLimit is asked for a Note: parts report what is held, and are granted units to hold. Any View is
-// asked for Room, and for a Denial.
-
-// Room says whether a cost fits now. If it does not, and the store is not starting, View.Denial says why.
-type Room struct {
-	OK         bool   // the cost fits; a cost of 0 fits unless the key is blocked
-	Units      uint32 // if OK: how many there are for what waits
-	NeedsAge   bool   // if OK: it would not fit while the store is starting, which does not know then what is held
-	IsStarting bool   // if not OK: only the store's start is in the way
-}
-
-// Note notes the report of a part: it charges what the report has charged and the store has not counted yet. If the
-// part asks for units, it holds the room.Units.
+// Note notes the report of a part, for a definition that holds units. It charges what the report has charged and the
+// store has not counted yet. If the part asks for units, it holds those of the offer.
 //
-//	changed  err                     the report
-//	true     nil                     is noted in its worker's holder
-//	false    nil                     says nothing, and its part is denied: it is forgotten, and needs no holder
-//	false    ErrStale or ErrHolders  is refused
-func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
+//	isKept  err                     the report
+//	true    nil                     is kept in its worker's holder
+//	false   nil                     is forgotten: it says nothing, and its part gets nothing
+//	false   ErrStale or ErrHolders  is refused
+func (v *View) Note(p *quota.Part) (isKept bool, offer Offer, err error) {
 	h := v.record.Holders.find(p.Worker)
 	if h != nil && p.Number <= h.Number {
-		return false, room, ErrStale
+		return false, Offer{}, ErrStale
 	}
 	held := min(p.Held, v.mostHeld(h))
 	charges := notYetCounted(&p.Report, h)
 	saysNothing := h == nil && held == 0 && charges == 0 && isFirst(&p.Report)
-	if saysNothing && p.Cost > 0 { // such a report leaves Room as it is: look before a holder is added
-		room = v.Room(p.Cost, p.Waiting)
-		if !room.OK { // the worker's next report says all that the store must know
-			return false, room, nil
+	if saysNothing && p.Cost > 0 { // such a report leaves the offer as it is: look before a holder is added
+		offer = v.OfferNow(p.Cost, p.Waiting)
+		if offer.Verdict != Passes { // the worker's next report says all that the store must know
+			return false, offer, nil
 		}
 	}
 	h, err = v.record.Holders.findOrAdd(p.Worker)
 	if err != nil {
-		return false, Room{}, err
+		return false, Offer{}, err
 	}
 	*h = Holder{
 		Worker: p.Worker, Since: p.Since, Number: p.Number, Charged: p.Charged,
@@ -54,9 +43,9 @@ func (v *View) Note(p *quota.Part) (changed bool, room Room, err error) {
 			v.window(i).charge(uint32(min(charges, saturated)))
 		}
 	}
-	room = v.Room(p.Cost, p.Waiting) // after the charge, and beside what h holds
-	h.Held = limit.AddSaturating(held, room.Units)
-	return true, room, nil
+	offer = v.OfferNow(p.Cost, p.Waiting) // after the charge, and beside what h holds
+	h.Held = limit.AddSaturating(held, offer.Units)
+	return true, offer, nil
 }
 
 // notYetCounted is what a report has charged and the store has not counted. h is what the store has of the worker, nil
@@ -91,44 +80,6 @@ func (v *View) mostHeld(h *Holder) uint32 {
 		most = max(most, h.Held)
 	}
 	return most
-}
-
-// Room finds out how many units there are beside what all workers hold, if so many wait, of which the first request
-// costs so many. They are to be held, or to be spent at once.
-func (v *View) Room(cost, waiting uint32) Room {
-	if cost == 0 {
-		return Room{OK: !v.IsBlocked()}
-	}
-	left, holds := v.LeftBesideHeld(), v.HoldLimit != nil
-	if holds && !v.HoldLimit.Unlimited {
-		left = min(left, minus(v.HoldLimit.Limit, v.Held()))
-	}
-	switch {
-	case cost > left:
-		return Room{}
-	case holds && v.StartingForNs > 0:
-		return Room{IsStarting: true}
-	}
-	return Room{OK: true, Units: min(left, max(waiting, cost)), NeedsAge: holds}
-}
-
-// Denial is why a cost is denied.
-type Denial struct {
-	HeldBack bool  // only units that are held are in the way; false if the definition holds none
-	WaitNs   int64 // until the cost fits, if nobody else asks; limit.Never
-}
-
-// Denial says why a cost that is denied does not fit, by what the record counts now.
-func (v *View) Denial(cost uint32) Denial {
-	holds := v.HoldLimit != nil
-	if holds && !v.HoldLimit.Unlimited && cost > v.HoldLimit.Limit {
-		return Denial{WaitNs: limit.Never}
-	}
-	waitNs := v.WaitNs(cost)
-	if waitNs == 0 { // only what is held leaves no room, maybe by workers of another policy
-		return Denial{HeldBack: holds, WaitNs: limit.HeldRetryNs}
-	}
-	return Denial{WaitNs: waitNs}
 }
 
 // UndoHold takes back units that a report was granted to hold, and reports whether it did. It does nothing if the

@@ -51,7 +51,7 @@ func TestHoldsNeverOver(t *testing.T) {
 					h.record.Roll(h.record.NowNs + holdNs)
 					require.LessOrEqual(t, h.WaitNs(1), limit.MaxPeriodNs, "seed %d", seed)
 					h.record.Roll(h.record.NowNs + limit.MaxPeriodNs)
-					require.True(t, h.Room(1, 1).OK, "seed %d: the key is locked for longer", seed)
+					require.Equal(t, Passes, h.OfferNow(1, 1).Verdict, "seed %d: the key is locked for longer", seed)
 				}
 				if h.killed+h.lied > 0 {
 					continue
@@ -144,9 +144,9 @@ func TestReportsSaturate(t *testing.T) {
 		{Worker: 1, Held: saturated, NotedNs: v.record.NowNs, HoldNs: holdNs},
 		{Worker: 2, Held: 5, NotedNs: v.record.NowNs, HoldNs: holdNs},
 	}
-	_, room, err := v.Note(&quota.Part{Cost: 1, Waiting: 1, Report: quota.Report{Worker: 1, Number: 1}})
+	_, offer, err := v.Note(&quota.Part{Cost: 1, Waiting: 1, Report: quota.Report{Worker: 1, Number: 1}})
 	require.NoError(t, err)
-	require.False(t, room.OK, "the other has all 5")
+	require.Equal(t, TooFew, offer.Verdict, "the other has all 5")
 	for _, c := range []struct {
 		report quota.Report
 		used   int
@@ -180,21 +180,21 @@ func TestHolderOfNothingIsNoted(t *testing.T) {
 	v := at(base, 0)
 	v.HoldLimit = &limit.Window{Algorithm: limit.Concurrency, PeriodNs: holdNs, Limit: 5}
 	note := func(cost uint32, r quota.Report) (bool, error) {
-		noted, _, err := v.Note(&quota.Part{Cost: cost, Waiting: cost, Report: r})
-		return noted, err
+		isKept, _, err := v.Note(&quota.Part{Cost: cost, Waiting: cost, Report: r})
+		return isKept, err
 	}
 	for i, c := range []struct {
 		cost   uint32
 		report quota.Report
-		noted  bool
+		isKept bool
 	}{
 		{6, quota.Report{Worker: 1, Since: 3, Number: 3}, false},
 		{0, quota.Report{Worker: 1, Since: 3, Number: 3}, true},
 		{6, quota.Report{Worker: 2, Since: 2, Number: 3}, true}, // 2 may be under way
 	} {
-		noted, err := note(c.cost, c.report)
+		isKept, err := note(c.cost, c.report)
 		require.NoError(t, err)
-		require.Equal(t, c.noted, noted, i)
+		require.Equal(t, c.isKept, isKept, i)
 	}
 	for worker := range uint64(2) {
 		_, err := note(0, quota.Report{Worker: worker + 1, Number: 2, Held: 3})
@@ -273,11 +273,11 @@ func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {
 		if before > 0 {
 			v.Add(before)
 		}
-		_, room, err := v.Note(&quota.Part{Cost: 4, Waiting: 4, Report: quota.Report{Worker: 1, Since: 1, Number: 1}})
+		_, offer, err := v.Note(&quota.Part{Cost: 4, Waiting: 4, Report: quota.Report{Worker: 1, Since: 1, Number: 1}})
 		require.NoError(t, err)
-		require.EqualValues(t, 4, room.Units)
+		require.EqualValues(t, 4, offer.Units)
 		v.record.Roll(end - 1)
 		require.Zero(t, v.record.Holders.Held(), "it is silent")
-		require.Equal(t, 10-before-4, v.Left(), "%d before: the key's own window has not ended", before)
+		require.Equal(t, 10-before-4, v.Free(end-1), "%d before: the key's own window has not ended", before)
 	}
 }

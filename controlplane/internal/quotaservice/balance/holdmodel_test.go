@@ -144,11 +144,11 @@ func (h *holdModel) lie(t *testing.T) {
 	}}
 	h.lied++
 	most := h.mostHeld(h.record.Holders.find(p.Worker))
-	noted, room, err := h.Note(&p)
+	noted, offer, err := h.Note(&p)
 	if err != nil || !noted {
 		return
 	}
-	require.LessOrEqual(t, h.record.Holders.find(p.Worker).Held, limit.AddSaturating(most, room.Units))
+	require.LessOrEqual(t, h.record.Holders.find(p.Worker).Held, limit.AddSaturating(most, offer.Units))
 	if wait := h.WaitNs(1); wait != 0 {
 		require.LessOrEqual(t, wait, limit.MaxPeriodNs)
 	}
@@ -224,17 +224,17 @@ func (h *holdModel) deliver() {
 
 // serve is the service: it notes a report and answers.
 func (h *holdModel) serve(m letter) {
-	noted, room, err := h.Note(&m.part)
+	noted, offer, err := h.Note(&m.part)
 	if err != nil {
 		return
 	}
 	if noted {
 		m.to.notedNs = h.record.NowNs
 	}
-	ok, units := room.OK, room.Units
+	ok, units := offer.Verdict == Passes, offer.Units
 	if ok && units > 0 && h.r.IntN(5) == 0 { // another part of the ask is denied
 		ok, units = false, 0
-		undo := letter{to: m.to, part: m.part, undo: true, units: room.Units, dueNs: h.record.NowNs + h.r.Int64N(200*ms)}
+		undo := letter{to: m.to, part: m.part, undo: true, units: offer.Units, dueNs: h.record.NowNs + h.r.Int64N(200*ms)}
 		h.mail = append(h.mail, undo)
 	}
 	m.back, m.ok = true, ok

@@ -109,7 +109,7 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		{"no lease, spent in its window", at(base+minute-50*ms, 0, fixed(100, minute)), quota.LeaseOff, 0, 45 * ms},
 		{"no lease, never too late", at(base+minute-5*ms, 0, fixed(100, minute)), quota.LeaseOff, 0, 1},
 	} {
-		got := c.view.Offer(c.lease, &quota.Part{})
+		got := c.view.OfferLease(c.lease, &quota.Part{})
 		if c.endNs == 0 {
 			c.endNs = c.view.record.NowNs
 		}
@@ -117,7 +117,7 @@ func TestLeaseEndsWithTheFirstWindow(t *testing.T) {
 		require.Equal(t, c.valid, c.view.ValidNs(got.SpendByNs), c.name)
 	}
 	soon := at(base+minute-5*ms, 0, fixed(100, minute))
-	require.Equal(t, Offer{Verdict: NotYet}, soon.Offer(quota.LeaseAuto, &quota.Part{}), "it ends within the slack")
+	require.Equal(t, Offer{Verdict: NotYet}, soon.OfferLease(quota.LeaseAuto, &quota.Part{}), "it ends within the slack")
 	require.Equal(t, base+minute, soon.FirstEndNs())
 }
 
@@ -165,7 +165,7 @@ func TestGrantIsWhatWaitsAndSomeAhead(t *testing.T) {
 			quota.LeaseAuto, ask(1000, 1000, 0), 1000, true},
 		{"more than a bucket", at(base, 0, bucket(100, second, 1000)), quota.LeaseAuto, ask(1001, 1001, 0), 0, false},
 	} {
-		d := c.view.Offer(c.lease, &c.part)
+		d := c.view.OfferLease(c.lease, &c.part)
 		require.Equal(t, c.ok, d.Verdict == Passes, c.name)
 		require.Equal(t, c.units, d.Units, c.name)
 	}
@@ -200,7 +200,9 @@ func TestWaitEndsInTime(t *testing.T) {
 		passes := func(after int64) bool {
 			v := copyOf(c.view)
 			v.record.Roll(v.record.NowNs + after)
-			return v.Left() >= c.cost
+			isLeft := v.Free(v.record.NowNs) >= c.cost
+			require.Equal(t, isLeft, v.WaitNs(c.cost) == 0, name)
+			return isLeft
 		}
 		require.True(t, passes(wait), name)
 		require.False(t, passes(wait-ms), name)
@@ -247,10 +249,10 @@ func TestLateReturnLeavesTheNextWindow(t *testing.T) {
 		c := v.Take(5, base)
 		v.record.Roll(base + 2*minute)
 		v.Add(7)
-		before := v.Left()
+		before := v.Free(v.record.NowNs)
 		_, changed := v.Return(&c, 5)
 		require.False(t, changed, name)
-		require.Equal(t, before, v.Left(), name)
+		require.Equal(t, before, v.Free(v.record.NowNs), name)
 	}
 }
 
@@ -259,10 +261,10 @@ func TestWhatIsHeldIsNotGranted(t *testing.T) {
 	for _, lease := range []uint32{quota.LeaseOff, quota.LeaseAuto} {
 		v := at(base, 0, fixed(10, minute))
 		v.record.Holders = Holders{{Worker: 1, Held: 3, NotedNs: base, HoldNs: holdNs}}
-		require.EqualValues(t, 10, v.Left())
-		require.EqualValues(t, 7, v.LeftBesideHeld())
-		require.Equal(t, TooFew, v.Offer(lease, &quota.Part{Cost: 8, Waiting: 8}).Verdict)
-		d := v.Offer(lease, &quota.Part{Cost: 1, Waiting: 9})
+		require.EqualValues(t, 10, v.LeftIn(0))
+		require.EqualValues(t, 7, v.Free(base))
+		require.Equal(t, TooFew, v.OfferLease(lease, &quota.Part{Cost: 8, Waiting: 8}).Verdict)
+		d := v.OfferLease(lease, &quota.Part{Cost: 1, Waiting: 9})
 		require.Equal(t, Passes, d.Verdict)
 		require.EqualValues(t, 7, d.Units)
 	}

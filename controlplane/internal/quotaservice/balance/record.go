@@ -18,7 +18,7 @@
 //	r := NewRecord(now) or recordbytes.Parse(bytes)
 //	r.BringTo(now)                                            it counts nothing that has ended by now
 //	view, err := r.ArrangeFor(windows, hold, startingForNs)   with the definition's windows first
-//	offer := view.Offer(lease, &part)
+//	offer := view.OfferLease(lease, &part)
 //	counted := view.Take(offer.Units, offer.SpendByNs)        if it Passes; else nothing
 //	view.Return(&counted, n)                                  when units come back
 //	recordbytes.Append(b, r, nonce)                           and the store swaps it in
@@ -28,8 +28,8 @@
 //	record.go  Record: how it moves to a later instant, when it counts nothing any more, and how definitions share it.
 //	           What a definition has counted stays until its window has ended, whichever other definitions ask
 //	window.go  one window of a key, with what it has counted: as a Record has it, and as a View has it
-//	view.go    View: what is left, how the key stands, and what counts. Offer is what a part can be granted, and until
-//	           when it may be spent
+//	view.go    View: how the key stands, what counts, and what is given back
+//	offer.go   Offer: what a part can be granted, and until when it may be spent; Denial: why it is granted nothing
 //	debt.go    what counts whatever is left, and how windows pay it
 //	hold.go    Note: what a part is granted to hold, and Holders: what workers hold of a key
 //

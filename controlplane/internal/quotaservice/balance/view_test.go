@@ -66,7 +66,7 @@ func TestADenialBlocksTheKey(t *testing.T) {
 		require.True(t, v.BeginBlock(), "it begins")
 		v.record.Roll(base + second)
 		require.Equal(t, prolongs, v.BeginBlock())
-		require.Equal(t, TooFew, v.Offer(quota.LeaseOff, &quota.Part{}).Verdict)
+		require.Equal(t, TooFew, v.OfferLease(quota.LeaseOff, &quota.Part{}).Verdict)
 		v.record.Roll(base + minute)
 		require.Equal(t, prolongs, v.IsBlocked())
 		v.record.Roll(base + minute + second)
@@ -116,7 +116,7 @@ func TestALeaseOfABucketCountsAtItsEnd(t *testing.T) {
 	v.Take(4, base+second)
 	v.Take(1, base+second/2)
 	require.Equal(t, base+second, v.record.SpendByNs())
-	require.EqualValues(t, 50-5, v.Left())
+	require.EqualValues(t, 50-5, v.LeftIn(0))
 	v.record.Roll(base + second)
 	require.Equal(t, []uint32{50 - 10 + 5}, used(v))
 

@@ -160,27 +160,19 @@ func (w recordWindow) gained(ns int64) uint32 {
 // viewWindow is one window of a key as a View has it.
 type viewWindow struct{ recordWindow }
 
-// left returns how many units are left for spending at once.
-func (w viewWindow) left() uint32 {
+// left returns how many units are left if they may be spent until spendBy: nowNs, or later because a lease is offered.
+// Until then, all windows but a bucket only forget: what they count at any instant of it, they count now, also units of
+// a log whose instant is later. So what is left now holds for these.
+func (w viewWindow) left(spendBy int64) uint32 {
 	switch {
 	case w.def.Unlimited, w.def.Algorithm == limit.Block && w.usage.EndNs == 0:
 		return saturated
 	case w.def.Algorithm == limit.Block:
 		return 0
 	case w.isBucket():
-		return w.bucketLeft(w.nowNs)
+		return w.bucketLeft(spendBy)
 	}
 	return w.def.Remaining(&w.usage.Usage, w.nowNs)
-}
-
-// leftUntil returns how many units are left if they may be spent until endNs, because a lease is offered. Until then,
-// all windows but a bucket only forget: what they count at any instant of it, they count now, also units of a log whose
-// instant is later. So what is left now holds for these.
-func (w viewWindow) leftUntil(endNs int64) uint32 {
-	if w.isBucket() && !w.def.Unlimited {
-		return w.bucketLeft(endNs)
-	}
-	return w.left()
 }
 
 // waitNs is how long a cost must wait if nobody else asks; limit.Never.
@@ -205,7 +197,7 @@ func (w viewWindow) standing() quota.Standing {
 	used := w.def.Count(&w.usage.Usage, w.usage.AsOfNs)
 	if w.isBucket() && !w.def.Unlimited {
 		// left does not have what the bucket gains until AsOfNs, and Count does. But only Count says what it owes.
-		used = max(used, w.def.Burst-w.left())
+		used = max(used, w.def.Burst-w.left(w.nowNs))
 	}
 	return quota.Standing{Used: used, ResetNs: max(reset-w.nowNs, 0)}
 }
@@ -228,14 +220,14 @@ func (w viewWindow) endNs() int64 {
 //	the lease    nowNs                AsOfNs: the lease ends, and the usage has what remains then
 //	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: bucketLeft takes them off
 
-// bucketLeft is leftUntil of a bucket. It would count the units at endNs, or at its AsOfNs if that is later. It gains
+// bucketLeft is left of a bucket. It would count the units at spendBy, or at its AsOfNs if that is later. It gains
 // tokens until then, but the units may be spent before it has them. So its gain is taken away from what remains then.
 // For example, with a gain of 10 tokens a second:
 //
 //	nowNs ───── 1 s, gains 10 ─────▶ AsOfNs
 //	4 are left                       14 remain
-func (w viewWindow) bucketLeft(endNs int64) uint32 {
-	u, atNs := w.usage.Usage, max(endNs, w.usage.AsOfNs)
+func (w viewWindow) bucketLeft(spendBy int64) uint32 {
+	u, atNs := w.usage.Usage, max(spendBy, w.usage.AsOfNs)
 	w.def.Roll(&u, w.usage.AsOfNs, atNs)
 	return minus(w.def.Remaining(&u, atNs), w.gained(atNs-w.nowNs))
 }

@@ -141,7 +141,7 @@ func FuzzValue(f *testing.F) {
 			return
 		}
 		p := quota.Part{Cost: 1, Waiting: 3, Ahead: 9}
-		d := v.Offer(quota.LeaseAuto, &p)
+		d := v.OfferLease(quota.LeaseAuto, &p)
 		if d.Verdict == balance.Passes {
 			v.Take(d.Units, d.SpendByNs)
 		} else {
