@@ -7,11 +7,11 @@
 //	Keep                  what its rule keeps of a denial
 //	metrics NotTakenBack  units that could not be refunded
 //	metrics Evicted       a record of another key, which Take has added to its page's floor, stays there
-//	Quota.NotedUncharged  units of OwnShare: this proxy refunds them, and the quota service charges them all the same,
-//	                      also if the request is allowed in the end, and takes units of a lease instead
+//	units of OwnShare     this proxy refunds them, and the quota service charges them all the same, also if the request
+//	                      is allowed in the end, and takes units of a lease instead
 //
 // It never reads a clock. It must never import a source of units: it knows them as Source, and of the quota service it
-// has what a subject carries while it waits (Quota), and no message.
+// has what a check finds (Quota), and no message.
 //
 // Use: v.Begin(). For each rule that matches: read the key into v.Next(), and v.Add(rule, reading). Then v.Decide(now).
 //
@@ -39,7 +39,7 @@
 //	1, 9    check: the first rule denies. deny, note                           1, 9
 //	5, 2    check, and another worker takes 2 of the second rule. take: that   5, 0
 //	        denies, and the first rule has its units back. deny, note
-//	5, ?    check: the second rule asks. Once its grant is in Subject.Quota,   3, ?
+//	5, ?    check: the second rule asks. Once its grant has come,              3, ?
 //	        all is as in the first line
 //
 // A request that is Pending goes on in a later callback of the proxy. By then others have used the memory of what its
@@ -49,7 +49,7 @@
 //
 // Read in this order: Decide here, Verdict (verdict.go), Source (source.go), Outcome (outcome.go), Subject and its
 // part in each phase (subject.go), what is kept of a denial (denied.go). Then, each by itself: what is told of a key
-// (view.go), how a subject waits for the quota service (quota.go), Rule (rule.go).
+// (view.go), what the quota service has said of it (quota.go), Rule (rule.go).
 package decide
 
 import (

@@ -1,6 +1,7 @@
 package decide
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -11,11 +12,11 @@ import (
 //
 //	begun anew by  group                               it lasts
 //	Begin          policy.Subject, begun,              for the request, also while that waits
-//	               CountedKey, Quota.waited
+//	               CountedKey, Carried
 //	giveTurns      before                              for one call of Decide or CheckEach
-//	each check     judged, Record, Quota.checked       until the next check. Begin empties them, too
-//	Source.Take    Hold, Quota.Taken                   while the outcome is Taken
-//	nobody         the memory of Record, and of Quota  for all requests: what it has is of an earlier one
+//	each check     judged, Record, Quota               until the next check. Begin empties them, too
+//	Source.Take    Hold                                while the outcome is Taken
+//	nobody         the memory of Record and Carried    for all requests: what it has is of an earlier one
 //
 // Source.Look and Operate are checks in this.
 type Subject struct {
@@ -28,7 +29,7 @@ type Subject struct {
 	//
 	//	Rule.Finder.Windows  what the rule says
 	//	Subject.Windows      what holds for the key, by an override or by what the request says; empty if Unlimited
-	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Quota.Share where OwnShare decides
+	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Carried.Share where OwnShare decides
 	CountedKey state.Key
 
 	before uint32 // costBefore: what earlier subjects of the request count in this one's record
@@ -38,8 +39,11 @@ type Subject struct {
 	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
 	Record state.Entry
 
-	Hold  state.Hold // of a rule that holds: what Source.Take has held
-	Quota Quota      // of a rule of scope cluster
+	Hold state.Hold // of a rule that holds: what Source.Take has held
+
+	// Of a rule of scope cluster:
+	Quota   Quota
+	Carried allot.Carried
 }
 
 // begun is what the caller has read of the request for the rule.
@@ -77,7 +81,8 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	}
 	s.judged = judged{}
 	s.beginRecord(0)
-	s.Quota.waited, s.Quota.checked = waited{}, checked{}
+	s.Quota = Quota{}
+	s.Carried.Begin()
 	if s.lacksKey { // its source is not asked: see turn
 		s.setFinding(Finding{MissingKey, limit.Never}, 0)
 	}

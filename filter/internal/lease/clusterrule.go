@@ -1,6 +1,7 @@
 package lease
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
@@ -22,8 +23,10 @@ type clusterRule struct {
 }
 
 // begin begins a check, a look or an operation.
-func (src *clusterRule) begin(s *decide.Subject, wallNs int64) {
+func (src *clusterRule) begin(s *decide.Subject, wallNs int64) *allot.Carried {
 	s.BeginQuotaCheck(wallNs, src.worker.clock.Monotonic())
+	s.Carried.Lease = nil
+	return &s.Carried
 }
 
 // noteStandings notes how the key stands over all proxies, as the service has said last. A lease
@@ -33,17 +36,28 @@ func noteStandings(s *decide.Subject, standings []leased.Standing) {
 	s.Known = len(standings) >= len(s.Rule.Finder.Windows)
 }
 
-// byAllotment decides by what the service has said: to the request itself, or of a blocked key to an earlier one.
-func byAllotment(s *decide.Subject, said *decide.Allotment) decide.Finding {
+// byAllotment decides by what the service has said to the request.
+func byAllotment(s *decide.Subject, said *allot.Allotment) decide.Finding {
 	noteStandings(s, said.Standings)
 	if said.Denied {
-		return deniedFor(s, said.WaitNs, said.Denial())
+		return deniedFor(s, said.WaitNs, denialOf(said))
 	}
 	s.Quota.From = decide.Allotted
 	if s.Cost == 0 {
 		return forNothing(s)
 	}
 	return decide.Finding{Outcome: decide.HasRoom}
+}
+
+// denialOf is the outcome of an allotment that denies.
+func denialOf(said *allot.Allotment) decide.Outcome {
+	switch {
+	case said.Blocked:
+		return decide.Blocked
+	case said.HeldBack:
+		return decide.HeldBack
+	}
+	return decide.Denied
 }
 
 // deniedFor is a denial of a request that passes after a wait, or never if that is limit.Never.
@@ -67,10 +81,10 @@ func forNothing(s *decide.Subject) decide.Finding {
 
 // askService is the outcome if only the service can decide: Pending, unless the request must not wait.
 func (src *clusterRule) askService(s *decide.Subject) decide.Finding {
-	switch wait := s.Quota.Wait; {
-	case wait == decide.TimedOut:
+	switch wait := s.Carried.Wait; {
+	case wait == allot.TimedOut:
 		return src.alone(s, decide.Silent)
-	case wait == decide.Rejected, wait == decide.NotWaited && src.worker.Service.Crowded:
+	case wait == allot.Rejected, wait == allot.NotWaited && src.worker.Service.Crowded:
 		return decide.Finding{Outcome: decide.Contended}
 	}
 	return decide.Finding{Outcome: decide.Pending}
@@ -95,8 +109,9 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Find
 
 // checkShare decides by what this proxy has counted while the service was silent.
 func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Finding {
-	s.Quota.Share = src.appendShare(s.Quota.Share[:0], s.Windows)
-	s.CountedKey.Windows = s.Quota.Share
+	c := &s.Carried
+	c.Share = src.appendShare(c.Share[:0], s.Windows)
+	s.CountedKey.Windows = c.Share
 	found := src.local.Check(s, wallNs)
 	if found.Outcome != decide.Failed {
 		s.Quota.From = decide.OwnShare

@@ -1,7 +1,7 @@
 package lease
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -14,14 +14,14 @@ import (
 //	type              lies in                   its Units
 //	quota.Grant       the message               what the service has granted
 //	leased.GrantLeft  handout.rest              what nobody has
-//	decide.Allotment  Subject.Quota.Allotment   what its request may take
+//	allot.Allotment   Subject.Carried           what its request may take
 //	leased.GrantLeft  the key's lease           what later requests may take
 //
 // The units of a rule that leases have three ways out: a request spends them, the key's lease keeps them for later
 // requests, or the service gets them back.
 //
-//	  give: to requests that waited                Source.Take
-//	h.rest ------------> Subject.Quota.Allotment -------------> spent
+//	  give: to requests that waited              Source.Take
+//	h.rest ------------> Subject.Carried.Allotment -----------> spent
 //	   |   ^                      |
 //	   |   +---- Need.Reclaim ----+
 //	   |            what is not taken
@@ -140,14 +140,14 @@ func (h *handout) give(needs []Need) {
 // writeTo writes the grant to the subject that waits for it, with so many units.
 func (h *handout) writeTo(n *Need, units uint32) {
 	n.handout = h
-	n.subject.Quota.Allotment = h.allotment(units)
+	n.subject.Carried.Allotment = h.allotment(units)
 }
 
 // allotment is what a subject has of the grant that gets so many units of it.
-func (h *handout) allotment(units uint32) decide.Allotment {
-	return decide.Allotment{
+func (h *handout) allotment(units uint32) allot.Allotment {
+	return allot.Allotment{
 		Units: units, EndNs: h.rest.EndNs, Denied: h.grant.Denied, HeldBack: h.grant.HeldBack,
-		Blocked: h.grant.Blocked, WaitNs: h.grant.WaitNs, MonotonicNs: h.trip.CameNs, Standings: h.standings,
+		Blocked: h.grant.Blocked, WaitNs: h.grant.WaitNs, Standings: h.standings,
 	}
 }
 
@@ -157,9 +157,9 @@ func (n *Need) Reclaim() {
 	if n.handout == nil || n.handout.grant.Denied {
 		return
 	}
-	own := &n.subject.Quota.Allotment
+	own := &n.subject.Carried.Allotment
 	n.handout.takeBack(own.Units)
-	*own = decide.Allotment{}
+	*own = allot.Allotment{}
 }
 
 // All above is the same for each rule. Three methods are not, because the units of a rule that holds are counted in the
@@ -175,7 +175,7 @@ func (n *Need) Reclaim() {
 func (h *handout) noteGiven(n *Need, units uint32) {
 	if acc := h.part.Reporter.Account(); acc != nil {
 		acc.AddGiven(units)
-		n.subject.Quota.Account = acc
+		n.subject.Carried.Account = acc
 		return
 	}
 	h.takers++
@@ -184,7 +184,8 @@ func (h *handout) noteGiven(n *Need, units uint32) {
 func (h *handout) keepRest() {
 	if acc := h.part.Reporter.Account(); acc != nil {
 		if h.remembersBlock() {
-			acc.RememberBlock(h.allotment(0), h.blockNs)
+			b := account.Block{Standings: h.standings, WaitNs: h.grant.WaitNs, CameNs: h.trip.CameNs}
+			acc.RememberBlock(b, h.blockNs)
 		}
 		return
 	}
@@ -340,7 +341,7 @@ func (h *handout) deny(n *Need) {
 	switch {
 	case h.blockNs == 0 || h.grant.Blocked: // all are told what the service says
 	case h.hasToldBlock:
-		n.subject.Quota.Allotment.Blocked = true
+		n.subject.Carried.Allotment.Blocked = true
 	default:
 		n.subject.Rule.Metrics.BlocksBegun++
 		h.hasToldBlock = true

@@ -18,7 +18,7 @@ import (
 //	line                                               outcome                                             by
 //	the request has waited, and its allotment decides  HasRoom from Allotted, Denied, HeldBack or Blocked  byAllotment
 //	cost 0, and the rule has no block                  Denied by a limit of 0, or HasRoom                  forNothing
-//	the worker knows that the key is blocked           Blocked                                             byAllotment
+//	the worker knows that the key is blocked           Blocked                                             RecallBlock
 //	the service is unavailable for the key             what OwnShare decides, Silent or Starting           alone
 //	the request has waited, and no answer came         what OwnShare decides, or Silent                    askService
 //	too many requests wait, or the service took no     Contended                                           askService
@@ -47,17 +47,18 @@ type HoldSource struct {
 
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
-	src.begin(s, wallNs)
-	if s.Quota.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
-		return byAllotment(s, &s.Quota.Allotment)
+	c := src.begin(s, wallNs)
+	if c.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
+		return byAllotment(s, &c.Allotment)
 	}
 	if src.asksNothing(s) {
 		return forNothing(s)
 	}
 	acc := src.account(s)
 	if src.blocks && acc != nil {
-		if denial, blocked := acc.RecallBlock(s.Quota.MonotonicNs); blocked {
-			return byAllotment(s, &denial)
+		if block, blocked := acc.RecallBlock(s.Quota.MonotonicNs); blocked {
+			noteStandings(s, block.Standings)
+			return deniedFor(s, block.WaitNs, decide.Blocked)
 		}
 	}
 	if why, unavailable := src.unavailable(s, acc); unavailable {
@@ -115,7 +116,7 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.Allotted:
 		accountOf(s).HoldGiven(s.Cost)
-		s.Quota.Allotment.Units -= s.Cost
+		s.Carried.Allotment.Units -= s.Cost
 		s.Hold = state.Hold{Units: s.Cost}
 		return state.OK
 	case decide.OwnShare:
@@ -127,21 +128,21 @@ func (src *HoldSource) Take(s *decide.Subject) state.Status {
 
 // accountOf is the account in which Take counts the subject's units, nil if there is none.
 func accountOf(s *decide.Subject) *account.Account {
-	acc, _ := s.Quota.Account.(*account.Account)
+	acc, _ := s.Carried.Account.(*account.Account)
 	return acc
 }
 
 // takeShare holds the cost in this proxy's own table, and reports it later, unless there are too many accounts for one
 // more. Unlike Source.takeShare it takes first: only what is held is reported, and the account cannot fail.
 func (src *HoldSource) takeShare(s *decide.Subject) state.Status {
-	s.Quota.Account = nil
+	s.Carried.Account = nil
 	taken := src.local.Take(s)
 	if taken != state.OK || src.worker.Book.IsFull() && src.account(s) == nil {
 		return taken
 	}
 	acc := src.openAccount(s)
 	acc.Hold(s.Cost)
-	s.Quota.Account = acc
+	s.Carried.Account = acc
 	return taken
 }
 
@@ -150,7 +151,7 @@ func (src *HoldSource) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Quota.From {
 	case decide.Allotted:
 		accountOf(s).UnholdGiven(s.Cost)
-		s.Quota.Allotment.Units += s.Cost
+		s.Carried.Allotment.Units += s.Cost
 		return true
 	case decide.OwnShare:
 		if acc := accountOf(s); acc != nil {

@@ -10,20 +10,20 @@ import (
 )
 
 // What operators see of leases: the operation "leased" on counters (Operate), and the lease in an
-// explanation (LeaseOf). Both leave and find what they know in Subject.Quota, as Check does: there Usage
-// finds it, too. A lease that is FromFuture has nothing then: an operator asks again.
+// explanation (LeaseOf). Both leave and find what they know in the subject, as Check does: there Usage finds
+// it, too. A lease that is FromFuture has nothing then: an operator asks again.
 
 // Operate returns how many units of the key this proxy may still spend. While the service is
 // silent, the subject has what this proxy has counted by itself.
 func (src *Source) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
 ) (value int64, err error) {
-	src.begin(s, wallNs)
+	c := src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
 	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
 		return 0, local.ErrStore
 	}
-	s.Quota.Lease = e
+	c.Lease = e
 	if src.isSilent(e) && src.local != nil {
 		if found := src.checkShare(s, wallNs); found.Outcome == decide.Failed {
 			return 0, local.ErrStore
@@ -83,7 +83,7 @@ func LeaseOf(s *decide.Subject) *result.Lease {
 }
 
 func (src *Source) leaseOf(s *decide.Subject) *result.Lease {
-	told, e := &result.Lease{}, s.Quota.Lease
+	told, e := &result.Lease{}, s.Carried.Lease
 	if e == nil { // it was not read
 		return told
 	}

@@ -61,6 +61,7 @@
 package lease
 
 import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -88,7 +89,7 @@ import (
 // Where Check has found the units is in Subject.Quota.From. Take and Refund follow it:
 //
 //	From        Take                                      Refund
-//	Allotted    takes from Subject.Quota.Allotment        puts back there
+//	Allotted    takes from the subject's allotment        puts back there
 //	LeaseTable  takes from the key's lease, and may       reads the lease anew, and puts back
 //	            ask for more ahead of need                there
 //	OwnShare    notes in the lease what the service must  puts back into the share; the service
@@ -107,14 +108,14 @@ type Source struct {
 
 // Check finds out what decides about the request: see Source.
 func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
-	src.begin(s, wallNs)
-	if s.Quota.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
-		return byAllotment(s, &s.Quota.Allotment)
+	c := src.begin(s, wallNs)
+	if c.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
+		return byAllotment(s, &c.Allotment)
 	}
-	if !src.readLease(s) {
+	if !src.readLease(s, c) {
 		return decide.Finding{Outcome: decide.Failed}
 	}
-	e, now := s.Quota.Lease, s.Quota.MonotonicNs
+	e, now := c.Lease, s.Quota.MonotonicNs
 	switch {
 	case e.Blocks(now):
 		return deniedFor(s, e.WaitNs(now), decide.Blocked)
@@ -137,19 +138,19 @@ func (src *Source) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 	return src.Check(s, wallNs)
 }
 
-// readLease reads the key's lease into Quota.Lease, and what the service has said last of the key.
-// It returns false if the proxy's store fails.
-func (src *Source) readLease(s *decide.Subject) (ok bool) {
+// readLease reads the key's lease, and what the service has said last of the key. It returns false if the proxy's store
+// fails.
+func (src *Source) readLease(s *decide.Subject, c *allot.Carried) (ok bool) {
 	q, wallNs := &s.Quota, s.Record.Now
-	if q.LeaseMemory == nil {
-		q.LeaseMemory = new(state.LeaseEntry)
+	if c.LeaseMemory == nil {
+		c.LeaseMemory = new(state.LeaseEntry)
 	}
-	e := q.LeaseMemory
+	e := c.LeaseMemory
 	read := src.table.Read(e, src.tableKey(s), wallNs, q.MonotonicNs)
 	if src.rereadIfFromFuture(e, read, wallNs) != state.OK {
 		return false
 	}
-	q.Lease = e
+	c.Lease = e
 	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
 	noteStandings(s, e.Standings)
 	return true
@@ -183,12 +184,12 @@ func (src *Source) tableKey(s *decide.Subject) []byte {
 
 // beginAsk begins an ask for the cost. It may write the key's lease, which Check has read: see claimUncharged.
 func (src *Source) beginAsk(s *decide.Subject) Part {
-	return src.newPart(s, s.Cost, src.claimUncharged(s.Quota.Lease))
+	return src.newPart(s, s.Cost, src.claimUncharged(s.Carried.Lease))
 }
 
 // newPart asks for a cost of the subject's key, and says how many units of it were spent in silence.
 func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
-	e, d := s.Quota.Lease, src.definition(s)
+	e, d := s.Carried.Lease, src.definition(s)
 	p := Part{Definition: d, lease: leaseAt{src, e.Key()}, Wire: quota.Part{
 		Definition: d.ID, Key: src.quotaKey(s), Cost: cost, Waiting: cost,
 		Spent: spent, Shadow: s.Shadow, NoBlock: s.MustNotBlock(),
@@ -203,7 +204,7 @@ func (src *Source) newPart(s *decide.Subject, cost, spent uint32) Part {
 func (src *Source) Take(s *decide.Subject) state.Status {
 	switch s.Quota.From {
 	case decide.Allotted:
-		s.Quota.Allotment.Units -= s.Cost
+		s.Carried.Allotment.Units -= s.Cost
 		return state.OK
 	case decide.LeaseTable:
 		return src.takeLease(s)
@@ -219,8 +220,9 @@ func (src *Source) Take(s *decide.Subject) state.Status {
 // so. While nothing is Uncharged, the answer to any ask of the key ends that: each asks ahead, so the lease has more
 // units then.
 func (src *Source) takeLease(s *decide.Subject) state.Status {
-	e, w := s.Quota.Lease, src.worker
-	s.Quota.Taken = e.Spend(e.NowNs, s.Cost)
+	c, w := &s.Carried, src.worker
+	e := c.Lease
+	c.Taken = e.Spend(e.NowNs, s.Cost)
 	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
 	if e.Uncharged.IsAsked(e.NowNs) || w.Service.Silent || !src.refill.isDue(e) {
 		return src.write(e)
@@ -264,15 +266,15 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 
 // takeShare takes the cost of the proxy's share. First it writes into the lease that the service has to charge it: what
 // the service never hears of would be admitted twice. It writes that once for a request, which may take of the share
-// again: see Quota.NotedUncharged. If another worker has put units into the lease by then, the request takes of these,
+// again: see allot.Carried. If another worker has put units into the lease by then, the request takes of these,
 // and the service charges its cost twice: a limit is never looser by that.
 func (src *Source) takeShare(s *decide.Subject) state.Status {
-	if !s.Quota.NotedUncharged {
-		s.Quota.Lease.Uncharged.Add(s.Cost)
-		if written := src.write(s.Quota.Lease); written != state.OK {
+	if c := &s.Carried; !c.HasNotedUncharged {
+		c.Lease.Uncharged.Add(s.Cost)
+		if written := src.write(c.Lease); written != state.OK {
 			return written
 		}
-		s.Quota.NotedUncharged = true
+		c.HasNotedUncharged = true
 	}
 	return src.local.Take(s)
 }
@@ -308,7 +310,7 @@ func (src *Source) write(e *state.LeaseEntry) state.Status {
 func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	switch s.Quota.From {
 	case decide.Allotted:
-		s.Quota.Allotment.Units += s.Cost
+		s.Carried.Allotment.Units += s.Cost
 		return true
 	case decide.LeaseTable:
 		return src.refundLease(s, wallNs)
@@ -322,12 +324,13 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 // refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, for example
 // because the lease is FromFuture by now, the units stay counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
-	e := s.Quota.Lease
+	c := &s.Carried
+	e := c.Lease
 	for range state.MaxRetries {
 		if src.table.Reread(e, wallNs, e.NowNs) != state.OK || e.WrittenNs == 0 {
 			return false
 		}
-		if !e.Put(s.Quota.Taken) {
+		if !e.Put(c.Taken) {
 			return false
 		}
 		if written := src.write(e); written != state.Mismatch {

@@ -25,9 +25,9 @@
 package account
 
 import (
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Account is what this worker holds of one key. Its sums count; it also knows when they must be reported. A worker may
@@ -54,9 +54,16 @@ type Account struct {
 	mayBeLost bool // the service, or its store, may have lost what the newest report said: see reportAnew
 }
 
-// keptBlock is the denial that the worker remembers of a blocked key.
+// Block is that of a key, as the service has said it.
+type Block struct {
+	Standings []leased.Standing // how the rule's windows stand over all proxies, in the order of records
+	WaitNs    int64             // until the denied cost passes, or limit.Never
+	CameNs    int64             // when the service said it
+}
+
+// keptBlock is a block that the worker remembers.
 type keptBlock struct {
-	denial  decide.Allotment
+	Block
 	untilNs int64
 }
 
@@ -70,27 +77,26 @@ func (acc *Account) HoldNs() int64 {
 	return acc.Definition.Windows[len(acc.Definition.Windows)-1].PeriodNs
 }
 
-// RememberBlock has the worker remember the denial of a key that is blocked: until untilNs or until its wait is over,
-// and no longer than MaxRememberNs.
-func (acc *Account) RememberBlock(denial decide.Allotment, untilNs int64) {
-	denial.Blocked = true // for all later requests, also if the denied ask has begun the block
-	untilNs = min(untilNs, denial.MonotonicNs+MaxRememberNs)
-	if denial.WaitNs != limit.Never { // else RecallBlock's wait would get negative, and -1 is limit.Never
-		untilNs = min(untilNs, denial.MonotonicNs+denial.WaitNs)
+// RememberBlock has the worker remember that the key is blocked: until untilNs or until the block's wait is over, and
+// no longer than MaxRememberNs.
+func (acc *Account) RememberBlock(b Block, untilNs int64) {
+	untilNs = min(untilNs, b.CameNs+MaxRememberNs)
+	if b.WaitNs != limit.Never { // else RecallBlock's wait would get negative, and -1 is limit.Never
+		untilNs = min(untilNs, b.CameNs+b.WaitNs)
 	}
-	acc.block = &keptBlock{denial, untilNs}
+	acc.block = &keptBlock{b, untilNs}
 }
 
-// RecallBlock returns the denial that the worker remembers, as it holds at now, if the key is blocked.
-func (acc *Account) RecallBlock(now int64) (denial decide.Allotment, blocked bool) {
+// RecallBlock returns the block that the worker remembers, as it holds at now.
+func (acc *Account) RecallBlock(now int64) (b Block, blocked bool) {
 	if acc.block == nil || now >= acc.block.untilNs {
-		return decide.Allotment{}, false
+		return Block{}, false
 	}
-	denial = acc.block.denial
-	if denial.WaitNs != limit.Never {
-		denial.WaitNs -= now - denial.MonotonicNs
+	b = acc.block.Block
+	if b.WaitNs != limit.Never {
+		b.WaitNs -= now - b.CameNs
 	}
-	return denial, true
+	return b, true
 }
 
 // AddGiven notes that a request has got units. It does not hold them yet.

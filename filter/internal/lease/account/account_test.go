@@ -5,7 +5,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -252,8 +251,7 @@ func TestABlockIsRememberedNoLongerThanItsWait(t *testing.T) {
 		{limit.Never, came + 20, came + 20},
 		{limit.Never, came + 10*second, came + account.MaxRememberNs},
 	} {
-		denial := decide.Allotment{Denied: true, WaitNs: lasting.waitNs, MonotonicNs: came}
-		acc.RememberBlock(denial, lasting.untilNs)
+		acc.RememberBlock(account.Block{WaitNs: lasting.waitNs, CameNs: came}, lasting.untilNs)
 		recalled, blocked := acc.RecallBlock(lasting.endNs - 1)
 		require.True(t, blocked, "%+v", lasting)
 		require.Equal(t, lasting.waitNs == limit.Never, recalled.WaitNs == limit.Never)

@@ -46,6 +46,7 @@ package talk
 import (
 	"slices"
 
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/account"
@@ -104,7 +105,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		req = &Waiter{Context: context, Verdict: v, deadlineNs: now + c.worker.Service.TimeoutNs}
 		c.waitlist.add(req)
 		for _, s := range v.Subjects {
-			s.Quota.Wait = decide.Waits
+			s.Carried.Wait = allot.Waits
 			if s.Outcome() == decide.Pending {
 				s.Rule.Metrics.QuotaWaited++
 			}
@@ -196,7 +197,7 @@ func (c *Client) expireOverdue(now int64) {
 // expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
 // should its grant not suffice.
 func (c *Client) expire(req *Waiter) {
-	req.stopWaiting(decide.TimedOut)
+	req.stopWaiting(allot.TimedOut)
 	if req.isAsking() {
 		c.asks.leave(req)
 		c.waitlist.makeReady(req)
@@ -251,7 +252,7 @@ func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }
 // earlier ask has one that decides it, too (takeDecided), or when its time is over (expire). If the request has ended
 // meanwhile, Forget makes it over at once. Its state lies in four places:
 //
-//	               awaits    waitlist.ready  Quota.Wait of its subjects   the handout of a Need
+//	               awaits    waitlist.ready  allot.Wait of its subjects   the handout of a Need
 //	asking         its asks  no              Waits                        may have come with an earlier ask
 //	ready          none      yes             Waits, TimedOut or Rejected  may have come with this one, too
 //	decided again  none      no              as before                    Done or Wait reclaims what was not taken
@@ -287,13 +288,13 @@ func (req *Waiter) waitFor(a *ask) {
 }
 
 // stopWaiting says why the request must not wait any more, unless it has stopped before.
-func (req *Waiter) stopWaiting(why decide.Wait) {
+func (req *Waiter) stopWaiting(why allot.Wait) {
 	if req.Verdict == nil {
 		return
 	}
 	for _, s := range req.Verdict.Subjects {
-		if s.Quota.Wait == decide.Waits {
-			s.Quota.Wait = why
+		if s.Carried.Wait == allot.Waits {
+			s.Carried.Wait = why
 		}
 	}
 }

@@ -3,7 +3,7 @@ package talk
 import (
 	"slices"
 
-	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -244,7 +244,7 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 	waiters := c.takeDecided(a, result)
 	a.giveUpReports()
 	for _, req := range waiters {
-		req.stopWaiting(decide.Rejected)
+		req.stopWaiting(allot.Rejected)
 		c.waitlist.makeReady(req)
 	}
 }

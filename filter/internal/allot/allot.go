@@ -1,0 +1,74 @@
+// Package allot has what a request carries for a rule of scope cluster from one call of Decide to the next, above all
+// what the quota service has granted it. It belongs to package lease and its talk: package decide only has each Subject
+// carry it.
+//
+// Its invariant: Begin empties it, so no request gets what another was granted.
+package allot
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
+)
+
+// Carried is what a subject carries. Who sets what, where a request has to wait:
+//
+//	Source.Check  finds too few units: the outcome is Pending
+//	talk.Client   Wait = Waits, and it asks the service. Then Allotment = what the request gets of a grant, or
+//	              Wait = TimedOut or Rejected
+//	Source.Check  goes by the Allotment if that suffices, or by units that are there by now. Else the outcome is
+//	              Pending again if the request still Waits, Silent if it TimedOut, Contended if it was Rejected
+type Carried struct {
+	ofRequest
+
+	// Memory:
+	LeaseMemory *state.LeaseEntry // for Lease; nil until one is read
+	Taken       leased.GrantLeft  // of the Lease, by Source.Take, as Put takes it
+	Share       []limit.Window    // CountedKey.Windows, where OwnShare decides
+}
+
+// ofRequest begins anew with each request.
+type ofRequest struct {
+	Wait      Wait // package talk writes it, and package lease all else
+	Allotment Allotment
+	// Account, of a rule that holds, is the key's account of package lease in which Source.Take counts the units; nil if
+	// in none. The request's hold.Hold takes it over.
+	Account hold.Account
+	// HasNotedUncharged says that the lease says already that the service must charge the cost. Take may be called once
+	// more, if another worker wrote first, or if another rule had to ask.
+	HasNotedUncharged bool
+	// Lease is the key's, as the last check has read it. It is nil if it has read none, or the store failed.
+	Lease *state.LeaseEntry
+}
+
+// Begin begins the next request.
+func (c *Carried) Begin() { c.ofRequest = ofRequest{} }
+
+// Wait is what a request that asks the quota service may still wait for.
+type Wait uint8
+
+// The waits.
+const (
+	NotWaited Wait = iota // it may wait, unless too many others do
+	Waits                 // it waits for a grant, or for another one
+	TimedOut              // nothing came in time: it waits no longer
+	Rejected              // the service takes no more asks: it waits no longer
+)
+
+// Allotment is what a subject that waited gets of a grant of the quota service, or that the service denies. The zero
+// value is none: it decides nothing.
+type Allotment struct {
+	Units     uint32            // that the subject may take
+	EndNs     int64             // until when it may, by the monotonic clock
+	Denied    bool              // too few units are left
+	HeldBack  bool              // of a denial: enough would be left, if less were held
+	Blocked   bool              // of a denial: the key was blocked before
+	WaitNs    int64             // of a denial: until the cost passes, or limit.Never
+	Standings []leased.Standing // how the rule's windows stand over all proxies, in the order of records
+}
+
+// Decides reports whether it decides about the cost.
+func (a *Allotment) Decides(cost uint32, nowNs int64) bool {
+	return a.Denied || a.Units >= cost && nowNs < a.EndNs
+}
