@@ -130,9 +130,9 @@ func noHeaders(headers map[string]string) string {
 	return ""
 }
 
-// readHeaders has all answers have headers if a filter's enable_x_ratelimit_headers says so.
-func readHeaders[E ~int32](r *reader, version E) {
+// readAnswerHeaders reads a filter's enable_x_ratelimit_headers: if any has it, answers have these headers.
+func readAnswerHeaders[E ~int32](r *reader, version E) {
 	if version == 1 { // DRAFT_VERSION_03, as both filters number it
-		r.draft.Headers = "x-ratelimit"
+		r.Headers = "x-ratelimit"
 	}
 }

@@ -5,21 +5,19 @@
 // package descriptor, which makes the rules of both. What Envoy calls rate_limits limits nothing: they say which
 // descriptors a filter sends. This package reads levels and descriptors in this order:
 //
-//	ReadService: serviceImport.run                    service.go
-//	  readConfigs, readDomain, levelsOf               the levels of the files
+//	ReadService: readConfigs, readDomain, levelsOf    the levels of the files (service.go)
 //	  whatEnvoySends                                  its descriptors, and how its filter enforces the answers:
 //	    guess                                         without --routes (guess.go)
-//	    siteOfRoutes                                  the listener (package envoyfile)
-//	    filterOfDomain, enforcementOfDomain           its filter: readEnforcement (enforcement.go)
-//	    descriptorsOfSite: virtualHosts               its routes (routes.go)
-//	      listenerFilter.settingOn                    whether the filter works for a route (perroute.go)
-//	      choiceOf, sendingsOf                        by whose rate_limits it sends there (sender.go)
-//	      descriptorsOf: readRateLimit, readAction    what it sends by these (descriptors.go)
+//	    domainRoutes: siteOfRoutes                    the listener, of package envoyfile (domain.go)
+//	      filterOfDomain, enforcementOf               its filter: readEnforcement (enforcement.go)
+//	      descriptorsOfSite: virtualHosts             its routes (routes.go)
+//	        listenerFilter.settingOn                  whether the filter works for a route (perroute.go)
+//	        choiceOf, sendingsOf                      by whose rate_limits it sends there (sender.go)
+//	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to
 //	  draft.Draft.AddEnforced                         for which share of requests, and the response
 //
-//	ReadLocal: localImport.run                        local.go
-//	  chooseSite                                      the listener, or a filter that stands alone
+//	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
 //	  addRules: ownReaches, settingOn                 where the filter's configuration holds, and where a route's
 //	    addConfig                                     the rules of each of these:
 //	      readEnforcement
@@ -27,8 +25,7 @@
 //	      descriptor.Levels.Rules, defaultBucket
 //	      draft.Draft.AddEnforced
 //
-// Each import is a type that embeds the reader, which has what is the same for both. Messages are decoded strictly: a
-// field that Envoy's types lack is an error.
+// The reader has what is the same for both. Messages are decoded strictly: a field that Envoy's types lack is an error.
 //
 // A problem goes one of two ways. Findings.Fail takes what a file says wrong: the import goes on, so that the user
 // reads all of these at once. A function returns an error if the import cannot go on. See read, where both meet.
@@ -72,13 +69,12 @@ func (o Options) RefuseKeys() error {
 	return nil
 }
 
-// reader is what the imports have in common: the options, and what an import has to remember of what it read.
+// reader is what the imports have in common: the draft, the options, and what is to be remembered of what was read.
 type reader struct {
-	*draft.Findings // of the draft
-	draft           *draft.Draft
-	options         Options
+	*draft.Draft
+	options Options
+	keys    *keyParts
 
-	keys        *keyParts
 	decoded     map[*policy.Node]proto.Message // by decode. A note about an object names the first place that has it
 	descriptors int                            // how many descriptorsOf has made: see maxDescriptors
 }
@@ -91,9 +87,7 @@ func read(d *draft.Draft, o Options, run func(r *reader) error) error {
 	if err != nil {
 		return err
 	}
-	r := &reader{
-		Findings: d.Findings, draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{},
-	}
+	r := &reader{Draft: d, options: o, keys: keys, decoded: map[*policy.Node]proto.Message{}}
 	err = run(r)
 	r.noteGuesses()
 	return cmp.Or(d.Err(), err, keys.unused())

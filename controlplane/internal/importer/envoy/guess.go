@@ -25,6 +25,7 @@ import (
 //	  guessEach    if routes choose its values, a descriptor for each value
 //	  guessWith    adds an entry with the key, and begins again below
 func (r *reader) guess(levels []*descriptor.Level) []descriptor.Descriptor {
+	r.keys.wasAsked = true
 	isFree := func(l *descriptor.Level) bool { return l.Limit == nil }
 	return r.guessBelow(slices.DeleteFunc(slices.Clone(levels), isFree), descriptor.Descriptor{})
 }
@@ -93,10 +94,10 @@ func (r *reader) guessWith(
 // keyParts says which part of a request each descriptor's key stands for, where no rate_limits say that. It collects
 // what it was asked.
 type keyParts struct {
-	given   map[string]request.Value // what --key says
-	used    map[string]bool          // keys that usePart was asked for
-	guesses []string                 // what usePart guessed, for noteGuesses
-	areSaid bool                     // rate_limits say what some keys stand for, so nobody asks
+	given    map[string]request.Value // what --key says
+	used     map[string]bool          // keys that usePart was asked for
+	guesses  []string                 // what usePart guessed, for noteGuesses
+	wasAsked bool                     // by guess: else rate_limits say what all keys stand for
 }
 
 // newKeyParts reads what --key says.
@@ -139,7 +140,7 @@ func (k *keyParts) unused() error {
 	for _, key := range slices.Sorted(maps.Keys(k.given)) {
 		switch {
 		case k.used[key]:
-		case k.areSaid:
+		case !k.wasAsked:
 			return &source.UsageError{Message: "--key is for an import without rate_limits",
 				Hint: "leave out --key: the rate_limits say what each key stands for"}
 		default:

@@ -20,7 +20,28 @@ import (
 
 // ReadLocal makes rules of Envoy's local rate limit filter.
 func ReadLocal(d *draft.Draft, file *source.Document, o Options) error {
-	return read(d, o, func(r *reader) error { return (&localImport{reader: r}).run(file) })
+	return read(d, o, func(r *reader) error { return r.readLocal(file) })
+}
+
+// readLocal makes rules of a filter alone, or of the listener that is chosen.
+func (r *reader) readLocal(file *source.Document) error {
+	in, err := envoyfile.Whole(r.Findings, file)
+	if err != nil {
+		return err
+	}
+	s, err := r.chooseSite(in)
+	if err != nil {
+		return err
+	}
+	imp := &localImport{reader: r, hosts: r.virtualHosts(s)}
+	if err := imp.addRules(s); err != nil {
+		return err
+	}
+	if r.IsEmpty() && r.Err() == nil {
+		envoyfile.RefuseTyposOfLimits(r.Findings, in)
+		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
+	}
+	return nil
 }
 
 // localImport is an import of the configurations of one listener.
@@ -30,42 +51,21 @@ type localImport struct {
 	limits []*configLimits // of all configurations, in the order in which rules are made of them
 }
 
-// run makes rules of a filter alone, or of the listener that is chosen.
-func (imp *localImport) run(file *source.Document) error {
-	in, err := envoyfile.Whole(imp.Findings, file)
-	if err != nil {
-		return err
-	}
-	s, err := imp.chooseSite(in)
-	if err != nil {
-		return err
-	}
-	imp.hosts = imp.virtualHosts(s)
-	if err := imp.addRules(s); err != nil {
-		return err
-	}
-	if imp.draft.IsEmpty() && imp.Err() == nil {
-		envoyfile.RefuseTyposOfLimits(imp.Findings, in)
-		return envoyfile.WhyNothing(in) // a typo outweighs it: see read
-	}
-	return nil
-}
-
 // chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
 // given for it.
-func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error) {
-	routes := imp.options.Routes
+func (r *reader) chooseSite(in *source.Document) (*envoyfile.Site, error) {
+	routes := r.options.Routes
 	var beside *source.Document
 	if routes != nil {
 		var err error
-		beside, err = envoyfile.OpenWhole(imp.Findings, *routes)
+		beside, err = envoyfile.OpenWhole(r.Findings, *routes)
 		if err != nil {
 			return nil, err
 		}
 	}
 	alone, isAlone := standsAlone(in)
 	wants := func(s *envoyfile.Site) bool { return isLimitedLocally(s) || isAlone && s.HasLimits() }
-	s, err := envoyfile.Choose(imp.Findings, envoyfile.FindSites(in, beside), imp.options.Listener, wants)
+	s, err := envoyfile.Choose(r.Findings, envoyfile.FindSites(in, beside), r.options.Listener, wants)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +76,7 @@ func (imp *localImport) chooseSite(in *source.Document) (*envoyfile.Site, error)
 		s.Filters = []envoyfile.Config{alone}
 	}
 	if routes != nil && s.Routing.At.File != routes.Name {
-		imp.NoteImport(routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
+		r.NoteImport(routes.Name + ": ignored: the listener has routes of its own, or these have no rate_limits")
 	}
 	return s, nil
 }
@@ -200,11 +200,11 @@ func (imp *localImport) addConfig(f *listenerFilter, config envoyfile.Config, wh
 	}
 	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
 	enforced := imp.readEnforcement(f, c, config.At, 0, c.GetStatus())
-	if c.GetLocalClusterRateLimit() != nil && !imp.draft.Cluster {
+	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
 		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
-	readHeaders(imp.reader, c.GetEnableXRatelimitHeaders())
+	readAnswerHeaders(imp.reader, c.GetEnableXRatelimitHeaders())
 	if c.GetLocalRateLimitPerDownstreamConnection() {
 		imp.countEachConnection(enforced, c.config.At)
 	}
@@ -215,7 +215,7 @@ func (imp *localImport) addConfig(f *listenerFilter, config envoyfile.Config, wh
 	}
 	rules := limits.Rules(imp.Findings, sent)
 	rules = append(imp.defaultBucket(c, limits, rules), rules...)
-	imp.draft.AddEnforced(*enforced, rules...)
+	imp.AddEnforced(*enforced, rules...)
 	return nil
 }
 
@@ -297,7 +297,6 @@ func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level
 	if len(own) == 0 && len(imp.hosts) == 0 {
 		return imp.guess(levels), nil
 	}
-	imp.keys.areSaid = true
 	if len(own) > 0 {
 		return imp.descriptorsOf([]sending{{own, c.requests}})
 	}

@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 
-	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
-
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
@@ -20,35 +18,33 @@ import (
 
 // ReadService makes rules of the configuration of the envoyproxy/ratelimit service.
 func ReadService(d *draft.Draft, files []*source.Document, o Options) error {
-	return read(d, o, func(r *reader) error { return (&serviceImport{r}).run(files) })
+	return read(d, o, func(r *reader) error { return r.readService(files) })
 }
 
-// serviceImport is an import of the levels of one domain: that of the draft, which run reads first.
-type serviceImport struct{ *reader }
-
-// run makes rules of the levels of the files and of the descriptors that Envoy sends.
-func (imp *serviceImport) run(files []*source.Document) error {
-	if imp.options.Routes != nil && len(imp.options.Keys) > 0 {
+// readService makes rules of the levels of the files and of the descriptors that Envoy sends.
+func (r *reader) readService(files []*source.Document) error {
+	if r.options.Routes != nil && len(r.options.Keys) > 0 {
 		return &source.UsageError{Message: "--key is for an import without --routes",
 			Hint: "leave out --key: the routes say what each key stands for"}
 	}
-	configs, err := imp.readConfigs(files)
+	configs, err := r.readConfigs(files)
 	if err != nil {
 		return err
 	}
-	imp.draft.Domain, err = imp.readDomain(configs)
+	domain, err := r.readDomain(configs)
 	if err != nil {
 		return err
 	}
-	levels := descriptor.ServiceLevels(imp.levelsOf(configs))
-	descriptor.NoteEachEnvoy(imp.draft)
-	sent, enforced, err := imp.whatEnvoySends(levels.List)
+	levels := descriptor.ServiceLevels(r.levelsOf(configs))
+	descriptor.NoteEachEnvoy(r.Draft)
+	sent, enforced, err := r.whatEnvoySends(domain, levels.List)
 	if err != nil {
 		return err
 	}
-	rules := levels.Rules(imp.Findings, sent)
-	levels.NoteUnreached(imp.Findings)
-	imp.draft.AddEnforced(*enforced, rules...)
+	rules := levels.Rules(r.Findings, sent)
+	levels.NoteUnreached(r.Findings)
+	r.Domain = domain
+	r.AddEnforced(*enforced, rules...)
 	return nil
 }
 
@@ -59,18 +55,18 @@ type serviceConfig struct {
 }
 
 // readConfigs reads the files: at least one configuration.
-func (imp *serviceImport) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
+func (r *reader) readConfigs(files []*source.Document) (configs []serviceConfig, err error) {
 	for _, in := range files {
-		envoyfile.RefuseForService(imp.Findings, in)
-		if err := imp.Err(); err != nil {
+		envoyfile.RefuseForService(r.Findings, in)
+		if err := r.Err(); err != nil {
 			return nil, err
 		}
-		for _, r := range in.Resources() {
-			c, err := ratelimitconfig.Read(in.File, r.Node)
+		for _, resource := range in.Resources() {
+			c, err := ratelimitconfig.Read(in.File, resource.Node)
 			if err != nil {
 				return nil, err
 			}
-			configs = append(configs, serviceConfig{c, r.At})
+			configs = append(configs, serviceConfig{c, resource.At})
 		}
 	}
 	if len(configs) == 0 {
@@ -81,7 +77,7 @@ func (imp *serviceImport) readConfigs(files []*source.Document) (configs []servi
 
 // readDomain returns the domain that the configurations have in common. It is an error if two of them have
 // the same descriptors.
-func (imp *serviceImport) readDomain(configs []serviceConfig) (string, error) {
+func (r *reader) readDomain(configs []serviceConfig) (string, error) {
 	var all []*ratelimitconfig.Config
 	for _, c := range configs {
 		all = append(all, c.Config)
@@ -97,12 +93,12 @@ func (imp *serviceImport) readDomain(configs []serviceConfig) (string, error) {
 			merged.File + " is " + merged.Domain + ": give the files of one domain"}}
 	}
 	for _, p := range merged.Ignored {
-		imp.NoteProblem(p)
+		r.NoteProblem(p)
 	}
 	domain := merged.Domain
 	if len(domain) > policy.MaxNameBytes || strings.TrimSpace(domain) != domain || !printable.Is(domain) {
 		at := source.Place{File: merged.File, Path: "domain"}
-		imp.Fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
+		r.Fail(at, "must be at most "+strconv.Itoa(policy.MaxNameBytes)+" bytes, without control "+
 			"characters and spaces at its ends")
 	}
 	return domain, nil
@@ -115,10 +111,10 @@ type serviceLevel struct {
 }
 
 // levelsOf lists the levels of the configurations, each before those below it.
-func (imp *serviceImport) levelsOf(configs []serviceConfig) (levels []*descriptor.Level) {
+func (r *reader) levelsOf(configs []serviceConfig) (levels []*descriptor.Level) {
 	var all []serviceLevel
 	for _, c := range configs {
-		all = append(all, imp.levelsBelow(&descriptor.Level{}, c.Descriptors, c.at)...)
+		all = append(all, r.levelsBelow(&descriptor.Level{}, c.Descriptors, c.at)...)
 	}
 	switchReplacedOff(all)
 	for i, l := range all {
@@ -130,24 +126,24 @@ func (imp *serviceImport) levelsOf(configs []serviceConfig) (levels []*descripto
 
 // levelsBelow makes a level of each descriptor of the configuration below another one. The place is that of the
 // configuration. From here on a descriptor is only what a request sends.
-func (imp *serviceImport) levelsBelow(
+func (r *reader) levelsBelow(
 	parent *descriptor.Level, list []*ratelimitconfig.Descriptor, config source.Place,
 ) (levels []serviceLevel) {
 	for _, d := range list {
 		p := descriptor.Pair{Key: d.Key, Pattern: valuesOf(d), Shared: d.ShareThreshold && d.HasWildcard()}
 		at := config.In(d.Path)
 		if strings.Contains(d.Key, "*") {
-			imp.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
+			r.Note(at, "the key "+d.Key+" is taken literally: only values have wildcards")
 		}
 		if d.DetailedMetric || d.ValueToMetric {
-			imp.Note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
+			r.Note(at, "detailed_metric and value_to_metric are ignored: metrics have the rule's name, and no values of keys")
 		}
 		if d.Metadata != nil {
-			imp.Note(at.In("metadata"), "ignored: a policy has nothing like it")
+			r.Note(at.In("metadata"), "ignored: a policy has nothing like it")
 		}
-		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Limit: imp.limitOf(d, at)}
+		l := &descriptor.Level{Pairs: append(slices.Clip(parent.Pairs), p), At: at, Limit: r.limitOf(d, at)}
 		levels = append(levels, serviceLevel{l, d})
-		levels = append(levels, imp.levelsBelow(l, d.Descriptors, config)...)
+		levels = append(levels, r.levelsBelow(l, d.Descriptors, config)...)
 	}
 	return levels
 }
@@ -164,11 +160,11 @@ func valuesOf(d *ratelimitconfig.Descriptor) request.Pattern {
 }
 
 // limitOf is the limit of a descriptor; nil if it has none, or says that it is unlimited.
-func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Limit {
+func (r *reader) limitOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.Limit {
 	switch {
 	case d.Limit == nil:
 		if d.ShadowMode || d.QuotaMode {
-			imp.Note(at, "ignored: its mode, because it has no rate_limit")
+			r.Note(at, "ignored: its mode, because it has no rate_limit")
 		}
 		return nil
 	case d.Limit.Unlimited:
@@ -176,7 +172,7 @@ func (imp *serviceImport) limitOf(d *ratelimitconfig.Descriptor, at source.Place
 	}
 	limit := &draft.Limit{At: at.In("rate_limit"), Shadow: d.ShadowMode || d.QuotaMode}
 	limit.Numbers = draft.Windowed(uint64(d.Limit.Requests), d.Limit.Unit)
-	descriptor.NoteCalendar(imp.Findings, d.Limit.Unit)
+	descriptor.NoteCalendar(r.Findings, d.Limit.Unit)
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		limit.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
@@ -215,142 +211,13 @@ func switchReplacedOff(levels []serviceLevel) {
 	}
 }
 
-// whatEnvoySends are the descriptors that Envoy sends, and how its filter enforces the answers. Without routes
-// they are guessed, and enforced as they are.
-func (imp *serviceImport) whatEnvoySends(
-	levels []*descriptor.Level,
+// whatEnvoySends are the descriptors that Envoy sends for a domain, and how its filter enforces the answers. Without
+// routes they are guessed, and enforced as they are.
+func (r *reader) whatEnvoySends(
+	domain string, levels []*descriptor.Level,
 ) ([]descriptor.Descriptor, *draft.Enforcement, error) {
-	if imp.options.Routes == nil {
-		return imp.guess(levels), &draft.Enforcement{}, nil
+	if r.options.Routes == nil {
+		return r.guess(levels), &draft.Enforcement{}, nil
 	}
-	s, err := imp.siteOfRoutes(*imp.options.Routes)
-	if err != nil {
-		return nil, nil, err
-	}
-	f := imp.filterOfDomain(s)
-	enforced := imp.enforcementOfDomain(f)
-	sent, err := imp.descriptorsOfSite(s, f)
-	return sent, enforced, err
-}
-
-// siteOfRoutes is the listener of the domain in the file that --routes names.
-func (imp *serviceImport) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
-	in, err := envoyfile.OpenWhole(imp.Findings, f)
-	if err != nil {
-		return nil, err
-	}
-	s, err := imp.siteOfDomain(envoyfile.FindSites(in, nil))
-	if err != nil {
-		return nil, err
-	}
-	if s == nil {
-		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
-			"envoy.filters.http.ratelimit with the domain " + imp.draft.Domain)}
-	}
-	return s, nil
-}
-
-// siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
-// filter, but with rate_limits in its routes; nil if there is neither.
-func (imp *serviceImport) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
-	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, imp.isOfDomain) }
-	s, err := envoyfile.Choose(imp.Findings, list, imp.options.Listener, asks)
-	if s != nil || err != nil {
-		return s, err
-	}
-	return envoyfile.Choose(imp.Findings, list, imp.options.Listener, func(s *envoyfile.Site) bool {
-		return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasLimits()
-	})
-}
-
-func isOfServiceType(c envoyfile.Config) bool { return c.IsOf(envoyfile.ServiceType) }
-
-// isOfDomain reports whether a configuration is that of a filter which asks for the domain.
-func (imp *serviceImport) isOfDomain(c envoyfile.Config) bool {
-	return isOfServiceType(c) && source.TextOf(c.Node, "domain") == imp.draft.Domain
-}
-
-// domainFilter is the filter of a site that asks for the domain. If the site has routes alone, an empty one stands in
-// for it: see isStandIn.
-type domainFilter struct {
-	*listenerFilter
-	message *ratelimitv3.RateLimit // its configuration; nil if it isStandIn
-	all     []*listenerFilter      // of the site that are of its type, for any domain
-}
-
-// filterOfDomain is the filter that asks for the domain.
-func (imp *serviceImport) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
-	for _, c := range s.Filters {
-		if !isOfServiceType(c) {
-			continue
-		}
-		f := newListenerFilter(s, c, envoyfile.PerRouteType)
-		of.all = append(of.all, f)
-		if of.listenerFilter == nil && imp.isOfDomain(c) {
-			of.listenerFilter = f
-			of.message = decode[*ratelimitv3.RateLimit](imp.reader, c.Node, c.At)
-		}
-	}
-	if of.listenerFilter == nil {
-		of.listenerFilter = newStandIn(envoyfile.PerRouteType)
-		of.all = []*listenerFilter{of.listenerFilter}
-	}
-	return of
-}
-
-// enforcementOfDomain is how the filter enforces what the service answers. A site without the filter enforces
-// everything.
-func (imp *serviceImport) enforcementOfDomain(f domainFilter) *draft.Enforcement {
-	if f.isStandIn {
-		return &draft.Enforcement{}
-	}
-	imp.noteDisabled(f.listenerFilter)
-	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
-		imp.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
-			"such as x-envoy-internal separates them")
-	}
-	e := imp.readEnforcement(f.listenerFilter, f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
-	readHeaders(imp.reader, f.message.GetEnableXRatelimitHeaders())
-	return e
-}
-
-// descriptorsOfSite lists what the filter sends for requests of a site. If the site has no such filter, it is what an
-// empty one would send.
-func (imp *serviceImport) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]descriptor.Descriptor, error) {
-	hosts := imp.virtualHosts(s)
-	by := sender{
-		own:              rateLimitsAt(f.message.GetRateLimits(), f.config.At),
-		stage:            f.message.GetStage(),
-		choices:          map[*hostRoute]choice{},
-		onlyWhereEnabled: f.works == whereEnabled,
-	}
-	for _, route := range routesOf(hosts) {
-		imp.noteUnusedConfigs(f.all, route)
-		by.choices[route] = imp.choiceOf(by, route, f.settingOn(route))
-	}
-	return imp.descriptorsOf(imp.sendingsOf(by, hosts))
-}
-
-// choiceOf is by which rate_limits the filter sends for a route. If the route's configuration is for another domain,
-// the filter asks nothing of this one.
-func (imp *serviceImport) choiceOf(f sender, route *hostRoute, s setting) choice {
-	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
-	var alone []rateLimit
-	if c := s.ofRoute; c != nil {
-		config = decode[*ratelimitv3.RateLimitPerRoute](imp.reader, c.Node, c.At)
-		if config.GetDomain() != "" && config.GetDomain() != imp.draft.Domain {
-			imp.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
-			return choice{}
-		}
-		alone = rateLimitsAt(config.GetRateLimits(), c.At)
-	}
-	switch {
-	case !s.works, route.answers:
-		return choice{}
-	case len(alone) > 0:
-		return choice{alone: alone}
-	case len(f.own) > 0:
-		return choice{joins: true}
-	}
-	return imp.choiceByRoute(route, f.stage, vhostRateLimits(config.GetVhRateLimits()))
+	return (&domainRoutes{r, domain}).read(*r.options.Routes)
 }

@@ -1,0 +1,153 @@
+package envoy
+
+import (
+	"slices"
+
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/ratelimit/v3"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/descriptor"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/policyfile"
+)
+
+// domainRoutes reads the routes by which Envoy asks envoyproxy/ratelimit for a domain, and the filter that asks.
+type domainRoutes struct {
+	*reader
+	domain string
+}
+
+// read lists the descriptors that Envoy sends, and says how its filter enforces the answers.
+func (d *domainRoutes) read(file source.File) ([]descriptor.Descriptor, *draft.Enforcement, error) {
+	s, err := d.siteOfRoutes(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	f := d.filterOfDomain(s)
+	enforced := d.enforcementOf(f)
+	sent, err := d.descriptorsOfSite(s, f)
+	return sent, enforced, err
+}
+
+// siteOfRoutes is the listener of the domain in the file that --routes names.
+func (d *domainRoutes) siteOfRoutes(f source.File) (*envoyfile.Site, error) {
+	in, err := envoyfile.OpenWhole(d.Findings, f)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.siteOfDomain(envoyfile.FindSites(in, nil))
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		return nil, policyfile.Errors{in.Top().Problem("there are no rate_limits, or no filter " +
+			"envoy.filters.http.ratelimit with the domain " + d.domain)}
+	}
+	return s, nil
+}
+
+// siteOfDomain is the listener with a filter that asks for the domain. Else it is one without such a
+// filter, but with rate_limits in its routes; nil if there is neither.
+func (d *domainRoutes) siteOfDomain(list []*envoyfile.Site) (*envoyfile.Site, error) {
+	asks := func(s *envoyfile.Site) bool { return slices.ContainsFunc(s.Filters, d.isOfDomain) }
+	s, err := envoyfile.Choose(d.Findings, list, d.options.Listener, asks)
+	if s != nil || err != nil {
+		return s, err
+	}
+	return envoyfile.Choose(d.Findings, list, d.options.Listener, func(s *envoyfile.Site) bool {
+		return !slices.ContainsFunc(s.Filters, isOfServiceType) && s.HasLimits()
+	})
+}
+
+func isOfServiceType(c envoyfile.Config) bool { return c.IsOf(envoyfile.ServiceType) }
+
+// isOfDomain reports whether a configuration is that of a filter which asks for the domain.
+func (d *domainRoutes) isOfDomain(c envoyfile.Config) bool {
+	return isOfServiceType(c) && source.TextOf(c.Node, "domain") == d.domain
+}
+
+// domainFilter is the filter of a site that asks for the domain. If the site has routes alone, an empty one stands in
+// for it: see isStandIn.
+type domainFilter struct {
+	*listenerFilter
+	message *ratelimitv3.RateLimit // its configuration; nil if it isStandIn
+	all     []*listenerFilter      // of the site that are of its type, for any domain
+}
+
+// filterOfDomain is the filter that asks for the domain.
+func (d *domainRoutes) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
+	for _, c := range s.Filters {
+		if !isOfServiceType(c) {
+			continue
+		}
+		f := newListenerFilter(s, c, envoyfile.PerRouteType)
+		of.all = append(of.all, f)
+		if of.listenerFilter == nil && d.isOfDomain(c) {
+			of.listenerFilter = f
+			of.message = decode[*ratelimitv3.RateLimit](d.reader, c.Node, c.At)
+		}
+	}
+	if of.listenerFilter == nil {
+		of.listenerFilter = newStandIn(envoyfile.PerRouteType)
+		of.all = []*listenerFilter{of.listenerFilter}
+	}
+	return of
+}
+
+// enforcementOf is how the filter enforces what the service answers. A site without the filter enforces
+// everything.
+func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
+	if f.isStandIn {
+		return &draft.Enforcement{}
+	}
+	d.noteDisabled(f.listenerFilter)
+	if f.message.GetRequestType() != "both" && f.message.GetRequestType() != "" {
+		d.Note(f.config.At.In("request_type"), "rules are for requests from inside and outside. A match on a header "+
+			"such as x-envoy-internal separates them")
+	}
+	e := d.readEnforcement(f.listenerFilter, f.message, f.config.At, 100, f.message.GetRateLimitedStatus())
+	readAnswerHeaders(d.reader, f.message.GetEnableXRatelimitHeaders())
+	return e
+}
+
+// descriptorsOfSite lists what the filter sends for requests of a site. If the site has no such filter, it is what an
+// empty one would send.
+func (d *domainRoutes) descriptorsOfSite(s *envoyfile.Site, f domainFilter) ([]descriptor.Descriptor, error) {
+	hosts := d.virtualHosts(s)
+	by := sender{
+		own:              rateLimitsAt(f.message.GetRateLimits(), f.config.At),
+		stage:            f.message.GetStage(),
+		choices:          map[*hostRoute]choice{},
+		onlyWhereEnabled: f.works == whereEnabled,
+	}
+	for _, route := range routesOf(hosts) {
+		d.noteUnusedConfigs(f.all, route)
+		by.choices[route] = d.choiceOf(by, route, f.settingOn(route))
+	}
+	return d.descriptorsOf(d.sendingsOf(by, hosts))
+}
+
+// choiceOf is by which rate_limits the filter sends for a route. If the route's configuration is for another domain,
+// the filter asks nothing of this one.
+func (d *domainRoutes) choiceOf(f sender, route *hostRoute, s setting) choice {
+	var config *ratelimitv3.RateLimitPerRoute // nil = the route has none
+	var alone []rateLimit
+	if c := s.ofRoute; c != nil {
+		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
+		if config.GetDomain() != "" && config.GetDomain() != d.domain {
+			d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
+			return choice{}
+		}
+		alone = rateLimitsAt(config.GetRateLimits(), c.At)
+	}
+	switch {
+	case !s.works, route.answers:
+		return choice{}
+	case len(alone) > 0:
+		return choice{alone: alone}
+	case len(f.own) > 0:
+		return choice{joins: true}
+	}
+	return d.choiceByRoute(route, f.stage, vhostRateLimits(config.GetVhRateLimits()))
+}
