@@ -73,7 +73,7 @@ func (t *Table) readClocks(p *presentPage, now, newest int64) {
 // what the floor holds lapses. A page whose last slot is free is not full.
 func (e *Entry) newestRead() int64 {
 	switch {
-	case e.floorHoldsUnits(), e.slot < 0 && !e.page.IsFree(e.page.Layout.Slots-1):
+	case e.page.FloorIsHolding(), e.slot < 0 && !e.page.IsFree(e.page.Layout.Slots-1):
 		return e.page.NewestTime()
 	case e.slot < 0:
 		return e.page.FloorTime()

@@ -27,11 +27,12 @@ type Entry struct {
 
 	// By column of the layout.
 	windows columnWindows                // with the key's limits
-	usage   [page.MaxWindows]limit.Usage // as of Now; of the column of holds: Used is held, see Held
+	usage   [page.MaxWindows]limit.Usage // as of Now, of the columns that count
 
 	// What is held of the key is the sum of two: its record's, and the floor's if the record was
 	// evicted while it held.
-	holds limit.Holds // of the key's record
+	held     limit.Usage // the sum, as usage of the column of holds: Used, see Held
+	ownHolds limit.Holds // the record's, if the page has holds
 
 	// From Commit, for Refund, beside the usage.
 	generation uint16 // of the record
@@ -90,8 +91,8 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 //	                                                 records, this key's or others'
 //	rebaseIfAhead     Now                            the clock was set back: moves the record, or the floor without
 //	                                                 one, to Now
-//	readHolds         holds, Held; lapsed: what has
-//	                  lapsed in the record
+//	readHolds         held, ownHolds; lapsed: what
+//	                  has lapsed in the record
 //	readRecord        usage, as of Now
 //	or startFromFloor usage, as of Now, and FromFloor
 func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
@@ -107,10 +108,7 @@ func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
 	present, rebased := e.rebaseIfAhead(e.slot)
 	e.Now = present
 	e.Rebased = rebased || rebasedFloor
-	var lapsed lapses
-	if e.page.Layout.HasHolds {
-		lapsed = e.readHolds()
-	}
+	lapsed := e.readHolds()
 	if e.slot >= 0 {
 		e.readRecord(lapsed)
 	} else {
@@ -162,9 +160,16 @@ func (e *Entry) HasRecord() bool { return e.slot >= 0 }
 // It is valid until the next Read into e.
 func (e *Entry) Usage(window int) *limit.Usage {
 	if column := e.placement.columnOf[window]; column != page.NoColumn {
-		return &e.usage[column]
+		return e.usageOf(column)
 	}
 	return &e.nothing // a later configuration has dropped this window
+}
+
+func (e *Entry) usageOf(column page.Column) *limit.Usage {
+	if column < e.page.Layout.Counting {
+		return &e.usage[column]
+	}
+	return &e.held
 }
 
 // BlockEnd returns when the key's block ends, as of Read or Deny; 0 if it is not blocked.
@@ -177,25 +182,20 @@ func (e *Entry) BlockEnd() int64 {
 }
 
 // Held is how many units of the key are held, by its record and by the floor, as of Read.
-func (e *Entry) Held() uint32 {
-	if !e.page.Layout.HasHolds {
-		return 0
-	}
-	return e.usage[e.page.Layout.HoldsColumn()].Used
-}
-
-func (e *Entry) setHeld(units uint32) {
-	e.usage[e.page.Layout.HoldsColumn()] = limit.Usage{Used: units}
-}
+func (e *Entry) Held() uint32 { return e.held.Used }
 
 // readHolds reads what is held of the key. Its record holds some of it. The floor holds some too if the key may have
 // been evicted. readHolds returns the units of the record that have lapsed, for readRecord to charge.
 func (e *Entry) readHolds() (lapsed lapses) {
+	if !e.page.Layout.HasHolds() {
+		e.held.Used = 0
+		return nil
+	}
 	if e.slot >= 0 {
-		e.holds = e.page.Holds(e.slot)
-		lapsed = e.takeLapsed(&e.holds, e.page.Time(e.slot))
+		e.ownHolds = e.page.Holds(e.slot)
+		lapsed = e.takeLapsed(&e.ownHolds, e.page.Time(e.slot))
 	} else {
-		e.holds = limit.Holds{Eighth: e.presentEighth()}
+		e.ownHolds = limit.Holds{Eighth: e.presentEighth()}
 	}
 	e.sumHeld()
 	return lapsed
@@ -208,11 +208,11 @@ func (e *Entry) sumHeld() {
 		floor := e.page.FloorHolds()
 		shared = floor.Total()
 	}
-	e.setHeld(limit.AddSaturating(shared, e.holds.Total()))
+	e.held.Used = limit.AddSaturating(shared, e.ownHolds.Total())
 }
 
-// log returns memory for a log of a column: twice the longest log, because a hit
-// appends its units before the oldest are dropped.
+// log returns memory for a log of a column: twice the longest log, because a hit drops the oldest units by a slice that
+// begins later, and appends behind.
 func (e *Entry) log(column page.Column) []int64 {
 	if e.windows.at(column).Algorithm == limit.SlidingWindowLog && e.logs[column] == nil {
 		e.logs[column] = make([]int64, 0, 2*limit.MaxLog)
@@ -226,6 +226,7 @@ func (e *Entry) log(column page.Column) []int64 {
 //
 // Units that are held count as if they had been counted. A hit for which only they leave
 // no room may pass as soon as one hold ends: it is to try again after limit.HeldRetryNs.
+// What a concurrency counts is what is held.
 //
 //	by what is counted   with what is held   Check returns              IsHeldBack
 //	it never passes                          limit.Never                no
@@ -280,7 +281,7 @@ func (e *Entry) passesAt(cost, held uint32) int64 {
 		if column < e.page.Layout.Counting {
 			units = limit.AddSaturating(cost, held)
 		}
-		pass := e.windows.at(column).Check(&e.usage[column], e.Now, units)
+		pass := e.windows.at(column).Check(e.usageOf(column), e.Now, units)
 		if pass == limit.Never {
 			return limit.Never
 		}
@@ -339,7 +340,7 @@ func (t *Table) beginRecord(e *Entry, evict bool) Status {
 	if status := t.startChange(&e.loadedPage); status != OK || e.slot >= 0 {
 		return status
 	}
-	shares := e.floorHoldsUnits() // before a record is evicted: what that holds is not this key's
+	shares := e.page.FloorIsHolding() // before a record is evicted: what that holds is not this key's
 	slot := e.makeRoom(evict)
 	if slot < 0 {
 		return Full
@@ -363,8 +364,8 @@ func (e *Entry) place(slot int) {
 // writeRecord writes the key's record, as a later state of the same.
 func (t *Table) writeRecord(e *Entry) Status {
 	e.putUsage()
-	if e.page.Layout.HasHolds {
-		e.page.SetHolds(e.slot, &e.holds)
+	if e.page.Layout.HasHolds() {
+		e.page.SetHolds(e.slot, &e.ownHolds)
 	}
 	e.generation = e.page.Generation(e.slot)
 	return t.write(&e.loadedPage)

@@ -100,7 +100,7 @@ func (p *presentPage) expiry(slot int) int64 {
 // that is the earliest instant: its holds may be renewed, and what is charged for them counts on.
 func (p *presentPage) countsUntil(slot int) (end int64) {
 	r := p.recordIn(slot, p.Now)
-	if p.page.Layout.HasHolds {
+	if p.page.Layout.HasHolds() {
 		h := p.page.Holds(slot)
 		r.lapsed = p.takeLapsed(&h, r.asOf)
 		if newest, ok := h.Newest(); ok {
@@ -217,7 +217,7 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 // evict adds what the slot's record uses and holds to the floor, and frees the slot.
 func (p *presentPage) evict(slot int) {
 	r := p.recordIn(slot, p.Now)
-	if p.page.Layout.HasHolds {
+	if p.page.Layout.HasHolds() {
 		r.lapsed = p.moveHoldsToFloor(&r)
 	}
 	p.addToFloor(&r, max(p.Now, r.asOf))
@@ -228,7 +228,7 @@ func (p *presentPage) evict(slot int) {
 // then any key may have lost its record. Before that, it rebases the floor if the clock was set back: what is evicted
 // into it has counted in aligned windows, and these have ended by the time of a floor that is hours ahead.
 func (p *presentPage) lapseFloor() (charged, rebased bool) {
-	if !p.floorHoldsUnits() {
+	if !p.page.FloorIsHolding() {
 		return false, false
 	}
 	holds := p.page.FloorHolds()
@@ -371,10 +371,5 @@ func (p *presentPage) floorLives(asOf int64) bool {
 			return true
 		}
 	}
-	return p.floorHoldsUnits()
-}
-
-// floorHoldsUnits reports whether the floor holds units of keys that were evicted.
-func (p *presentPage) floorHoldsUnits() bool {
-	return p.page.Layout.HasHolds && p.page.FloorHoldsUnits()
+	return p.page.FloorIsHolding()
 }

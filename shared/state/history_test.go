@@ -374,7 +374,7 @@ func (r *run) operate(w *runWorker) {
 		switch {
 		case status != OK:
 		case r.resets && (!r.sets || r.random.IntN(2) == 0):
-			if e.slot >= 0 && e.holds.Total() > 0 {
+			if e.slot >= 0 && e.ownHolds.Total() > 0 {
 				r.forgot = true
 			}
 			_, status = w.table.Reset(&e, true)

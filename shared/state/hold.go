@@ -41,28 +41,31 @@ func (h *Hold) InTable() bool { return h.epoch != 0 }
 
 // Hold holds units of the key until Settle, in one compare-and-swap, whether Check lets the
 // hit pass or not. It returns the hold, and the status that Commit would. If that is not OK, nothing is held, and the
-// hold is the zero value.
-func (t *Table) Hold(e *Entry, units uint32, evict bool) (Hold, Status) {
-	h := Hold{Units: units, hash: e.hash}
-	if status := t.hold(e, &h, evict); status != OK {
+// hold is the zero value. Where a later configuration holds nothing, it counts the units at once.
+func (t *Table) Hold(e *Entry, units uint32, evict bool) (h Hold, status Status) {
+	h = Hold{Units: units, hash: e.hash}
+	if e.page.Layout.HasHolds() {
+		status = t.putHold(e, &h, evict)
+	} else {
+		status = t.Commit(e, units, evict)
+	}
+	if status != OK {
 		return Hold{}, status
 	}
 	return h, OK
 }
 
-func (t *Table) hold(e *Entry, h *Hold, evict bool) Status {
-	if !e.page.Layout.HasHolds { // a later configuration holds nothing
-		return t.Commit(e, h.Units, evict)
-	}
+// putHold puts h into the key's record, and writes that.
+func (t *Table) putHold(e *Entry, h *Hold, evict bool) Status {
 	if status := t.beginRecord(e, evict); status != OK {
 		return status
 	}
-	e.holds.Add(e.holds.Eighth, h.Units)
-	e.setHeld(limit.AddSaturating(e.Held(), h.Units))
+	e.ownHolds.Add(e.ownHolds.Eighth, h.Units)
+	e.held.Used = limit.AddSaturating(e.held.Used, h.Units)
 	h.serial = e.page.Serial(e.slot)
 	h.epoch = e.placement.epoch
-	h.eighth = e.holds.Eighth
-	h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
+	h.eighth = e.ownHolds.Eighth
+	h.eachNs = e.page.Layout.HoldsWindow.EighthNs()
 	return t.writeRecord(e)
 }
 
@@ -80,7 +83,7 @@ func (t *Table) Settle(
 // If so, e tells how the key stands without them.
 func (t *Table) RefundHold(e *Entry, limits Limits, h Hold, now int64) bool {
 	_, status := t.settle(e, limits, h, now, 0)
-	if status == OK && e.page.Layout.HasHolds {
+	if status == OK && e.page.Layout.HasHolds() {
 		e.sumHeld()
 	}
 	return status == OK
@@ -127,7 +130,7 @@ func (t *Table) Renew(s *Scratch, limits Limits, h *Hold, now int64) (found Hold
 		status := t.chargeAndWrite(e, found, 0)
 		if status == OK {
 			h.eighth = eighth
-			h.eachNs = e.page.Layout.HoldsWindow().EighthNs()
+			h.eachNs = e.page.Layout.HoldsWindow.EighthNs()
 		}
 		if status != Mismatch {
 			return found, status
@@ -147,10 +150,10 @@ func (t *Table) rereadToChange(e *Entry, limits Limits, now int64) Status {
 // IsDue reports whether h has not been renewed in the present eighth, by the holds' clock. A Split closes the table,
 // but a sibling may share it, so its holds count on. Then IsDue goes by the last placement, and Renew opens the table.
 func (t *Table) IsDue(h *Hold, holdNs HoldTime) bool {
-	if t.placement == nil || !t.placement.layout.HasHolds || !h.InTable() {
+	if t.placement == nil || !t.placement.layout.HasHolds() || !h.InTable() {
 		return false
 	}
-	w := t.placement.layout.HoldsWindow()
+	w := t.placement.layout.HoldsWindow
 	end := (int64(h.eighthBy(w)) + 1) * w.EighthNs()
 	return int64(holdNs) >= end
 }
@@ -206,7 +209,7 @@ func (e *Entry) whereIs(h *Hold) HoldState {
 	if !h.InTable() {
 		return HoldCharged
 	}
-	if !e.page.Layout.HasHolds || h.epoch < e.page.HoldsSince() {
+	if !e.page.Layout.HasHolds() || h.epoch < e.page.HoldsSince() {
 		return HoldGone
 	}
 	where := HeldInFloor
@@ -226,17 +229,17 @@ func (e *Entry) whereIs(h *Hold) HoldState {
 // the present eighth instead: all of them to renew, 0 to release. It returns that eighth. The floor's holds go into
 // the page; the record's are written with its usage.
 func (e *Entry) moveHold(where HoldState, h *Hold, units uint32) (eighth uint32) {
-	holds := e.holds
+	holds := e.ownHolds
 	if where == HeldInFloor {
 		holds = e.page.FloorHolds()
 		holds.AdvanceTo(e.presentEighth()) // what lapses, lapseFloor has removed
 	}
-	holds.Remove(h.eighthBy(e.page.Layout.HoldsWindow()), h.Units)
+	holds.Remove(h.eighthBy(e.page.Layout.HoldsWindow), h.Units)
 	holds.Add(holds.Eighth, units)
 	if where == HeldInFloor {
 		e.page.SetFloorHolds(&holds)
 	} else {
-		e.holds = holds
+		e.ownHolds = holds
 	}
 	return holds.Eighth
 }
@@ -245,7 +248,7 @@ func (e *Entry) moveHold(where HoldState, h *Hold, units uint32) (eighth uint32)
 // or by the present one, if a policy has changed it since.
 func (p *presentPage) hasLapsed(h *Hold) bool {
 	byKnown := int32(eighthAt(p.holdNs, h.eachNs) - h.eighth)
-	byPresent := int32(p.presentEighth() - h.eighthBy(p.page.Layout.HoldsWindow()))
+	byPresent := int32(p.presentEighth() - h.eighthBy(p.page.Layout.HoldsWindow))
 	return max(byKnown, byPresent) > limit.HoldParts
 }
 

@@ -342,7 +342,7 @@ func (r *run) admit(w *runWorker, hold Hold) {
 	}
 	h := &stream{key: w.keyIndex, units: w.cost, worker: w, hold: hold, aliveNs: w.heldNs}
 	r.held = append(r.held, h)
-	if !w.table.placement.layout.HasHolds { // a later configuration holds nothing
+	if !w.table.placement.layout.HasHolds() { // a later configuration holds nothing
 		r.charge(w, w.entry.Now, w.cost, w.hit)
 		h.lapsed = true
 		return

@@ -55,7 +55,7 @@ func (p *presentPage) takeLapsed(h *limit.Holds, last int64) lapses {
 // lapsedAt is when what was held in an eighth lapses, by the clock of the windows: when the ninth eighth
 // after it begins. The present eighth began holdNs%each ago.
 func (p *presentPage) lapsedAt(eighth uint32) int64 {
-	each := p.page.Layout.HoldsWindow().EighthNs()
+	each := p.page.Layout.HoldsWindow.EighthNs()
 	ninth := eighth + limit.HoldParts + 1
 	since := int64(int32(p.presentEighth() - ninth)) // how many eighths ago that one began
 	return p.CallerNs - int64(p.holdNs)%each - since*each
@@ -88,7 +88,7 @@ func (p *presentPage) joinLapses(ls, others lapses, last int64) lapses {
 // presentEighth is the eighth of the holds' clock as of Read. That clock is read after the page, so what the page
 // holds is of no later eighth, unless the hold's length was changed: see limit.Holds.Scale.
 func (p *presentPage) presentEighth() uint32 {
-	return eighthAt(p.holdNs, p.page.Layout.HoldsWindow().EighthNs())
+	return eighthAt(p.holdNs, p.page.Layout.HoldsWindow.EighthNs())
 }
 
 // eighthAt is the eighth of that length in which an instant lies.
@@ -97,7 +97,7 @@ func eighthAt(holdNs HoldTime, eachNs int64) uint32 { return uint32(int64(holdNs
 // readHoldClock reads the holds' clock, if the page holds.
 func (t *Table) readHoldClock(p *presentPage) {
 	switch {
-	case !p.page.Layout.HasHolds:
+	case !p.page.Layout.HasHolds():
 	case p.readOnly:
 		p.holdNs = t.parent.lookHoldClock()
 	default:
@@ -126,15 +126,15 @@ const (
 // process runs.
 func (ts *Tables) HoldClock() HoldTime {
 	now := ts.store.Monotonic()
-	if ts.holdClock.isOld(now) {
-		ts.holdClock.share(ts.store, now)
+	if ts.holdReading.isOld(now) {
+		ts.holdReading.share(ts.store, now)
 	}
-	return ts.holdClock.at(now)
+	return ts.holdReading.at(now)
 }
 
 // lookHoldClock is HoldClock without a trace.
 func (ts *Tables) lookHoldClock() HoldTime {
-	now, clock := ts.store.Monotonic(), ts.holdClock
+	now, clock := ts.store.Monotonic(), ts.holdReading
 	if clock.isOld(now) {
 		value, _, status := ts.store.Get(holdClockKey)
 		if status == OK {
@@ -144,21 +144,21 @@ func (ts *Tables) lookHoldClock() HoldTime {
 	return clock.at(now)
 }
 
-// holdClock is the holds' clock as this worker has read it.
-type holdClock struct {
+// holdReading is the holds' clock as this worker has read it.
+type holdReading struct {
 	readNs  int64 // when some worker last read it, by the monotonic clock
 	stoodNs int64 // how long the process stood still in all
 	memory  [holdClockBytes]byte
 }
 
-func (c *holdClock) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
+func (c *holdReading) isOld(now int64) bool { return now-c.readNs >= readEveryNs }
 
 // at is what the clock says when the monotonic one says now.
-func (c *holdClock) at(now int64) HoldTime { return HoldTime(holdSinceNs + now - c.stoodNs) }
+func (c *holdReading) at(now int64) HoldTime { return HoldTime(holdSinceNs + now - c.stoodNs) }
 
 // share tells the other workers that the process runs, and adds the time since
 // the last of them has said so if it is too long.
-func (c *holdClock) share(store Store, now int64) {
+func (c *holdReading) share(store Store, now int64) {
 	for range MaxRetries { // not Update, whose change TinyGo would allocate
 		value, cas, status := store.Get(holdClockKey)
 		c.readNs = now
@@ -180,7 +180,7 @@ func (c *holdClock) share(store Store, now int64) {
 
 // read takes over what another worker has shared, and adds the time since then if it is too long. It takes nothing
 // from a value that it cannot read.
-func (c *holdClock) read(value []byte, now int64) {
+func (c *holdReading) read(value []byte, now int64) {
 	if len(value) != holdClockBytes {
 		return
 	}

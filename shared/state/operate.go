@@ -61,7 +61,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	}
 	if e.HasRecord() {
 		had = !e.page.WasReset(e.slot) || e.countsUntil(e.slot) > 0
-		if e.page.Layout.HasHolds && e.holds.Total() > 0 {
+		if e.page.Layout.HasHolds() && e.ownHolds.Total() > 0 {
 			e.page.ForgetHolds(e.slot)
 		}
 	}

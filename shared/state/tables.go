@@ -37,8 +37,8 @@ type Tables struct {
 	tables []*Table // sorted by counter: no map, see docs/RATIONALE.md
 	split  split
 
-	holdClock holdClock
-	seed      seed
+	holdReading holdReading
+	seed        seed
 
 	lookedCAS uint32 // of the directory from which PrepareLooks has set each Table.looked that there is; 0 = of none
 }
@@ -297,7 +297,7 @@ func (ts *Tables) Heartbeat(now int64) Status {
 	for _, table := range ts.tables {
 		if table.open {
 			open = append(open, table)
-			if table.placement.layout.HasHolds {
+			if table.placement.layout.HasHolds() {
 				ts.HoldClock() // says that the process runs
 			}
 		}

@@ -2,7 +2,8 @@ package page
 
 import "github.com/sluice-ratelimit/sluice/shared/limit"
 
-// What a page has of holds: the last column of each record, and of the floor. limit.Holds says what an eighth is.
+// What a page has of holds: the last column of each record, and of the floor. All functions here but FloorIsHolding are
+// of a page that HasHolds. limit.Holds says what an eighth is.
 //
 // A record's column, little endian:
 //
@@ -46,41 +47,45 @@ func putHolds(b []byte, h *limit.Holds) {
 	}
 }
 
-func readSerial(b []byte) uint32   { return le.Uint32(b[offSerial:]) &^ sharesBit }
-func putSerial(b []byte, n uint32) { le.PutUint32(b[offSerial:], n) } // clears sharesBit
+// readSerial returns the serial in the bytes of a record or of the floor.
+func readSerial(b []byte) uint32 { return le.Uint32(b[offSerial:]) &^ sharesBit }
 
-// holdsOf returns the bytes of what the slot's record holds.
-func (p *Page) holdsOf(slot int) []byte { return p.usageOf(slot, p.Layout.HoldsColumn()) }
+// putSerial gives them a serial without sharesBit.
+func putSerial(b []byte, n uint32) { le.PutUint32(b[offSerial:], n) }
 
-// floorHolds returns the bytes of what the floor holds.
-func (p *Page) floorHolds() []byte {
-	return p.Bytes[p.Layout.floorAt[p.Layout.HoldsColumn()]:][:holdsFloorBytes]
-}
+// holdsAt returns the bytes of what the slot's record holds.
+func (p *Page) holdsAt(slot int) []byte { return p.usageAt(slot, p.Layout.Counting)[:holdsBytes] }
+
+// floorHoldsAt returns the bytes of what the floor holds.
+func (p *Page) floorHoldsAt() []byte { return p.floorAt(p.Layout.Counting)[:holdsFloorBytes] }
 
 // beginHolds has a page hold that did not.
 func (p *Page) beginHolds() {
-	le.PutUint32(p.floorHolds()[offHoldsSince:], p.Epoch())
-	putSerial(p.floorHolds(), firstSerial)
+	le.PutUint32(p.floorHoldsAt()[offHoldsSince:], p.Epoch())
+	putSerial(p.floorHoldsAt(), firstSerial)
 }
 
 // HoldsSince is the epoch in which the page began to hold: what was held before is gone.
-func (p *Page) HoldsSince() uint32 { return le.Uint32(p.floorHolds()[offHoldsSince:]) }
+func (p *Page) HoldsSince() uint32 { return le.Uint32(p.floorHoldsAt()[offHoldsSince:]) }
 
 // Holds is what the slot's record holds.
-func (p *Page) Holds(slot int) limit.Holds { return readHolds(p.holdsOf(slot)) }
+func (p *Page) Holds(slot int) limit.Holds { return readHolds(p.holdsAt(slot)) }
 
 // SetHolds sets what the slot's record holds.
-func (p *Page) SetHolds(slot int, h *limit.Holds) { putHolds(p.holdsOf(slot), h) }
+func (p *Page) SetHolds(slot int, h *limit.Holds) { putHolds(p.holdsAt(slot), h) }
 
 // FloorHolds is what the floor holds.
-func (p *Page) FloorHolds() limit.Holds { return readHolds(p.floorHolds()) }
+func (p *Page) FloorHolds() limit.Holds { return readHolds(p.floorHoldsAt()) }
 
 // SetFloorHolds sets what the floor holds.
-func (p *Page) SetFloorHolds(h *limit.Holds) { putHolds(p.floorHolds(), h) }
+func (p *Page) SetFloorHolds(h *limit.Holds) { putHolds(p.floorHoldsAt(), h) }
 
-// FloorHoldsUnits reports whether the floor holds anything.
-func (p *Page) FloorHoldsUnits() bool {
-	floor := p.floorHolds()
+// FloorIsHolding reports whether the floor holds anything. It does not in a page without holds.
+func (p *Page) FloorIsHolding() bool {
+	if !p.Layout.HasHolds() {
+		return false
+	}
+	floor := p.floorHoldsAt()
 	held := uint32(0)
 	for at := offUnits; at < holdsBytes; at += 4 {
 		held |= le.Uint32(floor[at:])
@@ -89,20 +94,23 @@ func (p *Page) FloorHoldsUnits() bool {
 }
 
 // Shares reports whether the floor may hold units of the slot's key.
-func (p *Page) Shares(slot int) bool { return le.Uint32(p.holdsOf(slot)[offSerial:])&sharesBit != 0 }
+func (p *Page) Shares(slot int) bool { return le.Uint32(p.holdsAt(slot)[offSerial:])&sharesBit != 0 }
 
 // MarkShares notes that the slot's key may be one of those whose holds the floor has.
-func (p *Page) MarkShares(slot int) { putSerial(p.holdsOf(slot), p.Serial(slot)|sharesBit) }
+func (p *Page) MarkShares(slot int) {
+	serial := p.holdsAt(slot)[offSerial:]
+	le.PutUint32(serial, le.Uint32(serial)|sharesBit)
+}
 
 // Serial is the serial of the slot's record: how many were placed in the page before, and it.
-func (p *Page) Serial(slot int) uint32 { return readSerial(p.holdsOf(slot)) }
+func (p *Page) Serial(slot int) uint32 { return readSerial(p.holdsAt(slot)) }
 
 // giveSerial gives a record that was placed the next serial. After the largest, serials begin anew, but none is 0:
 // MayBeForgotten takes that for no record.
 func (p *Page) giveSerial(slot int) {
-	n := max((readSerial(p.floorHolds())+1)&^sharesBit, firstSerial)
-	putSerial(p.floorHolds(), n)
-	putSerial(p.holdsOf(slot), n)
+	n := max((readSerial(p.floorHoldsAt())+1)&^sharesBit, firstSerial)
+	putSerial(p.floorHoldsAt(), n)
+	putSerial(p.holdsAt(slot), n)
 }
 
 // ForgetHolds notes that the slot's record, which holds units, is reset: its holds are not in
@@ -110,7 +118,7 @@ func (p *Page) giveSerial(slot int) {
 func (p *Page) ForgetHolds(slot int) {
 	n := p.Serial(slot)
 	if !p.MayBeForgotten(n) {
-		le.PutUint32(p.floorHolds()[offForgotten:], n)
+		le.PutUint32(p.floorHoldsAt()[offForgotten:], n)
 	}
 }
 
@@ -126,6 +134,6 @@ func (p *Page) ForgetHolds(slot int) {
 //
 // As with a sequence number of TCP, a serial is before another if it is less than 2³⁰ behind.
 func (p *Page) MayBeForgotten(serial uint32) bool {
-	last := le.Uint32(p.floorHolds()[offForgotten:])
+	last := le.Uint32(p.floorHoldsAt()[offForgotten:])
 	return last != 0 && (last-serial)&^sharesBit < sharesBit/2
 }

@@ -103,9 +103,9 @@ type Layout struct {
 	Slots   int
 	Windows []limit.Window // their limits mean nothing: windows from the directory have none
 
-	Counting  Column // how many columns count; they come first
-	HasHolds  bool   // the column after them is a limit.Concurrency: see HoldsColumn
-	HasLeases bool   // the only column is a lease, and none counts
+	Counting    Column        // how many columns count; they come first
+	HoldsWindow *limit.Window // a limit.Concurrency: the column after them is of what is held; nil = there is none
+	HasLeases   bool          // the only column is a lease, and none counts
 
 	usageAt        [MaxWindows]int // offset of each window's usage in a record, after its head
 	floorAt        [MaxWindows]int // offset of each window's floor in the page
@@ -121,11 +121,14 @@ func NewLayout(windows []limit.Window, slots int) *Layout {
 	l := &Layout{Slots: slots, Windows: windows}
 	l.Counting = Column(len(windows))
 	if n := len(windows); n > 0 {
-		last := windows[n-1].Algorithm
-		l.HasHolds = last == limit.Concurrency
-		l.HasLeases = last == Lease
-		if l.HasHolds || l.HasLeases {
+		switch last := &windows[n-1]; last.Algorithm {
+		case limit.Concurrency:
+			l.HoldsWindow = last
 			l.Counting--
+		case Lease:
+			l.HasLeases = true
+			l.Counting--
+		default: // it counts
 		}
 	}
 	l.definitionsEnd = headBytes + len(windows)*WindowBytes
@@ -150,8 +153,5 @@ func (l *Layout) ValueBytes() int { return l.size }
 // ColumnOf returns the column of the window that counts as w does, or NoColumn.
 func (l *Layout) ColumnOf(w limit.Window) Column { return Column(slices.IndexFunc(l.Windows, w.Same)) }
 
-// HoldsColumn is the column of holds in a layout that has them: the first after those that count.
-func (l *Layout) HoldsColumn() Column { return l.Counting }
-
-// HoldsWindow is the window of that column.
-func (l *Layout) HoldsWindow() *limit.Window { return &l.Windows[l.HoldsColumn()] }
+// HasHolds reports whether a page may hold units.
+func (l *Layout) HasHolds() bool { return l.HoldsWindow != nil }

@@ -79,7 +79,7 @@ func New(l *Layout, epoch uint32) Page {
 	for column := range Column(len(l.Windows)) {
 		PutWindow(p.definition(column), &l.Windows[column])
 	}
-	if l.HasHolds {
+	if l.HasHolds() {
 		p.beginHolds()
 	}
 	return p
@@ -184,7 +184,7 @@ func (p *Page) Place(slot int, fingerprint uint32, time int64) {
 	p.SetTime(slot, time)
 	le.PutUint32(p.Bytes[p.Layout.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
 	p.setGeneration(slot)
-	if p.Layout.HasHolds {
+	if p.Layout.HasHolds() {
 		p.giveSerial(slot)
 	}
 }
@@ -251,8 +251,8 @@ func (p *Page) Clone() Page { return Page{bytes.Clone(p.Bytes), p.Layout} }
 // converted to the windows that the table has now.
 
 // Convert returns the page in another layout. Windows that both have keep their usage, new ones start empty, and
-// the others are dropped. A serial is beside what a record holds, in the last column: if both layouts hold, it is kept
-// with that, and if only the new one does, each record gets firstSerial.
+// the others are dropped. A record's serial lies in its column of holds: if both layouts have one, it is copied with
+// that, and if only the new one does, each record gets firstSerial.
 func (p *Page) Convert(to *Layout, epoch uint32) Page {
 	out := New(to, epoch)
 	from := p.Layout
@@ -266,16 +266,24 @@ func (p *Page) Convert(to *Layout, epoch uint32) Page {
 		fingerprint := p.Bytes[from.fingerprintsAt+slot*fingerprintBytes:][:fingerprintBytes]
 		copy(out.Bytes[to.fingerprintsAt+slot*fingerprintBytes:], fingerprint)
 		copy(out.record(slot), p.record(slot)[:recordHeadBytes])
-		if to.HasHolds {
-			putSerial(out.holdsOf(slot), firstSerial)
+		switch {
+		case to.HasLeases && from.HasLeases:
+			copy(out.Lease(slot), p.Lease(slot))
+		case to.HasHolds() && from.HasHolds():
+			out.takeHolds(out.holdsAt(slot), p, p.holdsAt(slot))
+		case to.HasHolds():
+			putSerial(out.holdsAt(slot), firstSerial)
 		}
 	}
-	for column := range Column(len(to.Windows)) {
+	if to.HasHolds() && from.HasHolds() {
+		out.takeHolds(out.floorHoldsAt(), p, p.floorHoldsAt())
+	}
+	for column := range to.Counting {
 		source := from.ColumnOf(to.Windows[column])
 		if source == NoColumn {
 			continue
 		}
-		out.takeFloor(column, p, source)
+		out.SetFloor(column, p.Floor(source))
 		for slot := range slots {
 			if !p.IsFree(slot) {
 				out.takeUsage(slot, column, p, source)
@@ -285,37 +293,19 @@ func (p *Page) Convert(to *Layout, epoch uint32) Page {
 	return out
 }
 
-// takeFloor copies the floor of old's column source.
-func (p *Page) takeFloor(column Column, old *Page, source Column) {
-	switch p.Layout.Windows[column].Algorithm {
-	case Lease: // has no floor
-	case limit.Concurrency:
-		p.takeHolds(p.floorHolds(), old, old.floorHolds())
-	default:
-		p.SetFloor(column, old.Floor(source))
-	}
-}
-
 // takeUsage copies a slot's usage of old's column source.
 func (p *Page) takeUsage(slot int, column Column, old *Page, source Column) {
-	switch w := &p.Layout.Windows[column]; w.Algorithm {
-	case Lease:
-		copy(p.Lease(slot), old.Lease(slot))
-	case limit.Concurrency:
-		p.takeHolds(p.holdsOf(slot), old, old.holdsOf(slot))
-	default:
-		var u limit.Usage
-		old.ReadUsage(slot, source, nil, &u)
-		u = fitLog(u, int(w.Units))
-		p.SetUsage(slot, column, &u)
-	}
+	var u limit.Usage
+	old.ReadUsage(slot, source, nil, &u)
+	u = fitLog(u, int(p.Layout.Windows[column].Units))
+	p.SetUsage(slot, column, &u)
 }
 
 // takeHolds copies what is held in a record or the floor of old.
 func (p *Page) takeHolds(to []byte, old *Page, from []byte) {
 	copy(to, from)
 	h := readHolds(from)
-	h.Scale(old.Layout.HoldsWindow(), p.Layout.HoldsWindow())
+	h.Scale(old.Layout.HoldsWindow, p.Layout.HoldsWindow)
 	putHolds(to, &h)
 }
 
@@ -328,7 +318,7 @@ func fitLog(u limit.Usage, units int) limit.Usage {
 		u.Cut = true
 	}
 	for u.Cut && len(u.Log) > 0 && len(u.Log) < units {
-		u.Log = append(u.Log[:1:1], u.Log...)
+		u.Log = append(u.Log[:1:1], u.Log...) // of capacity 1: append must not write over the second
 	}
 	return u
 }

@@ -148,15 +148,19 @@ func usageBytes(w *limit.Window) (usage, floor int) {
 	return 0, 0
 }
 
-// usageOf returns the bytes of the usage of a column in the slot's record.
-func (p *Page) usageOf(slot int, column Column) []byte {
+// usageAt returns the bytes from the usage of a column on in the slot's record.
+func (p *Page) usageAt(slot int, column Column) []byte {
 	return p.record(slot)[recordHeadBytes+p.Layout.usageAt[column]:]
 }
 
-// ReadUsage reads the usage of a column that counts in the slot's record into u. A log is decoded into log. Of holds
-// and leases it is zero: see Holds and Lease.
+// floorAt returns the bytes from the floor of a column on.
+func (p *Page) floorAt(column Column) []byte { return p.Bytes[p.Layout.floorAt[column]:] }
+
+// Holds and leases have functions of their own (holds.go, Lease). All that follow are of a column that counts.
+
+// ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log.
 func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
-	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
+	w, b := &p.Layout.Windows[column], p.usageAt(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		*u = limit.Usage{
@@ -168,16 +172,14 @@ func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
 			Tokens: limit.Tokens{Lo: le.Uint64(b), Hi: int64(int32(le.Uint32(b[tokensLow:])))},
 			EndNs:  int64(le.Uint64(b[tokensBytes:])),
 		}
-	case limit.Concurrency, Lease:
-		*u = limit.Usage{}
 	default:
 		readCounts(w, b, u)
 	}
 }
 
-// SetUsage sets what ReadUsage reads. Of holds and leases it sets nothing: see SetHolds and Lease.
+// SetUsage sets what ReadUsage reads.
 func (p *Page) SetUsage(slot int, column Column, u *limit.Usage) {
-	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
+	w, b := &p.Layout.Windows[column], p.usageAt(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		putLog(b, u)
@@ -185,15 +187,14 @@ func (p *Page) SetUsage(slot int, column Column, u *limit.Usage) {
 		le.PutUint64(b, u.Tokens.Lo)
 		le.PutUint32(b[tokensLow:], uint32(u.Tokens.Hi))
 		le.PutUint64(b[tokensBytes:], uint64(u.EndNs))
-	case limit.Concurrency, Lease:
 	default:
 		putCounts(w, b, u)
 	}
 }
 
-// Floor returns the page's floor of a column that counts; see limit.Window.Floor. Of holds and leases it is zero.
+// Floor returns the page's floor of a column; see limit.Window.Floor.
 func (p *Page) Floor(column Column) limit.Floor {
-	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
+	w, b := &p.Layout.Windows[column], p.floorAt(column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		return limit.Floor{Used: le.Uint32(b), EndNs: int64(le.Uint64(b[countBytes:]))}
@@ -201,8 +202,6 @@ func (p *Page) Floor(column Column) limit.Floor {
 		return limit.Floor{
 			Used: le.Uint32(b), Prev: le.Uint32(b[countBytes:]), EndNs: int64(le.Uint64(b[twoCounts:])),
 		}
-	case limit.Concurrency, Lease:
-		return limit.Floor{}
 	default:
 		var u limit.Usage
 		readCounts(w, b, &u)
@@ -210,9 +209,9 @@ func (p *Page) Floor(column Column) limit.Floor {
 	}
 }
 
-// SetFloor sets what Floor returns. Of holds and leases it sets nothing: see SetFloorHolds.
+// SetFloor sets what Floor returns.
 func (p *Page) SetFloor(column Column, f limit.Floor) {
-	w, b := &p.Layout.Windows[column], p.Bytes[p.Layout.floorAt[column]:]
+	w, b := &p.Layout.Windows[column], p.floorAt(column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		le.PutUint32(b, f.Used)
@@ -221,7 +220,6 @@ func (p *Page) SetFloor(column Column, f limit.Floor) {
 		le.PutUint32(b, f.Used)
 		le.PutUint32(b[countBytes:], f.Prev)
 		le.PutUint64(b[twoCounts:], uint64(f.EndNs))
-	case limit.Concurrency, Lease:
 	default:
 		putCounts(w, b, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
 	}
