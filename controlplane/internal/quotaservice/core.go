@@ -233,7 +233,7 @@ func (c *core) endSwap(k *key, r swapstore.Result) {
 		return
 	case err != nil:
 		for _, o := range k.batch.operations {
-			c.end(o, &action.Outcome{Err: err})
+			c.end(o, &action.Outcome{Effect: action.Effect{Err: err}})
 		}
 	default:
 		for i, o := range k.batch.operations {

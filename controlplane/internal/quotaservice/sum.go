@@ -107,7 +107,7 @@ func (sumValue) learn(operations []operation, r swapstore.Result) (outcomes []ac
 	for i, o := range slices.Backward(operations) {
 		a := o.(*addition)
 		outcomes[i] = action.Outcome{
-			NowNs: r.NowNs, Denied: sum > uint64(a.defined()[0].Limit),
+			Effect: action.Effect{Denied: sum > uint64(a.defined()[0].Limit)}, NowNs: r.NowNs,
 			Standings: []quota.Standing{{Used: uint32(min(sum, math.MaxUint32)), ResetNs: a.endNs - r.NowNs}},
 		}
 		sum -= uint64(a.units)

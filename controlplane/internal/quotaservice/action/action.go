@@ -33,9 +33,9 @@ type Operation struct {
 	Action  Action
 }
 
-// Action is what is done to a key:
+// Action is what is done to a key, and has an Effect:
 //
-//	action      whose                      what it does                                    writes
+//	action      whose                      what it does                                    its Effect has
 //	Hit         part of an ask             takes units if they are left, some of them      Denied, Taken, AgainNs
 //	                                       to be spent later. If another part is refused
 //	                                       already, it takes nothing
@@ -55,46 +55,42 @@ type Operation struct {
 //	Set         operator's                 counts so many units and nothing else
 //	Reset       operator's                 forgets the key                                 HadUsage
 //
-// All of them are pointers, so that no action has two forms.
-//
-// Where Denied is written, the Denial is too. If the definition holds units, Hold, Take and Inspect also write NeedsAge
-// and Err. Decide writes the rest of an Outcome. Most calls need no Action, because the store adds what they count: see
-// addition of quotaservice.
+// If the definition holds units, Hold, Take and Inspect may also have NeedsAge or an Err. All actions are pointers, so
+// that none has two forms. Most calls need no Action, because the store adds what they count: see addition of
+// quotaservice.
 type Action interface {
-	// carryOut does it to the record, as the definition sees it, and writes to out what came of it. changed says that
-	// the record counts something else now.
-	carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool)
+	// carryOut does it to the record, as the definition sees it, and writes its Effect. changed says that the record
+	// counts something else now.
+	carryOut(terms *Terms, v balance.View, did *Effect) (changed bool)
 }
 
-// Outcome is what comes of an operation if the record is as it was decided on.
-type Outcome struct {
-	// Err is why it could not be decided: the store is starting, the record has no room for its windows or its worker,
-	// or its report is stale. Beside it only Noted, Rebased and StartsInNs hold.
+// Effect is what an action has done, if the record is as it was carried out on. What it does not have is zero.
+type Effect struct {
+	// Err is why it could not be done: the store is starting, the record has no room for its windows or its worker, or
+	// its report is stale. Beside it only Noted and StartsInNs hold.
 	Err        error
 	StartsInNs int64 // if Err is ErrStarting: until the store has started
 
-	// Decide writes these of each action.
+	AgainNs int64          // nothing is decided yet: decide again at this instant; 0 = it is decided
+	Denied  bool           // too few units are free, or the key is blocked
+	Denial  balance.Denial // if Denied: why, by what the record counts after it
+	Taken   Taken          // its Units are 0 if nothing was taken
+
+	NeedsAge bool // it does not hold while the store is starting, because it was decided by what is held
+	Noted    bool // of a part with a report: false = the proxy has to report again
+
+	Uncounted uint32 // of what was taken before
+	HadUsage  bool   // the key had counted something before
+}
+
+// Outcome is what comes of an operation: what its action has done, and how the key stands.
+type Outcome struct {
+	Effect
 	NowNs     int64            // when it was decided, by the store's clock
 	UntilNs   int64            // when the first window ends that it counts in
 	Standings []quota.Standing // of the windows after it, and behind them what is held
 	Blocked   bool             // the key was blocked before it
 	Rebased   bool             // the store's clock was set back since the record was written
-
-	// What finds out whether units are left writes these: see deny.
-	Denied bool
-	Denial balance.Denial // if Denied: why, by what the record counts after it
-
-	// What takes units writes these.
-	AgainNs int64 // a Hit: it is not decided now, but again at this instant; 0 = it is decided
-	Taken   Taken // its Units are 0 if nothing was taken
-
-	// Where the definition holds units:
-	NeedsAge bool // it does not hold while the store is starting, because it was decided by what is held
-	Noted    bool // of a part with a report: false = the proxy has to report again
-
-	// What forgets units writes these.
-	Uncounted uint32 // of what was taken before
-	HadUsage  bool   // the key had counted something before a Reset
 }
 
 // Taken is what was taken of a key.
@@ -107,9 +103,9 @@ type Taken struct {
 // ErrStarting is why units are not held yet.
 var ErrStarting = errors.New("the quota store is starting: it has no state yet, and proxies report what they hold")
 
-// Decide decides the operation on the record at storeNs, when the store is starting for startingForNs
-// more: it carries out its action, and writes to out what comes of that, in place of what out had before. It reports
-// whether that changed what the record counts.
+// Decide decides the operation on the record at storeNs, when the store is starting for startingForNs more: it carries
+// out its action, and writes what comes of that in place of what out had before. It reports whether that changed what
+// the record counts.
 func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out *Outcome) (changed bool) {
 	*out = Outcome{Standings: out.Standings[:0]}
 	out.Rebased = r.BringTo(storeNs)
@@ -122,7 +118,7 @@ func (o *Operation) Decide(r *balance.Record, storeNs, startingForNs int64, out 
 		return out.Rebased
 	}
 	out.NowNs, out.Blocked = v.NowNs(), v.IsBlocked()
-	changed = o.Action.carryOut(o.Terms, v, out)
+	changed = o.Action.carryOut(o.Terms, v, &out.Effect)
 	if out.AgainNs == 0 {
 		out.stand(&v)
 	}
@@ -142,19 +138,19 @@ func (out *Outcome) stand(v *balance.View) {
 
 // What needs units goes by the same steps, and each writes what it is named for:
 //
-//	OfferNow     of balance.View: are units left? A Hit has its OfferLease, and a Hold has the Offer of Note
+//	OfferNow     of balance.View: are units free? A Hit has OfferLease, and a Hold has the Offer of Note
 //	countDenial  if they are not: the record counts that, or the key's block begins. Nothing does so for an Inspect, and
 //	             keepDenial does it for a part in shadow, once its ask is granted
-//	deny         the Outcome has the Denial, by what the record counts now
+//	deny         the Effect has the Denial, by what the record counts now
 //
 // A Charge denies before it counts its own units, because these count whatever is left.
 
 // deny denies a cost. What the denial changes is counted before.
-func (out *Outcome) deny(v *balance.View, cost uint32) { out.Denied, out.Denial = true, v.Denial(cost) }
+func (did *Effect) deny(v *balance.View, cost uint32) { did.Denied, did.Denial = true, v.Denial(cost) }
 
 // waitForStart fails, because the store is starting.
-func (out *Outcome) waitForStart(v *balance.View) {
-	out.Err, out.StartsInNs = ErrStarting, v.StartingForNs
+func (did *Effect) waitForStart(v *balance.View) {
+	did.Err, did.StartsInNs = ErrStarting, v.StartingForNs
 }
 
 // Take takes units to be spent at once, if they are left.
@@ -163,17 +159,17 @@ type Take struct {
 	NoBlock bool // see quota.Part
 }
 
-func (t *Take) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+func (t *Take) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool) {
 	offer := v.OfferNow(t.Units, t.Units)
-	out.NeedsAge = offer.NeedsAge
+	did.NeedsAge = offer.NeedsAge
 	switch {
 	case offer.Verdict == balance.Starting:
-		out.waitForStart(&v)
+		did.waitForStart(&v)
 	case offer.Verdict == balance.TooFew:
 		changed = terms.countDenial(&v, denied{cost: t.Units, noBlock: t.NoBlock})
-		out.deny(&v, t.Units)
+		did.deny(&v, t.Units)
 	case t.Units > 0:
-		out.Taken = takeUnits(&v, t.Units, v.NowNs())
+		did.Taken = takeUnits(&v, t.Units, v.NowNs())
 		changed = true
 	}
 	return changed
@@ -191,14 +187,15 @@ const AllWindows = -1
 // Inspect finds out whether units are left.
 type Inspect struct{ Units uint32 }
 
-func (i *Inspect) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
+func (i *Inspect) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
 	offer := v.OfferNow(i.Units, i.Units)
-	out.NeedsAge = offer.NeedsAge
+	did.NeedsAge = offer.NeedsAge
 	switch offer.Verdict {
 	case balance.Starting:
-		out.waitForStart(&v)
+		did.waitForStart(&v)
 	case balance.TooFew:
-		out.deny(&v, i.Units)
+		did.deny(&v, i.Units)
+	default: // it passes
 	}
 	return false
 }
@@ -209,7 +206,7 @@ type Inc struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (i *Inc) carryOut(_ *Terms, v balance.View, _ *Outcome) (changed bool) {
+func (i *Inc) carryOut(_ *Terms, v balance.View, _ *Effect) (changed bool) {
 	add(&v, i.Window, i.Units)
 	return true
 }
@@ -220,7 +217,7 @@ type Set struct {
 	Window int // index in the definition, or AllWindows
 }
 
-func (t *Set) carryOut(_ *Terms, v balance.View, _ *Outcome) (changed bool) {
+func (t *Set) carryOut(_ *Terms, v balance.View, _ *Effect) (changed bool) {
 	for i := range v.Windows {
 		isIt := t.Window == AllWindows || t.Window == i
 		if isIt && v.Windows[i].Algorithm != limit.Block {
@@ -244,16 +241,16 @@ func add(v *balance.View, window int, n uint32) {
 // Reset forgets the key. Decide does so, because it must be done before the definition's windows need room.
 type Reset struct{}
 
-func (*Reset) carryOut(*Terms, balance.View, *Outcome) (changed bool) { return true }
+func (*Reset) carryOut(*Terms, balance.View, *Effect) (changed bool) { return true }
 
 // Charge counts units, whatever is left.
 type Charge struct{ Units uint32 }
 
 // carryOut lets no bucket or sliding window count more of one call than AddClaimed does, so that a wrong number
 // does not close it for long. A fixed window ends anyway.
-func (c *Charge) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
+func (c *Charge) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
 	if v.OfferNow(c.Units, c.Units).Verdict == balance.TooFew {
-		out.deny(&v, c.Units)
+		did.deny(&v, c.Units)
 	}
 	for i := range v.Windows {
 		if v.Windows[i].IsFixed() {
@@ -268,14 +265,14 @@ func (c *Charge) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool)
 // Look finds out whether a window is over its limit, or one that cannot be has nothing left.
 type Look struct{}
 
-func (*Look) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
+func (*Look) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
 	for i := range v.Windows {
 		isOver := v.LeftIn(i) == 0
 		if w := &v.Windows[i]; w.IsFixed() {
 			isOver = isOver && v.Standing(i).Used > w.Limit
 		}
 		if isOver {
-			out.deny(&v, 1)
+			did.deny(&v, 1)
 		}
 	}
 	return false

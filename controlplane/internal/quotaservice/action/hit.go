@@ -35,11 +35,11 @@ type Hit struct {
 //	the hit is refused                                nothing               nothing
 //	it is granted units                               Taken                 these units
 //	it is granted none: its cost is 0                 Taken.ValidNs         nothing
-func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+func (h *Hit) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool) {
 	p := h.Part
 	offer := v.OfferLease(terms.Lease, p)
 	if offer.Verdict == balance.NotYet && !p.Inspect && (p.Cost > 0 || p.Spent > 0) {
-		out.AgainNs = v.FirstEndNs()
+		did.AgainNs = v.FirstEndNs()
 		return false
 	}
 	if p.Spent > 0 {
@@ -49,17 +49,17 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool
 	}
 	switch {
 	case p.Inspect:
-	case offer.Verdict != balance.Passes && (p.Cost > 0 || out.Blocked):
+	case offer.Verdict == balance.TooFew:
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
 			changed = terms.countDenial(&v, deniedPart(p)) || changed
 		}
-		out.deny(&v, p.Cost)
+		did.deny(&v, p.Cost)
 	case h.IsRefused:
 	case offer.Units > 0:
-		out.Taken = takeUnits(&v, offer.Units, offer.SpendByNs)
+		did.Taken = takeUnits(&v, offer.Units, offer.SpendByNs)
 		changed = true
 	default: // also NotYet without a cost: its SpendByNs is 0, so nothing is leased
-		out.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
+		did.Taken.ValidNs = v.ValidNs(offer.SpendByNs)
 	}
 	return changed
 }
@@ -77,27 +77,28 @@ func (terms *Terms) TakesLast() bool { return terms.HasBlock && terms.HoldLimit 
 // reports what they have cost.
 type Hold struct{ Part *quota.Part }
 
-func (h *Hold) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
+func (h *Hold) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool) {
 	p := h.Part
 	if p.Inspect {
 		return false
 	}
 	changed, offer, err := v.Note(p)
 	if err != nil {
-		out.Err = err
+		did.Err = err
 		return false
 	}
-	out.Noted = true
-	out.Taken = Taken{Units: offer.Units, ValidNs: v.HoldLimit.EighthNs()}
-	out.NeedsAge = offer.NeedsAge
+	did.Noted = true
+	did.Taken = Taken{Units: offer.Units, ValidNs: v.HoldLimit.EighthNs()}
+	did.NeedsAge = offer.NeedsAge
 	switch offer.Verdict {
 	case balance.Starting:
-		out.waitForStart(&v)
+		did.waitForStart(&v)
 	case balance.TooFew:
 		if !p.Shadow { // else keepDenial counts it
 			changed = terms.countDenial(&v, deniedPart(p)) || changed
 		}
-		out.deny(&v, p.Cost)
+		did.deny(&v, p.Cost)
+	default: // it passes
 	}
 	return changed
 }
@@ -148,14 +149,14 @@ func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
 	return &keepDenial{p, first.Noted}
 }
 
-func (k *keepDenial) carryOut(terms *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.Noted = k.isNoted
+func (k *keepDenial) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool) {
+	did.Noted = k.isNoted
 	if v.Free(v.NowNs()) >= k.part.Cost { // it passes by now: a window has ended since, or less is held
-		out.Denied = true
+		did.Denied = true
 		return false
 	}
 	changed = terms.countDenial(&v, deniedPart(k.part))
-	out.deny(&v, k.part.Cost)
+	did.deny(&v, k.part.Cost)
 	return changed
 }
 
@@ -179,8 +180,8 @@ func (o *Operation) Undo(out *Outcome) Action {
 
 type undo struct{ taken Taken }
 
-func (u *undo) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.Uncounted, changed = v.Undo(&u.taken.Counted, u.taken.Units)
+func (u *undo) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
+	did.Uncounted, changed = v.Undo(&u.taken.Counted, u.taken.Units)
 	return changed
 }
 
@@ -191,12 +192,12 @@ type undoHold struct {
 
 // carryOut does nothing if the worker has reported since. Then it is not noted: the worker's next report says what it
 // holds.
-func (u *undoHold) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.Noted = v.UndoHold(u.granted, u.units)
-	if out.Noted {
-		out.Uncounted = u.units
+func (u *undoHold) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
+	did.Noted = v.UndoHold(u.granted, u.units)
+	if did.Noted {
+		did.Uncounted = u.units
 	}
-	return out.Noted
+	return did.Noted
 }
 
 // Return uncounts units of a grant that a proxy returns.
@@ -205,7 +206,7 @@ type Return struct {
 	Counted balance.HowCounted
 }
 
-func (t *Return) carryOut(_ *Terms, v balance.View, out *Outcome) (changed bool) {
-	out.Uncounted, changed = v.Return(&t.Counted, t.Units)
+func (t *Return) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
+	did.Uncounted, changed = v.Return(&t.Counted, t.Units)
 	return changed
 }
