@@ -203,19 +203,21 @@ func (c *call) conclude() {
 
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call. Several uses may have one
 // key: then the last undo of it tells of them all, as in begunAsk.standings. A call may have very many uses, so each
-// key's is looked up.
+// key's undos are looked up.
 func (c *call) restateTotals() {
-	last := make(map[[16]byte]*recordOperation, len(c.undone))
-	for i, undo := range c.undone {
-		if undo.tellsOf(c.operations[i].(*recordOperation)) {
-			c.totals[i].Windows = undo.outcome.Standings
-			last[undo.storeKey] = undo
+	undosOf := map[[16]byte][]*recordOperation{}
+	for _, undo := range c.undone {
+		if undo != nil {
+			undosOf[undo.storeKey] = append(undosOf[undo.storeKey], undo)
 		}
 	}
 	for i := range c.operations {
 		o := c.operations[i].(*recordOperation)
-		if undo := last[o.storeKey]; undo.tellsOf(o) {
-			c.totals[i].Windows = undo.outcome.Standings
+		for _, undo := range slices.Backward(undosOf[o.storeKey]) {
+			if undo.tellsOf(o) {
+				c.totals[i].Windows = undo.outcome.Standings
+				break
+			}
 		}
 	}
 	close(c.ended)

@@ -249,6 +249,18 @@ func TestAnUndoneCallTellsHowKeysStand(t *testing.T) {
 	}
 }
 
+// TestAnUndoneCallTellsHowKeysStandInOtherWindows: the last undo of the key may be of another use with other windows.
+func TestAnUndoneCallTellsHowKeysStandInOtherWindows(t *testing.T) {
+	b := newRig(t)
+	ofMinute, ofHour := counterOf(t, fixed(10, minute)), counterOf(t, fixed(10, hour))
+	uses := []Use{{ofMinute, []byte("a"), 1}, {ofMinute, []byte("a"), 2}, {ofHour, []byte("a"), 4}}
+	totals, err := b.service.Count(t.Context(), uses, func([]Total) bool { return false })
+	require.NoError(t, err)
+	for i, total := range totals {
+		require.Zero(t, total.Windows[0].Used, "use %d", i)
+	}
+}
+
 // TestCountInTheNextWindow: what reaches the store after its window has ended counts in the next one.
 func TestCountInTheNextWindow(t *testing.T) {
 	b := newRig(t)
