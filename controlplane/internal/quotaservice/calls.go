@@ -2,6 +2,7 @@ package quotaservice
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -12,54 +13,31 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// Calls of the front count units under keys. For example, a call uses 1 unit of user, which has a limit of 10 a minute,
-// and 1 unit of team, which has a limit of 100 by a token bucket. 10 and 60 are used.
+// Calls of the front count units under keys. A call without keep charges its keys, whatever is left. For example, it
+// uses 1 unit of user, which has a limit of 10 a minute, and 1 unit of team, which has a limit of 100 by a token
+// bucket. 10 and 60 are used.
 //
-//	package front  call.makeUses: each descriptor with a limit becomes a Use.
-//	Service.Count  The goroutine of the call waits until the call is done.
-//	Use.operation  user: an addition, because its only window is aligned. team: a charge.
-//	keys.go …      As with an ask. The store's results may come to another goroutine.
-//	operationDone  user: 11 are used, so the use is over its limit. team: 61 are used.
-//	conclude       Both are done: the totals. overKeys notes that user is over its limit until the minute ends.
-//	Service.Count  returns the totals.
+//	package front       call.makeUses: each descriptor with a limit becomes a Use.
+//	Service.Count       The goroutine of the call waits until the call has ended.
+//	chargingCall.begin  user: an addition, because its only window is aligned. team: an action.Charge.
+//	keys.go …           As with an ask. The store's results may come to another goroutine.
+//	charge.end          user: 11 are used, so it is over its limit. overKeys notes that until the minute ends.
+//	                    team: 61 are used. The call has ended, because both have.
+//	Service.Count       returns the totals.
 //
-// The next call of user is over its limit without the store, because call.startAll asks overKeys first. A call with
-// keep counts all of its uses or none:
+// The next call of user is over its limit without the store, because chargingCall.begin asks overKeys first. A call
+// with keep takes all its units or none:
 //
-//	Use.operation  user and team: a take.
-//	operationDone  user: 11 would be used, so nothing is taken. team: 61 are used.
-//	conclude       keep says from the totals that the call does not pass. team: undo.
-//	operationDone  team: 60 are used again.
-//	restateTotals  The total of team says so.
+//	takingCall.begin    user and team: an action.Take.
+//	conclude            user: 11 would be used, so nothing is taken. team: 61 are used. keep says from these totals that
+//	                    the call does not pass. team: undo.
+//	restateTotals       The total of team says that 60 are used again.
 
-// Use is what a call uses of one key. Only in a call with keep are its units taken: see operation.
+// Use is what a call uses of one key.
 type Use struct {
 	Counter *Counter
 	Key     []byte
 	Units   uint32 // 0 = only look
-}
-
-// operation makes that of the use in a call. With keep, it is a recordOperation.
-func (u *Use) operation(c *call, h *hasher) operation {
-	hash := h.storeKey(u.Counter.prefix, u.Key)
-	if c.keep == nil && u.Counter.isSum() {
-		return newAddition(u.Counter, hash, u.Units, c)
-	}
-	all := u.Counter.terms.Windows
-	windows := balance.KeyWindows{Defined: all, Shifted: all} // none has jitter: see NewCounter
-	o := newOperation(u.Counter, windows, hash, u.action(c), c)
-	return &o
-}
-
-// action is what the use does to a record: its units are looked for, taken or charged.
-func (u *Use) action(c *call) action.Action {
-	switch {
-	case u.Units == 0:
-		return &action.Look{}
-	case c.keep != nil:
-		return &action.Take{Units: u.Units}
-	}
-	return &action.Charge{Units: u.Units}
 }
 
 // Total is how the key of a use stands after it.
@@ -80,8 +58,8 @@ type Total struct {
 // ends first, Count has returned before, and keep is called all the same. In a counter of one aligned window, calls
 // with keep and calls without do not see each other.
 func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool) ([]Total, error) {
-	c := s.newCall(uses, keep)
-	isStarted, err := s.startCall(c)
+	c := &call{totals: make([]Total, len(uses)), ended: make(chan struct{})}
+	isStarted, err := s.startCall(s.makeCall(c, uses, keep))
 	if err != nil {
 		return nil, err
 	}
@@ -99,37 +77,26 @@ func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool
 	return c.totals, nil
 }
 
-// call is a call that is counted: an operation for each of its uses, and then one for each take that is undone. From
-// startCall on it is part of the core, until ended is closed.
+// call is what Count waits for. Its totals and its err are part of the core until ended is closed.
 type call struct {
-	steps[call]
-	core       *core
-	keep       func([]Total) bool
-	operations []operation
-	undone     []*recordOperation // by operation, if keep says no; nil = there is nothing to undo
-	totals     []Total
-	err        error
-	ended      chan struct{} // then Count has the totals, or err
+	totals []Total // of each use
+	err    error   // of one that has failed
+	ended  chan struct{}
 }
 
-// newCall makes the operations of a call.
-func (s *Service) newCall(uses []Use, keep func([]Total) bool) *call {
-	c := &call{
-		core: &s.core, keep: keep, ended: make(chan struct{}),
-		operations: make([]operation, len(uses)), totals: make([]Total, len(uses)),
-	}
-	c.steps = steps[call]{of: c, keys: &s.core.keys}
+// makeCall makes a call of one kind or the other, and returns what begins it.
+func (s *Service) makeCall(c *call, uses []Use, keep func([]Total) bool) (begin func() (isStarted bool)) {
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
-	for i := range uses {
-		c.operations[i] = uses[i].operation(c, h)
+	defer s.hashers.Put(h)
+	if keep == nil {
+		return newChargingCall(&s.core, c, uses, h).begin
 	}
-	s.hashers.Put(h)
-	return c
+	return newTakingCall(&s.core, c, uses, h, keep).begin
 }
 
 // startCall starts a call, and reports whether that has started operations.
-func (s *Service) startCall(c *call) (isStarted bool, err error) {
+func (s *Service) startCall(begin func() (isStarted bool)) (isStarted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
@@ -138,83 +105,169 @@ func (s *Service) startCall(c *call) (isStarted bool, err error) {
 	case s.apart.Load():
 		return false, errOtherSecret
 	}
-	return c.startAll(), nil
+	return begin(), nil
 }
 
-// startAll starts the operations whose totals overKeys does not know, and reports whether there are some.
-func (c *call) startAll() (isStarted bool) {
+// onRecord returns an operation on the record of the use's key.
+func (u *Use) onRecord(hash [16]byte, what action.Action, owner owner) recordOperation {
+	if u.Units == 0 {
+		what = &action.Look{}
+	}
+	all := u.Counter.terms.Windows
+	windows := balance.KeyWindows{Defined: all, Shifted: all} // none has jitter: see NewCounter
+	return newOperation(u.Counter, windows, hash, what, owner)
+}
+
+// chargingCall is a call without keep.
+type chargingCall struct {
+	*call
+	core    *core
+	charges []charge
+	left    int // operations that are not done
+}
+
+// charge is a use of a chargingCall, and owns its operation.
+type charge struct {
+	Use
+	call  *chargingCall
+	hash  [16]byte // of counter and key
+	total *Total
+	lates int // additions that came too late
+}
+
+func newChargingCall(core *core, of *call, uses []Use, h *hasher) *chargingCall {
+	c := &chargingCall{call: of, core: core, charges: make([]charge, len(uses))}
+	for i, u := range uses {
+		c.charges[i] = charge{Use: u, call: c, hash: h.storeKey(u.Counter.prefix, u.Key), total: &c.totals[i]}
+	}
+	return c
+}
+
+// begin starts an operation for each use, but for those whose totals overKeys knows. It reports whether there are some.
+func (c *chargingCall) begin() (isStarted bool) {
 	storeNs := c.core.storeNow()
-	started := make([]operation, 0, len(c.operations))
-	for i, o := range c.operations {
-		if a, isAddition := o.(*addition); isAddition {
-			a.addIn(storeNs) // makes the storeKey by which recall looks
-		}
-		if c.keep == nil && c.core.over.recall(o, storeNs, &c.totals[i]) {
+	for i := range c.charges {
+		u := &c.charges[i]
+		o := u.operation(storeNs)
+		total, isKnown := c.core.over.recall(o.on().storeKey, u.Counter.Windows(), storeNs)
+		if isKnown {
+			*u.total = total
 			continue
 		}
-		started = append(started, o)
+		c.left++
+		c.core.keys.add(o)
 	}
-	c.start(started, (*call).conclude)
-	return len(started) > 0
+	if c.left == 0 {
+		close(c.ended)
+	}
+	return c.left > 0
 }
 
-// operationDone is called for each recordOperation that is done.
-func (c *call) operationDone(*recordOperation) { c.done() }
+// operation is an addition, if the store adds what the counter counts.
+func (u *charge) operation(storeNs int64) operation {
+	if u.Counter.isSum() {
+		return newAddition(u, storeNs)
+	}
+	o := u.onRecord(u.hash, &action.Charge{Units: u.Units}, u)
+	return &o
+}
 
-// additionDone is called for each addition that is done. One that came too late goes on in another window.
-func (c *call) additionDone(a *addition) {
-	if a.restart(c.core.storeNow()) {
-		c.keys.add(a)
+// operationDone is called once the recordOperation of the use is done.
+func (u *charge) operationDone(o *recordOperation) { u.end(o.storeKey, o.outcome) }
+
+// additionDone is called once the addition of the use is done. Another one follows an addition that came too late.
+func (u *charge) additionDone(a *addition, outcome *action.Outcome) {
+	if errors.Is(outcome.Err, errEnded) && u.lates < maxLate {
+		u.lates++
+		u.call.core.keys.add(newAddition(u, u.call.core.storeNow()))
 		return
 	}
-	c.done()
+	u.end(a.storeKey, outcome)
 }
+
+// end makes the total of the use. The call ends with its last one, and fails if one of them has.
+func (u *charge) end(storeKey [16]byte, outcome *action.Outcome) {
+	c := u.call
+	if outcome.Err != nil {
+		c.err = outcome.Err
+	} else {
+		*u.total = Total{Over: outcome.Denied, Windows: outcome.Standings}
+		c.core.over.note(storeKey, u.Counter.Windows(), outcome)
+	}
+	c.left--
+	if c.left == 0 {
+		close(c.ended)
+	}
+}
+
+// takingCall is a call with keep: an operation for each of its uses, and then one for each take that is undone.
+type takingCall struct {
+	*call
+	steps[takingCall]
+	keep  func([]Total) bool
+	takes []recordOperation  // of each use
+	undos []*recordOperation // if keep says no
+}
+
+func newTakingCall(core *core, of *call, uses []Use, h *hasher, keep func([]Total) bool) *takingCall {
+	c := &takingCall{call: of, keep: keep, takes: make([]recordOperation, len(uses))}
+	c.steps = steps[takingCall]{of: c, keys: &core.keys}
+	for i := range uses {
+		u := &uses[i]
+		c.takes[i] = u.onRecord(h.storeKey(u.Counter.prefix, u.Key), &action.Take{Units: u.Units}, c)
+	}
+	return c
+}
+
+// begin starts the takes, and reports whether there are some.
+func (c *takingCall) begin() (isStarted bool) {
+	operations := make([]operation, len(c.takes))
+	for i := range c.takes {
+		operations[i] = &c.takes[i]
+	}
+	c.start(operations, (*takingCall).conclude)
+	return len(operations) > 0
+}
+
+// operationDone is called for each operation that is done.
+func (c *takingCall) operationDone(*recordOperation) { c.done() }
 
 // conclude makes the totals, and undoes what is not kept. The call fails if one of its uses has. An undo that fails
 // does not change what keep has decided: its units go on to count.
-func (c *call) conclude() {
-	for i, o := range c.operations {
-		if c.totals[i].Remembered {
-			continue
+func (c *takingCall) conclude() {
+	for i := range c.takes {
+		outcome := c.takes[i].outcome
+		if outcome.Err != nil {
+			c.err = outcome.Err
 		}
-		out := o.on().outcome
-		if out.Err != nil {
-			c.err = out.Err
-		}
-		c.totals[i] = Total{Over: out.Denied, Windows: out.Standings}
-		if c.keep == nil { // else it counts nowhere if it is too much
-			c.core.over.note(o)
-		}
+		c.totals[i] = Total{Over: outcome.Denied, Windows: outcome.Standings}
 	}
-	if c.keep == nil || c.err == nil && c.keep(c.totals) {
+	if c.err == nil && c.keep(c.totals) {
 		close(c.ended)
 		return
 	}
-	c.undone = make([]*recordOperation, len(c.operations))
-	var undos []operation
-	for i, o := range c.operations {
-		if undo := o.(*recordOperation).undo(); undo != nil {
-			c.undone[i] = undo
-			undos = append(undos, undo)
+	var operations []operation
+	for i := range c.takes {
+		if undo := c.takes[i].undo(); undo != nil {
+			c.undos = append(c.undos, undo)
+			operations = append(operations, undo)
 		}
 	}
-	c.start(undos, (*call).restateTotals)
+	c.start(operations, (*takingCall).restateTotals)
 }
 
 // restateTotals makes the totals say how the keys stand after the undos, and ends the call. Several uses may have one
 // key: then the last undo of it tells of them all, as in begunAsk.standings. A call may have very many uses, so each
 // key's undos are looked up.
-func (c *call) restateTotals() {
+func (c *takingCall) restateTotals() {
 	undosOf := map[[16]byte][]*recordOperation{}
-	for _, undo := range c.undone {
-		if undo != nil {
-			undosOf[undo.storeKey] = append(undosOf[undo.storeKey], undo)
-		}
+	for _, undo := range c.undos {
+		undosOf[undo.storeKey] = append(undosOf[undo.storeKey], undo)
 	}
-	for i := range c.operations {
-		o := c.operations[i].(*recordOperation)
-		for _, undo := range slices.Backward(undosOf[o.storeKey]) {
-			if undo.tellsOf(o) {
+	for i := range c.takes {
+		take := &c.takes[i]
+		for _, undo := range slices.Backward(undosOf[take.storeKey]) {
+			if undo.tellsOf(take) {
 				c.totals[i].Windows = undo.outcome.Standings
 				break
 			}
@@ -245,34 +298,30 @@ type fullWindow struct {
 	endNs int64
 }
 
-// recall makes the total of an operation whose key is over the limit of one of its windows.
-func (k overKeys) recall(o operation, storeNs int64, total *Total) bool {
-	over, ok := k[o.on().storeKey]
+// recall returns the total of a use whose key is known to be over the limit of one of its windows.
+func (k overKeys) recall(storeKey [16]byte, windows []limit.Window, storeNs int64) (total Total, isKnown bool) {
+	over, ok := k[storeKey]
 	if !ok || over.endNs <= storeNs {
-		return false
+		return Total{}, false
 	}
-	i := slices.Index(o.defined(), over.Window)
+	i := slices.Index(windows, over.Window)
 	if i < 0 { // the limit is another one now
-		return false
+		return Total{}, false
 	}
 	left := over.endNs - storeNs
 	if left > over.LengthNs(storeNs) { // the store's clock was set back
-		return false
+		return Total{}, false
 	}
-	*total = Total{Over: true, Remembered: true, Windows: make([]quota.Standing, len(o.defined()))}
+	total = Total{Over: true, Remembered: true, Windows: make([]quota.Standing, len(windows))}
 	total.Windows[i] = quota.Standing{Used: over.Limit, ResetNs: left}
-	return true
+	return total, true
 }
 
-// note remembers the key of an operation that found a fixed window over its limit.
-func (k overKeys) note(o operation) {
-	out := o.on().outcome
-	if out.Err != nil {
-		return
-	}
+// note remembers the key of a use that found a fixed window over its limit.
+func (k overKeys) note(storeKey [16]byte, windows []limit.Window, found *action.Outcome) {
 	var last fullWindow
-	for i, standing := range out.Standings {
-		w, endNs := o.defined()[i], out.NowNs+standing.ResetNs
+	for i, standing := range found.Standings {
+		w, endNs := windows[i], found.NowNs+standing.ResetNs
 		if w.IsFixed() && !w.Elastic && !w.Unlimited && standing.Used > w.Limit && endNs > last.endNs {
 			last = fullWindow{w, endNs}
 		}
@@ -281,10 +330,10 @@ func (k overKeys) note(o operation) {
 		return
 	}
 	if len(k) >= maxOver {
-		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= out.NowNs })
+		maps.DeleteFunc(k, func(_ [16]byte, over fullWindow) bool { return over.endNs <= found.NowNs })
 		if len(k) > maxOver/2 { // the next look for what has ended would come too soon
 			clear(k)
 		}
 	}
-	k[o.on().storeKey] = last
+	k[storeKey] = last
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// newCounter makes a counter of calls.
+// counterOf makes a counter of calls.
 func counterOf(t *testing.T, windows ...limit.Window) *Counter {
 	t.Helper()
 	c, err := NewCounter("d", [16]byte{7}, windows)
@@ -98,39 +98,36 @@ func TestCountRemembers(t *testing.T) {
 	perKey := counterOf(t, limit.Window{Algorithm: limit.FixedWindowPerKey, Limit: 10, PeriodNs: minute})
 	b.count(perKey, nil, under("e", 11))
 	require.True(t, b.count(perKey, nil, under("e", 1))[0].Remembered)
-	o := recordOperation{onKey: onKey{storeKey: [16]byte{1}}}
-	o.Windows.Defined = perKey.Windows()
-	b.service.core.over[o.storeKey] = fullWindow{perKey.Windows()[0], base + hour}
-	require.True(t, b.service.core.over.recall(&o, base+hour-minute, &Total{}))
-	require.False(t, b.service.core.over.recall(&o, base, &Total{}), "the store's clock was set back")
+	over, windows := b.service.core.over, perKey.Windows()
+	over[[16]byte{1}] = fullWindow{windows[0], base + hour}
+	_, isKnown := over.recall([16]byte{1}, windows, base+hour-minute)
+	require.True(t, isKnown)
+	_, isKnown = over.recall([16]byte{1}, windows, base)
+	require.False(t, isKnown, "the store's clock was set back")
 }
 
 // TestCountRemembersBounded: what is remembered is bounded, and what has ended makes room first.
 func TestCountRemembersBounded(t *testing.T) {
 	b := newRig(t)
 	over := b.service.core.over
-	o := recordOperation{}
-	o.Windows.Defined = counterOf(t, fixed(10, minute)).Windows()
-	o.outcome = &action.Outcome{NowNs: base, Standings: []quota.Standing{{Used: 11, ResetNs: minute}}}
+	windows := counterOf(t, fixed(10, minute)).Windows()
+	note := func(key [16]byte, nowNs int64) {
+		over.note(key, windows, &action.Outcome{NowNs: nowNs, Standings: []quota.Standing{{Used: 11, ResetNs: minute}}})
+	}
 	for i := range maxOver {
-		o.storeKey = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}
-		over.note(&o)
+		note([16]byte{byte(i), byte(i >> 8), byte(i >> 16), 1}, base)
 	}
 	require.Len(t, over, maxOver)
-	o.storeKey, o.outcome.NowNs = [16]byte{}, base+minute/2
-	over.note(&o)
+	note([16]byte{}, base+minute/2)
 	require.Len(t, over, 1, "none of them has ended")
-	o.storeKey, o.outcome.NowNs = [16]byte{1}, base+2*minute
-	over.note(&o)
+	note([16]byte{1}, base+2*minute)
 	require.Len(t, over, 2)
 	for i := range maxOver - 2 {
-		o.storeKey = [16]byte{byte(i), byte(i >> 8), byte(i >> 16), 2}
-		over.note(&o)
+		note([16]byte{byte(i), byte(i >> 8), byte(i >> 16), 2}, base+2*minute)
 	}
 	require.Len(t, over, maxOver)
 	// One has ended: too few to look through all again soon.
-	o.storeKey, o.outcome.NowNs = [16]byte{3}, base+3*minute-minute/2
-	over.note(&o)
+	note([16]byte{3}, base+3*minute-minute/2)
 	require.Len(t, over, 1)
 }
 

@@ -61,11 +61,11 @@ func (c *Counter) operation(a action.Action, h *hasher, partKey *[16]byte, owner
 	return newOperation(c, c.terms.WindowsFor(*partKey), h.storeKey(c.prefix, partKey[:]), a, owner)
 }
 
-// A key has two forms, and that of an addition has a third:
+// A key has two forms:
 //
-//	partKey    names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Use.Key
-//	storeKey   names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey
-//	clientKey  of an addition: that hash. The storeKey is made of clientKey and the window: see addIn
+//	partKey   names a client to the service: quota.Part.Key, a hash that the proxy made, or a call's Use.Key
+//	storeKey  names a client's value of one counter to the store: Swap.Key, a hash of counter and partKey. Where the
+//	          store adds, it also names the window: see newAddition
 
 // hasher makes storeKeys. They say nothing about clients to those who do not know the secret.
 type hasher struct {

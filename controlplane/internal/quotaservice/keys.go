@@ -137,7 +137,7 @@ func (k *key) learn(r swapstore.Result) (outcomes []action.Outcome, err error) {
 //	a key's swap, by keys.retry        another value is there       for maxContendedNs
 //	                                   the store's clock has moved  for maxContendedNs, but at most maxLate
 //	a hit, by endOrAgain               its window is about to end   when that has ended
-//	an addition, by restart            its window has ended         at most maxLate
+//	an addition, by its charge         its window has ended         at most maxLate
 //	a script, by package redisstore    the server did not know it   once
 //
 // Nothing is tried again of which it is not known whether the store has carried it out.

@@ -8,7 +8,6 @@ import (
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
-	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
@@ -18,12 +17,10 @@ import (
 //	                    store refuses its swap, it is decided again on the value that is there
 //	an *addition        has units. The key's value is a sum: see sumValue. The store adds the units
 //
-// All operations of a key are of one kind: see addition.addIn.
+// All operations of a key are of one kind: see newAddition.
 type operation interface {
-	// on returns what both kinds have.
-	on() *onKey
-	// defined returns the windows of its counter, as that defines them. Its outcome has their standings.
-	defined() []limit.Window
+	// on returns the key that it is on.
+	on() onKey
 	// newValue returns the value of its key, of which nothing is known.
 	newValue() value
 	// done tells who waits for it what has come of it. It is called once, while the service is locked. If its swap has
@@ -31,23 +28,21 @@ type operation interface {
 	done(*action.Outcome)
 }
 
-// onKey is what each operation has.
+// onKey says which key an operation is on.
 type onKey struct {
-	storeKey [16]byte        // under which the store keeps the value
-	domain   string          // whose key it is
-	outcome  *action.Outcome // nil until it is done
+	storeKey [16]byte // under which the store keeps the value
+	domain   string   // whose key it is
 }
 
-func (k *onKey) on() *onKey { return k }
+func (k onKey) on() onKey { return k }
 
 // recordOperation is an operation with an action on a record.
 type recordOperation struct {
 	action.Operation
 	onKey
-	owner owner // learns what came of it
+	owner   owner           // learns what came of it
+	outcome *action.Outcome // nil until it is done
 }
-
-func (o *recordOperation) defined() []limit.Window { return o.Windows.Defined }
 
 func (o *recordOperation) newValue() value { return &recordValue{} }
 
@@ -67,7 +62,7 @@ func newOperation(
 }
 
 // owner learns what came of its operations: a begunAsk of its hits, returned of what a proxy gives
-// back, a waiter of what an operator does, a call of its uses.
+// back, a waiter of what an operator does, a charge or a takingCall of what a call does.
 type owner interface {
 	// operationDone is called while the service is locked.
 	operationDone(o *recordOperation)
@@ -83,7 +78,7 @@ func (o *recordOperation) followedBy(a action.Action) *recordOperation {
 	}
 	return &recordOperation{
 		Operation: action.Operation{Terms: o.Terms, Windows: o.Windows, Action: a},
-		onKey:     onKey{storeKey: o.storeKey, domain: o.domain}, owner: o.owner,
+		onKey:     o.onKey, owner: o.owner,
 	}
 }
 
@@ -99,8 +94,8 @@ func (o *recordOperation) standsAs(other *recordOperation) bool {
 		(o.Terms.HoldLimit == nil) == (other.Terms.HoldLimit == nil)
 }
 
-// steps are what a begunAsk or a call does one after the other.
-type steps[T begunAsk | call] struct {
+// steps are what a begunAsk or a takingCall does one after the other.
+type steps[T begunAsk | takingCall] struct {
 	of   *T
 	keys *keys
 	left int      // operations of this step that are not done

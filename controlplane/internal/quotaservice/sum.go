@@ -23,60 +23,33 @@ func (c *Counter) isSum() bool {
 	return len(c.terms.Windows) == 1 && w.Algorithm == limit.FixedWindow && !w.Unlimited
 }
 
-// addition is an operation on the sum of one window: units of a call that the store adds. It has no storeKey and no
-// window before addIn.
+// addition is an operation on the sum of one window: units of a use that the store adds.
 type addition struct {
 	onKey
-	call           *call    // learns what came of it
-	counter        *Counter // its only window is the one to count in
-	units          uint32
-	clientKey      [16]byte // the storeKey without the window
-	startNs, endNs int64    // of the window: see addIn
-	restarts       int      // because the window before it had ended
+	charge         *charge // learns what came of it
+	startNs, endNs int64   // of the window
 }
 
-// newAddition returns an addition of a call.
-func newAddition(counter *Counter, clientKey [16]byte, units uint32, c *call) *addition {
-	return &addition{
-		onKey: onKey{domain: counter.domain}, call: c, counter: counter, units: units, clientKey: clientKey,
-	}
+// newAddition returns an addition in the window that holds storeNs, under a storeKey of that window. The hashes of
+// charges are as good as random, so no two windows have the same storeKey, and no record has it.
+func newAddition(u *charge, storeNs int64) *addition {
+	a := &addition{onKey: onKey{domain: u.Counter.domain}, charge: u}
+	a.startNs, a.endNs = u.Counter.terms.Windows[0].Span(storeNs)
+	first, last := binary.LittleEndian.Uint64(u.hash[:]), binary.LittleEndian.Uint64(u.hash[8:])
+	binary.LittleEndian.PutUint64(a.storeKey[:], first^uint64(a.startNs))
+	binary.LittleEndian.PutUint64(a.storeKey[8:], last^uint64(a.endNs))
+	return a
 }
-
-func (a *addition) defined() []limit.Window { return a.counter.terms.Windows }
 
 func (a *addition) newValue() value { return sumValue{} }
 
-func (a *addition) done(outcome *action.Outcome) {
-	a.outcome = outcome
-	a.call.additionDone(a)
-}
-
-// addIn makes an addition count in the window that holds storeNs, under a storeKey of that window. clientKeys are as
-// good as random, so no two windows have the same one, and no record has it. keys have an operation by its storeKey, so
-// addIn is for one that has not started, or is done with its last key.
-func (a *addition) addIn(storeNs int64) {
-	a.startNs, a.endNs = a.defined()[0].Span(storeNs)
-	first, last := binary.LittleEndian.Uint64(a.clientKey[:]), binary.LittleEndian.Uint64(a.clientKey[8:])
-	binary.LittleEndian.PutUint64(a.storeKey[:], first^uint64(a.startNs))
-	binary.LittleEndian.PutUint64(a.storeKey[8:], last^uint64(a.endNs))
-}
+func (a *addition) done(outcome *action.Outcome) { a.charge.additionDone(a, outcome) }
 
 // errEnded is for an addition whose window has ended, or not begun, by the store's clock.
 var errEnded = errors.New("the window has ended")
 
-// restart has an addition that came too late count in the window that holds storeNs, and reports whether it goes on so.
-// It does not if it came too late too often, or is done or has failed otherwise.
-func (a *addition) restart(storeNs int64) bool {
-	if !errors.Is(a.outcome.Err, errEnded) || a.restarts >= maxLate {
-		return false
-	}
-	a.restarts++
-	a.addIn(storeNs)
-	return true
-}
-
 // sumValue is a value that is a sum: the store adds to it, so the service need not know it. All its operations are
-// additions. Their call restarts those that come too late, under the key of another window.
+// additions. If one comes too late, its charge starts another, under the key of another window.
 type sumValue struct{}
 
 // nextSwap implements value: the swap adds what waits, while the store's clock is in the window.
@@ -86,7 +59,7 @@ func (sumValue) nextSwap(operations []operation, _ int64) swapstore.Swap {
 		Kind: swapstore.Adding, FromNs: window.startNs, UntilNs: window.endNs, ExpireNs: window.endNs + linger,
 	}
 	for _, o := range operations {
-		s.Units += uint64(o.(*addition).units)
+		s.Units += uint64(o.(*addition).charge.Units)
 	}
 	return s
 }
@@ -107,10 +80,10 @@ func (sumValue) learn(operations []operation, r swapstore.Result) (outcomes []ac
 	for i, o := range slices.Backward(operations) {
 		a := o.(*addition)
 		outcomes[i] = action.Outcome{
-			Effect: action.Effect{Denied: sum > uint64(a.defined()[0].Limit)}, NowNs: r.NowNs,
+			Effect: action.Effect{Denied: sum > uint64(a.charge.Counter.terms.Windows[0].Limit)}, NowNs: r.NowNs,
 			Standings: []quota.Standing{{Used: uint32(min(sum, math.MaxUint32)), ResetNs: a.endNs - r.NowNs}},
 		}
-		sum -= uint64(a.units)
+		sum -= uint64(a.charge.Units)
 	}
 	return outcomes, nil
 }
