@@ -301,10 +301,9 @@ func (a *begunAsk) measure() {
 		return errors.Is(p.hit.outcome.Err, action.ErrStarting)
 	})
 	c.metrics.countAnswer(a.result, isStarting, c.clock.NowNs()-a.askedNs)
-	for i := range a.parts { // units are lost that an undo could not uncount. A later report corrects a Hold
-		p := &a.parts[i]
-		if _, isHold := p.hit.Action.(*action.Hold); p.after != nil && !isHold {
-			c.metrics.unitsLost.Add(uint64(p.hit.outcome.Taken.Units - p.after.outcome.Uncounted))
+	for i := range a.parts {
+		if p := &a.parts[i]; p.after != nil { // what keeps a denial is of a hit that has taken nothing
+			c.metrics.unitsLost.Add(p.hit.lostBy(p.after))
 		}
 	}
 }

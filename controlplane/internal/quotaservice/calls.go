@@ -204,13 +204,14 @@ func (u *charge) end(storeKey [16]byte, outcome *action.Outcome) {
 type takingCall struct {
 	*call
 	steps[takingCall]
+	core  *core
 	keep  func([]Total) bool
 	takes []recordOperation  // of each use
-	undos []*recordOperation // if keep says no
+	undos []*recordOperation // of each take, if keep says no; nil = it has taken nothing
 }
 
 func newTakingCall(core *core, of *call, uses []Use, h *hasher, keep func([]Total) bool) *takingCall {
-	c := &takingCall{call: of, keep: keep, takes: make([]recordOperation, len(uses))}
+	c := &takingCall{call: of, core: core, keep: keep, takes: make([]recordOperation, len(uses))}
 	c.steps = steps[takingCall]{of: c, keys: &core.keys}
 	for i := range uses {
 		u := &uses[i]
@@ -246,10 +247,11 @@ func (c *takingCall) conclude() {
 		close(c.ended)
 		return
 	}
+	c.undos = make([]*recordOperation, len(c.takes))
 	var operations []operation
 	for i := range c.takes {
 		if undo := c.takes[i].undo(); undo != nil {
-			c.undos = append(c.undos, undo)
+			c.undos[i] = undo
 			operations = append(operations, undo)
 		}
 	}
@@ -261,8 +263,11 @@ func (c *takingCall) conclude() {
 // key's undos are looked up.
 func (c *takingCall) restateTotals() {
 	undosOf := map[[16]byte][]*recordOperation{}
-	for _, undo := range c.undos {
-		undosOf[undo.storeKey] = append(undosOf[undo.storeKey], undo)
+	for i, undo := range c.undos {
+		if undo != nil {
+			c.core.metrics.unitsLost.Add(c.takes[i].lostBy(undo))
+			undosOf[undo.storeKey] = append(undosOf[undo.storeKey], undo)
+		}
 	}
 	for i := range c.takes {
 		take := &c.takes[i]

@@ -230,6 +230,7 @@ func TestADeniedCallIsDeniedThoughItsUndoFails(t *testing.T) {
 	require.NoError(t, err)
 	require.True(t, totals[0].Over)
 	require.EqualValues(t, 3, totals[1].Windows[0].Used, "as the key stood last as far as is known")
+	require.EqualValues(t, 3, b.service.metrics.unitsLost.Load(), "they count until their window ends")
 }
 
 // TestAnUndoneCallTellsHowKeysStand: also of a key that several of its uses have, whether they were denied or not.

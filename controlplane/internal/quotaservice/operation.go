@@ -71,6 +71,14 @@ type owner interface {
 // undo returns what undoes it; nil = it has taken nothing.
 func (o *recordOperation) undo() *recordOperation { return o.followedBy(o.Undo(o.outcome)) }
 
+// lostBy returns how many of the units that it has taken its undo could not uncount. A later report corrects a Hold.
+func (o *recordOperation) lostBy(undo *recordOperation) uint64 {
+	if _, isHold := o.Action.(*action.Hold); isHold {
+		return 0
+	}
+	return uint64(o.outcome.Taken.Units - undo.outcome.Uncounted)
+}
+
 // followedBy returns an operation that does something else to the same key, for the same owner; nil = it does nothing.
 func (o *recordOperation) followedBy(a action.Action) *recordOperation {
 	if a == nil {
