@@ -71,6 +71,8 @@ func (w *worker) begin(ask *pendingAsk) {
 	}
 	a.weight = len(ask.Parts) + windows
 	w.underWay += a.weight
+	w.begun++
+	w.core.unfinished++
 	switch {
 	case ask.isBusy:
 		a.result = quota.Busy
@@ -208,12 +210,12 @@ func (a *begunAsk) undoHits() {
 // answer answers the ask, unless its stream has closed.
 func (a *begunAsk) answer() {
 	w := a.worker
-	w.open--
+	w.begun--
 	a.measure()
 	if !w.closed {
 		w.send(&quota.AskResult{ID: a.id, Outcome: a.result, Grants: a.grants()}, a.weight)
 	}
-	w.core.endDrain()
+	w.core.noteFinished()
 }
 
 // grants are what the parts got, none if that is not said of each. They are in memory that the next answer uses again.
@@ -350,11 +352,12 @@ func (w *worker) takeReturn(r quota.Return) {
 	if units == 0 {
 		return
 	}
+	c.unfinished++
 	c.keys.add(&recordOperation{
 		Operation: action.Operation{
 			Terms: g.terms, Windows: g.windows, Action: &action.Return{Units: units, Counted: g.counted},
 		},
-		onKey: onKey{storeKey: g.storeKey, domain: w.domain.name}, owner: returned{c.metrics, units},
+		onKey: onKey{storeKey: g.storeKey, domain: w.domain.name}, owner: returned{c, units},
 	})
 }
 
@@ -371,16 +374,17 @@ func (rs *returnables) takeReturn(r quota.Return) (g *returnable, units uint32) 
 	return g, units
 }
 
-// returned owns the operation of a return: nobody waits for it, so it only measures how many units could still be
+// returned owns the operation of a return: only Drain waits for it, so it measures how many units could still be
 // uncounted.
 type returned struct {
-	metrics *metrics
-	units   uint32
+	core  *core
+	units uint32
 }
 
 func (r returned) operationDone(o *recordOperation) {
-	r.metrics.unitsReturned.Add(uint64(o.outcome.Uncounted))
-	r.metrics.unitsLost.Add(uint64(r.units - o.outcome.Uncounted))
+	r.core.metrics.unitsReturned.Add(uint64(o.outcome.Uncounted))
+	r.core.metrics.unitsLost.Add(uint64(r.units - o.outcome.Uncounted))
+	r.core.noteFinished()
 }
 
 // leased is how many units leases have that have not ended at localNs.

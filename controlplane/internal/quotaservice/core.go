@@ -64,6 +64,7 @@ type core struct {
 	shownStartUntilNs int64
 	hasLooked         bool // Watch has set shownStartUntilNs. It is 0 before: no Clock is negative
 
+	unfinished   int // asks that have begun and returns, until they are done, also those of closed streams
 	draining     bool
 	leavesUnread bool // Drain waits no more for streams that do not read their answers
 	drained      chan struct{}
@@ -346,13 +347,20 @@ func (c *core) beginDrain() {
 	c.endDrain()
 }
 
-// endDrain ends Drain once a draining service has answered everything.
+// noteFinished notes that an ask or a return is done.
+func (c *core) noteFinished() {
+	c.unfinished--
+	c.endDrain()
+}
+
+// endDrain ends Drain once a draining service has done everything. An ask that is pending, and whose worker waits for
+// no turn, waits for the worker to read its answers.
 func (c *core) endDrain() {
-	if !c.draining {
+	if !c.draining || c.unfinished > 0 {
 		return
 	}
 	for w := range c.workers {
-		if w.open > 0 && (!c.leavesUnread || !w.isStuck()) {
+		if len(w.pending) > 0 && (w.queued || !c.leavesUnread) {
 			return
 		}
 	}

@@ -164,9 +164,9 @@ func NewService(ctx context.Context, o Options) (*Service, error) {
 	return s, nil
 }
 
-// Drain makes the service take no more asks, and returns once all that were taken
-// are answered, or ctx ends. It does not wait for asks of a stream that has read no answers
-// for LastWithin. Count goes on until Close.
+// Drain makes the service take no more asks, and returns once all that were taken are answered, and what goes back is
+// uncounted, or ctx ends. It does not wait for asks of a stream that has read no answers for LastWithin. Count goes on
+// until Close.
 func (s *Service) Drain(ctx context.Context) {
 	s.mu.Lock()
 	if !s.core.draining {

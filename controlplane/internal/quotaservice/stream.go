@@ -58,11 +58,9 @@ func (st *Stream) Receive(message []byte) error {
 	if err := st.checkDomain(m.Domain); err != nil {
 		return err
 	}
-	if err := st.accept(&m); err != nil {
-		return err
-	}
-	st.service.pump()
-	return nil
+	err := st.accept(&m)
+	st.service.pump() // also if it is refused: returns may have been taken
+	return err
 }
 
 // checkDomain refuses a message of a domain that the peer may not ask for, or of another one than the stream's.
@@ -82,7 +80,8 @@ func (st *Stream) checkDomain(domain string) error {
 	return nil
 }
 
-// accept takes the definitions, returns and asks of a message.
+// accept takes the definitions, returns and asks of a message. A message that is refused has its returns taken, because
+// its worker cannot return them on another stream.
 func (st *Stream) accept(m *quota.Asks) error {
 	s, w := st.service, &st.worker
 	s.mu.Lock()
@@ -93,6 +92,9 @@ func (st *Stream) accept(m *quota.Asks) error {
 	if w.domain == nil {
 		w.join(m)
 	}
+	for _, r := range m.Returns {
+		w.takeReturn(r)
+	}
 	if s.core.draining {
 		return status.Error(codes.Unavailable, ErrClosed.Error())
 	}
@@ -102,9 +104,6 @@ func (st *Stream) accept(m *quota.Asks) error {
 	w.hasher = w.hasher.withSecret(s.secret.Load())
 	for i := range m.Definitions {
 		w.define(&m.Definitions[i])
-	}
-	for _, r := range m.Returns {
-		w.takeReturn(r)
 	}
 	w.enqueue(m.Asks)
 	return nil
@@ -151,7 +150,8 @@ func (st *Stream) Sent() {
 func (st *Stream) Idle() bool {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
-	return st.worker.open == 0 && len(st.worker.unsent) == 0
+	w := &st.worker
+	return len(w.pending) == 0 && w.begun == 0 && len(w.unsent) == 0
 }
 
 // Ending reports whether the stream is to end: see Service.Watch.
@@ -185,12 +185,12 @@ const (
 // and is counted meanwhile:
 //
 //	           is in             until       counted in
-//	enqueue    pending           beginNext   open
-//	beginNext  a begunAsk        it answers  open, underWay
+//	enqueue    pending           beginNext
+//	beginNext  a begunAsk        it answers  begun, underWay
 //	send       unsent            Next        underWay
 //	Next       the stream sends  Sent        underWay, sending
 //
-// open counts asks. The others sum up begunAsk.weight, which is about how large the answers are.
+// begun counts asks. The others sum up begunAsk.weight, which is about how large the answers are.
 type worker struct {
 	core        *core
 	stream      *Stream
@@ -207,7 +207,7 @@ type worker struct {
 	queued   bool // it is in core.turns
 
 	pending  []pendingAsk
-	open     int // asks that have no answer yet
+	begun    int // asks that have begun and are not answered yet
 	underWay int // weight of what has begun and whose answer is not sent yet
 	unsent   []unsentMessage
 	sending  int // weight of the message which Next returned last; 0 = it is sent
@@ -256,7 +256,6 @@ func (w *worker) define(d *quota.Definition) {
 func (w *worker) enqueue(asks []quota.Ask) {
 	localNs := w.core.clock.NowNs()
 	isBusy := !w.rate.AllowN(time.Unix(0, localNs), len(asks))
-	w.open += len(asks)
 	w.pending = slices.Grow(w.pending, len(asks))
 	for i := range asks {
 		w.pending = append(w.pending, pendingAsk{asks[i], localNs, isBusy})
@@ -340,7 +339,6 @@ func (w *worker) leave() {
 	}
 	c := w.core
 	w.closed = true
-	w.open -= len(w.pending)
 	w.pending, w.unsent = nil, nil
 	w.returnables = returnables{}
 	delete(c.workers, w)
@@ -358,9 +356,6 @@ func (w *worker) leaveDomain() {
 		delete(w.core.domains, d.name)
 	}
 }
-
-// isStuck reports whether all open asks wait for the worker to read its answers.
-func (w *worker) isStuck() bool { return !w.queued && w.open == len(w.pending) }
 
 // logRefusal logs why something is refused, without a key, and not more often than a log takes.
 func (w *worker) logRefusal(what string, err error) {

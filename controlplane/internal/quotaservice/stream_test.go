@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/swapstore"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
@@ -329,6 +330,69 @@ func TestDrain(t *testing.T) {
 	require.Len(t, p.take(), 1)
 	_, err := b.service.Open(Peer{}, nil)
 	require.Equal(t, codes.Unavailable, status.Code(err))
+}
+
+// beginDrain begins a drain, and returns what reports whether it has ended.
+func (b *rig) beginDrain() (hasEnded func() bool) {
+	gone, leave := context.WithCancel(b.t.Context())
+	leave()
+	b.service.Drain(gone)
+	return func() bool {
+		select {
+		case <-b.service.core.drained:
+			return true
+		default:
+			return false
+		}
+	}
+}
+
+// usedNow is what is used of a key by what the store has.
+func (b *rig) usedNow(d quota.Definition) uint32 {
+	found, err := b.service.Operate(b.t.Context(), "d", d, [16]byte{}, &action.Inspect{})
+	require.NoError(b.t, err)
+	return found.Standings[0].Used
+}
+
+// TestDrainWaitsForReturns: also for those that come with a message which is refused, because the service drains. The
+// units would count until their window ends.
+func TestDrainWaitsForReturns(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseOff, fixed(10, minute))
+	p := b.proxy(b.service, d)
+	first, second := p.ask(want(4)).Grants[0].Number, p.ask(want(3)).Grants[0].Number
+	answer := b.slow()
+	p.giveBack(first, 4)
+	hasEnded := b.beginDrain()
+	require.False(t, hasEnded())
+	err := p.send(quota.Asks{Returns: []quota.Return{{Grant: second, Units: 2}}})
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	p.Close()
+	answer(1)
+	require.False(t, hasEnded(), "the second return waits for the first")
+	answer(1)
+	require.True(t, hasEnded())
+	b.store.bend = nil
+	require.EqualValues(t, 1, b.usedNow(d))
+}
+
+// TestDrainWaitsForUndosOfAClosedStream: its hits may be under way, and are undone.
+func TestDrainWaitsForUndosOfAClosedStream(t *testing.T) {
+	b := newRig(t)
+	d := define(1, quota.LeaseOff, fixed(10, minute))
+	p := b.proxy(b.service, d)
+	b.inspect(p) // by now the service knows the store's clock
+	answer := b.slow()
+	require.NoError(t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{want(4)}}}}))
+	p.Close()
+	hasEnded := b.beginDrain()
+	for range 2 { // the hit and its undo
+		require.False(t, hasEnded())
+		answer(1)
+	}
+	require.True(t, hasEnded())
+	b.store.bend = nil
+	require.Zero(t, b.usedNow(d))
 }
 
 // TestDrainLeavesUnread: asks that wait for a stream to read its answers do not hold up the end.
