@@ -256,7 +256,7 @@ func (s *shard) count(l *Limiter, cost uint32, r *Result) (pass int64) {
 		s.counts.full++
 		s.counts.denied++
 		r.Full = true
-		return max(s.table.Earliest(e), e.Now)
+		return max(e.Earliest(), e.Now)
 	}
 	s.counts.allowed++
 	r.Allowed = true

@@ -26,7 +26,7 @@ import (
 //	Start         makes a usage of the floor                            startFromFloor (entry.go)
 //	Inherit       makes of that usage what a new record begins with     beginRecord (entry.go)
 //	ChargeFloor   counts units whose key has no record                  chargeFloor
-//	ChargeByRule  counts units that have lapsed in a record of          usageIn
+//	ChargeByRule  counts units that have lapsed in a record of          countedIn
 //	              a key whose own limits are not known
 //	ByRule        measures a record by the rule's limits                useOf
 //
@@ -109,8 +109,8 @@ func (p *presentPage) countsUntil(slot int) (end int64) {
 		}
 	}
 	for column := range p.page.Layout.Counting {
-		u, asOf := p.usageIn(&r, column)
-		end = max(end, p.rule.at(column).Expiry(&u, asOf))
+		c := p.countedIn(&r, column)
+		end = max(end, p.rule.at(column).Expiry(&c.usage, c.asOf))
 	}
 	return end
 }
@@ -119,7 +119,7 @@ func (p *presentPage) countsUntil(slot int) (end int64) {
 type record struct {
 	slot   int
 	asOf   int64  // as of when its usage stands: when it was written, or now if the clock was set back since
-	lapsed lapses // of what it holds: usageIn charges it
+	lapsed lapses // of what it holds: countedIn charges it
 }
 
 // recordIn returns the slot's record at now. If the clock was set back since it was written, it is as of now and not of
@@ -132,26 +132,39 @@ func (p *presentPage) recordIn(slot int, now int64) record {
 	return record{slot: slot, asOf: last}
 }
 
-// usageIn returns the usage of a column in the record, and as of when that is: of r.asOf, or of the last lapse. If the
-// clock was set back, the usage is moved back in a copy. What has lapsed is charged by the rule's limits, because the
-// key's own are not known. A log lies in logMemory.
-func (p *presentPage) usageIn(r *record, column page.Column) (u limit.Usage, asOf int64) {
-	u = p.decodeUsage(r.slot, column)
-	if last := p.page.Time(r.slot); r.asOf < last {
-		p.rule.at(column).SetBack(&u, last, r.asOf)
+// counted is a usage, and as of when it stands.
+type counted struct {
+	usage limit.Usage
+	asOf  int64
+}
+
+// shift moves it ahead.
+func (c *counted) shift(w *limit.Window, by int64) {
+	w.Shift(&c.usage, by)
+	c.asOf += by
+}
+
+// countedIn returns what the record has counted in a column, as of r.asOf or the last lapse. If the clock was set back,
+// it is moved back in a copy. What has lapsed is charged by the rule's limits, because the key's own are not known. A
+// log lies in logMemory.
+func (p *presentPage) countedIn(r *record, column page.Column) counted {
+	w := p.rule.at(column)
+	c := counted{p.decodeUsage(r.slot, column), p.page.Time(r.slot)}
+	if r.asOf < c.asOf {
+		w.SetBack(&c.usage, c.asOf, r.asOf)
+		c.asOf = r.asOf
 	}
-	asOf = r.asOf
 	for _, l := range r.lapsed {
-		p.rule.at(column).ChargeByRule(&u, asOf, l.at, l.units)
-		asOf = l.at
+		w.ChargeByRule(&c.usage, c.asOf, l.at, l.units)
+		c.asOf = l.at
 	}
-	return u, asOf
+	return c
 }
 
 // Earliest returns when the first record of e's page expires: a new key waits for
 // it if the page is full and the rule does not evict. It is limit.Never if no
 // record expires by itself, and 0 if a slot is free: that one counts nothing.
-func (t *Table) Earliest(e *Entry) int64 {
+func (e *Entry) Earliest() int64 {
 	first := int64(math.MaxInt64)
 	for slot := range e.page.Layout.Slots {
 		first = min(first, e.expiry(slot))
@@ -201,8 +214,8 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 		var u limit.Usage
 		w := p.rule.at(column)
 		if column < p.page.Layout.Counting {
-			u, _ = p.usageIn(&r, column) // as of r.asOf: r.lapsed is empty, what is held counts below
-			u = w.ByRule(u, r.asOf, now)
+			c := p.countedIn(&r, column) // r.lapsed is empty: what is held counts below
+			u = w.ByRule(c.usage, c.asOf, now)
 		} else {
 			h := p.page.Holds(slot)
 			u.Used = h.Total()
@@ -311,19 +324,17 @@ func (p *presentPage) moveHoldsToFloor(r *record) (lapsed lapses) {
 //	the floor, by a clock ahead     103 s  3 s
 //	the record's window ends        102 s  2 s             not: it would have ended already
 //	it ends, moved ahead by 3 s     105 s                  2 s, too
-//
-// By p.Now nothing would seem ahead: that may be the floor's time itself.
 func (p *presentPage) addToFloor(r *record, at int64) {
 	floorTime := p.rollFloor(at)
-	ahead := max(floorTime-max(r.asOf, p.CallerNs), 0)
+	present := max(r.asOf, p.CallerNs) // not p.Now, which may be the floor's time itself
+	ahead := max(floorTime-present, 0)
 	for column := range p.page.Layout.Counting {
 		w := p.rule.at(column)
-		u, asOf := p.usageIn(r, column)
+		c := p.countedIn(r, column)
 		if !w.OnGrid() {
-			w.Shift(&u, ahead)
-			asOf += ahead
+			c.shift(w, ahead)
 		}
-		evicted := w.Floor(u, asOf, floorTime)
+		evicted := w.Floor(c.usage, c.asOf, floorTime)
 		p.page.SetFloor(column, w.MergeFloors(p.page.Floor(column), evicted))
 	}
 }

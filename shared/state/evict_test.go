@@ -167,7 +167,7 @@ func TestTheClockIsSettledWhenAPageIsLoaded(t *testing.T) {
 	require.Equal(t, clock, p.Now)
 	before := p.page.Clone()
 	clock += second
-	require.Equal(t, d.now+30*second, d.table.Earliest(&d.entry))
+	require.Equal(t, d.now+30*second, d.entry.Earliest())
 	require.Equal(t, 0, p.leastUsed(), "as much as b, and expires first")
 	require.False(t, p.hasExpired(1))
 	require.Equal(t, clock-second, p.CallerNs)

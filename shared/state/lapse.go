@@ -20,8 +20,8 @@ import (
 //	the key's record         readHolds            its usage: readRecord
 //	the floor                lapseFloor           the floor, and each record whose key may have held them, which
 //	                                              evictSharer evicts: chargeFloorLapses
-//	a record to evict        moveHoldsToFloor     its usage, before that is added to the floor: usageIn
-//	any record               expiry               a copy of its usage, which tells when the record expires: usageIn
+//	a record to evict        moveHoldsToFloor     its usage, before that is added to the floor: countedIn
+//	any record               countsUntil          a copy of its usage, which tells when the record expires: countedIn
 
 // lapse is units whose hold no stream has renewed in time.
 type lapse struct {

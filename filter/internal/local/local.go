@@ -63,7 +63,7 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 	passNs := c.Table.Check(e, s.Units)
 	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.onFull == policy.FullDeny {
-		if vacantNs := c.Table.Earliest(e); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
+		if vacantNs := e.Earliest(); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
 			return decide.Finding{Outcome: decide.Full, PassNs: vacantNs}
 		}
 	}
