@@ -18,15 +18,12 @@ import (
 //	          record, or for the floor without one  key never goes back
 //	holdNs    the holds' clock, a HoldTime          in which eighth a hold was renewed. lapsedAt translates an eighth
 //	                                                to the wall clock
-//	leaseNs   the Store's monotonic clock, a        when leases end, and when their records were written, as by
-//	          leaseTime                             LeaseEntry.NowNs
 //
 // The floor's time never goes back either. For example, Now is 100 s, the floor was written at 103 s, and the record to
 // evict at 102 s: it goes into the floor at 103 s.
 //
-// An instant of the wall clock is an int64, as in package limit. The other clocks have types here, so that no instant
-// of one meets an instant of another. In lease.go an int64 is of the monotonic clock, unless it is called
-// wallNs: a lease table counts nothing by the wall clock, and has no floor.
+// An instant of the wall clock is an int64, as in package limit. Leases have the Store's monotonic clock alone: in
+// lease.go an int64 is of that, unless it is called wallNs.
 //
 // The wall clocks of workers differ a little, and may be set back by much:
 //
@@ -40,9 +37,6 @@ import (
 
 // HoldTime is an instant of the holds' clock, in nanoseconds; see HoldClock.
 type HoldTime int64
-
-// leaseTime is an instant of the Store's monotonic clock, in nanoseconds.
-type leaseTime int64
 
 // aheadNs is how far ahead of a worker's clock a record or floor may be.
 const aheadNs = directory.RecordAheadNs

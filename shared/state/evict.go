@@ -77,14 +77,8 @@ func (p *presentPage) expiredSlot() int {
 	return -1
 }
 
-// hasExpired reports whether the slot's record has expired: a lease by the leases' clock, any other by the caller's, of
-// which Now may be ahead.
-func (p *presentPage) hasExpired(slot int) bool {
-	if p.page.Layout.HasLeases {
-		return !p.leaseIsMissed(slot)
-	}
-	return p.expiry(slot) <= p.CallerNs
-}
+// hasExpired reports whether the slot's record has expired, by the caller's clock: Now may be ahead of it.
+func (p *presentPage) hasExpired(slot int) bool { return p.expiry(slot) <= p.CallerNs }
 
 // expiry returns when the slot's record expires: when it counts no more. That of a key that was reset, and has counted
 // nothing since, does not expire while the floor counts or holds something: the key would start from it.
@@ -179,9 +173,7 @@ func (e *Entry) Earliest() int64 {
 // floor from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
 func (p *presentPage) drop(slot int) {
-	if !p.page.Layout.HasLeases { // these have no floor
-		p.rollFloor(max(p.Now, p.recordIn(slot, p.Now).asOf))
-	}
+	p.rollFloor(max(p.Now, p.recordIn(slot, p.Now).asOf))
 	p.page.Clear(slot)
 }
 

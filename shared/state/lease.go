@@ -20,8 +20,8 @@ import (
 //	Write                     the lease is encoded into its slot, a free one, or that of another record (makeRoom,
 //	                          Replaced), and the page is written in one compare-and-swap
 //
-// Of the other files it uses the registration of tables, and a loadedPage. They know of leases in three places, for
-// visits: hasExpired asks leaseIsMissed, drop rolls no floor, and readPage reads only the leases' clock.
+// Of the other files it uses the registration of tables, and a loadedPage. They know of leases in one place, for
+// visits: see visited (operate.go).
 
 // leaseWaitNs is how long the number of a vanished lease table waits until it is
 // used again.
@@ -208,11 +208,10 @@ func leftOf(b []byte, nowNs int64) (units uint32) {
 }
 
 // leaseIsMissed reports whether the slot's lease says something that would be missed: until then it does not expire.
-func (p *presentPage) leaseIsMissed(slot int) bool {
+func (p *loadedPage) leaseIsMissed(slot int, nowNs int64) bool {
 	var l leased.Lease
 	l.Decode(p.page.Lease(slot)[:leased.HeadBytes])
-	now := int64(p.leaseNs)
-	return !isOfEarlierStart(p.page.Time(slot), now) && l.IsMissed(now)
+	return !isOfEarlierStart(p.page.Time(slot), nowNs) && l.IsMissed(nowNs)
 }
 
 // leaseWindow is the column of a lease table for keys with that many windows.

@@ -190,8 +190,8 @@ func (t *Table) liveIn(by *placement, p *presentPage, rule []limit.Window, value
 		return 0
 	}
 	p.loadedPage = loadedPage{placement: by, page: loaded}
-	t.readPage(p, rule, t.parent.store.Now())
-	return p.liveKeys()
+	v := t.readPage(p, rule, t.parent.store.Now())
+	return v.liveKeys()
 }
 
 // Begun reports whether a survey is under way.

@@ -100,10 +100,10 @@ func (t *Table) writeEmptyRecord(e *Entry, evict bool) Status {
 // Clean frees the slots of expired records and returns their number. It reads
 // every page.
 func (t *Table) Clean(s *Scratch, rule []limit.Window, now int64) (freed uint64, status Status) {
-	return t.visitPages(&s.entry.presentPage, rule, now, func(p *presentPage) (changes uint64) {
-		for slot := range p.page.Layout.Slots {
-			if !p.page.IsFree(slot) && p.hasExpired(slot) {
-				p.drop(slot)
+	return t.visitPages(&s.entry.presentPage, rule, now, func(v visited) (changes uint64) {
+		for slot := range v.page.Layout.Slots {
+			if !v.page.IsFree(slot) && v.hasExpired(slot) {
+				v.drop(slot)
 				changes++
 			}
 		}
@@ -121,10 +121,10 @@ type Stats struct {
 
 // Stats counts the table's live keys and pages. It reads every page.
 func (t *Table) Stats(s *Scratch, rule []limit.Window, now int64) (stats Stats, status Status) {
-	_, status = t.visitPages(&s.entry.presentPage, rule, now, func(p *presentPage) (changes uint64) {
+	_, status = t.visitPages(&s.entry.presentPage, rule, now, func(v visited) (changes uint64) {
 		stats.Pages++
-		stats.Bytes += uint64(len(p.page.Bytes))
-		stats.Keys += p.liveKeys()
+		stats.Bytes += uint64(len(v.page.Bytes))
+		stats.Keys += v.liveKeys()
 		return 0
 	})
 	if status != OK {
@@ -134,10 +134,31 @@ func (t *Table) Stats(s *Scratch, rule []limit.Window, now int64) (stats Stats, 
 	return stats, status
 }
 
+// visited is a page that a visit or a Survey has loaded. It may be of leases, which have another clock and no floor.
+type visited struct {
+	*presentPage
+	leaseNs int64 // the monotonic clock, if the page is of leases: then it has none of the other clocks
+}
+
+func (v *visited) hasExpired(slot int) bool {
+	if v.page.Layout.HasLeases {
+		return !v.leaseIsMissed(slot, v.leaseNs)
+	}
+	return v.presentPage.hasExpired(slot)
+}
+
+func (v *visited) drop(slot int) {
+	if v.page.Layout.HasLeases {
+		v.page.Clear(slot)
+	} else {
+		v.presentPage.drop(slot)
+	}
+}
+
 // liveKeys counts the keys of the page that count something.
-func (p *presentPage) liveKeys() (keys uint64) {
-	for slot := range p.page.Layout.Slots {
-		if !p.page.IsFree(slot) && !p.hasExpired(slot) {
+func (v *visited) liveKeys() (keys uint64) {
+	for slot := range v.page.Layout.Slots {
+		if !v.page.IsFree(slot) && !v.hasExpired(slot) {
 			keys++
 		}
 	}
@@ -148,7 +169,7 @@ func (p *presentPage) liveKeys() (keys uint64) {
 // changed, and returns the sum of the changes. It visits a page again if another worker
 // wrote it meanwhile.
 func (t *Table) visitPages(
-	p *presentPage, rule []limit.Window, now int64, visit func(p *presentPage) (changes uint64),
+	p *presentPage, rule []limit.Window, now int64, visit func(v visited) (changes uint64),
 ) (sum uint64, status Status) {
 	if status := t.ensureOpen(now); status != OK {
 		return 0, status
@@ -164,7 +185,7 @@ func (t *Table) visitPages(
 }
 
 func (t *Table) visitPage(
-	p *presentPage, rule []limit.Window, index uint32, now int64, visit func(p *presentPage) (changes uint64),
+	p *presentPage, rule []limit.Window, index uint32, now int64, visit func(v visited) (changes uint64),
 ) (changes uint64, status Status) {
 	for range MaxRetries {
 		newer, status := t.loadPage(&p.loadedPage, t.placement, index)
@@ -177,8 +198,7 @@ func (t *Table) visitPage(
 		case status != OK || p.missing:
 			return 0, status
 		}
-		t.readPage(p, rule, now)
-		changes = visit(p)
+		changes = visit(t.readPage(p, rule, now))
 		if changes == 0 {
 			return 0, OK
 		}
@@ -190,13 +210,13 @@ func (t *Table) visitPage(
 }
 
 // readPage brings the loaded page to the present, as readKey does for a key. Leases need no more than their clock.
-func (t *Table) readPage(p *presentPage, rule []limit.Window, now int64) {
+func (t *Table) readPage(p *presentPage, rule []limit.Window, now int64) visited {
 	if p.page.Layout.HasLeases {
-		p.leaseNs = leaseTime(t.parent.store.Monotonic())
-		return
+		return visited{p, t.parent.store.Monotonic()}
 	}
 	p.rule.set(p.placement, rule)
 	t.readClocks(p, now, p.page.NewestTime())
 	p.lapseFloor()
 	p.Now, _ = p.rebaseIfAhead(noRecord)
+	return visited{presentPage: p}
 }

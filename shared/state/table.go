@@ -137,10 +137,9 @@ type presentPage struct {
 	loadedPage
 
 	// clock.go says which clock counts what.
-	Now      int64     // at which the key is counted: never before the last write
-	CallerNs int64     // the caller's clock
-	holdNs   HoldTime  // if the table holds
-	leaseNs  leaseTime // if it is a lease table, which is visited; it has none of the others
+	Now      int64    // at which the key is counted: never before the last write
+	CallerNs int64    // the caller's clock
+	holdNs   HoldTime // if the page has holds
 
 	rule columnWindows // with the rule's limits
 
