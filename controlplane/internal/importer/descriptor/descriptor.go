@@ -72,9 +72,37 @@ type Entry struct {
 	Key   string
 	Value request.Value // of no part if the text is the value
 	Text  string
+	// Envoy makes the value of the request in a way that the import does not know, and if there is no key, that too.
+	// The rules of the descriptor are off.
+	IsUnknown bool
 }
 
 func (e Entry) isFixed() bool { return e.Value.Part.Kind == "" }
+
+// mayFit reports whether some request may have the entry as a pair of a level has it.
+func (e Entry) mayFit(p Pair) bool {
+	switch {
+	case e.IsUnknown:
+		return e.Key == "" || e.Key == p.Key
+	case e.isFixed():
+		return e.Key == p.Key && p.Matches(e.Text)
+	}
+	return e.Key == p.Key
+}
+
+// mayReach reports whether requests may come to a level by what the import does not know of the entries.
+func (d *Descriptor) mayReach(l *Level) bool {
+	isUnknown := func(e Entry) bool { return e.IsUnknown }
+	if len(l.Pairs) != len(d.Entries) || !slices.ContainsFunc(d.Entries, isUnknown) {
+		return false
+	}
+	for i, e := range d.Entries {
+		if !e.mayFit(l.Pairs[i]) {
+			return false
+		}
+	}
+	return true
+}
 
 // keys names the descriptor.
 func (d *Descriptor) keys() string {
@@ -123,6 +151,11 @@ type Levels struct {
 	List    []*Level
 	search  func(entries []Entry) []*leaf
 	reached map[*Level]bool // by some descriptor
+	unsure  map[*Level]bool // some descriptor mayReach it
+}
+
+func newLevels(list []*Level, search func(entries []Entry) []*leaf) *Levels {
+	return &Levels{List: list, search: search, reached: map[*Level]bool{}, unsure: map[*Level]bool{}}
 }
 
 // ServiceLevels are searched as envoyproxy/ratelimit does.
@@ -134,13 +167,12 @@ func ServiceLevels(list []*Level) *Levels {
 		byKey[key] = append(byKey[key], l)
 	}
 	search := func(entries []Entry) []*leaf { return serviceLeaves(byKey[entries[0].Key], entries) }
-	return &Levels{List: list, search: search, reached: map[*Level]bool{}}
+	return newLevels(list, search)
 }
 
 // LocalLevels are searched as Envoy's local filter does.
 func LocalLevels(list []*Level) *Levels {
-	search := func(entries []Entry) []*leaf { return localLeaves(list, entries) }
-	return &Levels{List: list, search: search, reached: map[*Level]bool{}}
+	return newLevels(list, func(entries []Entry) []*leaf { return localLeaves(list, entries) })
 }
 
 // Rules makes the rules of the levels that requests with these descriptors come to.
@@ -157,9 +189,27 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 		for _, l := range leaves {
 			ls.reached[l.level] = true
 		}
+		for _, l := range ls.limitedBy(d) {
+			ls.unsure[l] = true
+		}
 		list = append(list, d.rulesOfLeaves(to, leaves)...)
 	}
 	return list
+}
+
+// limitedBy are the levels with a limit that a descriptor mayReach. There is no rule of it for them.
+func (ls *Levels) limitedBy(d *Descriptor) (list []*Level) {
+	for _, l := range ls.List {
+		if l.Limit != nil && d.mayReach(l) {
+			list = append(list, l)
+		}
+	}
+	return list
+}
+
+// LimitOthers reports whether the levels may limit requests with these descriptors for which there is no rule.
+func (ls *Levels) LimitOthers(sent []Descriptor) bool {
+	return slices.ContainsFunc(sent, func(d Descriptor) bool { return len(ls.limitedBy(&d)) > 0 })
 }
 
 // limitedOf are the leaves with a limit. The others may be those of no level of the file.
@@ -188,7 +238,11 @@ func reachable(leaves []*leaf) (list []*leaf) {
 // NoteUnreached notes the limits of the levels that no request of any descriptor came to.
 func (ls *Levels) NoteUnreached(to *draft.Findings) {
 	for _, l := range ls.List {
-		if l.Limit != nil && !ls.reached[l] {
+		switch {
+		case l.Limit == nil, ls.reached[l]:
+		case ls.unsure[l]:
+			to.Note(l.At, l.Name()+": the import does not know whether a request reaches this limit, and makes no rule for it")
+		default:
 			NoteNoRequest(to, l.At, l.Name())
 		}
 	}

@@ -39,7 +39,7 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
 	if len(list) == 0 { // else its rules say why they are off
 		for _, why := range d.Requests.WhyOff() {
-			to.Note(d.At, why+" There is no limit for it.")
+			to.Note(d.At, why+" There is no rule for it.")
 		}
 	}
 	return list
@@ -154,17 +154,17 @@ func (d *Descriptor) RuleOfAll(to *draft.Findings, name string, limit *draft.Lim
 	return d.makeRule(to, draft.Terms{Name: name, At: d.At, Limit: limit}, anything, nil)
 }
 
-// ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether
-// it has any left. Where the requests of a rule are unknown, no match can select what is left.
+// ExemptLimited exempts the requests that the rules limit from those of the descriptor, and reports whether it has any
+// left. Where the requests of a rule are unknown, or the rules are not all, no match can select what is left.
 //
 //	a rule with                    the descriptor exempts
 //	match: {headers: {x-user: a}}  {headers: {x-user: a}}
 //	key: [{header: x-user}]        {headers: {x-user: "*"}}
 //	neither                        it has no request left
 //	key: [{query: user}]           unknown, so its rules are off
-func (d *Descriptor) ExemptLimited(rules []*draft.Rule) (hasAny bool) {
+func (d *Descriptor) ExemptLimited(rules []*draft.Rule, areAll bool) (hasAny bool) {
 	var limited []request.Match
-	isKnown := true
+	isKnown := areAll
 	for _, r := range rules {
 		m, ok := r.LimitedRequests(d.Requests.Exempt())
 		m = m.WithoutConditionsOf(d.Requests.Match()) // all of its requests meet these

@@ -122,9 +122,9 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
 	case *routev3.RateLimit_Action_Extension:
 		name := a.Extension.GetName()
-		return untranslated(name, "The extension "+name+" makes this descriptor, and the import cannot translate it.")
+		return untranslated("The extension " + name + " makes this descriptor, and the import cannot translate it.")
 	}
-	return untranslated("", "The import does not know one of its actions.")
+	return untranslated("The import does not know one of its actions.")
 }
 
 // always is what an action adds if it always adds the same.
@@ -141,9 +141,9 @@ func usually(key string) []descriptor.Descriptor {
 	return always(descriptor.Entry{Key: key, Value: usual[key]})
 }
 
-// untranslated is what an action adds that a policy cannot say.
-func untranslated(key, why string) []descriptor.Descriptor {
-	d := descriptor.Descriptor{Entries: []descriptor.Entry{{Key: key}}}
+// untranslated is what an action adds that the import does not know.
+func untranslated(why string) []descriptor.Descriptor {
+	d := descriptor.Descriptor{Entries: []descriptor.Entry{{IsUnknown: true}}}
 	d.Requests.Cannot(why)
 	return []descriptor.Descriptor{d}
 }
@@ -155,8 +155,9 @@ func fixed(key string, a valueAction) descriptor.Descriptor {
 	if e.Text == "%DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT%" {
 		return descriptor.Descriptor{Entries: []descriptor.Entry{{Key: e.Key, Value: request.ClientIP.Value()}}}
 	}
+	e.IsUnknown = strings.Contains(e.Text, "%")
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
-	if strings.Contains(e.Text, "%") {
+	if e.IsUnknown {
 		d.Requests.Cannot("Envoy's formatter makes the value " + e.Text + " of the request, and the import cannot " +
 			"translate that.")
 	}

@@ -214,7 +214,7 @@ func (imp *localImport) addConfig(f *listenerFilter, config envoyfile.Config, wh
 		return err
 	}
 	rules := limits.Rules(imp.Findings, sent)
-	rules = append(imp.defaultBucket(c, limits, rules), rules...)
+	rules = append(imp.defaultBucket(c, limits, sent, rules), rules...)
 	imp.AddEnforced(*enforced, rules...)
 	return nil
 }
@@ -228,15 +228,17 @@ func (imp *localImport) countEachConnection(e *draft.Enforcement, at source.Plac
 	e.Comments = []string{note}
 }
 
-// defaultBucket is the rule for the bucket of all requests, or of the requests that no other rule
-// limits. There is none without a bucket, or without such a request.
-func (imp *localImport) defaultBucket(c localConfig, limits *configLimits, limited []*draft.Rule) []*draft.Rule {
+// defaultBucket is the rule for the bucket of all requests, or of the requests that no rule of what they send limits.
+// There is none without a bucket, or without such a request.
+func (imp *localImport) defaultBucket(
+	c localConfig, limits *configLimits, sent []descriptor.Descriptor, rules []*draft.Rule,
+) []*draft.Rule {
 	if limits.bucket == nil {
 		return nil
 	}
 	d := descriptor.Descriptor{Requests: c.requests, At: limits.bucket.At}
 	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(limited) {
+	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(rules, !limits.LimitOthers(sent)) {
 		return nil
 	}
 	limits.isBucketReached = true

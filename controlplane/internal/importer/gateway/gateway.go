@@ -226,7 +226,7 @@ func (list *ruleList) makeRules() (rules []*draft.Rule) {
 			continue
 		}
 		sent := list.requestsOf(o, list.at.Item("rules", i))
-		if sent.ExemptLimited(rules) {
+		if sent.ExemptLimited(rules, true) {
 			defaults = append(defaults, list.makeRule(i, &sent)...)
 		} else {
 			descriptor.NoteNoRequest(list.Findings, sent.At, list.ruleName(i))
