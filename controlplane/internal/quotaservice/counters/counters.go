@@ -117,23 +117,26 @@ type Prepared struct {
 	key        [16]byte
 	definition quota.Definition
 	domain     string
-	// columns are where the rule's limits have their windows:
-	//
-	//	rule.Limits, result.Windows        100/hour  10/minute  as the policy has them
-	//	definition.Windows, its Standings  minute    hour       by their period
-	//	columns                            1         0          by the rule's limits
-	//
-	// namedLimit, shownLimit and ruleLimit are indexes in rule.Limits, a column is one in definition.Windows.
-	columns    []int
-	namedLimit int // that Request.Window names; -1 = it names none, so all
+	columns    []int     // by ruleLimit
+	named      ruleLimit // that Request.Window names, or allLimits
 }
 
-// column is where the window is that the operation changes, for its action.
-func (p *Prepared) column() int {
-	if p.namedLimit < 0 {
+// ruleLimit is the index of a limit in rule.Limits and in result.Windows, as the policy has them: 100/hour, 10/minute.
+type ruleLimit int
+
+const allLimits ruleLimit = -1
+
+// column is the index of its window in definition.Windows and in their Standings, by their period: minute, hour.
+type column int
+
+func (p *Prepared) column(of ruleLimit) column { return column(p.columns[of]) }
+
+// window is what the operation changes, for its action.
+func (p *Prepared) window() int {
+	if p.named == allLimits {
 		return action.AllWindows
 	}
-	return p.columns[p.namedLimit]
+	return int(p.column(p.named))
 }
 
 // Prepare finds the rule and the key of an operation, or says what is wrong with it.
@@ -142,7 +145,7 @@ func Prepare(p *policy.Policy, o Request) (*Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	prepared := &Prepared{request: o, kind: k, rule: r, domain: p.Domain, namedLimit: -1}
+	prepared := &Prepared{request: o, kind: k, rule: r, domain: p.Domain, named: allLimits}
 	s := &prepared.subject
 	if err := r.ParseKey(&s.Key, o.Key); err != nil {
 		return nil, err
@@ -159,8 +162,8 @@ func Prepare(p *policy.Policy, o Request) (*Prepared, error) {
 	case s.Unlimited && !k.isVerdict():
 		return nil, fmt.Errorf("rule %q counts nothing for this key", r.Name)
 	case o.Window != "":
-		prepared.namedLimit = r.LimitNamed(o.Window)
-		if prepared.namedLimit < 0 {
+		prepared.named = ruleLimit(r.LimitNamed(o.Window))
+		if prepared.named < 0 {
 			return nil, fmt.Errorf("rule %q has no window %q", r.Name, o.Window)
 		}
 	}
@@ -173,7 +176,7 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 		return p.verdict(&action.Outcome{}), nil
 	}
 	units := p.request.N
-	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.column()))
+	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.window()))
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -189,11 +192,11 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 // value is the result of an operation that decides nothing.
 func (p *Prepared) value(found *action.Outcome) result.Result {
 	windows := p.windows(found)
-	shownLimit := p.namedLimit
-	if shownLimit < 0 {
-		shownLimit = tightest(windows)
+	shown := p.named
+	if shown == allLimits {
+		shown = tightest(windows)
 	}
-	value := p.kind.value(found, &windows[shownLimit])
+	value := p.kind.value(found, &windows[shown])
 	return result.Result{Windows: windows, Value: &value, Held: p.held(found), BlockedNs: p.blockedNs(found)}
 }
 
@@ -242,18 +245,18 @@ func (p *Prepared) windows(found *action.Outcome) []result.Window {
 	if p.subject.Unlimited {
 		return all
 	}
-	for ruleLimit := range p.columns {
-		all = append(all, p.window(ruleLimit, found))
+	for i := range p.columns {
+		all = append(all, p.windowOf(ruleLimit(i), found))
 	}
 	return all
 }
 
-// window is how one limit of the rule stands.
-func (p *Prepared) window(ruleLimit int, found *action.Outcome) result.Window {
-	column := p.columns[ruleLimit]
-	w, st := &p.definition.Windows[column], found.Standings[column]
+// windowOf is how one limit of the rule stands.
+func (p *Prepared) windowOf(l ruleLimit, found *action.Outcome) result.Window {
+	at := p.column(l)
+	w, st := &p.definition.Windows[at], found.Standings[at]
 	a := result.Window{
-		Name: p.rule.Limits[ruleLimit].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
+		Name: p.rule.Limits[l].Name, Unlimited: w.Unlimited, PerNs: w.LengthNs(found.NowNs), Months: w.Months(),
 		Used: st.Used, ResetNs: st.ResetNs,
 	}
 	if w.Unlimited {
@@ -264,7 +267,7 @@ func (p *Prepared) window(ruleLimit int, found *action.Outcome) result.Window {
 		left -= min(left, *held)
 	}
 	a.SetLimit(w, left)
-	a.SetLimitFrom(p.rule, ruleLimit, &p.subject)
+	a.SetLimitFrom(p.rule, int(l), &p.subject)
 	return a
 }
 
@@ -287,12 +290,12 @@ func (p *Prepared) blockedNs(found *action.Outcome) int64 {
 }
 
 // tightest is the index of the window with least units left; of equal ones the first, as in the filter.
-func tightest(windows []result.Window) int {
+func tightest(windows []result.Window) ruleLimit {
 	best := 0
 	for i, w := range windows {
 		if w.Remaining != nil && (windows[best].Remaining == nil || *w.Remaining < *windows[best].Remaining) {
 			best = i
 		}
 	}
-	return best
+	return ruleLimit(best)
 }
