@@ -28,14 +28,14 @@ type Service struct {
 // store is in memory, and may lose its state.
 type store struct {
 	*swapstore.Memory
-	anew bool // it has lost its state since the last Age
+	anew bool // it has lost its state since the last Tend
 }
 
-// Age implements swapstore.Store.
-func (s *store) Age(ctx context.Context) (ns int64, anew bool, err error) {
-	ns, _, err = s.Memory.Age(ctx)
+// Tend implements swapstore.Store.
+func (s *store) Tend(ctx context.Context) (ageNs int64, anew bool, err error) {
+	ageNs, _, err = s.Memory.Tend(ctx)
 	anew, s.anew = s.anew, false
-	return ns, anew, err
+	return ageNs, anew, err
 }
 
 type timer struct {

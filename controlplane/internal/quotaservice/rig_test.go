@@ -52,13 +52,13 @@ type odd struct {
 	swapstore.Store
 	bend  func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool // true = it has called done
 	swaps atomic.Int64
-	anew  bool   // Age says so
-	err   error  // of Age
-	late  func() // called before Age and Live answer
+	anew  bool   // Tend says so
+	err   error  // of Tend
+	late  func() // called before Tend and Live answer
 }
 
-func (s *odd) Age(ctx context.Context) (int64, bool, error) {
-	ns, _, _ := s.Store.Age(ctx)
+func (s *odd) Tend(ctx context.Context) (int64, bool, error) {
+	ns, _, _ := s.Store.Tend(ctx)
 	if s.late != nil {
 		s.late()
 	}

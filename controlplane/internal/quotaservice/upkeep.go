@@ -35,7 +35,7 @@ import (
 //
 // So "the store is starting" is known at three places, from two sources:
 //
-//	core.shownStartUntilNs       from Store.Age, by the service's clock    operators, logs and metrics read it
+//	core.shownStartUntilNs       from Store.Tend, by the service's clock   operators, logs and metrics read it
 //	recordValue.startingUntilNs  from a Young swap, by the store's clock   operations are decided by it
 //	balance.View.StartingForNs   from the key, for one decision            balance.View.OfferNow reads it
 const (
@@ -59,7 +59,7 @@ func (s *Service) Watch() {
 	ctx, cancel := context.WithTimeout(s.ctx, StartingNs/2) // a Cluster's first takes longer than a swap
 	defer cancel()
 	askedNs := s.o.Clock.NowNs()
-	ageNs, anew, err := s.o.Store.Age(ctx)
+	ageNs, anew, err := s.o.Store.Tend(ctx)
 	if err != nil { // the heartbeat asks for other things, and may be answered
 		s.metrics.storeErrors.Add(1)
 		s.storeLog.unusable(err)

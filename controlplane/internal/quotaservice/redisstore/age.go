@@ -17,11 +17,11 @@ import (
 // mark of the first slot tells of the server: it loses those of all its slots at once.
 type serverSlots []uint16
 
-// Age is swapstore.Store's. A server keeps a mark, which says since when it has its state. One that has lost its state
-// has no mark, so it makes a new one. Age reads the mark of each server's first slot. If that is another than at the
+// Tend is swapstore.Store's. A server keeps a mark, which says since when it has its state. One that has lost its state
+// has no mark, so it makes a new one. Tend reads the mark of each server's first slot. If that is another than at the
 // last call, all marks that the server lacks are made: else each slot would begin when it is first used. A slot that
 // moves to another server takes its mark along. A server that does not answer is as it was: swaps there fail, too, and
-// say so. Only if none answers, or none says where the slots are, Age fails.
+// say so. Only if none answers, or none says where the slots are, Tend fails.
 //
 // For example, a Cluster of two servers, whose slots are few here, loses the second one at 500:
 //
@@ -30,12 +30,11 @@ type serverSlots []uint16
 //	400  reads 0: it is as seen        reads 2: it is as seen        100 100 100 100     300 old
 //	600  reads 0: it is as seen        reads 2: makes it, then 3     100 100 600 600     0 old, anew
 //
-// Calls wait for each other, also while the servers are asked. Else a slow call would put older marks in seen than a
-// faster one, and the next call would find the newer marks anew once more. A late server is still being asked when Age
-// has returned. So readServer does not read seen, and Age takes up what the server says only if it comes in time.
-func (s *Store) Age(ctx context.Context) (ns int64, anew bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// One call waits for the other. Of two at once, the slower one would put older marks in seen, and the next call would
+// find the newer marks anew once more.
+func (s *Store) Tend(ctx context.Context) (ageNs int64, anew bool, err error) {
+	s.tending.Lock()
+	defer s.tending.Unlock()
 	servers, err := s.servers(ctx)
 	if err != nil {
 		return 0, false, ageError(err)
@@ -76,7 +75,8 @@ func (s *Store) see(m *marks) (anew bool) {
 	return anew
 }
 
-// readServers asks all servers at once, and returns what each has said, or why it has not.
+// readServers asks all servers at once, and returns what each has said in time, or why it has not. A late server is
+// still being asked then, so readServer knows of seen only what it is given.
 func (s *Store) readServers(ctx context.Context, servers []serverSlots) (found []*marks, errs []error) {
 	found, errs = make([]*marks, len(servers)), make([]error, len(servers))
 	var asking sync.WaitGroup

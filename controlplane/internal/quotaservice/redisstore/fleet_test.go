@@ -48,7 +48,7 @@ func TestCluster(t *testing.T) {
 		for _, server := range c.Servers {
 			server.Do("ACL", "SETUSER", "default", "-cluster")
 		}
-		_, _, err = store.Age(t.Context())
+		_, _, err = store.Tend(t.Context())
 		require.ErrorContains(t, err, "NOPERM: the user may not do that")
 		require.ErrorContains(t, err, "in a Cluster also cluster slots and cluster shards")
 		for _, server := range c.Servers {
@@ -70,7 +70,7 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		c := servertest.StartCluster(t, b)
 		store := open(t, c.URL())
 		look := func() (ns int64, anew bool) {
-			ns, anew, err := store.Age(t.Context())
+			ns, anew, err := store.Tend(t.Context())
 			require.NoError(t, err)
 			return ns, anew
 		}
@@ -83,7 +83,7 @@ func TestAServerOfAClusterLosesItsState(t *testing.T) {
 		_, anew = look()
 		t.Logf("the first look takes %s, another one %s", first, time.Since(begin))
 		require.False(t, anew)
-		_, anew, err := open(t, c.URL()).Age(t.Context())
+		_, anew, err := open(t, c.URL()).Tend(t.Context())
 		require.NoError(t, err)
 		require.True(t, anew, "another service does not know it")
 		now := storetest.TimeOf(t, store)
@@ -148,7 +148,7 @@ func TestASlotMoves(t *testing.T) {
 	forAll(t, func(t *testing.T, b servertest.Binary) {
 		c := servertest.StartCluster(t, b)
 		store := open(t, c.URL()+"?prefix=p:")
-		_, _, err := store.Age(t.Context())
+		_, _, err := store.Tend(t.Context())
 		require.NoError(t, err)
 		key, slot := storetest.NewKey(), -1
 		for slot < 0 || slot > 5000 { // of the first master

@@ -15,7 +15,7 @@
 // To read it, begin with swap.go:
 //
 //	swap.go        Swap: the scripts, what they are sent, what they answer
-//	age.go         Age: since when the servers have their state
+//	age.go         Tend: since when the servers have their state
 //	redisstore.go  Open, whether a server is fit to keep values, Live and Secret
 //	errors.go      what an error of the client or a server means, and what to do about it
 //	client.go      what a URL says, and how the client is started with that
@@ -61,8 +61,8 @@ type Store struct {
 	cluster bool
 	tags    []string // of a Cluster: for each slot, what a mark's name has in braces
 
-	mu   sync.Mutex
-	seen [slotCount]int64 // by slot: its mark when Age read it last
+	tending sync.Mutex       // one Tend after the other, also while the servers are asked
+	seen    [slotCount]int64 // by slot: its mark, as the last Tend has it
 }
 
 var _ swapstore.Store = (*Store)(nil)
@@ -244,7 +244,7 @@ func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([
 //
 //	call          returns by a deadline because of  the client gets
 //	Swap          sayFailed, see run                no deadline
-//	Age           within                            no deadline: it goes on with what it has sent
+//	Tend          within                            no deadline: it goes on with what it has sent
 //	Live, Secret  within                            the deadline: one command is given up
 //	Open          connect, then the client          the context: it has connected before checkServers
 func within[T any](ctx context.Context, do func() (T, error)) (value T, err error) {

@@ -78,9 +78,9 @@ func swaps(t *testing.T, store swapstore.Store) {
 // age: a swap that needs an older store changes nothing, says what is there, and how old the
 // store is. A swap without AgeNs is not held up by a young store.
 func age(t *testing.T, store swapstore.Store) {
-	_, _, err := store.Age(t.Context())
+	_, _, err := store.Tend(t.Context())
 	require.NoError(t, err)
-	first, anew, err := store.Age(t.Context())
+	first, anew, err := store.Tend(t.Context())
 	require.NoError(t, err)
 	require.False(t, anew, "it is the same later")
 	key, value := NewKey(), NewValue("a")
@@ -353,7 +353,7 @@ func secret(t *testing.T, store swapstore.Store) {
 		answered := make(chan struct{})
 		go func() {
 			defer close(answered)
-			if _, _, err := store.Age(t.Context()); err != nil {
+			if _, _, err := store.Tend(t.Context()); err != nil {
 				t.Error(err)
 			}
 		}()

@@ -87,7 +87,7 @@ func TestMemoryIsBounded(t *testing.T) {
 			require.NoError(t, err)
 
 			c.now += 2 * sweepAllNs
-			_, _, err = c.Age(t.Context())
+			_, _, err = c.Tend(t.Context())
 			require.NoError(t, err)
 			require.Zero(t, c.bytes)
 			require.Empty(t, c.bytesOf)

@@ -40,10 +40,10 @@ type Store interface {
 	// returned. It never repeats a swap of which it does not know whether it was
 	// carried out.
 	Swap(ctx context.Context, swaps []Swap, done func(i int, r Result))
-	// Age says how long the store has had its state: of several servers, the one that has had
-	// it for the shortest time. What has none begins with its first Age, or Swap with an AgeNs.
-	// anew says that some server has another state than at the last call.
-	Age(ctx context.Context) (ns int64, anew bool, err error)
+	// Tend has the store do what is due beside swaps, and says how long it has had its state: of several servers, the
+	// one that has had it for the shortest time. What has none begins with its first Tend, or Swap with an AgeNs. anew
+	// says that some server has another state than at the last call. Services call it all the time.
+	Tend(ctx context.Context) (ageNs int64, anew bool, err error)
 	// Live notes that the process of a domain is alive, and returns how many of
 	// the domain have been noted within the last LiveFor.
 	Live(ctx context.Context, domain string, process uint64) (int, error)
@@ -265,9 +265,9 @@ func (m *Memory) age(now int64) int64 {
 	return now - m.sinceNs
 }
 
-// Age implements Store. What a Memory has lost is lost with its service, so it is never another. Services ask for it
-// all the time, so it also does what swaps would do if there were some.
-func (m *Memory) Age(context.Context) (ns int64, anew bool, err error) {
+// Tend implements Store. It drops what has expired, as swaps would do if there were some. What a Memory has lost is
+// lost with its service, so its state is never another.
+func (m *Memory) Tend(context.Context) (ageNs int64, anew bool, err error) {
 	m.sweepDue()
 	m.mu.Lock()
 	defer m.mu.Unlock()
