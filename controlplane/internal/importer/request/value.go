@@ -2,6 +2,7 @@ package request
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,15 +72,27 @@ func (v Value) IsNever(p Pattern) bool {
 	case v.Part.Kind == KindPath:
 		return (p.kind == Exactly || p.kind == WithWildcards) && !p.beginsPath() && p.text != "*" // the path of OPTIONS
 	case v.Part.Kind == KindClientIP && p.kind == Exactly:
-		network, ok := NetworkOf(p.text)
-		bits := v.Part.V6
-		if network.Addr().Is4() {
-			bits = v.Part.V4
-		}
-		isOther := network.Bits() != bits || strings.Contains(p.text, "/") != (v.as == withLength)
-		return !ok || v.as != asNetwork && isOther
+		return v.isNeverAddress(p.text)
 	}
 	return false
+}
+
+// isNeverAddress reports whether no client's address has the text, as 10.1.2.3/16: what a limiter masks is 10.1.0.0/16.
+func (v Value) isNeverAddress(text string) bool {
+	network, ok := NetworkOf(text)
+	masked, err := netip.ParsePrefix(text)
+	hasLength := err == nil
+	bits := v.Part.V6
+	if network.Addr().Is4() {
+		bits = v.Part.V4
+	}
+	switch {
+	case !ok, hasLength && masked != masked.Masked():
+		return true
+	case v.as == asNetwork:
+		return false
+	}
+	return network.Bits() != bits || hasLength != (v.as == withLength)
 }
 
 // Fitting are the requests whose value fits one of the patterns; all requests if there is none. If no match can say
