@@ -189,15 +189,12 @@ const exemptsMore = "It may leave out more requests than there, because a policy
 
 // exemptEarlierRoutes exempts the requests that the matches of earlier routes take.
 func exemptEarlierRoutes(matched *request.Selection, before []request.Selection) {
-	isExempt := func(o request.Selection) bool {
-		return !o.IsOff() && len(o.Exempt()) == 0 && !matched.Match().IsApart(o.Match())
-	}
-	hasComment := func(o request.Selection) bool { return len(o.Comments()) > 0 && isExempt(o) }
-	if slices.ContainsFunc(before, hasComment) {
+	reason := request.NoMatch("an earlier route takes some of them")
+	exempted := matched.ExemptSelected(before, func(int, string) string { return reason })
+	hasComment := func(o request.Selection) bool { return len(o.Comments()) > 0 }
+	if slices.ContainsFunc(exempted, hasComment) {
 		matched.Comment(exemptsMore)
 	}
-	reason := request.NoMatch("an earlier route takes some of them")
-	matched.ExemptSelected(before, func(int, string) string { return reason })
 }
 
 // routeFields are the fields of a route that lead to limits.

@@ -168,14 +168,11 @@ func (v *Variables) formsByPart(m mapping, p request.Part, depth int) (forms []F
 // exemptEarlierEntries exempts the requests whose value nginx finds in an earlier entry. What a comment says of that
 // entry holds for the others too.
 func exemptEarlierEntries(s *request.Selection, earlier []request.Selection) {
-	for _, entry := range earlier {
-		if !s.Match().IsApart(entry.Match()) {
-			for _, text := range entry.Comments() {
-				s.Comment(text)
-			}
+	for _, entry := range s.ExemptSelected(earlier, func(_ int, why string) string { return why }) {
+		for _, text := range entry.Comments() {
+			s.Comment(text)
 		}
 	}
-	s.ExemptSelected(earlier, func(_ int, why string) string { return why })
 }
 
 // mapEntry has the patterns of one value, all of one kind.

@@ -138,13 +138,16 @@ func (s Selection) Exempt() []Match { return s.exempt }
 // HasExempt reports whether one of the exemptions is this match.
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.exempt, m.Equal) }
 
-// ExemptSelected exempts the requests of other selections. If one may have requests of this one, and no exemption says
-// which, the rule is off: whyOff makes the reason of the other's index and of what no exemption says.
+// ExemptSelected exempts the requests of other selections, and returns those that it has exempted. If one may have
+// requests of this one, and no exemption says which, the rule is off: whyOff makes the reason of the other's index and
+// of what no exemption says.
 //
-// It adds no comments of the others. If one has a comment, because a policy compares less of its requests, this one
-// exempts more requests than there: the caller says that once for all of them.
-func (s *Selection) ExemptSelected(others []Selection, whyOff func(i int, why string) string) {
-	var exempt []Match
+// It adds no comments of the others. If an exempted one has a comment, because a policy compares less of its requests,
+// this one exempts more requests than there: the caller says that in its own words.
+func (s *Selection) ExemptSelected(
+	others []Selection, whyOff func(i int, why string) string,
+) (exempted []Selection) {
+	var matches []Match
 	var reasons []string
 	add := func(i int, why string) {
 		if reason := whyOff(i, why); !slices.Contains(reasons, reason) {
@@ -159,11 +162,13 @@ func (s *Selection) ExemptSelected(others []Selection, whyOff func(i int, why st
 		case len(o.exempt) > 0:
 			add(i, "An exemption has no exemptions of its own.")
 		default:
-			exempt = append(exempt, o.match)
+			exempted = append(exempted, o)
+			matches = append(matches, o.match)
 		}
 	}
-	s.ExemptMatches(exempt...)
+	s.ExemptMatches(matches...)
 	s.AddAll(Remarks{whyOff: reasons})
+	return exempted
 }
 
 // IsEverything reports whether it is for every request.
