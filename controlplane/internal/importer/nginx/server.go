@@ -24,10 +24,10 @@ type server struct {
 // alone, so each host gets one server: a server has no scope, one or two. An example: the default server has the name
 // a.example and the limits D, another one has *.example and the limits W.
 //
-//	servers, as written    byHosts                     the scope is for   its winners
-//	default: a.example D   isRest, of D                all hosts          *.example and a.example
-//	                       a.example, of D             a.example          none: it is the narrower name
-//	*.example W            *.example, of W             *.example          a.example
+//	servers, as written    byHosts           the scope is for   its winners
+//	default: a.example D   the rest, of D    all hosts          *.example and a.example
+//	*.example W            *.example, of W   *.example          a.example
+//	                       a.example, of D   a.example          none: it is the narrower name
 func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]limitSet) (scopes []*scope) {
 	if n.areTooMany(blocks) {
 		return nil
@@ -98,27 +98,38 @@ func portOf(address string) string {
 	return "80"
 }
 
-// hosts are those for which nginx chooses one server: those of some of its names, or those that no server names.
+// hosts are those for which nginx chooses one server: those of some of its names, or, without names, the rest: those
+// that no server names.
 type hosts struct {
 	server *server
 	names  []string // no other hosts have one of them
-	isRest bool
 }
+
+func (h hosts) areRest() bool { return len(h.names) == 0 }
 
 // byHosts are the hosts of the servers, in their order. Servers to which no request comes have none.
 //
-//  1. One server is for the rest: what no server names (defaultServer).
+//  1. One server is for the rest (defaultServer).
 //  2. Each name is of one server (claimedNames).
-//  3. The server for the rest has its names apart from the rest if another one's are wider (splitRest).
+//  3. The server for the rest needs no scope for its own names, unless one is a host of another server's *.example: no
+//     selection has both that name and all hosts but *.example.
 func (n *reader) byHosts(servers []*server) (list []hosts) {
-	rest := n.defaultServer(servers)
+	ofRest := n.defaultServer(servers)
 	names := n.claimedNames(servers)
 	for _, s := range servers {
-		if s == rest || len(names[s]) > 0 {
-			list = append(list, hosts{s, names[s], s == rest})
+		switch {
+		case s == ofRest:
+			list = append(list, hosts{server: s})
+		case len(names[s]) > 0:
+			list = append(list, hosts{s, names[s]})
 		}
 	}
-	return splitRest(list)
+	own := hosts{ofRest, names[ofRest]}
+	isWider := func(other hosts) bool { return areNarrower(own.names, other.names) }
+	if slices.ContainsFunc(list, isWider) {
+		list = append(list, own)
+	}
+	return list
 }
 
 // defaultServer is the server for hosts that no server names: the default server of the first port, or, if that
@@ -182,27 +193,10 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 	return names
 }
 
-// splitRest makes two hosts of the server for the rest if one of its names is a host of another server's *.example: no
-// selection has both that name and all hosts but *.example. In the example of readServers they are a.example, and all
-// but *.example.
-func splitRest(list []hosts) []hosts {
-	i := slices.IndexFunc(list, func(h hosts) bool { return h.isRest })
-	if i < 0 {
-		return list
-	}
-	both := list[i]
-	isWider := func(other hosts) bool { return other.server != both.server && areNarrower(both.names, other.names) }
-	if !slices.ContainsFunc(list, isWider) {
-		return list
-	}
-	list[i].names = nil
-	return append(list, hosts{server: both.server, names: both.names})
-}
-
 // fits are the requests to the hosts. WhyOff says why no match has them: one of the names is none of a match, or these
 // hosts and some beside them take requests from each other.
 func (h hosts) fits(beside []hosts) (s request.Selection) {
-	if !h.isRest {
+	if !h.areRest() {
 		s = request.ToHosts(h.names, func(i int) string {
 			return "a policy has hosts such as a.example and *.a.example, not " + h.names[i]
 		})
@@ -221,7 +215,7 @@ func (h hosts) winsOver(other hosts) bool { return h.takesFrom(other) && !other.
 // takesFrom reports whether nginx prefers these hosts for some request that fits the others: they have narrower names,
 // or any names where the others are the rest.
 func (h hosts) takesFrom(other hosts) bool {
-	return len(h.names) > 0 && other.isRest || areNarrower(h.names, other.names)
+	return other.areRest() && !h.areRest() || areNarrower(h.names, other.names)
 }
 
 // areNarrower reports whether one of the names is a host of one of the others, which are wider.
