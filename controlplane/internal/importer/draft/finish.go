@@ -118,11 +118,11 @@ func (d *Draft) shareCounters() {
 }
 
 // mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
-// configuration, which is their identity, over the same keys and time. A rule that is off has a counter of its own.
+// configuration, over the same keys and time. A rule that is off has a counter of its own.
 func (r *Rule) mayShareCounter(other *Rule) bool {
 	a, b := r.terms.Limit, other.terms.Limit
 	isAlike := a.Algorithm == b.Algorithm && a.Per == b.Per
-	return isAlike && !r.isOff() && !other.isOff() && r.terms.Identity == other.terms.Identity &&
+	return isAlike && !r.isOff() && !other.isOff() && r.terms.CountsBy == other.terms.CountsBy &&
 		slices.EqualFunc(r.key(), other.key(), request.Part.Is)
 }
 

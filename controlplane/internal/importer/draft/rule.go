@@ -26,7 +26,14 @@ type Terms struct {
 	MissingKey  string
 	CountDenied bool
 	Response    *Response
-	Identity    string // of the limit; empty = its place
+	CountsBy    LimitID // the zero one = the place of the limit
+}
+
+// LimitID says by which limit of the configuration a rule counts. Rules of one may have one counter.
+type LimitID struct {
+	At source.Place
+	Numbers
+	Key string // what else tells the counters of a limit apart
 }
 
 // Enforcement is what a filter of Envoy says of all its rules. Those of all other limiters have an empty one.
@@ -42,8 +49,7 @@ type Enforcement struct {
 // Rule is a rule in the making. A rule that a policy cannot say is off: the user must see to it, so a comment says why.
 // The reasons are a remark in WhyOff of its requests or of its limit, or more exemptions than a rule may have.
 //
-// Rules count together if their names are equal, and so are their identity, key, algorithm and time: see
-// mayShareCounter.
+// Rules count together if their names are equal, and so are their limit, key, algorithm and time: see mayShareCounter.
 type Rule struct {
 	findings *Findings
 
@@ -63,7 +69,7 @@ type Rule struct {
 // NewRule makes a rule. Draft.Add adds it.
 func NewRule(to *Findings, t Terms) *Rule {
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
-	t.Identity = cmp.Or(t.Identity, t.Limit.At.String())
+	t.CountsBy = cmp.Or(t.CountsBy, LimitID{At: t.Limit.At})
 	r := &Rule{terms: t, findings: to}
 	for _, text := range slices.Concat(t.Requests.Comments(), t.Limit.Comments()) {
 		r.comment(t.At, text)

@@ -110,9 +110,9 @@ func noteTargets(to *draft.Findings, name string, spec *policy.Node, at source.P
 	}
 }
 
-// rateLimit is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
+// rateLimitSpec is the rateLimit of a BackendTrafficPolicy of Envoy Gateway. What may be absent is a pointer. Items of
 // lists are none, so that one that is null is an empty one.
-type rateLimit struct {
+type rateLimitSpec struct {
 	Type   string      `json:"type"`
 	Global *limitRules `json:"global"`
 	Local  *limitRules `json:"local"`
@@ -150,14 +150,15 @@ type amount struct {
 
 // selector says which requests a rule is for: those that meet all of its conditions.
 type selector struct {
-	Headers    []condition `json:"headers"`
-	Methods    []condition `json:"methods"`
-	Path       *condition  `json:"path"`
-	SourceCIDR *condition  `json:"sourceCIDR"`
-	Query      []condition `json:"queryParams"`
+	Headers    []matcher `json:"headers"`
+	Methods    []matcher `json:"methods"`
+	Path       *matcher  `json:"path"`
+	SourceCIDR *matcher  `json:"sourceCIDR"`
+	Query      []matcher `json:"queryParams"`
 }
 
-type condition struct {
+// matcher is one condition of a selector.
+type matcher struct {
 	Type   string `json:"type"`
 	Name   string `json:"name"`
 	Value  string `json:"value"`
@@ -166,7 +167,7 @@ type condition struct {
 
 // decodeLimit decodes the rateLimit of a BackendTrafficPolicy. It is not ok if there is a problem in it, such as a
 // field that the types above lack.
-func decodeLimit(to *draft.Findings, n *policy.Node, at source.Place) (o *rateLimit, ok bool) {
+func decodeLimit(to *draft.Findings, n *policy.Node, at source.Place) (o *rateLimitSpec, ok bool) {
 	d := json.NewDecoder(bytes.NewReader(policy.AppendJSON(nil, n)))
 	d.DisallowUnknownFields()
 	err := d.Decode(&o)
@@ -311,11 +312,11 @@ func (list *ruleList) readSelector(sent *descriptor.Descriptor, o selector, at s
 }
 
 // readMethods adds the condition that a request has any of some methods.
-func (list *ruleList) readMethods(sent *descriptor.Descriptor, conditions []condition, at source.Place) {
+func (list *ruleList) readMethods(sent *descriptor.Descriptor, matchers []matcher, at source.Place) {
 	var methods []string
-	for i, m := range conditions {
+	for i, m := range matchers {
 		switch {
-		case m.Invert && len(conditions) > 1:
+		case m.Invert && len(matchers) > 1:
 			sent.Requests.CannotMatch("they have one of several methods, and not another")
 		case m.Invert:
 			sent.Requests.ExemptFitting(request.Method.Value(), request.Exact(m.Value))
@@ -331,7 +332,7 @@ func (list *ruleList) readMethods(sent *descriptor.Descriptor, conditions []cond
 // readCondition adds one condition: on a value of the request, or that each of these values counts for itself. A
 // network that is Distinct has both: each of its addresses counts for itself.
 func (list *ruleList) readCondition(
-	sent *descriptor.Descriptor, value request.Value, o condition, at source.Place,
+	sent *descriptor.Descriptor, value request.Value, o matcher, at source.Place,
 ) {
 	if o.Type == "Distinct" {
 		sent.Entries = append(sent.Entries, descriptor.Entry{Value: value}) // RuleOfAll needs no key
@@ -351,7 +352,7 @@ func (list *ruleList) readCondition(
 
 // readPattern reads the pattern of a condition. It is not ok, and a problem, if there is none.
 func (list *ruleList) readPattern(
-	kind request.PartKind, o condition, at source.Place,
+	kind request.PartKind, o matcher, at source.Place,
 ) (pattern request.Pattern, ok bool) {
 	isText := o.Type == "Exact" || o.Type == "" || o.Type == "Distinct"
 	switch {

@@ -29,7 +29,7 @@ type location struct {
 // Where a location answers by itself no limit of its own holds. It passes its limits on all the same: the return of
 // location /a is not that of /a/b in it.
 func (n *reader) readLocations(
-	block []*nginxconf.Directive, around map[string]limitSet, besideRegex bool,
+	block []*nginxconf.Directive, around map[module]limitSet, besideRegex bool,
 ) (scopes []*scope) {
 	list := n.locationsIn(block)
 	holes := holesIn(list)

@@ -74,21 +74,28 @@ type reader struct {
 	draft           *draft.Draft
 
 	// readHTTP reads these before it makes rules.
-	zones     map[string]*zone // by their kind and name, such as "limit_req one"
+	zones     map[zoneID]*zone
 	variables *nginxkey.Variables
 }
 
 func newReader(d *draft.Draft) *reader {
-	return &reader{Findings: d.Findings, draft: d, zones: map[string]*zone{}}
+	return &reader{Findings: d.Findings, draft: d, zones: map[zoneID]*zone{}}
 }
 
-// The kinds of limits. Each is inherited by itself.
+// module is one of nginx' modules that limit. A block inherits the limits of each by themselves.
+type module string
+
 const (
-	limitReq  = "limit_req"
-	limitConn = "limit_conn"
+	limitReq  module = "limit_req"
+	limitConn module = "limit_conn"
 )
 
-var kinds = []string{limitReq, limitConn}
+var modules = []module{limitReq, limitConn}
+
+// named are the directives of a module in a block that have this end behind its name.
+func (m module) named(block []*nginxconf.Directive, end string) []*nginxconf.Directive {
+	return nginxconf.Named(block, string(m)+end)
+}
 
 // parse reads a file and its includes. Of a file that has http blocks it is what they have, and what
 // stands beside them, as in a file that is included in one.
@@ -122,7 +129,7 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 	n.variables = nginxkey.New(n.Findings, noteOfServerName(nginxconf.Named(block, "server")))
 	for _, d := range block {
 		switch d.Name {
-		case limitReq + "_zone", limitConn + "_zone":
+		case "limit_req_zone", "limit_conn_zone":
 			n.readZone(d)
 		case "map", "geo":
 			n.variables.Read(d)
@@ -133,8 +140,8 @@ func (n *reader) readHTTP(block []*nginxconf.Directive) {
 	if n.Err() != nil {
 		return
 	}
-	for _, kind := range kinds {
-		for _, p := range http.plans(kind, request.Selection{}) {
+	for _, m := range modules {
+		for _, p := range http.plans(m, request.Selection{}) {
 			n.addRules(p)
 		}
 	}
@@ -162,7 +169,7 @@ func (n *reader) noteUnread(block []*nginxconf.Directive) {
 					"exempt them.")
 			}
 		case "stream":
-			if len(nginxconf.Named(flat(d.Block), limitConn)) > 0 {
+			if len(limitConn.named(flat(d.Block), "")) > 0 {
 				n.Note(at, "ignored: its limit_conn limits connections of TCP, and a policy limits requests")
 			}
 			continue

@@ -1,6 +1,7 @@
 package nginx
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -25,10 +26,16 @@ type zone struct {
 	used          []draft.Numbers // by its limits, each once
 }
 
+// zoneID names a zone: each module has its own.
+type zoneID struct {
+	of   module
+	name string
+}
+
 // readZone reads limit_req_zone KEY zone=NAME:SIZE rate=RATE, or limit_conn_zone without a rate.
 func (n *reader) readZone(d *nginxconf.Directive) {
 	z := &zone{key: d.Arg(0), at: source.PlaceOf(d)}
-	kind := strings.TrimSuffix(d.Name, "_zone")
+	of := module(strings.TrimSuffix(d.Name, "_zone"))
 	hasRate := false
 	for _, arg := range d.Args[min(1, len(d.Args)):] {
 		switch name, value, _ := strings.Cut(arg, "="); {
@@ -36,7 +43,7 @@ func (n *reader) readZone(d *nginxconf.Directive) {
 			var size string
 			z.name, size, _ = strings.Cut(value, ":")
 			z.capacity = capacityOf(size)
-		case name == "rate" && kind == limitReq:
+		case name == "rate" && of == limitReq:
 			hasRate = true
 			n.readRate(z, value)
 		case arg == "sync":
@@ -45,15 +52,15 @@ func (n *reader) readZone(d *nginxconf.Directive) {
 			n.Fail(z.at, "unknown parameter "+strconv.Quote(arg))
 		}
 	}
-	if kind == limitConn {
+	if of == limitConn {
 		z.Numbers = draft.Concurrency(0) // each limit says its own
 	}
-	switch id := kind + " " + z.name; {
+	switch id := (zoneID{of, z.name}); {
 	case z.name == "" || z.key == "":
 		n.Fail(z.at, "needs a key and zone=NAME:SIZE")
 	case n.zones[id] != nil:
 		n.Fail(z.at, "there is a zone "+z.name+" already")
-	case kind == limitReq && !hasRate:
+	case of == limitReq && !hasRate:
 		n.Fail(z.at, needsRate)
 	default:
 		n.zones[id] = z
@@ -102,7 +109,7 @@ func (n *reader) addRules(p plan) {
 
 // addLimit makes the rules of one limit of a plan: one for each form that its key has.
 func (n *reader) addLimit(p plan, d *nginxconf.Directive) {
-	z := n.zoneOf(p.kind, d)
+	z := n.zoneOf(p.module, d)
 	if z == nil {
 		return
 	}
@@ -111,7 +118,7 @@ func (n *reader) addLimit(p plan, d *nginxconf.Directive) {
 		limit.Comment("nginx counts a request by none of these limits if one of them would deny it. In a " +
 			"policy each rule in shadow mode counts by itself.")
 	}
-	if p.kind == limitReq {
+	if p.module == limitReq {
 		n.readLimitReq(limit, d)
 	} else {
 		n.readLimitConn(limit, d)
@@ -124,10 +131,10 @@ func (n *reader) addLimit(p plan, d *nginxconf.Directive) {
 	}
 }
 
-// zoneOf is the zone that a limit names; nil, and a problem, if there is none of that kind.
-func (n *reader) zoneOf(kind string, d *nginxconf.Directive) *zone {
+// zoneOf is the zone that a limit names; nil, and a problem, if there is none of the module.
+func (n *reader) zoneOf(m module, d *nginxconf.Directive) *zone {
 	name := d.Arg(0)
-	if kind == limitReq {
+	if m == limitReq {
 		name = ""
 		for _, arg := range d.Args {
 			if zone, ok := strings.CutPrefix(arg, "zone="); ok {
@@ -135,9 +142,9 @@ func (n *reader) zoneOf(kind string, d *nginxconf.Directive) *zone {
 			}
 		}
 	}
-	z := n.zones[kind+" "+name]
+	z := n.zones[zoneID{m, name}]
 	if z == nil {
-		n.Fail(source.PlaceOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", kind, name))
+		n.Fail(source.PlaceOf(d), fmt.Sprintf("there is no %s_zone %q: give the file that has it too", m, name))
 	}
 	return z
 }
@@ -189,7 +196,7 @@ func (n *reader) addRule(p plan, z *zone, limit *draft.Limit, f nginxkey.Form) {
 	requests.NarrowTo(f.Requests)
 	t := draft.Terms{
 		Name: z.name, At: limit.At, Limit: limit, Requests: requests, Key: f.Parts, Capacity: z.capacity,
-		Identity: fmt.Sprint(z.at, limit.Numbers, f.Text),
+		CountsBy: draft.LimitID{At: z.at, Numbers: limit.Numbers, Key: f.Text},
 	}
 	if p.limits.status != policyStatus {
 		t.Response = &draft.Response{Status: uint32(p.limits.status)}
@@ -215,7 +222,8 @@ func countsWithMissing(f nginxkey.Form) bool {
 	return slices.ContainsFunc(f.Parts, request.Part.MayBeMissing) && (len(f.Parts) > 1 || f.Text != "")
 }
 
-// isEmptyWithout reports whether the key may be empty, because a request may lack all of it.
+// isEmptyWithout reports whether the key may be empty, because a request may lack all of it. No other rule limits more
+// requests than the file says without being off.
 func isEmptyWithout(f nginxkey.Form) bool {
 	isAlwaysThere := func(p request.Part) bool { return !p.MayBeMissing() }
 	return f.Text == "" && !slices.ContainsFunc(f.Parts, isAlwaysThere)
@@ -227,7 +235,8 @@ const policyStatus = 429
 // noteZones notes the zones that no limit uses, or limits with other numbers than each other's. It goes by their
 // names, so that the notes of one line always come in one order.
 func (n *reader) noteZones() {
-	for _, id := range slices.Sorted(maps.Keys(n.zones)) {
+	byName := func(a, b zoneID) int { return cmp.Or(cmp.Compare(a.of, b.of), cmp.Compare(a.name, b.name)) }
+	for _, id := range slices.SortedFunc(maps.Keys(n.zones), byName) {
 		z := n.zones[id]
 		switch {
 		case len(z.used) == 0:

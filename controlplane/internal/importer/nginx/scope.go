@@ -16,7 +16,7 @@ import (
 // A scope is made with what is in it. Its winners are set when those beside it are there: see chooseBeside.
 type scope struct {
 	label   string              // for messages
-	limits  map[string]limitSet // by kind: its own and those that it inherits; none if it answers by itself
+	limits  map[module]limitSet // its own and those that it inherits; none if it answers by itself
 	fits    request.Selection   // what fits its condition, in the scope around it: a match, or why none says it
 	inner   []*scope            // those in it, to which nginx gives the requests that fit them
 	winners []*scope            // those beside it that nginx prefers for the requests that fit both
@@ -34,7 +34,7 @@ func chooseBeside(list []*scope, winsOver func(one, other int) bool) {
 	}
 }
 
-// limitSet has the limits of a kind that hold in a scope, with their settings.
+// limitSet has the limits of a module that hold in a scope, with their settings.
 type limitSet struct {
 	list   []*nginxconf.Directive
 	status uint64
@@ -50,7 +50,7 @@ func (l limitSet) same(other limitSet) bool {
 // readHTTPScope reads the scopes of an http block. What has no server is a part of one.
 func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 	byDefault := limitSet{status: 503} // as nginx answers by default
-	limits := n.readLimits(block, map[string]limitSet{limitReq: byDefault, limitConn: byDefault})
+	limits := n.readLimits(block, map[module]limitSet{limitReq: byDefault, limitConn: byDefault})
 	inner := n.readServers(nginxconf.Named(block, "server"), limits)
 	if len(inner) == 0 {
 		return n.readServerBlock("http block", block, limits, request.Selection{})
@@ -59,35 +59,35 @@ func (n *reader) readHTTPScope(block []*nginxconf.Directive) *scope {
 }
 
 // withoutLimits are the settings of limits alone.
-func withoutLimits(limits map[string]limitSet) map[string]limitSet {
-	none := map[string]limitSet{}
-	for kind, l := range limits {
+func withoutLimits(limits map[module]limitSet) map[module]limitSet {
+	none := map[module]limitSet{}
+	for m, l := range limits {
 		l.list = nil
-		none[kind] = l
+		none[m] = l
 	}
 	return none
 }
 
-// readLimits are the limits that a block passes on to those within it: its own, and those around it. Each kind and each
-// setting of its own replaces that around it.
-func (n *reader) readLimits(block []*nginxconf.Directive, around map[string]limitSet) map[string]limitSet {
-	limits := map[string]limitSet{}
-	for _, kind := range kinds {
-		l := around[kind]
-		if listed := nginxconf.Named(block, kind); len(listed) > 0 {
+// readLimits are the limits that a block passes on to those within it: its own, and those around it. Its
+// limits of a module, and each setting of its own, replace those around it.
+func (n *reader) readLimits(block []*nginxconf.Directive, around map[module]limitSet) map[module]limitSet {
+	limits := map[module]limitSet{}
+	for _, m := range modules {
+		l := around[m]
+		if listed := m.named(block, ""); len(listed) > 0 {
 			l.list = listed
 		}
-		for _, d := range nginxconf.Named(block, kind+"_status") {
+		for _, d := range m.named(block, "_status") {
 			status, err := strconv.ParseUint(d.Arg(0), 10, 32)
 			if err != nil || status < 400 || status > 599 {
 				n.Fail(source.PlaceOf(d), "must be a status from 400 to 599")
 			}
 			l.status = status
 		}
-		for _, d := range nginxconf.Named(block, kind+"_dry_run") {
+		for _, d := range m.named(block, "_dry_run") {
 			l.dryRun = d.Arg(0) == "on"
 		}
-		limits[kind] = l
+		limits[m] = l
 	}
 	return limits
 }
@@ -109,15 +109,15 @@ func (n *reader) areTooMany(blocks []*nginxconf.Directive) bool {
 	return true
 }
 
-// plan is what rules are made of: the limits of a kind that hold in a scope, and the requests that they are for.
+// plan is what rules are made of: the limits of a module that hold in a scope, and the requests that they are for.
 type plan struct {
-	kind     string
+	module
 	limits   limitSet
 	requests request.Selection
 }
 
-// plans are what rules are made of in a scope and in those within it, for one kind of limits. Outer is for the requests
-// of the scope around it. Each request that nginx gives to one of these scopes is in one plan:
+// plans are what rules are made of in a scope and in those within it, for one module. Outer is for the requests of the
+// scope around it. Each request that nginx gives to one of these scopes is in one plan:
 //
 //  1. All are the requests that nginx gives to the scope or to one within it. They fit the scope, and no winner.
 //  2. Inner are the scopes within it that need rules of their own.
@@ -140,7 +140,7 @@ type plan struct {
 //	/bx    /b, ~ x$   ~ x$                S        that of ~ x$
 //	/b1    /b         /b                  S        the server's: they leave out /a and ~ x$ alone
 //	/c1    none       the server          S        the server's
-func (s *scope) plans(kind string, outer request.Selection) (list []plan) {
+func (s *scope) plans(m module, outer request.Selection) (list []plan) {
 	if slices.ContainsFunc(s.winners, (*scope).isWhole) {
 		return nil // nginx gives it no request
 	}
@@ -148,14 +148,14 @@ func (s *scope) plans(kind string, outer request.Selection) (list []plan) {
 	exemptScopes(&fits, s.winners)
 	all := outer
 	all.NarrowTo(fits)
-	inner := s.withOwnRules(kind)
+	inner := s.withOwnRules(m)
 	if !slices.ContainsFunc(inner, (*scope).isWhole) { // else no request is left
 		rest := all
 		exemptScopes(&rest, inner)
-		list = append(list, plan{kind, s.limits[kind], rest})
+		list = append(list, plan{m, s.limits[m], rest})
 	}
 	for _, c := range inner {
-		list = append(list, c.plans(kind, all)...)
+		list = append(list, c.plans(m, all)...)
 	}
 	return list
 }
@@ -163,7 +163,7 @@ func (s *scope) plans(kind string, outer request.Selection) (list []plan) {
 // withOwnRules are the inner scopes that need rules of their own: those with other limits, and those that win over one
 // of these. In the example ~ x$ needs rules though its limits are those of the server: the server's rules leave out all
 // of /a, and those of /a leave out ~ x$, so nothing would limit /ax. It wins over /b too, but that has no rules.
-func (s *scope) withOwnRules(kind string) []*scope {
+func (s *scope) withOwnRules(m module) []*scope {
 	hasOwn := map[*scope]bool{}
 	var add func(c *scope)
 	add = func(c *scope) {
@@ -175,17 +175,17 @@ func (s *scope) withOwnRules(kind string) []*scope {
 		}
 	}
 	for _, c := range s.inner {
-		if !c.hasOnly(kind, s.limits[kind]) {
+		if !c.hasOnly(m, s.limits[m]) {
 			add(c)
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(s.inner), func(c *scope) bool { return !hasOwn[c] })
 }
 
-// hasOnly reports whether these limits of a kind are those of the scope and of all scopes within it.
-func (s *scope) hasOnly(kind string, limits limitSet) bool {
-	differs := func(c *scope) bool { return !c.hasOnly(kind, limits) }
-	return s.limits[kind].same(limits) && !slices.ContainsFunc(s.inner, differs)
+// hasOnly reports whether these limits of a module are those of the scope and of all scopes within it.
+func (s *scope) hasOnly(m module, limits limitSet) bool {
+	differs := func(c *scope) bool { return !c.hasOnly(m, limits) }
+	return s.limits[m].same(limits) && !slices.ContainsFunc(s.inner, differs)
 }
 
 // isWhole reports whether every request of the outer scope fits, so the outer scope keeps none. A location / is so, and

@@ -28,7 +28,7 @@ type server struct {
 //	default: a.example D   the rest, of D    all hosts          *.example and a.example
 //	*.example W            *.example, of W   *.example          a.example
 //	                       a.example, of D   a.example          none: it is the narrower name
-func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]limitSet) (scopes []*scope) {
+func (n *reader) readServers(blocks []*nginxconf.Directive, around map[module]limitSet) (scopes []*scope) {
 	if n.areTooMany(blocks) {
 		return nil
 	}
@@ -48,7 +48,7 @@ func (n *reader) readServers(blocks []*nginxconf.Directive, around map[string]li
 // readServerBlock is the scope of what is in a server, which is for the requests that fit. One that answers by itself
 // does so before nginx looks for a location: the import reads its locations only to say what is wrong in them.
 func (n *reader) readServerBlock(
-	label string, block []*nginxconf.Directive, around map[string]limitSet, fits request.Selection,
+	label string, block []*nginxconf.Directive, around map[module]limitSet, fits request.Selection,
 ) *scope {
 	limits := n.readLimits(block, around)
 	inner := n.readLocations(block, limits, false)

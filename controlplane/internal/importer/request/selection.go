@@ -41,8 +41,7 @@
 // Its invariant: a selection that is for other requests than the files say has a comment or a reason in WhyOff. A
 // comment is enough where the policy compares the same part with less, as the host without its port, or where fewer
 // requests are limited than there. Else it is WhyOff, and a rule for the selection is off: then its match has more
-// requests than the files say, and never fewer. One rule limits more with a comment alone: that of a key of nginx such
-// as $http_a$http_b, which counts requests without both headers together. See isEmptyWithout in package nginx.
+// requests than the files say, and never fewer.
 package request
 
 import "slices"

@@ -231,9 +231,6 @@ func (p Place) Problem(text string) policyfile.Problem {
 	return policyfile.Problem{File: p.File, Line: p.Line, Path: p.Path, Message: text}
 }
 
-// String is FILE:LINE:PATH. Two places that differ have different texts.
-func (p Place) String() string { return p.File + ":" + strconv.Itoa(p.Line) + ":" + p.Path }
-
 // NewObject has these fields.
 func NewObject(with ...policy.Field) *policy.Node {
 	return &policy.Node{Kind: policy.Object, Fields: with}

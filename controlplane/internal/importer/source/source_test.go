@@ -9,20 +9,20 @@ import (
 // Each resource of a file has a place of its own, also those in a List of Kubernetes.
 func TestResourcesHaveTheirPlaces(t *testing.T) {
 	for text, want := range map[string][]string{
-		"{kind: A}":                          {"A f:0:"},
-		"kind: A\n---\n# none\n---\nkind: B": {"A f:0:[0]", "B f:0:[1]"},
-		"{kind: List, items: [{kind: A}]}":   {"A f:0:items[0]"},
+		"{kind: A}":                          {"A f:"},
+		"kind: A\n---\n# none\n---\nkind: B": {"A f:[0]", "B f:[1]"},
+		"{kind: List, items: [{kind: A}]}":   {"A f:items[0]"},
 		"kind: A\n---\n{kind: List, items: [{kind: B}, {kind: C}]}": {
-			"A f:0:[0]", "B f:0:[1].items[0]", "C f:0:[1].items[1]",
+			"A f:[0]", "B f:[1].items[0]", "C f:[1].items[1]",
 		},
 		"{kind: List, items: []}": nil,
-		"{kind: List}":            {"List f:0:"},
+		"{kind: List}":            {"List f:"},
 	} {
 		in, err := Open(File{Name: "f", Text: []byte(text)})
 		require.NoError(t, err, text)
 		var got []string
 		for _, r := range in.Resources() {
-			got = append(got, TextOf(r.Node, "kind")+" "+r.At.String())
+			got = append(got, TextOf(r.Node, "kind")+" "+r.At.File+":"+r.At.Path)
 		}
 		require.Equal(t, want, got, text)
 	}
