@@ -9,34 +9,20 @@ import (
 )
 
 // key is the operations of one key, which reach the store by one swap at a time, and its value there as far as that is
-// known.
-type key struct {
-	storeKey [16]byte
-	domain   string
-	value    value
-	state    keyState
-	waiting  []operation   // come after the batch
-	batch    batch         // of a key that is readyAgain or underWay
-	place    *list.Element // of an idle key, in keys.idle
-	bytes    int           // of an idle key, as keys.bytes counts it
-}
-
-// keyState is what a key waits for:
+// known. A key is at one place at a time:
 //
-//	     add      nextSwap           learn: they are decided, or have failed
-//	idle ──▶ ready ──────▶ underWay ────────▶ rest: idle, or ready if others wait
-//	                        │    ▲
-//	 learn: they need       │    │ nextSwap
-//	          another swap  ▼    │
-//	                      readyAgain
-type keyState uint8
-
-const (
-	idle       keyState = iota // for operations
-	ready                      // for its turn, in keys.ready: what waits is its next batch
-	readyAgain                 // for its turn, in keys.ready: its batch needs another swap
-	underWay                   // for the result of its batch's swap
-)
+//	           add              nextReady                     rest
+//	keys.idle ─────▶ keys.ready ─────────▶ its swap is under way ────▶ keys.idle, or keys.ready if others wait
+//	                     ▲                           │
+//	                     └───────────────────────────┘
+//	                      retry: its batch needs another swap
+type key struct {
+	onKey
+	value   value
+	waiting []operation   // come after the batch
+	batch   batch         // empty before its first swap
+	idleAt  *list.Element // where it is in keys.idle; nil = it is not idle
+}
 
 // batch is operations of a key that are decided together, by one swap after the other.
 type batch struct {
@@ -59,7 +45,7 @@ const (
 // keys are those with operations, and the last ones that had some.
 type keys struct {
 	byStoreKey map[[16]byte]*key
-	ready      []*key     // have operations and no swap under way
+	ready      []*key     // have operations, and wait for their next swap
 	idle       *list.List // of *key, longest idle first
 	max        int        // idle ones that are kept
 	bytes      int        // of idle ones
@@ -69,24 +55,17 @@ func newKeys() keys { return keys{byStoreKey: map[[16]byte]*key{}, idle: list.Ne
 
 // add lets an operation wait for its key's turn.
 func (ks *keys) add(o operation) {
-	on := o.on()
-	k := ks.byStoreKey[on.storeKey]
+	k := ks.byStoreKey[o.on().storeKey]
 	switch {
 	case k == nil:
-		k = &key{storeKey: on.storeKey, domain: on.domain, value: o.newValue()}
+		k = &key{onKey: o.on(), value: o.newValue()}
 		ks.byStoreKey[k.storeKey] = k
-		ks.makeReady(k, ready)
-	case k.state == idle:
+		ks.ready = append(ks.ready, k)
+	case k.idleAt != nil:
 		ks.removeIdle(k)
-		ks.makeReady(k, ready)
+		ks.ready = append(ks.ready, k)
 	}
 	k.waiting = append(k.waiting, o)
-}
-
-// makeReady has a key wait for its next swap.
-func (ks *keys) makeReady(k *key, state keyState) {
-	k.state = state
-	ks.ready = append(ks.ready, k)
 }
 
 // nextReady takes the next key that is ready, nil if there is none.
@@ -100,12 +79,12 @@ func (ks *keys) nextReady() *key {
 	return k
 }
 
-// nextSwap returns the swap of what waits, or of what needs another one. It leaves at localNs.
+// nextSwap returns the next swap of the batch. If there is none, what waits is the next batch. The swap leaves at
+// localNs.
 func (k *key) nextSwap(localNs, storeNs int64) swapstore.Swap {
-	if k.state == ready {
+	if len(k.batch.operations) == 0 {
 		k.beginBatch(localNs)
 	}
-	k.state = underWay
 	s := k.value.nextSwap(k.batch.operations, storeNs)
 	s.Key, s.Domain = k.storeKey, k.domain
 	k.batch.sentNs, k.batch.reads = localNs, s.Kind == swapstore.ReadOnly
@@ -169,23 +148,22 @@ func (b *batch) whyGiveUp(status swapstore.Status) error {
 }
 
 // retry has a key take another swap for its batch.
-func (ks *keys) retry(k *key) { ks.makeReady(k, readyAgain) }
+func (ks *keys) retry(k *key) { ks.ready = append(ks.ready, k) }
 
-// rest ends a key's swap: its next operations come, or it is idle.
+// rest ends a key's batch: its next operations come, or it is idle.
 func (ks *keys) rest(k *key) {
 	clear(k.batch.operations)
 	k.batch.operations = k.batch.operations[:0]
 	if len(k.waiting) > 0 {
-		ks.makeReady(k, ready)
+		ks.ready = append(ks.ready, k)
 		return
 	}
 	if !k.value.isWorthKeeping() {
 		delete(ks.byStoreKey, k.storeKey)
 		return
 	}
-	k.state = idle
-	k.place, k.bytes = ks.idle.PushBack(k), k.idleBytes()
-	ks.bytes += k.bytes
+	k.idleAt = ks.idle.PushBack(k)
+	ks.bytes += k.idleBytes()
 	for ks.idle.Len() > ks.max || ks.bytes > maxIdleBytes {
 		oldest := ks.idle.Front().Value.(*key)
 		ks.removeIdle(oldest)
@@ -195,12 +173,12 @@ func (ks *keys) rest(k *key) {
 
 // removeIdle takes a key out of the idle ones.
 func (ks *keys) removeIdle(k *key) {
-	ks.idle.Remove(k.place)
-	ks.bytes -= k.bytes
-	k.place = nil
+	ks.idle.Remove(k.idleAt)
+	ks.bytes -= k.idleBytes()
+	k.idleAt = nil
 }
 
-// idleBytes is about what the key takes while it is idle.
+// idleBytes is about what the key takes while it is idle. Meanwhile it stays the same.
 func (k *key) idleBytes() int {
 	return 200 + k.value.bytes() + 16*(cap(k.batch.operations)+cap(k.waiting))
 }

@@ -61,7 +61,7 @@
 //
 //	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Sent
 //	an operation  waiting, under way, ended        keys.add, key.nextSwap, core.end
-//	a key         its keyState                     keys.add, key.nextSwap, keys.retry, keys.rest
+//	a key         idle, ready, with a swap         see key
 //	a worker      open, ending, closed             Service.Open, Service.Watch, Stream.Close
 //	a store       starting, not starting           the store itself by its age: see upkeep.go
 //
