@@ -5,7 +5,8 @@
 //
 // An ask has parts, each of a key. Once it has begun, it has an operation for each part: an action on what the key has
 // counted, such as a hit. A hit has taken units once they are counted, and they are granted once all parts have theirs.
-// Operations that wait for one key reach the store by one swap.
+// Operations that wait for one key reach the store by one swap. Units are uncounted by a return, if a proxy has not
+// spent them, or by an undo, if nobody has got them.
 //
 // An ask for 1 unit of two keys goes this way. user has a limit of 10, and 3 are used. team has a limit of 100. The
 // service knows that 59 of these are used, but another service has swapped in 75 since. Service.pump does each of these
@@ -24,46 +25,11 @@
 //
 // If the other service has swapped in 100, learn finds that team is denied. A denial changes nothing here, so it
 // needs no other swap, and the ask is denied. begunAsk.undoHits starts an operation that undoes the hit of user, and
-// the ask is answered when that is swapped in. ask.go draws all ways of an ask.
+// the ask is answered when that is swapped in.
 //
-// What waits is here, and what the lock guards: core.go says who has it. The other files:
-//
-//	counter.go    a counter: what its operations are decided by, and which key of the store a client's key makes with it.
-//	              The counters that a worker has defined
-//	operation.go  an operation on a key of the store, the steps of many, and how operators have one carried out
-//	values.go     what is known of a key's value if it is a record, by which operations are decided
-//	sum.go        a key's value that is a sum: the store adds what most calls count
-//	calls.go      calls of this process. They have no stream, and their operations go the same way from keys.go on
-//	upkeep.go     whether the store answers and has its state, and which processes are alive
-//	secret.go     the secret that all services of a store share
-//	metrics.go    what is counted
-//
-// What is done to a key meanwhile is arithmetic, and has packages of its own, which know no store and no lock:
-//
-//	transport       a worker's stream over gRPC
-//	quotaservice    who asks, whose turn it is, what is under way
-//	├─ action       what is done to a key: units are taken, given back, held
-//	│  └─ balance   the record of what it has counted, what that leaves, and for how long it may be spent
-//	├─ recordbytes  the bytes of a record
-//	└─ swapstore    the store: compare-and-swap, in memory, or in Redis and Valkey (redisstore)
-//
-// Each layer has names of its own for what becomes of units:
-//
-//	what                  for an ask                         for its operations          for the record
-//	units are taken       a quota.Grant                      Hit, Take: Outcome.Taken    View.Take
-//	a proxy returns some  a quota.Return: worker.takeReturn  action.Return               View.Return
-//	nobody got them       begunAsk.undoHits                  recordOperation.undo        View.Undo, UndoHold
-//	what came of it       result: a quota.Outcome            outcome: an action.Outcome  changed
-//
-// Units are uncounted by a return or an undo, if their windows still count them.
-//
-// These have states:
-//
-//	an ask        pending, begun, answered, sent   enqueue, begin and send of its worker, Stream.Sent
-//	an operation  waiting, under way, ended        keys.add, key.nextSwap, core.end
-//	a key         idle, ready, with a swap         see key
-//	a worker      open, ending, closed             Service.Open, Service.Watch, Stream.Close
-//	a store       starting, not starting           the store itself by its age: see upkeep.go
+// core.go has the lock and the pump, and values.go what is known of a key's value. Calls of this process (calls.go) go
+// the same way from keys.go on. What an operation does to a record is arithmetic of package action and, below it, of
+// balance. Package swapstore is the store, and transport has the streams over gRPC.
 //
 // Begin with example_test.go. Of the tests, neverover_test.go and blockhistory_test.go guard all by a model: no
 // history admits more than a limit, or what is blocked.
@@ -105,8 +71,8 @@ type Peer struct {
 }
 
 // Service grants units to streams. If its store is a Memory, all that can be done for a message is done when Receive
-// returns, so a simulator can run the service in virtual time. Another store answers later. Then the service goes on in
-// a goroutine, and it starts no others.
+// returns, so a simulator can run the service in virtual time. Another store answers later, and then the service goes
+// on in another goroutine.
 type Service struct {
 	o        Options
 	ctx      context.Context
