@@ -16,8 +16,8 @@
 //	  Descriptor.rulesOfLeaves                  a rule, or an override, of each leaf with a limit   rule.go
 //	    findMixed                               leaves that a policy takes for each other: their rules are off
 //	    joinOverrides                           leaves that need no rule, but an override of a wider leaf's
-//	    makeRule: leafRule.place                each condition goes to the match, the key or both   leafrule.go
-//	      overrideEarlier                       the requests of earlier leaves have another limit, or none
+//	    makeRule: placeAll                      each condition goes to the match, the key or both   leafrule.go
+//	      overrideFor                           the requests of earlier leaves have another limit, or none
 //	      selectUnmatched                       overrides for what no match can say
 //	Levels.NoteUnreached                        notes the limits without requests
 //	Descriptor.ExemptLimited, RuleOfAll         the rule of a limit for what no other rule limits   rule.go
@@ -227,7 +227,7 @@ func limitedOf(leaves []*leaf) (list []*leaf) {
 func reachable(leaves []*leaf) (list []*leaf) {
 	isNever := func(c condition) bool { return c.value.IsNever(c.pattern) }
 	for _, l := range leaves {
-		isWithin := func(before *leaf) bool { return l.withinAsText(before.conditions) }
+		isWithin := func(before *leaf) bool { return l.within(before.conditions) }
 		if !slices.ContainsFunc(l.conditions, isNever) && !slices.ContainsFunc(list, isWithin) {
 			list = append(list, l)
 		}

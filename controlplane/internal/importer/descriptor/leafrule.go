@@ -14,34 +14,8 @@ type earlierLeaf struct {
 }
 
 // makeRule makes the rule of a limit for the requests that meet some conditions: those of a leaf, or of RuleOfAll. The
-// terms have its name, place and limit. It adds the others.
-func (d *Descriptor) makeRule(
-	to *draft.Findings, t draft.Terms, list conditions, earlier []earlierLeaf,
-) *draft.Rule {
-	r := leafRule{conditions: list, limit: t.Limit, requests: d.Requests}
-	for _, c := range list {
-		r.place(c)
-	}
-	for _, e := range earlier {
-		r.overrideEarlier(e)
-	}
-	r.selectUnmatched()
-	for _, p := range r.placed {
-		if p.isInKey() {
-			t.Key = append(t.Key, p.value.Part)
-		}
-	}
-	t.Requests = r.requests
-	t.Overrides = r.overrides
-	t.Cost = d.Cost
-	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
-	// difference: the window is full already. Those with token buckets take nothing for a denied request.
-	t.CountDenied = d.Cost > 0 && t.Limit.IsWindowed()
-	return draft.NewRule(to, t)
-}
-
-// leafRule is the rule of a leaf in the making. An example is the second level of this configuration, for a descriptor
-// with the entry user, whose part is the header x-user:
+// terms have its name, place and limit. It adds the others. An example is the second level of this configuration, for a
+// descriptor with the entry user, whose part is the header x-user:
 //
 //	descriptors:
 //	- {key: user, value: alice, rate_limit: {unit: minute, requests_per_unit: 5}}
@@ -51,67 +25,73 @@ func (d *Descriptor) makeRule(
 //
 //	rules:
 //	- name: user
-//	  key: [{header: x-user}]                 place: any user fits, and each counts apart
+//	  key: [{header: x-user}]                 placeAll: any user fits, and each counts apart
 //	  limits: [10/minute]
 //	  overrides:
-//	  - {key: [alice], limits: [5/minute]}    overrideEarlier: alice is the leaf before it
-type leafRule struct {
-	conditions
-	limit     *draft.Limit
-	requests  request.Selection // those of the descriptor, and only those that meet the conditions in the match
-	placed    []placed          // the conditions, in their order. Those of the earlier leaves have the same places
-	overrides []draft.Override  // the filter takes the first that fits
+//	  - {key: [alice], limits: [5/minute]}    overrideFor: alice is the leaf before it
+func (d *Descriptor) makeRule(
+	to *draft.Findings, t draft.Terms, list conditions, earlier []earlierLeaf,
+) *draft.Rule {
+	t.Requests = d.Requests
+	all := placeAll(list, &t.Requests)
+	for _, e := range earlier {
+		if e.apart(list) { // it has none of the rule's requests
+			continue
+		}
+		if o, why := overrideFor(e, all); why == "" {
+			t.Overrides = append(t.Overrides, o)
+		} else {
+			t.Requests.Cannot(why)
+		}
+	}
+	if slices.ContainsFunc(all, placed.isUnmatched) {
+		if why := list.whyNoOverride(); why == "" {
+			t.Overrides = append(t.Overrides, selectUnmatched(all, t.Limit)...)
+		} else {
+			t.Requests.Cannot(why)
+		}
+	}
+	for _, p := range all {
+		if p.inKey {
+			t.Key = append(t.Key, p.value.Part)
+		}
+	}
+	t.Cost = d.Cost
+	// Limiters with windows count a request before they compare, so a denied one counts too. At cost 1 that makes no
+	// difference: the window is full already. Those with token buckets take nothing for a denied request.
+	t.CountDenied = d.Cost > 0 && t.Limit.IsWindowed()
+	return draft.NewRule(to, t)
 }
 
-// placed is a condition, and where it goes in the rule.
+// placed is a condition, and where it goes in a rule. The match selects what fits if it can: it cannot ask for a query
+// parameter, nor for a second value of a part. The key has the values that count apart:
+//
+//	the condition    if a match can say it    else
+//	alice            in the match             in the key, and overrides select it
+//	a*               in both                  in the key, and overrides select it
+//	any              in both: nothing to ask
+//	a*, shared       in the match             nowhere, and the rule is off
 type placed struct {
 	condition
-	in place
+	inMatch bool
+	inKey   bool
 }
 
-// place is where a condition goes in a rule. Values that count apart need the key. One text, or values that count
-// together, need only the match:
-//
-//	the condition      the descriptor's match has   its place
-//	alice              no condition, or alice       inMatch
-//	a*, shared         no condition, or a*          inMatch
-//	a*                 no condition, or a*          inBoth
-//	any                anything                     inBoth: the match need not ask for it
-//	alice, a*          another value of the part    inKey
-//	a*, shared         another value of the part    nowhere
-//
-// A part that no match has, as a query parameter, is as one with another value.
-type place uint8
+// isUnmatched reports whether overrides must select what fits: the key has all values of the part.
+func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
 
-const (
-	inMatch place = iota // all that fits has one counter
-	inBoth               // the match selects what fits, and each value has a counter
-	inKey                // each value has a counter, and overrides select what fits: see selectUnmatched
-	nowhere              // the rule is off
-)
-
-func (p placed) isInKey() bool { return p.in == inBoth || p.in == inKey }
-
-// isUnmatched reports whether the key alone has the condition.
-func (p placed) isUnmatched() bool { return p.in == inKey }
-
-// place gives a condition its place, and adds one in the match to the requests.
-func (r *leafRule) place(c condition) {
-	canMatch := c.addTo(&r.requests)
-	hasOneCounter := c.shared || c.pattern.Kind() == request.Exactly
-	p := placed{condition: c}
-	switch {
-	case canMatch && hasOneCounter:
-		p.in = inMatch
-	case canMatch:
-		p.in = inBoth
-	case !c.shared:
-		p.in = inKey
-	default:
-		p.in = nowhere
-		r.requests.Cannot(c.sharing() + ", and no match can select them.")
+// placeAll places the conditions of a rule, and adds to its requests what the match can say.
+func placeAll(list conditions, requests *request.Selection) (all []placed) {
+	for _, c := range list {
+		p := placed{condition: c, inMatch: c.addTo(requests)}
+		isOneText := c.pattern.Kind() == request.Exactly
+		p.inKey = !c.shared && !(p.inMatch && isOneText)
+		if c.shared && !p.inMatch {
+			requests.Cannot(c.sharing() + ", and no match can select them.")
+		}
+		all = append(all, p)
 	}
-	r.placed = append(r.placed, p)
+	return all
 }
 
 // addTo adds the condition to the match of some requests. It is not ok, and adds nothing, if no match can ask for the
@@ -131,23 +111,29 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 	return true
 }
 
-// overrideEarlier gives the requests of an earlier leaf the limit that they have in the rule, or says why no override
-// can. A leaf that is apart from the conditions has none of the rule's requests.
-func (r *leafRule) overrideEarlier(e earlierLeaf) {
-	if e.apartAsText(r.conditions) {
-		return
-	}
-	if why := r.whyNotOverridden(e.leaf); why != "" {
-		r.requests.Cannot(why)
-		return
-	}
-	next := draft.Override{Limit: e.limit}
-	for i, p := range r.placed {
-		if p.isInKey() {
-			next.Patterns = append(next.Patterns, e.conditions[i].asOverride())
+// overrideFor gives the requests of an earlier leaf the limit that they have in a rule, or says why no override can. It
+// tells them from others of the rule by the parts of the key. For a part that is not in the key:
+//
+//	the rule's condition   the earlier leaf's   an override
+//	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
+//	al*, shared            a*                   need not tell, as above
+//	a*, shared             alice                cannot tell which requests of the one counter are alice's
+func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why string) {
+	o.Limit = e.limit
+	for i, p := range all {
+		before := e.conditions[i]
+		switch {
+		case p.inKey:
+			o.Patterns = append(o.Patterns, before.asOverride())
+		case !p.pattern.Within(before.pattern):
+			return o, p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a rule: exempt " +
+				"those requests by hand."
 		}
 	}
-	r.overrides = append(r.overrides, next)
+	if why := e.whyNoOverride(); why != "" {
+		return o, "It should leave out the requests of " + e.level.Name() + ". " + why
+	}
+	return o, ""
 }
 
 // asOverride is the condition as an override has it, if there is no whyNoOverride.
@@ -156,50 +142,22 @@ func (c condition) asOverride() string {
 	return text
 }
 
-// whyNotOverridden says why no override tells the requests of an earlier leaf from others of the rule, if none does.
-// It tells them by the parts of the key. For a part that is not in the key:
-//
-//	the rule's condition   the earlier leaf's   an override
-//	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
-//	al*, shared            a*                   need not tell, as above
-//	a*, shared             alice                cannot tell which requests of the one counter are alice's
-func (r *leafRule) whyNotOverridden(before *leaf) (why string) {
-	for i, p := range r.placed {
-		if !p.isInKey() && !p.pattern.Within(before.conditions[i].pattern) {
-			return p.sharing() + ", apart from " + before.level.Name() + ". The import does not write such a rule: exempt " +
-				"those requests by hand."
-		}
-	}
-	if why := before.whyNoOverride(); why != "" {
-		return "It should leave out the requests of " + before.level.Name() + ". " + why
-	}
-	return ""
-}
-
 // sharing begins a sentence about values that have one counter.
 func (c condition) sharing() string {
 	return "The values of " + c.value.Part.String() + " that fit " + c.pattern.Text() + " share one counter there"
 }
 
-// selectUnmatched selects the values that are in the key alone, or says why no override can. One override gives them
-// the limit, and one behind it makes all other keys unlimited. No match asks for a query parameter, so the limit of the
-// user alice in one becomes:
+// selectUnmatched selects the values that are in the key alone. One override gives them the limit, and one behind it
+// makes all other keys unlimited. No match asks for a query parameter, so the limit of the user alice in one becomes:
 //
 //	key: [{query: user}]
 //	overrides:
 //	- {key: [alice], limits: [5/minute]}
 //	- {key: ["*"], unlimited: true}
-func (r *leafRule) selectUnmatched() {
-	if !slices.ContainsFunc(r.placed, placed.isUnmatched) {
-		return
-	}
-	if why := r.whyNoOverride(); why != "" {
-		r.requests.Cannot(why)
-		return
-	}
+func selectUnmatched(all []placed, limit *draft.Limit) []draft.Override {
 	var limited, others []string
-	for _, p := range r.placed {
-		if !p.isInKey() {
+	for _, p := range all {
+		if !p.inKey {
 			continue
 		}
 		text := "*" // the match selects the value
@@ -209,6 +167,5 @@ func (r *leafRule) selectUnmatched() {
 		limited = append(limited, text)
 		others = append(others, "*")
 	}
-	r.overrides = append(r.overrides,
-		draft.Override{Patterns: limited, Limit: r.limit}, draft.Override{Patterns: others})
+	return []draft.Override{{Patterns: limited, Limit: limit}, {Patterns: others}}
 }

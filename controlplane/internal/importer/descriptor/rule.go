@@ -73,7 +73,7 @@ func findMixed(leaves []*leaf) map[*leaf]*leaf {
 	mixed := map[*leaf]*leaf{}
 	for i, l := range leaves {
 		for k, before := range leaves[:i] {
-			if l.apartAsText(before.conditions) && !inPolicy[i].apartAsText(inPolicy[k]) {
+			if l.apart(before.conditions) && !inPolicy[i].apart(inPolicy[k]) {
 				mixed[l] = before
 				mixed[before] = l
 			}
@@ -123,7 +123,7 @@ func (l *leaf) canOverride(other *leaf) bool {
 		return l.level.Limit.AreNone() && l.whyNoOverride() == "" &&
 			!slices.ContainsFunc(l.conditions, func(c condition) bool { return c.shared })
 	}
-	return l.withinAsText(other.conditions) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
+	return l.within(other.conditions) && l.level.Limit.IsOfClass(other.level.Limit) && isPlain(l) && isPlain(other)
 }
 
 // whyNoOverride says why no override has the patterns of the conditions, if none does. Only a path or a host can be the

@@ -29,12 +29,12 @@ type condition struct {
 	shared  bool // all that fits counts together
 }
 
-// withinAsText reports whether every request that meets the conditions meets those of another leaf too. Like that of
+// within reports whether every request that meets the conditions meets those of another leaf too. Like that of
 // patterns it may say false where it is so.
 //
 // Values are compared as texts, also those of hosts and addresses, because these limiters compare texts: the value
 // 10.0.0.0/8 is that of a request whose address is masked to it, and not that of 10.1.2.3.
-func (list conditions) withinAsText(other conditions) bool {
+func (list conditions) within(other conditions) bool {
 	for i, c := range list {
 		if !c.pattern.Within(other[i].pattern) {
 			return false
@@ -43,9 +43,9 @@ func (list conditions) withinAsText(other conditions) bool {
 	return true
 }
 
-// apartAsText reports whether no request meets the conditions of both leaves. Like that of patterns it may say false
+// apart reports whether no request meets the conditions of both leaves. Like that of patterns it may say false
 // where it is so.
-func (list conditions) apartAsText(other conditions) bool {
+func (list conditions) apart(other conditions) bool {
 	for i, c := range list {
 		if c.pattern.Apart(other[i].pattern) {
 			return true
