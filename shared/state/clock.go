@@ -44,15 +44,10 @@ const aheadNs = directory.RecordAheadNs
 // isAhead reports whether last is further ahead of the caller's clock than clocks differ.
 func (p *presentPage) isAhead(last int64) bool { return last > p.CallerNs+aheadNs }
 
-// A loaded page is brought to the present in three steps:
-//
-//	readClocks     CallerNs and holdNs
-//	lapseFloor     the floor: what its holds have lost is charged, and records may be evicted for that (evict.go)
-//	rebaseIfAhead  the one record that is read, or the floor if the key has none; and Now
-
-// readClocks is the first step. now is the caller's clock, newest the newest time of all that is read in the page. If
-// that is ahead of the clock, the worker may only have stood still since it read it: then it is read once more. What is
-// ahead after that was written before the clock was set back.
+// readClocks reads the clocks by which a loaded page is brought to the present. now is the caller's, and newest the
+// newest time of all that is read in the page. If that is ahead of the caller's clock, the worker may only have stood
+// still since it read it: then it is read once more. What is ahead after that was written before the clock was set
+// back.
 func (t *Table) readClocks(p *presentPage, now, newest int64) {
 	p.lapses = p.lapses[:0]
 	t.readHoldClock(p)

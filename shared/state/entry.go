@@ -81,20 +81,9 @@ func (t *Table) Reread(e *Entry, limits Limits, now int64) Status {
 	return OK
 }
 
-// readKey brings the loaded page to the present, and reads what it has of the key:
-//
-//	                  finds                          may change in the page
-//	setLimits         windows, rule
-//	findSlot          slot
-//	readClocks        CallerNs, holdNs
-//	lapseFloor                                       holds of the floor have lapsed: charges the floor, and evicts
-//	                                                 records, this key's or others'
-//	rebaseIfAhead     Now                            the clock was set back: moves the record, or the floor without
-//	                                                 one, to Now
-//	readHolds         held, ownHolds; lapsed: what
-//	                  has lapsed in the record
-//	readRecord        usage, as of Now
-//	or startFromFloor usage, as of Now, and FromFloor
+// readKey brings the loaded page to the present, and reads what it has of the key. Two steps change the page:
+// lapseFloor, if holds of the floor have lapsed, and rebaseIfAhead, if the clock was set back. The others only find
+// what the Entry tells.
 func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
 	e.Findings = Findings{}
 	e.opened = 0
@@ -108,7 +97,7 @@ func (t *Table) readKey(e *Entry, limits *Limits, now int64) {
 	present, rebased := e.rebaseIfAhead(e.slot)
 	e.Now = present
 	e.Rebased = rebased || rebasedFloor
-	lapsed := e.readHolds()
+	lapsed := e.readHolds() // in the record
 	if e.slot >= 0 {
 		e.readRecord(lapsed)
 	} else {
@@ -382,6 +371,9 @@ func (e *Entry) putUsage() {
 // Persist writes a denied key's entry if Read has rebased it. Else each denial would rebase
 // the key again, and its wait would begin anew. It may lose a race: the winner has rebased
 // the key too. It writes nothing if the table's windows have changed since Read, or after a Look.
+//
+// What Read has changed is in the page, but for what has lapsed in the record: the Entry has charged that, the page
+// still holds it, and the next Read charges it as this one did.
 func (t *Table) Persist(e *Entry) {
 	if e.Rebased && t.startChange(&e.loadedPage) == OK {
 		t.write(&e.loadedPage)

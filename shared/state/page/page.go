@@ -123,7 +123,9 @@ func (p *Page) ReadLike(value []byte) (same Page, ok bool) {
 // headIsSound reports whether the head has no value that nobody writes.
 func (p *Page) headIsSound() bool { return le.Uint16(p.Bytes[offSpare:]) == 0 && p.FloorTime() >= 0 }
 
-func (p *Page) definition(column Column) []byte { return p.Bytes[headBytes+int(column)*WindowBytes:] }
+func (p *Page) definition(column Column) []byte {
+	return p.Bytes[headBytes+int(column)*WindowBytes:][:WindowBytes]
+}
 
 // Epoch is that of the page's windows.
 func (p *Page) Epoch() uint32 { return le.Uint32(p.Bytes[offEpoch:]) }
