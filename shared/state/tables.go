@@ -357,7 +357,7 @@ func (ts *Tables) dropOwners(gone []uint64, now int64) Status {
 		return OK
 	}
 	return ts.update(func(d *directory.Directory) Status {
-		d.Drop(gone, now)
+		d.DropOwners(gone, now)
 		return OK
 	})
 }

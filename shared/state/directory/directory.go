@@ -9,16 +9,16 @@
 // counter the table belongs, where its pages are and which windows they have. Its owners are the
 // configurations that count in it. The life of a table:
 //
-//	     Register               remove, of the last owner              removeWaiting
+//	     Register            removeOwners, of the last one                sweep
 //	none ---------> in use ------------------------------> waiting ----------------> none: its number is free
 //	                  ^                                       |
 //	                  +----------- Register (join) -----------+
 //
-//	change          who calls it
-//	Register        a worker, before it first counts in the table, and at each of its heartbeats
-//	remove          Register, for the counter's other tables; LeaveAndSweep, for the counters that a configuration no
-//	                longer has; Drop, for owners that have missed too many heartbeats
-//	removeWaiting   LeaveAndSweep, which a worker calls before it registers tables
+//	change         who calls it
+//	Register       a worker, before it first counts in the table, and at each of its heartbeats
+//	removeOwners   Register, for the counter's other tables; LeaveAndSweep, for the counters that a configuration no
+//	               longer has; DropOwners, for owners that have missed too many heartbeats
+//	sweep          LeaveAndSweep, which a worker calls before it registers tables
 //
 // A table waits until its records count no more (countsNs), in case its counter comes back. Then its number is used
 // for another one, with a new epoch as its base: pages of an earlier one are empty.

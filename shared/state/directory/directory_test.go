@@ -31,7 +31,7 @@ func TestADirectoryFindsItsTables(t *testing.T) {
 	require.EqualValues(t, 1, d.freeNumber())
 
 	d.Tables[0].leave(d.Tables[0].Owners[0], second)
-	d.removeWaiting(3600 * second)
+	d.sweep(3600 * second)
 	require.Empty(t, d.TablesOf(def.Counter))
 	require.Zero(t, d.freeNumber())
 }
@@ -100,7 +100,7 @@ func TestOnlySoManyTablesWait(t *testing.T) {
 			}
 			want = slices.Delete(want, first, first+1)
 		}
-		d.removeWaiting(30)
+		d.sweep(30)
 		require.Equal(t, want, d.Tables)
 	}
 }
@@ -114,6 +114,6 @@ func TestATableOfANewerBuildWaits(t *testing.T) {
 	require.False(t, d.Tables[0].IsKnown())
 
 	d.Tables[0].leave(d.Tables[0].Owners[0], second)
-	d.removeWaiting(3600 * second)
+	d.sweep(3600 * second)
 	require.Len(t, d.Tables, 1)
 }

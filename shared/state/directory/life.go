@@ -124,20 +124,20 @@ func (d *Directory) HasOwner(id uint64) bool {
 // IsKnown reports whether this build knows all windows of the table.
 func (r *Registration) IsKnown() bool { return r.foreign == nil }
 
-// Drop removes owners from all tables, whichever their configurations are.
-func (d *Directory) Drop(owners []uint64, now int64) {
+// DropOwners removes owners from all tables, whichever their configurations are.
+func (d *Directory) DropOwners(owners []uint64, now int64) {
 	for i := range d.Tables {
-		d.Tables[i].remove(now, func(o Owner) bool { return slices.Contains(owners, o.ID) })
+		d.Tables[i].removeOwners(now, func(o Owner) bool { return slices.Contains(owners, o.ID) })
 	}
 }
 
 // leave removes o, of this configuration or an older one, from the table.
 func (r *Registration) leave(o Owner, now int64) {
-	r.remove(now, func(p Owner) bool { return p.ID == o.ID && p.ConfiguredNs <= o.ConfiguredNs })
+	r.removeOwners(now, func(p Owner) bool { return p.ID == o.ID && p.ConfiguredNs <= o.ConfiguredNs })
 }
 
-// remove removes owners from the table. If the last one goes, its counter has vanished.
-func (r *Registration) remove(now int64, goes func(Owner) bool) {
+// removeOwners removes owners from the table. If the last one goes, its counter has vanished.
+func (r *Registration) removeOwners(now int64, goes func(Owner) bool) {
 	r.Owners = slices.DeleteFunc(r.Owners, goes)
 	if len(r.Owners) == 0 && r.VanishedNs == 0 {
 		r.VanishedNs = max(now, 1)
@@ -152,12 +152,12 @@ func (d *Directory) LeaveAndSweep(o Owner, keeps func(CounterID) bool, now int64
 			r.leave(o, now)
 		}
 	}
-	d.removeWaiting(now)
+	d.sweep(now)
 }
 
-// removeWaiting removes tables of whose records none counts any more (countsNs), and the first to vanish of more than
+// sweep removes tables of whose records none counts any more (countsNs), and the first to vanish of more than
 // WaitingTables.
-func (d *Directory) removeWaiting(now int64) {
+func (d *Directory) sweep(now int64) {
 	tables := slices.DeleteFunc(d.Tables, func(r Registration) bool {
 		return r.waits() && now-r.VanishedNs >= r.countsNs()
 	})
@@ -235,8 +235,8 @@ const notKnownNs = limit.MaxFillNs
 
 // How far ahead of the present a time in the directory may be, before the clock must have been set back since:
 const (
-	// RecordAheadNs is for a table that vanished, and for records and floors: they count on as of their time, and their
-	// table has to wait as long.
+	// RecordAheadNs is for records and floors, which count on as of their time; and for a table that vanished, so that it
+	// waits until they count no more.
 	RecordAheadNs = 10_000_000_000
 	// configuredAheadNs is for a configuration: as much as the clocks of workers may differ, and not more. For example,
 	// one was made at 12:00:00, the clock was set back, and its successor is made at 11:59:56. That outranks it, because
