@@ -291,7 +291,7 @@ func (h *handout) writeAnswer(l *leased.Lease, now int64) {
 	}
 	src, given := h.part.lease.source, h.grant.Units-h.rest.Units // none has come back yet: see HandOut
 	l.Standings = append(l.Standings[:0], h.standings...)
-	l.Rate.Spend(now, src.refill.rateNs, given) // as takeLease does for what it takes
+	l.Rate.Add(now, src.refill.rateNs, given) // as takeLease does for what it takes
 	if h.remembersBlock() || h.grant.Denied && src.keeps {
 		h.writeDenial(l, now)
 	}

@@ -173,7 +173,7 @@ func (wg *watchedGrant) collect(
 		if src.table.ReadHashed(e, wg.lease.key, wallNs, now) != state.OK {
 			return 0, true
 		}
-		left := wg.find(&e.Lease)
+		left := e.LeftOf(wg.grant)
 		if left == nil {
 			return 0, e.FromFuture // no reread: a later tick can read it
 		}
@@ -195,15 +195,4 @@ func (wg *watchedGrant) collect(
 		}
 	}
 	return 0, true
-}
-
-// find returns what is left of the grant, nil if nothing is.
-func (wg *watchedGrant) find(l *leased.Lease) *leased.GrantLeft {
-	for i := range l.Grants {
-		left := &l.Grants[i]
-		if left.GrantID == wg.grant && left.Units > 0 {
-			return left
-		}
-	}
-	return nil
 }

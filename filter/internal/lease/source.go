@@ -223,7 +223,7 @@ func (src *Source) takeLease(s *decide.Subject) state.Status {
 	c, w := &s.Carried, src.worker
 	e := c.Lease
 	c.Taken = e.Spend(e.NowNs, s.Cost)
-	e.Rate.Spend(e.NowNs, src.refill.rateNs, s.Cost)
+	e.Rate.Add(e.NowNs, src.refill.rateNs, s.Cost)
 	if e.Uncharged.IsAsked(e.NowNs) || w.Service.Silent || !src.refill.isDue(e) {
 		return src.write(e)
 	}

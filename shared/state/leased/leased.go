@@ -6,11 +6,11 @@
 //
 // A Lease has four parts, each with its verbs. All instants are of the monotonic clock of the proxy:
 //
-//	part       what it is                                     who changes it
-//	Grants     units that may be spent                        Put, Spend; its worker takes back what is left
-//	denial     what the service has denied last               Deny, Block, Allow; told by Denies, Blocks, WaitNs
-//	Uncharged  units admitted while the service was silent    Add, Ask, Answer
-//	Rate       how fast units are spent, to ask ahead of need Spend; told by Over
+//	part       what it is                                      who changes it
+//	Grants     units that may be spent                         Put, Spend; LeftOf, by which its worker takes them back
+//	denial     what the service has denied last                Deny, Block, Allow; told by Denies, Blocks, WaitNs
+//	Uncharged  units admitted while the service was silent     Add, Ask, Answer
+//	Rate       how fast units are spent, to ask ahead of need  Add; told by Over
 //
 // Standings and SilentUntilNs are only kept: they are as the service last said.
 package leased
@@ -121,6 +121,16 @@ func (l *Lease) Put(nowNs int64, added GrantLeft) (stranded uint32, ok bool) {
 	return stranded, true
 }
 
+// LeftOf returns what is left of a grant, nil if nothing is.
+func (l *Lease) LeftOf(grant GrantID) *GrantLeft {
+	for i := range l.Grants {
+		if g := &l.Grants[i]; g.GrantID == grant && g.Units > 0 {
+			return g
+		}
+	}
+	return nil
+}
+
 // Denial is how long a denial holds. What it denies is by the verb that writes it: Deny denies a cost and what costs
 // more, but never a cost of 0, and Block denies each cost.
 type Denial struct {
@@ -145,16 +155,17 @@ func (l *Lease) Block(d Denial, nowNs int64) {
 	l.noteDenial(d, nowNs)
 }
 
-// noteDenial writes a denial. If the one before is not over, the smaller cost of both is denied. If that is the cost of
-// the one before, it is denied until the first of both is over: it may pass sooner than the greater cost.
+// noteDenial writes a denial. A smaller cost that the one before denies stays denied, but only until the first of both
+// is over: it may pass sooner than the greater cost.
 func (l *Lease) noteDenial(d Denial, nowNs int64) {
-	if before := &l.denial; before.UntilNs > nowNs && before.cost < d.cost {
-		if before.UntilNs <= d.UntilNs {
-			return
-		}
+	switch before := &l.denial; {
+	case before.UntilNs <= nowNs || before.cost >= d.cost:
+		l.denial = d
+	case before.UntilNs > d.UntilNs:
 		d.cost = before.cost
+		l.denial = d
+	default: // the one before is over first
 	}
-	l.denial = d
 }
 
 // Allow forgets a denial whose cost can be spent now, because the key has got units.
@@ -237,8 +248,8 @@ func (r *Rate) Over(nowNs, periodNs int64) uint32 {
 	return 0
 }
 
-// Spend adds units to the rate.
-func (r *Rate) Spend(nowNs, periodNs int64, units uint32) {
+// Add adds units that were spent to the rate.
+func (r *Rate) Add(nowNs, periodNs int64, units uint32) {
 	switch passed := nowNs - r.FromNs; {
 	case passed < periodNs:
 	case passed < 2*periodNs:

@@ -11,15 +11,15 @@ import (
 func TestLeaseRate(t *testing.T) {
 	const period = 100
 	var l Lease
-	l.Rate.Spend(1000, period, 10)
+	l.Rate.Add(1000, period, 10)
 	require.EqualValues(t, 10, l.Rate.Over(1000, period))
 	require.EqualValues(t, 10, l.Rate.Over(1099, period))
 	require.EqualValues(t, 5, l.Rate.Over(1150, period))
-	l.Rate.Spend(1150, period, 4)
+	l.Rate.Add(1150, period, 4)
 	require.EqualValues(t, 4+5, l.Rate.Over(1150, period))
 	require.EqualValues(t, 0, l.Rate.Over(1300, period))
-	l.Rate.Spend(5000, period, 1<<32-1)
-	l.Rate.Spend(5001, period, 1)
+	l.Rate.Add(5000, period, 1<<32-1)
+	l.Rate.Add(5001, period, 1)
 	require.Equal(t, uint32(1<<32-1), l.Rate.Over(5001, period), "saturates")
 }
 
