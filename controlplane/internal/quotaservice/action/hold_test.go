@@ -72,6 +72,15 @@ func TestTakeHold(t *testing.T) {
 	}
 }
 
+// TestAMisplacedHoldIsKnown: nobody is told to look for a newer release because of it.
+func TestAMisplacedHoldIsKnown(t *testing.T) {
+	_, err := NewTerms(&quota.Definition{Lease: quota.LeaseOff, Windows: []limit.Window{
+		{Algorithm: limit.Concurrency, Limit: 4, PeriodNs: 80 * second},
+		{Algorithm: limit.FixedWindow, Limit: 10, PeriodNs: minute},
+	}})
+	require.EqualError(t, err, "a hold does not come after all other windows")
+}
+
 // TestAnInspectSaysWhatAHitWould: also of a key of which workers hold units by another policy. The key's window of 10
 // has 8 left, and 5 of these are held.
 func TestAnInspectSaysWhatAHitWould(t *testing.T) {

@@ -63,10 +63,10 @@ func split(all []limit.Window) (windows []limit.Window, hold *limit.Window) {
 func check(d *quota.Definition) error {
 	for i := range d.Windows {
 		var err error
-		switch isLast := i == len(d.Windows)-1; {
-		case isLast && d.Windows[i].Algorithm == limit.Concurrency:
-			err = checkHold(d, &d.Windows[i])
-		case d.Windows[i].Algorithm == limit.Block:
+		switch d.Windows[i].Algorithm {
+		case limit.Concurrency:
+			err = checkHold(d, i)
+		case limit.Block:
 			err = checkBlock(d, i)
 		default:
 			err = checkWindow(d, i)
@@ -95,26 +95,27 @@ func checkBlock(d *quota.Definition, i int) error {
 	return nil
 }
 
-var errUnknownWindow = errors.New("the algorithm of a window is not known: the proxy runs a newer release")
-
 // checkHold refuses a limit.Concurrency, or what the definition says beside it.
-func checkHold(d *quota.Definition, hold *limit.Window) error {
-	if hold.PeriodNs < limit.MinHoldNs || hold.PeriodNs > limit.MaxHoldNs {
+func checkHold(d *quota.Definition, i int) error {
+	w := &d.Windows[i]
+	switch {
+	case i != len(d.Windows)-1:
+		return errors.New("a hold does not come after all other windows")
+	case w.PeriodNs < limit.MinHoldNs || w.PeriodNs > limit.MaxHoldNs:
 		return errors.New("a hold is not 10 seconds to 1 day long")
-	}
-	if d.CountDenied || d.Lease != quota.LeaseOff {
+	case d.CountDenied || d.Lease != quota.LeaseOff:
 		return errors.New("what holds units until their answers takes no count_denied and no lease")
 	}
 	return nil
 }
 
-// checkWindow refuses a window that counts nothing known, or stands in the wrong place.
+// checkWindow refuses a window that counts by no known algorithm, or stands in the wrong place.
 func checkWindow(d *quota.Definition, i int) error {
 	w := &d.Windows[i]
 	isBucket := w.Algorithm == limit.TokenBucket
 	switch {
 	case !slices.Contains(limit.Counting[:], w.Algorithm):
-		return errUnknownWindow
+		return errors.New("the algorithm of a window is not known: the proxy runs a newer release")
 	case !w.InRange():
 		return errors.New("a window is not 1 ms to 366 days or 1, 2, 3, 4, 6 or 12 months long, or its offset is not less")
 	case isBucket && w.Unlimited && (w.Limit > 0 || w.Burst > 0):
