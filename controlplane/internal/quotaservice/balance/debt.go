@@ -77,10 +77,11 @@ func (w recordWindow) boundLack(units uint32, most uint64) uint32 {
 
 // chargeSilent charges units that silent workers held.
 func (r *Record) chargeSilent(units uint32) {
+	if units == 0 { // nothing opens no window
+		return
+	}
 	for i := range r.Windows {
-		if units > 0 {
-			r.window(i).chargeSilent(units)
-		}
+		r.window(i).chargeSilent(units)
 	}
 }
 

@@ -172,7 +172,7 @@ type KeyWindows struct {
 // until they have ended. It returns the record as the definition sees it, until the record is arranged again. hold is
 // its limit.Concurrency; nil = it has none. startingForNs is View.StartingForNs.
 func (r *Record) ArrangeFor(windows KeyWindows, hold *limit.Window, startingForNs int64) (v View, err error) {
-	if !slices.EqualFunc(r.Windows, windows.Defined, needsNoChange) {
+	if !slices.Equal(r.Windows, windows.Defined) {
 		if err := r.arrange(windows.Defined); err != nil {
 			return v, err
 		}
@@ -186,25 +186,11 @@ func (r *Record) ArrangeFor(windows KeyWindows, hold *limit.Window, startingForN
 var ErrWindows = errors.New("the key counts in 16 windows of other definitions: " +
 	"more are refused until one of them ends")
 
-// Windows are compared in four ways. Each looks at the fields that are marked:
-//
-//	                                     limit.Window.Same  countsAsOne     needsNoChange   limit.Window.Compare
-//	Algorithm                            x                  x               x               x
-//	PeriodNs, OffsetNs, Jitter, Elastic  not of a block     not of a block  not of a block  x
-//	Limit and Burst of a bucket                             x               x
-//	Pays                                                                    x
-//
-// Same is whether two windows count the same. countsAsOne is whether they share a usage in the record, needsNoChange
-// whether the record's window need not be replaced by the definition's. By Compare definitions list their windows.
-
-// countsAsOne reports whether the windows share what they have counted. Buckets of other limits do not: each
-// is refilled by its own, so that nobody's limits fill another's bucket.
+// countsAsOne reports whether the windows share what they have counted. Limits make no difference, but for buckets:
+// each is refilled by its own, so that nobody's limits fill another's bucket.
 func countsAsOne(v, w limit.Window) bool {
 	return v.Same(w) && (v.Algorithm != limit.TokenBucket || v.Limit == w.Limit && v.Burst == w.Burst)
 }
-
-// needsNoChange reports whether window w of a definition is in the record already, as v.
-func needsNoChange(v, w limit.Window) bool { return countsAsOne(v, w) && v.Pays == w.Pays }
 
 // arrange puts the windows first. It leaves the record as it is if they are too many with the others.
 func (r *Record) arrange(first []limit.Window) error {
