@@ -58,8 +58,8 @@ type Total struct {
 // ends first, Count has returned before, and keep is called all the same. In a counter of one aligned window, calls
 // with keep and calls without do not see each other.
 func (s *Service) Count(ctx context.Context, uses []Use, keep func([]Total) bool) ([]Total, error) {
-	c := &call{totals: make([]Total, len(uses)), ended: make(chan struct{})}
-	isStarted, err := s.startCall(s.makeCall(c, uses, keep))
+	c, begin := s.makeCall(uses, keep)
+	isStarted, err := s.startCall(begin)
 	if err != nil {
 		return nil, err
 	}
@@ -84,15 +84,21 @@ type call struct {
 	ended  chan struct{}
 }
 
+func newCall(uses []Use) call {
+	return call{totals: make([]Total, len(uses)), ended: make(chan struct{})}
+}
+
 // makeCall makes a call of one kind or the other, and returns what begins it.
-func (s *Service) makeCall(c *call, uses []Use, keep func([]Total) bool) (begin func() (isStarted bool)) {
+func (s *Service) makeCall(uses []Use, keep func([]Total) bool) (c *call, begin func() (isStarted bool)) {
 	last, _ := s.hashers.Get().(*hasher)
 	h := last.withSecret(s.secret.Load())
 	defer s.hashers.Put(h)
 	if keep == nil {
-		return newChargingCall(&s.core, c, uses, h).begin
+		charging := newChargingCall(&s.core, uses, h)
+		return &charging.call, charging.begin
 	}
-	return newTakingCall(&s.core, c, uses, h, keep).begin
+	taking := newTakingCall(&s.core, uses, h, keep)
+	return &taking.call, taking.begin
 }
 
 // startCall starts a call, and reports whether that has started operations.
@@ -120,7 +126,7 @@ func (u *Use) onRecord(hash [16]byte, what action.Action, owner owner) recordOpe
 
 // chargingCall is a call without keep.
 type chargingCall struct {
-	*call
+	call
 	core    *core
 	charges []charge
 	left    int // operations that are not done
@@ -135,8 +141,8 @@ type charge struct {
 	lates int // additions that came too late
 }
 
-func newChargingCall(core *core, of *call, uses []Use, h *hasher) *chargingCall {
-	c := &chargingCall{call: of, core: core, charges: make([]charge, len(uses))}
+func newChargingCall(core *core, uses []Use, h *hasher) *chargingCall {
+	c := &chargingCall{call: newCall(uses), core: core, charges: make([]charge, len(uses))}
 	for i, u := range uses {
 		c.charges[i] = charge{Use: u, call: c, hash: h.storeKey(u.Counter.prefix, u.Key), total: &c.totals[i]}
 	}
@@ -202,7 +208,7 @@ func (u *charge) end(storeKey [16]byte, outcome *action.Outcome) {
 
 // takingCall is a call with keep: an operation for each of its uses, and then one for each take that is undone.
 type takingCall struct {
-	*call
+	call
 	steps[takingCall]
 	core  *core
 	keep  func([]Total) bool
@@ -210,8 +216,8 @@ type takingCall struct {
 	undos []*recordOperation // of each take, if keep says no; nil = it has taken nothing
 }
 
-func newTakingCall(core *core, of *call, uses []Use, h *hasher, keep func([]Total) bool) *takingCall {
-	c := &takingCall{call: of, core: core, keep: keep, takes: make([]recordOperation, len(uses))}
+func newTakingCall(core *core, uses []Use, h *hasher, keep func([]Total) bool) *takingCall {
+	c := &takingCall{call: newCall(uses), core: core, keep: keep, takes: make([]recordOperation, len(uses))}
 	c.steps = steps[takingCall]{of: c, keys: &core.keys}
 	for i := range uses {
 		u := &uses[i]

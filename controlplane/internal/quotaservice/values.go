@@ -3,6 +3,7 @@ package quotaservice
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/action"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/quotaservice/balance"
@@ -81,7 +82,7 @@ func (v *recordValue) nextSwap(operations []operation, storeNs int64) (s swapsto
 		next.record, v.known.record = v.known.record, nil // it is changed in place
 		s.Old = v.known.nonce[:]
 	}
-	next.decision = v.decideOn(next.record, operations, storeNs)
+	next.decision.decide(next.record, operations, storeNs, v.startingForNs(storeNs))
 	if next.decision.needsAge {
 		s.AgeNs = StartingNs
 	}
@@ -104,17 +105,17 @@ type decision struct {
 	untilNs  int64            // until when the decision holds
 }
 
-// decideOn decides the operations on a record, one after the other.
-func (v *recordValue) decideOn(r *balance.Record, operations []operation, storeNs int64) decision {
-	startingForNs := v.startingForNs(storeNs)
-	d := decision{outcomes: make([]action.Outcome, len(operations)), untilNs: math.MaxInt64}
+// decide decides the operations on a record, one after the other, when the store is starting for startingForNs more. It
+// puts what comes of that in place of what the decision was, whose memory is used again.
+func (d *decision) decide(r *balance.Record, operations []operation, storeNs, startingForNs int64) {
+	outcomes := slices.Grow(d.outcomes[:0], len(operations))[:len(operations)]
+	*d = decision{outcomes: outcomes, untilNs: math.MaxInt64}
 	for i := range operations {
-		o, out := operations[i].(*recordOperation), &d.outcomes[i]
+		o, out := operations[i].(*recordOperation), &outcomes[i]
 		d.changes = o.Decide(r, storeNs, startingForNs, out) || d.changes
 		d.needsAge = out.NeedsAge || d.needsAge
 		d.untilNs = min(d.untilNs, out.UntilNs, storeNs+balance.SlackNs(o.Windows.Shifted))
 	}
-	return d
 }
 
 // startingForNs is how much longer than storeNs the store is starting. By a clock that was set back it is not.
@@ -143,7 +144,7 @@ func (v *recordValue) learn(operations []operation, r swapstore.Result) (outcome
 	if err != nil {
 		return nil, err
 	}
-	return v.readOutcomes(operations, next.decision.needsAge, r.NowNs), nil
+	return v.readOutcomes(operations, next.decision, r.NowNs), nil
 }
 
 // read returns the record of a value that is in the store; none if there is no value.
@@ -159,24 +160,25 @@ func read(bytes []byte) (knownRecord, error) {
 }
 
 // readOutcomes returns what comes of the operations by what the store had at storeNs; nil = they need another swap.
-// They do in two cases:
+// last is the decision of the last one. They need another in two cases:
 //
 //	they change the record   The change must be swapped in.
 //	they need an age of the  Units that look free may be held by workers that have not reported yet. The last swap had
 //	store, and the last      no AgeNs, because the record that it was decided on had no room for them.
 //	swap did not ask for it
-func (v *recordValue) readOutcomes(operations []operation, hadAge bool, storeNs int64) []action.Outcome {
+func (v *recordValue) readOutcomes(operations []operation, last decision, storeNs int64) []action.Outcome {
 	var trial *balance.Record
 	if v.known.record == nil {
 		trial = balance.NewRecord(storeNs)
 	} else {
 		trial = v.known.record.Clone()
 	}
-	d := v.decideOn(trial, operations, storeNs)
-	if d.changes || d.needsAge && !hadAge {
+	now := last
+	now.decide(trial, operations, storeNs, v.startingForNs(storeNs))
+	if now.changes || now.needsAge && !last.needsAge {
 		return nil
 	}
-	return d.outcomes
+	return now.outcomes
 }
 
 // About what a window and a holder take.
