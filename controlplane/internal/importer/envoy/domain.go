@@ -67,11 +67,10 @@ func (d *domainRoutes) isOfDomain(c envoyfile.Config) bool {
 	return isOfServiceType(c) && source.TextOf(c.Node, "domain") == d.domain
 }
 
-// domainFilter is the filter of a site that asks for the domain. If the site has routes alone, an empty one stands in
-// for it: see isStandIn.
+// domainFilter is the filter of a site that asks for the domain. If the site has routes alone, it is an empty one.
 type domainFilter struct {
 	*listenerFilter
-	message *ratelimitv3.RateLimit // its configuration; nil if it isStandIn
+	message *ratelimitv3.RateLimit // its configuration; nil if it is empty
 	all     []*listenerFilter      // of the site that are of its type, for any domain
 }
 
@@ -81,7 +80,7 @@ func (d *domainRoutes) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 		if !isOfServiceType(c) {
 			continue
 		}
-		f := newListenerFilter(s, c, envoyfile.PerRouteType)
+		f := newListenerFilter(serviceFilter, s, c)
 		of.all = append(of.all, f)
 		if of.listenerFilter == nil && d.isOfDomain(c) {
 			of.listenerFilter = f
@@ -89,7 +88,7 @@ func (d *domainRoutes) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 		}
 	}
 	if of.listenerFilter == nil {
-		of.listenerFilter = newStandIn(envoyfile.PerRouteType)
+		of.listenerFilter = &listenerFilter{filterType: serviceFilter}
 		of.all = []*listenerFilter{of.listenerFilter}
 	}
 	return of
@@ -98,7 +97,7 @@ func (d *domainRoutes) filterOfDomain(s *envoyfile.Site) (of domainFilter) {
 // enforcementOf is how the filter enforces what the service answers. A site without the filter enforces
 // everything.
 func (d *domainRoutes) enforcementOf(f domainFilter) *draft.Enforcement {
-	if f.isStandIn {
+	if f.message == nil {
 		return &draft.Enforcement{}
 	}
 	d.noteDisabled(f.listenerFilter)
@@ -135,11 +134,11 @@ func (d *domainRoutes) choiceOf(f sender, route *hostRoute, s setting) choice {
 	var alone []rateLimit
 	if c := s.ofRoute; c != nil {
 		config = decode[*ratelimitv3.RateLimitPerRoute](d.reader, c.Node, c.At)
+		alone = rateLimitsAt(config.GetRateLimits(), c.At)
 		if config.GetDomain() != "" && config.GetDomain() != d.domain {
 			d.Note(c.At, "ignored: the rate_limits of this route, which are for the domain "+config.GetDomain())
 			return choice{}
 		}
-		alone = rateLimitsAt(config.GetRateLimits(), c.At)
 	}
 	switch {
 	case !s.works, route.answers:

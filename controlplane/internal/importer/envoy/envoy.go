@@ -11,7 +11,7 @@
 //	    domainRoutes: siteOfRoutes                    the listener, of package envoyfile (domain.go)
 //	      filterOfDomain, enforcementOf               its filter: readEnforcement (enforcement.go)
 //	      descriptorsOfSite: virtualHosts             its routes (routes.go)
-//	        listenerFilter.settingOn                  whether the filter works for a route (perroute.go)
+//	        listenerFilter.settingOn                  whether the filter works for a route (filter.go)
 //	        choiceOf, sendingsOf                      by whose rate_limits it sends there (sender.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)
 //	  descriptor.Levels.Rules                         a rule of each limit that requests come to

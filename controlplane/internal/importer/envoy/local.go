@@ -168,16 +168,16 @@ func (c *configLimits) noteUnreached(to *draft.Findings) {
 	c.NoteUnreached(to)
 }
 
-// localFiltersOf are the local filters of a listener. If it has none, or none that is known, a stand-in has the
+// localFiltersOf are the local filters of a listener. If it has none, or none that is known, an empty one has the
 // configurations of all routes.
 func localFiltersOf(s *envoyfile.Site) (list []*listenerFilter) {
 	for _, c := range s.Filters {
 		if isOfLocalType(c) {
-			list = append(list, newListenerFilter(s, c, envoyfile.LocalType))
+			list = append(list, newListenerFilter(localFilter, s, c))
 		}
 	}
 	if list == nil {
-		return []*listenerFilter{newStandIn(envoyfile.LocalType)}
+		return []*listenerFilter{{filterType: localFilter}}
 	}
 	return list
 }

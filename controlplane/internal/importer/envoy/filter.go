@@ -1,6 +1,7 @@
 package envoy
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -8,23 +9,32 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// listenerFilter is a filter of a listener that limits, of either type. The rules of one that neverWorks are off: see
-// readEnforcement.
+// listenerFilter is a filter of a listener that limits. One that the files lack has no configuration: it limits nothing
+// itself. The rules of one that neverWorks are off: see readEnforcement.
 type listenerFilter struct {
-	config       envoyfile.Config // its own
-	typeOnRoutes string           // of the configurations that routes have for it
-	works        activation
-	isStandIn    bool // for a filter that the files lack: it limits nothing itself
+	filterType
+	config envoyfile.Config // its own
+	works  activation
 }
 
-// isNameless reports whether the files do not have the filter's name: it stands alone in its file, or isStandIn. It
+// filterType is one of the two types of filters that limit.
+type filterType struct {
+	onRoutes  string // the message of the configurations that routes have for it
+	usualName string // that Envoy's documents give it
+	inNotes   string
+}
+
+var (
+	localFilter   = filterType{envoyfile.LocalType, envoyNames + "local_ratelimit", "local rate limit filter"}
+	serviceFilter = filterType{envoyfile.PerRouteType, envoyNames + "ratelimit", "rate limit filter"}
+)
+
+// envoyNames begins the names that Envoy's documents give to its filters.
+const envoyNames = "envoy.filters.http."
+
+// isNameless reports whether the files do not have the filter's name: they lack it, or it stands alone in its file. It
 // takes the configurations of its type that routes have under any name.
 func (f *listenerFilter) isNameless() bool { return f.config.Name == "" }
-
-// newStandIn stands for a filter that the files lack.
-func newStandIn(typeOnRoutes string) *listenerFilter {
-	return &listenerFilter{typeOnRoutes: typeOnRoutes, isStandIn: true}
-}
 
 // activation is where a filter works, by what its listener and the routes say together.
 type activation uint8
@@ -36,8 +46,8 @@ const (
 )
 
 // newListenerFilter is a filter of a site, with its own configuration there.
-func newListenerFilter(s *envoyfile.Site, own envoyfile.Config, typeOnRoutes string) *listenerFilter {
-	f := &listenerFilter{config: own, typeOnRoutes: typeOnRoutes}
+func newListenerFilter(of filterType, s *envoyfile.Site, own envoyfile.Config) *listenerFilter {
+	f := &listenerFilter{filterType: of, config: own}
 	switch {
 	case own.Disabled && s.Enables(own.Name):
 		f.works = whereEnabled
@@ -87,27 +97,16 @@ func (f *listenerFilter) settingOn(route *hostRoute) setting {
 	return setting{works: true}
 }
 
-// name is the filter's name. One without a name is disabled on routes by the name that Envoy's documents give it.
-func (f *listenerFilter) name() string {
-	switch {
-	case f.config.Name != "":
-		return f.config.Name
-	case f.typeOnRoutes == envoyfile.LocalType:
-		return envoyNames + "local_ratelimit"
-	}
-	return envoyNames + "ratelimit"
-}
-
-// envoyNames begins the names that Envoy's documents give to its filters.
-const envoyNames = "envoy.filters.http."
-
 // has reports whether a configuration of a route is for the filter: Envoy finds it by the filter's name.
 func (f *listenerFilter) has(c envoyfile.Config) bool {
-	return c.IsOf(f.typeOnRoutes) && (f.isNameless() || f.config.Name == c.Name)
+	return c.IsOf(f.onRoutes) && (f.isNameless() || f.config.Name == c.Name)
 }
 
-// isMeantBy reports whether a configuration is for the filter, or enables or disables it.
-func (f *listenerFilter) isMeantBy(c envoyfile.Config) bool { return f.has(c) || c.Name == f.name() }
+// isMeantBy reports whether a configuration is for the filter, or enables or disables it. A nameless one is disabled by
+// its usual name.
+func (f *listenerFilter) isMeantBy(c envoyfile.Config) bool {
+	return f.has(c) || c.Name == cmp.Or(f.config.Name, f.usualName)
+}
 
 // noteUnusedConfigs notes the configurations of a route that the import uses for none of the filters of a type, though
 // they are for one of the type, or may be.
@@ -121,7 +120,7 @@ func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
 	for _, c := range route.ofClusters {
 		isFor := func(f *listenerFilter) bool { return f.isMeantBy(c) }
 		if i := slices.IndexFunc(all, isFor); i >= 0 {
-			r.Note(c.At, "ignored: it is for the "+all[i].kind()+" where Envoy chooses this cluster, and no match asks for "+
+			r.Note(c.At, "ignored: it is for the "+all[i].inNotes+" where Envoy chooses this cluster, and no match asks for "+
 				"the cluster. The rules are those of the route.")
 		}
 	}
@@ -131,8 +130,8 @@ func (r *reader) noteUnusedConfigs(all []*listenerFilter, route *hostRoute) {
 // filters one and two it is that of the name three.
 func (r *reader) noteNoFilter(all []*listenerFilter, c envoyfile.Config) {
 	isFor := func(f *listenerFilter) bool { return f.has(c) }
-	if c.IsOf(all[0].typeOnRoutes) && !slices.ContainsFunc(all, isFor) {
-		r.Note(c.At, "ignored: the listener has no "+all[0].kind()+" of the name "+c.Name)
+	if c.IsOf(all[0].onRoutes) && !slices.ContainsFunc(all, isFor) {
+		r.Note(c.At, "ignored: the listener has no "+all[0].inNotes+" of the name "+c.Name)
 	}
 }
 
@@ -140,17 +139,9 @@ func (r *reader) noteNoFilter(all []*listenerFilter, c envoyfile.Config) {
 // have its name. It may be edge, and envoy.filters.http.cors is another filter.
 func (r *reader) noteNameless(f *listenerFilter, c envoyfile.Config) {
 	if c.Disabled && !strings.HasPrefix(c.Name, envoyNames) {
-		r.Note(c.At, "ignored: it disables the filter "+c.Name+". If that is the "+f.kind()+", which has no name in these "+
+		r.Note(c.At, "ignored: it disables the filter "+c.Name+". If that is the "+f.inNotes+", which has no name in these "+
 			"files, exempt the requests of the route.")
 	}
-}
-
-// kind is what notes call the filter.
-func (f *listenerFilter) kind() string {
-	if f.typeOnRoutes == envoyfile.LocalType {
-		return "local rate limit filter"
-	}
-	return "rate limit filter"
 }
 
 // reach is where a configuration holds. An example is that of the filter's own configuration beside these routes:
@@ -195,8 +186,8 @@ func exemptAtLeast(s *request.Selection, route *hostRoute) {
 	if route.selection.IsOff() {
 		s.Comment("It leaves out more requests than there, because an exempt cannot say the condition of a route.")
 	}
-	// The route leaves out requests, as those of earlier routes. Its match has these too, so it exempts no more than the
-	// route only if they are exempt already.
+	// The match also has the requests that the route leaves to earlier ones. They must be exempt already, else the match
+	// exempts more than the route.
 	if !hasInOrder(s.Exempt(), route.selection.Exempt()) {
 		s.Comment("It leaves out more requests than there, because another route takes some of the exempt ones.")
 	}

@@ -38,7 +38,7 @@ func TestSettingsOfAFilterOnARoute(t *testing.T) {
 		{"disabled in a host that has its configuration", []envoyfile.Config{disabled, its("one")}, off, off},
 		{"its configuration in a host that disables it", []envoyfile.Config{its("one"), disabled}, byRoutes, byRoutes},
 	} {
-		f := listenerFilter{config: envoyfile.Config{Name: "one"}, typeOnRoutes: envoyfile.PerRouteType}
+		f := listenerFilter{filterType: serviceFilter, config: envoyfile.Config{Name: "one"}}
 		got := f.settingOn(&hostRoute{configs: tc.configs})
 		require.Equal(t, tc.want, shown(got), tc.name)
 		require.Equal(t, shown(got) == byRoutes, got.ofRoute != nil && got.ofRoute.Name == "one", tc.name)
