@@ -207,8 +207,8 @@ func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Sele
 		envoyfile.RefuseTypos(r.Findings, action, at.In("route"), routeFields)
 	}
 	o := &routev3.RouteMatch{}
-	if condition := source.FieldOf(n, "match"); condition != nil {
-		o = decode[*routev3.RouteMatch](r, condition, at.In("match"))
+	if match := source.FieldOf(n, "match"); match != nil {
+		o = decode[*routev3.RouteMatch](r, match, at.In("match"))
 	}
 	r.readRouteMatch(&s, o, at.In("match"))
 	return s

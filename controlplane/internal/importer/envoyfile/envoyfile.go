@@ -7,7 +7,7 @@
 //	             no listener has
 //	Choose       one of the sites, by --listener if several have limits      site.go
 //	Config       the configuration of a filter, in a site or for a route     site.go
-//	Refuse...    says what a file is, by its kind, that is none of these     refuse.go
+//	Refuse...    says what a file is that is none of these                   refuse.go
 //	RefuseTypos  rejects names that are spelled nearly as those that lead    refuse.go
 //	             to limits; RefuseTyposOfLimits does so in a whole file
 //	WhyNothing   says why there is no limit in a file                        refuse.go
@@ -84,8 +84,8 @@ func eachHasOneOf(list []*policy.Node, fields ...string) bool {
 }
 
 // withMatch is a route with a match.
-func withMatch(n, condition *policy.Node) *policy.Node {
-	return source.NewObject(append(slices.Clip(n.Fields), source.NewField("match", condition))...)
+func withMatch(n, match *policy.Node) *policy.Node {
+	return source.NewObject(append(slices.Clip(n.Fields), source.NewField("match", match))...)
 }
 
 func everyRequest() *policy.Node {
@@ -134,20 +134,20 @@ func patched(to *draft.Findings, envoyFilters []source.Resource) *policy.Node {
 func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 	vhost := source.FieldOf(patch, "match", "route_configuration", "vhost")
 	domain := source.TextOf(vhost, "name")
-	switch kind := source.TextOf(patch, "apply_to"); {
-	case kind == "HTTP_FILTER":
+	switch applyTo := source.TextOf(patch, "apply_to"); {
+	case applyTo == "HTTP_FILTER":
 		l.merge(source.Wrap("http_filters", source.NewList(value)))
-	case kind == "ROUTE_CONFIGURATION":
+	case applyTo == "ROUTE_CONFIGURATION":
 		if source.FieldOf(value, "rate_limits") != nil {
 			l.Fail(at, "a ROUTE_CONFIGURATION has no rate_limits: its virtual_hosts and their routes have them")
 		}
 		l.merge(source.Wrap("route_config", value))
 		l.mergeHost("", source.NewObject()) // so that there is a host for what the value says of all requests
-	case kind == "VIRTUAL_HOST" && len(source.ItemsOf(value, "domains")) > 0:
+	case applyTo == "VIRTUAL_HOST" && len(source.ItemsOf(value, "domains")) > 0:
 		l.hosts = append(l.hosts, value)
-	case kind == "VIRTUAL_HOST":
+	case applyTo == "VIRTUAL_HOST":
 		l.mergeHost(domain, value)
-	case kind == "HTTP_ROUTE":
+	case applyTo == "HTTP_ROUTE":
 		requests := everyRequest()
 		if name := source.TextOf(vhost, "route", "name"); name != "" {
 			requests = source.NewObject()
@@ -156,7 +156,7 @@ func (l *patchedListener) add(at source.Place, patch, value *policy.Node) {
 		}
 		l.mergeHost(domain, hostWithRoute(withMatch(value, requests)))
 	case !l.mergeListeners(value) && saysLimits(value):
-		l.Note(at, "ignored: the limits in a patch of "+draft.Clip(kind, 100)+", which the import does not read")
+		l.Note(at, "ignored: the limits in a patch of "+draft.Clip(applyTo, 100)+", which the import does not read")
 	}
 }
 
