@@ -121,7 +121,8 @@ func (e *Entry) readRecord(lapsed lapses) {
 		}
 		w := e.windows.at(column)
 		used := !u.IsZero()
-		w.Roll(u, lapsed.charge(w, u, last), e.Now)
+		asOf := lapsed.charge(w, u, last)
+		w.Roll(u, asOf, e.Now)
 		if used && u.IsZero() {
 			e.Ended++
 		}

@@ -84,7 +84,7 @@ func (p *presentPage) hasExpired(slot int) bool { return p.expiry(slot) <= p.Cal
 // nothing since, does not expire while the floor counts or holds something: the key would start from it.
 func (p *presentPage) expiry(slot int) int64 {
 	end := p.countsUntil(slot)
-	if end == 0 && p.page.WasReset(slot) && p.floorLives(p.Now) {
+	if end == 0 && p.page.WasReset(slot) && p.floorLives() {
 		return math.MaxInt64
 	}
 	return end
@@ -365,11 +365,11 @@ func (p *presentPage) chargeFloor(windows *columnWindows, at int64, units uint32
 	}
 }
 
-// floorLives reports whether the floor counts or holds anything as of that instant.
-func (p *presentPage) floorLives(asOf int64) bool {
+// floorLives reports whether the floor counts or holds anything.
+func (p *presentPage) floorLives() bool {
 	last := p.page.FloorTime()
 	for column := range p.page.Layout.Counting {
-		f := p.rule.at(column).RollFloor(p.page.Floor(column), last, max(asOf, last))
+		f := p.rule.at(column).RollFloor(p.page.Floor(column), last, max(p.Now, last))
 		if !f.IsZero() {
 			return true
 		}

@@ -78,7 +78,7 @@ func TestAResetKeepsTheFloorAway(t *testing.T) {
 		require.True(t, hitInto(t, d.table, &old, []byte("b"), d.now, 1), "a is evicted")
 		d.reset("b")
 		require.Equal(t, []uint32{0}, used(t, d.table, []byte("b"), d.now))
-		require.True(t, d.entry.floorLives(d.now))
+		require.True(t, d.entry.floorLives())
 		require.False(t, d.table.Refund(&old, keyed(d.table, []byte("b")).Limits, d.now, 1), "counted before the reset")
 		freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 		require.Equal(t, OK, status)
@@ -114,7 +114,7 @@ func TestAKeyStaysResetIfAnOldStreamChargesNothing(t *testing.T) {
 		require.Equal(t, OK, status, name)
 		require.Zero(t, freed, name)
 		d.requireStands("a", 0, 0, name)
-		require.True(t, d.entry.floorLives(d.now), "%s: else this test could not fail", name)
+		require.True(t, d.entry.floorLives(), "%s: else this test could not fail", name)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestAKeyStaysResetIfAHitIsRefunded(t *testing.T) {
 			require.Equal(t, OK, status)
 			require.Zero(t, freed, "%s: %v", name, w.Algorithm)
 			d.requireStands("b", 0, 0, name)
-			require.True(t, d.entry.floorLives(d.now), "%s: else this test could not fail", name)
+			require.True(t, d.entry.floorLives(), "%s: else this test could not fail", name)
 			had, status := d.table.Reset(&d.entry, true)
 			require.Equal(t, OK, status)
 			require.False(t, had, name)

@@ -86,7 +86,7 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 		by = newPlacement(&t.def, t.looked)
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
-	if newer, status := t.loadPage(&e.loadedPage, by, by.pageOf(e.hash)); newer || status != OK {
+	if t.loadPage(&e.loadedPage, by, by.pageOf(e.hash)) != OK {
 		return Failed
 	}
 	e.readOnly = true
@@ -185,8 +185,8 @@ func (s *Survey) addPages(t *Table, by *placement, p *presentPage, rule []limit.
 // liveIn counts the keys that count something in a page as it is stored. It returns 0 for a
 // page that it cannot read.
 func (t *Table) liveIn(by *placement, p *presentPage, rule []limit.Window, value []byte) uint64 {
-	loaded, newer, status := by.convert(value)
-	if newer || status != OK {
+	loaded, status := by.convert(value)
+	if status != OK {
 		return 0
 	}
 	p.loadedPage = loadedPage{placement: by, page: loaded}

@@ -65,7 +65,7 @@ func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 			e.page.ForgetHolds(e.slot)
 		}
 	}
-	if e.floorLives(e.Now) {
+	if e.floorLives() {
 		return had, t.writeEmptyRecord(e, evict)
 	}
 	if !e.HasRecord() {
@@ -188,9 +188,9 @@ func (t *Table) visitPage(
 	p *presentPage, rule []limit.Window, index uint32, now int64, visit func(v visited) (changes uint64),
 ) (changes uint64, status Status) {
 	for range MaxRetries {
-		newer, status := t.loadPage(&p.loadedPage, t.placement, index)
+		status := t.loadPage(&p.loadedPage, t.placement, index)
 		switch {
-		case newer:
+		case status == newer:
 			if status := t.adoptNewer(now); status != OK {
 				return 0, status
 			}

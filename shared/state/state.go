@@ -89,6 +89,8 @@ const (
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
 	ReadOnly        // the Entry is of a Look, or of a Read that failed: nothing may be written by it
+
+	newer // of loadPage and convert alone: the page has windows of a later epoch
 )
 
 // Store is a map with compare-and-swap, like Envoy's shared data: it has no

@@ -163,8 +163,7 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 		return status
 	}
 	for range MaxRetries {
-		newer, status := t.loadPage(p, t.placement, t.placement.pageOf(hash))
-		if !newer {
+		if status := t.loadPage(p, t.placement, t.placement.pageOf(hash)); status != newer {
 			return status
 		}
 		if status := t.adoptNewer(now); status != OK {
@@ -175,31 +174,31 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 }
 
 // loadPage loads the page with that index by a placement: the table's, unless a Look reads a closed table. If the page
-// has newer windows, it only reports so: adoptNewer, and load it again. Then, or if it fails, p keeps the page that it
-// had and the placement of that, because its caller may go on to tell what it has read there; but that is read-only.
-func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) (newer bool, status Status) {
+// has newer windows, it only says so: adoptNewer, and load it again. Then, or if it fails, p keeps the page that it had
+// and the placement of that, because its caller may go on to tell what it has read there; but that is read-only.
+func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) Status {
 	p.readOnly = true
 	p.pageKey = by.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	loaded, missing := by.empty, false
 	switch status {
 	case OK:
-		loaded, newer, status = by.convert(value)
-		if newer || status != OK {
-			return newer, status
+		loaded, status = by.convert(value)
+		if status != OK {
+			return status
 		}
 	case NotFound:
 		missing = true
 		cas = CreateOnly
 	default:
-		return false, Failed
+		return Failed
 	}
 	p.placement = by
 	p.page = loaded
 	p.missing = missing
 	p.readOnly = false
 	p.cas = cas
-	return false, OK
+	return OK
 }
 
 // adoptNewer reads the directory again, because a page is of a later epoch than the table.
@@ -216,23 +215,23 @@ func (t *Table) adoptNewer(now int64) Status {
 
 // convert returns a page as it is stored, converted to the placement's layout. It does not take one of a later epoch,
 // which is newer, nor one that it cannot read.
-func (pl *placement) convert(value []byte) (p page.Page, newer bool, status Status) {
+func (pl *placement) convert(value []byte) (p page.Page, status Status) {
 	if same, ok := pl.empty.ReadLike(value); ok {
-		return same, false, OK
+		return same, OK
 	}
 	old, ok := page.Read(value)
 	if !ok {
-		return p, false, Failed
+		return p, Failed
 	}
 	switch epoch := old.Epoch(); {
 	case epoch > pl.epoch:
-		return p, true, OK
+		return p, newer
 	case epoch < pl.base: // the page of a vanished counter
-		return page.New(pl.layout, pl.epoch), false, OK
+		return page.New(pl.layout, pl.epoch), OK
 	case epoch == pl.epoch: // an epoch has one layout, and the page has another: it is damaged
-		return p, false, Failed
+		return p, Failed
 	}
-	return old.Convert(pl.layout, pl.epoch), false, OK
+	return old.Convert(pl.layout, pl.epoch), OK
 }
 
 // startChange is the first step of all that writes the page of a key. It returns Mismatch if the table has got another
