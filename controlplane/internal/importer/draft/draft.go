@@ -10,8 +10,6 @@
 //	Draft.Finish   names the rules, gives them their counters, writes    finish.go
 //	               the policy and validates it
 //
-// A rule is made by NewRule, Add and Finish, one after the other. Each sets fields of its own: see Rule.
-//
 // Its invariant: what Draft.Finish returns without an error is a valid policy.
 package draft
 
@@ -80,8 +78,7 @@ type note struct {
 	rule *Rule // that the note names, if it names one
 }
 
-// noteKind says where the policy has a note, and how the user reads it. One that names a rule begins with its
-// policyName, which it has only when Draft.Finish knows all rules.
+// noteKind says where the policy has a note, and how the user reads it. NAME is that of a rule in the policy.
 type noteKind uint8
 
 const (
@@ -137,14 +134,14 @@ func (f *Findings) SortByLine() {
 	slices.SortStableFunc(f.notes, func(a, b note) int { return cmp.Compare(a.Line, b.Line) })
 }
 
-// plainNotes are the notes for the user.
-func (f *Findings) plainNotes() (list []policyfile.Problem) {
+// plainNotes are the notes for the user, with the names that rules have in the policy.
+func (f *Findings) plainNotes(names map[*Rule]string) (list []policyfile.Problem) {
 	for _, n := range f.notes {
 		switch n.kind {
 		case namesRule:
-			n.Message = n.rule.policyName + ": " + n.Message
+			n.Message = names[n.rule] + ": " + n.Message
 		case saysWhyOff:
-			n.Message = n.rule.policyName + " is off: " + n.Message
+			n.Message = names[n.rule] + " is off: " + n.Message
 		case atHead, inComments:
 		}
 		list = append(list, n.Problem)

@@ -53,25 +53,25 @@ func (d *Draft) Finish() (Imported, error) {
 		return Imported{}, err
 	}
 	if len(d.rules) == 0 {
-		return Imported{Notes: d.plainNotes()}, ErrNothing
+		return Imported{Notes: d.plainNotes(nil)}, ErrNothing
 	}
-	d.nameRules()
-	d.shareCounters()
+	rules, names := named(d.rules)
+	shareCounters(rules)
 	if d.Cluster {
-		d.countOverAll()
+		countOverAll(rules)
 	}
 	slices.SortStableFunc(d.notes, func(a, b note) int { return cmp.Compare(a.File, b.File) })
-	text := d.asYAML()
+	text := d.asYAML(rules)
 	if len(text) > policy.MaxBytes {
 		return Imported{}, tooLarge(len(text))
 	}
-	notes := d.plainNotes()
+	notes := d.plainNotes(names)
 	if _, _, _, err := policyfile.Read("imported policy", text); err != nil {
 		// The text fits, but what proxies get of it may be longer.
 		if size := policyfile.Size(text); size > policy.MaxBytes {
 			return Imported{}, tooLarge(size)
 		}
-		if problems := d.beyond(text); problems != nil {
+		if problems := d.beyond(text, rules); problems != nil {
 			return Imported{Notes: notes}, problems
 		}
 		return Imported{Notes: notes}, fmt.Errorf("%w: %w", ErrFault, err)
@@ -84,42 +84,47 @@ func tooLarge(size int) error {
 		"descriptor, and import the pieces", size, policy.MaxBytes)
 }
 
-// nameRules gives each rule a name of its own for the policy.
-func (d *Draft) nameRules() {
+// policyRule is a rule with what depends on the other rules of the policy.
+type policyRule struct {
+	*Rule
+	name                  string // its own, or with a number behind it where an earlier rule has that
+	counter, scope, lease string // as the policy has them
+}
+
+// named gives each rule a name of its own for the policy.
+func named(rules []*Rule) (list []*policyRule, names map[*Rule]string) {
+	names = map[*Rule]string{}
 	taken := map[string]bool{}
 	highest := map[string]int{} // the number behind a name that more than one rule has
-	for _, r := range d.rules {
+	for _, r := range rules {
 		name := r.terms.Name
-		r.policyName = name
-		for taken[r.policyName] {
-			highest[name] = max(highest[name]+1, 2)
-			r.policyName = Clip(name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[name])
+		for taken[name] {
+			highest[r.terms.Name] = max(highest[r.terms.Name]+1, 2)
+			name = Clip(r.terms.Name, policy.MaxNameBytes-5) + "-" + strconv.Itoa(highest[r.terms.Name])
 		}
-		taken[r.policyName] = true
+		taken[name] = true
+		names[r] = name
+		list = append(list, &policyRule{Rule: r, name: name})
 	}
+	return list, names
 }
 
 // shareCounters gives rules of one name one counter where they may share it, because their requests have one there.
-func (d *Draft) shareCounters() {
-	byName := map[string][]*Rule{}
-	for _, r := range d.rules {
-		byName[r.terms.Name] = append(byName[r.terms.Name], r)
-	}
-	for _, rules := range byName {
-		var owners []*Rule // of a counter
-		for _, r := range rules {
-			if i := slices.IndexFunc(owners, r.mayShareCounter); i >= 0 {
-				r.counter = owners[i].policyName
-			} else {
-				owners = append(owners, r)
-			}
+func shareCounters(list []*policyRule) {
+	owners := map[string][]*policyRule{} // of a counter, by the name that rules share
+	for _, r := range list {
+		ofName := owners[r.terms.Name]
+		if i := slices.IndexFunc(ofName, r.mayShareCounter); i >= 0 {
+			r.counter = ofName[i].name
+		} else {
+			owners[r.terms.Name] = append(ofName, r)
 		}
 	}
 }
 
 // mayShareCounter reports whether two rules of one name may share a counter: they count by one limit of the
 // configuration, over the same keys and time. A rule that is off has a counter of its own.
-func (r *Rule) mayShareCounter(other *Rule) bool {
+func (r *policyRule) mayShareCounter(other *policyRule) bool {
 	a, b := r.terms.Limit, other.terms.Limit
 	isAlike := a.Algorithm == b.Algorithm && a.Per == b.Per
 	return isAlike && !r.isOff() && !other.isOff() && r.terms.CountsBy == other.terms.CountsBy &&
@@ -128,14 +133,14 @@ func (r *Rule) mayShareCounter(other *Rule) bool {
 
 // countOverAll gives the rules scope cluster, except those with a counter for each connection, because
 // one Envoy has the whole connection.
-func (d *Draft) countOverAll() {
-	sharing := map[string][]*Rule{} // by their counter
-	for _, r := range d.rules {
+func countOverAll(list []*policyRule) {
+	sharing := map[string][]*policyRule{} // by their counter
+	for _, r := range list {
 		if slices.ContainsFunc(r.key(), request.ConnectionID.Is) {
 			continue
 		}
 		r.scope = string(policy.ScopeCluster)
-		counter := cmp.Or(r.counter, r.policyName)
+		counter := cmp.Or(r.counter, r.name)
 		sharing[counter] = append(sharing[counter], r)
 	}
 	for _, rules := range sharing {
@@ -151,7 +156,7 @@ func (d *Draft) countOverAll() {
 // mayLease reports whether rules that share a counter may lease its units: all of them do or none. They
 // may not if one of them counts denials: a proxy denies by its lease without an ask, so nobody would count that. Nor
 // may they if one allows another number than the others: units leased under one limit must not be spent under another.
-func mayLease(sharing []*Rule) bool {
+func mayLease(sharing []*policyRule) bool {
 	first := sharing[0].terms
 	for _, r := range sharing {
 		isAlike := r.terms.Limit.Numbers == first.Limit.Numbers &&
@@ -172,7 +177,7 @@ type document struct {
 }
 
 // asYAML is the policy's text. At its head are the notes that are not about one rule.
-func (d *Draft) asYAML() []byte {
+func (d *Draft) asYAML(rules []*policyRule) []byte {
 	var b bytes.Buffer
 	b.WriteString(asComment("Imported from "+d.from+". Read the comments: they say what differs.") + "\n")
 	for _, n := range d.notes {
@@ -184,7 +189,7 @@ func (d *Draft) asYAML() []byte {
 		}
 	}
 	doc := document{Version: policy.Version, Domain: d.Domain, Headers: d.Headers}
-	for _, r := range d.rules {
+	for _, r := range rules {
 		doc.Rules = append(doc.Rules, r.asYAML())
 	}
 	e := yaml.NewEncoder(&b)
@@ -217,10 +222,10 @@ type ruleText struct {
 }
 
 // asYAML is the rule with all its fields, below its comments.
-func (r *Rule) asYAML() *yaml.Node {
+func (r *policyRule) asYAML() *yaml.Node {
 	t := &r.terms
 	text := ruleText{
-		Name: r.policyName, Counter: r.counter, Scope: r.scope, Lease: r.lease,
+		Name: r.name, Counter: r.counter, Scope: r.scope, Lease: r.lease,
 		Match: t.Requests.Match(), Exempt: r.exempt, Key: r.key(),
 		Algorithm: t.Limit.Algorithm, Limits: t.Limit.asLimits(), Overrides: r.overrides(),
 		Cost: t.Cost, Capacity: t.Capacity, MissingKey: t.MissingKey, CountDenied: t.CountDenied,
@@ -271,7 +276,7 @@ var bounds = []policy.Code{
 
 // beyond are the problems of a policy in which there is too much of something, each at the
 // limit that makes the rule; nil if anything else is wrong with it.
-func (d *Draft) beyond(text []byte) (problems policyfile.Errors) {
+func (d *Draft) beyond(text []byte, rules []*policyRule) (problems policyfile.Errors) {
 	root, _ := policyfile.Parse("", text)
 	if root == nil {
 		return nil // the caller says why
@@ -285,9 +290,9 @@ func (d *Draft) beyond(text []byte) (problems policyfile.Errors) {
 		at := source.Place{File: d.file}
 		name := "it"
 		path := p.Path
-		if r, below := d.ruleAt(p.Path); r != nil {
+		if r, below := ruleAt(rules, p.Path); r != nil {
 			at = r.terms.Limit.At
-			name = r.policyName
+			name = r.name
 			path = below
 		}
 		problems = append(problems, at.Problem(name+" is beyond what a policy may have: "+
@@ -297,16 +302,16 @@ func (d *Draft) beyond(text []byte) (problems policyfile.Errors) {
 }
 
 // ruleAt is the rule that a path such as rules[2].limits[0] of the policy leads into, and the path
-// below the rule. It is nil for other paths. The policy has the rules in the order of the draft.
-func (d *Draft) ruleAt(path string) (r *Rule, below string) {
+// below the rule. It is nil for other paths.
+func ruleAt(rules []*policyRule, path string) (r *policyRule, below string) {
 	rest, ok := strings.CutPrefix(path, "rules[")
 	if !ok {
 		return nil, ""
 	}
 	index, below, ok := strings.Cut(rest, "].")
 	number, err := strconv.Atoi(index)
-	if !ok || err != nil || number >= len(d.rules) {
+	if !ok || err != nil || number >= len(rules) {
 		return nil, ""
 	}
-	return d.rules[number], below
+	return rules[number], below
 }

@@ -53,17 +53,11 @@ type Enforcement struct {
 type Rule struct {
 	findings *Findings
 
-	// NewRule sets these.
-	terms     Terms
-	exempt    []request.Match // as the policy has them
-	cannotSay bool            // a policy cannot say it: WhyOff has why
-	comments  []string        // Draft.Add adds those of the filter
-
-	enforcement Enforcement // set by Draft.Add
-
-	// Draft.Finish sets these, when it knows all rules.
-	policyName            string // its name, or with a number behind it where an earlier rule has that
-	counter, scope, lease string
+	terms       Terms
+	exempt      []request.Match // as the policy has them
+	cannotSay   bool            // a policy cannot say it: WhyOff has why
+	comments    []string        // Draft.Add adds those of the filter
+	enforcement Enforcement     // set by Draft.Add
 }
 
 // NewRule makes a rule. Draft.Add adds it.
