@@ -153,9 +153,10 @@ func countOverAll(list []*policyRule) {
 	}
 }
 
-// mayLease reports whether rules that share a counter may lease its units: all of them do or none. They
-// may not if one of them counts denials: a proxy denies by its lease without an ask, so nobody would count that. Nor
-// may they if one allows another number than the others: units leased under one limit must not be spent under another.
+// mayLease reports whether rules that share a counter may lease its units. Either all of these rules do, or none:
+//
+//   - A proxy that has a lease denies without an ask, and nobody counts that. So rules that count denials do not lease.
+//   - Units leased under one limit must not be spent under another one. So rules with different numbers do not lease.
 func mayLease(sharing []*policyRule) bool {
 	first := sharing[0].terms
 	for _, r := range sharing {

@@ -119,10 +119,11 @@ type plan struct {
 // plans are what rules are made of in a scope and in those within it, for one module. Outer is for the requests of the
 // scope around it. Each request that nginx gives to one of these scopes is in one plan:
 //
-//  1. All are the requests that nginx gives to the scope or to one within it. They fit the scope, and no winner.
-//  2. Inner are the scopes within it that need rules of their own.
-//  3. The rules of the scope itself are for the rest: what fits no inner one. There is none if an inner one isWhole.
-//  4. Each inner one has its plans in the same way.
+//  1. All are the requests that nginx gives to the scope or to a scope within it: they fit it, and no winner.
+//  2. Inner are the scopes within the scope that need rules of their own.
+//  3. The rest are the requests that fit no inner scope. The scope's own rules are for these. There are none if an
+//     inner scope isWhole.
+//  4. Each inner scope has plans in the same way.
 //
 // An example is a server a.example with the limits S:
 //

@@ -193,8 +193,8 @@ func (n *reader) claimNames(s *server, owner map[string]*server) (names []string
 	return names
 }
 
-// fits are the requests to the hosts. WhyOff says why no match has them: one of the names is none of a match, or these
-// hosts and some beside them take requests from each other.
+// fits are the requests to the hosts. No match has them if a policy has no such name, or if other hosts take requests
+// from these hosts, and these take requests from the others.
 func (h hosts) fits(beside []hosts) (s request.Selection) {
 	if !h.areRest() {
 		s = request.ToHosts(h.names, func(i int) string {
@@ -202,7 +202,7 @@ func (h hosts) fits(beside []hosts) (s request.Selection) {
 		})
 	}
 	for _, other := range beside {
-		if h.takesFrom(other) && other.takesFrom(h) { // an exempt would have what each takes
+		if h.takesFrom(other) && other.takesFrom(h) { // an exempt of either would have the requests of both
 			s.CannotMatch("the server and the " + other.server.label + " take hosts from each other")
 		}
 	}

@@ -1,9 +1,7 @@
 package request
 
 import (
-	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -88,51 +86,5 @@ func (p Part) MayBeMissing() bool {
 	return p.Kind == KindHeader || p.Kind == KindQuery || p.Kind == KindCookie
 }
 
-// isHost reports whether text is the name of one host in a match.
-func isHost(text string) bool {
-	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
-}
-
 // HasOnly reports whether text has only these characters, and at least one.
 func HasOnly(text, characters string) bool { return text != "" && strings.Trim(text, characters) == "" }
-
-// WithoutPort cuts ":8080" from a host.
-func WithoutPort(text string) string {
-	if colon := strings.LastIndexByte(text, ':'); colon >= 0 && !strings.HasSuffix(text, "]") {
-		if _, err := strconv.ParseUint(text[colon+1:], 10, 16); err == nil {
-			return text[:colon]
-		}
-	}
-	return text
-}
-
-// IsHostBelow reports whether every host of a name is one of another, wider name, as those of a.b.example and
-// *.b.example are hosts of *.example. Hosts have no case.
-func IsHostBelow(name, wider string) bool {
-	name = strings.ToLower(name)
-	wider = strings.ToLower(wider)
-	end, isWildcard := strings.CutPrefix(wider, "*")
-	return isWildcard && name != wider && strings.HasSuffix(strings.TrimPrefix(name, "*"), end)
-}
-
-// isHostWithin reports whether the hosts of a name are of another one, which may be wider.
-func isHostWithin(name, wide string) bool {
-	return strings.EqualFold(name, wide) || IsHostBelow(name, wide)
-}
-
-// NetworkOf is the network of a text, which may be an address.
-func NetworkOf(text string) (network netip.Prefix, ok bool) {
-	if ip, err := netip.ParseAddr(text); err == nil {
-		ip = ip.Unmap().WithZone("")
-		return netip.PrefixFrom(ip, ip.BitLen()), true
-	}
-	network, err := netip.ParsePrefix(text)
-	return network.Masked(), err == nil
-}
-
-// isNetworkWithin reports whether the addresses of a network are in another one, which may be wider.
-func isNetworkWithin(network, wide string) bool {
-	narrow, isNarrow := NetworkOf(network)
-	wider, isWider := NetworkOf(wide)
-	return isNarrow && isWider && wider.Bits() <= narrow.Bits() && wider.Overlaps(narrow)
-}

@@ -45,21 +45,6 @@ func ParseExpression(text string) (Pattern, error) {
 	return Expression(unquoted(text)), nil
 }
 
-// HostPattern fits the hosts of a name such as a.example or *.a.example, in any case. It is not ok if that is no name
-// of hosts.
-func HostPattern(name string) (p Pattern, ok bool) {
-	return Pattern{OfHosts, name}, isHost(strings.TrimPrefix(name, "*."))
-}
-
-// NetworkPattern fits the addresses of a network such as 10.0.0.0/8, or one address. It is not ok if the text is none.
-func NetworkPattern(text string) (p Pattern, ok bool) {
-	network, ok := NetworkOf(text)
-	if network.IsSingleIP() {
-		return Pattern{InNetwork, network.Addr().String()}, ok
-	}
-	return Pattern{InNetwork, network.String()}, ok
-}
-
 // The patterns that need no text.
 var (
 	Present = Wildcard("*")          // whatever value is there

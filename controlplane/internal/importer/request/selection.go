@@ -4,7 +4,7 @@
 //	value      what a limiter compares of a part: the path with its       value.go
 //	           query, where the policy compares the path alone
 //	pattern    which values fit: the text /login, what begins with /a,    pattern.go
-//	           an expression (regex.go)
+//	           an expression (regex.go), hosts or a network (name.go)
 //	match      for some parts, the patterns of which one must fit         match.go
 //	selection  a match and what is exempt from it, or why a policy        selection.go
 //	           cannot say for which requests something holds

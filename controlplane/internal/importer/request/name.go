@@ -1,0 +1,70 @@
+package request
+
+import (
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// This file has the patterns that are no texts: the names of hosts, and networks.
+
+// HostPattern fits the hosts of a name such as a.example or *.a.example, in any case. It is not ok if that is no name
+// of hosts.
+func HostPattern(name string) (p Pattern, ok bool) {
+	return Pattern{OfHosts, name}, isHost(strings.TrimPrefix(name, "*."))
+}
+
+// isHost reports whether text is the name of one host in a match.
+func isHost(text string) bool {
+	return HasOnly(strings.ToLower(text), "abcdefghijklmnopqrstuvwxyz0123456789-_.") && text[0] != '.'
+}
+
+// WithoutPort cuts ":8080" from a host.
+func WithoutPort(text string) string {
+	if colon := strings.LastIndexByte(text, ':'); colon >= 0 && !strings.HasSuffix(text, "]") {
+		if _, err := strconv.ParseUint(text[colon+1:], 10, 16); err == nil {
+			return text[:colon]
+		}
+	}
+	return text
+}
+
+// IsHostBelow reports whether every host of a name is one of another, wider name, as those of a.b.example and
+// *.b.example are hosts of *.example. Hosts have no case.
+func IsHostBelow(name, wider string) bool {
+	name = strings.ToLower(name)
+	wider = strings.ToLower(wider)
+	end, isWildcard := strings.CutPrefix(wider, "*")
+	return isWildcard && name != wider && strings.HasSuffix(strings.TrimPrefix(name, "*"), end)
+}
+
+// isHostWithin reports whether the hosts of a name are of another one, which may be wider.
+func isHostWithin(name, wide string) bool {
+	return strings.EqualFold(name, wide) || IsHostBelow(name, wide)
+}
+
+// NetworkPattern fits the addresses of a network such as 10.0.0.0/8, or one address. It is not ok if the text is none.
+func NetworkPattern(text string) (p Pattern, ok bool) {
+	network, ok := NetworkOf(text)
+	if network.IsSingleIP() {
+		return Pattern{InNetwork, network.Addr().String()}, ok
+	}
+	return Pattern{InNetwork, network.String()}, ok
+}
+
+// NetworkOf is the network of a text, which may be an address.
+func NetworkOf(text string) (network netip.Prefix, ok bool) {
+	if ip, err := netip.ParseAddr(text); err == nil {
+		ip = ip.Unmap().WithZone("")
+		return netip.PrefixFrom(ip, ip.BitLen()), true
+	}
+	network, err := netip.ParsePrefix(text)
+	return network.Masked(), err == nil
+}
+
+// isNetworkWithin reports whether the addresses of a network are in another one, which may be wider.
+func isNetworkWithin(network, wide string) bool {
+	narrow, isNarrow := NetworkOf(network)
+	wider, isWider := NetworkOf(wide)
+	return isNarrow && isWider && wider.Bits() <= narrow.Bits() && wider.Overlaps(narrow)
+}
