@@ -31,12 +31,49 @@ type leaseAt struct {
 	key    state.LeaseKey
 }
 
-// read reads the lease by both clocks. It returns false if the proxy's store fails.
-func (of *leaseAt) read(e *state.LeaseEntry) (ok bool) {
-	src, clock := of.source, of.source.worker.clock
-	wallNs := clock.Now()
-	read := src.table.ReadHashed(e, of.key, wallNs, clock.Monotonic())
-	return src.rereadIfFromFuture(e, read, wallNs) == state.OK
+// change begins to change the lease, at an instant of both clocks. A worker changes one lease at a time.
+func (at *leaseAt) change(wallNs, now int64) *leaseChange {
+	c := &at.source.worker.change
+	c.at, c.triesLeft = *at, state.MaxRetries
+	c.wallNs, c.NowNs = wallNs, now
+	return c
+}
+
+// leaseChange reads a lease, and writes it. If another worker has written it meanwhile, it begins anew with what is
+// there by now:
+//
+//	for c := at.change(wallNs, now); c.read(); {
+//		// change c.Lease, or return
+//		if c.write() {
+//			return // it is changed
+//		}
+//	}
+//	// the proxy's store fails
+type leaseChange struct {
+	state.LeaseEntry
+	at        leaseAt
+	wallNs    int64
+	triesLeft int
+}
+
+// read returns false if the lease cannot be changed.
+func (c *leaseChange) read() bool {
+	if c.triesLeft == 0 {
+		return false
+	}
+	c.triesLeft--
+	src := c.at.source
+	status := src.table.ReadHashed(&c.LeaseEntry, c.at.key, c.wallNs, c.NowNs)
+	return src.rereadIfFromFuture(&c.LeaseEntry, status, c.wallNs) == state.OK
+}
+
+// write reports whether the lease is written.
+func (c *leaseChange) write() bool {
+	status := c.at.source.write(&c.LeaseEntry)
+	if status != state.Mismatch {
+		c.triesLeft = 0
+	}
+	return status == state.OK
 }
 
 // ReportPart asks for no units, so that it only reports what is held.
@@ -52,8 +89,8 @@ func (p *Part) CountsDenied() bool { return p.Definition.CountsDenials() }
 // Need is that a request which waits needs its cost of one key.
 type Need struct {
 	subject    *decide.Subject
-	definition uint32   // the number of the key's limits: a request has one need of each
-	handout    *handout // that has given units to it or denied them, nil until one has
+	definition uint32 // the number of the key's limits: a request has one need of each
+	keeper     keeper // of the grant of which it has got units, nil if it has got none
 }
 
 // clusterSource is the source of a clusterRule: a Source or a HoldSource.
@@ -92,18 +129,18 @@ func BeginAsk(earlier []Need, v *decide.Verdict) (needs []Need, parts []Part) {
 // keepGranted returns those of a request's needs that it need not ask for anew, in the memory of needs. The request has
 // been decided again, and has to wait again. What becomes of a need:
 //
-//	outcome of its subject  handout   the need
-//	Pending                 any       ends: its grant, if it has one, does not suffice. Its units go back, and BeginAsk
-//	                                  makes another need of the subject
-//	any other               has come  is kept: the request takes of the grant once it has those of the other rules
-//	any other               none      ends: the rule has found units elsewhere, or does without
+//	outcome of its subject  has units  the need
+//	Pending                 or not     ends: the units do not suffice, and go back. BeginAsk makes another need of the
+//	                                   subject
+//	any other               yes        is kept: the request takes them once it has those of the other rules
+//	any other               no         ends: the rule has found units elsewhere, does without, or denies
 func keepGranted(needs []Need) []Need {
 	granted := needs[:0]
 	for i := range needs {
 		switch n := &needs[i]; {
 		case n.subject.Outcome() == decide.Pending:
 			n.Reclaim()
-		case n.handout != nil:
+		case n.keeper != nil:
 			granted = append(granted, *n)
 		}
 	}

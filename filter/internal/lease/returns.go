@@ -4,13 +4,12 @@ import (
 	"math"
 
 	"github.com/sluice-ratelimit/sluice/shared/quota"
-	"github.com/sluice-ratelimit/sluice/shared/state"
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Units that nobody takes go back, so that other proxies can have them:
 //
-//	giveBackIfLeft    has the units go back that cannot be kept
+//	leaseKeeper.end   has the units go back that cannot be kept, and calls watch for the others
 //	watch             remembers a grant whose units are in a lease
 //	CollectIdle       visits it at a tick, and has its units leave the lease and go back if their time is over, or if
 //	                  nobody has written the lease for idleNs
@@ -103,14 +102,14 @@ func (rets *Returns) giveBack(src *Source, grant leased.GrantID, units uint32) {
 func (src *Source) noteLost(units uint32) { src.rule.Metrics.LeasedUnitsLost += uint64(units) }
 
 // watch has CollectIdle visit a grant whose units were put into the lease.
-func (rets *Returns) watch(h *handout) {
-	src := h.part.lease.source
+func (rets *Returns) watch(k *leaseKeeper) {
+	src := k.at.source
 	if len(rets.watched) >= maxWatched {
 		src.noteLost(1)
 		return
 	}
-	visitNs := min(h.putNs+src.idleNs, h.rest.EndNs, rets.latestVisitNs(h.putNs))
-	rets.watched = append(rets.watched, watchedGrant{h.part.lease, h.rest.GrantID, visitNs})
+	visitNs := min(k.putNs+src.idleNs, k.rest.EndNs, rets.latestVisitNs(k.putNs))
+	rets.watched = append(rets.watched, watchedGrant{k.at, k.rest.GrantID, visitNs})
 	rets.noteVisit(&rets.watched[len(rets.watched)-1])
 }
 
@@ -149,7 +148,7 @@ func (w *Worker) CollectIdle() {
 	for i := range rets.watched {
 		wg := &rets.watched[i]
 		if now >= wg.visitNs && len(rets.due) < mostDue {
-			units, stays := wg.collect(&w.entry, wallNs, now, latestNs, rets.canGoBack(wg.grant))
+			units, stays := wg.collect(wallNs, now, latestNs, rets.canGoBack(wg.grant))
 			rets.giveBack(wg.lease.source, wg.grant, units)
 			if !stays {
 				continue
@@ -164,34 +163,25 @@ func (w *Worker) CollectIdle() {
 
 // collect takes the grant's units out of the lease if their time is over, or if they are idle and can go back. If they
 // stay, it notes when to visit them again, by latestNs if nothing fails.
-func (wg *watchedGrant) collect(
-	e *state.LeaseEntry, wallNs, now, latestNs int64, canGoBack bool,
-) (units uint32, stays bool) {
+func (wg *watchedGrant) collect(wallNs, now, latestNs int64, canGoBack bool) (units uint32, stays bool) {
 	src := wg.lease.source
 	wg.visitNs = now + maxVisitNs
-	for range state.MaxRetries {
-		if src.table.ReadHashed(e, wg.lease.key, wallNs, now) != state.OK {
-			return 0, true
-		}
-		left := e.LeftOf(wg.grant)
+	for c := wg.lease.change(wallNs, now); c.read(); {
+		left := c.LeftOf(wg.grant)
 		if left == nil {
-			return 0, e.FromFuture // no reread: a later tick can read it
+			return 0, c.FromFuture // a later tick can read it
 		}
 		leaveNs := left.EndNs
 		if canGoBack {
-			leaveNs = min(leaveNs, e.WrittenNs+src.idleNs)
+			leaveNs = min(leaveNs, c.WrittenNs+src.idleNs)
 		}
 		if now < leaveNs {
 			wg.visitNs = min(leaveNs, latestNs)
 			return 0, true
 		}
 		units, left.Units = left.Units, 0
-		switch src.table.Write(e) { // not src.write: the record exists, so nothing is replaced
-		case state.OK:
+		if c.write() {
 			return units, false
-		case state.Mismatch:
-		default:
-			return 0, true
 		}
 	}
 	return 0, true

@@ -36,14 +36,14 @@ func (src *Source) Operate(
 // other requests give, as far as this worker keeps these.
 func (src *Source) leftOfOthers(s *decide.Subject, wallNs int64) (units int64) {
 	own, defs := string(appendLimits(nil, s)), &src.worker.definitions
+	var e state.LeaseEntry
 	for requested := range defs.requested {
 		limits, ofRule := requested.limitsOf(src.firstDefinition)
 		if !ofRule || limits == own {
 			continue
 		}
-		e := &src.worker.entry
 		key := append(append([]byte(nil), s.Key.Bytes...), limits...) // as tableKey has it
-		if src.table.Read(e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
+		if src.table.Read(&e, key, wallNs, src.worker.clock.Monotonic()) == state.OK {
 			units += int64(e.Left(e.NowNs))
 		}
 	}

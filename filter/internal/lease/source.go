@@ -49,8 +49,9 @@
 //
 //	source.go       Source       checks and takes units of leases, or of this proxy's share while the service is silent
 //	ask.go          Part, Need   what is asked for, who needs it, and how limits are defined to the service
-//	handout.go      HandOut      what the service grants: requests that have waited get it, and the key's lease the rest.
-//	                             What it denies is told and remembered
+//	handout.go      HandOut      what the service grants: requests that have waited get it, and a keeper the rest. What
+//	                             it denies is told and remembered
+//	keeper.go       keeper       what no request takes: it joins the key's lease, or goes back
 //	returns.go      Returns      what goes back, at once or when it is idle
 //	holds.go        HoldSource   checks and holds, and how a hold ends and is charged once
 //	clusterrule.go  clusterRule  what both sources do, such as to decide while the service is silent
@@ -282,16 +283,13 @@ func (src *Source) takeShare(s *decide.Subject) state.Status {
 // claimUncharged returns the units that the ask of a request has to say as Spent. If another worker has written the
 // lease meanwhile, it returns none: a later ask says them. Another ask may be granted units before the service hears of
 // these.
-//
-// If the write fails, e has a mark that the table has not. The ask goes by e all the same: its key and its rate are as
-// they were read, and the next check reads e anew.
 func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
 	u := &e.Uncharged
 	if u.Units == 0 || u.IsAsked(e.NowNs) {
 		return 0
 	}
 	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs)
-	if src.write(e) != state.OK {
+	if src.write(e) != state.OK { // then e has a mark that the lease has not, and the next check reads it anew
 		return 0
 	}
 	return spent
@@ -321,20 +319,16 @@ func (src *Source) Refund(s *decide.Subject, wallNs int64) bool {
 	}
 }
 
-// refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, for example
-// because the lease is FromFuture by now, the units stay counted.
+// refundLease puts units back into the lease, as of the instant at which they were taken. If it fails, they stay
+// counted.
 func (src *Source) refundLease(s *decide.Subject, wallNs int64) bool {
-	c := &s.Carried
-	e := c.Lease
-	for range state.MaxRetries {
-		if src.table.Reread(e, wallNs, e.NowNs) != state.OK || e.WrittenNs == 0 {
+	at := leaseAt{src, s.Carried.Lease.Key()}
+	for c := at.change(wallNs, s.Carried.Lease.NowNs); c.read(); {
+		if c.WrittenNs == 0 || !c.Put(s.Carried.Taken) {
 			return false
 		}
-		if !e.Put(c.Taken) {
-			return false
-		}
-		if written := src.write(e); written != state.Mismatch {
-			return written == state.OK
+		if c.write() {
+			return true
 		}
 	}
 	return false

@@ -36,7 +36,7 @@ type Worker struct {
 	refills []Part        // what requests to come will soon need: DrainRefills
 
 	// Memory:
-	entry   state.LeaseEntry // for records that no request reads
+	change  leaseChange
 	scratch state.Scratch
 }
 

@@ -252,7 +252,7 @@ func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }
 // earlier ask has one that decides it, too (takeDecided), or when its time is over (expire). If the request has ended
 // meanwhile, Forget makes it over at once. Its state lies in four places:
 //
-//	               awaits    waitlist.ready  allot.Wait of its subjects   the handout of a Need
+//	               awaits    waitlist.ready  allot.Wait of its subjects   the units of a Need
 //	asking         its asks  no              Waits                        may have come with an earlier ask
 //	ready          none      yes             Waits, TimedOut or Rejected  may have come with this one, too
 //	decided again  none      no              as before                    Done or Wait reclaims what was not taken
