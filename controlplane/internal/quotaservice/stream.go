@@ -204,7 +204,7 @@ type worker struct {
 	closed   bool
 	ending   bool // it is to report all that it holds anew, on another stream
 	notified bool // it is in core.toNotify
-	queued   bool // it is in core.turns
+	queued   bool // it is in core.turns, or has its turn
 
 	pending  []pendingAsk
 	begun    int // asks that have begun and are not answered yet
@@ -276,7 +276,6 @@ func (w *worker) queue() bool {
 
 // beginNext begins the worker's next asks.
 func (w *worker) beginNext() {
-	w.queued = false
 	for parts := 0; parts < turn && len(w.pending) > 0; {
 		ask := &w.pending[0]
 		parts += len(ask.Parts)
@@ -287,7 +286,9 @@ func (w *worker) beginNext() {
 		w.pending = nil
 		w.noteBegun()
 	}
+	w.queued = false
 	w.queue()
+	w.core.endDrain() // asks may have been answered at once
 }
 
 // noteBegun has Stream.WaitUntilBegun look again.

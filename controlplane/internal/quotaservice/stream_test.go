@@ -395,6 +395,21 @@ func TestDrainWaitsForUndosOfAClosedStream(t *testing.T) {
 	require.Zero(t, b.usedNow(d))
 }
 
+// TestDrainEndsWithAsksThatAreAnsweredAtOnce: once the stream reads, the last ones begin and end in one turn.
+func TestDrainEndsWithAsksThatAreAnsweredAtOnce(t *testing.T) {
+	b := newRig(t)
+	p := b.proxy(b.service)
+	var m quota.Asks
+	for range maxUnderWay + 1 {
+		m.Asks = append(m.Asks, quota.Ask{Parts: []quota.Part{{Definition: 1, Inspect: true}}}) // it is Unknown
+	}
+	require.NoError(t, p.send(m))
+	hasEnded := b.beginDrain()
+	require.False(t, hasEnded(), "it may still be read")
+	require.Len(t, p.take(), maxUnderWay+1)
+	require.True(t, hasEnded())
+}
+
 // TestDrainLeavesUnread: asks that wait for a stream to read its answers do not hold up the end.
 func TestDrainLeavesUnread(t *testing.T) {
 	b := newRig(t)
