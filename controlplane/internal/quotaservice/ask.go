@@ -344,7 +344,7 @@ func (rs *returnables) add(g returnable) (number uint32) {
 // takeReturn starts an operation that uncounts what the proxy returns.
 func (w *worker) takeReturn(r quota.Return) {
 	c := w.core
-	g, units := w.returnables.takeReturn(r)
+	g, units := w.returnables.take(r)
 	if g == nil {
 		c.metrics.unitsLost.Add(uint64(r.Units))
 		return
@@ -361,9 +361,9 @@ func (w *worker) takeReturn(r quota.Return) {
 	})
 }
 
-// takeReturn returns the grant that a return names, and how many of its units go back: at most what it gave, once. What
+// take returns the grant that a return names, and how many of its units go back: at most what it gave, once. What
 // a return leaves has been spent, so a second one has nothing to give. nil = the grant is not remembered.
-func (rs *returnables) takeReturn(r quota.Return) (g *returnable, units uint32) {
+func (rs *returnables) take(r quota.Return) (g *returnable, units uint32) {
 	age := rs.number - r.Grant // newest = 0
 	if r.Grant == 0 || r.Grant > rs.number || int64(age) >= int64(len(rs.list)) {
 		return nil, 0

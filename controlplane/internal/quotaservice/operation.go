@@ -90,15 +90,11 @@ func (o *recordOperation) followedBy(a action.Action) *recordOperation {
 	}
 }
 
-// tellsOf reports whether an undo says how the key of an operation stands after it; o may be nil.
+// tellsOf reports whether an undo says how the key of an operation stands after it: its standings are of the same
+// windows of one key, and both or neither say what is held. o may be nil.
 func (o *recordOperation) tellsOf(other *recordOperation) bool {
-	return o != nil && o.outcome.Err == nil && o.standsAs(other)
-}
-
-// standsAs reports whether the standings of both are of the same windows of one key, and both or neither say what is
-// held.
-func (o *recordOperation) standsAs(other *recordOperation) bool {
-	return o.storeKey == other.storeKey && slices.Equal(o.Windows.Shifted, other.Windows.Shifted) &&
+	return o != nil && o.outcome.Err == nil &&
+		o.storeKey == other.storeKey && slices.Equal(o.Windows.Shifted, other.Windows.Shifted) &&
 		(o.Terms.HoldLimit == nil) == (other.Terms.HoldLimit == nil)
 }
 
