@@ -239,7 +239,7 @@ func (a *begunAsk) grant(p *askPart) quota.Grant {
 	}
 	last, isUnsure := p.last()
 	got := quota.Grant{
-		Denied: hit.Denied, WaitNs: last.outcome.Denial.WaitNs, HeldBack: last.outcome.Denial.HeldBack,
+		Denied: hit.Denied, WaitNs: last.outcome.WaitNs, HeldBack: last.outcome.HeldBack,
 		Blocked: hit.Denied && last.outcome.Blocked, Noted: last.outcome.Noted && !isUnsure, Windows: a.standings(last),
 	}
 	if a.result == quota.Granted {

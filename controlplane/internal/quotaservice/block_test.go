@@ -147,7 +147,7 @@ func TestOperationsOnABlock(t *testing.T) {
 		require.Zero(t, do(&action.Inspect{}).Standings[1].Used, "a look begins nothing")
 		found := do(hit(1))
 		require.True(t, found.Denied && !found.Blocked)
-		require.EqualValues(t, hour, found.Denial.WaitNs)
+		require.EqualValues(t, hour, found.WaitNs)
 		do(&action.Set{Window: action.AllWindows})
 		require.EqualValues(t, 1, do(&action.Inc{Units: 1, Window: action.AllWindows}).Standings[0].Used)
 		found = do(&action.Inspect{})

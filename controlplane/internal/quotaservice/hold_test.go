@@ -235,7 +235,7 @@ func TestOperateOnWhatIsHeld(t *testing.T) {
 		return f
 	}
 	f := operate(&action.Inspect{Units: 3})
-	require.True(t, f.Denied && f.Denial.HeldBack)
+	require.True(t, f.Denied && f.HeldBack)
 	require.Equal(t, []quota.Standing{{Used: 0, ResetNs: minute}, {Used: 3}}, f.Standings)
 	require.False(t, operate(hit(2)).Denied)
 	require.True(t, operate(hit(1)).Denied)

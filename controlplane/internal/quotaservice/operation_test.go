@@ -37,7 +37,7 @@ func TestOperate(t *testing.T) {
 		require.Equal(t, base+b.clock.now, found.NowNs)
 		require.Equal(t, step.denied, found.Denied, "%+v", step)
 		if step.denied {
-			require.EqualValues(t, minute, found.Denial.WaitNs)
+			require.EqualValues(t, minute, found.WaitNs)
 		}
 		require.Equal(t, []quota.Standing{{Used: step.used, ResetNs: minute}}, found.Standings, "%+v", step)
 	}

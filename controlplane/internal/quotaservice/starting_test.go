@@ -236,7 +236,7 @@ func TestOperateWhileTheStoreStarts(t *testing.T) {
 		require.ErrorIs(t, err, ErrStarting)
 		f, err = operate(what(4))
 		require.NoError(t, err)
-		require.True(t, f.Denied && f.Denial.HeldBack)
+		require.True(t, f.Denied && f.HeldBack)
 	}
 	f, err = operate(&action.Reset{})
 	require.NoError(t, err)

@@ -80,9 +80,10 @@ func (sumValue) learn(operations []operation, r swapstore.Result) (outcomes []ac
 	for i, o := range slices.Backward(operations) {
 		a := o.(*addition)
 		outcomes[i] = action.Outcome{
-			Effect: action.Effect{Denied: sum > uint64(a.charge.Counter.terms.Windows[0].Limit)}, NowNs: r.NowNs,
+			NowNs:     r.NowNs,
 			Standings: []quota.Standing{{Used: uint32(min(sum, math.MaxUint32)), ResetNs: a.endNs - r.NowNs}},
 		}
+		outcomes[i].Denied = sum > uint64(a.charge.Counter.terms.Windows[0].Limit)
 		sum -= uint64(a.charge.Units)
 	}
 	return outcomes, nil

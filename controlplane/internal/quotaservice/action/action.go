@@ -36,21 +36,21 @@ type Operation struct {
 // Action is what is done to a key, and has an Effect:
 //
 //	action      whose                      what it does                                    its Effect has
-//	Hit         part of an ask             takes units if they are left, some of them      Denied, Taken, AgainNs
+//	Hit         part of an ask             takes units if they are left, some of them      Denial, Taken, AgainNs
 //	                                       to be spent later. If another part is refused
 //	                                       already, it takes nothing
-//	Hold        part of an ask, where the  notes what a worker holds, and holds units      Denied, Taken, Noted
+//	Hold        part of an ask, where the  notes what a worker holds, and holds units      Denial, Taken, Noted
 //	            definition holds units     for it if they are left
-//	Take        operator's, call that may  takes units to be spent at once, if they are    Denied, Taken
+//	Take        operator's, call that may  takes units to be spent at once, if they are    Denial, Taken
 //	            be undone                  left
-//	keepDenial  part of an ask in shadow   counts its denial, or begins a block            Denied, Noted
+//	keepDenial  part of an ask in shadow   counts its denial, or begins a block            Denial, Noted
 //	undo        part of an ask, call       uncounts what a Hit or a Take has taken,        Uncounted
 //	                                       because nobody got it
 //	undoHold    part of an ask             gives up what a Hold holds for that reason      Uncounted, Noted
 //	Return      stream                     uncounts units that a proxy returns             Uncounted
-//	Charge      call                       counts units, whatever is left                  Denied
-//	Look        call that uses no units    finds out whether the key is over its limits    Denied
-//	Inspect     operator's                 changes nothing                                 Denied
+//	Charge      call                       counts units, whatever is left                  Denial
+//	Look        call that uses no units    finds out whether the key is over its limits    Denial
+//	Inspect     operator's                 changes nothing                                 Denial
 //	Inc         operator's                 counts units, whatever is left
 //	Set         operator's                 counts so many units and nothing else
 //	Reset       operator's                 forgets the key                                 HadUsage
@@ -71,10 +71,10 @@ type Effect struct {
 	Err        error
 	StartsInNs int64 // if Err is ErrStarting: until the store has started
 
-	AgainNs int64          // nothing is decided yet: decide again at this instant; 0 = it is decided
-	Denied  bool           // too few units are free, or the key is blocked
-	Denial  balance.Denial // if Denied: why, by what the record counts after it
-	Taken   Taken          // its Units are 0 if nothing was taken
+	balance.Denial // by what the record counts after it
+
+	AgainNs int64 // nothing is decided yet: decide again at this instant; 0 = it is decided
+	Taken   Taken // its Units are 0 if nothing was taken
 
 	NeedsAge bool // it does not hold while the store is starting, because it was decided by what is held
 	Noted    bool // of a part with a report: false = the proxy has to report again
@@ -141,12 +141,9 @@ func (out *Outcome) stand(v *balance.View) {
 //	OfferNow     of balance.View: are units free? A Hit has OfferLease, and a Hold has the Offer of Note
 //	countDenial  if they are not: the record counts that, or the key's block begins. Nothing does so for an Inspect, and
 //	             keepDenial does it for a part in shadow, once its ask is granted
-//	deny         the Effect has the Denial, by what the record counts now
+//	Denial       of balance.View: why, by what the record counts now
 //
 // A Charge denies before it counts its own units, because these count whatever is left.
-
-// deny denies a cost. What the denial changes is counted before.
-func (did *Effect) deny(v *balance.View, cost uint32) { did.Denied, did.Denial = true, v.Denial(cost) }
 
 // waitForStart fails, because the store is starting.
 func (did *Effect) waitForStart(v *balance.View) {
@@ -167,7 +164,7 @@ func (t *Take) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool
 		did.waitForStart(&v)
 	case offer.Verdict == balance.TooFew:
 		changed = terms.countDenial(&v, denied{cost: t.Units, noBlock: t.NoBlock})
-		did.deny(&v, t.Units)
+		did.Denial = v.Denial(t.Units)
 	case t.Units > 0:
 		did.Taken = takeUnits(&v, t.Units, v.NowNs())
 		changed = true
@@ -194,7 +191,7 @@ func (i *Inspect) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool)
 	case balance.Starting:
 		did.waitForStart(&v)
 	case balance.TooFew:
-		did.deny(&v, i.Units)
+		did.Denial = v.Denial(i.Units)
 	default: // it passes
 	}
 	return false
@@ -250,7 +247,7 @@ type Charge struct{ Units uint32 }
 // does not close it for long. A fixed window ends anyway.
 func (c *Charge) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
 	if v.OfferNow(c.Units, c.Units).Verdict == balance.TooFew {
-		did.deny(&v, c.Units)
+		did.Denial = v.Denial(c.Units)
 	}
 	for i := range v.Windows {
 		if v.Windows[i].IsFixed() {
@@ -272,7 +269,7 @@ func (*Look) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
 			isOver = isOver && v.Standing(i).Used > w.Limit
 		}
 		if isOver {
-			did.deny(&v, 1)
+			did.Denial = v.Denial(1)
 		}
 	}
 	return false

@@ -66,7 +66,7 @@ func TestNothingToUndo(t *testing.T) {
 	on(r, d, &Set{Units: 10, Window: AllWindows})
 	denied := on(r, d, &Hit{Part: &quota.Part{Cost: 1, Shadow: true}})
 	require.True(t, denied.Outcome.Denied)
-	require.Equal(t, minute, denied.Outcome.Denial.WaitNs)
+	require.Equal(t, minute, denied.Outcome.WaitNs)
 	require.Nil(t, denied.undo())
 	require.Nil(t, denied.keepDenial())
 	require.Nil(t, on(r, d, &Charge{Units: 1}).undo())

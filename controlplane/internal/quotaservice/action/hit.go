@@ -31,7 +31,7 @@ type Hit struct {
 //	a window is about to end, and the part asks       AgainNs               nothing yet, also no Spent
 //	for units or has Spent some
 //	the part is Inspect                               nothing               nothing
-//	it is denied: too few units, or a blocked key     Denied, Denial        what countDenial counts, unless in shadow
+//	it is denied: too few units, or a blocked key     Denial                what countDenial counts, unless in shadow
 //	the hit is refused                                nothing               nothing
 //	it is granted units                               Taken                 these units
 //	it is granted none: its cost is 0                 Taken.ValidNs         nothing
@@ -53,7 +53,7 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool)
 		if !p.Shadow { // else it counts once no other part has denied: see keepDenial
 			changed = terms.countDenial(&v, deniedPart(p)) || changed
 		}
-		did.deny(&v, p.Cost)
+		did.Denial = v.Denial(p.Cost)
 	case h.IsRefused:
 	case offer.Units > 0:
 		did.Taken = takeUnits(&v, offer.Units, offer.SpendByNs)
@@ -97,7 +97,7 @@ func (h *Hold) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool
 		if !p.Shadow { // else keepDenial counts it
 			changed = terms.countDenial(&v, deniedPart(p)) || changed
 		}
-		did.deny(&v, p.Cost)
+		did.Denial = v.Denial(p.Cost)
 	default: // it passes
 	}
 	return changed
@@ -143,7 +143,7 @@ type keepDenial struct {
 // it would change nothing.
 func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
 	counts, blocks := deniedPart(p).mayChange(terms)
-	if first.Err != nil || !first.Denied || first.Denial.HeldBack || !counts && !blocks {
+	if first.Err != nil || !first.Denied || first.HeldBack || !counts && !blocks {
 		return nil
 	}
 	return &keepDenial{p, first.Noted}
@@ -156,7 +156,7 @@ func (k *keepDenial) carryOut(terms *Terms, v balance.View, did *Effect) (change
 		return false
 	}
 	changed = terms.countDenial(&v, deniedPart(k.part))
-	did.deny(&v, k.part.Cost)
+	did.Denial = v.Denial(k.part.Cost)
 	return changed
 }
 

@@ -29,7 +29,7 @@ func TestTakeHold(t *testing.T) {
 	reports.Charged, reports.Number = 3, 2
 	inspects := quota.Part{Cost: 4, Inspect: true}
 	const valid = 10 * second // an eighth of the hold
-	heldBack := balance.Denial{HeldBack: true, WaitNs: limit.HeldRetryNs}
+	heldBack := balance.Denial{Denied: true, HeldBack: true, WaitNs: limit.HeldRetryNs}
 	for _, c := range []struct {
 		name             string
 		before           quota.Part // of an earlier hit
@@ -47,15 +47,15 @@ func TestTakeHold(t *testing.T) {
 		{name: "starting", part: asks(1, 4), startingNs: second,
 			want: Effect{Noted: true, Err: ErrStarting, StartsInNs: second, Taken: Taken{ValidNs: valid}}},
 		{name: "held back", before: asks(2, 3), part: asks(1, 2), holds: 3,
-			want: Effect{Noted: true, Denied: true, Denial: heldBack, Taken: Taken{ValidNs: valid}}},
+			want: Effect{Noted: true, Denial: heldBack, Taken: Taken{ValidNs: valid}}},
 		{name: "denied", used: 9, usedAfter: 9, part: asks(1, 2),
-			want: Effect{Noted: true, Denied: true, Denial: balance.Denial{WaitNs: minute}, Taken: Taken{ValidNs: valid}}},
+			want: Effect{Noted: true, Denial: balance.Denial{Denied: true, WaitNs: minute}, Taken: Taken{ValidNs: valid}}},
 		{name: "too much for ever", part: asks(1, 5),
-			want: Effect{Noted: true, Denied: true, Denial: balance.Denial{WaitNs: limit.Never}, Taken: Taken{ValidNs: valid}}},
+			want: Effect{Noted: true, Denial: balance.Denial{Denied: true, WaitNs: limit.Never}, Taken: Taken{ValidNs: valid}}},
 		{name: "an operator's", before: asks(2, 2), part: quota.Part{Cost: 2}, usedAfter: 2, holds: 2,
 			want: Effect{NeedsAge: true, Taken: Taken{Units: 2, ValidNs: minute / 600}}},
 		{name: "an operator's, held back", before: asks(2, 2), part: quota.Part{Cost: 3}, holds: 2,
-			want: Effect{Denied: true, Denial: heldBack}},
+			want: Effect{Denial: heldBack}},
 		{name: "only looks", before: asks(2, 2), part: inspects, holds: 2, want: Effect{}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -92,7 +92,7 @@ func TestAnInspectSaysWhatAHitWould(t *testing.T) {
 		hit := on(r, d, &Hit{Part: &quota.Part{Cost: units}})
 		require.Equal(t, units > 3, hit.Outcome.Denied, units)
 		require.Equal(t, hit.Outcome.Denied, inspect.Outcome.Denied, units)
-		require.Equal(t, hit.Outcome.Denial.WaitNs, inspect.Outcome.Denial.WaitNs, units)
+		require.Equal(t, hit.Outcome.WaitNs, inspect.Outcome.WaitNs, units)
 	}
 }
 
@@ -109,8 +109,8 @@ func TestADenialByOtherHoldsCountsInShadowToo(t *testing.T) {
 	}
 	want := func(used uint32, waitNs int64, o *decided) {
 		require.True(t, o.Outcome.Denied)
-		require.False(t, o.Outcome.Denial.HeldBack, "the definition itself holds nothing")
-		require.Equal(t, waitNs, o.Outcome.Denial.WaitNs)
+		require.False(t, o.Outcome.HeldBack, "the definition itself holds nothing")
+		require.Equal(t, waitNs, o.Outcome.WaitNs)
 		require.Equal(t, used, o.Outcome.Standings[0].Used)
 	}
 	_, enforced := deny(false)
@@ -141,7 +141,7 @@ func TestWhatIsTooMuchForEverNeverPasses(t *testing.T) {
 		on(r, d, &Set{Units: 9, Window: 0})
 		o := on(r, d, a)
 		require.True(t, o.Outcome.Denied, name)
-		require.Equal(t, limit.Never, o.Outcome.Denial.WaitNs, name)
+		require.Equal(t, limit.Never, o.Outcome.WaitNs, name)
 		require.True(t, on(r, d, &Inspect{Units: 3}).Outcome.Blocked, name)
 	}
 }

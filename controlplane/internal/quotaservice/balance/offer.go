@@ -103,8 +103,9 @@ func (v *View) OfferLease(lease uint32, p *quota.Part) Offer {
 	return d
 }
 
-// Denial is why a cost is denied.
+// Denial is why a cost is denied. Zero = it is not.
 type Denial struct {
+	Denied   bool
 	HeldBack bool  // only units that are held are in the way; false if the definition holds none
 	WaitNs   int64 // until the cost fits, if nobody else asks; limit.Never
 }
@@ -113,13 +114,13 @@ type Denial struct {
 func (v *View) Denial(cost uint32) Denial {
 	holds := v.HoldLimit != nil
 	if holds && !v.HoldLimit.Unlimited && cost > v.HoldLimit.Limit {
-		return Denial{WaitNs: limit.Never}
+		return Denial{Denied: true, WaitNs: limit.Never}
 	}
 	waitNs := v.WaitNs(cost)
 	if waitNs == 0 { // only what is held is in the way, maybe by workers of another policy
-		return Denial{HeldBack: holds, WaitNs: limit.HeldRetryNs}
+		return Denial{Denied: true, HeldBack: holds, WaitNs: limit.HeldRetryNs}
 	}
-	return Denial{WaitNs: waitNs}
+	return Denial{Denied: true, WaitNs: waitNs}
 }
 
 // WaitNs returns how long a cost must wait for the windows if nobody else asks; limit.Never. It is 0 if all windows

@@ -184,7 +184,7 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 		return p.value(&found), nil
 	}
 	if units == 0 && limit.Shut(p.definition.Windows) { // as the filter knows without an ask
-		found.Denied, found.Denial.WaitNs = true, limit.Never
+		found.Denied, found.WaitNs = true, limit.Never
 	}
 	return p.verdict(&found), nil
 }
@@ -205,7 +205,7 @@ func (p *Prepared) verdict(found *action.Outcome) result.Result {
 	allowed := !found.Denied || p.subject.Shadow
 	a := result.Result{Allowed: &allowed, Rules: []result.Rule{p.ruleResult(found)}}
 	if !allowed {
-		a.DeniedBy, a.RetryNs = p.rule.Name, &found.Denial.WaitNs
+		a.DeniedBy, a.RetryNs = p.rule.Name, &found.WaitNs
 	}
 	return a
 }
@@ -229,7 +229,7 @@ func (p *Prepared) ruleResult(found *action.Outcome) result.Rule {
 		r.Remaining = r.Windows[tightest(r.Windows)].Remaining
 	}
 	switch {
-	case found.Denial.HeldBack:
+	case found.HeldBack:
 		r.Reason = result.ReasonHeld
 	case found.Denied && found.Blocked:
 		r.Reason = result.ReasonBlocked
