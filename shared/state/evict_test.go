@@ -126,24 +126,24 @@ func TestAKeyStaysResetIfAHitIsRefunded(t *testing.T) {
 	} {
 		for name, undo := range map[string]func(d *desk){
 			"a hit": func(d *desk) {
-				require.True(t, hitInto(t, d.table, &d.entry, []byte("b"), d.now, 1))
-				require.True(t, d.table.Refund(&d.entry, keyed(d.table, []byte("b")).Limits, d.now, 1))
+				require.True(t, hitInto(t, d.table, &d.entry, []byte("c"), d.now, 1))
+				require.True(t, d.table.Refund(&d.entry, keyed(d.table, []byte("c")).Limits, d.now, 1))
 			},
 			"a hold": func(d *desk) {
-				h, ok := d.hold("b", 1)
+				h, ok := d.hold("c", 1)
 				require.True(t, ok)
-				require.True(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("b")).Limits, h, d.now))
+				require.True(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("c")).Limits, h, d.now))
 			},
 		} {
 			d := newDesk(t, 1, w, holding())
 			require.True(t, hit(t, d.table, []byte("a"), d.now, 2))
-			require.True(t, hit(t, d.table, []byte("b"), d.now, 1), "a is evicted")
-			d.reset("b")
+			require.True(t, hit(t, d.table, []byte("c"), d.now, 1), "a is evicted")
+			d.reset("c")
 			undo(d)
 			freed, status := d.table.Clean(&d.scratch, d.table.def.Windows, d.now)
 			require.Equal(t, OK, status)
 			require.Zero(t, freed, "%s: %v", name, w.Algorithm)
-			d.requireStands("b", 0, 0, name)
+			d.requireStands("c", 0, 0, name)
 			require.True(t, d.entry.floorLives(), "%s: else this test could not fail", name)
 			had, status := d.table.Reset(&d.entry, true)
 			require.Equal(t, OK, status)
