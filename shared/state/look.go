@@ -78,12 +78,9 @@ func (ts *Tables) closed() (closed []*Table) {
 // After a Look, e tells, but counts nothing, because the table may not be registered: Commit and the other writes
 // return ReadOnly until it is Read, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
-	by := t.placement
-	if !t.open {
-		if t.looked == nil {
-			return Failed
-		}
-		by = newPlacement(&t.def, t.looked)
+	by := t.placementOr(t.looked)
+	if by == nil {
+		return Failed
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
 	if t.loadPage(&e.loadedPage, by, by.pageOf(e.hash)) != OK {
@@ -142,13 +139,10 @@ const (
 // done and what it has found, and the survey starts again. It skips a table that no worker has registered, as far as
 // PrepareSurveys has found.
 func (s *Survey) Step(t *Table, m *Scratch, rule []limit.Window) (found Found, done bool, status Status) {
-	by := t.placement
-	if !t.open {
-		if t.surveyed == nil {
-			*s = Survey{}
-			return Found{}, false, OK
-		}
-		by = newPlacement(&t.def, t.surveyed)
+	by := t.placementOr(t.surveyed)
+	if by == nil {
+		*s = Survey{}
+		return Found{}, false, OK
 	}
 	if status := s.addPages(t, by, &m.entry.presentPage, rule); status != OK {
 		*s = Survey{}

@@ -107,6 +107,17 @@ func newPlacement(def *Definition, r *directory.Registration) *placement {
 	return pl
 }
 
+// placementOr returns the table's placement, or if it is closed, one by that registration; nil if there is none.
+func (t *Table) placementOr(r *directory.Registration) *placement {
+	switch {
+	case t.open:
+		return t.placement
+	case r == nil:
+		return nil
+	}
+	return newPlacement(&t.def, r)
+}
+
 // Windows are those of the table's definition.
 func (t *Table) Windows() []limit.Window { return t.def.Windows }
 

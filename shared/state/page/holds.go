@@ -53,39 +53,39 @@ func readSerial(b []byte) uint32 { return le.Uint32(b[offSerial:]) &^ sharesBit 
 // putSerial gives them a serial without sharesBit.
 func putSerial(b []byte, n uint32) { le.PutUint32(b[offSerial:], n) }
 
-// holdsAt returns the bytes of what the slot's record holds.
-func (p *Page) holdsAt(slot int) []byte { return p.usageAt(slot, p.Layout.Counting)[:holdsBytes] }
+// holdsOf returns the bytes of what the slot's record holds.
+func (p *Page) holdsOf(slot int) []byte { return p.usageOf(slot, p.Layout.Counting)[:holdsBytes] }
 
-// floorHoldsAt returns the bytes of what the floor holds.
-func (p *Page) floorHoldsAt() []byte { return p.floorAt(p.Layout.Counting)[:holdsFloorBytes] }
+// holdsOfFloor returns the bytes of what the floor holds.
+func (p *Page) holdsOfFloor() []byte { return p.floorOf(p.Layout.Counting)[:holdsFloorBytes] }
 
 // beginHolds has a page hold that did not.
 func (p *Page) beginHolds() {
-	le.PutUint32(p.floorHoldsAt()[offHoldsSince:], p.Epoch())
-	putSerial(p.floorHoldsAt(), firstSerial)
+	le.PutUint32(p.holdsOfFloor()[offHoldsSince:], p.Epoch())
+	putSerial(p.holdsOfFloor(), firstSerial)
 }
 
 // HoldsSince is the epoch in which the page began to hold: what was held before is gone.
-func (p *Page) HoldsSince() uint32 { return le.Uint32(p.floorHoldsAt()[offHoldsSince:]) }
+func (p *Page) HoldsSince() uint32 { return le.Uint32(p.holdsOfFloor()[offHoldsSince:]) }
 
 // Holds is what the slot's record holds.
-func (p *Page) Holds(slot int) limit.Holds { return readHolds(p.holdsAt(slot)) }
+func (p *Page) Holds(slot int) limit.Holds { return readHolds(p.holdsOf(slot)) }
 
 // SetHolds sets what the slot's record holds.
-func (p *Page) SetHolds(slot int, h *limit.Holds) { putHolds(p.holdsAt(slot), h) }
+func (p *Page) SetHolds(slot int, h *limit.Holds) { putHolds(p.holdsOf(slot), h) }
 
 // FloorHolds is what the floor holds.
-func (p *Page) FloorHolds() limit.Holds { return readHolds(p.floorHoldsAt()) }
+func (p *Page) FloorHolds() limit.Holds { return readHolds(p.holdsOfFloor()) }
 
 // SetFloorHolds sets what the floor holds.
-func (p *Page) SetFloorHolds(h *limit.Holds) { putHolds(p.floorHoldsAt(), h) }
+func (p *Page) SetFloorHolds(h *limit.Holds) { putHolds(p.holdsOfFloor(), h) }
 
 // FloorIsHolding reports whether the floor holds anything. It does not in a page without holds.
 func (p *Page) FloorIsHolding() bool {
 	if !p.Layout.HasHolds() {
 		return false
 	}
-	floor := p.floorHoldsAt()
+	floor := p.holdsOfFloor()
 	held := uint32(0)
 	for at := offUnits; at < holdsBytes; at += 4 {
 		held |= le.Uint32(floor[at:])
@@ -94,23 +94,23 @@ func (p *Page) FloorIsHolding() bool {
 }
 
 // Shares reports whether the floor may hold units of the slot's key.
-func (p *Page) Shares(slot int) bool { return le.Uint32(p.holdsAt(slot)[offSerial:])&sharesBit != 0 }
+func (p *Page) Shares(slot int) bool { return le.Uint32(p.holdsOf(slot)[offSerial:])&sharesBit != 0 }
 
 // MarkShares notes that the slot's key may be one of those whose holds the floor has.
 func (p *Page) MarkShares(slot int) {
-	serial := p.holdsAt(slot)[offSerial:]
+	serial := p.holdsOf(slot)[offSerial:]
 	le.PutUint32(serial, le.Uint32(serial)|sharesBit)
 }
 
 // Serial is the serial of the slot's record: how many were placed in the page before, and it.
-func (p *Page) Serial(slot int) uint32 { return readSerial(p.holdsAt(slot)) }
+func (p *Page) Serial(slot int) uint32 { return readSerial(p.holdsOf(slot)) }
 
 // giveSerial gives a record that was placed the next serial. After the largest, serials begin anew, but none is 0:
 // MayBeForgotten takes that for no record.
 func (p *Page) giveSerial(slot int) {
-	n := max((readSerial(p.floorHoldsAt())+1)&^sharesBit, firstSerial)
-	putSerial(p.floorHoldsAt(), n)
-	putSerial(p.holdsAt(slot), n)
+	n := max((readSerial(p.holdsOfFloor())+1)&^sharesBit, firstSerial)
+	putSerial(p.holdsOfFloor(), n)
+	putSerial(p.holdsOf(slot), n)
 }
 
 // ForgetHolds notes that the slot's record, which holds units, is reset: its holds are not in
@@ -118,7 +118,7 @@ func (p *Page) giveSerial(slot int) {
 func (p *Page) ForgetHolds(slot int) {
 	n := p.Serial(slot)
 	if !p.MayBeForgotten(n) {
-		le.PutUint32(p.floorHoldsAt()[offForgotten:], n)
+		le.PutUint32(p.holdsOfFloor()[offForgotten:], n)
 	}
 }
 
@@ -134,6 +134,6 @@ func (p *Page) ForgetHolds(slot int) {
 //
 // As with a sequence number of TCP, a serial is before another if it is less than 2³⁰ behind.
 func (p *Page) MayBeForgotten(serial uint32) bool {
-	last := le.Uint32(p.floorHoldsAt()[offForgotten:])
+	last := le.Uint32(p.holdsOfFloor()[offForgotten:])
 	return last != 0 && (last-serial)&^sharesBit < sharesBit/2
 }

@@ -272,13 +272,13 @@ func (p *Page) Convert(to *Layout, epoch uint32) Page {
 		case to.HasLeases && from.HasLeases:
 			copy(out.Lease(slot), p.Lease(slot))
 		case to.HasHolds() && from.HasHolds():
-			out.takeHolds(out.holdsAt(slot), p, p.holdsAt(slot))
+			out.takeHolds(out.holdsOf(slot), p, p.holdsOf(slot))
 		case to.HasHolds():
-			putSerial(out.holdsAt(slot), firstSerial)
+			putSerial(out.holdsOf(slot), firstSerial)
 		}
 	}
 	if to.HasHolds() && from.HasHolds() {
-		out.takeHolds(out.floorHoldsAt(), p, p.floorHoldsAt())
+		out.takeHolds(out.holdsOfFloor(), p, p.holdsOfFloor())
 	}
 	for column := range to.Counting {
 		source := from.ColumnOf(to.Windows[column])

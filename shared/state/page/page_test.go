@@ -30,7 +30,7 @@ func TestConvertKeepsTheGeneration(t *testing.T) {
 // The page notes the serial of a record that is reset, and 0 says that none was.
 func TestASerialIsNeverZero(t *testing.T) {
 	p := New(NewLayout([]limit.Window{{Algorithm: limit.Concurrency, Limit: 9, PeriodNs: 8 * second}}, 1), 1)
-	putSerial(p.floorHoldsAt(), sharesBit-1) // the largest
+	putSerial(p.holdsOfFloor(), sharesBit-1) // the largest
 	p.Place(0, 0xfeedface, second)
 	p.ForgetHolds(0)
 	require.True(t, p.MayBeForgotten(p.Serial(0)))

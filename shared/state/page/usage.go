@@ -148,19 +148,19 @@ func usageBytes(w *limit.Window) (usage, floor int) {
 	return 0, 0
 }
 
-// usageAt returns the bytes from the usage of a column on in the slot's record.
-func (p *Page) usageAt(slot int, column Column) []byte {
+// usageOf returns the bytes from the usage of a column on in the slot's record.
+func (p *Page) usageOf(slot int, column Column) []byte {
 	return p.record(slot)[recordHeadBytes+p.Layout.usageAt[column]:]
 }
 
-// floorAt returns the bytes from the floor of a column on.
-func (p *Page) floorAt(column Column) []byte { return p.Bytes[p.Layout.floorAt[column]:] }
+// floorOf returns the bytes from the floor of a column on.
+func (p *Page) floorOf(column Column) []byte { return p.Bytes[p.Layout.floorAt[column]:] }
 
 // Holds and leases have functions of their own (holds.go, Lease). All that follow are of a column that counts.
 
 // ReadUsage reads the usage of a column in the slot's record into u. A log is decoded into log.
 func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
-	w, b := &p.Layout.Windows[column], p.usageAt(slot, column)
+	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		*u = limit.Usage{
@@ -179,7 +179,7 @@ func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
 
 // SetUsage sets what ReadUsage reads.
 func (p *Page) SetUsage(slot int, column Column, u *limit.Usage) {
-	w, b := &p.Layout.Windows[column], p.usageAt(slot, column)
+	w, b := &p.Layout.Windows[column], p.usageOf(slot, column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		putLog(b, u)
@@ -194,7 +194,7 @@ func (p *Page) SetUsage(slot int, column Column, u *limit.Usage) {
 
 // Floor returns the page's floor of a column; see limit.Window.Floor.
 func (p *Page) Floor(column Column) limit.Floor {
-	w, b := &p.Layout.Windows[column], p.floorAt(column)
+	w, b := &p.Layout.Windows[column], p.floorOf(column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		return limit.Floor{Used: le.Uint32(b), EndNs: int64(le.Uint64(b[countBytes:]))}
@@ -211,7 +211,7 @@ func (p *Page) Floor(column Column) limit.Floor {
 
 // SetFloor sets what Floor returns.
 func (p *Page) SetFloor(column Column, f limit.Floor) {
-	w, b := &p.Layout.Windows[column], p.floorAt(column)
+	w, b := &p.Layout.Windows[column], p.floorOf(column)
 	switch w.Algorithm {
 	case limit.SlidingWindowLog:
 		le.PutUint32(b, f.Used)
