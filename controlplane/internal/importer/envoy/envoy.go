@@ -18,12 +18,13 @@
 //	  draft.Draft.AddEnforced                         for which share of requests, and the response
 //
 //	ReadLocal: chooseSite                             the listener, or a filter that stands alone (local.go)
-//	  addRules: ownReaches, settingOn                 where the filter's configuration holds, and where a route's
-//	    addConfig                                     the rules of each of these:
-//	      readEnforcement
-//	      limitsOf, descriptorsFor                    as above: guess, or sendingsOf and descriptorsOf
-//	      descriptor.Levels.Rules, defaultBucket
-//	      draft.Draft.AddEnforced
+//	  configsOf: ownReaches, settingOn                where the filter's configuration holds, and where a route's
+//	  addConfig                                       the rules of each of these:
+//	    readEnforcement
+//	    readLevels, readBucket                        its limits
+//	    descriptorsFor                                as above: guess, or sendingsOf and descriptorsOf
+//	    descriptor.Levels.Rules, Descriptor.RuleOfAll
+//	    draft.Draft.AddEnforced
 //
 // The reader has what is the same for both. Messages are decoded strictly: a field that Envoy's types lack is an error.
 //

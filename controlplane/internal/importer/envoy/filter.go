@@ -160,7 +160,7 @@ func reachOf(route *hostRoute) reach { return reach{[]*hostRoute{route}, route.s
 
 // ownReaches are where the filter's own configuration holds: for all requests but those of routes for which it works by
 // another one, or not at all. If it works whereEnabled, it is each route that enables it, by itself.
-func (f *listenerFilter) ownReaches(hosts []virtualHost) (list []reach) {
+func (f *listenerFilter) ownReaches(hosts []*virtualHost) (list []reach) {
 	var all reach
 	for _, route := range routesOf(hosts) {
 		if f.settingOn(route).isOwn() {

@@ -33,7 +33,7 @@ func (r *reader) readLocal(file *source.Document) error {
 	if err != nil {
 		return err
 	}
-	imp := &localImport{reader: r, hosts: r.virtualHosts(s)}
+	imp := &localImport{r, r.virtualHosts(s)}
 	if err := imp.addRules(s); err != nil {
 		return err
 	}
@@ -47,8 +47,7 @@ func (r *reader) readLocal(file *source.Document) error {
 // localImport is an import of the configurations of one listener.
 type localImport struct {
 	*reader
-	hosts  []virtualHost   // of the listener
-	limits []*configLimits // of all configurations, in the order in which rules are made of them
+	hosts []*virtualHost // of the listener
 }
 
 // chooseSite is the listener whose configurations are imported. A filter that stands alone has the routes that are
@@ -111,61 +110,23 @@ func limitsAnything(n *policy.Node) bool {
 	return source.FieldOf(n, "token_bucket") != nil || source.FieldOf(n, "descriptors") != nil
 }
 
-// addRules makes the rules of the configurations that filters have, and that routes have for them. An example, in
-// which the filter one has the configuration F, and the filter two has G:
-//
-//	route                                its rules are of
-//	/a, which has R for one              R, and G
-//	/b, which switches one off           G
-//	/c, which has nothing for either     F, and G
-//
-// So the rules of F are for all requests but those of /a and /b, also for those of no route. Those of G are for all
-// requests, and those of R for the requests of /a. If one only works whereEnabled, those of F are for each route by
-// itself that enables it, such as /c, and for no request beside these.
+// addRules makes the rules of the filters of a listener.
 func (imp *localImport) addRules(s *envoyfile.Site) error {
 	local := localFiltersOf(s)
 	for _, f := range local {
 		if limitsAnything(f.config.Node) {
 			imp.noteDisabled(f)
 		}
-		for _, where := range f.ownReaches(imp.hosts) {
-			if err := imp.addConfig(f, f.config, where); err != nil {
-				return err
-			}
-		}
 	}
 	for _, route := range routesOf(imp.hosts) {
 		imp.noteUnusedConfigs(local, route)
-		for _, f := range local {
-			if config := f.settingOn(route).ofRoute; config != nil {
-				if err := imp.addConfig(f, *config, reachOf(route)); err != nil {
-					return err
-				}
-			}
+	}
+	for _, c := range imp.configsOf(local) {
+		if err := imp.addConfig(c); err != nil {
+			return err
 		}
 	}
-	for _, limits := range imp.limits {
-		limits.noteUnreached(imp.Findings)
-	}
 	return nil
-}
-
-// configLimits are the limits of a configuration, which several routes may have: those of its levels, and its default
-// bucket. Only when the rules of all these routes are made it is known which of the limits no request reaches.
-type configLimits struct {
-	*descriptor.Levels
-	node            *policy.Node // the configuration
-	bucket          *draft.Limit // nil = there is none
-	bucketName      string
-	isBucketReached bool // by some route's requests: the other rules do not limit all of them
-}
-
-// noteUnreached notes the limits of the configuration that no request reaches.
-func (c *configLimits) noteUnreached(to *draft.Findings) {
-	if c.bucket != nil && !c.isBucketReached {
-		descriptor.NoteNoRequest(to, c.bucket.At, c.bucketName)
-	}
-	c.NoteUnreached(to)
 }
 
 // localFiltersOf are the local filters of a listener. If it has none, or none that is known, an empty one has the
@@ -182,41 +143,99 @@ func localFiltersOf(s *envoyfile.Site) (list []*listenerFilter) {
 	return list
 }
 
-// localConfig is the configuration of a filter, or of a route for it, with what it holds for:
+// localConfig is a configuration with limits, of a filter or of routes for it. It holds in its reaches. In each of them
 //
-//	the configuration's default bucket       for the requests
-//	its rate_limits, if it has any           for the requests: those of routes do not count then
-//	else those of routes and virtual hosts   for each of the routes by itself
+//	its default bucket                       is for the requests
+//	its rate_limits, if it has any           are for the requests: those of routes do not count then
+//	else those of routes and virtual hosts   are for each of the routes by itself
 type localConfig struct {
 	*localv3.LocalRateLimit
-	config envoyfile.Config // that it is decoded from
-	reach
+	at      source.Place
+	filter  *listenerFilter
+	reaches []reach
 }
 
-// addConfig makes the rules of one configuration for a filter, where it holds.
-func (imp *localImport) addConfig(f *listenerFilter, config envoyfile.Config, where reach) error {
-	if !limitsAnything(config.Node) {
-		return nil // it is there for its routes
+// configsOf are the configurations that the filters have, and that routes have for them. Routes have the same one where
+// it is that of their virtual host. An example, in which the filter one has the configuration F, and two has G:
+//
+//	route                              one works by   two works by
+//	/a, which has R for one            R              G
+//	/b, which switches one off                        G
+//	/c, which has nothing for either   F              G
+//
+// So F holds for all requests but those of /a and /b, also for those of no route. G holds for all requests, and R for
+// those of /a.
+func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfig) {
+	add := func(f *listenerFilter, c envoyfile.Config, where ...reach) {
+		if !limitsAnything(c.Node) || len(where) == 0 {
+			return // it is there for its routes
+		}
+		message := decode[*localv3.LocalRateLimit](imp.reader, c.Node, c.At)
+		isIt := func(known *localConfig) bool { return known.filter == f && known.LocalRateLimit == message }
+		i := slices.IndexFunc(list, isIt)
+		if i < 0 {
+			i = len(list)
+			list = append(list, &localConfig{LocalRateLimit: message, at: c.At, filter: f})
+		}
+		list[i].reaches = append(list[i].reaches, where...)
 	}
-	c := localConfig{decode[*localv3.LocalRateLimit](imp.reader, config.Node, config.At), config, where}
-	enforced := imp.readEnforcement(f, c, config.At, 0, c.GetStatus())
+	for _, f := range filters {
+		add(f, f.config, f.ownReaches(imp.hosts)...)
+	}
+	for _, route := range routesOf(imp.hosts) {
+		for _, f := range filters {
+			if c := f.settingOn(route).ofRoute; c != nil {
+				add(f, *c, reachOf(route))
+			}
+		}
+	}
+	return list
+}
+
+// addConfig makes the rules of one configuration. When it has those of all reaches, it knows which of the limits no
+// request comes to.
+func (imp *localImport) addConfig(c *localConfig) error {
+	enforced := imp.readEnforcement(c.filter, c, c.at, 0, c.GetStatus())
 	if c.GetLocalClusterRateLimit() != nil && !imp.Cluster {
-		imp.Note(c.config.At.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
+		imp.Note(c.at.In("local_cluster_rate_limit"), "each Envoy counts for itself, and the limit is not "+
 			"divided by their number: --scope cluster makes rules that count over all")
 	}
 	readAnswerHeaders(imp.reader, c.GetEnableXRatelimitHeaders())
 	if c.GetLocalRateLimitPerDownstreamConnection() {
-		imp.countEachConnection(enforced, c.config.At)
+		imp.countEachConnection(enforced, c.at)
 	}
-	limits := imp.limitsOf(c)
-	sent, err := imp.descriptorsFor(c, limits.List)
-	if err != nil {
-		return err
+	levels := descriptor.LocalLevels(imp.readLevels(c))
+	bucket := imp.readBucket(c.GetTokenBucket(), c.at.In("token_bucket"))
+	isBucketReached := bucket == nil
+	for _, where := range c.reaches {
+		sent, err := imp.descriptorsFor(c, where, levels.List)
+		if err != nil {
+			return err
+		}
+		rules := levels.Rules(imp.Findings, sent)
+		if bucket != nil {
+			d := descriptor.Descriptor{Requests: where.requests, At: bucket.At}
+			if c.takesAll() || d.ExemptLimited(rules, !levels.LimitOthers(sent)) {
+				rules = append([]*draft.Rule{d.RuleOfAll(imp.Findings, c.bucketName(), bucket)}, rules...)
+				isBucketReached = true
+			}
+		}
+		imp.AddEnforced(*enforced, rules...)
 	}
-	rules := limits.Rules(imp.Findings, sent)
-	rules = append(imp.defaultBucket(c, limits, sent, rules), rules...)
-	imp.AddEnforced(*enforced, rules...)
+	if !isBucketReached {
+		descriptor.NoteNoRequest(imp.Findings, bucket.At, c.bucketName())
+	}
+	levels.NoteUnreached(imp.Findings)
 	return nil
+}
+
+// bucketName is the name of the default bucket's rule.
+func (c *localConfig) bucketName() string { return cmp.Or(c.GetStatPrefix(), "local") }
+
+// takesAll reports whether the default bucket is for all requests. Else it is for those that no other rule limits.
+func (c *localConfig) takesAll() bool {
+	always := c.GetAlwaysConsumeDefaultTokenBucket()
+	return always == nil || always.GetValue()
 }
 
 // countEachConnection makes each connection count for itself by the rules.
@@ -228,45 +247,11 @@ func (imp *localImport) countEachConnection(e *draft.Enforcement, at source.Plac
 	e.Comments = []string{note}
 }
 
-// defaultBucket is the rule for the bucket of all requests, or of the requests that no rule of what they send limits.
-// There is none without a bucket, or without such a request.
-func (imp *localImport) defaultBucket(
-	c localConfig, limits *configLimits, sent []descriptor.Descriptor, rules []*draft.Rule,
-) []*draft.Rule {
-	if limits.bucket == nil {
-		return nil
-	}
-	d := descriptor.Descriptor{Requests: c.requests, At: limits.bucket.At}
-	takesAll := c.GetAlwaysConsumeDefaultTokenBucket() // nil means that it does
-	if takesAll != nil && !takesAll.GetValue() && !d.ExemptLimited(rules, !limits.LimitOthers(sent)) {
-		return nil
-	}
-	limits.isBucketReached = true
-	return []*draft.Rule{d.RuleOfAll(imp.Findings, limits.bucketName, limits.bucket)}
-}
-
-// limitsOf are the limits of a configuration. They are read once, so that one is noted as unreached only if no route's
-// requests come to it.
-func (imp *localImport) limitsOf(c localConfig) *configLimits {
-	isOfIt := func(known *configLimits) bool { return known.node == c.config.Node }
-	if i := slices.IndexFunc(imp.limits, isOfIt); i >= 0 {
-		return imp.limits[i]
-	}
-	limits := &configLimits{
-		Levels:     descriptor.LocalLevels(imp.readLevels(c)),
-		node:       c.config.Node,
-		bucket:     imp.readBucket(c.GetTokenBucket(), c.config.At.In("token_bucket")),
-		bucketName: cmp.Or(c.GetStatPrefix(), "local"),
-	}
-	imp.limits = append(imp.limits, limits)
-	return limits
-}
-
 // readLevels makes a level of each descriptor of a configuration. Envoy keeps a number of values of an
 // entry without one, to bound memory; newcomers are not denied for it.
-func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
+func (imp *localImport) readLevels(c *localConfig) (list []*descriptor.Level) {
 	for i, d := range c.GetDescriptors() {
-		at := c.config.At.Item("descriptors", i)
+		at := c.at.Item("descriptors", i)
 		l := &descriptor.Level{At: at, Order: i, Limit: imp.readBucket(d.GetTokenBucket(), at.In("token_bucket"))}
 		if l.Limit != nil {
 			l.Limit.Shadow = d.GetShadowMode()
@@ -285,7 +270,7 @@ func (imp *localImport) readLevels(c localConfig) (list []*descriptor.Level) {
 }
 
 // noteForgotten notes what becomes of the keys of an entry without a value, of which Envoy keeps some.
-func (imp *localImport) noteForgotten(c localConfig) {
+func (imp *localImport) noteForgotten(c *localConfig) {
 	kept := cmp.Or(c.GetMaxDynamicDescriptors().GetValue(), 20)
 	imp.NoteImport("Envoy keeps " + strconv.Itoa(int(kept)) + " values of an entry without a value. It forgets the " +
 		"least recently used one, which then starts with a full bucket. Here there is room for " +
@@ -294,16 +279,18 @@ func (imp *localImport) noteForgotten(c localConfig) {
 
 // descriptorsFor lists what requests send where a configuration holds: by its rate_limits, or else by those of its
 // routes. Without any route it guesses.
-func (imp *localImport) descriptorsFor(c localConfig, levels []*descriptor.Level) ([]descriptor.Descriptor, error) {
-	own := rateLimitsAt(c.GetRateLimits(), c.config.At)
+func (imp *localImport) descriptorsFor(
+	c *localConfig, where reach, levels []*descriptor.Level,
+) ([]descriptor.Descriptor, error) {
+	own := rateLimitsAt(c.GetRateLimits(), c.at)
 	if len(own) == 0 && len(imp.hosts) == 0 {
 		return imp.guess(levels), nil
 	}
 	if len(own) > 0 {
-		return imp.descriptorsOf([]sending{{own, c.requests}})
+		return imp.descriptorsOf([]sending{{own, where.requests}})
 	}
 	f := sender{stage: c.GetStage(), choices: map[*hostRoute]choice{}}
-	for _, route := range c.routes {
+	for _, route := range where.routes {
 		f.choices[route] = imp.choiceByRoute(route, f.stage, vhostRateLimits(c.GetVhRateLimits()))
 	}
 	return imp.descriptorsOf(imp.sendingsOf(f, imp.hosts))

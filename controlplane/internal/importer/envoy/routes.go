@@ -53,7 +53,7 @@ type hostRoute struct {
 }
 
 // routesOf are the routes of all hosts.
-func routesOf(hosts []virtualHost) (list []*hostRoute) {
+func routesOf(hosts []*virtualHost) (list []*hostRoute) {
 	for _, h := range hosts {
 		list = append(list, h.routes...)
 	}
@@ -61,19 +61,22 @@ func routesOf(hosts []virtualHost) (list []*hostRoute) {
 }
 
 // virtualHosts reads the virtual hosts of a site.
-func (r *reader) virtualHosts(s *envoyfile.Site) (list []virtualHost) {
+func (r *reader) virtualHosts(s *envoyfile.Site) (list []*virtualHost) {
 	all := source.ItemsOf(s.Routing.Node, "virtual_hosts")
 	ofRouting := envoyfile.ConfigsPerRoute(s.Routing.Node, s.Routing.At)
 	for i, n := range all {
 		at := s.Routing.At.Item("virtual_hosts", i)
-		h := virtualHost{selection: r.hostSelection(domainsOf(n)), rateLimits: r.rateLimitsIn(n, at)}
-		h.isDefault = slices.Contains(domainsOf(n), "*")
-		h.hasMatcher = source.FieldOf(n, "matcher") != nil
+		h := &virtualHost{
+			selection:  r.hostSelection(domainsOf(n)),
+			rateLimits: r.rateLimitsIn(n, at),
+			isDefault:  slices.Contains(domainsOf(n), "*"),
+			hasMatcher: source.FieldOf(n, "matcher") != nil,
+		}
 		if h.hasMatcher {
 			h.selection.CannotMatch("a matcher of their host chooses the route")
 		}
 		exemptOtherHosts(&h.selection, domainsOf(n), slices.Concat(all[:i], all[i+1:]))
-		r.addRoutes(&h, n, at, ofRouting)
+		r.addRoutes(h, n, at, ofRouting)
 		list = append(list, h)
 	}
 	return list

@@ -73,12 +73,11 @@ func (v vhostRateLimits) addsHost(route *hostRoute) bool {
 
 // sendingsOf lists by which rate_limits the filter sends, and for which requests. For those of no route it sends
 // nothing, unless it sendsOwnForAll.
-func (r *reader) sendingsOf(f sender, hosts []virtualHost) (list []sending) {
+func (r *reader) sendingsOf(f sender, hosts []*virtualHost) (list []sending) {
 	if len(f.own) > 0 && f.sendsOwnForAll(hosts) {
 		return []sending{{by: f.own}}
 	}
-	for i := range hosts {
-		h := &hosts[i]
+	for _, h := range hosts {
 		for _, route := range h.routes {
 			list = append(list, sending{f.choices[route].alone, route.selection})
 		}
@@ -109,9 +108,9 @@ func (f *sender) joinedBy(h *virtualHost) (list []*hostRoute) {
 
 // sendsOwnForAll reports whether the filter sends by its own rate_limits for all requests: each comes to some host, and
 // it does so for all of each host. It also does where the routes are not in the files.
-func (f *sender) sendsOwnForAll(hosts []virtualHost) bool {
-	isDefault := func(h virtualHost) bool { return h.isDefault }
-	isPart := func(h virtualHost) bool { return !f.sendsOwnForHost(&h) }
+func (f *sender) sendsOwnForAll(hosts []*virtualHost) bool {
+	isDefault := func(h *virtualHost) bool { return h.isDefault }
+	isPart := func(h *virtualHost) bool { return !f.sendsOwnForHost(h) }
 	return len(hosts) == 0 || slices.ContainsFunc(hosts, isDefault) && !slices.ContainsFunc(hosts, isPart)
 }
 
