@@ -71,7 +71,7 @@ func (w *worker) begin(ask *pendingAsk) {
 	}
 	a.weight = len(ask.Parts) + windows
 	w.underWay += a.weight
-	w.begun++
+	w.begunAsks++
 	w.core.unfinished++
 	switch {
 	case ask.isBusy:
@@ -210,7 +210,7 @@ func (a *begunAsk) undoHits() {
 // answer answers the ask, unless its stream has closed.
 func (a *begunAsk) answer() {
 	w := a.worker
-	w.begun--
+	w.begunAsks--
 	a.measure()
 	if !w.closed {
 		w.send(&quota.AskResult{ID: a.id, Outcome: a.result, Grants: a.grants()}, a.weight)

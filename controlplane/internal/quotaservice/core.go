@@ -24,10 +24,10 @@ const (
 
 // core is what Service.mu guards: the workers, and the keys for which they ask. Who locks mu is seen from the type:
 //
-//	functions of                      are called while mu is
-//	Service, Stream                   free, and lock it where they need the core
-//	core, worker, call, keys, key, …  locked, and never wait
-//	landed, metrics, storeLog         either: what they have is guarded apart
+//	functions of                          are called while mu is
+//	Service, Stream                       free, and lock it where they need the core
+//	core, worker, begunAsk, keys, key, …  locked, and never wait
+//	landed, metrics, storeLog             either: what they have is guarded apart
 //
 // What may wait is done by pump: it takes work out of the core. So memory passes from one goroutine to another:
 //
@@ -291,8 +291,8 @@ func (s *Service) submit(o operation) {
 // clock is still before storeNs, or if it takes longer than the slack.
 //
 // Before the first result it knows nothing. Then storeNs is the service's own time, which may lie in 1970. So the first
-// swap that writes is Late, and the first addition is restarted: both are decided anew by what the result has said. A
-// swap that only reads does no harm, because its operations are decided by the store's time once its result is there.
+// swap that writes is Late, and another addition follows the first: both go by what the result has said. A swap that
+// only reads does no harm, because its operations are decided by the store's time once its result is there.
 type storeClock struct {
 	known   bool
 	aheadNs int64

@@ -151,7 +151,7 @@ func (st *Stream) Idle() bool {
 	st.service.mu.Lock()
 	defer st.service.mu.Unlock()
 	w := &st.worker
-	return len(w.pending) == 0 && w.begun == 0 && len(w.unsent) == 0
+	return len(w.pending) == 0 && w.begunAsks == 0 && len(w.unsent) == 0
 }
 
 // Ending reports whether the stream is to end: see Service.Watch.
@@ -186,11 +186,11 @@ const (
 //
 //	           is in             until       counted in
 //	enqueue    pending           beginNext
-//	beginNext  a begunAsk        it answers  begun, underWay
+//	beginNext  a begunAsk        it answers  begunAsks, underWay
 //	send       unsent            Next        underWay
 //	Next       the stream sends  Sent        underWay, sending
 //
-// begun counts asks. The others sum up begunAsk.weight, which is about how large the answers are.
+// begunAsks counts asks. The others sum up begunAsk.weight, which is about how large the answers are.
 type worker struct {
 	core        *core
 	stream      *Stream
@@ -206,11 +206,11 @@ type worker struct {
 	notified bool // it is in core.toNotify
 	queued   bool // it is in core.turns, or has its turn
 
-	pending  []pendingAsk
-	begun    int // asks that have begun and are not answered yet
-	underWay int // weight of what has begun and whose answer is not sent yet
-	unsent   []unsentMessage
-	sending  int // weight of the message which Next returned last; 0 = it is sent
+	pending   []pendingAsk
+	begunAsks int // that are not answered yet
+	underWay  int // weight of what has begun and whose answer is not sent yet
+	unsent    []unsentMessage
+	sending   int // weight of the message which Next returned last; 0 = it is sent
 }
 
 // domain is what workers of one domain share.
