@@ -33,16 +33,15 @@ import (
 // A record ends in one of three ways, each of which frees its slot:
 //
 //	function     of which record                         what it has counted  the floor is rolled to
-//	evict        the one that uses least                 goes into the floor  p.Now, or the record's asOf
+//	evict        the one that uses least                 goes into the floor  record.now
 //	evictSharer  of a key that may have held what has    goes into the floor  when the last of its units lapsed
 //	             lapsed in the floor
-//	drop         one that has expired, or of a key that  is forgotten         p.Now, or the record's asOf
+//	drop         one that has expired, or of a key that  is forgotten         record.now
 //	             is reset
 //
 // Reset puts an empty record in place of the key's own, if the key would start from the floor (writeEmptyRecord).
 //
-// The floor's time never goes back: rollFloor goes on from there if an instant is earlier. No usage is rolled back
-// either, so evict and drop take the record's asOf if that is later than p.Now.
+// The floor's time never goes back: rollFloor goes on from there if an instant is earlier.
 
 // makeRoom returns a free slot for a record of e's key. If there is none, it drops a record that has expired, or else
 // evicts the one that uses least. It returns -1 if only that is left and evict is not set.
@@ -113,6 +112,7 @@ func (p *presentPage) countsUntil(slot int) (end int64) {
 type record struct {
 	slot   int
 	asOf   int64  // as of when its usage stands: when it was written, or now if the clock was set back since
+	now    int64  // the page's, or asOf if that is later: no usage is rolled back
 	lapsed lapses // of what it holds: countedIn charges it
 }
 
@@ -121,9 +121,9 @@ type record struct {
 func (p *presentPage) recordIn(slot int, now int64) record {
 	last := p.page.Time(slot)
 	if p.isAhead(last) {
-		return record{slot: slot, asOf: now}
+		return record{slot: slot, asOf: now, now: now}
 	}
-	return record{slot: slot, asOf: last}
+	return record{slot: slot, asOf: last, now: max(now, last)}
 }
 
 // counted is a usage, and as of when it stands.
@@ -173,7 +173,7 @@ func (e *Entry) Earliest() int64 {
 // floor from now on, and is counted at the floor's time at the earliest. So a worker whose clock is behind, by which
 // the record still counts, does not give the key new units before those of the record have ended.
 func (p *presentPage) drop(slot int) {
-	p.rollFloor(max(p.Now, p.recordIn(slot, p.Now).asOf))
+	p.rollFloor(p.recordIn(slot, p.Now).now)
 	p.page.Clear(slot)
 }
 
@@ -197,7 +197,6 @@ func (p *presentPage) leastUsed() (least int) {
 // a window's. Of a concurrency, that is what it holds.
 func (p *presentPage) useOf(slot int) limit.Fraction {
 	r := p.recordIn(slot, p.Now)
-	now := max(p.Now, r.asOf)
 	most := limit.Fraction{Limit: 1}
 	for _, column := range p.placement.columnOf {
 		if column == page.NoColumn {
@@ -207,12 +206,12 @@ func (p *presentPage) useOf(slot int) limit.Fraction {
 		w := p.rule.at(column)
 		if column < p.page.Layout.Counting {
 			c := p.countedIn(&r, column) // r.lapsed is empty: what is held counts below
-			u = w.ByRule(c.usage, c.asOf, now)
+			u = w.ByRule(c.usage, c.asOf, r.now)
 		} else {
 			h := p.page.Holds(slot)
 			u.Used = h.Total()
 		}
-		if use := w.FractionUsed(&u, now); most.Less(use) {
+		if use := w.FractionUsed(&u, r.now); most.Less(use) {
 			most = use
 		}
 	}
@@ -225,7 +224,7 @@ func (p *presentPage) evict(slot int) {
 	if p.page.Layout.HasHolds() {
 		r.lapsed = p.moveHoldsToFloor(&r)
 	}
-	p.addToFloor(&r, max(p.Now, r.asOf))
+	p.addToFloor(&r, r.now)
 	p.page.Clear(slot)
 }
 
