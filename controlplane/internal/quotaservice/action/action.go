@@ -138,7 +138,7 @@ func (out *Outcome) stand(v *balance.View) {
 
 // What needs units goes by the same steps, and each writes what it is named for:
 //
-//	OfferNow     of balance.View: are units free? A Hit has OfferLease, and a Hold has the Offer of Note
+//	OfferNow     of balance.View: are units left? A Hit has OfferLease, and a Hold has the Offer of Note
 //	countDenial  if they are not: the record counts that, or the key's block begins. Nothing does so for an Inspect, and
 //	             keepDenial does it for a part in shadow, once its ask is granted
 //	Denial       of balance.View: why, by what the record counts now
@@ -264,7 +264,7 @@ type Look struct{}
 
 func (*Look) carryOut(_ *Terms, v balance.View, did *Effect) (changed bool) {
 	for i := range v.Windows {
-		isOver := v.LeftIn(i) == 0
+		isOver := v.UnusedIn(i) == 0
 		if w := &v.Windows[i]; w.IsFixed() {
 			isOver = isOver && v.Standing(i).Used > w.Limit
 		}

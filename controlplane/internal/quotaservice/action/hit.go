@@ -151,7 +151,7 @@ func (terms *Terms) KeepDenial(p *quota.Part, first *Outcome) Action {
 
 func (k *keepDenial) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool) {
 	did.Noted = k.isNoted
-	if v.Free(v.NowNs()) >= k.part.Cost { // it passes by now: a window has ended since, or less is held
+	if v.Left(v.NowNs()) >= k.part.Cost { // it passes by now: a window has ended since, or less is held
 		did.Denied = true
 		return false
 	}

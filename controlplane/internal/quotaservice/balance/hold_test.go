@@ -278,6 +278,6 @@ func TestASilentWorkerIsChargedInTheKeysOwnWindow(t *testing.T) {
 		require.EqualValues(t, 4, offer.Units)
 		v.record.Roll(end - 1)
 		require.Zero(t, v.record.Holders.Held(), "it is silent")
-		require.Equal(t, 10-before-4, v.Free(end-1), "%d before: the key's own window has not ended", before)
+		require.Equal(t, 10-before-4, v.Left(end-1), "%d before: the key's own window has not ended", before)
 	}
 }

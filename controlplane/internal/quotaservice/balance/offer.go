@@ -5,33 +5,33 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
 
-// What a key can give: units are left in a window if it has not counted them, and free if no worker holds them either.
+// What a key can give: units are unused in a window that has not counted them, and left if no worker holds them either.
 // Workers may hold units of the key by a policy of theirs, even if the definition itself holds none. For example, 60 of
 // 100 a minute and 990 of 1000 an hour are used, and workers hold 4:
 //
 //	who asks                                   by          finds
-//	a hit: how many units may it take?         OfferNow    6: the hour has 10 left, of which 4 are held
+//	a hit: how many units may it take?         OfferNow    6 are left: the hour has 10 unused, of which 4 are held
 //	a hit: and to be spent until a lease ends  OfferLease  6, with some ahead of need. A bucket has fewer
-//	a denial: why does a cost of 8 not fit?    Denial      the windows have 8 left, so only what is held is in the way
-//	a call: does this window have some left?   LeftIn      40 in the minute, 10 in the hour
+//	a denial: why does a cost of 8 not fit?    Denial      8 are unused, so only what is held is in the way
+//	a call: how much of this window is there?  UnusedIn    40 in the minute, 10 in the hour
 //	a proxy: how does the key stand?           Standing    60 and 990 are used. What is held counts in neither
 
-// LeftIn returns how many units one window has left for spending at once. What is held is left, too.
-func (v *View) LeftIn(i int) uint32 { return v.window(i).left(v.record.NowNs) }
+// UnusedIn returns how many units are unused in one window.
+func (v *View) UnusedIn(i int) uint32 { return v.window(i).unused(v.record.NowNs) }
 
-// Free returns how many units are left in all windows and not held, if they may be spent until spendBy.
-func (v *View) Free(spendBy int64) uint32 {
-	left := uint32(saturated)
+// Left returns how many units are left in all windows, if they may be spent until spendBy.
+func (v *View) Left(spendBy int64) uint32 {
+	unused := uint32(saturated)
 	for i := range v.Windows {
-		left = min(left, v.window(i).left(spendBy))
+		unused = min(unused, v.window(i).unused(spendBy))
 	}
-	return minus(left, v.Held())
+	return minus(unused, v.Held())
 }
 
 // Offer is what a cost can be granted.
 type Offer struct {
 	Verdict   Verdict
-	Units     uint32 // if it Passes: what waits, as far as it is free, and of OfferLease what is granted ahead
+	Units     uint32 // if it Passes: what waits, as far as it is left, and of OfferLease what is granted ahead
 	SpendByNs int64  // if it Passes: the end of their lease; NowNs if they are not leased
 	NeedsAge  bool   // if it Passes: it was decided by what is held, which a store that is starting does not know
 }
@@ -42,7 +42,7 @@ type Verdict uint8
 // The verdicts.
 const (
 	Passes   Verdict = iota + 1
-	TooFew           // too few units are free for it, or the key is blocked: see View.Denial
+	TooFew           // too few units are left for it, or the key is blocked: see View.Denial
 	NotYet           // of OfferLease: a lease would end within SlackNs with its window. Decide again at FirstEndNs
 	Starting         // of OfferNow: only the store's start is in the way. See StartingForNs
 )
@@ -51,28 +51,28 @@ const (
 // A cost of 0 passes unless the key is blocked.
 func (v *View) OfferNow(cost, waiting uint32) Offer {
 	now, holds := v.record.NowNs, v.HoldLimit != nil
-	free := v.Free(now)
+	left := v.Left(now)
 	if holds && !v.HoldLimit.Unlimited {
-		free = min(free, minus(v.HoldLimit.Limit, v.Held()))
+		left = min(left, minus(v.HoldLimit.Limit, v.Held()))
 	}
 	switch {
-	case cost > free || v.IsBlocked():
+	case cost > left || v.IsBlocked():
 		return Offer{Verdict: TooFew}
 	case cost == 0:
 		return Offer{Verdict: Passes, SpendByNs: now}
 	case holds && v.StartingForNs > 0:
 		return Offer{Verdict: Starting}
 	}
-	return Offer{Verdict: Passes, Units: min(free, max(waiting, cost)), SpendByNs: now, NeedsAge: holds}
+	return Offer{Verdict: Passes, Units: min(left, max(waiting, cost)), SpendByNs: now, NeedsAge: holds}
 }
 
-// OfferLease finds what a part can be granted: the units that wait, as far as they are free, and ahead of need at most
+// OfferLease finds what a part can be granted: the units that wait, as far as they are left, and ahead of need at most
 // a quarter of the rest. If the cost does not fit with a lease and fits without one, the units are granted without a
 // lease. It is for a definition that holds no units.
 //
 // For example, 3 units of a limit of 1000 a minute are asked for, and 600 ahead, 40 s before the minute ends:
 //
-//	free  granted                   may be spent
+//	left  granted                   may be spent
 //	400   3 + 397/4 = 102           for 10 s, less SlackNs
 //	200   3 + 197/4 = 52            for 100 ms, less SlackNs, because less than a quarter is left
 //	15    3, because 15 are few     for 100 ms, less SlackNs
@@ -83,19 +83,19 @@ func (v *View) OfferLease(lease uint32, p *quota.Part) Offer {
 	if endNs > now && firstEndNs-now <= SlackNs(v.Windows) {
 		return Offer{Verdict: NotYet}
 	}
-	free := v.Free(endNs)
-	if free < p.Cost && endNs > now {
+	left := v.Left(endNs)
+	if left < p.Cost && endNs > now {
 		endNs = now
-		free = v.Free(now)
+		left = v.Left(now)
 	}
-	if free < p.Cost || v.IsBlocked() {
+	if left < p.Cost || v.IsBlocked() {
 		return Offer{Verdict: TooFew}
 	}
-	d := Offer{Verdict: Passes, Units: min(free, max(p.Waiting, p.Cost)), SpendByNs: endNs}
-	if endNs == now || free < leastAhead {
+	d := Offer{Verdict: Passes, Units: min(left, max(p.Waiting, p.Cost)), SpendByNs: endNs}
+	if endNs == now || left < leastAhead {
 		return d
 	}
-	ahead := min(v.aheadUntil(endNs, p.Ahead), (free-d.Units)/aheadShare)
+	ahead := min(v.aheadUntil(endNs, p.Ahead), (left-d.Units)/aheadShare)
 	if lease != quota.LeaseAuto {
 		ahead = min(ahead, lease)
 	}
@@ -123,8 +123,8 @@ func (v *View) Denial(cost uint32) Denial {
 	return Denial{Denied: true, WaitNs: waitNs}
 }
 
-// WaitNs returns how long a cost must wait for the windows if nobody else asks; limit.Never. It is 0 if all windows
-// have so many units left: then only what is held can be in the way.
+// WaitNs returns how long a cost must wait for the windows if nobody else asks; limit.Never. It is 0 if so
+// many units are unused in all of them: then only what is held can be in the way.
 func (v *View) WaitNs(cost uint32) (wait int64) {
 	for i := range v.Windows {
 		ns := v.window(i).waitNs(cost)
@@ -143,7 +143,7 @@ const (
 	leastAhead = 16
 	// aheadShare makes a quarter: at most that part of what is left is granted ahead.
 	aheadShare = 4
-	// scarce makes a quarter, too: if less than that part of a limit is left, leases are short.
+	// scarce makes a quarter, too: if less than that part of a limit is unused, leases are short.
 	scarce = 4
 	// shortLease is how long a lease lasts once less than a quarter of the limit is left. A log or bucket whose
 	// leases would be shorter leases nothing.
@@ -175,7 +175,7 @@ func (v *View) leaseEndNs(lease uint32, firstEndNs int64) int64 {
 				return now
 			}
 			end = min(end, now+leaseNs)
-		case !w.Unlimited && uint64(v.LeftIn(i))*scarce < uint64(w.Limit):
+		case !w.Unlimited && uint64(v.UnusedIn(i))*scarce < uint64(w.Limit):
 			end = min(end, now+shortLease)
 		}
 	}

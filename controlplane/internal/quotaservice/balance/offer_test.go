@@ -200,7 +200,7 @@ func TestWaitEndsInTime(t *testing.T) {
 		passes := func(after int64) bool {
 			v := copyOf(c.view)
 			v.record.Roll(v.record.NowNs + after)
-			isLeft := v.Free(v.record.NowNs) >= c.cost
+			isLeft := v.Left(v.record.NowNs) >= c.cost
 			require.Equal(t, isLeft, v.WaitNs(c.cost) == 0, name)
 			return isLeft
 		}
@@ -249,10 +249,10 @@ func TestLateReturnLeavesTheNextWindow(t *testing.T) {
 		c := v.Take(5, base)
 		v.record.Roll(base + 2*minute)
 		v.Add(7)
-		before := v.Free(v.record.NowNs)
+		before := v.Left(v.record.NowNs)
 		_, changed := v.Return(&c, 5)
 		require.False(t, changed, name)
-		require.Equal(t, before, v.Free(v.record.NowNs), name)
+		require.Equal(t, before, v.Left(v.record.NowNs), name)
 	}
 }
 
@@ -261,8 +261,8 @@ func TestWhatIsHeldIsNotGranted(t *testing.T) {
 	for _, lease := range []uint32{quota.LeaseOff, quota.LeaseAuto} {
 		v := at(base, 0, fixed(10, minute))
 		v.record.Holders = Holders{{Worker: 1, Held: 3, NotedNs: base, HoldNs: holdNs}}
-		require.EqualValues(t, 10, v.LeftIn(0))
-		require.EqualValues(t, 7, v.Free(base))
+		require.EqualValues(t, 10, v.UnusedIn(0))
+		require.EqualValues(t, 7, v.Left(base))
 		require.Equal(t, TooFew, v.OfferLease(lease, &quota.Part{Cost: 8, Waiting: 8}).Verdict)
 		d := v.OfferLease(lease, &quota.Part{Cost: 1, Waiting: 9})
 		require.Equal(t, Passes, d.Verdict)

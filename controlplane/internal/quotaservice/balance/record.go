@@ -8,7 +8,7 @@
 // and shares what the Record has counted.
 //
 //	Record, of the store           View, of a definition
-//	minute  42 used          ◀───  minute, limit 100   58 are left
+//	minute  42 used          ◀───  minute, limit 100   58 are unused
 //	hour    80 used          ◀───  hour, limit 1000
 //	day     90 used                another definition asks for the day
 //	Holders: worker 7 holds 2

@@ -83,7 +83,7 @@ func TestAClearedWindowHasAllLeft(t *testing.T) {
 		for i := range windows {
 			v.Clear(i)
 			if w := &windows[i]; !w.Unlimited {
-				require.Equal(t, w.Left(0), v.LeftIn(i), name)
+				require.Equal(t, w.Left(0), v.UnusedIn(i), name)
 			}
 			require.Equal(t, Usage{AsOfNs: v.record.NowNs}, v.record.Usages[i], name)
 		}
@@ -116,7 +116,7 @@ func TestALeaseOfABucketCountsAtItsEnd(t *testing.T) {
 	v.Take(4, base+second)
 	v.Take(1, base+second/2)
 	require.Equal(t, base+second, v.record.SpendByNs())
-	require.EqualValues(t, 50-5, v.LeftIn(0))
+	require.EqualValues(t, 50-5, v.UnusedIn(0))
 	v.record.Roll(base + second)
 	require.Equal(t, []uint32{50 - 10 + 5}, used(v))
 

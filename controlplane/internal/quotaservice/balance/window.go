@@ -160,17 +160,17 @@ func (w recordWindow) gained(ns int64) uint32 {
 // viewWindow is one window of a key as a View has it.
 type viewWindow struct{ recordWindow }
 
-// left returns how many units are left if they may be spent until spendBy: nowNs, or later because a lease is offered.
-// Until then, all windows but a bucket only forget: what they count at any instant of it, they count now, also units of
-// a log whose instant is later. So what is left now holds for these.
-func (w viewWindow) left(spendBy int64) uint32 {
+// unused returns how many units are unused if they may be spent until spendBy: nowNs, or later because a lease is
+// offered. Until then, all windows but a bucket only forget: what they count at any instant of it, they count now, also
+// units of a log whose instant is later. So what is unused now holds for these.
+func (w viewWindow) unused(spendBy int64) uint32 {
 	switch {
 	case w.def.Unlimited, w.def.Algorithm == limit.Block && w.usage.EndNs == 0:
 		return saturated
 	case w.def.Algorithm == limit.Block:
 		return 0
 	case w.isBucket():
-		return w.bucketLeft(spendBy)
+		return w.bucketUnused(spendBy)
 	}
 	return w.def.Remaining(&w.usage.Usage, w.nowNs)
 }
@@ -196,8 +196,8 @@ func (w viewWindow) standing() quota.Standing {
 	reset := w.def.Reset(&u, w.usage.AsOfNs)
 	used := w.def.Count(&w.usage.Usage, w.usage.AsOfNs)
 	if w.isBucket() && !w.def.Unlimited {
-		// left does not have what the bucket gains until AsOfNs, and Count does. But only Count says what it owes.
-		used = max(used, w.def.Burst-w.left(w.nowNs))
+		// unused does not have what the bucket gains until AsOfNs, and Count does. But only Count says what it owes.
+		used = max(used, w.def.Burst-w.unused(w.nowNs))
 	}
 	return quota.Standing{Used: used, ResetNs: max(reset-w.nowNs, 0)}
 }
@@ -218,26 +218,26 @@ func (w viewWindow) endNs() int64 {
 //
 //	0 s ──────── 4 s ───────────────▶ 10 s
 //	the lease    nowNs                AsOfNs: the lease ends, and the usage has what remains then
-//	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: bucketLeft takes them off
+//	begins        └─ the bucket gains ─┘ tokens, which nobody may spend before: bucketUnused takes them off
 
-// bucketLeft is left of a bucket. It would count the units at spendBy, or at its AsOfNs if that is later. It gains
+// bucketUnused is unused of a bucket. It would count the units at spendBy, or at its AsOfNs if that is later. It gains
 // tokens until then, but the units may be spent before it has them. So its gain is taken away from what remains then.
 // For example, with a gain of 10 tokens a second:
 //
 //	nowNs ───── 1 s, gains 10 ─────▶ AsOfNs
-//	4 are left                       14 remain
-func (w viewWindow) bucketLeft(spendBy int64) uint32 {
+//	4 are unused                     14 remain
+func (w viewWindow) bucketUnused(spendBy int64) uint32 {
 	u, atNs := w.usage.Usage, max(spendBy, w.usage.AsOfNs)
 	w.def.Roll(&u, w.usage.AsOfNs, atNs)
 	return minus(w.def.Remaining(&u, atNs), w.gained(atNs-w.nowNs))
 }
 
-// bucketPass is when a cost passes that a bucket has at its AsOfNs. Before that, bucketLeft takes off what the bucket
+// bucketPass is when a cost passes that a bucket has at its AsOfNs. Before that, bucketUnused takes off what the bucket
 // gains until then. So the cost passes once this is no more than what remains beside it. For example, a cost of 6 in
-// the picture above bucketLeft:
+// the picture above bucketUnused:
 //
 //	nowNs ── 200 ms, gains 2 ──▶ passes ──── 800 ms, gains 8 ────▶ AsOfNs
-//	4 are left                   6 are left                        14 remain: 8 beside the cost
+//	4 are unused                 6 are unused                      14 remain: 8 beside the cost
 func (w viewWindow) bucketPass(cost uint32) int64 {
 	if cost == 0 {
 		return w.nowNs
