@@ -167,7 +167,7 @@ type localConfig struct {
 // those of /a.
 func (imp *localImport) configsOf(filters []*listenerFilter) (list []*localConfig) {
 	add := func(f *listenerFilter, c envoyfile.Config, where ...reach) {
-		if !limitsAnything(c.Node) || len(where) == 0 {
+		if !limitsAnything(c.Node) {
 			return // it is there for its routes
 		}
 		message := decode[*localv3.LocalRateLimit](imp.reader, c.Node, c.At)
