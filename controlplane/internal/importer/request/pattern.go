@@ -260,18 +260,31 @@ func (p Pattern) beginsPath() bool {
 	return strings.HasPrefix(p.text, "/") || p.kind == WithWildcards && strings.HasPrefix(p.text, "*")
 }
 
-// ofPath is the pattern of the path for one of :path, which has the query too. It is not ok if the pattern is about the
-// query, or may be.
-func (p Pattern) ofPath() (path Pattern, sameWithAnyQuery, ok bool) {
+// queryUse is what a query has to do with a pattern of :path.
+type queryUse uint8
+
+const (
+	ignoresQuery queryUse = iota // nothing: what fits without one fits with any, and the other way round
+	meetsQuery                   // it makes a difference, though the pattern is for a path: /a does not fit /a?b
+	asksForQuery                 // the pattern asks for one, or for a part of one, or may do so
+)
+
+// ofPath is the pattern of the path for one of :path, which has the query too. There is none if it asksForQuery.
+func (p Pattern) ofPath() (path Pattern, use queryUse) {
 	switch p.kind {
 	case Exactly:
-		return p, false, !strings.ContainsAny(p.text, "?#")
+		if strings.ContainsAny(p.text, "?#") {
+			return p, asksForQuery
+		}
+		return p, meetsQuery
 	case WithWildcards:
 		begin, isAll := p.LiteralPrefix()
-		return p, true, isAll && !strings.ContainsAny(begin, "?#")
+		if !isAll || strings.ContainsAny(begin, "?#") {
+			return p, asksForQuery
+		}
 	case ByExpression:
 		return ofPathExpression(p.text)
 	case AnyValue, PathOrBelow, Missing, OfHosts, InNetwork:
 	}
-	return p, true, true
+	return p, ignoresQuery
 }

@@ -70,38 +70,37 @@ func TestWithinAndApartAreSure(t *testing.T) {
 // A pattern of :path with its query is one of the path alone, or of none.
 func TestPatternsOfPathsWithQuery(t *testing.T) {
 	for _, tc := range []struct {
-		of, path             Pattern
-		sameWithAnyQuery, ok bool
+		of, path Pattern
+		use      queryUse
 	}{
-		{of: Exact("/a"), path: Exact("/a"), ok: true},
-		{of: Exact("/a?b"), path: Exact("/a?b")},
-		{of: Prefix("/a", false), path: Wildcard("/a*"), sameWithAnyQuery: true, ok: true},
-		{of: OrBelow("/a", false), path: OrBelow("/a", false), sameWithAnyQuery: true, ok: true},
-		{of: Expression(`/a(\?.*)?`), path: Expression("/a"), sameWithAnyQuery: true, ok: true},
-		{of: Expression(`/a|/b(\?.*)?`), path: Expression("/a|/b"), ok: true},
-		{of: Expression(`(/a|/b)(\?.*)?`), path: Expression("(/a|/b)"), sameWithAnyQuery: true, ok: true},
-		{of: Expression(`/a$`), path: Expression("/a"), ok: true},
-		{of: Expression(`/a\$`), path: Expression(`/a\$`), ok: true},
-		{of: Expression(`/a\\$`), path: Expression(`/a\\`), ok: true},
-		{of: Expression(`/a\.*`), path: Expression(`/a\.*`), ok: true},
-		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a", false), sameWithAnyQuery: true, ok: true},
-		{of: Expression(`/a[/?].*`)},
-		{of: Expression(`/a[[:punct:]]b`)},
-		{of: Expression(`/a\x3fb.*`)},
-		{of: Expression(`/a[^/].*`), path: Expression(`/a[^/].*`), ok: true},
-		{of: Expression(`/a[^?].*`), path: Expression(`/a[^?].*`), sameWithAnyQuery: true, ok: true},
+		{of: Exact("/a"), path: Exact("/a"), use: meetsQuery},
+		{of: Exact("/a?b"), use: asksForQuery},
+		{of: Prefix("/a", false), path: Wildcard("/a*")},
+		{of: OrBelow("/a", false), path: OrBelow("/a", false)},
+		{of: Expression(`/a(\?.*)?`), path: Expression("/a")},
+		{of: Expression(`/a|/b(\?.*)?`), path: Expression("/a|/b"), use: meetsQuery},
+		{of: Expression(`(/a|/b)(\?.*)?`), path: Expression("(/a|/b)")},
+		{of: Expression(`/a$`), path: Expression("/a"), use: meetsQuery},
+		{of: Expression(`/a\$`), path: Expression(`/a\$`), use: meetsQuery},
+		{of: Expression(`/a\\$`), path: Expression(`/a\\`), use: meetsQuery},
+		{of: Expression(`/a\.*`), path: Expression(`/a\.*`), use: meetsQuery},
+		{of: Expression(`/a(/.*|\?.*|#.*|;.*|$)`), path: OrBelow("/a", false)},
+		{of: Expression(`/a[/?].*`), use: asksForQuery},
+		{of: Expression(`/a[[:punct:]]b`), use: asksForQuery},
+		{of: Expression(`/a\x3fb.*`), use: asksForQuery},
+		{of: Expression(`/a[^/].*`), path: Expression(`/a[^/].*`), use: meetsQuery},
+		{of: Expression(`/a[^?].*`), path: Expression(`/a[^?].*`)},
 	} {
-		path, sameWithAnyQuery, ok := tc.of.ofPath()
-		require.Equal(t, tc.ok, ok, tc.of)
-		if ok {
+		path, use := tc.of.ofPath()
+		require.Equal(t, tc.use, use, tc.of)
+		if use != asksForQuery {
 			require.Equal(t, tc.path, path)
-			require.Equal(t, tc.sameWithAnyQuery, sameWithAnyQuery, tc.of)
 		}
 	}
 }
 
-// Where an expression of :path is said to be the same with any query, no text says otherwise. Some are.
-func TestSameWithAnyQueryIsSure(t *testing.T) {
+// Where an expression of :path is said to ignore queries, no text says otherwise. Some do.
+func TestIgnoringQueriesIsSure(t *testing.T) {
 	parts := []string{"", "/a", ".", "[^/]", "[/?]", `\W`, `\b`, `\?`, ".*", "|", "$", "(/|$)", `(\?.*)?`,
 		`(/.*|\?.*|#.*|;.*|$)`}
 	same := 0
@@ -109,8 +108,8 @@ func TestSameWithAnyQueryIsSure(t *testing.T) {
 		for _, middle := range parts {
 			for _, end := range parts {
 				p := Expression(begin + middle + end)
-				path, sameWithAnyQuery, ok := p.ofPath()
-				if !sameWithAnyQuery || !ok {
+				path, use := p.ofPath()
+				if use != ignoresQuery {
 					continue
 				}
 				same++
@@ -151,8 +150,8 @@ func TestExpressionsThatQuoteAText(t *testing.T) {
 	require.False(t, p.Apart(Exact("/a.b|c")))
 	p, err = ParseExpression(`/a\Q(\E|/b.*`)
 	require.NoError(t, err)
-	_, sameWithAnyQuery, _ := p.ofPath()
-	require.False(t, sameWithAnyQuery) // as of /a|/b.*
+	_, use := p.ofPath()
+	require.NotEqual(t, ignoresQuery, use) // as of /a|/b.*
 }
 
 // A long class is read in a moment, though each ] of it may be the last.

@@ -55,39 +55,40 @@ func unquoted(text string) string {
 // ofPathExpression is ofPath of an expression. What takes any rest of the text at its end takes
 // any query; elsewhere it may take a part of one.
 //
-//	:path                       path              sameWithAnyQuery   ok
-//	/a.*                        /a.*              true               true
-//	/a(\?.*)?                   /a                true               true
-//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow of /a     true               true
-//	/a                          /a                false              true: of /a?b the path fits, and :path does not
-//	/a|/b.*                     /a|/b.*           false              true: the .* is behind /b alone, not behind /a
-//	/a|/b(\?.*)?                /a|/b             false              true: as above
-//	/a[^/].*                    /a[^/].*          false              true: of /a?b :path fits, and the path does not
-//	/a\?b=.*                    /a\?b=.*          true               false: it is about the query
-//	/a[/?].*                    /a[/?].*          false              false: as above
-func ofPathExpression(text string) (path Pattern, sameWithAnyQuery, ok bool) {
+//	:path                       path              use
+//	/a.*                        /a.*              ignoresQuery
+//	/a(\?.*)?                   /a                ignoresQuery
+//	/a(/.*|\?.*|#.*|;.*|$)      OrBelow of /a     ignoresQuery
+//	/a                          /a                meetsQuery: of /a?b the path fits, and :path does not
+//	/a|/b.*                     /a|/b.*           meetsQuery: the .* is behind /b alone, not behind /a
+//	/a|/b(\?.*)?                /a|/b             meetsQuery: as above
+//	/a[^/].*                    /a[^/].*          meetsQuery: of /a?b :path fits, and the path does not
+//	/a\?b=.*                    none              asksForQuery
+//	/a[/?].*                    none              asksForQuery
+func ofPathExpression(text string) (path Pattern, use queryUse) {
 	text = strings.TrimPrefix(text, "^")
-	isSame := !hasBranches(text) // else the end is that of the last branch alone
-
+	if hasBranches(text) { // so the end is that of the last branch alone
+		use = meetsQuery
+	}
 	// Envoy Gateway writes a prefix like this.
 	if begin, isBelow := strings.CutSuffix(text, `(/.*|\?.*|#.*|;.*|$)`); isBelow {
 		path = Expression(begin + "(/.*)?")
 		if re, err := syntax.Parse(begin, syntax.Perl); err == nil && isPlainText(re) {
 			path = OrBelow(string(re.Rune), false)
 		}
-		asks, mayTake := queryIn(begin)
-		return path, isSame && !mayTake, !asks
+		return path, max(use, queryIn(begin))
 	}
 	text, _ = cutEnd(text)
 	for _, query := range []string{`(\?.*)?`, `(?:\?.*)?`} {
 		if begin, cut := strings.CutSuffix(text, query); cut && begin != "" {
-			asks, mayTake := queryIn(begin)
-			return Expression(begin), isSame && !mayTake, !asks
+			return Expression(begin), max(use, queryIn(begin))
 		}
 	}
 	begin, takesRest := cutOperator(text, ".*")
-	asks, mayTake := queryIn(begin)
-	return Expression(text), isSame && takesRest && !mayTake, !asks
+	if !takesRest {
+		use = meetsQuery
+	}
+	return Expression(text), max(use, queryIn(begin))
 }
 
 // isPlainText reports whether an expression matches one text alone, in one case.
@@ -95,41 +96,48 @@ func isPlainText(re *syntax.Regexp) bool {
 	return re.Op == syntax.OpLiteral && re.Flags&syntax.FoldCase == 0
 }
 
-// queryIn reports what an expression, without its end, has to do with a query: whether it asks for one, and whether it
-// may take a part of one, or may fail because there is one.
-func queryIn(text string) (asks, mayTake bool) {
+// queryIn is the use of a query in an expression without its end.
+func queryIn(text string) queryUse {
 	re, err := syntax.Parse(text, syntax.Perl)
 	if err != nil {
-		return true, true
+		return asksForQuery
 	}
 	return queryInTree(re)
 }
 
 // queryInTree is queryIn of a parsed expression:
 //
-//	\? [/?] # .* .+    asks
-//	. [^/] \W          may take the ?, though it is for what is in a path
-//	$                  fails if there is a query
-func queryInTree(re *syntax.Regexp) (asks, mayTake bool) {
+//	\? [/?] # .* .+    asksForQuery
+//	. [^/] \W          meetsQuery: may take the ?, though it is for what is in a path
+//	$                  meetsQuery: fails if there is one
+func queryInTree(re *syntax.Regexp) (use queryUse) {
 	isAny := func(re *syntax.Regexp) bool { return re.Op == syntax.OpAnyChar || re.Op == syntax.OpAnyCharNotNL }
 	switch re.Op {
 	case syntax.OpLiteral:
-		asks = slices.Contains(re.Rune, '?') || slices.Contains(re.Rune, '#')
+		if slices.Contains(re.Rune, '?') || slices.Contains(re.Rune, '#') {
+			return asksForQuery
+		}
 	case syntax.OpCharClass:
 		isNegated := hasRune(re, unicode.MaxRune) // as most classes with all the rest of Unicode are
-		mayTake = hasRune(re, '?')
-		asks = !isNegated && (mayTake || hasRune(re, '#'))
+		switch {
+		case !isNegated && (hasRune(re, '?') || hasRune(re, '#')):
+			return asksForQuery
+		case hasRune(re, '?'):
+			return meetsQuery
+		}
 	case syntax.OpStar, syntax.OpPlus:
-		asks = isAny(re.Sub[0])
+		if isAny(re.Sub[0]) {
+			return asksForQuery
+		}
 	default:
-		mayTake = isAny(re) || re.Op == syntax.OpEndText || re.Op == syntax.OpEndLine
+		if isAny(re) || re.Op == syntax.OpEndText || re.Op == syntax.OpEndLine {
+			return meetsQuery
+		}
 	}
 	for _, sub := range re.Sub {
-		subAsks, subMayTake := queryInTree(sub)
-		asks = asks || subAsks
-		mayTake = mayTake || subMayTake
+		use = max(use, queryInTree(sub))
 	}
-	return asks, mayTake
+	return use
 }
 
 // hasRune reports whether a class has a character. The class has ranges, each of a first and a last one.

@@ -197,14 +197,15 @@ func (v Value) translate(p Pattern) translation {
 func (v Value) translatePath(p Pattern) translation {
 	said := translation{Pattern: p}
 	if v.as == withQuery {
-		cut, sameWithAnyQuery, ok := p.ofPath()
-		switch {
-		case !ok:
+		path, use := p.ofPath()
+		switch use {
+		case asksForQuery:
 			return translation{cannot: "Envoy compares :path and its query with " + p.text}
-		case !sameWithAnyQuery:
+		case meetsQuery:
 			said.comment = "The path " + p.text + " is compared without its query here."
+		case ignoresQuery:
 		}
-		said.Pattern = cut
+		said.Pattern = path
 	}
 	isText := said.kind != AnyValue && said.kind != ByExpression
 	if isText && (!said.beginsPath() || strings.Contains(said.text, "?")) {
