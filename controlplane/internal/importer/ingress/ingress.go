@@ -43,7 +43,7 @@ func Read(d *draft.Draft, files []*source.Document) {
 	for _, in := range files {
 		objects = append(objects, in.OfKind("Ingress")...)
 	}
-	imp := &ingressImport{Findings: d.Findings, draft: d}
+	imp := &ingressImport{Draft: d}
 	regexHosts := hostsWithExpressions(objects)
 	for _, r := range objects {
 		imp.all = append(imp.all, imp.readIngress(r, regexHosts))
@@ -57,9 +57,8 @@ func Read(d *draft.Draft, files []*source.Document) {
 
 // ingressImport is one import of Ingress objects.
 type ingressImport struct {
-	*draft.Findings // of the draft
-	draft           *draft.Draft
-	all             []*ingress // they take requests from each other
+	*draft.Draft
+	all []*ingress // they take requests from each other
 }
 
 // annotationPrefix begins the names of ingress-nginx' annotations.
@@ -193,7 +192,7 @@ func (imp *ingressImport) addRules(ing *ingress, annotation string, numbers draf
 		}
 		s.NarrowTo(g.selection(ing, imp.all))
 		name := ing.name + "-" + strings.TrimPrefix(annotation, "limit-")
-		imp.draft.Add(draft.NewRule(imp.Findings, draft.Terms{
+		imp.Add(draft.NewRule(imp.Findings, draft.Terms{
 			Name: name, At: at, Limit: &draft.Limit{Numbers: numbers, At: at}, Requests: s,
 			Key:      []request.Part{request.ClientIP},
 			Response: &draft.Response{Status: 503}, // the default of limit-req-status-code and limit-conn-status-code

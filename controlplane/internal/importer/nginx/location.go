@@ -10,13 +10,13 @@ import (
 
 // location is one location of nginx, as it is written.
 type location struct {
-	label     string // for messages
-	index     int    // beside others, in the order of the file
-	modifier  string // =, ^~, ~, ~* or empty
-	text      string
-	block     []*nginxconf.Directive
-	path      request.Pattern // of the paths that fit; any if whyNoPath says why there is no such pattern
-	whyNoPath string
+	label    string // for messages
+	index    int    // beside others, in the order of the file
+	modifier string // =, ^~, ~, ~* or empty
+	text     string
+	block    []*nginxconf.Directive
+	path     request.Pattern   // of the paths that fit; any if it is an expression that RE2 has not
+	requests request.Selection // with these paths
 }
 
 // readLocations are the scopes of the locations of a block. The block is besideRegex if a location around it has
@@ -85,12 +85,15 @@ func (l *location) readPath() {
 		path, ok := request.Searched(l.text, l.modifier == "~*")
 		l.path = path
 		if !ok {
-			l.whyNoPath = "RE2 has no expression like " + l.text
+			l.requests.CannotMatch("RE2 has no expression like " + l.text)
 		}
 	case l.modifier == "=":
 		l.path = request.Exact(l.text)
 	default:
 		l.path = request.Prefix(l.text, false)
+	}
+	if l.path != request.AnyPath {
+		l.requests.Require(request.FullPath.Value(), l.path)
 	}
 }
 
@@ -114,15 +117,10 @@ func holesIn(list []*location) (holes []hole) {
 	return holes
 }
 
-// fits are the requests whose path fits the location, or why no match has them. Of an expression that is so where nginx
-// tries those of locations around it later, and where there are holes in which it holds. One hole is enough.
-func (l *location) fits(besideRegex bool, holes []hole) (s request.Selection) {
-	switch {
-	case l.whyNoPath != "":
-		s.CannotMatch(l.whyNoPath)
-	case l.path != request.AnyPath:
-		s.Require(request.FullPath.Value(), l.path)
-	}
+// fits are the requests that nginx gives to the location if no other one wins. No match has those of an expression
+// which nginx tries before the expressions of locations around it, or which holds in a hole. One hole is enough.
+func (l *location) fits(besideRegex bool, holes []hole) request.Selection {
+	s := l.requests
 	if !l.isRegex() {
 		return s
 	}

@@ -70,8 +70,7 @@ type Include func(file, pattern string) ([]source.File, error)
 
 // reader is one import of nginx' configurations.
 type reader struct {
-	*draft.Findings // of the draft
-	draft           *draft.Draft
+	*draft.Draft
 
 	// readHTTP reads these before it makes rules.
 	zones     map[zoneID]*zone
@@ -79,7 +78,7 @@ type reader struct {
 }
 
 func newReader(d *draft.Draft) *reader {
-	return &reader{Findings: d.Findings, draft: d, zones: map[zoneID]*zone{}}
+	return &reader{Draft: d, zones: map[zoneID]*zone{}}
 }
 
 // module is one of nginx' modules that limit. A block inherits the limits of each by themselves.
