@@ -48,10 +48,11 @@ type Account struct {
 	Definition *quota.Definition // of the rule that has wanted units last. Open and Inherit write it
 	block      *keptBlock        // that the key is blocked; nil if it was not found blocked
 
-	book      *Book
-	name      name
-	isListed  bool
-	mayBeLost bool // the service, or its store, may have lost what the newest report said: see reportAnew
+	book        *Book
+	name        name
+	isListed    bool
+	isForgotten bool // by Sweep: the key has another account by now, or none
+	mayBeLost   bool // the service, or its store, may have lost what the newest report said: see reportAnew
 }
 
 // Block is that of a key, as the service has said it.
@@ -128,7 +129,7 @@ func (acc *Account) Unhold(units uint32) {
 
 // Settle ends what a request holds, and charges what it has cost to the account that the key has by now.
 func (acc *Account) Settle(units, cost uint32) {
-	current := acc.book.reopen(acc)
-	current.sums.Settle(units, cost)
-	current.List()
+	latest := acc.reopen()
+	latest.sums.Settle(units, cost)
+	latest.List()
 }

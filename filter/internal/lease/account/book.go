@@ -70,17 +70,24 @@ func (b *Book) Open(d *quota.Definition, key [16]byte, now int64) *Account {
 	return acc
 }
 
-// current returns the account that acc's key has by now: acc, or one that was opened after acc was forgotten, or nil.
-func (b *Book) current(acc *Account) *Account { return b.byName[acc.name] }
-
-// reopen returns the account that acc's key has by now. If Sweep has forgotten acc and there is no other, it puts acc
-// back.
-func (b *Book) reopen(acc *Account) *Account {
-	if other := b.current(acc); other != nil {
-		return other
+// latest returns the account that the key has by now: acc, or one that Open has made since Sweep has forgotten acc.
+func (acc *Account) latest() *Account {
+	if acc.isForgotten {
+		if other := acc.book.byName[acc.name]; other != nil {
+			return other
+		}
 	}
-	b.byName[acc.name] = acc
 	return acc
+}
+
+// reopen returns the latest account, and puts it back into the book if that has none.
+func (acc *Account) reopen() *Account {
+	latest := acc.latest()
+	if latest.isForgotten {
+		latest.isForgotten = false
+		latest.book.byName[latest.name] = latest
+	}
+	return latest
 }
 
 // newReportNumber numbers a report: the store takes no number that is not larger than the last one.
@@ -132,6 +139,7 @@ func (b *Book) Sweep(now, timeoutNs int64) {
 			acc.List()
 		case acc.sums.Idle() && now-acc.usedNs > forgetNs+timeoutNs:
 			delete(b.byName, name)
+			acc.isForgotten = true
 		}
 	}
 }

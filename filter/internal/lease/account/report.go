@@ -79,40 +79,42 @@ func (acc *Account) isUnderWay() bool { return acc.reporting.firstNumber != 0 }
 // If part 0 or 1 gets less or more than it asks for, what the store has as held is not what the worker holds and has
 // given. So the account is reported once more.
 type Reporter struct {
-	acc    *Account // as the part was made, and from Write on the one that it has reported
+	made   *Account // the key's when the part was made; all else goes by Account
 	number uint64   // of the report that it has written last, 0 before Write
 }
 
 // Reporter returns a reporter of the account.
-func (acc *Account) Reporter() Reporter { return Reporter{acc: acc} }
+func (acc *Account) Reporter() Reporter { return Reporter{made: acc} }
 
-// Account is what it reports, nil if it reports nothing.
-func (r *Reporter) Account() *Account { return r.acc }
+// Account is the account that its key has by now, nil if it reports nothing. Sweep may have forgotten one while the ask
+// was queued, but none whose report has no answer.
+func (r *Reporter) Account() *Account {
+	if r.made == nil {
+		return nil
+	}
+	return r.made.latest()
+}
 
 // Claim says that a queued ask will report the account: the next run of Book.Due leaves it to the ask.
 func (r *Reporter) Claim() {
-	if r.acc != nil {
-		r.acc.reporting.claimedFor = r.acc.book.dueRuns + 1
+	if acc := r.Account(); acc != nil {
+		acc.reporting.claimedFor = acc.book.dueRuns + 1
 	}
 }
 
-// MustWait reports whether its ask must wait for the end of a report of the same key. If the account was forgotten
-// while the ask was queued, that is a report of the key's next account.
+// MustWait reports whether its ask must wait for the end of a report of the same key.
 func (r *Reporter) MustWait() bool {
-	if r.acc == nil {
-		return false
-	}
-	current := r.acc.book.current(r.acc)
-	return current != nil && current.isUnderWay()
+	acc := r.Account()
+	return acc != nil && acc.isUnderWay()
 }
 
 // Write writes into the part what the worker holds of the key: the report is under way then.
 func (r *Reporter) Write(p *quota.Part, now int64) {
-	if r.acc == nil {
+	if r.made == nil {
 		return
 	}
-	acc := r.acc.book.reopen(r.acc)
-	r.acc, r.number = acc, acc.book.newReportNumber()
+	acc := r.made.reopen()
+	r.number = acc.book.newReportNumber()
 	if !acc.isUnderWay() {
 		acc.reporting = reporting{firstNumber: r.number}
 	}
@@ -123,8 +125,8 @@ func (r *Reporter) Write(p *quota.Part, now int64) {
 }
 
 // isUnderWay reports whether its report is under way. Reports that have left since have greater numbers.
-func (r *Reporter) isUnderWay() bool {
-	return r.acc.isUnderWay() && r.acc.reporting.firstNumber <= r.number
+func (r *Reporter) isUnderWay(acc *Account) bool {
+	return acc.isUnderWay() && acc.reporting.firstNumber <= r.number
 }
 
 // End ends the report by what the service has granted for it. mayGive says whether the grant may give units: the
@@ -140,14 +142,14 @@ func (r *Reporter) isUnderWay() bool {
 // A report is not Noted if the store failed, or if the service knows no reports. Starting counts, whatever has become
 // of the report.
 func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
-	acc := r.acc
+	acc := r.Account()
 	if acc == nil {
 		return true
 	}
 	if g.Starting {
 		acc.StartingUntilNs = now + min(g.WaitNs, MaxRememberNs)
 	}
-	if !r.isUnderWay() {
+	if !r.isUnderWay(acc) {
 		acc.List() // the answer may have ended a queued ask that was to report it
 		return false
 	}
@@ -166,15 +168,15 @@ func (r *Reporter) End(g *quota.Grant, now int64) (mayGive bool) {
 
 // GiveUp says that the service takes no reports now. If an answer to the report comes all the same, it grants no units.
 func (r *Reporter) GiveUp() {
-	if r.acc != nil && r.isUnderWay() {
-		r.acc.reporting.firstNumber = 0
+	if acc := r.Account(); acc != nil && r.isUnderWay(acc) {
+		acc.reporting.firstNumber = 0
 	}
 }
 
 // Repeat has the account reported with the next message: the report may be lost, or has never left.
 func (r *Reporter) Repeat() {
-	if r.acc != nil {
+	if acc := r.Account(); acc != nil {
 		r.GiveUp()
-		r.acc.List()
+		acc.List()
 	}
 }
