@@ -30,6 +30,7 @@ import (
 //	                 lease/source.go
 //	Shadow, NoBlock  are of the rule, so each request has the same. A report has none: the first request says them
 type ask struct {
+	state   askState
 	id      uint32
 	want    string // which units it asks for: see appendWant
 	parts   []lease.Part
@@ -97,20 +98,29 @@ func without[T comparable](list []T, one T) []T {
 	return slices.DeleteFunc(list, func(other T) bool { return other == one })
 }
 
-// askList has all asks that have no result. The life of an ask:
+// askState is how far an ask is. Its life:
 //
 //	 ensureQueued            markSent             end
 //	--------------> queued ------------> flying ----------> over
 //	                 |  ^                 |  |               ^
 //	                 |  +--- requeue -----+  +----> late ----+
 //	                 +------------- unqueue -----------------+
-//
-//	queued   Other requests for the same units join it. unqueue ends it if the last of its requests leaves,
-//	         or if the result of the ask that flies for the same units decides them, too: see takeDecided.
-//	flying   Another ask for the same units stays queued. If the stream ends, or the service lacks a definition,
-//	         requeue queues it again, or ends it if no request waits for it.
-//	late     askLateAgain has found no result after the timeout. Its requests are decided without it, and the same
-//	         units may be asked for again. A result counts for lateNs, then askLateAgain drops it.
+type askState uint8
+
+const (
+	// askQueued: other requests for the same units join it. unqueue ends it if the last of its requests leaves, or if the
+	// result of the ask that flies for the same units decides them, too: see takeDecided.
+	askQueued askState = iota
+	// askFlying: another ask for the same units stays queued. If the stream ends, or the service lacks a definition,
+	// requeue queues it again, or ends it if no request waits for it.
+	askFlying
+	// askLate: askLateAgain has found no result after the timeout. Its requests are decided without it, and the same units
+	// may be asked for again. A result counts for lateNs, then askLateAgain drops it.
+	askLate
+	askOver
+)
+
+// askList has all asks that have no result.
 type askList struct {
 	queue  []*ask          // in the order in which they are sent
 	queued map[string]*ask // the same, by what they want
@@ -153,13 +163,16 @@ func (as *askList) ensureQueued(parts []lease.Part) (a *ask, isNew bool) {
 	return a, true
 }
 
-func (as *askList) enqueue(a *ask) { as.queue, as.queued[a.want] = append(as.queue, a), a }
+func (as *askList) enqueue(a *ask) {
+	a.state = askQueued
+	as.queue, as.queued[a.want] = append(as.queue, a), a
+}
 
 // leave has the request wait for its asks no longer. An ask for which no request waits leaves the queue.
 func (as *askList) leave(req *Waiter) {
 	for _, a := range req.awaits {
 		a.waiters = without(a.waiters, req) // but not its cost, which the ask's parts have: it is asked for all the same
-		if len(a.waiters) == 0 && as.queued[a.want] == a {
+		if len(a.waiters) == 0 && a.state == askQueued {
 			as.unqueue(a)
 			a.repeatReports() // Book.Due has dropped its accounts, for it was to report them
 		}
@@ -169,6 +182,7 @@ func (as *askList) leave(req *Waiter) {
 
 // unqueue ends a queued ask.
 func (as *askList) unqueue(a *ask) {
+	a.state = askOver
 	delete(as.queued, a.want)
 	as.queue = without(as.queue, a)
 }
@@ -176,6 +190,7 @@ func (as *askList) unqueue(a *ask) {
 // markSent moves the packed asks from the queue to those that were sent. The others are left in it.
 func (as *askList) markSent(packed, left []*ask) {
 	for _, a := range packed {
+		a.state = askFlying
 		delete(as.queued, a.want)
 		as.sent, as.flying[a.want] = append(as.sent, a), a
 	}
@@ -188,26 +203,27 @@ func (as *askList) end(id uint32) *ask {
 	for i, a := range as.sent {
 		if a.id == id {
 			as.sent = slices.Delete(as.sent, i, i+1)
-			as.stopFlying(a)
+			as.stopFlying(a, askOver)
 			return a
 		}
 	}
 	return nil
 }
 
-// stopFlying lets the units of a flying ask be asked for again. It returns false if the ask does not
-// fly any more.
-func (as *askList) stopFlying(a *ask) bool {
-	flies := as.flying[a.want] == a
-	if flies {
+// stopFlying lets the units of an ask be asked for again, if it flies: it is late then, or over.
+func (as *askList) stopFlying(a *ask, then askState) (flew bool) {
+	flew = a.state == askFlying
+	if flew {
 		delete(as.flying, a.want)
 	}
-	return flies
+	a.state = then
+	return flew
 }
 
 // requeue queues an ask again that was sent, if requests wait for it. They join an ask for the same units that is
 // queued already.
 func (as *askList) requeue(a *ask) {
+	a.state = askOver // unless it is queued again
 	next := as.queued[a.want]
 	switch {
 	case len(a.waiters) == 0:
@@ -237,11 +253,12 @@ func (as *askList) askLateAgain(now, timeoutNs int64) {
 		if now-a.sentNs < timeoutNs {
 			break
 		}
-		if as.stopFlying(a) {
+		if as.stopFlying(a, askLate) {
 			a.repeatReports()
 		}
 	}
 	for len(as.sent) > 0 && now-as.sent[0].sentNs >= lateNs {
+		as.sent[0].state = askOver
 		as.sent = as.sent[1:]
 	}
 }

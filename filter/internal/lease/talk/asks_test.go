@@ -47,7 +47,7 @@ func TestRequestsForTheSameUnitsShareAnAsk(t *testing.T) {
 	require.Len(t, as.queue, 2)
 	as.leave(second)
 	require.Len(t, as.queue, 1, "nobody waits for k any more")
-	require.False(t, second.isAsking())
+	require.Empty(t, second.awaits)
 }
 
 // A look at a key is never an ask for its units, whatever these cost. Where denied requests count, the cost is part of

@@ -20,7 +20,7 @@
 // What may go wrong meanwhile:
 //
 //	the client leaves     Forget ends the wait. Its units go into the lease, or back.
-//	an answer comes late  askLateAgain lets others ask anew. endAsk puts late units into the lease.
+//	an answer comes late  askLateAgain lets others ask anew. handOut puts late units into the lease.
 //	the stream ends       StreamEnded queues its asks again. Units of its grants cannot go back.
 //	no answer comes       noteSilence makes the worker silent, and expireOverdue all requests ready. probe asks on.
 //
@@ -127,7 +127,8 @@ func (c *Client) Next() *Waiter {
 	for wl.first < len(wl.ready) {
 		req := wl.ready[wl.first]
 		wl.first++
-		if !req.over {
+		if req.state == ready {
+			req.state = resumed
 			return req
 		}
 	}
@@ -178,7 +179,7 @@ func (c *Client) WaitLook(context uint32, l *lease.Look, now int64) bool {
 // ExpireAll has all requests be decided without the service: the configuration ends.
 func (c *Client) ExpireAll() {
 	for _, req := range c.waitlist.order {
-		if !req.over {
+		if req.state != over {
 			c.expire(req)
 		}
 	}
@@ -187,18 +188,18 @@ func (c *Client) ExpireAll() {
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
 	for _, req := range c.waitlist.order {
-		if req.isOverdue(now) || req.isAsking() && c.worker.Service.Silent {
+		if req.isOverdue(now) || req.state == asking && c.worker.Service.Silent {
 			c.expire(req)
 		}
 	}
-	c.waitlist.order = slices.DeleteFunc(c.waitlist.order, func(req *Waiter) bool { return req.over })
+	c.waitlist.order = slices.DeleteFunc(c.waitlist.order, func(req *Waiter) bool { return req.state == over })
 }
 
 // expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
 // should its grant not suffice.
 func (c *Client) expire(req *Waiter) {
 	req.stopWaiting(allot.TimedOut)
-	if req.isAsking() {
+	if req.state == asking {
 		c.asks.leave(req)
 		c.waitlist.makeReady(req)
 	}
@@ -241,45 +242,47 @@ func (c *Client) Period() uint32 {
 // Inherit takes over what an earlier configuration of this VM holds or has not reported yet.
 func (c *Client) Inherit(from *Client) { c.worker.Inherit(from.worker) }
 
-// Waiter is a request that waits: to be decided by a verdict, or for a look. Its life:
+// waiting is how far a request is that waits. Its life:
 //
-//	     Wait, WaitLook           makeReady           Next
-//	new ---------------> asking ------------> ready ---------> decided again --- Done ---> over
-//	                       ^                                         |
-//	                       +------- Wait, if it is Pending again ----+
+//	     Wait, WaitLook           makeReady           Next               Done
+//	new ---------------> asking ------------> ready ---------> resumed ---------> over
+//	                       ^                                      |
+//	                       +----- Wait, if it is Pending again ---+
 //
-// It is ready when its ask has a result (endWaits, reject, or endLooks once all asks of a look have one), when an
-// earlier ask has one that decides it, too (takeDecided), or when its time is over (expire). If the request has ended
-// meanwhile, Forget makes it over at once. Its state lies in four places:
-//
-//	               awaits    waitlist.ready  allot.Wait of its subjects   the units of a Need
-//	asking         its asks  no              Waits                        may have come with an earlier ask
-//	ready          none      yes             Waits, TimedOut or Rejected  may have come with this one, too
-//	decided again  none      no              as before                    Done or Wait reclaims what was not taken
-//	over           none      passed over     as before                    was reclaimed
+// If the request ends meanwhile, Forget makes it over at once.
+type waiting uint8
+
+const (
+	// asking: it waits for asks, until they have results (handOut, reject, tellLooks), until an earlier ask has one that
+	// decides it, too (takeDecided), or until its time is over (expire).
+	asking  waiting = iota
+	ready           // Next will return it
+	resumed         // Next has returned it, and it is decided again
+	over
+)
+
+// Waiter is a request that waits: to be decided by a verdict, or for a look.
 type Waiter struct {
 	Context uint32
 	Verdict *decide.Verdict // nil of a look
 	Look    *lease.Look     // of a client that asks for its usage; it is not decided again, and has no needs
 
+	state      waiting
 	deadlineNs int64
 	needs      []lease.Need
-	awaits     []*ask  // one for its needs, or one for each quota.MaxParts keys of its look
+	awaits     []*ask  // while it is asking: one for its needs, or one for each quota.MaxParts keys of its look
 	oneAsk     [1]*ask // what awaits lies in as long as it is one: that saves an allocation a request
-	over       bool
 }
 
 // Needs are what it needs, for lease.HandOut.
 func (req *Waiter) Needs() []lease.Need { return req.needs }
 
-// isAsking reports whether it waits for an ask.
-func (req *Waiter) isAsking() bool { return len(req.awaits) > 0 }
-
 // isOverdue reports whether it has waited for an ask for too long.
-func (req *Waiter) isOverdue(now int64) bool { return req.isAsking() && now >= req.deadlineNs }
+func (req *Waiter) isOverdue(now int64) bool { return req.state == asking && now >= req.deadlineNs }
 
 // waitFor has the request wait for the ask.
 func (req *Waiter) waitFor(a *ask) {
+	req.state = asking
 	a.waiters = append(a.waiters, req)
 	if req.awaits == nil {
 		req.awaits = req.oneAsk[:0]
@@ -323,7 +326,7 @@ func (wl *waitlist) add(req *Waiter) {
 
 // remove removes a request, which is over.
 func (wl *waitlist) remove(req *Waiter) {
-	req.over = true
+	req.state = over
 	delete(wl.byContext, req.Context)
 	wl.lookedKeys -= req.Look.Size()
 	wl.service.Crowded = len(wl.byContext) >= maxWaiters
@@ -331,6 +334,7 @@ func (wl *waitlist) remove(req *Waiter) {
 
 // makeReady has Next return a request. It waits for no ask any more.
 func (wl *waitlist) makeReady(req *Waiter) {
+	req.state = ready
 	req.awaits = req.awaits[:0]
 	wl.ready = append(wl.ready, req)
 }

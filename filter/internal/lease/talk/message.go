@@ -209,24 +209,24 @@ func (c *Client) Receive(message []byte, now int64) error {
 	c.noteAnswer()
 	c.worker.SetProxies(c.inMessage.Proxies)
 	for i := range c.inMessage.Results {
-		c.endAsk(&c.inMessage.Results[i], now)
+		c.takeResult(&c.inMessage.Results[i], now)
 	}
 	return nil
 }
 
-// endAsk ends an ask by its result.
-func (c *Client) endAsk(result *quota.AskResult, now int64) {
+// takeResult ends an ask by its result.
+func (c *Client) takeResult(result *quota.AskResult, now int64) {
 	a := c.asks.end(result.ID)
 	switch {
 	case a == nil: // it has come more than lateNs after the ask, or it answers a probe
 	case result.Outcome == quota.Unknown:
 		c.defineAgain(a)
 	case a.isLook():
-		c.endLooks(a, result, now)
+		c.tellLooks(a, result, now)
 	case result.Outcome == quota.Busy:
 		c.reject(a, result)
 	default:
-		c.endWaits(a, result, now)
+		c.handOut(a, result, now)
 	}
 }
 
@@ -249,8 +249,8 @@ func (c *Client) reject(a *ask, result *quota.AskResult) {
 	}
 }
 
-// endWaits ends an ask for units: they are handed out, and the requests that it decides go on.
-func (c *Client) endWaits(a *ask, result *quota.AskResult, now int64) {
+// handOut ends an ask for units: they are handed out, and the requests that it decides go on.
+func (c *Client) handOut(a *ask, result *quota.AskResult, now int64) {
 	waiters := c.takeDecided(a, result)
 	trip := lease.Trip{Stream: a.stream, SentNs: a.sentNs, CameNs: now}
 	for i := range a.parts {
@@ -315,14 +315,14 @@ func (a *ask) decidesMore(result *quota.AskResult) bool {
 	return true
 }
 
-// endLooks writes how the keys stand into the looks that wait for it.
-func (c *Client) endLooks(a *ask, result *quota.AskResult, now int64) {
+// tellLooks writes how the keys stand into the looks that wait for it.
+func (c *Client) tellLooks(a *ask, result *quota.AskResult, now int64) {
 	for _, req := range a.waiters {
 		for i := range a.parts {
 			req.Look.Note(&a.parts[i], grantOf(result, i), now)
 		}
 		req.awaits = without(req.awaits, a)
-		if !req.isAsking() {
+		if len(req.awaits) == 0 {
 			c.waitlist.makeReady(req)
 		}
 	}
