@@ -10,7 +10,7 @@
 //	run         sends EVALSHA for each, in one pipeline
 //	            and EVAL for those that the server has answered with NOSCRIPT
 //	readAnswer  makes a result of the answer, and done gets it
-//	sayFailed   if the deadline comes before that: done gets errNoAnswer, and the answer is dropped
+//	sayLate     if the deadline comes before that: done gets errNoAnswer, and the answer is dropped
 //
 // To read it, begin with swap.go:
 //
@@ -243,7 +243,7 @@ func (s *Store) Secret(ctx context.Context, name string, fresh func() []byte) ([
 // connected, and then gives up commands that it has sent, with their room in a pipeline. So:
 //
 //	call          returns by a deadline because of  the client gets
-//	Swap          sayFailed, see run                no deadline
+//	Swap          sayLate of run                    no deadline
 //	Tend          within                            no deadline: it goes on with what it has sent
 //	Live, Secret  within                            the deadline: one command is given up
 //	Open          connect, then the client          the context: it has connected before checkServers

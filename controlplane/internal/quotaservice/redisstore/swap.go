@@ -7,7 +7,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/redis/rueidis"
@@ -134,54 +134,37 @@ func newScript(text string) *luaScript {
 	return &luaScript{text, fmt.Sprintf("%x", sha1.Sum([]byte(text)))} //nolint:gosec // Redis names scripts so
 }
 
-// run carries a batch out, and says its results by the context's deadline. The client gets no
-// deadline: it would give up commands that it has sent, and their room.
-//
-//	the servers answer in time  say calls done, from this goroutine; sayFailed is not called any more
-//	the deadline comes first    sayFailed calls done, from a goroutine of the context; say does nothing
-//	both at once                the one that sets said calls done, and the other does nothing
+// run carries a batch out, and calls done for each swap by the context's deadline: in this goroutine if the servers
+// answer in time, else in one of the context. The client gets no deadline: it would give up commands that it has sent,
+// and their room.
 func (s *Store) run(ctx context.Context, batch []scriptCall, done func(i int, r swapstore.Result)) {
-	a := batchResults{done: done}
+	var once sync.Once
+	sayLate := func() {
+		once.Do(func() {
+			for i := range batch {
+				done(i, failed(explain(ctx.Err())))
+			}
+		})
+	}
 	if ctx.Err() != nil {
-		a.sayFailed(len(batch), ctx.Err())
+		sayLate()
 		return
 	}
-	endDeadline := context.AfterFunc(ctx, func() { a.sayFailed(len(batch), ctx.Err()) })
+	endDeadline := context.AfterFunc(ctx, sayLate)
 	defer endDeadline()
 	results := s.send(batch, s.evalsha)
-	if unknown := unknownScript(results); len(unknown) > 0 && !a.said.Load() {
-		again := make([]scriptCall, len(unknown))
-		for n, i := range unknown {
-			again[n] = batch[i]
+	if unknown := unknownScript(results); len(unknown) > 0 {
+		if ctx.Err() != nil { // nothing is sent any more
+			sayLate()
+			return
 		}
-		for n, r := range s.send(again, s.eval) {
-			results[unknown[n]] = r
-		}
+		s.sendAgain(batch, unknown, results)
 	}
-	a.say(results)
-}
-
-// batchResults says the results of a batch once: as the server has answered, or that it is late.
-type batchResults struct {
-	done func(i int, r swapstore.Result)
-	said atomic.Bool
-}
-
-func (a *batchResults) say(results []rueidis.RedisResult) {
-	if a.said.CompareAndSwap(false, true) {
+	once.Do(func() {
 		for i, r := range results {
-			a.done(i, readAnswer(r))
+			done(i, readAnswer(r))
 		}
-	}
-}
-
-// sayFailed says of each of n swaps that it has failed.
-func (a *batchResults) sayFailed(n int, err error) {
-	if a.said.CompareAndSwap(false, true) {
-		for i := range n {
-			a.done(i, failed(explain(err)))
-		}
-	}
+	})
 }
 
 // send sends a batch in one go, each swap by the command.
@@ -199,6 +182,17 @@ func (s *Store) evalsha(c scriptCall) rueidis.Completed {
 
 func (s *Store) eval(c scriptCall) rueidis.Completed {
 	return s.client.B().Eval().Script(c.text).Numkeys(int64(len(c.Keys))).Key(c.Keys...).Arg(c.Args...).Build()
+}
+
+// sendAgain sends some of a batch with their scripts, and puts their results in place of the first ones.
+func (s *Store) sendAgain(batch []scriptCall, which []int, results []rueidis.RedisResult) {
+	again := make([]scriptCall, len(which))
+	for n, i := range which {
+		again[n] = batch[i]
+	}
+	for n, r := range s.send(again, s.eval) {
+		results[which[n]] = r
+	}
 }
 
 // unknownScript are the results of servers that do not know the script, and so have swapped
