@@ -10,7 +10,7 @@
 //	    guess                                         without --routes (guess.go)
 //	    domainRoutes: siteOfRoutes                    the listener, of package envoyfile (domain.go)
 //	      filterOfDomain, enforcementOf               its filter: readEnforcement (enforcement.go)
-//	      descriptorsOfSite: virtualHosts             its routes (routes.go)
+//	      descriptorsOfSite: virtualHosts             its routes (routes.go), and whose requests they take (matcher.go)
 //	        listenerFilter.settingOn                  whether the filter works for a route (filter.go)
 //	        choiceOf, sendingsOf                      by whose rate_limits it sends there (sender.go)
 //	        descriptorsOf: readRateLimit, readAction  what it sends by these (descriptors.go)

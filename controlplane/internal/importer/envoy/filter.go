@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// listenerFilter is a filter of a listener that limits. One that the files lack has no configuration: it limits nothing
-// itself. The rules of one that neverWorks are off: see readEnforcement.
+// listenerFilter is a filter of a listener that limits. One that the files lack has no configuration, and limits nothing
+// itself.
 type listenerFilter struct {
 	filterType
 	config envoyfile.Config // its own
@@ -42,7 +42,7 @@ type activation uint8
 const (
 	everywhere   activation = iota // but on the routes that switch it off
 	whereEnabled                   // on the routes that enable it: the listener disables it
-	neverWorks                     // no route enables it: its rules are off
+	neverWorks                     // no route enables it: its rules are as if it worked everywhere, and are off
 )
 
 // newListenerFilter is a filter of a site, with its own configuration there.

@@ -119,11 +119,11 @@ func newKeyParts(given map[string]string) (*keyParts, error) {
 
 // partNamed is the part that --key names.
 func partNamed(text string) (p request.Value, ok bool) {
-	kind, name, _ := strings.Cut(text, ":")
+	part, name, _ := strings.Cut(text, ":")
 	switch {
-	case kind == "header" && request.IsHeaderName(strings.ToLower(name)):
+	case part == "header" && request.IsHeaderName(strings.ToLower(name)):
 		return request.Header(name), true
-	case kind == "query" && name != "":
+	case part == "query" && name != "":
 		return request.Part{Kind: request.KindQuery, Name: name}.Value(), true
 	}
 	p, ok = map[string]request.Value{

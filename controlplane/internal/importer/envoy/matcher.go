@@ -1,0 +1,171 @@
+package envoy
+
+import (
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/envoyfile"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
+	"github.com/sluice-ratelimit/sluice/shared/policy"
+)
+
+// routeFields are the fields of a route that lead to limits.
+var routeFields = []string{"match", "route", "rate_limits", "typed_per_filter_config"}
+
+// routeSelection is for the requests that a route's match takes.
+func (r *reader) routeSelection(n *policy.Node, at source.Place) (s request.Selection) {
+	envoyfile.RefuseTypos(r.Findings, n, at, routeFields)
+	if action := source.FieldOf(n, "route"); action != nil {
+		envoyfile.RefuseTypos(r.Findings, action, at.In("route"), routeFields)
+	}
+	o := &routev3.RouteMatch{}
+	if match := source.FieldOf(n, "match"); match != nil {
+		o = decode[*routev3.RouteMatch](r, match, at.In("match"))
+	}
+	r.readRouteMatch(&s, o, at.In("match"))
+	return s
+}
+
+// readRouteMatch adds the conditions of a route.
+func (r *reader) readRouteMatch(s *request.Selection, o *routev3.RouteMatch, at source.Place) {
+	ignoreCase := o.GetCaseSensitive() != nil && !o.GetCaseSensitive().GetValue()
+	switch pattern, known := r.readPattern(o, at, ignoreCase); {
+	case !known:
+		s.CannotMatch("their route has no known condition on the path")
+	case pattern != request.AnyPath && pattern != request.Present:
+		s.Require(request.FullPath.Value(), pattern)
+	}
+	for i, h := range o.GetHeaders() {
+		r.readHeaderMatcher(s, h, at.Item("headers", i))
+	}
+	for i, m := 0, o.ProtoReflect(); i < m.Descriptor().Fields().Len(); i++ {
+		fd := m.Descriptor().Fields().Get(i)
+		isRead := fd.ContainingOneof() != nil || fd.Name() == "headers" || fd.Name() == "case_sensitive"
+		if m.Has(fd) && !isRead {
+			s.CannotMatch("their route has a condition on " + string(fd.Name()))
+		}
+	}
+}
+
+// readHeaderMatcher adds a condition on a header.
+func (r *reader) readHeaderMatcher(s *request.Selection, o *routev3.HeaderMatcher, at source.Place) {
+	value, ok := r.readHeaderName(o.GetName(), at)
+	if !ok {
+		return
+	}
+	name := strings.ToLower(o.GetName())
+	if o.GetTreatMissingHeaderAsEmpty() {
+		s.Comment("In one condition Envoy takes a missing header " + name + " for an empty one. Here it is missing.")
+	}
+	switch asked := o.GetHeaderMatchSpecifier().(type) {
+	case nil:
+		requirePresence(s, value, name, !o.GetInvertMatch())
+	case *routev3.HeaderMatcher_PresentMatch:
+		requirePresence(s, value, name, asked.PresentMatch != o.GetInvertMatch())
+	default:
+		pattern, known := r.readPattern(o, at, false)
+		if !known {
+			s.CannotMatch("they have an unknown condition on the header " + name)
+			return
+		}
+		requirePattern(s, value, pattern, o)
+	}
+}
+
+// readHeaderName is the value of a header that a file names. It adds a problem if no header has that name.
+func (r *reader) readHeaderName(name string, at source.Place) (value request.Value, ok bool) {
+	value, err := request.HeaderNamed(name)
+	if err != nil {
+		r.Fail(at, err.Error())
+	}
+	return value, err == nil
+}
+
+// requirePattern adds the condition that a header fits a pattern, or, inverted, that it has a value that does not. With
+// treat_missing_header_as_empty a missing header fits where an empty one does: exemptions say that, and no match does.
+func requirePattern(
+	s *request.Selection, value request.Value, pattern request.Pattern, o *routev3.HeaderMatcher,
+) {
+	mayBeMissing := value.Part.Kind == request.KindHeader
+	isEmpty := o.GetTreatMissingHeaderAsEmpty() // if it is missing
+	missingFits := mayBeMissing && isEmpty && pattern.Matches("")
+	switch {
+	case o.GetInvertMatch():
+		if mayBeMissing && !isEmpty {
+			s.Require(value, request.Present) // a missing header fits neither the pattern nor its inversion
+		}
+		s.ExemptFitting(value, pattern)
+		if missingFits {
+			s.ExemptFitting(value, request.Absent)
+		}
+	case missingFits:
+		s.CannotMatch("they have an empty header " + value.Part.Name + " or none")
+	default:
+		s.Require(value, pattern)
+	}
+}
+
+// requirePresence adds the condition that a header is there, or that it is not. Pseudo headers always are.
+func requirePresence(s *request.Selection, value request.Value, name string, isThere bool) {
+	isAlways := value.Part.Kind != request.KindHeader
+	switch {
+	case isThere && !isAlways:
+		s.Require(value, request.Present)
+	case !isThere && isAlways:
+		s.CannotMatch("they lack " + name + ", which every request has")
+	case !isThere:
+		s.Require(value, request.Absent)
+	}
+}
+
+// readPattern reads which values a RouteMatch, HeaderMatcher or StringMatcher takes. It is not known if
+// the matcher says nothing of values, or says it in a way that the import does not read.
+func (r *reader) readPattern(o proto.Message, at source.Place, ignoreCase bool) (p request.Pattern, known bool) {
+	fd := patternField(o)
+	if fd == nil {
+		return request.Pattern{}, false
+	}
+	switch value := o.ProtoReflect().Get(fd); strings.TrimSuffix(string(fd.Name()), "_match") {
+	case "exact", "path":
+		return request.Text(value.String(), ignoreCase), true
+	case "prefix":
+		return request.Prefix(value.String(), ignoreCase), true
+	case "suffix":
+		return request.Suffix(value.String(), ignoreCase), true
+	case "contains":
+		return request.Containing(value.String(), ignoreCase), true
+	case "path_separated_prefix":
+		return request.OrBelow(value.String(), ignoreCase), true
+	case "safe_regex":
+		p, err := request.ParseExpression(value.Message().Interface().(*matcherv3.RegexMatcher).GetRegex())
+		if err != nil {
+			r.Fail(at, err.Error())
+		}
+		return p, err == nil
+	case "string":
+		text := value.Message().Interface().(*matcherv3.StringMatcher)
+		return r.readPattern(text, at, text.GetIgnoreCase())
+	}
+	return request.Pattern{}, false
+}
+
+// patternField is the field of a matcher that is set of those that say a pattern; nil if none is.
+//
+//	                                        fields, without _match
+//	RouteMatch     path_specifier           path, prefix, path_separated_prefix, safe_regex
+//	HeaderMatcher  header_match_specifier   exact, prefix, suffix, contains, safe_regex, string
+//	StringMatcher  match_pattern            exact, prefix, suffix, contains, safe_regex
+func patternField(o proto.Message) protoreflect.FieldDescriptor {
+	m := o.ProtoReflect()
+	for _, name := range []protoreflect.Name{"path_specifier", "header_match_specifier", "match_pattern"} {
+		if oneof := m.Descriptor().Oneofs().ByName(name); oneof != nil {
+			return m.WhichOneof(oneof)
+		}
+	}
+	return nil
+}
