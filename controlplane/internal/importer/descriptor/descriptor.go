@@ -69,26 +69,16 @@ type Descriptor struct {
 
 // Entry is one key with its value: one of the request, or a fixed text.
 type Entry struct {
-	Key   string
-	Value request.Value // of no part if the text is the value
-	Text  string
-	// Envoy makes the value of the request in a way that the import does not know, and if there is no key, that too.
-	// The rules of the descriptor are off.
-	IsUnknown bool
+	Key       string
+	Value     request.Value // of no part if the text is the value
+	Text      string
+	IsUnknown bool // Envoy makes another text of the request, and the key too if it is empty: the rules are off
 }
 
 func (e Entry) isFixed() bool { return e.Value.Part.Kind == "" }
 
-// mayFit reports whether some request may have the entry as a pair of a level has it.
-func (e Entry) mayFit(p Pair) bool {
-	switch {
-	case e.IsUnknown:
-		return e.Key == "" || e.Key == p.Key
-	case e.isFixed():
-		return e.Key == p.Key && p.Matches(e.Text)
-	}
-	return e.Key == p.Key
-}
+// fits reports whether some request has the entry as a pair of a level has it.
+func (e Entry) fits(p Pair) bool { return e.Key == p.Key && (!e.isFixed() || p.Matches(e.Text)) }
 
 // mayReach reports whether requests may come to a level by what the import does not know of the entries.
 func (d *Descriptor) mayReach(l *Level) bool {
@@ -97,7 +87,9 @@ func (d *Descriptor) mayReach(l *Level) bool {
 		return false
 	}
 	for i, e := range d.Entries {
-		if !e.mayFit(l.Pairs[i]) {
+		has := l.Pairs[i]
+		mayFit := e.IsUnknown && (e.Key == "" || e.Key == has.Key)
+		if !mayFit && !e.fits(has) {
 			return false
 		}
 	}
@@ -197,7 +189,7 @@ func (ls *Levels) Rules(to *draft.Findings, sent []Descriptor) (list []*draft.Ru
 	return list
 }
 
-// limitedBy are the levels with a limit that a descriptor mayReach. There is no rule of it for them.
+// limitedBy are the levels with a limit that a descriptor mayReach. It makes no rules of them.
 func (ls *Levels) limitedBy(d *Descriptor) (list []*Level) {
 	for _, l := range ls.List {
 		if l.Limit != nil && d.mayReach(l) {
@@ -207,7 +199,7 @@ func (ls *Levels) limitedBy(d *Descriptor) (list []*Level) {
 	return list
 }
 
-// LimitOthers reports whether the levels may limit requests with these descriptors for which there is no rule.
+// LimitOthers reports whether the levels may also limit requests with these descriptors for which there are no rules.
 func (ls *Levels) LimitOthers(sent []Descriptor) bool {
 	return slices.ContainsFunc(sent, func(d Descriptor) bool { return len(ls.limitedBy(&d)) > 0 })
 }

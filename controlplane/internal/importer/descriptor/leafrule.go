@@ -84,8 +84,8 @@ func (p placed) isUnmatched() bool { return p.inKey && !p.inMatch }
 func placeAll(list conditions, requests *request.Selection) (all []placed) {
 	for _, c := range list {
 		p := placed{condition: c, inMatch: c.addTo(requests)}
-		isOneText := c.pattern.Kind() == request.Exactly
-		p.inKey = !c.shared && !(p.inMatch && isOneText)
+		isOneText := c.pattern.Kind() == request.Exactly // which needs no counter of its own
+		p.inKey = !c.shared && (!isOneText || !p.inMatch)
 		if c.shared && !p.inMatch {
 			requests.Cannot(c.sharing() + ", and no match can select them.")
 		}

@@ -159,10 +159,11 @@ func (l *Level) leafOf(entries []Entry) (end *leaf, fits bool) {
 	}
 	end = &leaf{level: l}
 	for i, e := range entries {
-		switch has := l.Pairs[i]; {
-		case has.Key != e.Key, e.isFixed() && !has.Matches(e.Text):
+		has := l.Pairs[i]
+		if !e.fits(has) {
 			return nil, false
-		case !e.isFixed():
+		}
+		if !e.isFixed() {
 			end.conditions = append(end.conditions, condition{e.Value, has.Pattern, has.Shared})
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 )
 
-// listenerFilter is a filter of a listener that limits. One that the files lack has no configuration, and limits nothing
-// itself.
+// listenerFilter is a filter of a listener that limits. One that the files lack has no configuration, and does not
+// limit by itself.
 type listenerFilter struct {
 	filterType
 	config envoyfile.Config // its own

@@ -20,8 +20,8 @@ type virtualHost struct {
 	hasMatcher bool // it chooses routes that the import does not read, in place of a list
 }
 
-// requestsOf are the requests of some of the host's routes, in one selection if they are all that come to the host. A
-// matcher has other routes, so its one selection says why no match has them.
+// requestsOf are the requests of some of the host's routes, in one selection if they are all that come to the host. If
+// it hasMatcher, they are all, as that chooses other routes: the selection says why no match has them.
 func (h *virtualHost) requestsOf(routes []*hostRoute) (list []request.Selection) {
 	if h.hasMatcher || h.areAll(routes) {
 		return []request.Selection{h.selection}
@@ -43,7 +43,7 @@ type hostRoute struct {
 	rateLimits []rateLimit
 	configs    []envoyfile.Config // of the route, then of what it is in
 	ofClusters []envoyfile.Config // of its weighted clusters: the import uses none of these
-	include    bool               // the virtual host's rate_limits too
+	include    bool               // include_vh_rate_limits
 	answers    bool               // by itself, as a redirect does: no filter sends descriptors for it
 }
 
