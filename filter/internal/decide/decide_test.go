@@ -36,7 +36,6 @@ type purse struct {
 }
 
 func (p *purse) Check(s *Subject, now int64) Finding {
-	s.Known = p.asks == 0
 	switch {
 	case p.fails:
 		return Finding{Outcome: Failed}
@@ -44,11 +43,11 @@ func (p *purse) Check(s *Subject, now int64) Finding {
 		p.asks--
 		return Finding{Outcome: Pending}
 	case p.heldBack:
-		return Finding{Outcome: HeldBack}
+		return Finding{Outcome: HeldBack, Known: true}
 	case s.Units > p.left:
-		return Finding{Denied, limit.Never}
+		return Finding{Denied, limit.Never, true}
 	}
-	return Finding{HasRoom, now + 5} // a source may say what it likes: there is nothing to wait for
+	return Finding{HasRoom, now + 5, true} // a source may say what it likes: there is nothing to wait for
 }
 
 func (p *purse) Recheck(s *Subject, now int64) Finding {
@@ -56,7 +55,7 @@ func (p *purse) Recheck(s *Subject, now int64) Finding {
 	if len(p.finds) == 0 {
 		return found
 	}
-	found, p.finds = Finding{p.finds[0], now + 1}, p.finds[1:]
+	found, p.finds = Finding{p.finds[0], now + 1, found.Known}, p.finds[1:]
 	return found
 }
 
@@ -294,7 +293,7 @@ func TestNothingIsWrittenForAShadowRuleOfADeniedRequest(t *testing.T) {
 	v.Decide(2)
 	require.Equal(t, "first", v.DeniedBy().Name)
 	require.Equal(t, "not_asked", v.Subjects[1].Reason())
-	require.False(t, v.Subjects[1].Known, "its record is no longer in memory")
+	require.False(t, v.Subjects[1].known, "its record is no longer in memory")
 	require.Zero(t, second.persisted)
 }
 

@@ -23,7 +23,7 @@ type Keep struct {
 // storeUntaken stores what a hit leaves that is not taken: what the rule keeps of a denial, or else that the record
 // has moved to the present.
 func (s *Subject) storeUntaken(now int64) {
-	if kept := s.storeDenied(now); !kept && s.Known {
+	if kept := s.storeDenied(now); !kept && s.known {
 		s.Rule.Source.Persist(s)
 	}
 }

@@ -84,7 +84,7 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 			require.False(t, v.Allowed)
 			require.Equal(t, tc.kept, tc.purse.kept)
 			require.Equal(t, tc.passNs, s.passNs)
-			require.Equal(t, tc.known, s.Known)
+			require.Equal(t, tc.known, s.known)
 			movesOn := tc.known && tc.kept == nil
 			require.Equal(t, movesOn, tc.purse.persisted == 1, "what is not kept has moved to the present")
 			m := &s.Rule.Metrics

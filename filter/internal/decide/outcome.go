@@ -85,6 +85,7 @@ func (s *Subject) Reason() string { return meanings[s.outcome].reason }
 
 // setFinding makes the finding the subject's own.
 func (s *Subject) setFinding(f Finding, now int64) {
+	s.known = f.Known
 	s.passNs = f.PassNs
 	s.become(f.Outcome, now)
 }
@@ -106,9 +107,9 @@ func (s *Subject) become(o Outcome, now int64) {
 	}
 }
 
-// forget ends what is Known of the key: Record may have what was never stored, or another key's record. So nothing is
+// forget ends what is known of the key: Record may have what was never stored, or another key's record. So nothing is
 // told of the key, and Persist does not store it.
-func (s *Subject) forget() { s.Known = false }
+func (s *Subject) forget() { s.known = false }
 
 // noteOutcome counts the outcome of a decided request in the rule's metrics.
 func (s *Subject) noteOutcome() {

@@ -71,12 +71,12 @@ func TestOutcomes(t *testing.T) {
 			denials = append(denials, want.reason)
 		}
 		for i, isDenied := range want.denies {
-			s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[i]}}, judged: judged{Known: true, passNs: 7}}
+			s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[i]}}, judged: judged{known: true, passNs: 7}}
 			s.Record.FromFloor = true
 			s.become(o, 1)
 			require.Equal(t, want.reason, s.Reason(), "outcome %d", o)
 			require.Equal(t, isDenied, s.denies, "%s, choice %d", want.reason, i)
-			require.Equal(t, !want.knownEnds, s.Known, want.reason)
+			require.Equal(t, !want.knownEnds, s.known, want.reason)
 			passNs := int64(7)
 			if isDenied && want.knownEnds {
 				passNs = 1 + failureRetryNs
@@ -90,7 +90,7 @@ func TestOutcomes(t *testing.T) {
 
 			s.skip(1)
 			require.Equal(t, want.skipped, s.outcome, want.reason)
-			require.False(t, s.Known)
+			require.False(t, s.known)
 		}
 	}
 	require.ElementsMatch(t, result.DenialReasons(), denials)

@@ -10,15 +10,14 @@ type Quota struct {
 	From        From  // where the units are: Take, Refund and Usage follow it
 	MonotonicNs int64 // when it looked, by the monotonic clock
 	// How the windows stand over all proxies, as the quota service has said last, in the order of records. If the subject
-	// is Known and not counted here, each window has one.
+	// has a View and is not counted here, each window has one.
 	Standings []leased.Standing
 }
 
 // BeginQuotaCheck begins a check of a subject of scope cluster, or a look or an operation, at an instant of both
-// clocks. Nothing is known of the key, and no Record of this proxy is read, unless OwnShare decides in the end.
+// clocks. No Record of this proxy is read, unless OwnShare decides in the end.
 func (s *Subject) BeginQuotaCheck(wallNs, monotonicNs int64) {
 	s.CountedKey.Windows = s.Windows
-	s.Known = false
 	s.beginRecord(wallNs)
 	s.Quota = Quota{MonotonicNs: monotonicNs}
 }

@@ -4,11 +4,11 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/hold"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Source is where the units of one rule come from. It remembers nothing of a request: what it finds out about a subject
-// it returns, or writes to the subject, as the comments there say. Package decide calls its Decider, and package engine
-// its Keys.
+// it returns, and what it has read of the key it leaves in the subject's Record, or Quota and Carried.
 type Source interface {
 	Decider
 	Keys
@@ -35,7 +35,7 @@ type Decider interface {
 	// back. Else it does nothing.
 	Persist(s *Subject)
 	// Usage is the usage of a window, as of Check or Take: column is its index in records, as in Rule.Finder.Windows.
-	// It is valid until the next call. It is only for a subject that is Known.
+	// It is valid until the next call. It is only for a subject whose usage is known.
 	Usage(s *Subject, column int) *limit.Usage
 }
 
@@ -43,16 +43,17 @@ type Decider interface {
 type Finding struct {
 	Outcome Outcome
 	PassNs  int64 // if it is Denied, Blocked, HeldBack or Full: when the hit would pass, by the wall clock; limit.Never
+	Known   bool  // the source knows the key's usage, so there is a View
 }
 
 // Keys is how a Source shows its keys to clients and operators, and has operators change them.
 type Keys interface {
-	// Look finds out how the key stands at now, and leaves no trace. It sets Known. Of a rule of scope cluster it knows
-	// nothing: the quota service has to be asked.
-	Look(s *Subject, now int64)
+	// Look finds out how the key stands at now, and leaves no trace. Of a rule of scope cluster it knows what the quota
+	// service was asked and has told, nil if nothing.
+	Look(s *Subject, now int64, told []leased.Standing) (known bool)
 	// Operate carries out an operation on one window of the subject's key, or on all: column is as in Usage, or
 	// state.AllWindows. The key is not Unlimited.
-	Operate(s *Subject, o Operation, column int, n uint32, now int64) (value int64, err error)
+	Operate(s *Subject, o Operation, column int, n uint32, now int64) (value int64, known bool, err error)
 	// Tables are those in which the source counts. The first has every key.
 	Tables() []Table
 }

@@ -5,6 +5,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // Subject is one rule as it holds for one request. It has everything that the request carries from one call to the
@@ -18,7 +19,7 @@ import (
 //	Source.Take    Hold                                while the outcome is Taken
 //	nobody         the memory of Record and Carried    for all requests: what it has is of an earlier one
 //
-// Source.Look and Operate are checks in this.
+// Look and Operate are checks in this.
 type Subject struct {
 	// The caller reads its Key and Requested from the request. Begin has Rule.Finder find all else by them.
 	policy.Subject
@@ -35,7 +36,7 @@ type Subject struct {
 	before uint32 // costBefore: what earlier subjects of the request count in this one's record
 
 	judged
-	// Record is the key's record, as a source with shared data has read it last. Where the subject is not Known, it may
+	// Record is the key's record, as a source with shared data has read it last. Where the usage is not known, it may
 	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
 	Record state.Entry
 
@@ -60,7 +61,7 @@ type judged struct {
 	outcome Outcome
 	denies  bool  // the rule denies the request, or would if it were not in shadow mode
 	passNs  int64 // of a denial: when the hit would pass, by the wall clock; limit.Never
-	Known   bool  // the source knows the key's usage, so there is a View. Check, Look and Operate set it, forget ends it
+	known   bool  // there is a View: as Finding.Known, Look or Operate says, until forget
 }
 
 // Reading is what the caller has read of the request for one rule, beside the key and the limits.
@@ -84,7 +85,7 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	s.Quota = Quota{}
 	s.Carried.Begin()
 	if s.lacksKey { // its source is not asked: see turn
-		s.setFinding(Finding{MissingKey, limit.Never}, 0)
+		s.setFinding(Finding{Outcome: MissingKey, PassNs: limit.Never}, 0)
 	}
 }
 
@@ -106,6 +107,15 @@ func (s *Subject) check(units uint32, now int64) {
 func (s *Subject) checkAgain(now int64) {
 	s.judged = judged{Units: s.Cost}
 	s.setFinding(s.Rule.Source.Recheck(s, now), now)
+}
+
+// Look has the source find out how the key stands at now, as Source.Look says.
+func (s *Subject) Look(now int64, told []leased.Standing) { s.known = s.Rule.Source.Look(s, now, told) }
+
+// Operate has the source carry out an operation, as Source.Operate says.
+func (s *Subject) Operate(o Operation, column int, n uint32, now int64) (value int64, err error) {
+	value, s.known, err = s.Rule.Source.Operate(s, o, column, n, now)
+	return value, err
 }
 
 // endsIn is how the phase ends for the subject that has checked or taken.
@@ -131,7 +141,7 @@ func (s *Subject) take(now int64) {
 		case state.OK:
 			s.become(Taken, now)
 		case state.Full:
-			s.setFinding(Finding{Full, now}, now) // it may be tried again at once
+			s.setFinding(Finding{Full, now, s.known}, now) // it may be tried again at once
 		case state.Mismatch:
 			if retries < state.MaxRetries {
 				s.Rule.Metrics.CASRetries++

@@ -9,13 +9,16 @@ import (
 // View is what can be told of a subject's key. Its limits have the numbers of the policy.
 type View struct{ s *Subject }
 
-// View returns the view of a subject, which has one if its usage is Known.
+// View returns the view of a subject, which has one if its usage is known.
 func (s *Subject) View() (_ View, known bool) {
-	if !s.Known {
+	if !s.known {
 		return View{}, false
 	}
-	return View{s}, true
+	return ViewOf(s), true
 }
+
+// ViewOf is the view of a subject whose record its source has just read.
+func ViewOf(s *Subject) View { return View{s} }
 
 // Window returns the limit i as it holds for the key, and its usage.
 func (v View) Window(i int) (*limit.Window, *limit.Usage) {
@@ -57,7 +60,7 @@ func (v View) Told(i int, now int64) (used, left uint32, resetNs int64) {
 	w, u := v.Window(i)
 	used, resetNs = w.Count(u, v.s.Record.Now), max(0, w.Reset(u, v.s.Record.Now)-now)
 	if q := &v.s.Quota; !v.s.isCountedHere() && w.Algorithm != limit.Concurrency {
-		// Each window has a standing, because the subject is Known. What the service has said of a window is over when the
+		// Each window has a standing, because the usage is known. What the service has said of a window is over when the
 		// window is, and then Window has an empty usage.
 		if said := &q.Standings[v.column(i)]; said.ResetNs > q.MonotonicNs {
 			used, resetNs = said.Used, said.ResetNs-q.MonotonicNs
@@ -84,7 +87,7 @@ func (v View) Tightest() int {
 
 // BlockedNs is what is left of the key's block at now, 0 if it is not blocked.
 func (s *Subject) BlockedNs(now int64) int64 {
-	if s.Rule.Policy.Block == nil || !s.Known {
+	if s.Rule.Policy.Block == nil || !s.known {
 		return 0
 	}
 	for column := len(s.CountedKey.Windows) - 1; column >= 0; column-- {

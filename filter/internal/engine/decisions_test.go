@@ -85,7 +85,7 @@ func said(v *decide.Verdict) string {
 	text := string(respond.AppendWord(nil, v))
 	for _, s := range v.Subjects {
 		text += " "
-		if !s.Known {
+		if _, known := s.View(); !known {
 			text += "?"
 			continue
 		}

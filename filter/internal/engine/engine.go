@@ -164,8 +164,7 @@ func (e *Engine) AppendUsage(b []byte, look *lease.Look) []byte {
 	b = append(b, `{"rules":[`...)
 	e.rules.EachShown(&e.looked, func(s *decide.Subject) {
 		if !s.Unlimited {
-			s.Rule.Source.Look(s, now)
-			look.Tell(s)
+			s.Look(now, look.Told(s))
 		}
 		if b[len(b)-1] == '}' {
 			b = append(b, ',')

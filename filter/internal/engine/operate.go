@@ -74,7 +74,7 @@ func operateOnKey(s *decide.Subject, op Operation, o decide.Operation, now int64
 	if s.Unlimited { // it leases nothing
 		return answer.Append(nil), nil
 	}
-	*answer.Value, err = s.Rule.Source.Operate(s, o, column, op.N, now)
+	*answer.Value, err = s.Operate(o, column, op.N, now)
 	if err != nil {
 		return nil, err
 	}

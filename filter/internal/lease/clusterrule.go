@@ -6,7 +6,6 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/local"
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
-	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // clusterRule is a rule of scope cluster, and what its source of either kind does: how a check begins,
@@ -29,16 +28,15 @@ func (src *clusterRule) begin(s *decide.Subject, wallNs int64) *allot.Carried {
 	return &s.Carried
 }
 
-// noteStandings notes how the key stands over all proxies, as the service has said last. A lease
-// may have fewer standings than the rule has windows: a later configuration may have made its table.
-func noteStandings(s *decide.Subject, standings []leased.Standing) {
-	s.Quota.Standings = standings
-	s.Known = len(standings) >= len(s.Rule.Finder.Windows)
+// isKnown reports whether this proxy's share has decided, or the service has said how the key stands. A lease may have
+// fewer standings than the rule has windows: a later configuration may have made its table.
+func isKnown(s *decide.Subject) bool {
+	return s.Quota.From == decide.OwnShare || len(s.Quota.Standings) >= len(s.Rule.Finder.Windows)
 }
 
 // byAllotment decides by what the service has said to the request.
 func byAllotment(s *decide.Subject, said *allot.Allotment) decide.Finding {
-	noteStandings(s, said.Standings)
+	s.Quota.Standings = said.Standings
 	if said.Denied {
 		return deniedFor(s, said.WaitNs, denialOf(said))
 	}
@@ -100,11 +98,11 @@ func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Find
 		}
 		return decide.Finding{Outcome: why}
 	}
-	found := src.checkShare(s, s.Record.Now)
-	if found.Outcome == decide.HeldBack && why == decide.Starting {
+	own := src.checkShare(s, s.Record.Now)
+	if own.Outcome == decide.HeldBack && why == decide.Starting {
 		return decide.Finding{Outcome: why}
 	}
-	return found
+	return own
 }
 
 // checkShare decides by what this proxy has counted while the service was silent.
@@ -112,11 +110,11 @@ func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Findi
 	c := &s.Carried
 	c.Share = src.appendShare(c.Share[:0], s.Windows)
 	s.CountedKey.Windows = c.Share
-	found := src.local.Check(s, wallNs)
-	if found.Outcome != decide.Failed {
+	own := src.local.Check(s, wallNs)
+	if own.Outcome != decide.Failed {
 		s.Quota.From = decide.OwnShare
 	}
-	return found
+	return own
 }
 
 // appendShare appends to an empty list what one proxy may admit without the service: the limits of a key, divided by

@@ -47,6 +47,12 @@ type HoldSource struct {
 
 // Check finds out what decides about the request: see HoldSource.
 func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
+	found := src.check(s, wallNs)
+	found.Known = isKnown(s)
+	return found
+}
+
+func (src *HoldSource) check(s *decide.Subject, wallNs int64) decide.Finding {
 	c := src.begin(s, wallNs)
 	if c.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
 		return byAllotment(s, &c.Allotment)
@@ -57,7 +63,7 @@ func (src *HoldSource) Check(s *decide.Subject, wallNs int64) decide.Finding {
 	acc := src.account(s)
 	if src.blocks && acc != nil {
 		if block, blocked := acc.RecallBlock(s.Quota.MonotonicNs); blocked {
-			noteStandings(s, block.Standings)
+			s.Quota.Standings = block.Standings
 			return deniedFor(s, block.WaitNs, decide.Blocked)
 		}
 	}

@@ -17,19 +17,19 @@ import (
 // silent, the subject has what this proxy has counted by itself.
 func (src *Source) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
-) (value int64, err error) {
+) (value int64, known bool, err error) {
 	c := src.begin(s, wallNs)
 	e := new(state.LeaseEntry)
 	if src.table.Read(e, src.tableKey(s), wallNs, s.Quota.MonotonicNs) != state.OK {
-		return 0, local.ErrStore
+		return 0, false, local.ErrStore
 	}
 	c.Lease = e
 	if src.isSilent(e) && src.local != nil {
-		if found := src.checkShare(s, wallNs); found.Outcome == decide.Failed {
-			return 0, local.ErrStore
+		if own := src.checkShare(s, wallNs); own.Outcome == decide.Failed {
+			return 0, false, local.ErrStore
 		}
 	}
-	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), nil
+	return int64(e.Left(e.NowNs)) + src.leftOfOthers(s, wallNs), isKnown(s), nil
 }
 
 // leftOfOthers is how many units of the subject's key may be spent under other limits, which
@@ -62,14 +62,14 @@ func (src *Source) Tables() []decide.Table {
 // proxy has counted by itself.
 func (src *HoldSource) Operate(
 	s *decide.Subject, _ decide.Operation, _ int, _ uint32, wallNs int64,
-) (value int64, err error) {
+) (value int64, known bool, err error) {
 	src.begin(s, wallNs)
 	if _, unavailable := src.unavailable(s, src.account(s)); unavailable && src.local != nil {
-		if found := src.checkShare(s, wallNs); found.Outcome == decide.Failed {
-			return 0, local.ErrStore
+		if own := src.checkShare(s, wallNs); own.Outcome == decide.Failed {
+			return 0, false, local.ErrStore
 		}
 	}
-	return 0, nil
+	return 0, isKnown(s), nil
 }
 
 // LeaseOf is what this proxy knew of the subject's key when it was checked, or by Operate. It is nil for a rule of
@@ -113,7 +113,7 @@ func (src *HoldSource) leaseOf(s *decide.Subject) *result.Lease {
 //	Look.AddKey       a key of each rule of scope cluster that the client is shown
 //	Client.WaitLook   asks for their Parts, up to quota.MaxParts in an ask
 //	Look.Note         writes down how the key of a part stands
-//	Look.Tell         hands that to the subject of the same key
+//	Look.Told         is that, for Subject.Look of the same key
 //
 // A key stays unknown if the service is silent, if its store fails for the key, or if too many keys are
 // looked at already.
@@ -167,17 +167,17 @@ func (l *Look) Note(p *Part, grant *quota.Grant, cameNs int64) {
 	}
 }
 
-// Tell gives the subject what the service has said of its key, after Source.Look. It tells nothing of a subject that
-// AddKey has not had.
-func (l *Look) Tell(s *decide.Subject) {
+// Told is what the service has said of the subject's key, nil if nothing, or if AddKey has not had it.
+func (l *Look) Told(s *decide.Subject) []leased.Standing {
 	if l == nil {
-		return
+		return nil
 	}
 	for i := range l.keys {
-		if k := &l.keys[i]; k.rule == s.Rule && k.standings != nil {
-			noteStandings(s, k.standings)
+		if k := &l.keys[i]; k.rule == s.Rule {
+			return k.standings
 		}
 	}
+	return nil
 }
 
 // lookPart is what is asked for a look at the subject's key.
@@ -188,5 +188,9 @@ func (src *clusterRule) lookPart(s *decide.Subject) Part {
 	}}
 }
 
-// Look finds out nothing: only the service knows, by Look.Tell.
-func (src *clusterRule) Look(s *decide.Subject, wallNs int64) { src.begin(s, wallNs) }
+// Look finds out nothing: only the service knows, and has told it by Look.Told.
+func (src *clusterRule) Look(s *decide.Subject, wallNs int64, told []leased.Standing) (known bool) {
+	src.begin(s, wallNs)
+	s.Quota.Standings = told
+	return isKnown(s)
+}

@@ -109,6 +109,12 @@ type Source struct {
 
 // Check finds out what decides about the request: see Source.
 func (src *Source) Check(s *decide.Subject, wallNs int64) decide.Finding {
+	found := src.check(s, wallNs)
+	found.Known = isKnown(s)
+	return found
+}
+
+func (src *Source) check(s *decide.Subject, wallNs int64) decide.Finding {
 	c := src.begin(s, wallNs)
 	if c.Allotment.Decides(s.Cost, s.Quota.MonotonicNs) {
 		return byAllotment(s, &c.Allotment)
@@ -153,7 +159,7 @@ func (src *Source) readLease(s *decide.Subject, c *allot.Carried) (ok bool) {
 	}
 	c.Lease = e
 	q.MonotonicNs = e.NowNs // a reread has a later instant: the check goes on by it
-	noteStandings(s, e.Standings)
+	q.Standings = e.Standings
 	return true
 }
 

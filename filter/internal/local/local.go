@@ -14,6 +14,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/state"
+	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
 // ErrStore says that a call into the proxy failed, or that other workers wrote each time before
@@ -44,8 +45,8 @@ func (c *Source) Check(s *decide.Subject, now int64) decide.Finding {
 }
 
 // Look reads the key's record without a trace.
-func (c *Source) Look(s *decide.Subject, now int64) {
-	s.Known = c.Table.Look(&s.Record, s.CountedKey, now) == state.OK
+func (c *Source) Look(s *decide.Subject, now int64, _ []leased.Standing) (known bool) {
+	return c.Table.Look(&s.Record, s.CountedKey, now) == state.OK
 }
 
 // Recheck is Check without hashing the key again.
@@ -55,8 +56,7 @@ func (c *Source) Recheck(s *decide.Subject, now int64) decide.Finding {
 
 // findingOf is what the record means for the request, once it was read.
 func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) decide.Finding {
-	s.Known = read == state.OK
-	if !s.Known {
+	if read != state.OK {
 		return decide.Finding{Outcome: decide.Failed}
 	}
 	e := &s.Record
@@ -64,18 +64,18 @@ func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) deci
 	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.onFull == policy.FullDeny {
 		if vacantNs := e.Earliest(); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
-			return decide.Finding{Outcome: decide.Full, PassNs: vacantNs}
+			return decide.Finding{Outcome: decide.Full, PassNs: vacantNs, Known: true}
 		}
 	}
 	switch {
 	case passNs != limit.Never && passNs <= e.Now:
-		return decide.Finding{Outcome: decide.HasRoom}
+		return decide.Finding{Outcome: decide.HasRoom, Known: true}
 	case c.Table.IsHeldBack(e, s.Units): // now and not e.Now: the record may be of a worker that read the clock later
-		return decide.Finding{Outcome: decide.HeldBack, PassNs: now + limit.HeldRetryNs}
+		return decide.Finding{Outcome: decide.HeldBack, PassNs: now + limit.HeldRetryNs, Known: true}
 	case e.BlockEnd() != 0:
-		return decide.Finding{Outcome: decide.Blocked, PassNs: passNs}
+		return decide.Finding{Outcome: decide.Blocked, PassNs: passNs, Known: true}
 	}
-	return decide.Finding{Outcome: decide.Denied, PassNs: passNs}
+	return decide.Finding{Outcome: decide.Denied, PassNs: passNs, Known: true}
 }
 
 // Take counts the hit in the record.
@@ -186,41 +186,38 @@ func (c *Source) RenewBy(windows []limit.Window, h *hold.Hold, at hold.Clocks) h
 // Operate reads the key's usage and changes it. It tries again if another worker writes in between.
 func (c *Source) Operate(
 	s *decide.Subject, o decide.Operation, column int, n uint32, now int64,
-) (value int64, err error) {
+) (value int64, known bool, err error) {
 	if (o == decide.Inc || o == decide.Set) && s.Rule.Policy.Concurrency() {
 		rule := strconv.Quote(s.Rule.Policy.Name)
-		return 0, errors.New("rule " + rule + " counts what runs, which no operation changes: reset forgets it")
+		return 0, false, errors.New("rule " + rule + " counts what runs, which no operation changes: reset forgets it")
 	}
 	for range state.MaxRetries {
 		if c.Table.Read(&s.Record, s.CountedKey, now) != state.OK {
 			break
 		}
-		s.Known = true
-		value, status := c.operate(s, o, column, n, now)
+		value, status := c.operate(s, o, column, n)
 		switch status {
 		case state.OK:
-			return value, nil
+			known = o != decide.Reset || c.Table.Read(&s.Record, s.CountedKey, now) == state.OK // as reset left it
+			return value, known, nil
 		case state.Mismatch: // another worker has written
 		case state.Full:
-			return 0, errors.New("the page of this key is full, and on_full does not evict")
+			return 0, false, errors.New("the page of this key is full, and on_full does not evict")
 		default:
-			return 0, ErrStore
+			return 0, false, ErrStore
 		}
 	}
-	return 0, ErrStore
+	return 0, false, ErrStore
 }
 
 // operate carries out the operation on the record that was read.
 func (c *Source) operate(
-	s *decide.Subject, o decide.Operation, column int, n uint32, now int64,
+	s *decide.Subject, o decide.Operation, column int, n uint32,
 ) (value int64, status state.Status) {
 	e := &s.Record
 	switch o {
 	case decide.Reset:
 		had, status := c.Table.Reset(e, c.evicts())
-		if status == state.OK {
-			s.Known = c.Table.Read(e, s.CountedKey, now) == state.OK // as reset left it
-		}
 		if had {
 			return 1, status
 		}
@@ -244,7 +241,7 @@ func (c *Source) operate(
 // used returns what is used of a window: of the tightest one for state.AllWindows.
 func (c *Source) used(s *decide.Subject, column int) int64 {
 	if column == state.AllWindows {
-		view, _ := s.View() // known: the record was read
+		view := decide.ViewOf(s)
 		column = s.Rule.Finder.Order[view.Tightest()]
 	}
 	return int64(s.CountedKey.Windows[column].Count(s.Record.Usage(column), s.Record.Now))
@@ -253,7 +250,7 @@ func (c *Source) used(s *decide.Subject, column int) int64 {
 // expiresAt returns when the tightest window starts again; 0 for a window per key that has not
 // begun.
 func expiresAt(s *decide.Subject) int64 {
-	view, _ := s.View() // known: the record was read
+	view := decide.ViewOf(s)
 	w, u := view.Window(view.Tightest())
 	if at := w.Reset(u, s.Record.Now); at > s.Record.Now {
 		return at

@@ -11,7 +11,7 @@ import (
 func AppendUsage(b []byte, s *decide.Subject, now int64) []byte {
 	p := s.Rule.Policy
 	r := result.RuleUsage{Name: p.Name, HasBlock: p.Block != nil && !s.Unlimited}
-	if s.Known || s.Unlimited {
+	if _, known := s.View(); known || s.Unlimited {
 		r.Windows = windowUsages(s, now)
 		blocked := fields.Seconds(s.BlockedNs(now))
 		r.Blocked = &blocked
