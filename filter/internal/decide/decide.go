@@ -47,7 +47,7 @@
 //
 // A cost that only the answer tells is held by Take. BeginHolds makes a hold.Hold of it, which the caller settles.
 //
-// Read in this order: Decide here, Verdict (verdict.go), Source (source.go), Outcome (outcome.go), Subject and its
+// Read in this order: Decide here, Verdict (verdict.go), Source (source.go), Found (outcome.go), Subject and its
 // part in each phase (subject.go), what is kept of a denial (denied.go). Then, each by itself: what is told of a key
 // (view.go), what the quota service has said of it (quota.go), Rule (rule.go).
 package decide
@@ -121,9 +121,9 @@ func checkAll(subjects []*Subject, asking int, now int64) int {
 	for _, s := range subjects {
 		s.check(limit.AddSaturating(s.Cost, s.before), now)
 		switch {
-		case s.outcome != Pending:
+		case !s.IsPending():
 		case asking == quota.MaxParts:
-			s.become(Contended, now)
+			s.find(Finding{Found: Contended}, now)
 		default:
 			asking++
 		}
@@ -172,7 +172,7 @@ func (v *Verdict) takeShadow(now int64) {
 func (v *Verdict) deny(now int64) {
 	for _, s := range v.Subjects {
 		if s.Shadow {
-			s.skip(now)
+			s.skip()
 		} else {
 			s.storeUntaken(now)
 		}
@@ -191,10 +191,10 @@ func (v *Verdict) conclude() {
 		}
 		switch {
 		case v.RetryNs == limit.Never:
-		case s.passNs == limit.Never:
+		case s.finding.PassNs == limit.Never:
 			v.RetryNs = limit.Never
 		default:
-			v.RetryNs = max(v.RetryNs, s.passNs-v.Now)
+			v.RetryNs = max(v.RetryNs, s.finding.PassNs-v.Now)
 		}
 	}
 }

@@ -27,7 +27,7 @@ type purse struct {
 
 	keeps  []state.Status // what KeepDenied answers, in turn; then OK
 	takes  []state.Status // what Take answers in place of what is so, in turn
-	finds  []Outcome      // what Recheck finds in place of what is so, in turn
+	finds  []Found        // what Recheck finds in place of what is so, in turn
 	kept   []Keep         // of denied hits
 	usages []limit.Usage
 	held   uint32
@@ -38,12 +38,12 @@ type purse struct {
 func (p *purse) Check(s *Subject, now int64) Finding {
 	switch {
 	case p.fails:
-		return Finding{Outcome: Failed}
+		return Finding{Found: Failed}
 	case p.asks > 0:
 		p.asks--
-		return Finding{Outcome: Pending}
+		return Finding{Found: Pending}
 	case p.heldBack:
-		return Finding{Outcome: HeldBack, Known: true}
+		return Finding{Found: HeldBack, Known: true}
 	case s.Units > p.left:
 		return Finding{Denied, limit.Never, true}
 	}
@@ -142,6 +142,14 @@ func TestAnySourceOfUnits(t *testing.T) {
 	require.Equal(t, []uint32{1, 9}, []uint32{first.left, second.left}, "nothing is taken")
 }
 
+// became is what became of a subject: its fate, or else what was found.
+func became(s *Subject) any {
+	if s.fate != asFound {
+		return s.fate
+	}
+	return s.finding.Found
+}
+
 // Two rules with a purse each, or with one purse, and what one request of cost 2 leaves in them.
 func TestTwoRules(t *testing.T) {
 	shadow := func(rules string) string { return strings.Replace(rules, `"second"`, `"second","mode":"shadow"`, 1) }
@@ -150,55 +158,55 @@ func TestTwoRules(t *testing.T) {
 		rules   string
 		purses  [2]*purse
 		allowed bool
-		want    [2]Outcome
+		want    [2]any
 		left    [2]uint32
 	}{
-		"both have room": {two, [2]*purse{{left: 2}, {left: 2}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
+		"both have room": {two, [2]*purse{{left: 2}, {left: 2}}, true, [2]any{taken, taken}, [2]uint32{0, 0}},
 		"the first denies": {
-			two, [2]*purse{{left: 1}, {left: 2}}, false, [2]Outcome{Denied, HasRoom}, [2]uint32{1, 2},
+			two, [2]*purse{{left: 1}, {left: 2}}, false, [2]any{Denied, HasRoom}, [2]uint32{1, 2},
 		},
 		"the second denies": {
-			two, [2]*purse{{left: 2}, {left: 1}}, false, [2]Outcome{HasRoom, Denied}, [2]uint32{2, 1},
+			two, [2]*purse{{left: 2}, {left: 1}}, false, [2]any{HasRoom, Denied}, [2]uint32{2, 1},
 		},
 		"the second loses a race and has room": {
-			two, [2]*purse{{left: 2}, {left: 4, loses: 1}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 1},
+			two, [2]*purse{{left: 2}, {left: 4, loses: 1}}, true, [2]any{taken, taken}, [2]uint32{0, 1},
 		},
 		"the second loses a race and denies": {
-			two, [2]*purse{{left: 2}, {left: 2, loses: 1}}, false, [2]Outcome{HasRoom, Denied}, [2]uint32{2, 1},
+			two, [2]*purse{{left: 2}, {left: 2, loses: 1}}, false, [2]any{HasRoom, Denied}, [2]uint32{2, 1},
 		},
-		"one purse for both": {two, shared(&purse{left: 4}), true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0}},
+		"one purse for both": {two, shared(&purse{left: 4}), true, [2]any{taken, taken}, [2]uint32{0, 0}},
 		"one purse with units for one": {
-			two, shared(&purse{left: 3}), false, [2]Outcome{HasRoom, Denied}, [2]uint32{3, 3},
+			two, shared(&purse{left: 3}), false, [2]any{HasRoom, Denied}, [2]uint32{3, 3},
 		},
 		"a shadow rule counts last": {
-			shadow(two), [2]*purse{{left: 2}, {left: 2}}, true, [2]Outcome{Taken, Taken}, [2]uint32{0, 0},
+			shadow(two), [2]*purse{{left: 2}, {left: 2}}, true, [2]any{taken, taken}, [2]uint32{0, 0},
 		},
 		"a shadow rule would deny": {
-			shadow(two), [2]*purse{{left: 2}, {left: 1}}, true, [2]Outcome{Taken, Denied}, [2]uint32{0, 1},
+			shadow(two), [2]*purse{{left: 2}, {left: 1}}, true, [2]any{taken, Denied}, [2]uint32{0, 1},
 		},
 		"a shadow rule has too few units left of one purse": {
-			shadow(two), shared(&purse{left: 3}), true, [2]Outcome{Taken, Denied}, [2]uint32{1, 1},
+			shadow(two), shared(&purse{left: 3}), true, [2]any{taken, Denied}, [2]uint32{1, 1},
 		},
 		"a shadow rule of a denied request": {
-			shadow(two), [2]*purse{{left: 1}, {left: 2}}, false, [2]Outcome{Denied, NotAsked}, [2]uint32{1, 2},
+			shadow(two), [2]*purse{{left: 1}, {left: 2}}, false, [2]any{Denied, notAsked}, [2]uint32{1, 2},
 		},
 		"a shadow rule that is held, of a request that loses a race": {
 			shadow(two), [2]*purse{{left: 2, loses: 1}, {heldBack: true}}, false,
-			[2]Outcome{Denied, NotAsked}, [2]uint32{1, 0},
+			[2]any{Denied, notAsked}, [2]uint32{1, 0},
 		},
 		"a shadow rule's units are gone, and it would have to ask": {
-			shadow(two), [2]*purse{{left: 2}, {left: 4, loses: 1, finds: []Outcome{Pending}}}, true,
-			[2]Outcome{Taken, Overtaken}, [2]uint32{0, 3},
+			shadow(two), [2]*purse{{left: 2}, {left: 4, loses: 1, finds: []Found{Pending}}}, true,
+			[2]any{taken, overtaken}, [2]uint32{0, 3},
 		},
 		"the second must ask": {
-			two, [2]*purse{{left: 2}, {left: 2, asks: 1}}, true, [2]Outcome{HasRoom, Pending}, [2]uint32{2, 2},
+			two, [2]*purse{{left: 2}, {left: 2, asks: 1}}, true, [2]any{HasRoom, Pending}, [2]uint32{2, 2},
 		},
 	} {
 		v := begin(t, tc.rules, tc.purses[:]...)
 		v.Decide(1)
 		require.Equal(t, tc.allowed, v.Allowed, name)
 		for i, s := range v.Subjects {
-			require.Equal(t, tc.want[i], s.outcome, name)
+			require.Equal(t, tc.want[i], became(s), name)
 			require.Equal(t, tc.left[i], tc.purses[i].left, name)
 		}
 		require.Equal(t, tc.want[1] == Pending, v.Pending, name)
@@ -212,7 +220,7 @@ func TestARuleThatCannotTakeItsUnits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		takes   []state.Status
 		policy  string
-		want    Outcome
+		want    any
 		allowed bool
 		retryNs int64
 		retries uint64
@@ -222,7 +230,7 @@ func TestARuleThatCannotTakeItsUnits(t *testing.T) {
 		"its store fails":        {[]state.Status{state.Failed}, `"on_error":"allow"`, Failed, true, 0, 0},
 		"its store fails: deny":  {[]state.Status{state.Failed}, `"on_error":"deny"`, Failed, false, failureRetryNs, 0},
 		"it may lose so many races": {
-			lost(state.MaxRetries), `"on_contention":"deny"`, Taken, true, 0, state.MaxRetries,
+			lost(state.MaxRetries), `"on_contention":"deny"`, taken, true, 0, state.MaxRetries,
 		},
 		"it loses one race more": {
 			lost(state.MaxRetries + 1), `"on_contention":"allow"`, Contended, true, 0, state.MaxRetries,
@@ -237,10 +245,10 @@ func TestARuleThatCannotTakeItsUnits(t *testing.T) {
 		require.Equal(t, tc.allowed, v.Allowed, name)
 		require.Equal(t, tc.retryNs, v.RetryNs, name)
 		of := v.Subjects[1]
-		require.Equal(t, tc.want, of.outcome, name)
+		require.Equal(t, tc.want, became(of), name)
 		require.Equal(t, tc.retries, of.Rule.Metrics.CASRetries, name)
 		require.Equal(t, tc.allowed, first.left == 0, name)
-		require.Equal(t, tc.want == Taken, second.left == 0, name)
+		require.Equal(t, tc.want == taken, second.left == 0, name)
 	}
 }
 
@@ -266,7 +274,7 @@ func TestAVerdictThatWaitsGoesOn(t *testing.T) {
 	v := begin(t, two, first, second)
 	v.Decide(1)
 	require.True(t, v.Pending)
-	require.Equal(t, []Outcome{HasRoom, Pending}, []Outcome{v.Subjects[0].outcome, v.Subjects[1].outcome})
+	require.Equal(t, []any{HasRoom, Pending}, []any{became(v.Subjects[0]), became(v.Subjects[1])})
 	require.Equal(t, []uint32{5, 3}, []uint32{first.left, second.left})
 	v.Decide(2)
 	require.False(t, v.Pending)
@@ -293,7 +301,7 @@ func TestNothingIsWrittenForAShadowRuleOfADeniedRequest(t *testing.T) {
 	v.Decide(2)
 	require.Equal(t, "first", v.DeniedBy().Name)
 	require.Equal(t, "not_asked", v.Subjects[1].Reason())
-	require.False(t, v.Subjects[1].known, "its record is no longer in memory")
+	require.False(t, v.Subjects[1].finding.Known, "its record is no longer in memory")
 	require.Zero(t, second.persisted)
 }
 
@@ -313,7 +321,7 @@ func TestAPeekForgetsWhatTheRequestBeforeCounted(t *testing.T) {
 			v.Add(r, Reading{Cost: 2})
 		}
 		v.CheckEach(2)
-		require.Equal(t, HasRoom, v.Subjects[1].outcome, mode)
+		require.Equal(t, HasRoom, v.Subjects[1].finding.Found, mode)
 	}
 }
 

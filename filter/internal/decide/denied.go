@@ -23,20 +23,41 @@ type Keep struct {
 // storeUntaken stores what a hit leaves that is not taken: what the rule keeps of a denial, or else that the record
 // has moved to the present.
 func (s *Subject) storeUntaken(now int64) {
-	if kept := s.storeDenied(now); !kept && s.known {
+	if kept := s.storeDenied(now); !kept && s.finding.Known {
 		s.Rule.Source.Persist(s)
+	}
+}
+
+// keyNow is how the key of a denied hit stands when its denial is stored.
+type keyNow uint8
+
+const (
+	isEased   keyNow = iota // it has room by now, or lacks only what is held, or the quota service is asked
+	isShort                 // units are lacking: the hit begins a block, if the rule has one
+	isBlocked               // the hit prolongs the block, if the rule does
+)
+
+// keyAs is the key of a hit about which that was found.
+func keyAs(found Found) keyNow {
+	switch found {
+	case Denied:
+		return isShort
+	case Blocked:
+		return isBlocked
+	default:
+		return isEased
 	}
 }
 
 // storeDenied stores what the rule keeps of a hit that it has denied. If it cannot be stored, nothing is kept: the hit
 // was denied.
 func (s *Subject) storeDenied(now int64) (kept bool) {
-	if s.outcome != Denied && s.outcome != Blocked {
+	m, key := &s.Rule.Metrics, keyAs(s.finding.Found)
+	if key == isEased { // it was not denied, or by no limit
 		return false
 	}
-	m, found := &s.Rule.Metrics, s.outcome
 	for range state.MaxRetries {
-		keep := s.toKeep(found)
+		keep := s.toKeep(key)
 		if keep == (Keep{}) {
 			return false
 		}
@@ -46,13 +67,19 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 		case state.Full: // a newcomer without a slot, and still denied
 			m.Full++
 			return false
-		case state.Mismatch: // another worker wrote first
+		case state.Mismatch: // another worker wrote first, or the refund of this request
 		default:
 			return s.giveUp(&m.Errors)
 		}
-		found = s.recheckDenied(now)
-		if found == Failed {
+		again := s.Rule.Source.Recheck(s, now)
+		if again.Found == Failed {
 			return s.giveUp(&m.Errors)
+		}
+		m.CASRetries++
+		key = keyAs(again.Found)
+		s.finding.Known = again.Known
+		if key == isBlocked { // else the denial's wait stays, also if there is room by now
+			s.finding.PassNs = again.PassNs
 		}
 	}
 	return s.giveUp(&m.Contention)
@@ -63,7 +90,7 @@ func (s *Subject) storeDenied(now int64) (kept bool) {
 func (s *Subject) keepDenied(keep Keep) state.Status {
 	passNs, status := s.Rule.Source.KeepDenied(s, keep)
 	if status == state.OK && passNs != limit.Never && passNs > s.Record.Now {
-		s.passNs = passNs
+		s.finding.PassNs = passNs
 	}
 	return status
 }
@@ -71,59 +98,33 @@ func (s *Subject) keepDenied(keep Keep) state.Status {
 // giveUp ends storeDenied, counted by why: the record in memory may have what was never stored.
 func (s *Subject) giveUp(why *uint64) (kept bool) {
 	*why++
-	s.forget()
+	s.finding.Known = false
 	return false
 }
 
-// recheckDenied reads the key again, because another worker wrote first, or the refund of this request. The denial
-// stays, and its wait, unless the key is blocked by now. But only what is found now begins a block. For example, after
-// a denial with a wait of 40 s:
-//
-//	found now  because                              the wait       beginsBlock
-//	Denied     another worker took units            40 s           yes
-//	Blocked    another worker has begun the block   until its end  no, unless the rule prolongs blocks
-//	HasRoom    another worker refunded units        40 s           no
-//	HasRoom    this request has refunded what an    40 s           no
-//	           earlier subject took
-//	Pending    the service answers another worker   40 s           no
-//	Failed     a call into the proxy failed         40 s           no
-//
-// Units stay those of the denial.
+// toKeep is what the rule keeps of the denied hit.
 //
 // A rule of scope cluster has been denied by OwnShare. If another worker has had an answer of the quota service since,
-// Quota.From is not OwnShare any more, whatever is found: nothing is kept here, and the metric QuotaUnavailable misses
-// the denial. That is left so, because it is rare: others must write the share and the lease within this decision.
-func (s *Subject) recheckDenied(now int64) (found Outcome) {
-	again := s.Rule.Source.Recheck(s, now)
-	if again.Outcome == Blocked {
-		s.passNs = again.PassNs
-	}
-	if again.Outcome != Failed {
-		s.Rule.Metrics.CASRetries++
-	}
-	return again.Outcome
-}
-
-// toKeep is what the rule keeps of the denied hit, whose key was found like this last.
-func (s *Subject) toKeep(found Outcome) (keep Keep) {
+// Quota.From is not OwnShare any more: nothing is kept here, and the metric QuotaUnavailable misses the denial. That is
+// left so, because it is rare: others must write the share and the lease within this decision.
+func (s *Subject) toKeep(key keyNow) (keep Keep) {
 	if !s.isCountedHere() || s.Cost == 0 {
 		return keep
 	}
 	if s.Rule.countsDenied {
 		keep.Units = s.Cost
 	}
-	keep.Block = s.beginsBlock(found)
+	keep.Block = s.beginsBlock(key)
 	return keep
 }
 
-// beginsBlock reports whether the denied hit begins a block of its key or prolongs it. It does not if another worker
-// has made room since, or has begun the block.
-func (s *Subject) beginsBlock(found Outcome) bool {
+// beginsBlock reports whether the denied hit begins a block of its key or prolongs it.
+func (s *Subject) beginsBlock(key keyNow) bool {
 	block := s.Rule.Policy.Block
 	if block == nil || s.MustNotBlock() {
 		return false
 	}
-	return found == Denied || found == Blocked && block.Prolong && s.hasOwnBlock()
+	return key == isShort || key == isBlocked && block.Prolong && s.hasOwnBlock()
 }
 
 // hasOwnBlock reports whether the blocked key has a record, or gets one, because its denials are counted. Else it is

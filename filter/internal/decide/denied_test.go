@@ -37,19 +37,19 @@ var deniedHits = map[string]struct {
 	"it begins a block":         {blocks, purse{}, Nowhere, []Keep{{Block: true}}, limit.Never, true, metrics.Counts{}},
 	"only held units are short": {counts, purse{heldBack: true}, Nowhere, nil, 0, true, metrics.Counts{}},
 	"another worker was faster": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Denied}}, Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Denied}}, Nowhere,
 		[]Keep{{Block: true}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has begun the block": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Blocked}}, Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Blocked}}, Nowhere,
 		nil, 2, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: no block": {
-		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{HasRoom}}, Nowhere,
+		blocks, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, Nowhere,
 		nil, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"another worker has made room: it counts": {
-		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{HasRoom}}, Nowhere,
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{HasRoom}}, Nowhere,
 		[]Keep{{Units: 2}}, limit.Never, true, metrics.Counts{CASRetries: 1},
 	},
 	"others are faster each time": {
@@ -57,7 +57,7 @@ var deniedHits = map[string]struct {
 		nil, limit.Never, false, metrics.Counts{CASRetries: state.MaxRetries, Contention: 1},
 	},
 	"the key cannot be read again": {
-		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Outcome{Failed}}, Nowhere,
+		counts, purse{keeps: []state.Status{state.Mismatch}, finds: []Found{Failed}}, Nowhere,
 		nil, limit.Never, false, metrics.Counts{Errors: 1},
 	},
 	"the page is full": {
@@ -79,12 +79,12 @@ func TestDeniedHitsThatAreKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			v := begin(t, tc.rule, &tc.purse)
 			s := v.Subjects[0]
-			s.Quota.From, s.passNs = tc.from, 0
+			s.Quota.From = tc.from
 			v.Decide(1)
 			require.False(t, v.Allowed)
 			require.Equal(t, tc.kept, tc.purse.kept)
-			require.Equal(t, tc.passNs, s.passNs)
-			require.Equal(t, tc.known, s.known)
+			require.Equal(t, tc.passNs, s.finding.PassNs)
+			require.Equal(t, tc.known, s.finding.Known)
 			movesOn := tc.known && tc.kept == nil
 			require.Equal(t, movesOn, tc.purse.persisted == 1, "what is not kept has moved to the present")
 			m := &s.Rule.Metrics
@@ -119,7 +119,7 @@ func TestWhoseBlockIsProlonged(t *testing.T) {
 			require.Equal(t, state.OK, table.Read(&s.Record, s.CountedKey, 1))
 		}
 		require.Equal(t, tc.hasRecord, s.Record.HasRecord(), name)
-		s.become(Blocked, 1)
+		s.finding.Found = Blocked
 		s.storeUntaken(1)
 		require.Equal(t, tc.kept, p.kept, name)
 	}
@@ -131,7 +131,7 @@ func TestADeniedHitThatCostsNothingIsNotKept(t *testing.T) {
 		p := &purse{}
 		s := begin(t, rule, p).Subjects[0]
 		s.Cost = 0
-		s.outcome = Denied
+		s.finding.Found = Denied
 		s.storeUntaken(1)
 		require.Empty(t, p.kept)
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/metrics"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 	"github.com/sluice-ratelimit/sluice/shared/result"
 )
@@ -37,61 +38,99 @@ var (
 	ifNotAllow = byChoice{1: true, 2: true} // also by default
 )
 
-// comesTo is what each outcome comes to.
-var comesTo = map[Outcome]struct {
+// comesTo is what each finding comes to.
+var comesTo = map[Found]struct {
 	reason    string
 	denies    byChoice
 	knownEnds bool
-	skipped   Outcome        // what a shadow rule of a denied request makes of it
+	skipped   fate           // what a shadow rule of a denied request makes of it
 	counts    metrics.Counts // if the key starts from a floor
 }{
-	HasRoom:    {"", never, false, NotAsked, metrics.Counts{}},
-	Taken:      {"", never, false, Taken, metrics.Counts{}},
-	Pending:    {"not_asked", never, false, NotAsked, metrics.Counts{}},
-	Denied:     {"limit", always, false, NotAsked, metrics.Counts{FloorDenied: 1}},
-	Blocked:    {"blocked", always, false, NotAsked, metrics.Counts{FloorDenied: 1}},
-	HeldBack:   {"held", always, false, NotAsked, metrics.Counts{}},
-	MissingKey: {"missing_key", always, false, MissingKey, metrics.Counts{}},
-	Full:       {"on_full", ifDeny, false, Full, metrics.Counts{Full: 1}},
-	Failed:     {"on_error", ifDeny, true, Failed, metrics.Counts{Errors: 1}},
-	Contended:  {"on_contention", ifNotAllow, true, Contended, metrics.Counts{Contention: 1}},
-	Overtaken:  {"on_contention", never, false, Overtaken, metrics.Counts{Contention: 1}},
-	Silent:     {"on_unavailable", ifDeny, true, Silent, metrics.Counts{QuotaUnavailable: 1}},
-	Starting:   {"starting", ifNotAllow, true, Starting, metrics.Counts{QuotaUnavailable: 1}},
-	NotAsked:   {"not_asked", never, false, NotAsked, metrics.Counts{}},
+	HasRoom:   {"", never, false, notAsked, metrics.Counts{}},
+	Pending:   {"not_asked", never, false, notAsked, metrics.Counts{}},
+	Denied:    {"limit", always, false, notAsked, metrics.Counts{FloorDenied: 1}},
+	Blocked:   {"blocked", always, false, notAsked, metrics.Counts{FloorDenied: 1}},
+	HeldBack:  {"held", always, false, notAsked, metrics.Counts{}},
+	Full:      {"on_full", ifDeny, false, asFound, metrics.Counts{Full: 1}},
+	Failed:    {"on_error", ifDeny, true, asFound, metrics.Counts{Errors: 1}},
+	Contended: {"on_contention", ifNotAllow, true, asFound, metrics.Counts{Contention: 1}},
+	Silent:    {"on_unavailable", ifDeny, true, asFound, metrics.Counts{QuotaUnavailable: 1}},
+	Starting:  {"starting", ifNotAllow, true, asFound, metrics.Counts{QuotaUnavailable: 1}},
 }
 
-// Each outcome has the reason and the verdict that the policy gives it, and all that asks for outcomes knows it.
+// Each finding has the reason and the verdict that the policy gives it, and all that asks for findings knows it.
 func TestOutcomes(t *testing.T) {
-	var denials []string
-	for o := range Outcome(outcomes) {
-		want, known := comesTo[o]
-		require.True(t, known, "outcome %d has no row", o)
+	denials := []string{result.ReasonMissingKey}
+	for found := range Found(allFound) {
+		want, known := comesTo[found]
+		require.True(t, known, "finding %d has no row", found)
 		if want.denies != never {
 			denials = append(denials, want.reason)
 		}
 		for i, isDenied := range want.denies {
-			s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[i]}}, judged: judged{known: true, passNs: 7}}
+			s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[i]}}}
 			s.Record.FromFloor = true
-			s.become(o, 1)
-			require.Equal(t, want.reason, s.Reason(), "outcome %d", o)
-			require.Equal(t, isDenied, s.denies, "%s, choice %d", want.reason, i)
-			require.Equal(t, !want.knownEnds, s.known, want.reason)
+			s.find(Finding{found, 7, true}, 1)
+			require.Equal(t, want.reason, s.Reason(), "finding %d", found)
+			require.Equal(t, isDenied, s.Denies(), "%s, choice %d", want.reason, i)
+			require.Equal(t, !want.knownEnds, s.finding.Known, want.reason)
 			passNs := int64(7)
-			if isDenied && want.knownEnds {
+			if want.knownEnds {
 				passNs = 1 + failureRetryNs
 			}
-			require.Equal(t, passNs, s.passNs, "%s, choice %d", want.reason, i)
+			require.Equal(t, passNs, s.finding.PassNs, "%s, choice %d", want.reason, i)
 
 			s.noteOutcome()
 			require.Equal(t, want.counts, s.Rule.Metrics.Counts, want.reason)
 			s.Quota.From = OwnShare
-			require.Equal(t, o != NotAsked, s.isByOnUnavailable(), "%s by this proxy's share", want.reason)
+			require.True(t, s.isByOnUnavailable(), "%s by this proxy's share", want.reason)
 
-			s.skip(1)
-			require.Equal(t, want.skipped, s.outcome, want.reason)
-			require.False(t, s.known)
+			s.skip()
+			require.Equal(t, want.skipped, s.fate, want.reason)
+			require.False(t, s.finding.Known)
 		}
 	}
 	require.ElementsMatch(t, result.DenialReasons(), denials)
+}
+
+// What Decide makes of a subject has a reason of its own, and then its rule does not deny. Only one that is not asked
+// is never decided by on_unavailable.
+func TestFates(t *testing.T) {
+	for of, want := range map[fate]struct {
+		found  Found
+		reason string
+		counts metrics.Counts
+	}{
+		taken:     {HasRoom, "", metrics.Counts{}},
+		overtaken: {Pending, "on_contention", metrics.Counts{Contention: 1}},
+		notAsked:  {Denied, "not_asked", metrics.Counts{}},
+	} {
+		s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[1]}}}
+		s.Record.FromFloor = true
+		s.find(Finding{Found: want.found}, 1)
+		if of == notAsked {
+			s.skip()
+		}
+		s.fate = of
+		require.Equal(t, want.reason, s.Reason())
+		require.False(t, s.Denies(), want.reason)
+		require.False(t, s.IsPending(), want.reason)
+		s.noteOutcome()
+		require.Equal(t, want.counts, s.Rule.Metrics.Counts, want.reason)
+		s.Quota.From = OwnShare
+		require.Equal(t, of != notAsked, s.isByOnUnavailable(), want.reason)
+	}
+}
+
+// A rule denies a request that lacks its key, also where it is skipped.
+func TestARequestThatLacksItsKey(t *testing.T) {
+	v := begin(t, one, &purse{left: 9})
+	s := v.Add(v.Subjects[0].Rule, Reading{Cost: 2, LacksKey: true})
+	for range 2 {
+		require.Equal(t, result.ReasonMissingKey, s.Reason())
+		require.True(t, s.Denies())
+		require.Equal(t, limit.Never, s.finding.PassNs)
+		s.noteOutcome()
+		s.skip()
+	}
 }

@@ -31,13 +31,11 @@ func (s *Subject) isCountedHere() bool {
 // isByOnUnavailable reports whether on_unavailable has decided about the subject: by this proxy's share, or because
 // nothing could decide in the service's place. It has not if another rule denied before.
 func (s *Subject) isByOnUnavailable() bool {
-	switch s.outcome {
+	switch s.finding.Found {
 	case Silent, Starting:
 		return true
-	case NotAsked:
-		return false
 	default:
-		return s.Quota.From == OwnShare
+		return s.Quota.From == OwnShare && s.fate != notAsked
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 //	               CountedKey, Carried
 //	giveTurns      before                              for one call of Decide or CheckEach
 //	each check     judged, Record, Quota               until the next check. Begin empties them, too
-//	Source.Take    Hold                                while the outcome is Taken
+//	Source.Take    Hold                                while its fate is taken
 //	nobody         the memory of Record and Carried    for all requests: what it has is of an earlier one
 //
 // Look and Operate are checks in this.
@@ -58,10 +58,9 @@ type begun struct {
 // judged is what has become of the subject since its last check.
 type judged struct {
 	Units   uint32 // that must be free in the record: the cost, and for the first check what is before
-	outcome Outcome
-	denies  bool  // the rule denies the request, or would if it were not in shadow mode
-	passNs  int64 // of a denial: when the hit would pass, by the wall clock; limit.Never
-	known   bool  // there is a View: as Finding.Known, Look or Operate says, until forget
+	finding Finding
+	denies  bool // by the finding the rule denies the request, or would if it were not in shadow mode
+	fate    fate
 }
 
 // Reading is what the caller has read of the request for one rule, beside the key and the limits.
@@ -85,7 +84,7 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	s.Quota = Quota{}
 	s.Carried.Begin()
 	if s.lacksKey { // its source is not asked: see turn
-		s.setFinding(Finding{Outcome: MissingKey, PassNs: limit.Never}, 0)
+		s.finding.PassNs, s.denies = limit.Never, true
 	}
 }
 
@@ -99,29 +98,31 @@ func (s *Subject) beginRecord(now int64) {
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
 	s.judged = judged{Units: units}
-	s.setFinding(s.Rule.Source.Check(s, now), now)
+	s.find(s.Rule.Source.Check(s, now), now)
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
 // units of the subjects before this one, so only the cost must be free: see costBefore.
 func (s *Subject) checkAgain(now int64) {
 	s.judged = judged{Units: s.Cost}
-	s.setFinding(s.Rule.Source.Recheck(s, now), now)
+	s.find(s.Rule.Source.Recheck(s, now), now)
 }
 
 // Look has the source find out how the key stands at now, as Source.Look says.
-func (s *Subject) Look(now int64, told []leased.Standing) { s.known = s.Rule.Source.Look(s, now, told) }
+func (s *Subject) Look(now int64, told []leased.Standing) {
+	s.finding.Known = s.Rule.Source.Look(s, now, told)
+}
 
 // Operate has the source carry out an operation, as Source.Operate says.
 func (s *Subject) Operate(o Operation, column int, n uint32, now int64) (value int64, err error) {
-	value, s.known, err = s.Rule.Source.Operate(s, o, column, n, now)
+	value, s.finding.Known, err = s.Rule.Source.Operate(s, o, column, n, now)
 	return value, err
 }
 
 // endsIn is how the phase ends for the subject that has checked or taken.
 func (s *Subject) endsIn() ending {
 	switch {
-	case s.outcome == Pending:
+	case s.IsPending():
 		return endAsks
 	case s.denies:
 		return endDenies
@@ -136,31 +137,31 @@ func (s *Subject) take(now int64) {
 	if s.Cost == 0 {
 		return
 	}
-	for retries := 0; s.outcome == HasRoom; retries++ {
+	for retries := 0; s.finding.Found == HasRoom && s.fate == asFound; retries++ {
 		switch s.Rule.Source.Take(s) {
 		case state.OK:
-			s.become(Taken, now)
+			s.fate = taken
 		case state.Full:
-			s.setFinding(Finding{Full, now, s.known}, now) // it may be tried again at once
+			s.find(Finding{Full, now, s.finding.Known}, now) // it may be tried again at once
 		case state.Mismatch:
 			if retries < state.MaxRetries {
 				s.Rule.Metrics.CASRetries++
 				s.checkAgain(now)
 			} else {
-				s.become(Contended, now)
+				s.find(Finding{Found: Contended}, now)
 			}
 		default:
-			s.become(Failed, now)
+			s.find(Finding{Found: Failed}, now)
 		}
 	}
 }
 
 // refund undoes take.
 func (s *Subject) refund(now int64) {
-	if s.outcome != Taken {
+	if s.fate != taken {
 		return
 	}
-	s.become(HasRoom, now)
+	s.fate = asFound
 	if !s.Rule.Source.Refund(s, now) {
 		s.Rule.Metrics.NotTakenBack++
 	}
@@ -174,8 +175,8 @@ func (s *Subject) takeShadow(now int64) {
 	}
 	s.take(now)
 	switch {
-	case s.outcome == Pending: // other rules have counted the request, so it cannot wait any more
-		s.become(Overtaken, now)
+	case s.IsPending(): // other rules have counted the request, so it cannot wait any more
+		s.fate = overtaken
 	case s.denies:
 		s.storeUntaken(now)
 	}
@@ -183,10 +184,10 @@ func (s *Subject) takeShadow(now int64) {
 
 // skip is the part of a shadow rule in a request that an enforced rule denies. If the request has waited,
 // the rule's record was read in an earlier callback, whose memory others have used since.
-func (s *Subject) skip(now int64) {
-	s.forget()
-	if meanings[s.outcome].skips {
-		s.become(NotAsked, now)
+func (s *Subject) skip() {
+	s.finding.Known = false
+	if meanings[s.finding.Found].skips && !s.lacksKey {
+		s.fate, s.denies = notAsked, false
 	}
 }
 

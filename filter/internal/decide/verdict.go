@@ -154,7 +154,7 @@ func (v *Verdict) DeniedBy() *policy.Rule {
 }
 
 // LacksKey reports whether the request is denied because it lacks a key part.
-func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.outcome == MissingKey }
+func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.lacksKey }
 
 // Response is what the client of a denied request gets.
 func (v *Verdict) Response() *policy.Response {
@@ -173,14 +173,14 @@ func (v *Verdict) RetryAfter() (seconds int64, ok bool) {
 }
 
 // BeginHolds appends what the request holds: each hold must end by one call of Settle. Its EndNs is 0, for ever, unless
-// the caller sets it. It is called once for a request, or Release is. A request of cost 0 is never Taken: it holds
+// the caller sets it. It is called once for a request, or Release is. A request of cost 0 is never taken: it holds
 // nothing, and its answer is not charged.
 //
 // The windows are those of the key, also if OwnShare has decided: the source settles and renews by the share that it
 // has then.
 func (v *Verdict) BeginHolds(holds []hold.Hold) []hold.Hold {
 	for _, s := range v.Subjects {
-		if r := s.Rule; s.outcome == Taken && r.Policy.Holds() {
+		if r := s.Rule; s.fate == taken && r.Policy.Holds() {
 			holds = append(holds, hold.Hold{
 				Hold: s.Hold, Rule: &r.ofHolds, Windows: s.KeepWindows(), Account: s.Carried.Account, TakenHere: s.isCountedHere(),
 			})

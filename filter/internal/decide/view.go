@@ -11,7 +11,7 @@ type View struct{ s *Subject }
 
 // View returns the view of a subject, which has one if its usage is known.
 func (s *Subject) View() (_ View, known bool) {
-	if !s.known {
+	if !s.finding.Known {
 		return View{}, false
 	}
 	return ViewOf(s), true
@@ -87,7 +87,7 @@ func (v View) Tightest() int {
 
 // BlockedNs is what is left of the key's block at now, 0 if it is not blocked.
 func (s *Subject) BlockedNs(now int64) int64 {
-	if s.Rule.Policy.Block == nil || !s.known {
+	if s.Rule.Policy.Block == nil || !s.finding.Known {
 		return 0
 	}
 	for column := len(s.CountedKey.Windows) - 1; column >= 0; column-- {

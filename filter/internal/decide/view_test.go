@@ -40,7 +40,7 @@ func TestHowASubjectStands(t *testing.T) {
 	p.usages[order[1]].Used = 8
 	require.Equal(t, 1, view.Tightest())
 	require.Zero(t, view.Remaining(1), "more is held than is left")
-	s.known = false
+	s.finding.Known = false
 	require.Zero(t, s.BlockedNs(hour))
 	_, known = s.View()
 	require.False(t, known)
@@ -60,7 +60,7 @@ func TestWhatIsToldIsTheServicesWord(t *testing.T) {
 			s.Record.Now = hour
 			s.Quota.From, s.Quota.MonotonicNs = from, 10
 			s.Quota.Standings = []leased.Standing{{Used: 40, ResetNs: 17}}
-			s.known = true
+			s.finding.Known = true
 			view, _ := s.View()
 			used, left, resetNs := view.Told(0, hour)
 			want := []any{uint32(5), uint32(95), hour}

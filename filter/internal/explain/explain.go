@@ -181,7 +181,7 @@ func matched(s *decide.Subject) result.ExplainedRule {
 		Unlimited:      s.Unlimited,
 		Mode:           respond.Mode(s),
 		Allowed:        &allowed,
-		Pending:        s.Outcome() == decide.Pending,
+		Pending:        s.IsPending(),
 		Reason:         s.Reason(),
 	}
 	if r.Pending { // the explanation says what the quota service would be asked, also if another rule denies

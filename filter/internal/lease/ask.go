@@ -109,14 +109,14 @@ type clusterSource interface {
 func BeginAsk(earlier []Need, v *decide.Verdict) (needs []Need, parts []Part) {
 	pending := 0
 	for _, s := range v.Subjects {
-		if s.Outcome() == decide.Pending {
+		if s.IsPending() {
 			pending++
 		}
 	}
 	needs, parts = keepGranted(earlier), make([]Part, 0, pending)
 	for _, shadow := range [2]bool{false, true} {
 		for _, s := range v.Subjects {
-			if s.Outcome() == decide.Pending && s.Shadow == shadow {
+			if s.IsPending() && s.Shadow == shadow {
 				p := s.Rule.Source.(clusterSource).beginAsk(s)
 				needs = append(needs, Need{subject: s, definition: p.Wire.Definition})
 				parts = append(parts, p)
@@ -138,7 +138,7 @@ func keepGranted(needs []Need) []Need {
 	granted := needs[:0]
 	for i := range needs {
 		switch n := &needs[i]; {
-		case n.subject.Outcome() == decide.Pending:
+		case n.subject.IsPending():
 			n.Reclaim()
 		case n.keeper != nil:
 			granted = append(granted, *n)

@@ -44,11 +44,11 @@ func byAllotment(s *decide.Subject, said *allot.Allotment) decide.Finding {
 	if s.Cost == 0 {
 		return forNothing(s)
 	}
-	return decide.Finding{Outcome: decide.HasRoom}
+	return decide.Finding{Found: decide.HasRoom}
 }
 
 // denialOf is the outcome of an allotment that denies.
-func denialOf(said *allot.Allotment) decide.Outcome {
+func denialOf(said *allot.Allotment) decide.Found {
 	switch {
 	case said.Blocked:
 		return decide.Blocked
@@ -59,11 +59,11 @@ func denialOf(said *allot.Allotment) decide.Outcome {
 }
 
 // deniedFor is a denial of a request that passes after a wait, or never if that is limit.Never.
-func deniedFor(s *decide.Subject, waitNs int64, denial decide.Outcome) decide.Finding {
+func deniedFor(s *decide.Subject, waitNs int64, denial decide.Found) decide.Finding {
 	if waitNs == limit.Never {
-		return decide.Finding{Outcome: denial, PassNs: limit.Never}
+		return decide.Finding{Found: denial, PassNs: limit.Never}
 	}
-	return decide.Finding{Outcome: denial, PassNs: s.Record.Now + max(waitNs, 1)}
+	return decide.Finding{Found: denial, PassNs: s.Record.Now + max(waitNs, 1)}
 }
 
 // asksNothing reports whether forNothing decides without the service.
@@ -74,7 +74,7 @@ func forNothing(s *decide.Subject) decide.Finding {
 	if limit.Shut(s.Windows) {
 		return deniedFor(s, limit.Never, decide.Denied)
 	}
-	return decide.Finding{Outcome: decide.HasRoom}
+	return decide.Finding{Found: decide.HasRoom}
 }
 
 // askService is the outcome if only the service can decide: Pending, unless the request must not wait.
@@ -83,24 +83,24 @@ func (src *clusterRule) askService(s *decide.Subject) decide.Finding {
 	case wait == allot.TimedOut:
 		return src.alone(s, decide.Silent)
 	case wait == allot.Rejected, wait == allot.NotWaited && src.worker.Service.Crowded:
-		return decide.Finding{Outcome: decide.Contended}
+		return decide.Finding{Found: decide.Contended}
 	}
-	return decide.Finding{Outcome: decide.Pending}
+	return decide.Finding{Found: decide.Pending}
 }
 
 // alone decides without the service, for the reason why: by this proxy's share, if on_unavailable is local, or by a
 // limit of 0. If nothing decides, the outcome is why. If the store is starting and the share is all held, it is
 // Starting, not HeldBack.
-func (src *clusterRule) alone(s *decide.Subject, why decide.Outcome) decide.Finding {
+func (src *clusterRule) alone(s *decide.Subject, why decide.Found) decide.Finding {
 	if src.local == nil {
 		if s.Cost == 0 && limit.Shut(s.Windows) {
 			return deniedFor(s, limit.Never, decide.Denied)
 		}
-		return decide.Finding{Outcome: why}
+		return decide.Finding{Found: why}
 	}
 	own := src.checkShare(s, s.Record.Now)
-	if own.Outcome == decide.HeldBack && why == decide.Starting {
-		return decide.Finding{Outcome: why}
+	if own.Found == decide.HeldBack && why == decide.Starting {
+		return decide.Finding{Found: why}
 	}
 	return own
 }
@@ -111,7 +111,7 @@ func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Findi
 	c.Share = src.appendShare(c.Share[:0], s.Windows)
 	s.CountedKey.Windows = c.Share
 	own := src.local.Check(s, wallNs)
-	if own.Outcome != decide.Failed {
+	if own.Found != decide.Failed {
 		s.Quota.From = decide.OwnShare
 	}
 	return own

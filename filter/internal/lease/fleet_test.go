@@ -17,6 +17,7 @@ import (
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease/talk"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/result"
 )
 
 // load is how requests come to a fleet, and how its messages go.
@@ -224,7 +225,7 @@ func (m *member) noted(id uint32, v *decide.Verdict) {
 		require.NoError(f.t, err)
 		f.admitted++
 		f.hits[m.windowOf(key)]++
-	} else if v.Subjects[0].Outcome() == decide.Silent {
+	} else if v.Subjects[0].Reason() == result.ReasonOnUnavailable {
 		f.alone++
 	}
 }

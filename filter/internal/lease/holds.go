@@ -81,7 +81,7 @@ func (src *HoldSource) Recheck(s *decide.Subject, wallNs int64) decide.Finding {
 // unavailable reports whether the service cannot be asked for the subject's key, whose account is acc, and why: Silent
 // if it answers nothing, or nothing about this key, or if the worker cannot report one key more; Starting if it grants
 // nothing yet.
-func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Outcome, unavailable bool) {
+func (src *HoldSource) unavailable(s *decide.Subject, acc *account.Account) (why decide.Found, unavailable bool) {
 	switch {
 	case src.worker.Service.Silent, acc == nil && src.worker.Book.IsFull():
 		return decide.Silent, true

@@ -25,7 +25,7 @@ func (src *Source) Operate(
 	}
 	c.Lease = e
 	if src.isSilent(e) && src.local != nil {
-		if own := src.checkShare(s, wallNs); own.Outcome == decide.Failed {
+		if own := src.checkShare(s, wallNs); own.Found == decide.Failed {
 			return 0, false, local.ErrStore
 		}
 	}
@@ -65,7 +65,7 @@ func (src *HoldSource) Operate(
 ) (value int64, known bool, err error) {
 	src.begin(s, wallNs)
 	if _, unavailable := src.unavailable(s, src.account(s)); unavailable && src.local != nil {
-		if own := src.checkShare(s, wallNs); own.Outcome == decide.Failed {
+		if own := src.checkShare(s, wallNs); own.Found == decide.Failed {
 			return 0, false, local.ErrStore
 		}
 	}

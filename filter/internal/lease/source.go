@@ -39,7 +39,7 @@
 //	Client.Receive   The service grants the 1. Of the 600 it grants no more than a quarter of what is left: 249 of
 //	                 999. Of these 250 units HandOut gives 1 to the request's Subject, and puts 249 into the lease.
 //	Source.Check     The request is decided again. The Subject's allotment has 1 unit. The outcome is HasRoom.
-//	Source.Take      The Subject's allotment has 0 units. The outcome is Taken.
+//	Source.Take      The Subject's allotment has 0 units, which are taken.
 //	Client.Done      Nothing is left of the allotment, so nothing goes back.
 //
 // A request of a rule that holds always goes the second way. Instead of the lease, the key's account is changed, and
@@ -120,7 +120,7 @@ func (src *Source) check(s *decide.Subject, wallNs int64) decide.Finding {
 		return byAllotment(s, &c.Allotment)
 	}
 	if !src.readLease(s, c) {
-		return decide.Finding{Outcome: decide.Failed}
+		return decide.Finding{Found: decide.Failed}
 	}
 	e, now := c.Lease, s.Quota.MonotonicNs
 	switch {
@@ -130,7 +130,7 @@ func (src *Source) check(s *decide.Subject, wallNs int64) decide.Finding {
 		return forNothing(s)
 	case src.keeps && e.Left(now) >= s.Units: // more than Cost, if other rules of the request take of the lease before
 		s.Quota.From = decide.LeaseTable
-		return decide.Finding{Outcome: decide.HasRoom}
+		return decide.Finding{Found: decide.HasRoom}
 	case src.keeps && e.Denies(s.Units, now):
 		return deniedFor(s, e.WaitNs(now), decide.Denied)
 	case src.isSilent(e):

@@ -57,25 +57,25 @@ func (c *Source) Recheck(s *decide.Subject, now int64) decide.Finding {
 // findingOf is what the record means for the request, once it was read.
 func (c *Source) findingOf(s *decide.Subject, now int64, read state.Status) decide.Finding {
 	if read != state.OK {
-		return decide.Finding{Outcome: decide.Failed}
+		return decide.Finding{Found: decide.Failed}
 	}
 	e := &s.Record
 	passNs := c.Table.Check(e, s.Units)
 	needsSlot := s.Cost > 0 && passNs != limit.Never && !e.HasRecord()
 	if needsSlot && c.onFull == policy.FullDeny {
 		if vacantNs := e.Earliest(); vacantNs == limit.Never || vacantNs > max(passNs, e.Now) {
-			return decide.Finding{Outcome: decide.Full, PassNs: vacantNs, Known: true}
+			return decide.Finding{Found: decide.Full, PassNs: vacantNs, Known: true}
 		}
 	}
 	switch {
 	case passNs != limit.Never && passNs <= e.Now:
-		return decide.Finding{Outcome: decide.HasRoom, Known: true}
+		return decide.Finding{Found: decide.HasRoom, Known: true}
 	case c.Table.IsHeldBack(e, s.Units): // now and not e.Now: the record may be of a worker that read the clock later
-		return decide.Finding{Outcome: decide.HeldBack, PassNs: now + limit.HeldRetryNs, Known: true}
+		return decide.Finding{Found: decide.HeldBack, PassNs: now + limit.HeldRetryNs, Known: true}
 	case e.BlockEnd() != 0:
-		return decide.Finding{Outcome: decide.Blocked, PassNs: passNs, Known: true}
+		return decide.Finding{Found: decide.Blocked, PassNs: passNs, Known: true}
 	}
-	return decide.Finding{Outcome: decide.Denied, PassNs: passNs, Known: true}
+	return decide.Finding{Found: decide.Denied, PassNs: passNs, Known: true}
 }
 
 // Take counts the hit in the record.

@@ -67,7 +67,7 @@ type Counts struct {
 	// These add up two things: requests for which a field of the policy decided, from decide.Verdict.note, and denied
 	// hits that could not be kept, from decide.Subject.storeDenied. Errors has the failures of package hold, too.
 	Full       uint64 // on_full: a page had no room
-	Contention uint64 // on_contention: others wrote first each time, or as decide.Contended and Overtaken say
+	Contention uint64 // on_contention: others wrote first each time, or as decide.Contended and a fate say
 	Errors     uint64 // on_error: a call into the proxy failed
 
 	// The others count events: one request may have several. decide.Subject:

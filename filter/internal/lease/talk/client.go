@@ -106,7 +106,7 @@ func (c *Client) Wait(context uint32, v *decide.Verdict, now int64) {
 		c.waitlist.add(req)
 		for _, s := range v.Subjects {
 			s.Carried.Wait = allot.Waits
-			if s.Outcome() == decide.Pending {
+			if s.IsPending() {
 				s.Rule.Metrics.QuotaWaited++
 			}
 		}
