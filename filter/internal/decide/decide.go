@@ -119,7 +119,7 @@ func (v *Verdict) check(now int64) ending {
 // request has one ask, which has no more than quota.MaxParts.
 func checkAll(subjects []*Subject, asking int, now int64) int {
 	for _, s := range subjects {
-		s.check(limit.AddSaturating(s.Cost, s.before), now)
+		s.check(s.unitsFirst(), now)
 		switch {
 		case !s.IsPending():
 		case asking == quota.MaxParts:

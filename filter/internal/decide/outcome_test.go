@@ -68,7 +68,7 @@ func TestOutcomes(t *testing.T) {
 			denials = append(denials, want.reason)
 		}
 		for i, isDenied := range want.denies {
-			s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[i]}}}
+			s := &Subject{Rule: &Rule{Policy: &choices[i]}}
 			s.Record.FromFloor = true
 			s.find(Finding{found, 7, true}, 1)
 			require.Equal(t, want.reason, s.Reason(), "finding %d", found)
@@ -105,7 +105,7 @@ func TestFates(t *testing.T) {
 		overtaken: {Pending, "on_contention", metrics.Counts{Contention: 1}},
 		notAsked:  {Denied, "not_asked", metrics.Counts{}},
 	} {
-		s := &Subject{begun: begun{Rule: &Rule{Policy: &choices[1]}}}
+		s := &Subject{Rule: &Rule{Policy: &choices[1]}}
 		s.Record.FromFloor = true
 		s.find(Finding{Found: want.found}, 1)
 		if of == notAsked {

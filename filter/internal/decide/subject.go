@@ -9,21 +9,16 @@ import (
 )
 
 // Subject is one rule as it holds for one request. It has everything that the request carries from one call to the
-// next, in groups. Each is begun anew as a whole, so it lasts until then:
-//
-//	begun anew by  group                               it lasts
-//	Begin          policy.Subject, begun,              for the request, also while that waits
-//	               CountedKey, Carried
-//	giveTurns      before                              for one call of Decide or CheckEach
-//	each check     judged, Record, Quota               until the next check. Begin empties them, too
-//	Source.Take    Hold                                while its fate is taken
-//	nobody         the memory of Record and Carried    for all requests: what it has is of an earlier one
-//
-// Look and Operate are checks in this.
+// next.
 type Subject struct {
-	// The caller reads its Key and Requested from the request. Begin has Rule.Finder find all else by them.
+	// Begin begins these for a request, which keeps them while it waits. The caller reads Key and Requested from the
+	// request, and Rule.Finder finds by them all else of a policy.Subject.
 	policy.Subject
-	begun
+	Rule           *Rule
+	Cost           uint32
+	CostUnreadable bool // see Reading
+	lacksKey       bool // see Reading
+	Carried        allot.Carried
 
 	// CountedKey is the key as Source counts it. There are three lists of Windows, all in the order of records: the
 	// policy's limit i has the column Rule.Finder.Order[i].
@@ -33,34 +28,19 @@ type Subject struct {
 	//	CountedKey.Windows   by what Source counts the key: Subject.Windows, or Carried.Share where OwnShare decides
 	CountedKey state.Key
 
-	before uint32 // costBefore: what earlier subjects of the request count in this one's record
+	before uint32 // by giveTurns: what earlier subjects of the request count in this one's record
 
-	judged
-	// Record is the key's record, as a source with shared data has read it last. Where the usage is not known, it may
-	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
-	Record state.Entry
+	// Each check begins these anew, and so do Begin, Look and Operate.
 
-	Hold state.Hold // of a rule that holds: what Source.Take has held
-
-	// Of a rule of scope cluster:
-	Quota   Quota
-	Carried allot.Carried
-}
-
-// begun is what the caller has read of the request for the rule.
-type begun struct {
-	Rule           *Rule
-	Cost           uint32
-	CostUnreadable bool // see Reading
-	lacksKey       bool // see Reading
-}
-
-// judged is what has become of the subject since its last check.
-type judged struct {
-	Units   uint32 // that must be free in the record: the cost, and for the first check what is before
+	Units   uint32 // that must be free in the record: unitsFirst or unitsAgain
 	finding Finding
 	denies  bool // by the finding the rule denies the request, or would if it were not in shadow mode
 	fate    fate
+	// Record is the key's record, as a source with shared data has read it last. Where the usage is not known, it may
+	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
+	Record state.Entry
+	Quota  Quota      // of a rule of scope cluster
+	Hold   state.Hold // of a rule that holds, if it has taken: what Source.Take has held
 }
 
 // Reading is what the caller has read of the request for one rule, beside the key and the limits.
@@ -75,17 +55,17 @@ type Reading struct {
 func (s *Subject) Begin(r *Rule, read Reading) {
 	r.Finder.Find(&s.Subject)
 	s.TooLong = s.TooLong || read.TooLong // Find has begun it: an override may have found the key too long
-	s.begun = begun{Rule: r, Cost: read.Cost, CostUnreadable: read.CostUnreadable, lacksKey: read.LacksKey}
+	s.Rule, s.Cost = r, read.Cost
+	s.CostUnreadable, s.lacksKey = read.CostUnreadable, read.LacksKey
 	s.CountedKey = state.Key{
 		Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
 	}
-	s.judged = judged{}
+	s.Carried.Begin()
+	s.fate = asFound
+	s.finding = Finding{PassNs: limit.Never}
+	s.denies = s.lacksKey // its source is not asked: see turn
 	s.beginRecord(0)
 	s.Quota = Quota{}
-	s.Carried.Begin()
-	if s.lacksKey { // its source is not asked: see turn
-		s.finding.PassNs, s.denies = limit.Never, true
-	}
 }
 
 // beginRecord sets what is read of Record where the source reads none: noteOutcome reads Findings, and Now is the
@@ -97,14 +77,13 @@ func (s *Subject) beginRecord(now int64) {
 
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
-	s.judged = judged{Units: units}
+	s.Units, s.fate = units, asFound
 	s.find(s.Rule.Source.Check(s, now), now)
 }
 
-// checkAgain is check after another worker, or a subject before this one, wrote first. The record that it reads has the
-// units of the subjects before this one, so only the cost must be free: see costBefore.
+// checkAgain is check after another worker, or a subject before this one, wrote first.
 func (s *Subject) checkAgain(now int64) {
-	s.judged = judged{Units: s.Cost}
+	s.Units, s.fate = s.unitsAgain(), asFound
 	s.find(s.Rule.Source.Recheck(s, now), now)
 }
 

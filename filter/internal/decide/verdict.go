@@ -110,13 +110,20 @@ func (s *Subject) turn() turn {
 	return earlyTurn
 }
 
-// costBefore is what the subjects before s count in its record. They have not yet when s is checked, so that much must
-// be free beside its own cost. Rules that share a counter count a request once each. For example, the record of two
-// such rules has 5 units left, and a request costs 2:
+// Rules that share a counter count a request once each. So what must be free for a subject depends on whether the
+// subjects before it have taken. For example, the record of two such rules has 5 units left, and a request costs 2:
 //
-//	check  Units are 2 for the first rule and 4 for the second: both pass
+//	check  unitsFirst are 2 for the first rule and 4 for the second: both pass
 //	take   the first takes 2. The second's Take is a Mismatch, because the first has written the record
-//	       the second checks again, with Units 2: of the 3 that are left it takes 2
+//	       the second checks again: unitsAgain are 2, of the 3 that are left
+
+// unitsFirst are what must be free when no subject has taken.
+func (s *Subject) unitsFirst() uint32 { return limit.AddSaturating(s.Cost, s.before) }
+
+// unitsAgain are what must be free once the subjects before this one have taken: the record has their units.
+func (s *Subject) unitsAgain() uint32 { return s.Cost }
+
+// costBefore is what the subjects before s count in its record.
 func costBefore(before []*Subject, s *Subject) (cost uint32) {
 	for _, other := range before {
 		if s.sharesRecord(other) {
