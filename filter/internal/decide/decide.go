@@ -121,7 +121,7 @@ func checkAll(subjects []*Subject, asking int, now int64) int {
 	for _, s := range subjects {
 		s.check(s.unitsFirst(), now)
 		switch {
-		case !s.IsPending():
+		case s.finding.Found != Pending:
 		case asking == quota.MaxParts:
 			s.find(Finding{Found: Contended}, now)
 		default:

@@ -45,9 +45,9 @@ func (p *purse) Check(s *Subject, now int64) Finding {
 	case p.heldBack:
 		return Finding{Found: HeldBack, Known: true}
 	case s.Units > p.left:
-		return Finding{Denied, limit.Never, true}
+		return Finding{Denied, true, limit.Never}
 	}
-	return Finding{HasRoom, now + 5, true} // a source may say what it likes: there is nothing to wait for
+	return Finding{HasRoom, true, now + 5} // a source may say what it likes: there is nothing to wait for
 }
 
 func (p *purse) Recheck(s *Subject, now int64) Finding {
@@ -55,7 +55,7 @@ func (p *purse) Recheck(s *Subject, now int64) Finding {
 	if len(p.finds) == 0 {
 		return found
 	}
-	found, p.finds = Finding{p.finds[0], now + 1, found.Known}, p.finds[1:]
+	found, p.finds = Finding{p.finds[0], found.Known, now + 1}, p.finds[1:]
 	return found
 }
 

@@ -32,7 +32,7 @@ const (
 	allFound = int(iota) // how many there are
 )
 
-// fate is what Decide has made of a subject since its last check.
+// fate is what Decide has made of a subject, beside what was found by its last check.
 type fate uint8
 
 const (
@@ -40,7 +40,15 @@ const (
 	taken                 // HasRoom, and Source.Take has counted the units
 	overtaken             // Pending in takeShadow: its units are lost to another request, and it cannot wait any more
 	notAsked              // skip: another rule denied the request of a shadow rule
+	keyless               // Begin: the request lacks a key part, and the rule denies it. Its source is not asked: see turn
 )
+
+// reasons are what Reason says of fates.
+var reasons = [...]string{
+	overtaken: result.ReasonOnContention,
+	notAsked:  result.ReasonNotAsked,
+	keyless:   result.ReasonMissingKey,
+}
 
 // meaning is what a finding means for the request.
 type meaning struct {
@@ -80,15 +88,10 @@ func (s *Subject) Denies() bool { return s.denies }
 
 // Reason says why the rule denied, or allowed without counting; else it is empty.
 func (s *Subject) Reason() string {
-	switch {
-	case s.lacksKey:
-		return result.ReasonMissingKey
-	case s.fate == overtaken:
-		return result.ReasonOnContention
-	case s.fate == notAsked:
-		return result.ReasonNotAsked
+	if s.fate == asFound {
+		return meanings[s.finding.Found].reason
 	}
-	return meanings[s.finding.Found].reason
+	return reasons[s.fate]
 }
 
 // failureRetryNs is the wait of a request that is denied because nothing could decide.
@@ -118,7 +121,7 @@ func (s *Subject) noteOutcome() {
 		m.Contention++
 	case asFound:
 		s.noteFinding()
-	case notAsked: // it counts as the verdict does
+	case notAsked, keyless: // it counts as the verdict does
 	}
 	if s.isByOnUnavailable() {
 		m.QuotaUnavailable++

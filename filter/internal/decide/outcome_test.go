@@ -70,7 +70,7 @@ func TestOutcomes(t *testing.T) {
 		for i, isDenied := range want.denies {
 			s := &Subject{Rule: &Rule{Policy: &choices[i]}}
 			s.Record.FromFloor = true
-			s.find(Finding{found, 7, true}, 1)
+			s.find(Finding{found, true, 7}, 1)
 			require.Equal(t, want.reason, s.Reason(), "finding %d", found)
 			require.Equal(t, isDenied, s.Denies(), "%s, choice %d", want.reason, i)
 			require.Equal(t, !want.knownEnds, s.finding.Known, want.reason)

@@ -42,8 +42,8 @@ type Decider interface {
 // Finding is what a Source has found out about a hit.
 type Finding struct {
 	Found  Found
-	PassNs int64 // if it is Denied, Blocked, HeldBack or Full: when the hit would pass, by the wall clock; limit.Never
 	Known  bool  // the source knows the key's usage, so there is a View
+	PassNs int64 // if it is Denied, Blocked, HeldBack or Full: when the hit would pass, by the wall clock; limit.Never
 }
 
 // Keys is how a Source shows its keys to clients and operators, and has operators change them.

@@ -17,7 +17,6 @@ type Subject struct {
 	Rule           *Rule
 	Cost           uint32
 	CostUnreadable bool // see Reading
-	lacksKey       bool // see Reading
 	Carried        allot.Carried
 
 	// CountedKey is the key as Source counts it. There are three lists of Windows, all in the order of records: the
@@ -56,14 +55,16 @@ func (s *Subject) Begin(r *Rule, read Reading) {
 	r.Finder.Find(&s.Subject)
 	s.TooLong = s.TooLong || read.TooLong // Find has begun it: an override may have found the key too long
 	s.Rule, s.Cost = r, read.Cost
-	s.CostUnreadable, s.lacksKey = read.CostUnreadable, read.LacksKey
+	s.CostUnreadable = read.CostUnreadable
 	s.CountedKey = state.Key{
 		Bytes: s.Key.Bytes, Limits: state.Limits{Windows: s.Windows, OfRule: r.Finder.OfAll},
 	}
 	s.Carried.Begin()
-	s.fate = asFound
 	s.finding = Finding{PassNs: limit.Never}
-	s.denies = s.lacksKey // its source is not asked: see turn
+	s.fate, s.denies = asFound, read.LacksKey
+	if read.LacksKey {
+		s.fate = keyless
+	}
 	s.beginRecord(0)
 	s.Quota = Quota{}
 }
@@ -101,7 +102,7 @@ func (s *Subject) Operate(o Operation, column int, n uint32, now int64) (value i
 // endsIn is how the phase ends for the subject that has checked or taken.
 func (s *Subject) endsIn() ending {
 	switch {
-	case s.IsPending():
+	case s.finding.Found == Pending:
 		return endAsks
 	case s.denies:
 		return endDenies
@@ -121,7 +122,7 @@ func (s *Subject) take(now int64) {
 		case state.OK:
 			s.fate = taken
 		case state.Full:
-			s.find(Finding{Full, now, s.finding.Known}, now) // it may be tried again at once
+			s.find(Finding{Full, s.finding.Known, now}, now) // it may be tried again at once
 		case state.Mismatch:
 			if retries < state.MaxRetries {
 				s.Rule.Metrics.CASRetries++
@@ -154,7 +155,7 @@ func (s *Subject) takeShadow(now int64) {
 	}
 	s.take(now)
 	switch {
-	case s.IsPending(): // other rules have counted the request, so it cannot wait any more
+	case s.finding.Found == Pending: // other rules have counted the request, so it cannot wait any more
 		s.fate = overtaken
 	case s.denies:
 		s.storeUntaken(now)
@@ -165,7 +166,7 @@ func (s *Subject) takeShadow(now int64) {
 // the rule's record was read in an earlier callback, whose memory others have used since.
 func (s *Subject) skip() {
 	s.finding.Known = false
-	if meanings[s.finding.Found].skips && !s.lacksKey {
+	if meanings[s.finding.Found].skips && s.fate != keyless {
 		s.fate, s.denies = notAsked, false
 	}
 }

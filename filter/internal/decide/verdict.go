@@ -92,7 +92,7 @@ func (v *Verdict) addTurn(t turn) {
 type turn uint8
 
 const (
-	noTurn turn = iota // its source is not asked: nothing is counted, or the request lacksKey
+	noTurn turn = iota // its source is not asked: nothing is counted, or it is keyless
 	earlyTurn
 	lateTurn   // its rule takesLate
 	shadowTurn // it is checked only if no other denies, and takes only if all others have
@@ -100,7 +100,7 @@ const (
 
 func (s *Subject) turn() turn {
 	switch {
-	case s.Unlimited, s.lacksKey:
+	case s.Unlimited, s.fate == keyless:
 		return noTurn
 	case s.Shadow:
 		return shadowTurn
@@ -161,7 +161,7 @@ func (v *Verdict) DeniedBy() *policy.Rule {
 }
 
 // LacksKey reports whether the request is denied because it lacks a key part.
-func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.lacksKey }
+func (v *Verdict) LacksKey() bool { return !v.Allowed && v.Denying.fate == keyless }
 
 // Response is what the client of a denied request gets.
 func (v *Verdict) Response() *policy.Response {
