@@ -169,12 +169,7 @@ func (g *hostGroup) isUnnamed() bool { return g.hosts[0] == allOthers }
 //	all        *.example /               those of *.example, but not of a.example and b.example
 //	a canary   a.example /new            takes none of those above
 func (g *hostGroup) selection(ing *ingress, all []*ingress) (s request.Selection) {
-	if !g.isUnnamed() {
-		s.NarrowTo(toHosts(g.hosts...))
-	}
-	if !slices.Contains(g.paths, anyPath) {
-		s.NarrowTo(withPaths(g.paths...))
-	}
+	s = requestsTo(g.hosts, g.paths...)
 	for _, p := range ing.paths {
 		g.exemptCounted(&s, p)
 	}
@@ -222,10 +217,7 @@ func (g *hostGroup) exemptCounted(s *request.Selection, beside hostPath) {
 	if g.relationTo(beside) != narrowerHost || !slices.ContainsFunc(g.paths, meets) {
 		return
 	}
-	counted := toHosts(beside.host)
-	if beside.path != anyPath {
-		counted.NarrowTo(withPaths(beside.path))
-	}
+	counted := requestsTo([]string{beside.host}, beside.path)
 	g.exemptHost(s, counted, beside.host, "another rule of the Ingress has")
 }
 
@@ -248,17 +240,15 @@ func (g *hostGroup) exemptTaken(s *request.Selection, other hostPath) {
 		s.CannotMatch("another Ingress has a path as long, " + other.path.Text() + ", and ingress-nginx gives each request " +
 			"to one of the two")
 	case narrowerHost:
-		g.exemptHost(s, toHosts(other.host), other.host, by)
+		g.exemptHost(s, requestsTo([]string{other.host}, anyPath), other.host, by)
 	case longerPath:
 		switch {
 		case slices.ContainsFunc(g.paths, winsBack):
 			s.CannotMatch(by + " some of those to " + other.path.Text())
 		case len(g.hosts) == 1:
-			exemptOnce(s, withPaths(other.path))
+			exemptOnce(s, requestsTo(nil, other.path))
 		default:
-			both := toHosts(other.host)
-			both.NarrowTo(withPaths(other.path))
-			g.exemptHost(s, both, other.host, by)
+			g.exemptHost(s, requestsTo([]string{other.host}, other.path), other.host, by)
 		}
 	}
 }
@@ -288,14 +278,16 @@ func (g *hostGroup) hasHostBelow(host string) bool {
 	return slices.ContainsFunc(g.hosts, func(name string) bool { return request.IsHostBelow(name, host) })
 }
 
-// toHosts are the requests to some hosts. No import has one that is no name: see pathsOf.
-func toHosts(hosts ...string) request.Selection {
-	return request.ToHosts(hosts, func(i int) string { return "the host is " + hosts[i] })
-}
-
-// withPaths are the requests with any of some paths.
-func withPaths(paths ...writtenPath) request.Selection {
-	return request.FullPath.Value().Fitting(spelledOut(paths)...)
+// requestsTo are the requests to any of some hosts with any of some paths. No hosts, allOthers and anyPath are no
+// condition.
+func requestsTo(hosts []string, paths ...writtenPath) (s request.Selection) {
+	if !slices.Contains(hosts, allOthers) { // each is a name, else the import fails: see pathsOf
+		s = request.ToHosts(hosts, func(i int) string { return "the host is " + hosts[i] })
+	}
+	if !slices.Contains(paths, anyPath) {
+		s.Require(request.FullPath.Value(), spelledOut(paths)...)
+	}
+	return s
 }
 
 // hasNarrowerHost reports whether the host is one of another, wider one.
