@@ -117,7 +117,7 @@ type Prepared struct {
 	key        [16]byte
 	definition quota.Definition
 	domain     string
-	columns    []int     // by ruleLimit
+	columns    []int     // the column of each ruleLimit
 	named      ruleLimit // that Request.Window names, or allLimits
 }
 
@@ -131,8 +131,8 @@ type column int
 
 func (p *Prepared) column(of ruleLimit) column { return column(p.columns[of]) }
 
-// window is what the operation changes, for its action.
-func (p *Prepared) window() int {
+// actionWindow is the window that the operation changes, as its action names it.
+func (p *Prepared) actionWindow() int {
 	if p.named == allLimits {
 		return action.AllWindows
 	}
@@ -176,7 +176,7 @@ func (p *Prepared) Do(ctx context.Context, s *quotaservice.Service) (result.Resu
 		return p.verdict(&action.Outcome{}), nil
 	}
 	units := p.request.N
-	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.window()))
+	found, err := s.Operate(ctx, p.domain, p.definition, p.key, p.kind.do(units, p.actionWindow()))
 	if err != nil {
 		return result.Result{}, err
 	}
@@ -246,13 +246,13 @@ func (p *Prepared) windows(found *action.Outcome) []result.Window {
 		return all
 	}
 	for i := range p.columns {
-		all = append(all, p.windowOf(ruleLimit(i), found))
+		all = append(all, p.window(ruleLimit(i), found))
 	}
 	return all
 }
 
-// windowOf is how one limit of the rule stands.
-func (p *Prepared) windowOf(l ruleLimit, found *action.Outcome) result.Window {
+// window is how one limit of the rule stands.
+func (p *Prepared) window(l ruleLimit, found *action.Outcome) result.Window {
 	at := p.column(l)
 	w, st := &p.definition.Windows[at], found.Standings[at]
 	a := result.Window{
