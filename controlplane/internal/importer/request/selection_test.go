@@ -34,6 +34,24 @@ func TestCopiesOfASelectionDoNotChangeEachOther(t *testing.T) {
 	require.Equal(t, Remarks{[]string{"other", "one"}, []string{"other", "one"}}, both.Remarks)
 }
 
+// Several patterns are a list, of a header an expression. If no match can say one of them, the others make none.
+func TestRequestsThatFitOneOfSeveralPatterns(t *testing.T) {
+	header := Header("x-plan")
+	require.Equal(t, []Pattern{Exact("GET"), Exact("PUT")},
+		Method.Value().Fitting(Exact("GET"), Exact("PUT"), Exact("GET")).Match().Of(Method))
+	require.Equal(t, []Pattern{Expression("(?:a)|(?:b.*)")},
+		header.Fitting(Exact("a"), Prefix("b", false)).Match().Of(header.Part))
+	for _, s := range []Selection{
+		Method.Value().Fitting(Exact("GET"), Exact("put")),
+		header.Fitting(Exact("a"), Absent),
+		ToHosts([]string{"a.example", "a.*"}, func(int) string { return "one ends in a *" }),
+	} {
+		require.Empty(t, s.Match())
+		require.Len(t, s.WhyOff(), 1)
+	}
+	require.Empty(t, header.Fitting(Exact("a"), Pattern{}))
+}
+
 // What becomes of two conditions on one part.
 func TestJoinsOfSelections(t *testing.T) {
 	of := func(p Part, v Pattern) Selection { return p.Value().Fitting(v) }

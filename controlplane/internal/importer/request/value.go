@@ -112,7 +112,7 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		switch {
 		case said.cannot != "":
 			s.CannotMatch(said.cannot)
-		case !ok:
+		case !ok, p.kind == Missing && len(patterns) > 1: // no list and no expression has both
 			s.CannotMatch(v.Part.someCondition())
 		case !slices.Contains(list, matched):
 			list = append(list, matched)
