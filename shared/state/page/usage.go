@@ -6,9 +6,9 @@ import (
 )
 
 // A page has three things of each window: its definition, its usage in each record, and its floor. A new algorithm
-// takes a line in the table of usages, its sizes in usageBytes, and a case in the functions that read and write it: in
-// readCounts and putCounts if its floor is like its usage. If its definition has something in the extra bytes or the
-// flags, PutWindow and ReadWindow have a case too.
+// takes a line in the table of usages, and a case in fieldsOf. If its floor is not like its usage, it has its sizes in
+// usageBytes instead, and a case in the functions that read and write. If its definition has something in the extra
+// bytes or the flags, PutWindow and ReadWindow have a case too.
 
 // The definition of a window, in pages and in the directory:
 //
@@ -99,14 +99,13 @@ const (
 	countBytes   = 4
 	endBytes     = 8
 	twoCounts    = 2 * countBytes
-	countAndEnd  = countBytes + endBytes
 	logHeadBytes = 2
 	unitBytes    = 7
 	tokensLow    = 8 // bytes of the low part of an i96
 	tokensBytes  = 12
 	bucketBytes  = tokensBytes + endBytes
 
-	logFloorBytes    = countAndEnd
+	logFloorBytes    = countBytes + endBytes
 	bucketFloorBytes = twoCounts + endBytes
 
 	slidesBit = 1 << 63
@@ -123,29 +122,52 @@ const Lease = limit.Algorithm(64)
 // are 0 for an algorithm that this build does not know.
 func usageBytes(w *limit.Window) (usage, floor int) {
 	switch w.Algorithm {
-	case limit.FixedWindow:
-		if w.Jitter > 0 {
-			return countAndEnd, countAndEnd
-		}
-		return countBytes, countBytes
-	case limit.Calendar:
-		return countBytes, countBytes
-	case limit.FixedWindowPerKey:
-		return countAndEnd, countAndEnd
 	case limit.SlidingWindowLog:
 		return logHeadBytes + int(w.Units)*unitBytes, logFloorBytes
-	case limit.SlidingWindowCounter:
-		return twoCounts, twoCounts
 	case limit.TokenBucket:
 		return bucketBytes, bucketFloorBytes
-	case limit.Block:
-		return endBytes, endBytes
 	case limit.Concurrency:
 		return holdsBytes, holdsFloorBytes
 	case Lease:
 		return leased.Bytes(int(w.Units)), 0
+	default:
+		usage = fieldsOf(w).bytes()
+		return usage, usage
 	}
-	return 0, 0
+}
+
+// fields are those of a usage that is stored alike in records and floors, in this order.
+type fields struct{ used, prev, end bool }
+
+// fieldsOf returns them for a window; none for an algorithm that this build does not know.
+func fieldsOf(w *limit.Window) fields {
+	switch w.Algorithm {
+	case limit.FixedWindow:
+		return fields{used: true, end: w.Jitter > 0}
+	case limit.Calendar:
+		return fields{used: true}
+	case limit.FixedWindowPerKey:
+		return fields{used: true, end: true}
+	case limit.SlidingWindowCounter:
+		return fields{used: true, prev: true}
+	case limit.Block:
+		return fields{end: true}
+	default:
+		return fields{}
+	}
+}
+
+func (f fields) bytes() (n int) {
+	if f.used {
+		n += countBytes
+	}
+	if f.prev {
+		n += countBytes
+	}
+	if f.end {
+		n += endBytes
+	}
+	return n
 }
 
 // usageOf returns the bytes from the usage of a column on in the slot's record.
@@ -173,7 +195,7 @@ func (p *Page) ReadUsage(slot int, column Column, log []int64, u *limit.Usage) {
 			EndNs:  int64(le.Uint64(b[tokensBytes:])),
 		}
 	default:
-		readCounts(w, b, u)
+		fieldsOf(w).read(b, u)
 	}
 }
 
@@ -188,7 +210,7 @@ func (p *Page) SetUsage(slot int, column Column, u *limit.Usage) {
 		le.PutUint32(b[tokensLow:], uint32(u.Tokens.Hi))
 		le.PutUint64(b[tokensBytes:], uint64(u.EndNs))
 	default:
-		putCounts(w, b, u)
+		fieldsOf(w).put(b, u)
 	}
 }
 
@@ -204,7 +226,7 @@ func (p *Page) Floor(column Column) limit.Floor {
 		}
 	default:
 		var u limit.Usage
-		readCounts(w, b, &u)
+		fieldsOf(w).read(b, &u)
 		return limit.Floor{Used: u.Used, Prev: u.Prev, EndNs: u.EndNs}
 	}
 }
@@ -221,51 +243,46 @@ func (p *Page) SetFloor(column Column, f limit.Floor) {
 		le.PutUint32(b[countBytes:], f.Prev)
 		le.PutUint64(b[twoCounts:], uint64(f.EndNs))
 	default:
-		putCounts(w, b, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
+		fieldsOf(w).put(b, &limit.Usage{Used: f.Used, Prev: f.Prev, EndNs: f.EndNs})
 	}
 }
 
-// readCounts reads a usage that is stored alike in records and floors.
-func readCounts(w *limit.Window, b []byte, u *limit.Usage) {
-	if w.Algorithm == limit.Block {
-		*u = limit.Usage{EndNs: int64(le.Uint64(b))}
-		if u.EndNs != 0 {
-			u.Used = 1
-		}
-		return
+func (f fields) read(b []byte, u *limit.Usage) {
+	*u = limit.Usage{}
+	if f.used {
+		u.Used = le.Uint32(b)
+		b = b[countBytes:]
 	}
-	*u = limit.Usage{Used: le.Uint32(b)}
-	switch {
-	case w.Algorithm == limit.SlidingWindowCounter:
-		u.Prev = le.Uint32(b[countBytes:])
-	case hasOwnEnd(w):
-		end := le.Uint64(b[countBytes:])
+	if f.prev {
+		u.Prev = le.Uint32(b)
+		b = b[countBytes:]
+	}
+	if f.end {
+		end := le.Uint64(b)
 		u.EndNs = int64(end &^ slidesBit)
 		u.Slides = end&slidesBit != 0
+		if !f.used && end != 0 { // a block that runs
+			u.Used = 1
+		}
 	}
 }
 
-func putCounts(w *limit.Window, b []byte, u *limit.Usage) {
-	if w.Algorithm == limit.Block {
-		le.PutUint64(b, uint64(u.EndNs))
-		return
+func (f fields) put(b []byte, u *limit.Usage) {
+	if f.used {
+		le.PutUint32(b, u.Used)
+		b = b[countBytes:]
 	}
-	le.PutUint32(b, u.Used)
-	switch {
-	case w.Algorithm == limit.SlidingWindowCounter:
-		le.PutUint32(b[countBytes:], u.Prev)
-	case hasOwnEnd(w):
+	if f.prev {
+		le.PutUint32(b, u.Prev)
+		b = b[countBytes:]
+	}
+	if f.end {
 		end := uint64(u.EndNs)
 		if u.Slides {
 			end |= slidesBit
 		}
-		le.PutUint64(b[countBytes:], end)
+		le.PutUint64(b, end)
 	}
-}
-
-// hasOwnEnd reports whether the window of each key ends at another time.
-func hasOwnEnd(w *limit.Window) bool {
-	return w.Algorithm == limit.FixedWindowPerKey || w.Jitter > 0
 }
 
 // readLog decodes a log written at last into log. No unit is newer than last or
