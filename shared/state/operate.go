@@ -52,9 +52,9 @@ func (e *Entry) acts(window int, column page.Column) bool {
 	return e.placement.columnOf[window] == column
 }
 
-// Reset forgets the key and reports whether it had a record. If the floor counts
-// something, the key gets an empty record, so that it does not start from the
-// floor; so Reset may return Full. It returns Mismatch as Commit does.
+// Reset forgets the key and reports whether it had a record. One that a Reset has left is none until it counts
+// something. If the floor counts something, the key gets an empty record, so that it does not start from the floor; so
+// Reset may return Full. It returns Mismatch as Commit does.
 func (t *Table) Reset(e *Entry, evict bool) (had bool, status Status) {
 	if status := t.startChange(&e.loadedPage); status != OK {
 		return false, status

@@ -188,7 +188,7 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 // has newer windows, it only says so: adoptNewer, and load it again. Then, or if it fails, p keeps the page that it had
 // and the placement of that, because its caller may go on to tell what it has read there; but that is read-only.
 func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) Status {
-	p.readOnly = true
+	p.readOnly = true // until the page of that key is here
 	p.pageKey = by.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	loaded, missing := by.empty, false
