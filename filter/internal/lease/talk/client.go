@@ -44,8 +44,6 @@
 package talk
 
 import (
-	"slices"
-
 	"github.com/sluice-ratelimit/sluice/filter/internal/allot"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/filter/internal/lease"
@@ -187,12 +185,19 @@ func (c *Client) ExpireAll() {
 
 // expireOverdue makes requests ready whose time is over, all of them while the service is silent.
 func (c *Client) expireOverdue(now int64) {
-	for _, req := range c.waitlist.order {
+	wl := &c.waitlist
+	waiting := 0
+	for _, req := range wl.order {
 		if req.isOverdue(now) || req.state == asking && c.worker.Service.Silent {
 			c.expire(req)
 		}
+		if req.state != over {
+			wl.order[waiting] = req
+			waiting++
+		}
 	}
-	c.waitlist.order = slices.DeleteFunc(c.waitlist.order, func(req *Waiter) bool { return req.state == over })
+	clear(wl.order[waiting:])
+	wl.order = wl.order[:waiting]
 }
 
 // expire makes a request ready, to be decided without the service. One that is ready already must not wait again,
@@ -330,6 +335,16 @@ func (wl *waitlist) remove(req *Waiter) {
 	delete(wl.byContext, req.Context)
 	wl.lookedKeys -= req.Look.Size()
 	wl.service.Crowded = len(wl.byContext) >= maxWaiters
+}
+
+// hasOverdue reports whether a request is overdue.
+func (wl *waitlist) hasOverdue(now int64) bool {
+	for _, req := range wl.order {
+		if req.isOverdue(now) {
+			return true
+		}
+	}
+	return false
 }
 
 // makeReady has Next return a request. It waits for no ask any more.

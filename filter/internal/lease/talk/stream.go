@@ -1,10 +1,6 @@
 package talk
 
-import (
-	"slices"
-
-	"github.com/sluice-ratelimit/sluice/shared/quota"
-)
+import "github.com/sluice-ratelimit/sluice/shared/quota"
 
 // phase is how far a stream has come. Its life, and that of the next one:
 //
@@ -149,8 +145,7 @@ func (c *Client) noteAnswer() {
 func (c *Client) noteSilence(now int64) {
 	s := &c.stream
 	answerIsLate := s.owes() && now-s.owesNs >= c.worker.Service.TimeoutNs
-	isOverdue := func(req *Waiter) bool { return req.isOverdue(now) }
-	streamIsLate := !s.isOpen() && slices.ContainsFunc(c.waitlist.order, isOverdue)
+	streamIsLate := !s.isOpen() && c.waitlist.hasOverdue(now)
 	if !answerIsLate && !streamIsLate {
 		return
 	}
