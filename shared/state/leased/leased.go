@@ -193,7 +193,7 @@ func (l *Lease) WaitNs(nowNs int64) int64 {
 
 // Uncharged are units that this proxy has admitted without the service, and that the service has not charged yet. One
 // ask at a time tells them to the service, so that it charges them once. An ask for units ahead of need tells them too,
-// so one instant lets only one of either be under way. The filter's lease/source.go draws their life.
+// so one instant lets only one of either be under way. The filter's lease/uncharged.go draws their life.
 type Uncharged struct {
 	Units        uint32
 	askedUntilNs int64 // until when no other ask tells them, nor asks ahead of need

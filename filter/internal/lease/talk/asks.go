@@ -27,7 +27,7 @@ import (
 //	Cost             is of the first request: the service grants at least this much, or denies
 //	Waiting          is of all requests
 //	Ahead, Spent     are of what has made the ask. The Spent of another is dropped, and a later ask says it: see
-//	                 lease/source.go
+//	                 lease/uncharged.go
 //	Shadow, NoBlock  are of the rule, so each request has the same. A report has none: the first request says them
 type ask struct {
 	state   askState

@@ -1,0 +1,113 @@
+package lease
+
+import (
+	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
+	"github.com/sluice-ratelimit/sluice/shared/limit"
+	"github.com/sluice-ratelimit/sluice/shared/quota"
+	"github.com/sluice-ratelimit/sluice/shared/state"
+)
+
+// While the service is silent, this proxy admits requests by its share of the limits. What these cost is Uncharged in
+// the key's lease until the service has charged it. For example, with a timeout of 100 ms:
+//
+//	time     what happens                                           Uncharged            by
+//	0 ms     A request asks. No answer comes.                       0
+//	100 ms   Its time is over. It is admitted alone.                1 unit               takeShare
+//	500 ms   The service is silent, so 4 more are admitted alone.   5 units              takeShare
+//	1200 ms  The service answers again. A request asks, and its     5 units,             claimUncharged
+//	         ask says Spent: 5.                                     asked until 1300 ms
+//	1205 ms  A request of another worker asks. Its ask says         the same             claimUncharged
+//	         Spent: 0.
+//	1210 ms  The first of both asks is answered: the service has    0                    writeAnswer
+//	         charged 5 units.
+//
+// The mark "asked until" is one for asks of requests that say Spent, and for refills, also if nothing is Uncharged:
+//
+//	an ask of a request  sets it if it says Spent. It leaves whatever the mark says, with Spent: 0 if it is set
+//	a refill             sets it always, and says Spent. It does not leave if the mark is set: see claimRefill
+//
+// So if the lease has units at 1200 ms, and no request asks, the next refill says Spent.
+//
+// What may go wrong with the ask that says Spent:
+//
+//	It is not answered by 1300 ms, or it has joined another   The next ask says Spent: 5 again. If the service has
+//	ask, which has its own Spent (ask.add).                   heard the first one, it charges 5 units twice.
+//	The answer has Failed: the service cannot reach the key.  The units stay Uncharged. A later ask says them.
+//	The record is lost. For a new one in a full page, state   The service never hears of the units.
+//	takes a record with units Uncharged last.
+
+// takeShare takes the cost of the proxy's share. First it writes into the lease that the service has to charge it: what
+// the service never hears of would be admitted twice. It writes that once for a request, which may take of the share
+// again: see allot.Carried. If another worker has put units into the lease by then, the request takes of these,
+// and the service charges its cost twice: a limit is never looser by that.
+func (src *Source) takeShare(s *decide.Subject) state.Status {
+	if c := &s.Carried; !c.HasNotedUncharged {
+		c.Lease.Uncharged.Add(s.Cost)
+		if written := src.write(c.Lease); written != state.OK {
+			return written
+		}
+		c.HasNotedUncharged = true
+	}
+	return src.local.Take(s)
+}
+
+// claimUncharged returns the units that the ask of a request has to say as Spent. If another worker has written the
+// lease meanwhile, it returns none: a later ask says them. Another ask may be granted units before the service hears of
+// these.
+func (src *Source) claimUncharged(e *state.LeaseEntry) (spent uint32) {
+	u := &e.Uncharged
+	if u.Units == 0 || u.IsAsked(e.NowNs) {
+		return 0
+	}
+	spent = u.Ask(e.NowNs + src.worker.Service.TimeoutNs)
+	if src.write(e) != state.OK { // then e has a mark that the lease has not, and the next check reads it anew
+		return 0
+	}
+	return spent
+}
+
+// claimRefill reports whether units are to be asked for ahead of need, and returns those that the refill has to say as
+// Spent. The caller writes the mark that it sets. Until the answer or the timeout no worker of this proxy asks ahead
+// again. While nothing is Uncharged, the answer to any ask of the key ends that: each asks ahead, so the lease has more
+// units then.
+func (src *Source) claimRefill(e *state.LeaseEntry) (spent uint32, isDue bool) {
+	service := &src.worker.Service
+	if e.Uncharged.IsAsked(e.NowNs) || service.Silent || !src.refill.isDue(e) {
+		return 0, false
+	}
+	return e.Uncharged.Ask(e.NowNs + service.TimeoutNs), true
+}
+
+// refill says when a key's next units are asked for ahead of need, and how many. It looks as far
+// ahead as quota.HorizonNs says, and measures how fast units are taken over half of that. So the
+// rate follows a change of traffic within the time for which units are asked.
+//
+// For example, a limit of 1000 a minute has a horizon of 6 s. A key of which 300 units were taken in
+// the last 3 s needs 600 within 6 s, so that many are asked for. They are asked for when what is
+// left lasts less than 100 ms: when fewer than 10 units are left.
+type refill struct {
+	rateNs int64 // over which the rate is measured: half of the horizon
+	leadNs int64 // how long what is left must last
+}
+
+// maxLeadNs is the timeout by default: by then the service has answered, or it is silent.
+const maxLeadNs = 100_000_000
+
+func refillOf(windows []limit.Window) refill {
+	half := quota.HorizonNs(windows) / 2
+	return refill{rateNs: max(half, 1), leadNs: min(half, maxLeadNs)}
+}
+
+// rate is how many units of the key were taken in the last rateNs.
+func (r *refill) rate(e *state.LeaseEntry) uint32 { return e.Rate.Over(e.NowNs, r.rateNs) }
+
+// ahead is how many units the key needs within the horizon, which is twice rateNs.
+func (r *refill) ahead(e *state.LeaseEntry) uint32 {
+	rate := r.rate(e)
+	return limit.AddSaturating(rate, rate)
+}
+
+// isDue reports whether what is left lasts less than leadNs.
+func (r *refill) isDue(e *state.LeaseEntry) bool {
+	return uint64(e.Left(e.NowNs))*uint64(r.rateNs) < uint64(r.rate(e))*uint64(r.leadNs)
+}
