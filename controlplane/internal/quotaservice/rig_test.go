@@ -129,8 +129,14 @@ func (b *rig) proxy(s *Service, definitions ...quota.Definition) *proxy {
 
 func (p *proxy) send(m quota.Asks) error { return p.Receive(m.Append(nil)) }
 
-// take reads the answers that have come.
+// take reads the answers that have come, once no goroutine is pumping: one that an earlier result has started may have
+// taken up what the test sent.
 func (p *proxy) take() []quota.AskResult {
+	for isPumping := true; isPumping; {
+		p.service.mu.Lock()
+		isPumping = p.service.core.pumping
+		p.service.mu.Unlock()
+	}
 	var all []quota.AskResult
 	for {
 		b, ok := p.Next()
