@@ -23,6 +23,7 @@ type purse struct {
 	asks        int
 	fails       bool // a call into the proxy does
 	heldBack    bool
+	rebased     bool // the record is, by each Check
 	persisted   int
 
 	keeps  []state.Status // what KeepDenied answers, in turn; then OK
@@ -36,6 +37,7 @@ type purse struct {
 }
 
 func (p *purse) Check(s *Subject, now int64) Finding {
+	s.Record.Rebased = p.rebased
 	switch {
 	case p.fails:
 		return Finding{Found: Failed}
@@ -213,10 +215,12 @@ func TestTwoRules(t *testing.T) {
 	}
 }
 
+// lost are what Take answers if it loses so many races.
+func lost(races int) []state.Status { return slices.Repeat([]state.Status{state.Mismatch}, races) }
+
 // The second of two rules has room, and then cannot take its units: by what its policy says of that, the first rule's
 // are taken or refunded.
 func TestARuleThatCannotTakeItsUnits(t *testing.T) {
-	lost := func(races int) []state.Status { return slices.Repeat([]state.Status{state.Mismatch}, races) }
 	for name, tc := range map[string]struct {
 		takes   []state.Status
 		policy  string
@@ -303,6 +307,25 @@ func TestNothingIsWrittenForAShadowRuleOfADeniedRequest(t *testing.T) {
 	require.Equal(t, "not_asked", v.Subjects[1].Reason())
 	require.False(t, v.Subjects[1].finding.Known, "its record is no longer in memory")
 	require.Zero(t, second.persisted)
+}
+
+// A record that has moved to the present counts when that is stored. Else the next request finds the same. Nothing is
+// stored for the shadow rule of a denied request, nor where other workers are faster each time.
+func TestARebasedRecordThatIsNotStoredCountsNothing(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second purse
+		rebased       uint64
+	}{
+		"it is taken":       {purse{left: 2}, purse{left: 2, rebased: true}, 1},
+		"it is denied":      {purse{left: 2}, purse{rebased: true}, 1},
+		"it is skipped":     {purse{left: 2, loses: 1}, purse{left: 2, rebased: true}, 0},
+		"its store fails":   {purse{left: 2}, purse{fails: true, rebased: true}, 0},
+		"others are faster": {purse{left: 2}, purse{left: 2, rebased: true, takes: lost(state.MaxRetries + 1)}, 0},
+	} {
+		v := begin(t, strings.Replace(two, `"second"`, `"second","mode":"shadow"`, 1), &tc.first, &tc.second)
+		v.Decide(1)
+		require.Equal(t, tc.rebased, v.Subjects[1].Rule.Metrics.ClockRebased, name)
+	}
 }
 
 // A peek judges each rule by itself: what the request before counted in the record of a shared

@@ -126,7 +126,7 @@ func (s *Subject) noteOutcome() {
 	if s.isByOnUnavailable() {
 		m.QuotaUnavailable++
 	}
-	if s.Record.Rebased && s.finding.Found != Failed {
+	if s.Record.Rebased && s.finding.Known { // else it is not stored, and the next request finds the same
 		m.ClockRebased++
 	}
 }
