@@ -123,7 +123,7 @@ func checkAll(subjects []*Subject, asking int, now int64) int {
 		switch {
 		case s.finding.Found != Pending:
 		case asking == quota.MaxParts:
-			s.find(Finding{Found: Contended}, now)
+			s.judge(Finding{Found: Contended}, now)
 		default:
 			asking++
 		}

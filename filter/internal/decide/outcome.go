@@ -32,7 +32,7 @@ const (
 	allFound = int(iota) // how many there are
 )
 
-// fate is what Decide has made of a subject, beside what was found by its last check.
+// fate is what was made of a subject beside what its last check has found.
 type fate uint8
 
 const (
@@ -97,9 +97,9 @@ func (s *Subject) Reason() string {
 // failureRetryNs is the wait of a request that is denied because nothing could decide.
 const failureRetryNs = 1_000_000_000
 
-// find makes a finding the subject's. If nothing could decide, nothing is told of the key, and Persist does not store
-// it: Record may have what was never stored, or another key's record.
-func (s *Subject) find(f Finding, now int64) {
+// judge makes a finding the subject's, and decides by it whether the rule denies. If nothing could decide, nothing is
+// told of the key, and Persist does not store it: Record may have what was never stored, or another key's record.
+func (s *Subject) judge(f Finding, now int64) {
 	m := &meanings[f.Found]
 	if m.undecided {
 		f.Known = false

@@ -70,7 +70,7 @@ func TestOutcomes(t *testing.T) {
 		for i, isDenied := range want.denies {
 			s := &Subject{Rule: &Rule{Policy: &choices[i]}}
 			s.Record.FromFloor = true
-			s.find(Finding{found, true, 7}, 1)
+			s.judge(Finding{found, true, 7}, 1)
 			require.Equal(t, want.reason, s.Reason(), "finding %d", found)
 			require.Equal(t, isDenied, s.Denies(), "%s, choice %d", want.reason, i)
 			require.Equal(t, !want.knownEnds, s.finding.Known, want.reason)
@@ -107,7 +107,7 @@ func TestFates(t *testing.T) {
 	} {
 		s := &Subject{Rule: &Rule{Policy: &choices[1]}}
 		s.Record.FromFloor = true
-		s.find(Finding{Found: want.found}, 1)
+		s.judge(Finding{Found: want.found}, 1)
 		if of == notAsked {
 			s.skip()
 		}

@@ -7,8 +7,9 @@ import (
 	"github.com/sluice-ratelimit/sluice/shared/state/leased"
 )
 
-// Source is where the units of one rule come from. It remembers nothing of a request: what it finds out about a subject
-// it returns, and what it has read of the key it leaves in the subject's Record, or Quota and Carried.
+// Source is where the units of one rule come from. It remembers nothing of a request: what it finds out it returns.
+// What it has read of the key, and what Take holds, it leaves in the subject: in Record and Hold, or in Quota and
+// Carried.
 type Source interface {
 	Decider
 	Keys
@@ -49,7 +50,7 @@ type Finding struct {
 // Keys is how a Source shows its keys to clients and operators, and has operators change them.
 type Keys interface {
 	// Look finds out how the key stands at now, and leaves no trace. Of a rule of scope cluster it knows what the quota
-	// service was asked and has told, nil if nothing.
+	// service has told beforehand; nil is nothing.
 	Look(s *Subject, now int64, told []leased.Standing) (known bool)
 	// Operate carries out an operation on one window of the subject's key, or on all: column is as in Usage, or
 	// state.AllWindows. The key is not Unlimited.

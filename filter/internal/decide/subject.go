@@ -16,8 +16,8 @@ type Subject struct {
 	policy.Subject
 	Rule           *Rule
 	Cost           uint32
-	CostUnreadable bool // see Reading
-	Carried        allot.Carried
+	CostUnreadable bool          // see Reading
+	Carried        allot.Carried // of a rule of scope cluster
 
 	// CountedKey is the key as Source counts it. There are three lists of Windows, all in the order of records: the
 	// policy's limit i has the column Rule.Finder.Order[i].
@@ -29,11 +29,11 @@ type Subject struct {
 
 	before uint32 // by giveTurns: what earlier subjects of the request count in this one's record
 
-	// Each check begins these anew, and so do Begin, Look and Operate.
+	// Begin begins these, too, and each check begins them anew. Look and Operate are checks in this.
 
 	Units   uint32 // that must be free in the record: unitsFirst or unitsAgain
 	finding Finding
-	denies  bool // by the finding the rule denies the request, or would if it were not in shadow mode
+	denies  bool // the rule denies the request, or would if it were not in shadow mode
 	fate    fate
 	// Record is the key's record, as a source with shared data has read it last. Where the usage is not known, it may
 	// have what was never stored, or another key's record. Where none was read, beginRecord has set what is read of it.
@@ -79,13 +79,13 @@ func (s *Subject) beginRecord(now int64) {
 // check finds out whether the rule has room for so many units.
 func (s *Subject) check(units uint32, now int64) {
 	s.Units, s.fate = units, asFound
-	s.find(s.Rule.Source.Check(s, now), now)
+	s.judge(s.Rule.Source.Check(s, now), now)
 }
 
 // checkAgain is check after another worker, or a subject before this one, wrote first.
 func (s *Subject) checkAgain(now int64) {
 	s.Units, s.fate = s.unitsAgain(), asFound
-	s.find(s.Rule.Source.Recheck(s, now), now)
+	s.judge(s.Rule.Source.Recheck(s, now), now)
 }
 
 // Look has the source find out how the key stands at now, as Source.Look says.
@@ -122,16 +122,16 @@ func (s *Subject) take(now int64) {
 		case state.OK:
 			s.fate = taken
 		case state.Full:
-			s.find(Finding{Full, s.finding.Known, now}, now) // it may be tried again at once
+			s.judge(Finding{Full, s.finding.Known, now}, now) // it may be tried again at once
 		case state.Mismatch:
 			if retries < state.MaxRetries {
 				s.Rule.Metrics.CASRetries++
 				s.checkAgain(now)
 			} else {
-				s.find(Finding{Found: Contended}, now)
+				s.judge(Finding{Found: Contended}, now)
 			}
 		default:
-			s.find(Finding{Found: Failed}, now)
+			s.judge(Finding{Found: Failed}, now)
 		}
 	}
 }
@@ -162,8 +162,8 @@ func (s *Subject) takeShadow(now int64) {
 	}
 }
 
-// skip is the part of a shadow rule in a request that an enforced rule denies. If the request has waited,
-// the rule's record was read in an earlier callback, whose memory others have used since.
+// skip is the part of a shadow rule in a request that an enforced rule denies: what it has found is not stored. If the
+// request has waited, the rule's record was read in an earlier callback, whose memory others have used since.
 func (s *Subject) skip() {
 	s.finding.Known = false
 	if meanings[s.finding.Found].skips && s.fate != keyless {
