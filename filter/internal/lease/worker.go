@@ -36,7 +36,7 @@ type Worker struct {
 	refills []Part        // what requests to come will soon need: DrainRefills
 
 	// Memory:
-	change  leaseChange
+	change  leaseChange // for leaseAt.change
 	scratch state.Scratch
 }
 
