@@ -40,7 +40,7 @@ type document struct {
 	escaped   [1]byte
 	name      [maxName + 1]byte // that comes in parts; of a longer one, the beginning
 	nameSize  int
-	number    int64 // -1 = not a count
+	number    int64 // or noCount, noDigits
 
 	// The name of the model that answers:
 	readsModel bool // it is asked for
@@ -197,14 +197,14 @@ func isSpace(c byte) bool { return c == ' ' || c == '\n' || c == '\r' || c == '\
 func (d *document) readValue(c byte) int {
 	switch {
 	case c == '{' || c == '[':
-		d.takeCount(-1)
+		d.takeCount(noCount)
 		d.open(c)
 	case d.depth == 0:
 		d.fail()
 	case c == '"':
 		d.beginString()
 	case c >= '0' && c <= '9' || c == '-' || c == 't' || c == 'f':
-		d.state, d.number = inWord, 0
+		d.state, d.number = inWord, noDigits
 		return 0
 	case c == 'n':
 		d.state = inWord
@@ -216,7 +216,7 @@ func (d *document) readValue(c byte) int {
 	return 1
 }
 
-// takeCount counts the value if it is a row's. n is -1 if the value is not a count.
+// takeCount counts the value if it is a row's. n may be noCount.
 func (d *document) takeCount(n int64) {
 	if d.row != nil {
 		d.count(d.row, n)

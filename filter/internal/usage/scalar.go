@@ -54,7 +54,7 @@ func (d *document) beginString() {
 	if d.mark == namesModel && d.readsModel && !d.hasModel { // some servers have none in events without text
 		d.keeps, d.modelSize = keptModel, 0
 	}
-	d.takeCount(-1)
+	d.takeCount(noCount)
 	if d.kind == kindWrapped {
 		d.keeps = keptEvents
 		d.events.start()
@@ -229,10 +229,21 @@ func (d *document) readWord(p []byte) (n int) {
 	return n
 }
 
+// document.number is one of these where the word so far is no count.
+const (
+	noCount  = -1
+	noDigits = -2 // the word has just begun
+)
+
+// addDigit adds the next byte of a word to its number. JSON has no number that goes on after a leading 0:
+// some readers refuse it, others take it for decimal or octal.
 func (d *document) addDigit(c byte) {
-	if c < '0' || c > '9' {
-		d.number = -1
-	} else if d.number >= 0 && d.number <= maxCount {
+	switch {
+	case c < '0' || c > '9' || d.number == 0:
+		d.number = noCount
+	case d.number == noDigits:
+		d.number = int64(c - '0')
+	case d.number >= 0 && d.number <= maxCount:
 		d.number = 10*d.number + int64(c-'0')
 	}
 }

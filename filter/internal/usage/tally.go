@@ -32,7 +32,7 @@ func (t *tally) beginEvent() {
 // doubt takes back the certainty of what the present event said.
 func (t *tally) doubt() { t.doubted |= t.ofEvent }
 
-// count takes a row's number. One that is no count, given as -1, leaves the last in doubt.
+// count takes a row's number. One that is noCount leaves the last in doubt.
 func (t *tally) count(r *row, n int64) {
 	at := r.api*api(parts) + api(r.part)
 	bit := uint64(1) << at

@@ -74,6 +74,9 @@ func TestCountsAreReadWhereTheTablesSay(t *testing.T) {
 		`{"prompt_tokens":1.07766279631452241920}`:            unsaid(0, 0, 1), // 0, in 64 bits
 		`{"prompt_tokens":1e3}`:                               unsaid(0, 0, 1),
 		`{"prompt_tokens":-0}`:                                unsaid(0, 0, 1),
+		`{"prompt_tokens":07}`:                                unsaid(0, 0, 1), // no JSON: 7, an error, or octal
+		`{"prompt_tokens":7,"prompt_tokens":010}`:             unsaid(7, 0, 1),
+		`{"prompt_tokens":007,"input_tokens":9}`:              input(9),
 		`{"prompt_tokens":9007199254740993}`:                  unsaid(0, 0, 1),
 		`{"prompt_tokens":18446744073709551617}`:              unsaid(0, 0, 1),
 		`{"prompt_tokens":1` + strings.Repeat("0", 300) + `}`: unsaid(0, 0, 1),
