@@ -31,6 +31,7 @@ type window struct {
 	limit.Window
 	period  time.Duration
 	name    string
+	months  int // as Months was given them
 	offset  time.Duration
 	jitter  int
 	options []string // the options that were given
@@ -82,7 +83,11 @@ func (b *Builder) Window(per time.Duration, units uint32, options ...WindowOptio
 //
 // It is fixed_window with per: month or per: year in a policy.
 func (b *Builder) Months(months int, units uint32, options ...WindowOption) *Builder {
-	return b.add(limit.Calendar, time.Duration(min(max(months, 0), 99))*time.Duration(limit.MonthNs), units, options)
+	const tooMany = 13 // and more would overflow
+	per := int64(min(max(months, 0), tooMany)) * limit.MonthNs
+	b.add(limit.Calendar, time.Duration(per), units, options)
+	b.windows[len(b.windows)-1].months = months
+	return b
 }
 
 // WindowPerKey adds a fixed window that opens with a key's first hit and ends per
@@ -382,7 +387,7 @@ func (w *window) describe() string {
 	case limit.TokenBucket:
 		method = "TokenBucket"
 	case limit.Calendar:
-		return fmt.Sprintf("Months of %d", w.Months())
+		return fmt.Sprintf("Months of %d", w.months)
 	case limit.Concurrency, limit.Block: // have no window
 	}
 	return fmt.Sprintf("%s of %s", method, w.period)

@@ -1,6 +1,7 @@
 package keyed
 
 import (
+	"math"
 	"testing"
 	"time"
 
@@ -46,7 +47,9 @@ func refusedBuilders() []refusedBuilder {
 			"Offset belongs to an aligned window: use Window or drop it"},
 		{"five months", New().Months(5, 1), "window 0 (Months of 5): it must be 1, 2, 3, 4, 6 or 12 months"},
 		{"no month", New().Months(0, 1), "window 0 (Months of 0): it must be 1, 2, 3, 4, 6 or 12 months"},
-		{"less than no month", New().Months(-1, 1), "it must be 1, 2, 3, 4, 6 or 12 months"},
+		{"many months", New().Months(500, 1), "window 0 (Months of 500): it must be 1, 2, 3, 4, 6 or 12 months"},
+		{"more months than 2⁶³ ns", New().Months(math.MaxInt, 1), "(Months of 9223372036854775807): it must be 1"},
+		{"less than no month", New().Months(-1, 1), "window 0 (Months of -1): it must be 1, 2, 3, 4, 6 or 12 months"},
 		{"28 days into a month", New().Months(1, 1, Offset(28*day)),
 			"an offset of 672h0m0s: it must be at least 0 and less than 28 days"},
 		{"before a month", New().Months(1, 1, Offset(-1)), "an offset of -1ns: it must be"},
