@@ -52,7 +52,8 @@ const (
 	Inherit OnFull = iota
 	// Deny denies hits of the new key until the windows of a key in its page are over.
 	Deny
-	// Allow lets hits of the new key pass without counting them.
+	// Allow lets hits of the new key pass without counting them. A hit whose cost is
+	// above a limit is denied all the same.
 	Allow
 )
 

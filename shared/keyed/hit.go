@@ -12,11 +12,11 @@ const Never time.Duration = -1
 
 // Result is the decision on one hit.
 type Result struct {
-	// Allowed is whether the hit may pass: every window had room for it, or the key
-	// found no room and [OnFull] is Allow.
+	// Allowed is whether the hit may pass: every window had room for it, and the key
+	// found room among the others or [OnFull] is Allow.
 	Allowed bool
-	// Full is whether the key found no room among the others. Then [OnFull] decided
-	// and nothing was counted.
+	// Full is whether the key found no room among the others. Then nothing was counted,
+	// and [OnFull] decided, unless a window had no room for the hit.
 	Full bool
 	// BlockedUntil is when the key's block ends, the zero Time if it is not blocked; see
 	// [Builder.Block]. The fields below say how the windows are, whatever the block says.

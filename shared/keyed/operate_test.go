@@ -117,13 +117,17 @@ func TestFull(t *testing.T) {
 	}
 }
 
+// A hit that a window denies is denied whatever OnFull is, and is Full if it could not be counted.
 func TestDeniedHitsOfAKeyWithoutRoom(t *testing.T) {
-	l, _ := build(t, New().WindowPerKey(10*time.Second, 5).Capacity(1).OnFull(Deny).CountDenied())
-	require.True(t, l.Hit("a").Allowed)
-	r := l.HitN("b", 6)
-	require.Equal(t, Never, r.RetryAfter)
-	require.True(t, r.Full, "it could not be counted")
-	require.EqualValues(t, 1, l.Stats().Full)
+	for _, onFull := range []OnFull{Deny, Allow} {
+		l, _ := build(t, New().WindowPerKey(10*time.Second, 5).Capacity(1).OnFull(onFull).CountDenied())
+		require.True(t, l.Hit("a").Allowed)
+		r := l.HitN("b", 6)
+		require.False(t, r.Allowed)
+		require.Equal(t, Never, r.RetryAfter)
+		require.True(t, r.Full)
+		require.EqualValues(t, 1, l.Stats().Full)
+	}
 }
 
 // A key that was denied makes room for others, which its block denies. If each of them prolonged it,
