@@ -19,6 +19,9 @@ type KeyFunc func(*http.Request) (key string, ok bool)
 // chooses the value, it chooses its own counter.
 func ByHeader(name string) KeyFunc {
 	name = http.CanonicalHeaderKey(name)
+	if name == "Host" { // which a server takes out of the header
+		return func(r *http.Request) (string, bool) { return r.Host, true }
+	}
 	return func(r *http.Request) (string, bool) {
 		switch values := r.Header[name]; len(values) {
 		case 0:

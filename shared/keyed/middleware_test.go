@@ -1,9 +1,11 @@
 package keyed
 
 import (
+	"bufio"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,4 +143,13 @@ func TestKeys(t *testing.T) {
 	key, ok = ByHeader("k")(request("k", ""))
 	require.True(t, ok, "empty is not missing")
 	require.Empty(t, key)
+}
+
+// A server takes the Host out of the header.
+func TestHostIsAKey(t *testing.T) {
+	r, err := http.ReadRequest(bufio.NewReader(strings.NewReader("GET / HTTP/1.1\r\nHost: a.example\r\n\r\n")))
+	require.NoError(t, err)
+	key, ok := ByHeader("host")(r)
+	require.True(t, ok)
+	require.Equal(t, "a.example", key)
 }
