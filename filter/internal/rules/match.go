@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/sluice-ratelimit/sluice/filter/internal/request"
-	"github.com/sluice-ratelimit/sluice/shared/automaton"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
 )
 
@@ -109,12 +108,11 @@ func (m *Match) header(h *headerMatch, r *Request) bool {
 // them with commas: an upstream may read them as one.
 func (m *Match) matchHeader(h *headerMatch, r *Request) bool {
 	joined, present := r.JoinedHeader(h.number)
-	fits := len(joined) <= automaton.MaxValueBytes
-	if fits && m.holds(&h.value, joined, present, r) {
+	if m.holds(&h.value, joined, present, r) {
 		return true
 	}
 	if !mayHaveSeveral(joined) {
-		return !fits && m.holds(&h.value, joined, present, r)
+		return false
 	}
 	values := r.Values(h.number)
 	for _, value := range values {
