@@ -223,7 +223,7 @@ func TestClaimedUnitsAreBounded(t *testing.T) {
 	}{
 		{"spent, fixed", fixed(10, minute), quota.Part{Cost: 1, Spent: all}, 15, minute},
 		{"spent, counter", counter(10, minute), quota.Part{Cost: 1, Spent: all}, 15, 2 * minute},
-		{"spent, log", logOf(10, minute), quota.Part{Cost: 1, Spent: all}, 10, minute},
+		{"spent, log", logOf(10, minute), quota.Part{Cost: 1, Spent: all}, 15, minute},
 		{"spent, bucket", bucket(10, minute, 10), quota.Part{Cost: 1, Spent: all}, 15, 2 * minute},
 		{"denied, fixed", fixed(10, minute), quota.Part{Cost: all, Waiting: all}, 15, minute},
 		{"denied, counter", counter(10, minute), quota.Part{Cost: all, Waiting: all}, 15, 2 * minute},

@@ -43,7 +43,7 @@ func (h *Hit) carryOut(terms *Terms, v balance.View, did *Effect) (changed bool)
 		return false
 	}
 	if p.Spent > 0 {
-		v.AddClaimed(p.Spent)
+		v.AddSpent(p.Spent)
 		offer = v.OfferLease(terms.Lease, p)
 		changed = true
 	}

@@ -11,8 +11,12 @@ import (
 //
 //	what counts                     by          in a window        in a bucket: until it lacks
 //	what held units have cost       charge      all                what it gains in 366 days, or two bursts if more
-//	what a proxy or a caller says   AddClaimed  at most one limit  two bursts
+//	what a proxy has admitted       AddSpent    at most one limit  two bursts
+//	what a call uses, or is denied  AddClaimed  at most one limit  two bursts
 //	an operator's inc and set       Add         all                any number
+//
+// What a log has no room for takes the place of its oldest units. Of what was admitted (charge, AddSpent) it has room
+// for all: see withWholeLog.
 //
 // TestAChargeIsTwoLimitsAtLeast and TestAClaimCountsALimitAtMost test these bounds. They are there because a wrong
 // number must not lock a key for long:
@@ -41,7 +45,16 @@ func (v *View) Add(units uint32) {
 // AddIn counts units in one window, as Add does in all.
 func (v *View) AddIn(i int, units uint32) { v.window(i).add(units, v.record.NowNs) }
 
-// AddClaimed counts in all windows units for which there is nothing but the word of a proxy or a caller.
+// AddSpent counts in all windows units that a proxy has admitted by itself. There is nothing but its word for them.
+func (v *View) AddSpent(units uint32) {
+	for i := range v.Windows {
+		w := v.window(i)
+		w.withWholeLog().add(w.boundClaim(units), w.nowNs)
+	}
+}
+
+// AddClaimed counts in all windows units that need not have been admitted. There is nothing but the word of a proxy or
+// a caller for them.
 func (v *View) AddClaimed(units uint32) {
 	for i := range v.Windows {
 		v.AddClaimedIn(i, units)
@@ -51,13 +64,18 @@ func (v *View) AddClaimed(units uint32) {
 // AddClaimedIn counts units in one window, as AddClaimed does in all.
 func (v *View) AddClaimedIn(i int, units uint32) {
 	w := v.window(i)
+	w.add(w.boundClaim(units), w.nowNs)
+}
+
+// boundClaim returns how many of the units count for which there is nothing but somebody's word.
+func (w recordWindow) boundClaim(units uint32) uint32 {
 	if !w.def.Unlimited {
 		units = min(units, w.def.Max())
 	}
 	if w.isBucket() {
 		units = w.boundLack(units, 2*uint64(w.def.Burst))
 	}
-	w.add(units, w.nowNs)
+	return units
 }
 
 // charge counts what held units have cost.
@@ -66,7 +84,23 @@ func (w recordWindow) charge(units uint32) {
 		most := max(w.gained(limit.MaxPeriodNs), limit.AddSaturating(w.def.Burst, w.def.Burst))
 		units = w.boundLack(units, uint64(most))
 	}
-	w.add(units, w.nowNs)
+	w.withWholeLog().add(units, w.nowNs)
+}
+
+// withWholeLog returns the window with a log that remembers as many units as any log can. Another definition may have a
+// larger limit than the one that asks. It would grant too much if its log forgot units that were admitted:
+//
+//	a log of 10   7 are used
+//	a log of 5    asks, and 2 are charged. If these took the place of 2 of the 7, the log of 10 would have 3 left
+//
+// Units that were denied may take the place of others. The log counts no fewer by that, and none of them was admitted.
+func (w recordWindow) withWholeLog() recordWindow {
+	if w.def.Algorithm == limit.SlidingWindowLog {
+		def := *w.def
+		def.Units = limit.MaxLog
+		w.def = &def
+	}
+	return w
 }
 
 // boundLack returns how many of the units a bucket may count: until it lacks so many tokens, the most that it may.
@@ -85,19 +119,12 @@ func (r *Record) chargeSilent(units uint32) {
 	}
 }
 
-// chargeSilent is charge without a definition that asks. So two things are not known:
-//
-//	how many units a log remembers          it remembers as many as any log can
-//	when the key's window with jitter ends  an open one keeps its end, and another one ends after a whole period,
-//	                                        because the key's own ends no later
+// chargeSilent is charge without a definition that asks. So it is not known when the key's window with jitter ends: an
+// open one keeps its end, and another one ends after a whole period, because the key's own ends no later.
 func (w recordWindow) chargeSilent(units uint32) {
-	def, end := *w.def, w.usage.EndNs
-	if def.Algorithm == limit.SlidingWindowLog {
-		def.Units = limit.MaxLog
-	}
-	w.def = &def
+	end := w.usage.EndNs
 	w.charge(units)
-	if def.Algorithm == limit.FixedWindow && def.Jitter > 0 {
-		w.usage.EndNs = cmp.Or(end, w.nowNs+def.PeriodNs)
+	if w.def.Algorithm == limit.FixedWindow && w.def.Jitter > 0 {
+		w.usage.EndNs = cmp.Or(end, w.nowNs+w.def.PeriodNs)
 	}
 }

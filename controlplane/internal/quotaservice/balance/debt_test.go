@@ -79,3 +79,27 @@ func TestAKeyStaysForAsLongAsWhatIsHeldMayCount(t *testing.T) {
 		require.Equal(t, c.until, v.record.ExpiryNs()-base, "%+v", c)
 	}
 }
+
+// TestNoLogForgetsWhatWasAdmitted: a policy remembers 10 units, and 7 or 4 are used. By another policy of the same
+// rule, which remembers 5, the log counts what was admitted all the same, beside them.
+func TestNoLogForgetsWhatWasAdmitted(t *testing.T) {
+	for name, admit := range map[string]func(v *View){
+		"a proxy says so": func(v *View) { v.AddSpent(5) },
+		"held units cost": func(v *View) { v.window(0).charge(5) },
+	} {
+		for _, before := range []uint32{7, 4} {
+			r := at(base, before, logOf(10, minute)).record
+			admit(viewOf(t, r, logOf(5, minute)))
+			more := viewOf(t, r, logOf(10, minute))
+			require.Equal(t, []uint32{before + 5}, used(more), name)
+			require.EqualValues(t, 10-min(before+5, 10), more.Left(base), name)
+		}
+	}
+}
+
+// viewOf is the record as a definition of these windows sees it.
+func viewOf(t *testing.T, r *Record, windows ...limit.Window) *View {
+	v, err := r.ArrangeFor(KeyWindows{Defined: windows, Shifted: windows}, nil, 0)
+	require.NoError(t, err)
+	return &v
+}

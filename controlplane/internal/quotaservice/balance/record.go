@@ -250,8 +250,9 @@ func (r *Record) bucketStart(w *limit.Window) (emptiest Usage) {
 // clampTo takes away what a bucket's usage has more than w holds. Roll does so, also if no time passes.
 func clampTo(w *limit.Window, u *Usage) { w.Roll(&u.Usage, u.AsOfNs, u.AsOfNs) }
 
-// keepLogs returns the windows, changed so that no log forgets units because the definition that asks remembers fewer.
-// arrange has put them first in the record, so they have its first Usages.
+// keepLogs returns the windows, changed so that no log counts fewer units because the definition that asks remembers
+// fewer. Each remembers as many as it has, and more where these were admitted: see recordWindow.withWholeLog. arrange
+// has put the windows first in the record, so they have its first Usages.
 func (r *Record) keepLogs(windows []limit.Window) []limit.Window {
 	areCloned := false
 	for i := range windows {

@@ -15,10 +15,9 @@ func tokens(n uint32) limit.Window {
 
 // count has a definition of these windows count units, and returns what each of them has counted then.
 func count(t *testing.T, r *Record, units uint32, windows ...limit.Window) []uint32 {
-	v, err := r.ArrangeFor(KeyWindows{Defined: windows, Shifted: windows}, nil, 0)
-	require.NoError(t, err)
+	v := viewOf(t, r, windows...)
 	v.Add(units)
-	return used(&v)
+	return used(v)
 }
 
 // TestBucketStart: what a new bucket begins with.
