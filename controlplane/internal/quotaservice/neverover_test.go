@@ -18,7 +18,9 @@ import (
 
 // A proxy spends what it was granted at any time that its answer allows. The store
 // and the network take any time. Over all proxies no window admits more than its
-// limit; units without a lease count as admitted when the store counted them.
+// limit; units without a lease count as admitted when the store counted them. A proxy also
+// claims units that it has admitted by itself. These are admitted whatever the limit is, and
+// nothing is granted that does not fit beside them.
 
 var shapes = map[string][]limit.Window{
 	"fixed":         {fixed(40, second)},
@@ -41,6 +43,20 @@ func overOpened(w limit.Window, spent, ends []int64) (worst int) {
 			return len(spent)
 		}
 		worst = max(worst, counts[end]-int(w.Limit))
+	}
+	return worst
+}
+
+// overClaims returns how many units more than the log w allows were counted, at most, when one of the spent ones was.
+func overClaims(w limit.Window, spent, claimed []int64) (worst int) {
+	for _, at := range spent {
+		counted := 0
+		for _, other := range slices.Concat(spent, claimed) {
+			if other > at-w.PeriodNs && other <= at {
+				counted++
+			}
+		}
+		worst = max(worst, counted-int(w.Limit))
 	}
 	return worst
 }
@@ -88,7 +104,7 @@ func allowed(w limit.Window, long int64) int64 {
 }
 
 // TestNeverOver: also where proxies have two or three definitions, as in a rollout. Those that
-// ask for a window spend no more together than it allows.
+// ask for a window, with the same limit or a lower one, spend no more together than it allows.
 func TestNeverOver(t *testing.T) {
 	change := func(windows []limit.Window, change func(w *limit.Window)) []limit.Window {
 		windows = slices.Clone(windows)
@@ -163,14 +179,22 @@ type fleet struct {
 	proxies     []*proxy // of each definition in turn, on each service in turn
 	services    [2]*Service
 	definitions []quota.Definition
+	claims      bool      // proxies claim units: where all windows are logs, and nothing is leased
 	spent       [][]int64 // by definition
+	claimed     [][]int64 // by definition
 	ends        []int64   // of their windows, where there is one definition with one of a key's own
 }
 
 func newFleet(t *testing.T, seed uint64, definitions ...[]limit.Window) *fleet {
-	f := &fleet{rig: newRig(t), seed: seed, r: rand.New(rand.NewPCG(seed, 1)), spent: make([][]int64, len(definitions))}
+	f := &fleet{
+		rig: newRig(t), seed: seed, r: rand.New(rand.NewPCG(seed, 1)),
+		spent: make([][]int64, len(definitions)), claimed: make([][]int64, len(definitions)),
+	}
+	lease := []uint32{quota.LeaseAuto, quota.LeaseOff, 3}[seed%3]
+	isOther := func(w limit.Window) bool { return w.Algorithm != limit.SlidingWindowLog }
+	f.claims = lease == quota.LeaseOff && !slices.ContainsFunc(slices.Concat(definitions...), isOther)
 	for _, windows := range definitions {
-		f.definitions = append(f.definitions, define(1, []uint32{quota.LeaseAuto, quota.LeaseOff, 3}[seed%3], windows...))
+		f.definitions = append(f.definitions, define(1, lease, windows...))
 	}
 	f.services = [2]*Service{f.service, f.another(3600 * second)}
 	f.store.bend = func(swaps []swapstore.Swap, done func(int, swapstore.Result)) bool {
@@ -212,10 +236,14 @@ func (f *fleet) run(steps int) {
 		cost := 1 + f.r.Uint32N(3)
 		sent := base + f.clock.now
 		part := quota.Part{Definition: 1, Cost: cost, Waiting: cost + f.r.Uint32N(9), Ahead: f.r.Uint32N(30)}
+		if f.claims && f.r.IntN(4) == 0 {
+			part.Spent = 1 + f.r.Uint32N(3)
+		}
 		require.NoError(f.t, p.send(quota.Asks{Asks: []quota.Ask{{Parts: []quota.Part{part}}}}))
 		for n := 0; !p.Idle() && n < 100; n++ { // asks may wait for the next window
 			for _, a := range p.take() {
 				f.use(i%len(f.definitions), p, a, sent)
+				f.noteClaim(i%len(f.definitions), part.Spent, a, sent)
 			}
 			f.clock.advance(ms)
 		}
@@ -225,15 +253,34 @@ func (f *fleet) run(steps int) {
 	}
 	for _, d := range f.definitions {
 		for _, w := range d.Windows {
-			var spent []int64
-			for i := range f.definitions {
-				if slices.Contains(f.definitions[i].Windows, w) {
-					spent = append(spent, f.spent[i]...)
-				}
+			spent, claimed := f.together(w, f.spent), f.together(w, f.claimed)
+			w = quota.Shifted(w, [16]byte{})
+			require.LessOrEqual(f.t, overWindow(w, spent), 0, "seed %d, %+v", f.seed, w)
+			if f.claims {
+				require.LessOrEqual(f.t, overClaims(w, spent, claimed), 0, "seed %d, %+v", f.seed, w)
 			}
-			slices.Sort(spent)
-			require.LessOrEqual(f.t, overWindow(quota.Shifted(w, [16]byte{}), spent), 0, "seed %d, %+v", f.seed, w)
 		}
+	}
+}
+
+// together returns, in order, the units of all definitions that have the window with the same limit or a lower one.
+func (f *fleet) together(w limit.Window, units [][]int64) (all []int64) {
+	countsIn := func(v limit.Window) bool {
+		return v == w || v.Same(w) && v.Algorithm != limit.TokenBucket && v.Limit <= w.Limit
+	}
+	for i := range f.definitions {
+		if slices.ContainsFunc(f.definitions[i].Windows, countsIn) {
+			all = append(all, units[i]...)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// noteClaim notes the units that an ask has claimed, if the store has counted them.
+func (f *fleet) noteClaim(definition int, units uint32, a quota.AskResult, sent int64) {
+	if a.Outcome == quota.Granted || a.Outcome == quota.Denied {
+		f.claimed[definition] = append(f.claimed[definition], slices.Repeat([]int64{sent}, int(units))...)
 	}
 }
 
