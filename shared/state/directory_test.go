@@ -362,3 +362,16 @@ func TestFirstHitsOfManyTables(t *testing.T) {
 	}
 	require.Equal(t, written, store.values[string(directoryKey)].cas, "nothing was left to write")
 }
+
+// After a split the tables have another owner, and still know how many proxies are alive: each admits its share.
+func TestASplitKeepsTheNumberOfProxies(t *testing.T) {
+	ts := configured(newMemory(), "o", 1, definition("counter", 100, aligned(1, anHour, 0))).parent
+	ts.SetSplitOwner(OwnerID("split"))
+	ts.Split()
+	require.Zero(t, ts.Proxies(), "none is known")
+	ts = configured(newMemory(), "o", 1, definition("counter", 100, aligned(1, anHour, 0))).parent
+	ts.SetSplitOwner(OwnerID("split"))
+	ts.SetProxies(3)
+	ts.Split()
+	require.EqualValues(t, 3, ts.Proxies())
+}

@@ -117,22 +117,21 @@ func (src *clusterRule) checkShare(s *decide.Subject, wallNs int64) decide.Findi
 	return own
 }
 
-// appendShare appends to an empty list what one proxy may admit without the service: the limits of a key, divided by
-// the number of proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
+// appendShare appends to an empty list what one proxy may admit without the service: the limits of a key, and what
+// their windows pay, divided by the number of proxies. Of 10 each of three proxies may admit 3, of 2 each may admit 1.
 func (src *clusterRule) appendShare(share, windows []limit.Window) []limit.Window {
 	proxies := max(src.worker.tables.Proxies(), 1)
 	share = append(share, windows...)
 	for i := range share {
 		w := &share[i]
-		if w.Limit > 0 {
-			w.Limit = max(1, w.Limit/proxies)
-		}
-		if w.Burst > 0 {
-			w.Burst = max(1, w.Burst/proxies)
-		}
+		w.Limit = shareOf(w.Limit, proxies)
+		w.Burst = shareOf(w.Burst, proxies)
+		w.Pays = shareOf(w.Pays, proxies)
 	}
 	return share
 }
+
+func shareOf(units, proxies uint32) uint32 { return min(units, max(1, units/proxies)) }
 
 // Usage is how the key stands over all proxies, as the service has said last.
 func (src *clusterRule) Usage(s *decide.Subject, column int) *limit.Usage {

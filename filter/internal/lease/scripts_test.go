@@ -378,6 +378,11 @@ var holdScripts = []script{
 		+10ms tick go -> held=4
 		+4s tick go a! -> admitted=4 held=4 starting=1
 		end:1 go a! -> admitted=5 held=4`},
+	{"a window of this proxy pays its share of what answers have charged", `{"name":"r",` + byUser +
+		`,"limits":["10/10s"],"settle":{},"hold":"80s","on_unavailable":"local"}`, `
+		proxies:2 silent a end:1=20 +20s a -> decided=2 admitted=1
+		+10s a -> admitted=1
+		+10s a -> admitted=2`},
 	{"an answer is charged to this proxy's share of a bucket, which renewals do not fill faster",
 		`{"name":"r",` + byUser + `,"algorithm":"token_bucket","limits":["90/90s"],"settle":{},"hold":"80s",` +
 			`"on_unavailable":"local"}`, `
