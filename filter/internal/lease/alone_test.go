@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/sluice-ratelimit/sluice/build/hosttest"
 	"github.com/sluice-ratelimit/sluice/filter/internal/decide"
 	"github.com/sluice-ratelimit/sluice/shared/quota"
 )
@@ -101,4 +102,19 @@ func TestWhatWasAdmittedInSilenceIsCountedOnce(t *testing.T) {
 			})
 		}
 	}
+}
+
+// How many proxies are alive is what a worker of the proxy has heard last, also if this worker said so before.
+func TestTheNumberOfProxiesIsWhatWasHeardLast(t *testing.T) {
+	proxy := hosttest.New()
+	rules := strings.Replace(perUser, `"limits"`, `"on_unavailable":"local","limits"`, 1)
+	one, other := newWorker(t, proxy, rules, 1), newWorker(t, proxy, rules, 2)
+	one.engine.Leases.SetProxies(4)
+	other.engine.Leases.SetProxies(2)
+	one.engine.Leases.SetProxies(4)
+	one.engine.Leases.Service.Silent = true
+	for range 100 {
+		one.request("a")
+	}
+	require.Equal(t, 25, one.admitted())
 }

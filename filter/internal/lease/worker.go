@@ -27,7 +27,6 @@ type Worker struct {
 	clock       Clock
 	tables      *state.Tables
 	domain      string
-	toldProxies uint32 // of the domain, by the service's last message: Client.Receive
 
 	// Between the sources and package talk:
 	Service Service       // how the service is
@@ -88,10 +87,9 @@ func windowsHash(windows []limit.Window) uint64 {
 	return lo
 }
 
-// SetProxies tells all workers how many proxies of the domain are alive.
+// SetProxies tells all workers how many proxies of the domain are alive, unless that is what they know.
 func (w *Worker) SetProxies(n uint32) {
-	if n != w.toldProxies && n > 0 {
-		w.toldProxies = n
+	if n > 0 && n != w.tables.Proxies() {
 		w.tables.SetProxies(n)
 	}
 }
