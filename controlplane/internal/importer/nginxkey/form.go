@@ -51,6 +51,7 @@ type Variables struct {
 	*draft.Findings
 	byName           map[string]mapping // of the variable in lower case
 	noteOfServerName string             // for rules that have $server_name in the key; empty = none
+	lookups          int                // of variables, for the key that Counted reads
 }
 
 // New is for keys without variables of map and geo. The note says how $server_name differs from the host; it is empty
@@ -66,6 +67,7 @@ type whyOff string
 // Counted are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
 // have the key, there is one form, whose rule is off.
 func (v *Variables) Counted(key string) []Form {
+	v.lookups = 0
 	forms, why := v.formsOf(key, 0)
 	if why != "" {
 		var unknown Form
@@ -75,13 +77,18 @@ func (v *Variables) Counted(key string) []Form {
 	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.Parts) == 0 && f.Text == "" })
 }
 
-// maxForms bounds the forms of a key, and maxMaps the maps that look each other up.
+// maxForms bounds the forms of a key, and maxMaps the maps that look each other up. maxLookups bounds the work: each of
+// ten maps may look the next one up many times, and have one form.
 const (
-	maxForms = 100
-	maxMaps  = 10
+	maxForms   = 100
+	maxMaps    = 10
+	maxLookups = 1_000
 )
 
-var tooManyForms = whyOff(fmt.Sprintf("The key has more than %d forms.", maxForms))
+var (
+	tooManyForms   = whyOff(fmt.Sprintf("The key has more than %d forms.", maxForms))
+	tooManyLookups = whyOff(fmt.Sprintf("The key looks up more than %d variables.", maxLookups))
+)
 
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
@@ -148,6 +155,10 @@ var partsByPrefix = map[string]request.PartKind{
 
 // variable are the forms of a variable. Its name has no case: $Host is $host.
 func (v *Variables) variable(spelled string, depth int) (forms []Form, why whyOff) {
+	v.lookups++
+	if v.lookups > maxLookups {
+		return nil, tooManyLookups
+	}
 	name := strings.ToLower(spelled)
 	if m, isMapped := v.byName[name]; isMapped {
 		if depth == maxMaps {

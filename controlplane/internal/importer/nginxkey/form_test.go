@@ -1,6 +1,8 @@
 package nginxkey
 
 import (
+	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -69,5 +71,26 @@ func TestKeysThatAPolicyCannotHave(t *testing.T) {
 		forms := counted(t, blocks, "$key")
 		require.Len(t, forms, 1, blocks)
 		require.Equal(t, []string{why}, forms[0].Requests.WhyOff(), blocks)
+	}
+}
+
+// Maps that look each other up many times would take forever, also where no request has the value of an entry: none
+// of the texts is an address. The import ends soon, and says why.
+func TestMapsThatLookUpTooMuch(t *testing.T) {
+	const depth = 9
+	entries := "map $remote_addr $key0 { default $host; }\n"
+	repeated := entries
+	for i := 1; i <= depth; i++ {
+		entries += fmt.Sprintf("map $remote_addr $key%d {", i)
+		for k := range 40 {
+			entries += fmt.Sprintf(" a%d $key%d; b%d ${key%d};", k, i-1, k, i-1)
+		}
+		entries += " default $host; }\n"
+		repeated += fmt.Sprintf("map $uri $key%d { default %s; }\n", i, strings.Repeat(fmt.Sprint("$key", i-1), 40))
+	}
+	for _, blocks := range []string{entries, repeated} {
+		forms := counted(t, blocks, fmt.Sprint("$key", depth))
+		require.Len(t, forms, 1)
+		require.Equal(t, []string{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
 	}
 }
