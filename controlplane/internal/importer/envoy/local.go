@@ -318,6 +318,10 @@ func (imp *localImport) readBucket(o *typev3.TokenBucket, at source.Place) *draf
 	if n := o.GetTokensPerFill(); n != nil {
 		perFill = uint64(n.GetValue())
 	}
+	if perFill == 0 {
+		imp.Note(at, "ignored: Envoy takes no token bucket with tokens_per_fill 0")
+		return nil
+	}
 	numbers := draft.TokenBucket(perFill, policy.FormatDuration(ns), uint64(o.GetMaxTokens()))
 	return &draft.Limit{At: at, Numbers: numbers}
 }
