@@ -89,6 +89,8 @@ func (imp *ingressImport) noteWildcards() {
 // it. Every type but Exact is Prefix there.
 func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, ok bool) {
 	switch {
+	case !strings.HasPrefix(path, "/"):
+		return p, false
 	case isExpression:
 		return request.Searched("^"+path, true)
 	case pathType == "Exact":
@@ -98,7 +100,7 @@ func pathPattern(path, pathType string, isExpression bool) (p request.Pattern, o
 	default:
 		p = request.OrBelow(path, false)
 	}
-	return p, strings.HasPrefix(path, "/")
+	return p, true
 }
 
 // noteUnlistedPaths notes that paths of a host have no limit here if no Ingress has them. In ingress-nginx a default
