@@ -294,12 +294,15 @@ func (d *document) endValue() {
 	}
 }
 
-// beginField begins the value of a name. Three can say the kind of its text, and the last that says one
-// counts: the object around it, the name wherever it stands, but not in an aside, and the node.
+// beginField begins the value of a name. Its text has the kind that the last of these says:
+//
+//	the object around it
+//	the name, wherever it stands, but not in an aside
+//	the node
 func (d *document) beginField(p []byte) {
 	d.state = wantsColon
 	if d.writtenDepth > 0 {
-		return
+		return // no name matters: the value keeps what open or next began with, the kind but no row and no mark
 	}
 	n, in := theTree.lookup(p), d.inside[d.depth].kind()
 	if n == 0 {

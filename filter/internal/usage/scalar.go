@@ -16,7 +16,7 @@ const (
 // space, the lowest character that is not a control character.
 func ends(w uint64) uint64 {
 	const flip = ones * ('"' ^ ' ')
-	return ((w ^ flip - ones*(' '+1)) | (w ^ ones*'\\' - ones)) & highs &^ w
+	return (((w ^ flip) - ones*(' '+1)) | ((w ^ ones*'\\') - ones)) & highs &^ w
 }
 
 // controls marks control characters.

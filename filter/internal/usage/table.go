@@ -8,7 +8,8 @@ type row struct {
 	part part
 }
 
-// api is a family of APIs that name their counts alike.
+// api is a family of APIs that name their counts alike. In an answer that has
+// counts of several, the first of these goes before the others: see tally.sum.
 type api uint8
 
 const (

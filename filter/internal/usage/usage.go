@@ -76,7 +76,7 @@ func (u *Usage) Estimate(requestBytes int64) (input, output int64) {
 	return input, output
 }
 
-// Scanner reads one answer, after Reset.
+// Scanner reads one answer, after Reset. Do not copy it: Reset makes it refer to its own parts.
 type Scanner struct {
 	format  format
 	failure Failure
