@@ -8,7 +8,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/sluice-ratelimit/sluice/shared/limit"
 	"github.com/sluice-ratelimit/sluice/shared/state"
@@ -195,88 +194,6 @@ func must(act string, status state.Status) {
 
 func damaged(act string, status state.Status) {
 	panic(fmt.Sprintf("keyed: cannot %s: status %d: the counters are damaged", act, status))
-}
-
-// hit decides and counts. It returns when the hit would pass if no other hit came.
-func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
-	e := &s.entry
-	if e.Rebased {
-		s.counts.rebased++
-	}
-	pass = s.table.Check(e, cost)
-	if passes(pass, e.Now) {
-		if cost == 0 {
-			s.counts.allowed++
-			r.Allowed = true
-			return 0
-		}
-		return s.count(l, cost, r)
-	}
-	s.counts.denied++
-	if e.FromFloor {
-		s.counts.floorDenied++
-	}
-	begins := l.blocks && (l.prolongs && e.HasRecord() || e.BlockEnd() == 0) // the floor's blocks others too
-	if cost == 0 || !l.countDenied && !begins {
-		s.table.Persist(e)
-		return pass
-	}
-	units := uint32(0)
-	if l.countDenied {
-		units = cost
-	}
-	switch status := s.table.Deny(e, units, l.evict); status {
-	case state.OK:
-		s.evicted()
-		if e.Blocked {
-			s.counts.blocks++
-		}
-		return s.table.Check(e, cost)
-	case state.Full:
-		s.counts.full++
-		r.Full = true
-	default:
-		damaged("count a denied hit", status)
-	}
-	return pass
-}
-
-// count counts a hit that every window has room for.
-func (s *shard) count(l *Limiter, cost uint32, r *Result) (pass int64) {
-	e := &s.entry
-	switch status := s.table.Commit(e, cost, l.evict); {
-	case status == state.OK:
-		s.evicted()
-	case status != state.Full:
-		damaged("count a hit", status)
-	case l.passFull:
-		s.counts.full++
-		r.Full = true
-	default:
-		s.counts.full++
-		s.counts.denied++
-		r.Full = true
-		return max(e.Earliest(), e.Now)
-	}
-	s.counts.allowed++
-	r.Allowed = true
-	return 0
-}
-
-func (s *shard) evicted() {
-	if s.entry.Evicted {
-		s.counts.evicted++
-	}
-}
-
-func passes(pass, now int64) bool { return pass != limit.Never && pass <= now }
-
-// wait returns the time from now until pass.
-func wait(pass, now int64) time.Duration {
-	if pass == limit.Never {
-		return Never
-	}
-	return time.Duration(max(pass-now, 0))
 }
 
 const (
