@@ -78,82 +78,88 @@ func (l *Limiter) HitDetail(key string, cost uint32, dst []Usage) (r Result, win
 
 func (l *Limiter) hit(s *shard, cost uint32, now int64, r *Result) {
 	s.read(now)
-	if pass := s.hit(l, cost, r); !r.Allowed {
-		r.RetryAfter = wait(pass, s.entry.CallerNs)
-	}
+	s.hit(l, cost, r)
 	l.report(s, r)
 }
 
-// hit decides and counts. It returns when the hit would pass if no other hit came.
-func (s *shard) hit(l *Limiter, cost uint32, r *Result) (pass int64) {
+// hit decides and counts.
+func (s *shard) hit(l *Limiter, cost uint32, r *Result) {
 	e := &s.entry
 	if e.Rebased {
 		s.counts.rebased++
 	}
-	pass = s.table.Check(e, cost)
-	if passes(pass, e.Now) {
-		if cost == 0 {
-			s.counts.allowed++
-			r.Allowed = true
-			return 0
-		}
-		return s.count(l, cost, r)
+	if pass := s.table.Check(e, cost); !passes(pass, e.Now) {
+		s.deny(l, cost, pass, r)
+		return
 	}
+	if cost > 0 && !s.count(l, cost, r) {
+		return
+	}
+	s.counts.allowed++
+	r.Allowed = true
+}
+
+// count counts a hit that every window has room for, and reports whether it may pass.
+func (s *shard) count(l *Limiter, cost uint32, r *Result) bool {
+	e := &s.entry
+	r.Full = !s.foundRoom("count a hit", s.table.Commit(e, cost, l.evict))
+	if !r.Full || l.passFull {
+		return true
+	}
+	s.counts.denied++
+	r.RetryAfter = wait(max(e.Earliest(), e.Now), e.CallerNs)
+	return false
+}
+
+// deny denies a hit that would pass at pass if it changed nothing.
+func (s *shard) deny(l *Limiter, cost uint32, pass int64, r *Result) {
+	e := &s.entry
 	s.counts.denied++
 	if e.FromFloor {
 		s.counts.floorDenied++
 	}
-	begins := l.blocks && (l.prolongs && e.HasRecord() || e.BlockEnd() == 0) // the floor's blocks others too
-	if cost == 0 || !l.countDenied && !begins {
+	if cost == 0 || !l.countDenied && !s.beginsBlock(l) {
 		s.table.Persist(e)
-		return pass
+	} else if s.countDenied(l, cost, r) {
+		pass = s.table.Check(e, cost)
 	}
+	r.RetryAfter = wait(pass, e.CallerNs)
+}
+
+// beginsBlock reports whether a denied hit begins a block, or begins it anew. A key
+// without a record may be blocked, too: by the block of a key that made room. That is
+// not its own to prolong.
+func (s *shard) beginsBlock(l *Limiter) bool {
+	isBlocked := s.entry.BlockEnd() != 0
+	return l.blocks && (!isBlocked || l.prolongs && s.entry.HasRecord())
+}
+
+// countDenied counts a denied hit, begins a block with it, or both. It reports whether
+// the key found room for that.
+func (s *shard) countDenied(l *Limiter, cost uint32, r *Result) bool {
 	units := uint32(0)
 	if l.countDenied {
 		units = cost
 	}
-	switch status := s.table.Deny(e, units, l.evict); status {
-	case state.OK:
-		s.evicted()
-		if e.Blocked {
-			s.counts.blocks++
-		}
-		return s.table.Check(e, cost)
-	case state.Full:
-		s.counts.full++
-		r.Full = true
-	default:
-		damaged("count a denied hit", status)
+	r.Full = !s.foundRoom("count a denied hit", s.table.Deny(&s.entry, units, l.evict))
+	if !r.Full && s.entry.Blocked {
+		s.counts.blocks++
 	}
-	return pass
+	return !r.Full
 }
 
-// count counts a hit that every window has room for.
-func (s *shard) count(l *Limiter, cost uint32, r *Result) (pass int64) {
-	e := &s.entry
-	switch status := s.table.Commit(e, cost, l.evict); {
-	case status == state.OK:
-		s.evicted()
-	case status != state.Full:
-		damaged("count a hit", status)
-	case l.passFull:
+// foundRoom reports whether the key found room for a change, which ended with that
+// status. It counts the keys that did not, and those that had to make room.
+func (s *shard) foundRoom(change string, status state.Status) bool {
+	if status == state.Full {
 		s.counts.full++
-		r.Full = true
-	default:
-		s.counts.full++
-		s.counts.denied++
-		r.Full = true
-		return max(e.Earliest(), e.Now)
+		return false
 	}
-	s.counts.allowed++
-	r.Allowed = true
-	return 0
-}
-
-func (s *shard) evicted() {
+	must(change, status)
 	if s.entry.Evicted {
 		s.counts.evicted++
 	}
+	return true
 }
 
 func passes(pass, now int64) bool { return pass != limit.Never && pass <= now }

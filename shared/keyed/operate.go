@@ -72,14 +72,9 @@ func (l *Limiter) change(key string, window int, n uint32, do operation) (used u
 	if window >= 0 {
 		column = l.named[window].column
 	}
-	switch status := do(s.table, &s.entry, column, n, l.evict); status {
-	case state.Full:
-		s.counts.full++
+	if !s.foundRoom("change a key", do(s.table, &s.entry, column, n, l.evict)) {
 		return 0, ErrFull
-	default:
-		must("change a key", status)
 	}
-	s.evicted()
 	return l.used(s, window), nil
 }
 
@@ -135,12 +130,9 @@ func (l *Limiter) Reset(key string) (had bool, err error) {
 	defer s.mu.Unlock()
 	s.read(now)
 	had, status := s.table.Reset(&s.entry, l.evict)
-	if status == state.Full {
-		s.counts.full++
+	if !s.foundRoom("reset a key", status) {
 		return had, ErrFull
 	}
-	must("reset a key", status)
-	s.evicted()
 	return had, nil
 }
 

@@ -188,12 +188,8 @@ func (s *shard) look(now int64) {
 // it wrote them.
 func must(act string, status state.Status) {
 	if status != state.OK {
-		damaged(act, status)
+		panic(fmt.Sprintf("keyed: cannot %s: status %d: the counters are damaged", act, status))
 	}
-}
-
-func damaged(act string, status state.Status) {
-	panic(fmt.Sprintf("keyed: cannot %s: status %d: the counters are damaged", act, status))
 }
 
 const (
