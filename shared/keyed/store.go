@@ -92,7 +92,7 @@ func (s *store) Get(key []byte) (value []byte, cas uint32, status state.Status) 
 		}
 		return value, written, state.OK
 	}
-	if s.empty == nil {
+	if s.empty == nil { // before prepare
 		return nil, 0, state.NotFound
 	}
 	b := s.page(key)
@@ -121,10 +121,6 @@ func (s *store) Monotonic() int64 { return s.now() }
 func (s *store) Set(key, value []byte, _ uint32) state.Status {
 	if len(key) != pageKeyBytes {
 		s.few[string(key)] = slices.Clone(value)
-		return state.OK
-	}
-	if s.empty == nil { // see shard.open
-		s.empty = slices.Clone(value)
 		return state.OK
 	}
 	b := s.page(key)
@@ -163,13 +159,10 @@ func (s *shard) open(windows []limit.Window, capacity uint32, now int64) {
 	tables := state.NewTables(&s.store, random, 0, 0)
 	s.table = tables.Table(state.Definition{Windows: windows, Capacity: capacity})
 
-	// All pages are alike before they are first written. Persist writes such a page,
-	// and the store keeps it as s.store.empty, so that reading one later allocates
-	// nothing.
-	s.read(now)
-	s.entry.Rebased = true
-	s.table.Persist(&s.entry)
-	s.store.prepare(s.store.empty, int(page.GeometryFor(windows, capacity).Pages))
+	// All pages are alike before they are first written. The store keeps one for all of
+	// them, so that reading one allocates nothing.
+	s.read(now) // opens the table
+	s.store.prepare(s.table.EmptyPage(), int(page.GeometryFor(windows, capacity).Pages))
 }
 
 // read finds the key's entry.

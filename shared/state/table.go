@@ -77,6 +77,9 @@ func (t *Table) adopt(r *directory.Registration) {
 	t.placement = newPlacement(&t.def, r)
 }
 
+// EmptyPage returns a page as it is before it is first written. The table must be open, as it is after a Read.
+func (t *Table) EmptyPage() []byte { return t.placement.empty.Clone().Bytes }
+
 // isBy reports whether the placement is by that registration. An epoch has one layout.
 func (pl *placement) isBy(r *directory.Registration) bool {
 	return pl.number == r.Number && pl.base == r.Base && pl.epoch == r.Epoch
