@@ -148,14 +148,15 @@ func (l *Limiter) Clean() (freed uint64) {
 	return freed
 }
 
-func (s *shard) clean(scratch *state.Scratch, windows []limit.Window, now int64) uint64 {
+func (s *shard) clean(scratch *state.Scratch, windows []limit.Window, now int64) (freed uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store.access = toWalk
-	n, status := s.table.Clean(scratch, windows, now)
-	s.store.access = toChange
-	must("clean", status)
-	return n
+	s.store.with(toWalk, func() {
+		var status state.Status
+		freed, status = s.table.Clean(scratch, windows, now)
+		must("clean", status)
+	})
+	return freed
 }
 
 // Stats is a limiter's size, and what it has decided since it was built.
@@ -189,11 +190,11 @@ func (l *Limiter) Stats() Stats {
 func (s *shard) addStats(sum *Stats, scratch *state.Scratch, windows []limit.Window, now int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.store.access = toWalk
-	table, status := s.table.Stats(scratch, windows, now)
-	s.store.access = toChange
-	must("count keys", status)
-	sum.Keys += table.Keys
+	s.store.with(toWalk, func() {
+		table, status := s.table.Stats(scratch, windows, now)
+		must("count keys", status)
+		sum.Keys += table.Keys
+	})
 	sum.Bytes += s.store.bytes()
 	sum.Allowed += s.counts.allowed
 	sum.Denied += s.counts.denied

@@ -41,7 +41,7 @@ type store struct {
 
 	scratch []byte // a copy of a page that does not exist yet or must not change
 	now     func() int64
-	access  access
+	access  access // toChange but in a call of with
 }
 
 // access says what Get returns of pages.
@@ -52,6 +52,13 @@ const (
 	toLook                 // a copy
 	toWalk                 // the store's own bytes, but only of pages that were written
 )
+
+// with calls a function while Get returns pages for that access.
+func (s *store) with(a access, do func()) {
+	s.access = a
+	do()
+	s.access = toChange
+}
 
 // prepare sets the store up for that many pages that begin as empty.
 func (s *store) prepare(empty []byte, pages int) {
@@ -172,9 +179,7 @@ func (s *shard) read(now int64) {
 
 // look finds the key's entry and changes nothing.
 func (s *shard) look(now int64) {
-	s.store.access = toLook
-	s.read(now)
-	s.store.access = toChange
+	s.store.with(toLook, func() { s.read(now) })
 }
 
 // must panics if the table fails. That happens only if its bytes have changed since
