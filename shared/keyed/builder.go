@@ -26,17 +26,16 @@ type Builder struct {
 	clock       func() time.Time
 }
 
-// window is a window as the caller asked for it, valid or not.
+// window is a window that the caller asked for, valid or not.
 type window struct {
 	limit.Window
-	period  time.Duration
 	name    string
-	months  int // as Months was given them
-	offset  time.Duration
-	jitter  int
-	options []string // the options that were given
+	options []string // the names of those that were given
 
-	utcOffset time.Duration
+	// As the caller gave them, which the limit.Window may have no room for:
+	months            int
+	offset, utcOffset time.Duration
+	jitter            int
 }
 
 // OnFull is what a limiter does with a new key when there is no room for it among
@@ -135,7 +134,7 @@ func (b *Builder) TokenBucket(per time.Duration, tokens uint32, options ...Windo
 }
 
 func (b *Builder) add(a limit.Algorithm, per time.Duration, units uint32, options []WindowOption) *Builder {
-	w := window{Window: limit.Window{Algorithm: a, Limit: units, PeriodNs: int64(per)}, period: per}
+	w := window{Window: limit.Window{Algorithm: a, Limit: units, PeriodNs: int64(per)}}
 	switch a {
 	case limit.SlidingWindowLog:
 		w.Units = uint16(min(units, limit.MaxLog))
@@ -383,17 +382,17 @@ func (w *window) has(option string) bool { return slices.Contains(w.options, opt
 // checkOptions adds what is wrong with a window's options.
 func (w *window) checkOptions(p *problems, at string) {
 	for _, o := range [...]struct {
-		name  string
-		owner limit.Algorithm
-		where string
+		name   string
+		owners []limit.Algorithm
+		where  string
 	}{
-		{"UTCOffset", limit.Calendar, "months: use Months"},
-		{"Offset", limit.FixedWindow, "an aligned window: use Window"},
-		{"Jitter", limit.FixedWindow, "an aligned window: use Window"},
-		{"Elastic", limit.FixedWindowPerKey, "a window per key: use WindowPerKey"},
-		{"Burst", limit.TokenBucket, "a token bucket: use TokenBucket"},
+		{"UTCOffset", []limit.Algorithm{limit.Calendar}, "months: use Months"},
+		{"Offset", []limit.Algorithm{limit.FixedWindow, limit.Calendar}, "an aligned window: use Window"},
+		{"Jitter", []limit.Algorithm{limit.FixedWindow}, "an aligned window: use Window"},
+		{"Elastic", []limit.Algorithm{limit.FixedWindowPerKey}, "a window per key: use WindowPerKey"},
+		{"Burst", []limit.Algorithm{limit.TokenBucket}, "a token bucket: use TokenBucket"},
 	} {
-		if w.has(o.name) && w.Algorithm != o.owner && (w.Algorithm != limit.Calendar || o.name != "Offset") {
+		if w.has(o.name) && !slices.Contains(o.owners, w.Algorithm) {
 			p.add("%s: %s belongs to %s or drop it", at, o.name, o.where)
 		}
 	}
@@ -414,7 +413,7 @@ func (w *window) checkOffsets(p *problems, at string) {
 	case !w.has("Offset"):
 	case w.Algorithm == limit.Calendar && (w.offset < 0 || int64(w.offset) >= limit.MaxOffsetNs):
 		p.add("%s: an offset of %s: it must be at least 0 and less than 28 days", at, w.offset)
-	case w.offset < 0 || w.offset >= w.period:
+	case w.offset < 0 || int64(w.offset) >= w.PeriodNs:
 		p.add("%s: an offset of %s: it must be at least 0 and less than the window's length", at, w.offset)
 	}
 	if o := int64(w.utcOffset); o < -limit.WestNs || o > limit.EastNs || w.utcOffset%time.Minute != 0 {
@@ -439,5 +438,5 @@ func (w *window) describe() string {
 		return fmt.Sprintf("Months of %d", w.months)
 	case limit.Concurrency, limit.Block: // have no window
 	}
-	return fmt.Sprintf("%s of %s", method, w.period)
+	return fmt.Sprintf("%s of %s", method, time.Duration(w.PeriodNs))
 }

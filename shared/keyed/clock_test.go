@@ -50,7 +50,7 @@ func TestTheClockSteps(t *testing.T) {
 	steptest.Judge(t, 300, func(windows []limit.Window, capacity uint32, clock *steptest.Clock) steptest.Limiter {
 		b := New().Capacity(capacity).Clock(func() time.Time { return time.Unix(0, clock.Ns) })
 		for _, w := range windows {
-			b.windows = append(b.windows, window{Window: w, period: time.Duration(w.PeriodNs)})
+			b.windows = append(b.windows, window{Window: w})
 		}
 		l, err := b.Build()
 		require.NoError(t, err)
