@@ -310,21 +310,50 @@ func TestNothingIsWrittenForAShadowRuleOfADeniedRequest(t *testing.T) {
 }
 
 // A record that has moved to the present counts when that is stored. Else the next request finds the same. Nothing is
-// stored for the shadow rule of a denied request, nor where other workers are faster each time.
+// stored for the shadow rule of a denied request, nor where other workers are faster each time, nor for an allowed
+// request that is not counted.
 func TestARebasedRecordThatIsNotStoredCountsNothing(t *testing.T) {
 	for name, tc := range map[string]struct {
 		first, second purse
+		cost          uint32
 		rebased       uint64
 	}{
-		"it is taken":       {purse{left: 2}, purse{left: 2, rebased: true}, 1},
-		"it is denied":      {purse{left: 2}, purse{rebased: true}, 1},
-		"it is skipped":     {purse{left: 2, loses: 1}, purse{left: 2, rebased: true}, 0},
-		"its store fails":   {purse{left: 2}, purse{fails: true, rebased: true}, 0},
-		"others are faster": {purse{left: 2}, purse{left: 2, rebased: true, takes: lost(state.MaxRetries + 1)}, 0},
+		"it is taken":       {purse{left: 2}, purse{left: 2, rebased: true}, 2, 1},
+		"it is denied":      {purse{left: 2}, purse{rebased: true}, 2, 1},
+		"it is skipped":     {purse{left: 2, loses: 1}, purse{left: 2, rebased: true}, 2, 0},
+		"its store fails":   {purse{left: 2}, purse{fails: true, rebased: true}, 2, 0},
+		"others are faster": {purse{left: 2}, purse{left: 2, rebased: true, takes: lost(state.MaxRetries + 1)}, 2, 0},
+		"it costs nothing":  {purse{left: 2}, purse{left: 2, rebased: true}, 0, 0},
+		"its page is full": {
+			purse{left: 2}, purse{left: 2, rebased: true, takes: []state.Status{state.Full}}, 2, 0,
+		},
 	} {
 		v := begin(t, strings.Replace(two, `"second"`, `"second","mode":"shadow"`, 1), &tc.first, &tc.second)
+		v.Subjects[1].Cost = tc.cost
 		v.Decide(1)
 		require.Equal(t, tc.rebased, v.Subjects[1].Rule.Metrics.ClockRebased, name)
+	}
+}
+
+// An enforced rule stores that its record has moved to the present, also of a request that another rule denies. It
+// counts once, also if its units are refunded.
+func TestARebasedRecordOfAnEnforcedRuleCountsOnce(t *testing.T) {
+	for name, tc := range map[string]struct {
+		first, second purse
+		cost          uint32
+		rebased       uint64
+	}{
+		"both take":                          {purse{left: 2, rebased: true}, purse{left: 2}, 2, 1},
+		"the other denies":                   {purse{left: 2, rebased: true}, purse{}, 2, 1},
+		"the other denies, and it is for 0":  {purse{left: 2, rebased: true}, purse{}, 0, 1},
+		"the other loses its units":          {purse{left: 2, rebased: true}, purse{left: 2, loses: 1}, 2, 1},
+		"both allow, and it is for 0":        {purse{left: 2, rebased: true}, purse{left: 2}, 0, 0},
+		"the other asks, and nobody answers": {purse{left: 2, rebased: true}, purse{left: 2, asks: 1}, 2, 0},
+	} {
+		v := begin(t, two, &tc.first, &tc.second)
+		v.Subjects[0].Cost = tc.cost
+		v.Decide(1)
+		require.Equal(t, tc.rebased, v.Subjects[0].Rule.Metrics.ClockRebased, name)
 	}
 }
 

@@ -26,6 +26,7 @@ func (s *Subject) storeUntaken(now int64) {
 	if kept := s.storeDenied(now); !kept && s.finding.Known {
 		s.Rule.Source.Persist(s)
 	}
+	s.noteRebased()
 }
 
 // keyNow is how the key of a denied hit stands when its denial is stored.

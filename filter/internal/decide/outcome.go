@@ -117,6 +117,7 @@ func (s *Subject) noteOutcome() {
 		if !s.Rule.Policy.Holds() { // a rule that holds charges when the answer is known: its spikes are not counted
 			m.CountSpikes(s.Rule.Finder.Windows, s.Cost, s.Record.Now)
 		}
+		s.noteRebased()
 	case overtaken:
 		m.Contention++
 	case asFound:
@@ -126,8 +127,13 @@ func (s *Subject) noteOutcome() {
 	if s.isByOnUnavailable() {
 		m.QuotaUnavailable++
 	}
-	if s.Record.Rebased && s.finding.Known { // else it is not stored, and the next request finds the same
-		m.ClockRebased++
+}
+
+// noteRebased counts that the record has moved to the present, once that is stored: by take, or by storeUntaken. Where
+// it is not stored, the next request finds the same.
+func (s *Subject) noteRebased() {
+	if s.Record.Rebased && s.finding.Known {
+		s.Rule.Metrics.ClockRebased++
 	}
 }
 
