@@ -13,7 +13,7 @@ import (
 //	                                              Mismatch if another worker has written the page since: Reread
 //	a change            the key with the change;  what undoes it: Refund or RefundHold, which load the page anew
 //	                    after Reset: Read again
-//	Refund, RefundHold  the key's usage           nothing: Read again
+//	Refund, RefundHold  the key's usage           nothing: each change is ReadOnly
 //	Look                the key at Now            nothing: each change is ReadOnly
 //	a Read that failed  the key before            nothing: each change is ReadOnly
 //	the request's end   nothing                   nothing: its page is the Store's memory
@@ -65,7 +65,7 @@ const noRecord = -1
 // What Read changes in the page, it changes in the bytes that the Store gave. If they are a copy, as with Envoy, shared
 // data has none of it until Commit or another call writes the page. If none follows, the next Read does the same again.
 func (t *Table) Read(e *Entry, key Key, now int64) Status {
-	if status := t.ensureOpen(now); status != OK {
+	if status := t.openFor(&e.loadedPage, now); status != OK {
 		return status
 	}
 	e.hash = t.parent.seed.hash(key.Bytes)
@@ -395,12 +395,14 @@ func (t *Table) Refund(e *Entry, limits Limits, now int64, cost uint32) bool {
 	}
 	committedNs := e.Now
 	before := e.loadedPage
+	before.readOnly = true
 	var committed [page.MaxWindows]limit.Usage // but not its logs: they lie in e's memory, and a refund needs none
 	copy(committed[:], e.usage[:e.page.Layout.Counting])
 	for range MaxRetries {
 		if t.load(&e.loadedPage, e.hash, now) != OK {
 			return false
 		}
+		e.readOnly = true // for the caller: e's usage may be older than the page
 		if e.placement.epoch != before.placement.epoch {
 			e.loadedPage = before // e's usage is in its columns
 			return false

@@ -83,6 +83,7 @@ func (t *Table) Settle(
 // If so, e tells how the key stands without them.
 func (t *Table) RefundHold(e *Entry, limits Limits, h Hold, now int64) bool {
 	_, status := t.settle(e, limits, h, now, 0)
+	e.readOnly = true
 	if status == OK && e.page.Layout.HasHolds() {
 		e.sumHeld()
 	}

@@ -71,7 +71,7 @@ type LeaseEntry struct {
 // Read finds the key's lease. wallNs is the wall clock, for the directory, and
 // nowNs the monotonic clock. If it fails, e must be read again: it may have the lease of the key before.
 func (l *Leases) Read(e *LeaseEntry, key []byte, wallNs, nowNs int64) Status {
-	if status := l.table.ensureOpen(wallNs); status != OK {
+	if status := l.table.openFor(&e.loadedPage, wallNs); status != OK {
 		return status
 	}
 	return l.ReadHashed(e, l.leaseKeyOf(key), wallNs, nowNs)

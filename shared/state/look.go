@@ -78,6 +78,7 @@ func (ts *Tables) closed() (closed []*Table) {
 // After a Look, e tells, but counts nothing, because the table may not be registered: Commit and the other writes
 // return ReadOnly until it is Read, and Persist writes nothing.
 func (t *Table) Look(e *Entry, key Key, now int64) Status {
+	e.readOnly = true // also if there is nothing to load it by
 	by := t.placementOr(t.looked)
 	if by == nil {
 		return Failed
@@ -86,7 +87,6 @@ func (t *Table) Look(e *Entry, key Key, now int64) Status {
 	if t.loadPage(&e.loadedPage, by, by.pageOf(e.hash)) != OK {
 		return Failed
 	}
-	e.readOnly = true
 	t.readKey(e, &key.Limits, now)
 	return OK
 }

@@ -198,6 +198,7 @@ func (t *Table) visitPage(
 		case status != OK || p.missing:
 			return 0, status
 		}
+		p.readOnly = false
 		changes = visit(t.readPage(p, rule, now))
 		if changes == 0 {
 			return 0, OK

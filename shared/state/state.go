@@ -88,7 +88,7 @@ const (
 	Mismatch        // read again: another worker wrote first, or the Entry is of an older epoch
 	Full            // no slot for a new key, and the rule does not evict
 	Failed          // the store failed, or holds bytes that this build cannot read
-	ReadOnly        // the Entry is of a Look, or of a Read that failed: nothing may be written by it
+	ReadOnly        // the Entry is of a Look, a Refund, or a Read that failed: nothing may be written by it
 
 	newer // of loadPage and convert alone: the page has windows of a later epoch
 )

@@ -57,6 +57,12 @@ type placement struct {
 // span is an aligned window that all keys share, [start, end).
 type span struct{ start, end int64 }
 
+// openFor is ensureOpen, for a call that loads a page into p. Until that is there, p has another one.
+func (t *Table) openFor(p *loadedPage, now int64) Status {
+	p.readOnly = true
+	return t.ensureOpen(now)
+}
+
 // ensureOpen registers the table in the directory if it is not open, and opens it.
 func (t *Table) ensureOpen(now int64) Status {
 	if t.open {
@@ -142,7 +148,7 @@ type loadedPage struct {
 	pageKey  [15]byte // in shared data; unless it is read-only, that of page
 	page     page.Page
 	missing  bool // the page does not exist yet: page is the placement's empty one, which startChange copies
-	readOnly bool // it was loaded by a Look, or the load of another page in its place has failed
+	readOnly bool // it was loaded by a Look or a Refund, or the load of another page in its place has failed
 	cas      uint32
 }
 
@@ -173,11 +179,12 @@ func fingerprint(hash uint64) uint32 { return uint32(hash) }
 // them first.
 func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 	// A Split may have closed the table since its first Read.
-	if status := t.ensureOpen(now); status != OK {
+	if status := t.openFor(p, now); status != OK {
 		return status
 	}
 	for range MaxRetries {
 		if status := t.loadPage(p, t.placement, t.placement.pageOf(hash)); status != newer {
+			p.readOnly = status != OK
 			return status
 		}
 		if status := t.adoptNewer(now); status != OK {
@@ -189,9 +196,10 @@ func (t *Table) load(p *loadedPage, hash uint64, now int64) Status {
 
 // loadPage loads the page with that index by a placement: the table's, unless a Look reads a closed table. If the page
 // has newer windows, it only says so: adoptNewer, and load it again. Then, or if it fails, p keeps the page that it had
-// and the placement of that, because its caller may go on to tell what it has read there; but that is read-only.
+// and the placement of that, because its caller may go on to tell what it has read there. The page is read-only until
+// the caller says otherwise.
 func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) Status {
-	p.readOnly = true // until the page of that key is here
+	p.readOnly = true
 	p.pageKey = by.pageKey(index)
 	value, cas, status := t.parent.store.Get(p.pageKey[:])
 	loaded, missing := by.empty, false
@@ -210,7 +218,6 @@ func (t *Table) loadPage(p *loadedPage, by *placement, index uint32) Status {
 	p.placement = by
 	p.page = loaded
 	p.missing = missing
-	p.readOnly = false
 	p.cas = cas
 	return OK
 }
@@ -249,7 +256,7 @@ func (pl *placement) convert(value []byte) (p page.Page, status Status) {
 }
 
 // startChange is the first step of all that writes the page of a key. It returns Mismatch if the table has got another
-// placement since the page was loaded, and ReadOnly after a Look or a load that failed.
+// placement since the page was loaded, and ReadOnly after a Look, a Refund, or a load that failed.
 //
 // A page that does not exist yet becomes one of its own: until then, all keys of such pages share an empty one. Two
 // others do without it: Read has nothing to bring to the present in an empty page, and a visit passes pages over that

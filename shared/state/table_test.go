@@ -248,3 +248,56 @@ func TestNothingIsWrittenAfterAReadThatFailed(t *testing.T) {
 	require.Equal(t, OK, table.Read(&e, keyed(table, []byte("l")), second))
 	require.Equal(t, OK, table.Commit(&e, 1, true))
 }
+
+// TestNothingIsWrittenIfATableCannotBeOpenedAgain: after a Split, the entry has the page of the key before, too.
+func TestNothingIsWrittenIfATableCannotBeOpenedAgain(t *testing.T) {
+	store := newMemory()
+	tables := NewTables(store, seeded(1), 1, 1)
+	table := tables.Table(definition("x", 1<<20, aligned(9, anHour, 0)))
+	leases := tables.Leases(NewCounterID("test", "leases", "", 1<<20), 1, 1, 1<<20)
+	var read, reread, looked Entry
+	var lease LeaseEntry
+	for _, e := range []*Entry{&read, &reread, &looked} {
+		require.Equal(t, OK, table.Read(e, keyed(table, []byte("k")), second))
+	}
+	require.Equal(t, OK, leases.Read(&lease, []byte("k"), second, second))
+	require.Equal(t, OK, store.Set(directoryKey, []byte("damaged"), 0))
+	tables.SetSplitOwner(2)
+	tables.Split()
+
+	other := keyed(table, []byte("l"))
+	writes := store.cas
+	require.Equal(t, Failed, table.Read(&read, other, second))
+	require.Equal(t, ReadOnly, table.Commit(&read, 1, true))
+	require.Equal(t, Failed, table.Reread(&reread, other.Limits, second))
+	require.Equal(t, ReadOnly, table.Commit(&reread, 1, true))
+	require.Equal(t, Failed, table.Look(&looked, other, second))
+	require.Equal(t, ReadOnly, table.Commit(&looked, 1, true))
+	require.Equal(t, Failed, leases.Read(&lease, []byte("l"), second, second))
+	require.Equal(t, ReadOnly, leases.Write(&lease))
+	require.Equal(t, writes, store.cas)
+}
+
+// TestNothingIsWrittenAfterARefund: whether it has given the units back or not, the entry's usage may be older than
+// the page that it has loaded.
+func TestNothingIsWrittenAfterARefund(t *testing.T) {
+	for _, lastSet := range []uint32{5, 0} { // units that somebody else sets after the hit
+		d := newDesk(t, 1, aligned(9, anHour, 0))
+		key := keyed(d.table, []byte("k"))
+		require.Equal(t, OK, d.table.Read(&d.entry, key, d.now))
+		require.Equal(t, OK, d.table.Commit(&d.entry, 3, true))
+		if lastSet > 0 {
+			var e Entry
+			require.Equal(t, OK, d.table.Read(&e, key, d.now))
+			require.Equal(t, OK, d.table.Set(&e, AllWindows, lastSet, true))
+		}
+		require.Equal(t, lastSet == 0, d.table.Refund(&d.entry, key.Limits, d.now, 3))
+		require.Equal(t, ReadOnly, d.table.Commit(&d.entry, 1, true))
+		require.Equal(t, []uint32{lastSet}, used(t, d.table, key.Bytes, d.now))
+	}
+	d := newDesk(t, 1, aligned(9, anHour, 0), holding())
+	h, ok := d.hold("k", 3)
+	require.True(t, ok)
+	require.True(t, d.table.RefundHold(&d.entry, keyed(d.table, []byte("k")).Limits, h, d.now))
+	require.Equal(t, ReadOnly, d.table.Commit(&d.entry, 1, true))
+}
