@@ -128,9 +128,10 @@ func NewBlock(periodNs int64, prolong bool) Window {
 // Same reports whether v and w count alike: they agree in everything but their
 // limits. A policy change keeps the usage of each window that stays the same in
 // this sense.
-func (w Window) Same(v Window) bool { return w.identity() == v.identity() }
+func (w Window) Same(v Window) bool { return w.Identity() == v.Identity() }
 
-func (w Window) identity() Window {
+// Identity has what Same compares, and nothing else.
+func (w Window) Identity() Window {
 	if w.Algorithm == Concurrency || w.Algorithm == Block {
 		return Window{Algorithm: w.Algorithm} // what is held, or blocked, outlives a change of the length
 	}

@@ -118,3 +118,19 @@ func TestTheNumberOfProxiesIsWhatWasHeardLast(t *testing.T) {
 	}
 	require.Equal(t, 25, one.admitted())
 }
+
+// What was admitted in silence is told also by a later policy that blocks for longer: it counts in the same windows.
+func TestALongerBlockForgetsNothingThatWasAdmittedInSilence(t *testing.T) {
+	const rule = `{"name":"r",` + byUser + `,"limits":["100/1m"],"on_unavailable":"local","block":"1h"}`
+	w, _ := pair(t, rule)
+	w.engine.Leases.Service.Silent = true
+	for range 10 {
+		w.request("a")
+	}
+	require.Equal(t, 10, w.admitted())
+	later := newWorker(t, w.proxy, strings.Replace(rule, "1h", "2h", 1), 2)
+	later.request("a")
+	var m quota.Asks
+	require.NoError(t, m.Decode(later.stream.Asks[0]))
+	require.EqualValues(t, 10, m.Asks[0].Parts[0].Spent)
+}

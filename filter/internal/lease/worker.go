@@ -74,12 +74,16 @@ func (w *Worker) AddRule(r *decide.Rule, fallback *state.Table) {
 	}, table.Table())
 }
 
-// windowsHash is a hash of what makes windows the same; see limit.Window.Same.
+// windowsHash is a hash of what makes windows the same: of their limit.Window.Identity.
 func windowsHash(windows []limit.Window) uint64 {
 	var b []byte
 	for i := range windows {
-		w := &windows[i]
-		b = append(b, byte(w.Algorithm), w.Jitter)
+		w := windows[i].Identity()
+		algorithm := byte(w.Algorithm)
+		if w.Elastic {
+			algorithm |= 1 << 7 // no Algorithm has this bit
+		}
+		b = append(b, algorithm, w.Jitter)
 		b = binary.LittleEndian.AppendUint64(b, uint64(w.PeriodNs))
 		b = binary.LittleEndian.AppendUint64(b, uint64(w.OffsetNs))
 	}
