@@ -2,6 +2,7 @@ package keyed
 
 import (
 	"math"
+	"slices"
 	"testing"
 	"time"
 
@@ -45,22 +46,6 @@ func refusedBuilders() []refusedBuilder {
 		{"offset below zero", New().Window(time.Second, 1, Offset(-1)), "an offset of -1ns: it must be"},
 		{"offset per key", New().WindowPerKey(time.Second, 1, Offset(0)),
 			"Offset belongs to an aligned window: use Window or drop it"},
-		{"five months", New().Months(5, 1), "window 0 (Months of 5): it must be 1, 2, 3, 4, 6 or 12 months"},
-		{"no month", New().Months(0, 1), "window 0 (Months of 0): it must be 1, 2, 3, 4, 6 or 12 months"},
-		{"many months", New().Months(500, 1), "window 0 (Months of 500): it must be 1, 2, 3, 4, 6 or 12 months"},
-		{"more months than 2⁶³ ns", New().Months(math.MaxInt, 1), "(Months of 9223372036854775807): it must be 1"},
-		{"less than no month", New().Months(-1, 1), "window 0 (Months of -1): it must be 1, 2, 3, 4, 6 or 12 months"},
-		{"28 days into a month", New().Months(1, 1, Offset(28*day)),
-			"an offset of 672h0m0s: it must be at least 0 and less than 28 days"},
-		{"before a month", New().Months(1, 1, Offset(-1)), "an offset of -1ns: it must be"},
-		{"jitter of months", New().Months(1, 1, Jitter(5)), "Jitter belongs to an aligned window: use Window or drop it"},
-		{"too far east", New().Months(1, 1, UTCOffset(14*time.Hour+time.Minute)),
-			"a UTC offset of 14h1m0s: it must be whole minutes from -12h to 14h"},
-		{"too far west", New().Months(1, 1, UTCOffset(-13*time.Hour)), "a UTC offset of -13h0m0s: it must be whole minutes"},
-		{"parts of a minute", New().Months(1, 1, UTCOffset(time.Second)), "a UTC offset of 1s: it must be whole minutes"},
-		{"UTC offset of a day", New().Window(day, 1, UTCOffset(0)), "UTCOffset belongs to months: use Months or drop it"},
-		{"one shift twice", New().Months(1, 1, UTCOffset(-time.Hour)).Months(1, 2, Offset(time.Hour)),
-			"is the same window as window 0"},
 		{"jitter 0", New().Window(time.Second, 1, Jitter(0)), "a jitter of 0 percent: it must be 1 to 100"},
 		{"jitter 356", New().Window(time.Second, 1, Jitter(356)), "a jitter of 356 percent: it must be 1 to 100"},
 		{"jitter of a counter", New().SlidingCounter(time.Second, 1, Jitter(5)), "Jitter belongs to an aligned window"},
@@ -80,6 +65,29 @@ func refusedBuilders() []refusedBuilder {
 	}
 }
 
+// refusedMonths are refused for their months or how these are shifted.
+func refusedMonths() []refusedBuilder {
+	day := 24 * time.Hour
+	return []refusedBuilder{
+		{"five months", New().Months(5, 1), "window 0 (Months of 5): it must be 1, 2, 3, 4, 6 or 12 months"},
+		{"no month", New().Months(0, 1), "window 0 (Months of 0): it must be 1, 2, 3, 4, 6 or 12 months"},
+		{"many months", New().Months(500, 1), "window 0 (Months of 500): it must be 1, 2, 3, 4, 6 or 12 months"},
+		{"more months than 2⁶³ ns", New().Months(math.MaxInt, 1), "it must be 1, 2, 3, 4, 6 or 12 months"},
+		{"less than no month", New().Months(-1, 1), "window 0 (Months of -1): it must be 1, 2, 3, 4, 6 or 12 months"},
+		{"28 days into a month", New().Months(1, 1, Offset(28*day)),
+			"an offset of 672h0m0s: it must be at least 0 and less than 28 days"},
+		{"before a month", New().Months(1, 1, Offset(-1)), "an offset of -1ns: it must be"},
+		{"jitter of months", New().Months(1, 1, Jitter(5)), "Jitter belongs to an aligned window: use Window or drop it"},
+		{"too far east", New().Months(1, 1, UTCOffset(14*time.Hour+time.Minute)),
+			"a UTC offset of 14h1m0s: it must be whole minutes from -12h to 14h"},
+		{"too far west", New().Months(1, 1, UTCOffset(-13*time.Hour)), "a UTC offset of -13h0m0s: it must be whole minutes"},
+		{"parts of a minute", New().Months(1, 1, UTCOffset(time.Second)), "a UTC offset of 1s: it must be whole minutes"},
+		{"UTC offset of a day", New().Window(day, 1, UTCOffset(0)), "UTCOffset belongs to months: use Months or drop it"},
+		{"one shift twice", New().Months(1, 1, UTCOffset(-time.Hour)).Months(1, 2, Offset(time.Hour)),
+			"is the same window as window 0"},
+	}
+}
+
 // refusedBlocks are refused for their block.
 func refusedBlocks() []refusedBuilder {
 	month := 30 * 24 * time.Hour
@@ -94,7 +102,7 @@ func refusedBlocks() []refusedBuilder {
 }
 
 func TestBuildRefuses(t *testing.T) {
-	for _, c := range append(refusedBuilders(), refusedBlocks()...) {
+	for _, c := range slices.Concat(refusedBuilders(), refusedMonths(), refusedBlocks()) {
 		t.Run(c.name, func(t *testing.T) {
 			l, err := c.b.Build()
 			require.ErrorContains(t, err, c.want)
