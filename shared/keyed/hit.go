@@ -88,15 +88,13 @@ func (s *shard) hit(l *Limiter, cost uint32, r *Result) {
 	if e.Rebased {
 		s.counts.rebased++
 	}
-	if pass := s.table.Check(e, cost); !passes(pass, e.Now) {
+	switch pass := s.table.Check(e, cost); {
+	case !passes(pass, e.Now):
 		s.deny(l, cost, pass, r)
-		return
+	case cost == 0 || s.count(l, cost, r):
+		s.counts.allowed++
+		r.Allowed = true
 	}
-	if cost > 0 && !s.count(l, cost, r) {
-		return
-	}
-	s.counts.allowed++
-	r.Allowed = true
 }
 
 // count counts a hit that every window has room for, and reports whether it may pass.
@@ -111,7 +109,7 @@ func (s *shard) count(l *Limiter, cost uint32, r *Result) bool {
 	return false
 }
 
-// deny denies a hit that would pass at pass if it changed nothing.
+// deny denies a hit. pass is when it would pass if nothing were counted for it.
 func (s *shard) deny(l *Limiter, cost uint32, pass int64, r *Result) {
 	e := &s.entry
 	s.counts.denied++
@@ -120,7 +118,7 @@ func (s *shard) deny(l *Limiter, cost uint32, pass int64, r *Result) {
 	}
 	if cost == 0 || !l.countDenied && !s.beginsBlock(l) {
 		s.table.Persist(e)
-	} else if s.countDenied(l, cost, r) {
+	} else if s.noteDenial(l, cost, r) {
 		pass = s.table.Check(e, cost)
 	}
 	r.RetryAfter = wait(pass, e.CallerNs)
@@ -134,9 +132,9 @@ func (s *shard) beginsBlock(l *Limiter) bool {
 	return l.blocks && (!isBlocked || l.prolongs && s.entry.HasRecord())
 }
 
-// countDenied counts a denied hit, begins a block with it, or both. It reports whether
+// noteDenial counts a denied hit, begins a block with it, or both. It reports whether
 // the key found room for that.
-func (s *shard) countDenied(l *Limiter, cost uint32, r *Result) bool {
+func (s *shard) noteDenial(l *Limiter, cost uint32, r *Result) bool {
 	units := uint32(0)
 	if l.countDenied {
 		units = cost
