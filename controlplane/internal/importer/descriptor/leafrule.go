@@ -41,14 +41,14 @@ func (d *Descriptor) makeRule(
 		if o, why := overrideFor(e, all); why == "" {
 			t.Overrides = append(t.Overrides, o)
 		} else {
-			t.Requests.Cannot(why)
+			t.Requests.TurnOff(why)
 		}
 	}
 	if slices.ContainsFunc(all, placed.isUnmatched) {
 		if why := list.whyNoOverride(); why == "" {
 			t.Overrides = append(t.Overrides, selectUnmatched(all, t.Limit)...)
 		} else {
-			t.Requests.Cannot(why)
+			t.Requests.TurnOff(why)
 		}
 	}
 	for _, p := range all {
@@ -87,7 +87,7 @@ func placeAll(list conditions, requests *request.Selection) (all []placed) {
 		isOneText := c.pattern.Kind() == request.Exactly // which needs no counter of its own
 		p.inKey = !c.shared && (!isOneText || !p.inMatch)
 		if c.shared && !p.inMatch {
-			requests.Cannot(c.sharing() + ", and no match can select them.")
+			requests.TurnOff(request.Reason(c.sharing() + ", and no match can select them."))
 		}
 		all = append(all, p)
 	}
@@ -118,7 +118,7 @@ func (c condition) addTo(requests *request.Selection) (ok bool) {
 //	alice                  a*                   need not tell: each request of the rule fits a*, and other parts tell
 //	al*, shared            a*                   need not tell, as above
 //	a*, shared             alice                cannot tell which requests of the one counter are alice's
-func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why string) {
+func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why request.Reason) {
 	o.Limit = e.limit
 	for i, p := range all {
 		before := e.conditions[i]
@@ -126,12 +126,12 @@ func overrideFor(e earlierLeaf, all []placed) (o draft.Override, why string) {
 		case p.inKey:
 			o.Patterns = append(o.Patterns, before.asOverride())
 		case !p.pattern.Within(before.pattern):
-			return o, p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a rule: exempt " +
-				"those requests by hand."
+			return o, request.Reason(p.sharing() + ", apart from " + e.level.Name() + ". The import does not write such a " +
+				"rule: exempt those requests by hand.")
 		}
 	}
 	if why := e.whyNoOverride(); why != "" {
-		return o, "It should leave out the requests of " + e.level.Name() + ". " + why
+		return o, request.Reason("It should leave out the requests of "+e.level.Name()+". ") + why
 	}
 	return o, ""
 }

@@ -28,8 +28,8 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 		}
 		sent := *d
 		if other := mixed[l]; other != nil {
-			sent.Requests.Cannot("Hosts are compared without their port and case here, so its requests cannot be told from " +
-				"those of " + other.level.Name() + ".")
+			sent.Requests.TurnOff(request.Reason("Hosts are compared without their port and case here, so its requests " +
+				"cannot be told from those of " + other.level.Name() + "."))
 		}
 		t := draft.Terms{Name: l.level.Name(), At: l.level.At, Limit: l.level.Limit}
 		r := sent.makeRule(to, t, l.conditions, l.earlier(leaves[:i], wider))
@@ -39,7 +39,7 @@ func (d *Descriptor) rulesOfLeaves(to *draft.Findings, leaves []*leaf) (list []*
 	slices.SortStableFunc(list, func(a, b *draft.Rule) int { return cmp.Compare(order[a], order[b]) })
 	if len(list) == 0 { // else its rules say why they are off
 		for _, why := range d.Requests.WhyOff() {
-			to.Note(d.At, why+" There is no rule for it.")
+			to.Note(d.At, string(why)+" There is no rule for it.")
 		}
 	}
 	return list
@@ -128,15 +128,15 @@ func (l *leaf) canOverride(other *leaf) bool {
 
 // whyNoOverride says why no override has the patterns of the conditions, if none does. Only a path or a host can be the
 // reason: no request has an address that no override can say, so reachable takes such a leaf out before.
-func (list conditions) whyNoOverride() string {
+func (list conditions) whyNoOverride() request.Reason {
 	for _, c := range list {
 		_, ok := c.value.AsOverride(c.pattern)
 		switch {
 		case ok:
 		case c.value.Part.Kind == request.KindHost:
-			return "Hosts are compared without their port, and cannot say " + c.pattern.Text() + "."
+			return request.Reason("Hosts are compared without their port, and cannot say " + c.pattern.Text() + ".")
 		default:
-			return "Paths are compared without the query, and cannot say " + c.pattern.Text() + "."
+			return request.Reason("Paths are compared without the query, and cannot say " + c.pattern.Text() + ".")
 		}
 	}
 	return ""

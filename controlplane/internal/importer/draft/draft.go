@@ -63,7 +63,7 @@ func (d *Draft) IsEmpty() bool { return len(d.rules) == 0 }
 //	NoteOfRules  a place, and rules of it     TEXT                 nothing: the rules have it as a comment
 //	Fail         a place in a file            the error            there is none
 //
-// A rule notes what its comments say: see Rule.comment and Rule.cannot.
+// A rule notes what its comments say: see Rule.comment and Rule.turnOff.
 type Findings struct {
 	notes    []note
 	noted    map[note]bool

@@ -75,7 +75,7 @@ func TestARemarkOfARuleIsSaidOnce(t *testing.T) {
 	var requests request.Selection
 	for range 2 {
 		requests.Comment("It leaves out a route.")
-		requests.Cannot("Another route is unknown.")
+		requests.TurnOff("Another route is unknown.")
 	}
 	d := draft.New("a limiter", "limits.yaml", policy.ScopeProxy)
 	limit := &draft.Limit{Numbers: draft.Windowed(5, "minute")}

@@ -47,7 +47,7 @@ type Enforcement struct {
 }
 
 // Rule is a rule in the making. A rule that a policy cannot say is off: the user must see to it, so a comment says why.
-// The reasons are a remark in WhyOff of its requests or of its limit, or more exemptions than a rule may have.
+// The reasons are those in WhyOff of its requests and of its limit, and more exemptions than a rule may have.
 //
 // Rules count together if their names are equal, and so are their limit, key, algorithm and time: see mayShareCounter.
 type Rule struct {
@@ -55,12 +55,12 @@ type Rule struct {
 
 	terms       Terms
 	exempt      []request.Match // as the policy has them
-	cannotSay   bool            // a policy cannot say it: WhyOff has why
-	comments    []string        // Draft.Add adds those of the filter
-	enforcement Enforcement     // set by Draft.Add
+	isUnsaid    bool            // a policy cannot say it: a comment has the reason
+	comments    []string        // those of the filter too, once it is enforced
+	enforcement Enforcement     // set by enforce
 }
 
-// NewRule makes a rule. Draft.Add adds it.
+// NewRule makes a rule. Draft.Add and AddEnforced add it.
 func NewRule(to *Findings, t Terms) *Rule {
 	t.Name = cmp.Or(Clip(t.Name, 100), "rule")
 	t.CountsBy = cmp.Or(t.CountsBy, LimitID{At: t.Limit.At})
@@ -69,13 +69,13 @@ func NewRule(to *Findings, t Terms) *Rule {
 		r.comment(t.At, text)
 	}
 	for _, why := range slices.Concat(t.Requests.WhyOff(), t.Limit.WhyOff()) {
-		r.cannot(why)
+		r.turnOff(why)
 	}
 	r.exempt = request.Joined(t.Requests.Exempt())
 	if n := len(r.exempt); n > policy.MaxExempt {
 		r.exempt = r.exempt[:policy.MaxExempt]
-		r.cannot("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
-			strconv.Itoa(policy.MaxExempt) + ".")
+		r.turnOff(request.Reason("It should exempt " + strconv.Itoa(n) + " matches, and a rule has at most " +
+			strconv.Itoa(policy.MaxExempt) + "."))
 	}
 	return r
 }
@@ -98,11 +98,11 @@ func (r *Rule) comment(at source.Place, text string) {
 	r.findings.add(note{Problem: at.Problem(text), kind: namesRule, rule: r})
 }
 
-// cannot turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
-func (r *Rule) cannot(why string) {
-	r.cannotSay = true
-	r.addComment("Off: " + why)
-	r.findings.add(note{Problem: r.terms.At.Problem(why), kind: saysWhyOff, rule: r})
+// turnOff turns the rule off, and says why: in the comment Off: WHY, and in the note NAME is off: WHY.
+func (r *Rule) turnOff(why request.Reason) {
+	r.isUnsaid = true
+	r.addComment("Off: " + string(why))
+	r.findings.add(note{Problem: r.terms.At.Problem(string(why)), kind: saysWhyOff, rule: r})
 }
 
 // addComment adds a comment once, as what it says may hold for many routes.
@@ -113,7 +113,7 @@ func (r *Rule) addComment(text string) {
 }
 
 // isOff reports whether a policy cannot say the rule, or its filter does nothing.
-func (r *Rule) isOff() bool { return r.cannotSay || r.enforcement.Off }
+func (r *Rule) isOff() bool { return r.isUnsaid || r.enforcement.Off }
 
 // isShadow reports whether the rule counts, and denies nothing. One without a key has no share of keys to deny.
 func (r *Rule) isShadow() bool {
@@ -144,11 +144,11 @@ func (r *Rule) overrides() (list []Override) {
 //	key: [{header: x-user}]                             headers: {x-user: "*"}
 //	key: a query parameter, a cookie or a property      not ok: no match asks for these
 //	lets some keys pass by an override                  not ok
-//	cannotSay                                           not ok
+//	isUnsaid                                            not ok
 //	is off by its filter                                as if it were on: the caller's rule is off by it too
 func (r *Rule) LimitedRequests(exempt []request.Match) (m request.Match, ok bool) {
 	isLeft := func(m request.Match) bool { return !slices.ContainsFunc(exempt, m.Equal) }
-	if r.cannotSay || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
+	if r.isUnsaid || slices.ContainsFunc(r.terms.Requests.Exempt(), isLeft) ||
 		slices.ContainsFunc(r.terms.Overrides, Override.isUnlimited) {
 		return nil, false
 	}

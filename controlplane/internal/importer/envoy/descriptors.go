@@ -38,10 +38,10 @@ func (r *reader) readRateLimit(o rateLimit) []descriptor.Descriptor {
 	}
 	d := descriptor.Descriptor{At: o.at}
 	if o.GetLimit() != nil {
-		d.Requests.Cannot("Envoy may send another limit from metadata.")
+		d.Requests.TurnOff("Envoy may send another limit from metadata.")
 	}
 	if o.GetApplyOnStreamDone() {
-		d.Requests.Cannot("It counts when the response is complete, and denies nothing.")
+		d.Requests.TurnOff("It counts when the response is complete, and denies nothing.")
 	}
 	r.readHits(&d, o.GetHitsAddend(), o.at.In("hits_addend"))
 	list := []descriptor.Descriptor{d}
@@ -58,7 +58,7 @@ func (r *reader) readRateLimit(o rateLimit) []descriptor.Descriptor {
 
 func (r *reader) readHits(d *descriptor.Descriptor, o *routev3.RateLimit_HitsAddend, at source.Place) {
 	if o.GetIsNegativeHits() {
-		d.Requests.Cannot("It refunds tokens.")
+		d.Requests.TurnOff("It refunds tokens.")
 	}
 	n := o.GetNumber()
 	switch {
@@ -67,7 +67,7 @@ func (r *reader) readHits(d *descriptor.Descriptor, o *routev3.RateLimit_HitsAdd
 			"can be a rule's cost.")
 	case n == nil:
 	case n.GetValue() == 0:
-		d.Requests.Cannot("It asks and counts no hits, by hits_addend 0.")
+		d.Requests.TurnOff("It asks and counts no hits, by hits_addend 0.")
 	case n.GetValue() > math.MaxUint32:
 		r.Fail(at.In("number"), "must be a whole number from 0 to 4294967295")
 	case n.GetValue() > 1:
@@ -122,7 +122,8 @@ func (r *reader) readAction(o *routev3.RateLimit_Action, at source.Place) []desc
 		return r.readRemoteAddressMatch(a.RemoteAddressMatch, at)
 	case *routev3.RateLimit_Action_Extension:
 		name := a.Extension.GetName()
-		return untranslated("The extension " + name + " makes this descriptor, and the import cannot translate it.")
+		return untranslated(request.Reason("The extension " + name + " makes this descriptor, and the import cannot " +
+			"translate it."))
 	}
 	return untranslated("The import does not know one of its actions.")
 }
@@ -142,9 +143,9 @@ func usually(key string) []descriptor.Descriptor {
 }
 
 // untranslated is what an action adds that the import does not know.
-func untranslated(why string) []descriptor.Descriptor {
+func untranslated(why request.Reason) []descriptor.Descriptor {
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{{IsUnknown: true}}}
-	d.Requests.Cannot(why)
+	d.Requests.TurnOff(why)
 	return []descriptor.Descriptor{d}
 }
 
@@ -158,8 +159,8 @@ func fixed(key string, a valueAction) descriptor.Descriptor {
 	e.IsUnknown = strings.Contains(e.Text, "%")
 	d := descriptor.Descriptor{Entries: []descriptor.Entry{e}}
 	if e.IsUnknown {
-		d.Requests.Cannot("Envoy's formatter makes the value " + e.Text + " of the request, and the import cannot " +
-			"translate that.")
+		d.Requests.TurnOff(request.Reason("Envoy's formatter makes the value " + e.Text + " of the request, and the " +
+			"import cannot translate that."))
 	}
 	return d
 }

@@ -43,7 +43,7 @@ func selected(t *testing.T, s request.Selection) (text string) {
 		text += " but " + matchOf(m)
 	}
 	for _, why := range s.WhyOff() {
-		text += " is off: " + why
+		text += " is off: " + string(why)
 	}
 	return text
 }

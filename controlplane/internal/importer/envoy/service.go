@@ -176,7 +176,7 @@ func (r *reader) limitOf(d *ratelimitconfig.Descriptor, at source.Place) *draft.
 	if d.Limit.Sluice {
 		first := d.Limit.Windows[0]
 		limit.Numbers = draft.Windowed(uint64(first.Limit), policy.PeriodOf(first))
-		limit.Cannot("the limit has a field sluice: write its algorithm, burst, offset or limits in this rule.")
+		limit.TurnOff("the limit has a field sluice: write its algorithm, burst, offset or limits in this rule.")
 	}
 	if d.QuotaMode {
 		limit.Comment("quota_mode denies a request only when all its descriptors in that mode are over " +
@@ -206,7 +206,7 @@ func switchReplacedOff(levels []serviceLevel) {
 		if l.Limit.Shadow { // it denies nobody
 			l.Limit.Comment(why)
 		} else {
-			l.Limit.Cannot(why)
+			l.Limit.TurnOff(request.Reason(why))
 		}
 	}
 }

@@ -271,9 +271,9 @@ func readCost(sent *descriptor.Descriptor, o *cost) {
 	h := o.Request
 	switch {
 	case o.Response != nil:
-		sent.Requests.Cannot("It counts what a response says.")
+		sent.Requests.TurnOff("It counts what a response says.")
 	case h != nil && (h.From != "Number" || h.Number == 0):
-		sent.Requests.Cannot("Its cost is not a number of at least 1.")
+		sent.Requests.TurnOff("Its cost is not a number of at least 1.")
 	case h != nil && h.Number > 1:
 		sent.Cost = uint64(h.Number)
 	}
@@ -395,7 +395,7 @@ func (list *ruleList) limitOf(o limitRule, at source.Place) *draft.Limit {
 	}
 	limit := &draft.Limit{Numbers: draft.Windowed(uint64(o.Limit.Requests), unit), Shadow: o.Shadow, At: at.In("limit")}
 	if o.Limit.Metadata != nil {
-		limit.Cannot("Envoy may take another limit from metadata.")
+		limit.TurnOff("Envoy may take another limit from metadata.")
 	}
 	switch {
 	case !list.isLocal:

@@ -199,7 +199,7 @@ func exemptScopes(s *request.Selection, scopes []*scope) {
 	for i, c := range scopes {
 		fits[i] = c.fits
 	}
-	s.ExemptSelected(fits, func(i int, why string) string {
-		return "It should leave out the requests of the " + scopes[i].label + ". " + why
+	s.ExemptSelected(fits, func(i int, why request.Reason) request.Reason {
+		return request.Reason("It should leave out the requests of the "+scopes[i].label+". ") + why
 	})
 }

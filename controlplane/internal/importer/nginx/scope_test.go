@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/draft"
+	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/request"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/importer/source"
 	"github.com/sluice-ratelimit/sluice/controlplane/internal/nginxconf"
 	"github.com/sluice-ratelimit/sluice/shared/policy"
@@ -98,7 +99,7 @@ func TestOneReasonForAHoleInPrefixes(t *testing.T) {
 	n := newReader(draft.New("nginx", "nginx.conf", policy.ScopeProxy))
 	scopes := n.readLocations(block, nil, false)
 	require.Equal(t, "location ~ x$", scopes[0].label)
-	require.Equal(t, []string{
+	require.Equal(t, []request.Reason{
 		"No match can select its requests: it holds for the location /s0/t, but not for the rest of ^~ /s0.",
 	}, scopes[0].fits.WhyOff())
 }

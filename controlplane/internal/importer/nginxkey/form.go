@@ -60,10 +60,6 @@ func New(to *draft.Findings, noteOfServerName string) *Variables {
 	return &Variables{Findings: to, byName: map[string]mapping{}, noteOfServerName: noteOfServerName}
 }
 
-// whyOff is why a policy cannot have a key, in a sentence; empty if it can. It is no error, as the rule is made and
-// is off: Counted gives it the reason.
-type whyOff string
-
 // Counted are the forms of a limit's key that nginx counts: it does not count an empty key. If a policy cannot
 // have the key, there is one form, whose rule is off.
 func (v *Variables) Counted(key string) []Form {
@@ -71,7 +67,7 @@ func (v *Variables) Counted(key string) []Form {
 	forms, why := v.formsOf(key, 0)
 	if why != "" {
 		var unknown Form
-		unknown.Requests.Cannot(string(why))
+		unknown.Requests.TurnOff(why)
 		return []Form{unknown}
 	}
 	return slices.DeleteFunc(forms, func(f Form) bool { return len(f.Parts) == 0 && f.Text == "" })
@@ -86,14 +82,15 @@ const (
 )
 
 var (
-	tooManyForms   = whyOff(fmt.Sprintf("The key has more than %d forms.", maxForms))
-	tooManyLookups = whyOff(fmt.Sprintf("The key looks up more than %d variables.", maxLookups))
+	tooManyForms   = request.Reason(fmt.Sprintf("The key has more than %d forms.", maxForms))
+	tooManyLookups = request.Reason(fmt.Sprintf("The key looks up more than %d variables.", maxLookups))
 )
 
 var variableName = regexp.MustCompile(`\$(?:\{(\w+)\}|(\w+))`)
 
-// formsOf are the forms of a text with variables, or why a policy has none.
-func (v *Variables) formsOf(text string, depth int) (forms []Form, why whyOff) {
+// formsOf are the forms of a text with variables, or why a policy has none. That is no error: Counted makes a form
+// whose rule is off for the reason.
+func (v *Variables) formsOf(text string, depth int) (forms []Form, why request.Reason) {
 	forms = []Form{{}}
 	end := 0 // of the variable before
 	for _, found := range variableName.FindAllStringSubmatchIndex(text, -1) {
@@ -154,7 +151,7 @@ var partsByPrefix = map[string]request.PartKind{
 }
 
 // variable are the forms of a variable. Its name has no case: $Host is $host.
-func (v *Variables) variable(spelled string, depth int) (forms []Form, why whyOff) {
+func (v *Variables) variable(spelled string, depth int) (forms []Form, why request.Reason) {
 	v.lookups++
 	if v.lookups > maxLookups {
 		return nil, tooManyLookups
@@ -162,13 +159,13 @@ func (v *Variables) variable(spelled string, depth int) (forms []Form, why whyOf
 	name := strings.ToLower(spelled)
 	if m, isMapped := v.byName[name]; isMapped {
 		if depth == maxMaps {
-			return nil, whyOff(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
+			return nil, request.Reason(fmt.Sprintf("More than %d maps look each other up.", maxMaps))
 		}
 		return v.mapped(m, depth+1)
 	}
 	p, ok := partOfVariable(spelled)
 	if !ok {
-		return nil, whyOff("A policy has nothing like nginx' $" + spelled + ".")
+		return nil, request.Reason("A policy has nothing like nginx' $" + spelled + ".")
 	}
 	f := Form{Parts: []request.Part{p}}
 	if name == "request_uri" {

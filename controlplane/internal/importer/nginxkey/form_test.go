@@ -70,7 +70,7 @@ func TestKeysThatAPolicyCannotHave(t *testing.T) {
 	} {
 		forms := counted(t, blocks, "$key")
 		require.Len(t, forms, 1, blocks)
-		require.Equal(t, []string{why}, forms[0].Requests.WhyOff(), blocks)
+		require.Equal(t, []request.Reason{request.Reason(why)}, forms[0].Requests.WhyOff(), blocks)
 	}
 }
 
@@ -91,6 +91,6 @@ func TestMapsThatLookUpTooMuch(t *testing.T) {
 	for _, blocks := range []string{entries, repeated} {
 		forms := counted(t, blocks, fmt.Sprint("$key", depth))
 		require.Len(t, forms, 1)
-		require.Equal(t, []string{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
+		require.Equal(t, []request.Reason{"The key looks up more than 1000 variables."}, forms[0].Requests.WhyOff())
 	}
 }

@@ -59,14 +59,23 @@ type Selection struct {
 // Remarks are what is to say of a rule before it is made: those of its selection, and those of its limit.
 type Remarks struct {
 	comments []string
-	whyOff   []string
+	whyOff   []Reason
+}
+
+// Reason is why a rule is off, in a sentence: a policy cannot say something.
+type Reason string
+
+// NoMatch is the reason of a rule whose requests have a condition that no match can say. The condition is a clause,
+// such as "they come at night".
+func NoMatch(condition string) Reason {
+	return Reason("No match can select its requests: " + condition + ".")
 }
 
 // Comments are those for the rule.
 func (r Remarks) Comments() []string { return r.comments }
 
 // WhyOff are the reasons why the rule is off.
-func (r Remarks) WhyOff() []string { return r.whyOff }
+func (r Remarks) WhyOff() []Reason { return r.whyOff }
 
 // IsOff reports whether there is such a reason.
 func (r Remarks) IsOff() bool { return len(r.whyOff) > 0 }
@@ -77,8 +86,8 @@ func (r Remarks) AreNone() bool { return len(r.comments)+len(r.whyOff) == 0 }
 // Comment adds a comment for the rule.
 func (r *Remarks) Comment(text string) { r.comments = append(slices.Clip(r.comments), text) }
 
-// Cannot adds what a policy cannot say, and why: the rule is off.
-func (r *Remarks) Cannot(why string) { r.whyOff = append(slices.Clip(r.whyOff), why) }
+// TurnOff adds a reason why the rule is off.
+func (r *Remarks) TurnOff(why Reason) { r.whyOff = append(slices.Clip(r.whyOff), why) }
 
 // AddAll adds other remarks.
 func (r *Remarks) AddAll(other Remarks) {
@@ -86,13 +95,11 @@ func (r *Remarks) AddAll(other Remarks) {
 	r.whyOff = append(slices.Clip(r.whyOff), other.whyOff...)
 }
 
-// CannotMatch adds a condition that no match can say.
-func (s *Selection) CannotMatch(condition string) { s.Cannot(NoMatch(condition)) }
+// CannotMatch turns the rule off, as its requests have a condition that no match can say.
+func (s *Selection) CannotMatch(condition string) { s.TurnOff(NoMatch(condition)) }
 
-// NoMatch is the reason why a rule is off whose requests have a condition that no match can say.
-func NoMatch(condition string) string { return "No match can select its requests: " + condition + "." }
-
-// Match is what the requests match, those that are exempt too.
+// Match is what the requests match, those that are exempt too. If the selection IsOff, it has more requests than the
+// files say: it lacks the condition that no match can say.
 func (s Selection) Match() Match { return s.match }
 
 // Require keeps the requests whose value fits one of the patterns.
@@ -115,7 +122,7 @@ func (s *Selection) NarrowTo(other Selection) {
 func (s *Selection) ExemptFitting(v Value, patterns ...Pattern) {
 	fits := v.Fitting(patterns...)
 	s.AddAll(fits.Remarks)
-	if len(fits.whyOff) == 0 {
+	if !fits.IsOff() {
 		s.ExemptMatches(fits.match)
 	}
 }
@@ -125,7 +132,7 @@ func (s *Selection) ExemptFitting(v Value, patterns ...Pattern) {
 func (s *Selection) ExemptMatches(list ...Match) {
 	isEverything := func(m Match) bool { return len(m) == 0 }
 	if slices.ContainsFunc(list, isEverything) {
-		s.Cannot("It should exempt every request.")
+		s.TurnOff("It should exempt every request.")
 		list = slices.DeleteFunc(slices.Clone(list), isEverything)
 	}
 	s.exempt = append(slices.Clip(s.exempt), list...)
@@ -138,25 +145,25 @@ func (s Selection) Exempt() []Match { return s.exempt }
 func (s *Selection) HasExempt(m Match) bool { return slices.ContainsFunc(s.exempt, m.Equal) }
 
 // ExemptSelected exempts the requests of other selections, and returns those that it has exempted. If one may have
-// requests of this one, and no exemption says which, the rule is off: whyOff makes the reason of the other's index and
-// of what no exemption says.
+// requests of this one, and no exemption says which, the rule is off: reasonOf makes the reason of the other's
+// index, and of what no exemption says.
 //
 // It adds no comments of the others. If an exempted one has a comment, because a policy compares less of its requests,
 // this one exempts more requests than there: the caller says that in its own words.
 func (s *Selection) ExemptSelected(
-	others []Selection, whyOff func(i int, why string) string,
+	others []Selection, reasonOf func(i int, why Reason) Reason,
 ) (exempted []Selection) {
 	var matches []Match
-	var reasons []string
-	add := func(i int, why string) {
-		if reason := whyOff(i, why); !slices.Contains(reasons, reason) {
+	var reasons []Reason
+	add := func(i int, why Reason) {
+		if reason := reasonOf(i, why); !slices.Contains(reasons, reason) {
 			reasons = append(reasons, reason)
 		}
 	}
 	for i, o := range others {
 		switch {
 		case s.match.IsApart(o.match): // it has none of them
-		case len(o.whyOff) > 0:
+		case o.IsOff():
 			add(i, o.whyOff[0])
 		case len(o.exempt) > 0:
 			add(i, "An exemption has no exemptions of its own.")

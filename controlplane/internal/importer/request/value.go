@@ -110,8 +110,8 @@ func (v Value) Fitting(patterns ...Pattern) (s Selection) {
 		}
 		matched, ok := v.Part.inMatch(said.Pattern)
 		switch {
-		case said.cannot != "":
-			s.CannotMatch(said.cannot)
+		case said.unsaid != "":
+			s.CannotMatch(said.unsaid)
 		case !ok, p.kind == Missing && len(patterns) > 1: // no list and no expression has both
 			s.CannotMatch(v.Part.someCondition())
 		case !slices.Contains(list, matched):
@@ -137,13 +137,13 @@ func oneOf(list []Pattern) Pattern {
 }
 
 // ToHosts are the requests to the hosts of some names, such as a.example and *.a.example. If one is no such name, no
-// match has them: whyNot makes the condition that none can say, of the name's index.
-func ToHosts(names []string, whyNot func(i int) string) (s Selection) {
+// match has them: condition makes that which no match can say, of the name's index.
+func ToHosts(names []string, condition func(i int) string) (s Selection) {
 	var list []Pattern
 	for i, name := range names {
 		p, ok := HostPattern(name)
 		if !ok {
-			s.CannotMatch(whyNot(i))
+			s.CannotMatch(condition(i))
 		}
 		list = append(list, p)
 	}
@@ -157,13 +157,13 @@ func ToHosts(names []string, whyNot func(i int) string) (s Selection) {
 type translation struct {
 	Pattern
 	comment string // what else than the limiter the policy compares; empty if it compares the same
-	cannot  string // the condition that a policy cannot say, so that there is no pattern; empty if it can
+	unsaid  string // the condition that a policy cannot say, so that there is no pattern; empty if it can
 }
 
 // translate makes the pattern that does the same in a policy, where paths come without their query, hosts without a
 // port, and addresses in one spelling.
 //
-//	value           pattern        Pattern    comment                 cannot
+//	value           pattern        Pattern    comment                 unsaid
 //	Host            a.example:80   a.example  compared without port
 //	Host            a.example:*                                       it is about the port
 //	PathWithQuery   /a             /a         compared without query
@@ -175,7 +175,7 @@ func (v Value) translate(p Pattern) translation {
 	case v.Part.Kind == KindPath:
 		return v.translatePath(p)
 	case v.Part.Kind == KindHost && p.kind == WithWildcards && strings.Contains(p.text, ":"):
-		said.cannot = "the host is " + p.text
+		said.unsaid = "the host is " + p.text
 	case p.kind != Exactly:
 	case v.Part.Kind == KindHost:
 		said.text = WithoutPort(p.text)
@@ -185,7 +185,7 @@ func (v Value) translate(p Pattern) translation {
 	case v.Part.Kind == KindClientIP:
 		network, ok := NetworkPattern(p.text)
 		if !ok {
-			said.cannot = v.Part.someCondition()
+			said.unsaid = v.Part.someCondition()
 			break
 		}
 		said.text = network.text
@@ -200,7 +200,7 @@ func (v Value) translatePath(p Pattern) translation {
 		path, use := p.ofPath()
 		switch use {
 		case asksForQuery:
-			return translation{cannot: "Envoy compares :path and its query with " + p.text}
+			return translation{unsaid: "Envoy compares :path and its query with " + p.text}
 		case meetsQuery:
 			said.comment = "The path " + p.text + " is compared without its query here."
 		case ignoresQuery:
@@ -209,7 +209,7 @@ func (v Value) translatePath(p Pattern) translation {
 	}
 	isText := said.kind != AnyValue && said.kind != ByExpression
 	if isText && (!said.beginsPath() || strings.Contains(said.text, "?")) {
-		said.cannot = v.Part.someCondition()
+		said.unsaid = v.Part.someCondition()
 	}
 	return said
 }
@@ -259,5 +259,5 @@ func (v Value) Compared(p Pattern) Pattern {
 // without port, and paths without query.
 func (v Value) AsOverride(p Pattern) (text string, ok bool) {
 	said := v.translate(p)
-	return said.notation(v.Part), said.cannot == ""
+	return said.notation(v.Part), said.unsaid == ""
 }
